@@ -1,0 +1,44 @@
+# tutti_room(NAME DEPENDS rooms... LIBRARIES targets...): src/tutti/NAME/**.cpp becomes the library tutti_NAME;
+# its *_test.cpp become the test program NAME_tests. A room without a .cpp is an interface library.
+
+set(TUTTI_ROOMS "")
+
+add_library(tutti_options INTERFACE)
+target_compile_features(tutti_options INTERFACE cxx_std_20)
+target_compile_options(tutti_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
+if(TUTTI_SANITIZE)
+  target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
+    $<$<STREQUAL:${TUTTI_SANITIZE},undefined>:-fno-sanitize-recover=all>)
+  target_link_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
+endif()
+
+function(tutti_room name)
+  cmake_parse_arguments(ROOM "" "" "DEPENDS;LIBRARIES" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${name}/*.cpp)
+  set(tests ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  list(TRANSFORM ROOM_DEPENDS PREPEND tutti_)
+
+  if(sources)
+    add_library(tutti_${name} STATIC ${sources})
+    set(scope PUBLIC)
+    target_link_libraries(tutti_${name} PRIVATE $<BUILD_INTERFACE:tutti_options> ${ROOM_LIBRARIES})
+  else()
+    add_library(tutti_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_compile_features(tutti_${name} ${scope} cxx_std_20)
+  target_include_directories(tutti_${name} ${scope}
+    $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(tutti_${name} ${scope} ${ROOM_DEPENDS} Threads::Threads)
+  set_target_properties(tutti_${name} PROPERTIES EXPORT_NAME ${name})
+
+  if(TUTTI_TESTS AND tests)
+    add_executable(${name}_tests ${tests})
+    target_link_libraries(${name}_tests PRIVATE tutti_${name} tutti_options ${ROOM_LIBRARIES} GTest::gtest GTest::gtest_main)
+    gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST PROPERTIES LABELS fast TIMEOUT 120)
+  endif()
+  set(TUTTI_ROOMS ${TUTTI_ROOMS} ${name} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,116 @@
+// Exactness of the 16-bit types, Philox against its published vectors, shapes and errors.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tutti/base/dtype.h"
+#include "tutti/base/error.h"
+#include "tutti/base/philox.h"
+#include "tutti/base/shape.h"
+
+namespace tutti {
+namespace {
+
+// Nearest representable value by search over all 65,536 codes; ties go to the even code.
+template <class Decode>
+uint16_t nearest(float x, Decode decode, uint16_t max_finite) {
+    uint16_t best = 0;
+    double best_error = std::numeric_limits<double>::infinity();
+    const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+    for (uint16_t code = 0; code <= max_finite; ++code) {
+        const double error = std::abs(std::abs(static_cast<double>(x)) - decode(code));
+        if (error < best_error || (error == best_error && (code & 1) == 0)) {
+            best = code;
+            best_error = error;
+        }
+    }
+    return static_cast<uint16_t>(sign | best);
+}
+
+TEST(DType, EveryCodeSurvivesTheRoundTrip) {
+    for (uint32_t code = 0; code < 65536; ++code) {
+        const uint16_t bits = static_cast<uint16_t>(code);
+        if (!std::isnan(bf16_value(bits))) {
+            EXPECT_EQ(bf16_bits(bf16_value(bits)), bits);
+        }
+        if (!std::isnan(f16_value(bits))) {
+            EXPECT_EQ(f16_bits(f16_value(bits)), bits);
+        }
+    }
+}
+
+TEST(DType, RoundsToNearestEven) {
+    const auto key = random_key(1, "dtype");
+    for (uint64_t i = 0; i < 200; ++i) {
+        const float f = std::ldexp(normal(key, i), static_cast<int>(i % 30) - 24);
+        EXPECT_EQ(f16_bits(f), nearest(f, f16_value, 0x7bff)) << f;
+        EXPECT_EQ(bf16_bits(f), nearest(f, bf16_value, 0x7f7f)) << f;
+    }
+    // Ties: halfway between two neighbours goes to the even one.
+    EXPECT_EQ(bf16_bits(1.0f + 0x1p-8f), 0x3f80);
+    EXPECT_EQ(bf16_bits(1.0f + 3 * 0x1p-8f), 0x3f82);
+    EXPECT_EQ(f16_bits(1.0f + 0x1p-11f), 0x3c00);
+    EXPECT_EQ(f16_bits(1.0f + 3 * 0x1p-11f), 0x3c02);
+    EXPECT_EQ(f16_bits(0x1p-25f), 0x0000);             // half of the smallest subnormal: to even zero
+    EXPECT_EQ(f16_bits(std::nextafter(0x1p-25f, 1.0f)), 0x0001);
+    EXPECT_EQ(f16_bits(65519.996f), 0x7bff);
+    EXPECT_EQ(f16_bits(65520.0f), 0x7c00);
+}
+
+TEST(DType, NaNAndInfinity) {
+    EXPECT_TRUE(std::isnan(bf16_value(bf16_bits(std::nanf("")))));
+    EXPECT_TRUE(std::isnan(f16_value(f16_bits(std::nanf("")))));
+    EXPECT_EQ(bf16_bits(-INFINITY), 0xff80);
+    EXPECT_EQ(f16_bits(-INFINITY), 0xfc00);
+    EXPECT_EQ(bf16_bits(3.4e38f), 0x7f80);  // above the largest bf16 by more than half a step
+}
+
+// Vectors of the Random123 distribution (kat_vectors, philox4x32 10 rounds).
+TEST(Philox, KnownAnswer) {
+    const auto zero = philox(0, 0);
+    EXPECT_EQ(zero, (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+}
+
+TEST(Philox, MomentsOfTheNormal) {
+    const auto key = random_key(7, "moments");
+    double sum = 0, squares = 0, fourth = 0;
+    const int n = 200000;
+    for (int i = 0; i < n; ++i) {
+        const double x = normal(key, static_cast<uint64_t>(i));
+        sum += x;
+        squares += x * x;
+        fourth += x * x * x * x;
+    }
+    EXPECT_NEAR(sum / n, 0.0, 5.0 / std::sqrt(n));                      // 5 sigma
+    EXPECT_NEAR(squares / n, 1.0, 5.0 * std::sqrt(2.0 / n));
+    EXPECT_NEAR(fourth / n, 3.0, 5.0 * std::sqrt(96.0 / n));
+}
+
+TEST(Philox, StreamsDiffer) {
+    EXPECT_NE(random_key(1, "a"), random_key(1, "b"));
+    EXPECT_NE(random_key(1, "a"), random_key(2, "a"));
+    EXPECT_NE(random_key(1, "a", 0), random_key(1, "a", 1));
+}
+
+TEST(Shape, IndexAndPrint) {
+    const Shape s{2, 3, 5};
+    EXPECT_EQ(s.numel(), 30);
+    EXPECT_EQ(s[-1], 5);
+    EXPECT_EQ(concat(s), "(2, 3, 5)");
+    EXPECT_THROW(s[3], Error);
+    EXPECT_EQ(Shape{}.numel(), 1);
+}
+
+TEST(Error, CarriesItsExitCode) {
+    try {
+        check<DataError>(false, "x.bin: ", 3, " bytes");
+        FAIL();
+    } catch (const Error& e) {
+        EXPECT_EQ(e.exit_code(), 3);
+        EXPECT_STREQ(e.what(), "x.bin: 3 bytes");
+    }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,80 @@
+// base/dtype.h: the element types of tensors, and the exact conversions of the 16-bit ones.
+// bf16 and f16 are storage types: arithmetic happens in float (or double in the reference kernels).
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string_view>
+
+namespace tutti {
+
+enum class DType : uint8_t { f32, bf16, f16, f64, i32, i64, u16, u8 };
+
+constexpr int64_t size_of(DType t) {
+    switch (t) {
+        case DType::f64:
+        case DType::i64: return 8;
+        case DType::f32:
+        case DType::i32: return 4;
+        case DType::bf16:
+        case DType::f16:
+        case DType::u16: return 2;
+        case DType::u8: return 1;
+    }
+    return 0;
+}
+
+std::string_view name_of(DType t);                      // "bf16"
+std::optional<DType> dtype_from(std::string_view name);  // the inverse
+inline std::ostream& operator<<(std::ostream& out, DType t) { return out << name_of(t); }
+
+// Unit roundoff u: |round(x) - x| <= u |x|. Tolerances of tests are computed from it.
+constexpr double unit_roundoff(DType t) {
+    switch (t) {
+        case DType::f64: return 0x1p-53;
+        case DType::f32: return 0x1p-24;
+        case DType::f16: return 0x1p-11;
+        case DType::bf16: return 0x1p-8;
+        default: return 0;
+    }
+}
+
+// Round to nearest, ties to even; NaN stays NaN (quiet), infinities and signed zeros are kept.
+constexpr uint16_t bf16_bits(float x) {
+    const uint32_t u = std::bit_cast<uint32_t>(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x0040u);
+    return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+constexpr float bf16_value(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+uint16_t f16_bits(float x);  // round to nearest even, overflow to infinity, subnormals kept
+float f16_value(uint16_t bits);
+
+struct bf16 {
+    uint16_t bits = 0;
+    bf16() = default;
+    explicit constexpr bf16(float x) : bits(bf16_bits(x)) {}
+    explicit constexpr operator float() const { return bf16_value(bits); }
+};
+
+struct f16 {
+    uint16_t bits = 0;
+    f16() = default;
+    explicit f16(float x) : bits(f16_bits(x)) {}
+    explicit operator float() const { return f16_value(bits); }
+};
+
+template <class T>
+constexpr DType dtype_of();
+template <> constexpr DType dtype_of<float>() { return DType::f32; }
+template <> constexpr DType dtype_of<double>() { return DType::f64; }
+template <> constexpr DType dtype_of<bf16>() { return DType::bf16; }
+template <> constexpr DType dtype_of<f16>() { return DType::f16; }
+template <> constexpr DType dtype_of<int32_t>() { return DType::i32; }
+template <> constexpr DType dtype_of<int64_t>() { return DType::i64; }
+template <> constexpr DType dtype_of<uint16_t>() { return DType::u16; }
+template <> constexpr DType dtype_of<uint8_t>() { return DType::u8; }
+
+}  // namespace tutti

@@ -1,0 +1,48 @@
+// base/error.h: how anything in Tutti fails. Every room includes this one; it includes nothing of ours.
+//
+// `check(condition, parts...)` throws when the condition is false; the parts are put together only then. A message
+// says what was required, what came, where, and what to try. The type decides the exit code of the command line.
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace tutti {
+
+// Joins its arguments with operator<<.
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+    std::ostringstream text;
+    (text << ... << parts);
+    return text.str();
+}
+
+// A step, a kernel or a rank failed. Exit code 4.
+class Error : public std::runtime_error {
+  public:
+    explicit Error(const std::string& message) : std::runtime_error(message) {}
+    virtual int exit_code() const { return 4; }
+};
+
+// The command line or the config asks for something wrong or impossible. Exit code 2, before anything is allocated.
+class UsageError : public Error {
+  public:
+    using Error::Error;
+    int exit_code() const override { return 2; }
+};
+
+// A data file or a checkpoint is missing, damaged or does not fit. Exit code 3.
+class DataError : public Error {
+  public:
+    using Error::Error;
+    int exit_code() const override { return 3; }
+};
+
+// check<DataError>(size > 0, path, " is empty: ...");
+template <class E = Error, class... Parts>
+inline void check(bool ok, const Parts&... parts) {
+    if (!ok) [[unlikely]] throw E(concat(parts...));
+}
+
+}  // namespace tutti

@@ -1,0 +1,110 @@
+// spec/run_spec.h: everything that a run is told, as plain data with the units in the names. One struct per section of
+// the TOML file. fields.h describes each field once (key, range, help); parsing, printing, --set and --help follow it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/spec/model_spec.h"
+
+namespace tutti::spec {
+
+struct DataSpec {
+    std::vector<std::string> train;  // text files, nanoGPT .bin, llm.c .bin
+    std::vector<std::string> valid;  // held out; or take valid_fraction from the end of the training data
+    double valid_fraction = 0;
+    std::string tokenizer = "bytes";
+    std::string format = "auto";  // auto | text | nanogpt | llmc   (auto: by extension and magic number)
+};
+
+struct TrainSpec {
+    int64_t steps = 300;         // optimizer updates
+    int64_t seq_len = 256;       // T
+    int64_t global_batch = 32;   // sequences per step over all ranks
+    int64_t micro_batch = 8;     // sequences per forward on one rank
+    int64_t seed = 1234;
+    int64_t eval_every = 0;      // steps; 0: only at the end when validation data exists
+    int64_t eval_batches = 16;   // micro batches per evaluation
+    int64_t max_skipped = 10;    // stop after this many non-finite steps in a row
+    int64_t threads = 0;         // CPU threads of a rank; 0: cores / ranks
+    std::string device = "auto";  // auto | cpu | cuda
+};
+
+struct OptimizerSpec {
+    std::string name = "adamw";       // adamw | sgd
+    double lr = 3e-4;
+    double min_lr = 3e-5;
+    std::string schedule = "cosine";  // cosine | linear | constant | wsd
+    int64_t warmup_steps = 20;
+    int64_t decay_steps = 0;          // wsd: length of the final decay; 0: a tenth of the steps
+    double beta1 = 0.9;
+    double beta2 = 0.95;
+    double eps = 1e-8;
+    double momentum = 0.9;            // sgd
+    double weight_decay = 0.1;        // on parameters with two dims or more
+    double clip = 1.0;                // global gradient norm; 0: off
+};
+
+struct ParallelSpec {
+    int64_t dp_replicate = 1;
+    int64_t dp_shard = -1;  // -1: the ranks that the other axes leave
+    int64_t zero = 1;
+    int64_t tp = 1;
+    bool sequence_parallel = true;
+    int64_t cp = 1;
+    std::string cp_method = "ring";
+    int64_t pp = 1;
+    std::string schedule = "1f1b";
+    int64_t virtual_stages = 1;
+    int64_t ep = 1;
+};
+
+struct RecomputeSpec {
+    std::string policy = "none";  // none | full | every:N | sqrt
+};
+
+struct OffloadSpec {
+    bool optimizer = false;
+    bool params = false;
+    bool activations = false;
+};
+
+struct PrecisionSpec {
+    std::string compute = "bf16";  // bf16 | f32
+    std::string reduce = "f32";
+    std::string fp8 = "none";
+};
+
+struct CheckpointSpec {
+    std::string dir = "";    // "": OUT/checkpoints
+    int64_t every = 100;     // steps; 0: only at the end
+    int64_t keep = 3;
+    bool async = true;
+};
+
+struct LogSpec {
+    int64_t every = 10;
+    bool tensorboard = false;
+    bool trace = false;
+};
+
+struct CommSpec {
+    double timeout_s = 300;
+};
+
+struct RunSpec {
+    ModelSpec model;
+    DataSpec data;
+    TrainSpec train;
+    OptimizerSpec optimizer;
+    ParallelSpec parallel;
+    RecomputeSpec recompute;
+    OffloadSpec offload;
+    PrecisionSpec precision;
+    CheckpointSpec checkpoint;
+    LogSpec log;
+    CommSpec comm;
+};
+
+}  // namespace tutti::spec
