@@ -1,0 +1,109 @@
+#include "tutti/device/memory.h"
+
+#include <bit>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+std::string_view name_of(Purpose purpose) {
+    static constexpr std::array<std::string_view, kPurposes> kNames = {
+        "weights", "gradients", "optimizer", "activations", "communication", "workspace", "data"};
+    return kNames[static_cast<size_t>(purpose)];
+}
+
+namespace {
+
+// Rounds up to one of eight classes per octave; at least 256 bytes.
+int64_t size_class(int64_t bytes) {
+    if (bytes <= 256) return 256;
+    const int64_t octave = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes - 1)));
+    const int64_t step = octave / 8;
+    return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+Allocator::Allocator(std::unique_ptr<RawMemory> raw) : raw_(std::move(raw)) {}
+
+Allocator::~Allocator() { trim(); }
+
+void* Allocator::allocate(int64_t bytes, Purpose purpose) {
+    check(bytes >= 0, "cannot allocate ", bytes, " bytes for ", name_of(purpose));
+    const int64_t rounded = size_class(bytes);
+    std::lock_guard lock(mutex_);
+    void* data = nullptr;
+    if (auto& blocks = free_[rounded]; !blocks.empty()) {
+        data = blocks.back();
+        blocks.pop_back();
+    } else {
+        data = raw_->take(rounded);
+        if (data == nullptr) {
+            trim_locked();
+            data = raw_->take(rounded);
+        }
+        check(data != nullptr, "out of memory: ", bytes, " bytes for ", name_of(purpose), " on top of ", total_.current,
+              " in use; try a smaller train.micro_batch, recompute.policy = \"full\" or a smaller model");
+        reserved_ += rounded;
+    }
+    auto& usage = usage_[static_cast<size_t>(purpose)];
+    usage.current += bytes;
+    usage.peak = std::max(usage.peak, usage.current);
+    total_.current += bytes;
+    if (total_.current > total_.peak) {
+        total_.peak = total_.current;
+        for (size_t p = 0; p < kPurposes; ++p) at_peak_[p] = usage_[p].current;
+    }
+    return data;
+}
+
+void Allocator::release(void* data, int64_t bytes, Purpose purpose) {
+    std::lock_guard lock(mutex_);
+    free_[size_class(bytes)].push_back(data);
+    usage_[static_cast<size_t>(purpose)].current -= bytes;
+    total_.current -= bytes;
+}
+
+MemoryUsage Allocator::usage(Purpose purpose) const {
+    std::lock_guard lock(mutex_);
+    return usage_[static_cast<size_t>(purpose)];
+}
+
+MemoryUsage Allocator::total() const {
+    std::lock_guard lock(mutex_);
+    return total_;
+}
+
+int64_t Allocator::reserved() const {
+    std::lock_guard lock(mutex_);
+    return reserved_;
+}
+
+std::array<int64_t, kPurposes> Allocator::at_peak() const {
+    std::lock_guard lock(mutex_);
+    return at_peak_;
+}
+
+void Allocator::reset_peaks() {
+    std::lock_guard lock(mutex_);
+    for (size_t p = 0; p < kPurposes; ++p) {
+        usage_[p].peak = usage_[p].current;
+        at_peak_[p] = usage_[p].current;
+    }
+    total_.peak = total_.current;
+}
+
+void Allocator::trim() {
+    std::lock_guard lock(mutex_);
+    trim_locked();
+}
+
+void Allocator::trim_locked() {
+    for (auto& [bytes, blocks] : free_) {
+        for (void* data : blocks) raw_->give_back(data, bytes);
+        reserved_ -= bytes * static_cast<int64_t>(blocks.size());
+        blocks.clear();
+    }
+}
+
+}  // namespace tutti

@@ -1,0 +1,86 @@
+// device/memory.h: who owns memory and what it is for. Every buffer states its purpose, so that the plan's prediction
+// ("weights 1.2 GiB, activations 3.4 GiB") can be held against what was measured, purpose by purpose.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+
+enum class Purpose : uint8_t { weights, gradients, optimizer, activations, communication, workspace, data };
+inline constexpr int kPurposes = 7;
+std::string_view name_of(Purpose purpose);
+
+struct MemoryUsage {
+    int64_t current = 0;  // bytes
+    int64_t peak = 0;
+};
+
+// Where an allocator takes its memory from: the host's pages, a GPU's.
+class RawMemory {
+  public:
+    virtual ~RawMemory() = default;
+    virtual void* take(int64_t bytes) = 0;  // nullptr when there is none; aligned to 64 bytes or more
+    virtual void give_back(void* data, int64_t bytes) = 0;
+};
+
+// Keeps released blocks in free lists by size class and hands them out again. Size classes are eight to an octave, so a
+// block is at most 12.5 % larger than asked for. Usage counts what was asked for; `reserved` what the system gave.
+// Thread safe: a background checkpoint writer may release buffers of a rank.
+class Allocator {
+  public:
+    explicit Allocator(std::unique_ptr<RawMemory> raw);
+    ~Allocator();
+    Allocator(const Allocator&) = delete;
+    Allocator& operator=(const Allocator&) = delete;
+
+    // Throws Error naming bytes, purpose and the usage so far when the system has no memory left.
+    void* allocate(int64_t bytes, Purpose purpose);
+    void release(void* data, int64_t bytes, Purpose purpose);
+
+    MemoryUsage usage(Purpose purpose) const;
+    MemoryUsage total() const;  // its peak is the peak of the sum, not the sum of the peaks
+    int64_t reserved() const;
+    // What each purpose held at the instant of the peak of the sum.
+    std::array<int64_t, kPurposes> at_peak() const;
+    void reset_peaks();
+    void trim();  // gives cached blocks back to the system
+
+  private:
+    void trim_locked();
+
+    std::unique_ptr<RawMemory> raw_;
+    mutable std::mutex mutex_;
+    std::map<int64_t, std::vector<void*>> free_;  // by size class
+    std::array<MemoryUsage, kPurposes> usage_{};
+    std::array<int64_t, kPurposes> at_peak_{};
+    MemoryUsage total_;
+    int64_t reserved_ = 0;
+};
+
+// Owns one allocation.
+class Buffer {
+  public:
+    Buffer(Allocator& allocator, int64_t bytes, Purpose purpose)
+        : allocator_(&allocator), data_(allocator.allocate(bytes, purpose)), bytes_(bytes), purpose_(purpose) {}
+    ~Buffer() { allocator_->release(data_, bytes_, purpose_); }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    void* data() const { return data_; }
+    int64_t bytes() const { return bytes_; }
+    Purpose purpose() const { return purpose_; }
+
+  private:
+    Allocator* allocator_;
+    void* data_;
+    int64_t bytes_;
+    Purpose purpose_;
+};
+
+}  // namespace tutti

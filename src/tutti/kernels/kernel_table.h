@@ -1,0 +1,158 @@
+// kernels/kernel_table.h: the index of all kernels. One typed function pointer each; a back end fills a table, an entry
+// that it lacks stays null and the op that needs it says so. The reference table (plain loops in double) is the law.
+//
+// Rules: kernels take views, sizes and a stream; they allocate nothing, log nothing, throw nothing; shapes were checked
+// by ops/. Activations are f32 or bf16 ("A" below: one type per call); sums are taken in f32 or wider and rounded once.
+// Gradients of parameters are f32 and accumulated: db += ..., dw += .... Every result repeats bit for bit for a given
+// table, shape and thread count.
+//
+// Letters: B batch, T sequence, N = B T rows, C width, H heads, D head dim, F ffn, V vocabulary.
+#pragma once
+
+#include <cstdint>
+
+#include "tutti/base/philox.h"
+#include "tutti/device/device.h"
+#include "tutti/tensor/view.h"
+
+namespace tutti::kernels {
+
+// c (M, N) = op(a) (M, K) x op(b) (K, N) [+ bias] [+ c]. Views are 2-d with unit inner stride; a and b have one type
+// (f32 or bf16), c is f32 or that type, bias is of that type or f32. transpose_a: a is stored (K, M); transpose_b: b is stored (N, K).
+struct Gemm {
+    View a, b, c;
+    bool transpose_a = false;
+    bool transpose_b = false;
+    bool accumulate = false;  // c += product; the usual case of weight gradients, c f32
+    View bias = {};           // (N) added to every row; undefined: none
+};
+
+// Query i attends to keys j <= i + query_offset when causal. Grouped queries: Hkv divides H, head h reads h / (H / Hkv).
+struct AttentionForward {
+    View q;     // (B, Tq, H, D) A; any strides with unit inner stride
+    View k, v;  // (B, Tk, Hkv, D) A; likewise
+    View o;     // (B, Tq, H, D) A
+    View lse;   // (B, H, Tq) f32: ln sum_j exp(scale q.k_j), what ring attention merges with
+    float scale = 1;
+    bool causal = true;
+    int64_t query_offset = 0;
+    View workspace = {};  // f32, of attention_workspace values
+};
+
+struct AttentionBackward {
+    View q, k, v, o, lse;  // as above
+    View dy;               // (B, Tq, H, D) A: gradient of o
+    View dq, dk, dv;       // like q, k, v; overwritten
+    float scale = 1;
+    bool causal = true;
+    int64_t query_offset = 0;
+    View workspace = {};
+};
+
+// Element (n, c) is kept when uniform(key, row_index[n] * columns_total + column_offset + c) >= probability: the mask
+// depends on global indices only, never on how rows and columns are spread over ranks.
+struct Dropout {
+    RandomKey key = 0;
+    float probability = 0;
+    View row_index;  // (N) i64: global index of each row
+    int64_t column_offset = 0;
+    int64_t columns_total = 0;
+};
+
+// losses[n] = lse(logits[n, :vocab]) - logits[n, targets[n]], 0 where the target is negative. With `gradient`, logits
+// are replaced by grad_scale * (softmax - onehot), 0 in ignored rows and in the padding columns [vocab, V).
+struct CrossEntropy {
+    View logits;   // (N, V) A
+    View targets;  // (N) i32
+    View losses;   // (N) f32
+    int64_t vocab = 0;
+    float grad_scale = 1;
+    bool gradient = false;
+};
+
+// m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr (m / c1 / (sqrt(v / c2) + eps) + decay p), with
+// g = grad_scale * gradient and c_i = 1 - b_i^step (Loshchilov and Hutter 2019; the order of PyTorch's AdamW).
+struct AdamW {
+    View master, m, v;  // (n) f32, updated
+    View gradient;      // (n) f32
+    View value;         // (n) bf16: rounded copy of master; undefined: master is what the model reads
+    float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0;
+    float correction1 = 1, correction2 = 1;  // c1, c2
+    float grad_scale = 1;
+};
+
+// u = momentum u + (g + decay p);  p -= lr u.
+struct Sgd {
+    View master, momentum_buffer;  // (n) f32, updated
+    View gradient;                 // (n) f32
+    View value;                    // as in AdamW
+    float lr = 0, momentum = 0, weight_decay = 0, grad_scale = 1;
+};
+
+struct KernelTable {
+    const char* name = "";
+
+    // Elementwise. Contiguous views of equal size unless said otherwise.
+    void (*fill)(const Stream&, View y, float value) = nullptr;
+    void (*cast)(const Stream&, View x, View y) = nullptr;        // any two of f32, bf16, f16; equal types copy
+    void (*add)(const Stream&, View a, View b, View y) = nullptr;  // y may be a or b
+    void (*accumulate)(const Stream&, View x, View y) = nullptr;   // y += x; y f32 or x's type
+    void (*scale)(const Stream&, View x, float factor) = nullptr;  // in place
+    void (*relu_forward)(const Stream&, View x, View y) = nullptr;
+    void (*relu_backward)(const Stream&, View dy, View y, View dx) = nullptr;  // dx = dy where y > 0
+    // gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's
+    void (*gelu_forward)(const Stream&, View x, View y) = nullptr;
+    void (*gelu_backward)(const Stream&, View dy, View x, View dx) = nullptr;
+    // y = silu(gate) * up
+    void (*swiglu_forward)(const Stream&, View gate, View up, View y) = nullptr;
+    void (*swiglu_backward)(const Stream&, View dy, View gate, View up, View dgate, View dup) = nullptr;
+    void (*dropout)(const Stream&, View x, const Dropout&, View y) = nullptr;  // forward and backward alike
+
+    // Reductions into one f64 value, added to what is there. Fixed blocks in a fixed order.
+    void (*sum)(const Stream&, View x, View result) = nullptr;
+    void (*sum_of_squares)(const Stream&, View x, View result) = nullptr;
+
+    // Matrix product, and db (C) f32 += sum over rows of dy (N, C) A.
+    void (*gemm)(const Stream&, const Gemm&) = nullptr;
+    void (*bias_backward)(const Stream&, View dy, View db) = nullptr;
+
+    // y (N, C) = weight[tokens[n]]; dweight (V, C) f32 += dy, rows added in the order of n.
+    void (*embedding_forward)(const Stream&, View tokens, View weight, View y) = nullptr;
+    void (*embedding_backward)(const Stream&, View tokens, View dy, View dweight) = nullptr;
+
+    // y = (x - mean) rstd w + b; mean, rstd (N) f32.
+    void (*layer_norm_forward)(const Stream&, View x, View w, View b, float eps, View y, View mean, View rstd) = nullptr;
+    void (*layer_norm_backward_input)(const Stream&, View dy, View x, View w, View mean, View rstd, View dx) = nullptr;
+    void (*layer_norm_backward_weight)(const Stream&, View dy, View x, View mean, View rstd, View dw, View db) = nullptr;
+    // y = x rstd w, rstd = (mean x^2 + eps)^(-1/2); rstd (N) f32.
+    void (*rms_norm_forward)(const Stream&, View x, View w, float eps, View y, View rstd) = nullptr;
+    void (*rms_norm_backward_input)(const Stream&, View dy, View x, View w, View rstd, View dx) = nullptr;
+    void (*rms_norm_backward_weight)(const Stream&, View dy, View x, View rstd, View dw) = nullptr;
+
+    // Rotates the pairs (k, k + D/2) of each head by the angle of its position ("rotate half"); inverse for backward.
+    // x, y (N, H, D) A, y may be x; positions (N) i32; cosines, sines (P, D/2) f32.
+    void (*rope)(const Stream&, View x, View positions, View cosines, View sines, bool inverse, View y) = nullptr;
+
+    // f32 values that the two attention kernels need in `workspace`.
+    int64_t (*attention_workspace)(const Stream&, const Shape& q, const Shape& k, bool backward) = nullptr;
+    void (*attention_forward)(const Stream&, const AttentionForward&) = nullptr;
+    void (*attention_backward)(const Stream&, const AttentionBackward&) = nullptr;
+
+    void (*cross_entropy)(const Stream&, const CrossEntropy&) = nullptr;
+    // losses[n] = sum_c (x[n, c] - target[n, c])^2; dx = grad_scale * 2 (x - target) when dx is defined.
+    void (*squared_error)(const Stream&, View x, View target, float grad_scale, View losses, View dx) = nullptr;
+
+    void (*adamw)(const Stream&, const AdamW&) = nullptr;
+    void (*sgd)(const Stream&, const Sgd&) = nullptr;
+};
+
+// Plain loops in double on the CPU: what every other table is tested against.
+const KernelTable& reference_table();
+
+// Instruction sets that the CPU table exists for, best last.
+enum class Isa : uint8_t { avx2, avx512 };
+const char* name_of(Isa isa);
+Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
+const KernelTable& cpu_table(Isa isa);
+
+}  // namespace tutti::kernels
