@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs the tests. The last lines are ctest's own summary.
+#
+#   scripts/test.sh                         release build, warnings are errors, layers, format, all tests but `peer`
+#   scripts/test.sh --sanitize asan         the same tests under a sanitizer: asan, ubsan or tsan
+#   scripts/test.sh --peer                  only the tests against PyTorch, in a virtual environment outside the tree
+#
+# TUTTI_PEER_VENV: where that environment is (default: ~/.cache/tutti/peer-venv). TUTTI_JOBS: parallel tests and compilers.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+
+preset=release
+peer=no
+while (($#)); do
+    case "$1" in
+        --peer) peer=yes ;;
+        --sanitize)
+            case "${2:-}" in
+                asan | ubsan | tsan) preset=$2 ;;
+                *)
+                    echo "test.sh: --sanitize takes asan, ubsan or tsan, got '${2:-}'" >&2
+                    exit 2
+                    ;;
+            esac
+            shift
+            ;;
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        *)
+            echo "test.sh: unknown option '$1'" >&2
+            usage >&2
+            exit 2
+            ;;
+    esac
+    shift
+done
+jobs=${TUTTI_JOBS:-$(nproc)}
+build=build/$preset
+
+# Runs a named step; a failure ends the script with the step's name and the command to repeat it.
+step() {
+    local name=$1
+    shift
+    echo "== $name"
+    local code=0
+    "$@" || code=$?
+    if ((code)); then
+        echo "test.sh: step '$name' failed with exit code $code: $*" >&2
+        exit 1
+    fi
+}
+
+make_peer_environment() {
+    local venv=$1
+    if [[ ! -x $venv/bin/python ]]; then
+        mkdir -p "$(dirname "$venv")" || return 1
+        python3 -m venv "$venv" || return 1
+    fi
+    if ! "$venv/bin/python" -c 'import torch, transformers, safetensors, tokenizers, numpy' 2>/dev/null; then
+        "$venv/bin/python" -m pip install --quiet torch transformers safetensors tokenizers numpy </dev/null || return 1
+    fi
+}
+
+packages=()
+if [[ $peer == yes ]]; then packages=(python3-venv); fi
+step "packages" scripts/install_packages.sh "${packages[@]}"
+step "layers" python3 scripts/check_layers.py
+step "format" scripts/check_format.sh
+
+launcher=()
+if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+step "configure" cmake --preset "$preset" -DTUTTI_WERROR=ON "${launcher[@]}"
+step "build" cmake --build "$build" --parallel "$jobs"
+
+run_tests=(ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$jobs")
+if [[ $preset == tsan ]] && setarch --addr-no-randomize true 2>/dev/null; then
+    # gcc 12's thread sanitizer refuses the memory maps of kernels with 32 bits of address randomisation.
+    run_tests=(setarch --addr-no-randomize "${run_tests[@]}")
+fi
+if [[ $peer == yes ]]; then
+    venv=${TUTTI_PEER_VENV:-$HOME/.cache/tutti/peer-venv}
+    step "peer environment" make_peer_environment "$venv"
+    export TUTTI_PEER_VENV=$venv
+    exec "${run_tests[@]}" -L '^peer$'
+fi
+exec "${run_tests[@]}" -LE '^peer$'
