@@ -1,0 +1,63 @@
+#include <cmath>
+
+#include "tutti/ops/ops.h"
+
+namespace tutti::ops {
+
+using kernels::KernelTable;
+
+namespace {
+
+void check_heads(const char* op, const Tensor& q, const Tensor& k, const Tensor& v) {
+    check(q.rank() == 4 && k.rank() == 4 && k.shape() == v.shape() && q.dim(0) == k.dim(0) && q.dim(3) == k.dim(3) &&
+              k.dim(2) > 0 && q.dim(2) % k.dim(2) == 0,
+          op, ": q (B, Tq, H, D), k and v (B, Tk, Hkv, D) with Hkv dividing H, got ", q.shape(), ", ", k.shape(), ", ",
+          v.shape());
+    check(q.dtype() == k.dtype() && q.dtype() == v.dtype(), op, ": q, k, v must have one type, got ", q.dtype(), ", ",
+          k.dtype(), ", ", v.dtype());
+}
+
+float attention_scale(const Tensor& q) { return 1.0f / std::sqrt(static_cast<float>(q.dim(3))); }
+
+Tensor workspace(Context& ctx, const Tensor& q, const Tensor& k, bool backward) {
+    const auto size = ctx.kernels.attention_workspace;
+    const int64_t values = size ? size(ctx.device.stream(), q.shape(), k.shape(), backward) : 0;
+    return empty(ctx, {values}, DType::f32, Purpose::workspace);
+}
+
+}  // namespace
+
+void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse) {
+    check(x.rank() == 4 && x.contiguous() && x.dim(3) % 2 == 0, "rope: x (B, T, H, D) with even D, got ", x.shape());
+    check(positions.dtype() == DType::i32 && positions.numel() == x.dim(0) * x.dim(1), "rope: needs one i32 position per row of ",
+          x.shape(), ", got ", positions.shape());
+    check(table.cosines.dim(1) * 2 == x.dim(3), "rope: a table for head size ", table.cosines.dim(1) * 2, ", x has ",
+          x.dim(3));
+    const View flat(x.view().data, x.dtype(), {x.dim(0) * x.dim(1), x.dim(2), x.dim(3)});
+    call(ctx, &KernelTable::rope, "rope", flat, positions, table.cosines, table.sines, inverse, flat);
+}
+
+Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, AttentionShape shape) {
+    check_heads("attention", q, k, v);
+    Attention r{empty(ctx, q.shape(), q.dtype()), empty(ctx, {q.dim(0), q.dim(2), q.dim(1)}, DType::f32)};
+    const Tensor scratch = workspace(ctx, q, k, false);
+    call(ctx, &KernelTable::attention_forward, "attention_forward",
+         kernels::AttentionForward{.q = q, .k = k, .v = v, .o = r.y, .lse = r.lse, .scale = attention_scale(q),
+                                   .causal = shape.causal, .query_offset = shape.query_offset, .workspace = scratch});
+    return r;
+}
+
+void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Attention& forward, AttentionShape shape, const Tensor& dq, const Tensor& dk,
+                        const Tensor& dv) {
+    check_heads("attention_backward", q, k, v);
+    check(dy.shape() == q.shape() && dq.shape() == q.shape() && dk.shape() == k.shape() && dv.shape() == v.shape(),
+          "attention_backward: gradients must have the shapes of q ", q.shape(), " and k ", k.shape());
+    const Tensor scratch = workspace(ctx, q, k, true);
+    call(ctx, &KernelTable::attention_backward, "attention_backward",
+         kernels::AttentionBackward{.q = q, .k = k, .v = v, .o = forward.y, .lse = forward.lse, .dy = dy, .dq = dq,
+                                    .dk = dk, .dv = dv, .scale = attention_scale(q), .causal = shape.causal,
+                                    .query_offset = shape.query_offset, .workspace = scratch});
+}
+
+}  // namespace tutti::ops

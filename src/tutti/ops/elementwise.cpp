@@ -1,0 +1,129 @@
+#include "tutti/ops/ops.h"
+
+namespace tutti::ops {
+
+using kernels::KernelTable;
+
+namespace {
+void check_same(const char* op, const Tensor& a, const Tensor& b) {
+    check(a.shape() == b.shape() && a.dtype() == b.dtype(), op, ": needs two tensors of one shape and type, got ",
+          a.shape(), " ", a.dtype(), " and ", b.shape(), " ", b.dtype());
+    check(a.contiguous() && b.contiguous(), op, ": needs contiguous tensors");
+}
+Tensor like(Context& ctx, const Tensor& x) { return empty(ctx, x.shape(), x.dtype()); }
+}  // namespace
+
+Tensor empty(Context& ctx, const Shape& shape, DType dtype, Purpose purpose) {
+    return Tensor::empty(ctx.device, shape, dtype, purpose);
+}
+
+Tensor zeros(Context& ctx, const Shape& shape, DType dtype, Purpose purpose) {
+    Tensor y = empty(ctx, shape, dtype, purpose);
+    if (dtype == DType::f64) {  // scalars of reductions; kernels know only the types of activations
+        const std::vector<double> nothing(static_cast<size_t>(shape.numel()), 0.0);
+        ctx.device.copy_in(y.view().data, nothing.data(), y.bytes());
+    } else {
+        fill(ctx, y, 0);
+    }
+    return y;
+}
+
+Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose) {
+    Tensor y = empty(ctx, x.shape(), dtype, purpose);
+    cast_into(ctx, x, y);
+    return y;
+}
+
+void cast_into(Context& ctx, const Tensor& x, const Tensor& y) {
+    check(x.numel() == y.numel() && x.contiguous() && y.contiguous(), "cast: needs contiguous tensors of equal size, got ",
+          x.shape(), " and ", y.shape());
+    call(ctx, &KernelTable::cast, "cast", x, y);
+}
+
+void fill(Context& ctx, const Tensor& y, float value) {
+    check(y.contiguous(), "fill: needs a contiguous tensor");
+    call(ctx, &KernelTable::fill, "fill", y, value);
+}
+
+double item(const Tensor& scalar) {
+    check(scalar.numel() == 1, "item: needs one value, got shape ", scalar.shape());
+    return scalar.to_host<double>()[0];
+}
+
+Tensor add(Context& ctx, const Tensor& a, const Tensor& b) {
+    check_same("add", a, b);
+    Tensor y = like(ctx, a);
+    call(ctx, &KernelTable::add, "add", a, b, y);
+    return y;
+}
+
+void accumulate(Context& ctx, const Tensor& x, const Tensor& y) {
+    check(x.shape() == y.shape() && (y.dtype() == DType::f32 || y.dtype() == x.dtype()),
+          "accumulate: y must be f32 or x's type and of its shape, got x ", x.shape(), " ", x.dtype(), ", y ", y.shape(),
+          " ", y.dtype());
+    call(ctx, &KernelTable::accumulate, "accumulate", x, y);
+}
+
+void scale(Context& ctx, const Tensor& x, float factor) { call(ctx, &KernelTable::scale, "scale", x, factor); }
+
+Tensor relu(Context& ctx, const Tensor& x) {
+    Tensor y = like(ctx, x);
+    call(ctx, &KernelTable::relu_forward, "relu_forward", x, y);
+    return y;
+}
+
+Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y) {
+    check_same("relu_backward", dy, y);
+    Tensor dx = like(ctx, y);
+    call(ctx, &KernelTable::relu_backward, "relu_backward", dy, y, dx);
+    return dx;
+}
+
+Tensor gelu(Context& ctx, const Tensor& x) {
+    Tensor y = like(ctx, x);
+    call(ctx, &KernelTable::gelu_forward, "gelu_forward", x, y);
+    return y;
+}
+
+Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x) {
+    check_same("gelu_backward", dy, x);
+    Tensor dx = like(ctx, x);
+    call(ctx, &KernelTable::gelu_backward, "gelu_backward", dy, x, dx);
+    return dx;
+}
+
+Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up) {
+    check_same("swiglu", gate, up);
+    Tensor y = like(ctx, gate);
+    call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", gate, up, y);
+    return y;
+}
+
+SwigluGradients swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate, const Tensor& up) {
+    check_same("swiglu_backward", dy, gate);
+    SwigluGradients d{like(ctx, gate), like(ctx, up)};
+    call(ctx, &KernelTable::swiglu_backward, "swiglu_backward", dy, gate, up, d.gate, d.up);
+    return d;
+}
+
+Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask) {
+    check(mask.probability >= 0 && mask.probability < 1, "dropout: the probability must be in [0, 1), got ",
+          mask.probability);
+    check(mask.row_index.dtype == DType::i64 && mask.row_index.numel() == x.view().rows(),
+          "dropout: needs one i64 row index per row, got ", mask.row_index.shape, " for x ", x.shape());
+    Tensor y = like(ctx, x);
+    call(ctx, &KernelTable::dropout, "dropout", x, mask, y);
+    return y;
+}
+
+void sum(Context& ctx, const Tensor& x, const Tensor& result) {
+    check(result.numel() == 1 && result.dtype() == DType::f64, "sum: the result must be one f64");
+    call(ctx, &KernelTable::sum, "sum", x, result);
+}
+
+void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& result) {
+    check(result.numel() == 1 && result.dtype() == DType::f64, "sum_of_squares: the result must be one f64");
+    call(ctx, &KernelTable::sum_of_squares, "sum_of_squares", x, result);
+}
+
+}  // namespace tutti::ops

@@ -1,0 +1,73 @@
+#include "tutti/ops/ops.h"
+
+namespace tutti::ops {
+
+using kernels::Gemm;
+using kernels::KernelTable;
+
+namespace {
+
+View as_matrix(const Tensor& x) {
+    check(x.contiguous(), "linear: needs a contiguous tensor, got shape ", x.shape());
+    return View(x.view().data, x.dtype(), {x.view().rows(), x.view().columns()});
+}
+
+Shape with_last(const Shape& shape, int64_t size) {
+    Shape result = shape;
+    result[-1] = size;
+    return result;
+}
+
+}  // namespace
+
+Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
+    check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(), "linear: x (..., K) and w (N, K) of one type, got ",
+          x.shape(), " ", x.dtype(), " and ", w.shape(), " ", w.dtype());
+    check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), "linear: the bias must have ", w.dim(0), " values");
+    Tensor y = empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype());
+    call(ctx, &KernelTable::gemm, "gemm",
+         Gemm{.a = as_matrix(x), .b = w, .c = as_matrix(y), .transpose_b = true, .bias = b ? b->view() : View{}});
+    return y;
+}
+
+Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w) {
+    check(w.rank() == 2 && dy.dim(-1) == w.dim(0) && dy.dtype() == w.dtype(),
+          "linear_backward_input: dy (..., N) and w (N, K) of one type, got ", dy.shape(), " ", dy.dtype(), " and ",
+          w.shape(), " ", w.dtype());
+    Tensor dx = empty(ctx, with_last(dy.shape(), w.dim(1)), dy.dtype());
+    call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = as_matrix(dy), .b = w, .c = as_matrix(dx)});
+    return dx;
+}
+
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
+    check(dw.rank() == 2 && dy.dim(-1) == dw.dim(0) && x.dim(-1) == dw.dim(1) && dw.dtype() == DType::f32 &&
+              dy.view().rows() == x.view().rows(),
+          "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy.shape(), ", ", x.shape(), ", ",
+          dw.shape(), " ", dw.dtype());
+    call(ctx, &KernelTable::gemm, "gemm",
+         Gemm{.a = as_matrix(dy), .b = as_matrix(x), .c = dw, .transpose_a = true, .accumulate = true});
+}
+
+void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db) {
+    check(db.rank() == 1 && db.dim(0) == dy.dim(-1) && db.dtype() == DType::f32, "bias_backward: dy ", dy.shape(),
+          " needs db of ", dy.dim(-1), " f32 values, got ", db.shape());
+    call(ctx, &KernelTable::bias_backward, "bias_backward", as_matrix(dy), db);
+}
+
+Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w) {
+    check(tokens.dtype() == DType::i32 && w.rank() == 2, "embedding: tokens i32 and w (V, C), got ", tokens.dtype(), " ",
+          tokens.shape(), " and ", w.shape());
+    Shape shape = tokens.shape();
+    shape.push_back(w.dim(1));
+    Tensor y = empty(ctx, shape, w.dtype());
+    call(ctx, &KernelTable::embedding_forward, "embedding_forward", tokens, w, as_matrix(y));
+    return y;
+}
+
+void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw) {
+    check(dw.rank() == 2 && dy.dim(-1) == dw.dim(1) && dy.view().rows() == tokens.numel() && dw.dtype() == DType::f32,
+          "embedding_backward: tokens ", tokens.shape(), ", dy ", dy.shape(), ", dw ", dw.shape(), " f32 do not fit");
+    call(ctx, &KernelTable::embedding_backward, "embedding_backward", tokens, as_matrix(dy), dw);
+}
+
+}  // namespace tutti::ops

@@ -1,0 +1,104 @@
+// ops/ops.h: operations on tensors: check shapes, allocate the result, call the kernel. Forward and backward are plain
+// functions; autograd/ and nn/ put them together. Below: kernels/. Letters as in kernel_table.h; N = all leading dims.
+#pragma once
+
+#include <optional>
+
+#include "tutti/ops/context.h"
+
+namespace tutti::ops {
+
+// --- memory ---
+Tensor empty(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Purpose::activations);
+Tensor zeros(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Purpose::activations);
+Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose = Purpose::activations);  // always a new tensor
+void cast_into(Context& ctx, const Tensor& x, const Tensor& y);
+void fill(Context& ctx, const Tensor& y, float value);
+double item(const Tensor& scalar);  // the one value of a f64 tensor
+
+// --- elementwise ---
+Tensor add(Context& ctx, const Tensor& a, const Tensor& b);
+void accumulate(Context& ctx, const Tensor& x, const Tensor& y);  // y += x
+void scale(Context& ctx, const Tensor& x, float factor);          // in place
+Tensor relu(Context& ctx, const Tensor& x);
+Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y);
+Tensor gelu(Context& ctx, const Tensor& x);
+Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x);
+Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up);
+struct SwigluGradients {
+    Tensor gate, up;
+};
+SwigluGradients swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate, const Tensor& up);
+Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  // its own backward
+
+// --- reductions: result (1) f64 += ... ---
+void sum(Context& ctx, const Tensor& x, const Tensor& result);
+void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& result);
+
+// --- linear: x (..., K), w (N, K), b (N) ---
+Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);       // x w^T + b
+Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w);        // dy w
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);  // dw += dy^T x
+void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
+
+// --- embedding: tokens (B, T) i32, w (V, C) -> (B, T, C) ---
+Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w);
+void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw);
+
+// --- norms over the last dim ---
+struct LayerNorm {
+    Tensor y, mean, rstd;
+};
+LayerNorm layer_norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double eps);
+Tensor layer_norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean,
+                                 const Tensor& rstd);
+void layer_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                const Tensor& rstd, const Tensor& dw, const Tensor& db);
+struct RmsNorm {
+    Tensor y, rstd;
+};
+RmsNorm rms_norm(Context& ctx, const Tensor& x, const Tensor& w, double eps);
+Tensor rms_norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd);
+void rms_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw);
+
+// --- attention: q (B, Tq, H, D), k and v (B, Tk, Hkv, D) ---
+struct RopeTable {
+    Tensor cosines, sines;  // (P, D/2) f32
+};
+// Rotates in place: x must be the only handle that matters.
+void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse);
+
+struct AttentionShape {
+    bool causal = true;
+    int64_t query_offset = 0;  // query i sees keys j <= i + query_offset
+};
+struct Attention {
+    Tensor y;    // (B, Tq, H, D)
+    Tensor lse;  // (B, H, Tq) f32
+};
+Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, AttentionShape shape);
+// Writes dq, dk, dv (shapes of q, k, v; may be slices of one packed tensor).
+void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Attention& forward, AttentionShape shape, const Tensor& dq, const Tensor& dk,
+                        const Tensor& dv);
+
+// --- losses ---
+// The head and its loss in chunks of rows: the (N, V) logits never exist as a whole.
+// x (N, C), w (V, C), targets (N) i32 (negative: ignored). With `dw`, also the gradients of grad_scale * sum(losses):
+// returns dx and adds to dw (V, C) f32.
+struct LinearCrossEntropy {
+    Tensor losses;  // (N) f32
+    Tensor dx;      // (N, C), undefined without dw
+};
+LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
+                                        int64_t vocab, float grad_scale, const Tensor* dw);
+// Rows of a chunk: keeps the chunk of logits near 32 MiB, a multiple of 64 rows.
+int64_t loss_chunk_rows(int64_t rows, int64_t vocab, DType dtype);
+
+struct SquaredError {
+    Tensor losses;  // (N) f32
+    Tensor dx;      // like x
+};
+SquaredError squared_error(Context& ctx, const Tensor& x, const Tensor& target, float grad_scale);
+
+}  // namespace tutti::ops
