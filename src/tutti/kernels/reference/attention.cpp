@@ -1,0 +1,100 @@
+// kernels/reference/attention.cpp: softmax attention from its definition (Vaswani et al. 2017) with grouped queries,
+// and its backward in the form of Dao et al. 2022, appendix B. Letters: S scores, P probabilities, O output. See
+// kernels.h.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tutti/kernels/reference/element.h"
+#include "tutti/kernels/reference/kernels.h"
+
+namespace tutti::kernels::reference {
+
+namespace {
+
+// Keys that query i attends to: [0, visible).
+int64_t visible_keys(int64_t i, int64_t keys, bool causal, int64_t query_offset) {
+    return causal ? std::clamp<int64_t>(i + query_offset + 1, 0, keys) : keys;
+}
+
+// sum_d a[b, i, h, d] c[b, j, g, d]
+double dot(const View& a, int64_t b, int64_t i, int64_t h, const View& c, int64_t j, int64_t g) {
+    double total = 0;
+    for (int64_t d = 0; d < a.shape[3]; ++d) total += load(a, offset(a, b, i, h, d)) * load(c, offset(c, b, j, g, d));
+    return total;
+}
+
+}  // namespace
+
+int64_t attention_workspace(const Stream&, const Shape&, const Shape&, bool) {
+    return 0;
+}
+
+// S_ij = scale q_i.k_j;  lse_i = ln sum_j exp(S_ij);  P_ij = exp(S_ij - lse_i);  O_i = sum_j P_ij v_j
+// A query that sees no key (a block that ring attention masks) has O_i = 0 and lse_i = -infinity.
+void attention_forward(const Stream&, const AttentionForward& a) {
+    const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
+    const int64_t Tk = a.k.shape[1], group = H / a.k.shape[2];
+    std::vector<double> p(static_cast<size_t>(Tk));
+    for (int64_t b = 0; b < B; ++b)
+        for (int64_t h = 0; h < H; ++h)
+            for (int64_t i = 0; i < Tq; ++i) {
+                const int64_t g = h / group, visible = visible_keys(i, Tk, a.causal, a.query_offset);
+                double largest = -std::numeric_limits<double>::infinity(), total = 0;
+                for (int64_t j = 0; j < visible; ++j) {
+                    p[static_cast<size_t>(j)] = a.scale * dot(a.q, b, i, h, a.k, j, g);
+                    largest = std::max(largest, p[static_cast<size_t>(j)]);
+                }
+                // exp(S - largest) instead of exp(S): the same quotient without overflow.
+                for (int64_t j = 0; j < visible; ++j) {
+                    p[static_cast<size_t>(j)] = std::exp(p[static_cast<size_t>(j)] - largest);
+                    total += p[static_cast<size_t>(j)];
+                }
+                for (int64_t d = 0; d < D; ++d) {
+                    double out = 0;
+                    for (int64_t j = 0; j < visible; ++j)
+                        out += p[static_cast<size_t>(j)] / total * load(a.v, offset(a.v, b, j, g, d));
+                    store(a.o, offset(a.o, b, i, h, d), out);
+                }
+                store(a.lse, offset(a.lse, b, h, i), visible > 0 ? largest + std::log(total) : largest);
+            }
+}
+
+// With D_i = dO_i.O_i:  dP_ij = dO_i.v_j;  dS_ij = P_ij (dP_ij - D_i);
+// dq_i = scale sum_j dS_ij k_j;  dk_j = scale sum_i dS_ij q_i;  dv_j = sum_i P_ij dO_i  (i also over the heads of a
+// group) lse and O are taken as given, not recomputed: in ring attention they belong to all keys, k and v to one block
+// of them.
+void attention_backward(const Stream&, const AttentionBackward& a) {
+    const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
+    const int64_t Tk = a.k.shape[1], group = H / a.k.shape[2];
+    const auto at = [D](int64_t row, int64_t d) { return static_cast<size_t>(row * D + d); };
+    std::vector<double> dq(at(1, 0)), dk(at(Tk, 0)), dv(at(Tk, 0));
+    for (int64_t b = 0; b < B; ++b)
+        for (int64_t g = 0; g < a.k.shape[2]; ++g) {
+            std::fill(dk.begin(), dk.end(), 0.0);
+            std::fill(dv.begin(), dv.end(), 0.0);
+            for (int64_t h = g * group; h < (g + 1) * group; ++h)
+                for (int64_t i = 0; i < Tq; ++i) {
+                    const double D_i = dot(a.dy, b, i, h, a.o, i, h), lse = load(a.lse, offset(a.lse, b, h, i));
+                    std::fill(dq.begin(), dq.end(), 0.0);
+                    for (int64_t j = 0; j < visible_keys(i, Tk, a.causal, a.query_offset); ++j) {
+                        const double P = std::exp(a.scale * dot(a.q, b, i, h, a.k, j, g) - lse);
+                        const double dS = P * (dot(a.dy, b, i, h, a.v, j, g) - D_i);
+                        for (int64_t d = 0; d < D; ++d) {
+                            dq[at(0, d)] += a.scale * dS * load(a.k, offset(a.k, b, j, g, d));
+                            dk[at(j, d)] += a.scale * dS * load(a.q, offset(a.q, b, i, h, d));
+                            dv[at(j, d)] += P * load(a.dy, offset(a.dy, b, i, h, d));
+                        }
+                    }
+                    for (int64_t d = 0; d < D; ++d) store(a.dq, offset(a.dq, b, i, h, d), dq[at(0, d)]);
+                }
+            for (int64_t j = 0; j < Tk; ++j)
+                for (int64_t d = 0; d < D; ++d) {
+                    store(a.dk, offset(a.dk, b, j, g, d), dk[at(j, d)]);
+                    store(a.dv, offset(a.dv, b, j, g, d), dv[at(j, d)]);
+                }
+        }
+}
+
+}  // namespace tutti::kernels::reference

@@ -1,0 +1,61 @@
+// kernels/reference/kernels.h: the reference kernels, one per entry of kernel_table.h, where shapes and formulas are
+// stated. They are the law: plain loops, sums in double, each output rounded once, one thread, any float type.
+// They may allocate a row of doubles where that keeps a formula readable; speed is not their purpose.
+// Called through table.cpp only.
+#pragma once
+
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels::reference {
+
+// elementwise.cpp
+void fill(const Stream&, View y, float value);
+void cast(const Stream&, View x, View y);
+void add(const Stream&, View a, View b, View y);
+void accumulate(const Stream&, View x, View y);
+void scale(const Stream&, View x, float factor);
+void relu_forward(const Stream&, View x, View y);
+void relu_backward(const Stream&, View dy, View y, View dx);
+void gelu_forward(const Stream&, View x, View y);
+void gelu_backward(const Stream&, View dy, View x, View dx);
+void swiglu_forward(const Stream&, View gate, View up, View y);
+void swiglu_backward(const Stream&, View dy, View gate, View up, View dgate, View dup);
+void dropout(const Stream&, View x, const Dropout& dropout, View y);
+
+// reductions.cpp
+void sum(const Stream&, View x, View result);
+void sum_of_squares(const Stream&, View x, View result);
+void bias_backward(const Stream&, View dy, View db);
+
+// gemm.cpp
+void gemm(const Stream&, const Gemm& gemm);
+
+// embedding.cpp
+void embedding_forward(const Stream&, View tokens, View weight, View y);
+void embedding_backward(const Stream&, View tokens, View dy, View dweight);
+
+// norm.cpp
+void layer_norm_forward(const Stream&, View x, View w, View b, float eps, View y, View mean, View rstd);
+void layer_norm_backward_input(const Stream&, View dy, View x, View w, View mean, View rstd, View dx);
+void layer_norm_backward_weight(const Stream&, View dy, View x, View mean, View rstd, View dw, View db);
+void rms_norm_forward(const Stream&, View x, View w, float eps, View y, View rstd);
+void rms_norm_backward_input(const Stream&, View dy, View x, View w, View rstd, View dx);
+void rms_norm_backward_weight(const Stream&, View dy, View x, View rstd, View dw);
+
+// rope.cpp
+void rope(const Stream&, View x, View positions, View cosines, View sines, bool inverse, View y);
+
+// attention.cpp
+int64_t attention_workspace(const Stream&, const Shape& q, const Shape& k, bool backward);
+void attention_forward(const Stream&, const AttentionForward& a);
+void attention_backward(const Stream&, const AttentionBackward& a);
+
+// loss.cpp
+void cross_entropy(const Stream&, const CrossEntropy& c);
+void squared_error(const Stream&, View x, View target, float grad_scale, View losses, View dx);
+
+// optimizer.cpp
+void adamw(const Stream&, const AdamW& a);
+void sgd(const Stream&, const Sgd& s);
+
+}  // namespace tutti::kernels::reference

@@ -1,0 +1,45 @@
+// kernels/reference/table.cpp: fills the reference table. Below: the other files of this folder.
+#include "tutti/kernels/reference/kernels.h"
+
+namespace tutti::kernels {
+
+const KernelTable& reference_table() {
+    static const KernelTable table = {
+        .name = "reference",
+        .fill = reference::fill,
+        .cast = reference::cast,
+        .add = reference::add,
+        .accumulate = reference::accumulate,
+        .scale = reference::scale,
+        .relu_forward = reference::relu_forward,
+        .relu_backward = reference::relu_backward,
+        .gelu_forward = reference::gelu_forward,
+        .gelu_backward = reference::gelu_backward,
+        .swiglu_forward = reference::swiglu_forward,
+        .swiglu_backward = reference::swiglu_backward,
+        .dropout = reference::dropout,
+        .sum = reference::sum,
+        .sum_of_squares = reference::sum_of_squares,
+        .gemm = reference::gemm,
+        .bias_backward = reference::bias_backward,
+        .embedding_forward = reference::embedding_forward,
+        .embedding_backward = reference::embedding_backward,
+        .layer_norm_forward = reference::layer_norm_forward,
+        .layer_norm_backward_input = reference::layer_norm_backward_input,
+        .layer_norm_backward_weight = reference::layer_norm_backward_weight,
+        .rms_norm_forward = reference::rms_norm_forward,
+        .rms_norm_backward_input = reference::rms_norm_backward_input,
+        .rms_norm_backward_weight = reference::rms_norm_backward_weight,
+        .rope = reference::rope,
+        .attention_workspace = reference::attention_workspace,
+        .attention_forward = reference::attention_forward,
+        .attention_backward = reference::attention_backward,
+        .cross_entropy = reference::cross_entropy,
+        .squared_error = reference::squared_error,
+        .adamw = reference::adamw,
+        .sgd = reference::sgd,
+    };
+    return table;
+}
+
+}  // namespace tutti::kernels
