@@ -1,0 +1,55 @@
+// data/data_set.h: the training and validation tokens of a run, opened and checked before anything is allocated.
+// Stands on token_source.h; the trainer opens a DataSet and hands its views to Sampler.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "tutti/data/token_source.h"
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::data {
+
+// Tokens [begin, end) of a source, with the promise that every delivered id is in [0, vocab). A cheap handle.
+class TokenView {
+  public:
+    TokenView(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end, int64_t vocab);
+
+    int64_t size() const { return end_ - begin_; }  // tokens
+    int64_t vocab() const { return vocab_; }
+    const TokenSource& source() const { return *source_; }
+
+    // Tokens [begin, begin + out.size()) of the view. Throws DataError with file and offset for an id outside the
+    // vocabulary: such an id would index outside the embedding matrix.
+    void read(int64_t begin, std::span<int32_t> out) const;
+
+    // The same check over the whole view up to 8 Mi tokens, over a spread sample beyond: finds data of another
+    // tokenizer at the start instead of in the middle of the night.
+    void check_ids() const;
+
+    // Of the tokens in this view only; resume compares it to notice that the data changed.
+    uint64_t fingerprint() const { return data::fingerprint(*source_, begin_, end_); }
+
+  private:
+    void check_ids(int64_t source_begin, std::span<const int32_t> ids) const;
+
+    std::shared_ptr<const TokenSource> source_;
+    int64_t begin_, end_, vocab_;
+};
+
+struct DataSet {
+    TokenView train;
+    std::optional<TokenView> valid;
+    std::string description() const;
+};
+
+// Opens what `data` names for a model of `vocab` ids and windows of seq_len + 1 tokens. Validation tokens come from the
+// files of data.valid, or are the last floor(valid_fraction * tokens) of the training tokens; the views never overlap.
+// UsageError: no files, both kinds of validation, a fraction outside [0, 1), an unknown format or tokenizer, mixed
+// formats. DataError: a damaged file, an id outside the vocabulary, fewer tokens than one window needs.
+DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len);
+
+}  // namespace tutti::data

@@ -1,0 +1,158 @@
+// data/data_set_test.cpp: the split is exact, ids are checked wherever they are delivered, and each refusal says why.
+#include "tutti/data/data_set.h"
+
+#include <limits>
+#include <utility>
+
+#include "tutti/data/test_files.h"
+
+namespace tutti::data {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+Ids all(const TokenView& view) {
+    Ids ids(static_cast<size_t>(view.size()));
+    view.read(0, ids);
+    return ids;
+}
+
+spec::DataSpec of(std::vector<std::string> train) {
+    spec::DataSpec data;
+    data.train = std::move(train);
+    return data;
+}
+
+TEST(DataSet, WithoutValidation) {
+    ScratchFolder folder;
+    const auto set = open(of({folder.write("a.txt", "abcde")}), 256, 4);
+    EXPECT_EQ(all(set.train), (Ids{'a', 'b', 'c', 'd', 'e'}));
+    EXPECT_FALSE(set.valid);
+    EXPECT_TRUE(has(set.description(), "no validation data"));
+}
+
+TEST(DataSet, FractionTakesTheEndAndViewsDoNotOverlap) {
+    ScratchFolder folder;
+    auto data = of({folder.write("a.txt", "0123456789")});
+    data.valid_fraction = 0.35;  // floor(3.5) tokens
+    const auto set = open(data, 256, 2);
+    EXPECT_EQ(all(set.train), (Ids{'0', '1', '2', '3', '4', '5', '6'}));
+    ASSERT_TRUE(set.valid);
+    EXPECT_EQ(all(*set.valid), (Ids{'7', '8', '9'}));
+    EXPECT_TRUE(has(set.description(), "the last 3 tokens are held out"));
+    EXPECT_NE(set.train.fingerprint(), set.valid->fingerprint());
+    EXPECT_EQ(set.valid->fingerprint(), open(of({folder.write("b.txt", "789")}), 256, 2).train.fingerprint());
+}
+
+TEST(DataSet, ValidFiles) {
+    ScratchFolder folder;
+    auto data = of({folder.write("a.txt", "abc")});
+    data.valid = {folder.write("v1.txt", "x"), folder.write("v2.txt", "yz")};
+    const auto set = open(data, 256, 2);
+    ASSERT_TRUE(set.valid);
+    EXPECT_EQ(all(*set.valid), (Ids{'x', 'y', 'z'}));
+}
+
+TEST(DataSet, TooShortSaysHowManyTokensAreNeeded) {
+    ScratchFolder folder;
+    auto data = of({folder.write("a.txt", "0123456789")});
+    const auto message = message_of<DataError>([&] { open(data, 256, 10); });
+    EXPECT_TRUE(has(message, folder.path("a.txt")));
+    EXPECT_TRUE(has(message, "one window of train.seq_len = 10 needs 11 tokens, got 10"));
+    EXPECT_EQ(open(data, 256, 9).train.size(), 10);
+
+    data.valid_fraction = 0.2;
+    const auto fraction = message_of<DataError>([&] { open(data, 256, 3); });
+    EXPECT_TRUE(has(fraction, "data.valid_fraction = 0.2 of 10 tokens"));
+    EXPECT_TRUE(has(fraction, "needs 4 tokens, got 2; set data.valid_fraction = 0.4 or more"));
+    data.valid_fraction = 0.4;
+    EXPECT_EQ(open(data, 256, 3).valid->size(), 4);
+    data.valid_fraction = 0.7;
+    EXPECT_TRUE(has(message_of<DataError>([&] { open(data, 256, 3); }), "a smaller data.valid_fraction"));
+    data.valid_fraction = 0.1;
+    EXPECT_TRUE(has(message_of<DataError>([&] { open(data, 256, 7); }), "got 1; give more text"));
+
+    data.valid_fraction = 0;
+    data.valid = {folder.write("v.txt", "xy")};
+    const auto valid = message_of<DataError>([&] { open(data, 256, 2); });
+    EXPECT_TRUE(has(valid, folder.path("v.txt")));
+    EXPECT_TRUE(has(valid, "needs 3 tokens, got 2"));
+}
+
+TEST(DataSet, UsageErrors) {
+    ScratchFolder folder;
+    const auto path = folder.write("a.txt", "0123456789");
+    const auto refused = [](const spec::DataSpec& data, int64_t seq_len = 2) {
+        return message_of<UsageError>([&] { open(data, 256, seq_len); });
+    };
+    EXPECT_TRUE(has(refused(of({})), "data.train names no file"));
+    EXPECT_TRUE(has(refused(of({path}), 0), "train.seq_len must be positive, got 0"));
+
+    auto both = of({path});
+    both.valid = {path};
+    both.valid_fraction = 0.5;
+    EXPECT_TRUE(has(refused(both), "data.valid names files and data.valid_fraction is 0.5; give one of them"));
+
+    auto fraction = of({path});
+    for (double wrong : {-0.1, 1.0, std::numeric_limits<double>::quiet_NaN()}) {
+        fraction.valid_fraction = wrong;
+        EXPECT_TRUE(has(refused(fraction), "data.valid_fraction must be in [0, 1)"));
+    }
+    auto tokenizer = of({path});
+    tokenizer.tokenizer = "tokenizer.json";
+    EXPECT_TRUE(has(refused(tokenizer), "\"tokenizer.json\": this version has \"bytes\" only"));
+
+    auto mixed = of({path});
+    mixed.valid = {folder.write("v.bin", "abcdef")};
+    EXPECT_TRUE(has(refused(mixed), "is nanogpt data"));
+}
+
+TEST(DataSet, AnIdOutsideTheVocabularyIsFoundAtTheStart) {
+    ScratchFolder folder;
+    const auto path = folder.write("a.bin", llmc_file(20240520, 1, 4, {1, 2, 50256, 3}, 2));
+    EXPECT_EQ(open(of({path}), 50257, 3).train.size(), 4);
+    const auto message = message_of<DataError>([&] { open(of({path}), 50256, 3); });
+    EXPECT_TRUE(
+        has(message, path + ", token 2 (byte offset 1028): id 50256 is outside the model's vocabulary of 50256"));
+
+    auto held_out = of({folder.write("ok.bin", little_endian({1, 2, 3, 4, 5, 6}, 2))});
+    held_out.valid = {folder.write("bad.bin", little_endian({1, 2, 3, 4, 9}, 2))};
+    EXPECT_TRUE(has(message_of<DataError>([&] { open(held_out, 7, 3); }), folder.path("bad.bin") + ", token 4"));
+
+    const auto wide = folder.write("wide.bin", llmc_file(20240801, 7, 3, {1, 2, 0xffffffff}, 4));
+    EXPECT_TRUE(has(message_of<DataError>([&] { open(of({wide}), 128256, 2); }), "id 4294967295 is outside"));
+}
+
+// Too large to be scanned whole at the start: the bad id lies between two sampled blocks, and the read finds it.
+TEST(DataSet, AnIdOutsideTheVocabularyIsFoundWhenItIsDelivered) {
+    ScratchFolder folder;
+    std::string content(20'000'000, 'a');
+    content[40'000] = '\xff';  // the second of 256 blocks of 32768 tokens begins at 78302
+    const auto set = open(of({folder.write("a.txt", content)}), 128, 16);
+    Ids ids(10);
+    set.train.read(39'990, ids);
+    EXPECT_EQ(ids, Ids(10, 'a'));
+    const auto message = message_of<DataError>([&] { set.train.read(39'995, ids); });
+    EXPECT_TRUE(has(message, folder.path("a.txt") + ", token 40000 (byte offset 40000): id 255 is outside"));
+}
+
+TEST(DataSet, ReadsOutsideTheViewAreRefused) {
+    ScratchFolder folder;
+    auto data = of({folder.write("a.txt", "0123456789")});
+    data.valid_fraction = 0.5;
+    const auto set = open(data, 256, 2);
+    Ids two(2);
+    EXPECT_TRUE(has(message_of<Error>([&] { set.train.read(4, two); }), "tokens [4, 6) of a view of 5"));
+}
+
+TEST(DataSet, ACutFileIsAnErrorNotACrash) {
+    ScratchFolder folder;
+    const auto path = folder.write("a.txt", std::string(100'000, 'a'));
+    const auto set = open(of({path}), 256, 16);
+    std::filesystem::resize_file(path, 10);
+    Ids ids(17);
+    EXPECT_TRUE(has(message_of<DataError>([&] { set.train.read(90'000, ids); }), "was cut from 100000 to 10 bytes"));
+}
+
+}  // namespace
+}  // namespace tutti::data

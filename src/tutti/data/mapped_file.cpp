@@ -1,0 +1,88 @@
+// data/mapped_file.cpp: open, fstat, mmap, with an error for each way in which they fail.
+#include "tutti/data/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "tutti/base/error.h"
+
+namespace tutti::data {
+
+namespace {
+
+std::string reason(int error) {
+    return concat(std::generic_category().message(error), " (errno ", error, ")");
+}
+
+// "" or the folder from which a relative path was tried: the usual cause of a missing file.
+std::string tried_from(const std::string& path) {
+    std::error_code ignored;  // a working directory that is gone only shortens the hint
+    const auto folder = std::filesystem::current_path(ignored);
+    return std::filesystem::path(path).is_absolute() || ignored ? "" : concat("; tried from ", folder.string());
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+    try {
+        // O_NONBLOCK: opening a FIFO without a writer would wait for ever. It means nothing for regular files.
+        descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        check<DataError>(descriptor_ >= 0, path, ": cannot open: ", reason(errno), tried_from(path));
+
+        struct stat status {};
+        check<DataError>(::fstat(descriptor_, &status) == 0, path, ": cannot read its size: ", reason(errno));
+        check<DataError>(!S_ISDIR(status.st_mode), path, ": is a directory; name the files in it");
+        check<DataError>(S_ISREG(status.st_mode), path,
+                         ": is not a regular file (a pipe, device or socket); copy it to one");
+        check<DataError>(status.st_size > 0, path, ": is empty (0 bytes)");
+
+        const auto size = static_cast<size_t>(status.st_size);
+        void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor_, 0);
+        check<DataError>(address != MAP_FAILED, path, ": cannot map ", size, " bytes: ", reason(errno));
+        bytes_ = {static_cast<const std::byte*>(address), size};
+    } catch (...) {
+        release();
+        throw;
+    }
+}
+
+MappedFile::~MappedFile() {
+    release();
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    path_ = std::move(other.path_);
+    descriptor_ = std::exchange(other.descriptor_, -1);
+    bytes_ = std::exchange(other.bytes_, {});
+    return *this;
+}
+
+void MappedFile::release() noexcept {
+    if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+    if (descriptor_ >= 0) ::close(descriptor_);
+    bytes_ = {};
+    descriptor_ = -1;
+}
+
+void MappedFile::check_not_truncated() const {
+    struct stat status {};
+    check<DataError>(::fstat(descriptor_, &status) == 0, path_, ": cannot read its size: ", reason(errno));
+    check<DataError>(static_cast<size_t>(status.st_size) >= bytes_.size(), path_, ": was cut from ", bytes_.size(),
+                     " to ", status.st_size, " bytes while in use; restore it and resume from the last checkpoint");
+}
+
+}  // namespace tutti::data

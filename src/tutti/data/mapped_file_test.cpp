@@ -1,0 +1,75 @@
+// data/mapped_file_test.cpp: a mapped file shows its bytes; whatever cannot be mapped says why.
+#include "tutti/data/mapped_file.h"
+
+#include <sys/fsuid.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "tutti/data/test_files.h"
+
+namespace tutti::data {
+namespace {
+
+std::string open_error(const std::string& path) {
+    return message_of<DataError>([&] { MappedFile file(path); });
+}
+
+TEST(MappedFile, ShowsTheBytesAndMoves) {
+    ScratchFolder folder;
+    MappedFile first(folder.write("a", "hello"));
+    MappedFile second(std::move(first));
+    EXPECT_TRUE(first.bytes().empty());
+    ASSERT_EQ(second.bytes().size(), 5u);
+    EXPECT_EQ(std::memcmp(second.bytes().data(), "hello", 5), 0);
+    second = MappedFile(folder.write("b", "other"));
+    EXPECT_EQ(std::memcmp(second.bytes().data(), "other", 5), 0);
+    EXPECT_EQ(second.path(), folder.path("b"));
+}
+
+TEST(MappedFile, MissingNamesPathAndReason) {
+    ScratchFolder folder;
+    const auto message = open_error(folder.path("absent.txt"));
+    EXPECT_TRUE(has(message, folder.path("absent.txt")));
+    EXPECT_TRUE(has(message, "No such file or directory (errno 2)"));
+    EXPECT_TRUE(has(open_error("no_such_relative_file.txt"), "tried from " + std::filesystem::current_path().string()));
+}
+
+TEST(MappedFile, EmptyDirectoryAndPipeAreRefused) {
+    ScratchFolder folder;
+    EXPECT_TRUE(has(open_error(folder.write("empty.txt", "")), "is empty (0 bytes)"));
+    EXPECT_TRUE(has(open_error(folder.path("")), "is a directory"));
+    ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
+    EXPECT_TRUE(has(open_error(folder.path("pipe")), "is not a regular file"));  // and does not wait for a writer
+}
+
+// Root may read everything, so as root the test reads with the file-system identity of nobody (65534), as this thread.
+TEST(MappedFile, UnreadableNamesTheReason) {
+    ScratchFolder folder;
+    const auto path = folder.write("secret.txt", "hello");
+    ASSERT_EQ(::chmod(path.c_str(), 0), 0);
+    ASSERT_EQ(::chmod(folder.path("").c_str(), 0755), 0);
+    const bool root = ::geteuid() == 0;
+    if (root) ::setfsuid(65534);
+    const auto message = open_error(path);
+    if (root) ::setfsuid(0);
+    EXPECT_TRUE(has(message, path));
+    EXPECT_TRUE(has(message, "Permission denied (errno 13)"));
+}
+
+TEST(MappedFile, NoticesTruncation) {
+    ScratchFolder folder;
+    const auto path = folder.write("a", std::string(10000, 'x'));
+    MappedFile file(path);
+    file.check_not_truncated();
+    std::filesystem::resize_file(path, 20000);
+    file.check_not_truncated();  // longer is harmless: what was mapped is still there
+    std::filesystem::resize_file(path, 100);
+    const auto message = message_of<DataError>([&] { file.check_not_truncated(); });
+    EXPECT_TRUE(has(message, "was cut from 10000 to 100 bytes"));
+}
+
+}  // namespace
+}  // namespace tutti::data

@@ -1,0 +1,59 @@
+// data/token_source.h: a long row of token ids, wherever it comes from. Stands on base; data_set.h cuts training and
+// validation views out of it. Here also the sources that are files: text read as bytes, nanoGPT .bin, llm.c .bin.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::data {
+
+// All members are const and may be called from any number of threads at once.
+class TokenSource {
+  public:
+    virtual ~TokenSource() = default;
+
+    virtual int64_t size() const = 0;  // tokens
+
+    // Tokens [begin, begin + out.size()). Ids are delivered as they are stored: an id above 2^31 - 1 comes out
+    // negative.
+    virtual void read(int64_t begin, std::span<int32_t> out) const = 0;
+
+    // No id can reach this bound whatever the content, by the width of the stored ids: 256, 65536 or 2^32.
+    virtual int64_t vocab_bound() const = 0;
+
+    virtual std::string_view format() const = 0;         // "text", "nanogpt", "llmc-u16", "llmc-u32"
+    virtual std::string description() const = 0;         // "text, 4404412 tokens: bible.txt"
+    virtual std::string where(int64_t token) const = 0;  // "train.bin, token 7 (byte offset 1038)"
+
+    uint64_t fingerprint() const;
+};
+
+// Opens `paths` as one row of tokens, in the given order and with nothing inserted between files: as `cat` would join
+// them, so a window may run over a file's end. Text that needs a separator must end with one (a newline, a blank line).
+//
+// `format` is auto, text, nanogpt or llmc. auto decides for each file: the llm.c magic number makes it llmc; else .bin
+// makes it nanogpt; else it is text. Files of different formats hold ids of different vocabularies, so mixing throws
+// UsageError. Damaged files throw DataError naming the file, the offset, what was required and what came.
+//
+// Layouts (ids little-endian):
+//   text     one byte is one token, id = byte value
+//   nanogpt  u16 ids, no header
+//   llmc     256 x i32 header {magic, version, count, 0...}, then ids: u16 for magic 20240520 version 1 (GPT-2),
+//            u32 for magic 20240801 version 7 (Llama 3)
+std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format = "auto");
+
+// Calls visit(begin, ids) over [begin, end): over all of it up to 8 Mi tokens, beyond that over 256 blocks of 32 Ki
+// tokens spread evenly from the first to the last. So the checks at the start cost milliseconds at any size.
+void visit_sample(const TokenSource& source, int64_t begin, int64_t end,
+                  const std::function<void(int64_t, std::span<const int32_t>)>& visit);
+
+// XXH3 of the number of tokens and of the sample above: equal for equal tokens, whatever the files are called, however
+// they are divided, whichever format stores them. A change outside the sample of a large set is not seen.
+uint64_t fingerprint(const TokenSource& source, int64_t begin, int64_t end);
+
+}  // namespace tutti::data

@@ -1,0 +1,184 @@
+// data/token_source_test.cpp: each layout is read as its writer meant it; each damage is named with its place.
+#include "tutti/data/token_source.h"
+
+#include "tutti/data/test_files.h"
+
+namespace tutti::data {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+Ids all(const TokenSource& source) {
+    Ids ids(static_cast<size_t>(source.size()));
+    source.read(0, ids);
+    return ids;
+}
+
+std::string open_error(const std::string& path, std::string_view format = "auto") {
+    return message_of<DataError>([&] { open_tokens({path}, format); });
+}
+
+TEST(TokenSource, TextIsItsBytes) {
+    ScratchFolder folder;
+    const auto source = open_tokens({folder.write("a.txt", "Aa\n\xc3\xa9")});
+    EXPECT_EQ(all(*source), (Ids{65, 97, 10, 0xc3, 0xa9}));
+    EXPECT_EQ(source->format(), "text");
+    EXPECT_EQ(source->vocab_bound(), 256);
+    EXPECT_EQ(source->description(), "text, 5 tokens: " + folder.path("a.txt"));
+}
+
+TEST(TokenSource, FilesJoinInOrderWithNothingBetween) {
+    ScratchFolder folder;
+    const auto source = open_tokens(
+        {folder.write("b.md", "xy"), folder.write("a", "z"), folder.write("c.txt", "123"), folder.path("a")});
+    EXPECT_EQ(all(*source), (Ids{'x', 'y', 'z', '1', '2', '3', 'z'}));
+    Ids middle(4);
+    source->read(1, middle);
+    EXPECT_EQ(middle, (Ids{'y', 'z', '1', '2'}));
+    EXPECT_EQ(source->where(0), folder.path("b.md") + ", token 0 (byte offset 0)");
+    EXPECT_EQ(source->where(2), folder.path("a") + ", token 0 (byte offset 0)");
+    EXPECT_EQ(source->where(5), folder.path("c.txt") + ", token 2 (byte offset 2)");
+    EXPECT_TRUE(has(source->description(), "and 1 more files"));
+}
+
+TEST(TokenSource, NanoGptIsU16WithoutHeader) {
+    ScratchFolder folder;
+    const auto source = open_tokens({folder.write("train.bin", std::string("\x01\x00\x50\xc4\xff\xff", 6))});
+    EXPECT_EQ(all(*source), (Ids{1, 50256, 65535}));
+    EXPECT_EQ(source->format(), "nanogpt");
+    EXPECT_EQ(source->vocab_bound(), 65536);
+    EXPECT_EQ(source->where(2), folder.path("train.bin") + ", token 2 (byte offset 4)");
+}
+
+// Header bytes of llm.c's own writer, for 5 tokens.
+TEST(TokenSource, LlmcU16ByGoldenHeader) {
+    ScratchFolder folder;
+    std::string bytes("\x88\xd8\x34\x01\x01\x00\x00\x00\x05\x00\x00\x00", 12);
+    bytes.resize(1024, '\0');
+    bytes += std::string("\x50\xc4\x01\x00\x02\x00\x03\x00\x00\x01", 10);
+    const auto source = open_tokens({folder.write("tiny_train.bin", bytes)});
+    EXPECT_EQ(all(*source), (Ids{50256, 1, 2, 3, 256}));
+    EXPECT_EQ(source->format(), "llmc-u16");
+    EXPECT_EQ(source->where(1), folder.path("tiny_train.bin") + ", token 1 (byte offset 1026)");
+}
+
+TEST(TokenSource, LlmcU32ByGoldenMagic) {
+    ScratchFolder folder;
+    std::string bytes("\xa1\xd9\x34\x01\x07\x00\x00\x00\x02\x00\x00\x00", 12);
+    bytes.resize(1024, '\0');
+    bytes += std::string("\x01\xf4\x01\x00\xff\xff\xff\xff", 8);
+    const auto source = open_tokens({folder.write("llama3.bin", bytes)});
+    EXPECT_EQ(all(*source), (Ids{128001, -1}));
+    EXPECT_EQ(source->format(), "llmc-u32");
+    EXPECT_EQ(source->vocab_bound(), int64_t{1} << 32);
+    EXPECT_EQ(source->where(1), folder.path("llama3.bin") + ", token 1 (byte offset 1028)");
+}
+
+TEST(TokenSource, NanoGptDamage) {
+    ScratchFolder folder;
+    const auto odd = open_error(folder.write("odd.bin", "12345"));
+    EXPECT_TRUE(has(odd, folder.path("odd.bin")));
+    EXPECT_TRUE(has(odd, "size must be even, the file has 5 bytes (one is left at byte offset 4)"));
+    const auto llmc = folder.write("llmc.bin", llmc_file(20240520, 1, 2, {5, 6}, 2));
+    EXPECT_TRUE(has(open_error(llmc, "nanogpt"), "header of an llm.c file (magic 20240520)"));
+}
+
+TEST(TokenSource, LlmcDamage) {
+    ScratchFolder folder;
+    const auto version = open_error(folder.write("version.bin", llmc_file(20240520, 7, 2, {5, 6}, 2)));
+    EXPECT_TRUE(
+        has(version, folder.path("version.bin") + ": byte offset 4: magic 20240520 goes with version 1, got 7"));
+    EXPECT_TRUE(
+        has(open_error(folder.write("v.bin", llmc_file(20240801, 1, 1, {5}, 4))), "goes with version 7, got 1"));
+
+    const auto magic = open_error(folder.write("magic.bin", llmc_file(12345678, 1, 2, {5, 6}, 2)), "llmc");
+    EXPECT_TRUE(has(
+        magic,
+        "byte offset 0: the magic number of llm.c tokens is 20240520 (u16 ids) or 20240801 (u32 ids), got 12345678"));
+
+    const auto cut = open_error(folder.write("cut.bin", llmc_file(20240520, 1, 3, {5, 6}, 2)));
+    EXPECT_TRUE(has(cut, "byte offset 8: the header counts 3 tokens, so the file must have 1030 bytes, it has 1028"));
+    const auto longer = open_error(folder.write("long.bin", llmc_file(20240801, 7, 1, {5, 6}, 4)));
+    EXPECT_TRUE(has(longer, "counts 1 tokens, so the file must have 1028 bytes, it has 1032"));
+    EXPECT_TRUE(has(open_error(folder.write("none.bin", llmc_file(20240520, 1, 0, {}, 2))), "counts 0 tokens"));
+
+    const std::string only_magic("\x88\xd8\x34\x01", 4);
+    EXPECT_TRUE(has(open_error(folder.write("short.bin", only_magic)), "header of 1024 bytes, the file has 4"));
+    EXPECT_TRUE(has(open_error(folder.write("tiny.bin", "ab"), "llmc"), "header of 1024 bytes, the file has 2"));
+}
+
+TEST(TokenSource, AutoRefusesWhatWouldBeNoise) {
+    ScratchFolder folder;
+    const auto wide = open_error(folder.write("utf16.txt", std::string("h\0i\0", 4)));
+    EXPECT_TRUE(has(wide, "byte offset 1: a zero byte, so this is not plain text"));
+    EXPECT_EQ(open_tokens({folder.path("utf16.txt")}, "text")->size(), 4);
+
+    EXPECT_TRUE(has(open_error(folder.write("model.bin", "PK\x03\x04....")), "zip archive"));
+    EXPECT_TRUE(has(open_error(folder.write("corpus.txt.gz", "\x1f\x8b\x08....")), "gzip"));
+    EXPECT_TRUE(has(open_error(folder.write("eval.bin", llmc_file(20240522, 1, 1, {1}, 2))), "llm.c evaluation file"));
+
+    folder.write("megatron.idx", "MMIDIDX");
+    EXPECT_TRUE(has(open_error(folder.write("megatron.bin", "1234")), "Megatron"));
+    EXPECT_EQ(open_tokens({folder.path("megatron.bin")}, "nanogpt")->size(), 2);
+}
+
+TEST(TokenSource, UsageErrors) {
+    ScratchFolder folder;
+    const auto text = folder.write("a.txt", "abc"), tokens = folder.write("b.bin", "ab");
+    const auto mixed = message_of<UsageError>([&] { open_tokens({text, tokens}); });
+    EXPECT_TRUE(has(mixed, tokens + ": is nanogpt data, but " + text + " is text"));
+    EXPECT_TRUE(has(message_of<UsageError>([&] { open_tokens({text}, "json"); }),
+                    "must be auto, text, nanogpt or llmc, got \"json\""));
+    EXPECT_TRUE(has(message_of<UsageError>([] { open_tokens({}); }), "no data file is named"));
+}
+
+TEST(TokenSource, ReadsOutsideAreRefused) {
+    ScratchFolder folder;
+    const auto source = open_tokens({folder.write("a.txt", "abcdef")});
+    Ids two(2);
+    source->read(4, two);
+    EXPECT_EQ(two, (Ids{'e', 'f'}));
+    EXPECT_TRUE(has(message_of<Error>([&] { source->read(5, two); }), "tokens [5, 7) of 6"));
+    EXPECT_TRUE(has(message_of<Error>([&] { source->read(-1, two); }), "tokens [-1, 1) of 6"));
+    source->read(6, std::span<int32_t>());  // nothing, at the end
+}
+
+TEST(Fingerprint, FollowsTheTokensAndNothingElse) {
+    ScratchFolder folder;
+    const auto of = [](const std::vector<std::string>& paths) { return open_tokens(paths)->fingerprint(); };
+    const auto original = of({folder.write("a.txt", "abcdef")});
+    EXPECT_EQ(of({folder.write("renamed.md", "abcdef")}), original);
+    EXPECT_EQ(of({folder.write("1.txt", "abc"), folder.write("2.txt", "def")}), original);
+    EXPECT_EQ(of({folder.write("u16.bin", little_endian({'a', 'b', 'c', 'd', 'e', 'f'}, 2))}), original);
+    EXPECT_NE(of({folder.write("b.txt", "abcdeF")}), original);
+    EXPECT_NE(of({folder.write("c.txt", "abcde")}), original);
+    EXPECT_NE(of({folder.write("d.txt", "abcdeff")}), original);
+    EXPECT_NE(of({folder.path("2.txt"), folder.path("1.txt")}), original);
+}
+
+TEST(Fingerprint, OfALargeFileSeesBothEnds) {
+    ScratchFolder folder;
+    std::string content(20'000'000, 'a');
+    const auto of = [&] { return open_tokens({folder.write("large.txt", content)})->fingerprint(); };
+    const auto original = of();
+    for (size_t at : {size_t{0}, content.size() - 1}) {
+        content[at] = 'b';
+        EXPECT_NE(of(), original) << "byte " << at;
+        content[at] = 'a';
+    }
+    EXPECT_EQ(of(), original);
+}
+
+TEST(VisitSample, CoversAllOfASmallRowOnce) {
+    ScratchFolder folder;
+    const auto source = open_tokens({folder.write("a.txt", std::string(100'000, 'a'))});
+    int64_t next = 10;
+    visit_sample(*source, 10, 99'999, [&](int64_t at, std::span<const int32_t> ids) {
+        EXPECT_EQ(at, next);
+        next = at + static_cast<int64_t>(ids.size());
+    });
+    EXPECT_EQ(next, 99'999);
+}
+
+}  // namespace
+}  // namespace tutti::data

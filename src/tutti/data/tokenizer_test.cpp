@@ -1,0 +1,36 @@
+// data/tokenizer_test.cpp: every byte survives the bytes tokenizer; unknown tokenizers are named.
+#include "tutti/data/tokenizer.h"
+
+#include "tutti/data/test_files.h"
+
+namespace tutti::data {
+namespace {
+
+TEST(BytesTokenizer, EveryByteIsItsOwnId) {
+    const auto tokenizer = make_tokenizer("bytes");
+    EXPECT_EQ(tokenizer->vocab(), 256);
+    std::string text;
+    std::vector<int32_t> ids;
+    for (int byte = 0; byte < 256; ++byte) {
+        text += static_cast<char>(byte);
+        ids.push_back(byte);
+    }
+    EXPECT_EQ(tokenizer->encode(text), ids);
+    EXPECT_EQ(tokenizer->decode(ids), text);
+    EXPECT_TRUE(tokenizer->encode("").empty());
+}
+
+TEST(BytesTokenizer, RefusesIdsThatAreNoBytes) {
+    const auto tokenizer = make_tokenizer("bytes");
+    const std::vector<int32_t> large = {65, 66, 256}, negative = {-1};
+    EXPECT_TRUE(has(message_of<DataError>([&] { tokenizer->decode(large); }), "id 256 at position 2 is not a byte"));
+    EXPECT_TRUE(has(message_of<DataError>([&] { tokenizer->decode(negative); }), "id -1 at position 0"));
+}
+
+TEST(MakeTokenizer, NamesWhatThisVersionHas) {
+    const auto message = message_of<UsageError>([] { make_tokenizer("tokenizer.model"); });
+    EXPECT_TRUE(has(message, "\"tokenizer.model\": this version has \"bytes\" only"));
+}
+
+}  // namespace
+}  // namespace tutti::data
