@@ -1,0 +1,139 @@
+#include "tutti/autograd/tape.h"
+
+#include <memory>
+
+#include "tutti/ops/ops.h"
+
+namespace tutti::autograd {
+
+Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks)
+    : ctx_(ctx), hooks_(hooks), recording_(recording), training_(recording), root_(this), counting_(recording) {}
+
+// A part of `parent` that is recomputed. Its first pass records nothing but counts the parameters it uses; the second
+// pass records, and must not count them again.
+Tape::Tape(Tape& parent, bool recording)
+    : ctx_(parent.ctx_), hooks_(parent.hooks_), recording_(recording), training_(true), root_(parent.root_),
+      counting_(!recording && parent.counting_) {}
+
+Tape::~Tape() = default;
+
+Var Tape::input(const Tensor& value) {
+    if (!recording_) return {value, -1};
+    gradients_.emplace_back();
+    return {value, static_cast<int>(gradients_.size()) - 1};
+}
+
+Var Tape::record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
+                 WeightGradient weight_gradient, const std::vector<Parameter*>& parameters) {
+    if (counting_) count_use(parameters);
+    if (!recording_) return {output, -1};
+    Node node{op, {}, static_cast<int>(gradients_.size()), std::move(input_gradient), std::move(weight_gradient),
+              parameters, {}};
+    for (const Var& input : inputs) node.inputs.push_back(input.id);
+    gradients_.emplace_back();
+    nodes_.push_back(std::move(node));
+    return {output, nodes_.back().output};
+}
+
+void Tape::record_mark(std::function<void()> mark) {
+    if (recording_) nodes_.push_back(Node{"mark", {}, -1, {}, {}, {}, std::move(mark)});
+}
+
+Var Tape::unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& forward) {
+    if (hooks_ == nullptr) return forward(x);
+    hooks_->before_forward(unit);
+    record_mark([this, &unit] { hooks_->after_backward(unit); });
+    Var y = forward(x);
+    record_mark([this, &unit] { hooks_->before_backward(unit); });
+    hooks_->after_forward(unit);
+    return y;
+}
+
+Var Tape::recompute(const Var& x, const std::function<Var(Tape&, const Var&)>& forward) {
+    if (!recording_) return forward(*this, x);
+    Tape silent(*this, false);
+    const Tensor y = forward(silent, {x.value, -1}).value;
+    // The inner tape lives from I to W: both functions hold it.
+    auto inner = std::make_shared<std::unique_ptr<Tape>>();
+    auto input_gradient = [this, inner, x_value = x.value, forward](const Tensor& dy) {
+        inner->reset(new Tape(*this, true));
+        Tape& tape = **inner;
+        const Var again = tape.input(x_value);
+        tape.run(forward(tape, again), dy, deferring_);
+        return std::vector<Tensor>{tape.take_gradient(again)};
+    };
+    auto weight_gradient = [inner](const Tensor&) { (*inner)->backward_weight(); };
+    return record("recompute", {x}, y, std::move(input_gradient), std::move(weight_gradient));
+}
+
+void Tape::backward(const Var& y, const Tensor& dy) { run(y, dy, false); }
+
+void Tape::backward_input(const Var& y, const Tensor& dy) { run(y, dy, true); }
+
+void Tape::run(const Var& y, const Tensor& dy, bool defer_weights) {
+    check(recording_ && y.id >= 0, "backward: the tape did not record this value");
+    deferring_ = defer_weights;
+    add_gradient(y.id, dy);
+    while (!nodes_.empty()) {
+        Node node = std::move(nodes_.back());
+        nodes_.pop_back();
+        if (node.mark) {
+            node.mark();
+            continue;
+        }
+        Tensor gradient = std::move(gradients_[static_cast<size_t>(node.output)]);
+        if (!gradient.defined()) continue;  // its output was not used
+        Pending weight{std::move(node.weight_gradient), {}, std::move(node.parameters)};
+        const bool has_weight = static_cast<bool>(weight.run);
+        if (has_weight) weight.dy = gradient;
+        std::vector<Tensor> inputs;
+        if (node.input_gradient) inputs = node.input_gradient(gradient);
+        node.input_gradient = nullptr;  // frees what it saved, before more is allocated
+        gradient = {};
+        check(inputs.empty() || inputs.size() == node.inputs.size(), node.op, ": ", inputs.size(), " gradients for ",
+              node.inputs.size(), " inputs");
+        for (size_t i = 0; i < inputs.size(); ++i)
+            if (node.inputs[i] >= 0 && inputs[i].defined()) add_gradient(node.inputs[i], std::move(inputs[i]));
+        if (has_weight) {
+            pending_.push_back(std::move(weight));
+            if (!defer_weights) backward_weight();
+        }
+    }
+}
+
+void Tape::backward_weight() {
+    while (!pending_.empty()) {
+        Pending pending = std::move(pending_.front());
+        pending_.pop_front();
+        run_weight(pending);
+    }
+}
+
+void Tape::run_weight(Pending& pending) {
+    pending.run(pending.dy);
+    pending.run = nullptr;
+    for (Parameter* parameter : pending.parameters)
+        if (--root_->uses_[parameter] == 0 && hooks_) hooks_->gradient_ready(*parameter);
+}
+
+void Tape::count_use(const std::vector<Parameter*>& parameters) {
+    for (Parameter* parameter : parameters) ++root_->uses_[parameter];
+}
+
+void Tape::add_gradient(int id, Tensor gradient) {
+    Tensor& sum = gradients_[static_cast<size_t>(id)];
+    if (!sum.defined()) {
+        sum = std::move(gradient);
+    } else if (sum.unique()) {
+        ops::accumulate(ctx_, gradient, sum);
+    } else {
+        sum = ops::add(ctx_, sum, gradient);
+    }
+}
+
+Tensor Tape::take_gradient(const Var& leaf) {
+    check(leaf.id >= 0 && leaf.id < static_cast<int>(gradients_.size()), "take_gradient: not a leaf of this tape");
+    return std::move(gradients_[static_cast<size_t>(leaf.id)]);
+}
+
+}  // namespace tutti::autograd

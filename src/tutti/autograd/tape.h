@@ -1,0 +1,118 @@
+// autograd/tape.h: reverse-mode differentiation at the level of ops. A Tape records what one microbatch computes on one
+// pipeline stage; afterwards it runs backward as a whole (B), or as input gradients first (I) and weight gradients later
+// (W), which is what zero-bubble schedules need. What a node saved is freed as soon as it was used.
+//
+// nn/ records nodes; train/ and later pipeline/ run tapes. A node is two functions, not a class: what they capture is
+// what is saved.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/autograd/parameter.h"
+
+namespace tutti::autograd {
+
+// A value on the tape. A Var without an id is a constant: no gradient flows into it.
+struct Var {
+    Tensor value;
+    int id = -1;
+};
+
+// One gradient per input, in order; an undefined Tensor where an input needs none. Must not overwrite dy unless it is
+// the only one that holds it (Tensor::unique).
+using InputGradient = std::function<std::vector<Tensor>(const Tensor& dy)>;
+// Adds to the gradients of the node's parameters.
+using WeightGradient = std::function<void(const Tensor& dy)>;
+
+// The parameters that are gathered, used and released together: one transformer block.
+struct Unit {
+    std::string name;  // "h.3"
+    std::vector<Parameter*> parameters;
+};
+
+// What parallelism attaches to. Called on the rank's own thread.
+class Hooks {
+  public:
+    virtual ~Hooks() = default;
+    virtual void before_forward(Unit&) {}
+    virtual void after_forward(Unit&) {}
+    virtual void before_backward(Unit&) {}
+    virtual void after_backward(Unit&) {}          // its input gradients are done; W may be pending
+    virtual void gradient_ready(Parameter&) {}     // this tape adds nothing more to parameter.gradient
+};
+
+class Tape {
+  public:
+    // Without `recording` nothing is saved: evaluation and generation.
+    Tape(ops::Context& ctx, bool recording, Hooks* hooks = nullptr);
+    ~Tape();
+    Tape(const Tape&) = delete;
+    Tape& operator=(const Tape&) = delete;
+
+    ops::Context& context() const { return ctx_; }
+    bool recording() const { return recording_; }
+    // True while nodes will run backward, also in the first pass of a recomputed part, which records nothing.
+    bool training() const { return training_; }
+
+    // A leaf whose gradient is wanted: what a pipeline stage receives.
+    Var input(const Tensor& value);
+    Var record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
+               WeightGradient weight_gradient = {}, const std::vector<Parameter*>& parameters = {});
+
+    // Runs `forward` as one unit, with the hooks around its forward and backward.
+    Var unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& forward);
+    // Runs `forward` without saving anything inside, and once more under a tape of its own when the gradient is needed.
+    // Counter-based random numbers make the second run equal to the first, bit for bit.
+    Var recompute(const Var& x, const std::function<Var(Tape&, const Var&)>& forward);
+
+    // B: gradients of y's inputs and of all parameters, node by node. Seeds y with dy.
+    void backward(const Var& y, const Tensor& dy);
+    // B from a loss: its node already holds the scaled gradients (nn::head_loss, nn::squared_error), so no seed is needed.
+    void backward(const Var& loss) { backward(loss, loss.value); }
+    // I: input gradients only. Then W: the weight gradients that I left, in the same order as B would.
+    void backward_input(const Var& y, const Tensor& dy);
+    void backward_weight();
+    // The gradient of a leaf, after backward or backward_input; handed over, not kept.
+    Tensor take_gradient(const Var& leaf);
+
+  private:
+    struct Node {
+        const char* op;
+        std::vector<int> inputs;
+        int output;  // -1: a mark that only calls `mark`
+        InputGradient input_gradient;
+        WeightGradient weight_gradient;
+        std::vector<Parameter*> parameters;
+        std::function<void()> mark;
+    };
+    struct Pending {
+        WeightGradient run;
+        Tensor dy;
+        std::vector<Parameter*> parameters;
+    };
+
+    Tape(Tape& parent, bool recording);
+    void add_gradient(int id, Tensor gradient);
+    void run(const Var& y, const Tensor& dy, bool defer_weights);
+    void run_weight(Pending& pending);
+    void count_use(const std::vector<Parameter*>& parameters);
+    void record_mark(std::function<void()> mark);
+
+    ops::Context& ctx_;
+    Hooks* hooks_;
+    bool recording_;
+    bool training_;
+    Tape* root_;  // where uses of parameters are counted; a recomputed part counts in the tape that it belongs to
+    bool counting_;
+    bool deferring_ = false;  // in backward_input: weight gradients wait
+    std::vector<Node> nodes_;
+    std::vector<Tensor> gradients_;  // by Var id; held from the first contribution to the last use
+    std::deque<Pending> pending_;
+    std::unordered_map<Parameter*, int> uses_;
+};
+
+}  // namespace tutti::autograd

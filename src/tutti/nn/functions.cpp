@@ -1,0 +1,202 @@
+#include "tutti/nn/functions.h"
+
+namespace tutti::nn {
+
+namespace {
+using Tensors = std::vector<Tensor>;
+}
+
+Var add(Tape& tape, const Var& a, const Var& b) {
+    return tape.record("add", {a, b}, ops::add(tape.context(), a.value, b.value),
+                       [](const Tensor& dy) { return Tensors{dy, dy}; });
+}
+
+Var relu(Tape& tape, const Var& x) {
+    ops::Context& ctx = tape.context();
+    const Tensor y = ops::relu(ctx, x.value);
+    return tape.record("relu", {x}, y, [&ctx, y](const Tensor& dy) { return Tensors{ops::relu_backward(ctx, dy, y)}; });
+}
+
+Var gelu(Tape& tape, const Var& x) {
+    ops::Context& ctx = tape.context();
+    return tape.record("gelu", {x}, ops::gelu(ctx, x.value), [&ctx, saved = x.value](const Tensor& dy) {
+        return Tensors{ops::gelu_backward(ctx, dy, saved)};
+    });
+}
+
+Var swiglu(Tape& tape, const Var& gate, const Var& up) {
+    ops::Context& ctx = tape.context();
+    return tape.record("swiglu", {gate, up}, ops::swiglu(ctx, gate.value, up.value),
+                       [&ctx, g = gate.value, u = up.value](const Tensor& dy) {
+                           auto d = ops::swiglu_backward(ctx, dy, g, u);
+                           return Tensors{std::move(d.gate), std::move(d.up)};
+                       });
+}
+
+Var reshape(Tape& tape, const Var& x, const Shape& shape) {
+    return tape.record("reshape", {x}, x.value.reshape(shape),
+                       [before = x.value.shape()](const Tensor& dy) { return Tensors{dy.reshape(before)}; });
+}
+
+Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place) {
+    if (probability == 0 || !tape.training()) return x;
+    ops::Context& ctx = tape.context();
+    const int64_t columns = x.value.dim(-1);
+    const kernels::Dropout mask{.key = random_key(batch.seed, "dropout." + place, batch.step),
+                                .probability = static_cast<float>(probability), .row_index = batch.row_index,
+                                .column_offset = 0, .columns_total = columns};
+    return tape.record("dropout", {x}, ops::dropout(ctx, x.value, mask),
+                       [&ctx, mask, rows = batch.row_index](const Tensor& dy) {
+                           return Tensors{ops::dropout(ctx, dy, mask)};  // `rows` keeps the view in `mask` alive
+                       });
+}
+
+Var linear(Tape& tape, const Var& x, Parameter& weight, Parameter* bias) {
+    ops::Context& ctx = tape.context();
+    std::vector<Parameter*> parameters = {&weight};
+    if (bias) parameters.push_back(bias);
+    return tape.record(
+        "linear", {x}, ops::linear(ctx, x.value, weight.value, bias ? &bias->value : nullptr),
+        [&ctx, &weight, wanted = x.id >= 0](const Tensor& dy) {
+            return wanted ? Tensors{ops::linear_backward_input(ctx, dy, weight.value)} : Tensors{};
+        },
+        [&ctx, &weight, bias, saved = x.value](const Tensor& dy) {
+            ops::linear_backward_weight(ctx, dy, saved, weight.gradient);
+            if (bias) ops::bias_backward(ctx, dy, bias->gradient);
+        },
+        parameters);
+}
+
+Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight) {
+    ops::Context& ctx = tape.context();
+    return tape.record(
+        "embedding", {}, ops::embedding(ctx, tokens, weight.value), {},
+        [&ctx, &weight, tokens](const Tensor& dy) { ops::embedding_backward(ctx, tokens, dy, weight.gradient); },
+        {&weight});
+}
+
+Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, double eps) {
+    ops::Context& ctx = tape.context();
+    const auto r = ops::layer_norm(ctx, x.value, weight.value, bias.value, eps);
+    return tape.record(
+        "layer_norm", {x}, r.y,
+        [&ctx, &weight, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
+            return Tensors{ops::layer_norm_backward_input(ctx, dy, x, weight.value, mean, rstd)};
+        },
+        [&ctx, &weight, &bias, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
+            ops::layer_norm_backward_weight(ctx, dy, x, mean, rstd, weight.gradient, bias.gradient);
+        },
+        {&weight, &bias});
+}
+
+Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps) {
+    ops::Context& ctx = tape.context();
+    const auto r = ops::rms_norm(ctx, x.value, weight.value, eps);
+    return tape.record(
+        "rms_norm", {x}, r.y,
+        [&ctx, &weight, x = x.value, rstd = r.rstd](const Tensor& dy) {
+            return Tensors{ops::rms_norm_backward_input(ctx, dy, x, weight.value, rstd)};
+        },
+        [&ctx, &weight, x = x.value, rstd = r.rstd](const Tensor& dy) {
+            ops::rms_norm_backward_weight(ctx, dy, x, rstd, weight.gradient);
+        },
+        {&weight});
+}
+
+Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table) {
+    ops::Context& ctx = tape.context();
+    ops::rope(ctx, x.value, positions, table, false);
+    return tape.record("rope", {x}, x.value, [&ctx, positions, table](const Tensor& dy) {
+        const Tensor dx = dy.unique() ? dy : ops::cast(ctx, dy, dy.dtype());
+        ops::rope(ctx, dx, positions, table, true);
+        return Tensors{dx};
+    });
+}
+
+namespace {
+
+// Appends (B, T, Hkv, D) to a cache tensor (B, Tmax, Hkv, D) and returns what it then holds.
+Tensor append(ops::Context& ctx, const Tensor& cache, int64_t length, const Tensor& x) {
+    check(length + x.dim(1) <= cache.dim(1), "the cache holds ", cache.dim(1), " tokens; ", length, " + ", x.dim(1),
+          " do not fit");
+    for (int64_t b = 0; b < x.dim(0); ++b) {
+        const Tensor from = x.narrow(0, b, 1);
+        const Tensor row = cache.narrow(0, b, 1).narrow(1, length, x.dim(1));
+        if (from.contiguous()) {
+            ops::cast_into(ctx, from, row);
+            continue;
+        }
+        for (int64_t t = 0; t < x.dim(1); ++t) ops::cast_into(ctx, from.narrow(1, t, 1), row.narrow(1, t, 1));
+    }
+    return cache.narrow(1, 0, length + x.dim(1));
+}
+
+ops::Attention cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                const Batch& batch, int64_t layer) {
+    if (batch.cache == nullptr) return ops::attention(ctx, q, k, v, {});
+    KvCache& cache = *batch.cache;
+    const auto l = static_cast<size_t>(layer);
+    const Tensor keys = append(ctx, cache.keys.at(l), cache.length, k);
+    const Tensor values = append(ctx, cache.values.at(l), cache.length, v);
+    return ops::attention(ctx, q, keys, values, {.causal = true, .query_offset = cache.length});
+}
+
+}  // namespace
+
+Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer) {
+    ops::Context& ctx = tape.context();
+    const ops::Attention r = cached_attention(ctx, q.value, k.value, v.value, batch, layer);
+    return tape.record("attention", {q, k, v}, r.y,
+                       [&ctx, q = q.value, k = k.value, v = v.value, r](const Tensor& dy) {
+                           Tensors d;
+                           for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
+                           ops::attention_backward(ctx, dy, q, k, v, r, {}, d[0], d[1], d[2]);
+                           return d;
+                       });
+}
+
+Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& batch, int64_t layer) {
+    ops::Context& ctx = tape.context();
+    const int64_t B = qkv.value.dim(0), T = qkv.value.dim(1), C = qkv.value.dim(2) / 3;
+    const auto part = [=](const Tensor& packed, int64_t i) {
+        return packed.reshape({B, T, 3 * heads, C / heads}).narrow(2, i * heads, heads);
+    };
+    const Tensor q = part(qkv.value, 0), k = part(qkv.value, 1), v = part(qkv.value, 2);
+    const ops::Attention r = cached_attention(ctx, q, k, v, batch, layer);
+    return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), [=, &ctx](const Tensor& dy) {
+        const Tensor d = ops::empty(ctx, {B, T, 3 * C}, dy.dtype());
+        ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, {}, part(d, 0), part(d, 1), part(d, 2));
+        return Tensors{d};
+    });
+}
+
+namespace {
+
+// Logits of the last position of each sequence: (B, V).
+Tensor last_logits(ops::Context& ctx, const Tensor& x, const Tensor& weight) {
+    const int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
+    const Tensor last = ops::empty(ctx, {B, C}, x.dtype());
+    for (int64_t b = 0; b < B; ++b)
+        ops::cast_into(ctx, x.narrow(0, b, 1).narrow(1, T - 1, 1), last.narrow(0, b, 1));
+    return ops::linear(ctx, last, weight, nullptr);
+}
+
+}  // namespace
+
+Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const Batch& batch) {
+    ops::Context& ctx = tape.context();
+    if (!batch.targets.defined()) return {last_logits(ctx, x.value, weight.value), -1};
+    const auto r = ops::linear_cross_entropy(ctx, x.value, weight.value, batch.targets, vocab, batch.grad_scale,
+                                             tape.recording() ? &weight.gradient : nullptr);
+    return tape.record(
+        "head_loss", {x}, r.losses, [dx = r.dx](const Tensor&) { return Tensors{dx}; },
+        [](const Tensor&) {},  // done in the forward; recorded so that gradient_ready is told
+        {&weight});
+}
+
+Var squared_error(Tape& tape, const Var& x, const Batch& batch) {
+    const auto r = ops::squared_error(tape.context(), x.value, batch.feature_targets, batch.grad_scale);
+    return tape.record("squared_error", {x}, r.losses, [dx = r.dx](const Tensor&) { return Tensors{dx}; });
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,41 @@
+// nn/functions.h: differentiable functions without parameters of their own: each runs an op and records its gradient.
+#pragma once
+
+#include "tutti/autograd/tape.h"
+#include "tutti/nn/batch.h"
+#include "tutti/ops/ops.h"
+
+namespace tutti::nn {
+
+using autograd::Parameter;
+using autograd::Tape;
+using autograd::Var;
+
+Var add(Tape& tape, const Var& a, const Var& b);
+Var relu(Tape& tape, const Var& x);
+Var gelu(Tape& tape, const Var& x);
+Var swiglu(Tape& tape, const Var& gate, const Var& up);
+Var reshape(Tape& tape, const Var& x, const Shape& shape);
+// x (B, T, C). `place` names where in the model ("h.3.mlp"): with seed, step and global element index it fixes the mask.
+Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place);
+
+// x (..., K), weight (N, K), bias (N) or null.
+Var linear(Tape& tape, const Var& x, Parameter& weight, Parameter* bias);
+Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);
+Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, double eps);
+Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps);
+
+// x (B, T, H, D), rotated in place.
+Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table);
+// Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D). With a cache, k and v are appended to layer `layer` of
+// it and the queries see all that it holds.
+Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer);
+// The same on qkv (B, T, 3 H D), in which q, k, v lie side by side; returns (B, T, H D).
+Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& batch, int64_t layer);
+
+// Loss of each row (N) f32, or the logits (B, V) of the last position when the batch has no targets. The gradients of
+// batch.grad_scale * sum(losses) are taken in the forward, chunk by chunk, so that logits are never kept.
+Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const Batch& batch);
+Var squared_error(Tape& tape, const Var& x, const Batch& batch);
+
+}  // namespace tutti::nn

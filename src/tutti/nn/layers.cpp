@@ -1,0 +1,61 @@
+#include "tutti/nn/layers.h"
+
+#include <cmath>
+
+namespace tutti::nn {
+
+Linear make_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
+    Linear layer;
+    layer.weight = {.name = name + ".weight", .shape = {out, in}, .role = options.role, .init = {.std = options.std},
+                    .sections = options.sections};
+    if (options.bias)  // a row-parallel bias is added once, after the sum: it is not split
+        layer.bias = Parameter{.name = name + ".bias", .shape = {out},
+                               .role = options.role == Role::row ? Role::replicated : options.role,
+                               .sections = options.sections};
+    return layer;
+}
+
+Embedding make_embedding(const std::string& name, int64_t words, int64_t width, double std, Role role) {
+    return {{.name = name + ".weight", .shape = {words, width}, .role = role, .init = {.std = std}}};
+}
+
+LayerNorm make_layer_norm(const std::string& name, int64_t width, double eps) {
+    return {{.name = name + ".weight", .shape = {width}, .init = {.value = 1}},
+            {.name = name + ".bias", .shape = {width}},
+            eps};
+}
+
+RmsNorm make_rms_norm(const std::string& name, int64_t width, double eps) {
+    return {{.name = name + ".weight", .shape = {width}, .init = {.value = 1}}, eps};
+}
+
+void own(autograd::Unit& unit, Linear& layer) {
+    unit.parameters.push_back(&layer.weight);
+    if (layer.bias) unit.parameters.push_back(&*layer.bias);
+}
+
+void own(autograd::Unit& unit, Embedding& layer) { unit.parameters.push_back(&layer.weight); }
+
+void own(autograd::Unit& unit, LayerNorm& layer) {
+    unit.parameters.push_back(&layer.weight);
+    unit.parameters.push_back(&layer.bias);
+}
+
+void own(autograd::Unit& unit, RmsNorm& layer) { unit.parameters.push_back(&layer.weight); }
+
+ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies) {
+    const auto half = static_cast<int64_t>(frequencies.size());
+    std::vector<float> cosines, sines;
+    cosines.reserve(static_cast<size_t>(max_positions * half));
+    sines.reserve(cosines.capacity());
+    for (int64_t p = 0; p < max_positions; ++p)
+        for (double frequency : frequencies) {
+            const double angle = static_cast<double>(p) * frequency;
+            cosines.push_back(static_cast<float>(std::cos(angle)));
+            sines.push_back(static_cast<float>(std::sin(angle)));
+        }
+    return {Tensor::from_host<float>(ctx.device, {max_positions, half}, cosines, Purpose::workspace),
+            Tensor::from_host<float>(ctx.device, {max_positions, half}, sines, Purpose::workspace)};
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,62 @@
+// nn/layers.h: parameters with a forward. A layer is a plain struct; making one adds its parameters to the module's unit.
+#pragma once
+
+#include <optional>
+
+#include "tutti/nn/module.h"
+
+namespace tutti::nn {
+
+using autograd::Init;
+using autograd::Role;
+
+struct Linear {
+    Parameter weight;  // (out, in)
+    std::optional<Parameter> bias;
+    Var operator()(Tape& tape, const Var& x) { return linear(tape, x, weight, bias ? &*bias : nullptr); }
+};
+
+struct Embedding {
+    Parameter weight;  // (V, C)
+    Var operator()(Tape& tape, const Tensor& tokens) { return embedding(tape, tokens, weight); }
+};
+
+struct LayerNorm {
+    Parameter weight, bias;  // (C)
+    double eps = 1e-5;
+    Var operator()(Tape& tape, const Var& x) { return layer_norm(tape, x, weight, bias, eps); }
+};
+
+struct RmsNorm {
+    Parameter weight;  // (C)
+    double eps = 1e-5;
+    Var operator()(Tape& tape, const Var& x) { return rms_norm(tape, x, weight, eps); }
+};
+
+struct LinearOptions {
+    Role role = Role::replicated;
+    double std = 0.02;
+    bool bias = false;
+    int sections = 1;
+};
+
+// `name` without ".weight": "h.3.attn.c_attn".
+Linear make_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options);
+Embedding make_embedding(const std::string& name, int64_t words, int64_t width, double std, Role role);
+LayerNorm make_layer_norm(const std::string& name, int64_t width, double eps);
+RmsNorm make_rms_norm(const std::string& name, int64_t width, double eps);
+
+// Adds the parameters of layers to a unit, in the order given.
+void own(autograd::Unit& unit, Linear& layer);
+void own(autograd::Unit& unit, Embedding& layer);
+void own(autograd::Unit& unit, LayerNorm& layer);
+void own(autograd::Unit& unit, RmsNorm& layer);
+template <class... Layers>
+void own_all(autograd::Unit& unit, Layers&... layers) {
+    (own(unit, layers), ...);
+}
+
+// Cosines and sines of position x theta^(-2k/D) for positions [0, max_positions), f32; `frequencies` (D/2).
+ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies);
+
+}  // namespace tutti::nn
