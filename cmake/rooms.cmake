@@ -18,7 +18,7 @@ function(tutti_room name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${name}/*.cpp)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/kernels/cpu/isa/")  # cmake/kernels.cmake compiles those
   list(TRANSFORM ROOM_DEPENDS PREPEND tutti_)
 
   if(sources)

@@ -1,0 +1,25 @@
+# The vector kernels: src/tutti/kernels/cpu/isa/*.cpp, compiled once per instruction set into namespace
+# tutti::kernels::avx2 and ::avx512 (cpu/isa.h), as objects inside libtutti_kernels.a. cpu/table.cpp chooses at run time.
+#
+# -ffp-contract=off: a multiply-add is fused where the source says fma() and nowhere else, so that the last elements of an
+# array get the same bits as those in the middle. -O3 in every build type: without inlining nothing here makes sense.
+# -Wno-maybe-uninitialized: gcc 12's own AVX-512 headers trip it (GCC bug 105593).
+set(TUTTI_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(TUTTI_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c)
+
+file(GLOB isa_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/kernels/cpu/isa/*.cpp)
+foreach(isa avx2 avx512)
+  string(TOUPPER ${isa} upper)
+  add_library(tutti_kernels_${isa} OBJECT ${isa_sources})
+  target_compile_definitions(tutti_kernels_${isa} PRIVATE TUTTI_ISA_${upper})
+  target_include_directories(tutti_kernels_${isa} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  target_link_libraries(tutti_kernels_${isa} PRIVATE tutti_options)
+  target_compile_options(tutti_kernels_${isa} PRIVATE ${TUTTI_ISA_FLAGS_${isa}}
+    -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off -fopenmp-simd -Wno-uninitialized -Wno-maybe-uninitialized)
+  target_sources(tutti_kernels PRIVATE $<TARGET_OBJECTS:tutti_kernels_${isa}>)
+endforeach()
+
+if(TUTTI_TESTS AND NOT TUTTI_SANITIZE)
+  add_test(NAME kernels_isa COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/scripts/check_isa.sh $<TARGET_FILE:tutti_kernels>)
+  set_tests_properties(kernels_isa PROPERTIES LABELS fast TIMEOUT 60)
+endif()

@@ -1,0 +1,48 @@
+// kernels/cpu/fill.h: the parts that table.cpp puts together. Each part sets its own entries of the table and no other.
+// The two lists are the same functions, compiled for each instruction set from cpu/isa.
+#pragma once
+
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels {
+
+void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp: oneDNN chooses the instructions itself
+
+// Arrays through the vector functions of isa/simd.h, for the test that measures their errors.
+struct VectorMath {
+    void (*exp)(const float* x, float* y, int64_t n) = nullptr;
+    void (*tanh)(const float* x, float* y, int64_t n) = nullptr;
+    void (*sigmoid)(const float* x, float* y, int64_t n) = nullptr;
+};
+
+namespace avx2 {
+void fill_elementwise(KernelTable& table);  // fill, cast, add, accumulate, scale
+void fill_activation(KernelTable& table);   // relu, gelu, swiglu
+void fill_dropout(KernelTable& table);
+void fill_reduction(KernelTable& table);  // sum, sum_of_squares, bias_backward, squared_error
+void fill_embedding(KernelTable& table);
+void fill_layer_norm(KernelTable& table);
+void fill_rms_norm(KernelTable& table);
+void fill_rope(KernelTable& table);
+void fill_optimizer(KernelTable& table);  // adamw, sgd
+void fill_attention(KernelTable& table);
+void fill_cross_entropy(KernelTable& table);
+VectorMath vector_math();
+}  // namespace avx2
+
+namespace avx512 {
+void fill_elementwise(KernelTable& table);
+void fill_activation(KernelTable& table);
+void fill_dropout(KernelTable& table);
+void fill_reduction(KernelTable& table);
+void fill_embedding(KernelTable& table);
+void fill_layer_norm(KernelTable& table);
+void fill_rms_norm(KernelTable& table);
+void fill_rope(KernelTable& table);
+void fill_optimizer(KernelTable& table);
+void fill_attention(KernelTable& table);
+void fill_cross_entropy(KernelTable& table);
+VectorMath vector_math();
+}  // namespace avx512
+
+}  // namespace tutti::kernels

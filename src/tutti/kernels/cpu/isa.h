@@ -1,0 +1,18 @@
+// kernels/cpu/isa.h: the config header of the vector kernels. Every .cpp in cpu/isa is compiled once per instruction
+// set (cmake/kernels.cmake) and opens `namespace tutti::kernels::TUTTI_ISA`: the name is the compile definition's.
+//
+// A weak symbol that such a file shares with the rest of the program (an inline function of tutti or std that was not
+// inlined) can be the copy that the linker keeps for all, and then a machine without AVX-512 dies in it. So: own
+// helpers in the ISA namespace only, sizes of views through cpu/isa/loops.h (Shape's own checks would drag in
+// std::ostream), no std containers or algorithms. scripts/check_isa.sh looks at the objects.
+#pragma once
+
+#if defined(TUTTI_ISA_AVX512)
+#define TUTTI_ISA avx512
+#include "tutti/kernels/cpu/isa/vec_avx512.h"
+#elif defined(TUTTI_ISA_AVX2)
+#define TUTTI_ISA avx2
+#include "tutti/kernels/cpu/isa/vec_avx2.h"
+#else
+#error "a file of kernels/cpu/isa is compiled by cmake/kernels.cmake only"
+#endif

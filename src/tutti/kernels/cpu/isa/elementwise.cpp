@@ -1,0 +1,117 @@
+// kernels/cpu/isa/elementwise.cpp: fill, cast, add, accumulate, scale. All wait for memory and nothing else.
+#include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/isa/loops.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+namespace {
+
+template <class T>
+void fill_whole(const Stream& stream, View y, T value) {
+    T* out = y.as<T>();
+    parallel_for(stream, numel(y), kGrain, [=](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) out[i] = value;
+    });
+}
+
+template <class T>
+void fill_vectors(const Stream& stream, View y, float value) {
+    T* out = y.as<T>();
+    const Vec v = broadcast(value);
+    for_vectors_parallel(stream, numel(y), [=](int64_t i, auto part) { store(v, out + i, part); });
+}
+
+void fill(const Stream& stream, View y, float value) {
+    switch (y.dtype) {
+        case DType::f32: return fill_vectors<float>(stream, y, value);
+        case DType::bf16: return fill_vectors<bf16>(stream, y, value);
+        case DType::f16: return fill_vectors<f16>(stream, y, value);
+        case DType::f64: return fill_whole(stream, y, static_cast<double>(value));
+        case DType::i32: return fill_whole(stream, y, static_cast<int32_t>(value));
+        case DType::i64: return fill_whole(stream, y, static_cast<int64_t>(value));
+        case DType::u16: return fill_whole(stream, y, static_cast<uint16_t>(value));
+        case DType::u8: return fill_whole(stream, y, static_cast<uint8_t>(value));
+    }
+}
+
+void copy(const Stream& stream, View x, View y) {
+    const char* in = x.as<char>();
+    char* out = y.as<char>();
+    const int64_t bytes = numel(x) * size_of(x.dtype);
+    parallel_for(stream, bytes, kGrain * 4, [=](int64_t begin, int64_t end) {
+        __builtin_memcpy(out + begin, in + begin, static_cast<size_t>(end - begin));
+    });
+}
+
+template <class X, class Y>
+void convert(const Stream& stream, View x, View y) {
+    const X* in = x.as<X>();
+    Y* out = y.as<Y>();
+    for_vectors_parallel(stream, numel(x), [=](int64_t i, auto part) { store(load(in + i, part), out + i, part); });
+}
+
+template <class X>
+void cast_from(const Stream& stream, View x, View y) {
+    switch (y.dtype) {
+        case DType::bf16: return convert<X, bf16>(stream, x, y);
+        case DType::f16: return convert<X, f16>(stream, x, y);
+        default: return convert<X, float>(stream, x, y);
+    }
+}
+
+void cast(const Stream& stream, View x, View y) {
+    if (x.dtype == y.dtype) return copy(stream, x, y);
+    switch (x.dtype) {
+        case DType::bf16: return cast_from<bf16>(stream, x, y);
+        case DType::f16: return cast_from<f16>(stream, x, y);
+        default: return cast_from<float>(stream, x, y);
+    }
+}
+
+void add(const Stream& stream, View a, View b, View y) {
+    with_type(y.dtype, [&](auto type) {
+        using T = typename decltype(type)::type;
+        const T *left = a.as<T>(), *right = b.as<T>();
+        T* out = y.as<T>();
+        for_vectors_parallel(stream, numel(y), [=](int64_t i, auto part) {
+            store(load(left + i, part) + load(right + i, part), out + i, part);
+        });
+    });
+}
+
+template <class X, class Y>
+void accumulate_as(const Stream& stream, View x, View y) {
+    const X* in = x.as<X>();
+    Y* out = y.as<Y>();
+    for_vectors_parallel(stream, numel(y),
+                         [=](int64_t i, auto part) { store(load(out + i, part) + load(in + i, part), out + i, part); });
+}
+
+void accumulate(const Stream& stream, View x, View y) {
+    if (y.dtype == DType::bf16)
+        accumulate_as<bf16, bf16>(stream, x, y);
+    else if (x.dtype == DType::bf16)
+        accumulate_as<bf16, float>(stream, x, y);
+    else
+        accumulate_as<float, float>(stream, x, y);
+}
+
+void scale(const Stream& stream, View x, float factor) {
+    with_type(x.dtype, [&](auto type) {
+        auto* values = x.as<typename decltype(type)::type>();
+        const Vec f = broadcast(factor);
+        for_vectors_parallel(stream, numel(x),
+                             [=](int64_t i, auto part) { store(load(values + i, part) * f, values + i, part); });
+    });
+}
+
+}  // namespace
+
+void fill_elementwise(KernelTable& table) {
+    table.fill = fill;
+    table.cast = cast;
+    table.add = add;
+    table.accumulate = accumulate;
+    table.scale = scale;
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA

@@ -1,0 +1,78 @@
+// kernels/cpu/isa/loops.h: how kernels walk over arrays: sizes of views, dispatch on the dtype, whole vectors and
+// tails, threads, sums along a row. A body is called as body(i, part) with part `Full` or `Tail`: one text for both.
+#pragma once
+
+#include "tutti/device/cpu/parallel.h"
+#include "tutti/kernels/cpu/isa/simd.h"
+#include "tutti/tensor/view.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+
+// Elements below which waking another thread costs more than it saves (about 5 us against 1 us of work).
+inline constexpr int64_t kGrain = 16384;
+
+// Like View's and Shape's own, without their checks (cpu/isa.h says why).
+inline int64_t size(const View& view, int i) {
+    return view.shape.begin()[i < 0 ? i + view.shape.rank() : i];
+}
+inline int64_t numel(const View& view) {
+    int64_t n = 1;
+    for (int i = 0; i < view.shape.rank(); ++i) n *= size(view, i);
+    return n;
+}
+inline int64_t columns(const View& view) {
+    return view.shape.rank() == 0 ? 1 : size(view, -1);
+}
+inline int64_t rows(const View& view) {
+    return columns(view) == 0 ? 0 : numel(view) / columns(view);
+}
+inline int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+inline int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+// Rows of `width` elements that are worth a thread.
+inline int64_t row_grain(int64_t width) {
+    return kGrain / larger(width, 1) + 1;
+}
+
+template <class T>
+struct Type {
+    using type = T;
+};
+// body(Type<T>) for the two types of activations.
+template <class Body>
+void with_type(DType dtype, Body&& body) {
+    if (dtype == DType::bf16)
+        body(Type<bf16>{});
+    else
+        body(Type<float>{});
+}
+
+template <class Body>
+[[gnu::always_inline]] inline void for_vectors(int64_t begin, int64_t end, Body&& body) {
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) body(i, Full{});
+    if (i < end) body(i, Tail{end - i});
+}
+
+// The same over [0, n), on the stream's threads.
+template <class Body>
+void for_vectors_parallel(const Stream& stream, int64_t n, Body&& body) {
+    parallel_for(stream, n, kGrain, [&](int64_t begin, int64_t end) { for_vectors(begin, end, body); });
+}
+
+// sum_i value(i) over [0, n), in f32, in an order that depends on n only.
+template <class Value>
+[[gnu::always_inline]] inline float row_sum(int64_t n, Value&& value) {
+    Vec sums[4] = {zero(), zero(), zero(), zero()};
+    int64_t i = 0;
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+        for (int64_t k = 0; k < 4; ++k) sums[k] = sums[k] + value(i + k * kLanes, Full{});
+    for (; i + kLanes <= n; i += kLanes) sums[0] = sums[0] + value(i, Full{});
+    if (i < n) sums[1] = sums[1] + keep(value(i, Tail{n - i}), Tail{n - i});
+    return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA
