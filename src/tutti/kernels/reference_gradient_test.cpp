@@ -1,0 +1,272 @@
+// Every kernel that has a backward, differentiated by central differences. All views are f64, so the reference kernels
+// run in double from end to end and the tolerance is that of the difference quotient alone.
+//
+// For L = sum dy y and g = (L(x + h) - L(x - h)) / 2h, Taylor gives g - L' = h^2/6 L''' + O(h^4). The quotient with 2h
+// has four times that error, so |g(2h) - g(h)| = h^2/2 |L'''| measures the third derivative: three times the error of
+// g, our margin for the h^4 term. Rounding: all values are of order one; L is a sum of n terms dy y, each y a sum of at
+// most K terms, so |dL| <= (n + K) u S with S = sum |dy| (|y| + 1), and the quotient is off by at most |dL| / h.
+// h = 2^-13 makes the two parts about equal for L''' of order one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels {
+namespace {
+
+constexpr double kStep = 0x1p-13;
+
+struct Array {
+    Shape shape;
+    std::vector<double> values;
+    explicit Array(const Shape& s) : shape(s), values(static_cast<size_t>(s.numel())) {}
+    View view() { return View(values.data(), DType::f64, shape); }
+    double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
+    double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
+    int64_t size() const { return shape.numel(); }
+};
+
+Array random(const Shape& shape, const char* purpose) {
+    Array a(shape);
+    for (int64_t i = 0; i < a.size(); ++i) a[i] = normal(random_key(7, purpose), static_cast<uint64_t>(i));
+    return a;
+}
+
+class Gradient : public testing::Test {
+  protected:
+    const KernelTable& table = reference_table();
+    const Stream stream;
+
+    // `forward` fills y from whatever x holds now; `gradient` is what the backward kernel says about x.
+    // `terms` is K, the longest inner sum of the forward.
+    void expect_gradient(const char* what, Array& x, const Array& gradient, const Array& dy, const Array& y,
+                         int64_t terms, const std::function<void()>& forward) {
+        ASSERT_EQ(x.size(), gradient.size());
+        const auto loss_at = [&](int64_t i, double value) {
+            const double kept = std::exchange(x[i], value);
+            forward();
+            x[i] = kept;
+            double loss = 0;
+            for (int64_t n = 0; n < y.size(); ++n) loss += dy[n] * y[n];
+            return loss;
+        };
+        forward();
+        double magnitude = 0;
+        for (int64_t n = 0; n < y.size(); ++n) magnitude += std::abs(dy[n]) * (std::abs(y[n]) + 1);
+        const double rounding = static_cast<double>(y.size() + terms) * unit_roundoff(DType::f64) * magnitude / kStep;
+        for (int64_t i = 0; i < x.size(); ++i) {
+            const double h = kStep, at = x[i];
+            const double quotient = (loss_at(i, at + h) - loss_at(i, at - h)) / (2 * h);
+            const double coarse = (loss_at(i, at + 2 * h) - loss_at(i, at - 2 * h)) / (4 * h);
+            EXPECT_NEAR(gradient[i], quotient, std::abs(coarse - quotient) + rounding) << what << " element " << i;
+        }
+        forward();
+    }
+};
+
+TEST_F(Gradient, Relu) {
+    Array x = random({3, 7}, "x"), dy = random({3, 7}, "dy"), y({3, 7}), dx({3, 7});
+    for (double& v : x.values) v += v > 0 ? 0.01 : -0.01;  // the kink is not differentiable
+    const auto forward = [&] { table.relu_forward(stream, x.view(), y.view()); };
+    forward();
+    table.relu_backward(stream, dy.view(), y.view(), dx.view());
+    expect_gradient("dx", x, dx, dy, y, 1, forward);
+}
+
+TEST_F(Gradient, Gelu) {
+    Array x = random({40}, "x"), dy = random({40}, "dy"), y({40}), dx({40});
+    x[0] = 0, x[1] = 6, x[2] = -6;
+    table.gelu_backward(stream, dy.view(), x.view(), dx.view());
+    expect_gradient("dx", x, dx, dy, y, 10, [&] { table.gelu_forward(stream, x.view(), y.view()); });
+}
+
+TEST_F(Gradient, Swiglu) {
+    Array gate = random({40}, "gate"), up = random({40}, "up"), dy = random({40}, "dy"), y({40}), dgate({40}),
+          dup({40});
+    gate[0] = 0, gate[1] = 20, gate[2] = -20;
+    const auto forward = [&] { table.swiglu_forward(stream, gate.view(), up.view(), y.view()); };
+    table.swiglu_backward(stream, dy.view(), gate.view(), up.view(), dgate.view(), dup.view());
+    expect_gradient("dgate", gate, dgate, dy, y, 10, forward);
+    expect_gradient("dup", up, dup, dy, y, 10, forward);
+}
+
+TEST_F(Gradient, Dropout) {
+    Array x = random({4, 9}, "x"), dy = random({4, 9}, "dy"), y({4, 9}), dx({4, 9});
+    std::vector<int64_t> rows = {5, 0, 1000, 6};
+    const Dropout dropout{.key = 3,
+                          .probability = 0.4f,
+                          .row_index = View(rows.data(), DType::i64, {4}),
+                          .column_offset = 2,
+                          .columns_total = 20};
+    table.dropout(stream, dy.view(), dropout, dx.view());
+    expect_gradient("dx", x, dx, dy, y, 1, [&] { table.dropout(stream, x.view(), dropout, y.view()); });
+}
+
+TEST_F(Gradient, Embedding) {
+    Array weight = random({5, 3}, "w"), dy = random({6, 3}, "dy"), y({6, 3}), dweight({5, 3});
+    std::vector<int32_t> tokens = {4, 0, 4, 2, 4, 0};
+    const View token_view(tokens.data(), DType::i32, {6});
+    table.embedding_backward(stream, token_view, dy.view(), dweight.view());
+    expect_gradient("dweight", weight, dweight, dy, y, 1,
+                    [&] { table.embedding_forward(stream, token_view, weight.view(), y.view()); });
+}
+
+TEST_F(Gradient, LayerNorm) {
+    const int64_t N = 4, C = 7;
+    Array x = random({N, C}, "x"), w = random({C}, "w"), b = random({C}, "b"), dy = random({N, C}, "dy");
+    Array y({N, C}), mean({N}), rstd({N}), dx({N, C}), dw({C}), db({C});
+    for (double& v : x.values) v += 1;  // a mean that matters
+    const auto forward = [&] {
+        table.layer_norm_forward(stream, x.view(), w.view(), b.view(), 1e-2f, y.view(), mean.view(), rstd.view());
+    };
+    forward();
+    table.layer_norm_backward_input(stream, dy.view(), x.view(), w.view(), mean.view(), rstd.view(), dx.view());
+    table.layer_norm_backward_weight(stream, dy.view(), x.view(), mean.view(), rstd.view(), dw.view(), db.view());
+    expect_gradient("dx", x, dx, dy, y, C, forward);
+    expect_gradient("dw", w, dw, dy, y, C, forward);
+    expect_gradient("db", b, db, dy, y, C, forward);
+}
+
+TEST_F(Gradient, RmsNorm) {
+    const int64_t N = 4, C = 7;
+    Array x = random({N, C}, "x"), w = random({C}, "w"), dy = random({N, C}, "dy");
+    Array y({N, C}), rstd({N}), dx({N, C}), dw({C});
+    const auto forward = [&] { table.rms_norm_forward(stream, x.view(), w.view(), 1e-2f, y.view(), rstd.view()); };
+    forward();
+    table.rms_norm_backward_input(stream, dy.view(), x.view(), w.view(), rstd.view(), dx.view());
+    table.rms_norm_backward_weight(stream, dy.view(), x.view(), rstd.view(), dw.view());
+    expect_gradient("dx", x, dx, dy, y, C, forward);
+    expect_gradient("dw", w, dw, dy, y, C, forward);
+}
+
+TEST_F(Gradient, RopeInverse) {
+    const int64_t N = 4, H = 2, D = 6, P = 5;
+    Array x = random({N, H, D}, "x"), dy = random({N, H, D}, "dy"), y({N, H, D}), dx({N, H, D});
+    Array cosines({P, D / 2}), sines({P, D / 2});
+    for (int64_t i = 0; i < cosines.size(); ++i) cosines[i] = std::cos(0.3 * i), sines[i] = std::sin(0.3 * i);
+    std::vector<int32_t> positions = {3, 0, 4, 1};
+    const View at(positions.data(), DType::i32, {N});
+    table.rope(stream, dy.view(), at, cosines.view(), sines.view(), true, dx.view());
+    expect_gradient("dx", x, dx, dy, y, 2,
+                    [&] { table.rope(stream, x.view(), at, cosines.view(), sines.view(), false, y.view()); });
+}
+
+struct AttentionSizes {
+    int64_t B, Tq, Tk, H, Hkv, D;
+    bool causal;
+    int64_t query_offset;
+};
+
+class AttentionGradient : public Gradient, public testing::WithParamInterface<AttentionSizes> {};
+
+TEST_P(AttentionGradient, OfQueryKeyAndValue) {
+    const auto [B, Tq, Tk, H, Hkv, D, causal, query_offset] = GetParam();
+    Array q = random({B, Tq, H, D}, "q"), k = random({B, Tk, Hkv, D}, "k"), v = random({B, Tk, Hkv, D}, "v");
+    Array o(q.shape), lse({B, H, Tq}), dy = random(q.shape, "dy"), dq(q.shape), dk(k.shape), dv(v.shape);
+    const auto forward = [&] {
+        table.attention_forward(stream, {.q = q.view(),
+                                         .k = k.view(),
+                                         .v = v.view(),
+                                         .o = o.view(),
+                                         .lse = lse.view(),
+                                         .scale = 0.5f,
+                                         .causal = causal,
+                                         .query_offset = query_offset});
+    };
+    forward();
+    table.attention_backward(stream, {.q = q.view(),
+                                      .k = k.view(),
+                                      .v = v.view(),
+                                      .o = o.view(),
+                                      .lse = lse.view(),
+                                      .dy = dy.view(),
+                                      .dq = dq.view(),
+                                      .dk = dk.view(),
+                                      .dv = dv.view(),
+                                      .scale = 0.5f,
+                                      .causal = causal,
+                                      .query_offset = query_offset});
+    expect_gradient("dq", q, dq, dy, o, D + Tk, forward);
+    expect_gradient("dk", k, dk, dy, o, D + Tk, forward);
+    expect_gradient("dv", v, dv, dy, o, D + Tk, forward);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, AttentionGradient,
+                         testing::Values(AttentionSizes{2, 4, 4, 2, 2, 3, true, 0},     // causal
+                                         AttentionSizes{1, 3, 5, 2, 2, 4, false, 0},    // all keys
+                                         AttentionSizes{2, 4, 4, 4, 2, 3, true, 0},     // grouped queries
+                                         AttentionSizes{1, 3, 5, 3, 1, 2, true, 2},     // later queries, one kv head
+                                         AttentionSizes{1, 4, 3, 1, 1, 2, true, -2}));  // queries that see no key
+
+TEST_F(Gradient, CrossEntropy) {
+    const int64_t N = 4, V = 7, vocab = 5;
+    Array logits = random({N, V}, "x"), losses({N}), dlogits(logits.shape), dy({N});
+    for (double& d : dy.values) d = 0.25;  // grad_scale is the same for all rows
+    std::vector<int32_t> targets = {4, 0, -100, 2};
+    const View target_view(targets.data(), DType::i32, {N});
+    dlogits.values = logits.values;
+    table.cross_entropy(stream, {.logits = dlogits.view(),
+                                 .targets = target_view,
+                                 .losses = losses.view(),
+                                 .vocab = vocab,
+                                 .grad_scale = 0.25f,
+                                 .gradient = true});
+    expect_gradient("dlogits", logits, dlogits, dy, losses, V, [&] {
+        table.cross_entropy(stream,
+                            {.logits = logits.view(), .targets = target_view, .losses = losses.view(), .vocab = vocab});
+    });
+}
+
+TEST_F(Gradient, SquaredError) {
+    const int64_t N = 3, C = 5;
+    Array x = random({N, C}, "x"), target = random({N, C}, "target"), losses({N}), dx({N, C}), dy({N});
+    for (double& d : dy.values) d = 0.5;
+    table.squared_error(stream, x.view(), target.view(), 0.5f, losses.view(), dx.view());
+    expect_gradient("dx", x, dx, dy, losses, C,
+                    [&] { table.squared_error(stream, x.view(), target.view(), 1, losses.view(), View()); });
+}
+
+// y = x w^T + b, the linear layer: dx = dy w, dw += dy^T x, db += sum of rows of dy.
+TEST_F(Gradient, LinearLayer) {
+    const int64_t M = 4, N = 3, K = 5;
+    Array x = random({M, K}, "x"), w = random({N, K}, "w"), bias = random({N}, "b"), dy = random({M, N}, "dy");
+    Array y({M, N}), dx({M, K}), dw({N, K}), db({N});
+    const auto forward = [&] {
+        table.gemm(stream, {.a = x.view(), .b = w.view(), .c = y.view(), .transpose_b = true, .bias = bias.view()});
+    };
+    table.gemm(stream, {.a = dy.view(), .b = w.view(), .c = dx.view()});
+    table.gemm(stream, {.a = dy.view(), .b = x.view(), .c = dw.view(), .transpose_a = true, .accumulate = true});
+    table.bias_backward(stream, dy.view(), db.view());
+    expect_gradient("dx", x, dx, dy, y, K, forward);
+    expect_gradient("dw", w, dw, dy, y, K, forward);
+    expect_gradient("db", bias, db, dy, y, K, forward);
+}
+
+// y = x w (GPT-2 stores its weights so): dx = dy w^T, dw += x^T dy. And y = x^T w^T: dx = w^T dy^T, dw += dy^T x^T.
+TEST_F(Gradient, OtherProducts) {
+    const int64_t M = 4, N = 3, K = 5;
+    Array x = random({M, K}, "x"), w = random({K, N}, "w"), dy = random({M, N}, "dy"), y({M, N}), dx({M, K}),
+          dw({K, N});
+    table.gemm(stream, {.a = dy.view(), .b = w.view(), .c = dx.view(), .transpose_b = true});
+    table.gemm(stream, {.a = x.view(), .b = dy.view(), .c = dw.view(), .transpose_a = true, .accumulate = true});
+    const auto plain = [&] { table.gemm(stream, {.a = x.view(), .b = w.view(), .c = y.view()}); };
+    expect_gradient("dx", x, dx, dy, y, K, plain);
+    expect_gradient("dw", w, dw, dy, y, K, plain);
+
+    Array xt = random({K, M}, "xt"), wt = random({N, K}, "wt"), dxt({K, M}), dwt({N, K});
+    table.gemm(stream, {.a = wt.view(), .b = dy.view(), .c = dxt.view(), .transpose_a = true, .transpose_b = true});
+    table.gemm(stream, {.a = dy.view(), .b = xt.view(), .c = dwt.view(), .transpose_a = true, .transpose_b = true});
+    const auto both = [&] {
+        table.gemm(stream, {.a = xt.view(), .b = wt.view(), .c = y.view(), .transpose_a = true, .transpose_b = true});
+    };
+    expect_gradient("dxt", xt, dxt, dy, y, K, both);
+    expect_gradient("dwt", wt, dwt, dy, y, K, both);
+}
+
+}  // namespace
+}  // namespace tutti::kernels
