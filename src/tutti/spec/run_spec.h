@@ -16,34 +16,37 @@ struct DataSpec {
     double valid_fraction = 0;
     std::string tokenizer = "bytes";
     std::string format = "auto";  // auto | text | nanogpt | llmc   (auto: by extension and magic number)
+    bool operator==(const DataSpec&) const = default;
 };
 
 struct TrainSpec {
-    int64_t steps = 300;         // optimizer updates
-    int64_t seq_len = 256;       // T
-    int64_t global_batch = 32;   // sequences per step over all ranks
-    int64_t micro_batch = 8;     // sequences per forward on one rank
+    int64_t steps = 300;        // optimizer updates
+    int64_t seq_len = 256;      // T
+    int64_t global_batch = 32;  // sequences per step over all ranks
+    int64_t micro_batch = 8;    // sequences per forward on one rank
     int64_t seed = 1234;
-    int64_t eval_every = 0;      // steps; 0: only at the end when validation data exists
-    int64_t eval_batches = 16;   // micro batches per evaluation
-    int64_t max_skipped = 10;    // stop after this many non-finite steps in a row
-    int64_t threads = 0;         // CPU threads of a rank; 0: cores / ranks
+    int64_t eval_every = 0;       // steps; 0: only at the end when validation data exists
+    int64_t eval_batches = 16;    // micro batches per evaluation
+    int64_t max_skipped = 10;     // stop after this many non-finite steps in a row
+    int64_t threads = 0;          // CPU threads of a rank; 0: cores / ranks
     std::string device = "auto";  // auto | cpu | cuda
+    bool operator==(const TrainSpec&) const = default;
 };
 
 struct OptimizerSpec {
-    std::string name = "adamw";       // adamw | sgd
+    std::string name = "adamw";  // adamw | sgd
     double lr = 3e-4;
     double min_lr = 3e-5;
     std::string schedule = "cosine";  // cosine | linear | constant | wsd
     int64_t warmup_steps = 20;
-    int64_t decay_steps = 0;          // wsd: length of the final decay; 0: a tenth of the steps
+    int64_t decay_steps = 0;  // wsd: length of the final decay; 0: a tenth of the steps
     double beta1 = 0.9;
     double beta2 = 0.95;
     double eps = 1e-8;
-    double momentum = 0.9;            // sgd
-    double weight_decay = 0.1;        // on parameters with two dims or more
-    double clip = 1.0;                // global gradient norm; 0: off
+    double momentum = 0.9;      // sgd
+    double weight_decay = 0.1;  // on parameters with two dims or more
+    double clip = 1.0;          // global gradient norm; 0: off
+    bool operator==(const OptimizerSpec&) const = default;
 };
 
 struct ParallelSpec {
@@ -58,39 +61,46 @@ struct ParallelSpec {
     std::string schedule = "1f1b";
     int64_t virtual_stages = 1;
     int64_t ep = 1;
+    bool operator==(const ParallelSpec&) const = default;
 };
 
 struct RecomputeSpec {
-    std::string policy = "none";  // none | full | every:N | sqrt
+    std::string policy = "none";  // none | selective | full | every:N | sqrt
+    bool operator==(const RecomputeSpec&) const = default;
 };
 
 struct OffloadSpec {
     bool optimizer = false;
     bool params = false;
     bool activations = false;
+    bool operator==(const OffloadSpec&) const = default;
 };
 
 struct PrecisionSpec {
     std::string compute = "bf16";  // bf16 | f32
     std::string reduce = "f32";
     std::string fp8 = "none";
+    bool operator==(const PrecisionSpec&) const = default;
 };
 
 struct CheckpointSpec {
-    std::string dir = "";    // "": OUT/checkpoints
-    int64_t every = 100;     // steps; 0: only at the end
+    std::string dir = "";  // "": OUT/checkpoints
+    int64_t every = 100;   // steps; 0: only at the end
     int64_t keep = 3;
     bool async = true;
+    bool operator==(const CheckpointSpec&) const = default;
 };
 
 struct LogSpec {
     int64_t every = 10;
     bool tensorboard = false;
     bool trace = false;
+    bool operator==(const LogSpec&) const = default;
 };
 
 struct CommSpec {
     double timeout_s = 300;
+    bool operator==(const CommSpec&) const = default;
 };
 
 struct RunSpec {
@@ -105,6 +115,7 @@ struct RunSpec {
     CheckpointSpec checkpoint;
     LogSpec log;
     CommSpec comm;
+    bool operator==(const RunSpec&) const = default;
 };
 
 }  // namespace tutti::spec

@@ -1,0 +1,133 @@
+// spec/fields.cpp: how one value is written and what its range allows.
+#include "tutti/spec/fields.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/nearest.h"
+
+namespace tutti::spec {
+namespace {
+
+// A limit as a person writes it: 1, -1, 2147483647, never 2.14748e+09.
+std::string limit_text(double x) {
+    if (std::abs(x) > 0x1p53 || x != std::floor(x)) return toml_text(x);
+    return toml_text(static_cast<int64_t>(x));
+}
+
+std::string wrong(const Field& field, const std::string& value, const std::string& why) {
+    return concat(field.name(), " = ", value, ": ", why);
+}
+
+std::optional<std::string> number_problem(const Field& field, double value, const std::string& text) {
+    const Range& r = field.range;
+    if (!std::isfinite(value)) return wrong(field, text, "must be a finite number");
+    const bool low_ok = r.low_open ? value > r.low : value >= r.low;
+    const bool high_ok = r.high_open ? value < r.high : value <= r.high;
+    if (low_ok && high_ok) return std::nullopt;
+    return wrong(field, text, concat("must be ", r.text()[0] == '[' ? "in " : "", r.text()));
+}
+
+}  // namespace
+
+std::string Field::name() const {
+    return concat("[", section, "] ", key);
+}
+std::string Field::path() const {
+    return concat(section, ".", key);
+}
+
+std::string Range::text() const {
+    std::string all;
+    for (const std::string& choice : choices) all += (all.empty() ? "" : " | ") + choice;
+    if (!choices.empty()) return all;
+    const bool has_low = std::isfinite(low), has_high = std::isfinite(high);
+    if (has_low && has_high) return concat("[", limit_text(low), ", ", limit_text(high), high_open ? ")" : "]");
+    if (has_low) return concat(low_open ? "> " : ">= ", limit_text(low));
+    return "";
+}
+
+std::string toml_text(int64_t value) {
+    return std::to_string(value);
+}
+
+std::string toml_text(double value) {
+    char buffer[32];
+    const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+    std::string text(buffer, end);
+    if (!std::isfinite(value)) return text;  // inf, -inf, nan are TOML too
+    const size_t e = text.find('e');
+    if (e == std::string::npos) return text.find('.') == std::string::npos ? text + ".0" : text;
+    // to_chars pads the exponent as printf does: 3e-04 -> 3e-4, 1e+20 -> 1e20.
+    std::string exponent = text.substr(e + 1);
+    const bool negative = exponent[0] == '-';
+    exponent.erase(0, exponent.find_first_not_of("+-0"));
+    return text.substr(0, e) + (negative ? "e-" : "e") + exponent;
+}
+
+std::string toml_text(bool value) {
+    return value ? "true" : "false";
+}
+
+std::string toml_text(const std::string& value) {
+    std::string out = "\"";
+    for (const char c : value) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (c == '"' || c == '\\') {
+            out += '\\';
+            out += c;
+        } else if (byte < 0x20 || byte == 0x7f) {
+            constexpr char kHex[] = "0123456789ABCDEF";
+            out += "\\u00";
+            out += kHex[byte >> 4];
+            out += kHex[byte & 15];
+        } else {
+            out += c;
+        }
+    }
+    out += '"';
+    return out;
+}
+
+std::string toml_text(const std::vector<std::string>& value) {
+    std::string out = "[";
+    for (const std::string& item : value) out += (out.size() > 1 ? ", " : "") + toml_text(item);
+    out += ']';
+    return out;
+}
+
+std::string toml_text(Family value) {
+    return toml_text(std::string(name_of(value)));
+}
+
+std::optional<std::string> range_problem(const Field& field, int64_t value) {
+    return number_problem(field, static_cast<double>(value), toml_text(value));
+}
+
+std::optional<std::string> range_problem(const Field& field, double value) {
+    return number_problem(field, value, toml_text(value));
+}
+
+std::optional<std::string> range_problem(const Field&, bool) {
+    return std::nullopt;
+}
+
+std::optional<std::string> range_problem(const Field& field, const std::string& value) {
+    const auto& choices = field.range.choices;
+    if (choices.empty() || std::find(choices.begin(), choices.end(), value) != choices.end()) return std::nullopt;
+    return wrong(field, toml_text(value),
+                 concat("must be one of ", field.range.text(), "; the nearest is \"", nearest(value, choices), "\""));
+}
+
+std::optional<std::string> range_problem(const Field& field, const std::vector<std::string>& value) {
+    if (std::find(value.begin(), value.end(), "") == value.end()) return std::nullopt;
+    return wrong(field, toml_text(value), "an element is empty; every element must name a file");
+}
+
+std::optional<std::string> range_problem(const Field&, Family) {
+    return std::nullopt;
+}
+
+}  // namespace tutti::spec

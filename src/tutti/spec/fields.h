@@ -1,0 +1,189 @@
+// spec/fields.h: every key of the config file, described once: section, key, member, range, help. Reading, printing,
+// --set, range checks, --help and docs/config.md are visitors of for_each_field(); a new option is one line here.
+// Below stand the plain structs of run_spec.h; toml.cpp, print.cpp and validate.cpp call it.
+#pragma once
+
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::spec {
+
+// The values that a field may have by itself; rules between fields are in validate.cpp.
+struct Range {
+    double low = -std::numeric_limits<double>::infinity();
+    double high = std::numeric_limits<double>::infinity();
+    bool low_open = false, high_open = false;
+    std::vector<std::string> choices;  // of a text
+    std::string text() const;          // ">= 1", "[0, 1)", "cpu | cuda"; "" when anything goes
+};
+
+struct Field {
+    std::string_view section;
+    std::string_view key;  // with a dot in a sub-table: "rope_scaling.factor"
+    Range range;
+    std::string_view help;
+    std::string name() const;  // "[train] steps"
+    std::string path() const;  // "train.steps"
+};
+
+// The value as TOML writes it. Doubles have the fewest digits that read back to the same bits.
+std::string toml_text(int64_t value);
+std::string toml_text(double value);
+std::string toml_text(bool value);
+std::string toml_text(const std::string& value);
+std::string toml_text(const std::vector<std::string>& value);
+std::string toml_text(Family value);
+
+// What is wrong with the value alone: "[train] steps = 0: must be >= 1". Doubles must be finite.
+std::optional<std::string> range_problem(const Field& field, int64_t value);
+std::optional<std::string> range_problem(const Field& field, double value);
+std::optional<std::string> range_problem(const Field& field, bool value);
+std::optional<std::string> range_problem(const Field& field, const std::string& value);
+std::optional<std::string> range_problem(const Field& field, const std::vector<std::string>& value);
+std::optional<std::string> range_problem(const Field& field, Family value);
+
+namespace range {
+inline Range any() {
+    return {};
+}
+inline Range at_least(double low) {
+    return {.low = low, .choices = {}};
+}
+inline Range above(double low) {
+    return {.low = low, .low_open = true, .choices = {}};
+}
+inline Range between(double low, double high) {
+    return {.low = low, .high = high, .choices = {}};
+}
+inline Range below_one() {
+    return {.low = 0, .high = 1, .high_open = true, .choices = {}};
+}
+inline Range one_of(std::initializer_list<std::string> choices) {
+    return {.choices = choices};
+}
+}  // namespace range
+
+// visit(field, value) for every key in the order of the file. Run is RunSpec or const RunSpec.
+template <class Run, class Visit>
+void for_each_field(Run& run, const Visit& visit) {
+    using namespace range;
+    std::string_view section;
+    const auto key = [&](std::string_view name, auto& value, Range values, std::string_view help) {
+        visit(Field{section, name, std::move(values), help}, value);
+    };
+    // The upper limits keep parameter counts, FLOPs and byte counts inside 63 bits.
+    section = "model";
+    auto& m = run.model;
+    key("preset", m.preset, any(), "where the other fields of [model] start from; \"\": give them all");
+    key("family", m.family, one_of({"gpt2", "llama", "mlp"}), "architecture");
+    key("vocab", m.vocab, between(0, 2147483647), "rows of the embedding; mlp: 0");
+    key("width", m.width, between(1, 1048576), "C, size of the residual stream");
+    key("layers", m.layers, between(1, 100000), "L, transformer blocks; mlp: linear layers");
+    key("heads", m.heads, between(0, 65536), "H, query heads; mlp: 0");
+    key("kv_heads", m.kv_heads, between(0, 65536), "key and value heads, a divisor of heads; mlp: 0");
+    key("head_dim", m.head_dim, between(0, 65536), "D, heads * head_dim = width; mlp: 0");
+    key("ffn", m.ffn, between(0, 16777216), "F, inner size of the MLP; mlp: 0");
+    key("max_positions", m.max_positions, between(0, 2147483647),
+        "longest seq_len; gpt2 learns this many positions; mlp: 0");
+    key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0");
+    key("rope_theta", m.rope_theta, at_least(0), "base of the RoPE frequencies; gpt2 and mlp: 0");
+    key("rope_scaling.factor", m.rope_scaling.factor, at_least(0), "Llama 3.1 long-context scaling; 0: off");
+    key("rope_scaling.low_freq_factor", m.rope_scaling.low_freq_factor, above(0),
+        "wavelengths above original_max_positions / this are scaled by factor");
+    key("rope_scaling.high_freq_factor", m.rope_scaling.high_freq_factor, above(0),
+        "wavelengths below original_max_positions / this are kept");
+    key("rope_scaling.original_max_positions", m.rope_scaling.original_max_positions, between(1, 2147483647),
+        "positions before scaling");
+    key("tie_embeddings", m.tie_embeddings, any(), "the output head reuses the embedding matrix; mlp: false");
+    key("dropout", m.dropout, below_one(), "after the embedding and after the attention and MLP projections; mlp: 0");
+    key("init_std", m.init_std, at_least(0), "standard deviation of the initial weights");
+
+    section = "data";
+    auto& d = run.data;
+    key("train", d.train, any(), "text or token files (nanoGPT .bin, llm.c .bin); one text or a list");
+    key("valid", d.valid, any(), "held-out files, same kinds");
+    key("valid_fraction", d.valid_fraction, below_one(), "or: the share taken from the end of the training data");
+    key("tokenizer", d.tokenizer, any(), "bytes");
+    key("format", d.format, one_of({"auto", "text", "nanogpt", "llmc"}), "auto: by extension and magic number");
+
+    section = "train";
+    auto& t = run.train;
+    key("steps", t.steps, between(1, 1e15), "optimizer updates");
+    key("seq_len", t.seq_len, between(1, 2147483647), "T, tokens per sample");
+    key("global_batch", t.global_batch, between(1, 2147483647), "samples per step over all ranks");
+    key("micro_batch", t.micro_batch, between(1, 2147483647), "samples per forward on one rank");
+    key("seed", t.seed, at_least(0), "of initial weights, data order and dropout");
+    key("eval_every", t.eval_every, at_least(0), "steps; 0: only at the end, when there is validation data");
+    key("eval_batches", t.eval_batches, at_least(1), "micro batches per evaluation");
+    key("max_skipped", t.max_skipped, at_least(1), "stop after this many non-finite steps in a row");
+    key("threads", t.threads, between(0, 4096), "CPU threads of a rank; 0: cores / ranks");
+    key("device", t.device, one_of({"auto", "cpu", "cuda"}), "where the tensors are");
+
+    section = "optimizer";
+    auto& o = run.optimizer;
+    key("name", o.name, one_of({"adamw", "sgd"}), "update rule");
+    key("lr", o.lr, at_least(0), "learning rate after the warm-up");
+    key("min_lr", o.min_lr, at_least(0), "learning rate at the end of cosine, linear and wsd");
+    key("schedule", o.schedule, one_of({"cosine", "linear", "constant", "wsd"}), "learning rate after the warm-up");
+    key("warmup_steps", o.warmup_steps, at_least(0), "steps of linear rise, at most steps");
+    key("decay_steps", o.decay_steps, at_least(0), "wsd: steps of the final decay; 0: a tenth of steps");
+    key("beta1", o.beta1, below_one(), "adamw: decay of the first moment");
+    key("beta2", o.beta2, below_one(), "adamw: decay of the second moment");
+    key("eps", o.eps, above(0), "adamw: added to the root of the second moment");
+    key("momentum", o.momentum, below_one(), "sgd");
+    key("weight_decay", o.weight_decay, at_least(0), "on parameters with two dims or more");
+    key("clip", o.clip, at_least(0), "largest global gradient norm; 0: off");
+
+    section = "parallel";
+    auto& p = run.parallel;
+    key("dp_replicate", p.dp_replicate, between(1, 1048576), "data-parallel replicas (HSDP)");
+    key("dp_shard", p.dp_shard, between(-1, 1048576), "data-parallel shards; -1: the ranks that other axes leave");
+    key("zero", p.zero, between(0, 3), "ZeRO stage over dp_shard");
+    key("tp", p.tp, between(1, 1048576), "tensor parallel");
+    key("sequence_parallel", p.sequence_parallel, any(), "the Megatron kind, rides on tp");
+    key("cp", p.cp, between(1, 1048576), "context parallel");
+    key("cp_method", p.cp_method, any(), "how attention crosses cp: ring");
+    key("pp", p.pp, between(1, 1048576), "pipeline positions");
+    key("schedule", p.schedule,
+        one_of({"naive", "gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min",
+                "interleaved-zb", "chimera", "dualpipe", "dualpipe-v"}),
+        "pipeline schedule");
+    key("virtual_stages", p.virtual_stages, between(1, 100000), "stages per pipeline position");
+    key("ep", p.ep, between(1, 1048576), "expert parallel");
+
+    section = "recompute";
+    key("policy", run.recompute.policy, any(), "none, selective, full, every:N (each N-th block) or sqrt");
+
+    section = "offload";
+    key("optimizer", run.offload.optimizer, any(), "optimizer state in host memory");
+    key("params", run.offload.params, any(), "weights in host memory");
+    key("activations", run.offload.activations, any(), "saved activations in host memory");
+
+    section = "precision";
+    key("compute", run.precision.compute, one_of({"bf16", "f32"}), "forward and backward; master weights are f32");
+    key("reduce", run.precision.reduce, one_of({"f32", "bf16"}), "type of gradients on the wire");
+    key("fp8", run.precision.fp8, any(), "recipe for matrix products: none");
+
+    section = "checkpoint";
+    key("dir", run.checkpoint.dir, any(), "\"\": checkpoints/ in the run directory");
+    key("every", run.checkpoint.every, at_least(0), "steps; 0: only at the end");
+    key("keep", run.checkpoint.keep, at_least(1), "newest checkpoints that are kept");
+    key("async", run.checkpoint.async, any(), "write while training goes on");
+
+    section = "log";
+    key("every", run.log.every, at_least(1), "steps between lines");
+    key("tensorboard", run.log.tensorboard, any(), "event files beside metrics.jsonl");
+    key("trace", run.log.trace, any(), "Chrome trace of the steps");
+
+    section = "comm";
+    key("timeout_s", run.comm.timeout_s, above(0), "seconds, for every blocking wait");
+}
+
+}  // namespace tutti::spec

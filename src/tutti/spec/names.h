@@ -1,0 +1,26 @@
+// spec/names.h: the sections and keys that exist, for messages about those that do not. toml.cpp calls it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tutti::spec {
+
+struct Names {
+    std::vector<std::string> sections;  // "train"
+    std::vector<std::string> paths;     // "train.steps", "model.rope_scaling.factor"
+
+    bool is_section(const std::string& name) const;
+    bool is_key(const std::string& path) const;
+    bool is_table(const std::string& path) const;  // a section or a sub-table
+
+    // What the user probably meant by `key` written in `section`: the same key of another section ([train] lr is meant
+    // as [optimizer] lr), else the nearest key of this section; without a section, of all. A path.
+    std::string meant_by(const std::string& section, const std::string& key) const;
+};
+
+Names known_names();
+
+std::string bracketed(const std::string& path);  // "train.steps" -> "[train] steps"
+
+}  // namespace tutti::spec

@@ -1,0 +1,114 @@
+// spec/presets.cpp: the models that have a name, and how many parameters a model has.
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/model_spec.h"
+#include "tutti/spec/nearest.h"
+
+namespace tutti::spec {
+namespace {
+
+// The sizes that make one Llama differ from another.
+struct LlamaSizes {
+    int64_t vocab, width, layers, heads, kv_heads, head_dim, ffn, max_positions;
+};
+
+ModelSpec llama(const std::string& name, const LlamaSizes& s) {
+    ModelSpec m;
+    m.preset = name;
+    m.vocab = s.vocab;
+    m.width = s.width;
+    m.layers = s.layers;
+    m.heads = s.heads;
+    m.kv_heads = s.kv_heads;
+    m.head_dim = s.head_dim;
+    m.ffn = s.ffn;
+    m.max_positions = s.max_positions;
+    return m;
+}
+
+// Llama 3.1 and 3.2: RoPE base 500000, frequencies stretched beyond 8192 positions (factor 8; 32 in the 1B).
+ModelSpec llama3(const std::string& name, const LlamaSizes& s, double rope_factor, bool tied) {
+    ModelSpec m = llama(name, s);
+    m.rope_theta = 500000;
+    m.rope_scaling.factor = rope_factor;
+    m.tie_embeddings = tied;
+    return m;
+}
+
+// Published with dropout 0.1; here 0, as one pass over much text needs none. Set model.dropout for the original.
+ModelSpec gpt2(const std::string& name, int64_t width, int64_t layers, int64_t heads) {
+    ModelSpec m = llama(name, {50257, width, layers, heads, heads, width / heads, 4 * width, 1024});
+    m.family = Family::gpt2;
+    m.rope_theta = 0;
+    return m;
+}
+
+ModelSpec mlp(const std::string& name, int64_t width, int64_t layers) {
+    ModelSpec m = llama(name, {0, width, layers, 0, 0, 0, 0, 0});
+    m.family = Family::mlp;
+    m.norm_eps = 0;
+    m.rope_theta = 0;
+    m.tie_embeddings = false;
+    return m;
+}
+
+std::vector<ModelSpec> all_presets() {
+    return {
+        //                   V       C      L   H  KV    D    F    positions
+        llama("llama-tiny", {256, 128, 4, 4, 4, 32, 448, 1024}),        // 0.98M; F = 3.5 C as Llama 3
+        llama("llama-5m", {256, 256, 6, 4, 4, 64, 704, 2048}),          // 4.9M
+        llama("llama-20m", {256, 512, 6, 8, 8, 64, 1408, 2048}),        // 19.4M
+        llama("llama-110m", {32000, 768, 12, 12, 12, 64, 2048, 1024}),  // 109.5M because tied (untied: 134.1M)
+        gpt2("gpt2-124m", 768, 12, 12),
+        gpt2("gpt2-xl", 1600, 48, 25),
+        llama3("llama3.2-1b", {128256, 2048, 16, 32, 8, 64, 8192, 131072}, 32, true),
+        llama3("llama3-8b", {128256, 4096, 32, 32, 8, 128, 14336, 131072}, 8, false),
+        llama3("llama3-70b", {128256, 8192, 80, 64, 8, 128, 28672, 131072}, 8, false),
+        llama3("llama3-405b", {128256, 16384, 126, 128, 8, 128, 53248, 131072}, 8, false),
+        mlp("mlp-8192", 8192, 8),
+    };
+}
+
+}  // namespace
+
+std::string_view name_of(Family family) {
+    switch (family) {
+        case Family::gpt2: return "gpt2";
+        case Family::llama: return "llama";
+        case Family::mlp: return "mlp";
+    }
+    return "";
+}
+
+ModelSpec preset(const std::string& name) {
+    for (ModelSpec& model : all_presets()) {
+        if (model.preset == name) return std::move(model);
+    }
+    const std::vector<std::string> names = preset_names();
+    std::string all;
+    for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
+    throw UsageError(concat("unknown preset \"", name, "\"; the nearest is \"", nearest(name, names), "\" of ", all));
+}
+
+std::vector<std::string> preset_names() {
+    std::vector<std::string> names;
+    for (const ModelSpec& model : all_presets()) names.push_back(model.preset);
+    return names;
+}
+
+int64_t parameter_count(const ModelSpec& m) {
+    const int64_t C = m.width, F = m.ffn, query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
+    if (m.family == Family::mlp) return m.layers * C * C;
+    const int64_t embeddings = (m.tie_embeddings ? 1 : 2) * m.vocab * C;
+    if (m.family == Family::gpt2) {
+        const int64_t norm = 2 * C;  // weight and bias
+        const int64_t attention = C * 3 * C + 3 * C + C * C + C;
+        const int64_t mlp_block = C * F + F + F * C + C;
+        return embeddings + m.max_positions * C + m.layers * (2 * norm + attention + mlp_block) + norm;
+    }
+    const int64_t attention = 2 * C * query + 2 * C * key;  // q and output, k and v
+    return embeddings + m.layers * (2 * C + attention + 3 * C * F) + C;
+}
+
+}  // namespace tutti::spec

@@ -1,0 +1,84 @@
+// Presets and parameter counts against published figures.
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/model_spec.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::spec {
+namespace {
+
+int64_t count(const std::string& name) {
+    return parameter_count(preset(name));
+}
+
+TEST(Presets, ParameterCountsArePublished) {
+    EXPECT_EQ(count("gpt2-124m"), 124'439'808);  // from the shapes of the published files
+    EXPECT_EQ(count("gpt2-xl"), 1'557'611'200);
+    EXPECT_EQ(count("llama3-8b"), 8'030'261'248);
+    EXPECT_EQ(count("llama3.2-1b"), 1'235'814'400);
+    EXPECT_EQ(count("llama3-70b"), 70'553'706'496);  // model cards of Llama 3.1
+    EXPECT_EQ(count("llama3-405b"), 405'853'388'800);
+    EXPECT_EQ(count("llama-110m"), 109'529'856);  // llama2.c's stories110M has these sizes, tied
+    EXPECT_EQ(count("mlp-8192"), 8ll * 8192 * 8192);
+}
+
+TEST(Presets, SmallOnesAreAsLargeAsTheirNames) {
+    EXPECT_NEAR(static_cast<double>(count("llama-tiny")), 1e6, 0.05e6);
+    EXPECT_NEAR(static_cast<double>(count("llama-5m")), 5e6, 0.25e6);
+    EXPECT_NEAR(static_cast<double>(count("llama-20m")), 20e6, 1e6);
+}
+
+// Tensor by tensor, from the shapes of the Hugging Face files: another path than the closed formula.
+TEST(ParameterCount, IsTheSumOfTheTensors) {
+    ModelSpec m = preset("llama3-8b");
+    m.layers = 1;
+    const int64_t block = 4096 + 4096 * 4096 + 1024 * 4096 + 1024 * 4096 + 4096 * 4096  // norm, q, k, v, o
+                          + 4096 + 14336 * 4096 + 14336 * 4096 + 4096 * 14336;          // norm, gate, up, down
+    EXPECT_EQ(parameter_count(m), 128256ll * 4096 + block + 4096 + 128256ll * 4096);
+    m.tie_embeddings = true;
+    EXPECT_EQ(parameter_count(m), 128256ll * 4096 + block + 4096);
+
+    ModelSpec g = preset("gpt2-124m");
+    g.layers = 2;
+    g.ffn = 1000;
+    const int64_t gpt2_block = 768 + 768 + 768 * 2304 + 2304 + 768 * 768 + 768 + 768 + 768  //
+                               + 768 * 1000 + 1000 + 1000 * 768 + 768;
+    EXPECT_EQ(parameter_count(g), 50257 * 768 + 1024 * 768 + 2 * gpt2_block + 768 + 768);
+}
+
+TEST(Presets, FamiliesAndTheirSpecials) {
+    EXPECT_EQ(preset("llama-tiny"), ModelSpec{});  // the defaults of ModelSpec are this preset
+    EXPECT_EQ(preset("llama3-8b").rope_scaling, (RopeScaling{8, 1, 4, 8192}));
+    EXPECT_EQ(preset("llama3.2-1b").rope_scaling, (RopeScaling{32, 1, 4, 8192}));
+    EXPECT_TRUE(preset("llama3.2-1b").tie_embeddings);
+    EXPECT_FALSE(preset("llama3-8b").tie_embeddings);
+    EXPECT_EQ(preset("llama3-405b").rope_theta, 500000.0);
+    EXPECT_EQ(preset("gpt2-xl").family, Family::gpt2);
+    EXPECT_EQ(preset("mlp-8192").vocab, 0);
+    EXPECT_EQ(preset_names().size(), 11u);
+}
+
+TEST(Presets, AreValidRuns) {
+    for (const std::string& name : preset_names()) {
+        RunSpec run;
+        run.model = preset(name);
+        EXPECT_EQ(run.model.preset, name);
+        if (run.model.family != Family::mlp) run.data.train = {"a.txt"};
+        EXPECT_NO_THROW(validate(run, 1)) << name;
+    }
+}
+
+TEST(Presets, UnknownNameGetsTheNearest) {
+    try {
+        preset("llama3-7b");
+        FAIL() << "no error";
+    } catch (const UsageError& error) {
+        EXPECT_STREQ(error.what(),
+                     "unknown preset \"llama3-7b\"; the nearest is \"llama3-8b\" of llama-tiny, llama-5m, llama-20m, "
+                     "llama-110m, gpt2-124m, gpt2-xl, llama3.2-1b, llama3-8b, llama3-70b, llama3-405b, mlp-8192");
+    }
+}
+
+}  // namespace
+}  // namespace tutti::spec

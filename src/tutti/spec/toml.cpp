@@ -1,0 +1,345 @@
+// spec/toml.cpp: TOML and --set into a RunSpec. The only file that sees toml++.
+#include "tutti/spec/toml.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/fields.h"
+#include "tutti/spec/names.h"
+#include "tutti/spec/nearest.h"
+
+namespace tutti::spec {
+namespace {
+
+// One `--set section.key=value`.
+struct Override {
+    std::string source;  // "--set train.steps=5"
+    uint32_t order = 0;
+    toml::table document = {};  // `value = 5`, so that file and command line have one set of types
+    const toml::node& value() const { return *document.get("value"); }
+};
+using Overrides = std::map<std::string, Override>;  // by path
+
+// Problems in the order of the file, then of the command line.
+class Problems {
+  public:
+    explicit Problems(std::string source_name) : source_name_(std::move(source_name)) {}
+
+    void add(const toml::source_region& region, const std::string& text) {
+        const auto& at = region.begin;
+        entries_.push_back({at.line, at.column, concat(source_name_, ":", at.line, ":", at.column, ": ", text)});
+    }
+    void add(const Override& override, const std::string& text) {
+        constexpr auto kAfterFile = std::numeric_limits<uint32_t>::max();
+        entries_.push_back({kAfterFile, override.order, concat(override.source, ": ", text)});
+    }
+    void throw_if_any() {
+        if (entries_.empty()) return;
+        std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+            return std::pair(a.line, a.column) < std::pair(b.line, b.column);
+        });
+        std::string all;
+        for (const Entry& entry : entries_) all += (all.empty() ? "" : "\n") + entry.text;
+        throw UsageError(all);
+    }
+
+  private:
+    struct Entry {
+        uint32_t line, column;
+        std::string text;
+    };
+    std::string source_name_;
+    std::vector<Entry> entries_;
+};
+
+// "the text "abc"", "the number 1.5", "a list": what came, for a message.
+std::string describe(const toml::node& node) {
+    if (const auto* text = node.as_string()) return concat("the text ", toml_text(text->get()));
+    if (const auto* integer = node.as_integer()) return concat("the integer ", toml_text(integer->get()));
+    if (const auto* number = node.as_floating_point()) return concat("the number ", toml_text(number->get()));
+    if (const auto* boolean = node.as_boolean()) return concat("the boolean ", toml_text(boolean->get()));
+    if (node.is_array()) return "a list";
+    if (node.is_table()) return "a table";
+    return "a date or time";
+}
+
+// --- One value. Each returns what is wrong, or sets the field. ------------------------------------------------------
+
+using Wrong = std::optional<std::string>;
+
+const char* kind_of(int64_t) {
+    return "an integer";
+}
+const char* kind_of(double) {
+    return "a number";
+}
+const char* kind_of(bool) {
+    return "true or false";
+}
+const char* kind_of(const std::string&) {
+    return "a text";
+}
+const char* kind_of(const std::vector<std::string>&) {
+    return "a list of texts";
+}
+const char* kind_of(Family) {
+    return "a text";
+}
+
+template <class T>
+std::string wrong_type(const Field& field, const T& value, const std::string& came) {
+    return concat(field.name(), ": required ", kind_of(value), ", got ", came);
+}
+
+Wrong assign(const Field& field, const toml::node& node, int64_t& value) {
+    if (const auto* integer = node.as_integer()) return value = integer->get(), std::nullopt;
+    std::string problem = wrong_type(field, value, describe(node));
+    if (const auto* number = node.as_floating_point()) {
+        const double x = number->get();
+        if (x == std::floor(x) && std::abs(x) < 1e15) problem += concat("; write ", static_cast<int64_t>(x));
+    }
+    return problem;
+}
+
+Wrong assign(const Field& field, const toml::node& node, double& value) {
+    if (const auto* number = node.as_floating_point()) return value = number->get(), std::nullopt;
+    if (const auto* integer = node.as_integer()) return value = static_cast<double>(integer->get()), std::nullopt;
+    return wrong_type(field, value, describe(node));
+}
+
+Wrong assign(const Field& field, const toml::node& node, bool& value) {
+    if (const auto* boolean = node.as_boolean()) return value = boolean->get(), std::nullopt;
+    return wrong_type(field, value, describe(node));
+}
+
+Wrong assign(const Field& field, const toml::node& node, std::string& value) {
+    const auto* text = node.as_string();
+    if (!text) return wrong_type(field, value, describe(node));
+    value = text->get();
+    if (field.path() != "model.preset" || value.empty()) return std::nullopt;
+    try {
+        preset(value);  // the model itself was started from it before
+    } catch (const UsageError& error) {
+        return concat(field.name(), ": ", error.what());
+    }
+    return std::nullopt;
+}
+
+Wrong assign(const Field& field, const toml::node& node, std::vector<std::string>& value) {
+    if (const auto* text = node.as_string()) return value = {text->get()}, std::nullopt;
+    const toml::array* list = node.as_array();
+    if (!list) return wrong_type(field, value, describe(node));
+    std::vector<std::string> items;
+    for (const toml::node& item : *list) {
+        const auto* text = item.as_string();
+        if (!text) return wrong_type(field, value, concat(describe(item), " as element ", items.size() + 1));
+        items.push_back(text->get());
+    }
+    return value = std::move(items), std::nullopt;
+}
+
+Wrong assign(const Field& field, const toml::node& node, Family& value) {
+    const auto* text = node.as_string();
+    if (!text) return wrong_type(field, value, describe(node));
+    for (const Family family : {Family::gpt2, Family::llama, Family::mlp}) {
+        if (text->get() == name_of(family)) return value = family, std::nullopt;
+    }
+    return range_problem(field, text->get());  // it is no choice of the field
+}
+
+template <class T>
+Wrong assign_in_range(const Field& field, const toml::node& node, T& value) {
+    if (Wrong problem = assign(field, node, value)) return problem;
+    return range_problem(field, value);
+}
+
+// --- Unknown names --------------------------------------------------------------------------------------------------
+
+// Walks one section: `inside` is the dotted path below it, "" at its top.
+void report_unknown_keys(const toml::table& table, const std::string& section, const std::string& inside,
+                         const Names& names, Problems& problems) {
+    for (const auto& [key, node] : table) {
+        const std::string dotted = inside + std::string(key.str());
+        const std::string path = section + "." + dotted;
+        const bool quoted_dot = key.str().find('.') != std::string_view::npos;  // "a.b" = 1 is not a.b = 1
+        if (names.is_key(path) && !quoted_dot) continue;
+        if (!names.is_table(path) || quoted_dot) {
+            problems.add(key.source(), concat("unknown key [", section, "] ", quoted_dot ? toml_text(dotted) : dotted,
+                                              "; the nearest is ", bracketed(names.meant_by(section, dotted))));
+        } else if (const toml::table* below = node.as_table()) {
+            report_unknown_keys(*below, section, dotted + ".", names, problems);
+        } else {
+            problems.add(node.source(), concat(bracketed(path), ": required a table, got ", describe(node)));
+        }
+    }
+}
+
+void report_unknown_names(const toml::table& root, const Names& names, Problems& problems) {
+    for (const auto& [key, node] : root) {
+        const std::string name(key.str());
+        const toml::table* table = node.as_table();
+        if (names.is_section(name) && table) {
+            report_unknown_keys(*table, name, "", names, problems);
+        } else if (names.is_section(name)) {
+            problems.add(node.source(), concat("[", name, "] is a section: required a table, got ", describe(node)));
+        } else if (table || node.is_array_of_tables()) {
+            problems.add(key.source(),
+                         concat("unknown section [", name, "]; the nearest is [", nearest(name, names.sections), "]"));
+        } else {
+            problems.add(key.source(), concat("unknown key ", name, " outside of a section; the nearest is ",
+                                              bracketed(names.meant_by("", name))));
+        }
+    }
+}
+
+// --- Overrides ------------------------------------------------------------------------------------------------------
+
+std::string trimmed(const std::string& text) {
+    const size_t first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
+    return first == std::string::npos ? "" : text.substr(first, last - first + 1);
+}
+
+// Where the field takes a text, a value that does not begin like a TOML text or list is taken as it stands.
+template <class T>
+toml::table value_document(const std::string& value, const T&) {
+    constexpr bool kList = std::is_same_v<T, std::vector<std::string>>;
+    constexpr bool kText = kList || std::is_same_v<T, std::string> || std::is_same_v<T, Family>;
+    const char first = value.empty() ? ' ' : value[0];
+    const bool quoted = first == '"' || first == '\'' || (kList && first == '[');
+    return toml::parse("value = " + (kText && !quoted ? toml_text(value) : value));
+}
+
+// Fills override.document for the field at `path`; false when the value is no TOML, which is reported.
+bool read_value(const std::string& path, const std::string& value, Override& override, Problems& problems) {
+    bool ok = false;
+    const RunSpec run{};
+    for_each_field(run, [&](const Field& field, const auto& member) {
+        if (field.path() != path) return;
+        try {
+            override.document = value_document(value, member);
+            ok = override.document.size() == 1;  // a line break could smuggle in a second key
+        } catch (const toml::parse_error&) {
+        }
+        if (!ok) problems.add(override, wrong_type(field, member, value.empty() ? "nothing" : value));
+    });
+    return ok;
+}
+
+// The last override of each key. Those that name no key or have no value are reported here.
+Overrides read_overrides(const std::vector<std::string>& texts, const Names& names, Problems& problems) {
+    Overrides by_path;
+    uint32_t order = 0;
+    for (const std::string& text : texts) {
+        Override override{"--set " + text, order++};
+        const size_t equals = text.find('=');
+        const std::string path = trimmed(text.substr(0, equals));
+        if (equals == std::string::npos) {
+            problems.add(override, "required section.key=value, got no \"=\"");
+        } else if (names.is_key(path)) {
+            if (read_value(path, trimmed(text.substr(equals + 1)), override, problems)) by_path[path] = override;
+        } else if (names.is_table(path)) {
+            problems.add(override, concat(path, " is a table: required ", path, ".key=value"));
+        } else {
+            const size_t dot = path.find('.');
+            const std::string section = dot == std::string::npos ? "" : path.substr(0, dot);
+            const std::string meant = names.meant_by(section, section.empty() ? path : path.substr(dot + 1));
+            problems.add(override, concat("unknown key ", path, "; the nearest is ", meant));
+        }
+    }
+    return by_path;
+}
+
+// --- The model that the other fields of [model] start from ----------------------------------------------------------
+
+// A text of [model] as --set or the file gives it; nothing when it is absent or of another type (reported elsewhere).
+std::optional<std::string> model_text(const char* key, const toml::table& root, const Overrides& overrides) {
+    const auto override = overrides.find(concat("model.", key));
+    if (override != overrides.end()) return override->second.value().value<std::string>();
+    return root["model"][key].value<std::string>();
+}
+
+// The sizes of a model that starts from nothing must all be given; the other fields have their usual values.
+ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides, Problems& problems) {
+    const std::string family = model_text("family", root, overrides).value_or("");
+    ModelSpec model = preset(family == "gpt2" ? "gpt2-124m" : family == "mlp" ? "mlp-8192" : "llama-tiny");
+    std::vector<std::string> needed = {"family", "width", "layers"};
+    if (family != "mlp") {
+        needed.insert(needed.end(), {"vocab", "heads", "kv_heads", "head_dim", "ffn", "max_positions"});
+    }
+    std::string missing;
+    for (const std::string& key : needed) {
+        const bool given = root["model"][key] || overrides.count("model." + key);
+        if (!given) missing += (missing.empty() ? "" : ", ") + key;
+    }
+    if (!missing.empty()) {
+        const std::string text = concat("[model] preset = \"\" starts from nothing: it also needs ", missing);
+        const auto override = overrides.find("model.preset");
+        if (override != overrides.end())
+            problems.add(override->second, text);
+        else
+            problems.add(root["model"]["preset"].node()->source(), text);
+    }
+    return model;
+}
+
+ModelSpec starting_model(const toml::table& root, const Overrides& overrides, Problems& problems) {
+    const std::optional<std::string> name = model_text("preset", root, overrides);
+    if (name && name->empty()) return model_from_nothing(root, overrides, problems);
+    const std::vector<std::string> names = preset_names();
+    const bool known = name && std::find(names.begin(), names.end(), *name) != names.end();
+    return known ? preset(*name) : ModelSpec{};  // an unknown name is reported when the field is assigned
+}
+
+}  // namespace
+
+RunSpec parse_text(std::string_view text, const std::string& source_name, const std::vector<std::string>& overrides) {
+    Problems problems(source_name);
+    const Names names = known_names();
+    const Overrides override_of = read_overrides(overrides, names, problems);
+    toml::table root;
+    try {
+        root = toml::parse(text);
+    } catch (const toml::parse_error& error) {
+        problems.add(error.source(), std::string(error.description()));
+        problems.throw_if_any();
+    }
+    report_unknown_names(root, names, problems);
+
+    RunSpec run;
+    run.model = starting_model(root, override_of, problems);
+    for_each_field(run, [&](const Field& field, auto& value) {
+        if (const toml::node* node = root.at_path(field.path()).node()) {
+            if (const Wrong wrong = assign_in_range(field, *node, value)) problems.add(node->source(), *wrong);
+        }
+        const auto override = override_of.find(field.path());
+        if (override != override_of.end()) {
+            const Wrong wrong = assign_in_range(field, override->second.value(), value);
+            if (wrong) problems.add(override->second, *wrong);
+        }
+    });
+    problems.throw_if_any();
+    return run;
+}
+
+RunSpec parse_file(const std::string& path, const std::vector<std::string>& overrides) {
+    check<UsageError>(!std::filesystem::is_directory(path), "cannot read the config ", path, ": it is a directory");
+    std::ifstream file(path, std::ios::binary);
+    check<UsageError>(file.good(), "cannot read the config ", path, ": ", std::strerror(errno));
+    std::ostringstream text;
+    text << file.rdbuf();
+    check<UsageError>(!file.bad() && !text.bad(), "cannot read the config ", path, ": ", std::strerror(errno));
+    return parse_text(text.str(), path, overrides);
+}
+
+}  // namespace tutti::spec

@@ -1,0 +1,236 @@
+// Reading a config: what is accepted, and the exact message of everything that is not.
+#include "tutti/spec/toml.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/nearest.h"
+
+namespace tutti::spec {
+namespace {
+
+RunSpec parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    return parse_text(text, "c.toml", overrides);
+}
+
+// The message of the UsageError that parsing throws; "" when it throws none.
+std::string problems_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    try {
+        parse(text, overrides);
+    } catch (const UsageError& error) {
+        return error.what();
+    }
+    return "";
+}
+
+TEST(Toml, EmptyFileGivesTheDefaults) {
+    EXPECT_EQ(parse(""), RunSpec{});
+}
+
+TEST(Toml, ReadsEveryKindOfValue) {
+    const RunSpec run = parse(R"(
+[data]
+train = ["a.txt", 'b.txt']
+valid = "held out.txt"
+[train]
+steps = 1_000
+[optimizer]
+lr = 1e-2
+weight_decay = 0
+[parallel]
+sequence_parallel = false
+[precision]
+compute = "f32"
+)");
+    EXPECT_EQ(run.data.train, (std::vector<std::string>{"a.txt", "b.txt"}));
+    EXPECT_EQ(run.data.valid, (std::vector<std::string>{"held out.txt"}));
+    EXPECT_EQ(run.train.steps, 1000);
+    EXPECT_EQ(run.optimizer.lr, 0.01);
+    EXPECT_EQ(run.optimizer.weight_decay, 0.0);
+    EXPECT_FALSE(run.parallel.sequence_parallel);
+    EXPECT_EQ(run.precision.compute, "f32");
+    EXPECT_EQ(run.train.seq_len, 256);  // not given: the default
+}
+
+TEST(Toml, PresetIsWhereTheModelStarts) {
+    // The order in the file does not matter: the preset comes first.
+    const RunSpec run = parse("[model]\nlayers = 2\npreset = \"gpt2-124m\"\n");
+    EXPECT_EQ(run.model.preset, "gpt2-124m");
+    EXPECT_EQ(run.model.family, Family::gpt2);
+    EXPECT_EQ(run.model.vocab, 50257);
+    EXPECT_EQ(run.model.layers, 2);
+    // --set replaces the preset; the field of the file still counts.
+    const RunSpec other = parse("[model]\nlayers = 2\npreset = \"gpt2-124m\"\n", {"model.preset=llama3-8b"});
+    EXPECT_EQ(other.model.family, Family::llama);
+    EXPECT_EQ(other.model.width, 4096);
+    EXPECT_EQ(other.model.layers, 2);
+}
+
+TEST(Toml, RopeScalingAsTableOrDotted) {
+    const RunSpec table = parse("[model.rope_scaling]\nfactor = 8\noriginal_max_positions = 4096\n");
+    const RunSpec dotted = parse("[model]\nrope_scaling.factor = 8.0\nrope_scaling.original_max_positions = 4096\n");
+    const RunSpec set = parse("", {"model.rope_scaling.factor=8", "model.rope_scaling.original_max_positions=4096"});
+    EXPECT_EQ(table.model.rope_scaling, (RopeScaling{8, 1, 4, 4096}));
+    EXPECT_EQ(dotted, table);
+    EXPECT_EQ(set, table);
+}
+
+TEST(Toml, ModelFromNothingNeedsItsSizes) {
+    EXPECT_EQ(
+        problems_of("[model]\npreset = \"\"\nfamily = \"llama\"\nvocab = 300\nwidth = 64\n"),
+        "c.toml:2:10: [model] preset = \"\" starts from nothing: it also needs layers, heads, kv_heads, head_dim, "
+        "ffn, max_positions");
+    EXPECT_EQ(problems_of("", {"model.preset="}),
+              "--set model.preset=: [model] preset = \"\" starts from nothing: it also needs family, width, layers, "
+              "vocab, heads, kv_heads, head_dim, ffn, max_positions");
+    const RunSpec mlp = parse("[model]\npreset = \"\"\nfamily = \"mlp\"\nwidth = 64\nlayers = 3\n");
+    EXPECT_EQ(parameter_count(mlp.model), 3 * 64 * 64);
+    EXPECT_EQ(mlp.model.preset, "");
+}
+
+TEST(TomlErrors, UnknownNamesHaveAPlaceAndTheNearest) {
+    EXPECT_EQ(problems_of("[train]\nstpes = 5\n"),
+              "c.toml:2:1: unknown key [train] stpes; the nearest is [train] steps");
+    EXPECT_EQ(problems_of("[train]\n  lr = 1.0\n"),
+              "c.toml:2:3: unknown key [train] lr; the nearest is [optimizer] lr");
+    EXPECT_EQ(problems_of("[optimiser]\nlr = 1.0\n"),
+              "c.toml:1:2: unknown section [optimiser]; the nearest is [optimizer]");
+    EXPECT_EQ(problems_of("steps = 5\n"),
+              "c.toml:1:1: unknown key steps outside of a section; the nearest is [train] steps");
+    EXPECT_EQ(problems_of("[model]\nrope_scaling.factr = 8\n"),
+              "c.toml:2:14: unknown key [model] rope_scaling.factr; the nearest is [model] rope_scaling.factor");
+    EXPECT_EQ(problems_of("[model]\nhf = \"DIR\"\n").substr(0, 36), "c.toml:2:1: unknown key [model] hf; ");
+    // A quoted dot is part of one key, not a path: it must not be taken for the key, nor passed over.
+    EXPECT_EQ(problems_of("[model]\n\"rope_scaling.factor\" = 8\n"),
+              "c.toml:2:1: unknown key [model] \"rope_scaling.factor\"; the nearest is [model] rope_scaling.factor");
+}
+
+TEST(TomlErrors, WrongTypesSayWhatCame) {
+    const auto steps = [](const std::string& value) { return problems_of("[train]\nsteps = " + value + "\n"); };
+    EXPECT_EQ(steps("\"5\""), "c.toml:2:9: [train] steps: required an integer, got the text \"5\"");
+    EXPECT_EQ(steps("1e3"), "c.toml:2:9: [train] steps: required an integer, got the number 1000.0; write 1000");
+    EXPECT_EQ(steps("1.5"), "c.toml:2:9: [train] steps: required an integer, got the number 1.5");
+    EXPECT_EQ(steps("true"), "c.toml:2:9: [train] steps: required an integer, got the boolean true");
+    EXPECT_EQ(steps("[5]"), "c.toml:2:9: [train] steps: required an integer, got a list");
+    EXPECT_EQ(steps("{a = 5}"), "c.toml:2:9: [train] steps: required an integer, got a table");
+    EXPECT_EQ(steps("2024-01-01"), "c.toml:2:9: [train] steps: required an integer, got a date or time");
+    EXPECT_EQ(problems_of("[optimizer]\nlr = \"x\"\n"),
+              "c.toml:2:6: [optimizer] lr: required a number, got the text \"x\"");
+    EXPECT_EQ(problems_of("[log]\ntrace = 1\n"), "c.toml:2:9: [log] trace: required true or false, got the integer 1");
+    EXPECT_EQ(problems_of("[train]\ndevice = 1\n"), "c.toml:2:10: [train] device: required a text, got the integer 1");
+    EXPECT_EQ(problems_of("[data]\ntrain = 1\n"),
+              "c.toml:2:9: [data] train: required a list of texts, got the integer 1");
+    EXPECT_EQ(problems_of("[data]\ntrain = [\"a\", 2]\n"),
+              "c.toml:2:9: [data] train: required a list of texts, got the integer 2 as element 2");
+    EXPECT_EQ(problems_of("train = 5\n"), "c.toml:1:9: [train] is a section: required a table, got the integer 5");
+    EXPECT_EQ(problems_of("[[train]]\nsteps = 5\n").substr(9), "1: [train] is a section: required a table, got a list");
+    EXPECT_EQ(problems_of("[model]\nrope_scaling = 8\n"),
+              "c.toml:2:16: [model] rope_scaling: required a table, got the integer 8");
+}
+
+TEST(TomlErrors, ValuesOutOfRange) {
+    EXPECT_EQ(problems_of("[train]\nsteps = 0\n"), "c.toml:2:9: [train] steps = 0: must be in [1, 1000000000000000]");
+    EXPECT_EQ(problems_of("[log]\nevery = 0\n"), "c.toml:2:9: [log] every = 0: must be >= 1");
+    EXPECT_EQ(problems_of("[model]\ndropout = 1.0\n"), "c.toml:2:11: [model] dropout = 1.0: must be in [0, 1)");
+    EXPECT_EQ(problems_of("[model]\ndropout = 0.99\n"), "");
+    EXPECT_EQ(problems_of("[optimizer]\nlr = nan\n"), "c.toml:2:6: [optimizer] lr = nan: must be a finite number");
+    EXPECT_EQ(problems_of("[optimizer]\nclip = inf\n"), "c.toml:2:8: [optimizer] clip = inf: must be a finite number");
+    EXPECT_EQ(problems_of("[optimizer]\neps = 0\n"), "c.toml:2:7: [optimizer] eps = 0.0: must be > 0");
+    EXPECT_EQ(problems_of("[train]\ndevice = \"cdua\"\n"),
+              "c.toml:2:10: [train] device = \"cdua\": must be one of auto | cpu | cuda; the nearest is \"cuda\"");
+    EXPECT_EQ(problems_of("[model]\nfamily = \"lama\"\n"),
+              "c.toml:2:10: [model] family = \"lama\": must be one of gpt2 | llama | mlp; the nearest is \"llama\"");
+    EXPECT_EQ(problems_of("[data]\ntrain = \"\"\n"),
+              "c.toml:2:9: [data] train = [\"\"]: an element is empty; every element must name a file");
+    EXPECT_EQ(problems_of("[model]\npreset = \"llama-tny\"\n").substr(0, 81),
+              "c.toml:2:10: [model] preset: unknown preset \"llama-tny\"; the nearest is \"llama-ti");
+}
+
+TEST(TomlErrors, AllAtOnceInTheOrderOfTheFile) {
+    EXPECT_EQ(problems_of("[train]\nsteps = \"a\"\nsed = 1\n[log]\nevery = -1\n[nolog]\n", {"stes=1", "train.seed=a"}),
+              "c.toml:2:9: [train] steps: required an integer, got the text \"a\"\n"
+              "c.toml:3:1: unknown key [train] sed; the nearest is [train] seed\n"
+              "c.toml:5:9: [log] every = -1: must be >= 1\n"
+              "c.toml:6:2: unknown section [nolog]; the nearest is [log]\n"
+              "--set stes=1: unknown key stes; the nearest is train.steps\n"
+              "--set train.seed=a: [train] seed: required an integer, got a");
+}
+
+TEST(TomlErrors, SyntaxHasAPlace) {
+    EXPECT_EQ(problems_of("[train]\nsteps = = 5\n").substr(0, 12), "c.toml:2:9: ");
+    EXPECT_EQ(problems_of("[train]\nsteps = 5\nsteps = 6\n").substr(0, 9), "c.toml:3:");  // given twice
+    EXPECT_EQ(problems_of("[train]\nsteps = 99999999999999999999\n").substr(0, 9), "c.toml:2:");
+}
+
+TEST(Overrides, AreTyped) {
+    const RunSpec run =
+        parse("[train]\nsteps = 7\n", {"train.steps = 5", "optimizer.lr=1", "log.trace=true", "data.train=my text.txt",
+                                       "train.device=\"cpu\"", "data.valid=[\"a\", \"b\"]", "model.family=gpt2"});
+    EXPECT_EQ(run.train.steps, 5);
+    EXPECT_EQ(run.optimizer.lr, 1.0);
+    EXPECT_TRUE(run.log.trace);
+    EXPECT_EQ(run.data.train, (std::vector<std::string>{"my text.txt"}));
+    EXPECT_EQ(run.train.device, "cpu");
+    EXPECT_EQ(run.data.valid, (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(run.model.family, Family::gpt2);
+    EXPECT_EQ(parse("", {"train.steps=5", "train.steps=6"}).train.steps, 6);       // the last counts
+    EXPECT_EQ(parse("", {"checkpoint.dir=a=b\\c\""}).checkpoint.dir, "a=b\\c\"");  // taken as it stands
+    EXPECT_EQ(parse("", {"checkpoint.dir="}).checkpoint.dir, "");
+}
+
+TEST(Overrides, ErrorsNameTheOverride) {
+    EXPECT_EQ(problems_of("", {"train.stpes=5"}),
+              "--set train.stpes=5: unknown key train.stpes; the nearest is train.steps");
+    EXPECT_EQ(problems_of("", {"trian.steps=5"}),
+              "--set trian.steps=5: unknown key trian.steps; the nearest is train.steps");
+    EXPECT_EQ(problems_of("", {"steps=5"}), "--set steps=5: unknown key steps; the nearest is train.steps");
+    EXPECT_EQ(problems_of("", {"train=5"}), "--set train=5: train is a table: required train.key=value");
+    EXPECT_EQ(problems_of("", {"train.steps"}), "--set train.steps: required section.key=value, got no \"=\"");
+    EXPECT_EQ(problems_of("", {"train.steps=1e3"}),
+              "--set train.steps=1e3: [train] steps: required an integer, got the number 1000.0; write 1000");
+    EXPECT_EQ(problems_of("", {"train.steps=many"}),
+              "--set train.steps=many: [train] steps: required an integer, got many");
+    EXPECT_EQ(problems_of("", {"train.steps="}), "--set train.steps=: [train] steps: required an integer, got nothing");
+    EXPECT_EQ(problems_of("", {"train.steps=5\nseed = 1"}),
+              "--set train.steps=5\nseed = 1: [train] steps: required an integer, got 5\nseed = 1");
+    EXPECT_EQ(problems_of("", {"log.every=0"}), "--set log.every=0: [log] every = 0: must be >= 1");
+    // An override does not hide that the file is wrong.
+    EXPECT_EQ(problems_of("[log]\nevery = true\n", {"log.every=1"}),
+              "c.toml:2:9: [log] every: required an integer, got the boolean true");
+}
+
+TEST(File, IsReadOrNamed) {
+    const std::string path = testing::TempDir() + "toml_test_config.toml";
+    std::ofstream(path) << "[train]\nsteps = 12\n";
+    EXPECT_EQ(parse_file(path, {"train.seed=3"}).train.steps, 12);
+    std::ofstream(path) << "[train]\nstep = 12\n";
+    const auto message = [](const std::string& file) -> std::string {
+        try {
+            parse_file(file);
+        } catch (const UsageError& error) {
+            EXPECT_EQ(error.exit_code(), 2);
+            return error.what();
+        }
+        return "";
+    };
+    EXPECT_EQ(message(path), path + ":2:1: unknown key [train] step; the nearest is [train] steps");
+    std::remove(path.c_str());
+    EXPECT_EQ(message(path), "cannot read the config " + path + ": No such file or directory");
+    EXPECT_EQ(message(testing::TempDir()), "cannot read the config " + testing::TempDir() + ": it is a directory");
+}
+
+TEST(Nearest, CountsEdits) {
+    EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+    EXPECT_EQ(edit_distance("stpes", "steps"), 1);  // a swap is one edit
+    EXPECT_EQ(edit_distance("", "abc"), 3);
+    EXPECT_EQ(edit_distance("same", "same"), 0);
+    EXPECT_EQ(nearest("cosin", {"linear", "cosine", "wsd"}), "cosine");
+    EXPECT_EQ(nearest("x", {}), "");
+}
+
+}  // namespace
+}  // namespace tutti::spec

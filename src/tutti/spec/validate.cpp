@@ -1,0 +1,289 @@
+// spec/validate.cpp: the rules between fields. Each function adds one line per broken rule; nothing stops at the first.
+#include "tutti/spec/validate.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/fields.h"
+
+namespace tutti::spec {
+namespace {
+
+using Problems = std::vector<std::string>;
+
+// add(problems, rule holds?, message parts...)
+template <class... Parts>
+void require(Problems& problems, bool holds, const Parts&... parts) {
+    if (!holds) problems.push_back(concat(parts...));
+}
+
+// Saturates: a value out of its range (reported by itself) must not overflow a rule.
+int64_t product(std::initializer_list<int64_t> factors) {
+    int64_t all = 1;
+    for (const int64_t factor : factors) {
+        if (__builtin_mul_overflow(all, factor, &all)) return std::numeric_limits<int64_t>::max();
+    }
+    return all;
+}
+
+std::string either(int64_t low, int64_t high) {
+    if (low < 1 || low == high) return std::to_string(high);
+    return concat(low, " or ", high);
+}
+
+// The nearest multiples of `unit` around n: "24 or 32".
+std::string nearest_multiples(int64_t n, int64_t unit) {
+    const int64_t low = n - n % unit;
+    int64_t high = 0;
+    if (n % unit == 0 || __builtin_add_overflow(low, unit, &high)) high = low;
+    return either(low, high);
+}
+
+// The nearest divisors of n around `value`: "6 or 10".
+std::string nearest_divisors(int64_t n, int64_t value) {
+    int64_t low = 1, high = n;
+    const auto consider = [&](int64_t divisor) {
+        if (divisor <= value) low = std::max(low, divisor);
+        if (divisor >= value) high = std::min(high, divisor);
+    };
+    constexpr int64_t kPatience = 1 << 20;  // complete for every n inside its range; n may be far outside of it
+    for (int64_t d = 1; d <= std::min(n / d, kPatience); ++d) {
+        if (n % d != 0) continue;
+        consider(d);
+        consider(n / d);
+    }
+    return either(low, high);
+}
+
+// --- [model] --------------------------------------------------------------------------------------------------------
+
+// A field that the family does not have must be 0 (false): a request is met or refused, never ignored.
+template <class T>
+void unused(Problems& problems, const char* key, const T& value, const char* family) {
+    require(problems, value == T{}, "[model] ", key, " = ", toml_text(value), ": the family ", family,
+            " does not use it; it must be ", toml_text(T{}));
+}
+
+void check_mlp(const ModelSpec& m, Problems& problems) {
+    unused(problems, "vocab", m.vocab, "mlp");
+    unused(problems, "heads", m.heads, "mlp");
+    unused(problems, "kv_heads", m.kv_heads, "mlp");
+    unused(problems, "head_dim", m.head_dim, "mlp");
+    unused(problems, "ffn", m.ffn, "mlp");
+    unused(problems, "max_positions", m.max_positions, "mlp");
+    unused(problems, "norm_eps", m.norm_eps, "mlp");
+    unused(problems, "rope_theta", m.rope_theta, "mlp");
+    unused(problems, "rope_scaling.factor", m.rope_scaling.factor, "mlp");
+    unused(problems, "tie_embeddings", m.tie_embeddings, "mlp");
+    unused(problems, "dropout", m.dropout, "mlp");
+}
+
+void check_transformer(const ModelSpec& m, Problems& problems) {
+    const std::pair<const char*, int64_t> sizes[] = {{"vocab", m.vocab},       {"heads", m.heads},
+                                                     {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim},
+                                                     {"ffn", m.ffn},           {"max_positions", m.max_positions}};
+    for (const auto& [key, size] : sizes) {
+        require(problems, size >= 1, "[model] ", key, " = ", size, ": the family ", name_of(m.family),
+                " needs at least 1");
+    }
+    require(problems, m.norm_eps > 0, "[model] norm_eps = ", toml_text(m.norm_eps), ": must be > 0");
+    if (m.heads < 1 || m.kv_heads < 1 || m.head_dim < 1 || m.width < 1) return;
+
+    const int64_t all_heads = product({m.heads, m.head_dim});
+    require(problems, all_heads == m.width, "[model] heads * head_dim = ", m.heads, " * ", m.head_dim, " = ", all_heads,
+            ": must equal width = ", m.width,
+            m.width % m.heads == 0
+                ? concat("; for example head_dim = ", m.width / m.heads)
+                : concat("; heads must divide width, nearest: heads = ", nearest_divisors(m.width, m.heads)));
+    require(problems, m.heads % m.kv_heads == 0, "[model] kv_heads = ", m.kv_heads, ": must divide heads = ", m.heads,
+            "; nearest: ", nearest_divisors(m.heads, m.kv_heads));
+}
+
+void check_positions(const ModelSpec& m, Problems& problems) {
+    if (m.family == Family::gpt2) {
+        unused(problems, "rope_theta", m.rope_theta, "gpt2");
+        unused(problems, "rope_scaling.factor", m.rope_scaling.factor, "gpt2");
+        require(problems, m.kv_heads == m.heads, "[model] kv_heads = ", m.kv_heads, ": the family gpt2 has no grouped ",
+                "queries; it must equal heads = ", m.heads);
+    }
+    if (m.family == Family::llama) {
+        require(problems, m.rope_theta > 0, "[model] rope_theta = ", toml_text(m.rope_theta), ": must be > 0");
+        require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE turns pairs; ",
+                "nearest: ", either(m.head_dim - 1, m.head_dim + 1));
+    }
+    const RopeScaling& scaling = m.rope_scaling;
+    if (scaling.factor == 0) {
+        require(
+            problems, scaling == RopeScaling{},
+            "[model] rope_scaling: its other keys have no effect while factor = ", "0; set factor or leave them out");
+    } else {
+        require(problems, scaling.high_freq_factor > scaling.low_freq_factor,
+                "[model] rope_scaling.high_freq_factor = ", toml_text(scaling.high_freq_factor),
+                ": must be above low_freq_factor = ", toml_text(scaling.low_freq_factor));
+    }
+}
+
+void check_model(const ModelSpec& m, Problems& problems) {
+    if (m.family == Family::mlp)
+        check_mlp(m, problems);
+    else
+        check_transformer(m, problems);
+    check_positions(m, problems);
+}
+
+// --- [data], [train], [optimizer], [recompute] ----------------------------------------------------------------------
+
+bool may_be_text(const DataSpec& data) {
+    if (data.format != "auto") return data.format == "text";
+    return std::any_of(data.train.begin(), data.train.end(), [](const std::string& f) { return !f.ends_with(".bin"); });
+}
+
+void check_data(const RunSpec& run, Problems& problems) {
+    const DataSpec& d = run.data;
+    if (run.model.family == Family::mlp) {
+        require(problems, d.train.empty() && d.valid.empty() && d.valid_fraction == 0,
+                "[data] train, valid, valid_fraction: the family mlp makes its own inputs; leave them out");
+        return;
+    }
+    require(problems, !d.train.empty(), "[data] train = []: name at least one text or token file");
+    require(problems, d.valid.empty() || d.valid_fraction == 0, "[data] valid_fraction = ", toml_text(d.valid_fraction),
+            ": must be 0.0 when valid names files; give one of the two");
+    require(problems, d.tokenizer != "bytes" || !may_be_text(d) || run.model.vocab >= 256,
+            "[model] vocab = ", run.model.vocab, ": must be >= 256 for [data] tokenizer = \"bytes\"");
+}
+
+void check_train(const RunSpec& run, int ranks, Problems& problems) {
+    const TrainSpec& t = run.train;
+    if (run.model.family != Family::mlp) {
+        require(problems, t.seq_len <= run.model.max_positions, "[train] seq_len = ", t.seq_len,
+                ": must be at most [model] max_positions = ", run.model.max_positions);
+    }
+    require(problems, t.eval_every == 0 || !run.data.valid.empty() || run.data.valid_fraction > 0,
+            "[train] eval_every = ", t.eval_every, ": needs validation data; set [data] valid or valid_fraction");
+
+    const int64_t data_parallel = data_parallel_ranks(run.parallel, ranks);
+    if (t.micro_batch < 1 || t.global_batch < 1 || data_parallel < 1) return;
+    const int64_t unit = product({t.micro_batch, data_parallel});
+    if (t.global_batch % unit == 0) return;
+    std::string text = concat("[train] global_batch = ", t.global_batch, ": must be a multiple of micro_batch * data-",
+                              "parallel ranks = ", t.micro_batch, " * ", data_parallel, " = ", unit,
+                              "; nearest: global_batch = ", nearest_multiples(t.global_batch, unit));
+    if (t.global_batch % data_parallel == 0) {
+        text += concat(", or micro_batch = ", nearest_divisors(t.global_batch / data_parallel, t.micro_batch));
+    }
+    problems.push_back(text);
+}
+
+void check_optimizer(const RunSpec& run, Problems& problems) {
+    const OptimizerSpec& o = run.optimizer;
+    const int64_t steps = run.train.steps;
+    require(problems, o.schedule == "constant" || o.min_lr <= o.lr, "[optimizer] min_lr = ", toml_text(o.min_lr),
+            ": must be at most lr = ", toml_text(o.lr));
+    require(problems, o.warmup_steps <= steps, "[optimizer] warmup_steps = ", o.warmup_steps,
+            ": must be at most [train] steps = ", steps);
+    require(problems, o.schedule == "wsd" || o.decay_steps == 0, "[optimizer] decay_steps = ", o.decay_steps,
+            ": only schedule = \"wsd\" uses it, not \"", o.schedule, "\"; set 0 or schedule = \"wsd\"");
+    const bool decays = o.schedule == "wsd" && o.warmup_steps <= steps;
+    require(problems, !decays || o.decay_steps <= steps - o.warmup_steps, "[optimizer] decay_steps = ", o.decay_steps,
+            ": must be at most [train] steps - warmup_steps = ", steps - std::min(steps, o.warmup_steps));
+}
+
+void check_recompute(const RunSpec& run, Problems& problems) {
+    const std::string& policy = run.recompute.policy;
+    for (const char* known : {"none", "selective", "full", "sqrt"}) {
+        if (policy == known) return;
+    }
+    constexpr std::string_view kEvery = "every:";
+    int64_t n = 0;
+    if (policy.starts_with(kEvery)) {
+        const char* end = policy.data() + policy.size();
+        const auto [stop, error] = std::from_chars(policy.data() + kEvery.size(), end, n);
+        if (error == std::errc() && stop == end && n >= 1 && n <= run.model.layers) return;
+    }
+    problems.push_back(concat("[recompute] policy = ", toml_text(policy), ": must be none, selective, full, sqrt or ",
+                              "every:N with N from 1 to [model] layers = ", run.model.layers));
+}
+
+// --- [parallel] -----------------------------------------------------------------------------------------------------
+
+void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
+    require(problems, p.dp_shard != 0, "[parallel] dp_shard = 0: must be -1 or at least 1");
+    if (p.dp_shard == 0) return;
+    const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp});
+    const std::string axes =
+        concat("dp_replicate * tp * cp * pp = ", p.dp_replicate, " * ", p.tp, " * ", p.cp, " * ", p.pp, " = ", others);
+    if (p.dp_shard == -1) {
+        require(problems, others >= 1 && ranks % others == 0, "[parallel] ", axes,
+                ": must divide the number of ranks, ", ranks, ", as dp_shard = -1 takes those that they leave");
+    } else {
+        require(problems, product({others, p.dp_shard}) == ranks, "[parallel] ", axes,
+                ", times dp_shard = ", p.dp_shard, ": must equal the number of ranks, ", ranks);
+    }
+}
+
+// Requests that this version of the program cannot meet yet. A feature that arrives deletes its line; nothing else
+// keeps such a list.
+void check_what_exists(const RunSpec& run, int ranks, Problems& problems) {
+    const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
+        require(problems, !asked, key, " = ", toml_text(value), ": ", reason);
+    };
+    const ParallelSpec& p = run.parallel;
+    constexpr const char* kOneRank = "this build runs one rank; set it to 1";
+    require(problems, ranks == 1, "ranks = ", ranks, ": this build runs one rank; start it with --ranks 1");
+    refuse(p.dp_replicate > 1, "[parallel] dp_replicate", p.dp_replicate, kOneRank);
+    refuse(p.dp_shard > 1, "[parallel] dp_shard", p.dp_shard, kOneRank);
+    refuse(p.tp > 1, "[parallel] tp", p.tp, kOneRank);
+    refuse(p.cp > 1, "[parallel] cp", p.cp, kOneRank);
+    refuse(p.pp > 1, "[parallel] pp", p.pp, kOneRank);
+    refuse(p.ep > 1, "[parallel] ep", p.ep, kOneRank);
+    refuse(p.zero > 1, "[parallel] zero", p.zero, "this build has no sharded gradients or weights; set 0 or 1");
+    refuse(p.cp_method != "ring", "[parallel] cp_method", p.cp_method,
+           "this build has no context parallelism; leave ring");
+    refuse(p.schedule != "1f1b", "[parallel] schedule", p.schedule, "this build has no pipeline; leave 1f1b");
+    refuse(p.virtual_stages > 1, "[parallel] virtual_stages", p.virtual_stages, "this build has no pipeline; set 1");
+
+    constexpr const char* kNoOffload = "this build cannot offload; set false";
+    refuse(run.offload.optimizer, "[offload] optimizer", true, kNoOffload);
+    refuse(run.offload.params, "[offload] params", true, kNoOffload);
+    refuse(run.offload.activations, "[offload] activations", true, kNoOffload);
+    refuse(run.precision.reduce != "f32", "[precision] reduce", run.precision.reduce,
+           "this build reduces in f32; set f32");
+    refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8, "this build has no fp8; set none");
+    refuse(run.recompute.policy == "selective", "[recompute] policy", run.recompute.policy,
+           "this build recomputes whole blocks; set none, full, every:N or sqrt");
+    refuse(run.train.device == "cuda", "[train] device", run.train.device, "this build has no CUDA; set auto or cpu");
+    refuse(run.data.tokenizer != "bytes", "[data] tokenizer", run.data.tokenizer,
+           "this build has the bytes tokenizer only");
+    refuse(run.log.tensorboard, "[log] tensorboard", true, "this build writes metrics.jsonl only; set false");
+    refuse(run.log.trace, "[log] trace", true, "this build writes no traces; set false");
+}
+
+}  // namespace
+
+int64_t data_parallel_ranks(const ParallelSpec& p, int ranks) {
+    if (p.dp_shard >= 1) return product({p.dp_replicate, p.dp_shard});
+    const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp});
+    return p.dp_shard == -1 && others >= 1 && ranks % others == 0 ? p.dp_replicate * (ranks / others) : 0;
+}
+
+void validate(const RunSpec& run, int ranks) {
+    Problems problems;
+    for_each_field(run, [&](const Field& field, const auto& value) {
+        if (const auto problem = range_problem(field, value)) problems.push_back(*problem);
+    });
+    check_model(run.model, problems);
+    check_data(run, problems);
+    check_train(run, ranks, problems);
+    check_optimizer(run, problems);
+    check_recompute(run, problems);
+    check_mesh(run.parallel, ranks, problems);
+    check_what_exists(run, ranks, problems);
+    if (problems.empty()) return;
+    std::string all;
+    for (const std::string& problem : problems) all += (all.empty() ? "" : "\n") + problem;
+    throw UsageError(all);
+}
+
+}  // namespace tutti::spec

@@ -1,0 +1,17 @@
+// spec/validate.h: whether a run is possible, before anything is allocated. The trainer and every subcommand that takes
+// a config call it once after parsing.
+#pragma once
+
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::spec {
+
+// Throws one UsageError with one line per broken rule: the key, its value, the rule, the nearest legal values.
+// `ranks` is the number of ranks that the run was started with.
+void validate(const RunSpec& run, int ranks);
+
+// dp_replicate * dp_shard, with dp_shard = -1 resolved to the ranks that the other axes leave (0 when they do not
+// divide the ranks).
+int64_t data_parallel_ranks(const ParallelSpec& parallel, int ranks);
+
+}  // namespace tutti::spec

@@ -1,0 +1,188 @@
+// Every rule between fields: the exact line that it adds, and that its neighbour value is accepted.
+#include "tutti/spec/validate.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/toml.h"
+
+namespace tutti::spec {
+namespace {
+
+// The problems of a run that is legal but for the given overrides; "" when there are none.
+std::string problems_of(std::vector<std::string> overrides, int ranks = 1) {
+    overrides.insert(overrides.begin(), "data.train=a.txt");
+    const RunSpec run = parse_text("", "c.toml", overrides);
+    try {
+        validate(run, ranks);
+    } catch (const UsageError& error) {
+        EXPECT_EQ(error.exit_code(), 2);
+        return error.what();
+    }
+    return "";
+}
+
+TEST(Validate, TheDefaultsWithDataAreLegal) {
+    EXPECT_EQ(problems_of({}), "");
+}
+
+TEST(Validate, HeadsAndWidth) {
+    EXPECT_EQ(problems_of({"model.width=256"}),
+              "[model] heads * head_dim = 4 * 32 = 128: must equal width = 256; for example head_dim = 64");
+    EXPECT_EQ(problems_of({"model.width=256", "model.head_dim=64"}), "");
+    EXPECT_EQ(
+        problems_of({"model.heads=5", "model.kv_heads=5"}),
+        "[model] heads * head_dim = 5 * 32 = 160: must equal width = 128; heads must divide width, nearest: heads "
+        "= 4 or 8");
+    EXPECT_EQ(problems_of({"model.kv_heads=3"}), "[model] kv_heads = 3: must divide heads = 4; nearest: 2 or 4");
+    EXPECT_EQ(problems_of({"model.kv_heads=2"}), "");
+    EXPECT_EQ(problems_of({"model.width=132", "model.head_dim=33"}),
+              "[model] head_dim = 33: must be even, RoPE turns pairs; nearest: 32 or 34");
+    EXPECT_EQ(problems_of({"model.heads=0"}), "[model] heads = 0: the family llama needs at least 1");
+    EXPECT_EQ(problems_of({"model.rope_theta=0"}), "[model] rope_theta = 0.0: must be > 0");
+    EXPECT_EQ(problems_of({"model.norm_eps=0"}), "[model] norm_eps = 0.0: must be > 0");
+}
+
+TEST(Validate, FieldsThatTheFamilyDoesNotHave) {
+    EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.rope_theta=10000"}),
+              "[model] rope_theta = 10000.0: the family gpt2 does not use it; it must be 0.0");
+    EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.kv_heads=4"}),
+              "[model] kv_heads = 4: the family gpt2 has no grouped queries; it must equal heads = 12");
+    EXPECT_EQ(problems_of({"model.preset=mlp-8192", "model.heads=4", "model.tie_embeddings=true", "data.train=[]"}),
+              "[model] heads = 4: the family mlp does not use it; it must be 0\n"
+              "[model] tie_embeddings = true: the family mlp does not use it; it must be false");
+    EXPECT_EQ(problems_of({"model.preset=mlp-8192"}),
+              "[data] train, valid, valid_fraction: the family mlp makes its own inputs; leave them out");
+    EXPECT_EQ(problems_of({"model.rope_scaling.low_freq_factor=2"}),
+              "[model] rope_scaling: its other keys have no effect while factor = 0; set factor or leave them out");
+    EXPECT_EQ(problems_of({"model.rope_scaling.factor=8", "model.rope_scaling.low_freq_factor=4"}),
+              "[model] rope_scaling.high_freq_factor = 4.0: must be above low_freq_factor = 4.0");
+}
+
+TEST(Validate, Data) {
+    EXPECT_EQ(problems_of({"data.train=[]"}), "[data] train = []: name at least one text or token file");
+    EXPECT_EQ(problems_of({"data.valid=b.txt", "data.valid_fraction=0.1"}),
+              "[data] valid_fraction = 0.1: must be 0.0 when valid names files; give one of the two");
+    EXPECT_EQ(problems_of({"model.vocab=255"}), "[model] vocab = 255: must be >= 256 for [data] tokenizer = \"bytes\"");
+    EXPECT_EQ(problems_of({"model.vocab=65", "data.train=tokens.bin"}), "");  // token files bring their own ids
+    EXPECT_EQ(problems_of({"model.vocab=65", "data.train=tokens.bin", "data.format=text"}),
+              "[model] vocab = 65: must be >= 256 for [data] tokenizer = \"bytes\"");
+    EXPECT_EQ(problems_of({"train.eval_every=10"}),
+              "[train] eval_every = 10: needs validation data; set [data] valid or valid_fraction");
+    EXPECT_EQ(problems_of({"train.eval_every=10", "data.valid_fraction=0.1"}), "");
+}
+
+TEST(Validate, BatchAndSequence) {
+    EXPECT_EQ(
+        problems_of({"train.global_batch=30"}),
+        "[train] global_batch = 30: must be a multiple of micro_batch * data-parallel ranks = 8 * 1 = 8; nearest: "
+        "global_batch = 24 or 32, or micro_batch = 6 or 10");
+    EXPECT_EQ(problems_of({"train.global_batch=4"}),
+              "[train] global_batch = 4: must be a multiple of micro_batch * data-parallel ranks = 8 * 1 = 8; nearest: "
+              "global_batch = 8, or micro_batch = 4");
+    EXPECT_EQ(problems_of({"train.seq_len=1025"}),
+              "[train] seq_len = 1025: must be at most [model] max_positions = 1024");
+    EXPECT_EQ(problems_of({"train.seq_len=1024"}), "");
+}
+
+TEST(Validate, Optimizer) {
+    EXPECT_EQ(problems_of({"optimizer.lr=1e-5"}), "[optimizer] min_lr = 3e-5: must be at most lr = 1e-5");
+    EXPECT_EQ(problems_of({"optimizer.lr=1e-5", "optimizer.schedule=constant"}), "");
+    EXPECT_EQ(problems_of({"train.steps=19"}), "[optimizer] warmup_steps = 20: must be at most [train] steps = 19");
+    EXPECT_EQ(problems_of({"train.steps=20"}), "");
+    EXPECT_EQ(
+        problems_of({"optimizer.decay_steps=5"}),
+        "[optimizer] decay_steps = 5: only schedule = \"wsd\" uses it, not \"cosine\"; set 0 or schedule = \"wsd\"");
+    EXPECT_EQ(problems_of({"optimizer.schedule=wsd", "optimizer.decay_steps=281"}),
+              "[optimizer] decay_steps = 281: must be at most [train] steps - warmup_steps = 280");
+    EXPECT_EQ(problems_of({"optimizer.schedule=wsd", "optimizer.decay_steps=280"}), "");
+}
+
+TEST(Validate, RecomputePolicy) {
+    for (const char* good : {"none", "full", "sqrt", "every:1", "every:4"}) {
+        EXPECT_EQ(problems_of({concat("recompute.policy=", good)}), "");
+    }
+    for (const char* bad : {"every:0", "every:5", "every:", "every:2x", "every:-1", "every: 2", "every", "half", ""}) {
+        EXPECT_EQ(problems_of({concat("recompute.policy=", bad)}),
+                  concat("[recompute] policy = \"", bad,
+                         "\": must be none, selective, full, sqrt or every:N with N from ", "1 to [model] layers = 4"));
+    }
+}
+
+TEST(Validate, MeshMustFitTheRanks) {
+    EXPECT_EQ(problems_of({"parallel.tp=2"}),
+              "[parallel] dp_replicate * tp * cp * pp = 1 * 2 * 1 * 1 = 2: must divide the number of ranks, 1, as "
+              "dp_shard = -1 takes those that they leave\n"
+              "[parallel] tp = 2: this build runs one rank; set it to 1");
+    EXPECT_EQ(
+        problems_of({"parallel.dp_shard=3", "train.global_batch=24"}, 4),
+        "[parallel] dp_replicate * tp * cp * pp = 1 * 1 * 1 * 1 = 1, times dp_shard = 3: must equal the number of "
+        "ranks, 4\n"
+        "ranks = 4: this build runs one rank; start it with --ranks 1\n"
+        "[parallel] dp_shard = 3: this build runs one rank; set it to 1");
+    EXPECT_EQ(problems_of({"parallel.dp_shard=0"}), "[parallel] dp_shard = 0: must be -1 or at least 1");
+    EXPECT_EQ(problems_of({"parallel.dp_shard=1"}), "");
+}
+
+TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
+    ParallelSpec p;
+    EXPECT_EQ(data_parallel_ranks(p, 8), 8);
+    p.tp = 2;
+    p.dp_replicate = 2;
+    EXPECT_EQ(data_parallel_ranks(p, 8), 4);  // 2 replicas of 2 shards
+    p.dp_shard = 3;
+    EXPECT_EQ(data_parallel_ranks(p, 8), 6);
+    p.dp_shard = -1;
+    EXPECT_EQ(data_parallel_ranks(p, 6), 0);
+}
+
+TEST(Validate, RefusesWhatDoesNotExistYet) {
+    const std::pair<const char*, const char*> requests[] = {
+        {"parallel.ep=2", "[parallel] ep = 2: this build runs one rank; set it to 1"},
+        {"parallel.zero=2", "[parallel] zero = 2: this build has no sharded gradients or weights; set 0 or 1"},
+        {"parallel.cp_method=ulysses",
+         "[parallel] cp_method = \"ulysses\": this build has no context parallelism; leave ring"},
+        {"parallel.schedule=gpipe", "[parallel] schedule = \"gpipe\": this build has no pipeline; leave 1f1b"},
+        {"parallel.virtual_stages=2", "[parallel] virtual_stages = 2: this build has no pipeline; set 1"},
+        {"offload.optimizer=true", "[offload] optimizer = true: this build cannot offload; set false"},
+        {"offload.params=true", "[offload] params = true: this build cannot offload; set false"},
+        {"offload.activations=true", "[offload] activations = true: this build cannot offload; set false"},
+        {"precision.reduce=bf16", "[precision] reduce = \"bf16\": this build reduces in f32; set f32"},
+        {"precision.fp8=mxfp8", "[precision] fp8 = \"mxfp8\": this build has no fp8; set none"},
+        {"recompute.policy=selective",
+         "[recompute] policy = \"selective\": this build recomputes whole blocks; set none, full, every:N or sqrt"},
+        {"train.device=cuda", "[train] device = \"cuda\": this build has no CUDA; set auto or cpu"},
+        {"data.tokenizer=tokenizer.json",
+         "[data] tokenizer = \"tokenizer.json\": this build has the bytes tokenizer only"},
+        {"log.tensorboard=true", "[log] tensorboard = true: this build writes metrics.jsonl only; set false"},
+        {"log.trace=true", "[log] trace = true: this build writes no traces; set false"},
+    };
+    for (const auto& [request, message] : requests) EXPECT_EQ(problems_of({request}), message);
+}
+
+TEST(Validate, ReportsAllAtOnceAndOnlyThose) {
+    RunSpec run;  // made by a program, not read: the ranges of single fields hold here too
+    run.data.train = {"a.txt"};
+    run.train.steps = -1;
+    run.train.global_batch = 0;
+    run.model.width = int64_t{1} << 62;  // must not overflow a rule
+    run.model.head_dim = int64_t{1} << 62;
+    run.precision.compute = "f23";
+    try {
+        validate(run, 1);
+        FAIL() << "no error";
+    } catch (const UsageError& error) {
+        EXPECT_STREQ(error.what(),
+                     "[model] width = 4611686018427387904: must be in [1, 1048576]\n"
+                     "[model] head_dim = 4611686018427387904: must be in [0, 65536]\n"
+                     "[train] steps = -1: must be in [1, 1000000000000000]\n"
+                     "[train] global_batch = 0: must be in [1, 2147483647]\n"
+                     "[precision] compute = \"f23\": must be one of bf16 | f32; the nearest is \"f32\"\n"
+                     "[model] heads * head_dim = 4 * 4611686018427387904 = 9223372036854775807: must equal width = "
+                     "4611686018427387904; for example head_dim = 1152921504606846976\n"
+                     "[optimizer] warmup_steps = 20: must be at most [train] steps = -1");
+    }
+}
+
+}  // namespace
+}  // namespace tutti::spec
