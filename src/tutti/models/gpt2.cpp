@@ -1,0 +1,105 @@
+// GPT-2 (Radford et al. 2019): LayerNorm before each part, learned positions, one fused q | k | v projection, GELU (tanh),
+// biases everywhere, the head tied to the embedding. Names are those of Hugging Face's GPT2LMHeadModel without its
+// "transformer." prefix; weights are stored (out, in), the transpose of its Conv1D.
+#include <cmath>
+
+#include "tutti/models/model.h"
+#include "tutti/nn/layers.h"
+
+namespace tutti::models {
+
+using namespace nn;
+
+namespace {
+
+class Gpt2Embedding final : public Module {
+  public:
+    explicit Gpt2Embedding(const spec::ModelSpec& s)
+        : tokens(make_embedding("wte", s.vocab, s.width, s.init_std, Role::vocabulary)),
+          positions_(make_embedding("wpe", s.max_positions, s.width, s.init_std, Role::position)),
+          dropout_(s.dropout) {
+        unit.name = "embedding";
+        own_all(unit, tokens, positions_);
+    }
+    Var forward(Tape& tape, const Var&, const Batch& batch) override {
+        const Var x = add(tape, tokens(tape, batch.tokens), positions_(tape, batch.positions));
+        return dropout(tape, x, dropout_, batch, "embedding");
+    }
+
+    Embedding tokens;
+
+  private:
+    Embedding positions_;
+    double dropout_;
+};
+
+class Gpt2Block final : public Module {
+  public:
+    Gpt2Block(const spec::ModelSpec& s, int64_t layer) : spec_(s), layer_(layer), name_(concat("h.", layer)) {
+        const int64_t C = s.width, F = s.ffn;
+        const double residual_std = s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers));
+        ln_1_ = make_layer_norm(name_ + ".ln_1", C, s.norm_eps);
+        c_attn_ = make_linear(name_ + ".attn.c_attn", C, 3 * C,
+                              {.role = Role::column, .std = s.init_std, .bias = true, .sections = 3});
+        attn_c_proj_ = make_linear(name_ + ".attn.c_proj", C, C, {.role = Role::row, .std = residual_std, .bias = true});
+        ln_2_ = make_layer_norm(name_ + ".ln_2", C, s.norm_eps);
+        c_fc_ = make_linear(name_ + ".mlp.c_fc", C, F, {.role = Role::column, .std = s.init_std, .bias = true});
+        mlp_c_proj_ = make_linear(name_ + ".mlp.c_proj", F, C, {.role = Role::row, .std = residual_std, .bias = true});
+        unit.name = name_;
+        own_all(unit, ln_1_, c_attn_, attn_c_proj_, ln_2_, c_fc_, mlp_c_proj_);
+    }
+
+    // x (B, T, C): x += Attention(LN(x)); x += MLP(LN(x))
+    Var forward(Tape& tape, const Var& x, const Batch& batch) override {
+        const Var y = packed_attention(tape, c_attn_(tape, ln_1_(tape, x)), spec_.heads, batch, layer_);
+        const Var h = add(tape, x, dropout(tape, attn_c_proj_(tape, y), spec_.dropout, batch, name_ + ".attention"));
+        const Var z = mlp_c_proj_(tape, gelu(tape, c_fc_(tape, ln_2_(tape, h))));
+        return add(tape, h, dropout(tape, z, spec_.dropout, batch, name_ + ".mlp"));
+    }
+
+  private:
+    spec::ModelSpec spec_;
+    int64_t layer_;
+    std::string name_;
+    LayerNorm ln_1_, ln_2_;
+    Linear c_attn_, attn_c_proj_, c_fc_, mlp_c_proj_;
+};
+
+class Gpt2Head final : public Module {
+  public:
+    Gpt2Head(const spec::ModelSpec& s, Parameter* tied) : vocab_(s.vocab) {
+        ln_f_ = make_layer_norm("ln_f", s.width, s.norm_eps);
+        unit.name = "head";
+        own_all(unit, ln_f_);
+        if (!tied) {
+            head_ = make_linear("lm_head", s.width, s.vocab, {.role = Role::vocabulary, .std = s.init_std});
+            own_all(unit, head_);
+        } else {
+            unit.parameters.push_back(tied);
+        }
+        weight_ = tied ? tied : &head_.weight;
+    }
+    Var forward(Tape& tape, const Var& x, const Batch& batch) override {
+        return head_loss(tape, ln_f_(tape, x), *weight_, vocab_, batch);
+    }
+
+  private:
+    int64_t vocab_;
+    LayerNorm ln_f_;
+    Linear head_;  // unused when tied
+    Parameter* weight_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Module>> make_gpt2(const spec::ModelSpec& s) {
+    std::vector<std::unique_ptr<Module>> modules;
+    auto embedding = std::make_unique<Gpt2Embedding>(s);
+    Parameter* tied = s.tie_embeddings ? &embedding->tokens.weight : nullptr;
+    modules.push_back(std::move(embedding));
+    for (int64_t layer = 0; layer < s.layers; ++layer) modules.push_back(std::make_unique<Gpt2Block>(s, layer));
+    modules.push_back(std::make_unique<Gpt2Head>(s, tied));
+    return modules;
+}
+
+}  // namespace tutti::models

@@ -1,0 +1,123 @@
+// Llama 2 and 3 (Touvron et al. 2023; Dubey et al. 2024): RMSNorm before each part, rotary positions, grouped-query
+// attention, SwiGLU, no biases. Parameter names are those of Hugging Face's LlamaForCausalLM.
+#include <cmath>
+
+#include "tutti/models/model.h"
+#include "tutti/nn/layers.h"
+
+namespace tutti::models {
+
+using namespace nn;
+
+namespace {
+
+class LlamaEmbedding final : public Module {
+  public:
+    explicit LlamaEmbedding(const spec::ModelSpec& s)
+        : tokens(make_embedding("model.embed_tokens", s.vocab, s.width, s.init_std, Role::vocabulary)),
+          dropout_(s.dropout) {
+        unit.name = "model.embed_tokens";
+        own_all(unit, tokens);
+    }
+    Var forward(Tape& tape, const Var&, const Batch& batch) override {
+        return dropout(tape, tokens(tape, batch.tokens), dropout_, batch, "embedding");
+    }
+
+    Embedding tokens;
+
+  private:
+    double dropout_;
+};
+
+class LlamaBlock final : public Module {
+  public:
+    LlamaBlock(const spec::ModelSpec& s, int64_t layer, ops::RopeTable rope)
+        : spec_(s), layer_(layer), rope_(std::move(rope)), name_(concat("model.layers.", layer)) {
+        const int64_t C = s.width, D = s.head_dim, F = s.ffn;
+        const LinearOptions column{.role = Role::column, .std = s.init_std};
+        // The two projections into the residual stream start smaller, so that its variance does not grow with depth.
+        const LinearOptions row{.role = Role::row,
+                                .std = s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers))};
+        attention_norm_ = make_rms_norm(name_ + ".input_layernorm", C, s.norm_eps);
+        q_ = make_linear(name_ + ".self_attn.q_proj", C, s.heads * D, column);
+        k_ = make_linear(name_ + ".self_attn.k_proj", C, s.kv_heads * D, column);
+        v_ = make_linear(name_ + ".self_attn.v_proj", C, s.kv_heads * D, column);
+        o_ = make_linear(name_ + ".self_attn.o_proj", s.heads * D, C, row);
+        mlp_norm_ = make_rms_norm(name_ + ".post_attention_layernorm", C, s.norm_eps);
+        gate_ = make_linear(name_ + ".mlp.gate_proj", C, F, column);
+        up_ = make_linear(name_ + ".mlp.up_proj", C, F, column);
+        down_ = make_linear(name_ + ".mlp.down_proj", F, C, row);
+        unit.name = name_;
+        own_all(unit, attention_norm_, q_, k_, v_, o_, mlp_norm_, gate_, up_, down_);
+    }
+
+    // x (B, T, C): x += Attention(RMSNorm(x)); x += MLP(RMSNorm(x))
+    Var forward(Tape& tape, const Var& x, const Batch& batch) override {
+        const Var h = add(tape, x, self_attention(tape, attention_norm_(tape, x), batch));
+        return add(tape, h, mlp(tape, mlp_norm_(tape, h), batch));
+    }
+
+  private:
+    Var self_attention(Tape& tape, const Var& x, const Batch& batch) {
+        const int64_t B = x.value.dim(0), T = x.value.dim(1), D = spec_.head_dim;
+        const Var q = rope(tape, reshape(tape, q_(tape, x), {B, T, spec_.heads, D}), batch.positions, rope_);
+        const Var k = rope(tape, reshape(tape, k_(tape, x), {B, T, spec_.kv_heads, D}), batch.positions, rope_);
+        const Var v = reshape(tape, v_(tape, x), {B, T, spec_.kv_heads, D});
+        const Var y = reshape(tape, attention(tape, q, k, v, batch, layer_), {B, T, spec_.heads * D});
+        return dropout(tape, o_(tape, y), spec_.dropout, batch, name_ + ".attention");
+    }
+    // W_down (silu(W_gate x) * W_up x)
+    Var mlp(Tape& tape, const Var& x, const Batch& batch) {
+        const Var y = down_(tape, swiglu(tape, gate_(tape, x), up_(tape, x)));
+        return dropout(tape, y, spec_.dropout, batch, name_ + ".mlp");
+    }
+
+    spec::ModelSpec spec_;
+    int64_t layer_;
+    ops::RopeTable rope_;
+    std::string name_;
+    RmsNorm attention_norm_, mlp_norm_;
+    Linear q_, k_, v_, o_, gate_, up_, down_;
+};
+
+class LlamaHead final : public Module {
+  public:
+    // `tied`: the embedding matrix serves as the head.
+    LlamaHead(const spec::ModelSpec& s, Parameter* tied) : vocab_(s.vocab) {
+        norm_ = make_rms_norm("model.norm", s.width, s.norm_eps);
+        unit.name = "head";
+        own_all(unit, norm_);
+        if (!tied) {
+            head_ = make_linear("lm_head", s.width, s.vocab, {.role = Role::vocabulary, .std = s.init_std});
+            own_all(unit, head_);
+        } else {
+            unit.parameters.push_back(tied);
+        }
+        weight_ = tied ? tied : &head_.weight;
+    }
+    Var forward(Tape& tape, const Var& x, const Batch& batch) override {
+        return head_loss(tape, norm_(tape, x), *weight_, vocab_, batch);
+    }
+
+  private:
+    int64_t vocab_;
+    RmsNorm norm_;
+    Linear head_;  // unused when tied
+    Parameter* weight_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::ModelSpec& s, int64_t max_positions) {
+    const ops::RopeTable rope = make_rope_table(ctx, max_positions, rope_frequencies(s));
+    std::vector<std::unique_ptr<Module>> modules;
+    auto embedding = std::make_unique<LlamaEmbedding>(s);
+    Parameter* tied = s.tie_embeddings ? &embedding->tokens.weight : nullptr;
+    modules.push_back(std::move(embedding));
+    for (int64_t layer = 0; layer < s.layers; ++layer)
+        modules.push_back(std::make_unique<LlamaBlock>(s, layer, rope));
+    modules.push_back(std::make_unique<LlamaHead>(s, tied));
+    return modules;
+}
+
+}  // namespace tutti::models

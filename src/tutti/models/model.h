@@ -1,0 +1,57 @@
+// models/model.h: a model as a list of modules, built from its spec. Knows nothing of parallelism: modules name roles.
+// Below: nn/. Called by train/ and cli/. One file per architecture: gpt2.cpp, llama.cpp, mlp.cpp.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tutti/nn/module.h"
+#include "tutti/spec/model_spec.h"
+
+namespace tutti::models {
+
+using nn::Module;
+
+class Model {
+  public:
+    Model(spec::ModelSpec spec, std::vector<std::unique_ptr<Module>> modules);
+
+    const spec::ModelSpec& spec() const { return spec_; }
+    // In the order of the forward: embedding, blocks, head.
+    std::vector<std::unique_ptr<Module>>& modules() { return modules_; }
+    // Each parameter once (a tied matrix has two users), in the order of first use.
+    const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
+    autograd::Parameter& parameter(const std::string& name) const;  // throws Error with the name
+
+    // Losses (N) f32, or logits (B, V) when the batch has no targets. `segment` > 0: every run of that many blocks is
+    // recomputed in the backward from its input; the embedding and the head are not.
+    nn::Var forward(nn::Tape& tape, const nn::Batch& batch, int64_t segment = 0);
+
+  private:
+    spec::ModelSpec spec_;
+    std::vector<std::unique_ptr<Module>> modules_;
+    std::vector<autograd::Parameter*> parameters_;
+};
+
+// Without memory for parameters: names, shapes, roles and initial distributions only. `max_positions` bounds the RoPE
+// table (the longest sequence of the run).
+Model make_model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_positions);
+
+// Draws the initial values of all parameters (autograd::materialize).
+void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, bool train);
+
+// Empty keys and values for `batch` sequences of up to max_tokens tokens.
+nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t batch, int64_t max_tokens, DType compute);
+
+// Rotary frequencies theta^(-2k/D), k < D/2, with Llama 3.1's scaling when the spec has it (formats.md, B1.6).
+std::vector<double> rope_frequencies(const spec::ModelSpec& spec);
+
+// Blocks per recomputed segment: "none" 0, "full" 1, "every:N" N, "sqrt" round(sqrt(layers)).
+int64_t recompute_segment(const std::string& policy, int64_t layers);
+
+// The architectures.
+std::vector<std::unique_ptr<Module>> make_gpt2(const spec::ModelSpec& spec);
+std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_positions);
+std::vector<std::unique_ptr<Module>> make_mlp(const spec::ModelSpec& spec);
+
+}  // namespace tutti::models
