@@ -1,6 +1,8 @@
 // data/data_set_test.cpp: the split is exact, ids are checked wherever they are delivered, and each refusal says why.
 #include "tutti/data/data_set.h"
 
+#include <gtest/gtest.h>
+
 #include <limits>
 #include <utility>
 
@@ -28,7 +30,7 @@ TEST(DataSet, WithoutValidation) {
     const auto set = open(of({folder.write("a.txt", "abcde")}), 256, 4);
     EXPECT_EQ(all(set.train), (Ids{'a', 'b', 'c', 'd', 'e'}));
     EXPECT_FALSE(set.valid);
-    EXPECT_TRUE(has(set.description(), "no validation data"));
+    EXPECT_EQ(missing("no validation data", set.description()), "");
 }
 
 TEST(DataSet, FractionTakesTheEndAndViewsDoNotOverlap) {
@@ -39,7 +41,7 @@ TEST(DataSet, FractionTakesTheEndAndViewsDoNotOverlap) {
     EXPECT_EQ(all(set.train), (Ids{'0', '1', '2', '3', '4', '5', '6'}));
     ASSERT_TRUE(set.valid);
     EXPECT_EQ(all(*set.valid), (Ids{'7', '8', '9'}));
-    EXPECT_TRUE(has(set.description(), "the last 3 tokens are held out"));
+    EXPECT_EQ(missing("the last 3 tokens are held out", set.description()), "");
     EXPECT_NE(set.train.fingerprint(), set.valid->fingerprint());
     EXPECT_EQ(set.valid->fingerprint(), open(of({folder.write("b.txt", "789")}), 256, 2).train.fingerprint());
 }
@@ -57,26 +59,26 @@ TEST(DataSet, TooShortSaysHowManyTokensAreNeeded) {
     ScratchFolder folder;
     auto data = of({folder.write("a.txt", "0123456789")});
     const auto message = message_of<DataError>([&] { open(data, 256, 10); });
-    EXPECT_TRUE(has(message, folder.path("a.txt")));
-    EXPECT_TRUE(has(message, "one window of train.seq_len = 10 needs 11 tokens, got 10"));
+    EXPECT_EQ(missing(folder.path("a.txt"), message), "");
+    EXPECT_EQ(missing("one window of train.seq_len = 10 needs 11 tokens, got 10", message), "");
     EXPECT_EQ(open(data, 256, 9).train.size(), 10);
 
     data.valid_fraction = 0.2;
     const auto fraction = message_of<DataError>([&] { open(data, 256, 3); });
-    EXPECT_TRUE(has(fraction, "data.valid_fraction = 0.2 of 10 tokens"));
-    EXPECT_TRUE(has(fraction, "needs 4 tokens, got 2; set data.valid_fraction = 0.4 or more"));
+    EXPECT_EQ(missing("data.valid_fraction = 0.2 of 10 tokens", fraction), "");
+    EXPECT_EQ(missing("needs 4 tokens, got 2; set data.valid_fraction = 0.4 or more", fraction), "");
     data.valid_fraction = 0.4;
     EXPECT_EQ(open(data, 256, 3).valid->size(), 4);
     data.valid_fraction = 0.7;
-    EXPECT_TRUE(has(message_of<DataError>([&] { open(data, 256, 3); }), "a smaller data.valid_fraction"));
+    EXPECT_EQ(missing("a smaller data.valid_fraction", message_of<DataError>([&] { open(data, 256, 3); })), "");
     data.valid_fraction = 0.1;
-    EXPECT_TRUE(has(message_of<DataError>([&] { open(data, 256, 7); }), "got 1; give more text"));
+    EXPECT_EQ(missing("got 1; give more text", message_of<DataError>([&] { open(data, 256, 7); })), "");
 
     data.valid_fraction = 0;
     data.valid = {folder.write("v.txt", "xy")};
     const auto valid = message_of<DataError>([&] { open(data, 256, 2); });
-    EXPECT_TRUE(has(valid, folder.path("v.txt")));
-    EXPECT_TRUE(has(valid, "needs 3 tokens, got 2"));
+    EXPECT_EQ(missing(folder.path("v.txt"), valid), "");
+    EXPECT_EQ(missing("needs 3 tokens, got 2", valid), "");
 }
 
 TEST(DataSet, UsageErrors) {
@@ -85,26 +87,26 @@ TEST(DataSet, UsageErrors) {
     const auto refused = [](const spec::DataSpec& data, int64_t seq_len = 2) {
         return message_of<UsageError>([&] { open(data, 256, seq_len); });
     };
-    EXPECT_TRUE(has(refused(of({})), "data.train names no file"));
-    EXPECT_TRUE(has(refused(of({path}), 0), "train.seq_len must be positive, got 0"));
+    EXPECT_EQ(missing("data.train names no file", refused(of({}))), "");
+    EXPECT_EQ(missing("train.seq_len must be positive, got 0", refused(of({path}), 0)), "");
 
     auto both = of({path});
     both.valid = {path};
     both.valid_fraction = 0.5;
-    EXPECT_TRUE(has(refused(both), "data.valid names files and data.valid_fraction is 0.5; give one of them"));
+    EXPECT_EQ(missing("data.valid names files and data.valid_fraction is 0.5; give one of them", refused(both)), "");
 
     auto fraction = of({path});
     for (double wrong : {-0.1, 1.0, std::numeric_limits<double>::quiet_NaN()}) {
         fraction.valid_fraction = wrong;
-        EXPECT_TRUE(has(refused(fraction), "data.valid_fraction must be in [0, 1)"));
+        EXPECT_EQ(missing("data.valid_fraction must be in [0, 1)", refused(fraction)), "");
     }
     auto tokenizer = of({path});
     tokenizer.tokenizer = "tokenizer.json";
-    EXPECT_TRUE(has(refused(tokenizer), "\"tokenizer.json\": this version has \"bytes\" only"));
+    EXPECT_EQ(missing("\"tokenizer.json\": this version has \"bytes\" only", refused(tokenizer)), "");
 
     auto mixed = of({path});
     mixed.valid = {folder.write("v.bin", "abcdef")};
-    EXPECT_TRUE(has(refused(mixed), "is nanogpt data"));
+    EXPECT_EQ(missing("is nanogpt data", refused(mixed)), "");
 }
 
 TEST(DataSet, AnIdOutsideTheVocabularyIsFoundAtTheStart) {
@@ -112,15 +114,16 @@ TEST(DataSet, AnIdOutsideTheVocabularyIsFoundAtTheStart) {
     const auto path = folder.write("a.bin", llmc_file(20240520, 1, 4, {1, 2, 50256, 3}, 2));
     EXPECT_EQ(open(of({path}), 50257, 3).train.size(), 4);
     const auto message = message_of<DataError>([&] { open(of({path}), 50256, 3); });
-    EXPECT_TRUE(
-        has(message, path + ", token 2 (byte offset 1028): id 50256 is outside the model's vocabulary of 50256"));
+    EXPECT_EQ(
+        missing(path + ", token 2 (byte offset 1028): id 50256 is outside the model's vocabulary of 50256", message),
+        "");
 
     auto held_out = of({folder.write("ok.bin", little_endian({1, 2, 3, 4, 5, 6}, 2))});
     held_out.valid = {folder.write("bad.bin", little_endian({1, 2, 3, 4, 9}, 2))};
-    EXPECT_TRUE(has(message_of<DataError>([&] { open(held_out, 7, 3); }), folder.path("bad.bin") + ", token 4"));
+    EXPECT_EQ(missing(folder.path("bad.bin") + ", token 4", message_of<DataError>([&] { open(held_out, 7, 3); })), "");
 
     const auto wide = folder.write("wide.bin", llmc_file(20240801, 7, 3, {1, 2, 0xffffffff}, 4));
-    EXPECT_TRUE(has(message_of<DataError>([&] { open(of({wide}), 128256, 2); }), "id 4294967295 is outside"));
+    EXPECT_EQ(missing("id 4294967295 is outside", message_of<DataError>([&] { open(of({wide}), 128256, 2); })), "");
 }
 
 // Too large to be scanned whole at the start: the bad id lies between two sampled blocks, and the read finds it.
@@ -133,7 +136,7 @@ TEST(DataSet, AnIdOutsideTheVocabularyIsFoundWhenItIsDelivered) {
     set.train.read(39'990, ids);
     EXPECT_EQ(ids, Ids(10, 'a'));
     const auto message = message_of<DataError>([&] { set.train.read(39'995, ids); });
-    EXPECT_TRUE(has(message, folder.path("a.txt") + ", token 40000 (byte offset 40000): id 255 is outside"));
+    EXPECT_EQ(missing(folder.path("a.txt") + ", token 40000 (byte offset 40000): id 255 is outside", message), "");
 }
 
 TEST(DataSet, ReadsOutsideTheViewAreRefused) {
@@ -142,7 +145,7 @@ TEST(DataSet, ReadsOutsideTheViewAreRefused) {
     data.valid_fraction = 0.5;
     const auto set = open(data, 256, 2);
     Ids two(2);
-    EXPECT_TRUE(has(message_of<Error>([&] { set.train.read(4, two); }), "tokens [4, 6) of a view of 5"));
+    EXPECT_EQ(missing("tokens [4, 6) of a view of 5", message_of<Error>([&] { set.train.read(4, two); })), "");
 }
 
 TEST(DataSet, ACutFileIsAnErrorNotACrash) {
@@ -151,7 +154,8 @@ TEST(DataSet, ACutFileIsAnErrorNotACrash) {
     const auto set = open(of({path}), 256, 16);
     std::filesystem::resize_file(path, 10);
     Ids ids(17);
-    EXPECT_TRUE(has(message_of<DataError>([&] { set.train.read(90'000, ids); }), "was cut from 100000 to 10 bytes"));
+    EXPECT_EQ(missing("was cut from 100000 to 10 bytes", message_of<DataError>([&] { set.train.read(90'000, ids); })),
+              "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // data/mapped_file_test.cpp: a mapped file shows its bytes; whatever cannot be mapped says why.
 #include "tutti/data/mapped_file.h"
 
+#include <gtest/gtest.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,17 +33,18 @@ TEST(MappedFile, ShowsTheBytesAndMoves) {
 TEST(MappedFile, MissingNamesPathAndReason) {
     ScratchFolder folder;
     const auto message = open_error(folder.path("absent.txt"));
-    EXPECT_TRUE(has(message, folder.path("absent.txt")));
-    EXPECT_TRUE(has(message, "No such file or directory (errno 2)"));
-    EXPECT_TRUE(has(open_error("no_such_relative_file.txt"), "tried from " + std::filesystem::current_path().string()));
+    EXPECT_EQ(missing(folder.path("absent.txt"), message), "");
+    EXPECT_EQ(missing("No such file or directory (errno 2)", message), "");
+    EXPECT_EQ(
+        missing("tried from " + std::filesystem::current_path().string(), open_error("no_such_relative_file.txt")), "");
 }
 
 TEST(MappedFile, EmptyDirectoryAndPipeAreRefused) {
     ScratchFolder folder;
-    EXPECT_TRUE(has(open_error(folder.write("empty.txt", "")), "is empty (0 bytes)"));
-    EXPECT_TRUE(has(open_error(folder.path("")), "is a directory"));
+    EXPECT_EQ(missing("is empty (0 bytes)", open_error(folder.write("empty.txt", ""))), "");
+    EXPECT_EQ(missing("is a directory", open_error(folder.path(""))), "");
     ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
-    EXPECT_TRUE(has(open_error(folder.path("pipe")), "is not a regular file"));  // and does not wait for a writer
+    EXPECT_EQ(missing("is not a regular file", open_error(folder.path("pipe"))), "");  // and does not wait for a writer
 }
 
 // Root may read everything, so as root the test reads with the file-system identity of nobody (65534), as this thread.
@@ -55,8 +57,8 @@ TEST(MappedFile, UnreadableNamesTheReason) {
     if (root) ::setfsuid(65534);
     const auto message = open_error(path);
     if (root) ::setfsuid(0);
-    EXPECT_TRUE(has(message, path));
-    EXPECT_TRUE(has(message, "Permission denied (errno 13)"));
+    EXPECT_EQ(missing(path, message), "");
+    EXPECT_EQ(missing("Permission denied (errno 13)", message), "");
 }
 
 TEST(MappedFile, NoticesTruncation) {
@@ -68,7 +70,7 @@ TEST(MappedFile, NoticesTruncation) {
     file.check_not_truncated();  // longer is harmless: what was mapped is still there
     std::filesystem::resize_file(path, 100);
     const auto message = message_of<DataError>([&] { file.check_not_truncated(); });
-    EXPECT_TRUE(has(message, "was cut from 10000 to 100 bytes"));
+    EXPECT_EQ(missing("was cut from 10000 to 100 bytes", message), "");
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // data/sampler_test.cpp: sample i is the window that it must be, once per epoch, the same from every thread.
 #include "tutti/data/sampler.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -106,11 +108,12 @@ TEST(Sampler, ThreadsSeeTheSameSamples) {
 TEST(Sampler, Refusals) {
     ScratchFolder folder;
     const auto view = counting(folder, 10);
-    EXPECT_TRUE(has(message_of<DataError>([&] { Sampler(view, 10, 1); }), "needs 11 tokens, got 10"));
-    EXPECT_TRUE(has(message_of<UsageError>([&] { Sampler(view, 0, 1); }), "train.seq_len must be positive"));
+    EXPECT_EQ(missing("needs 11 tokens, got 10", message_of<DataError>([&] { Sampler(view, 10, 1); })), "");
+    EXPECT_EQ(missing("train.seq_len must be positive", message_of<UsageError>([&] { Sampler(view, 0, 1); })), "");
     Ids wrong(9);
-    EXPECT_TRUE(has(message_of<Error>([&] { Sampler(view, 9, 1).sample(0, wrong); }),
-                    "seq_len + 1 = 10 tokens, got room for 9"));
+    EXPECT_EQ(missing("seq_len + 1 = 10 tokens, got room for 9",
+                      message_of<Error>([&] { Sampler(view, 9, 1).sample(0, wrong); })),
+              "");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // data/test_files.h: a scratch folder for the tests of this room, and the message of an error of the expected type.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <cstdint>
@@ -68,10 +67,9 @@ std::string message_of(Action&& action) {
     return "nothing was thrown";
 }
 
-// EXPECT_TRUE(has(message, "odd.bin")) shows the message when the part is not in it.
-inline ::testing::AssertionResult has(const std::string& text, const std::string& part) {
-    if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-    return ::testing::AssertionFailure() << '"' << part << "\" is not in: " << text;
+// EXPECT_EQ(missing("odd.bin", message), "") shows the message when the part is not in it.
+inline std::string missing(const std::string& part, const std::string& text) {
+    return text.find(part) != std::string::npos ? "" : concat('"', part, "\" is not in: ", text);
 }
 
 }  // namespace tutti::data

@@ -1,6 +1,8 @@
 // data/token_source_test.cpp: each layout is read as its writer meant it; each damage is named with its place.
 #include "tutti/data/token_source.h"
 
+#include <gtest/gtest.h>
+
 #include "tutti/data/test_files.h"
 
 namespace tutti::data {
@@ -38,7 +40,7 @@ TEST(TokenSource, FilesJoinInOrderWithNothingBetween) {
     EXPECT_EQ(source->where(0), folder.path("b.md") + ", token 0 (byte offset 0)");
     EXPECT_EQ(source->where(2), folder.path("a") + ", token 0 (byte offset 0)");
     EXPECT_EQ(source->where(5), folder.path("c.txt") + ", token 2 (byte offset 2)");
-    EXPECT_TRUE(has(source->description(), "and 1 more files"));
+    EXPECT_EQ(missing("and 1 more files", source->description()), "");
 }
 
 TEST(TokenSource, NanoGptIsU16WithoutHeader) {
@@ -77,48 +79,53 @@ TEST(TokenSource, LlmcU32ByGoldenMagic) {
 TEST(TokenSource, NanoGptDamage) {
     ScratchFolder folder;
     const auto odd = open_error(folder.write("odd.bin", "12345"));
-    EXPECT_TRUE(has(odd, folder.path("odd.bin")));
-    EXPECT_TRUE(has(odd, "size must be even, the file has 5 bytes (one is left at byte offset 4)"));
+    EXPECT_EQ(missing(folder.path("odd.bin"), odd), "");
+    EXPECT_EQ(missing("size must be even, the file has 5 bytes (one is left at byte offset 4)", odd), "");
     const auto llmc = folder.write("llmc.bin", llmc_file(20240520, 1, 2, {5, 6}, 2));
-    EXPECT_TRUE(has(open_error(llmc, "nanogpt"), "header of an llm.c file (magic 20240520)"));
+    EXPECT_EQ(missing("header of an llm.c file (magic 20240520)", open_error(llmc, "nanogpt")), "");
 }
 
 TEST(TokenSource, LlmcDamage) {
     ScratchFolder folder;
     const auto version = open_error(folder.write("version.bin", llmc_file(20240520, 7, 2, {5, 6}, 2)));
-    EXPECT_TRUE(
-        has(version, folder.path("version.bin") + ": byte offset 4: magic 20240520 goes with version 1, got 7"));
-    EXPECT_TRUE(
-        has(open_error(folder.write("v.bin", llmc_file(20240801, 1, 1, {5}, 4))), "goes with version 7, got 1"));
+    EXPECT_EQ(
+        missing(folder.path("version.bin") + ": byte offset 4: magic 20240520 goes with version 1, got 7", version),
+        "");
+    const auto other = open_error(folder.write("v.bin", llmc_file(20240801, 1, 1, {5}, 4)));
+    EXPECT_EQ(missing("goes with version 7, got 1", other), "");
 
     const auto magic = open_error(folder.write("magic.bin", llmc_file(12345678, 1, 2, {5, 6}, 2)), "llmc");
-    EXPECT_TRUE(has(
-        magic,
-        "byte offset 0: the magic number of llm.c tokens is 20240520 (u16 ids) or 20240801 (u32 ids), got 12345678"));
+    EXPECT_EQ(
+        missing(
+            "byte offset 0: the magic number of llm.c tokens is 20240520 (u16 ids) or 20240801 (u32 ids), got 12345678",
+            magic),
+        "");
 
     const auto cut = open_error(folder.write("cut.bin", llmc_file(20240520, 1, 3, {5, 6}, 2)));
-    EXPECT_TRUE(has(cut, "byte offset 8: the header counts 3 tokens, so the file must have 1030 bytes, it has 1028"));
+    EXPECT_EQ(missing("byte offset 8: the header counts 3 tokens, so the file must have 1030 bytes, it has 1028", cut),
+              "");
     const auto longer = open_error(folder.write("long.bin", llmc_file(20240801, 7, 1, {5, 6}, 4)));
-    EXPECT_TRUE(has(longer, "counts 1 tokens, so the file must have 1028 bytes, it has 1032"));
-    EXPECT_TRUE(has(open_error(folder.write("none.bin", llmc_file(20240520, 1, 0, {}, 2))), "counts 0 tokens"));
+    EXPECT_EQ(missing("counts 1 tokens, so the file must have 1028 bytes, it has 1032", longer), "");
+    EXPECT_EQ(missing("counts 0 tokens", open_error(folder.write("none.bin", llmc_file(20240520, 1, 0, {}, 2)))), "");
 
     const std::string only_magic("\x88\xd8\x34\x01", 4);
-    EXPECT_TRUE(has(open_error(folder.write("short.bin", only_magic)), "header of 1024 bytes, the file has 4"));
-    EXPECT_TRUE(has(open_error(folder.write("tiny.bin", "ab"), "llmc"), "header of 1024 bytes, the file has 2"));
+    EXPECT_EQ(missing("header of 1024 bytes, the file has 4", open_error(folder.write("short.bin", only_magic))), "");
+    EXPECT_EQ(missing("header of 1024 bytes, the file has 2", open_error(folder.write("tiny.bin", "ab"), "llmc")), "");
 }
 
 TEST(TokenSource, AutoRefusesWhatWouldBeNoise) {
     ScratchFolder folder;
     const auto wide = open_error(folder.write("utf16.txt", std::string("h\0i\0", 4)));
-    EXPECT_TRUE(has(wide, "byte offset 1: a zero byte, so this is not plain text"));
+    EXPECT_EQ(missing("byte offset 1: a zero byte, so this is not plain text", wide), "");
     EXPECT_EQ(open_tokens({folder.path("utf16.txt")}, "text")->size(), 4);
 
-    EXPECT_TRUE(has(open_error(folder.write("model.bin", "PK\x03\x04....")), "zip archive"));
-    EXPECT_TRUE(has(open_error(folder.write("corpus.txt.gz", "\x1f\x8b\x08....")), "gzip"));
-    EXPECT_TRUE(has(open_error(folder.write("eval.bin", llmc_file(20240522, 1, 1, {1}, 2))), "llm.c evaluation file"));
+    EXPECT_EQ(missing("zip archive", open_error(folder.write("model.bin", "PK\x03\x04...."))), "");
+    EXPECT_EQ(missing("gzip", open_error(folder.write("corpus.txt.gz", "\x1f\x8b\x08...."))), "");
+    EXPECT_EQ(missing("llm.c evaluation file", open_error(folder.write("eval.bin", llmc_file(20240522, 1, 1, {1}, 2)))),
+              "");
 
     folder.write("megatron.idx", "MMIDIDX");
-    EXPECT_TRUE(has(open_error(folder.write("megatron.bin", "1234")), "Megatron"));
+    EXPECT_EQ(missing("Megatron", open_error(folder.write("megatron.bin", "1234"))), "");
     EXPECT_EQ(open_tokens({folder.path("megatron.bin")}, "nanogpt")->size(), 2);
 }
 
@@ -126,10 +133,11 @@ TEST(TokenSource, UsageErrors) {
     ScratchFolder folder;
     const auto text = folder.write("a.txt", "abc"), tokens = folder.write("b.bin", "ab");
     const auto mixed = message_of<UsageError>([&] { open_tokens({text, tokens}); });
-    EXPECT_TRUE(has(mixed, tokens + ": is nanogpt data, but " + text + " is text"));
-    EXPECT_TRUE(has(message_of<UsageError>([&] { open_tokens({text}, "json"); }),
-                    "must be auto, text, nanogpt or llmc, got \"json\""));
-    EXPECT_TRUE(has(message_of<UsageError>([] { open_tokens({}); }), "no data file is named"));
+    EXPECT_EQ(missing(tokens + ": is nanogpt data, but " + text + " is text", mixed), "");
+    EXPECT_EQ(missing("must be auto, text, nanogpt or llmc, got \"json\"",
+                      message_of<UsageError>([&] { open_tokens({text}, "json"); })),
+              "");
+    EXPECT_EQ(missing("no data file is named", message_of<UsageError>([] { open_tokens({}); })), "");
 }
 
 TEST(TokenSource, ReadsOutsideAreRefused) {
@@ -138,8 +146,8 @@ TEST(TokenSource, ReadsOutsideAreRefused) {
     Ids two(2);
     source->read(4, two);
     EXPECT_EQ(two, (Ids{'e', 'f'}));
-    EXPECT_TRUE(has(message_of<Error>([&] { source->read(5, two); }), "tokens [5, 7) of 6"));
-    EXPECT_TRUE(has(message_of<Error>([&] { source->read(-1, two); }), "tokens [-1, 1) of 6"));
+    EXPECT_EQ(missing("tokens [5, 7) of 6", message_of<Error>([&] { source->read(5, two); })), "");
+    EXPECT_EQ(missing("tokens [-1, 1) of 6", message_of<Error>([&] { source->read(-1, two); })), "");
     source->read(6, std::span<int32_t>());  // nothing, at the end
 }
 
