@@ -9,6 +9,7 @@
 #include <limits>
 #include <sstream>
 
+#include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/toml.h"
 
@@ -116,7 +117,7 @@ std::string with_commas(int64_t n) {
 TEST(Reference, TheDocumentHasThePresets) {
     const std::string document = document_text();
     for (const std::string& name : preset_names()) {
-        const std::string row = "| `" + name + "` | " + with_commas(parameter_count(preset(name))) + " |";
+        const std::string row = concat("| `", name, "` | ", with_commas(parameter_count(preset(name))), " |");
         EXPECT_NE(document.find(row), std::string::npos) << row;
     }
 }
