@@ -110,7 +110,7 @@ std::string document_text() {
 std::string with_commas(int64_t n) {
     std::string digits = std::to_string(n);
     for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3)
-        digits.insert(static_cast<size_t>(at), ",");
+        digits.insert(static_cast<size_t>(at), 1, ',');
     return digits;
 }
 
