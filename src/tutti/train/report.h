@@ -1,0 +1,54 @@
+// train/report.h: a finished (or running) run as one HTML page. Stands on base only: it reads the files of a run
+// directory, not the trainer. Called by `tutti report`, and by the trainer when a run ends.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tutti::train {
+
+// One line of metrics.jsonl. nullopt: the line has no such key. NaN: the key is there and holds null, which is how a
+// number that is not finite is written.
+struct LoggedStep {
+    int64_t step = 0;
+    int64_t skipped_before = 0;  // steps skipped since the line before, this one included
+    std::optional<double> tokens, loss, eval_loss, grad_norm, lr, step_ms, tokens_per_s;
+    std::optional<double> mfu, hfu;  // shares of the dense peak: 0.37, not 37
+    std::optional<double> mem_peak_bytes, comm_bytes, bubble;
+    std::string skip_reason;  // what was not finite, when the run knew
+};
+
+// Bytes of one purpose (weights, gradients, optimizer, ...), as planned and as the allocator counted.
+struct MemoryUse {
+    std::string purpose;
+    std::optional<double> predicted_bytes, measured_bytes;
+};
+
+// What a run was and came to; each is optional, because a run that still goes on has no totals.
+struct RunTotals {
+    std::string model, machine, sample;
+    std::string loss_unit = "nats per token";
+    std::optional<double> parameters, tokens, wall_s, final_loss;
+    std::vector<MemoryUse> memory;
+};
+
+struct RunHistory {
+    std::string name;  // of the run directory
+    std::vector<LoggedStep> steps;
+    RunTotals totals;
+    std::string config;              // text of config.toml
+    std::vector<std::string> notes;  // what was missing or torn, in words for the reader
+};
+
+// Reads metrics.jsonl (required), run.json and config.toml (each noted when absent). A last line of metrics.jsonl that
+// was cut off by a crash is left out with a note. Any other damage throws DataError with file:line.
+RunHistory read_run(const std::filesystem::path& run_dir);
+
+// One self-contained page: no network, no script. Charts are SVG, text is escaped, light and dark, phone and paper.
+std::string render_report(const RunHistory& run);
+
+}  // namespace tutti::train

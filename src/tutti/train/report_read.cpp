@@ -1,0 +1,183 @@
+// train/report_read.cpp: read_run() of report.h: the files of a run directory as a RunHistory.
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/train/report.h"
+
+namespace tutti::train {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+std::optional<std::string> text_of(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) return std::nullopt;
+    std::ostringstream text;
+    text << file.rdbuf();
+    check<DataError>(!file.bad(), path.string(), ": reading failed before the end of the file");
+    return text.str();
+}
+
+// One JSON object and where it stands; its getters name the place and the key when a value has the wrong type.
+struct Record {
+    const Json& json;
+    std::string where;  // "runs/a/metrics.jsonl:12"
+
+    const Json* find(const char* key) const {
+        const auto at = json.find(key);
+        return at == json.end() ? nullptr : &*at;
+    }
+    std::optional<double> number(const char* key) const {
+        const Json* value = find(key);
+        if (!value) return std::nullopt;
+        if (value->is_null()) return std::nan("");
+        check<DataError>(value->is_number(), where, ": `", key, "` must be a number or null, got ", value->dump());
+        return value->get<double>();
+    }
+    // Totals and memory: null says "not known" there, as an absent key does.
+    std::optional<double> known(const char* key) const {
+        const std::optional<double> value = number(key);
+        return value && std::isfinite(*value) ? value : std::nullopt;
+    }
+    std::string text(const char* key) const {
+        const Json* value = find(key);
+        if (!value || value->is_null()) return "";
+        check<DataError>(value->is_string(), where, ": `", key, "` must be text, got ", value->dump());
+        return value->get<std::string>();
+    }
+};
+
+// `skipped` may be a flag of this line or the run's count so far; `total` is the count up to the line before.
+int64_t skipped_steps(const Record& line, int64_t& total) {
+    const Json* value = line.find("skipped");
+    if (!value || value->is_null()) return 0;
+    if (value->is_boolean()) return value->get<bool>() ? 1 : 0;
+    check<DataError>(value->is_number_integer(), line.where, ": `skipped` must be true, false or a count, got ",
+                     value->dump());
+    const auto count = value->get<int64_t>();
+    const int64_t more = count - total;
+    total = count;
+    return more > 0 ? more : 0;
+}
+
+LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
+    const Json* step = line.find("step");
+    check<DataError>(step && step->is_number_integer(), line.where, ": `step` must be an integer, got ",
+                     step ? step->dump() : "no such key");
+    LoggedStep logged;
+    logged.step = step->get<int64_t>();
+    logged.tokens = line.number("tokens");
+    logged.loss = line.number("loss");
+    logged.eval_loss = line.number("eval_loss");
+    logged.grad_norm = line.number("grad_norm");
+    logged.lr = line.number("lr");
+    logged.step_ms = line.number("step_ms");
+    logged.tokens_per_s = line.number("tokens_per_s");
+    logged.mfu = line.number("mfu");
+    logged.hfu = line.number("hfu");
+    logged.mem_peak_bytes = line.number("mem_peak_bytes");
+    logged.comm_bytes = line.number("comm_bytes");
+    logged.bubble = line.number("bubble");
+    logged.skipped_before = skipped_steps(line, skipped_total);
+    logged.skip_reason = line.text("skip_reason");
+    return logged;
+}
+
+// Fills what is known; called for the header line of the log first and for run.json after it.
+void read_totals(const Record& record, RunTotals& totals) {
+    const auto keep = [](auto& field, auto value) {
+        if (value != decltype(value){}) field = std::move(value);
+    };
+    keep(totals.model, record.text("model"));
+    keep(totals.machine, record.text("machine"));
+    keep(totals.sample, record.text("sample"));
+    keep(totals.loss_unit, record.text("loss_unit"));
+    keep(totals.parameters, record.known("parameters"));
+    keep(totals.tokens, record.known("tokens"));
+    keep(totals.wall_s, record.known("wall_s"));
+    keep(totals.final_loss, record.known("final_loss"));
+    const Json* memory = record.find("memory");
+    if (!memory || memory->is_null()) return;
+    check<DataError>(memory->is_array(), record.where, ": `memory` must be a list, got ", memory->dump());
+    totals.memory.clear();
+    for (const Json& entry : *memory) {
+        check<DataError>(entry.is_object(), record.where, ": an entry of `memory` must be an object, got ",
+                         entry.dump());
+        const Record use{entry, record.where};
+        totals.memory.push_back({use.text("purpose"), use.known("predicted_bytes"), use.known("measured_bytes")});
+    }
+}
+
+void read_metrics(const fs::path& path, RunHistory& run) {
+    const std::optional<std::string> text = text_of(path);
+    check<DataError>(text.has_value(), path.string(),
+                     ": cannot be read. Required: the directory of a run, as `tutti train ",
+                     "--out DIR` leaves it, with metrics.jsonl in it");
+    int64_t skipped_total = 0;
+    size_t begin = 0;
+    for (int64_t number = 1; begin < text->size(); ++number) {
+        const size_t end = std::min(text->find('\n', begin), text->size());
+        const std::string line = text->substr(begin, end - begin);
+        const bool last = end + 1 >= text->size();
+        begin = end + 1;
+        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+
+        const std::string where = concat(path.string(), ":", number);
+        const Json json = Json::parse(line, nullptr, false);
+        if (json.is_discarded() && last) {
+            run.notes.push_back(concat("Line ", number,
+                                       " of metrics.jsonl, the last one, was cut off and is left out: the run "
+                                       "ended, or is still writing, in the middle of it."));
+            break;
+        }
+        check<DataError>(json.is_object(), where, ": required: one JSON object, got `", line.substr(0, 80), "`");
+        const Record record{json, where};
+        if (json.value("header", Json(false)) == Json(true)) {
+            read_totals(record, run.totals);
+            continue;
+        }
+        run.steps.push_back(logged_step(record, skipped_total));
+        const size_t count = run.steps.size();
+        if (count > 1 && run.steps[count - 1].step < run.steps[count - 2].step) {
+            run.notes.push_back(concat("Line ", number, " of metrics.jsonl goes back from step ",
+                                       run.steps[count - 2].step, " to step ", run.steps[count - 1].step, "."));
+        }
+    }
+}
+
+}  // namespace
+
+RunHistory read_run(const fs::path& run_dir) {
+    check<DataError>(fs::is_directory(run_dir), run_dir.string(), ": required: the directory of a run; ",
+                     fs::exists(run_dir) ? "this is not a directory" : "it does not exist");
+    RunHistory run;
+    const fs::path path = fs::canonical(run_dir);  // "." and "runs/a/" have no name of their own
+    run.name = path.has_filename() ? path.filename().string() : path.string();
+    read_metrics(run_dir / "metrics.jsonl", run);
+
+    const fs::path totals_path = run_dir / "run.json";
+    if (const auto text = text_of(totals_path)) {
+        try {
+            const Json json = Json::parse(*text);
+            check<DataError>(json.is_object(), totals_path.string(), ": required: one JSON object");
+            read_totals({json, totals_path.string()}, run.totals);
+        } catch (const Json::parse_error& error) {
+            throw DataError(concat(totals_path.string(), ": byte ", error.byte, ": not JSON: ", error.what()));
+        }
+    } else {
+        run.notes.push_back(
+            "run.json is not there: the run has not ended yet, or was stopped. Totals are as far as the log goes.");
+    }
+    if (auto text = text_of(run_dir / "config.toml")) {
+        run.config = std::move(*text);
+    } else {
+        run.notes.push_back("config.toml is not there.");
+    }
+    return run;
+}
+
+}  // namespace tutti::train

@@ -1,0 +1,73 @@
+// train/report_svg.h: the charts of the run report, as SVG text. Knows nothing of training; colours come from the
+// page's CSS classes, so that one drawing serves light, dark and paper. Called by report.cpp.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::train {
+
+struct Point {
+    double x = 0;
+    double y = 0;  // NaN: a gap in the line
+};
+
+enum class Mark {
+    line,   // the series itself
+    faint,  // raw values behind a smoothed line
+    dots,   // few values, joined by a dashed line; each dot says its value when pointed at
+    ticks,  // events on the x axis; y is not used
+};
+
+// `colour` is the CSS class c1 ... c4 of the page.
+struct Series {
+    std::string label;  // "": not in the legend
+    int colour = 1;
+    Mark mark = Mark::line;
+    std::vector<Point> points;
+};
+
+struct Chart {
+    std::string id;  // unique in the page
+    std::string title;
+    std::string description;  // read aloud in place of the picture
+    std::string x_label = "step";
+    std::string y_unit;  // behind the title: "tokens/s", "%"
+    std::vector<Series> series;
+    bool from_zero = false;  // the y axis starts at 0
+    bool allow_log = false;  // logarithmic y axis when all values are positive and their range is wide
+    int width = 420;         // units of the drawing; the page scales it to its column
+    int height = 235;
+};
+
+struct Bar {
+    std::string label;
+    double predicted = -1;  // bytes; negative: unknown
+    double measured = -1;
+};
+
+// Escapes & < > " ' for text and attributes. Control characters that HTML forbids become U+FFFD.
+std::string escape_html(std::string_view text);
+
+// Multiples of 1, 2 or 5 times a power of ten, the coarsest step that gives at least `least` ticks inside [low, high].
+std::vector<double> linear_ticks(double low, double high, int least);
+// 1-2-5 values inside [low, high]; only powers of ten when there are more than about ten of those.
+std::vector<double> log_ticks(double low, double high);
+// Labels of the ticks with only the digits that tell them apart: 0.5 | 20k | 3e-4.
+std::vector<std::string> tick_labels(const std::vector<double>& ticks);
+
+// A count for people: 1.23M, 45.6k, 0.0123. At most `digits` significant digits.
+std::string short_number(double value, int digits = 3);
+std::string short_bytes(double bytes);  // 1.23 GiB
+
+// Exponential moving average, corrected for its start; skips NaN and keeps the x. The half-life in points grows from 1
+// by a tenth per point up to the given one: a fixed one would lag far behind the steep beginning of a loss curve.
+std::vector<Point> smooth(const std::vector<Point>& points, double half_life);
+// At most about `limit` points that keep every bucket's lowest and highest value, so that no spike disappears.
+std::vector<Point> thin_out(const std::vector<Point>& points, size_t limit);
+
+std::string line_chart(const Chart& chart);  // "" when there is no finite value to draw
+std::string memory_bars(const std::string& id, const std::string& title, const std::vector<Bar>& bars);
+
+}  // namespace tutti::train

@@ -1,0 +1,350 @@
+// Tests of the run report: reading a run directory, the arithmetic of the charts, and the page as a whole.
+#include "tutti/train/report.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <regex>
+
+#include "tutti/base/error.h"
+#include "tutti/train/report_svg.h"
+
+namespace tutti::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A run directory of its own for each test, removed at the end.
+class RunDirectory {
+  public:
+    RunDirectory() {
+        const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+        path_ = fs::path(testing::TempDir()) / concat("tutti_report_", test->name(), "_", getpid());
+        fs::create_directories(path_);
+    }
+    ~RunDirectory() { fs::remove_all(path_); }
+    const fs::path& path() const { return path_; }
+    void write(const std::string& name, const std::string& text) const { std::ofstream(path_ / name) << text; }
+
+  private:
+    fs::path path_;
+};
+
+std::string message_of(const fs::path& run_dir) {
+    try {
+        read_run(run_dir);
+    } catch (const DataError& error) {
+        return error.what();
+    }
+    return "no DataError";
+}
+
+// The first tag that does not close what is open, or that is not closed at the end; "" when all are balanced.
+std::string first_unbalanced(const std::string& page) {
+    // The style sheet holds no tags, and HTML's void elements are written <meta .../>.
+    const std::regex tag(R"(<(/?)([a-zA-Z0-9]+)((?:\s+[a-zA-Z0-9:-]+="[^"<>]*")*)\s*(/?)>)");
+    std::vector<std::string> open;
+    size_t tags = 0;
+    for (std::sregex_iterator i(page.begin(), page.end(), tag), end; i != end; ++i, ++tags) {
+        const std::smatch& match = *i;
+        if (match[4].length()) continue;
+        if (!match[1].length()) {
+            open.push_back(match[2]);
+        } else if (open.empty() || open.back() != match[2]) {
+            return concat("</", match[2].str(), "> while ", open.empty() ? "nothing" : open.back(), " is open");
+        } else {
+            open.pop_back();
+        }
+    }
+    // A '<' that the pattern did not take is a malformed tag or text that was not escaped.
+    const auto brackets = static_cast<size_t>(std::count(page.begin(), page.end(), '<'));
+    const size_t doctype = page.starts_with("<!DOCTYPE html>") ? 1 : 0;
+    if (brackets != tags + doctype) return concat(brackets, " times '<', but ", tags, " tags");
+    return open.empty() ? "" : open.back() + " is not closed";
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+    size_t count = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+    return count;
+}
+
+std::string line(int step, const std::string& rest) {
+    return concat("{\"step\": ", step, ", ", rest, "}\n");
+}
+
+TEST(ReportSvg, EscapesWhatHtmlWouldRead) {
+    EXPECT_EQ(escape_html("a<b> & \"c\" 'd'"), "a&lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;");
+    EXPECT_EQ(escape_html("line\n\ttab"), "line\n\ttab");
+    EXPECT_EQ(escape_html(std::string("a\0b\x1b", 4)),
+              "a\xef\xbf\xbd"
+              "b\xef\xbf\xbd");
+    EXPECT_EQ(escape_html("λόγος"), "λόγος");
+}
+
+TEST(ReportSvg, LinearTicksAreOneTwoFive) {
+    EXPECT_EQ(linear_ticks(0, 10, 4), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+    EXPECT_EQ(linear_ticks(1, 2996, 4), (std::vector<double>{500, 1000, 1500, 2000, 2500}));
+    EXPECT_EQ(linear_ticks(-3, 3, 4), (std::vector<double>{-3, -2, -1, 0, 1, 2, 3}));
+    const std::vector<double> small = linear_ticks(0, 6e-4, 4);
+    ASSERT_EQ(small.size(), 4u);  // 0, 2e-4, 4e-4, 6e-4
+    EXPECT_DOUBLE_EQ(small[3], 6e-4);
+    EXPECT_THROW(linear_ticks(1, 1, 4), Error);
+    EXPECT_THROW(linear_ticks(0, std::nan(""), 4), Error);
+}
+
+TEST(ReportSvg, LogTicks) {
+    const auto expect_near = [](const std::vector<double>& got, const std::vector<double>& wanted) {
+        ASSERT_EQ(got.size(), wanted.size());
+        for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-12 * wanted[i]);
+    };
+    expect_near(log_ticks(0.9, 25), {1, 2, 5, 10, 20});
+    expect_near(log_ticks(1e-4, 100), {1e-4, 1e-3, 1e-2, 1e-1, 1, 10, 100});
+    EXPECT_THROW(log_ticks(0, 1), Error);
+}
+
+TEST(ReportSvg, TickLabelsHaveTheDigitsThatTellThemApart) {
+    using Labels = std::vector<std::string>;
+    EXPECT_EQ(tick_labels({0, 0.5, 1}), (Labels{"0", "0.5", "1.0"}));
+    EXPECT_EQ(tick_labels({0, 5000, 10000}), (Labels{"0", "5k", "10k"}));
+    EXPECT_EQ(tick_labels({500, 1000, 1500}), (Labels{"500", "1000", "1500"}));
+    EXPECT_EQ(tick_labels({0, 5e-5, 1e-4, 1.5e-4}), (Labels{"0", "5e-5", "1e-4", "1.5e-4"}));
+    EXPECT_EQ(tick_labels({1.2e6, 1.4e6}), (Labels{"1.2M", "1.4M"}));
+}
+
+TEST(ReportSvg, NumbersForPeople) {
+    EXPECT_EQ(short_number(8030261248.0), "8.03G");
+    EXPECT_EQ(short_number(999999), "1M");
+    EXPECT_EQ(short_number(1234), "1.23k");
+    EXPECT_EQ(short_number(1.27131, 4), "1.271");
+    EXPECT_EQ(short_number(3e-4), "3e-4");
+    EXPECT_EQ(short_number(9.9999e-5), "1e-4");
+    EXPECT_EQ(short_number(0), "0");
+    EXPECT_EQ(short_number(std::nan("")), "not a number");
+    EXPECT_EQ(short_bytes(0), "0 B");
+    EXPECT_EQ(short_bytes(1536), "1.5 KiB");
+    EXPECT_EQ(short_bytes(1023.9 * 1024 * 1024), "1 GiB");
+}
+
+TEST(ReportSvg, SmoothingByHand) {
+    // Half-lives 1, 1.1, 1.2 -> 2^(-1/h) = 0.5, 0.53253, 0.56123; the weights are normalised by their sum.
+    const std::vector<Point> smoothed = smooth({{1, 4}, {2, std::nan("")}, {3, 8}, {4, 0}}, 100);
+    ASSERT_EQ(smoothed.size(), 3u);
+    EXPECT_DOUBLE_EQ(smoothed[0].y, 4);
+    const double keep1 = std::pow(2, -1 / 1.1), keep2 = std::pow(2, -1 / 1.2);
+    const double sum1 = keep1 * 2 + (1 - keep1) * 8, weight1 = keep1 * 0.5 + (1 - keep1);
+    EXPECT_NEAR(smoothed[1].y, sum1 / weight1, 1e-12);
+    EXPECT_NEAR(smoothed[2].y, keep2 * sum1 / (keep2 * weight1 + 1 - keep2), 1e-12);
+    EXPECT_EQ(smoothed[2].x, 4);
+    for (const Point& point : smooth(std::vector<Point>(50, Point{0, 7}), 5)) EXPECT_NEAR(point.y, 7, 1e-12);
+}
+
+TEST(ReportSvg, ThinningKeepsEverySpike) {
+    std::vector<Point> points;
+    for (int i = 0; i < 10000; ++i)
+        points.push_back({static_cast<double>(i), i == 6789 ? 100.0 : i == 4321 ? -100.0 : 1.0});
+    const std::vector<Point> kept = thin_out(points, 200);
+    EXPECT_LE(kept.size(), 200u);
+    const auto has = [&](double x, double y) {
+        return std::any_of(kept.begin(), kept.end(), [&](const Point& p) { return p.x == x && p.y == y; });
+    };
+    EXPECT_TRUE(has(6789, 100));
+    EXPECT_TRUE(has(4321, -100));
+    EXPECT_TRUE(std::is_sorted(kept.begin(), kept.end(), [](const Point& a, const Point& b) { return a.x < b.x; }));
+}
+
+TEST(ReportSvg, LogAxisOnlyForAWideRangeOfPositiveValues) {
+    const auto drawn = [](double low, double high) {
+        Chart chart{.id = "c",
+                    .title = "t",
+                    .description = "",
+                    .y_unit = "",
+                    .series = {{"s", 1, Mark::line, {{1, high}, {2, low}}}}};
+        chart.allow_log = true;
+        return line_chart(chart);
+    };
+    EXPECT_NE(drawn(0.01, 30).find("log scale"), std::string::npos);
+    EXPECT_EQ(drawn(1.2, 5.6).find("log scale"), std::string::npos);
+    EXPECT_EQ(drawn(-1, 30).find("log scale"), std::string::npos);
+    EXPECT_EQ(first_unbalanced(drawn(0.01, 30)), "");
+}
+
+TEST(ReportSvg, LinesBreakAtWhatIsNotFinite) {
+    const Chart chart{.id = "c",
+                      .title = "t",
+                      .description = "",
+                      .y_unit = "",
+                      .series = {{"s", 1, Mark::line, {{1, 2}, {2, 3}, {3, std::nan("")}, {4, 5}, {5, std::nan("")}}}}};
+    const std::string svg = line_chart(chart);
+    const size_t path = svg.find("<path class=\"line c1\" d=\"");
+    ASSERT_NE(path, std::string::npos);
+    const std::string data = svg.substr(path + 25, svg.find("\"/>", path) - path - 25);
+    EXPECT_EQ(count_of(data, "M"), 2u) << data;
+    EXPECT_EQ(count_of(data, "L"), 1u) << data;
+    EXPECT_TRUE(data.ends_with("h0")) << data;  // the lone value is a dot
+    EXPECT_EQ(line_chart({.id = "c", .title = "t", .description = "", .y_unit = "", .series = {}}), "");
+}
+
+TEST(ReportSvg, BarsAreInProportion) {
+    const std::string svg = memory_bars("m", "Memory", {{"weights", 200, 100}, {"<w>", -1, 50}});
+    std::vector<double> widths;
+    const std::regex width("width=\"([0-9.]+)\" height=\"12\"");
+    for (std::sregex_iterator i(svg.begin(), svg.end(), width), end; i != end; ++i)
+        widths.push_back(std::stod((*i)[1]));
+    ASSERT_EQ(widths.size(), 3u);  // the unknown prediction has no bar
+    EXPECT_NEAR(widths[1], widths[0] / 2, 0.1);
+    EXPECT_NEAR(widths[2], widths[0] / 4, 0.1);
+    EXPECT_NE(svg.find("100 B (-50.0%)"), std::string::npos);
+    EXPECT_NE(svg.find("&lt;w&gt;: predicted unknown"), std::string::npos);
+    EXPECT_EQ(first_unbalanced(svg), "");
+}
+
+TEST(ReportRead, LinesHeaderNullAndTotals) {
+    const RunDirectory dir;
+    dir.write("metrics.jsonl",
+              "{\"header\": true, \"model\": \"from the log\", \"parameters\": 7}\n" +
+                  line(1, "\"loss\": 5.5, \"lr\": 3e-4, \"skipped\": 0") +
+                  line(2, "\"loss\": null, \"grad_norm\": null, \"skipped\": 1, \"skip_reason\": \"wq\"") +
+                  line(3, "\"loss\": 5.25, \"eval_loss\": 5.4, \"skipped\": 1") +
+                  line(10, "\"loss\": 5.0, \"skipped\": 4"));
+    dir.write("run.json",
+              R"({"model": "llama-tiny", "tokens": 4096, "memory": [{"purpose": "weights", "predicted_bytes": 8}]})");
+    dir.write("config.toml", "[train]\nsteps = 3\n");
+    const RunHistory run = read_run(dir.path());
+    EXPECT_EQ(run.name, dir.path().filename().string());
+    ASSERT_EQ(run.steps.size(), 4u);
+    EXPECT_EQ(run.steps[0].loss, 5.5);
+    EXPECT_EQ(run.steps[0].lr, 3e-4);
+    EXPECT_FALSE(run.steps[0].eval_loss.has_value());
+    EXPECT_TRUE(run.steps[1].loss.has_value() && std::isnan(*run.steps[1].loss));
+    EXPECT_EQ(run.steps[1].skip_reason, "wq");
+    EXPECT_EQ(run.steps[2].eval_loss, 5.4);
+    // A count that stays says nothing new; one that rose by three means three steps.
+    EXPECT_EQ(run.steps[1].skipped_before, 1);
+    EXPECT_EQ(run.steps[2].skipped_before, 0);
+    EXPECT_EQ(run.steps[3].skipped_before, 3);
+    EXPECT_EQ(run.totals.model, "llama-tiny");
+    EXPECT_EQ(run.totals.parameters, 7);
+    EXPECT_EQ(run.totals.tokens, 4096);
+    ASSERT_EQ(run.totals.memory.size(), 1u);
+    EXPECT_EQ(run.totals.memory[0].predicted_bytes, 8);
+    EXPECT_FALSE(run.totals.memory[0].measured_bytes.has_value());
+    EXPECT_EQ(run.config, "[train]\nsteps = 3\n");
+    EXPECT_TRUE(run.notes.empty());
+}
+
+TEST(ReportRead, ATornLastLineIsLeftOutAndNoted) {
+    const RunDirectory dir;
+    for (const std::string torn : {"{\"step\": 2, \"lo", "{\"step\": 2, \"lo\n", "{\"step\": 2, \"loss\": 1"}) {
+        dir.write("metrics.jsonl", line(1, "\"loss\": 5.5") + torn);
+        const RunHistory run = read_run(dir.path());
+        EXPECT_EQ(run.steps.size(), 1u);
+        ASSERT_FALSE(run.notes.empty());
+        EXPECT_NE(run.notes[0].find("Line 2 of metrics.jsonl"), std::string::npos) << run.notes[0];
+        EXPECT_NE(render_report(run).find(escape_html(run.notes[0])), std::string::npos);
+    }
+}
+
+TEST(ReportRead, DamageIsNamedWithItsPlace) {
+    const RunDirectory dir;
+    EXPECT_NE(message_of(dir.path()).find("metrics.jsonl: cannot be read"), std::string::npos);
+    EXPECT_NE(message_of(dir.path() / "absent").find("does not exist"), std::string::npos);
+    dir.write("metrics.jsonl", line(1, "\"loss\": 1") + "{\"st\n" + line(2, "\"loss\": 1"));
+    EXPECT_NE(message_of(dir.path()).find("metrics.jsonl:2: required: one JSON object, got `{\"st`"),
+              std::string::npos);
+    EXPECT_NE(message_of(dir.path() / "metrics.jsonl").find("not a directory"), std::string::npos);
+    dir.write("metrics.jsonl", line(1, "\"loss\": \"low\""));
+    EXPECT_NE(message_of(dir.path()).find("metrics.jsonl:1: `loss` must be a number or null, got \"low\""),
+              std::string::npos);
+    dir.write("metrics.jsonl", "{\"loss\": 1}\n");
+    EXPECT_NE(message_of(dir.path()).find("metrics.jsonl:1: `step` must be an integer"), std::string::npos);
+    dir.write("metrics.jsonl", line(1, "\"loss\": 1"));
+    dir.write("run.json", "{\"tokens\": 1,}");
+    EXPECT_NE(message_of(dir.path()).find("run.json: byte 14"), std::string::npos) << message_of(dir.path());
+}
+
+// A run with everything in it that the page can show, and text that tries to leave its place.
+RunHistory full_run() {
+    RunHistory run;
+    run.name = "<script>alert(1)</script>";
+    for (int i = 1; i <= 40; ++i) {
+        LoggedStep step;
+        step.step = i;
+        step.loss = i == 7 ? std::nan("") : 6.0 / i;
+        if (i % 10 == 0) step.eval_loss = 6.5 / i;
+        step.grad_norm = 1.0 + 1.0 / i;
+        step.lr = 1e-3 / i;
+        step.tokens = 1000.0 * i;
+        step.tokens_per_s = 1000;
+        step.mfu = 0.25;
+        step.hfu = 0.5;
+        step.mem_peak_bytes = 3.0 * (1 << 20);
+        if (i == 7) step.skip_reason = "\"><img src=x>";
+        run.steps.push_back(step);
+    }
+    run.totals = {.model = "a&b",
+                  .machine = "<cpu>",
+                  .sample = "</pre><b>bold</b>",
+                  .parameters = 1e6,
+                  .tokens = 40000,
+                  .wall_s = 3700,
+                  .final_loss = 0.15,
+                  .memory = {{"weights", 100, 90}, {"</svg>", 10, 10}}};
+    run.config = "[data]\ntrain = [\"</details>\"]\n";
+    run.notes = {"<note>"};
+    return run;
+}
+
+TEST(ReportPage, IsWellFormedAndEscaped) {
+    const std::string page = render_report(full_run());
+    EXPECT_EQ(first_unbalanced(page), "");
+    for (const std::string attack : {"<script", "<img", "<b>bold", "<cpu>", "<note>", "</details>\"]"}) {
+        EXPECT_EQ(page.find(attack), std::string::npos) << attack;
+    }
+    EXPECT_NE(page.find("&lt;/pre&gt;&lt;b&gt;bold"), std::string::npos);
+    EXPECT_NE(page.find("train = [&quot;&lt;/details&gt;&quot;]"), std::string::npos);
+}
+
+TEST(ReportPage, NeedsNoNetworkAndNoScript) {
+    const std::string page = render_report(full_run());
+    for (const std::string outside : {"http:", "https:", "url(", "@import", "<link", "<script", "src="}) {
+        // The only src= is the attack of full_run(), escaped.
+        EXPECT_EQ(count_of(page, outside), outside == "src=" ? 1u : 0u) << outside;
+    }
+}
+
+TEST(ReportPage, ShowsWhatTheRunWas) {
+    const std::string page = render_report(full_run());
+    for (const std::string part :
+         {"Loss", "Gradient norm", "Learning rate", "Throughput", "MFU and HFU", "Memory by purpose",
+          "Skipped and non-finite steps", "Sample", "Config, as resolved"}) {
+        EXPECT_NE(page.find(part), std::string::npos) << part;
+    }
+    EXPECT_NE(page.find("<dt>parameters</dt><dd>1M</dd>"), std::string::npos);
+    EXPECT_NE(page.find("<dt>wall time</dt><dd>1 h 1 min</dd>"), std::string::npos);
+    EXPECT_NE(page.find("<dt>final loss</dt><dd>0.15</dd>"), std::string::npos);
+    EXPECT_NE(page.find("<dt>MFU, median</dt><dd>25 %</dd>"), std::string::npos);
+    EXPECT_NE(page.find("<dt>memory peak</dt><dd>3 MiB</dd>"), std::string::npos);
+    EXPECT_NE(page.find("train: 6 at step 1, 0.15 at step 40, lowest 0.15 at step 40, highest 6 at step 1."),
+              std::string::npos);
+    EXPECT_NE(page.find("<td>7</td><td>0</td><td>not finite</td>"), std::string::npos);
+    EXPECT_EQ(count_of(page, "class=\"event c4\""), 2u);        // step 7, in the wide and in the narrow drawing
+    EXPECT_EQ(count_of(page, "<circle class=\"dot c2\""), 8u);  // four evaluations, in both
+    // Every picture is named, and no two names are the same.
+    EXPECT_EQ(count_of(page, "role=\"img\""), count_of(page, "<desc id="));
+    for (const std::string id : {"loss", "loss-wide", "grad-norm", "lr", "speed", "mfu", "memory"}) {
+        EXPECT_EQ(count_of(page, concat("<title id=\"", id, "-t\">")), 1u) << id;
+    }
+}
+
+TEST(ReportPage, ARunThatHasNotLoggedYet) {
+    const std::string page = render_report({.name = "new", .steps = {}, .totals = {}, .config = "", .notes = {}});
+    EXPECT_EQ(first_unbalanced(page), "");
+    EXPECT_NE(page.find("No step with a finite loss was logged yet."), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tutti::train
