@@ -154,5 +154,6 @@ enum class Isa : uint8_t { avx2, avx512 };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
 const KernelTable& cpu_table(Isa isa);
+const char* gemm_engine();  // what makes the CPU tables' matrix products: "oneDNN 2.6.3", "own"
 
 }  // namespace tutti::kernels

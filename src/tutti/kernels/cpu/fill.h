@@ -6,12 +6,11 @@
 
 namespace tutti::kernels {
 
-void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp: oneDNN chooses the instructions itself
+void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without oneDNN cpu/gemm_own.cpp
 
 // Arrays through the vector functions of isa/simd.h, for the test that measures their errors.
 struct VectorMath {
     void (*exp)(const float* x, float* y, int64_t n) = nullptr;
-    void (*tanh)(const float* x, float* y, int64_t n) = nullptr;
     void (*sigmoid)(const float* x, float* y, int64_t n) = nullptr;
 };
 
@@ -28,6 +27,7 @@ void fill_optimizer(KernelTable& table);  // adamw, sgd
 void fill_attention(KernelTable& table);
 void fill_cross_entropy(KernelTable& table);
 VectorMath vector_math();
+void gemm(const Stream& stream, const Gemm& gemm);  // the product without oneDNN, for cpu/gemm*.cpp
 }  // namespace avx2
 
 namespace avx512 {
@@ -43,6 +43,7 @@ void fill_optimizer(KernelTable& table);
 void fill_attention(KernelTable& table);
 void fill_cross_entropy(KernelTable& table);
 VectorMath vector_math();
+void gemm(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512
 
 }  // namespace tutti::kernels

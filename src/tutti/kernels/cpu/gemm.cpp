@@ -1,0 +1,116 @@
+// kernels/cpu/gemm.cpp: the matrix products of the CPU tables. oneDNN where it is good, which was measured to be
+// everywhere that it has the type (bench/results/gemm_cpu_zen4.md); isa/gemm_plain.cpp for the rest: bf16 on a machine
+// without AVX-512, for which oneDNN 2.6 has no kernel at all. The choice depends on the ISA and the type only.
+//
+// No cache of primitives here: oneDNN's own (1024 entries, keyed by shape, layout, attributes and thread count) gives
+// one back in 1.4 us, and a whole call costs 3.3 us on top of the product. A first call of a shape costs 0.3 ms.
+// oneDNN's scratchpad is thread-local inside the library, so ranks that are threads do not meet there.
+//
+// Below: oneDNN, OpenMP. Called by: table.cpp.
+#include <omp.h>
+
+#include <dnnl.hpp>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+
+#include "tutti/kernels/cpu/fill.h"
+
+namespace tutti::kernels {
+
+namespace {
+
+using dnnl::memory;
+
+// oneDNN takes its team size from the calling thread's OpenMP setting; a rank that is a thread has its own.
+class TeamSize {
+  public:
+    explicit TeamSize(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+    ~TeamSize() { omp_set_num_threads(before_); }
+    TeamSize(const TeamSize&) = delete;
+    TeamSize& operator=(const TeamSize&) = delete;
+
+  private:
+    int before_;
+};
+
+memory::data_type type_of(const View& x) {
+    return x.dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+// The matrix op(x) of size (rows, columns). oneDNN reads a layout off the strides, so a dim of size 1, whose stride
+// means nothing, gets the one that a compact matrix would have.
+memory::desc matrix(const View& x, int64_t rows, int64_t columns, bool transposed) {
+    const int64_t inner = transposed ? rows : columns, outer = transposed ? columns : rows;
+    const int64_t stride = outer == 1 ? inner : x.stride(0);
+    return {{rows, columns}, type_of(x), transposed ? memory::dims{1, stride} : memory::dims{stride, 1}};
+}
+
+// 2.x describes an operation by a `desc` of its own, 3.x does not; the only difference that we meet.
+template <class Matmul = dnnl::matmul>
+Matmul make_matmul(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b, const memory::desc& bias,
+                   const memory::desc& c, const dnnl::primitive_attr& attributes) {
+    using Description = typename Matmul::primitive_desc;
+    if constexpr (std::is_constructible_v<Description, dnnl::engine, memory::desc, memory::desc, memory::desc,
+                                          memory::desc, dnnl::primitive_attr>)
+        return Matmul(Description(engine, a, b, bias, c, attributes));
+    else
+        return Matmul(Description(typename Matmul::desc(a, b, bias, c), attributes, engine));
+}
+
+int64_t depth_of(const Gemm& g) {
+    return g.transpose_a ? g.a.shape[0] : g.a.shape[1];
+}
+
+void gemm_onednn(const Stream& stream, const Gemm& g) {
+    const int64_t M = g.c.shape[0], N = g.c.shape[1], K = depth_of(g);
+    const TeamSize team(stream.threads);
+    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    dnnl::stream queue(engine);
+
+    const memory::desc a = matrix(g.a, M, K, g.transpose_a), b = matrix(g.b, K, N, g.transpose_b);
+    const memory::desc c = matrix(g.c, M, N, false);
+    const memory::desc bias = g.bias.defined() ? matrix(g.bias, 1, N, false) : memory::desc();
+    dnnl::primitive_attr attributes;
+    if (g.accumulate) {
+        dnnl::post_ops add_old_c;
+        add_old_c.append_sum(1.0f);
+        attributes.set_post_ops(add_old_c);
+    }
+    const auto product = make_matmul(engine, a, b, bias, c, attributes);
+    std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, memory(a, engine, g.a.data)},
+                                                 {DNNL_ARG_WEIGHTS, memory(b, engine, g.b.data)},
+                                                 {DNNL_ARG_DST, memory(c, engine, g.c.data)}};
+    if (g.bias.defined()) arguments.emplace(DNNL_ARG_BIAS, memory(bias, engine, g.bias.data));
+    product.execute(queue, arguments);
+    queue.wait();
+}
+
+// Empty products (c, bias or zeros come out) are left to our own kernel, which needs no descriptor for them.
+bool is_empty(const Gemm& g) {
+    return g.c.numel() == 0 || depth_of(g) == 0;
+}
+
+void gemm_avx2(const Stream& stream, const Gemm& g) {
+    is_empty(g) || g.a.dtype == DType::bf16 ? avx2::gemm(stream, g) : gemm_onednn(stream, g);
+}
+
+void gemm_avx512(const Stream& stream, const Gemm& g) {
+    is_empty(g) ? avx512::gemm(stream, g) : gemm_onednn(stream, g);
+}
+
+}  // namespace
+
+void fill_gemm(KernelTable& table, Isa isa) {
+    table.gemm = isa == Isa::avx512 ? gemm_avx512 : gemm_avx2;
+}
+
+const char* gemm_engine() {
+    static const std::string name = [] {
+        const dnnl_version_t* version = dnnl_version();
+        return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch);
+    }();
+    return name.c_str();
+}
+
+}  // namespace tutti::kernels

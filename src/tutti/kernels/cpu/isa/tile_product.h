@@ -1,0 +1,120 @@
+// kernels/cpu/isa/tile_product.h: products of small matrices that lie in the caches: what attention and the plain GEMM
+// are made of. Elements are floats or pairs of bf16 (pairs_avx512.h): one word per element either way.
+//
+// c (M, N) f32 [+]= a (M, K) b (K, N): words of `a` are broadcast, so `a` may have any strides; rows of `b` and `c` are
+// read as vectors, so N is a multiple of kLanes: callers pad with zeros.
+#pragma once
+
+#include "tutti/kernels/cpu/isa/loops.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+
+template <class E>
+struct Left {
+    const E* data;
+    int64_t row, step;  // in words: to the next row, to the next k
+};
+template <class E>
+struct Right {
+    const E* data;
+    int64_t step;
+};
+struct Product {
+    float* data;
+    int64_t row;
+};
+
+// Sums of one block: 24 of 32 registers, 12 of 16. Wide rather than tall: six words to broadcast per four vectors keep
+// the loads (10) well below the multiply-adds (24).
+inline constexpr int kSums = kLanes == 16 ? 24 : 12;
+inline constexpr int kVectors = kLanes == 16 ? 4 : 2;
+
+[[gnu::always_inline]] inline Vec multiply_add(Vec a, Vec b, Vec sum, const float*) {
+    return fma(a, b, sum);
+}
+[[gnu::always_inline]] inline Vec multiply_add(Vec a, Vec b, Vec sum, const Pair*) {
+    return dot_pairs(a, b, sum);
+}
+
+template <int R, int V, class E>
+[[gnu::noinline]] void block(Left<E> a, Right<E> b, Product c, int64_t K, bool add) {
+    Vec sum[R][V];
+#pragma GCC unroll 24
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) sum[r][v] = add ? load(c.data + r * c.row + v * kLanes, Full{}) : zero();
+    for (int64_t k = 0; k < K; ++k) {
+        Vec right[V];
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) right[v] = load(b.data + v * kLanes, Full{});
+#pragma GCC unroll 24
+        for (int r = 0; r < R; ++r) {
+            const Vec left = broadcast(a.data[r * a.row]);
+#pragma GCC unroll 4
+            for (int v = 0; v < V; ++v) sum[r][v] = multiply_add(left, right[v], sum[r][v], a.data);
+        }
+        a.data += a.step;
+        b.data += b.step;
+    }
+#pragma GCC unroll 24
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) store(sum[r][v], c.data + r * c.row + v * kLanes, Full{});
+}
+
+// Blocks of R rows, what is left in blocks of R/2, and so on.
+template <int R, int V, class E>
+void block_rows(Left<E> a, Right<E> b, Product c, int64_t M, int64_t K, bool add) {
+    int64_t m = 0;
+    for (; m + R <= M; m += R)
+        block<R, V>(Left<E>{a.data + m * a.row, a.row, a.step}, b, Product{c.data + m * c.row, c.row}, K, add);
+    if constexpr (R > 1)
+        if (m < M)
+            block_rows<R / 2, V>(Left<E>{a.data + m * a.row, a.row, a.step}, b, Product{c.data + m * c.row, c.row},
+                                 M - m, K, add);
+}
+
+template <int V, class E>
+void block_columns(Left<E> a, Right<E> b, Product c, int64_t M, int64_t vectors, int64_t K, bool add) {
+    int64_t v = 0;
+    for (; v + V <= vectors; v += V)
+        block_rows<kSums / V, V>(a, Right<E>{b.data + v * kLanes, b.step}, Product{c.data + v * kLanes, c.row}, M, K,
+                                 add);
+    if constexpr (V > 1)
+        if (v < vectors)
+            block_columns<V / 2>(a, Right<E>{b.data + v * kLanes, b.step}, Product{c.data + v * kLanes, c.row}, M,
+                                 vectors - v, K, add);
+}
+
+template <class E>
+void tile_product(Left<E> a, Right<E> b, Product c, int64_t M, int64_t N, int64_t K, bool add) {
+    block_columns<kVectors>(a, b, c, M, N / kLanes, K, add);
+}
+
+// y[column * y_row + row] = x[row * x_row + column] for words of any type.
+inline void transpose_words(const uint32_t* x, int64_t x_row, int64_t rows, int64_t columns, uint32_t* y,
+                            int64_t y_row) {
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+        int64_t c = 0;
+        for (; c + kLanes <= columns; c += kLanes) {
+            Words w[4];
+            for (int i = 0; i < 4; ++i) w[i] = load_words(x + (r + i) * x_row + c);
+            transpose_groups(w);
+            uint32_t lanes[4][kLanes];
+            for (int i = 0; i < 4; ++i) store_words(w[i], lanes[i]);
+            for (int64_t k = 0; k < kLanes; ++k)
+                __builtin_memcpy(y + (c + k) * y_row + r, lanes[k % 4] + k / 4 * 4, 4 * sizeof(uint32_t));
+        }
+        for (; c < columns; ++c)
+            for (int64_t i = r; i < r + 4; ++i) y[c * y_row + i] = x[i * x_row + c];
+    }
+    for (; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c) y[c * y_row + r] = x[r * x_row + c];
+}
+
+inline int64_t round_up(int64_t n, int64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA
