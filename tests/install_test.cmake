@@ -1,0 +1,47 @@
+# Installs the built tree into a prefix, moves that prefix (an installed package must not remember where it was made),
+# builds examples/train_from_cpp against it and runs the program. Called by ctest with:
+#   cmake -DSOURCE=... -DBUILD=... -DCXX=... -DFLAGS=... -DVERSION=... -P tests/install_test.cmake
+set(work ${BUILD}/install_test)
+file(REMOVE_RECURSE ${work})
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT code EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "exit code ${code} from: ${command}\n${output}")
+  endif()
+  set(output ${output} PARENT_SCOPE)
+endfunction()
+
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/made)
+file(RENAME ${work}/made ${work}/moved)
+
+# Nothing in the package may point into the tree that built it.
+file(GLOB_RECURSE package_files ${work}/moved/*.cmake)
+foreach(file IN LISTS package_files)
+  file(READ ${file} text)
+  foreach(place IN ITEMS ${SOURCE} ${BUILD})
+    string(FIND "${text}" "${place}" found)
+    if(NOT found EQUAL -1)
+      message(FATAL_ERROR "${file} names ${place}: the package is not relocatable")
+    endif()
+  endforeach()
+endforeach()
+
+set(configure ${CMAKE_COMMAND} -G Ninja -DCMAKE_CXX_COMPILER=${CXX} "-DCMAKE_CXX_FLAGS=${FLAGS}"
+  -DCMAKE_PREFIX_PATH=${work}/moved)
+run(${configure} -S ${SOURCE}/examples/train_from_cpp -B ${work}/example)
+run(${CMAKE_COMMAND} --build ${work}/example)
+
+# The count by hand for llama3-8b (L 32, C 4096, kv 8 of 128, F 14336, V 128256, untied) is 8,030,261,248.
+run(${work}/example/train_from_cpp llama3-8b)
+if(NOT output MATCHES "8030261248")
+  message(FATAL_ERROR "the example printed: ${output}")
+endif()
+execute_process(COMMAND ${work}/example/train_from_cpp no-such-preset RESULT_VARIABLE code ERROR_VARIABLE output)
+if(NOT code EQUAL 2)
+  message(FATAL_ERROR "an unknown preset must end with exit code 2, not ${code}: ${output}")
+endif()
+
+# The installed program starts.
+run(${work}/moved/bin/tutti --help)
