@@ -24,12 +24,28 @@ const KernelTable& cpu_table(Isa isa) {
         KernelTable table;
         table.name = "cpu-avx2";
         avx2::fill_elementwise(table);
+        avx2::fill_activation(table);
+        avx2::fill_dropout(table);
+        avx2::fill_reduction(table);
+        avx2::fill_embedding(table);
+        avx2::fill_layer_norm(table);
+        avx2::fill_rms_norm(table);
+        avx2::fill_rope(table);
+        avx2::fill_optimizer(table);
         return table;
     }();
     static const KernelTable kAvx512 = [] {
         KernelTable table;
         table.name = "cpu-avx512";
         avx512::fill_elementwise(table);
+        avx512::fill_activation(table);
+        avx512::fill_dropout(table);
+        avx512::fill_reduction(table);
+        avx512::fill_embedding(table);
+        avx512::fill_layer_norm(table);
+        avx512::fill_rms_norm(table);
+        avx512::fill_rope(table);
+        avx512::fill_optimizer(table);
         return table;
     }();
     return isa == Isa::avx512 ? kAvx512 : kAvx2;

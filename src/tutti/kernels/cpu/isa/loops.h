@@ -26,6 +26,13 @@ inline int64_t columns(const View& view) {
 inline int64_t rows(const View& view) {
     return columns(view) == 0 ? 0 : numel(view) / columns(view);
 }
+inline int64_t stride(const View& view, int i) {
+    return (&view.strides.front())[i];
+}
+// Token numbers, positions, row numbers: i32 or i64.
+inline int64_t index_at(const View& view, int64_t i) {
+    return view.dtype == DType::i64 ? view.as<int64_t>()[i] : view.as<int32_t>()[i];
+}
 inline int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }

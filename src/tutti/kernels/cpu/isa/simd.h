@@ -36,18 +36,4 @@ struct Sigmoid {
     return {select(negative, small, large), select(negative, large, small)};
 }
 
-// tanh x, 2 ulp: an odd polynomial (Cephes' tanhf) where 1 - 2 / (e^2|x| + 1) would cancel.
-[[gnu::always_inline]] inline Vec tanh(Vec x) {
-    const Vec magnitude = abs(x), square = x * x;
-    Vec p = broadcast(-5.70498872745e-3f);
-    p = fma(p, square, broadcast(2.06390887954e-2f));
-    p = fma(p, square, broadcast(-5.37397155531e-2f));
-    p = fma(p, square, broadcast(1.33314422036e-1f));
-    p = fma(p, square, broadcast(-3.33332819422e-1f));
-    const Vec near = fma(p * square, x, x);
-    const Vec far = broadcast(1.0f) - broadcast(2.0f) / (exp(magnitude + magnitude) + broadcast(1.0f));
-    const Vec signed_far = select(x < zero(), zero() - far, far);
-    return select(magnitude > broadcast(0.625f), signed_far, near);
-}
-
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -237,6 +237,12 @@ inline void multiply_wide(Words a, Words b, Words& high, Words& low) {
 inline Vec to_uniform(Words x) {
     return {_mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(x.v, 8)), _mm256_set1_ps(0x1p-24f))};
 }
+inline Vec load_uniform(const uint32_t* p, Full) {
+    return to_uniform(load_words(p));
+}
+inline Vec load_uniform(const uint32_t* p, Tail t) {
+    return to_uniform({_mm256_maskload_epi32(reinterpret_cast<const int*>(p), t.mask())});
+}
 // Transposes 4x4 words in every group of four lanes.
 inline void transpose_groups(Words (&w)[4]) {
     const __m256i t0 = _mm256_unpacklo_epi32(w[0].v, w[1].v), t1 = _mm256_unpackhi_epi32(w[0].v, w[1].v);

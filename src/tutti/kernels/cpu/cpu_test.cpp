@@ -1,0 +1,250 @@
+// What the list of kernel cases cannot say of the CPU tables: errors of the vector functions in ulp, exact rounding,
+// exact masks, and the same bits for any number of threads. Each for every instruction set of this machine.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "tutti/base/philox.h"
+#include "tutti/kernels/cpu/fill.h"
+
+namespace tutti::kernels {
+namespace {
+
+std::vector<Isa> isas() {
+    std::vector<Isa> list = {Isa::avx2};
+    if (best_isa() == Isa::avx512) list.push_back(Isa::avx512);
+    return list;
+}
+
+VectorMath math_of(Isa isa) {
+    return isa == Isa::avx512 ? avx512::vector_math() : avx2::vector_math();
+}
+
+template <class T>
+View view(std::vector<T>& values) {
+    return View(values.data(), dtype_of<T>(), {static_cast<int64_t>(values.size())});
+}
+
+// All floats whose bits are a multiple of `step`: 2^32 / step values over every exponent and both signs, NaNs included.
+std::vector<float> all_floats(uint32_t step) {
+    std::vector<float> values;
+    for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += step)
+        values.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+    return values;
+}
+
+double ulp_of(double exact) {
+    const double magnitude = std::max(std::abs(exact), 0x1p-126);
+    return std::ldexp(1.0, std::ilogb(magnitude) - 23);
+}
+
+// The largest error of `function` against `exact` over a dense sweep, in ulp of the exact value; what differs from the
+// exact value's nearest float in another way than by rounding counts as 1e30. Where the exact value is below the least
+// normal float, 0 is right as well.
+struct Sweep {
+    double ulp = 0;
+    float worst_x = 0;
+};
+Sweep sweep(void (*function)(const float*, float*, int64_t), double (*exact)(double)) {
+    const std::vector<float> x = all_floats(241);  // odd: all low bits occur; 17.8 million values
+    std::vector<float> y(x.size());
+    function(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    Sweep result;
+    for (size_t i = 0; i < x.size(); ++i) {
+        const double want = exact(static_cast<double>(x[i]));
+        const bool flushed = want >= 0 && want < 0x1p-126 && y[i] == 0;
+        double error = 0;
+        if (std::isnan(want))
+            error = std::isnan(y[i]) ? 0 : 1e30;
+        else if (static_cast<float>(want) != y[i] && !flushed)
+            error = std::isfinite(y[i]) ? std::abs(static_cast<double>(y[i]) - want) / ulp_of(want) : 1e30;
+        if (error > result.ulp) result = {error, x[i]};
+    }
+    return result;
+}
+
+TEST(vector_math, errors_in_ulp) {
+    for (const Isa isa : isas()) {
+        SCOPED_TRACE(name_of(isa));
+        const VectorMath math = math_of(isa);
+        const Sweep exponential = sweep(math.exp, [](double x) { return std::exp(x); });
+        EXPECT_LE(exponential.ulp, 1.5) << "at " << exponential.worst_x;
+        const Sweep logistic = sweep(math.sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); });
+        EXPECT_LE(logistic.ulp, 3.0) << "at " << logistic.worst_x;
+        RecordProperty(std::string(name_of(isa)) + "_exp", std::to_string(exponential.ulp));
+        RecordProperty(std::string(name_of(isa)) + "_sigmoid", std::to_string(logistic.ulp));
+    }
+}
+
+TEST(vector_math, special_values) {
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    const std::vector<float> x = {kInf, -kInf, 0.0f, -0.0f, 88.8f, -104.0f, std::nanf(""), 88.72283f};
+    std::vector<float> y(x.size());
+    const auto size = static_cast<int64_t>(x.size());
+    for (const Isa isa : isas()) {
+        SCOPED_TRACE(name_of(isa));
+        math_of(isa).exp(x.data(), y.data(), size);
+        EXPECT_EQ(y[0], kInf);
+        EXPECT_EQ(y[1], 0.0f);
+        EXPECT_EQ(y[2], 1.0f);
+        EXPECT_EQ(y[3], 1.0f);
+        EXPECT_EQ(y[4], kInf);
+        EXPECT_EQ(y[5], 0.0f);
+        EXPECT_TRUE(std::isnan(y[6]));
+        EXPECT_TRUE(std::isfinite(y[7]));  // the largest float below ln of the largest float
+        math_of(isa).sigmoid(x.data(), y.data(), size);
+        EXPECT_EQ(y[0], 1.0f);
+        EXPECT_EQ(y[1], 0.0f);
+        EXPECT_EQ(y[2], 0.5f);
+        EXPECT_TRUE(std::isnan(y[6]));
+    }
+}
+
+// Values on and around every bf16 and every tie between two, in both vectors and tails.
+TEST(cast, rounds_as_base_does) {
+    std::vector<float> x;
+    for (uint32_t high = 0; high < 0x10000u; ++high)
+        for (const uint32_t low : {0x0000u, 0x0001u, 0x1000u, 0x2fffu, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+            x.push_back(std::bit_cast<float>((high << 16) | low));
+    x.resize(x.size() - 3);
+    std::vector<bf16> brain(x.size());
+    std::vector<f16> half(x.size());
+    std::vector<float> back(x.size());
+    for (const Isa isa : isas()) {
+        SCOPED_TRACE(name_of(isa));
+        const KernelTable& table = cpu_table(isa);
+        table.cast(Stream{2}, view(x), view(brain));
+        table.cast(Stream{2}, view(x), view(half));
+        int64_t wrong_bf16 = 0, wrong_f16 = 0, wrong_back = 0;
+        for (size_t i = 0; i < x.size(); ++i) {
+            wrong_bf16 += brain[i].bits != bf16_bits(x[i]);
+            wrong_f16 += half[i].bits != f16_bits(x[i]);
+        }
+        EXPECT_EQ(wrong_bf16, 0);
+        EXPECT_EQ(wrong_f16, 0);
+        table.cast(Stream{2}, view(brain), view(back));
+        for (size_t i = 0; i < x.size(); ++i)
+            wrong_back += std::bit_cast<uint32_t>(back[i]) != std::bit_cast<uint32_t>(bf16_value(brain[i].bits));
+        EXPECT_EQ(wrong_back, 0);
+        for (int64_t n = 1; n <= 33; ++n) {  // nothing beyond a tail is written
+            std::vector<bf16> padded(static_cast<size_t>(n) + 1, bf16(7.0f));
+            table.cast(Stream{1}, View(x.data() + 4096, DType::f32, {n}), View(padded.data(), DType::bf16, {n}));
+            EXPECT_EQ(padded[static_cast<size_t>(n - 1)].bits, bf16_bits(x[static_cast<size_t>(4096 + n - 1)]));
+            EXPECT_EQ(static_cast<float>(padded.back()), 7.0f);
+        }
+    }
+}
+
+// The mask is that of base/philox.h: odd widths, offsets within a block of four, indices beyond 2^32 and a block number
+// that crosses 2^32 inside one batch.
+TEST(dropout, mask_is_philox) {
+    struct Case {
+        int64_t columns, offset, total;
+        std::vector<int64_t> rows;
+    };
+    const std::vector<Case> cases = {{1, 0, 1, {0, 1, 2, 3}},
+                                     {37, 3, 101, {0, 5, 6, 1000000007}},
+                                     {768, 0, 768, {9, 8, 7}},
+                                     {1101, 7, 2203, {0, 1, (int64_t{1} << 33) + 5}},
+                                     {600, (int64_t{1} << 34) - 301, 0, {0}}};
+    for (const Isa isa : isas())
+        for (const float probability : {0.0f, 0.1f, 0.5f, 1.0f})
+            for (const Case& c : cases) {
+                SCOPED_TRACE(testing::Message() << name_of(isa) << " columns " << c.columns << " p " << probability);
+                std::vector<int64_t> row_index = c.rows;
+                const auto rows = static_cast<int64_t>(row_index.size());
+                std::vector<float> x(static_cast<size_t>(rows * c.columns), 3.0f), y(x.size());
+                const Dropout dropout{random_key(7, "test"), probability, view(row_index), c.offset, c.total};
+                cpu_table(isa).dropout(Stream{2}, View(x.data(), DType::f32, {rows, c.columns}), dropout,
+                                       View(y.data(), DType::f32, {rows, c.columns}));
+                int64_t wrong = 0;
+                for (int64_t n = 0; n < rows; ++n)
+                    for (int64_t k = 0; k < c.columns; ++k) {
+                        const int64_t index = row_index[static_cast<size_t>(n)] * c.total + c.offset + k;
+                        const bool kept = uniform(dropout.key, static_cast<uint64_t>(index)) >= probability;
+                        const float want =
+                            kept ? 3.0f * static_cast<float>(1 / (1 - static_cast<double>(probability))) : 0;
+                        wrong += y[static_cast<size_t>(n * c.columns + k)] != want;
+                    }
+                EXPECT_EQ(wrong, 0);
+            }
+}
+
+std::vector<float> noise(int64_t n, const char* purpose) {
+    std::vector<float> values(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i)
+        values[static_cast<size_t>(i)] = normal(random_key(3, purpose), static_cast<uint64_t>(i));
+    return values;
+}
+
+// Sums are split by size, not by threads. The result starts from what was there.
+TEST(reduction, same_bits_for_any_thread_count) {
+    for (const Isa isa : isas())
+        for (const int64_t n : {1, 17, 4096, 100003, 1500001}) {
+            SCOPED_TRACE(testing::Message() << name_of(isa) << " n " << n);
+            const KernelTable& table = cpu_table(isa);
+            std::vector<float> x = noise(n, "sum");
+            double exact = 0, exact_squares = 0;
+            for (const float v : x) {
+                exact += static_cast<double>(v);
+                exact_squares += static_cast<double>(v) * static_cast<double>(v);
+            }
+            double first = 0, first_squares = 0;
+            for (const int threads : {1, 2, 3, 7}) {
+                std::vector<double> sum = {10.0}, squares = {10.0};
+                table.sum(Stream{threads}, view(x), view(sum));
+                table.sum_of_squares(Stream{threads}, view(x), view(squares));
+                EXPECT_NEAR(sum[0], 10 + exact, 1e-12 * static_cast<double>(n));  // both in double; |x| < 6
+                EXPECT_NEAR(squares[0], 10 + exact_squares, 1e-12 * static_cast<double>(n));
+                if (threads == 1) first = sum[0], first_squares = squares[0];
+                EXPECT_EQ(sum[0], first);
+                EXPECT_EQ(squares[0], first_squares);
+            }
+        }
+}
+
+TEST(weight_gradients, same_bits_for_any_thread_count) {
+    constexpr int64_t kRows = 1003, kColumns = 771, kVocabulary = 50;
+    std::vector<float> x = noise(kRows * kColumns, "x"), dy = noise(kRows * kColumns, "dy"),
+                       mean = noise(kRows, "mean"), rstd = noise(kRows, "rstd");
+    std::vector<int32_t> tokens(kRows);
+    for (int64_t n = 0; n < kRows; ++n)
+        tokens[static_cast<size_t>(n)] = static_cast<int32_t>(uniform_below(5, static_cast<uint64_t>(n), kVocabulary));
+    const View x_view(x.data(), DType::f32, {kRows, kColumns}), dy_view(dy.data(), DType::f32, {kRows, kColumns});
+    for (const Isa isa : isas()) {
+        SCOPED_TRACE(name_of(isa));
+        const KernelTable& table = cpu_table(isa);
+        std::vector<std::vector<float>> first;
+        for (const int threads : {1, 2, 5}) {
+            const Stream stream{threads};
+            std::vector<float> db(kColumns), dw(kColumns), dw_rms(kColumns), bias(kColumns),
+                table_gradient(kVocabulary * kColumns);
+            table.bias_backward(stream, dy_view, view(bias));
+            table.layer_norm_backward_weight(stream, dy_view, x_view, view(mean), view(rstd), view(dw), view(db));
+            table.rms_norm_backward_weight(stream, dy_view, x_view, view(rstd), view(dw_rms));
+            table.embedding_backward(stream, view(tokens), dy_view,
+                                     View(table_gradient.data(), DType::f32, {kVocabulary, kColumns}));
+            const std::vector<std::vector<float>> all = {bias, dw, db, dw_rms, table_gradient};
+            if (first.empty()) first = all;
+            EXPECT_TRUE(all == first) << threads << " threads";
+            EXPECT_EQ(bias, db);
+        }
+    }
+}
+
+TEST(table, is_complete_and_named) {
+    for (const Isa isa : isas()) {
+        const KernelTable& table = cpu_table(isa);
+        EXPECT_STREQ(table.name, isa == Isa::avx512 ? "cpu-avx512" : "cpu-avx2");
+        EXPECT_NE(table.fill, nullptr);
+        EXPECT_NE(table.adamw, nullptr);
+        EXPECT_EQ(&table, &cpu_table(isa));
+    }
+}
+
+}  // namespace
+}  // namespace tutti::kernels

@@ -1,0 +1,69 @@
+// kernels/cpu/isa/column_sums.h: sums over the rows of a matrix into f32 gradients of parameters: biases and norm
+// weights. Threads share out the columns, so the order of each sum depends on the number of rows only.
+#pragma once
+
+#include "tutti/kernels/cpu/isa/loops.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+
+template <int K>
+struct Vecs {
+    Vec v[K];
+};
+template <int K>
+struct Targets {
+    float* p[K];
+};
+
+template <int K>
+[[gnu::always_inline]] inline Vecs<K> operator+(Vecs<K> a, const Vecs<K>& b) {
+    for (int k = 0; k < K; ++k) a.v[k] = a.v[k] + b.v[k];
+    return a;
+}
+
+// targets[k][c] += sum over rows n of value(n, c, part).v[k]
+//
+// Eight rows at a time, added as a tree: an eighth of the loads and stores of the sums, eight streams for the
+// prefetcher, and an eighth of the rounding errors. Blocks of 256 rows are summed before they meet the target, for the
+// same reason.
+template <int K, class Value>
+void add_column_sums(const Stream& stream, int64_t row_count, int64_t column_count, Targets<K> targets, Value value) {
+    constexpr int64_t kTile = 512, kBlock = 256;  // K tiles of sums are 2 or 4 KB: they stay in L1
+    const int64_t vectors = (column_count + kLanes - 1) / kLanes;
+    const int64_t grain = kGrain / larger(row_count * kLanes, 1) + 1;
+    parallel_for(stream, vectors, grain, [&](int64_t begin, int64_t end) {
+        const int64_t last = smaller(column_count, end * kLanes);
+        alignas(64) float sums[K][kTile];
+        for (int64_t tile = begin * kLanes; tile < last; tile += kTile) {
+            const int64_t width = smaller(kTile, last - tile);
+            for (int64_t block = 0; block < row_count; block += kBlock) {
+                const int64_t block_end = smaller(row_count, block + kBlock);
+                const auto add_rows = [&](auto group_sum) {
+                    for_vectors(0, width, [&](int64_t c, auto part) {
+                        const Vecs<K> group = group_sum(tile + c, part);
+                        for (int k = 0; k < K; ++k) store(load(&sums[k][c], Full{}) + group.v[k], &sums[k][c], Full{});
+                    });
+                };
+                for (int k = 0; k < K; ++k)
+                    for (int64_t c = 0; c < kTile; c += kLanes) store(zero(), &sums[k][c], Full{});
+                int64_t n = block;
+                for (; n + 8 <= block_end; n += 8)
+                    add_rows([&](int64_t c, auto part) {
+                        return ((value(n, c, part) + value(n + 1, c, part)) +
+                                (value(n + 2, c, part) + value(n + 3, c, part))) +
+                               ((value(n + 4, c, part) + value(n + 5, c, part)) +
+                                (value(n + 6, c, part) + value(n + 7, c, part)));
+                    });
+                for (; n < block_end; ++n) add_rows([&](int64_t c, auto part) { return value(n, c, part); });
+                for_vectors(0, width, [&](int64_t c, auto part) {
+                    for (int k = 0; k < K; ++k) {
+                        float* target = targets.p[k] + tile + c;
+                        store(load(target, part) + load(&sums[k][c], Full{}), target, part);
+                    }
+                });
+            }
+        }
+    });
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA
