@@ -1,0 +1,45 @@
+// checkpoint/async_writer.h: one background thread that runs one save at a time while training goes on.
+// Below it: nothing. Called by the trainer, which submits a closure that owns its snapshot and its use of the Store.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace tutti::checkpoint {
+
+class AsyncWriter {
+  public:
+    using Job = std::function<void()>;
+    // `unclaimed` gets each error that nobody has polled when the writer is destroyed.
+    explicit AsyncWriter(std::function<void(const std::string&)> unclaimed);
+    ~AsyncWriter();  // waits for the job in flight
+    AsyncWriter(const AsyncWriter&) = delete;
+    AsyncWriter& operator=(const AsyncWriter&) = delete;
+
+    // Waits until the job before it has ended, then starts this one and returns.
+    void submit(Job job);
+    // Starts the job, or returns false if another is in flight.
+    bool try_submit(Job job);
+    bool busy() const;
+    void wait() const;
+    // The oldest error that was not handed out yet. A failed job does not stop later ones.
+    std::optional<std::string> poll_error();
+
+  private:
+    void run();
+
+    std::function<void(const std::string&)> unclaimed_;
+    mutable std::mutex mutex_;
+    mutable std::condition_variable changed_;
+    std::optional<Job> waiting_;  // handed over, not yet taken by the thread
+    bool running_ = false, stopping_ = false;
+    std::deque<std::string> errors_;
+    std::thread thread_;  // last: it starts when everything else is there
+};
+
+}  // namespace tutti::checkpoint

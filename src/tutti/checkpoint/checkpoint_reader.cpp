@@ -1,0 +1,113 @@
+#include "tutti/checkpoint/checkpoint_reader.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace tutti::checkpoint {
+
+namespace {
+
+File open_listed(FileSystem& file_system, const std::string& path, std::string_view listed_by) {
+    try {
+        return File::open(file_system, path);
+    } catch (const IoError& error) {
+        if (error.code() != ENOENT) throw;
+        throw DamagedError(concat(path, " is missing; ", listed_by));
+    }
+}
+
+Manifest read_manifest(FileSystem& file_system, const std::string& directory) {
+    const std::string path = join(directory, kManifestName);
+    check<DataError>(file_system.kind(directory) != FileKind::none, "there is no checkpoint ", directory);
+    const File file = open_listed(file_system, path, "without it this is not a finished checkpoint");
+    return parse_manifest(read_text(file, kMaxManifestBytes), path);
+}
+
+}  // namespace
+
+VerifiedFile::VerifiedFile(FileSystem& file_system, const std::string& directory, const FileRecord& record)
+    : file_(open_listed(file_system, join(directory, record.name), concat("the manifest of ", directory, " lists it"))),
+      record_(record),
+      verified_(record.chunks.size(), false) {
+    const int64_t size = file_.size();
+    check<DamagedError>(size == record.size, path(), ": ", size, " bytes, the manifest says ", record.size);
+}
+
+int64_t VerifiedFile::chunk_size(int64_t chunk) const {
+    return std::min(kChunkBytes, record_.size - chunk * kChunkBytes);
+}
+
+void VerifiedFile::check_chunk(int64_t chunk, std::span<const std::byte> bytes) {
+    const uint64_t actual = xxh3_64(bytes), wanted = record_.chunks[static_cast<size_t>(chunk)];
+    const int64_t begin = chunk * kChunkBytes;
+    check<DamagedError>(actual == wanted, path(), ": bytes ", begin, " to ", begin + static_cast<int64_t>(bytes.size()),
+                        ": the digest is ", to_hex(actual), ", the manifest says ", to_hex(wanted));
+    verified_[static_cast<size_t>(chunk)] = true;
+}
+
+std::span<const std::byte> VerifiedFile::cached(int64_t chunk) {
+    if (cached_chunk_ == chunk) return cache_;
+    cached_chunk_ = -1;  // in case reading fails half-way
+    cache_.resize(static_cast<size_t>(chunk_size(chunk)));
+    file_.read_all(cache_, chunk * kChunkBytes);
+    check_chunk(chunk, cache_);
+    cached_chunk_ = chunk;
+    return cache_;
+}
+
+void VerifiedFile::read(int64_t offset, std::span<std::byte> bytes) {
+    const auto wanted = static_cast<int64_t>(bytes.size());
+    check(offset >= 0 && offset <= size() && wanted <= size() - offset, path(), ": ", size(), " bytes, asked for ",
+          wanted, " from ", offset);
+    while (!bytes.empty()) {
+        const int64_t chunk = offset / kChunkBytes, inside = offset % kChunkBytes;
+        const int64_t part = std::min(chunk_size(chunk) - inside, static_cast<int64_t>(bytes.size()));
+        const auto out = bytes.first(static_cast<size_t>(part));
+        if (part == chunk_size(chunk) && chunk != cached_chunk_) {  // a whole chunk: straight to where it belongs
+            file_.read_all(out, offset);
+            check_chunk(chunk, out);
+        } else {
+            std::memcpy(out.data(), cached(chunk).data() + inside, out.size());
+        }
+        bytes = bytes.subspan(out.size());
+        offset += part;
+    }
+}
+
+void VerifiedFile::verify_rest() {
+    for (size_t chunk = 0; chunk < verified_.size(); ++chunk)
+        if (!verified_[chunk]) cached(static_cast<int64_t>(chunk));
+}
+
+void VerifiedFile::verify_all() {
+    file_.drop_cache();
+    cached_chunk_ = -1;
+    Hasher128 whole;
+    for (size_t chunk = 0; chunk < verified_.size(); ++chunk) whole.update(cached(static_cast<int64_t>(chunk)));
+    const Digest128 actual = whole.digest();
+    check<DamagedError>(actual == record_.digest, path(), ": the digest of the file is ", actual,
+                        ", the manifest says ", record_.digest);
+}
+
+CheckpointReader::CheckpointReader(FileSystem& file_system, std::string path)
+    : path_(std::move(path)), manifest_(read_manifest(file_system, path_)) {
+    for (const FileRecord& record : manifest_.files)
+        files_.emplace(record.name, std::make_shared<VerifiedFile>(file_system, path_, record));
+}
+
+std::shared_ptr<ByteSource> CheckpointReader::file(std::string_view name) const {
+    const auto place = files_.find(name);
+    check<DataError>(place != files_.end(), path_, " has no file '", name, "' among its ", files_.size());
+    return place->second;
+}
+
+void CheckpointReader::verify_rest() {
+    for (const auto& [name, file] : files_) file->verify_rest();
+}
+
+void CheckpointReader::verify_all() {
+    for (const auto& [name, file] : files_) file->verify_all();
+}
+
+}  // namespace tutti::checkpoint

@@ -1,0 +1,65 @@
+// checkpoint/checkpoint_reader.h: reads the files of one checkpoint and compares every chunk with its digest on the
+// way, so that a good checkpoint is read once and a bad one is never used. Below it: manifest.h, byte_source.h. Called
+// by store.cpp, which hands it to the part of this room that knows parameters.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/checkpoint/byte_source.h"
+#include "tutti/checkpoint/manifest.h"
+#include "tutti/checkpoint/safetensors.h"
+
+namespace tutti::checkpoint {
+
+class VerifiedFile final : public ByteSource {
+  public:
+    // DamagedError if the file is missing or has another size.
+    VerifiedFile(FileSystem& file_system, const std::string& directory, const FileRecord& record);
+
+    const std::string& path() const override { return file_.path(); }
+    int64_t size() const override { return record_.size; }
+    // DamagedError, before anything wrong could be used, if a chunk that it touches is not as written. Bytes of `bytes`
+    // may be overwritten then.
+    void read(int64_t offset, std::span<std::byte> bytes) override;
+    // Reads and checks the chunks that no read() has touched.
+    void verify_rest();
+    // From the disk, not from the cache: all chunks and the digest of the whole file.
+    void verify_all();
+
+  private:
+    std::span<const std::byte> cached(int64_t chunk);
+    void check_chunk(int64_t chunk, std::span<const std::byte> bytes);
+    int64_t chunk_size(int64_t chunk) const;
+
+    File file_;
+    FileRecord record_;
+    std::vector<bool> verified_;
+    std::vector<std::byte> cache_;  // the last chunk of which a part was asked for
+    int64_t cached_chunk_ = -1;
+};
+
+class CheckpointReader {
+  public:
+    // Reads the manifest and opens every file of it. DamagedError if one is not there.
+    CheckpointReader(FileSystem& file_system, std::string path);
+
+    const std::string& path() const { return path_; }
+    const Manifest& manifest() const { return manifest_; }
+    // The file with this name, or DataError. Both stay usable after the reader is gone.
+    std::shared_ptr<ByteSource> file(std::string_view name) const;
+    SafetensorsFile safetensors(std::string_view name) const { return SafetensorsFile(file(name)); }
+
+    void verify_rest();
+    void verify_all();
+
+  private:
+    std::string path_;
+    Manifest manifest_;
+    std::map<std::string, std::shared_ptr<VerifiedFile>, std::less<>> files_;
+};
+
+}  // namespace tutti::checkpoint

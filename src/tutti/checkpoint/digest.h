@@ -1,0 +1,47 @@
+// checkpoint/digest.h: XXH3, the digest of checkpoint chunks and files. It finds accidents (bit flips, torn writes,
+// swapped files), not forgery. Below it: the xxhash library, in digest.cpp only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tutti::checkpoint {
+
+struct Digest128 {
+    uint64_t high = 0, low = 0;
+    bool operator==(const Digest128&) const = default;
+};
+
+uint64_t xxh3_64(std::span<const std::byte> bytes);
+Digest128 xxh3_128(std::span<const std::byte> bytes);
+
+// XXH3-128 of bytes that come in pieces.
+class Hasher128 {
+  public:
+    Hasher128();
+    ~Hasher128();
+    Hasher128(Hasher128&&) noexcept;
+    Hasher128& operator=(Hasher128&&) noexcept;
+    void update(std::span<const std::byte> bytes);
+    Digest128 digest() const;
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+std::string to_hex(uint64_t value);    // 16 lower-case digits
+std::string to_hex(Digest128 digest);  // 32, as `xxhsum -H2` prints it
+std::optional<uint64_t> hex64_from(std::string_view text);
+std::optional<Digest128> hex128_from(std::string_view text);
+inline std::ostream& operator<<(std::ostream& out, Digest128 digest) {
+    return out << to_hex(digest);
+}
+
+}  // namespace tutti::checkpoint

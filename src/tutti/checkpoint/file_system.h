@@ -1,0 +1,99 @@
+// checkpoint/file_system.h: the one seam between checkpoints and the disk. Every call that changes a disk goes through
+// FileSystem, so that tests can fail the n-th call or cut the power after it; nothing else in this room calls the
+// kernel. Below it: base. Above it: file_writer, safetensors, store.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/base/error.h"
+
+namespace tutti::checkpoint {
+
+// The operating system refused: "write /run/step-….tmp/x: No space left on device".
+class IoError : public DataError {
+  public:
+    IoError(std::string_view operation, const std::string& path, int code);
+    int code() const { return code_; }  // an errno value
+
+  private:
+    int code_;
+};
+
+// What is on disk is not what was written: a digest, a size or a name is wrong. Another copy may still be good, so a
+// reader may fall back; every other DataError would come back with any copy.
+class DamagedError : public DataError {
+  public:
+    using DataError::DataError;
+};
+
+struct FileHandle {
+    int id = -1;
+    std::string path;  // for messages
+};
+
+enum class FileKind { none, file, directory, other };
+
+// Held as long as it lives; the operating system drops it when the process dies.
+class FileLock {
+  public:
+    virtual ~FileLock() = default;
+};
+
+// All methods throw IoError. Interrupted calls are repeated inside, except fsync: after a failed fsync the kernel may
+// have dropped the dirty pages and a second call reports success, so a caller must write a new file instead.
+class FileSystem {
+  public:
+    virtual ~FileSystem() = default;
+
+    virtual FileHandle create_exclusive(const std::string& path) = 0;  // EEXIST if anything is there
+    virtual int64_t pwrite(const FileHandle& file, std::span<const std::byte> bytes,
+                           int64_t offset) = 0;                       // may be short
+    virtual void allocate(const FileHandle& file, int64_t size) = 0;  // reserves the blocks where the disk can
+    virtual void fsync(const FileHandle& file) = 0;
+    virtual void close(const FileHandle& file) = 0;
+    virtual void rename(const std::string& from, const std::string& to) = 0;
+    virtual void unlink(const std::string& path) = 0;
+    virtual void make_directory(const std::string& path) = 0;  // EEXIST if anything is there
+    virtual void remove_directory(const std::string& path) = 0;
+    virtual void fsync_directory(const std::string& path) = 0;
+
+    virtual FileHandle open_read(const std::string& path) = 0;  // a regular file; follows symbolic links
+    virtual int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) = 0;  // 0 at the end
+    virtual int64_t size(const FileHandle& file) = 0;
+    virtual void drop_cache(const FileHandle& file) = 0;  // the next read comes from the disk, where the system allows
+    virtual std::vector<std::string> list(const std::string& directory) = 0;  // names, sorted
+    virtual FileKind kind(const std::string& path) = 0;                       // of the link itself, not its target
+
+    // An exclusive lock on `path`, which is created and holds `owner` as text. Throws UsageError that names the owner
+    // if another holds it; null where the file system knows no locks.
+    virtual std::unique_ptr<FileLock> lock(const std::string& path, const std::string& owner) = 0;
+};
+
+class PosixFileSystem final : public FileSystem {
+  public:
+    FileHandle create_exclusive(const std::string& path) override;
+    int64_t pwrite(const FileHandle& file, std::span<const std::byte> bytes, int64_t offset) override;
+    void allocate(const FileHandle& file, int64_t size) override;
+    void fsync(const FileHandle& file) override;
+    void close(const FileHandle& file) override;
+    void rename(const std::string& from, const std::string& to) override;
+    void unlink(const std::string& path) override;
+    void make_directory(const std::string& path) override;
+    void remove_directory(const std::string& path) override;
+    void fsync_directory(const std::string& path) override;
+    FileHandle open_read(const std::string& path) override;
+    int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) override;
+    int64_t size(const FileHandle& file) override;
+    void drop_cache(const FileHandle& file) override;
+    std::vector<std::string> list(const std::string& directory) override;
+    FileKind kind(const std::string& path) override;
+    std::unique_ptr<FileLock> lock(const std::string& path, const std::string& owner) override;
+};
+
+}  // namespace tutti::checkpoint

@@ -1,0 +1,203 @@
+// The real disk behind the seam, the file helpers on it, and the two test disks (a wrong model would prove nothing).
+#include "tutti/checkpoint/file_system.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tutti/checkpoint/owner.h"
+#include "tutti/checkpoint/testing/contains.h"
+#include "tutti/checkpoint/testing/fault_file_system.h"
+#include "tutti/checkpoint/testing/memory_file_system.h"
+#include "tutti/checkpoint/testing/sample.h"
+
+namespace tutti::checkpoint {
+namespace {
+
+using testing::contains;
+using testing::MemoryFileSystem;
+using testing::Survives;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+    return std::as_bytes(std::span(text));
+}
+
+int code_of(const std::function<void()>& call) {
+    try {
+        call();
+    } catch (const IoError& error) {
+        return error.code();
+    }
+    return 0;
+}
+
+TEST(PosixFileSystem, DoesWhatItSaysOnARealDisk) {
+    const testing::ScratchDirectory scratch;
+    PosixFileSystem disk;
+    const std::string directory = join(scratch.path(), "a/b/c"), path = join(directory, "x");
+    make_directories(disk, directory + "/");
+    EXPECT_EQ(disk.kind(directory), FileKind::directory);
+    File file = File::create(disk, path);
+    file.allocate(1000);
+    EXPECT_EQ(std::filesystem::file_size(path), 1000u);
+    file.write_all(bytes_of("hello"), 3);
+    file.sync();
+    file.close();
+    EXPECT_EQ(code_of([&] { File::create(disk, path); }), EEXIST);
+    EXPECT_EQ(code_of([&] { disk.make_directory(directory); }), EEXIST);
+    disk.rename(path, path + "y");
+    disk.fsync_directory(directory);
+    EXPECT_EQ(disk.kind(path), FileKind::none);
+    const File reader = File::open(disk, path + "y");
+    reader.drop_cache();
+    EXPECT_EQ(reader.size(), 1000);
+    EXPECT_EQ(read_text(reader, 1000).substr(0, 9), std::string("\0\0\0hello\0", 9));
+    EXPECT_THROW(read_text(reader, 999), DamagedError);
+    std::vector<std::byte> eleven(11);
+    EXPECT_THROW(reader.read_all(eleven, 990), DamagedError);
+    std::filesystem::create_symlink("xy", join(directory, "link"));
+    EXPECT_EQ(disk.list(directory), (std::vector<std::string>{"link", "xy"}));
+    EXPECT_EQ(disk.kind(join(directory, "link")), FileKind::other);
+    EXPECT_EQ(File::open(disk, join(directory, "link")).size(), 1000);
+    remove_tree(disk, join(scratch.path(), "a"));
+    EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+}
+
+TEST(PosixFileSystem, ErrorsNameTheCallThePathAndTheReason) {
+    const testing::ScratchDirectory scratch;
+    PosixFileSystem disk;
+    const std::string missing = join(scratch.path(), "missing");
+    EXPECT_EQ(code_of([&] { disk.open_read(missing); }), ENOENT);
+    EXPECT_EQ(code_of([&] { disk.list(missing); }), ENOENT);
+    EXPECT_EQ(code_of([&] { disk.open_read(scratch.path()); }), EISDIR);
+    ASSERT_EQ(::mkfifo(missing.c_str(), 0600), 0);
+    EXPECT_EQ(code_of([&] { disk.open_read(missing); }), EINVAL);  // and does not wait for a writer
+    EXPECT_EQ(std::string(IoError("write", "/x/y", EIO).what()), "write /x/y: Input/output error");
+    EXPECT_TRUE(contains(IoError("write", "/x", ENOSPC).what(), "write /x: No space left on device (free some space"));
+}
+
+TEST(PosixFileSystem, AFullDeviceSaysSo) {
+    if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
+    PosixFileSystem disk;
+    const int fd = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    const FileHandle full{fd, "/dev/full"};
+    EXPECT_EQ(code_of([&] { disk.pwrite(full, bytes_of("x"), 0); }), ENOSPC);
+    disk.close(full);
+}
+
+TEST(PosixFileSystem, OnlyOneHoldsALock) {
+    const testing::ScratchDirectory scratch;
+    PosixFileSystem disk;
+    const std::string path = join(scratch.path(), ".lock");
+    auto first = disk.lock(path, "hal-2001");
+    try {
+        disk.lock(path, "other-1");
+        FAIL();
+    } catch (const UsageError& error) {
+        EXPECT_TRUE(contains(error.what(), "is locked by hal-2001"));
+    }
+    first.reset();
+    EXPECT_NE(disk.lock(path, "other-1"), nullptr);
+}
+
+TEST(Names, OnlyPlainNamesStayInTheirDirectory) {
+    for (const char* good : {"a", "model-00001-of-00002.safetensors", "A_1", "a..b"})
+        EXPECT_TRUE(is_plain_file_name(good));
+    for (const char* bad : {"", ".", "..", ".hidden", "-x", "a/b", "/a", "a b", "\xc3\xa9"})
+        EXPECT_FALSE(is_plain_file_name(bad)) << bad;
+    EXPECT_FALSE(is_plain_file_name(std::string(256, 'a')));
+    EXPECT_EQ(parent_of("/a"), "/");
+    EXPECT_EQ(parent_of("a"), ".");
+    EXPECT_EQ(parent_of("a/b/c"), "a/b");
+    EXPECT_EQ(join("a/", "b"), "a/b");
+}
+
+TEST(Owner, IsKnownAliveOrGone) {
+    EXPECT_EQ(state_of(this_owner()), OwnerState::this_process);
+    const std::string host = this_owner().substr(0, this_owner().rfind('-'));
+    EXPECT_EQ(state_of(concat(host, "-", ::getppid())), OwnerState::running);
+    EXPECT_EQ(state_of(host + "-2147483647"), OwnerState::gone);  // above any pid_max
+    EXPECT_EQ(state_of("elsewhere-1"), OwnerState::elsewhere);
+    EXPECT_EQ(state_of(host + "-x"), OwnerState::elsewhere);
+    EXPECT_EQ(state_of(""), OwnerState::elsewhere);
+}
+
+TEST(AtomicWrite, ReplacesOrLeavesTheOldFile) {
+    MemoryFileSystem disk;
+    const std::vector<std::byte> bytes = testing::random_bytes(1000, 1);
+    write_file_atomically(disk, "/", {"x", "old", {}});
+    const auto before = static_cast<int64_t>(disk.calls.size());
+    write_file_atomically(disk, "/", {"x", "new", {bytes, bytes}});
+    EXPECT_EQ(disk.content("/x").size(), 2003u);
+    const auto calls = static_cast<int64_t>(disk.calls.size()) - before;
+    ASSERT_GE(calls, 7);
+    for (int64_t call = 0; call < calls; ++call) {
+        MemoryFileSystem fresh;
+        write_file_atomically(fresh, "/", {"x", "old", {}});
+        testing::FaultFileSystem faulty(fresh, {call, ENOSPC, false});
+        EXPECT_THROW(write_file_atomically(faulty, "/", {"x", "new", {bytes}}), DataError);
+        EXPECT_EQ(fresh.list("/"), std::vector<std::string>{"x"}) << call;
+        const std::string left = fresh.content("/x");
+        EXPECT_TRUE(left == "old" || (call == calls - 1 && left.size() == 1003)) << call;
+    }
+}
+
+TEST(FileWriter, DigestsChunksAcrossPieces) {
+    MemoryFileSystem disk;
+    const auto big = testing::random_bytes(2 * kChunkBytes + 5, 1), small = testing::random_bytes(100, 2);
+    const FileToWrite content{"x", "head", {small, {}, big, {}, small, {}}};
+    NewFile file(disk, "/x", content.size());
+    const FileRecord record = file.write(content);
+    const std::string text = disk.content("/x");
+    std::string expected = "head";
+    for (const auto* piece : {&small, &big, &small})
+        expected.append(reinterpret_cast<const char*>(piece->data()), piece->size());
+    ASSERT_TRUE(text == expected);
+    EXPECT_EQ(record.size, 4 + 100 + 2 * kChunkBytes + 5 + 100);
+    EXPECT_EQ(record.digest, xxh3_128(bytes_of(expected)));
+    ASSERT_EQ(record.chunks.size(), 3u);
+    EXPECT_EQ(record.chunks[1], xxh3_64(bytes_of(expected).subspan(kChunkBytes, kChunkBytes)));
+    EXPECT_EQ(record.chunks[2], xxh3_64(bytes_of(expected).subspan(2 * kChunkBytes)));
+}
+
+TEST(FileWriter, ShortWritesAreContinued) {
+    MemoryFileSystem disk;
+    testing::FaultFileSystem faulty(disk, {0, 0, true});
+    const auto bytes = testing::random_bytes(10'000, 1);
+    NewFile(faulty, "/x", 10'000).write({"x", "", {bytes}});
+    EXPECT_EQ(std::memcmp(disk.content("/x").data(), bytes.data(), 10'000), 0);
+    EXPECT_GT(faulty.calls(), 14);  // 10'000 halved down to 1
+}
+
+// The model of a power cut, on its own.
+TEST(MemoryFileSystem, KeepsOnlyWhatWasSynced) {
+    MemoryFileSystem disk;
+    write_file_atomically(disk, "/", {"old", "durable", {}});
+    File file = File::create(disk, "/new");
+    file.write_all(bytes_of(std::string(1024, 'n')), 0);
+    EXPECT_EQ(disk.after_crash({})->list("/"), std::vector<std::string>{"old"});
+    const auto named = disk.after_crash({Survives::nothing, Survives::everything});
+    EXPECT_EQ(named->content("/new"), "");
+    EXPECT_EQ(disk.after_crash({Survives::zeros, Survives::everything})->content("/new"), std::string(1024, '\0'));
+    EXPECT_EQ(disk.after_crash({Survives::everything, Survives::everything})->content("/new"), std::string(1024, 'n'));
+    bool torn = false;
+    for (uint32_t seed = 0; seed < 50; ++seed) {
+        const auto image = disk.after_crash({Survives::random, Survives::everything, seed});
+        torn = torn || image->content("/new") == std::string(512, '\0') + std::string(512, 'n');
+    }
+    EXPECT_TRUE(torn);
+    file.sync();
+    EXPECT_EQ(disk.after_crash({})->kind("/new"), FileKind::none);  // the file is synced, its name is not
+    disk.fsync_directory("/");
+    EXPECT_EQ(disk.after_crash({})->content("/new"), std::string(1024, 'n'));
+    disk.rename("/new", "/old");
+    EXPECT_EQ(disk.after_crash({})->content("/old"), "durable");
+    EXPECT_EQ(disk.after_crash({Survives::nothing, Survives::everything})->content("/old"), std::string(1024, 'n'));
+}
+
+}  // namespace
+}  // namespace tutti::checkpoint

@@ -1,0 +1,58 @@
+// checkpoint/file_writer.h: writes one file of a checkpoint as a stream of 4 MiB chunks and digests it on the way.
+// Below it: file.h, digest.h. Called by store.cpp; with many ranks each rank writes its own file with NewFile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/checkpoint/digest.h"
+#include "tutti/checkpoint/file.h"
+
+namespace tutti::checkpoint {
+
+// 4 MiB: damage is located to 4 MiB, and the digests of 100 GB fit half a megabyte of manifest.
+constexpr int64_t kChunkBytes = int64_t{4} << 20;
+
+// The content of a file: `head`, then the pieces of `body` without gaps. The body is not copied: what it points to must
+// live and stay unchanged until the file is written.
+struct FileToWrite {
+    std::string name;
+    std::string head;
+    std::vector<std::span<const std::byte>> body;
+
+    int64_t size() const;
+};
+
+// What a manifest knows of a file.
+struct FileRecord {
+    std::string name;
+    int64_t size = 0;
+    std::vector<uint64_t> chunks;  // XXH3-64 of each kChunkBytes, the last one shorter
+    Digest128 digest;              // XXH3-128 of the whole file
+    bool operator==(const FileRecord&) const = default;
+};
+
+constexpr int64_t chunk_count(int64_t size) {
+    return size / kChunkBytes + (size % kChunkBytes != 0 ? 1 : 0);
+}
+
+// A file that is being written. The constructor creates it and reserves its full size, so that a full disk shows before
+// the first byte is written; write() fills it, syncs it and closes it.
+class NewFile {
+  public:
+    NewFile(FileSystem& file_system, const std::string& path, int64_t size);
+    FileRecord write(const FileToWrite& content);
+
+  private:
+    File file_;
+    int64_t size_;
+};
+
+// For exports beside a checkpoint: `directory`/`content.name` appears complete and durable, or not at all. Replaces an
+// older file of that name.
+FileRecord write_file_atomically(FileSystem& file_system, const std::string& directory, const FileToWrite& content);
+
+}  // namespace tutti::checkpoint

@@ -1,0 +1,189 @@
+// checkpoint/posix_file_system.cpp: FileSystem on Linux. Each function is one system call and its errors.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "tutti/checkpoint/file_system.h"
+
+namespace tutti::checkpoint {
+
+namespace {
+
+template <class Call>
+auto retried(Call call) {
+    for (;;) {
+        const auto result = call();
+        if (result != -1 || errno != EINTR) return result;
+    }
+}
+
+void require(bool ok, std::string_view operation, const std::string& path) {
+    if (!ok) throw IoError(operation, path, errno);
+}
+
+std::string explain(int code) {
+    if (code == ENOSPC || code == EDQUOT) return " (free some space, or choose a directory on a larger disk)";
+    if (code == EACCES || code == EPERM || code == EROFS) return " (choose a directory that this user may write)";
+    return "";
+}
+
+class PosixLock final : public FileLock {
+  public:
+    explicit PosixLock(int fd) : fd_(fd) {}
+    ~PosixLock() override { ::close(fd_); }
+    PosixLock(const PosixLock&) = delete;
+    PosixLock& operator=(const PosixLock&) = delete;
+
+  private:
+    int fd_;
+};
+
+}  // namespace
+
+IoError::IoError(std::string_view operation, const std::string& path, int code)
+    : DataError(concat(operation, " ", path, ": ", std::generic_category().message(code), explain(code))),
+      code_(code) {}
+
+FileHandle PosixFileSystem::create_exclusive(const std::string& path) {
+    const int fd = retried([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+    require(fd >= 0, "create", path);
+    return {fd, path};
+}
+
+int64_t PosixFileSystem::pwrite(const FileHandle& file, std::span<const std::byte> bytes, int64_t offset) {
+    const ssize_t written = retried([&] { return ::pwrite(file.id, bytes.data(), bytes.size(), offset); });
+    require(written >= 0, "write", file.path);
+    return written;
+}
+
+void PosixFileSystem::allocate(const FileHandle& file, int64_t size) {
+    if (size == 0) return;
+    // Not posix_fallocate: where the file system cannot reserve blocks, it would write every block once. There a full
+    // disk shows at the write instead, which is as safe, only later.
+    const int result = retried([&] { return ::fallocate(file.id, 0, 0, size); });
+    if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) return;
+    require(result == 0, concat("reserve ", size, " bytes for"), file.path);
+}
+
+void PosixFileSystem::fsync(const FileHandle& file) {
+    require(::fsync(file.id) == 0, "fsync", file.path);
+}
+
+void PosixFileSystem::close(const FileHandle& file) {
+    // On Linux the descriptor is gone even after EINTR; a second close could hit somebody else's file.
+    require(::close(file.id) == 0 || errno == EINTR, "close", file.path);
+}
+
+void PosixFileSystem::rename(const std::string& from, const std::string& to) {
+    require(::rename(from.c_str(), to.c_str()) == 0, concat("rename ", from, " to"), to);
+}
+
+void PosixFileSystem::unlink(const std::string& path) {
+    require(::unlink(path.c_str()) == 0, "remove", path);
+}
+
+void PosixFileSystem::make_directory(const std::string& path) {
+    require(::mkdir(path.c_str(), 0777) == 0, "make directory", path);
+}
+
+void PosixFileSystem::remove_directory(const std::string& path) {
+    require(::rmdir(path.c_str()) == 0, "remove directory", path);
+}
+
+void PosixFileSystem::fsync_directory(const std::string& path) {
+    const int fd = retried([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    require(fd >= 0, "open directory", path);
+    const int result = ::fsync(fd);
+    const int code = errno;
+    ::close(fd);
+    // Some network file systems cannot sync a directory and say so with these two; their renames are synchronous.
+    if (result != 0 && code != EINVAL && code != ENOTSUP) throw IoError("fsync directory", path, code);
+}
+
+FileHandle PosixFileSystem::open_read(const std::string& path) {
+    // O_NONBLOCK: opening a FIFO that somebody placed here must not hang.
+    const int fd = retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
+    require(fd >= 0, "open", path);
+    struct stat info = {};
+    const bool known = ::fstat(fd, &info) == 0;
+    const int code = known ? (S_ISDIR(info.st_mode) ? EISDIR : EINVAL) : errno;
+    if (!known || !S_ISREG(info.st_mode)) {
+        ::close(fd);
+        throw IoError("open (a regular file is needed)", path, code);
+    }
+    return {fd, path};
+}
+
+int64_t PosixFileSystem::pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) {
+    const ssize_t got = retried([&] { return ::pread(file.id, bytes.data(), bytes.size(), offset); });
+    require(got >= 0, "read", file.path);
+    return got;
+}
+
+int64_t PosixFileSystem::size(const FileHandle& file) {
+    struct stat info = {};
+    require(::fstat(file.id, &info) == 0, "stat", file.path);
+    return info.st_size;
+}
+
+void PosixFileSystem::drop_cache(const FileHandle& file) {
+    // Advice only: a page that stays cached makes the check weaker, not wrong.
+    static_cast<void>(::posix_fadvise(file.id, 0, 0, POSIX_FADV_DONTNEED));
+}
+
+std::vector<std::string> PosixFileSystem::list(const std::string& directory) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(directory.c_str()), &::closedir);
+    require(stream != nullptr, "list", directory);
+    std::vector<std::string> names;
+    for (;;) {
+        errno = 0;  // the only way to tell the end from an error
+        const dirent* entry = ::readdir(stream.get());
+        if (entry == nullptr) break;
+        const std::string name = entry->d_name;
+        if (name != "." && name != "..") names.push_back(name);
+    }
+    require(errno == 0, "list", directory);
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+FileKind PosixFileSystem::kind(const std::string& path) {
+    struct stat info = {};
+    if (::lstat(path.c_str(), &info) != 0) {
+        require(errno == ENOENT || errno == ENOTDIR, "stat", path);
+        return FileKind::none;
+    }
+    if (S_ISDIR(info.st_mode)) return FileKind::directory;
+    return S_ISREG(info.st_mode) ? FileKind::file : FileKind::other;
+}
+
+std::unique_ptr<FileLock> PosixFileSystem::lock(const std::string& path, const std::string& owner) {
+    const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+    const int fd = retried([&] { return ::open(path.c_str(), flags, 0666); });
+    require(fd >= 0, "open lock", path);
+    auto held = std::make_unique<PosixLock>(fd);
+    if (retried([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) != 0) {
+        if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) return nullptr;
+        require(errno == EWOULDBLOCK, "lock", path);
+        std::array<char, 256> text = {};
+        const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
+        std::string holder(text.data(), static_cast<size_t>(std::max<ssize_t>(got, 0)));
+        while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+        throw UsageError(concat(path, " is locked by ", holder.empty() ? "another process" : holder,
+                                ": two runs cannot share a checkpoint directory; stop that run or choose another "
+                                "directory with --out or checkpoint.dir"));
+    }
+    const std::string line = owner + "\n";
+    require(::ftruncate(fd, 0) == 0 && ::pwrite(fd, line.data(), line.size(), 0) >= 0, "write lock", path);
+    return held;
+}
+
+}  // namespace tutti::checkpoint

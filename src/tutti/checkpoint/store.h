@@ -1,0 +1,110 @@
+// checkpoint/store.h: one directory of checkpoints, in which a crash at any instant leaves the previous or the new one.
+//
+// Commit protocol (docs: checkpoint directories are step-NNNNNNNNNN, see store_names.h):
+//   1. make step-….tmp-…; create and reserve every file; write, digest, fsync, close each; fsync the directory
+//   2. write MANIFEST.json.tmp, fsync, rename to MANIFEST.json, fsync the directory
+//   3. rename the directory to step-…, fsync the parent.  <- committed: a valid manifest inside a final name
+// A pointer file ("latest") is not written and not needed: the newest valid directory is the newest checkpoint.
+// Below it: file_writer, manifest, checkpoint_reader. Above it: the trainer. One thread at a time uses a Store.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/checkpoint/checkpoint_reader.h"
+#include "tutti/checkpoint/file_writer.h"
+#include "tutti/checkpoint/manifest.h"
+
+namespace tutti::checkpoint {
+
+// What one save writes. The files' bodies must stay unchanged until save() returns.
+struct Snapshot {
+    int64_t step = 0;
+    std::vector<FileToWrite> files;
+    std::string config_digest, data_fingerprint;
+    std::string state;  // JSON of the trainer
+};
+
+struct StoredCheckpoint {
+    int64_t step = 0;
+    std::string path;
+    bool replaced = false;  // a newer save of the same step took its place
+};
+
+struct Loaded {
+    std::string path;
+    Manifest manifest;
+};
+
+// Reads what it wants. It may be called again with an older checkpoint when the bytes of a newer one prove bad while it
+// reads, so each call must set everything that it sets.
+using LoadInto = std::function<void(const CheckpointReader&)>;
+
+enum class Access { read, write };
+enum class OnDamage { fall_back, stop };
+
+using Warn = std::function<void(const std::string&)>;
+
+class Store {
+  public:
+    // write: makes the directory, locks it (UsageError names the other run) and removes what dead runs left.
+    // read: changes nothing, ever; beside a running writer it sees only committed checkpoints.
+    // `warn` gets what a person must know though work goes on; it is called by the thread that uses the Store.
+    Store(FileSystem& file_system, std::string directory, Access access, Warn warn);
+
+    // Returns the new checkpoint's path. On failure (disk full, I/O error): DataError, its own temporary files are
+    // removed, and no committed checkpoint has been touched.
+    std::string save(const Snapshot& snapshot);
+
+    // The parts of save(), for many ranks: one rank begins, every rank writes its files with NewFile under
+    // attempt.path, the first one gathers the records and commits; if any rank failed it abandons.
+    struct Attempt {
+        int64_t step = 0;
+        std::string path;
+        bool in_place = false;  // has its final name
+    };
+    Attempt begin(int64_t step);
+    std::string commit(Attempt& attempt, const Manifest& manifest);
+    void abandon(const Attempt& attempt);
+
+    // The newest good checkpoint, or nothing if there is none at all. A damaged one is renamed to ….corrupt (with
+    // Access::write), warned of, and the next older one is tried; with `stop` its DamagedError is thrown instead.
+    // DataError if there are damaged ones but no good one: a run must not silently start from nothing.
+    std::optional<Loaded> load_newest(const LoadInto& load_into, OnDamage on_damage);
+    // This one, or an error. Every byte of it is verified, also what `load_into` does not read.
+    Loaded load(const std::string& path, const LoadInto& load_into) const;
+
+    std::vector<StoredCheckpoint> list() const;  // newest first
+    // Reads the checkpoint from the disk, not from the cache. DamagedError if a bit is wrong.
+    void verify(const std::string& path) const;
+
+    // Keeps the newest `keep` (>= 1) steps and whatever this Store saved last. Deletes nothing unless the newest one
+    // verifies.
+    void prune(int64_t keep);
+
+    // Renames the checkpoints after `step` to ….set-aside. For a run that resumes from an older step and continues in
+    // the same directory: otherwise the abandoned future would be the newest. Returns how many.
+    int64_t set_aside_newer(int64_t step);
+
+  private:
+    void require_write() const;
+    void remove_leftovers();
+    bool is_leftover(const std::string& name) const;
+    std::string rename_to_suffix(const StoredCheckpoint& stored, std::string_view suffix);
+    void trash(const std::string& path);
+    void write_manifest_file(const std::string& directory, const Manifest& manifest);
+    void move_into_place(Attempt& attempt, const std::string& path);
+
+    FileSystem& file_system_;
+    std::string directory_;
+    Access access_;
+    Warn warn_;
+    std::unique_ptr<FileLock> lock_;
+    std::string last_saved_;
+};
+
+}  // namespace tutti::checkpoint
