@@ -6,7 +6,7 @@ Rules, each printed with file:line where it is broken:
   2. layers.txt goes bottom to top: a room names only rooms above its own line, and CMake links each of them.
   3. Our headers are included by their full path ("tutti/ROOM/..."), so that rule 1 can see them.
   4. Third-party headers stand in .cpp and .cu files only, and only in rooms that CMake links to that library.
-  5. GoogleTest stands in *_test.cpp files only.
+  5. GoogleTest stands in *_test.cpp files and in folders `testing/` only.
 Exit code 0: all hold. 1: some do not. 2: the inputs cannot be read.
 """
 
@@ -37,7 +37,7 @@ THIRD_PARTY = {
 }
 SUFFIXES = {".h", ".hpp", ".cuh", ".cpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-ROOM_CALL = re.compile(r"tutti_room\(\s*(\w+)(.*)\)")
+ROOM_CALL = re.compile(r"^[ \t]*tutti_room\(\s*(\w+)([^)]*)\)", re.MULTILINE)
 
 
 class InputError(Exception):
@@ -67,10 +67,9 @@ def read_layers(path):
 def read_cmake(path):
     """-> {room: (line, set of rooms reached through DEPENDS, set of library targets of its own)}."""
     rooms = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        call = ROOM_CALL.match(line.split("#")[0].strip())
-        if not call:
-            continue
+    text = re.sub(r"#.*", "", path.read_text())
+    for call in ROOM_CALL.finditer(text):
+        number = text.count("\n", 0, call.start(1)) + 1
         words, group = {"DEPENDS": [], "LIBRARIES": []}, None
         for word in call.group(2).split():
             if word in words:
@@ -120,8 +119,8 @@ def check_file(path, name, room, allowed, libraries):
                 problems.append(f"{place}room `{room}` includes <{header}>, but CMakeLists.txt does not link it to "
                                 f"{' or '.join(targets)}")
         elif header.startswith(("gtest/", "gmock/")):
-            if not path.name.endswith("_test.cpp"):
-                problems.append(f"{place}<{header}> outside a *_test.cpp file")
+            if not path.name.endswith("_test.cpp") and "testing" not in path.parts[-3:-1]:
+                problems.append(f"{place}<{header}> outside a *_test.cpp file or a folder testing/")
         elif quote == '"':
             problems.append(f"{place}includes \"{header}\"; our headers are written \"tutti/ROOM/...\"")
     return problems

@@ -10,7 +10,8 @@ import check_layers
 LAYERS = "# comment\nbase:\nspec: base\ntensor: base\n"
 CMAKE = ("tutti_room(base)\n"
          "tutti_room(spec DEPENDS base LIBRARIES PkgConfig::tomlplusplus)\n"
-         "tutti_room(tensor DEPENDS base LIBRARIES $<$<BOOL:${TUTTI_ONEDNN}>:DNNL::dnnl>)\n")
+         "tutti_room(tensor DEPENDS base  # a call may go over lines\n"
+         "           LIBRARIES $<$<BOOL:${TUTTI_ONEDNN}>:DNNL::dnnl>)\n")
 
 
 class CheckLayers(unittest.TestCase):
@@ -35,6 +36,7 @@ class CheckLayers(unittest.TestCase):
             "src/tutti/base/error.h": "#include <string>\n",
             "src/tutti/spec/parse.cpp": '#include <toml++/toml.h>\n#include "tutti/base/error.h"\n',
             "src/tutti/spec/parse_test.cpp": "#include <gtest/gtest.h>\n",
+            "src/tutti/spec/testing/contains.h": "#include <gtest/gtest.h>\n",
             "src/tutti/tensor/gemm.cpp": "#include <dnnl.hpp>\n",
         }), [])
 
