@@ -1,0 +1,64 @@
+#include "tutti/plan/flops.h"
+
+#include "tutti/base/error.h"
+#include "tutti/plan/recompute.h"
+
+namespace tutti::plan {
+namespace {
+
+// Values of the matrices of one block.
+int64_t block_matrices(const spec::ModelSpec& m) {
+    const int64_t C = m.width, F = m.ffn, query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
+    switch (m.family) {
+        case spec::Family::mlp: return C * C;
+        case spec::Family::gpt2: return C * 3 * query + query * C + 2 * C * F;     // c_attn, c_proj; c_fc, c_proj
+        case spec::Family::llama: return 2 * C * query + 2 * C * key + 3 * C * F;  // q, o; k, v; gate, up, down
+    }
+    throw Error("unknown model family");
+}
+
+int64_t head_matrix(const spec::ModelSpec& m) {
+    return m.family == spec::Family::mlp ? 0 : m.vocab * m.width;
+}
+
+// All blocks, without embedding and head.
+TokenFlops blocks_forward(const spec::ModelSpec& m, int64_t seq_len) {
+    const auto L = static_cast<double>(m.layers);
+    const auto attention_width = static_cast<double>(m.heads * m.head_dim);  // 0 for the mlp
+    return {2 * L * static_cast<double>(block_matrices(m)), 4 * L * static_cast<double>(seq_len) * attention_width};
+}
+
+}  // namespace
+
+int64_t matmul_parameters(const spec::ModelSpec& model) {
+    return model.layers * block_matrices(model) + head_matrix(model);
+}
+
+TokenFlops forward_flops(const spec::ModelSpec& model, int64_t seq_len) {
+    check(seq_len > 0, "FLOPs per token: seq_len must be positive, got ", seq_len);
+    TokenFlops flops = blocks_forward(model, seq_len);
+    flops.matmul += 2 * static_cast<double>(head_matrix(model));
+    return flops;
+}
+
+TokenFlops model_flops(const spec::ModelSpec& model, int64_t seq_len) {
+    const TokenFlops forward = forward_flops(model, seq_len);
+    return {3 * forward.matmul, 3 * forward.full_attention};
+}
+
+TokenFlops hardware_flops(const spec::ModelSpec& model, int64_t seq_len, const std::string& recompute_policy) {
+    TokenFlops flops = model_flops(model, seq_len);
+    if (recompute_segment(recompute_policy, model.layers) > 0) {
+        const TokenFlops again = blocks_forward(model, seq_len);
+        flops.matmul += again.matmul;
+        flops.full_attention += again.full_attention;
+    }
+    return flops;
+}
+
+double mfu(double flops_per_token, double tokens_per_s, double peak_flops) {
+    check(peak_flops > 0, "MFU: the peak must be positive FLOP/s, got ", peak_flops);
+    return flops_per_token * tokens_per_s / peak_flops;
+}
+
+}  // namespace tutti::plan

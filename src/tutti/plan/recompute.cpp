@@ -1,0 +1,25 @@
+#include "tutti/plan/recompute.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "tutti/base/error.h"
+
+namespace tutti::plan {
+
+int64_t recompute_segment(const std::string& policy, int64_t layers) {
+    if (policy == "none") return 0;
+    if (policy == "full") return 1;
+    if (policy == "sqrt") return std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(layers))));
+    constexpr std::string_view kEvery = "every:";
+    int64_t every = 0;
+    if (policy.starts_with(kEvery)) {
+        const char* end = policy.data() + policy.size();
+        const auto [stop, error] = std::from_chars(policy.data() + kEvery.size(), end, every);
+        if (error == std::errc() && stop == end && every >= 1) return every;
+    }
+    throw UsageError(concat("recompute.policy must be none, full, sqrt or every:N for the plan, got \"", policy, "\""));
+}
+
+}  // namespace tutti::plan

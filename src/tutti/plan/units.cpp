@@ -1,0 +1,103 @@
+#include "tutti/plan/units.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <span>
+
+#include "tutti/base/error.h"
+
+namespace tutti::plan {
+namespace {
+
+std::string fixed(double value, int decimals) {
+    std::array<char, 64> text{};
+    // 40 digits hold every value that units leave here; a count beyond 1e39 would be cut, not overflow.
+    std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
+    return text.data();
+}
+
+// Two decimals below 10, one above; 9.996 is already "10.0".
+std::string scaled(double value) {
+    return fixed(value, value < 9.995 ? 2 : 1);
+}
+
+// `value` in the largest unit in which it is at least 1 after rounding to the one decimal that is shown.
+std::string with_unit(double value, double base, std::span<const std::string_view> units) {
+    size_t unit = 0;
+    while (unit + 1 < units.size() && value >= base - 0.05) {
+        value /= base;
+        ++unit;
+    }
+    const bool whole = unit == 0 && value == std::floor(value);
+    return concat(whole ? fixed(value, 0) : scaled(value), units[unit].empty() ? "" : " ", units[unit]);
+}
+
+// format(|value|) with the sign in front; "?" for what is no number.
+template <class Format>
+std::string with_sign(double value, Format&& format) {
+    if (!std::isfinite(value)) return "?";
+    return value < 0 ? concat("-", format(-value)) : format(value);
+}
+
+constexpr std::array<std::string_view, 7> kByteUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+// The field says 8B for 8e9 parameters and 15T for tokens; FLOPs take the SI letters.
+constexpr std::array<std::string_view, 5> kCountUnits = {"", "k", "M", "B", "T"};
+constexpr std::array<std::string_view, 9> kFlopUnits = {"FLOP",  "kFLOP", "MFLOP", "GFLOP", "TFLOP",
+                                                        "PFLOP", "EFLOP", "ZFLOP", "YFLOP"};
+
+// "2m 05s": `total` of the small unit, `per` of which make a large one.
+std::string two_units(int64_t total, int64_t per, const char* large, const char* small) {
+    const int64_t rest = total % per;
+    return concat(total / per, large, rest < 10 ? " 0" : " ", rest, small);
+}
+
+std::string positive_duration(double seconds) {
+    constexpr int64_t kMinute = 60, kHour = 60, kDay = 24;
+    if (seconds == 0) return "0 s";
+    if (seconds < 999.5e-6) return fixed(seconds * 1e6, 0) + " us";
+    if (seconds < 0.99995) return scaled(seconds * 1e3) + " ms";
+    if (seconds < 59.95) return fixed(seconds, 1) + " s";
+    if (const int64_t s = std::llround(seconds); s < kMinute * kHour) return two_units(s, kMinute, "m", "s");
+    if (const int64_t m = std::llround(seconds / 60); m < kHour * kDay) return two_units(m, kHour, "h", "m");
+    if (seconds > 1e9 * 86400) return "?";
+    return two_units(std::llround(seconds / 3600), kDay, "d", "h");
+}
+
+}  // namespace
+
+std::string format_bytes(int64_t bytes) {
+    return with_sign(static_cast<double>(bytes), [](double b) { return with_unit(b, 1024, kByteUnits); });
+}
+
+std::string format_count(double n) {
+    return with_sign(n, [](double value) { return with_unit(value, 1000, kCountUnits); });
+}
+
+std::string format_flops(double flops) {
+    return with_sign(flops, [](double value) { return with_unit(value, 1000, kFlopUnits); });
+}
+
+std::string format_flop_rate(double flops_per_s) {
+    return format_flops(flops_per_s) + "/s";
+}
+
+std::string format_rate(double per_second, std::string_view what) {
+    return concat(format_count(per_second), " ", what, "/s");
+}
+
+std::string format_duration(double seconds) {
+    return with_sign(seconds, positive_duration);
+}
+
+std::string format_percent(double share) {
+    return with_sign(share, [](double s) { return fixed(100 * s, 1) + " %"; });
+}
+
+std::string format_difference(double share) {
+    if (!std::isfinite(share)) return "?";
+    const std::string size = fixed(std::abs(100 * share), 1) + " %";
+    return concat(share < 0 && size != "0.0 %" ? "-" : "+", size);
+}
+
+}  // namespace tutti::plan

@@ -1,0 +1,85 @@
+// Numbers as people read them: the border between two units, signs, and what is not a number.
+#include "tutti/plan/units.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tutti::plan {
+namespace {
+
+TEST(Units, BytesUseBinaryUnits) {
+    EXPECT_EQ(format_bytes(0), "0 B");
+    EXPECT_EQ(format_bytes(1023), "1023 B");
+    EXPECT_EQ(format_bytes(1024), "1.00 KiB");
+    EXPECT_EQ(format_bytes(1536), "1.50 KiB");
+    EXPECT_EQ(format_bytes(497'759'232), "474.7 MiB");  // gpt2-124m in f32: 124439808 * 4 / 2^20 = 474.70
+    EXPECT_EQ(format_bytes(80ll << 30), "80.0 GiB");
+    EXPECT_EQ(format_bytes(-2048), "-2.00 KiB");
+    EXPECT_EQ(format_bytes(std::numeric_limits<int64_t>::max()), "8.00 EiB");
+}
+
+TEST(Units, CountsUseTheFieldsLetters) {
+    EXPECT_EQ(format_count(0), "0");
+    EXPECT_EQ(format_count(512), "512");
+    EXPECT_EQ(format_count(3.14159), "3.14");
+    EXPECT_EQ(format_count(8192), "8.19 k");
+    EXPECT_EQ(format_count(124'439'808), "124.4 M");
+    EXPECT_EQ(format_count(8'030'261'248), "8.03 B");
+    EXPECT_EQ(format_count(15e12), "15.0 T");
+    EXPECT_EQ(format_count(15e15), "15000.0 T");  // no letter beyond
+}
+
+// 999.97 k would be shown as "1000.0 k".
+TEST(Units, RoundingReachesTheNextUnit) {
+    EXPECT_EQ(format_count(999'940), "999.9 k");
+    EXPECT_EQ(format_count(999'970), "1.00 M");
+    EXPECT_EQ(format_count(9'994), "9.99 k");
+    EXPECT_EQ(format_count(9'996), "10.0 k");
+    EXPECT_EQ(format_bytes(1'048'575), "1.00 MiB");
+}
+
+TEST(Units, FlopsAndRates) {
+    EXPECT_EQ(format_flops(798'099'456), "798.1 MFLOP");
+    EXPECT_EQ(format_flops(1.0247e15), "1.02 PFLOP");
+    EXPECT_EQ(format_flop_rate(989e12), "989.0 TFLOP/s");
+    EXPECT_EQ(format_rate(12'345, "tokens"), "12.3 k tokens/s");
+    EXPECT_EQ(format_rate(7.25, "steps"), "7.25 steps/s");
+}
+
+TEST(Units, Durations) {
+    EXPECT_EQ(format_duration(0), "0 s");
+    EXPECT_EQ(format_duration(350e-6), "350 us");
+    EXPECT_EQ(format_duration(1.5e-3), "1.50 ms");
+    EXPECT_EQ(format_duration(0.0412), "41.2 ms");
+    EXPECT_EQ(format_duration(7.46), "7.5 s");
+    EXPECT_EQ(format_duration(59.94), "59.9 s");
+    EXPECT_EQ(format_duration(59.96), "1m 00s");
+    EXPECT_EQ(format_duration(125), "2m 05s");
+    EXPECT_EQ(format_duration(3599.4), "59m 59s");
+    EXPECT_EQ(format_duration(3599.6), "1h 00m");
+    EXPECT_EQ(format_duration(3720), "1h 02m");
+    EXPECT_EQ(format_duration(86'399), "1d 00h");
+    EXPECT_EQ(format_duration(3 * 86'400 + 4 * 3'600), "3d 04h");
+    EXPECT_EQ(format_duration(-90), "-1m 30s");
+}
+
+TEST(Units, PercentAndDifference) {
+    EXPECT_EQ(format_percent(0.372), "37.2 %");
+    EXPECT_EQ(format_difference(0.0123), "+1.2 %");
+    EXPECT_EQ(format_difference(-0.0123), "-1.2 %");
+    EXPECT_EQ(format_difference(-0.0001), "+0.0 %");
+}
+
+TEST(Units, WhatIsNoNumberIsAQuestionMark) {
+    const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+    EXPECT_EQ(format_count(nan), "?");
+    EXPECT_EQ(format_flops(infinity), "?");
+    EXPECT_EQ(format_duration(infinity), "?");
+    EXPECT_EQ(format_percent(nan), "?");
+    EXPECT_EQ(format_difference(-infinity), "?");
+}
+
+}  // namespace
+}  // namespace tutti::plan
