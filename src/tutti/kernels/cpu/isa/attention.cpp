@@ -1,0 +1,176 @@
+// kernels/cpu/isa/attention.cpp: softmax attention in tiles, with the softmax taken as the keys come (Milakov and
+// Gimelshein 2018; Dao et al. 2022): no (T, T) array, tiles above the diagonal are never touched. Layouts are in
+// attention_tiles.h. Below: tile_product.h. Called by: cpu/table.cpp.
+//
+// bf16: with AVX512_BF16 both products take bf16 operands and sum in f32; P is rounded to bf16 on the way, its sum is
+// not (as on GPUs). Without, everything after the load is f32.
+#include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/isa/attention_tiles.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+
+namespace {
+
+// Keys of a tile. 128 of them pay for the rescaling of O and keep S^T at 32 KB; 64 and 256 were slower by 2 and 3 %
+// (bench/results/attention_cpu_zen4.md).
+constexpr int64_t kKeys = 128;
+constexpr float kInfinity = __builtin_inff();
+
+template <class Word>
+struct Tiles {
+    Word *k, *v, *q;        // (keys, D), (keys, D) interleaved, (D, rows)
+    float *s, *o, *staged;  // (keys, rows): S^T, then P^T in place; (D, rows): O^T; (rows, D)
+};
+
+int64_t words_of_slot(int64_t D) {
+    return round_up(2 * kKeys * D + kKeys * kRows + 3 * kRows * D + 16 * 6, 16);
+}
+template <class Word>
+Tiles<Word> tiles_of_slot(const View& workspace, int64_t slot, int64_t D) {
+    Workspace space{workspace.as<float>() + slot * words_of_slot(D)};
+    Tiles<Word> t;
+    t.k = space.take<Word>(kKeys * D);
+    t.v = space.take<Word>(kKeys * D);
+    t.q = space.take<Word>(D * kRows);
+    t.s = space.take<float>(kKeys * kRows);
+    t.o = space.take<float>(D * kRows);
+    t.staged = space.take<float>(kRows * D);
+    return t;
+}
+
+// Running maximum and sum of each row's softmax, and by what the last tile scaled them.
+struct Softmax {
+    float maximum[kRows], sum[kRows], decay[kRows];
+};
+
+// S of lane vector v in row j of the tile, scaled; -infinity where the key is hidden.
+template <bool masked>
+[[gnu::always_inline]] inline Vec score(const float* s, int64_t j, int64_t v, float scale, const Visible& visible,
+                                        int64_t first_key) {
+    const Vec x = load(s + j * kRows + v * kLanes, Full{}) * broadcast(scale);
+    if constexpr (!masked) return x;
+    const Vec key = broadcast(static_cast<float>(first_key + j));
+    return select(load(visible.last + v * kLanes, Full{}) >= key, x, broadcast(-kInfinity));
+}
+
+[[gnu::always_inline]] inline void store_probabilities(Vec even, Vec, float* p, int64_t j, int64_t v) {
+    store(even, p + j * kRows + v * kLanes, Full{});
+}
+[[gnu::always_inline]] inline void store_probabilities(Vec even, Vec odd, Pair* p, int64_t j, int64_t v) {
+    store_pairs(even, odd, p + j / 2 * kRows + v * kLanes);
+}
+
+// m' = max(m, max_j S_j);  P_j = exp(S_j - m');  sum' = sum exp(m - m') + sum_j P_j. P^T replaces S^T: pairs of rows
+// j, j + 1 go to row j/2, which was read before.
+template <bool masked, class T>
+void update_softmax(float* s, int64_t keys, int64_t width, float scale, const Visible& visible, int64_t first_key,
+                    Softmax& softmax) {
+    using Word = typename Operand<T>::Word;
+    constexpr int64_t kPack = Operand<T>::kPack;
+    for (int64_t v = 0; v < width / kLanes; ++v) {
+        const Vec before = load(softmax.maximum + v * kLanes, Full{});
+        Vec maximum = before;
+        for (int64_t j = 0; j < keys; ++j) maximum = max(maximum, score<masked>(s, j, v, scale, visible, first_key));
+        store(maximum, softmax.maximum + v * kLanes, Full{});
+        // A row that has seen no key yet has maximum -infinity, and -infinity minus itself is no number.
+        const Vec safe = max(broadcast(-1e38f), maximum);
+        Vec sum = zero();
+        const auto probability = [&](int64_t j) __attribute__((always_inline)) {
+            const Vec p = exp(score<masked>(s, j, v, scale, visible, first_key) - safe);
+            sum = sum + p;
+            return p;
+        };
+        int64_t j = 0;
+        for (; j + kPack <= keys; j += kPack) {
+            const Vec even = probability(j);
+            const Vec odd = kPack == 2 ? probability(j + 1) : even;
+            store_probabilities(even, odd, reinterpret_cast<Word*>(s), j, v);
+        }
+        if (j < keys) store_probabilities(probability(j), zero(), reinterpret_cast<Word*>(s), j, v);
+        const Vec decay = exp(before - safe);
+        store(decay, softmax.decay + v * kLanes, Full{});
+        store(fma(load(softmax.sum + v * kLanes, Full{}), decay, sum), softmax.sum + v * kLanes, Full{});
+    }
+}
+
+void scale_columns(float* o, int64_t D, int64_t width, const float* factors) {
+    for (int64_t v = 0; v < width; v += kLanes) {
+        const Vec factor = load(factors + v, Full{});
+        for (int64_t d = 0; d < D; ++d) {
+            float* at = o + d * kRows + v;
+            store(load(at, Full{}) * factor, at, Full{});
+        }
+    }
+}
+
+// o = O / sum;  lse = m + ln sum. A row that saw no key has sum 0: o = 0, lse = -infinity.
+template <class T, class Word>
+void finish(const AttentionForward& a, const RowBlock& block, int64_t D, const Softmax& softmax, const Tiles<Word>& t) {
+    float inverse[kRows];
+    for (int64_t r = 0; r < kRows; ++r) inverse[r] = softmax.sum[r] == 0 ? 0.0f : 1 / softmax.sum[r];
+    scale_columns(t.o, D, block.width(), inverse);
+    store_transposed<T>(block, t.o, D, t.staged, a.o);
+    float* lse = a.lse.as<float>() + block.b * a.lse.strides[0];
+    for (int64_t r = 0; r < block.count; ++r)
+        lse[block.head(r) * a.lse.strides[1] + block.query(r) * a.lse.strides[2]] =
+            softmax.sum[r] == 0 ? -kInfinity : softmax.maximum[r] + __builtin_logf(softmax.sum[r]);
+}
+
+template <class T>
+void attend(const AttentionForward& a, const Sizes& s, const RowBlock& block, int64_t slot) {
+    using Word = typename Operand<T>::Word;
+    constexpr int64_t kPack = Operand<T>::kPack;
+    const int64_t D = s.D, words = (D + kPack - 1) / kPack, width = block.width();
+    const Tiles<Word> t = tiles_of_slot<Word>(a.workspace, slot, D);
+    const Visible visible = visible_keys(block, s.Tk, a.causal, a.query_offset);
+    Softmax softmax;
+    for (int64_t r = 0; r < kRows; ++r) softmax.maximum[r] = -kInfinity, softmax.sum[r] = 0;
+    __builtin_memset(t.o, 0, static_cast<size_t>(D * kRows) * sizeof(float));
+    stage_transposed<T>(block, a.q, D, reinterpret_cast<Word*>(t.staged), t.q);
+
+    for (int64_t first = 0; first < visible.most; first += kKeys) {
+        const int64_t keys = smaller(kKeys, visible.most - first);
+        for (int64_t j = 0; j < keys; ++j)
+            stage_row(row_of<const T>(a.k, block.b, first + j, block.kv_head), D, t.k + j * words, words);
+        stage_interleaved([&](int64_t j) { return row_of<const T>(a.v, block.b, first + j, block.kv_head); }, keys, D,
+                          t.v, D);
+        // S^T = K Q^T
+        tile_product(Left<Word>{t.k, words, 1}, Right<Word>{t.q, kRows}, Product{t.s, kRows}, keys, width, words,
+                     false);
+        if (first + keys > visible.fewest)
+            update_softmax<true, T>(t.s, keys, width, a.scale, visible, first, softmax);
+        else
+            update_softmax<false, T>(t.s, keys, width, a.scale, visible, first, softmax);
+        // O^T = O^T exp(m - m') + V^T P^T
+        if (first > 0) scale_columns(t.o, D, width, softmax.decay);
+        tile_product(Left<Word>{t.v, 1, D}, Right<Word>{reinterpret_cast<const Word*>(t.s), kRows}, Product{t.o, kRows},
+                     D, width, (keys + kPack - 1) / kPack, true);
+    }
+    finish<T>(a, block, D, softmax, t);
+}
+
+int64_t attention_workspace(const Stream& stream, const Shape& q, const Shape& k, bool backward) {
+    const Sizes s = sizes_of(q.begin(), k.begin());
+    return backward ? attention_backward_workspace(stream, s) : stream.threads * words_of_slot(s.D);
+}
+
+void attention_forward(const Stream& stream, const AttentionForward& a) {
+    const Sizes s = sizes_of(a.q.shape.begin(), a.k.shape.begin());
+    const int64_t heads = s.B * s.Hkv;
+    // Causal blocks cost more the later they are: those first, so that the threads end together.
+    tasks_in_slots(stream, s.blocks() * heads, [&](int64_t task, int64_t slot) {
+        const int64_t head = task % heads, index = s.blocks() - 1 - task / heads;
+        const RowBlock block = row_block(s, head / s.Hkv, head % s.Hkv, index);
+        with_type(a.q.dtype, [&](auto type) { attend<typename decltype(type)::type>(a, s, block, slot); });
+    });
+}
+
+}  // namespace
+
+void fill_attention(KernelTable& table) {
+    table.attention_workspace = attention_workspace;
+    table.attention_forward = attention_forward;
+    table.attention_backward = attention_backward;
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA
