@@ -2,6 +2,7 @@
 // The same Batch goes to every unit of a model, on every pipeline stage.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "tutti/tensor/tensor.h"
@@ -25,5 +26,12 @@ struct Batch {
     uint64_t step = 0;
     KvCache* cache = nullptr;
 };
+
+// From `sequences` windows of T + 1 tokens each, one after another: inputs are the first T, targets the last T of each.
+// `first_sequence` is the global index in the step's batch of the first one.
+Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t sequences, int64_t first_sequence);
+
+// Tokens without targets, for generation: (B, T) that follow `start` earlier ones.
+Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t sequences, int64_t start);
 
 }  // namespace tutti::nn

@@ -181,8 +181,6 @@ void check_optimizer(const RunSpec& run, Problems& problems) {
     const int64_t steps = run.train.steps;
     require(problems, o.schedule == "constant" || o.min_lr <= o.lr, "[optimizer] min_lr = ", toml_text(o.min_lr),
             ": must be at most lr = ", toml_text(o.lr));
-    require(problems, o.warmup_steps <= steps, "[optimizer] warmup_steps = ", o.warmup_steps,
-            ": must be at most [train] steps = ", steps);
     require(problems, o.schedule == "wsd" || o.decay_steps == 0, "[optimizer] decay_steps = ", o.decay_steps,
             ": only schedule = \"wsd\" uses it, not \"", o.schedule, "\"; set 0 or schedule = \"wsd\"");
     const bool decays = o.schedule == "wsd" && o.warmup_steps <= steps;

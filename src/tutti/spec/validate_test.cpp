@@ -88,8 +88,7 @@ TEST(Validate, BatchAndSequence) {
 TEST(Validate, Optimizer) {
     EXPECT_EQ(problems_of({"optimizer.lr=1e-5"}), "[optimizer] min_lr = 3e-5: must be at most lr = 1e-5");
     EXPECT_EQ(problems_of({"optimizer.lr=1e-5", "optimizer.schedule=constant"}), "");
-    EXPECT_EQ(problems_of({"train.steps=19"}), "[optimizer] warmup_steps = 20: must be at most [train] steps = 19");
-    EXPECT_EQ(problems_of({"train.steps=20"}), "");
+    EXPECT_EQ(problems_of({"train.steps=19"}), "");  // a run may end inside its warm-up: a first try of three steps
     EXPECT_EQ(
         problems_of({"optimizer.decay_steps=5"}),
         "[optimizer] decay_steps = 5: only schedule = \"wsd\" uses it, not \"cosine\"; set 0 or schedule = \"wsd\"");
@@ -179,8 +178,7 @@ TEST(Validate, ReportsAllAtOnceAndOnlyThose) {
                      "[train] global_batch = 0: must be in [1, 2147483647]\n"
                      "[precision] compute = \"f23\": must be one of bf16 | f32; the nearest is \"f32\"\n"
                      "[model] heads * head_dim = 4 * 4611686018427387904 = 9223372036854775807: must equal width = "
-                     "4611686018427387904; for example head_dim = 1152921504606846976\n"
-                     "[optimizer] warmup_steps = 20: must be at most [train] steps = -1");
+                     "4611686018427387904; for example head_dim = 1152921504606846976");
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tutti/device/device.h"
@@ -61,6 +62,12 @@ class Tensor {
     Device* device_ = nullptr;
     std::shared_ptr<Buffer> buffer_;
     View view_;
+};
+
+// As checkpoints and name maps see it.
+struct NamedTensor {
+    std::string name;
+    Tensor tensor;
 };
 
 }  // namespace tutti

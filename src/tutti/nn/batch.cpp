@@ -1,0 +1,53 @@
+#include "tutti/nn/batch.h"
+
+#include <numeric>
+
+namespace tutti::nn {
+
+namespace {
+
+template <class T>
+Tensor upload(Device& device, const Shape& shape, const std::vector<T>& values) {
+    return Tensor::from_host<T>(device, shape, values, Purpose::data);
+}
+
+void add_places(Device& device, Batch& batch, const Shape& shape, int64_t start, int64_t first_sequence) {
+    const int64_t B = shape[0], T = shape[1];
+    std::vector<int32_t> positions;
+    for (int64_t b = 0; b < B; ++b)
+        for (int64_t t = 0; t < T; ++t) positions.push_back(static_cast<int32_t>(start + t));
+    std::vector<int64_t> rows(static_cast<size_t>(B * T));
+    std::iota(rows.begin(), rows.end(), first_sequence * T);
+    batch.positions = upload(device, shape, positions);
+    batch.row_index = upload(device, shape, rows);
+}
+
+}  // namespace
+
+Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t sequences, int64_t first_sequence) {
+    const auto window = static_cast<int64_t>(windows.size()) / std::max<int64_t>(sequences, 1);
+    check(sequences > 0 && window > 1 && window * sequences == static_cast<int64_t>(windows.size()), "make_batch: ",
+          windows.size(), " tokens are not ", sequences, " windows of two or more");
+    const int64_t T = window - 1;
+    std::vector<int32_t> tokens, targets;
+    for (int64_t b = 0; b < sequences; ++b) {
+        const auto first = windows.begin() + b * window;
+        tokens.insert(tokens.end(), first, first + T);
+        targets.insert(targets.end(), first + 1, first + window);
+    }
+    Batch batch;
+    batch.tokens = upload(device, {sequences, T}, tokens);
+    batch.targets = upload(device, {sequences, T}, targets);
+    add_places(device, batch, {sequences, T}, 0, first_sequence);
+    return batch;
+}
+
+Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t sequences, int64_t start) {
+    const Shape shape{sequences, static_cast<int64_t>(tokens.size()) / sequences};
+    Batch batch;
+    batch.tokens = Tensor::from_host<int32_t>(device, shape, tokens, Purpose::data);
+    add_places(device, batch, shape, start, 0);
+    return batch;
+}
+
+}  // namespace tutti::nn

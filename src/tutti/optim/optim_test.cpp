@@ -1,0 +1,115 @@
+// Learning-rate schedules at their corners, and the optimizers against the formulas in double.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tutti/base/philox.h"
+#include "tutti/ops/ops.h"
+#include "tutti/optim/optimizer.h"
+#include "tutti/optim/schedule.h"
+
+namespace tutti::optim {
+namespace {
+
+spec::OptimizerSpec spec_of(const std::string& schedule) {
+    spec::OptimizerSpec s;
+    s.lr = 1.0;
+    s.min_lr = 0.1;
+    s.warmup_steps = 10;
+    s.schedule = schedule;
+    return s;
+}
+
+TEST(LearningRate, Corners) {
+    for (const char* name : {"cosine", "linear", "constant", "wsd"}) {
+        EXPECT_DOUBLE_EQ(learning_rate(spec_of(name), 110, 1), 0.1) << name;
+        EXPECT_DOUBLE_EQ(learning_rate(spec_of(name), 110, 10), 1.0) << name;
+    }
+    EXPECT_NEAR(learning_rate(spec_of("cosine"), 110, 60), 0.55, 1e-12);
+    EXPECT_NEAR(learning_rate(spec_of("cosine"), 110, 110), 0.1, 1e-12);
+    EXPECT_NEAR(learning_rate(spec_of("linear"), 110, 60), 0.55, 1e-12);
+    EXPECT_NEAR(learning_rate(spec_of("linear"), 110, 110), 0.1, 1e-12);
+    EXPECT_EQ(learning_rate(spec_of("constant"), 110, 110), 1.0);
+    EXPECT_EQ(learning_rate(spec_of("wsd"), 110, 99), 1.0);
+    EXPECT_NEAR(learning_rate(spec_of("wsd"), 110, 110), 0.1, 1e-12);
+    EXPECT_THROW(learning_rate(spec_of("cosin"), 110, 50), UsageError);
+}
+
+class OptimizerTest : public ::testing::TestWithParam<DType> {
+  protected:
+    OptimizerTest() : device_(make_cpu_device(1)), ctx_{*device_, kernels::reference_table()} {}
+    std::unique_ptr<Device> device_;
+    ops::Context ctx_;
+};
+
+// Ten updates of both optimizers, replayed in double from the formulas of Loshchilov and Hutter 2019 (Algorithm 2) and
+// of momentum SGD with coupled decay.
+TEST_P(OptimizerTest, FollowsTheFormula) {
+    for (const char* name : {"adamw", "sgd"}) {
+        Parameter p{.name = "w", .shape = {3, 7}, .init = {.std = 1}};
+        autograd::materialize(ctx_, p, GetParam(), 5, true);
+        spec::OptimizerSpec spec;
+        spec.name = name;
+        Optimizer optimizer(ctx_, {&p}, spec);
+        std::vector<double> w, m(21), v(21);
+        for (float x : p.master.to_host<float>()) w.push_back(x);
+        for (int t = 1; t <= 10; ++t) {
+            std::vector<float> g(21);
+            for (size_t i = 0; i < 21; ++i) g[i] = normal(random_key(9, "g", static_cast<uint64_t>(t)), i);
+            device_->copy_in(p.gradient.view().data, g.data(), p.gradient.bytes());
+            optimizer.step(0.01, 0.5);
+            for (size_t i = 0; i < 21; ++i) {
+                const double gi = 0.5 * static_cast<double>(g[i]);
+                if (spec.name == "adamw") {
+                    m[i] = spec.beta1 * m[i] + (1 - spec.beta1) * gi;
+                    v[i] = spec.beta2 * v[i] + (1 - spec.beta2) * gi * gi;
+                    const double mhat = m[i] / (1 - std::pow(spec.beta1, t)), vhat = v[i] / (1 - std::pow(spec.beta2, t));
+                    w[i] -= 0.01 * (mhat / (std::sqrt(vhat) + spec.eps) + spec.weight_decay * w[i]);
+                } else {
+                    m[i] = spec.momentum * m[i] + gi + spec.weight_decay * w[i];
+                    w[i] -= 0.01 * m[i];
+                }
+            }
+        }
+        const auto master = p.master.to_host<float>();
+        const auto value = p.value.to_floats();
+        for (size_t i = 0; i < 21; ++i) {
+            // Ten steps, each with a handful of f32 roundings of values up to max(|w|, 1).
+            EXPECT_NEAR(master[i], w[i], 10 * 8 * 0x1p-24 * std::max(1.0, std::abs(w[i]))) << name;
+            EXPECT_EQ(value[i], GetParam() == DType::f32 ? master[i] : static_cast<float>(bf16(master[i])));
+        }
+    }
+}
+
+TEST_P(OptimizerTest, BiasesDoNotDecay) {
+    Parameter p{.name = "b", .shape = {4}, .init = {.value = 2}};
+    autograd::materialize(ctx_, p, GetParam(), 5, true);
+    Optimizer optimizer(ctx_, {&p}, {});
+    optimizer.step(0.01, 1);
+    EXPECT_EQ(p.master.to_host<float>(), std::vector<float>(4, 2.0f));
+}
+
+TEST_P(OptimizerTest, NormClipAndTheFirstBadTensor) {
+    Parameter a{.name = "a", .shape = {2}}, b{.name = "b", .shape = {2}};
+    for (Parameter* p : {&a, &b}) autograd::materialize(ctx_, *p, GetParam(), 5, true);
+    const std::vector<float> three = {3, 0}, four = {0, 4};
+    device_->copy_in(a.gradient.view().data, three.data(), 8);
+    device_->copy_in(b.gradient.view().data, four.data(), 8);
+    EXPECT_EQ(gradient_norm(ctx_, {&a, &b}), 5.0);
+    EXPECT_NEAR(clip_factor(5.0, 1.0), 0.2, 1e-6);
+    EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);
+    EXPECT_EQ(clip_factor(5.0, 0.0), 1.0);
+    EXPECT_EQ(first_non_finite(ctx_, {&a, &b}), nullptr);
+    const std::vector<float> bad = {1, std::nanf("")};
+    device_->copy_in(b.gradient.view().data, bad.data(), 8);
+    EXPECT_TRUE(std::isnan(gradient_norm(ctx_, {&a, &b})));
+    EXPECT_EQ(first_non_finite(ctx_, {&a, &b}), &b);
+    zero_gradients(ctx_, {&a, &b});
+    EXPECT_EQ(gradient_norm(ctx_, {&a, &b}), 0.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, OptimizerTest, ::testing::Values(DType::f32, DType::bf16),
+                         [](const auto& type) { return std::string(name_of(type.param)); });
+
+}  // namespace
+}  // namespace tutti::optim

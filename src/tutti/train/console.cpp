@@ -1,0 +1,49 @@
+#include "tutti/train/console.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "tutti/plan/units.h"
+
+namespace tutti::train {
+
+void Console::text(const std::string& lines) {
+    if (!out_) return;
+    clear_bar();
+    *out_ << lines << std::endl;
+}
+
+void Console::warn(const std::string& message) { text("warning: " + message); }
+
+void Console::step(const StepMetrics& m) {
+    const int digits = static_cast<int>(fmt::formatted_size("{}", steps_));
+    std::string line = fmt::format("step {:>{}}/{} | loss {:7.4f} | norm {:7.3f} | lr {:.2e} | {:>8} | {:>16} | mfu {:>6}",
+                                   m.step, digits, steps_, m.result.loss, m.result.grad_norm, m.result.lr,
+                                   plan::format_duration(m.step_ms / 1000), plan::format_rate(m.tokens_per_s, "tok/s"),
+                                   plan::format_percent(m.mfu));
+    if (m.eval_loss) line += fmt::format(" | eval {:.4f}", *m.eval_loss);
+    if (m.result.skipped) line += " | skipped: " + m.result.culprit + " is not finite";
+    text(line);
+}
+
+void Console::progress(int64_t step, double seconds_per_step) {
+    if (!out_ || !terminal_) return;
+    constexpr int64_t kWidth = 30;
+    const int64_t filled = steps_ > 0 ? kWidth * step / steps_ : kWidth;
+    std::string bar;
+    for (int64_t i = 0; i < kWidth; ++i) bar += i < filled ? "━" : "╌";
+    *out_ << "\r\033[K" << bar
+          << fmt::format(" {:3} %  step {} of {}  {} left", steps_ > 0 ? 100 * step / steps_ : 100, step, steps_,
+                         plan::format_duration(static_cast<double>(steps_ - step) * seconds_per_step))
+          << std::flush;
+    bar_drawn_ = true;
+}
+
+void Console::clear_bar() {
+    if (bar_drawn_) *out_ << "\r\033[K" << std::flush;
+    bar_drawn_ = false;
+}
+
+}  // namespace tutti::train

@@ -1,0 +1,31 @@
+// train/console.h: what a person sees of a run: the plan card, one aligned line per logged step, warnings, and on a
+// terminal a progress bar with the time that is left. Writes to the stream that it was given, or nowhere.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+
+#include "tutti/train/run_directory.h"
+
+namespace tutti::train {
+
+class Console {
+  public:
+    Console(std::ostream* out, bool terminal, int64_t steps) : out_(out), terminal_(terminal), steps_(steps) {}
+    ~Console() { clear_bar(); }
+
+    void text(const std::string& lines);  // as it is, with a line feed
+    void warn(const std::string& message);
+    void step(const StepMetrics& metrics);
+    // Redraws the bar; `seconds_per_step` of the recent steps.
+    void progress(int64_t step, double seconds_per_step);
+    void clear_bar();
+
+  private:
+    std::ostream* out_;
+    bool terminal_;
+    int64_t steps_;
+    bool bar_drawn_ = false;
+};
+
+}  // namespace tutti::train

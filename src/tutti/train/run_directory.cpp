@@ -1,0 +1,89 @@
+#include "tutti/train/run_directory.h"
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace tutti::train {
+
+namespace {
+
+constexpr const char* kMetrics = "metrics.jsonl";
+
+// NaN and infinity are not JSON.
+nlohmann::ordered_json number(double x) {
+    return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json(nullptr);
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(std::string path, int64_t resumed_step, Warn warn)
+    : path_(std::move(path)), warn_(std::move(warn)) {
+    std::error_code error;
+    std::filesystem::create_directories(path_, error);
+    check<UsageError>(!error && std::filesystem::is_directory(path_), "cannot make the run directory ", path_, ": ",
+                      error ? error.message() : "a file of that name exists", "; choose another with --out");
+    drop_lines_after(resumed_step);
+}
+
+// Keeps the lines up to `step` and drops the rest, a torn last line included.
+void RunDirectory::drop_lines_after(int64_t step) {
+    std::ifstream in(path_ + "/" + kMetrics);
+    if (!in) return;
+    std::string kept;
+    for (std::string line; std::getline(in, line) && !in.eof();) {
+        const auto json = nlohmann::json::parse(line, nullptr, false);
+        if (!json.is_object() || json.value("step", int64_t{0}) > step) break;
+        kept += line + "\n";
+    }
+    in.close();
+    write_whole(kMetrics, kept);
+}
+
+void RunDirectory::write_whole(const std::string& name, const std::string& text) {
+    const std::string path = path_ + "/" + name, temporary = path + ".tmp";
+    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+    out << text;
+    out.close();
+    std::error_code error;
+    if (out) std::filesystem::rename(temporary, path, error);
+    if (out && !error) return;
+    std::filesystem::remove(temporary, error);
+    if (!failed_) warn_(concat("cannot write ", path, ": ", std::strerror(errno), "; training goes on without it"));
+    failed_ = true;
+}
+
+void RunDirectory::write_config(const std::string& toml) { write_whole("config.toml", toml); }
+
+void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }
+
+void RunDirectory::log(const StepMetrics& m) {
+    nlohmann::ordered_json line = {{"step", m.step},
+                                   {"tokens", m.tokens},
+                                   {"loss", number(m.result.loss)},
+                                   {"grad_norm", number(m.result.grad_norm)},
+                                   {"lr", number(m.result.lr)},
+                                   {"step_ms", number(m.step_ms)},
+                                   {"tokens_per_s", number(m.tokens_per_s)},
+                                   {"mfu", number(m.mfu)},
+                                   {"hfu", number(m.hfu)},
+                                   {"mem_peak_bytes", m.mem_peak_bytes},
+                                   {"comm_bytes", 0},
+                                   {"bubble", 0.0},
+                                   {"skipped", m.skipped}};
+    if (m.result.skipped) line["skip_reason"] = m.result.culprit;
+    if (m.eval_loss) line["eval_loss"] = number(*m.eval_loss);
+    std::ofstream out(path_ + "/" + kMetrics, std::ios::app);
+    out << line.dump() << '\n';
+    out.flush();
+    if (out) {
+        failed_ = false;
+    } else if (!failed_) {
+        warn_(concat("cannot write ", path_, "/", kMetrics, ": ", std::strerror(errno), "; training goes on"));
+        failed_ = true;
+    }
+}
+
+}  // namespace tutti::train

@@ -1,0 +1,286 @@
+#include "tutti/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tutti/data/tokenizer.h"
+#include "tutti/ops/ops.h"
+#include "tutti/plan/card.h"
+#include "tutti/plan/flops.h"
+#include "tutti/plan/memory.h"
+#include "tutti/plan/units.h"
+#include "tutti/spec/print.h"
+#include "tutti/train/checkpointing.h"
+#include "tutti/train/console.h"
+#include "tutti/train/generate.h"
+#include "tutti/train/peak.h"
+#include "tutti/train/report.h"
+#include "tutti/train/run_directory.h"
+#include "tutti/train/step.h"
+
+namespace tutti::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+DType compute_type(const spec::RunSpec& run) { return run.precision.compute == "f32" ? DType::f32 : DType::bf16; }
+
+bool uses_tokens(const spec::RunSpec& run) { return run.model.family != spec::Family::mlp; }
+
+// Everything that one rank has, in the order in which it is built.
+class Run {
+  public:
+    explicit Run(const TrainOptions& options);
+    TrainOutcome train();
+
+  private:
+    void one_step();
+    void log(const StepResult& result);
+    std::optional<double> evaluate_now();
+    void stop_if_hopeless(const StepResult& result);
+    void finish();
+    std::string sample();
+    std::string totals();
+    void print_measured_memory();
+
+    const TrainOptions& options_;
+    const spec::RunSpec& run_;
+    Console console_;
+    Clock::time_point begin_ = Clock::now();
+
+    std::optional<data::DataSet> data_;
+    plan::MemoryPlan plan_;
+    std::unique_ptr<Device> device_;
+    ops::Context ctx_;
+    models::Model model_;
+    optim::Optimizer optimizer_;
+    std::unique_ptr<Batches> batches_;
+    StepContext step_context_;
+    Checkpointing checkpoints_;
+    RunState state_;
+    std::optional<RunDirectory> directory_;
+    double peak_ = 0;  // FLOP/s
+
+    TrainOutcome outcome_;
+    Clock::time_point logged_at_ = Clock::now();
+    int64_t logged_step_ = 0, logged_tokens_ = 0;
+    int64_t saved_step_ = 0;
+    std::array<int64_t, kPurposes> measured_{};  // memory at the peak of the first step
+};
+
+std::string checkpoint_directory(const TrainOptions& o) {
+    return o.run.checkpoint.dir.empty() ? o.out + "/checkpoints" : o.run.checkpoint.dir;
+}
+
+models::Model materialized(ops::Context& ctx, const spec::RunSpec& run) {
+    models::Model model = models::make_model(ctx, run.model, run.train.seq_len);
+    models::materialize(ctx, model, compute_type(run), static_cast<uint64_t>(run.train.seed), true);
+    return model;
+}
+
+std::unique_ptr<Batches> make_batches(ops::Context& ctx, const spec::RunSpec& run, const data::DataSet* data) {
+    if (!data) return noise_batches(ctx, run);
+    return token_batches(ctx.device, data::Sampler(data->train, run.train.seq_len, static_cast<uint64_t>(run.train.seed)),
+                         run.train.micro_batch, run.train.global_batch);
+}
+
+std::string fingerprint(const data::DataSet* data) {
+    return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
+}
+
+std::optional<data::DataSet> open_data(const spec::RunSpec& run) {
+    if (!uses_tokens(run)) return std::nullopt;
+    return data::open(run.data, run.model.vocab, run.train.seq_len);
+}
+
+plan::Card card_of(const TrainOptions& o, const std::string& machine, const plan::MemoryPlan& memory) {
+    return {.run = o.run, .machine = machine, .memory = memory};
+}
+
+Run::Run(const TrainOptions& options)
+    : options_(options), run_(options.run), console_(options.console, options.terminal, run_.train.steps),
+      data_(open_data(run_)), plan_(plan::predict_memory(run_)),
+      device_(make_cpu_device(static_cast<int>(run_.train.threads))),
+      ctx_{*device_, kernels::cpu_table(kernels::best_isa())}, model_(materialized(ctx_, run_)),
+      optimizer_(ctx_, model_.parameters(), run_.optimizer),
+      batches_(make_batches(ctx_, run_, data_ ? &*data_ : nullptr)),
+      step_context_{ctx_, model_, optimizer_, *batches_, run_},
+      checkpoints_(ctx_, model_, optimizer_, run_, checkpoint_directory(options), fingerprint(data_ ? &*data_ : nullptr),
+                   [this](const std::string& message) { console_.warn(message); }) {
+    console_.text(plan::render_card(card_of(options_, device_->name(), plan_)));
+    if (const auto resumed = checkpoints_.resume(options.resume)) {
+        state_ = *resumed;
+        saved_step_ = state_.step;
+        console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
+    }
+    directory_.emplace(options.out, state_.step, [this](const std::string& message) { console_.warn(message); });
+    directory_->write_config(spec::to_toml(run_));
+    peak_ = measure_gemm_peak(ctx_, compute_type(run_), 0.05);
+    logged_step_ = state_.step;
+    logged_tokens_ = state_.tokens;
+    outcome_.eval_loss = outcome_.loss = std::numeric_limits<double>::quiet_NaN();
+}
+
+TrainOutcome Run::train() {
+    if (state_.step >= run_.train.steps)
+        console_.text(fmt::format("already at step {} of {}; raise train.steps to go on", state_.step, run_.train.steps));
+    logged_at_ = Clock::now();
+    while (state_.step < run_.train.steps && !outcome_.preempted) {
+        one_step();
+        outcome_.preempted = options_.stop_requested() && state_.step < run_.train.steps;
+    }
+    finish();
+    return outcome_;
+}
+
+void Run::one_step() {
+    const auto begin = Clock::now();
+    const bool first = outcome_.step == 0;
+    device_->memory().reset_peaks();
+    const StepResult result = train_step(step_context_, state_.step + 1);
+    ++state_.step;
+    state_.updates = optimizer_.updates();
+    state_.tokens += result.terms;
+    state_.skipped += result.skipped ? 1 : 0;
+    state_.skipped_in_a_row = result.skipped ? state_.skipped_in_a_row + 1 : 0;
+    outcome_.step = state_.step;
+    outcome_.loss = result.loss;
+    if (first) print_measured_memory();
+
+    log(result);
+    stop_if_hopeless(result);
+    const int64_t every = run_.checkpoint.every;
+    if (every > 0 && state_.step % every == 0) {
+        saved_step_ = state_.step;
+        checkpoints_.save(state_);
+    }
+    checkpoints_.poll();
+    console_.progress(state_.step, seconds_since(begin));
+}
+
+void Run::log(const StepResult& result) {
+    const int64_t step = state_.step;
+    const bool evaluates = run_.train.eval_every > 0 && step % run_.train.eval_every == 0;
+    const bool ends = step == run_.train.steps;
+    if (!(result.skipped || evaluates || ends || step == 1 || step % run_.log.every == 0)) return;
+    const double elapsed = seconds_since(logged_at_);
+    StepMetrics m{.step = step, .tokens = state_.tokens, .result = result, .skipped = state_.skipped};
+    m.step_ms = 1000 * elapsed / static_cast<double>(std::max<int64_t>(1, step - logged_step_));
+    m.tokens_per_s = static_cast<double>(state_.tokens - logged_tokens_) / elapsed;
+    m.mfu = plan::mfu(plan::model_flops(run_.model, run_.train.seq_len).causal(), m.tokens_per_s, peak_);
+    m.hfu = plan::mfu(plan::hardware_flops(run_.model, run_.train.seq_len, run_.recompute.policy).causal(),
+                      m.tokens_per_s, peak_);
+    m.mem_peak_bytes = device_->memory().total().peak;
+    if (evaluates || ends) m.eval_loss = evaluate_now();
+    directory_->log(m);
+    console_.step(m);
+    logged_at_ = Clock::now();
+    logged_step_ = step;
+    logged_tokens_ = state_.tokens;
+}
+
+std::optional<double> Run::evaluate_now() {
+    if (!data_ || !data_->valid) return std::nullopt;
+    const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
+    const int64_t micro = std::min(run_.train.micro_batch, sampler.samples_per_epoch());
+    const int64_t batches = std::min(run_.train.eval_batches, sampler.samples_per_epoch() / micro);
+    const auto source = token_batches(*device_, sampler, micro, micro);
+    outcome_.eval_loss = evaluate(step_context_, *source, batches);
+    return outcome_.eval_loss;
+}
+
+void Run::stop_if_hopeless(const StepResult& result) {
+    if (state_.skipped_in_a_row < run_.train.max_skipped) return;
+    checkpoints_.wait();
+    throw Error(fmt::format("{} steps in a row were not finite (train.max_skipped), the last one in {} at step {}; the "
+                            "weights were not changed by them. Try a lower optimizer.lr or a longer warm-up, and resume "
+                            "from {}",
+                            state_.skipped_in_a_row, result.culprit, state_.step,
+                            checkpoints_.newest().empty() ? "the start" : checkpoints_.newest()));
+}
+
+void Run::print_measured_memory() {
+    measured_ = device_->memory().at_peak();
+    plan::MemoryByPurpose measured;
+    for (size_t p = 0; p < kPurposes; ++p) measured[static_cast<plan::Purpose>(p)] = measured_[p];
+    console_.text(plan::render_measured(plan_, measured));
+}
+
+void Run::finish() {
+    console_.clear_bar();
+    checkpoints_.wait();
+    if (saved_step_ != state_.step) checkpoints_.save_and_wait(state_);
+    outcome_.tokens = state_.tokens;
+    outcome_.skipped = state_.skipped;
+    outcome_.step = state_.step;
+    outcome_.checkpoint = checkpoints_.newest();
+    outcome_.seconds = seconds_since(begin_);
+    directory_->write_totals(totals());
+    if (outcome_.preempted) {
+        console_.text(fmt::format("stopped after step {}; run the same command to continue", state_.step));
+        return;
+    }
+    const std::string text = render_report(read_run(options_.out));
+    checkpoint::PosixFileSystem files;
+    checkpoint::write_file_atomically(files, options_.out, {.name = "report.html", .head = text});
+}
+
+// A few lines of what the model writes, for the report and the last lines of the console.
+std::string Run::sample() {
+    if (!data_ || outcome_.preempted) return "";
+    const auto tokenizer = data::make_tokenizer(run_.data.tokenizer);
+    std::vector<int32_t> made;
+    const SamplingOptions options{.max_tokens = 300, .temperature = 0.7, .seed = static_cast<uint64_t>(run_.train.seed)};
+    generate(ctx_, model_, compute_type(run_), run_.train.seq_len, tokenizer->encode("\n"), options,
+             [&](int32_t token) { made.push_back(token); });
+    return tokenizer->decode(made);
+}
+
+std::string Run::totals() {
+    nlohmann::ordered_json memory = nlohmann::ordered_json::array();
+    for (size_t p = 0; p < kPurposes; ++p)
+        memory.push_back({{"purpose", name_of(static_cast<Purpose>(p))},
+                          {"predicted_bytes", plan_.at_peak[static_cast<plan::Purpose>(p)]},
+                          {"measured_bytes", measured_[p]}});
+    nlohmann::ordered_json json = {{"model", run_.model.preset},
+                                   {"parameters", spec::parameter_count(run_.model)},
+                                   {"steps", state_.step},
+                                   {"tokens", state_.tokens},
+                                   {"skipped", state_.skipped},
+                                   {"wall_s", outcome_.seconds},
+                                   {"machine", device_->name()},
+                                   {"gemm_peak_flops", peak_},
+                                   {"checkpoint", outcome_.checkpoint},
+                                   {"checkpoint_failures", checkpoints_.failures()},
+                                   {"preempted", outcome_.preempted},
+                                   {"memory", memory}};
+    if (std::isfinite(outcome_.loss)) json["final_loss"] = outcome_.loss;
+    if (std::isfinite(outcome_.eval_loss)) json["eval_loss"] = outcome_.eval_loss;
+    const std::string text = sample();
+    if (!text.empty()) json["sample"] = text;
+    return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+TrainOutcome train(const TrainOptions& options) {
+    if (options.dry_run) {
+        const auto data = open_data(options.run);
+        Console console(options.console, false, 0);
+        console.text(plan::render_card(card_of(options, cpu_model(), plan::predict_memory(options.run))));
+        return {};
+    }
+    check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");
+    return Run(options).train();
+}
+
+}  // namespace tutti::train
