@@ -1,0 +1,127 @@
+#include "tutti/kernels/cases/arena.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/kernels/reference/element.h"
+
+namespace tutti::kernels::cases {
+
+namespace {
+
+constexpr int64_t kGuard = 128;  // bytes; two vectors of the widest ISA
+constexpr std::byte kGuardByte{0xA5};
+constexpr std::byte kNotANumber{0xFF};
+
+// Where element i of row-major order lies, in elements.
+int64_t offset_of(const View& x, int64_t i) {
+    int64_t offset = 0;
+    for (int dim = x.shape.rank() - 1; dim >= 0; --dim) {
+        offset += i % x.shape[dim] * x.stride(dim);
+        i /= x.shape[dim];
+    }
+    return offset;
+}
+
+}  // namespace
+
+double value(const View& x, int64_t i) {
+    return reference::load(x, offset_of(x, i));
+}
+
+std::vector<double> values(const View& x) {
+    std::vector<double> all(static_cast<size_t>(x.numel()));
+    for (int64_t i = 0; i < x.numel(); ++i) all[static_cast<size_t>(i)] = value(x, i);
+    return all;
+}
+
+View slice(View x, int dim, int64_t begin, int64_t size) {
+    x.data = x.as<std::byte>() + begin * x.stride(dim) * size_of(x.dtype);
+    x.shape[dim] = size;
+    return x;
+}
+
+View swap_middle(View x) {
+    std::swap(x.shape[1], x.shape[2]);
+    std::swap(x.strides[1], x.strides[2]);
+    return x;
+}
+
+// Arrays of a multiple of 16 elements begin on a cache line, as whole tensors do; others one element later, as rows
+// of a narrowed tensor may.
+View Arena::empty(const Shape& shape, DType dtype) {
+    const int64_t bytes = shape.numel() * size_of(dtype), shift = shape.numel() % 16 == 0 ? 0 : size_of(dtype);
+    Block& block = blocks_.emplace_back();
+    block.memory.assign(static_cast<size_t>(bytes + shift + 2 * kGuard + 64), kGuardByte);
+    void* begin = block.memory.data() + kGuard;
+    size_t room = block.memory.size() - kGuard;
+    begin = static_cast<std::byte*>(std::align(64, 1, begin, room)) + shift;
+    std::fill_n(static_cast<std::byte*>(begin), bytes, kNotANumber);
+    return View(begin, dtype, shape);
+}
+
+View Arena::normal(const Shape& shape, DType dtype, const char* purpose, double scale, double shift) {
+    const View x = empty(shape, dtype);
+    const RandomKey key = random_key(2024, purpose);
+    for (int64_t i = 0; i < x.numel(); ++i)
+        reference::store(x, i, shift + scale * tutti::normal(key, static_cast<uint64_t>(i)));
+    return x;
+}
+
+View Arena::from(const Shape& shape, DType dtype, const std::vector<double>& given) {
+    const View x = empty(shape, dtype);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+        const double v = given[static_cast<size_t>(i)];
+        if (dtype == DType::i32)
+            x.as<int32_t>()[i] = static_cast<int32_t>(v);
+        else if (dtype == DType::i64)
+            x.as<int64_t>()[i] = static_cast<int64_t>(v);
+        else
+            reference::store(x, i, v);
+    }
+    return x;
+}
+
+View Arena::workspace(int64_t floats) {
+    const View x = empty({floats}, DType::f32);
+    allow(x);
+    return x;
+}
+
+void Arena::start() {
+    for (Block& block : blocks_) block.before = block.memory;
+}
+
+void Arena::allow(const View& y) {
+    for (Block& block : blocks_) {
+        const std::byte* begin = block.memory.data();
+        if (y.as<std::byte>() < begin || y.as<std::byte>() >= begin + block.memory.size()) continue;
+        block.may_change.resize(block.memory.size());
+        for (int64_t i = 0; i < y.numel(); ++i) {
+            const int64_t at = y.as<std::byte>() - begin + offset_of(y, i) * size_of(y.dtype);
+            for (int64_t byte = at; byte < at + size_of(y.dtype); ++byte)
+                block.may_change[static_cast<size_t>(byte)] = true;
+        }
+    }
+}
+
+void Arena::result(std::string name, const View& y, const std::function<double(int64_t)>& tolerance) {
+    allow(y);
+    Output output{std::move(name), values(y), {}};
+    for (int64_t i = 0; with_tolerance_ && i < y.numel(); ++i) output.tolerance.push_back(tolerance(i));
+    outputs_.push_back(std::move(output));
+}
+
+std::vector<Output> Arena::finish() {
+    double damaged = 0;
+    for (Block& block : blocks_) {
+        check(block.before.size() == block.memory.size(), "a kernel case must call start() before the kernel");
+        block.may_change.resize(block.memory.size());
+        for (size_t i = 0; i < block.memory.size(); ++i)
+            damaged += block.memory[i] != block.before[i] && !block.may_change[i];
+    }
+    outputs_.push_back({"bytes changed outside of the results", {damaged}, {0}});
+    return std::move(outputs_);
+}
+
+}  // namespace tutti::kernels::cases

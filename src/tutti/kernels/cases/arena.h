@@ -1,0 +1,56 @@
+// kernels/cases/arena.h: the memory of one case. Every array stands between guard bytes, results begin as NaN, and what
+// is not a result must be the same afterwards: a kernel that writes too much or too little is found out.
+// Below: kernel_table.h, reference/element.h. Used by the cases only.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/kernels/kernel_cases.h"
+
+namespace tutti::kernels::cases {
+
+// Element i, in row-major order, of a view of any strides and any float type.
+double value(const View& x, int64_t i);
+std::vector<double> values(const View& x);
+// Indices [begin, begin + size) of one dim.
+View slice(View x, int dim, int64_t begin, int64_t size);
+// Dims 1 and 2 swapped: (B, H, T, D) memory as (B, T, H, D).
+View swap_middle(View x);
+
+class Arena {
+  public:
+    explicit Arena(bool with_tolerance) : with_tolerance_(with_tolerance) {}
+    bool with_tolerance() const { return with_tolerance_; }
+
+    // shift + scale * (standard normal number i of the stream `purpose`), rounded to the type.
+    View normal(const Shape& shape, DType dtype, const char* purpose, double scale = 1, double shift = 0);
+    // Given values, in row-major order; integer types too.
+    View from(const Shape& shape, DType dtype, const std::vector<double>& given);
+    View empty(const Shape& shape, DType dtype);  // all bits set: NaN
+    View workspace(int64_t floats);               // f32; the kernel may leave anything in it
+
+    // The inputs are complete, the kernel comes next. What it may change afterwards is what result() names.
+    void start();
+    // tolerance(i) belongs to element i of y; not called when the arena was made without.
+    void result(std::string name, const View& y, const std::function<double(int64_t)>& tolerance);
+    void result(Output output) { outputs_.push_back(std::move(output)); }
+    std::vector<Output> finish();
+
+  private:
+    struct Block {
+        std::vector<std::byte> memory;  // guard, data, guard
+        std::vector<std::byte> before;  // as it was at start()
+        std::vector<bool> may_change;   // by byte
+    };
+    void allow(const View& y);
+
+    bool with_tolerance_;
+    std::vector<Block> blocks_;
+    std::vector<Output> outputs_;
+};
+
+}  // namespace tutti::kernels::cases

@@ -1,0 +1,290 @@
+// kernels/cases/attention_cases.cpp: attention forward and backward: head dims, grouped queries, Tq != Tk with an
+// offset, causal and full, q, k and v inside one packed projection or stored head by head.
+#include <algorithm>
+
+#include "tutti/kernels/cases/cases.h"
+
+namespace tutti::kernels::cases {
+
+namespace {
+
+enum class Layout { whole, packed, heads_first };
+
+struct Form {
+    int64_t B, Tq, Tk, H, Hkv, D;
+    bool causal = true;
+    int64_t query_offset = 0;
+    Layout layout = Layout::whole;
+    double amplitude = 1;     // of the scores
+    int64_t unseen_keys = 0;  // backward: keys that lse and o count but k and v lack, as in ring attention
+    DType dtype = DType::f32;
+};
+
+constexpr std::array<Form, 19> kForms = {{
+    {1, 1, 1, 1, 1, 64},
+    {2, 3, 3, 2, 2, 64},
+    {2, 17, 17, 3, 3, 32},
+    {1, 63, 63, 2, 1, 80},
+    {1, 65, 65, 4, 2, 64, true, 0, Layout::packed},
+    {1, 127, 127, 2, 2, 128, true, 0, Layout::packed},
+    {1, 64, 64, 2, 2, 64, true, 0, Layout::heads_first},
+    {1, 17, 17, 6, 3, 80, false, 0, Layout::heads_first},
+    {2, 65, 65, 3, 3, 64, false},
+    {1, 17, 65, 4, 2, 64, true, 48},   // the end of a sequence against all of it
+    {2, 1, 127, 4, 1, 64, true, 126},  // one new token
+    {1, 65, 33, 2, 2, 64, false},      // a block of keys
+    {1, 33, 65, 2, 1, 32, true, 0},    // keys that no query sees
+    {1, 40, 17, 2, 2, 64, true, -5},   // queries that see no key
+    {1, 300, 300, 2, 1, 64, true},     // several tiles in both directions
+    {1, 65, 1000, 1, 1, 32, false},
+    {1, 130, 257, 3, 1, 128, true, 127},
+    {1, 65, 65, 2, 2, 64, true, 0, Layout::packed, 12},  // scores of tens: exp needs the maximum subtracted
+    {1, 33, 40, 2, 1, 64, false, 0, Layout::whole, 1, 25},
+}};
+
+std::string label(const Form& f) {
+    constexpr const char* kLayouts[] = {"", " packed", " heads first"};
+    return concat(f.dtype, " B ", f.B, " Tq ", f.Tq, " Tk ", f.Tk, " H ", f.H, "/", f.Hkv, " D ", f.D,
+                  f.causal ? " causal" : "", f.query_offset ? concat(" offset ", f.query_offset) : "",
+                  kLayouts[static_cast<int>(f.layout)], f.amplitude != 1 ? concat(" scores of ", f.amplitude) : "",
+                  f.unseen_keys ? concat(" of ", f.Tk + f.unseen_keys, " keys") : "");
+}
+
+struct Projections {
+    View q, k, v;
+};
+
+// As the layout says; `random` fills them, else they are NaN. `packed` needs Tq = Tk.
+Projections make(Arena& arena, const Form& f, int64_t Tk, bool random) {
+    const auto array = [&](const Shape& shape, const char* purpose) {
+        return random ? arena.normal(shape, f.dtype, purpose) : arena.empty(shape, f.dtype);
+    };
+    if (f.layout == Layout::packed) {
+        const View qkv = array({f.B, f.Tq, f.H + 2 * f.Hkv, f.D}, "qkv");
+        return {slice(qkv, 2, 0, f.H), slice(qkv, 2, f.H, f.Hkv), slice(qkv, 2, f.H + f.Hkv, f.Hkv)};
+    }
+    if (f.layout == Layout::heads_first)
+        return {swap_middle(array({f.B, f.H, f.Tq, f.D}, "q")), swap_middle(array({f.B, f.Hkv, Tk, f.D}, "k")),
+                swap_middle(array({f.B, f.Hkv, Tk, f.D}, "v"))};
+    return {array({f.B, f.Tq, f.H, f.D}, "q"), array({f.B, Tk, f.Hkv, f.D}, "k"), array({f.B, Tk, f.Hkv, f.D}, "v")};
+}
+
+float scale_of(const Form& f) {
+    return static_cast<float>(f.amplitude / std::sqrt(static_cast<double>(f.D)));
+}
+
+// Row t of head h of batch entry b.
+std::vector<double> row(const View& x, int64_t b, int64_t t, int64_t h) {
+    return values(slice(slice(slice(x, 0, b, 1), 1, t, 1), 2, h, 1));
+}
+
+struct Dot {
+    double value = 0, size = 0;  // sum a b, sum |a b|
+};
+
+Dot dot(const std::vector<double>& a, const std::vector<double>& b) {
+    Dot sum;
+    for (size_t d = 0; d < a.size(); ++d) {
+        sum.value += a[d] * b[d];
+        sum.size += std::abs(a[d] * b[d]);
+    }
+    return sum;
+}
+
+int64_t visible_keys(const Form& f, int64_t i) {
+    return f.causal ? std::clamp<int64_t>(i + f.query_offset + 1, 0, f.Tk) : f.Tk;
+}
+
+// The error of rows that are sums of terms factor x. A table may round the factors, P and dS, to the activation's type
+// before it multiplies them by rows of v, k and q: what bf16 matrix units take. These roundings add up like those of a
+// sum (sum_error): in the worst case all of them, 8 roots of their squares but for odds of 3e-14.
+class RowErrors {
+  public:
+    RowErrors(const Form& f, int64_t rows)
+        : width_(static_cast<size_t>(f.D)),
+          packing_(f.dtype == DType::f32 ? 0 : unit_roundoff(f.dtype)),
+          plain_(static_cast<size_t>(rows) * width_),
+          packed_(plain_.size()),
+          squares_(plain_.size()) {}
+    // The term factor x of a row, whose factor is off by `error`.
+    void add(int64_t row, double factor, double error, const std::vector<double>& x) {
+        for (size_t d = 0; d < width_; ++d) {
+            const size_t at = static_cast<size_t>(row) * width_ + d;
+            plain_[at] += error * std::abs(x[d]);
+            packed_[at] += std::abs(factor * x[d]);
+            squares_[at] += factor * factor * x[d] * x[d];
+        }
+    }
+    // Besides, all terms of the row are off by `relative`.
+    double of(int64_t i, double relative) const {
+        const auto at = static_cast<size_t>(i);
+        return plain_[at] + relative * packed_[at] + packing_ * std::min(packed_[at], 8 * std::sqrt(squares_[at]));
+    }
+
+  private:
+    size_t width_;
+    double packing_;
+    std::vector<double> plain_, packed_, squares_;
+};
+
+// All rows of one head, so that a bound reads each once.
+std::vector<std::vector<double>> rows(const View& x, int64_t b, int64_t h) {
+    std::vector<std::vector<double>> all;
+    for (int64_t t = 0; t < x.shape[1]; ++t) all.push_back(row(x, b, t, h));
+    return all;
+}
+
+// Forward. S = scale q.k is off by sum_error(D + 3) scale sum|q k|; e = exp(S - m) relative by that, 3 u |S - m| and
+// kMath: this is delta_j. O = sum e v / sum e: each term of the numerator by delta_j, the denominator relative by
+// sum_j P delta_j, sums of up to Tk terms each with a rescaling per tile, sum_error(4 Tk + 8) together. lse: the
+// denominator's relative error, and kMath.
+struct ForwardBound {
+    RowErrors o;
+    std::vector<double> o_relative, lse;  // by row (b, i, h); by (b, h, i)
+};
+
+ForwardBound bound(const Form& f, const AttentionForward& a) {
+    const int64_t group = f.H / f.Hkv;
+    const double sums = sum_error(4 * f.Tk + 8);
+    ForwardBound out{RowErrors(f, f.B * f.Tq * f.H), std::vector<double>(static_cast<size_t>(f.B * f.Tq * f.H)), {}};
+    for (int64_t b = 0; b < f.B; ++b)
+        for (int64_t h = 0; h < f.H; ++h) {
+            const auto q = rows(a.q, b, h), k = rows(a.k, b, h / group), v = rows(a.v, b, h / group);
+            for (int64_t i = 0; i < f.Tq; ++i) {
+                const auto visible = static_cast<size_t>(visible_keys(f, i));
+                const int64_t row = (b * f.Tq + i) * f.H + h;
+                std::vector<Dot> s(visible);
+                double m = -INFINITY, total = 0, relative = 0;
+                for (size_t j = 0; j < visible; ++j) {
+                    s[j] = dot(q[static_cast<size_t>(i)], k[j]);
+                    m = std::max(m, a.scale * s[j].value);
+                }
+                for (const Dot& score : s) total += std::exp(a.scale * score.value - m);
+                for (size_t j = 0; j < visible; ++j) {
+                    const double difference = a.scale * s[j].value - m, P = std::exp(difference) / total;
+                    const double delta = sum_error(f.D + 3) * a.scale * s[j].size - 3 * u * difference + kMath;
+                    relative += P * delta;
+                    out.o.add(row, P, P * delta, v[j]);
+                }
+                const double lse = visible ? m + std::log(total) : 0;
+                out.o_relative[static_cast<size_t>(row)] = relative + sums;
+                out.lse.push_back(visible ? relative + sums + (kMath + 2 * u) * (std::abs(lse) + std::abs(m)) : 0);
+            }
+        }
+    return out;
+}
+
+void run_forward(const Form& f, const KernelTable& table, const Stream& stream, Arena& arena) {
+    const auto [q, k, v] = make(arena, f, f.Tk, true);
+    const AttentionForward a{.q = q,
+                             .k = k,
+                             .v = v,
+                             .o = arena.empty({f.B, f.Tq, f.H, f.D}, f.dtype),
+                             .lse = arena.empty({f.B, f.H, f.Tq}, DType::f32),
+                             .scale = scale_of(f),
+                             .causal = f.causal,
+                             .query_offset = f.query_offset,
+                             .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, false))};
+    arena.start();
+    table.attention_forward(stream, a);
+    const ForwardBound error = arena.with_tolerance() ? bound(f, a) : ForwardBound{RowErrors(f, 0), {}, {}};
+    arena.result("o", a.o, [&](int64_t i) {
+        return error.o.of(i, error.o_relative[static_cast<size_t>(i / f.D)]) + rounding(f.dtype, value(a.o, i));
+    });
+    arena.result("lse", a.lse, [&](int64_t i) {
+        const double lse = value(a.lse, i);
+        return std::isinf(lse) ? 0 : error.lse[static_cast<size_t>(i)] + rounding(DType::f32, lse);
+    });
+}
+
+// Backward. P = exp(S - lse) is off by delta relative: the error of S, 3 u (|S| + |lse|) and kMath. dS = P (dP - D_i)
+// with two dot products of D terms: its error is delta |dS| + P sum_error(D + 4) (sum|dy v| + sum|dy o|). Then sums: of
+// the visible keys for dq, of group Tq queries for dk and dv.
+struct BackwardBound {
+    RowErrors dq, dk, dv;
+};
+
+BackwardBound bound(const Form& f, const AttentionBackward& a) {
+    const int64_t group = f.H / f.Hkv, key_rows = f.B * f.Tk * f.Hkv;
+    BackwardBound out{RowErrors(f, f.B * f.Tq * f.H), RowErrors(f, key_rows), RowErrors(f, key_rows)};
+    for (int64_t b = 0; b < f.B; ++b)
+        for (int64_t h = 0; h < f.H; ++h) {
+            const int64_t g = h / group;
+            const auto q = rows(a.q, b, h), k = rows(a.k, b, g), v = rows(a.v, b, g);
+            const auto o = rows(a.o, b, h), dy = rows(a.dy, b, h);
+            for (int64_t i = 0; i < f.Tq; ++i) {
+                const auto query = static_cast<size_t>(i);
+                const Dot D_i = dot(dy[query], o[query]);
+                const double lse = value(a.lse, (b * f.H + h) * f.Tq + i);
+                for (int64_t j = 0; j < visible_keys(f, i); ++j) {
+                    const auto key = static_cast<size_t>(j);
+                    const Dot s = dot(q[query], k[key]), dP = dot(dy[query], v[key]);
+                    const double S = a.scale * s.value, P = std::exp(S - lse), dS = P * (dP.value - D_i.value);
+                    const double delta =
+                        sum_error(f.D + 3) * a.scale * s.size + 3 * u * (std::abs(S) + std::abs(lse)) + kMath;
+                    const double dS_error = delta * std::abs(dS) + P * sum_error(f.D + 4) * (dP.size + D_i.size);
+                    const int64_t key_row = (b * f.Tk + j) * f.Hkv + g;
+                    out.dq.add((b * f.Tq + i) * f.H + h, a.scale * dS, a.scale * dS_error, k[key]);
+                    out.dk.add(key_row, a.scale * dS, a.scale * dS_error, q[query]);
+                    out.dv.add(key_row, P, P * delta, dy[query]);
+                }
+            }
+        }
+    return out;
+}
+
+void run_backward(const Form& f, const KernelTable& table, const Stream& stream, Arena& arena) {
+    const auto [q, all_k, all_v] = make(arena, f, f.Tk + f.unseen_keys, true);
+    const View o = arena.empty({f.B, f.Tq, f.H, f.D}, f.dtype), lse = arena.empty({f.B, f.H, f.Tq}, DType::f32);
+    reference_table().attention_forward({}, {q, all_k, all_v, o, lse, scale_of(f), f.causal, f.query_offset, {}});
+    const View k = slice(all_k, 1, 0, f.Tk), v = slice(all_v, 1, 0, f.Tk);
+    const auto [dq, dk, dv] = make(arena, f, f.Tk, false);
+    const AttentionBackward a{.q = q,
+                              .k = k,
+                              .v = v,
+                              .o = o,
+                              .lse = lse,
+                              .dy = arena.normal({f.B, f.Tq, f.H, f.D}, f.dtype, "dy"),
+                              .dq = dq,
+                              .dk = dk,
+                              .dv = dv,
+                              .scale = scale_of(f),
+                              .causal = f.causal,
+                              .query_offset = f.query_offset,
+                              .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, true))};
+    arena.start();
+    table.attention_backward(stream, a);
+    const BackwardBound error =
+        arena.with_tolerance() ? bound(f, a) : BackwardBound{RowErrors(f, 0), RowErrors(f, 0), RowErrors(f, 0)};
+    const auto report = [&](const char* name, const View& dx, const RowErrors& errors, int64_t terms) {
+        arena.result(name, dx, [&, terms](int64_t i) {
+            return errors.of(i, sum_error(terms + 4)) + rounding(f.dtype, value(dx, i));
+        });
+    };
+    report("dq", a.dq, error.dq, f.Tk);
+    report("dk", a.dk, error.dk, f.H / f.Hkv * f.Tq);
+    report("dv", a.dv, error.dv, f.H / f.Hkv * f.Tq);
+}
+
+template <class Entry, class Run>
+void add_forms(std::vector<Case>& all, const char* op, Entry KernelTable::*entry, Run run) {
+    for (const DType t : kActivationTypes)
+        for (Form f : kForms) {
+            f.dtype = t;
+            add(all, op, entry, label(f), [f, run](const KernelTable& table, const Stream& stream, Arena& arena) {
+                run(f, table, stream, arena);
+            });
+        }
+}
+
+}  // namespace
+
+void add_attention_forward(std::vector<Case>& all) {
+    add_forms(all, "attention_forward", &KernelTable::attention_forward, run_forward);
+}
+
+void add_attention_backward(std::vector<Case>& all) {
+    add_forms(all, "attention_backward", &KernelTable::attention_backward, run_backward);
+}
+
+}  // namespace tutti::kernels::cases

@@ -1,0 +1,78 @@
+// kernels/cases/cases.h: what the files of this folder share: how a case is added, how rounding is bounded.
+// Below: arena.h. Called by kernel_cases.cpp.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cfloat>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/kernels/cases/arena.h"
+#include "tutti/kernels/kernel_cases.h"
+
+namespace tutti::kernels::cases {
+
+// Tolerances are bounds to first order in u = 2^-24, the unit roundoff of f32, the narrowest type that a kernel may
+// compute in. exp, tanh, log, division and root are good to a few u relative.
+inline constexpr double u = unit_roundoff(DType::f32);
+inline constexpr double kMath = 4 * u;
+
+// A sum of `terms` terms, in any order, is off by at most this times the sum of their sizes: terms u always (Higham,
+// Accuracy and Stability of Numerical Algorithms, 2002, section 4.2), 8 sqrt(terms) u but for odds of 2 exp(-8^2 / 2) =
+// 3e-14, because the rounding errors do not all have one sign (Higham and Mary 2019, theorem 2.4).
+inline double sum_error(int64_t terms) {
+    const auto n = static_cast<double>(terms);
+    return std::min(n, 8 * std::sqrt(n)) * u;
+}
+
+// What an input is made of. Products and sums of small whole numbers are exact in f32 in any order, so every table must
+// give the same bits and one wrong term in thousands is seen; normal numbers show how rounding is treated.
+enum class Numbers : uint8_t { normal, whole };
+inline const char* name_of(Numbers kind) {
+    return kind == Numbers::whole ? " whole numbers" : "";
+}
+View numbers(Arena& arena, Numbers kind, const Shape& shape, DType dtype, const char* purpose);  // whole: -4 .. 4
+
+// The result is rounded once to its type, by the reference and by the other table: u_out |value| each, on different
+// sides at worst. Below FLT_MIN a table may flush to zero, as the 16-bit dot products of the hardware do.
+inline double rounding(DType t, double value) {
+    return 2 * unit_roundoff(t) * std::abs(value) + FLT_MIN;
+}
+
+// Results that are one correctly rounded f32 operation, so that only a 16-bit type can round twice.
+inline double one_operation(DType t, double value) {
+    return t == DType::f32 ? 0 : rounding(t, value);
+}
+
+inline constexpr std::array<DType, 2> kActivationTypes = {DType::f32, DType::bf16};
+// Below, at and above one vector of either ISA, and enough for two threads to share.
+inline constexpr std::array<int64_t, 10> kLengths = {0, 1, 3, 16, 17, 63, 65, 127, 1000, 40001};
+
+template <class Entry, class Run>
+void add(std::vector<Case>& all, const char* op, Entry KernelTable::*entry, std::string name, Run run) {
+    const auto on = [run](const KernelTable& table, const Stream& stream, bool with_tolerance) {
+        Arena arena(with_tolerance);
+        run(table, stream, arena);
+        return arena.finish();
+    };
+    all.push_back({op, std::move(name), [entry](const KernelTable& t) { return t.*entry != nullptr; },
+                   [on](const KernelTable& table, const Stream& stream) { return on(table, stream, false); },
+                   [on] { return on(reference_table(), Stream{}, true); }});
+}
+
+void add_elementwise(std::vector<Case>& all);
+void add_reductions(std::vector<Case>& all);
+void add_gemm(std::vector<Case>& all);
+void add_embedding(std::vector<Case>& all);
+void add_layer_norm(std::vector<Case>& all);
+void add_rms_norm(std::vector<Case>& all);
+void add_rope(std::vector<Case>& all);
+void add_attention_forward(std::vector<Case>& all);
+void add_attention_backward(std::vector<Case>& all);
+void add_losses(std::vector<Case>& all);
+void add_optimizers(std::vector<Case>& all);
+
+}  // namespace tutti::kernels::cases

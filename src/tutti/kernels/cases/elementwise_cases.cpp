@@ -1,0 +1,203 @@
+// kernels/cases/elementwise_cases.cpp: fill, cast, add, accumulate, scale, the activations and dropout.
+#include <algorithm>
+#include <limits>
+
+#include "tutti/kernels/cases/cases.h"
+
+namespace tutti::kernels::cases {
+
+namespace {
+
+std::string label(DType dtype, int64_t n) {
+    return concat(dtype, " (", n, ")");
+}
+
+// Normal numbers with, from the eighth on, values at which an activation saturates or exp leaves the range of f32.
+View activation_input(Arena& arena, int64_t n, DType dtype, const char* purpose) {
+    const View x = arena.normal({n}, dtype, purpose, 2);
+    const std::vector<double> special = {0, 20, -20, 100, -100, 1e-4, -1e-4};
+    std::vector<double> all = values(x);
+    for (size_t i = 0; i < special.size() && 8 + i < all.size(); ++i) all[8 + i] = special[i];
+    return arena.from({n}, dtype, all);
+}
+
+void add_simple(std::vector<Case>& all, DType t, int64_t n) {
+    add(all, "fill", &KernelTable::fill, label(t, n), [=](const auto& table, const auto& stream, Arena& arena) {
+        const View y = arena.empty({n}, t);
+        arena.start();
+        table.fill(stream, y, 0.7f);
+        arena.result("y", y, [](int64_t) { return 0; });
+    });
+    add(all, "add", &KernelTable::add, label(t, n), [=](const auto& table, const auto& stream, Arena& arena) {
+        const View a = arena.normal({n}, t, "a"), b = arena.normal({n}, t, "b"), y = arena.empty({n}, t);
+        arena.start();
+        table.add(stream, a, b, y);
+        arena.result("y", y, [&](int64_t i) { return one_operation(t, value(y, i)); });
+    });
+    add(all, "add", &KernelTable::add, label(t, n) + " in place",
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View a = arena.normal({n}, t, "a"), b = arena.normal({n}, t, "b");
+            arena.start();
+            table.add(stream, a, b, b);
+            arena.result("y", b, [&](int64_t i) { return one_operation(t, value(b, i)); });
+        });
+    for (const DType sum : t == DType::f32 ? std::vector{t} : std::vector{t, DType::f32}) {
+        add(all, "accumulate", &KernelTable::accumulate, concat(label(t, n), " onto ", sum),
+            [=](const auto& table, const auto& stream, Arena& arena) {
+                const View x = arena.normal({n}, t, "x"), y = arena.normal({n}, sum, "y");
+                arena.start();
+                table.accumulate(stream, x, y);
+                arena.result("y", y, [&](int64_t i) { return one_operation(sum, value(y, i)); });
+            });
+    }
+    add(all, "scale", &KernelTable::scale, label(t, n), [=](const auto& table, const auto& stream, Arena& arena) {
+        const View x = arena.normal({n}, t, "x");
+        arena.start();
+        table.scale(stream, x, 0.3f);
+        arena.result("x", x, [&](int64_t i) { return one_operation(t, value(x, i)); });
+    });
+}
+
+// Casts round once, so every table gives the same bits; below FLT_MIN the hardware's conversions may flush.
+void add_casts(std::vector<Case>& all, DType from, DType to, int64_t n) {
+    add(all, "cast", &KernelTable::cast, concat(from, " to ", to, " (", n, ")"),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            std::vector<double> given(static_cast<size_t>(n));
+            for (int64_t i = 0; i < n; ++i)  // 2^-25 .. 2^17: f16 has subnormals below 2^-14 and overflows at 65520
+                given[static_cast<size_t>(i)] =
+                    std::ldexp(normal(random_key(1, "cast"), static_cast<uint64_t>(i)), static_cast<int>(i % 43) - 25);
+            constexpr double kInfinity = std::numeric_limits<double>::infinity();
+            // Ties of bf16 and of f16 in both directions; not a number.
+            const std::vector<double> special = {
+                0,           -0.0,  kInfinity, -kInfinity, kInfinity - kInfinity, 1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-11,
+                1 + 0x3p-11, 65519, 65520,     0x1p-25,    0x1.000002p-25,        3e38,       3.4e38};
+            for (size_t i = 0; i < special.size() && i + 1 < given.size(); ++i) given[i + 1] = special[i];
+            const View x = arena.from({n}, from, given), y = arena.empty({n}, to);
+            arena.start();
+            table.cast(stream, x, y);
+            arena.result("y", y, [](int64_t) { return FLT_MIN; });
+        });
+}
+
+void add_relu_and_gelu(std::vector<Case>& all, DType t, int64_t n) {
+    add(all, "relu_forward", &KernelTable::relu_forward, label(t, n),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View x = activation_input(arena, n, t, "x"), y = arena.empty({n}, t);
+            arena.start();
+            table.relu_forward(stream, x, y);
+            arena.result("y", y, [](int64_t) { return 0; });
+        });
+    add(all, "relu_backward", &KernelTable::relu_backward, label(t, n),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            std::vector<double> positive = values(arena.normal({n}, t, "y"));
+            for (double& v : positive) v = std::max(v, 0.0);
+            const View dy = arena.normal({n}, t, "dy"), y = arena.from({n}, t, positive), dx = arena.empty({n}, t);
+            arena.start();
+            table.relu_backward(stream, dy, y, dx);
+            arena.result("dx", dx, [](int64_t) { return 0; });
+        });
+    // x/2 (1 + tanh(a)): a is off by 4 u relative, which moves tanh by a (1 - tanh^2) 4 u < 2 u; tanh itself by kMath;
+    // the sum and the products by 2 u. With the factor x/2: under 8 u |x|, also where 1 + tanh cancels.
+    add(all, "gelu_forward", &KernelTable::gelu_forward, label(t, n),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View x = activation_input(arena, n, t, "x"), y = arena.empty({n}, t);
+            arena.start();
+            table.gelu_forward(stream, x, y);
+            arena.result("y", y, [&](int64_t i) { return 8 * u * std::abs(value(x, i)) + rounding(t, value(y, i)); });
+        });
+    // (1 + tanh)/2 + x/2 (1 - tanh^2) a': with tanh off by 8 u, 1 - tanh^2 is off by 16 u even where it vanishes.
+    add(all, "gelu_backward", &KernelTable::gelu_backward, label(t, n),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View dy = arena.normal({n}, t, "dy"), x = activation_input(arena, n, t, "x");
+            const View dx = arena.empty({n}, t);
+            arena.start();
+            table.gelu_backward(stream, dy, x, dx);
+            arena.result("dx", dx, [&](int64_t i) {
+                const double v = value(x, i), slope = 0.8 * (1 + 0.1342 * v * v);
+                return 8 * u * std::abs(value(dy, i)) * (1 + std::abs(v) * slope) + rounding(t, value(dx, i));
+            });
+        });
+}
+
+void add_swiglu(std::vector<Case>& all, DType t, int64_t n) {
+    // sigmoid: exp, a sum and a quotient, 6 u relative; two products more. Where exp overflows a table may give 0
+    // instead of g e^g: |g| FLT_MIN, times up.
+    add(all, "swiglu_forward", &KernelTable::swiglu_forward, label(t, n),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View gate = activation_input(arena, n, t, "gate"), up = arena.normal({n}, t, "up");
+            const View y = arena.empty({n}, t);
+            arena.start();
+            table.swiglu_forward(stream, gate, up, y);
+            arena.result("y", y, [&](int64_t i) {
+                const double flushed = std::abs(value(gate, i) * value(up, i)) * FLT_MIN;
+                return 10 * u * std::abs(value(y, i)) + flushed + rounding(t, value(y, i));
+            });
+        });
+    // s (1 + g (1 - s)): s off by 6 u relative, 1 - s by 7 u absolute.
+    add(all, "swiglu_backward", &KernelTable::swiglu_backward, label(t, n),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View dy = arena.normal({n}, t, "dy"), gate = activation_input(arena, n, t, "gate");
+            const View up = arena.normal({n}, t, "up"), dgate = arena.empty({n}, t), dup = arena.empty({n}, t);
+            arena.start();
+            table.swiglu_backward(stream, dy, gate, up, dgate, dup);
+            const auto size = [&](int64_t i) {  // of s (1 + |g|), the flushed part included
+                const double g = value(gate, i);
+                return (1 / (1 + std::exp(-g)) + FLT_MIN / u) * (1 + std::abs(g)) * std::abs(value(dy, i));
+            };
+            arena.result("dgate", dgate, [&](int64_t i) {
+                return 16 * u * size(i) * std::abs(value(up, i)) + rounding(t, value(dgate, i));
+            });
+            arena.result("dup", dup, [&](int64_t i) { return 10 * u * size(i) + rounding(t, value(dup, i)); });
+        });
+}
+
+// The mask must be the reference's to the element; what is kept is x times a factor that f32 knows to 2 u.
+void add_dropout(std::vector<Case>& all, DType t, int64_t rows, int64_t columns, float probability, int64_t first) {
+    add(all, "dropout", &KernelTable::dropout,
+        concat(t, " (", rows, ", ", columns, ") p ", probability, " from column ", first),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            std::vector<double> row_index;
+            for (int64_t n = 0; n < rows; ++n)  // far apart, out of order, some beyond 2^32 elements
+                row_index.push_back(static_cast<double>((n * 7919) % 1000 * (n % 3 == 0 ? 100'000'007 : 1)));
+            const Dropout dropout{.key = random_key(5, "dropout"),
+                                  .probability = probability,
+                                  .row_index = arena.from({rows}, DType::i64, row_index),
+                                  .column_offset = first,
+                                  .columns_total = columns + first + 3};
+            const View x = arena.normal({rows, columns}, t, "x"), y = arena.empty({rows, columns}, t);
+            arena.start();
+            table.dropout(stream, x, dropout, y);
+            arena.result("y", y, [&](int64_t i) {
+                const double v = value(y, i);
+                return v == 0 ? 0 : 3 * u * std::abs(v) + rounding(t, v);
+            });
+        });
+}
+
+}  // namespace
+
+void add_elementwise(std::vector<Case>& all) {
+    for (const DType t : kActivationTypes)
+        for (const int64_t n : kLengths) {
+            add_simple(all, t, n);
+            add_relu_and_gelu(all, t, n);
+            add_swiglu(all, t, n);
+        }
+    for (const DType from : {DType::f32, DType::bf16, DType::f16})
+        for (const DType to : {DType::f32, DType::bf16, DType::f16})
+            for (const int64_t n : kLengths) add_casts(all, from, to, n);
+    for (const DType t : kActivationTypes) {
+        for (const auto& [rows, columns, first] : {std::array<int64_t, 3>{1, 1, 0},
+                                                   {3, 17, 0},
+                                                   {5, 63, 1},
+                                                   {2, 65, 2},
+                                                   {7, 127, 3},
+                                                   {4, 1000, 64},
+                                                   {400, 96, 32}})
+            add_dropout(all, t, rows, columns, 0.1f, first);
+        add_dropout(all, t, 9, 130, 0.0f, 5);
+        add_dropout(all, t, 9, 130, 0.75f, 5);
+    }
+}
+
+}  // namespace tutti::kernels::cases

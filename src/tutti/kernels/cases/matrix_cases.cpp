@@ -1,0 +1,202 @@
+// kernels/cases/matrix_cases.cpp: matrix products, reductions, embedding.
+#include "tutti/kernels/cases/cases.h"
+
+namespace tutti::kernels::cases {
+
+View numbers(Arena& arena, Numbers kind, const Shape& shape, DType dtype, const char* purpose) {
+    if (kind == Numbers::normal) return arena.normal(shape, dtype, purpose);
+    std::vector<double> whole(static_cast<size_t>(shape.numel()));
+    for (size_t i = 0; i < whole.size(); ++i)
+        whole[i] = static_cast<double>(uniform_below(random_key(6, purpose), i, 9)) - 4;
+    return arena.from(shape, dtype, whole);
+}
+
+namespace {
+
+struct GemmForm {
+    int64_t M, N, K;
+    DType in = DType::f32, out = DType::f32;
+    bool transpose_a = false, transpose_b = false, accumulate = false;
+    enum class Bias { none, same, f32 } bias = Bias::none;
+    Numbers kind = Numbers::normal;
+    int64_t padding = 0;  // a, b and c are the left columns of matrices that are this much wider
+};
+
+std::string label(const GemmForm& f) {
+    return concat(f.in, " to ", f.out, " (", f.M, ", ", f.N, ", ", f.K, ") ", f.transpose_a ? "t" : "n",
+                  f.transpose_b ? "t" : "n", f.accumulate ? " accumulate" : "",
+                  f.bias == GemmForm::Bias::none   ? ""
+                  : f.bias == GemmForm::Bias::same ? " bias"
+                                                   : " bias f32",
+                  f.padding ? " strided" : "", name_of(f.kind));
+}
+
+View matrix(Arena& arena, const GemmForm& f, int64_t rows, int64_t columns, DType t, const char* purpose) {
+    return slice(numbers(arena, f.kind, {rows, columns + f.padding}, t, purpose), 1, 0, columns);
+}
+
+// |error| <= sum_error(K + 4) (sum_k |a||b| + |bias| + |c|): a sum of K products and at most two terms more. With whole
+// numbers only the last rounding is left, which is everyone's.
+void run_gemm(const GemmForm& f, const KernelTable& table, const Stream& stream, Arena& arena) {
+    const View a = f.transpose_a ? matrix(arena, f, f.K, f.M, f.in, "a") : matrix(arena, f, f.M, f.K, f.in, "a");
+    const View b = f.transpose_b ? matrix(arena, f, f.N, f.K, f.in, "b") : matrix(arena, f, f.K, f.N, f.in, "b");
+    const View c = f.accumulate ? matrix(arena, f, f.M, f.N, f.out, "c")
+                                : slice(arena.empty({f.M, f.N + f.padding}, f.out), 1, 0, f.N);
+    View bias;
+    if (f.bias != GemmForm::Bias::none)
+        bias = numbers(arena, f.kind, {f.N}, f.bias == GemmForm::Bias::same ? f.in : DType::f32, "bias");
+    const std::vector<double> left = values(a), right = values(b), old = values(c);
+    arena.start();
+    table.gemm(stream, {a, b, c, f.transpose_a, f.transpose_b, f.accumulate, bias});
+    arena.result("c", c, [&](int64_t i) {
+        if (f.kind == Numbers::whole) return 0.0;
+        const int64_t m = i / f.N, n = i % f.N;
+        double size = bias.defined() ? std::abs(value(bias, n)) : 0;
+        if (f.accumulate) size += std::abs(old[static_cast<size_t>(i)]);
+        for (int64_t k = 0; k < f.K; ++k)
+            size += std::abs(left[static_cast<size_t>(f.transpose_a ? k * f.M + m : m * f.K + k)] *
+                             right[static_cast<size_t>(f.transpose_b ? n * f.K + k : k * f.N + n)]);
+        return sum_error(f.K + 4) * size + rounding(f.out, value(c, i));
+    });
+}
+
+}  // namespace
+
+void add_gemm(std::vector<Case>& all) {
+    const auto add_form = [&](const GemmForm& f) {
+        add(all, "gemm", &KernelTable::gemm, label(f),
+            [f](const KernelTable& table, const Stream& stream, Arena& arena) { run_gemm(f, table, stream, arena); });
+    };
+    using Bias = GemmForm::Bias;
+    const std::pair<DType, DType> types[] = {
+        {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}};
+    const std::array<int64_t, 3> sizes[] = {{1, 1, 1},    {3, 17, 5},    {17, 63, 65},  {65, 127, 33},
+                                            {1, 300, 64}, {63, 3, 1000}, {128, 96, 64}, {127, 65, 257}};
+    for (const auto& [in, out] : types) {
+        for (const auto& [M, N, K] : sizes)
+            for (const bool ta : {false, true})
+                for (const bool tb : {false, true}) {
+                    add_form({M, N, K, in, out, ta, tb});
+                    add_form({M, N, K, in, out, ta, tb, true, Bias::none, Numbers::normal, 3});
+                    add_form({M, N, K, in, out, ta, tb, false, Bias::none, Numbers::whole, 1});
+                }
+        for (const bool tb : {false, true}) {
+            add_form({17, 63, 65, in, out, false, tb, false, Bias::same});
+            add_form({17, 63, 65, in, out, false, tb, true, Bias::f32, Numbers::whole});
+            add_form({65, 127, 33, in, out, false, tb, false, Bias::f32, Numbers::normal, 5});
+            add_form({33, 64, 48, in, out, false, tb, true, Bias::same, Numbers::normal, 16});
+        }
+        add_form({0, 5, 7, in, out});                                 // no rows
+        add_form({3, 5, 0, in, out});                                 // no terms: zeros
+        add_form({3, 5, 0, in, out, false, false, true, Bias::f32});  // no terms: c + bias
+    }
+}
+
+namespace {
+
+// n terms, and one more for what was there.
+void add_sums(std::vector<Case>& all, DType t, Numbers kind, int64_t n) {
+    const std::string name = concat(t, " (", n, ")", name_of(kind));
+    add(all, "sum", &KernelTable::sum, name, [=](const auto& table, const auto& stream, Arena& arena) {
+        const View x = numbers(arena, kind, {n}, t, "x"), result = arena.from({1}, DType::f64, {2.5});
+        double size = 2.5;
+        for (const double v : values(x)) size += std::abs(v);
+        arena.start();
+        table.sum(stream, x, result);
+        arena.result("result", result, [&](int64_t) { return kind == Numbers::whole ? 0 : sum_error(n + 1) * size; });
+    });
+    add(all, "sum_of_squares", &KernelTable::sum_of_squares, name,
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View x = numbers(arena, kind, {n}, t, "x"), result = arena.from({1}, DType::f64, {2.5});
+            double size = 2.5;
+            for (const double v : values(x)) size += v * v;
+            arena.start();
+            table.sum_of_squares(stream, x, result);
+            arena.result("result", result,
+                         [&](int64_t) { return kind == Numbers::whole ? 0 : sum_error(n + 2) * size; });
+        });
+}
+
+void add_bias_backward(std::vector<Case>& all, DType t, Numbers kind, int64_t N, int64_t C) {
+    add(all, "bias_backward", &KernelTable::bias_backward, concat(t, " (", N, ", ", C, ")", name_of(kind)),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View dy = numbers(arena, kind, {N, C}, t, "dy"), db = numbers(arena, kind, {C}, DType::f32, "db");
+            std::vector<double> size = values(db);
+            for (double& v : size) v = std::abs(v);
+            for (int64_t i = 0; i < N * C; ++i) size[static_cast<size_t>(i % C)] += std::abs(value(dy, i));
+            arena.start();
+            table.bias_backward(stream, dy, db);
+            arena.result("db", db, [&](int64_t c) {
+                return kind == Numbers::whole ? 0 : sum_error(N + 2) * size[static_cast<size_t>(c)];
+            });
+        });
+}
+
+std::vector<double> make_tokens(int64_t N, int64_t V) {
+    std::vector<double> tokens;
+    for (int64_t n = 0; n < N; ++n)
+        tokens.push_back(static_cast<double>(
+            uniform_below(random_key(3, "tokens"), static_cast<uint64_t>(n), static_cast<uint64_t>(V))));
+    return tokens;
+}
+
+void add_embedding_forward(std::vector<Case>& all, DType t, int64_t N, int64_t V, int64_t C) {
+    add(all, "embedding_forward", &KernelTable::embedding_forward, concat(t, " (", N, ", ", C, ") of ", V),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View index = arena.from({N}, DType::i32, make_tokens(N, V));
+            const View weight = arena.normal({V, C}, t, "weight"), y = arena.empty({N, C}, t);
+            arena.start();
+            table.embedding_forward(stream, index, weight, y);
+            arena.result("y", y, [](int64_t) { return 0; });  // a copy
+        });
+}
+
+// A row that m tokens name is a sum of m + 1 terms; a row that none names stays as it is.
+void add_embedding_backward(std::vector<Case>& all, DType t, Numbers kind, int64_t N, int64_t V, int64_t C) {
+    add(all, "embedding_backward", &KernelTable::embedding_backward,
+        concat(t, " (", N, ", ", C, ") of ", V, name_of(kind)),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const std::vector<double> tokens = make_tokens(N, V);
+            const View index = arena.from({N}, DType::i32, tokens), dy = numbers(arena, kind, {N, C}, t, "dy");
+            const View dweight = numbers(arena, kind, {V, C}, DType::f32, "dweight");
+            std::vector<double> size = values(dweight);
+            std::vector<int64_t> terms(size.size(), 1);
+            for (double& v : size) v = std::abs(v);
+            for (int64_t i = 0; i < N * C; ++i) {
+                const auto token = static_cast<int64_t>(tokens[static_cast<size_t>(i / C)]);
+                const auto at = static_cast<size_t>(token * C + i % C);
+                size[at] += std::abs(value(dy, i));
+                ++terms[at];
+            }
+            arena.start();
+            table.embedding_backward(stream, index, dy, dweight);
+            arena.result("dweight", dweight, [&](int64_t i) {
+                const auto at = static_cast<size_t>(i);
+                return kind == Numbers::whole || terms[at] == 1 ? 0 : sum_error(terms[at]) * size[at];
+            });
+        });
+}
+
+}  // namespace
+
+void add_reductions(std::vector<Case>& all) {
+    constexpr std::array<int64_t, 2> kShapes[] = {{0, 5},   {1, 1},      {3, 17},     {17, 63},
+                                                  {65, 65}, {127, 1000}, {1000, 127}, {1000, 1}};
+    for (const DType t : kActivationTypes)
+        for (const Numbers kind : {Numbers::normal, Numbers::whole}) {
+            for (const int64_t n : kLengths) add_sums(all, t, kind, n);
+            for (const auto& [N, C] : kShapes) add_bias_backward(all, t, kind, N, C);
+        }
+}
+
+void add_embedding(std::vector<Case>& all) {
+    constexpr std::array<int64_t, 3> kShapes[] = {{0, 5, 3},      {1, 1, 1},       {17, 5, 63},
+                                                  {65, 100, 127}, {1000, 300, 65}, {300, 7, 128}};
+    for (const DType t : kActivationTypes)
+        for (const auto& [N, V, C] : kShapes) {
+            add_embedding_forward(all, t, N, V, C);
+            for (const Numbers kind : {Numbers::normal, Numbers::whole}) add_embedding_backward(all, t, kind, N, V, C);
+        }
+}
+
+}  // namespace tutti::kernels::cases

@@ -1,0 +1,182 @@
+// kernels/cases/norm_cases.cpp: layer norm, RMS norm, forward and backward.
+#include "tutti/kernels/cases/cases.h"
+
+namespace tutti::kernels::cases {
+
+namespace {
+
+constexpr float kEps = 1e-5f;
+constexpr std::array<std::array<int64_t, 2>, 9> kShapes = {
+    {{0, 16}, {1, 1}, {3, 17}, {5, 63}, {2, 65}, {7, 127}, {4, 1000}, {33, 768}, {300, 65}}};
+
+struct Inputs {
+    View x, w, b, dy;  // (N, C), (C), (C), (N, C)
+    View mean, rstd;   // (N) f32, as the forward stores them
+};
+
+// The mean of x is half its deviation: large enough to notice when it is forgotten or taken twice.
+Inputs make(Arena& arena, int64_t N, int64_t C, DType t, bool centred) {
+    Inputs in{.x = arena.normal({N, C}, t, "x", 1, 0.5),
+              .w = arena.normal({C}, t, "w", 0.2, 1),
+              .b = arena.normal({C}, t, "b"),
+              .dy = arena.normal({N, C}, t, "dy"),
+              .mean = arena.empty({N}, DType::f32),
+              .rstd = arena.empty({N}, DType::f32)};
+    const View y = arena.empty({N, C}, t);
+    if (centred)
+        reference_table().layer_norm_forward({}, in.x, in.w, in.b, kEps, y, in.mean, in.rstd);
+    else
+        reference_table().rms_norm_forward({}, in.x, in.w, kEps, y, in.rstd);
+    return in;
+}
+
+// Errors of one row's statistics.
+struct RowError {
+    double mean = 0;  // absolute
+    double rstd_relative = 0;
+};
+
+// mean: C terms and a division, sum_error(C + 1) mean|x|. Differences d = x - mean inherit that, and u |d| of their
+// own; their mean square is off by sum_error(C + 4) of itself, by 2 mean|d| times the error of the mean and by its
+// square. rstd is the power -1/2: half the relative error, and a root and a division.
+RowError layer_norm_error(const View& x, int64_t n, int64_t C) {
+    double m = 0, size = 0, deviation = 0, variance = 0;
+    for (int64_t c = 0; c < C; ++c) m += value(x, n * C + c) / static_cast<double>(C);
+    for (int64_t c = 0; c < C; ++c) {
+        const double v = value(x, n * C + c), d = v - m;
+        size += std::abs(v) / static_cast<double>(C);
+        deviation += std::abs(d) / static_cast<double>(C);
+        variance += d * d / static_cast<double>(C);
+    }
+    const double mean = sum_error(C + 1) * size;
+    const double error = sum_error(C + 4) * variance + 2 * deviation * mean + mean * mean;
+    return {mean, error / (variance + kEps) / 2 + kMath};
+}
+
+// The mean square is a sum of C positive terms.
+RowError rms_norm_error(int64_t C) {
+    return {0, sum_error(C + 3) / 2 + kMath};
+}
+
+// Bound of |x^| that stays true for x - mean computed in f32: (|x| + |mean|) rstd.
+double normalised(const Inputs& in, int64_t n, int64_t i) {
+    const double mean = std::isnan(value(in.mean, n)) ? 0 : value(in.mean, n);  // RMS norm has none
+    return (std::abs(value(in.x, i)) + std::abs(mean)) * value(in.rstd, n);
+}
+
+// dx = rstd (g - mean g - x^ mean(g x^)): means of C terms, each term a few operations.
+void report_input_gradient(Arena& arena, const Inputs& in, const View& dx) {
+    const int64_t C = in.w.numel(), N = in.rstd.numel();
+    std::vector<double> mean_g(static_cast<size_t>(N)), mean_gx(static_cast<size_t>(N));
+    for (int64_t i = 0; i < N * C; ++i) {
+        const double g = std::abs(value(in.dy, i) * value(in.w, i % C)) / static_cast<double>(C);
+        mean_g[static_cast<size_t>(i / C)] += g;
+        mean_gx[static_cast<size_t>(i / C)] += g * normalised(in, i / C, i);
+    }
+    arena.result("dx", dx, [&](int64_t i) {
+        const int64_t n = i / C;
+        const double size = std::abs(value(in.dy, i) * value(in.w, i % C)) + mean_g[static_cast<size_t>(n)] +
+                            normalised(in, n, i) * mean_gx[static_cast<size_t>(n)];
+        return sum_error(C + 10) * value(in.rstd, n) * size + rounding(dx.dtype, value(dx, i));
+    });
+}
+
+// dw = sum of N terms dy x^ and what was there, each term a few operations; db the same with dy.
+void report_weight_gradient(Arena& arena, const Inputs& in, const char* name, const View& dw,
+                            const std::vector<double>& before, bool with_x) {
+    const int64_t C = dw.numel(), N = in.rstd.numel();
+    std::vector<double> size(before.size());
+    for (size_t c = 0; c < size.size(); ++c) size[c] = std::abs(before[c]);
+    for (int64_t i = 0; i < N * C; ++i)
+        size[static_cast<size_t>(i % C)] += std::abs(value(in.dy, i)) * (with_x ? normalised(in, i / C, i) : 1);
+    arena.result(name, dw, [&](int64_t c) { return sum_error(N + 8) * size[static_cast<size_t>(c)]; });
+}
+
+}  // namespace
+
+void add_layer_norm(std::vector<Case>& all) {
+    for (const DType t : kActivationTypes)
+        for (const auto& [N, C] : kShapes) {
+            const std::string name = concat(t, " (", N, ", ", C, ")");
+            add(all, "layer_norm_forward", &KernelTable::layer_norm_forward, name,
+                [=](const auto& table, const auto& stream, Arena& arena) {
+                    const Inputs in = make(arena, N, C, t, true);
+                    const View y = arena.empty({N, C}, t), mean = arena.empty({N}, DType::f32);
+                    const View rstd = arena.empty({N}, DType::f32);
+                    arena.start();
+                    table.layer_norm_forward(stream, in.x, in.w, in.b, kEps, y, mean, rstd);
+                    std::vector<RowError> errors;
+                    for (int64_t n = 0; n < N; ++n) errors.push_back(layer_norm_error(in.x, n, C));
+                    // y = (x - mean) rstd w + b: the errors of mean and rstd, and six operations.
+                    arena.result("y", y, [&](int64_t i) {
+                        const auto& [mean_error, rstd_error] = errors[static_cast<size_t>(i / C)];
+                        const double w = std::abs(value(in.w, i % C)), r = value(in.rstd, i / C);
+                        const double xhat = std::abs(value(in.x, i) - value(in.mean, i / C)) * r;
+                        return w * (r * mean_error + xhat * (rstd_error + 6 * u)) +
+                               2 * u * std::abs(value(in.b, i % C)) + rounding(t, value(y, i));
+                    });
+                    arena.result("mean", mean, [&](int64_t n) {
+                        return errors[static_cast<size_t>(n)].mean + rounding(DType::f32, value(mean, n));
+                    });
+                    arena.result("rstd", rstd, [&](int64_t n) {
+                        return (errors[static_cast<size_t>(n)].rstd_relative + 2 * u) * value(in.rstd, n);
+                    });
+                });
+            add(all, "layer_norm_backward_input", &KernelTable::layer_norm_backward_input, name,
+                [=](const auto& table, const auto& stream, Arena& arena) {
+                    const Inputs in = make(arena, N, C, t, true);
+                    const View dx = arena.empty({N, C}, t);
+                    arena.start();
+                    table.layer_norm_backward_input(stream, in.dy, in.x, in.w, in.mean, in.rstd, dx);
+                    report_input_gradient(arena, in, dx);
+                });
+            add(all, "layer_norm_backward_weight", &KernelTable::layer_norm_backward_weight, name,
+                [=](const auto& table, const auto& stream, Arena& arena) {
+                    const Inputs in = make(arena, N, C, t, true);
+                    const View dw = arena.normal({C}, DType::f32, "dw"), db = arena.normal({C}, DType::f32, "db");
+                    const std::vector<double> dw_before = values(dw), db_before = values(db);
+                    arena.start();
+                    table.layer_norm_backward_weight(stream, in.dy, in.x, in.mean, in.rstd, dw, db);
+                    report_weight_gradient(arena, in, "dw", dw, dw_before, true);
+                    report_weight_gradient(arena, in, "db", db, db_before, false);
+                });
+        }
+}
+
+void add_rms_norm(std::vector<Case>& all) {
+    for (const DType t : kActivationTypes)
+        for (const auto& [N, C] : kShapes) {
+            const std::string name = concat(t, " (", N, ", ", C, ")");
+            add(all, "rms_norm_forward", &KernelTable::rms_norm_forward, name,
+                [=](const auto& table, const auto& stream, Arena& arena) {
+                    const Inputs in = make(arena, N, C, t, false);
+                    const View y = arena.empty({N, C}, t), rstd = arena.empty({N}, DType::f32);
+                    arena.start();
+                    table.rms_norm_forward(stream, in.x, in.w, kEps, y, rstd);
+                    const double error = rms_norm_error(C).rstd_relative;
+                    arena.result("y", y, [&](int64_t i) {
+                        return (error + 4 * u) * std::abs(value(y, i)) + rounding(t, value(y, i));
+                    });
+                    arena.result("rstd", rstd, [&](int64_t n) { return (error + 2 * u) * value(in.rstd, n); });
+                });
+            add(all, "rms_norm_backward_input", &KernelTable::rms_norm_backward_input, name,
+                [=](const auto& table, const auto& stream, Arena& arena) {
+                    const Inputs in = make(arena, N, C, t, false);
+                    const View dx = arena.empty({N, C}, t);
+                    arena.start();
+                    table.rms_norm_backward_input(stream, in.dy, in.x, in.w, in.rstd, dx);
+                    report_input_gradient(arena, in, dx);
+                });
+            add(all, "rms_norm_backward_weight", &KernelTable::rms_norm_backward_weight, name,
+                [=](const auto& table, const auto& stream, Arena& arena) {
+                    const Inputs in = make(arena, N, C, t, false);
+                    const View dw = arena.normal({C}, DType::f32, "dw");
+                    const std::vector<double> before = values(dw);
+                    arena.start();
+                    table.rms_norm_backward_weight(stream, in.dy, in.x, in.rstd, dw);
+                    report_weight_gradient(arena, in, "dw", dw, before, true);
+                });
+        }
+}
+
+}  // namespace tutti::kernels::cases

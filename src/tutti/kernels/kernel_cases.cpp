@@ -1,0 +1,24 @@
+// kernels/kernel_cases.cpp: the list, put together from cases/.
+#include "tutti/kernels/kernel_cases.h"
+
+#include "tutti/kernels/cases/cases.h"
+
+namespace tutti::kernels {
+
+std::vector<Case> kernel_cases() {
+    std::vector<Case> all;
+    cases::add_elementwise(all);
+    cases::add_reductions(all);
+    cases::add_gemm(all);
+    cases::add_embedding(all);
+    cases::add_layer_norm(all);
+    cases::add_rms_norm(all);
+    cases::add_rope(all);
+    cases::add_attention_forward(all);
+    cases::add_attention_backward(all);
+    cases::add_losses(all);
+    cases::add_optimizers(all);
+    return all;
+}
+
+}  // namespace tutti::kernels

@@ -1,0 +1,34 @@
+// kernels/kernel_cases.h: one list of cases, op x dtype x shape, for everything that compares or times kernel tables:
+// equivalence_test.cpp and `tutti bench`. A case makes its own inputs (Philox, so the same ones everywhere), runs one
+// entry of a table on them and hands back what the entry wrote, with the error that arithmetic allows.
+// Below: kernel_table.h. The cases themselves are in cases/, one file per topic.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels {
+
+// What a kernel wrote. `tolerance[i]` bounds the difference of values[i] between the reference and any table that sums
+// in f32 or wider and rounds once; the derivation stands at each case. NaN: nobody wrote the element.
+struct Output {
+    std::string name;
+    std::vector<double> values;
+    std::vector<double> tolerance;  // of expected() only
+};
+
+struct Case {
+    std::string op;    // the entry's name: "rms_norm_forward"
+    std::string name;  // what distinguishes it: "bf16 (7, 127)"
+    std::function<bool(const KernelTable&)> present;
+    // The last output counts the bytes outside of the results that the kernel changed: must be 0.
+    std::function<std::vector<Output>(const KernelTable&, const Stream&)> run;
+    std::function<std::vector<Output>()> expected;  // the reference's run, with tolerances
+};
+
+std::vector<Case> kernel_cases();
+
+}  // namespace tutti::kernels

@@ -1,0 +1,158 @@
+// The list of cases is only as good as what it notices: each entry of a wrong table below has one small, plausible
+// mistake, and at least one case must see it in every type that the mistake can occur in.
+#include "tutti/kernels/kernel_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tutti::kernels {
+namespace {
+
+int64_t noticed(const KernelTable& wrong, const std::string& op, const std::string& dtype) {
+    int64_t count = 0;
+    for (const Case& c : kernel_cases()) {
+        if (c.op != op || c.name.rfind(dtype, 0) != 0) continue;
+        const auto expected = c.expected(), actual = c.run(wrong, Stream{});
+        bool differs = false;
+        for (size_t o = 0; o < expected.size(); ++o)
+            for (size_t i = 0; i < expected[o].values.size(); ++i) {
+                const double want = expected[o].values[i], got = actual[o].values[i];
+                const bool equal = want == got || (std::isnan(want) && std::isnan(got));
+                differs |= !equal && !(std::abs(want - got) <= expected[o].tolerance[i]);
+            }
+        count += differs;
+    }
+    return count;
+}
+
+void expect_noticed(const KernelTable& wrong, const std::string& op) {
+    for (const char* dtype : {"f32", "bf16"}) EXPECT_GT(noticed(wrong, op, dtype), 0) << op << " " << dtype;
+}
+
+View without_last(View x) {
+    if (x.shape[-1] > 16) --x.shape[-1];
+    return x;
+}
+
+TEST(KernelCasesNotice, ATailThatIsLeftOut) {
+    KernelTable wrong = reference_table();
+    wrong.gelu_forward = [](const Stream& s, View x, View y) {
+        reference_table().gelu_forward(s, without_last(x), without_last(y));
+    };
+    wrong.sum = [](const Stream& s, View x, View result) { reference_table().sum(s, without_last(x), result); };
+    expect_noticed(wrong, "gelu_forward");
+    expect_noticed(wrong, "sum");
+}
+
+TEST(KernelCasesNotice, AWriteBehindTheEnd) {
+    KernelTable wrong = reference_table();
+    wrong.fill = [](const Stream& s, View y, float value) {
+        ++y.shape[0];
+        reference_table().fill(s, y, value);
+    };
+    expect_noticed(wrong, "fill");
+}
+
+TEST(KernelCasesNotice, ASumThatForgetsOneTerm) {
+    KernelTable wrong = reference_table();
+    wrong.gemm = [](const Stream& s, const Gemm& g) {
+        Gemm shorter = g;
+        int64_t& K = shorter.a.shape[g.transpose_a ? 0 : 1];
+        if (K > 200) --K;  // only the longest sums, where tolerances are widest
+        reference_table().gemm(s, shorter);
+    };
+    expect_noticed(wrong, "gemm");
+}
+
+TEST(KernelCasesNotice, AccumulationThatOverwrites) {
+    KernelTable wrong = reference_table();
+    wrong.bias_backward = [](const Stream& s, View dy, View db) {
+        reference_table().fill(s, db, 0);
+        reference_table().bias_backward(s, dy, db);
+    };
+    expect_noticed(wrong, "bias_backward");
+}
+
+TEST(KernelCasesNotice, AnInPlaceInput) {
+    KernelTable wrong = reference_table();
+    wrong.relu_forward = [](const Stream& s, View x, View y) {
+        reference_table().relu_forward(s, x, x);
+        reference_table().cast(s, x, y);
+    };
+    expect_noticed(wrong, "relu_forward");
+}
+
+TEST(KernelCasesNotice, AnEpsilonThatIsMissing) {
+    KernelTable wrong = reference_table();
+    wrong.rms_norm_forward = [](const Stream& s, View x, View w, float, View y, View rstd) {
+        reference_table().rms_norm_forward(s, x, w, 0, y, rstd);
+    };
+    expect_noticed(wrong, "rms_norm_forward");
+}
+
+TEST(KernelCasesNotice, ADiagonalOffByOne) {
+    KernelTable wrong = reference_table();
+    wrong.attention_forward = [](const Stream& s, const AttentionForward& a) {
+        AttentionForward moved = a;
+        moved.query_offset -= 1;
+        reference_table().attention_forward(s, moved);
+    };
+    wrong.attention_backward = [](const Stream& s, const AttentionBackward& a) {
+        AttentionBackward moved = a;
+        moved.query_offset -= 1;
+        reference_table().attention_backward(s, moved);
+    };
+    expect_noticed(wrong, "attention_forward");
+    expect_noticed(wrong, "attention_backward");
+}
+
+TEST(KernelCasesNotice, PaddingThatCounts) {
+    KernelTable wrong = reference_table();
+    wrong.cross_entropy = [](const Stream& s, const CrossEntropy& c) {
+        CrossEntropy all = c;
+        all.vocab = c.logits.shape[1];
+        reference_table().cross_entropy(s, all);
+    };
+    expect_noticed(wrong, "cross_entropy");
+}
+
+TEST(KernelCasesNotice, AMissingBiasCorrectionAndACopyOfTheOldWeights) {
+    KernelTable wrong = reference_table();
+    wrong.adamw = [](const Stream& s, const AdamW& a) {
+        AdamW uncorrected = a;
+        uncorrected.correction2 = 1;
+        reference_table().adamw(s, uncorrected);
+    };
+    expect_noticed(wrong, "adamw");
+    wrong.sgd = [](const Stream& s, const Sgd& a) {
+        if (a.value.defined()) reference_table().cast(s, a.master, a.value);
+        Sgd no_copy = a;
+        no_copy.value = {};
+        reference_table().sgd(s, no_copy);
+    };
+    EXPECT_GT(noticed(wrong, "sgd", "bf16"), 0);
+}
+
+TEST(KernelCasesNotice, AMaskOfLocalRows) {
+    KernelTable wrong = reference_table();
+    wrong.dropout = [](const Stream& s, View x, const Dropout& d, View y) {
+        Dropout local = d;
+        local.column_offset = 0;
+        reference_table().dropout(s, x, local, y);
+    };
+    expect_noticed(wrong, "dropout");
+}
+
+// 16-bit results that are cut off instead of rounded to nearest: half of them are one unit too small.
+TEST(KernelCasesNotice, RoundingTowardsZero) {
+    KernelTable wrong = reference_table();
+    wrong.cast = [](const Stream& s, View x, View y) {
+        if (x.dtype != DType::f32 || y.dtype != DType::bf16) return reference_table().cast(s, x, y);
+        for (int64_t i = 0; i < x.numel(); ++i) y.as<uint16_t>()[i] = x.as<uint16_t>()[2 * i + 1];
+    };
+    EXPECT_GT(noticed(wrong, "cast", "f32 to bf16"), 0);
+}
+
+}  // namespace
+}  // namespace tutti::kernels
