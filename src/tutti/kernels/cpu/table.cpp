@@ -32,6 +32,9 @@ const KernelTable& cpu_table(Isa isa) {
         avx2::fill_rms_norm(table);
         avx2::fill_rope(table);
         avx2::fill_optimizer(table);
+        avx2::fill_attention(table);
+        avx2::fill_cross_entropy(table);
+        fill_gemm(table, Isa::avx2);
         return table;
     }();
     static const KernelTable kAvx512 = [] {
@@ -46,6 +49,9 @@ const KernelTable& cpu_table(Isa isa) {
         avx512::fill_rms_norm(table);
         avx512::fill_rope(table);
         avx512::fill_optimizer(table);
+        avx512::fill_attention(table);
+        avx512::fill_cross_entropy(table);
+        fill_gemm(table, Isa::avx512);
         return table;
     }();
     return isa == Isa::avx512 ? kAvx512 : kAvx2;

@@ -16,14 +16,20 @@ namespace {
 constexpr int64_t kKeys = 128;
 constexpr float kInfinity = __builtin_inff();
 
+// Blocks of rows that one task takes through the same tiles of K and V: what it costs to copy a tile out of strided
+// rows is shared by four.
+constexpr int64_t kTogether = 4;
+
 template <class Word>
 struct Tiles {
-    Word *k, *v, *q;        // (keys, D), (keys, D) interleaved, (D, rows)
-    float *s, *o, *staged;  // (keys, rows): S^T, then P^T in place; (D, rows): O^T; (rows, D)
+    Word *k, *v;               // (keys, D), (keys, D) interleaved
+    float *s, *staged;         // (keys, rows): S^T, then P^T in place; (rows, D)
+    Word* q[kTogether] = {};   // (D, rows) of each block
+    float* o[kTogether] = {};  // (D, rows): O^T
 };
 
 int64_t words_of_slot(int64_t D) {
-    return round_up(2 * kKeys * D + kKeys * kRows + 3 * kRows * D + 16 * 6, 16);
+    return 2 * (round_up(kKeys * D, 16)) + kKeys * kRows + (2 * kTogether + 1) * kRows * D;
 }
 template <class Word>
 Tiles<Word> tiles_of_slot(const View& workspace, int64_t slot, int64_t D) {
@@ -31,16 +37,24 @@ Tiles<Word> tiles_of_slot(const View& workspace, int64_t slot, int64_t D) {
     Tiles<Word> t;
     t.k = space.take<Word>(kKeys * D);
     t.v = space.take<Word>(kKeys * D);
-    t.q = space.take<Word>(D * kRows);
     t.s = space.take<float>(kKeys * kRows);
-    t.o = space.take<float>(D * kRows);
     t.staged = space.take<float>(kRows * D);
+    for (int64_t i = 0; i < kTogether; ++i) {
+        t.q[i] = space.take<Word>(D * kRows);
+        t.o[i] = space.take<float>(D * kRows);
+    }
     return t;
 }
 
 // Running maximum and sum of each row's softmax, and by what the last tile scaled them.
 struct Softmax {
     float maximum[kRows], sum[kRows], decay[kRows];
+};
+
+struct State {
+    RowBlock block;
+    Visible visible;
+    Softmax softmax;
 };
 
 // S of lane vector v in row j of the tile, scaled; -infinity where the key is hidden.
@@ -104,49 +118,64 @@ void scale_columns(float* o, int64_t D, int64_t width, const float* factors) {
 }
 
 // o = O / sum;  lse = m + ln sum. A row that saw no key has sum 0: o = 0, lse = -infinity.
-template <class T, class Word>
-void finish(const AttentionForward& a, const RowBlock& block, int64_t D, const Softmax& softmax, const Tiles<Word>& t) {
+template <class T>
+void finish(const AttentionForward& a, const State& state, int64_t D, float* o, float* staged) {
+    const auto& [block, visible, softmax] = state;
     float inverse[kRows];
     for (int64_t r = 0; r < kRows; ++r) inverse[r] = softmax.sum[r] == 0 ? 0.0f : 1 / softmax.sum[r];
-    scale_columns(t.o, D, block.width(), inverse);
-    store_transposed<T>(block, t.o, D, t.staged, a.o);
+    scale_columns(o, D, block.width(), inverse);
+    store_transposed<T>(block, o, D, staged, a.o);
     float* lse = a.lse.as<float>() + block.b * a.lse.strides[0];
     for (int64_t r = 0; r < block.count; ++r)
         lse[block.head(r) * a.lse.strides[1] + block.query(r) * a.lse.strides[2]] =
             softmax.sum[r] == 0 ? -kInfinity : softmax.maximum[r] + __builtin_logf(softmax.sum[r]);
 }
 
-template <class T>
-void attend(const AttentionForward& a, const Sizes& s, const RowBlock& block, int64_t slot) {
-    using Word = typename Operand<T>::Word;
+// Takes block i through the tile of keys [first, first + keys).
+template <class T, class Word>
+void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, float scale, int64_t first, int64_t keys, State& state) {
     constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t D = s.D, words = (D + kPack - 1) / kPack, width = block.width();
-    const Tiles<Word> t = tiles_of_slot<Word>(a.workspace, slot, D);
-    const Visible visible = visible_keys(block, s.Tk, a.causal, a.query_offset);
-    Softmax softmax;
-    for (int64_t r = 0; r < kRows; ++r) softmax.maximum[r] = -kInfinity, softmax.sum[r] = 0;
-    __builtin_memset(t.o, 0, static_cast<size_t>(D * kRows) * sizeof(float));
-    stage_transposed<T>(block, a.q, D, reinterpret_cast<Word*>(t.staged), t.q);
+    const int64_t words = (D + kPack - 1) / kPack, width = state.block.width();
+    // S^T = K Q^T
+    tile_product(Left<Word>{t.k, words, 1}, Right<Word>{t.q[i], kRows}, Product{t.s, kRows}, keys, width, words, false);
+    if (first + keys > state.visible.fewest)
+        update_softmax<true, T>(t.s, keys, width, scale, state.visible, first, state.softmax);
+    else
+        update_softmax<false, T>(t.s, keys, width, scale, state.visible, first, state.softmax);
+    // O^T = O^T exp(m - m') + V^T P^T
+    if (first > 0) scale_columns(t.o[i], D, width, state.softmax.decay);
+    tile_product(Left<Word>{t.v, 1, D}, Right<Word>{reinterpret_cast<const Word*>(t.s), kRows}, Product{t.o[i], kRows},
+                 D, width, (keys + kPack - 1) / kPack, true);
+}
 
-    for (int64_t first = 0; first < visible.most; first += kKeys) {
-        const int64_t keys = smaller(kKeys, visible.most - first);
-        for (int64_t j = 0; j < keys; ++j)
-            stage_row(row_of<const T>(a.k, block.b, first + j, block.kv_head), D, t.k + j * words, words);
-        stage_interleaved([&](int64_t j) { return row_of<const T>(a.v, block.b, first + j, block.kv_head); }, keys, D,
-                          t.v, D);
-        // S^T = K Q^T
-        tile_product(Left<Word>{t.k, words, 1}, Right<Word>{t.q, kRows}, Product{t.s, kRows}, keys, width, words,
-                     false);
-        if (first + keys > visible.fewest)
-            update_softmax<true, T>(t.s, keys, width, a.scale, visible, first, softmax);
-        else
-            update_softmax<false, T>(t.s, keys, width, a.scale, visible, first, softmax);
-        // O^T = O^T exp(m - m') + V^T P^T
-        if (first > 0) scale_columns(t.o, D, width, softmax.decay);
-        tile_product(Left<Word>{t.v, 1, D}, Right<Word>{reinterpret_cast<const Word*>(t.s), kRows}, Product{t.o, kRows},
-                     D, width, (keys + kPack - 1) / kPack, true);
+// Blocks [first_block, first_block + blocks) of one key head.
+template <class T>
+void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t first_block, int64_t blocks,
+            int64_t slot) {
+    using Word = typename Operand<T>::Word;
+    const int64_t D = s.D, words = (D + Operand<T>::kPack - 1) / Operand<T>::kPack;
+    const int64_t b = head / s.Hkv, kv_head = head % s.Hkv;
+    const Tiles<Word> t = tiles_of_slot<Word>(a.workspace, slot, D);
+    State states[kTogether];
+    for (int64_t i = 0; i < blocks; ++i) {
+        State& state = states[i];
+        state.block = row_block(s, b, kv_head, first_block + i);
+        state.visible = visible_keys(state.block, s.Tk, a.causal, a.query_offset);
+        for (int64_t r = 0; r < kRows; ++r) state.softmax.maximum[r] = -kInfinity, state.softmax.sum[r] = 0;
+        __builtin_memset(t.o[i], 0, static_cast<size_t>(D * kRows) * sizeof(float));
+        stage_transposed<T>(state.block, a.q, D, reinterpret_cast<Word*>(t.staged), t.q[i]);
     }
-    finish<T>(a, block, D, softmax, t);
+    const int64_t most = states[blocks - 1].visible.most;
+    for (int64_t first = 0; first < most; first += kKeys) {
+        const int64_t keys = smaller(kKeys, most - first);
+        for (int64_t j = 0; j < keys; ++j)
+            stage_row(row_of<const T>(a.k, b, first + j, kv_head), D, t.k + j * words, words);
+        stage_interleaved([&](int64_t j) { return row_of<const T>(a.v, b, first + j, kv_head); }, keys, D, t.v, D);
+        for (int64_t i = 0; i < blocks; ++i)
+            if (states[i].visible.most > first)
+                attend_tile<T>(t, i, D, a.scale, first, smaller(keys, states[i].visible.most - first), states[i]);
+    }
+    for (int64_t i = 0; i < blocks; ++i) finish<T>(a, states[i], D, t.o[i], t.staged);
 }
 
 int64_t attention_workspace(const Stream& stream, const Shape& q, const Shape& k, bool backward) {
@@ -156,12 +185,18 @@ int64_t attention_workspace(const Stream& stream, const Shape& q, const Shape& k
 
 void attention_forward(const Stream& stream, const AttentionForward& a) {
     const Sizes s = sizes_of(a.q.shape.begin(), a.k.shape.begin());
-    const int64_t heads = s.B * s.Hkv;
-    // Causal blocks cost more the later they are: those first, so that the threads end together.
-    tasks_in_slots(stream, s.blocks() * heads, [&](int64_t task, int64_t slot) {
-        const int64_t head = task % heads, index = s.blocks() - 1 - task / heads;
-        const RowBlock block = row_block(s, head / s.Hkv, head % s.Hkv, index);
-        with_type(a.q.dtype, [&](auto type) { attend<typename decltype(type)::type>(a, s, block, slot); });
+    const int64_t heads = s.B * s.Hkv, blocks = s.blocks();
+    // Fewer together where tasks would be too few for the threads; the results are the same.
+    const int64_t together = larger(1, smaller(kTogether, blocks * heads / (2 * stream.threads)));
+    const int64_t tasks_of_head = (blocks + together - 1) / together;
+    // Head by head, so that K and V stay in L2; within a head the long causal blocks first, so that the threads end
+    // together.
+    tasks_in_slots(stream, heads * tasks_of_head, [&](int64_t task, int64_t slot) {
+        const int64_t first = (tasks_of_head - 1 - task % tasks_of_head) * together;
+        with_type(a.q.dtype, [&](auto type) {
+            attend<typename decltype(type)::type>(a, s, task / tasks_of_head, first, smaller(together, blocks - first),
+                                                  slot);
+        });
     });
 }
 

@@ -1,0 +1,104 @@
+// kernels/cpu/isa/cross_entropy.cpp: softmax cross entropy over a vocabulary, and its gradient in place of the logits.
+// Below: loops.h. Called by: cpu/table.cpp.
+//
+// A row is read twice from memory: once for its maximum and sum, taken together piece by piece (Milakov and Gimelshein
+// 2018), once for the gradient. The logits are the largest array of a small model, so reading is what costs.
+#include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/isa/loops.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+
+namespace {
+
+constexpr int64_t kPiece = 2048;  // stays in L1 between its maximum and its sum
+constexpr float kInfinity = __builtin_inff();
+
+template <class T>
+float largest(const T* x, int64_t n) {
+    Vec most[4] = {broadcast(-kInfinity), broadcast(-kInfinity), broadcast(-kInfinity), broadcast(-kInfinity)};
+    int64_t i = 0;
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+        for (int64_t k = 0; k < 4; ++k) most[k] = max(most[k], load(x + i + k * kLanes, Full{}));
+    float rest = -kInfinity;
+    for (; i < n; ++i) {
+        const float value = static_cast<float>(x[i]);
+        if (value > rest) rest = value;
+    }
+    const float vectors = reduce_max(max(max(most[0], most[1]), max(most[2], most[3])));
+    return vectors > rest ? vectors : rest;
+}
+
+struct Normalizer {
+    float maximum = -kInfinity, sum = 0;  // sum_v exp(x_v - maximum)
+};
+
+// exp(x - m) of one number, by the same function as the rest of the row.
+float exp_of(float x) {
+    float lanes[kLanes];
+    store(exp(broadcast(x)), lanes, Full{});
+    return lanes[0];
+}
+
+template <class T>
+Normalizer normalizer(const T* x, int64_t n) {
+    Normalizer total;
+    for (int64_t i = 0; i < n; i += kPiece) {
+        const int64_t count = smaller(kPiece, n - i);
+        const float piece = largest(x + i, count);
+        if (piece > total.maximum) {
+            total.sum *= exp_of(total.maximum - piece);  // the first time: 0 exp(-infinity) = 0
+            total.maximum = piece;
+        }
+        // A row may begin with words at -infinity, and -infinity minus itself is no number.
+        const Vec safe = broadcast(total.maximum > -1e38f ? total.maximum : -1e38f);
+        total.sum += row_sum(count, [&](int64_t j, auto part) { return exp(load(x + i + j, part) - safe); });
+    }
+    return total;
+}
+
+// x_v = scale (exp(x_v - m) / sum - [v = target])
+template <class T>
+void replace_by_gradient(T* x, int64_t vocab, int64_t target, const Normalizer& total, float scale) {
+    const float p = exp_of(static_cast<float>(x[target]) - total.maximum) / total.sum;
+    const Vec maximum = broadcast(total.maximum), factor = broadcast(scale / total.sum);
+    for_vectors(0, vocab, [&](int64_t i, auto part) { store(exp(load(x + i, part) - maximum) * factor, x + i, part); });
+    x[target] = T(scale * (p - 1));
+}
+
+template <class T>
+void row_loss(const CrossEntropy& c, int64_t n) {
+    const int64_t V = size(c.logits, 1), target = c.targets.as<const int32_t>()[n * c.targets.strides[0]];
+    T* x = c.logits.as<T>() + n * c.logits.strides[0];
+    float& loss = c.losses.as<float>()[n * c.losses.strides[0]];
+    const auto clear = [&](int64_t begin) {
+        if (c.gradient) __builtin_memset(static_cast<void*>(x + begin), 0, static_cast<size_t>(V - begin) * sizeof(T));
+    };
+    loss = 0;
+    if (target < 0) return clear(0);
+    if (target >= c.vocab) {  // no such word: a loss that stops the run, not a read beyond the row
+        loss = __builtin_nanf("");
+        return clear(0);
+    }
+    const Normalizer total = normalizer(x, c.vocab);
+    loss = total.maximum + __builtin_logf(total.sum) - static_cast<float>(x[target]);
+    if (!c.gradient) return;
+    replace_by_gradient(x, c.vocab, target, total, c.grad_scale);
+    clear(c.vocab);
+}
+
+void cross_entropy(const Stream& stream, const CrossEntropy& c) {
+    const int64_t N = size(c.logits, 0);
+    with_type(c.logits.dtype, [&](auto type) {
+        parallel_for(stream, N, row_grain(size(c.logits, 1)), [&](int64_t begin, int64_t end) {
+            for (int64_t n = begin; n < end; ++n) row_loss<typename decltype(type)::type>(c, n);
+        });
+    });
+}
+
+}  // namespace
+
+void fill_cross_entropy(KernelTable& table) {
+    table.cross_entropy = cross_entropy;
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA
