@@ -6,7 +6,7 @@ set(TUTTI_ROOMS "")
 add_library(tutti_options INTERFACE)
 target_compile_features(tutti_options INTERFACE cxx_std_20)
 target_compile_options(tutti_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-  -Wno-missing-field-initializers
+  -Wno-missing-field-initializers -Wno-restrict
   $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
 if(TUTTI_SANITIZE)
   target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
