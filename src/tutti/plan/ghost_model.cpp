@@ -1,0 +1,254 @@
+// The functions follow nn/functions.cpp and models/*.cpp one by one, with the same names and the same local variables:
+// what a local variable keeps alive there, it keeps alive here.
+#include "tutti/plan/ghost_model.h"
+
+#include <algorithm>
+
+#include "tutti/base/error.h"
+
+namespace tutti::plan {
+namespace {
+
+constexpr int64_t kF32 = 4;
+
+Ghost activations(GhostTape& tape, int64_t bytes) {
+    return {tape.ledger(), bytes, Purpose::activations};
+}
+Ghost like(GhostTape& tape, const Ghost& x) {
+    return activations(tape, x.bytes());
+}
+Ghost workspace(GhostTape& tape, int64_t bytes) {
+    return {tape.ledger(), bytes, Purpose::workspace};
+}
+
+// --- nn/functions.cpp
+// -------------------------------------------------------------------------------------------------
+
+GhostVar add(GhostTape& tape, const GhostVar& a, const GhostVar& b) {
+    return tape.record({a, b}, like(tape, a.value), [](const Ghost& dy) { return Ghosts{dy, dy}; });
+}
+
+// relu saves its output, gelu its input.
+GhostVar relu(GhostTape& tape, const GhostVar& x) {
+    const Ghost y = like(tape, x.value);
+    return tape.record({x}, y, [&ledger = tape.ledger(), y](const Ghost&) { return Ghosts{Ghost(ledger, y.bytes())}; });
+}
+
+GhostVar gelu(GhostTape& tape, const GhostVar& x) {
+    return tape.record({x}, like(tape, x.value), [&ledger = tape.ledger(), saved = x.value](const Ghost&) {
+        return Ghosts{Ghost(ledger, saved.bytes())};
+    });
+}
+
+GhostVar swiglu(GhostTape& tape, const GhostVar& gate, const GhostVar& up) {
+    return tape.record({gate, up}, like(tape, gate.value),
+                       [&ledger = tape.ledger(), g = gate.value, u = up.value](const Ghost&) {
+                           return Ghosts{Ghost(ledger, g.bytes()), Ghost(ledger, u.bytes())};
+                       });
+}
+
+// The same bytes under another shape; rotary positions are applied in place, forward and backward: their gradient is
+// copied only when somebody else holds it.
+GhostVar reshape(GhostTape& tape, const GhostVar& x) {
+    return tape.record({x}, x.value, [](const Ghost& dy) { return Ghosts{dy}; });
+}
+
+GhostVar rope(GhostTape& tape, const GhostVar& x) {
+    return tape.record({x}, x.value, [&ledger = tape.ledger()](const Ghost& dy) {
+        return Ghosts{dy.unique() ? dy : Ghost(ledger, dy.bytes())};
+    });
+}
+
+GhostVar dropout(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    if (!s.dropout) return x;
+    return tape.record({x}, like(tape, x.value),
+                       [&ledger = tape.ledger()](const Ghost& dy) { return Ghosts{Ghost(ledger, dy.bytes())}; });
+}
+
+GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out) {
+    const int64_t x_bytes = x.value.bytes();
+    return tape.record(
+        {x}, activations(tape, x_bytes / in * out),
+        [&ledger = tape.ledger(), wanted = x.id >= 0, x_bytes](const Ghost&) {
+            return wanted ? Ghosts{Ghost(ledger, x_bytes)} : Ghosts{};
+        },
+        Ghosts{x.value});
+}
+
+GhostVar embedding(GhostTape& tape, const LocalSizes& s) {
+    return tape.record({}, activations(tape, s.rows() * s.width * s.element), {}, Ghosts{});
+}
+
+// `statistics` f32 values per row: rstd, and for LayerNorm the mean.
+GhostVar norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s, int64_t statistics) {
+    const Ghost y = like(tape, x.value);
+    const Ghost per_row = activations(tape, statistics * s.rows() * kF32);
+    return tape.record(
+        {x}, y,
+        [&ledger = tape.ledger(), x = x.value, per_row](const Ghost&) { return Ghosts{Ghost(ledger, x.bytes())}; },
+        Ghosts{x.value, per_row});
+}
+
+GhostVar layer_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    return norm(tape, x, s, 2);
+}
+GhostVar rms_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    return norm(tape, x, s, 1);
+}
+
+struct Attention {
+    Ghost y, lse;
+};
+
+Attention attention_forward(GhostTape& tape, const LocalSizes& s) {
+    Attention r{activations(tape, s.rows() * s.heads * s.head_dim * s.element),
+                activations(tape, s.rows() * s.heads * kF32)};
+    const Ghost scratch = workspace(tape, s.attention.forward_bytes);
+    return r;
+}
+
+GhostVar attention(GhostTape& tape, const GhostVar& q, const GhostVar& k, const GhostVar& v, const LocalSizes& s) {
+    const Attention r = attention_forward(tape, s);
+    return tape.record({q, k, v}, r.y,
+                       [&ledger = tape.ledger(), s, q = q.value, k = k.value, v = v.value, r](const Ghost&) {
+                           Ghosts d;
+                           for (const Ghost* x : {&q, &k, &v}) d.emplace_back(ledger, x->bytes());
+                           const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
+                           return d;
+                       });
+}
+
+GhostVar packed_attention(GhostTape& tape, const GhostVar& qkv, const LocalSizes& s) {
+    const Attention r = attention_forward(tape, s);
+    return tape.record({qkv}, r.y, [&ledger = tape.ledger(), s, saved = qkv.value, r](const Ghost&) {
+        Ghost d(ledger, saved.bytes());
+        const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
+        return Ghosts{d};
+    });
+}
+
+// The gradients are taken in the forward, so dx is what the node saves.
+GhostVar head_loss(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
+    const Ghost chunk = workspace(tape, loss_chunk_rows(s.rows(), s.vocab, s.element) * s.vocab * s.element);
+    return tape.record(
+        {x}, losses, [dx](const Ghost&) { return Ghosts{dx}; }, Ghosts{});
+}
+
+GhostVar squared_error(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
+    return tape.record({x}, losses, [dx](const Ghost&) { return Ghosts{dx}; });
+}
+
+// --- models/gpt2.cpp
+// --------------------------------------------------------------------------------------------------
+
+GhostVar gpt2_embedding(GhostTape& tape, const LocalSizes& s) {
+    const GhostVar x = add(tape, embedding(tape, s), embedding(tape, s));
+    return dropout(tape, x, s);
+}
+
+GhostVar gpt2_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    const int64_t C = s.width, A = s.heads * s.head_dim, F = s.ffn;
+    const GhostVar y = packed_attention(tape, linear(tape, layer_norm(tape, x, s), C, 3 * A), s);
+    const GhostVar h = add(tape, x, dropout(tape, linear(tape, y, A, C), s));
+    const GhostVar z = linear(tape, gelu(tape, linear(tape, layer_norm(tape, h, s), C, F)), F, C);
+    return add(tape, h, dropout(tape, z, s));
+}
+
+// --- models/llama.cpp
+// -------------------------------------------------------------------------------------------------
+
+GhostVar llama_attention(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    const int64_t C = s.width, A = s.heads * s.head_dim, K = s.kv_heads * s.head_dim;
+    const GhostVar q = rope(tape, reshape(tape, linear(tape, x, C, A)));
+    const GhostVar k = rope(tape, reshape(tape, linear(tape, x, C, K)));
+    const GhostVar v = reshape(tape, linear(tape, x, C, K));
+    const GhostVar y = reshape(tape, attention(tape, q, k, v, s));
+    return dropout(tape, linear(tape, y, A, C), s);
+}
+
+GhostVar llama_mlp(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    const int64_t C = s.width, F = s.ffn;
+    const GhostVar y = linear(tape, swiglu(tape, linear(tape, x, C, F), linear(tape, x, C, F)), F, C);
+    return dropout(tape, y, s);
+}
+
+GhostVar llama_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    const GhostVar h = add(tape, x, llama_attention(tape, rms_norm(tape, x, s), s));
+    return add(tape, h, llama_mlp(tape, rms_norm(tape, h, s), s));
+}
+
+// --- models/mlp.cpp and the choice among families
+// ---------------------------------------------------------------------
+
+GhostVar first(GhostTape& tape, const LocalSizes& s, const Ghost& features) {
+    switch (s.family) {
+        case spec::Family::gpt2: return gpt2_embedding(tape, s);
+        case spec::Family::llama: return dropout(tape, embedding(tape, s), s);
+        case spec::Family::mlp: return {features, -1};
+    }
+    throw Error("unknown model family");
+}
+
+GhostVar block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    switch (s.family) {
+        case spec::Family::gpt2: return gpt2_block(tape, x, s);
+        case spec::Family::llama: return llama_block(tape, x, s);
+        case spec::Family::mlp: return relu(tape, linear(tape, x, s.width, s.width));
+    }
+    throw Error("unknown model family");
+}
+
+GhostVar last(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
+    switch (s.family) {
+        case spec::Family::gpt2: return head_loss(tape, layer_norm(tape, x, s), s);
+        case spec::Family::llama: return head_loss(tape, rms_norm(tape, x, s), s);
+        case spec::Family::mlp: return squared_error(tape, x, s);
+    }
+    throw Error("unknown model family");
+}
+
+}  // namespace
+
+int64_t loss_chunk_rows(int64_t rows, int64_t vocab, int64_t element_bytes) {
+    constexpr int64_t kChunkBytes = 32 << 20;
+    const int64_t fit = kChunkBytes / std::max<int64_t>(1, vocab * element_bytes) / 64 * 64;
+    return std::clamp<int64_t>(fit, std::min<int64_t>(rows, 64), rows);
+}
+
+LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequence, int64_t element_bytes,
+                       const AttentionWorkspace& attention) {
+    return {.family = model.family,
+            .element = element_bytes,
+            .batch = batch,
+            .sequence = sequence,
+            .width = model.width,
+            .heads = model.heads,
+            .kv_heads = model.kv_heads,
+            .head_dim = model.head_dim,
+            .ffn = model.ffn,
+            .vocab = model.vocab,
+            .layers = model.layers,
+            .dropout = model.dropout > 0,
+            .attention = attention};
+}
+
+// models::Model::forward.
+GhostVar forward(GhostTape& tape, const LocalSizes& s, const Ghost& features, int64_t segment) {
+    GhostVar x = tape.unit("the embedding", {}, [&](const GhostVar&) { return first(tape, s, features); });
+    for (int64_t begin = 0; begin < s.layers;) {
+        const int64_t end = std::min(s.layers, begin + std::max<int64_t>(segment, 1));
+        const auto blocks = [begin, end, s](GhostTape& t, const GhostVar& in) {
+            GhostVar h = in;
+            for (int64_t i = begin; i < end; ++i)
+                h = t.unit(concat("block ", i), h, [&](const GhostVar& y) { return block(t, y, s); });
+            return h;
+        };
+        x = segment > 0 ? tape.recompute(x, blocks) : blocks(tape, x);
+        begin = end;
+    }
+    return tape.unit("the head", x, [&](const GhostVar& y) { return last(tape, y, s); });
+}
+
+}  // namespace tutti::plan

@@ -1,0 +1,72 @@
+// plan/ledger.h: memory that is counted and never taken. A Ghost stands for a tensor: it has a size, a purpose and
+// owners, but no values. Its bytes stay in the ledger until the last copy is gone, as a Tensor's stay in
+// device::Allocator. Stands on base/ only; ghost_tape.h and memory.cpp build on it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace tutti::plan {
+
+// The names and order of device/memory.h, which this room may not include: an array of one is an array of the other.
+enum class Purpose : uint8_t { weights, gradients, optimizer, activations, communication, workspace, data };
+inline constexpr int kPurposes = 7;
+std::string_view name_of(Purpose purpose);
+
+struct MemoryByPurpose {
+    std::array<int64_t, kPurposes> bytes{};
+
+    int64_t& operator[](Purpose purpose) { return bytes[static_cast<size_t>(purpose)]; }
+    int64_t operator[](Purpose purpose) const { return bytes[static_cast<size_t>(purpose)]; }
+    int64_t total() const;
+    bool operator==(const MemoryByPurpose&) const = default;
+};
+
+class Ledger {
+  public:
+    Ledger() = default;
+    Ledger(const Ledger&) = delete;  // ghosts point to it
+    Ledger& operator=(const Ledger&) = delete;
+
+    void add(int64_t bytes, Purpose purpose);
+    void remove(int64_t bytes, Purpose purpose);
+    // Where the program stands: "forward of h.3". Remembered with the peak.
+    void enter(std::string place) { place_ = std::move(place); }
+
+    const MemoryByPurpose& current() const { return current_; }
+    const MemoryByPurpose& at_peak() const { return at_peak_; }  // the holdings at the first peak of the sum
+    const MemoryByPurpose& peaks() const { return peaks_; }      // each purpose's own peak
+    const std::string& peak_place() const { return peak_place_; }
+
+  private:
+    MemoryByPurpose current_, at_peak_, peaks_;
+    int64_t total_ = 0, peak_ = 0;
+    std::string place_, peak_place_;
+};
+
+class Ghost {
+  public:
+    Ghost() = default;  // undefined
+    Ghost(Ledger& ledger, int64_t bytes, Purpose purpose = Purpose::activations);
+
+    bool defined() const { return block_ != nullptr; }
+    bool unique() const { return block_.use_count() == 1; }
+    int64_t bytes() const { return block_ ? block_->bytes : 0; }
+
+  private:
+    struct Block {
+        Ledger& ledger;
+        int64_t bytes;
+        Purpose purpose;
+        Block(Ledger& ledger_, int64_t bytes_, Purpose purpose_);
+        ~Block() { ledger.remove(bytes, purpose); }
+        Block(const Block&) = delete;
+        Block& operator=(const Block&) = delete;
+    };
+    std::shared_ptr<const Block> block_;
+};
+
+}  // namespace tutti::plan

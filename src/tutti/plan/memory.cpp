@@ -1,0 +1,84 @@
+#include "tutti/plan/memory.h"
+
+#include "tutti/base/dtype.h"
+#include "tutti/base/error.h"
+#include "tutti/plan/recompute.h"
+
+namespace tutti::plan {
+namespace {
+
+void check_countable(const spec::RunSpec& run) {
+    const spec::ParallelSpec& p = run.parallel;
+    const bool one_rank = p.dp_replicate == 1 && (p.dp_shard == 1 || p.dp_shard == -1) && p.tp == 1 && p.cp == 1 &&
+                          p.pp == 1 && p.ep == 1;
+    check<UsageError>(one_rank, "the memory plan counts one rank; set every axis of [parallel] to 1");
+    check<UsageError>(!run.offload.optimizer && !run.offload.params && !run.offload.activations,
+                      "the memory plan counts no [offload]; set its keys to false");
+    check<UsageError>(run.precision.fp8 == "none", "the memory plan counts no fp8; set precision.fp8 = \"none\"");
+    check<UsageError>(run.train.micro_batch > 0 && run.train.seq_len > 0,
+                      "the memory plan needs train.micro_batch and train.seq_len of at least 1, got ",
+                      run.train.micro_batch, " and ", run.train.seq_len);
+}
+
+int64_t compute_bytes(const std::string& compute) {
+    check<UsageError>(compute == "f32" || compute == "bf16", "precision.compute must be f32 or bf16, got \"", compute,
+                      "\"");
+    return size_of(*dtype_from(compute));
+}
+
+// Cosines and sines of every position of the run, f32: 2 (T, D/2).
+int64_t rope_table_bytes(const spec::ModelSpec& model, int64_t seq_len) {
+    return model.family == spec::Family::llama ? 2 * seq_len * (model.head_dim / 2) * 4 : 0;
+}
+
+// nn::Batch without the mlp's features: tokens, targets and positions i32, row indices i64, each (B, T).
+int64_t batch_bytes(const LocalSizes& s) {
+    return s.rows() * (4 + 4 + 4 + 8);
+}
+
+}  // namespace
+
+MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const std::string& optimizer) {
+    check<UsageError>(optimizer == "adamw" || optimizer == "sgd", "optimizer.name must be adamw or sgd, got \"",
+                      optimizer, "\"");
+    constexpr int64_t kF32 = 4;
+    const int64_t element = compute_bytes(compute);
+    const int64_t moments = optimizer == "adamw" ? 2 : 1;  // m and v; the momentum
+    const int64_t masters = compute == "f32" ? 0 : 1;      // in f32 the weights are their own masters
+    MemoryByPurpose bytes;
+    bytes[Purpose::weights] = values * element;
+    bytes[Purpose::gradients] = values * kF32;
+    bytes[Purpose::optimizer] = values * kF32 * (moments + masters);
+    return bytes;
+}
+
+MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention) {
+    check_countable(run);
+    const spec::TrainSpec& train = run.train;
+    const LocalSizes sizes =
+        local_sizes(run.model, train.micro_batch, train.seq_len, compute_bytes(run.precision.compute), attention);
+
+    Ledger ledger;
+    ledger.enter("setting up");
+    const MemoryByPurpose state =
+        state_bytes(spec::parameter_count(run.model), run.precision.compute, run.optimizer.name);
+    for (const Purpose purpose : {Purpose::weights, Purpose::gradients, Purpose::optimizer})
+        ledger.add(state[purpose], purpose);
+    ledger.add(rope_table_bytes(run.model, train.seq_len), Purpose::workspace);
+
+    // One microbatch; with more of them, each starts from the same holdings.
+    const bool has_features = run.model.family == spec::Family::mlp;
+    const int64_t feature_bytes = sizes.rows() * sizes.width * sizes.element;
+    const Ghost features = has_features ? Ghost(ledger, feature_bytes, Purpose::data) : Ghost{};
+    const Ghost targets(ledger, has_features ? feature_bytes : batch_bytes(sizes), Purpose::data);
+    {
+        GhostTape tape(ledger);
+        const GhostVar loss = forward(tape, sizes, features, recompute_segment(run.recompute.policy, sizes.layers));
+        tape.backward(loss);
+    }
+    check(ledger.current()[Purpose::activations] == 0, "the planned step leaves ",
+          ledger.current()[Purpose::activations], " bytes of activations: the plan itself is wrong");
+    return {ledger.at_peak(), ledger.peaks(), ledger.peak_place()};
+}
+
+}  // namespace tutti::plan

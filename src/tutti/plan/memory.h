@@ -1,0 +1,32 @@
+// plan/memory.h: how many bytes a rank will hold, by purpose, before anything is allocated. One step is played on a
+// GhostTape, so the peak is found where it happens, not bounded by a formula. Stands on spec/; the plan card prints it,
+// train/ compares it with what device::Allocator measured.
+#pragma once
+
+#include <string>
+
+#include "tutti/plan/ghost_model.h"
+#include "tutti/plan/ledger.h"
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::plan {
+
+struct MemoryPlan {
+    MemoryByPurpose at_peak;  // what each purpose holds at the instant of the peak of the sum
+    MemoryByPurpose peaks;    // each purpose's own peak; their sum is more than the peak of the sum
+    std::string peak_place;   // "backward of block 11"
+
+    int64_t peak() const { return at_peak.total(); }
+};
+
+// One rank, one microbatch after another, as train/step.cpp runs them. Counts what is asked for; the allocator's size
+// classes take up to 12.5 % more from the system. Throws UsageError for a request that the plan cannot count: a
+// parallel axis above 1, offload, fp8, an unknown compute type, optimizer or recompute policy.
+MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention = {});
+
+// What stays for the whole run when the rank holds `values` trainable values: weights in the compute type, f32
+// gradients, and under optimizer the moments and, for bf16, the f32 master weights. A sharding axis divides `values`
+// per field.
+MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const std::string& optimizer);
+
+}  // namespace tutti::plan
