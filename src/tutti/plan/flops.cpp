@@ -17,9 +17,7 @@ int64_t block_matrices(const spec::ModelSpec& m) {
     throw Error("unknown model family");
 }
 
-int64_t head_matrix(const spec::ModelSpec& m) {
-    return m.family == spec::Family::mlp ? 0 : m.vocab * m.width;
-}
+int64_t head_matrix(const spec::ModelSpec& m) { return m.family == spec::Family::mlp ? 0 : m.vocab * m.width; }
 
 // All blocks, without embedding and head.
 TokenFlops blocks_forward(const spec::ModelSpec& m, int64_t seq_len) {

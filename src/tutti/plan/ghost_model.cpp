@@ -11,15 +11,9 @@ namespace {
 
 constexpr int64_t kF32 = 4;
 
-Ghost activations(GhostTape& tape, int64_t bytes) {
-    return {tape.ledger(), bytes, Purpose::activations};
-}
-Ghost like(GhostTape& tape, const Ghost& x) {
-    return activations(tape, x.bytes());
-}
-Ghost workspace(GhostTape& tape, int64_t bytes) {
-    return {tape.ledger(), bytes, Purpose::workspace};
-}
+Ghost activations(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes, Purpose::activations}; }
+Ghost like(GhostTape& tape, const Ghost& x) { return activations(tape, x.bytes()); }
+Ghost workspace(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes, Purpose::workspace}; }
 
 // --- nn/functions.cpp
 // -------------------------------------------------------------------------------------------------
@@ -89,12 +83,8 @@ GhostVar norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s, int64_t s
         Ghosts{x.value, per_row});
 }
 
-GhostVar layer_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
-    return norm(tape, x, s, 2);
-}
-GhostVar rms_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
-    return norm(tape, x, s, 1);
-}
+GhostVar layer_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s, 2); }
+GhostVar rms_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s, 1); }
 
 struct Attention {
     Ghost y, lse;
@@ -236,7 +226,7 @@ LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequ
 
 // models::Model::forward.
 GhostVar forward(GhostTape& tape, const LocalSizes& s, const Ghost& features, int64_t segment) {
-    GhostVar x = tape.unit("the embedding", {}, [&](const GhostVar&) { return first(tape, s, features); });
+    GhostVar x = tape.unit("embedding", {}, [&](const GhostVar&) { return first(tape, s, features); });
     for (int64_t begin = 0; begin < s.layers;) {
         const int64_t end = std::min(s.layers, begin + std::max<int64_t>(segment, 1));
         const auto blocks = [begin, end, s](GhostTape& t, const GhostVar& in) {
@@ -248,7 +238,7 @@ GhostVar forward(GhostTape& tape, const LocalSizes& s, const Ghost& features, in
         x = segment > 0 ? tape.recompute(x, blocks) : blocks(tape, x);
         begin = end;
     }
-    return tape.unit("the head", x, [&](const GhostVar& y) { return last(tape, y, s); });
+    return tape.unit("head", x, [&](const GhostVar& y) { return last(tape, y, s); });
 }
 
 }  // namespace tutti::plan

@@ -13,9 +13,7 @@ std::string_view name_of(Purpose purpose) {
     return kNames[static_cast<size_t>(purpose)];
 }
 
-int64_t MemoryByPurpose::total() const {
-    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-}
+int64_t MemoryByPurpose::total() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 
 void Ledger::add(int64_t bytes, Purpose purpose) {
     check(bytes >= 0, "the plan cannot count ", bytes, " bytes for ", name_of(purpose));

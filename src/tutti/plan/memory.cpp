@@ -32,8 +32,12 @@ int64_t rope_table_bytes(const spec::ModelSpec& model, int64_t seq_len) {
 }
 
 // nn::Batch without the mlp's features: tokens, targets and positions i32, row indices i64, each (B, T).
-int64_t batch_bytes(const LocalSizes& s) {
-    return s.rows() * (4 + 4 + 4 + 8);
+int64_t batch_bytes(const LocalSizes& s) { return s.rows() * (4 + 4 + 4 + 8); }
+
+// The mlp's features, or its targets: made in f32 and rounded to the compute type.
+Ghost noise(Ledger& ledger, const LocalSizes& s) {
+    const Ghost x(ledger, s.rows() * s.width * 4, Purpose::data);
+    return s.element == 4 ? x : Ghost(ledger, s.rows() * s.width * s.element, Purpose::data);
 }
 
 }  // namespace
@@ -66,11 +70,11 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& at
         ledger.add(state[purpose], purpose);
     ledger.add(rope_table_bytes(run.model, train.seq_len), Purpose::workspace);
 
-    // One microbatch; with more of them, each starts from the same holdings.
+    // train_step: the sum of the losses, then a microbatch; each microbatch starts from the same holdings.
+    const Ghost loss_sum(ledger, 8, Purpose::workspace);
     const bool has_features = run.model.family == spec::Family::mlp;
-    const int64_t feature_bytes = sizes.rows() * sizes.width * sizes.element;
-    const Ghost features = has_features ? Ghost(ledger, feature_bytes, Purpose::data) : Ghost{};
-    const Ghost targets(ledger, has_features ? feature_bytes : batch_bytes(sizes), Purpose::data);
+    const Ghost features = has_features ? noise(ledger, sizes) : Ghost{};
+    const Ghost rest = has_features ? noise(ledger, sizes) : Ghost(ledger, batch_bytes(sizes), Purpose::data);
     {
         GhostTape tape(ledger);
         const GhostVar loss = forward(tape, sizes, features, recompute_segment(run.recompute.policy, sizes.layers));

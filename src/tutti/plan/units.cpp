@@ -18,9 +18,7 @@ std::string fixed(double value, int decimals) {
 }
 
 // Two decimals below 10, one above; 9.996 is already "10.0".
-std::string scaled(double value) {
-    return fixed(value, value < 9.995 ? 2 : 1);
-}
+std::string scaled(double value) { return fixed(value, value < 9.995 ? 2 : 1); }
 
 // `value` in the largest unit in which it is at least 1 after rounding to the one decimal that is shown.
 std::string with_unit(double value, double base, std::span<const std::string_view> units) {
@@ -78,17 +76,13 @@ std::string format_flops(double flops) {
     return with_sign(flops, [](double value) { return with_unit(value, 1000, kFlopUnits); });
 }
 
-std::string format_flop_rate(double flops_per_s) {
-    return format_flops(flops_per_s) + "/s";
-}
+std::string format_flop_rate(double flops_per_s) { return format_flops(flops_per_s) + "/s"; }
 
 std::string format_rate(double per_second, std::string_view what) {
     return concat(format_count(per_second), " ", what, "/s");
 }
 
-std::string format_duration(double seconds) {
-    return with_sign(seconds, positive_duration);
-}
+std::string format_duration(double seconds) { return with_sign(seconds, positive_duration); }
 
 std::string format_percent(double share) {
     return with_sign(share, [](double s) { return fixed(100 * s, 1) + " %"; });

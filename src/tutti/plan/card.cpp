@@ -1,0 +1,226 @@
+#include "tutti/plan/card.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/plan/flops.h"
+#include "tutti/plan/recompute.h"
+#include "tutti/plan/units.h"
+
+namespace tutti::plan {
+namespace {
+
+// --- what the lines say
+// -----------------------------------------------------------------------------------------------
+
+std::string architecture(const spec::ModelSpec& m) {
+    std::string text = concat(name_of(m.family), ", ", m.layers, " layers, width ", m.width);
+    if (m.family == spec::Family::mlp) return text;
+    text += concat(", ", m.heads, " heads of ", m.head_dim);
+    if (m.kv_heads != m.heads) text += concat(" (", m.kv_heads, " kv)");
+    return text + concat(", ffn ", m.ffn, ", vocab ", m.vocab, m.tie_embeddings ? ", tied" : "");
+}
+
+std::string optimizer(const spec::OptimizerSpec& o) {
+    std::string text = concat(o.name, ", lr ", o.lr, " ", o.schedule);
+    if (o.schedule != "constant") text += concat(" to ", o.min_lr);
+    text += concat(", warm-up ", o.warmup_steps, " steps, weight decay ", o.weight_decay);
+    return text + (o.clip > 0 ? concat(", clip ", o.clip) : ", no clipping");
+}
+
+std::string recompute(const spec::RunSpec& run) {
+    const std::string& policy = run.recompute.policy;
+    const int64_t segment = recompute_segment(policy, run.model.layers);
+    if (segment == 0) return policy;
+    return concat(policy, ": segments of ", segment, segment == 1 ? " block" : " blocks");
+}
+
+double tokens_per_step(const spec::TrainSpec& train) {
+    return static_cast<double>(train.global_batch) * static_cast<double>(train.seq_len);
+}
+
+std::string step_line(const spec::RunSpec& run) {
+    const spec::TrainSpec& train = run.train;
+    const double flops = model_flops(run.model, train.seq_len).causal() * tokens_per_step(train);
+    return concat(format_count(tokens_per_step(train)), " tokens: ", train.global_batch, " sequences of ",
+                  train.seq_len, ", ", train.global_batch / train.micro_batch, " micro batches of ", train.micro_batch,
+                  ", ", format_flops(flops));
+}
+
+// --- the box
+// ----------------------------------------------------------------------------------------------------------
+
+// Characters, not bytes: UTF-8 continuation bytes (10xxxxxx) take no column.
+size_t columns_of(const std::string& text) {
+    return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+std::string repeated(const std::string& piece, size_t times) {
+    std::string text;
+    for (size_t i = 0; i < times; ++i) text += piece;
+    return text;
+}
+
+std::string padded(const std::string& text, size_t width) {
+    return text + std::string(width - std::min(width, columns_of(text)), ' ');
+}
+
+std::string padded_left(const std::string& text, size_t width) {
+    return std::string(width - std::min(width, columns_of(text)), ' ') + text;
+}
+
+// Lines of at most `width` columns, broken between words; a longer word is cut at a character.
+std::vector<std::string> wrapped(const std::string& text, size_t width) {
+    std::vector<std::string> lines;
+    std::string line, word;
+    std::istringstream words(text);
+    while (words >> word) {
+        if (!line.empty() && columns_of(line) + 1 + columns_of(word) > width) lines.push_back(std::exchange(line, ""));
+        if (!line.empty()) line += ' ';
+        for (const char c : word) {
+            const bool starts_character = (c & 0xc0) != 0x80;
+            if (starts_character && columns_of(line) == width) lines.push_back(std::exchange(line, ""));
+            line += c;
+        }
+    }
+    lines.push_back(line);
+    return lines;
+}
+
+class Box {
+  public:
+    explicit Box(const CardStyle& style) : unicode_(style.unicode), inner_(static_cast<size_t>(style.columns) - 4) {
+        check(style.columns >= 60, "the plan card needs 60 columns or more, got ", style.columns);
+    }
+
+    void top(const std::string& title) { rule(title, unicode_ ? "┌" : "+", unicode_ ? "┐" : "+"); }
+    void middle(const std::string& title) { rule(title, unicode_ ? "├" : "+", unicode_ ? "┤" : "+"); }
+    void bottom() { rule("", unicode_ ? "└" : "+", unicode_ ? "┘" : "+"); }
+
+    // "name        text", the text wrapped below itself.
+    void field(const std::string& name, const std::string& text) {
+        std::string label = name;
+        for (const std::string& part : wrapped(text, inner_ - kLabel)) {
+            line(padded(label, kLabel) + part);
+            label.clear();
+        }
+    }
+    void line(const std::string& text) {
+        const std::string side = unicode_ ? "│" : "|";
+        text_ += side + " " + padded(text, inner_) + " " + side + "\n";
+    }
+    std::string bar(double share, size_t columns) const {
+        const auto marks = static_cast<size_t>(share * static_cast<double>(columns) + 0.5);
+        return repeated(unicode_ ? "█" : "#", marks);
+    }
+    size_t inner() const { return inner_; }
+    const std::string& text() const { return text_; }
+
+    static constexpr size_t kLabel = 15;
+
+  private:
+    void rule(const std::string& title, const std::string& left, const std::string& right) {
+        const std::string dash = unicode_ ? "─" : "-";
+        const std::string head = title.empty() ? "" : concat(" ", title, " ");
+        text_ += left + dash + head + repeated(dash, inner_ + 1 - columns_of(head)) + right + "\n";
+    }
+
+    bool unicode_;
+    size_t inner_;  // columns between "| " and " |"
+    std::string text_;
+};
+
+void add_flops(Box& box, const spec::RunSpec& run) {
+    const TokenFlops flops = model_flops(run.model, run.train.seq_len);
+    const TokenFlops hardware = hardware_flops(run.model, run.train.seq_len, run.recompute.policy);
+    const bool attention = flops.full_attention > 0;
+    box.field("FLOPs", concat(format_flops(flops.causal()), " per token, forward and backward",
+                              attention ? concat(", causal attention (", format_flops(flops.full()), " full)") : ""));
+    if (hardware != flops) box.field("", concat(format_flops(hardware.causal()), " with what is recomputed"));
+}
+
+void add_memory(Box& box, const MemoryPlan& memory) {
+    constexpr size_t kBytes = 11, kShare = 9;
+    const int64_t total = memory.peak();
+    for (int i = 0; i < kPurposes; ++i) {
+        const auto purpose = static_cast<Purpose>(i);
+        const int64_t bytes = memory.at_peak[purpose];
+        const double share = total > 0 ? static_cast<double>(bytes) / static_cast<double>(total) : 0;
+        box.line(concat(padded(std::string(name_of(purpose)), Box::kLabel), padded_left(format_bytes(bytes), kBytes),
+                        padded_left(format_percent(share), kShare), "  ",
+                        box.bar(share, box.inner() - Box::kLabel - kBytes - kShare - 2)));
+    }
+    box.line(
+        concat(padded("peak", Box::kLabel), padded_left(format_bytes(total), kBytes), "  in the ", memory.peak_place));
+}
+
+std::string difference(int64_t predicted, int64_t measured) {
+    if (predicted == measured) return format_difference(0);
+    if (predicted == 0) return "unforeseen";
+    return format_difference(static_cast<double>(measured) / static_cast<double>(predicted) - 1);
+}
+
+}  // namespace
+
+std::string render_card(const Card& card, const CardStyle& style) {
+    const spec::RunSpec& run = card.run;
+    const spec::ModelSpec& model = run.model;
+    const std::string title = concat("plan: ", model.preset.empty() ? name_of(model.family) : model.preset);
+    Box box(style);
+    const bool fits = columns_of(title) + 2 <= box.inner();
+    box.top(fits ? title : "plan");
+    if (!fits) box.field("name", model.preset);
+    box.field("model", architecture(model));
+    box.field("parameters", format_count(static_cast<double>(spec::parameter_count(model))));
+    add_flops(box, run);
+    box.field("step", step_line(run));
+    box.field("run",
+              concat(run.train.steps, " steps, ",
+                     format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
+    box.field("mesh", "1 rank");
+    box.field("schedule", "one rank");
+    box.field("precision", run.precision.compute == "f32"
+                               ? "f32 throughout"
+                               : run.precision.compute + ", f32 master weights and gradients");
+    box.field("recompute", recompute(run));
+    box.field("optimizer", optimizer(run.optimizer));
+    box.field("machine", card.machine);
+    box.middle("memory of a rank, predicted");
+    add_memory(box, card.memory);
+    box.bottom();
+    return box.text();
+}
+
+std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measured, const CardStyle& style) {
+    constexpr size_t kColumn = 13;
+    const MemoryByPurpose& predicted = plan.at_peak;
+    const auto row = [](std::string_view name, const std::string& a, const std::string& b, const std::string& c) {
+        return concat(padded(std::string(name), Box::kLabel), padded_left(a, kColumn), padded_left(b, kColumn),
+                      padded_left(c, kColumn));
+    };
+    const auto bytes_row = [&](std::string_view name, int64_t a, int64_t b) {
+        return row(name, format_bytes(a), format_bytes(b), difference(a, b));
+    };
+    Box box(style);
+    box.top("memory of a rank at its peak, after the first step");
+    box.line(row("", "predicted", "measured", "difference"));
+    for (int i = 0; i < kPurposes; ++i) {
+        const auto purpose = static_cast<Purpose>(i);
+        box.line(bytes_row(name_of(purpose), predicted[purpose], measured[purpose]));
+    }
+    box.line(bytes_row("peak", predicted.total(), measured.total()));
+    box.bottom();
+    return box.text();
+}
+
+bool is_utf8_locale(const std::string& lc_all, const std::string& lc_ctype, const std::string& lang) {
+    std::string locale = !lc_all.empty() ? lc_all : !lc_ctype.empty() ? lc_ctype : lang;
+    std::transform(locale.begin(), locale.end(), locale.begin(),
+                   [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+}
+
+}  // namespace tutti::plan

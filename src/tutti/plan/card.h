@@ -1,0 +1,32 @@
+// plan/card.h: the plan card: what a run is going to be, on one screen, before it starts; and, after the first step,
+// what it really holds. Stands on flops.h, memory.h and units.h; train/ and `tutti train --dry-run` print it.
+#pragma once
+
+#include <string>
+
+#include "tutti/plan/memory.h"
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::plan {
+
+// What is known before the first step. Everything else on the card follows from it.
+struct Card {
+    spec::RunSpec run;    // validated, of one rank
+    std::string machine;  // what the caller knows: "AMD EPYC 9R14, 2 threads, avx512"
+    MemoryPlan memory;    // predict_memory(run, ...)
+};
+
+struct CardStyle {
+    bool unicode = true;  // box drawing; false: plain ASCII
+    int columns = 100;    // at least 60; long lines are wrapped between words
+};
+
+// Each ends with a newline; every line is exactly style.columns wide.
+std::string render_card(const Card& card, const CardStyle& style = {});
+// Predicted and measured at the peak of the sum, and how far the measurement is above the prediction.
+std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measured, const CardStyle& style = {});
+
+// What a locale says: "UTF-8" in the first set one of LC_ALL, LC_CTYPE, LANG. The caller reads the environment.
+bool is_utf8_locale(const std::string& lc_all, const std::string& lc_ctype, const std::string& lang);
+
+}  // namespace tutti::plan

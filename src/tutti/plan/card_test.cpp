@@ -1,0 +1,154 @@
+// The card as a person sees it: a whole one, line by line, and what long or odd values do to its frame.
+#include "tutti/plan/card.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include "tutti/base/error.h"
+
+namespace tutti::plan {
+namespace {
+
+// GPT-2 small with a memory plan of round numbers.
+Card sample_card() {
+    Card card;
+    card.run.model = spec::preset("gpt2-124m");
+    card.run.train.seq_len = 1024;
+    card.run.train.global_batch = 8;
+    card.run.train.micro_batch = 4;
+    card.run.train.steps = 100;
+    card.run.optimizer.clip = 0;
+    card.machine = "a laptop";
+    card.memory.at_peak[Purpose::weights] = 64 << 20;
+    card.memory.at_peak[Purpose::optimizer] = 192 << 20;
+    card.memory.peak_place = "forward of head";
+    return card;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+    std::vector<std::string> lines;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+}
+
+int64_t columns_of(const std::string& line) {
+    return std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
+}
+
+void expect_frame(const std::string& text, int columns) {
+    ASSERT_TRUE(text.ends_with('\n'));
+    for (const std::string& line : lines_of(text)) EXPECT_EQ(columns_of(line), columns) << line;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// 797.8 and 854.4 MFLOP: worked out in flops_test.cpp; times 8192: 6.54 TFLOP.
+TEST(Card, WholeCardInAscii) {
+    const std::string expected =
+        "+- plan: gpt2-124m --------------------------------------------------------+\n"
+        "| model          gpt2, 12 layers, width 768, 12 heads of 64, ffn 3072,     |\n"
+        "|                vocab 50257, tied                                         |\n"
+        "| parameters     124.4 M                                                   |\n"
+        "| FLOPs          797.8 MFLOP per token, forward and backward, causal       |\n"
+        "|                attention (854.4 MFLOP full)                              |\n"
+        "| step           8.19 k tokens: 8 sequences of 1024, 2 micro batches of 4, |\n"
+        "|                6.54 TFLOP                                                |\n"
+        "| run            100 steps, 819.2 k tokens                                 |\n"
+        "| mesh           1 rank                                                    |\n"
+        "| schedule       one rank                                                  |\n"
+        "| precision      bf16, f32 master weights and gradients                    |\n"
+        "| recompute      none                                                      |\n"
+        "| optimizer      adamw, lr 0.0003 cosine to 3e-05, warm-up 20 steps,       |\n"
+        "|                weight decay 0.1, no clipping                             |\n"
+        "| machine        a laptop                                                  |\n"
+        "+- memory of a rank, predicted --------------------------------------------+\n"
+        "| weights           64.0 MiB   25.0 %  #########                           |\n"
+        "| gradients              0 B    0.0 %                                      |\n"
+        "| optimizer        192.0 MiB   75.0 %  ##########################          |\n"
+        "| activations            0 B    0.0 %                                      |\n"
+        "| communication          0 B    0.0 %                                      |\n"
+        "| workspace              0 B    0.0 %                                      |\n"
+        "| data                   0 B    0.0 %                                      |\n"
+        "| peak             256.0 MiB  in the forward of head                       |\n"
+        "+--------------------------------------------------------------------------+\n";
+    EXPECT_EQ(render_card(sample_card(), {.unicode = false, .columns = 76}), expected);
+}
+
+TEST(Card, MeasuredBesidePredicted) {
+    MemoryByPurpose measured;
+    measured[Purpose::weights] = 64 << 20;
+    measured[Purpose::optimizer] = 144 << 20;  // a quarter less
+    measured[Purpose::workspace] = 2 << 20;    // predicted as nothing
+    const std::string expected =
+        "┌─ memory of a rank at its peak, after the first step ─────┐\n"
+        "│                    predicted     measured   difference   │\n"
+        "│ weights             64.0 MiB     64.0 MiB       +0.0 %   │\n"
+        "│ gradients                0 B          0 B       +0.0 %   │\n"
+        "│ optimizer          192.0 MiB    144.0 MiB      -25.0 %   │\n"
+        "│ activations              0 B          0 B       +0.0 %   │\n"
+        "│ communication            0 B          0 B       +0.0 %   │\n"
+        "│ workspace                0 B     2.00 MiB   unforeseen   │\n"
+        "│ data                     0 B          0 B       +0.0 %   │\n"
+        "│ peak               256.0 MiB    210.0 MiB      -18.0 %   │\n"
+        "└──────────────────────────────────────────────────────────┘\n";
+    EXPECT_EQ(render_measured(sample_card().memory, measured, {.columns = 60}), expected);
+}
+
+TEST(Card, LongLinesWrapInsideTheFrame) {
+    Card card = sample_card();
+    card.machine = "Some Vendor(R) Processor with a Long Name @ 3.00GHz " + std::string(150, 'x') + " end";
+    card.run.model.preset = "/a/dir/ünïcödé " + std::string(120, 'm');
+    for (const bool unicode : {true, false})
+        for (const int columns : {60, 80, 100}) {
+            expect_frame(render_card(card, {unicode, columns}), columns);
+            expect_frame(render_measured(card.memory, {}, {unicode, columns}), columns);
+        }
+    std::string flat = render_card(card);
+    for (const char* drop : {" ", "\n", "│"})
+        for (size_t at = flat.find(drop); at != std::string::npos; at = flat.find(drop))
+            flat.erase(at, std::string(drop).size());
+    EXPECT_TRUE(contains(flat, std::string(150, 'x') + "end"));  // nothing is cut away
+    EXPECT_TRUE(contains(flat, std::string(120, 'm')));
+    EXPECT_THROW(render_card(card, {.columns = 59}), Error);
+}
+
+TEST(Card, SaysWhatTheRunIs) {
+    spec::RunSpec run;
+    run.model = spec::preset("llama3.2-1b");
+    run.train.seq_len = 2048;
+    run.train.global_batch = 16;
+    run.train.micro_batch = 2;
+    run.recompute.policy = "sqrt";
+    const std::string text = render_card({run, "8 threads", predict_memory(run)});
+    expect_frame(text, 100);
+    for (const char* part :
+         {"plan: llama3.2-1b", "llama, 16 layers, width 2048, 32 heads of 64 (8 kv), ffn 8192, vocab 128256, tied",
+          "1.24 B", "32.8 k tokens: 16 sequences of 2048, 8 micro batches of 2", "with what is recomputed",
+          "sqrt: segments of 4 blocks", "lr 0.0003 cosine to 3e-05", "clip 1", "8 threads"})
+        EXPECT_TRUE(contains(text, part)) << part << "\n" << text;
+
+    run.recompute.policy = "none";
+    run.model = spec::preset("mlp-8192");
+    run.model.preset = "";
+    run.precision.compute = "f32";
+    const std::string mlp = render_card({run, "", predict_memory(run)});
+    EXPECT_TRUE(contains(mlp, "plan: mlp "));
+    EXPECT_TRUE(contains(mlp, "3.22 GFLOP per token, forward and backward "));  // 6 * 8 * 8192^2
+    EXPECT_TRUE(contains(mlp, "f32 throughout"));
+    EXPECT_FALSE(contains(mlp, "attention"));
+    EXPECT_FALSE(contains(mlp, "recomputed"));
+}
+
+TEST(Card, Utf8Locale) {
+    EXPECT_TRUE(is_utf8_locale("", "", "en_US.UTF-8"));
+    EXPECT_TRUE(is_utf8_locale("", "C.utf8", "C"));
+    EXPECT_FALSE(is_utf8_locale("C", "", "en_US.UTF-8"));
+    EXPECT_FALSE(is_utf8_locale("", "", ""));
+}
+
+}  // namespace
+}  // namespace tutti::plan
