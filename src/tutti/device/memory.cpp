@@ -6,12 +6,6 @@
 
 namespace tutti {
 
-std::string_view name_of(Purpose purpose) {
-    static constexpr std::array<std::string_view, kPurposes> kNames = {
-        "weights", "gradients", "optimizer", "activations", "communication", "workspace", "data"};
-    return kNames[static_cast<size_t>(purpose)];
-}
-
 namespace {
 
 // Rounds up to one of eight classes per octave; at least 256 bytes.

@@ -7,14 +7,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <vector>
 
-namespace tutti {
+#include "tutti/base/purpose.h"
 
-enum class Purpose : uint8_t { weights, gradients, optimizer, activations, communication, workspace, data };
-inline constexpr int kPurposes = 7;
-std::string_view name_of(Purpose purpose);
+namespace tutti {
 
 struct MemoryUsage {
     int64_t current = 0;  // bytes

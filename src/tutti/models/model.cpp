@@ -1,7 +1,6 @@
 #include "tutti/models/model.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 namespace tutti::models {
@@ -84,17 +83,6 @@ std::vector<double> rope_frequencies(const spec::ModelSpec& spec) {
         else frequencies.push_back((1 - blend) * f / s.factor + blend * f);
     }
     return frequencies;
-}
-
-int64_t recompute_segment(const std::string& policy, int64_t layers) {
-    if (policy == "none") return 0;
-    if (policy == "full") return 1;
-    if (policy == "sqrt") return std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(layers))));
-    int64_t every = 0;
-    const bool named = policy.starts_with("every:");
-    if (named) std::from_chars(policy.data() + 6, policy.data() + policy.size(), every);
-    check<UsageError>(named && every >= 1, "recompute.policy must be none, full, sqrt or every:N, got \"", policy, "\"");
-    return every;
 }
 
 }  // namespace tutti::models

@@ -46,9 +46,6 @@ nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t batch, int
 // Rotary frequencies theta^(-2k/D), k < D/2, with Llama 3.1's scaling when the spec has it (formats.md, B1.6).
 std::vector<double> rope_frequencies(const spec::ModelSpec& spec);
 
-// Blocks per recomputed segment: "none" 0, "full" 1, "every:N" N, "sqrt" round(sqrt(layers)).
-int64_t recompute_segment(const std::string& policy, int64_t layers);
-
 // The architectures.
 std::vector<std::unique_ptr<Module>> make_gpt2(const spec::ModelSpec& spec);
 std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_positions);

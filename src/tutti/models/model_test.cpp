@@ -249,14 +249,5 @@ TEST(Rope, Llama31Frequencies) {
     for (const auto& [k, value] : golden) EXPECT_NEAR(f[k] / value, 1.0, 1e-6) << k;
 }
 
-TEST(Recompute, Policies) {
-    EXPECT_EQ(recompute_segment("none", 12), 0);
-    EXPECT_EQ(recompute_segment("full", 12), 1);
-    EXPECT_EQ(recompute_segment("sqrt", 12), 3);
-    EXPECT_EQ(recompute_segment("every:4", 12), 4);
-    EXPECT_THROW(recompute_segment("sometimes", 12), UsageError);
-    EXPECT_THROW(recompute_segment("every:0", 12), UsageError);
-}
-
 }  // namespace
 }  // namespace tutti::models

@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/plan/flops.h"
-#include "tutti/plan/recompute.h"
+#include "tutti/spec/recompute.h"
 #include "tutti/plan/units.h"
 
 namespace tutti::plan {
@@ -33,7 +33,7 @@ std::string optimizer(const spec::OptimizerSpec& o) {
 
 std::string recompute(const spec::RunSpec& run) {
     const std::string& policy = run.recompute.policy;
-    const int64_t segment = recompute_segment(policy, run.model.layers);
+    const int64_t segment = spec::recompute_segment(policy, run.model.layers);
     if (segment == 0) return policy;
     return concat(policy, ": segments of ", segment, segment == 1 ? " block" : " blocks");
 }

@@ -1,7 +1,7 @@
 #include "tutti/plan/flops.h"
 
 #include "tutti/base/error.h"
-#include "tutti/plan/recompute.h"
+#include "tutti/spec/recompute.h"
 
 namespace tutti::plan {
 namespace {
@@ -46,7 +46,7 @@ TokenFlops model_flops(const spec::ModelSpec& model, int64_t seq_len) {
 
 TokenFlops hardware_flops(const spec::ModelSpec& model, int64_t seq_len, const std::string& recompute_policy) {
     TokenFlops flops = model_flops(model, seq_len);
-    if (recompute_segment(recompute_policy, model.layers) > 0) {
+    if (spec::recompute_segment(recompute_policy, model.layers) > 0) {
         const TokenFlops again = blocks_forward(model, seq_len);
         flops.matmul += again.matmul;
         flops.full_attention += again.full_attention;

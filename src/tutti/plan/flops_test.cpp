@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
-#include "tutti/plan/recompute.h"
+#include "tutti/spec/recompute.h"
 
 namespace tutti::plan {
 namespace {
@@ -97,14 +97,14 @@ TEST(Flops, Mfu) {
 }
 
 TEST(Recompute, SegmentsOfAPolicy) {
-    EXPECT_EQ(recompute_segment("none", 12), 0);
-    EXPECT_EQ(recompute_segment("full", 12), 1);
-    EXPECT_EQ(recompute_segment("every:5", 12), 5);
-    EXPECT_EQ(recompute_segment("sqrt", 12), 3);  // 3.46
-    EXPECT_EQ(recompute_segment("sqrt", 13), 4);  // 3.61
-    EXPECT_EQ(recompute_segment("sqrt", 1), 1);
+    EXPECT_EQ(spec::recompute_segment("none", 12), 0);
+    EXPECT_EQ(spec::recompute_segment("full", 12), 1);
+    EXPECT_EQ(spec::recompute_segment("every:5", 12), 5);
+    EXPECT_EQ(spec::recompute_segment("sqrt", 12), 3);  // 3.46
+    EXPECT_EQ(spec::recompute_segment("sqrt", 13), 4);  // 3.61
+    EXPECT_EQ(spec::recompute_segment("sqrt", 1), 1);
     for (const char* wrong : {"", "selective", "every:", "every:0", "every:-1", "every:2x", "Full"})
-        EXPECT_THROW(recompute_segment(wrong, 12), UsageError) << wrong;
+        EXPECT_THROW(spec::recompute_segment(wrong, 12), UsageError) << wrong;
 }
 
 }  // namespace

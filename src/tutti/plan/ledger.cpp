@@ -7,12 +7,6 @@
 
 namespace tutti::plan {
 
-std::string_view name_of(Purpose purpose) {
-    static constexpr std::array<std::string_view, kPurposes> kNames = {
-        "weights", "gradients", "optimizer", "activations", "communication", "workspace", "data"};
-    return kNames[static_cast<size_t>(purpose)];
-}
-
 int64_t MemoryByPurpose::total() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 
 void Ledger::add(int64_t bytes, Purpose purpose) {

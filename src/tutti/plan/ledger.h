@@ -7,14 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
+
+#include "tutti/base/purpose.h"
 
 namespace tutti::plan {
-
-// The names and order of device/memory.h, which this room may not include: an array of one is an array of the other.
-enum class Purpose : uint8_t { weights, gradients, optimizer, activations, communication, workspace, data };
-inline constexpr int kPurposes = 7;
-std::string_view name_of(Purpose purpose);
 
 struct MemoryByPurpose {
     std::array<int64_t, kPurposes> bytes{};

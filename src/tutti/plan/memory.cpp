@@ -2,7 +2,7 @@
 
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
-#include "tutti/plan/recompute.h"
+#include "tutti/spec/recompute.h"
 
 namespace tutti::plan {
 namespace {
@@ -77,7 +77,7 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& at
     const Ghost rest = has_features ? noise(ledger, sizes) : Ghost(ledger, batch_bytes(sizes), Purpose::data);
     {
         GhostTape tape(ledger);
-        const GhostVar loss = forward(tape, sizes, features, recompute_segment(run.recompute.policy, sizes.layers));
+        const GhostVar loss = forward(tape, sizes, features, spec::recompute_segment(run.recompute.policy, sizes.layers));
         tape.backward(loss);
     }
     check(ledger.current()[Purpose::activations] == 0, "the planned step leaves ",

@@ -4,6 +4,7 @@
 
 #include "tutti/ops/ops.h"
 #include "tutti/optim/schedule.h"
+#include "tutti/spec/recompute.h"
 
 namespace tutti::train {
 
@@ -12,7 +13,7 @@ using autograd::Var;
 
 StepResult train_step(StepContext& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
-    const int64_t segment = models::recompute_segment(s.run.recompute.policy, s.run.model.layers);
+    const int64_t segment = spec::recompute_segment(s.run.recompute.policy, s.run.model.layers);
     const Tensor loss_sum = ops::zeros(s.ctx, {1}, DType::f64, Purpose::workspace);
 
     optim::zero_gradients(s.ctx, s.model.parameters());

@@ -58,9 +58,9 @@ class Run {
     Clock::time_point begin_ = Clock::now();
 
     std::optional<data::DataSet> data_;
-    plan::MemoryPlan plan_;
     std::unique_ptr<Device> device_;
     ops::Context ctx_;
+    plan::MemoryPlan plan_;
     models::Model model_;
     optim::Optimizer optimizer_;
     std::unique_ptr<Batches> batches_;
@@ -102,15 +102,28 @@ std::optional<data::DataSet> open_data(const spec::RunSpec& run) {
     return data::open(run.data, run.model.vocab, run.train.seq_len);
 }
 
+// Attention's scratch depends on the kernels and the threads, so the table is asked.
+plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTable& table, const Stream& stream) {
+    const spec::ModelSpec& m = run.model;
+    plan::AttentionWorkspace workspace;
+    if (table.attention_workspace && uses_tokens(run)) {
+        const Shape q{run.train.micro_batch, run.train.seq_len, m.heads, m.head_dim};
+        const Shape k{run.train.micro_batch, run.train.seq_len, m.kv_heads, m.head_dim};
+        workspace.forward_bytes = 4 * table.attention_workspace(stream, q, k, false);
+        workspace.backward_bytes = 4 * table.attention_workspace(stream, q, k, true);
+    }
+    return plan::predict_memory(run, workspace);
+}
+
 plan::Card card_of(const TrainOptions& o, const std::string& machine, const plan::MemoryPlan& memory) {
     return {.run = o.run, .machine = machine, .memory = memory};
 }
 
 Run::Run(const TrainOptions& options)
     : options_(options), run_(options.run), console_(options.console, options.terminal, run_.train.steps),
-      data_(open_data(run_)), plan_(plan::predict_memory(run_)),
-      device_(make_cpu_device(static_cast<int>(run_.train.threads))),
-      ctx_{*device_, kernels::cpu_table(kernels::best_isa())}, model_(materialized(ctx_, run_)),
+      data_(open_data(run_)), device_(make_cpu_device(static_cast<int>(run_.train.threads))),
+      ctx_{*device_, kernels::cpu_table(kernels::best_isa())}, plan_(plan_memory(run_, ctx_.kernels, device_->stream())),
+      model_(materialized(ctx_, run_)),
       optimizer_(ctx_, model_.parameters(), run_.optimizer),
       batches_(make_batches(ctx_, run_, data_ ? &*data_ : nullptr)),
       step_context_{ctx_, model_, optimizer_, *batches_, run_},
@@ -210,9 +223,7 @@ void Run::stop_if_hopeless(const StepResult& result) {
 
 void Run::print_measured_memory() {
     measured_ = device_->memory().at_peak();
-    plan::MemoryByPurpose measured;
-    for (size_t p = 0; p < kPurposes; ++p) measured[static_cast<plan::Purpose>(p)] = measured_[p];
-    console_.text(plan::render_measured(plan_, measured));
+    console_.text(plan::render_measured(plan_, {measured_}));
 }
 
 void Run::finish() {
@@ -249,7 +260,7 @@ std::string Run::totals() {
     nlohmann::ordered_json memory = nlohmann::ordered_json::array();
     for (size_t p = 0; p < kPurposes; ++p)
         memory.push_back({{"purpose", name_of(static_cast<Purpose>(p))},
-                          {"predicted_bytes", plan_.at_peak[static_cast<plan::Purpose>(p)]},
+                          {"predicted_bytes", plan_.at_peak[static_cast<Purpose>(p)]},
                           {"measured_bytes", measured_[p]}});
     nlohmann::ordered_json json = {{"model", run_.model.preset},
                                    {"parameters", spec::parameter_count(run_.model)},
@@ -276,7 +287,9 @@ TrainOutcome train(const TrainOptions& options) {
     if (options.dry_run) {
         const auto data = open_data(options.run);
         Console console(options.console, false, 0);
-        console.text(plan::render_card(card_of(options, cpu_model(), plan::predict_memory(options.run))));
+        const auto device = make_cpu_device(static_cast<int>(options.run.train.threads));
+        const auto memory = plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream());
+        console.text(plan::render_card(card_of(options, device->name(), memory)));
         return {};
     }
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");

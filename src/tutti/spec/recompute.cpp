@@ -1,4 +1,4 @@
-#include "tutti/plan/recompute.h"
+#include "tutti/spec/recompute.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::plan {
+namespace tutti::spec {
 
 int64_t recompute_segment(const std::string& policy, int64_t layers) {
     if (policy == "none") return 0;
@@ -19,7 +19,7 @@ int64_t recompute_segment(const std::string& policy, int64_t layers) {
         const auto [stop, error] = std::from_chars(policy.data() + kEvery.size(), end, every);
         if (error == std::errc() && stop == end && every >= 1) return every;
     }
-    throw UsageError(concat("recompute.policy must be none, full, sqrt or every:N for the plan, got \"", policy, "\""));
+    throw UsageError(concat("recompute.policy must be none, full, sqrt or every:N, got \"", policy, "\""));
 }
 
-}  // namespace tutti::plan
+}  // namespace tutti::spec

@@ -1,0 +1,19 @@
+// base/purpose.h: what memory is for. Allocator, plan and report count by it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace tutti {
+
+enum class Purpose : uint8_t { weights, gradients, optimizer, activations, communication, workspace, data };
+inline constexpr int kPurposes = 7;
+
+constexpr std::string_view name_of(Purpose purpose) {
+    constexpr std::array<std::string_view, kPurposes> kNames = {
+        "weights", "gradients", "optimizer", "activations", "communication", "workspace", "data"};
+    return kNames[static_cast<size_t>(purpose)];
+}
+
+}  // namespace tutti
