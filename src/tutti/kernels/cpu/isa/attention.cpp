@@ -11,8 +11,7 @@ namespace tutti::kernels::TUTTI_ISA {
 
 namespace {
 
-// Keys of a tile. 128 of them pay for the rescaling of O and keep S^T at 32 KB; 64 and 256 were slower by 2 and 3 %
-// (bench/results/attention_cpu_zen4.md).
+// Keys of a tile: 64 were 2 % slower, 256 the same with twice the memory (bench/results/attention_cpu_zen4.md).
 constexpr int64_t kKeys = 128;
 constexpr float kInfinity = __builtin_inff();
 
@@ -77,11 +76,11 @@ template <bool masked>
 // m' = max(m, max_j S_j);  P_j = exp(S_j - m');  sum' = sum exp(m - m') + sum_j P_j. P^T replaces S^T: pairs of rows
 // j, j + 1 go to row j/2, which was read before.
 template <bool masked, class T>
-void update_softmax(float* s, int64_t keys, int64_t width, float scale, const Visible& visible, int64_t first_key,
-                    Softmax& softmax) {
+void update_softmax(float* s, int64_t keys, int64_t lane, int64_t width, float scale, const Visible& visible,
+                    int64_t first_key, Softmax& softmax) {
     using Word = typename Operand<T>::Word;
     constexpr int64_t kPack = Operand<T>::kPack;
-    for (int64_t v = 0; v < width / kLanes; ++v) {
+    for (int64_t v = lane / kLanes; v < (lane + width) / kLanes; ++v) {
         const Vec before = load(softmax.maximum + v * kLanes, Full{});
         Vec maximum = before;
         for (int64_t j = 0; j < keys; ++j) maximum = max(maximum, score<masked>(s, j, v, scale, visible, first_key));
@@ -131,21 +130,34 @@ void finish(const AttentionForward& a, const State& state, int64_t D, float* o, 
             softmax.sum[r] == 0 ? -kInfinity : softmax.maximum[r] + __builtin_logf(softmax.sum[r]);
 }
 
-// Takes block i through the tile of keys [first, first + keys).
+// Takes lanes [lane, lane + width) of block i through the tile of keys [first, first + keys).
+template <bool masked, class T, class Word>
+void attend_lanes(const Tiles<Word>& t, int64_t i, int64_t D, float scale, int64_t first, int64_t keys, int64_t lane,
+                  int64_t width, State& state) {
+    constexpr int64_t kPack = Operand<T>::kPack;
+    const int64_t words = (D + kPack - 1) / kPack;
+    const Word* p = reinterpret_cast<const Word*>(t.s);
+    float* o = t.o[i] + lane;
+    // S^T = K Q^T
+    tile_product(Left<Word>{t.k, words, 1}, Right<Word>{t.q[i] + lane, kRows}, Product{t.s + lane, kRows}, keys, width,
+                 words, false);
+    update_softmax<masked, T>(t.s, keys, lane, width, scale, state.visible, first, state.softmax);
+    // O^T = O^T exp(m - m') + V^T P^T
+    if (first > 0) scale_columns(o, D, width, state.softmax.decay + lane);
+    tile_product(Left<Word>{t.v, 1, D}, Right<Word>{p + lane, kRows}, Product{o, kRows}, D, width,
+                 (keys + kPack - 1) / kPack, true);
+}
+
+// On the diagonal a few lanes at a time, each as far as it sees: 8 keys too many per row instead of 32.
 template <class T, class Word>
 void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, float scale, int64_t first, int64_t keys, State& state) {
-    constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t words = (D + kPack - 1) / kPack, width = state.block.width();
-    // S^T = K Q^T
-    tile_product(Left<Word>{t.k, words, 1}, Right<Word>{t.q[i], kRows}, Product{t.s, kRows}, keys, width, words, false);
-    if (first + keys > state.visible.fewest)
-        update_softmax<true, T>(t.s, keys, width, scale, state.visible, first, state.softmax);
-    else
-        update_softmax<false, T>(t.s, keys, width, scale, state.visible, first, state.softmax);
-    // O^T = O^T exp(m - m') + V^T P^T
-    if (first > 0) scale_columns(t.o[i], D, width, state.softmax.decay);
-    tile_product(Left<Word>{t.v, 1, D}, Right<Word>{reinterpret_cast<const Word*>(t.s), kRows}, Product{t.o[i], kRows},
-                 D, width, (keys + kPack - 1) / kPack, true);
+    const int64_t width = state.block.width();
+    if (first + keys <= state.visible.fewest)
+        return attend_lanes<false, T>(t, i, D, scale, first, keys, 0, width, state);
+    for (int64_t lane = 0; lane < width; lane += kStep) {
+        const int64_t seen = smaller(keys, state.visible.keys_of_lanes(lane) - first);
+        if (seen > 0) attend_lanes<true, T>(t, i, D, scale, first, seen, lane, smaller(kStep, width - lane), state);
+    }
 }
 
 // Blocks [first_block, first_block + blocks) of one key head.
@@ -185,6 +197,7 @@ int64_t attention_workspace(const Stream& stream, const Shape& q, const Shape& k
 
 void attention_forward(const Stream& stream, const AttentionForward& a) {
     const Sizes s = sizes_of(a.q.shape.begin(), a.k.shape.begin());
+    if (s.rows() <= kFewRows) return attend_few_rows(stream, a);
     const int64_t heads = s.B * s.Hkv, blocks = s.blocks();
     // Fewer together where tasks would be too few for the threads; the results are the same.
     const int64_t together = larger(1, smaller(kTogether, blocks * heads / (2 * stream.threads)));

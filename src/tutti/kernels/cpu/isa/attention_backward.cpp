@@ -108,10 +108,10 @@ RowValues row_values(const AttentionBackward& a, const Sizes& s, const RowBlock&
 
 // P = exp(scale S - lse), 0 where hidden;  dS = scale P (dP - delta).
 template <bool masked, class T, class Word>
-void softmax_gradient(const Tiles<Word>& t, int64_t keys, int64_t width, float scale, const RowValues& rows,
-                      int64_t first_key) {
+void softmax_gradient(const Tiles<Word>& t, int64_t keys, int64_t lane, int64_t width, float scale,
+                      const RowValues& rows, int64_t first_key) {
     constexpr int64_t kPack = Operand<T>::kPack;
-    for (int64_t v = 0; v < width / kLanes; ++v) {
+    for (int64_t v = lane / kLanes; v < (lane + width) / kLanes; ++v) {
         const Vec lse = load(rows.lse + v * kLanes, Full{}), delta = load(rows.delta + v * kLanes, Full{});
         const Vec last = load(rows.visible.last + v * kLanes, Full{});
         for (int64_t j = 0; j < keys; j += kPack) {
@@ -128,11 +128,26 @@ void softmax_gradient(const Tiles<Word>& t, int64_t keys, int64_t width, float s
     }
 }
 
+// P, dS and dQ of lanes [lane, lane + width) for the tile of keys [first, first + keys).
+template <bool masked, class T, class Word>
+void lanes_gradient(const Tiles<Word>& t, const Sizes& s, float scale, int64_t first, int64_t keys, int64_t lane,
+                    int64_t width, const RowValues& rows) {
+    constexpr int64_t kPack = Operand<T>::kPack;
+    const int64_t words = (s.D + kPack - 1) / kPack;
+    tile_product(Left<Word>{t.k + first * words, words, 1}, Right<Word>{t.q + lane, kRows}, Product{t.s + lane, kRows},
+                 keys, width, words, false);
+    tile_product(Left<Word>{t.v + first * words, words, 1}, Right<Word>{t.dy + lane, kRows},
+                 Product{t.dp + lane, kRows}, keys, width, words, false);
+    softmax_gradient<masked, T>(t, keys, lane, width, scale, rows, first);
+    tile_product(Left<Word>{t.k_interleaved + first / kPack * s.D, 1, s.D}, Right<Word>{t.ds_interleaved + lane, kRows},
+                 Product{t.dq + lane, kRows}, s.D, width, (keys + kPack - 1) / kPack, true);
+}
+
 template <class T, class Word>
 void block_gradient(const AttentionBackward& a, const Sizes& s, const Plan& plan, const RowBlock& block,
                     const Tiles<Word>& t) {
     constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t D = s.D, P = plan.padded_D, words = (D + kPack - 1) / kPack, width = block.width();
+    const int64_t D = s.D, P = plan.padded_D, width = block.width();
     const RowValues rows = row_values<T>(a, s, block);
     Word* staged = reinterpret_cast<Word*>(t.staged);
     stage_transposed<T>(block, a.q, D, staged, t.q);
@@ -146,20 +161,22 @@ void block_gradient(const AttentionBackward& a, const Sizes& s, const Plan& plan
 
     for (int64_t first = 0; first < rows.visible.most; first += kKeys) {
         const int64_t keys = smaller(kKeys, rows.visible.most - first);
-        tile_product(Left<Word>{t.k + first * words, words, 1}, Right<Word>{t.q, kRows}, Product{t.s, kRows}, keys,
-                     width, words, false);
-        tile_product(Left<Word>{t.v + first * words, words, 1}, Right<Word>{t.dy, kRows}, Product{t.dp, kRows}, keys,
-                     width, words, false);
-        if (first + keys > rows.visible.fewest)
-            softmax_gradient<true, T>(t, keys, width, a.scale, rows, first);
-        else
-            softmax_gradient<false, T>(t, keys, width, a.scale, rows, first);
+        if (first + keys <= rows.visible.fewest) {
+            lanes_gradient<false, T>(t, s, a.scale, first, keys, 0, width, rows);
+        } else {
+            // Lanes of the diagonal go as far as they see; beyond, P and dS are 0.
+            __builtin_memset(static_cast<void*>(t.p), 0, static_cast<size_t>(keys * kRows) * sizeof(float) / kPack);
+            __builtin_memset(static_cast<void*>(t.ds), 0, static_cast<size_t>(keys * kRows) * sizeof(float) / kPack);
+            for (int64_t lane = 0; lane < width; lane += kStep) {
+                const int64_t seen = smaller(keys, rows.visible.keys_of_lanes(lane) - first);
+                if (seen > 0)
+                    lanes_gradient<true, T>(t, s, a.scale, first, seen, lane, smaller(kStep, width - lane), rows);
+            }
+        }
         tile_product(Left<Word>{t.p, kRows / kPack, 1}, Right<Word>{t.dy_rows, P}, Product{t.dv + first * P, P}, keys,
                      P, width / kPack, true);
         tile_product(Left<Word>{t.ds, kRows / kPack, 1}, Right<Word>{t.q_rows, P}, Product{t.dk + first * P, P}, keys,
                      P, width / kPack, true);
-        tile_product(Left<Word>{t.k_interleaved + first / kPack * D, 1, D}, Right<Word>{t.ds_interleaved, kRows},
-                     Product{t.dq, kRows}, D, width, (keys + kPack - 1) / kPack, true);
     }
     store_transposed<T>(block, t.dq, D, t.staged, a.dq);
 }

@@ -13,7 +13,9 @@
 namespace tutti::kernels::TUTTI_ISA {
 
 inline constexpr int64_t kRows = 64;  // query rows of a block: its Q^T, O^T and one tile of S^T share the L1
-inline constexpr int64_t kRowVectors = kRows / kLanes;
+inline constexpr int64_t kStep = 16;  // rows that are cut off together on the diagonal
+// So few rows per key head (a new token without grouped heads) leave most lanes empty: attention_decode.cpp.
+inline constexpr int64_t kFewRows = 4;
 
 // How elements enter a product, and how many of them are in one word.
 template <class T>
@@ -43,9 +45,7 @@ struct Sizes {
     int64_t rows() const { return Tq * group(); }
     int64_t blocks() const { return (rows() + kRows - 1) / kRows; }
 };
-inline Sizes sizes_of(const int64_t* q, const int64_t* k) {
-    return {q[0], q[1], q[2], q[3], k[1], k[2]};
-}
+inline Sizes sizes_of(const int64_t* q, const int64_t* k) { return {q[0], q[1], q[2], q[3], k[1], k[2]}; }
 
 // Rows [first, first + count) of key head g in batch b.
 struct RowBlock {
@@ -67,6 +67,7 @@ inline RowBlock row_block(const Sizes& s, int64_t b, int64_t kv_head, int64_t bl
 struct Visible {
     float last[kRows];
     int64_t fewest, most;  // keys that the first and the last row of the block see
+    int64_t keys_of_lanes(int64_t lane) const { return static_cast<int64_t>(last[lane + kStep - 1]) + 1; }
 };
 inline Visible visible_keys(const RowBlock& block, int64_t Tk, bool causal, int64_t query_offset) {
     Visible v{};
@@ -152,6 +153,7 @@ void tasks_in_slots(const Stream& stream, int64_t tasks, Body&& body) {
     });
 }
 
+void attend_few_rows(const Stream& stream, const AttentionForward& a);
 int64_t attention_backward_workspace(const Stream& stream, const Sizes& s);
 void attention_backward(const Stream& stream, const AttentionBackward& a);
 
