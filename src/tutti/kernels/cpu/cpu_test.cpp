@@ -20,9 +20,7 @@ std::vector<Isa> isas() {
     return list;
 }
 
-VectorMath math_of(Isa isa) {
-    return isa == Isa::avx512 ? avx512::vector_math() : avx2::vector_math();
-}
+VectorMath math_of(Isa isa) { return isa == Isa::avx512 ? avx512::vector_math() : avx2::vector_math(); }
 
 template <class T>
 View view(std::vector<T>& values) {

@@ -11,10 +11,12 @@
 #define TUTTI_ISA avx512
 #include "tutti/kernels/cpu/isa/pairs_avx512.h"
 #include "tutti/kernels/cpu/isa/vec_avx512.h"
+#include "tutti/kernels/cpu/isa/words_avx512.h"
 #elif defined(TUTTI_ISA_AVX2)
 #define TUTTI_ISA avx2
 #include "tutti/kernels/cpu/isa/pairs_avx2.h"
 #include "tutti/kernels/cpu/isa/vec_avx2.h"
+#include "tutti/kernels/cpu/isa/words_avx2.h"
 #else
 #error "a file of kernels/cpu/isa is compiled by cmake/kernels.cmake only"
 #endif

@@ -5,9 +5,7 @@
 
 namespace tutti::kernels {
 
-const char* name_of(Isa isa) {
-    return isa == Isa::avx512 ? "avx512" : "avx2";
-}
+const char* name_of(Isa isa) { return isa == Isa::avx512 ? "avx512" : "avx2"; }
 
 Isa best_isa() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

@@ -12,37 +12,23 @@ namespace tutti::kernels::TUTTI_ISA {
 inline constexpr int64_t kGrain = 16384;
 
 // Like View's and Shape's own, without their checks (cpu/isa.h says why).
-inline int64_t size(const View& view, int i) {
-    return view.shape.begin()[i < 0 ? i + view.shape.rank() : i];
-}
+inline int64_t size(const View& view, int i) { return view.shape.begin()[i < 0 ? i + view.shape.rank() : i]; }
 inline int64_t numel(const View& view) {
     int64_t n = 1;
     for (int i = 0; i < view.shape.rank(); ++i) n *= size(view, i);
     return n;
 }
-inline int64_t columns(const View& view) {
-    return view.shape.rank() == 0 ? 1 : size(view, -1);
-}
-inline int64_t rows(const View& view) {
-    return columns(view) == 0 ? 0 : numel(view) / columns(view);
-}
-inline int64_t stride(const View& view, int i) {
-    return (&view.strides.front())[i];
-}
+inline int64_t columns(const View& view) { return view.shape.rank() == 0 ? 1 : size(view, -1); }
+inline int64_t rows(const View& view) { return columns(view) == 0 ? 0 : numel(view) / columns(view); }
+inline int64_t stride(const View& view, int i) { return (&view.strides.front())[i]; }
 // Token numbers, positions, row numbers: i32 or i64.
 inline int64_t index_at(const View& view, int64_t i) {
     return view.dtype == DType::i64 ? view.as<int64_t>()[i] : view.as<int32_t>()[i];
 }
-inline int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-inline int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 // Rows of `width` elements that are worth a thread.
-inline int64_t row_grain(int64_t width) {
-    return kGrain / larger(width, 1) + 1;
-}
+inline int64_t row_grain(int64_t width) { return kGrain / larger(width, 1) + 1; }
 
 template <class T>
 struct Type {

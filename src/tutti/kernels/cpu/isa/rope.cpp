@@ -33,8 +33,6 @@ void rope(const Stream& stream, View x, View positions, View cosines, View sines
 
 }  // namespace
 
-void fill_rope(KernelTable& table) {
-    table.rope = rope;
-}
+void fill_rope(KernelTable& table) { table.rope = rope; }
 
 }  // namespace tutti::kernels::TUTTI_ISA

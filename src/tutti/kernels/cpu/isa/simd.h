@@ -6,11 +6,12 @@
 
 namespace tutti::kernels::TUTTI_ISA {
 
-// e^x, 1 ulp. Below ln of the least normal float the result is 0: no subnormal ever enters a product (which costs
-// over a hundred cycles on some machines, and masked scores are full of them). Overflow gives infinity, NaN stays.
-[[gnu::always_inline]] inline Vec exp(Vec x) {
+// e^x for x < 90, 1 ulp. Below ln of the least normal float the result is 0: no subnormal ever enters a product (which
+// costs over a hundred cycles on some machines, and masked scores are full of them). NaN stays.
+[[gnu::always_inline]] inline Vec exp_bounded(Vec x) {
     // x = n ln2 + r with |r| <= ln2 / 2; ln2 in two parts (Cody and Waite) so that r is exact to float.
-    const Vec bounded = min(broadcast(89.0f), max(broadcast(-87.33654f), x));
+    const Vec least = broadcast(-87.33654f);
+    const Vec bounded = max(least, x);
     const Vec n = round(bounded * broadcast(1.44269504088896341f));
     const Vec r = fma_negative(n, broadcast(-2.12194440e-4f), fma_negative(n, broadcast(0.693359375f), bounded));
     // Polynomial of Cephes' expf (Moshier).
@@ -21,15 +22,18 @@ namespace tutti::kernels::TUTTI_ISA {
     p = fma(p, r, broadcast(1.6666665459e-1f));
     p = fma(p, r, broadcast(5.0000001201e-1f));
     const Vec power = fma(p * r, r, r) + broadcast(1.0f);
-    return select(x < broadcast(-87.33654f), zero(), times_power_of_two(power, n));
+    return times_power_of_two(not_less(x, least), power, n);
 }
+
+// The same for any x; overflow gives infinity.
+[[gnu::always_inline]] inline Vec exp(Vec x) { return exp_bounded(min(broadcast(89.0f), x)); }
 
 // s = 1 / (1 + e^-x) and 1 - s, both to a few ulp: from e^-|x|, which neither overflows nor cancels.
 struct Sigmoid {
     Vec value, complement;
 };
 [[gnu::always_inline]] inline Sigmoid sigmoid(Vec x) {
-    const Vec e = exp(zero() - abs(x));
+    const Vec e = exp_bounded(minus_abs(x));
     const Vec large = broadcast(1.0f) / (broadcast(1.0f) + e);
     const Vec small = e * large;
     const Mask negative = x < zero();

@@ -28,78 +28,39 @@ struct Mask {
     __m256 m;
 };
 
-inline Vec broadcast(float x) {
-    return {_mm256_set1_ps(x)};
-}
-inline Vec zero() {
-    return {_mm256_setzero_ps()};
-}
-inline Vec operator+(Vec a, Vec b) {
-    return {_mm256_add_ps(a.v, b.v)};
-}
-inline Vec operator-(Vec a, Vec b) {
-    return {_mm256_sub_ps(a.v, b.v)};
-}
-inline Vec operator*(Vec a, Vec b) {
-    return {_mm256_mul_ps(a.v, b.v)};
-}
-inline Vec operator/(Vec a, Vec b) {
-    return {_mm256_div_ps(a.v, b.v)};
-}
-inline Vec fma(Vec a, Vec b, Vec c) {
-    return {_mm256_fmadd_ps(a.v, b.v, c.v)};
-}  // a b + c
-inline Vec fma_negative(Vec a, Vec b, Vec c) {
-    return {_mm256_fnmadd_ps(a.v, b.v, c.v)};
-}  // c - a b
-inline Vec sqrt(Vec a) {
-    return {_mm256_sqrt_ps(a.v)};
-}
+inline Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
+inline Vec zero() { return {_mm256_setzero_ps()}; }
+inline Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
+inline Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
+inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }            // a b + c
+inline Vec fma_negative(Vec a, Vec b, Vec c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a b
+inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
 // Of a NaN and a number both return the second argument: put the value that may be NaN there to keep it.
-inline Vec min(Vec a, Vec b) {
-    return {_mm256_min_ps(a.v, b.v)};
-}
-inline Vec max(Vec a, Vec b) {
-    return {_mm256_max_ps(a.v, b.v)};
-}
-inline Vec abs(Vec a) {
-    return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)};
-}
-inline Vec round(Vec a) {
-    return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
-// x 2^n for whole n in [-252, 254]; overflows to infinity. In two factors: 2^n itself may not be a float.
-inline Vec times_power_of_two(Vec x, Vec n) {
+inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
+inline Vec minus_abs(Vec a) { return {_mm256_or_ps(a.v, _mm256_set1_ps(-0.0f))}; }
+inline Vec round(Vec a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline Mask operator>(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)}; }
+inline Mask operator<(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
+inline Mask operator>=(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)}; }
+// Also true where either is NaN.
+inline Mask not_less(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_NLT_UQ)}; }
+inline Vec select(Mask m, Vec yes, Vec no) { return {_mm256_blendv_ps(no.v, yes.v, m.m)}; }
+inline Vec zero_unless(Mask m, Vec x) { return {_mm256_and_ps(m.m, x.v)}; }
+// x 2^n where m, else 0, for whole n in [-252, 254]; overflows to infinity. In two factors: 2^n may not be a float.
+inline Vec times_power_of_two(Mask m, Vec x, Vec n) {
     const __m256i exponent = _mm256_cvtps_epi32(n.v);
     const __m256i first = _mm256_srai_epi32(exponent, 1), second = _mm256_sub_epi32(exponent, first);
     const __m256i bias = _mm256_set1_epi32(127);
     const __m256 a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(first, bias), 23));
     const __m256 b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(second, bias), 23));
-    return {_mm256_mul_ps(_mm256_mul_ps(x.v, a), b)};
+    return {_mm256_and_ps(m.m, _mm256_mul_ps(_mm256_mul_ps(x.v, a), b))};
 }
 
-inline Mask operator>(Vec a, Vec b) {
-    return {_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)};
-}
-inline Mask operator<(Vec a, Vec b) {
-    return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)};
-}
-inline Mask operator>=(Vec a, Vec b) {
-    return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)};
-}
-inline Vec select(Mask m, Vec yes, Vec no) {
-    return {_mm256_blendv_ps(no.v, yes.v, m.m)};
-}
-inline Vec zero_unless(Mask m, Vec x) {
-    return {_mm256_and_ps(m.m, x.v)};
-}
-
-inline Vec keep(Vec x, Full) {
-    return x;
-}
-inline Vec keep(Vec x, Tail t) {
-    return {_mm256_and_ps(_mm256_castsi256_ps(t.mask()), x.v)};
-}
+inline Vec keep(Vec x, Full) { return x; }
+inline Vec keep(Vec x, Tail t) { return {_mm256_and_ps(_mm256_castsi256_ps(t.mask()), x.v)}; }
 
 inline float reduce_add(Vec a) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
@@ -122,12 +83,8 @@ inline __m128i to_bf16(Vec x) {
     const __m256i words = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
 }
-inline Vec from_bf16(__m128i bits) {
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
-}
-inline __m128i to_f16(Vec x) {
-    return _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
+inline Vec from_bf16(__m128i bits) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))}; }
+inline __m128i to_f16(Vec x) { return _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 // AVX2 has no masked load of 16-bit values: the tail goes through the stack.
 inline __m128i load_16_bit(const void* p, Tail t) {
@@ -141,43 +98,19 @@ inline void store_16_bit(__m128i x, void* p, Tail t) {
     __builtin_memcpy(p, lanes, static_cast<size_t>(t.count) * sizeof(uint16_t));
 }
 
-inline Vec load(const float* p, Full) {
-    return {_mm256_loadu_ps(p)};
-}
-inline Vec load(const float* p, Tail t) {
-    return {_mm256_maskload_ps(p, t.mask())};
-}
-inline Vec load(const bf16* p, Full) {
-    return from_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-inline Vec load(const bf16* p, Tail t) {
-    return from_bf16(load_16_bit(p, t));
-}
-inline Vec load(const f16* p, Full) {
-    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
-}
-inline Vec load(const f16* p, Tail t) {
-    return {_mm256_cvtph_ps(load_16_bit(p, t))};
-}
+inline Vec load(const float* p, Full) { return {_mm256_loadu_ps(p)}; }
+inline Vec load(const float* p, Tail t) { return {_mm256_maskload_ps(p, t.mask())}; }
+inline Vec load(const bf16* p, Full) { return from_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline Vec load(const bf16* p, Tail t) { return from_bf16(load_16_bit(p, t)); }
+inline Vec load(const f16* p, Full) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+inline Vec load(const f16* p, Tail t) { return {_mm256_cvtph_ps(load_16_bit(p, t))}; }
 
-inline void store(Vec x, float* p, Full) {
-    _mm256_storeu_ps(p, x.v);
-}
-inline void store(Vec x, float* p, Tail t) {
-    _mm256_maskstore_ps(p, t.mask(), x.v);
-}
-inline void store(Vec x, bf16* p, Full) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16(x));
-}
-inline void store(Vec x, bf16* p, Tail t) {
-    store_16_bit(to_bf16(x), p, t);
-}
-inline void store(Vec x, f16* p, Full) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_f16(x));
-}
-inline void store(Vec x, f16* p, Tail t) {
-    store_16_bit(to_f16(x), p, t);
-}
+inline void store(Vec x, float* p, Full) { _mm256_storeu_ps(p, x.v); }
+inline void store(Vec x, float* p, Tail t) { _mm256_maskstore_ps(p, t.mask(), x.v); }
+inline void store(Vec x, bf16* p, Full) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16(x)); }
+inline void store(Vec x, bf16* p, Tail t) { store_16_bit(to_bf16(x), p, t); }
+inline void store(Vec x, f16* p, Full) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_f16(x)); }
+inline void store(Vec x, f16* p, Tail t) { store_16_bit(to_f16(x), p, t); }
 
 // Sums in double: each float lane has its own double lane.
 struct Doubles {
@@ -201,56 +134,5 @@ struct Doubles {
     static __m256d low_half(Vec x) { return _mm256_cvtps_pd(_mm256_castps256_ps128(x.v)); }
     static __m256d high_half(Vec x) { return _mm256_cvtps_pd(_mm256_extractf128_ps(x.v, 1)); }
 };
-
-// Unsigned 32-bit words, what Philox needs of them.
-struct Words {
-    __m256i v;
-};
-
-inline Words broadcast_word(uint32_t x) {
-    return {_mm256_set1_epi32(static_cast<int>(x))};
-}
-inline Words load_words(const uint32_t* p) {
-    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
-}
-inline void store_words(Words x, uint32_t* p) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.v);
-}
-inline Words operator+(Words a, Words b) {
-    return {_mm256_add_epi32(a.v, b.v)};
-}
-inline Words operator^(Words a, Words b) {
-    return {_mm256_xor_si256(a.v, b.v)};
-}
-inline Words one_where_less(Words a, Words b) {
-    const __m256i not_less = _mm256_cmpeq_epi32(_mm256_max_epu32(a.v, b.v), a.v);
-    return {_mm256_andnot_si256(not_less, _mm256_set1_epi32(1))};
-}
-// The 64-bit products a b, as high and low words.
-inline void multiply_wide(Words a, Words b, Words& high, Words& low) {
-    const __m256i even = _mm256_mul_epu32(a.v, b.v);
-    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a.v, 32), b.v);
-    high.v = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
-    low.v = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
-}
-// (x >> 8) 2^-24, exact: the uniform of base/philox.h.
-inline Vec to_uniform(Words x) {
-    return {_mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(x.v, 8)), _mm256_set1_ps(0x1p-24f))};
-}
-inline Vec load_uniform(const uint32_t* p, Full) {
-    return to_uniform(load_words(p));
-}
-inline Vec load_uniform(const uint32_t* p, Tail t) {
-    return to_uniform({_mm256_maskload_epi32(reinterpret_cast<const int*>(p), t.mask())});
-}
-// Transposes 4x4 words in every group of four lanes.
-inline void transpose_groups(Words (&w)[4]) {
-    const __m256i t0 = _mm256_unpacklo_epi32(w[0].v, w[1].v), t1 = _mm256_unpackhi_epi32(w[0].v, w[1].v);
-    const __m256i t2 = _mm256_unpacklo_epi32(w[2].v, w[3].v), t3 = _mm256_unpackhi_epi32(w[2].v, w[3].v);
-    w[0].v = _mm256_unpacklo_epi64(t0, t2);
-    w[1].v = _mm256_unpackhi_epi64(t0, t2);
-    w[2].v = _mm256_unpacklo_epi64(t1, t3);
-    w[3].v = _mm256_unpackhi_epi64(t1, t3);
-}
 
 }  // namespace tutti::kernels::avx2

@@ -15,8 +15,6 @@ void sigmoid_array(const float* x, float* y, int64_t n) {
 
 }  // namespace
 
-VectorMath vector_math() {
-    return {exp_array, sigmoid_array};
-}
+VectorMath vector_math() { return {exp_array, sigmoid_array}; }
 
 }  // namespace tutti::kernels::TUTTI_ISA
