@@ -249,6 +249,7 @@ void Run::finish() {
 std::string Run::sample() {
     if (!data_ || outcome_.preempted) return "";
     const auto tokenizer = data::make_tokenizer(run_.data.tokenizer);
+    if (tokenizer->vocab() != run_.model.vocab) return "";  // token files of another tokenizer: ids have no text here
     std::vector<int32_t> made;
     const SamplingOptions options{.max_tokens = 300, .temperature = 0.7, .seed = static_cast<uint64_t>(run_.train.seed)};
     generate(ctx_, model_, compute_type(run_), run_.train.seq_len, tokenizer->encode("\n"), options,

@@ -1,0 +1,257 @@
+// Whole runs in this process: resume bit for bit, the same run under any accumulation and recompute policy, prediction
+// of memory, steps that are not finite. What needs a process of its own is in tests/.
+#include "tutti/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/philox.h"
+#include "tutti/checkpoint/store.h"
+#include "tutti/checkpoint/training_state.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+#include "tutti/train/generate.h"
+
+namespace tutti::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrainerTest : public ::testing::Test {
+  protected:
+    TrainerTest() {
+        std::string name = (fs::temp_directory_path() / "tutti_train_XXXXXX").string();
+        check(mkdtemp(name.data()) != nullptr, "cannot make ", name);
+        folder_ = name;
+        std::ofstream text(folder_ / "text.txt");
+        for (uint64_t i = 0; i < 4000; ++i) text << "abcdefgh \n"[uniform_below(random_key(2, "text"), i, 10)];
+    }
+    ~TrainerTest() override { fs::remove_all(folder_); }
+
+    TrainOptions options(const std::string& out, std::vector<std::string> set = {}) const {
+        std::vector<std::string> all = {"model.preset=llama-tiny", "model.width=32",  "model.layers=2",
+                                        "model.heads=2",           "model.kv_heads=1", "model.head_dim=16",
+                                        "model.ffn=48",            "train.seq_len=16", "train.global_batch=4",
+                                        "train.micro_batch=2",     "train.steps=8",    "optimizer.warmup_steps=2",
+                                        "log.every=1",             "train.threads=1",  "checkpoint.every=3",
+                                        "optimizer.lr=0.01",       "data.train=" + (folder_ / "text.txt").string()};
+        all.insert(all.end(), set.begin(), set.end());
+        TrainOptions o;
+        o.run = spec::parse_text("", "test", all);
+        spec::validate(o.run, 1);
+        o.out = (folder_ / out).string();
+        return o;
+    }
+
+    // Every logged value that is not a time, by step.
+    static std::vector<std::string> metrics(const TrainOptions& o) {
+        std::vector<std::string> lines;
+        std::ifstream in(o.out + "/metrics.jsonl");
+        for (std::string line; std::getline(in, line);) {
+            auto json = nlohmann::json::parse(line);
+            for (const char* time : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes"}) json.erase(time);
+            lines.push_back(json.dump());
+        }
+        return lines;
+    }
+
+    // All tensors of the newest checkpoint, to the byte.
+    static std::map<std::string, std::vector<std::byte>> weights(const TrainOptions& o) {
+        std::map<std::string, std::vector<std::byte>> all;
+        checkpoint::PosixFileSystem files;
+        checkpoint::Store store(files, o.out + "/checkpoints", checkpoint::Access::read, [](const std::string&) {});
+        const auto newest = store.load_newest(
+            [&](const checkpoint::CheckpointReader& reader) {
+                all.clear();
+                const auto file = reader.safetensors(checkpoint::rank_file_name(0, 1));
+                for (const auto& tensor : file.tensors()) {
+                    auto& bytes = all[tensor.name];
+                    bytes.resize(static_cast<size_t>(tensor.bytes()));
+                    file.read(tensor.name, bytes);
+                }
+            },
+            checkpoint::OnDamage::stop);
+        EXPECT_TRUE(newest.has_value());
+        return all;
+    }
+
+    fs::path folder_;
+};
+
+TEST_F(TrainerTest, LearnsAndLogsEveryStepOnce) {
+    const auto o = options("run", {"train.steps=30", "precision.compute=bf16"});
+    const auto outcome = train(o);
+    const auto lines = metrics(o);
+    ASSERT_EQ(lines.size(), 30u);
+    const double first = nlohmann::json::parse(lines.front()).at("loss");
+    EXPECT_NEAR(first, std::log(256), 0.3);  // untrained: nearly uniform over 256 bytes
+    EXPECT_LT(outcome.loss, std::log(10) + 0.4);  // ten symbols, drawn uniformly: ln 10 is the best possible
+    EXPECT_GT(outcome.loss, std::log(10) - 0.4);
+    for (const char* name : {"config.toml", "run.json", "report.html"}) EXPECT_TRUE(fs::exists(o.out + "/" + name)) << name;
+}
+
+TEST_F(TrainerTest, ResumesAtAnyStepBitForBit) {
+    for (const char* compute : {"f32", "bf16"}) {
+        const std::vector<std::string> set = {concat("precision.compute=", compute), "model.dropout=0.1"};
+        const auto whole = options(concat("whole", compute), set);
+        train(whole);
+        for (int64_t stop = 1; stop < 8; ++stop) {
+            auto parts = options(concat("parts", compute, stop), set);
+            int64_t asked = 0;
+            parts.stop_requested = [&] { return ++asked == stop; };
+            const auto first = train(parts);
+            EXPECT_TRUE(first.preempted);
+            EXPECT_EQ(first.step, stop);
+            parts.stop_requested = [] { return false; };
+            EXPECT_EQ(train(parts).step, 8);
+            EXPECT_EQ(metrics(parts), metrics(whole)) << compute << ", stopped after step " << stop;
+            EXPECT_EQ(weights(parts), weights(whole)) << compute << ", stopped after step " << stop;
+        }
+    }
+}
+
+TEST_F(TrainerTest, RecomputePolicyAndSavingInTheBackgroundChangeNoBit) {
+    const auto stored = options("none", {"model.layers=3", "model.dropout=0.1"});
+    train(stored);
+    for (const char* policy : {"full", "sqrt", "every:2"}) {
+        const auto o = options(policy, {"model.layers=3", "model.dropout=0.1", "checkpoint.async=false",
+                                        concat("recompute.policy=", policy)});
+        train(o);
+        EXPECT_EQ(metrics(o), metrics(stored)) << policy;
+        EXPECT_EQ(weights(o), weights(stored)) << policy;
+    }
+}
+
+// The mean over the global batch must not depend on how it is cut: f32 loss and norm within 1e-5 relative.
+TEST_F(TrainerTest, AccumulationDoesNotChangeTheRun) {
+    const auto whole = options("one", {"precision.compute=f32", "train.micro_batch=4"});
+    train(whole);
+    for (int64_t micro : {1, 2}) {
+        const auto cut = options(concat("cut", micro), {"precision.compute=f32", concat("train.micro_batch=", micro)});
+        train(cut);
+        const auto a = metrics(whole), b = metrics(cut);
+        ASSERT_EQ(a.size(), b.size());
+        for (size_t i = 0; i < a.size(); ++i)
+            for (const char* key : {"loss", "grad_norm"}) {
+                const double x = nlohmann::json::parse(a[i]).at(key), y = nlohmann::json::parse(b[i]).at(key);
+                EXPECT_NEAR(x, y, 1e-5 * std::abs(x)) << key << " of step " << i + 1;
+            }
+    }
+}
+
+// What the plan says is what the allocator counts, purpose by purpose.
+TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
+    const std::vector<std::vector<std::string>> cases = {
+        {},
+        {"precision.compute=f32"},
+        {"precision.compute=f32", "recompute.policy=full"},
+        {"recompute.policy=sqrt", "model.layers=4"},
+        {"optimizer.name=sgd"},
+        {"model.dropout=0.1"},
+        {"model.preset=gpt2-124m", "model.width=32", "model.heads=2", "model.kv_heads=2", "model.head_dim=16",
+         "model.ffn=128", "model.vocab=300", "model.layers=2", "model.max_positions=64"}};
+    for (size_t i = 0; i < cases.size(); ++i) {
+        const auto o = options(concat("memory", i), cases[i]);
+        train(o);
+        std::ifstream in(o.out + "/run.json");
+        const auto json = nlohmann::json::parse(in);
+        double predicted = 0, measured = 0;
+        for (const auto& purpose : json.at("memory")) {
+            predicted += purpose.at("predicted_bytes").get<double>();
+            measured += purpose.at("measured_bytes").get<double>();
+        }
+        EXPECT_NEAR(measured / predicted, 1.0, 0.03) << "case " << i << ": " << json.at("memory").dump();
+    }
+}
+
+TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndStopsWhenAllAre) {
+    // A first update of 1e30 makes every later forward overflow.
+    const auto o = options("diverges", {"optimizer.lr=1e30", "optimizer.schedule=constant", "optimizer.warmup_steps=0",
+                                        "optimizer.clip=0", "train.steps=20", "train.max_skipped=3",
+                                        "precision.compute=f32", "checkpoint.every=1"});
+    try {
+        train(o);
+        FAIL() << "should have stopped";
+    } catch (const Error& e) {
+        const std::string message = e.what();
+        EXPECT_NE(message.find("3 steps in a row were not finite"), std::string::npos) << message;
+        EXPECT_NE(message.find("optimizer.lr"), std::string::npos) << message;
+        EXPECT_EQ(e.exit_code(), 4);
+    }
+    const auto lines = metrics(o);
+    const auto last = nlohmann::json::parse(lines.back());
+    EXPECT_EQ(last.at("skipped"), 3);
+    EXPECT_TRUE(last.at("loss").is_null() || last.at("grad_norm").is_null());
+    EXPECT_FALSE(last.at("skip_reason").get<std::string>().empty());
+}
+
+TEST_F(TrainerTest, RefusesAnotherModelSeedOrData) {
+    const auto o = options("run");
+    train(o);
+    const auto message = [&](const TrainOptions& other) {
+        try {
+            train(other);
+        } catch (const Error& e) {
+            return std::string(e.what());
+        }
+        return std::string("no error");
+    };
+    EXPECT_NE(message(options("run", {"model.ffn=64"})).find("model.ffn = 64"), std::string::npos);
+    EXPECT_NE(message(options("run", {"train.seed=7"})).find("train.seed = 7"), std::string::npos);
+    std::ofstream(folder_ / "text.txt", std::ios::app) << "more";
+    EXPECT_NE(message(options("run")).find("the training data is not what this run was trained on"), std::string::npos);
+}
+
+TEST_F(TrainerTest, ResumeModes) {
+    auto o = options("run");
+    o.resume = "strict";
+    EXPECT_THROW(train(o), DataError);  // nothing there
+    o.resume = "never";
+    const auto first = train(o);
+    EXPECT_THROW(train(o), UsageError);  // a run is there
+    o.resume = first.checkpoint;
+    EXPECT_EQ(train(o).step, 8);
+    o.resume = (folder_ / "nowhere").string();
+    EXPECT_THROW(train(o), Error);
+}
+
+TEST_F(TrainerTest, EvaluatesAndGeneratesFromACheckpoint) {
+    const auto o = options("run", {"data.valid_fraction=0.2", "train.eval_every=4"});
+    const auto outcome = train(o);
+    EXPECT_TRUE(std::isfinite(outcome.eval_loss));
+    LoadedModel loaded = load_model(o.out, 1);
+    EXPECT_EQ(loaded.step, 8);
+    const auto text = [&](const SamplingOptions& sampling) {
+        std::vector<int32_t> made;
+        generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, {97, 98}, sampling,
+                 [&](int32_t token) { made.push_back(token); });
+        return made;
+    };
+    EXPECT_EQ(text({.max_tokens = 40, .seed = 5}), text({.max_tokens = 40, .seed = 5}));  // past the window of 16
+    EXPECT_NE(text({.max_tokens = 40, .seed = 5}), text({.max_tokens = 40, .seed = 6}));
+    EXPECT_EQ(text({.max_tokens = 9, .temperature = 0}), text({.max_tokens = 9, .temperature = 1, .top_k = 1}));
+    EXPECT_EQ(text({.max_tokens = 9, .temperature = 0}), text({.max_tokens = 9, .temperature = 1, .top_p = 1e-9}));
+}
+
+TEST(SampleToken, FollowsTheDistribution) {
+    const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
+    std::map<int32_t, int> all, nucleus;
+    const int n = 20000;
+    for (int i = 0; i < n; ++i) {
+        ++all[sample_token(logits, {.temperature = 1, .seed = 3}, static_cast<uint64_t>(i))];
+        ++nucleus[sample_token(logits, {.temperature = 1, .top_p = 0.8, .seed = 3}, static_cast<uint64_t>(i))];
+    }
+    const double expected[] = {0.5, 0.3, 0.15, 0.05};
+    for (int t = 0; t < 4; ++t)
+        EXPECT_NEAR(static_cast<double>(all[t]) / n, expected[t], 5 * std::sqrt(expected[t] / n));  // 5 sigma
+    EXPECT_EQ(nucleus.size(), 2u);
+    EXPECT_NEAR(static_cast<double>(nucleus[0]) / n, 0.625, 5 * std::sqrt(0.625 / n));
+}
+
+}  // namespace
+}  // namespace tutti::train
