@@ -1,0 +1,137 @@
+// cli/bench.cpp: `tutti bench`: what all benchmarks share, and the JSON document.
+#include "tutti/cli/bench.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/philox.h"
+#include "tutti/cli/build_info.h"
+#include "tutti/cli/machine.h"
+#include "tutti/cli/text.h"
+#include "tutti/ops/ops.h"
+#include "tutti/plan/units.h"
+
+namespace tutti::cli {
+
+namespace {
+
+const char* name_of(BenchArguments::Kind kind) {
+    switch (kind) {
+        case BenchArguments::Kind::gemm: return "gemm";
+        case BenchArguments::Kind::attention: return "attention";
+        case BenchArguments::Kind::memory: return "memory";
+        case BenchArguments::Kind::step: return "step";
+    }
+    return "";
+}
+
+BenchResult run_kind(Bench& bench) {
+    switch (bench.arguments.kind) {
+        case BenchArguments::Kind::gemm: return bench_gemm(bench);
+        case BenchArguments::Kind::attention: return bench_attention(bench);
+        case BenchArguments::Kind::memory: return bench_memory(bench);
+        case BenchArguments::Kind::step: return bench_step(bench);
+    }
+    throw Error("unknown benchmark");
+}
+
+void add(nlohmann::ordered_json& object, const BenchRecord& record) {
+    for (const auto& [key, value] : record)
+        std::visit([&object, &key = key](const auto& v) { object[key] = v; }, value);
+}
+
+nlohmann::ordered_json to_json(const Bench& bench, const BenchResult& result) {
+    nlohmann::ordered_json document = {{"bench", name_of(bench.arguments.kind)},
+                                       {"version", build_info().version},
+                                       {"machine", cpu_model()},
+                                       {"threads", bench.device->stream().threads},
+                                       {"kernels", bench.ctx.kernels.name},
+                                       {"gemm_engine", kernels::gemm_engine()},
+                                       {"dtype", std::string(tutti::name_of(bench.dtype))}};
+    add(document, result.summary);
+    document["rows"] = nlohmann::ordered_json::array();
+    for (const BenchRecord& row : result.rows)
+        add(document["rows"].emplace_back(nlohmann::ordered_json::object()), row);
+    document["notes"] = result.notes;
+    return document;
+}
+
+}  // namespace
+
+Bench::Bench(const BenchArguments& arguments_, std::ostream& text_)
+    : arguments(arguments_),
+      text(text_),
+      device(make_cpu_device(arguments_.threads)),
+      ctx{*device, kernels::cpu_table(kernels::best_isa())},
+      dtype(arguments_.dtype == "f32" ? DType::f32 : DType::bf16),
+      end(seconds_now() + (arguments_.seconds > 0 ? arguments_.seconds : 20)) {}
+
+void Bench::note(BenchResult& result, const std::string& words) const {
+    text << words << std::endl;
+    result.notes.push_back(words);
+}
+
+int bench(const BenchArguments& arguments, const Io& io) {
+    Bench bench(arguments, io.text(arguments.json));
+    bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.dtype << ", " << bench.device->name()
+               << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << kernels::gemm_engine() << ", "
+               << plan::format_bytes(available_memory()) << " of memory available\n"
+               << std::endl;
+    const BenchResult result = run_kind(bench);
+    if (arguments.json) io.out << to_json(bench, result).dump(2) << '\n';
+    return 0;
+}
+
+// --- peak ------------------------------------------------------------------------------------------------------------
+
+void Peak::see_gemm(double flops_per_s, const std::string& shape) {
+    if (flops_per_s <= gemm) return;
+    gemm = flops_per_s;
+    gemm_shape = shape;
+}
+
+std::string Peak::origin() const {
+    return gemm > registers.flops_per_s ? "matrix product " + gemm_shape : registers.instruction + " on registers";
+}
+
+Peak measure_peak(Bench& bench, double seconds) {
+    Peak peak;
+    peak.registers = measure_register_peak(bench.device->stream(), bench.dtype, seconds);
+    return peak;
+}
+
+void add_peak(BenchRecord& record, const Peak& peak) {
+    record.emplace_back("peak_flops_per_s", peak.flops_per_s());
+    record.emplace_back("peak_origin", peak.origin());
+    record.emplace_back("register_peak_flops_per_s", peak.registers.flops_per_s);
+    record.emplace_back("best_gemm_flops_per_s", peak.gemm);
+    record.emplace_back("best_gemm_shape", peak.gemm_shape);
+}
+
+// --- values, memory, columns -----------------------------------------------------------------------------------------
+
+Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype) {
+    constexpr size_t kBlock = 1 << 16;
+    static_assert(kBlock % 2 == 0);
+    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    const RandomKey key = random_key(0, "bench");
+    for (size_t i = 0; i < std::min(values.size(), kBlock); ++i) values[i] = normal(key, i);
+    for (size_t i = kBlock; i < values.size(); ++i) values[i] = values[i - kBlock];
+    const Tensor x = Tensor::from_host<float>(ctx.device, shape, values, Purpose::workspace);
+    return dtype == DType::f32 ? x : ops::cast(ctx, x, dtype, Purpose::workspace);
+}
+
+BenchRecord timing_record(const Timing& t) {
+    return {{"median_s", t.median}, {"min_s", t.min}, {"max_s", t.max}, {"runs", int64_t{t.runs}}};
+}
+
+std::string timing_heading() {
+    return right("median", 10) + right("fastest", 10) + right("slowest", 10) + right("runs", 6);
+}
+
+std::string timing_columns(const Timing& t) {
+    return right(short_time(t.median), 10) + right(short_time(t.min), 10) + right(short_time(t.max), 10) +
+           right(std::to_string(t.runs), 6);
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,102 @@
+// cli/bench_attention.cpp: `tutti bench attention`: causal self-attention, forward and forward with backward. FLOPs are
+// the half that the mask leaves: forward 2 B H T^2 D (two products of 2 T^2 D, halved), backward 2.5 times that (five
+// products), as in the FlashAttention papers.
+#include "tutti/base/error.h"
+#include "tutti/cli/bench.h"
+#include "tutti/cli/text.h"
+#include "tutti/ops/ops.h"
+#include "tutti/plan/units.h"
+
+namespace tutti::cli {
+
+namespace {
+
+constexpr int64_t kWidth = 768;  // H D: 12 heads of 64, 6 of 128
+
+struct AttentionCase {
+    int64_t T, D;
+    int64_t H() const { return kWidth / D; }
+    double forward_flops() const { return 2.0 * static_cast<double>(H() * T) * static_cast<double>(T * D); }
+};
+
+struct AttentionTimes {
+    Timing forward, both;
+};
+
+AttentionTimes time_attention(Bench& bench, const AttentionCase& c, double seconds) {
+    ops::Context& ctx = bench.ctx;
+    const Shape shape = {1, c.T, c.H(), c.D};
+    const Tensor q = normal_values(ctx, shape, bench.dtype), k = normal_values(ctx, shape, bench.dtype);
+    const Tensor v = normal_values(ctx, shape, bench.dtype), dy = normal_values(ctx, shape, bench.dtype);
+    const Tensor dq = ops::empty(ctx, shape, bench.dtype), dk = ops::empty(ctx, shape, bench.dtype);
+    const Tensor dv = ops::empty(ctx, shape, bench.dtype);
+    const auto forward = [&] {
+        ops::Attention y = ops::attention(ctx, q, k, v, {});
+        ctx.device.synchronize();
+        return y;
+    };
+    AttentionTimes times;
+    times.forward = time_calls({.seconds = seconds / 4, .min_runs = 3, .max_runs = 30}, forward);
+    times.both = time_calls({.seconds = seconds * 3 / 4, .min_runs = 3, .max_runs = 30}, [&] {
+        const ops::Attention y = forward();
+        ops::attention_backward(ctx, dy, q, k, v, y, {}, dq, dk, dv);
+        ctx.device.synchronize();
+    });
+    return times;
+}
+
+void print_and_add(Bench& bench, BenchResult& result, const AttentionCase& c, const AttentionTimes& times,
+                   const Peak& peak) {
+    struct Pass {
+        const char* name;
+        const Timing& timing;
+        double flops;
+    };
+    for (const Pass& pass : {Pass{"forward", times.forward, c.forward_flops()},
+                             Pass{"forward, backward", times.both, 3.5 * c.forward_flops()}}) {
+        const double rate = pass.flops / pass.timing.median, share = rate / peak.flops_per_s();
+        bench.text << right(std::to_string(c.T), 7) << right(std::to_string(c.H()), 5) << right(std::to_string(c.D), 6)
+                   << "  " << left(pass.name, 19) << right(fixed(rate / 1e12, 3), 9)
+                   << right(plan::format_percent(share), 10) << timing_columns(pass.timing) << std::endl;
+        BenchRecord row = {{"T", c.T},
+                           {"H", c.H()},
+                           {"D", c.D},
+                           {"pass", std::string(pass.name)},
+                           {"flops", pass.flops},
+                           {"flops_per_s", rate},
+                           {"share_of_peak", share}};
+        for (auto& entry : timing_record(pass.timing)) row.push_back(entry);
+        result.rows.push_back(std::move(row));
+    }
+}
+
+}  // namespace
+
+BenchResult bench_attention(Bench& bench) {
+    BenchResult result;
+    const Peak peak = measure_peak(bench, 0.5);
+    bench.text << "peak: " << plan::format_flop_rate(peak.flops_per_s()) << ", " << peak.origin()
+               << "\ncausal half convention, batch 1\n\n"
+               << right("T", 7) << right("H", 5) << right("D", 6) << left("", 21) << right("TFLOP/s", 9)
+               << right("of peak", 10) << timing_heading() << std::endl;
+    double last = 0;  // seconds that the measurements of the last T took with the fewest runs
+    for (int64_t T = 1024; T <= 16384; T *= 2) {
+        const double predicted = 4 * last;
+        if (predicted > bench.patience_left()) {
+            bench.note(result, concat("stopped before T = ", T, ": it needs about ", plan::format_duration(predicted),
+                                      ", patience has ", plan::format_duration(std::max(bench.patience_left(), 0.0)),
+                                      " (--seconds)"));
+            break;
+        }
+        last = 0;
+        for (const int64_t D : {64, 128}) {
+            const AttentionTimes times = time_attention(bench, {T, D}, std::min(2.0, bench.patience_left() / 4));
+            print_and_add(bench, result, {T, D}, times, peak);
+            last += 4 * (times.forward.median + times.both.median);  // a call to warm up, three runs
+        }
+    }
+    add_peak(result.summary, peak);
+    return result;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,167 @@
+// cli/bench_gemm.cpp: `tutti bench gemm`: the HFU sweep. Square products that double in size until memory or patience
+// ends, then, when asked, the products of a model; each as a share of the peak measured in the same run.
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/bench.h"
+#include "tutti/cli/machine.h"
+#include "tutti/cli/text.h"
+#include "tutti/kernels/kernel_table.h"
+#include "tutti/ops/ops.h"
+#include "tutti/plan/units.h"
+#include "tutti/spec/model_spec.h"
+
+namespace tutti::cli {
+
+namespace {
+
+constexpr int64_t kSmallest = 512, kLargest = 8192;
+constexpr int64_t kTokens = 4096;  // rows of a model's products
+
+struct Sweep {
+    Bench& bench;
+    BenchResult result;
+    Peak peak;
+    std::vector<double> rates;  // FLOP/s, by row
+};
+
+std::string size_text(const GemmShape& s) { return concat(s.rows, " x ", s.out, " x ", s.in); }
+
+// Bytes of x, w, y, and of the f32 host copy that fills the larger of x and w.
+int64_t memory_of(const GemmShape& s, DType dtype) {
+    const int64_t values = s.rows * s.in + s.out * s.in + s.rows * s.out;
+    return values * (s.product == Product::weight_gradient ? 4 : size_of(dtype)) + 4 * std::max(s.rows, s.out) * s.in;
+}
+
+const char* name_of(Product product) {
+    switch (product) {
+        case Product::forward: return "y = x w^T";
+        case Product::input_gradient: return "dx = dy w";
+        case Product::weight_gradient: return "dw += dy^T x";
+    }
+    return "";
+}
+
+Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
+    Bench& bench = sweep.bench;
+    const Timing t = time_gemm(bench, shape, {.seconds = seconds, .min_runs = 3, .max_runs = 30});
+    const double rate = shape.flops() / t.median;
+    sweep.peak.see_gemm(shape.flops() / t.min, size_text(shape));
+    bench.text << left(shape.name, 24) << right(std::to_string(shape.rows), 7) << right(std::to_string(shape.out), 7)
+               << right(std::to_string(shape.in), 7) << right(fixed(rate / 1e12, 3), 9)
+               << right(plan::format_percent(rate / sweep.peak.flops_per_s()), 9) << timing_columns(t) << std::endl;
+    BenchRecord row = {{"name", shape.name}, {"product", std::string(name_of(shape.product))},
+                       {"rows", shape.rows}, {"out", shape.out},
+                       {"in", shape.in},     {"flops", shape.flops()},
+                       {"flops_per_s", rate}};
+    for (auto& entry : timing_record(t)) row.push_back(entry);
+    sweep.result.rows.push_back(std::move(row));
+    sweep.rates.push_back(rate);
+    return t;
+}
+
+void sweep_squares(Sweep& sweep, double patience) {
+    const double end = seconds_now() + patience;
+    double last = 0;
+    for (int64_t n = kSmallest; n <= kLargest; n *= 2) {
+        const GemmShape shape{concat("N = ", n), n, n, n};
+        const double left_s = end - seconds_now(), predicted = 4 * 8 * last;  // two to warm up, two more; 8: (2 N)^3
+        if (n > kSmallest && predicted > left_s) {
+            sweep.bench.note(sweep.result,
+                             concat("stopped before N = ", n, ": it needs about ", plan::format_duration(predicted),
+                                    ", patience has ", plan::format_duration(std::max(left_s, 0.0)), " (--seconds)"));
+            return;
+        }
+        if (memory_of(shape, sweep.bench.dtype) > available_memory()) {
+            sweep.bench.note(sweep.result,
+                             concat("stopped before N = ", n, ": it needs ",
+                                    plan::format_bytes(memory_of(shape, sweep.bench.dtype)), " of memory"));
+            return;
+        }
+        last = measure(sweep, shape, std::min(2.0, left_s / 2)).median;
+    }
+}
+
+// The linears of one block and the head, as models/gpt2.cpp and models/llama.cpp have them.
+std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype) {
+    if (m.family == spec::Family::mlp) return {{"linear", kTokens, m.width, m.width}};
+    const int64_t query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
+    std::vector<GemmShape> linears;
+    if (m.family == spec::Family::gpt2) {
+        linears = {{"q k v", kTokens, 3 * m.width, m.width}, {"attention out", kTokens, m.width, m.width}};
+        linears.push_back({"ffn up", kTokens, m.ffn, m.width});
+    } else {
+        linears = {{"q", kTokens, query, m.width}, {"attention out", kTokens, m.width, query}};
+        if (key != query) linears.push_back({"k, v", kTokens, key, m.width});
+        linears.push_back({"ffn gate, up", kTokens, m.ffn, m.width});
+    }
+    linears.push_back({"ffn down", kTokens, m.width, m.ffn});
+    linears.push_back({"head", ops::loss_chunk_rows(kTokens, m.vocab, dtype), m.vocab, m.width});
+    return linears;
+}
+
+void sweep_model(Sweep& sweep, const std::string& name) {
+    Bench& bench = sweep.bench;
+    bench.text << '\n' << name << ", " << kTokens << " tokens: y = x w^T, dx = dy w, dw += dy^T x (f32)" << std::endl;
+    std::vector<GemmShape> all;
+    for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype)) {
+        for (const auto& [product, suffix] :
+             {std::pair{Product::forward, " y"}, std::pair{Product::input_gradient, " dx"},
+              std::pair{Product::weight_gradient, " dw"}}) {
+            all.push_back(linear);
+            all.back().name += suffix;
+            all.back().product = product;
+        }
+    }
+    for (size_t i = 0; i < all.size(); ++i)
+        measure(sweep, all[i], std::max(bench.patience_left(), 0.0) / static_cast<double>(all.size() - i));
+}
+
+}  // namespace
+
+Timing time_gemm(Bench& bench, const GemmShape& s, const Patience& patience) {
+    ops::Context& ctx = bench.ctx;
+    const bool weights = s.product == Product::weight_gradient;
+    // In the weight gradient x and y are read and w is written, in the input gradient x is.
+    const Tensor x = s.product == Product::input_gradient
+                         ? ops::zeros(ctx, {s.rows, s.in}, bench.dtype, Purpose::workspace)
+                         : normal_values(ctx, {s.rows, s.in}, bench.dtype);
+    const Tensor w = weights ? ops::zeros(ctx, {s.out, s.in}, DType::f32, Purpose::workspace)
+                             : normal_values(ctx, {s.out, s.in}, bench.dtype);
+    const Tensor y = s.product == Product::forward ? ops::zeros(ctx, {s.rows, s.out}, bench.dtype, Purpose::workspace)
+                                                   : normal_values(ctx, {s.rows, s.out}, bench.dtype);
+    kernels::Gemm gemm{.a = x, .b = w, .c = y, .transpose_b = true};
+    if (s.product == Product::input_gradient) gemm = {.a = y, .b = w, .c = x};
+    if (weights) gemm = {.a = y, .b = x, .c = w, .transpose_a = true, .accumulate = true};
+    const Timing t = time_calls(patience, [&] {
+        ops::call(ctx, &kernels::KernelTable::gemm, "gemm", gemm);
+        ctx.device.synchronize();
+    });
+    return t;
+}
+
+BenchResult bench_gemm(Bench& bench) {
+    if (!bench.arguments.model.empty()) spec::preset(bench.arguments.model);  // a slip in the name is said at once
+    Sweep sweep{bench, {}, measure_peak(bench, 0.5), {}};
+    bench.text << "peak: " << plan::format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
+               << left("", 24) << right("M", 7) << right("N", 7) << right("K", 7) << right("TFLOP/s", 9)
+               << right("of peak", 9) << timing_heading() << std::endl;
+    sweep_squares(sweep, bench.arguments.model.empty() ? bench.patience_left() : bench.patience_left() / 2);
+    size_t best = 0;
+    for (size_t i = 0; i < sweep.rates.size(); ++i)
+        if (sweep.rates[i] > sweep.rates[best]) best = i;
+    const double best_rate = sweep.rates.at(best);
+    const std::string best_name = std::get<std::string>(sweep.result.rows[best][0].second);
+    if (!bench.arguments.model.empty()) sweep_model(sweep, bench.arguments.model);
+
+    for (size_t i = 0; i < sweep.rates.size(); ++i)
+        sweep.result.rows[i].emplace_back("share_of_peak", sweep.rates[i] / sweep.peak.flops_per_s());
+    add_peak(sweep.result.summary, sweep.peak);
+    sweep.result.summary.emplace_back("best_square_flops_per_s", best_rate);
+    bench.text << "\nbest square: " << plan::format_flop_rate(best_rate) << " at " << best_name << ", "
+               << plan::format_percent(best_rate / sweep.peak.flops_per_s()) << " of the peak ("
+               << plan::format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << ")" << std::endl;
+    return sweep.result;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,139 @@
+// cli/bench_memory.cpp: `tutti bench memory`. The ceiling is a plain copy; kernels that do little arithmetic per byte
+// should come near it. Bytes are what the algorithm must read and write; a store that first fetches its line moves
+// more.
+#include <cstring>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/bench.h"
+#include "tutti/cli/machine.h"
+#include "tutti/cli/text.h"
+#include "tutti/device/cpu/parallel.h"
+#include "tutti/kernels/kernel_table.h"
+#include "tutti/ops/ops.h"
+#include "tutti/plan/units.h"
+
+namespace tutti::cli {
+
+namespace {
+
+using kernels::KernelTable;
+
+constexpr int64_t kBufferBytes = 256 << 20;  // several times the last-level cache of common servers
+constexpr int64_t kWidth = 1024;
+
+struct MemoryCase {
+    std::string name;
+    const char* traffic;  // per value
+    double bytes;         // of one call
+    std::function<void()> call;
+};
+
+void copy(const Stream& stream, const Tensor& x, const Tensor& y) {
+    parallel_for(stream, x.bytes(), 1 << 20, [&](int64_t begin, int64_t end) {
+        std::memcpy(y.view().as<char>() + begin, x.view().as<char>() + begin, static_cast<size_t>(end - begin));
+    });
+}
+
+// McCalpin's STREAM triad, a = b + s c, in f32.
+void triad(const Stream& stream, const Tensor& b, const Tensor& c, const Tensor& a) {
+    parallel_for(stream, a.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
+        const float* __restrict x = b.view().as<float>();
+        const float* __restrict y = c.view().as<float>();
+        float* __restrict z = a.view().as<float>();
+        for (int64_t i = begin; i < end; ++i) z[i] = x[i] + 3.0f * y[i];
+    });
+}
+
+Tensor filled(ops::Context& ctx, const Shape& shape, DType dtype, float value) {
+    const Tensor x = ops::empty(ctx, shape, dtype, Purpose::workspace);
+    ops::fill(ctx, x, value);
+    return x;
+}
+
+// Runs one case, prints its line, adds its row. Returns bytes per second.
+double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double copy_rate, int cases) {
+    const Timing t = time_calls({.seconds = bench.patience_left() / cases, .min_runs = 5, .max_runs = 30}, c.call);
+    const double rate = c.bytes / t.median;
+    const double share = copy_rate > 0 ? rate / copy_rate : 1;
+    bench.text << left(c.name, 20) << left(c.traffic, 22) << right(fixed(rate / 1e9, 1), 8)
+               << right(plan::format_percent(share), 10) << timing_columns(t) << std::endl;
+    BenchRecord row = {{"name", c.name}, {"bytes", c.bytes}, {"bytes_per_s", rate}, {"share_of_copy", share}};
+    for (auto& entry : timing_record(t)) row.push_back(entry);
+    result.rows.push_back(std::move(row));
+    return rate;
+}
+
+// Least bytes per value of AdamW: master, m, v are read and written, the gradient is read, the rounded copy written.
+MemoryCase adamw_case(Bench& bench, int64_t values, std::vector<Tensor>& keep) {
+    for (int i = 0; i < 3; ++i) keep.push_back(filled(bench.ctx, {values}, DType::f32, 0.0f));
+    keep.push_back(filled(bench.ctx, {values}, DType::f32, 1e-3f));
+    kernels::AdamW update{.master = keep[0],
+                          .m = keep[1],
+                          .v = keep[2],
+                          .gradient = keep[3],
+                          .lr = 1e-4f,
+                          .weight_decay = 0.1f,
+                          .correction1 = 0.1f,
+                          .correction2 = 0.05f};
+    const bool rounded = bench.dtype == DType::bf16;
+    if (rounded) {
+        keep.push_back(filled(bench.ctx, {values}, DType::bf16, 0.0f));
+        update.value = keep.back();
+    }
+    return {"adamw", rounded ? "3 f32 rw, 1 r, bf16 w" : "3 f32 rw, 1 f32 r",
+            static_cast<double>(values) * (rounded ? 30 : 28),
+            [&bench, update] { ops::call(bench.ctx, &KernelTable::adamw, "adamw", update); }};
+}
+
+}  // namespace
+
+BenchResult bench_memory(Bench& bench) {
+    BenchResult result;
+    constexpr int kBuffers = 6;  // that live at once, AdamW's five and one
+    check(available_memory() > kBuffers * kBufferBytes, "bench memory needs ",
+          plan::format_bytes(kBuffers * kBufferBytes), " of memory, available are ",
+          plan::format_bytes(available_memory()));
+    bench.text << left("", 20) << left("traffic per value", 22) << right("GB/s", 8) << right("of copy", 10)
+               << timing_heading() << std::endl;
+
+    double copy_rate = 0, triad_rate = 0;
+    constexpr double kBytes = kBufferBytes;
+    {
+        const int64_t n = kBufferBytes / 4;
+        const Tensor a = filled(bench.ctx, {n}, DType::f32, 1), b = filled(bench.ctx, {n}, DType::f32, 2);
+        const Tensor c = filled(bench.ctx, {n}, DType::f32, 3);
+        const Stream& stream = bench.device->stream();
+        copy_rate = measure(bench, result, {"copy", "1 r, 1 w", 2 * kBytes, [&] { copy(stream, a, b); }}, 0, 6);
+        triad_rate = measure(bench, result, {"triad (f32)", "2 r, 1 w", 3 * kBytes, [&] { triad(stream, a, b, c); }},
+                             copy_rate, 5);
+    }
+    {
+        const int64_t rows = kBufferBytes / size_of(bench.dtype) / kWidth;
+        const Shape shape = {rows, kWidth};
+        const Tensor x = filled(bench.ctx, shape, bench.dtype, 1), z = filled(bench.ctx, shape, bench.dtype, 2);
+        const Tensor y = filled(bench.ctx, shape, bench.dtype, 0), w = filled(bench.ctx, {kWidth}, bench.dtype, 1);
+        const Tensor rstd = filled(bench.ctx, {rows}, DType::f32, 0);
+        ops::Context& ctx = bench.ctx;
+        measure(bench, result,
+                {"rms_norm", "1 r, 1 w", 2 * kBytes,
+                 [&] { ops::call(ctx, &KernelTable::rms_norm_forward, "rms_norm_forward", x, w, 1e-5f, y, rstd); }},
+                copy_rate, 4);
+        measure(bench, result,
+                {"add", "2 r, 1 w", 3 * kBytes, [&] { ops::call(ctx, &KernelTable::add, "add", x, z, y); }}, copy_rate,
+                3);
+        measure(bench, result,
+                {"swiglu", "2 r, 1 w", 3 * kBytes,
+                 [&] { ops::call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", x, z, y); }},
+                copy_rate, 2);
+    }
+    bench.device->memory().trim();
+    std::vector<Tensor> keep;
+    measure(bench, result, adamw_case(bench, kBufferBytes / 4, keep), copy_rate, 1);
+    result.summary = {
+        {"copy_bytes_per_s", copy_rate}, {"triad_bytes_per_s", triad_rate}, {"buffer_bytes", kBufferBytes}};
+    bench.text << "\nBuffers of " << plan::format_bytes(kBufferBytes)
+               << "; medians. of copy: the share of the copy's rate.\n";
+    return result;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,24 @@
+// cli/build_info.cpp: the one file that sees CMake's values, so that a change of them compiles nothing else.
+#include "tutti/cli/build_info.h"
+
+#include "tutti/base/error.h"
+
+namespace tutti::cli {
+
+namespace {
+
+std::string compiler() {
+#if defined(__clang__)
+    return concat("clang ", __clang_major__, ".", __clang_minor__, ".", __clang_patchlevel__);
+#elif defined(__GNUC__)
+    return concat("gcc ", __GNUC__, ".", __GNUC_MINOR__, ".", __GNUC_PATCHLEVEL__);
+#else
+    return "unknown compiler";
+#endif
+}
+
+}  // namespace
+
+BuildInfo build_info() { return {TUTTI_VERSION, TUTTI_BUILD_TYPE, compiler(), TUTTI_SANITIZER, TUTTI_HAS_OPENMP != 0}; }
+
+}  // namespace tutti::cli

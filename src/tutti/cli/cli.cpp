@@ -1,0 +1,278 @@
+// cli/cli.cpp: the table of contents of the program. The only file with CLI11: reads the arguments into the structs of
+// commands.h, calls one function per command, turns exceptions into exit codes.
+#include "tutti/cli/cli.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/build_info.h"
+#include "tutti/cli/commands.h"
+#include "tutti/spec/nearest.h"
+#include "tutti/spec/print.h"
+
+namespace tutti::cli {
+
+namespace {
+
+// The arguments of all commands, and what the chosen one will do with its own.
+struct Arguments {
+    TrainArguments train;
+    GenerateArguments generate;
+    ReportArguments report;
+    DoctorArguments doctor;
+    VersionArguments version;
+    BenchArguments bench;
+    std::function<int()> command;
+};
+
+template <class T>
+CLI::App* add_command(CLI::App& app, Arguments& all, const Io& io, const char* name, const char* description,
+                      T& arguments, int (*function)(const T&, const Io&)) {
+    CLI::App* command = app.add_subcommand(name, description);
+    command->add_flag("--json", arguments.json, "one JSON document on stdout, nothing else there");
+    command->callback([&all, &arguments, &io, function] {
+        all.command = [&arguments, &io, function] { return function(arguments, io); };
+    });
+    return command;
+}
+
+// `text` with its lines wrapped at 100 columns; what is continued stands below the third column of its line.
+std::string wrapped_reference(const std::string& text) {
+    constexpr size_t kColumns = 100;
+    std::istringstream lines(text);
+    std::string result;
+    for (std::string line; std::getline(lines, line);) {
+        const auto next_column = [&](size_t from) { return line.find_first_not_of(' ', line.find("  ", from)); };
+        const size_t help = std::min(next_column(next_column(0)), kColumns / 2 + 10);
+        while (line.size() > kColumns) {
+            const size_t space = line.rfind(' ', kColumns);
+            if (space <= help || space == std::string::npos) break;
+            result += line.substr(0, space) + '\n';
+            line = std::string(help, ' ') + line.substr(space + 1);
+        }
+        result += line + '\n';
+    }
+    return result;
+}
+
+void add_train(CLI::App& app, Arguments& all, const Io& io) {
+    TrainArguments& a = all.train;
+    CLI::App* c = add_command(app, all, io, "train", "train a model as a config file says", a, train);
+    c->add_option("CONFIG", a.config, "TOML file; its keys are listed below")->required()->option_text(" ");
+    c->add_option("--ranks", a.ranks, "ranks of the run")->check(CLI::Range(1, 1 << 20))->option_text("N [1]");
+    c->add_option("--set", a.set, "a value in place of the file's; repeatable")
+        ->allow_extra_args(false)
+        ->option_text("section.key=value");
+    c->add_option("--out", a.out, "run directory [runs/<name of CONFIG>]")->option_text("DIR");
+    c->add_option("--resume", a.resume, "[auto], never, strict or the path of a checkpoint")->option_text("HOW");
+    c->add_flag("--dry-run", a.dry_run, "check everything, print the plan card, write nothing");
+    c->add_option("--threads", a.threads, "CPU threads of a rank: train.threads")
+        ->check(CLI::Range(0, 4096))
+        ->option_text("N");
+    c->add_option("--device", a.device, "auto, cpu or cuda: train.device")->option_text("D");
+    c->footer(
+        "Examples:\n"
+        "  tutti train config.toml\n"
+        "  tutti train config.toml --set train.steps=1000 --set optimizer.lr=1e-3 --out runs/longer\n"
+        "  tutti train config.toml --dry-run           # does it fit?\n\n"
+        "The same command continues a run that was stopped. Ctrl-C finishes the step and saves a checkpoint\n"
+        "(exit code 75); twice stops at once.\n\n"
+        "Keys of CONFIG, with their defaults:\n" +
+        wrapped_reference(spec::reference_text()));
+}
+
+void add_generate(CLI::App& app, Arguments& all, const Io& io) {
+    GenerateArguments& a = all.generate;
+    CLI::App* c = add_command(app, all, io, "generate", "continue a text with a trained model", a, generate);
+    c->add_option("CKPT", a.checkpoint, "run directory, its checkpoints directory, or one checkpoint")
+        ->required()
+        ->option_text(" ");
+    c->add_option("--prompt", a.prompt, "text to continue")->required()->option_text("TEXT");
+    c->add_option("--max-tokens", a.max_tokens, "new tokens")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+        ->option_text("N [256]");
+    CLI::Option* temperature = c->add_option("--temperature", a.temperature, "0: always the most likely token")
+                                   ->check(CLI::Range(0.0, 1e6))
+                                   ->option_text("T [0.8]");
+    c->add_option("--top-k", a.top_k, "keep the k most likely tokens; 0: all")
+        ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+        ->option_text("K [0]");
+    c->add_option("--top-p", a.top_p, "then the fewest that together have probability P")
+        ->check(CLI::Range(1e-9, 1.0))
+        ->option_text("P [1]");
+    c->add_option("--seed", a.seed, "same seed, same text")->option_text("N [1234]");
+    c->add_flag("--greedy", a.greedy, "temperature 0")->excludes(temperature)->option_text(" ");
+    c->add_option("--threads", a.threads, "CPU threads; 0: all cores")
+        ->check(CLI::Range(0, 4096))
+        ->option_text("N [0]");
+    c->footer(
+        "Examples:\n"
+        "  tutti generate runs/bible --prompt \"In the beginning\"\n"
+        "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7");
+}
+
+void add_report(CLI::App& app, Arguments& all, const Io& io) {
+    ReportArguments& a = all.report;
+    CLI::App* c = add_command(app, all, io, "report", "a run as one HTML page: curves, memory, sample", a, report);
+    c->add_option("RUN_DIR", a.run_dir, "directory of the run; the run may still go on")->required()->option_text(" ");
+    c->add_option("--out", a.out, "where to [RUN_DIR/report.html]")->option_text("FILE");
+    c->footer("Example:\n  tutti report runs/bible");
+}
+
+void add_bench(CLI::App& app, Arguments& all, const Io& io) {
+    CLI::App* parent = app.add_subcommand("bench", "the machine's ceilings and what Tutti reaches of them");
+    parent->require_subcommand(1);
+    parent->footer(
+        "Examples:\n"
+        "  tutti bench memory\n"
+        "  tutti bench gemm --dtype f32 --seconds 60\n"
+        "  tutti bench step --model llama-20m");
+    BenchArguments& a = all.bench;
+    const auto add = [&](const char* name, const char* description, BenchArguments::Kind kind) {
+        CLI::App* c = add_command(*parent, all, io, name, description, a, bench);
+        c->parse_complete_callback([&a, kind] { a.kind = kind; });
+        c->add_option("--dtype", a.dtype, "[bf16] or f32")->check(CLI::IsMember({"bf16", "f32"}))->option_text("TYPE");
+        c->add_option("--threads", a.threads, "CPU threads; 0: all cores")
+            ->check(CLI::Range(0, 4096))
+            ->option_text("N [0]");
+        c->add_option("--seconds", a.seconds, "patience for all measurements together")
+            ->check(CLI::Range(0.0, 1e6))
+            ->option_text("S [20]");
+        return c;
+    };
+    CLI::App* gemm =
+        add("gemm", "matrix products, N = 512 ... 8192, as shares of the peak", BenchArguments::Kind::gemm);
+    gemm->add_option("--model", a.model, "also the products of this preset, such as gpt2-124m")->option_text("PRESET");
+    gemm->footer("Example:\n  tutti bench gemm --model llama-110m");
+    add("attention", "causal attention, T = 1024 ... 16384", BenchArguments::Kind::attention)
+        ->footer("Example:\n  tutti bench attention --seconds 60");
+    add("memory", "bandwidth, and what kernels without matrix products reach of it", BenchArguments::Kind::memory)
+        ->footer("Example:\n  tutti bench memory --threads 1");
+    CLI::App* step =
+        add("step", "a training step and its MFU, in the five steps of the definition", BenchArguments::Kind::step);
+    step->add_option("--model", a.model, "[llama-tiny]")->option_text("PRESET");
+    step->add_option("--set", a.set, "a value of the config; repeatable")
+        ->allow_extra_args(false)
+        ->option_text("section.key=value");
+    step->footer(
+        "Examples:\n"
+        "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
+        "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32");
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+const CLI::App* chosen_command(const CLI::App* app) {
+    while (!app->get_subcommands().empty()) app = app->get_subcommands().back();
+    return app;
+}
+
+std::string words_of(const CLI::App* command) {
+    std::string words = command->get_name();
+    for (const CLI::App* p = command->get_parent(); p != nullptr; p = p->get_parent())
+        words = p->get_name() + " " + words;
+    return words;
+}
+
+std::vector<std::string> options_of(const CLI::App* command) {
+    std::vector<std::string> names;
+    for (const CLI::Option* option : command->get_options())
+        for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    return names;
+}
+
+// What is wrong with the command line, in words that name the nearest right one.
+std::string describe(const CLI::App& app, const CLI::ParseError& error) {
+    const CLI::App* command = chosen_command(&app);
+    const std::vector<std::string> strangers = app.remaining(true);
+    for (const std::string& word : strangers) {
+        if (word.size() < 2 || word[0] != '-') continue;
+        const std::string name = word.substr(0, word.find('='));
+        return concat("unknown option ", name, " of `", words_of(command), "`; the nearest is ",
+                      spec::nearest(name, options_of(command)));
+    }
+    std::vector<std::string> names;
+    for (const CLI::App* c : command->get_subcommands([](const CLI::App*) { return true; }))
+        names.push_back(c->get_name());
+    if (!names.empty()) {
+        std::string all;
+        for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+        if (strangers.empty()) return concat("`", words_of(command), "` needs a command: ", all);
+        return concat("unknown command `", strangers[0], "` of `", words_of(command), "`; the nearest is `",
+                      spec::nearest(strangers[0], names), "` of ", all);
+    }
+    return error.what();
+}
+
+int fail(const Io& io, bool json, const std::string& message, int exit_code) {
+    io.err << (io.color ? "\033[1;31mtutti:\033[0m " : "tutti: ") << message << std::endl;
+    if (json) {
+        const nlohmann::ordered_json document = {{"error", message}, {"exit_code", exit_code}};
+        io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+    }
+    return exit_code;
+}
+
+bool asks_for_json(int argc, const char* const* argv) {
+    for (int i = 1; i < argc; ++i)
+        if (std::string(argv[i]) == "--json") return true;
+    return false;
+}
+
+}  // namespace
+
+int run(int argc, const char* const* argv, const Io& io) {
+    const bool json = asks_for_json(argc, argv);
+    CLI::App app("Tutti trains large neural networks on all your devices at once.", "tutti");
+    Arguments arguments;
+    app.require_subcommand(1);
+    app.set_version_flag("--version", "tutti " + build_info().version);
+    app.footer(
+        "Each command has its own --help, with examples, and --json.\nExit codes: 0 done, 2 usage or config, 3 data or "
+        "checkpoint, 4 failed, 75 stopped after a checkpoint.");
+    app.get_formatter()->column_width(32);
+    add_train(app, arguments, io);
+    add_generate(app, arguments, io);
+    add_report(app, arguments, io);
+    add_bench(app, arguments, io);
+    add_command(app, arguments, io, "doctor", "what this build and this machine have", arguments.doctor, doctor);
+    add_command(app, arguments, io, "version", "version and build", arguments.version, version);
+
+    try {
+        app.parse(argc, argv);
+        const int code = arguments.command();
+        check(static_cast<bool>(io.out.flush()), "standard output cannot be written: is its disk full?");
+        return code;
+    } catch (const CLI::Success& asked) {  // --help, --version
+        app.exit(asked, io.out, io.err);
+        return 0;
+    } catch (const CLI::ParseError& error) {
+        if (argc < 2) {
+            io.err << app.help();
+            return 2;
+        }
+        const std::string more = concat("\ntry: ", words_of(chosen_command(&app)), " --help");
+        return fail(io, json, describe(app, error) + more, 2);
+    } catch (const Error& error) {
+        return fail(io, json, error.what(), error.exit_code());
+    } catch (const std::bad_alloc&) {
+        return fail(io, json, "out of memory: a smaller model, micro_batch or seq_len needs less", 4);
+    } catch (const std::exception& error) {
+        return fail(io, json, error.what(), 4);
+    }
+}
+
+int run(int argc, char** argv) {
+    const bool out_terminal = isatty(STDOUT_FILENO) != 0, err_terminal = isatty(STDERR_FILENO) != 0;
+    const char* no_color = std::getenv("NO_COLOR");  // https://no-color.org: set and not empty
+    const bool color = err_terminal && (no_color == nullptr || *no_color == '\0');
+    return run(argc, argv, Io{std::cout, std::cerr, out_terminal, err_terminal, color});
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,17 @@
+// cli/cli.h: the command line. Below: every room. apps/tutti.cpp is its only caller; tests call it with own streams.
+// cli.cpp reads the arguments into the structs of commands.h; each command is a file of its own.
+#pragma once
+
+#include "tutti/cli/io.h"
+
+namespace tutti::cli {
+
+// Exit codes: 0 done, 2 usage or config error, 3 data or checkpoint error, 4 anything else that failed, 75 stopped by a
+// signal after a checkpoint was saved. With --json a failure is also one JSON document: {"error": ..., "exit_code":
+// ...}.
+int run(int argc, const char* const* argv, const Io& io);
+
+// With the streams of the process; colour and progress bar when they are terminals.
+int run(int argc, char** argv);
+
+}  // namespace tutti::cli

@@ -1,0 +1,269 @@
+// The command line as its users see it: exit codes, messages, and stdout that is JSON and nothing else.
+#include "tutti/cli/cli.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tutti/base/error.h"
+
+namespace tutti::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+struct Ran {
+    int code;
+    std::string out, err;
+};
+
+Ran tutti(const std::vector<std::string>& words) {
+    std::vector<const char*> argv = {"tutti"};
+    for (const std::string& word : words) argv.push_back(word.c_str());
+    std::ostringstream out, err;
+    const int code = run(static_cast<int>(argv.size()), argv.data(), Io{out, err});
+    return {code, out.str(), err.str()};
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A directory of its own for one test.
+class Directory {
+  public:
+    Directory() : path_(fs::temp_directory_path() / concat("tutti-cli-test-", getpid())) {
+        fs::create_directories(path_);
+    }
+    ~Directory() { fs::remove_all(path_); }
+    std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+    std::string write(const std::string& name, const std::string& text) const {
+        std::ofstream(path_ / name, std::ios::binary) << text;
+        return (path_ / name).string();
+    }
+
+  private:
+    fs::path path_;
+};
+
+// --- usage errors: exit code 2, on stderr, with the nearest right word -----------------------------------------------
+
+TEST(CommandLine, UnknownCommandNamesTheNearest) {
+    const Ran r = tutti({"trian", "config.toml"});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_EQ(r.out, "");
+    EXPECT_TRUE(r.err.starts_with("tutti: unknown command `trian` of `tutti`; the nearest is `train`")) << r.err;
+    const Ran bench = tutti({"bench", "gem"});
+    EXPECT_EQ(bench.code, 2);
+    EXPECT_TRUE(contains(bench.err, "the nearest is `gemm`")) << bench.err;
+}
+
+TEST(CommandLine, UnknownOptionNamesTheNearest) {
+    const Ran r = tutti({"train", "config.toml", "--dryrun"});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_TRUE(contains(r.err, "unknown option --dryrun of `tutti train`; the nearest is --dry-run")) << r.err;
+    EXPECT_TRUE(contains(r.err, "try: tutti train --help")) << r.err;
+    const Ran without_config = tutti({"train", "--rank=2"});
+    EXPECT_TRUE(contains(without_config.err, "unknown option --rank of")) << without_config.err;
+}
+
+TEST(CommandLine, WrongValuesAreRefused) {
+    for (const std::vector<std::string>& words :
+         std::vector<std::vector<std::string>>{{"train"},
+                                               {"train", "c.toml", "--ranks", "0"},
+                                               {"train", "c.toml", "--ranks", "two"},
+                                               {"train", "c.toml", "d.toml"},
+                                               {"generate", "run"},
+                                               {"generate", "run", "--prompt", "x", "--top-p", "1.5"},
+                                               {"generate", "run", "--prompt", "x", "--temperature=-1"},
+                                               {"generate", "run", "--prompt", "x", "--greedy", "--temperature", "1"},
+                                               {"bench"},
+                                               {"bench", "gemm", "--dtype", "fp8"},
+                                               {"doctor", "now"}}) {
+        const Ran r = tutti(words);
+        EXPECT_EQ(r.code, 2) << words.back();
+        EXPECT_EQ(r.out, "") << words.back();
+        EXPECT_TRUE(r.err.starts_with("tutti: ")) << r.err;
+    }
+    EXPECT_TRUE(contains(tutti({"doctor", "now"}).err, "not expected: now"));
+}
+
+TEST(CommandLine, NothingAskedShowsWhatThereIs) {
+    const Ran r = tutti({});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_EQ(r.out, "");
+    for (const char* command : {"train", "generate", "report", "bench", "doctor"})
+        EXPECT_TRUE(contains(r.err, command)) << command;
+}
+
+TEST(CommandLine, HelpFitsTheTerminalAndHasExamples) {
+    for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{{"train"},
+                                                                                       {"generate"},
+                                                                                       {"report"},
+                                                                                       {"bench"},
+                                                                                       {"bench", "gemm"},
+                                                                                       {"bench", "attention"},
+                                                                                       {"bench", "memory"},
+                                                                                       {"bench", "step"}}) {
+        std::vector<std::string> asked = words;
+        asked.push_back("--help");
+        const Ran r = tutti(asked);
+        EXPECT_EQ(r.code, 0);
+        EXPECT_EQ(r.err, "");
+        EXPECT_TRUE(contains(r.out, "Example")) << r.out;
+        EXPECT_TRUE(contains(r.out, "--json") || words.back() == "bench") << r.out;
+        std::istringstream lines(r.out);
+        for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+    }
+    EXPECT_TRUE(contains(tutti({"train", "--help"}).out, "optimizer.weight_decay"));
+}
+
+TEST(CommandLine, Version) {
+    const Ran r = tutti({"--version"});
+    EXPECT_EQ(r.code, 0);
+    EXPECT_TRUE(contains(r.out, "tutti 0.1.0")) << r.out;
+    EXPECT_EQ(Json::parse(tutti({"version", "--json"}).out)["version"], "0.1.0");
+}
+
+// --- config and data errors ------------------------------------------------------------------------------------------
+
+TEST(Train, ConfigErrorsAreUsageErrors) {
+    const Directory dir;
+    const std::string config = dir.write("c.toml", "[train]\nstepss = 3\n");
+    const Ran unknown_key = tutti({"train", config, "--out", dir / "out"});
+    EXPECT_EQ(unknown_key.code, 2);
+    EXPECT_TRUE(contains(unknown_key.err, config + ":2:1")) << unknown_key.err;
+    EXPECT_FALSE(fs::exists(dir / "out"));
+    EXPECT_EQ(tutti({"train", dir / "absent.toml"}).code, 2);
+
+    const std::string good = dir.write("good.toml", "[data]\ntrain = \"absent.txt\"\n");
+    // Each --set takes one value; with more, the config would be swallowed.
+    const Ran bad_set = tutti({"train", "--set", "train.steps=zero", good});
+    EXPECT_EQ(bad_set.code, 2);
+    EXPECT_TRUE(contains(bad_set.err, "train.steps=zero")) << bad_set.err;
+    EXPECT_TRUE(contains(tutti({"train", good, "--device", "tpu"}).err, "tpu"));
+    const Ran resume = tutti({"train", good, "--resume", "nevr"});
+    EXPECT_EQ(resume.code, 2);
+    EXPECT_TRUE(contains(resume.err, "the nearest is never")) << resume.err;
+}
+
+TEST(CommandLine, MissingRunsAreNamed) {
+    const Directory dir;
+    EXPECT_EQ(tutti({"report", dir / "absent"}).code, 3);
+    const Ran generated = tutti({"generate", dir / "absent", "--prompt", "x"});
+    EXPECT_TRUE(generated.code == 2 || generated.code == 3) << generated.code;
+    EXPECT_TRUE(contains(generated.err, dir / "absent")) << generated.err;
+}
+
+TEST(CommandLine, FailuresAreJsonToo) {
+    const Directory dir;
+    for (const auto& [words, code] :
+         std::vector<std::pair<std::vector<std::string>, int>>{{{"train", dir / "absent.toml", "--json"}, 2},
+                                                               {{"report", "--json", dir / "absent"}, 3},
+                                                               {{"train", "--jso", "--json"}, 2}}) {
+        const Ran r = tutti(words);
+        EXPECT_EQ(r.code, code);
+        const Json document = Json::parse(r.out);
+        EXPECT_EQ(document["exit_code"], code);
+        EXPECT_TRUE(contains(r.err, document["error"].get<std::string>()));
+    }
+}
+
+// --- commands that succeed -------------------------------------------------------------------------------------------
+
+TEST(Doctor, SaysWhatIsThere) {
+    const Ran r = tutti({"doctor", "--json"});
+    EXPECT_EQ(r.code, 0);
+    EXPECT_EQ(r.err, "");
+    const Json document = Json::parse(r.out);
+    EXPECT_EQ(document["build"]["gpus"], Json::array());
+    EXPECT_EQ(document["processor"]["cores_online"], sysconf(_SC_NPROCESSORS_ONLN));
+    EXPECT_EQ(document["disk"]["directory"], fs::current_path().string());
+    EXPECT_GT(document["memory"]["total_bytes"], document["memory"]["available_bytes"]);
+    EXPECT_TRUE(document["problems"].empty());
+    EXPECT_TRUE(contains(tutti({"doctor"}).out, document["processor"]["model"].get<std::string>()));
+}
+
+TEST(Report, WritesThePageAndNothingElse) {
+    const Directory dir;
+    fs::create_directory(dir / "run");
+    dir.write("run/metrics.jsonl", "{\"step\": 1, \"loss\": 5.5}\n{\"step\": 2, \"loss\": 5.25}\n");
+    const Ran r = tutti({"report", dir / "run", "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    const Json document = Json::parse(r.out);
+    EXPECT_EQ(document["report"], dir / "run/report.html");
+    EXPECT_EQ(document["last_step"], 2);
+    EXPECT_EQ(document["bytes"], fs::file_size(dir / "run/report.html"));
+    EXPECT_EQ(std::distance(fs::directory_iterator(dir / "run"), {}), 2);
+
+    EXPECT_EQ(tutti({"report", dir / "run"}).out, (dir / "run/report.html") + "\n");
+    EXPECT_EQ(tutti({"report", dir / "run", "--out", dir / "no/such/place.html"}).code, 3);
+}
+
+TEST(Bench, GemmIsOneDocument) {
+    const Ran r = tutti({"bench", "gemm", "--dtype", "f32", "--seconds", "0.01", "--threads", "1", "--json"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    const Json document = Json::parse(r.out);
+    EXPECT_EQ(document["threads"], 1);
+    ASSERT_GE(document["rows"].size(), 1u);
+    const Json& row = document["rows"][0];
+    EXPECT_EQ(row["flops"], 2.0 * 512 * 512 * 512);
+    EXPECT_DOUBLE_EQ(row["flops_per_s"], row["flops"].get<double>() / row["median_s"].get<double>());
+    EXPECT_DOUBLE_EQ(row["share_of_peak"],
+                     row["flops_per_s"].get<double>() / document["peak_flops_per_s"].get<double>());
+    EXPECT_EQ(tutti({"bench", "gemm", "--model", "gpt3"}).code, 2);
+}
+
+TEST(Bench, StepIsTheDefinitionOfMfu) {
+    const Ran r = tutti({"bench", "step", "--dtype", "f32", "--seconds", "0.01", "--json", "--set", "model.layers=2",
+                         "--set", "train.seq_len=16", "--set", "train.global_batch=4", "--set", "train.micro_batch=2"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    const Json d = Json::parse(r.out);
+    // llama-tiny with two layers: 4 C C of attention and 3 C F in each, the head V C; 12 L s H D of full attention.
+    const double C = 128, F = 448, V = 256, L = 2, s = 16, tokens = 4 * s;
+    const double matmul = 6 * (L * (4 * C * C + 3 * C * F) + V * C), attention = 12 * L * s * C;
+    EXPECT_DOUBLE_EQ(d["flops_per_step_full"], (matmul + attention) * tokens);
+    EXPECT_DOUBLE_EQ(d["flops_per_step_causal"], (matmul + attention / 2) * tokens);
+    EXPECT_DOUBLE_EQ(d["tokens_per_s"], tokens / d["step_s"].get<double>());
+    EXPECT_NEAR(d["mfu_causal"].get<double>() * d["peak_flops_per_s"].get<double>() * d["step_s"].get<double>(),
+                (matmul + attention / 2) * tokens, 1.0);
+    EXPECT_GE(d["peak_flops_per_s"], d["best_gemm_flops_per_s"]);
+    // A model that knows nothing loses ln V a token, and less after having seen the batch.
+    EXPECT_NEAR(d["first_loss"], std::log(V), 0.1);
+    EXPECT_LT(d["last_loss"], d["first_loss"]);
+    EXPECT_EQ(tutti({"bench", "step", "--set", "model.widht=1"}).code, 2);
+}
+
+TEST(Train, TrainsGeneratesReports) {
+    const Directory dir;
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "In the beginning God created the heaven and the earth. ";
+    const std::string data = dir.write("text.txt", text), out = dir / "run";
+    const std::string config = dir.write("c.toml", "[model]\nlayers = 1\n[data]\ntrain = \"" + data +
+                                                       "\"\n[train]\nsteps = 2\nseq_len = 32\nglobal_batch = 2\n"
+                                                       "micro_batch = 1\n[precision]\ncompute = \"f32\"\n");
+    const Ran dry = tutti({"train", config, "--out", out, "--dry-run", "--json"});
+    EXPECT_EQ(dry.code, 0) << dry.err;
+    EXPECT_EQ(Json::parse(dry.out)["dry_run"], true);
+    EXPECT_FALSE(fs::exists(out));
+
+    const Ran trained = tutti({"train", config, "--out", out, "--json"});
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    const Json document = Json::parse(trained.out);
+    EXPECT_EQ(document["step"], 2);
+    EXPECT_EQ(document["tokens"], 2 * 2 * 32);
+    EXPECT_TRUE(fs::exists(document["checkpoint"].get<std::string>()));
+
+    const Ran generated = tutti({"generate", out, "--prompt", "God ", "--max-tokens", "5", "--json"});
+    ASSERT_EQ(generated.code, 0) << generated.err;
+    EXPECT_EQ(Json::parse(generated.out)["tokens"].size(), 5u);
+    const Ran streamed = tutti({"generate", out, "--prompt", "God ", "--max-tokens", "5"});
+    EXPECT_EQ(streamed.out, "God " + Json::parse(generated.out)["text"].get<std::string>() + "\n");
+    EXPECT_EQ(tutti({"report", out}).code, 0);
+}
+
+}  // namespace
+}  // namespace tutti::cli

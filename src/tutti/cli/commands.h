@@ -1,0 +1,69 @@
+// cli/commands.h: the arguments of each subcommand as plain data, and the function that runs it. cli.cpp fills and
+// calls them; a function returns the exit code or throws (base/error.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/cli/io.h"
+
+namespace tutti::cli {
+
+struct TrainArguments {
+    std::string config;
+    int ranks = 1;
+    std::vector<std::string> set;  // "section.key=value"
+    std::string out;               // "": runs/<stem of config>
+    std::string resume = "auto";
+    bool dry_run = false;
+    std::optional<int> threads;         // train.threads
+    std::optional<std::string> device;  // train.device
+    bool json = false;
+};
+int train(const TrainArguments& arguments, const Io& io);
+
+struct GenerateArguments {
+    std::string checkpoint, prompt;
+    int64_t max_tokens = 256;
+    double temperature = 0.8;
+    int64_t top_k = 0;
+    double top_p = 1;
+    uint64_t seed = 1234;
+    bool greedy = false;
+    int threads = 0;
+    bool json = false;
+};
+int generate(const GenerateArguments& arguments, const Io& io);
+
+struct ReportArguments {
+    std::string run_dir;
+    std::string out;  // "": RUN_DIR/report.html
+    bool json = false;
+};
+int report(const ReportArguments& arguments, const Io& io);
+
+struct DoctorArguments {
+    bool json = false;
+};
+int doctor(const DoctorArguments& arguments, const Io& io);
+
+struct VersionArguments {
+    bool json = false;
+};
+int version(const VersionArguments& arguments, const Io& io);
+
+struct BenchArguments {
+    enum class Kind { gemm, attention, memory, step };
+    Kind kind = Kind::gemm;
+    std::string dtype = "bf16";
+    int threads = 0;     // 0: all cores that the process may use
+    double seconds = 0;  // patience for all measurements; 0: the benchmark's own
+    std::string model;   // gemm: also the products of this preset; step: what to train
+    std::vector<std::string> set;
+    bool json = false;
+};
+int bench(const BenchArguments& arguments, const Io& io);
+
+}  // namespace tutti::cli

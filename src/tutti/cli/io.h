@@ -1,0 +1,20 @@
+// cli/io.h: where a command writes. Results go to `out`; with --json, `out` gets one JSON document and all that people
+// read goes to `err`.
+#pragma once
+
+#include <ostream>
+
+namespace tutti::cli {
+
+struct Io {
+    std::ostream& out;
+    std::ostream& err;
+    bool out_terminal = false;
+    bool err_terminal = false;
+    bool color = false;  // of err: it is a terminal and NO_COLOR is not set
+
+    std::ostream& text(bool json) const { return json ? err : out; }
+    bool text_terminal(bool json) const { return json ? err_terminal : out_terminal; }
+};
+
+}  // namespace tutti::cli

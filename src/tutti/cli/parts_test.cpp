@@ -1,0 +1,155 @@
+// The small parts of the command line: text that comes in pieces, signals, timing, columns.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tutti/cli/machine.h"
+#include "tutti/cli/peak.h"
+#include "tutti/cli/stop_signals.h"
+#include "tutti/cli/text.h"
+#include "tutti/cli/timing.h"
+#include "tutti/cli/utf8_stream.h"
+
+namespace tutti::cli {
+namespace {
+
+std::string byte_by_byte(const std::string& bytes) {
+    Utf8Stream stream;
+    std::string text;
+    for (const char byte : bytes) text += stream.feed(std::string_view(&byte, 1));
+    return text + stream.finish();
+}
+
+TEST(Utf8Stream, CharactersComeWhole) {
+    Utf8Stream stream;
+    EXPECT_EQ(stream.feed("a\xF0\x9F"), "a");
+    EXPECT_EQ(stream.feed("\x98"), "");
+    EXPECT_EQ(stream.feed("\x80z"), "\xF0\x9F\x98\x80z");
+    EXPECT_EQ(stream.finish(), "");
+    const std::string text = "d\xC3\xA9j\xC3\xA0 \xE2\x82\xAC\n\t\xF0\x9F\x98\x80 \xF4\x8F\xBF\xBF";
+    EXPECT_EQ(byte_by_byte(text), text);
+}
+
+// Unicode 15, table 3-8 and its neighbours: one U+FFFD for each maximal wrong part.
+TEST(Utf8Stream, WrongBytesAreReplaced) {
+    const std::string R = "\xEF\xBF\xBD";
+    EXPECT_EQ(byte_by_byte("\x61\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64"),
+              "a" + R + R + R + "b" + R + "c" + R + R + "d");
+    EXPECT_EQ(byte_by_byte("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41"), R + R + R + R + R + R + R + R + "A");  // overlong
+    EXPECT_EQ(byte_by_byte("\xED\xA0\x80\x41"), R + R + R + "A");                                          // surrogate
+    EXPECT_EQ(byte_by_byte("\xF4\x91\x92\x93\xFF\x41"), R + R + R + R + R + "A");  // beyond U+10FFFF
+    EXPECT_EQ(byte_by_byte("end\xE2\x82"), "end" + R);
+}
+
+TEST(Utf8Stream, TerminalIsNotDriven) {
+    const std::string R = "\xEF\xBF\xBD";
+    EXPECT_EQ(byte_by_byte("\x1B[2Jx\x07\r\x7F"), R + "[2Jx" + R + R + R);
+    EXPECT_EQ(byte_by_byte("\xC2\x9B"
+                           "2J\xC2\xA0"),
+              R + "2J\xC2\xA0");  // U+009B is CSI; U+00A0 is a space
+}
+
+// In a process of its own: there, no thread was started before that would take the signal.
+class StopSignalsDeathTest : public ::testing::Test {
+  protected:
+    void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+    static void wait_until_requested(const StopSignals& signals) {
+        for (int i = 0; i < 1000 && !signals.requested(); ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+};
+
+TEST_F(StopSignalsDeathTest, FirstSignalIsAQuestion) {
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+        const auto body = [signal] {
+            std::atomic<int> noticed = 0;
+            int seen = 0;
+            {
+                const StopSignals signals([&](int s) { noticed = s; });
+                if (signals.requested()) std::_Exit(1);
+                kill(getpid(), signal);
+                wait_until_requested(signals);
+                seen = signals.signal();
+            }
+            std::_Exit(seen == signal && noticed == signal ? 42 : 1);
+        };
+        EXPECT_EXIT(body(), ::testing::ExitedWithCode(42), "") << signal;
+    }
+}
+
+TEST_F(StopSignalsDeathTest, SecondInterruptStopsAtOnce) {
+    const auto body = [] {
+        const StopSignals signals([](int) {});
+        kill(getpid(), SIGINT);
+        wait_until_requested(signals);
+        kill(getpid(), SIGINT);
+        std::this_thread::sleep_for(std::chrono::seconds(10));
+        std::_Exit(1);
+    };
+    EXPECT_EXIT(body(), ::testing::KilledBySignal(SIGINT), "");
+}
+
+TEST_F(StopSignalsDeathTest, SecondTerminateWaitsForTheCheckpoint) {
+    const auto body = [] {
+        const StopSignals signals([](int) {});
+        kill(getpid(), SIGUSR1);
+        wait_until_requested(signals);
+        kill(getpid(), SIGTERM);
+        kill(getpid(), SIGINT);  // the first interrupt
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        std::_Exit(signals.signal() == SIGUSR1 ? 42 : 1);
+    };
+    EXPECT_EXIT(body(), ::testing::ExitedWithCode(42), "");
+}
+
+TEST(Timing, CountsRunsAndOrdersThem) {
+    int calls = 0;
+    const Timing t = time_calls({.seconds = 0, .min_runs = 4, .max_runs = 9}, [&] {
+        ++calls;
+        std::this_thread::sleep_for(std::chrono::milliseconds(calls == 1 ? 20 : 3));
+    });
+    EXPECT_EQ(t.runs, 4);
+    EXPECT_EQ(calls, 5);  // one to warm up
+    EXPECT_GE(t.min, 3e-3);
+    EXPECT_LE(t.min, t.median);
+    EXPECT_LE(t.median, t.max);
+}
+
+TEST(Timing, ShortCallsAreTimedTogether) {
+    int64_t calls = 0;
+    const Timing t = time_calls({.seconds = 0, .min_runs = 3, .max_runs = 3}, [&] { ++calls; });
+    EXPECT_EQ(t.runs, 3);
+    EXPECT_GT(calls, 1000);  // 2 ms hold many of them
+    EXPECT_LT(t.median, 1e-3);
+}
+
+TEST(Text, Columns) {
+    EXPECT_EQ(left("ab", 4) + "|", "ab  |");
+    EXPECT_EQ(right("\xE2\x82\xAC", 3), "  \xE2\x82\xAC");
+    EXPECT_EQ(right("long", 2), "long");
+    EXPECT_EQ(fixed(2.345, 1), "2.3");
+    EXPECT_EQ(short_time(41.26e-6), "41.3 us");
+    EXPECT_EQ(short_time(8.314e-3), "8.31 ms");
+    EXPECT_EQ(short_time(0.99996e-3), "1.00 ms");
+    EXPECT_EQ(short_time(12), "12.0 s");
+}
+
+TEST(Peak, TwoFlopsPerLaneAndNoMoreThanThePossible) {
+    const auto device = make_cpu_device(1);
+    const RegisterPeak f32 = measure_register_peak(device->stream(), DType::f32, 0.01);
+    // Two 512-bit multiply-adds a cycle, 6 GHz: no x86 core does more.
+    EXPECT_GT(f32.flops_per_s, 0);
+    EXPECT_LT(f32.flops_per_s, 2 * 2 * 16 * 6e9);
+    EXPECT_TRUE(f32.instruction.starts_with("vfmadd"));
+}
+
+TEST(Machine, FsyncIsTried) {
+    EXPECT_EQ(fsync_problem("/tmp"), std::nullopt);
+    ASSERT_TRUE(fsync_problem("/proc/self").has_value());
+    EXPECT_GT(available_memory(), 0);
+}
+
+}  // namespace
+}  // namespace tutti::cli

@@ -1,0 +1,37 @@
+#include "tutti/cli/timing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+namespace tutti::cli {
+
+double seconds_now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Timing time_calls(const Patience& patience, const std::function<void()>& call) {
+    // A run lasts 2 ms or more: the clock and a late wake-up are then below a percent of it.
+    constexpr double kShortestRun = 2e-3;
+    const double begin = seconds_now();
+    call();
+    const double second = seconds_now();
+    call();  // the first one also faults pages in and compiles kernels: it does not tell how long a call takes
+    const double once = std::max(seconds_now() - second, 1e-9);
+    const int calls = once >= kShortestRun ? 1 : static_cast<int>(kShortestRun / once) + 1;
+
+    std::vector<double> times;
+    if (calls == 1) times.push_back(once);
+    while (static_cast<int>(times.size()) < patience.max_runs &&
+           (static_cast<int>(times.size()) < patience.min_runs || seconds_now() - begin < patience.seconds)) {
+        const double start = seconds_now();
+        for (int i = 0; i < calls; ++i) call();
+        times.push_back((seconds_now() - start) / calls);
+    }
+    std::sort(times.begin(), times.end());
+    const size_t middle = times.size() / 2;
+    const double median = times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
+    return {median, times.front(), times.back(), static_cast<int>(times.size())};
+}
+
+}  // namespace tutti::cli

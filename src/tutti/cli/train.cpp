@@ -1,0 +1,115 @@
+// cli/train.cpp: `tutti train`. Reads and checks the config, lets signals stop the run after a step, and says how it
+// ended.
+#include <cmath>
+#include <filesystem>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/stop_signals.h"
+#include "tutti/plan/flops.h"
+#include "tutti/spec/nearest.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+#include "tutti/train/trainer.h"
+
+namespace tutti::cli {
+
+namespace {
+
+constexpr int kPreempted = 75;  // EX_TEMPFAIL of sysexits.h: start it again
+
+spec::RunSpec read_config(const TrainArguments& arguments) {
+    std::vector<std::string> overrides = arguments.set;
+    if (arguments.threads) overrides.push_back(concat("train.threads=", *arguments.threads));
+    if (arguments.device) overrides.push_back("train.device=" + *arguments.device);
+    spec::RunSpec run = spec::parse_file(arguments.config, overrides);
+    spec::validate(run, arguments.ranks);
+    return run;
+}
+
+// A path that is missing is the trainer's to report; a bare word is more likely a slip.
+void check_resume(const std::string& resume) {
+    const std::vector<std::string> words = {"auto", "never", "strict"};
+    if (std::find(words.begin(), words.end(), resume) != words.end()) return;
+    check<UsageError>(resume.find('/') != std::string::npos || std::filesystem::exists(resume), "--resume ", resume,
+                      ": required: auto, never, strict or the path of a checkpoint; the nearest is ",
+                      spec::nearest(resume, words));
+}
+
+std::string quoted_for_shell(const std::string& word) {
+    const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+    std::string quoted = "'";
+    for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return quoted + "'";
+}
+
+std::string resume_command(const TrainArguments& a) {
+    std::string command = "tutti train " + quoted_for_shell(a.config);
+    if (a.ranks != 1) command += concat(" --ranks ", a.ranks);
+    for (const std::string& set : a.set) command += " --set " + quoted_for_shell(set);
+    if (a.threads) command += concat(" --threads ", *a.threads);
+    if (a.device) command += " --device " + quoted_for_shell(*a.device);
+    return a.out.empty() ? command : command + " --out " + quoted_for_shell(a.out);
+}
+
+nlohmann::ordered_json number_or_null(double value) {
+    return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+}
+
+nlohmann::ordered_json describe(const train::TrainOptions& options, const train::TrainOutcome& outcome, int exit_code) {
+    const spec::RunSpec& run = options.run;
+    const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
+    nlohmann::ordered_json document = {{"out", options.out},
+                                       {"dry_run", options.dry_run},
+                                       {"model", run.model.preset},
+                                       {"parameters", spec::parameter_count(run.model)},
+                                       {"flops_per_token", {{"causal", flops.causal()}, {"full", flops.full()}}}};
+    if (options.dry_run) return document;
+    document["step"] = outcome.step;
+    document["steps"] = run.train.steps;
+    document["loss"] = number_or_null(outcome.loss);
+    document["eval_loss"] = number_or_null(outcome.eval_loss);
+    document["tokens"] = outcome.tokens;
+    document["skipped"] = outcome.skipped;
+    document["preempted"] = outcome.preempted;
+    document["checkpoint"] = outcome.checkpoint;
+    document["seconds"] = outcome.seconds;
+    document["exit_code"] = exit_code;
+    return document;
+}
+
+}  // namespace
+
+int train(const TrainArguments& arguments, const Io& io) {
+    train::TrainOptions options;
+    options.run = read_config(arguments);
+    check_resume(arguments.resume);
+    options.out =
+        arguments.out.empty() ? "runs/" + std::filesystem::path(arguments.config).stem().string() : arguments.out;
+    options.resume = arguments.resume;
+    options.dry_run = arguments.dry_run;
+    options.console = &io.text(arguments.json);
+    options.terminal = io.text_terminal(arguments.json);
+
+    const StopSignals signals([&io](int signal) {
+        // One write, so that it does not mix with the lines of the trainer.
+        io.err << concat("\ntutti: ", name_of_signal(signal),
+                         ": finishing this step and saving a checkpoint; Ctrl-C again stops at once\n")
+               << std::flush;
+    });
+    options.stop_requested = [&signals] { return signals.requested(); };
+    const train::TrainOutcome outcome = train::train(options);
+
+    const int exit_code = outcome.preempted ? kPreempted : 0;
+    if (outcome.preempted)
+        io.err << "tutti: stopped by " << name_of_signal(signals.signal()) << " after step " << outcome.step << " of "
+               << options.run.train.steps << "; the checkpoint is " << outcome.checkpoint
+               << "\ncontinue with: " << resume_command(arguments) << std::endl;
+    if (arguments.json) io.out << describe(options, outcome, exit_code).dump(2) << '\n';
+    return exit_code;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,24 @@
+#include <nlohmann/json.hpp>
+
+#include "tutti/cli/build_info.h"
+#include "tutti/cli/commands.h"
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::cli {
+
+int version(const VersionArguments& arguments, const Io& io) {
+    const BuildInfo build = build_info();
+    if (arguments.json) {
+        const nlohmann::ordered_json document = {{"version", build.version},
+                                                 {"build_type", build.build_type},
+                                                 {"compiler", build.compiler},
+                                                 {"gemm_engine", kernels::gemm_engine()}};
+        io.out << document.dump(2) << '\n';
+    } else {
+        io.out << "tutti " << build.version << " (" << build.build_type << ", " << build.compiler << ", "
+               << kernels::gemm_engine() << ")\n";
+    }
+    return 0;
+}
+
+}  // namespace tutti::cli
