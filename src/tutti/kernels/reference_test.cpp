@@ -15,12 +15,8 @@ constexpr double kClose = 100 * unit_roundoff(DType::f64);
 // A parameter such as 0.9f is off by u relative before the kernel sees it.
 constexpr double kFloatParameter = 4 * unit_roundoff(DType::f32);
 
-View f64(std::vector<double>& values, const Shape& shape) {
-    return View(values.data(), DType::f64, shape);
-}
-View f64(std::vector<double>& values) {
-    return f64(values, {static_cast<int64_t>(values.size())});
-}
+View f64(std::vector<double>& values, const Shape& shape) { return View(values.data(), DType::f64, shape); }
+View f64(std::vector<double>& values) { return f64(values, {static_cast<int64_t>(values.size())}); }
 View i32(std::vector<int32_t>& values) {
     return View(values.data(), DType::i32, {static_cast<int64_t>(values.size())});
 }

@@ -25,9 +25,7 @@ int64_t offset_of(const View& x, int64_t i) {
 
 }  // namespace
 
-double value(const View& x, int64_t i) {
-    return reference::load(x, offset_of(x, i));
-}
+double value(const View& x, int64_t i) { return reference::load(x, offset_of(x, i)); }
 
 std::vector<double> values(const View& x) {
     std::vector<double> all(static_cast<size_t>(x.numel()));

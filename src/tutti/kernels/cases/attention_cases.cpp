@@ -69,9 +69,7 @@ Projections make(Arena& arena, const Form& f, int64_t Tk, bool random) {
     return {array({f.B, f.Tq, f.H, f.D}, "q"), array({f.B, Tk, f.Hkv, f.D}, "k"), array({f.B, Tk, f.Hkv, f.D}, "v")};
 }
 
-float scale_of(const Form& f) {
-    return static_cast<float>(f.amplitude / std::sqrt(static_cast<double>(f.D)));
-}
+float scale_of(const Form& f) { return static_cast<float>(f.amplitude / std::sqrt(static_cast<double>(f.D))); }
 
 // Row t of head h of batch entry b.
 std::vector<double> row(const View& x, int64_t b, int64_t t, int64_t h) {

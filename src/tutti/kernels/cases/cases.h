@@ -31,21 +31,15 @@ inline double sum_error(int64_t terms) {
 // What an input is made of. Products and sums of small whole numbers are exact in f32 in any order, so every table must
 // give the same bits and one wrong term in thousands is seen; normal numbers show how rounding is treated.
 enum class Numbers : uint8_t { normal, whole };
-inline const char* name_of(Numbers kind) {
-    return kind == Numbers::whole ? " whole numbers" : "";
-}
+inline const char* name_of(Numbers kind) { return kind == Numbers::whole ? " whole numbers" : ""; }
 View numbers(Arena& arena, Numbers kind, const Shape& shape, DType dtype, const char* purpose);  // whole: -4 .. 4
 
 // The result is rounded once to its type, by the reference and by the other table: u_out |value| each, on different
 // sides at worst. Below FLT_MIN a table may flush to zero, as the 16-bit dot products of the hardware do.
-inline double rounding(DType t, double value) {
-    return 2 * unit_roundoff(t) * std::abs(value) + FLT_MIN;
-}
+inline double rounding(DType t, double value) { return 2 * unit_roundoff(t) * std::abs(value) + FLT_MIN; }
 
 // Results that are one correctly rounded f32 operation, so that only a 16-bit type can round twice.
-inline double one_operation(DType t, double value) {
-    return t == DType::f32 ? 0 : rounding(t, value);
-}
+inline double one_operation(DType t, double value) { return t == DType::f32 ? 0 : rounding(t, value); }
 
 inline constexpr std::array<DType, 2> kActivationTypes = {DType::f32, DType::bf16};
 // Below, at and above one vector of either ISA, and enough for two threads to share.

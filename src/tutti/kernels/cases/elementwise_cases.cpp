@@ -8,9 +8,7 @@ namespace tutti::kernels::cases {
 
 namespace {
 
-std::string label(DType dtype, int64_t n) {
-    return concat(dtype, " (", n, ")");
-}
+std::string label(DType dtype, int64_t n) { return concat(dtype, " (", n, ")"); }
 
 // Normal numbers with, from the eighth on, values at which an activation saturates or exp leaves the range of f32.
 View activation_input(Arena& arena, int64_t n, DType dtype, const char* purpose) {

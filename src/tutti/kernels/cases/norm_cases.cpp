@@ -54,9 +54,7 @@ RowError layer_norm_error(const View& x, int64_t n, int64_t C) {
 }
 
 // The mean square is a sum of C positive terms.
-RowError rms_norm_error(int64_t C) {
-    return {0, sum_error(C + 3) / 2 + kMath};
-}
+RowError rms_norm_error(int64_t C) { return {0, sum_error(C + 3) / 2 + kMath}; }
 
 // Bound of |x^| that stays true for x - mean computed in f32: (|x| + |mean|) rstd.
 double normalised(const Inputs& in, int64_t n, int64_t i) {

@@ -27,9 +27,7 @@ double dot(const View& a, int64_t b, int64_t i, int64_t h, const View& c, int64_
 
 }  // namespace
 
-int64_t attention_workspace(const Stream&, const Shape&, const Shape&, bool) {
-    return 0;
-}
+int64_t attention_workspace(const Stream&, const Shape&, const Shape&, bool) { return 0; }
 
 // S_ij = scale q_i.k_j;  lse_i = ln sum_j exp(S_ij);  P_ij = exp(S_ij - lse_i);  O_i = sum_j P_ij v_j
 // A query that sees no key (a block that ring attention masks) has O_i = 0 and lse_i = -infinity.
@@ -51,10 +49,11 @@ void attention_forward(const Stream&, const AttentionForward& a) {
                     p[static_cast<size_t>(j)] = std::exp(p[static_cast<size_t>(j)] - largest);
                     total += p[static_cast<size_t>(j)];
                 }
+                for (int64_t j = 0; j < visible; ++j) p[static_cast<size_t>(j)] /= total;
                 for (int64_t d = 0; d < D; ++d) {
                     double out = 0;
                     for (int64_t j = 0; j < visible; ++j)
-                        out += p[static_cast<size_t>(j)] / total * load(a.v, offset(a.v, b, j, g, d));
+                        out += p[static_cast<size_t>(j)] * load(a.v, offset(a.v, b, j, g, d));
                     store(a.o, offset(a.o, b, i, h, d), out);
                 }
                 store(a.lse, offset(a.lse, b, h, i), visible > 0 ? largest + std::log(total) : largest);
@@ -62,9 +61,9 @@ void attention_forward(const Stream&, const AttentionForward& a) {
 }
 
 // With D_i = dO_i.O_i:  dP_ij = dO_i.v_j;  dS_ij = P_ij (dP_ij - D_i);
-// dq_i = scale sum_j dS_ij k_j;  dk_j = scale sum_i dS_ij q_i;  dv_j = sum_i P_ij dO_i  (i also over the heads of a
-// group) lse and O are taken as given, not recomputed: in ring attention they belong to all keys, k and v to one block
-// of them.
+// dq_i = scale sum_j dS_ij k_j;  dk_j = scale sum_i dS_ij q_i;  dv_j = sum_i P_ij dO_i  (i also over a group's heads)
+//
+// lse and O are taken as given: in ring attention they belong to all keys, k and v to one block of them.
 void attention_backward(const Stream&, const AttentionBackward& a) {
     const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
     const int64_t Tk = a.k.shape[1], group = H / a.k.shape[2];

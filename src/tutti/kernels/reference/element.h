@@ -49,12 +49,8 @@ inline void store(const View& y, int64_t offset, double value) {
 }
 
 // By index, honouring strides.
-inline int64_t offset(const View& x, int64_t i, int64_t j) {
-    return i * x.stride(0) + j * x.stride(1);
-}
-inline int64_t offset(const View& x, int64_t i, int64_t j, int64_t k) {
-    return offset(x, i, j) + k * x.stride(2);
-}
+inline int64_t offset(const View& x, int64_t i, int64_t j) { return i * x.stride(0) + j * x.stride(1); }
+inline int64_t offset(const View& x, int64_t i, int64_t j, int64_t k) { return offset(x, i, j) + k * x.stride(2); }
 inline int64_t offset(const View& x, int64_t i, int64_t j, int64_t k, int64_t l) {
     return offset(x, i, j, k) + l * x.stride(3);
 }
