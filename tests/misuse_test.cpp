@@ -1,0 +1,136 @@
+// What goes wrong in practice: each gives a message with its place, the exit code of docs/design.md, and loses nothing.
+#include <nlohmann/json.hpp>
+
+#include "program.h"
+
+namespace tutti::testing {
+namespace {
+
+using Misuse = ProgramTest;
+
+TEST_F(Misuse, MissingEmptyAndShortText) {
+    const Result missing = train("run", {"data.train=" + path("nowhere.txt")});
+    EXPECT_EQ(missing.exit_code, 3);
+    expect_contains(missing.err, path("nowhere.txt"));
+    expect_contains(missing.err, "No such file or directory");
+
+    write("empty.txt", "");
+    const Result empty = train("run", {"data.train=" + path("empty.txt")});
+    EXPECT_EQ(empty.exit_code, 3);
+    expect_contains(empty.err, path("empty.txt"));
+
+    write("short.txt", "abc");
+    const Result too_short = train("run", {"data.train=" + path("short.txt")});
+    EXPECT_EQ(too_short.exit_code, 3);
+    expect_contains(too_short.err, "17");  // tokens that one window of 16 needs
+    EXPECT_FALSE(fs::exists(path("run") + "/metrics.jsonl"));
+}
+
+TEST_F(Misuse, UnknownKeyWrongTypeImpossibleSizesAllAtOnce) {
+    write("bad.toml", "[train]\nstesp = 3\nseq_len = \"long\"\n[modle]\nwidth = 3\n");
+    const Result r = run({"train", path("bad.toml"), "--out", path("run")});
+    EXPECT_EQ(r.exit_code, 2);
+    expect_contains(r.err, "bad.toml:2:");
+    expect_contains(r.err, "the nearest is [train] steps");
+    expect_contains(r.err, "bad.toml:3:");
+    expect_contains(r.err, "modle");
+
+    const Result sizes = train("run", {"model.heads=3", "train.global_batch=5", "train.micro_batch=2"});
+    EXPECT_EQ(sizes.exit_code, 2);
+    expect_contains(sizes.err, "[model] heads");
+    expect_contains(sizes.err, "global_batch = 5");
+    EXPECT_FALSE(fs::exists(path("run")));
+}
+
+TEST_F(Misuse, WhatDoesNotExistYetIsRefused) {
+    for (const char* request : {"parallel.tp=2", "offload.optimizer=true", "precision.fp8=block", "log.trace=true"}) {
+        const Result r = train("run", {request});
+        EXPECT_EQ(r.exit_code, 2) << request << r.err;
+        EXPECT_FALSE(r.err.empty());
+    }
+}
+
+TEST_F(Misuse, DamagedCheckpointFallsBackOrStops) {
+    ASSERT_EQ(train("run", {"train.steps=4"}).exit_code, 0);
+    const fs::path newest = folder_ / "run/checkpoints/step-0000000004/rank-00000-of-00001.safetensors";
+    std::string bytes = read_file(newest);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    std::ofstream(newest, std::ios::binary) << bytes;
+
+    auto strict = train_arguments("run", {"train.steps=6"});
+    strict.insert(strict.end(), {"--resume", "strict"});
+    const Result stopped = run(strict);
+    EXPECT_EQ(stopped.exit_code, 3);
+    expect_contains(stopped.err, "step-0000000004");
+
+    const Result r = train("run", {"train.steps=6"});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    expect_contains(r.out, "continuing after step 2");
+    EXPECT_TRUE(fs::exists(path("run/checkpoints/step-0000000004.corrupt")));
+}
+
+// The file-size limit plays the full disk: the rank file of this model is about 200 kB, everything else is small.
+TEST_F(Misuse, FullDiskCostsOnlyTheCheckpoint) {
+    ASSERT_EQ(train("run", {"train.steps=2"}).exit_code, 0);
+    const Result r = run(train_arguments("run", {"train.steps=8"}), [] {
+        const rlimit limit{100'000, 100'000};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        ::signal(SIGXFSZ, SIG_IGN);
+    });
+    EXPECT_EQ(r.exit_code, 0) << r.err << r.out;
+    expect_contains(r.out, "a checkpoint could not be written");
+    expect_contains(r.out, "step 8/8");  // it went on to the end
+    EXPECT_TRUE(fs::exists(path("run/checkpoints/step-0000000002/MANIFEST.json")));
+    for (const auto& entry : fs::directory_iterator(path("run/checkpoints")))
+        EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+    const auto totals = nlohmann::json::parse(read_file(path("run/run.json")));
+    EXPECT_GE(totals.at("checkpoint_failures").get<int>(), 1);
+    EXPECT_EQ(train("run", {"train.steps=8"}).exit_code, 0);  // with space again: from step 2
+}
+
+TEST_F(Misuse, TwoRunsInOneDirectory) {
+    Program first(folder_, train_arguments("run", {"train.steps=100000"}));
+    ASSERT_TRUE(first.wait_for("step      3/"));
+    fs::create_directory(folder_ / "second");
+    const Result second = Program(folder_ / "second", train_arguments("run")).wait();
+    EXPECT_EQ(second.exit_code, 2);
+    expect_contains(second.err, "run/checkpoints");
+}
+
+TEST_F(Misuse, OneInterruptSavesTwoStopAtOnce) {
+    for (int number : {SIGINT, SIGTERM}) {
+        const std::string out = "run" + std::to_string(number);
+        Program program(folder_, train_arguments(out, {"train.steps=100000", "checkpoint.every=0"}));
+        ASSERT_TRUE(program.wait_for("step      3/"));
+        program.signal(number);
+        const Result r = program.wait();
+        EXPECT_EQ(r.exit_code, 75) << r.err;
+        expect_contains(r.out, "run the same command to continue");
+        const Result again = train(out, {"train.steps=100000", "checkpoint.every=0", "train.seed=9"});
+        EXPECT_EQ(again.exit_code, 2);  // another seed is another run
+    }
+    // A step of this one takes long enough for the second signal to arrive inside it.
+    Program slow(folder_, train_arguments("slow", {"model.width=256", "model.heads=4", "model.kv_heads=4", "model.head_dim=64",
+                                                   "train.seq_len=256", "train.global_batch=16", "train.steps=1000",
+                                                   "model.ffn=1024", "model.layers=4"}));
+    ASSERT_TRUE(slow.wait_for("step    1/"));
+    const auto begin = std::chrono::steady_clock::now();
+    slow.signal(SIGINT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    slow.signal(SIGINT);
+    EXPECT_EQ(slow.wait().exit_code, 128 + SIGINT);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST_F(Misuse, JsonModePrintsOneDocument) {
+    auto arguments = train_arguments("run");
+    arguments.push_back("--json");
+    const Result r = run(arguments);
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    const auto json = nlohmann::json::parse(r.out, nullptr, false);
+    ASSERT_TRUE(json.is_object()) << r.out;
+    EXPECT_EQ(json.at("step"), 12);
+}
+
+}  // namespace
+}  // namespace tutti::testing
