@@ -11,9 +11,7 @@
 namespace tutti::checkpoint {
 namespace {
 
-void nobody(const std::string& error) {
-    FAIL() << "unclaimed: " << error;
-}
+void nobody(const std::string& error) { FAIL() << "unclaimed: " << error; }
 
 TEST(AsyncWriter, RunsOneJobAtATimeAndInOrder) {
     AsyncWriter writer(nobody);

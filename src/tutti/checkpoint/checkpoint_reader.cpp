@@ -64,7 +64,7 @@ void VerifiedFile::read(int64_t offset, std::span<std::byte> bytes) {
         const int64_t chunk = offset / kChunkBytes, inside = offset % kChunkBytes;
         const int64_t part = std::min(chunk_size(chunk) - inside, static_cast<int64_t>(bytes.size()));
         const auto out = bytes.first(static_cast<size_t>(part));
-        if (part == chunk_size(chunk) && chunk != cached_chunk_) {  // a whole chunk: straight to where it belongs
+        if (part == chunk_size(chunk)) {  // a whole chunk: straight to where it belongs
             file_.read_all(out, offset);
             check_chunk(chunk, out);
         } else {

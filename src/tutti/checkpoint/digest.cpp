@@ -30,9 +30,7 @@ Digest128 Hasher128::digest() const {
     return {hash.high64, hash.low64};
 }
 
-uint64_t xxh3_64(std::span<const std::byte> bytes) {
-    return XXH3_64bits(bytes.data(), bytes.size());
-}
+uint64_t xxh3_64(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 Digest128 xxh3_128(std::span<const std::byte> bytes) {
     const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
@@ -45,9 +43,7 @@ std::string to_hex(uint64_t value) {
     return text;
 }
 
-std::string to_hex(Digest128 digest) {
-    return to_hex(digest.high) + to_hex(digest.low);
-}
+std::string to_hex(Digest128 digest) { return to_hex(digest.high) + to_hex(digest.low); }
 
 std::optional<uint64_t> hex64_from(std::string_view text) {
     if (text.size() != 16) return std::nullopt;

@@ -40,8 +40,6 @@ std::string to_hex(uint64_t value);    // 16 lower-case digits
 std::string to_hex(Digest128 digest);  // 32, as `xxhsum -H2` prints it
 std::optional<uint64_t> hex64_from(std::string_view text);
 std::optional<Digest128> hex128_from(std::string_view text);
-inline std::ostream& operator<<(std::ostream& out, Digest128 digest) {
-    return out << to_hex(digest);
-}
+inline std::ostream& operator<<(std::ostream& out, Digest128 digest) { return out << to_hex(digest); }
 
 }  // namespace tutti::checkpoint

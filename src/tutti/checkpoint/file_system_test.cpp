@@ -21,9 +21,7 @@ using testing::contains;
 using testing::MemoryFileSystem;
 using testing::Survives;
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-    return std::as_bytes(std::span(text));
-}
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 int code_of(const std::function<void()>& call) {
     try {

@@ -35,9 +35,7 @@ struct FileRecord {
     bool operator==(const FileRecord&) const = default;
 };
 
-constexpr int64_t chunk_count(int64_t size) {
-    return size / kChunkBytes + (size % kChunkBytes != 0 ? 1 : 0);
-}
+constexpr int64_t chunk_count(int64_t size) { return size / kChunkBytes + (size % kChunkBytes != 0 ? 1 : 0); }
 
 // A file that is being written. The constructor creates it and reserves its full size, so that a full disk shows before
 // the first byte is written; write() fills it, syncs it and closes it.

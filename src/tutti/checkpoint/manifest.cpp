@@ -17,9 +17,7 @@ constexpr int64_t kVersion = 1;
 constexpr std::string_view kDigestKey = ",\n \"digest\": \"", kEnd = "\"\n}\n";
 constexpr size_t kTailBytes = kDigestKey.size() + 32 + kEnd.size();
 
-Digest128 digest_of(std::string_view text) {
-    return xxh3_128(std::as_bytes(std::span(text)));
-}
+Digest128 digest_of(std::string_view text) { return xxh3_128(std::as_bytes(std::span(text))); }
 
 // The members before the digest: "{ … " without the closing brace.
 std::string write_members(const Manifest& manifest) {

@@ -12,9 +12,7 @@ namespace {
 
 using testing::contains;
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-    return std::as_bytes(std::span(text));
-}
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 Manifest example() {
     FileRecord file{"rank-00000-of-00001.safetensors", kChunkBytes + 1, {1, 0xfedcba9876543210u}, {3, 4}};

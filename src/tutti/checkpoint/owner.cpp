@@ -26,9 +26,7 @@ std::string host_name() {
 
 }  // namespace
 
-std::string this_owner() {
-    return host_name() + "-" + std::to_string(::getpid());
-}
+std::string this_owner() { return host_name() + "-" + std::to_string(::getpid()); }
 
 OwnerState state_of(std::string_view owner) {
     if (owner == this_owner()) return OwnerState::this_process;

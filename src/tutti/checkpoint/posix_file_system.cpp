@@ -73,9 +73,7 @@ void PosixFileSystem::allocate(const FileHandle& file, int64_t size) {
     require(result == 0, concat("reserve ", size, " bytes for"), file.path);
 }
 
-void PosixFileSystem::fsync(const FileHandle& file) {
-    require(::fsync(file.id) == 0, "fsync", file.path);
-}
+void PosixFileSystem::fsync(const FileHandle& file) { require(::fsync(file.id) == 0, "fsync", file.path); }
 
 void PosixFileSystem::close(const FileHandle& file) {
     // On Linux the descriptor is gone even after EINTR; a second close could hit somebody else's file.
@@ -86,9 +84,7 @@ void PosixFileSystem::rename(const std::string& from, const std::string& to) {
     require(::rename(from.c_str(), to.c_str()) == 0, concat("rename ", from, " to"), to);
 }
 
-void PosixFileSystem::unlink(const std::string& path) {
-    require(::unlink(path.c_str()) == 0, "remove", path);
-}
+void PosixFileSystem::unlink(const std::string& path) { require(::unlink(path.c_str()) == 0, "remove", path); }
 
 void PosixFileSystem::make_directory(const std::string& path) {
     require(::mkdir(path.c_str(), 0777) == 0, "make directory", path);

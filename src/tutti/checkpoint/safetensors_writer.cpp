@@ -61,9 +61,7 @@ int64_t bytes_of(const TensorToWrite& tensor) {
 
 }  // namespace
 
-std::string_view safetensors_name(DType dtype) {
-    return kTypes[order_of(dtype)].second;
-}
+std::string_view safetensors_name(DType dtype) { return kTypes[order_of(dtype)].second; }
 
 FileToWrite safetensors_file(std::string name, std::vector<TensorToWrite> tensors, const Metadata& metadata) {
     std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {

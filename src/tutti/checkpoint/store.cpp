@@ -71,7 +71,9 @@ std::string Store::commit(Attempt& attempt, const Manifest& manifest) {
     require_write();
     check(manifest.step == attempt.step, "the attempt is of step ", attempt.step, ", the manifest of step ",
           manifest.step);
-    file_system_.fsync_directory(attempt.path);  // the files' names, before a manifest can speak of them
+    // The names of files that other hosts made, before a manifest can speak of them. On one host the fsync behind the
+    // manifest would do.
+    file_system_.fsync_directory(attempt.path);
     write_manifest_file(attempt.path, manifest);
     const std::string path = join(directory_, step_name(attempt.step));
     move_into_place(attempt, path);
@@ -92,11 +94,10 @@ void Store::move_into_place(Attempt& attempt, const std::string& path) {
     // A directory cannot be renamed over a full one. The old one of the same step keeps a name under which it can be
     // loaded, durably, before the new one takes its place; prune() removes it.
     std::string older;
-    if (file_system_.kind(path) != FileKind::none) {
+    if (file_system_.kind(path) != FileKind::none)
         older = rename_to_suffix({attempt.step, path}, concat(kReplaced, this_owner()));
-        file_system_.fsync_directory(directory_);
-    }
     try {
+        if (!older.empty()) file_system_.fsync_directory(directory_);
         file_system_.rename(attempt.path, path);
     } catch (const IoError&) {
         try {

@@ -36,9 +36,7 @@ struct Scenario {
     int64_t keep = 1;
 };
 
-std::string text_of(const std::pair<int64_t, int>& save) {
-    return concat(save.first, "/", save.second);
-}
+std::string text_of(const std::pair<int64_t, int>& save) { return concat(save.first, "/", save.second); }
 
 void run_saves(Store& store, const std::vector<std::pair<int64_t, int>>& saves, int64_t keep, size_t& done) {
     for (const auto& [step, variant] : saves) {
@@ -54,6 +52,7 @@ std::string problem_of(MemoryFileSystem& after, const std::vector<std::string>& 
         Store store(after, kDirectory, Access::write, ignore);
         const std::string found = newest_of(store, OnDamage::stop);
         if (std::find(allowed.begin(), allowed.end(), found) == allowed.end()) return "found " + found;
+        for (const StoredCheckpoint& visible : store.list()) store.verify(visible.path);
         store.save(Sample(99, 0).snapshot);
         store.prune(1);
         if (newest_of(store, OnDamage::stop) != "99/0") return "the next save is not the newest";

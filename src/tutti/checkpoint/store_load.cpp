@@ -65,9 +65,7 @@ std::optional<Loaded> Store::load_newest(const LoadInto& load_into, OnDamage on_
     return std::nullopt;
 }
 
-void Store::verify(const std::string& path) const {
-    CheckpointReader(file_system_, path).verify_all();
-}
+void Store::verify(const std::string& path) const { CheckpointReader(file_system_, path).verify_all(); }
 
 int64_t Store::set_aside_newer(int64_t step) {
     require_write();

@@ -22,7 +22,11 @@ class FaultFileSystem final : public FileSystem {
   public:
     FaultFileSystem(FileSystem& below, Fault fault) : below_(below), fault_(fault) {}
     int64_t calls() const { return calls_; }
-    void set_read_error(std::string path_part) { unreadable_ = std::move(path_part); }  // reading such paths gives EIO
+    // Reading files whose path has this part fails.
+    void set_read_error(std::string path_part, int code) {
+        unreadable_ = std::move(path_part);
+        read_code_ = code;
+    }
 
     FileHandle create_exclusive(const std::string& path) override {
         may_fail("create", path);
@@ -69,7 +73,7 @@ class FaultFileSystem final : public FileSystem {
     FileHandle open_read(const std::string& path) override { return below_.open_read(path); }
     int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) override {
         if (!unreadable_.empty() && file.path.find(unreadable_) != std::string::npos)
-            throw IoError("read", file.path, EIO);
+            throw IoError("read", file.path, read_code_);
         return below_.pread(file, bytes, offset);
     }
     int64_t size(const FileHandle& file) override { return below_.size(file); }
@@ -94,6 +98,7 @@ class FaultFileSystem final : public FileSystem {
     int64_t calls_ = 0;
     std::set<int> written_;  // open files that this made: closing what was only read changes nothing
     std::string unreadable_;
+    int read_code_ = EIO;
 };
 
 }  // namespace tutti::checkpoint::testing
