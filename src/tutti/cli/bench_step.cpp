@@ -25,6 +25,8 @@ spec::RunSpec run_of(const BenchArguments& a) {
                                           "train.steps=1000000"};
     overrides.insert(overrides.end(), a.set.begin(), a.set.end());
     spec::RunSpec run = spec::parse_text("", "bench step", overrides);
+    check<UsageError>(run.data == spec::DataSpec{},
+                      "bench step makes its own random tokens; leave [data] out of --set");
     if (run.model.family != spec::Family::mlp) run.data.train = {"random tokens"};
     spec::validate(run, 1);
     return run;
@@ -91,15 +93,103 @@ void see_peak(Bench& bench, Peak& peak) {
     }
 }
 
-struct Mfu {
-    double flops = 0;  // of one step, on the model or the hardware
-    double rate = 0;   // FLOP/s
-    double share = 0;
+// All that the five steps need.
+struct StepReport {
+    const spec::RunSpec& run;
+    StepMeasurement measured;
+    Peak peak;
+    int64_t memory = 0;  // bytes at most
+
+    double tokens() const { return static_cast<double>(run.train.global_batch * run.train.seq_len); }
+    double seconds() const { return measured.timing.median; }
+    double rate(double flops_per_token) const { return flops_per_token * tokens() / seconds(); }
+    double share(double flops_per_token) const {
+        return plan::mfu(flops_per_token, tokens() / seconds(), peak.flops_per_s());
+    }
+    plan::TokenFlops model() const { return plan::model_flops(run.model, run.train.seq_len); }
+    plan::TokenFlops hardware() const {
+        return plan::hardware_flops(run.model, run.train.seq_len, run.recompute.policy);
+    }
+    const char* unit() const { return run.model.family == spec::Family::mlp ? "rows" : "tokens"; }
 };
 
-Mfu mfu_of(double flops_per_token, double tokens, double seconds, const Peak& peak) {
-    return {flops_per_token * tokens, flops_per_token * tokens / seconds,
-            plan::mfu(flops_per_token, tokens / seconds, peak.flops_per_s())};
+void print_head(const Bench& bench, const spec::RunSpec& run, const char* unit) {
+    const spec::TrainSpec& t = run.train;
+    const int64_t microbatches = t.global_batch / t.micro_batch;
+    bench.text << run.model.preset;
+    for (const std::string& set : bench.arguments.set) bench.text << ", " << set;
+    bench.text << '\n'
+               << plan::format_count(static_cast<double>(spec::parameter_count(run.model))) << " parameters, "
+               << bench.dtype << ", batch " << t.global_batch << " x " << t.seq_len << " = "
+               << t.global_batch * t.seq_len << ' ' << unit << " in " << microbatches
+               << (microbatches == 1 ? " microbatch" : " microbatches") << ", recompute " << run.recompute.policy
+               << '\n'
+               << std::endl;
+}
+
+// Without attention the two conventions are one and need no names.
+void print_five_steps(std::ostream& text, const StepReport& r) {
+    const plan::TokenFlops flops = r.model();
+    const bool attention = flops.full_attention > 0;
+    const char* causal = attention ? "causal" : "";
+    const auto line = [&](const char* what, const std::string& value, const std::string& remark) {
+        text << left(what, 25) << (remark.empty() ? value : left(value, 18) + remark) << '\n';
+    };
+    const auto full_line = [&](const std::string& value) {
+        if (attention) line("", value, "full attention");
+    };
+    const Timing& t = r.measured.timing;
+    line("1  FLOPs of the model", plan::format_flops(flops.causal() * r.tokens()),
+         concat(plan::format_flops(flops.causal()), " x ", fixed(r.tokens(), 0), ' ', r.unit(),
+                attention ? "; causal: half of the attention" : ""));
+    full_line(plan::format_flops(flops.full() * r.tokens()));
+    line("2  time per step", short_time(t.median),
+         concat("median of ", t.runs, "; ", short_time(t.min), " to ", short_time(t.max)));
+    line("3  reached: 1 / 2", plan::format_flop_rate(r.rate(flops.causal())), causal);
+    full_line(plan::format_flop_rate(r.rate(flops.full())));
+    line("4  peak in this run", plan::format_flop_rate(r.peak.flops_per_s()), r.peak.origin());
+    line("", plan::format_flop_rate(r.peak.gemm), "best matrix product, " + r.peak.gemm_shape);
+    line("5  MFU: 3 / 4", plan::format_percent(r.share(flops.causal())), causal);
+    full_line(plan::format_percent(r.share(flops.full())));
+    line("   of the best product", plan::format_percent(r.rate(flops.causal()) / r.peak.gemm), causal);
+    if (r.run.recompute.policy != "none")
+        line("   HFU", plan::format_percent(r.share(r.hardware().causal())), "what is recomputed counts too");
+    text << '\n'
+         << plan::format_rate(r.tokens() / r.seconds(), r.unit()) << ", " << plan::format_bytes(r.memory)
+         << " of memory at most, loss " << fixed(r.measured.first_loss, 4) << " to " << fixed(r.measured.last_loss, 4)
+         << std::endl;
+}
+
+BenchRecord summary_of(const StepReport& r) {
+    const spec::TrainSpec& train = r.run.train;
+    const plan::TokenFlops flops = r.model();
+    BenchRecord record = {{"model", r.run.model.preset},
+                          {"parameters", spec::parameter_count(r.run.model)},
+                          {"seq_len", train.seq_len},
+                          {"global_batch", train.global_batch},
+                          {"micro_batch", train.micro_batch},
+                          {"recompute", r.run.recompute.policy},
+                          {"tokens_per_step", train.global_batch * train.seq_len},
+                          {"flops_per_token_causal", flops.causal()},
+                          {"flops_per_token_full", flops.full()},
+                          {"flops_per_step_causal", flops.causal() * r.tokens()},
+                          {"flops_per_step_full", flops.full() * r.tokens()},
+                          {"step_s", r.seconds()},
+                          {"step_s_min", r.measured.timing.min},
+                          {"step_s_max", r.measured.timing.max},
+                          {"runs", int64_t{r.measured.timing.runs}},
+                          {"tokens_per_s", r.tokens() / r.seconds()},
+                          {"flops_per_s_causal", r.rate(flops.causal())},
+                          {"flops_per_s_full", r.rate(flops.full())}};
+    add_peak(record, r.peak);
+    record.emplace_back("mfu_causal", r.share(flops.causal()));
+    record.emplace_back("mfu_full", r.share(flops.full()));
+    record.emplace_back("hfu_causal", r.share(r.hardware().causal()));
+    record.emplace_back("share_of_best_gemm", r.rate(flops.causal()) / r.peak.gemm);
+    record.emplace_back("mem_peak_bytes", r.memory);
+    record.emplace_back("first_loss", r.measured.first_loss);
+    record.emplace_back("last_loss", r.measured.last_loss);
+    return record;
 }
 
 }  // namespace
@@ -107,87 +197,21 @@ Mfu mfu_of(double flops_per_token, double tokens, double seconds, const Peak& pe
 BenchResult bench_step(Bench& bench) {
     const spec::RunSpec run = run_of(bench.arguments);
     bench.dtype = run.precision.compute == "bf16" ? DType::bf16 : DType::f32;
-    const spec::TrainSpec& t = run.train;
     const int64_t needed = plan::predict_memory(run).peak();
     check<UsageError>(needed < available_memory(), "a step of this model needs about ", plan::format_bytes(needed),
                       " of memory, available are ", plan::format_bytes(available_memory()),
                       "; --set train.micro_batch=1, recompute.policy=full or a smaller model need less");
-    const auto tokens = static_cast<double>(t.global_batch * t.seq_len);
-    const char* unit = run.model.family == spec::Family::mlp ? " rows" : " tokens";
-    bench.text << run.model.preset << ": " << plan::format_count(static_cast<double>(spec::parameter_count(run.model)))
-               << " parameters, " << bench.dtype << ", batch " << t.global_batch << " x " << t.seq_len << " = "
-               << t.global_batch * t.seq_len << unit << " in " << t.global_batch / t.micro_batch
-               << (t.global_batch == t.micro_batch ? " microbatch" : " microbatches") << ", recompute "
-               << run.recompute.policy << '\n'
-               << std::endl;
+    StepReport report{run, {}, {}};
+    print_head(bench, run, report.unit());
 
-    Peak peak;
-    see_peak(bench, peak);
-    const StepMeasurement measured = measure_steps(bench, run, std::max(bench.patience_left() - 2, 1.0));
-    const int64_t memory = bench.device->memory().total().peak;
-    see_peak(bench, peak);
-
-    const double seconds = measured.timing.median;
-    const plan::TokenFlops flops = plan::model_flops(run.model, t.seq_len);
-    const plan::TokenFlops hardware = plan::hardware_flops(run.model, t.seq_len, run.recompute.policy);
-    const Mfu causal = mfu_of(flops.causal(), tokens, seconds, peak),
-              full = mfu_of(flops.full(), tokens, seconds, peak);
-    const Mfu hfu = mfu_of(hardware.causal(), tokens, seconds, peak);
-
-    const auto line = [&](const char* what, const std::string& value, const std::string& remark) {
-        bench.text << left(what, 25) << left(value, 18) << remark << '\n';
-    };
-    const bool attention = flops.full_attention > 0;
-    line("1  FLOPs of the model", plan::format_flops(causal.flops),
-         concat("a step: ", plan::format_flops(flops.causal()), " x ", t.global_batch * t.seq_len, unit,
-                attention ? ", attention's causal half" : ""));
-    if (attention) line("", plan::format_flops(full.flops), "with full attention");
-    line("2  time per step", short_time(seconds),
-         concat("median of ", measured.timing.runs, "; ", short_time(measured.timing.min), " to ",
-                short_time(measured.timing.max)));
-    line("3  reached: 1 / 2", plan::format_flop_rate(causal.rate), "causal");
-    if (attention) line("", plan::format_flop_rate(full.rate), "full");
-    line("4  peak in this run", plan::format_flop_rate(peak.flops_per_s()), peak.origin());
-    line("", plan::format_flop_rate(peak.gemm), "best matrix product, " + peak.gemm_shape);
-    line("5  MFU: 3 / 4", plan::format_percent(causal.share), attention ? "causal" : "");
-    if (attention) line("", plan::format_percent(full.share), "full");
-    if (run.recompute.policy != "none")
-        line("   HFU", plan::format_percent(hfu.share), "with what is recomputed, causal");
-    line("   of the best product", plan::format_percent(causal.rate / peak.gemm), attention ? "causal" : "");
-    bench.text << '\n'
-               << plan::format_rate(tokens / seconds, unit + 1) << ", " << plan::format_bytes(memory)
-               << " of memory at most, loss " << fixed(measured.first_loss, 4) << " to " << fixed(measured.last_loss, 4)
-               << std::endl;
-
-    BenchResult result;
-    result.summary = {{"model", run.model.preset},
-                      {"parameters", spec::parameter_count(run.model)},
-                      {"seq_len", t.seq_len},
-                      {"global_batch", t.global_batch},
-                      {"micro_batch", t.micro_batch},
-                      {"recompute", run.recompute.policy},
-                      {"tokens_per_step", t.global_batch * t.seq_len},
-                      {"flops_per_token_causal", flops.causal()},
-                      {"flops_per_token_full", flops.full()},
-                      {"flops_per_step_causal", causal.flops},
-                      {"flops_per_step_full", full.flops},
-                      {"step_s", seconds},
-                      {"step_s_min", measured.timing.min},
-                      {"step_s_max", measured.timing.max},
-                      {"runs", int64_t{measured.timing.runs}},
-                      {"tokens_per_s", tokens / seconds},
-                      {"flops_per_s_causal", causal.rate},
-                      {"flops_per_s_full", full.rate}};
-    add_peak(result.summary, peak);
-    for (auto& entry : BenchRecord{{"mfu_causal", causal.share},
-                                   {"mfu_full", full.share},
-                                   {"hfu_causal", hfu.share},
-                                   {"share_of_best_gemm", causal.rate / peak.gemm},
-                                   {"mem_peak_bytes", memory},
-                                   {"first_loss", measured.first_loss},
-                                   {"last_loss", measured.last_loss}})
-        result.summary.push_back(entry);
-    return result;
+    see_peak(bench, report.peak);
+    bench.device->memory().trim();
+    bench.device->memory().reset_peaks();
+    report.measured = measure_steps(bench, run, std::max(bench.patience_left() - 2, 1.0));
+    report.memory = bench.device->memory().total().peak;
+    see_peak(bench, report.peak);
+    print_five_steps(bench.text, report);
+    return {summary_of(report), {}, {}};
 }
 
 }  // namespace tutti::cli

@@ -142,7 +142,7 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
             ->check(CLI::Range(0, 4096))
             ->option_text("N [0]");
         c->add_option("--seconds", a.seconds, "patience for all measurements together")
-            ->check(CLI::Range(0.0, 1e6))
+            ->check(CLI::Range(1e-3, 1e6))
             ->option_text("S [20]");
         return c;
     };

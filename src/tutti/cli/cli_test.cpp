@@ -235,6 +235,7 @@ TEST(Bench, StepIsTheDefinitionOfMfu) {
     EXPECT_NEAR(d["first_loss"], std::log(V), 0.1);
     EXPECT_LT(d["last_loss"], d["first_loss"]);
     EXPECT_EQ(tutti({"bench", "step", "--set", "model.widht=1"}).code, 2);
+    EXPECT_EQ(tutti({"bench", "step", "--set", "data.train=text.txt"}).code, 2);  // not read, so refused
 }
 
 TEST(Train, TrainsGeneratesReports) {
