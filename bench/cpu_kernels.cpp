@@ -1,0 +1,155 @@
+// bench/cpu_kernels.cpp: rates of the CPU tables' matrix products and attention beside the peak of the same run, for
+// bench/results/*_cpu_*.md. Not part of the build:
+//   g++ -std=c++20 -O2 -Isrc bench/cpu_kernels.cpp build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp
+//   OMP_WAIT_POLICY=passive ./a.out gemm|attention THREADS [avx2|avx512]
+// One thread is timed by its own CPU time, which a busy machine hardly disturbs; more by the clock. Best of 0.6 s.
+#include <immintrin.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tutti/device/cpu/parallel.h"
+#include "tutti/kernels/kernel_table.h"
+
+using namespace tutti;
+using namespace tutti::kernels;
+
+namespace {
+
+double seconds(int threads) {
+    timespec t;
+    clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+template <class Run>
+double best_seconds(int threads, Run&& run) {
+    double best = 1e9;
+    const double end = seconds(threads) + 0.6;
+    for (int i = 0; i < 3 || seconds(threads) < end; ++i) {
+        const double start = seconds(threads);
+        run();
+        best = std::min(best, seconds(threads) - start);
+    }
+    return best;
+}
+
+// Small numbers in huge pages, as HostMemory gives them.
+View array(DType type, const Shape& shape) {
+    const size_t page = 2 << 20, bytes = (static_cast<size_t>(shape.numel() * size_of(type)) + page) / page * page;
+    void* data = std::aligned_alloc(page, bytes);
+    madvise(data, bytes, MADV_HUGEPAGE);
+    const View x(data, type, shape);
+    for (int64_t i = 0; i < shape.numel(); ++i) {
+        const float value = static_cast<float>(i % 37 - 18) / 16;
+        type == DType::f32 ? void(x.as<float>()[i] = value) : void(x.as<bf16>()[i] = bf16(value));
+    }
+    return x;
+}
+
+constexpr int kChains = 12;
+constexpr int64_t kSteps = 1000000;
+
+// Twelve independent multiply-adds from registers per step; `asm` keeps the compiler from finding shortcuts.
+template <bool pairs>
+__attribute__((target("avx512f,avx512bf16"))) void multiply_adds() {
+    __m512 a = _mm512_set1_ps(0.5f), b = a, s[kChains];
+#pragma GCC unroll 12
+    for (int k = 0; k < kChains; ++k) s[k] = a;
+    for (int64_t i = 0; i < kSteps; ++i)
+#pragma GCC unroll 12
+        for (int k = 0; k < kChains; ++k) {
+            if constexpr (pairs)
+                asm volatile("vdpbf16ps %1, %2, %0" : "+v"(s[k]) : "v"(a), "v"(b));
+            else
+                asm volatile("vfmadd231ps %1, %2, %0" : "+v"(s[k]) : "v"(a), "v"(b));
+        }
+}
+
+void print_peak(int threads) {
+    const double steps = static_cast<double>(threads * kChains * kSteps);
+    const Stream stream{threads};
+    const auto time = [&](auto kernel) {
+        return best_seconds(threads, [&] { parallel_tasks(stream, threads, [&](int64_t) { kernel(); }); });
+    };
+    std::printf("peak, GFLOP/s: f32 %.0f, bf16 %.0f\n", 32e-9 * steps / time(multiply_adds<false>),
+                64e-9 * steps / time(multiply_adds<true>));
+}
+
+void bench_gemm(const KernelTable& table, const Stream& stream) {
+    struct Layer {
+        int64_t M, K, N;
+    };
+    std::printf("%s, GFLOP/s: forward x W^T, input gradient dy W, weight gradient dy^T x summed into f32\n",
+                gemm_engine());
+    for (const DType t : {DType::f32, DType::bf16})
+        for (const auto& [M, K, N] : {Layer{4096, 768, 768},
+                                      {4096, 768, 2304},
+                                      {4096, 768, 3072},
+                                      {4096, 3072, 768},
+                                      {4096, 768, 32000},
+                                      {2048, 256, 256},
+                                      {2048, 256, 704},
+                                      {2048, 704, 256},
+                                      {2048, 256, 1024},
+                                      {2048, 1024, 256},
+                                      {1, 768, 768}}) {
+            const View x = array(t, {M, K}), w = array(t, {N, K}), y = array(t, {M, N}), dw = array(DType::f32, {N, K});
+            const double work = 2e-9 * static_cast<double>(M * N * K);
+            const auto rate = [&](const Gemm& g) {
+                return work / best_seconds(stream.threads, [&] { table.gemm(stream, g); });
+            };
+            std::printf("%-4s (%5ld, %5ld, %5ld)", t == DType::f32 ? "f32" : "bf16", M, K, N);
+            std::printf(" %6.0f", rate({.a = x, .b = w, .c = y, .transpose_b = true}));
+            std::printf(" %6.0f", rate({.a = y, .b = w, .c = x}));
+            std::printf(" %6.0f\n", rate({.a = y, .b = x, .c = dw, .transpose_a = true, .accumulate = true}));
+            for (const View& v : {x, w, y, dw}) std::free(v.data);
+        }
+}
+
+void bench_attention(const KernelTable& table, const Stream& stream) {
+    struct Form {
+        int64_t B, H, Hkv, Tq, Tk, D;
+    };
+    std::printf("causal; GFLOP/s of the visible half, forward 2 products, backward 5; ms in brackets\n");
+    for (const DType t : {DType::f32, DType::bf16})
+        for (const auto& [B, H, Hkv, Tq, Tk, D] : {Form{4, 12, 12, 1024, 1024, 64},
+                                                   {1, 12, 12, 4096, 4096, 64},
+                                                   {1, 4, 4, 8192, 8192, 128},
+                                                   {1, 32, 8, 2048, 2048, 128},
+                                                   {8, 8, 8, 256, 256, 32},
+                                                   {8, 4, 4, 256, 256, 64},
+                                                   {1, 12, 12, 1, 2048, 64}}) {
+            const View q = array(t, {B, Tq, H, D}), k = array(t, {B, Tk, Hkv, D}), v = array(t, {B, Tk, Hkv, D});
+            const View o = array(t, q.shape), dy = array(t, q.shape), dq = array(t, q.shape);
+            const View dk = array(t, k.shape), dv = array(t, k.shape), lse = array(DType::f32, {B, H, Tq});
+            const int64_t space = std::max(table.attention_workspace(stream, q.shape, k.shape, false),
+                                           table.attention_workspace(stream, q.shape, k.shape, true));
+            const View workspace = array(DType::f32, {space});
+            const double product = 1e-9 * static_cast<double>(B * H * Tq * (2 * Tk - Tq) * D);
+            const AttentionForward forward{q, k, v, o, lse, 0.1f, true, Tk - Tq, workspace};
+            const AttentionBackward backward{q, k, v, o, lse, dy, dq, dk, dv, 0.1f, true, Tk - Tq, workspace};
+            const double f = best_seconds(stream.threads, [&] { table.attention_forward(stream, forward); });
+            const double b = best_seconds(stream.threads, [&] { table.attention_backward(stream, backward); });
+            std::printf("%-4s B %ld H %ld/%ld Tq %ld Tk %ld D %ld: forward %.0f (%.2f), backward %.0f (%.2f)\n",
+                        t == DType::f32 ? "f32" : "bf16", B, H, Hkv, Tq, Tk, D, 2 * product / f, f * 1e3,
+                        5 * product / b, b * 1e3);
+            for (const View& x : {q, k, v, o, dy, dq, dk, dv, lse, workspace}) std::free(x.data);
+        }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    if (count < 3) return std::fprintf(stderr, "usage: cpu_kernels gemm|attention THREADS [avx2|avx512]\n"), 2;
+    const Stream stream{std::atoi(arguments[2])};
+    const Isa isa = count > 3 ? (std::strcmp(arguments[3], "avx2") == 0 ? Isa::avx2 : Isa::avx512) : best_isa();
+    if (best_isa() == Isa::avx512) print_peak(stream.threads);
+    const KernelTable& table = cpu_table(isa);
+    std::printf("%s, threads %d\n", table.name, stream.threads);
+    std::strcmp(arguments[1], "gemm") == 0 ? bench_gemm(table, stream) : bench_attention(table, stream);
+}
