@@ -5,6 +5,7 @@
 // No cache of primitives here: oneDNN's own (1024 entries, keyed by shape, layout, attributes and thread count) gives
 // one back in 1.4 us, and a whole call costs 3.3 us on top of the product. A first call of a shape costs 0.3 ms.
 // oneDNN's scratchpad is thread-local inside the library, so ranks that are threads do not meet there.
+// Where c is small and K large (weight gradients), oneDNN splits K over the threads: bits then depend on their number.
 //
 // Below: oneDNN, OpenMP. Called by: table.cpp.
 #include <omp.h>
