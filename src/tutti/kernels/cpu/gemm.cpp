@@ -59,9 +59,7 @@ Matmul make_matmul(const dnnl::engine& engine, const memory::desc& a, const memo
         return Matmul(Description(typename Matmul::desc(a, b, bias, c), attributes, engine));
 }
 
-int64_t depth_of(const Gemm& g) {
-    return g.transpose_a ? g.a.shape[0] : g.a.shape[1];
-}
+int64_t depth_of(const Gemm& g) { return g.transpose_a ? g.a.shape[0] : g.a.shape[1]; }
 
 void gemm_onednn(const Stream& stream, const Gemm& g) {
     const int64_t M = g.c.shape[0], N = g.c.shape[1], K = depth_of(g);
@@ -88,9 +86,7 @@ void gemm_onednn(const Stream& stream, const Gemm& g) {
 }
 
 // Empty products (c, bias or zeros come out) are left to our own kernel, which needs no descriptor for them.
-bool is_empty(const Gemm& g) {
-    return g.c.numel() == 0 || depth_of(g) == 0;
-}
+bool is_empty(const Gemm& g) { return g.c.numel() == 0 || depth_of(g) == 0; }
 
 void gemm_avx2(const Stream& stream, const Gemm& g) {
     is_empty(g) || g.a.dtype == DType::bf16 ? avx2::gemm(stream, g) : gemm_onednn(stream, g);
@@ -102,9 +98,7 @@ void gemm_avx512(const Stream& stream, const Gemm& g) {
 
 }  // namespace
 
-void fill_gemm(KernelTable& table, Isa isa) {
-    table.gemm = isa == Isa::avx512 ? gemm_avx512 : gemm_avx2;
-}
+void fill_gemm(KernelTable& table, Isa isa) { table.gemm = isa == Isa::avx512 ? gemm_avx512 : gemm_avx2; }
 
 const char* gemm_engine() {
     static const std::string name = [] {

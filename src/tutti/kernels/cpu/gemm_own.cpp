@@ -4,12 +4,8 @@
 
 namespace tutti::kernels {
 
-void fill_gemm(KernelTable& table, Isa isa) {
-    table.gemm = isa == Isa::avx512 ? avx512::gemm : avx2::gemm;
-}
+void fill_gemm(KernelTable& table, Isa isa) { table.gemm = isa == Isa::avx512 ? avx512::gemm : avx2::gemm; }
 
-const char* gemm_engine() {
-    return "own";
-}
+const char* gemm_engine() { return "own"; }
 
 }  // namespace tutti::kernels

@@ -97,8 +97,6 @@ void cross_entropy(const Stream& stream, const CrossEntropy& c) {
 
 }  // namespace
 
-void fill_cross_entropy(KernelTable& table) {
-    table.cross_entropy = cross_entropy;
-}
+void fill_cross_entropy(KernelTable& table) { table.cross_entropy = cross_entropy; }
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -14,12 +14,8 @@ struct Pair {
 // Products of bf16 go through pairs; without the instruction it is faster to widen the operands once.
 inline constexpr bool kFastPairs = true;
 
-inline Vec broadcast(Pair x) {
-    return {_mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(x.bits)))};
-}
-inline Vec load(const Pair* p, Full) {
-    return {_mm512_castsi512_ps(_mm512_loadu_si512(p))};
-}
+inline Vec broadcast(Pair x) { return {_mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(x.bits)))}; }
+inline Vec load(const Pair* p, Full) { return {_mm512_castsi512_ps(_mm512_loadu_si512(p))}; }
 // sum + a.low b.low + a.high b.high, subnormals taken as 0.
 inline Vec dot_pairs(Vec a, Vec b, Vec sum) {
     return {_mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};

@@ -29,12 +29,8 @@ struct Product {
 inline constexpr int kSums = kLanes == 16 ? 24 : 12;
 inline constexpr int kVectors = kLanes == 16 ? 4 : 2;
 
-[[gnu::always_inline]] inline Vec multiply_add(Vec a, Vec b, Vec sum, const float*) {
-    return fma(a, b, sum);
-}
-[[gnu::always_inline]] inline Vec multiply_add(Vec a, Vec b, Vec sum, const Pair*) {
-    return dot_pairs(a, b, sum);
-}
+[[gnu::always_inline]] inline Vec multiply_add(Vec a, Vec b, Vec sum, const float*) { return fma(a, b, sum); }
+[[gnu::always_inline]] inline Vec multiply_add(Vec a, Vec b, Vec sum, const Pair*) { return dot_pairs(a, b, sum); }
 
 template <int R, int V, class E>
 [[gnu::noinline]] void block(Left<E> a, Right<E> b, Product c, int64_t K, bool add) {
@@ -113,8 +109,6 @@ inline void transpose_words(const uint32_t* x, int64_t x_row, int64_t rows, int6
         for (int64_t c = 0; c < columns; ++c) y[c * y_row + r] = x[r * x_row + c];
 }
 
-inline int64_t round_up(int64_t n, int64_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-}
+inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 }  // namespace tutti::kernels::TUTTI_ISA
