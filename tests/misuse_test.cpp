@@ -105,7 +105,7 @@ TEST_F(Misuse, OneInterruptSavesTwoStopAtOnce) {
         program.signal(number);
         const Result r = program.wait();
         EXPECT_EQ(r.exit_code, 75) << r.err;
-        expect_contains(r.out, "run the same command to continue");
+        expect_contains(r.out + r.err, "continue with: tutti train ");
         const Result again = train(out, {"train.steps=100000", "checkpoint.every=0", "train.seed=9"});
         EXPECT_EQ(again.exit_code, 2);  // another seed is another run
     }

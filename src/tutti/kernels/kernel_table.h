@@ -27,7 +27,7 @@ struct Gemm {
     View bias = {};           // (N) added to every row; undefined: none
 };
 
-// Query i attends to keys j <= i + query_offset when causal. Grouped queries: Hkv divides H, head h reads h / (H / Hkv).
+// Query i attends to keys j <= i + query_offset when causal; one that sees no key gets o = 0, lse = -inf. Grouped queries: Hkv divides H, head h reads h / (H / Hkv).
 struct AttentionForward {
     View q;     // (B, Tq, H, D) A; any strides with unit inner stride
     View k, v;  // (B, Tk, Hkv, D) A; likewise
@@ -49,6 +49,7 @@ struct AttentionBackward {
     View workspace = {};
 };
 
+// Kept values are multiplied by 1 / (1 - probability).
 // Element (n, c) is kept when uniform(key, row_index[n] * columns_total + column_offset + c) >= probability: the mask
 // depends on global indices only, never on how rows and columns are spread over ranks.
 struct Dropout {
@@ -75,7 +76,7 @@ struct CrossEntropy {
 struct AdamW {
     View master, m, v;  // (n) f32, updated
     View gradient;      // (n) f32
-    View value;         // (n) bf16: rounded copy of master; undefined: master is what the model reads
+    View value = {};    // (n) bf16: rounded copy of master; undefined: master is what the model reads
     float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0;
     float correction1 = 1, correction2 = 1;  // c1, c2
     float grad_scale = 1;
@@ -85,7 +86,7 @@ struct AdamW {
 struct Sgd {
     View master, momentum_buffer;  // (n) f32, updated
     View gradient;                 // (n) f32
-    View value;                    // as in AdamW
+    View value = {};               // as in AdamW
     float lr = 0, momentum = 0, weight_decay = 0, grad_scale = 1;
 };
 

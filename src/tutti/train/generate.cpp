@@ -83,7 +83,7 @@ struct Place {
 
 Place find_checkpoint(const std::string& path) {
     namespace fs = std::filesystem;
-    check<UsageError>(fs::exists(path), path, " does not exist; give a run directory or a checkpoint");
+    check<DataError>(fs::exists(path), path, " does not exist; give a run directory or a checkpoint");
     if (fs::exists(fs::path(path) / checkpoint::kManifestName)) return {{}, path};
     if (fs::is_directory(fs::path(path) / "checkpoints")) return {(fs::path(path) / "checkpoints").string(), {}};
     return {path, {}};

@@ -236,10 +236,7 @@ void Run::finish() {
     outcome_.checkpoint = checkpoints_.newest();
     outcome_.seconds = seconds_since(begin_);
     directory_->write_totals(totals());
-    if (outcome_.preempted) {
-        console_.text(fmt::format("stopped after step {}; run the same command to continue", state_.step));
-        return;
-    }
+    if (outcome_.preempted) return;
     const std::string text = render_report(read_run(options_.out));
     checkpoint::PosixFileSystem files;
     checkpoint::write_file_atomically(files, options_.out, {.name = "report.html", .head = text});

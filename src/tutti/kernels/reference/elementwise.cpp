@@ -36,7 +36,7 @@ void scale(const Stream&, View x, float factor) {
 }
 
 void relu_forward(const Stream&, View x, View y) {
-    for (int64_t i = 0; i < y.numel(); ++i) store(y, i, load(x, i) > 0 ? load(x, i) : 0);
+    for (int64_t i = 0; i < y.numel(); ++i) store(y, i, load(x, i) < 0 ? 0 : load(x, i));  // NaN stays
 }
 
 void relu_backward(const Stream&, View dy, View y, View dx) {
