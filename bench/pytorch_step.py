@@ -1,0 +1,180 @@
+"""The PyTorch side of bench/vs_pytorch.py: GPT-2 and Llama written plainly, trained as one would on a CPU.
+
+    pytorch_step.py step --model gpt2-124m --dtype bf16 --threads 2 --data tokens.bin [--compile] [--steps N] ...
+    pytorch_step.py gemm --dtype bf16 --threads 2 [--seconds 4]
+
+`step` prints one JSON line per finished step (flushed: its arrival is the measurement), `gemm` one line with the best
+rate of matrix products. Weights and optimizer state are f32; bf16 is torch.autocast, PyTorch's usual mixed precision.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import time
+
+import numpy
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+@dataclasses.dataclass
+class Sizes:
+    """As the presets of src/tutti/spec/presets.cpp."""
+    family: str
+    vocab: int
+    width: int = 768      # C
+    layers: int = 12      # L
+    heads: int = 12       # H
+    ffn: int = 3072       # F
+    max_positions: int = 1024
+    rope_theta: float = 10000.0
+
+
+MODELS = {"gpt2-124m": Sizes("gpt2", 50257), "llama-110m": Sizes("llama", 32000, ffn=2048)}
+
+
+def attention(q, k, v, heads):
+    """Causal self-attention; q, k, v (B, T, C) or (B, T, H, D)."""
+    B, T = q.shape[:2]
+    q, k, v = (x.reshape(B, T, heads, -1).transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, -1)
+
+
+class Gpt2Block(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.heads = s.heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(s.width), nn.LayerNorm(s.width)
+        self.c_attn, self.attn_c_proj = nn.Linear(s.width, 3 * s.width), nn.Linear(s.width, s.width)
+        self.c_fc, self.mlp_c_proj = nn.Linear(s.width, s.ffn), nn.Linear(s.ffn, s.width)
+
+    def forward(self, x, rope):
+        q, k, v = self.c_attn(self.ln_1(x)).chunk(3, dim=-1)
+        x = x + self.attn_c_proj(attention(q, k, v, self.heads))
+        return x + self.mlp_c_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+def rotate(x, cosines, sines):
+    """x (B, T, H, D), pairs (k, k + D/2)."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cosines - b * sines, b * cosines + a * sines), dim=-1)
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.heads = s.heads
+        self.attention_norm, self.mlp_norm = nn.RMSNorm(s.width, 1e-5), nn.RMSNorm(s.width, 1e-5)
+        self.q, self.k, self.v, self.o = (nn.Linear(s.width, s.width, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(s.width, s.ffn, bias=False) for _ in range(2))
+        self.down = nn.Linear(s.ffn, s.width, bias=False)
+
+    def forward(self, x, rope):
+        h = self.attention_norm(x)
+        B, T, C = h.shape
+        q, k, v = (f(h).view(B, T, self.heads, -1) for f in (self.q, self.k, self.v))
+        cosines, sines = (table[:T, None].to(q.dtype) for table in rope)
+        x = x + self.o(attention(rotate(q, cosines, sines), rotate(k, cosines, sines), v, self.heads))
+        h = self.mlp_norm(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Model(nn.Module):
+    """Embedding, blocks, norm, head tied to the embedding; returns the mean loss."""
+
+    def __init__(self, s):
+        super().__init__()
+        gpt2 = s.family == "gpt2"
+        self.tokens = nn.Embedding(s.vocab, s.width)
+        self.positions = nn.Embedding(s.max_positions, s.width) if gpt2 else None
+        self.blocks = nn.ModuleList((Gpt2Block if gpt2 else LlamaBlock)(s) for _ in range(s.layers))
+        self.norm = nn.LayerNorm(s.width) if gpt2 else nn.RMSNorm(s.width, 1e-5)
+        self.register_buffer("cosines", torch.empty(0), persistent=False)
+        self.register_buffer("sines", torch.empty(0), persistent=False)
+
+    def initialise(self, s):
+        """The values of a model that was built on the meta device: drawing them twice would cost start-up time."""
+        self.to_empty(device="cpu")
+        D = s.width // s.heads
+        angles = torch.outer(torch.arange(s.max_positions), s.rope_theta ** (-torch.arange(0, D, 2) / D))
+        self.cosines, self.sines = angles.cos(), angles.sin()
+        for name, parameter in self.named_parameters():
+            if parameter.ndim >= 2:
+                residual = name.endswith(("c_proj.weight", ".o.weight", ".down.weight"))
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * s.layers) if residual else 0.02)
+            else:
+                nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
+
+    def forward(self, tokens, targets):
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions.weight[:tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x, (self.cosines, self.sines))
+        logits = F.linear(self.norm(x), self.tokens.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def run_steps(options):
+    torch.manual_seed(1234)
+    with torch.device("meta"):
+        model = Model(MODELS[options.model])
+    model.initialise(MODELS[options.model])
+    forward = torch.compile(model) if options.compile else model
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
+         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}],
+        lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
+    data = torch.from_numpy(numpy.fromfile(options.data, dtype=numpy.uint16).astype(numpy.int64))
+    B, T = options.batch, options.seq_len
+    for step in range(options.steps):
+        windows = torch.stack([data[i * T:i * T + T + 1] for i in range(step * B, (step + 1) * B)])
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bf16"):
+            loss = forward(windows[:, :-1], windows[:, 1:])
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        print(json.dumps({"step": step + 1, "loss": loss.item(), "grad_norm": norm.item()}), flush=True)
+
+
+def run_gemm(options):
+    """The fastest of square products and of those of the models."""
+    dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
+    best, shape = 0.0, ""
+    shapes = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (4096, 768, 3072), (4096, 3072, 768)]
+    for M, K, N in shapes:
+        a, b = torch.randn(M, K).to(dtype), torch.randn(N, K).to(dtype)
+        F.linear(a, b)
+        end = time.perf_counter() + options.seconds / len(shapes)
+        while time.perf_counter() < end:
+            begin = time.perf_counter()
+            F.linear(a, b)
+            rate = 2.0 * M * K * N / (time.perf_counter() - begin)
+            if rate > best:
+                best, shape = rate, f"{M} x {N} x {K}"
+    print(json.dumps({"flops_per_s": best, "shape": shape}), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["step", "gemm"])
+    parser.add_argument("--model", choices=MODELS)
+    parser.add_argument("--dtype", choices=["bf16", "f32"], default="f32")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--seq-len", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--data", help="u16 tokens")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--seconds", type=float, default=4)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    (run_steps if options.what == "step" else run_gemm)(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""Training steps of Tutti, PyTorch eager and torch.compile on this machine, interleaved: for docs/results.md.
+
+    bench/vs_pytorch.py [--quick] [--models gpt2-124m llama-110m] [--dtypes bf16 f32] [--threads 1 2] ...
+
+Every contender is a process that trains (`tutti train`, bench/pytorch_step.py): same sizes, batch, optimizer (AdamW,
+clip 1.0) and token file, pinned to as many cores as it has threads. This script watches the lines that each writes after
+a finished step, so all are timed from outside by one clock, from the start of the process. The first step is the time to
+first step; the later ones give tokens/s. For each case the contenders take turns, A B C A B C. MFU counts 6 N + 6 L T C
+FLOPs per token (attention's causal half) against the fastest matrix product that Tutti or PyTorch reached in the same
+run with that dtype and number of threads. Memory is the peak of resident memory (VmHWM).
+
+Needs numpy here and torch in --python. Writes one JSON with every raw time and prints a Markdown table.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONTENDERS = {"tutti": "Tutti", "eager": "PyTorch eager", "compiled": "torch.compile"}
+# vocab, C, L, and the values of the matrices of one block, as the presets have them
+MODELS = {"gpt2-124m": (50257, 768, 12, 12 * 768 * 768), "llama-110m": (32000, 768, 12, 4 * 768 * 768 + 3 * 768 * 2048)}
+
+
+def flops_per_token(model, seq_len):
+    vocab, width, layers, block = MODELS[model]
+    return 6 * (layers * block + vocab * width) + 6 * layers * seq_len * width
+
+
+# --- one process -----------------------------------------------------------------------------------------------------
+
+def busy_seconds():
+    """CPU time that all processes of the machine have used, stolen time included."""
+    fields = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_resident_bytes(pid):
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def line_count(path):
+    try:
+        return path.read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def watch(command, environment, cores, lines_of, wanted, limit, log):
+    """Runs `command` until `wanted` lines are in the file `lines_of`, then kills it. Times are seconds from its start."""
+    load, busy, begin = os.getloadavg()[0], busy_seconds(), time.monotonic()
+    arrivals, memory, outcome = [], None, "finished"
+    lines_of.unlink(missing_ok=True)
+    with open(log.with_suffix(".out"), "wb") as output, open(log, "wb") as errors:
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, start_new_session=True,
+                                   preexec_fn=lambda: os.sched_setaffinity(0, cores))
+    while len(arrivals) < wanted:
+        ended = process.poll() is not None  # before the count: no line comes after the end
+        now, lines = time.monotonic() - begin, line_count(lines_of)
+        arrivals += [now] * (lines - len(arrivals))
+        if ended and len(arrivals) < wanted:
+            outcome = f"ended with {process.returncode}: {log.read_text(errors='replace')[-400:]}"
+            break
+        if now > limit:
+            outcome = f"stopped at the limit of {limit:g} s"
+            break
+        time.sleep(0.005)
+    wall = time.monotonic() - begin
+    if process.poll() is None:
+        memory = peak_resident_bytes(process.pid)
+        others = max(0.0, busy_seconds() - busy - own_seconds(process.pid))
+        os.killpg(process.pid, signal.SIGKILL)  # only what was started here: the process leads a session of its own
+    else:
+        others = None
+    process.wait()
+    return {"outcome": outcome, "first_step_s": arrivals[0] if arrivals else None,
+            "step_s": [b - a for a, b in zip(arrivals, arrivals[1:])], "peak_resident_bytes": memory, "wall_s": wall,
+            "cores_used_by_others": None if others is None else others / wall, "load_before": load,
+            "command": [str(word) for word in command]}
+
+
+def own_seconds(leader):
+    """CPU time of the processes in the session of `leader`, with their ended children (compilers of torch.compile)."""
+    total = 0
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == leader:  # its session
+            total += sum(int(x) for x in fields[11:15])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+# --- contenders ------------------------------------------------------------------------------------------------------
+
+def tutti_run(options, case, folder):
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    config = folder / "bench.toml"
+    config.write_text(f"""
+[model]
+preset = "{case['model']}"
+[data]
+train = ["{case['data']}"]
+format = "nanogpt"
+[train]
+steps = 1000000
+seq_len = {options.seq_len}
+global_batch = {options.batch}
+micro_batch = {options.batch}
+threads = {case['threads']}
+[optimizer]
+schedule = "constant"
+warmup_steps = 0
+[precision]
+compute = "{case['dtype']}"
+[checkpoint]
+every = 0
+[log]
+every = 1
+""")
+    command = [options.tutti, "train", config, "--out", folder / "run"]
+    return command, dict(os.environ), folder / "run" / "metrics.jsonl"
+
+
+def pytorch_run(options, case, folder, compiled):
+    command = [options.python, ROOT / "bench" / "pytorch_step.py", "step", "--model", case["model"], "--dtype",
+               case["dtype"], "--threads", str(case["threads"]), "--batch", str(options.batch), "--seq-len",
+               str(options.seq_len), "--steps", str(options.steps + 2), "--data", case["data"]]
+    environment = dict(os.environ, OMP_NUM_THREADS=str(case["threads"]),
+                       TORCHINDUCTOR_CACHE_DIR=str(folder / f"inductor-{case['name']}"))
+    return command + (["--compile"] if compiled else []), environment, folder / "log.out"  # its standard output
+
+
+def check_flops(options, case, folder):
+    """The formula above against Tutti's own: a table with the wrong numerator is worth nothing."""
+    command, environment, _ = tutti_run(options, case, folder)
+    output = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, env=environment, check=True)
+    theirs = json.loads(output.stdout)["flops_per_token"]["causal"]
+    if theirs != case["flops_per_token"]:
+        raise SystemExit(f"vs_pytorch: {case['model']} has {case['flops_per_token']} FLOPs per token, tutti says {theirs}")
+
+
+def run_contender(options, contender, case, folder):
+    if contender == "tutti":
+        command, environment, lines_of = tutti_run(options, case, folder)
+    else:
+        command, environment, lines_of = pytorch_run(options, case, folder, contender == "compiled")
+    cores = sorted(os.sched_getaffinity(0))[:case["threads"]]
+    return watch(command, environment, cores, lines_of, options.steps + 1, options.limit, folder / "log.err")
+
+
+def measure_peak(options, dtype, threads):
+    """FLOP/s of the fastest matrix product on either side, now."""
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    pin = lambda: os.sched_setaffinity(0, cores)  # noqa: E731
+    common = ["--dtype", dtype, "--threads", str(threads), "--seconds", "6"]
+    tutti = subprocess.run([options.tutti, "bench", "gemm", "--json", *common], capture_output=True, text=True,
+                           preexec_fn=pin, check=True)
+    torch = subprocess.run([options.python, ROOT / "bench" / "pytorch_step.py", "gemm", *common], capture_output=True,
+                           text=True, preexec_fn=pin, check=True, env=dict(os.environ, OMP_NUM_THREADS=str(threads)))
+    ours, theirs = json.loads(tutti.stdout), json.loads(torch.stdout)
+    return {"dtype": dtype, "threads": threads, "tutti_flops_per_s": ours["best_gemm_flops_per_s"],
+            "tutti_shape": ours["best_gemm_shape"], "tutti_register_flops_per_s": ours["register_peak_flops_per_s"],
+            "gemm_engine": ours["gemm_engine"], "pytorch_flops_per_s": theirs["flops_per_s"],
+            "pytorch_shape": theirs["shape"]}
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+def describe_machine(options):
+    output = lambda *command: subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()  # noqa: E731
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    memory = int(open("/proc/meminfo").readline().split()[1]) * 1024
+    return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "commit": output("git", "rev-parse", "HEAD"),
+            "uncommitted_changes": output("git", "status", "--porcelain").count("\n"),
+            "command": " ".join(sys.argv), "cpu": cpu, "cores": len(os.sched_getaffinity(0)), "memory_bytes": memory,
+            "kernel": platform.release(), "tutti": json.loads(output(options.tutti, "version", "--json") or "{}"),
+            "torch": output(options.python, "-c", "import torch; print(torch.__version__)")}
+
+
+def make_tokens(folder, model, count):
+    """A nanoGPT file of random tokens below the model's vocabulary."""
+    import random
+    from array import array
+    path = folder / f"{model}.bin"
+    if not path.exists():
+        source = random.Random(1234)
+        path.write_bytes(array("H", (source.randrange(MODELS[model][0]) for _ in range(count))).tobytes())
+    return path
+
+
+def summarise(options, document):
+    """One row per case and contender."""
+    rows = []
+    for case in document["cases"]:
+        peaks = [max(p["tutti_flops_per_s"], p["pytorch_flops_per_s"]) for p in document["peaks"]
+                 if (p["dtype"], p["threads"]) == (case["dtype"], case["threads"])]
+        tokens = options.batch * options.seq_len
+        for contender in options.contenders:
+            runs = [r for r in case["runs"] if r["contender"] == contender]
+            steps = [s for r in runs for s in r["step_s"]]
+            first = [r["first_step_s"] for r in runs if r["first_step_s"] is not None]
+            resident = [r["peak_resident_bytes"] for r in runs if r["peak_resident_bytes"]]
+            foreign = [r["cores_used_by_others"] for r in runs if r["cores_used_by_others"] is not None]
+            row = {key: case[key] for key in ("model", "dtype", "threads")}
+            row.update(contender=contender, steps=len(steps), problems=[r["outcome"] for r in runs if r["outcome"] != "finished"])
+            if steps:
+                rate = tokens / statistics.median(steps)
+                row.update(tokens_per_s=rate, tokens_per_s_min=tokens / max(steps), tokens_per_s_max=tokens / min(steps),
+                           mfu=rate * flops_per_token(case["model"], options.seq_len) / max(peaks))
+            if first:
+                row.update(first_step_s=statistics.median(first[1:] or first), first_step_s_min=min(first),
+                           first_step_s_max=max(first), first_step_cold_s=first[0])
+            row.update(peak_resident_bytes=max(resident, default=None), cores_used_by_others=max(foreign, default=None))
+            rows.append(row)
+    return rows
+
+
+def markdown(rows):
+    """Time to first step is that of the later rounds (warm caches); of torch.compile the cold one stands beside it."""
+    lines = ["| model | dtype | threads | | tokens/s (min–max) | MFU | peak memory | first step | others' cores |",
+             "|---|---|---:|---|---:|---:|---:|---:|---:|"]
+    for r in rows:
+        rate = f"{r['tokens_per_s']:.0f} ({r['tokens_per_s_min']:.0f}–{r['tokens_per_s_max']:.0f})" if r["steps"] else "–"
+        mfu = f"{100 * r['mfu']:.1f} %" if r["steps"] else "–"
+        memory = f"{r['peak_resident_bytes'] / 2**30:.2f} GiB" if r["peak_resident_bytes"] else "–"
+        first = f"{r['first_step_s']:.1f} s" if "first_step_s" in r else "–"
+        if r["contender"] == "compiled" and "first_step_s" in r:
+            first += f" (cold {r['first_step_cold_s']:.1f} s)"
+        foreign = f"{r['cores_used_by_others']:.2f}" if r["cores_used_by_others"] is not None else "–"
+        lines.append(f"| {r['model']} | {r['dtype']} | {r['threads']} | {CONTENDERS[r['contender']]} | {rate} | {mfu} | "
+                     f"{memory} | {first} | {foreign} |")
+    return "\n".join(lines)
+
+
+def run_case(options, case, document, folder):
+    check_flops(options, case, folder)
+    for turn in range(options.rounds):
+        document["peaks"].append(measure_peak(options, case["dtype"], case["threads"]))
+        for contender in options.contenders:
+            result = run_contender(options, contender, case, folder)
+            case["runs"].append({"contender": contender, "round": turn + 1, **result})
+            shown = ", ".join(f"{s:.2f}" for s in result["step_s"])
+            print(f"{case['name']} round {turn + 1} {contender}: first step {result['first_step_s'] or -1:.2f} s, then "
+                  f"[{shown}] s, {result['outcome']}", file=sys.stderr, flush=True)
+            save(options, document)
+
+
+def save(options, document):
+    document["summary"] = summarise(options, document)
+    part = options.out.with_suffix(".part")
+    part.write_text(json.dumps(document, indent=1) + "\n")
+    part.replace(options.out)
+
+
+def parse_options():
+    venv = pathlib.Path(os.environ.get("TUTTI_PEER_VENV") or pathlib.Path.home() / ".cache/tutti/peer-venv")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--dtypes", nargs="+", choices=["bf16", "f32"], default=["bf16", "f32"])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--seq-len", type=int, help="default 1024; 256 with --quick")
+    parser.add_argument("--batch", type=int, help="default 4; 2 with --quick")
+    parser.add_argument("--steps", type=int, help="measured steps of a process; default 4; 3 with --quick")
+    parser.add_argument("--rounds", type=int, help="turns of each contender; default 3; 1 with --quick")
+    parser.add_argument("--limit", type=float, default=900, help="seconds of one process")
+    parser.add_argument("--quick", action="store_true", help="small sizes: does it work, not what is it worth")
+    parser.add_argument("--tutti", type=pathlib.Path, default=ROOT / "build/release/tutti")
+    parser.add_argument("--python", type=pathlib.Path, default=venv / "bin/python")
+    parser.add_argument("--out", type=pathlib.Path, help="default bench/results/vs_pytorch[_quick].json")
+    options = parser.parse_args()
+    for key, full, quick in (("seq_len", 1024, 256), ("batch", 4, 2), ("steps", 4, 3), ("rounds", 3, 1)):
+        if getattr(options, key) is None:
+            setattr(options, key, quick if options.quick else full)
+    if options.out is None:
+        options.out = ROOT / "bench/results" / ("vs_pytorch_quick.json" if options.quick else "vs_pytorch.json")
+    for path, what in ((options.tutti, "--tutti: build it with cmake --preset release"),
+                       (options.python, "--python: a Python with torch; scripts/test.sh --peer makes it")):
+        if not path.exists():
+            parser.error(f"{path} is not there ({what})")
+    return options
+
+
+def main():
+    options = parse_options()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    settings = {key: getattr(options, key) for key in ("seq_len", "batch", "steps", "rounds", "limit", "quick")}
+    document = {**describe_machine(options), "settings": settings, "peaks": [], "cases": []}
+    with tempfile.TemporaryDirectory(prefix="tutti-bench-") as temporary:
+        folder = pathlib.Path(temporary)
+        for model in options.models:
+            tokens = make_tokens(folder, model, (options.steps + 3) * options.batch * options.seq_len + 1)
+            for dtype in options.dtypes:
+                for threads in options.threads:
+                    case = {"name": f"{model}-{dtype}-{threads}", "model": model, "dtype": dtype, "threads": threads,
+                            "flops_per_token": flops_per_token(model, options.seq_len), "data": str(tokens), "runs": []}
+                    document["cases"].append(case)
+                    run_case(options, case, document, folder)
+    print(markdown(document["summary"]))
+
+
+if __name__ == "__main__":
+    main()
