@@ -1,5 +1,5 @@
-// SIGKILL at 50 random moments of a run that saves every step: each start finds a good checkpoint, and what comes out in
-// the end is the run that was never killed, bit for bit.
+// SIGKILL at 50 random moments of a run that saves every step: each start finds a good checkpoint, and what comes out
+// in the end is the run that was never killed, bit for bit.
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -37,7 +37,7 @@ TEST_F(Kill, AtFiftyRandomMoments) {
         EXPECT_TRUE(r.exit_code == 128 + SIGKILL || r.exit_code == 0) << "seed " << seed << ", kill " << i << r.err;
         EXPECT_EQ(r.out.find("corrupt"), std::string::npos) << "seed " << seed << ", kill " << i << r.out;
     }
-    EXPECT_GE(killed, 20);   // else the run was over too soon to prove anything
+    EXPECT_GE(killed, 20);  // else the run was over too soon to prove anything
     EXPECT_GE(resumed, 10);
     const Result last = train("killed", set);
     ASSERT_EQ(last.exit_code, 0) << last.err;

@@ -95,10 +95,12 @@ class ProgramTest : public ::testing::Test {
         folder_ = name;
         std::ofstream text(folder_ / "text.txt");
         for (int i = 0; i < 500; ++i) text << "line " << i * i << " of a text that repeats itself\n";
-        write("tiny.toml", "[model]\npreset = \"llama-tiny\"\nwidth = 32\nlayers = 2\nheads = 2\nkv_heads = 2\n"
-                           "head_dim = 16\nffn = 48\n[data]\ntrain = \"" + path("text.txt") +
-                           "\"\n[train]\nsteps = 12\nseq_len = 16\nglobal_batch = 4\nmicro_batch = 4\nthreads = 1\n"
-                           "[log]\nevery = 1\n[checkpoint]\nevery = 2\n");
+        write("tiny.toml",
+              "[model]\npreset = \"llama-tiny\"\nwidth = 32\nlayers = 2\nheads = 2\nkv_heads = 2\n"
+              "head_dim = 16\nffn = 48\n[data]\ntrain = \"" +
+                  path("text.txt") +
+                  "\"\n[train]\nsteps = 12\nseq_len = 16\nglobal_batch = 4\nmicro_batch = 4\nthreads = 1\n"
+                  "[log]\nevery = 1\n[checkpoint]\nevery = 2\n");
     }
     ~ProgramTest() override { fs::remove_all(folder_); }
 

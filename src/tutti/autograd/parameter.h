@@ -1,5 +1,5 @@
-// autograd/parameter.h: a trainable tensor, known by its global name, global shape and placement. Initial values, shards,
-// checkpoints and resharding all follow from these three.
+// autograd/parameter.h: a trainable tensor, known by its global name, global shape and placement. Initial values,
+// shards, checkpoints and resharding all follow from these three.
 #pragma once
 
 #include <functional>
@@ -45,12 +45,14 @@ struct Position {
     int rank = 0;
 };
 
-// Allocates value, master and gradient of the local shape and draws the initial values: element e of the *global* tensor
-// is normal(random_key(seed, name), e), so that any layout starts from the same weights. `train` false: value only.
+// Allocates value, master and gradient of the local shape and draws the initial values: element e of the *global*
+// tensor is normal(random_key(seed, name), e), so that any layout starts from the same weights. `train` false: value
+// only.
 void materialize(ops::Context& ctx, Parameter& parameter, DType compute, uint64_t seed, bool train,
                  const Position& position = {});
 
 // Local f32 values of the parameter's initial state, on the host; in the order of the local tensor.
-std::vector<float> initial_values(const Parameter& parameter, uint64_t seed, const Position& position = {});
+std::vector<float> initial_values(const Stream& stream, const Parameter& parameter, uint64_t seed,
+                                  const Position& position = {});
 
 }  // namespace tutti::autograd

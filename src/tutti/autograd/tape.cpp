@@ -12,7 +12,11 @@ Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks)
 // A part of `parent` that is recomputed. Its first pass records nothing but counts the parameters it uses; the second
 // pass records, and must not count them again.
 Tape::Tape(Tape& parent, bool recording)
-    : ctx_(parent.ctx_), hooks_(parent.hooks_), recording_(recording), training_(true), root_(parent.root_),
+    : ctx_(parent.ctx_),
+      hooks_(parent.hooks_),
+      recording_(recording),
+      training_(true),
+      root_(parent.root_),
       counting_(!recording && parent.counting_) {}
 
 Tape::~Tape() = default;
@@ -27,8 +31,9 @@ Var Tape::record(const char* op, const std::vector<Var>& inputs, const Tensor& o
                  WeightGradient weight_gradient, const std::vector<Parameter*>& parameters) {
     if (counting_) count_use(parameters);
     if (!recording_) return {output, -1};
-    Node node{op, {}, static_cast<int>(gradients_.size()), std::move(input_gradient), std::move(weight_gradient),
-              parameters, {}};
+    Node node{
+        op,         {}, static_cast<int>(gradients_.size()), std::move(input_gradient), std::move(weight_gradient),
+        parameters, {}};
     for (const Var& input : inputs) node.inputs.push_back(input.id);
     gradients_.emplace_back();
     nodes_.push_back(std::move(node));

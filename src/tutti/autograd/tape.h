@@ -1,6 +1,6 @@
 // autograd/tape.h: reverse-mode differentiation at the level of ops. A Tape records what one microbatch computes on one
-// pipeline stage; afterwards it runs backward as a whole (B), or as input gradients first (I) and weight gradients later
-// (W), which is what zero-bubble schedules need. What a node saved is freed as soon as it was used.
+// pipeline stage; afterwards it runs backward as a whole (B), or as input gradients first (I) and weight gradients
+// later (W), which is what zero-bubble schedules need. What a node saved is freed as soon as it was used.
 //
 // nn/ records nodes; train/ and later pipeline/ run tapes. A node is two functions, not a class: what they capture is
 // what is saved.
@@ -41,8 +41,8 @@ class Hooks {
     virtual void before_forward(Unit&) {}
     virtual void after_forward(Unit&) {}
     virtual void before_backward(Unit&) {}
-    virtual void after_backward(Unit&) {}          // its input gradients are done; W may be pending
-    virtual void gradient_ready(Parameter&) {}     // this tape adds nothing more to parameter.gradient
+    virtual void after_backward(Unit&) {}       // its input gradients are done; W may be pending
+    virtual void gradient_ready(Parameter&) {}  // this tape adds nothing more to parameter.gradient
 };
 
 class Tape {
@@ -71,7 +71,8 @@ class Tape {
 
     // B: gradients of y's inputs and of all parameters, node by node. Seeds y with dy.
     void backward(const Var& y, const Tensor& dy);
-    // B from a loss: its node already holds the scaled gradients (nn::head_loss, nn::squared_error), so no seed is needed.
+    // B from a loss: its node already holds the scaled gradients (nn::head_loss, nn::squared_error), so no seed is
+    // needed.
     void backward(const Var& loss) { backward(loss, loss.value); }
     // I: input gradients only. Then W: the weight gradients that I left, in the same order as B would.
     void backward_input(const Var& y, const Tensor& dy);

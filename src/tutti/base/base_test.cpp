@@ -52,7 +52,7 @@ TEST(DType, RoundsToNearestEven) {
     EXPECT_EQ(bf16_bits(1.0f + 3 * 0x1p-8f), 0x3f82);
     EXPECT_EQ(f16_bits(1.0f + 0x1p-11f), 0x3c00);
     EXPECT_EQ(f16_bits(1.0f + 3 * 0x1p-11f), 0x3c02);
-    EXPECT_EQ(f16_bits(0x1p-25f), 0x0000);             // half of the smallest subnormal: to even zero
+    EXPECT_EQ(f16_bits(0x1p-25f), 0x0000);  // half of the smallest subnormal: to even zero
     EXPECT_EQ(f16_bits(std::nextafter(0x1p-25f, 1.0f)), 0x0001);
     EXPECT_EQ(f16_bits(65519.996f), 0x7bff);
     EXPECT_EQ(f16_bits(65520.0f), 0x7c00);
@@ -82,7 +82,7 @@ TEST(Philox, MomentsOfTheNormal) {
         squares += x * x;
         fourth += x * x * x * x;
     }
-    EXPECT_NEAR(sum / n, 0.0, 5.0 / std::sqrt(n));                      // 5 sigma
+    EXPECT_NEAR(sum / n, 0.0, 5.0 / std::sqrt(n));  // 5 sigma
     EXPECT_NEAR(squares / n, 1.0, 5.0 * std::sqrt(2.0 / n));
     EXPECT_NEAR(fourth / n, 3.0, 5.0 * std::sqrt(96.0 / n));
 }

@@ -26,7 +26,7 @@ constexpr int64_t size_of(DType t) {
     return 0;
 }
 
-std::string_view name_of(DType t);                      // "bf16"
+std::string_view name_of(DType t);                       // "bf16"
 std::optional<DType> dtype_from(std::string_view name);  // the inverse
 inline std::ostream& operator<<(std::ostream& out, DType t) { return out << name_of(t); }
 
@@ -68,13 +68,37 @@ struct f16 {
 
 template <class T>
 constexpr DType dtype_of();
-template <> constexpr DType dtype_of<float>() { return DType::f32; }
-template <> constexpr DType dtype_of<double>() { return DType::f64; }
-template <> constexpr DType dtype_of<bf16>() { return DType::bf16; }
-template <> constexpr DType dtype_of<f16>() { return DType::f16; }
-template <> constexpr DType dtype_of<int32_t>() { return DType::i32; }
-template <> constexpr DType dtype_of<int64_t>() { return DType::i64; }
-template <> constexpr DType dtype_of<uint16_t>() { return DType::u16; }
-template <> constexpr DType dtype_of<uint8_t>() { return DType::u8; }
+template <>
+constexpr DType dtype_of<float>() {
+    return DType::f32;
+}
+template <>
+constexpr DType dtype_of<double>() {
+    return DType::f64;
+}
+template <>
+constexpr DType dtype_of<bf16>() {
+    return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<f16>() {
+    return DType::f16;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+    return DType::i32;
+}
+template <>
+constexpr DType dtype_of<int64_t>() {
+    return DType::i64;
+}
+template <>
+constexpr DType dtype_of<uint16_t>() {
+    return DType::u16;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+    return DType::u8;
+}
 
 }  // namespace tutti

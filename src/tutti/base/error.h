@@ -42,7 +42,8 @@ class DataError : public Error {
 // check<DataError>(size > 0, path, " is empty: ...");
 template <class E = Error, class... Parts>
 inline void check(bool ok, const Parts&... parts) {
-    if (!ok) [[unlikely]] throw E(concat(parts...));
+    if (!ok) [[unlikely]]
+        throw E(concat(parts...));
 }
 
 }  // namespace tutti

@@ -46,14 +46,17 @@ constexpr float uniform(RandomKey key, uint64_t index) {
     return static_cast<float>(philox(key, index / 4)[index % 4] >> 8) * 0x1p-24f;
 }
 
-// The `index`-th standard normal of the stream (Box-Muller in double). Two indices share one Philox block.
-inline float normal(RandomKey key, uint64_t index) {
-    const auto words = philox(key, index / 2);
+// Standard normals 2 * pair and 2 * pair + 1 of the stream (Box-Muller in double); they share one Philox block.
+inline std::array<float, 2> normal_pair(RandomKey key, uint64_t pair) {
+    const auto words = philox(key, pair);
     const double u1 = (static_cast<double>(words[0]) + 1.0) * 0x1p-32;  // (0, 1]
     const double u2 = static_cast<double>(words[1]) * 0x1p-32;
     const double radius = std::sqrt(-2.0 * std::log(u1)), angle = 6.283185307179586 * u2;
-    return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+    return {static_cast<float>(radius * std::cos(angle)), static_cast<float>(radius * std::sin(angle))};
 }
+
+// The `index`-th standard normal of the stream.
+inline float normal(RandomKey key, uint64_t index) { return normal_pair(key, index / 2)[index % 2]; }
 
 // A uniform integer in [0, n), n > 0 (Lemire's multiply-shift on 64 bits; bias below n / 2^64).
 inline uint64_t uniform_below(RandomKey key, uint64_t index, uint64_t n) {

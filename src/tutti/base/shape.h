@@ -16,7 +16,8 @@ class Shape {
 
     Shape() = default;
     Shape(std::initializer_list<int64_t> sizes) {
-        check(static_cast<int>(sizes.size()) <= kMaxDims, "a shape has at most ", kMaxDims, " dims, got ", sizes.size());
+        check(static_cast<int>(sizes.size()) <= kMaxDims, "a shape has at most ", kMaxDims, " dims, got ",
+              sizes.size());
         for (int64_t size : sizes) sizes_[static_cast<size_t>(rank_++)] = size;
     }
 

@@ -6,9 +6,7 @@
 
 namespace tutti::checkpoint {
 
-std::string rank_file_name(int rank, int ranks) {
-    return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, ranks);
-}
+std::string rank_file_name(int rank, int ranks) { return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, ranks); }
 
 HostCopy::HostCopy(const std::vector<NamedTensor>& tensors) {
     for (const NamedTensor& t : tensors) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tutti/cli/commands.h"
-#include "tutti/cli/peak.h"
 #include "tutti/cli/timing.h"
+#include "tutti/device/cpu/peak.h"
 #include "tutti/ops/context.h"
 
 namespace tutti::cli {

@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "tutti/cli/machine.h"
-#include "tutti/cli/peak.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/cli/text.h"
 #include "tutti/cli/timing.h"
 #include "tutti/cli/utf8_stream.h"
+#include "tutti/device/cpu/peak.h"
 
 namespace tutti::cli {
 namespace {

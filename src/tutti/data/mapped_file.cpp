@@ -17,9 +17,7 @@ namespace tutti::data {
 
 namespace {
 
-std::string reason(int error) {
-    return concat(std::generic_category().message(error), " (errno ", error, ")");
-}
+std::string reason(int error) { return concat(std::generic_category().message(error), " (errno ", error, ")"); }
 
 // "" or the folder from which a relative path was tried: the usual cause of a missing file.
 std::string tried_from(const std::string& path) {
@@ -53,9 +51,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     }
 }
 
-MappedFile::~MappedFile() {
-    release();
-}
+MappedFile::~MappedFile() { release(); }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),

@@ -35,9 +35,7 @@ uint32_t word(const MappedFile& file, int64_t index) {
     std::memcpy(&value, file.bytes().data() + index * 4, 4);
     return value;
 }
-int64_t size_of(const MappedFile& file) {
-    return static_cast<int64_t>(file.bytes().size());
-}
+int64_t size_of(const MappedFile& file) { return static_cast<int64_t>(file.bytes().size()); }
 bool begins_with(const MappedFile& file, std::string_view start) {
     return file.bytes().size() >= start.size() && std::memcmp(file.bytes().data(), start.data(), start.size()) == 0;
 }

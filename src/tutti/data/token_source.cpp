@@ -52,8 +52,6 @@ uint64_t fingerprint(const TokenSource& source, int64_t begin, int64_t end) {
     return XXH3_64bits_digest(hash.state);
 }
 
-uint64_t TokenSource::fingerprint() const {
-    return data::fingerprint(*this, 0, size());
-}
+uint64_t TokenSource::fingerprint() const { return data::fingerprint(*this, 0, size()); }
 
 }  // namespace tutti::data

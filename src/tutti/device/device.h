@@ -33,8 +33,8 @@ class Device {
 // threads = 0: all cores that this process may use.
 std::unique_ptr<Device> make_cpu_device(int threads);
 
-int available_cores();      // respects the affinity mask and the cgroup's cpu.max
-std::string cpu_model();    // "AMD EPYC 9R14", from /proc/cpuinfo
+int available_cores();    // respects the affinity mask and the cgroup's cpu.max
+std::string cpu_model();  // "AMD EPYC 9R14", from /proc/cpuinfo
 int64_t host_memory_bytes();
 
 }  // namespace tutti

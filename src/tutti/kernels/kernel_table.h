@@ -18,7 +18,8 @@
 namespace tutti::kernels {
 
 // c (M, N) = op(a) (M, K) x op(b) (K, N) [+ bias] [+ c]. Views are 2-d with unit inner stride; a and b have one type
-// (f32 or bf16), c is f32 or that type, bias is of that type or f32. transpose_a: a is stored (K, M); transpose_b: b is stored (N, K).
+// (f32 or bf16), c is f32 or that type, bias is of that type or f32. transpose_a: a is stored (K, M); transpose_b: b is
+// stored (N, K).
 struct Gemm {
     View a, b, c;
     bool transpose_a = false;
@@ -27,7 +28,8 @@ struct Gemm {
     View bias = {};           // (N) added to every row; undefined: none
 };
 
-// Query i attends to keys j <= i + query_offset when causal; one that sees no key gets o = 0, lse = -inf. Grouped queries: Hkv divides H, head h reads h / (H / Hkv).
+// Query i attends to keys j <= i + query_offset when causal; one that sees no key gets o = 0, lse = -inf. Grouped
+// queries: Hkv divides H, head h reads h / (H / Hkv).
 struct AttentionForward {
     View q;     // (B, Tq, H, D) A; any strides with unit inner stride
     View k, v;  // (B, Tk, Hkv, D) A; likewise
@@ -95,7 +97,7 @@ struct KernelTable {
 
     // Elementwise. Contiguous views of equal size unless said otherwise.
     void (*fill)(const Stream&, View y, float value) = nullptr;
-    void (*cast)(const Stream&, View x, View y) = nullptr;        // any two of f32, bf16, f16; equal types copy
+    void (*cast)(const Stream&, View x, View y) = nullptr;         // any two of f32, bf16, f16; equal types copy
     void (*add)(const Stream&, View a, View b, View y) = nullptr;  // y may be a or b
     void (*accumulate)(const Stream&, View x, View y) = nullptr;   // y += x; y f32 or x's type
     void (*scale)(const Stream&, View x, float factor) = nullptr;  // in place
@@ -122,9 +124,11 @@ struct KernelTable {
     void (*embedding_backward)(const Stream&, View tokens, View dy, View dweight) = nullptr;
 
     // y = (x - mean) rstd w + b; mean, rstd (N) f32.
-    void (*layer_norm_forward)(const Stream&, View x, View w, View b, float eps, View y, View mean, View rstd) = nullptr;
+    void (*layer_norm_forward)(const Stream&, View x, View w, View b, float eps, View y, View mean,
+                               View rstd) = nullptr;
     void (*layer_norm_backward_input)(const Stream&, View dy, View x, View w, View mean, View rstd, View dx) = nullptr;
-    void (*layer_norm_backward_weight)(const Stream&, View dy, View x, View mean, View rstd, View dw, View db) = nullptr;
+    void (*layer_norm_backward_weight)(const Stream&, View dy, View x, View mean, View rstd, View dw,
+                                       View db) = nullptr;
     // y = x rstd w, rstd = (mean x^2 + eps)^(-1/2); rstd (N) f32.
     void (*rms_norm_forward)(const Stream&, View x, View w, float eps, View y, View rstd) = nullptr;
     void (*rms_norm_backward_input)(const Stream&, View dy, View x, View w, View rstd, View dx) = nullptr;

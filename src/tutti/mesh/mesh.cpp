@@ -72,8 +72,8 @@ std::vector<Block> local_blocks(const Mesh& mesh, int rank, const Shape& global,
         check(shard.dim >= 0 && shard.dim < global.rank(), name, ": shard of dim ", shard.dim, " of ", global);
         if (shard.sections == 1) continue;
         check(sectioned < 0, name, ": only one dim may have sections");
-        check<UsageError>(global[shard.dim] % shard.sections == 0, name, " ", global, ": dim ", shard.dim,
-                          " has no ", shard.sections, " equal sections");
+        check<UsageError>(global[shard.dim] % shard.sections == 0, name, " ", global, ": dim ", shard.dim, " has no ",
+                          shard.sections, " equal sections");
         sectioned = shard.dim;
         sections = shard.sections;
     }

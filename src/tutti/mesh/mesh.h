@@ -34,8 +34,8 @@ class Mesh {
     int size_ = 1;
 };
 
-// A tensor dim is cut into as many contiguous parts as the axis has ranks. `sections` > 1: the dim is a concatenation of
-// equal sections (q | k | v of a fused projection), each of which is cut.
+// A tensor dim is cut into as many contiguous parts as the axis has ranks. `sections` > 1: the dim is a concatenation
+// of equal sections (q | k | v of a fused projection), each of which is cut.
 struct Shard {
     std::string axis;
     int dim = 0;

@@ -1,6 +1,6 @@
-// GPT-2 (Radford et al. 2019): LayerNorm before each part, learned positions, one fused q | k | v projection, GELU (tanh),
-// biases everywhere, the head tied to the embedding. Names are those of Hugging Face's GPT2LMHeadModel without its
-// "transformer." prefix; weights are stored (out, in), the transpose of its Conv1D.
+// GPT-2 (Radford et al. 2019): LayerNorm before each part, learned positions, one fused q | k | v projection, GELU
+// (tanh), biases everywhere, the head tied to the embedding. Names are those of Hugging Face's GPT2LMHeadModel without
+// its "transformer." prefix; weights are stored (out, in), the transpose of its Conv1D.
 #include <cmath>
 
 #include "tutti/models/model.h"
@@ -41,7 +41,8 @@ class Gpt2Block final : public Module {
         ln_1_ = make_layer_norm(name_ + ".ln_1", C, s.norm_eps);
         c_attn_ = make_linear(name_ + ".attn.c_attn", C, 3 * C,
                               {.role = Role::column, .std = s.init_std, .bias = true, .sections = 3});
-        attn_c_proj_ = make_linear(name_ + ".attn.c_proj", C, C, {.role = Role::row, .std = residual_std, .bias = true});
+        attn_c_proj_ =
+            make_linear(name_ + ".attn.c_proj", C, C, {.role = Role::row, .std = residual_std, .bias = true});
         ln_2_ = make_layer_norm(name_ + ".ln_2", C, s.norm_eps);
         c_fc_ = make_linear(name_ + ".mlp.c_fc", C, F, {.role = Role::column, .std = s.init_std, .bias = true});
         mlp_c_proj_ = make_linear(name_ + ".mlp.c_proj", F, C, {.role = Role::row, .std = residual_std, .bias = true});

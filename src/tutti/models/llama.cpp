@@ -36,8 +36,7 @@ class LlamaBlock final : public Module {
         const int64_t C = s.width, D = s.head_dim, F = s.ffn;
         const LinearOptions column{.role = Role::column, .std = s.init_std};
         // The two projections into the residual stream start smaller, so that its variance does not grow with depth.
-        const LinearOptions row{.role = Role::row,
-                                .std = s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers))};
+        const LinearOptions row{.role = Role::row, .std = s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers))};
         attention_norm_ = make_rms_norm(name_ + ".input_layernorm", C, s.norm_eps);
         q_ = make_linear(name_ + ".self_attn.q_proj", C, s.heads * D, column);
         k_ = make_linear(name_ + ".self_attn.k_proj", C, s.kv_heads * D, column);
@@ -114,8 +113,7 @@ std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::M
     auto embedding = std::make_unique<LlamaEmbedding>(s);
     Parameter* tied = s.tie_embeddings ? &embedding->tokens.weight : nullptr;
     modules.push_back(std::move(embedding));
-    for (int64_t layer = 0; layer < s.layers; ++layer)
-        modules.push_back(std::make_unique<LlamaBlock>(s, layer, rope));
+    for (int64_t layer = 0; layer < s.layers; ++layer) modules.push_back(std::make_unique<LlamaBlock>(s, layer, rope));
     modules.push_back(std::make_unique<LlamaHead>(s, tied));
     return modules;
 }

@@ -76,11 +76,13 @@ std::vector<double> rope_frequencies(const spec::ModelSpec& spec) {
             continue;
         }
         const double wavelength = 2 * M_PI / f, original = static_cast<double>(s.original_max_positions);
-        const double blend =
-            (original / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-        if (wavelength < original / s.high_freq_factor) frequencies.push_back(f);
-        else if (wavelength > original / s.low_freq_factor) frequencies.push_back(f / s.factor);
-        else frequencies.push_back((1 - blend) * f / s.factor + blend * f);
+        const double blend = (original / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+        if (wavelength < original / s.high_freq_factor)
+            frequencies.push_back(f);
+        else if (wavelength > original / s.low_freq_factor)
+            frequencies.push_back(f / s.factor);
+        else
+            frequencies.push_back((1 - blend) * f / s.factor + blend * f);
     }
     return frequencies;
 }

@@ -35,7 +35,9 @@ spec::ModelSpec tiny(spec::Family family) {
 
 struct Rig {
     explicit Rig(const spec::ModelSpec& spec, DType compute = DType::f32, Hooks* hooks_ = nullptr)
-        : device(make_cpu_device(1)), ctx{*device, kernels::reference_table()}, model(make_model(ctx, spec, 16)),
+        : device(make_cpu_device(1)),
+          ctx{*device, kernels::reference_table()},
+          model(make_model(ctx, spec, 16)),
           hooks(hooks_) {
         materialize(ctx, model, compute, 42, true);
         if (spec.family == spec::Family::mlp) {
@@ -98,7 +100,8 @@ TEST_P(ModelTest, CountsItsParameters) {
 
 // Each parameter along its own random direction d: (loss(w + h d) - loss(w - h d)) / 2h against <gradient, d>. The
 // forward is f32, so a difference carries about 1e-6 of rounding; with h = 2^-7 that is 1e-4 of slope beside an h^2
-// truncation of the same size. Single ops are held to 1e-7 in the kernels' own test; this one holds how they are joined.
+// truncation of the same size. Single ops are held to 1e-7 in the kernels' own test; this one holds how they are
+// joined.
 TEST_P(ModelTest, GradientsMatchDifferences) {
     Rig rig(tiny(GetParam()));
     rig.run_backward(0, false);
@@ -228,7 +231,8 @@ TEST(Generation, CacheGivesTheLogitsOfTheFullForward) {
             Tape tape(rig.ctx, false);
             const auto expected = rig.model.forward(tape, whole).value.to_floats();
             Batch one = nn::make_prompt(
-                *rig.device, std::vector<int32_t>{tokens[static_cast<size_t>(t)], tokens[static_cast<size_t>(5 + t)]}, 2, t);
+                *rig.device, std::vector<int32_t>{tokens[static_cast<size_t>(t)], tokens[static_cast<size_t>(5 + t)]},
+                2, t);
             one.cache = &cache;
             const auto actual = rig.model.forward(tape, one).value.to_floats();
             ++cache.length;
@@ -243,8 +247,12 @@ TEST(Rope, Llama31Frequencies) {
     spec::ModelSpec s = spec::preset("llama3-8b");
     const auto f = rope_frequencies(s);
     ASSERT_EQ(f.size(), 64u);
-    const std::map<size_t, double> golden = {{0, 1.0},           {20, 1.656044008e-02}, {28, 3.211445995e-03},
-                                             {30, 1.371893568e-03}, {34, 1.785078128e-04}, {40, 3.428102196e-05},
+    const std::map<size_t, double> golden = {{0, 1.0},
+                                             {20, 1.656044008e-02},
+                                             {28, 3.211445995e-03},
+                                             {30, 1.371893568e-03},
+                                             {34, 1.785078128e-04},
+                                             {40, 3.428102196e-05},
                                              {63, 3.068925989e-07}};
     for (const auto& [k, value] : golden) EXPECT_NEAR(f[k] / value, 1.0, 1e-6) << k;
 }

@@ -26,8 +26,8 @@ void add_places(Device& device, Batch& batch, const Shape& shape, int64_t start,
 
 Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t sequences, int64_t first_sequence) {
     const auto window = static_cast<int64_t>(windows.size()) / std::max<int64_t>(sequences, 1);
-    check(sequences > 0 && window > 1 && window * sequences == static_cast<int64_t>(windows.size()), "make_batch: ",
-          windows.size(), " tokens are not ", sequences, " windows of two or more");
+    check(sequences > 0 && window > 1 && window * sequences == static_cast<int64_t>(windows.size()),
+          "make_batch: ", windows.size(), " tokens are not ", sequences, " windows of two or more");
     const int64_t T = window - 1;
     std::vector<int32_t> tokens, targets;
     for (int64_t b = 0; b < sequences; ++b) {

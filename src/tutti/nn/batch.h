@@ -1,5 +1,5 @@
-// nn/batch.h: what a forward reads besides its input: tokens, their global places, and the cache when text is generated.
-// The same Batch goes to every unit of a model, on every pipeline stage.
+// nn/batch.h: what a forward reads besides its input: tokens, their global places, and the cache when text is
+// generated. The same Batch goes to every unit of a model, on every pipeline stage.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ struct Batch {
     Tensor positions;  // (B, T) i32: place in the sequence
     Tensor row_index;  // (B, T) i64: global index of the token in the step's batch; keys dropout
     Tensor features, feature_targets;  // (N, D): the mlp family instead of tokens
-    float grad_scale = 1;  // 1 / valid tokens of the global batch: the loss is a mean over all of them
+    float grad_scale = 1;              // 1 / valid tokens of the global batch: the loss is a mean over all of them
     uint64_t seed = 0;
     uint64_t step = 0;
     KvCache* cache = nullptr;

@@ -7,8 +7,9 @@ using Tensors = std::vector<Tensor>;
 }
 
 Var add(Tape& tape, const Var& a, const Var& b) {
-    return tape.record("add", {a, b}, ops::add(tape.context(), a.value, b.value),
-                       [](const Tensor& dy) { return Tensors{dy, dy}; });
+    return tape.record("add", {a, b}, ops::add(tape.context(), a.value, b.value), [](const Tensor& dy) {
+        return Tensors{dy, dy};
+    });
 }
 
 Var relu(Tape& tape, const Var& x) {
@@ -43,8 +44,10 @@ Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, co
     ops::Context& ctx = tape.context();
     const int64_t columns = x.value.dim(-1);
     const kernels::Dropout mask{.key = random_key(batch.seed, "dropout." + place, batch.step),
-                                .probability = static_cast<float>(probability), .row_index = batch.row_index,
-                                .column_offset = 0, .columns_total = columns};
+                                .probability = static_cast<float>(probability),
+                                .row_index = batch.row_index,
+                                .column_offset = 0,
+                                .columns_total = columns};
     return tape.record("dropout", {x}, ops::dropout(ctx, x.value, mask),
                        [&ctx, mask, rows = batch.row_index](const Tensor& dy) {
                            return Tensors{ops::dropout(ctx, dy, mask)};  // `rows` keeps the view in `mask` alive
@@ -146,13 +149,12 @@ ops::Attention cached_attention(ops::Context& ctx, const Tensor& q, const Tensor
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer) {
     ops::Context& ctx = tape.context();
     const ops::Attention r = cached_attention(ctx, q.value, k.value, v.value, batch, layer);
-    return tape.record("attention", {q, k, v}, r.y,
-                       [&ctx, q = q.value, k = k.value, v = v.value, r](const Tensor& dy) {
-                           Tensors d;
-                           for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
-                           ops::attention_backward(ctx, dy, q, k, v, r, {}, d[0], d[1], d[2]);
-                           return d;
-                       });
+    return tape.record("attention", {q, k, v}, r.y, [&ctx, q = q.value, k = k.value, v = v.value, r](const Tensor& dy) {
+        Tensors d;
+        for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
+        ops::attention_backward(ctx, dy, q, k, v, r, {}, d[0], d[1], d[2]);
+        return d;
+    });
 }
 
 Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& batch, int64_t layer) {
@@ -176,8 +178,7 @@ namespace {
 Tensor last_logits(ops::Context& ctx, const Tensor& x, const Tensor& weight) {
     const int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
     const Tensor last = ops::empty(ctx, {B, C}, x.dtype());
-    for (int64_t b = 0; b < B; ++b)
-        ops::cast_into(ctx, x.narrow(0, b, 1).narrow(1, T - 1, 1), last.narrow(0, b, 1));
+    for (int64_t b = 0; b < B; ++b) ops::cast_into(ctx, x.narrow(0, b, 1).narrow(1, T - 1, 1), last.narrow(0, b, 1));
     return ops::linear(ctx, last, weight, nullptr);
 }
 

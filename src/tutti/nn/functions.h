@@ -16,7 +16,8 @@ Var relu(Tape& tape, const Var& x);
 Var gelu(Tape& tape, const Var& x);
 Var swiglu(Tape& tape, const Var& gate, const Var& up);
 Var reshape(Tape& tape, const Var& x, const Shape& shape);
-// x (B, T, C). `place` names where in the model ("h.3.mlp"): with seed, step and global element index it fixes the mask.
+// x (B, T, C). `place` names where in the model ("h.3.mlp"): with seed, step and global element index it fixes the
+// mask.
 Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place);
 
 // x (..., K), weight (N, K), bias (N) or null.

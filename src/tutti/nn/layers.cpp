@@ -6,10 +6,14 @@ namespace tutti::nn {
 
 Linear make_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
     Linear layer;
-    layer.weight = {.name = name + ".weight", .shape = {out, in}, .role = options.role, .init = {.std = options.std},
+    layer.weight = {.name = name + ".weight",
+                    .shape = {out, in},
+                    .role = options.role,
+                    .init = {.std = options.std},
                     .sections = options.sections};
     if (options.bias)  // a row-parallel bias is added once, after the sum: it is not split
-        layer.bias = Parameter{.name = name + ".bias", .shape = {out},
+        layer.bias = Parameter{.name = name + ".bias",
+                               .shape = {out},
                                .role = options.role == Role::row ? Role::replicated : options.role,
                                .sections = options.sections};
     return layer;

@@ -1,4 +1,5 @@
-// nn/layers.h: parameters with a forward. A layer is a plain struct; making one adds its parameters to the module's unit.
+// nn/layers.h: parameters with a forward. A layer is a plain struct; making one adds its parameters to the module's
+// unit.
 #pragma once
 
 #include <optional>

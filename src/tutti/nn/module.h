@@ -1,5 +1,5 @@
-// nn/module.h: what a model is made of. A model is a list of modules, each one unit: the embedding, the blocks, the head.
-// Whatever goes around a forward (recompute, FSDP, pipeline stages) works on this list and knows no architecture.
+// nn/module.h: what a model is made of. A model is a list of modules, each one unit: the embedding, the blocks, the
+// head. Whatever goes around a forward (recompute, FSDP, pipeline stages) works on this list and knows no architecture.
 #pragma once
 
 #include <memory>

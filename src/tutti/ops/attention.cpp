@@ -29,8 +29,8 @@ Tensor workspace(Context& ctx, const Tensor& q, const Tensor& k, bool backward) 
 
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse) {
     check(x.rank() == 4 && x.contiguous() && x.dim(3) % 2 == 0, "rope: x (B, T, H, D) with even D, got ", x.shape());
-    check(positions.dtype() == DType::i32 && positions.numel() == x.dim(0) * x.dim(1), "rope: needs one i32 position per row of ",
-          x.shape(), ", got ", positions.shape());
+    check(positions.dtype() == DType::i32 && positions.numel() == x.dim(0) * x.dim(1),
+          "rope: needs one i32 position per row of ", x.shape(), ", got ", positions.shape());
     check(table.cosines.dim(1) * 2 == x.dim(3), "rope: a table for head size ", table.cosines.dim(1) * 2, ", x has ",
           x.dim(3));
     const View flat(x.view().data, x.dtype(), {x.dim(0) * x.dim(1), x.dim(2), x.dim(3)});
@@ -42,8 +42,15 @@ Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor
     Attention r{empty(ctx, q.shape(), q.dtype()), empty(ctx, {q.dim(0), q.dim(2), q.dim(1)}, DType::f32)};
     const Tensor scratch = workspace(ctx, q, k, false);
     call(ctx, &KernelTable::attention_forward, "attention_forward",
-         kernels::AttentionForward{.q = q, .k = k, .v = v, .o = r.y, .lse = r.lse, .scale = attention_scale(q),
-                                   .causal = shape.causal, .query_offset = shape.query_offset, .workspace = scratch});
+         kernels::AttentionForward{.q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .o = r.y,
+                                   .lse = r.lse,
+                                   .scale = attention_scale(q),
+                                   .causal = shape.causal,
+                                   .query_offset = shape.query_offset,
+                                   .workspace = scratch});
     return r;
 }
 
@@ -55,9 +62,19 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
           "attention_backward: gradients must have the shapes of q ", q.shape(), " and k ", k.shape());
     const Tensor scratch = workspace(ctx, q, k, true);
     call(ctx, &KernelTable::attention_backward, "attention_backward",
-         kernels::AttentionBackward{.q = q, .k = k, .v = v, .o = forward.y, .lse = forward.lse, .dy = dy, .dq = dq,
-                                    .dk = dk, .dv = dv, .scale = attention_scale(q), .causal = shape.causal,
-                                    .query_offset = shape.query_offset, .workspace = scratch});
+         kernels::AttentionBackward{.q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .o = forward.y,
+                                    .lse = forward.lse,
+                                    .dy = dy,
+                                    .dq = dq,
+                                    .dk = dk,
+                                    .dv = dv,
+                                    .scale = attention_scale(q),
+                                    .causal = shape.causal,
+                                    .query_offset = shape.query_offset,
+                                    .workspace = scratch});
 }
 
 }  // namespace tutti::ops

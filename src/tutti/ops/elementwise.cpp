@@ -35,8 +35,8 @@ Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose) {
 }
 
 void cast_into(Context& ctx, const Tensor& x, const Tensor& y) {
-    check(x.numel() == y.numel() && x.contiguous() && y.contiguous(), "cast: needs contiguous tensors of equal size, got ",
-          x.shape(), " and ", y.shape());
+    check(x.numel() == y.numel() && x.contiguous() && y.contiguous(),
+          "cast: needs contiguous tensors of equal size, got ", x.shape(), " and ", y.shape());
     call(ctx, &KernelTable::cast, "cast", x, y);
 }
 
@@ -59,8 +59,8 @@ Tensor add(Context& ctx, const Tensor& a, const Tensor& b) {
 
 void accumulate(Context& ctx, const Tensor& x, const Tensor& y) {
     check(x.shape() == y.shape() && (y.dtype() == DType::f32 || y.dtype() == x.dtype()),
-          "accumulate: y must be f32 or x's type and of its shape, got x ", x.shape(), " ", x.dtype(), ", y ", y.shape(),
-          " ", y.dtype());
+          "accumulate: y must be f32 or x's type and of its shape, got x ", x.shape(), " ", x.dtype(), ", y ",
+          y.shape(), " ", y.dtype());
     call(ctx, &KernelTable::accumulate, "accumulate", x, y);
 }
 

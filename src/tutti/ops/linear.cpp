@@ -21,9 +21,11 @@ Shape with_last(const Shape& shape, int64_t size) {
 }  // namespace
 
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
-    check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(), "linear: x (..., K) and w (N, K) of one type, got ",
-          x.shape(), " ", x.dtype(), " and ", w.shape(), " ", w.dtype());
-    check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), "linear: the bias must have ", w.dim(0), " values");
+    check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(),
+          "linear: x (..., K) and w (N, K) of one type, got ", x.shape(), " ", x.dtype(), " and ", w.shape(), " ",
+          w.dtype());
+    check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), "linear: the bias must have ", w.dim(0),
+          " values");
     Tensor y = empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype());
     call(ctx, &KernelTable::gemm, "gemm",
          Gemm{.a = as_matrix(x), .b = w, .c = as_matrix(y), .transpose_b = true, .bias = b ? b->view() : View{}});
@@ -55,8 +57,8 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db) {
 }
 
 Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w) {
-    check(tokens.dtype() == DType::i32 && w.rank() == 2, "embedding: tokens i32 and w (V, C), got ", tokens.dtype(), " ",
-          tokens.shape(), " and ", w.shape());
+    check(tokens.dtype() == DType::i32 && w.rank() == 2, "embedding: tokens i32 and w (V, C), got ", tokens.dtype(),
+          " ", tokens.shape(), " and ", w.shape());
     Shape shape = tokens.shape();
     shape.push_back(w.dim(1));
     Tensor y = empty(ctx, shape, w.dtype());

@@ -35,8 +35,11 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
         const Tensor x_chunk = x2.narrow(0, begin, n), logits = chunk_logits.narrow(0, 0, n);
         call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = x_chunk, .b = w, .c = logits, .transpose_b = true});
         call(ctx, &KernelTable::cross_entropy, "cross_entropy",
-             CrossEntropy{.logits = logits, .targets = targets1.narrow(0, begin, n),
-                          .losses = r.losses.narrow(0, begin, n), .vocab = vocab, .grad_scale = grad_scale,
+             CrossEntropy{.logits = logits,
+                          .targets = targets1.narrow(0, begin, n),
+                          .losses = r.losses.narrow(0, begin, n),
+                          .vocab = vocab,
+                          .grad_scale = grad_scale,
                           .gradient = dw != nullptr});
         if (!dw) continue;
         const Tensor& dlogits = logits;  // replaced in place by the kernel

@@ -28,8 +28,8 @@ Tensor layer_norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x
     return dx;
 }
 
-void layer_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                const Tensor& rstd, const Tensor& dw, const Tensor& db) {
+void layer_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                                const Tensor& dw, const Tensor& db) {
     check(dw.dtype() == DType::f32 && dw.numel() == x.dim(-1), "layer_norm_backward_weight: dw must be (C) f32");
     call(ctx, &KernelTable::layer_norm_backward_weight, "layer_norm_backward_weight", dy, x, mean, rstd, dw, db);
 }

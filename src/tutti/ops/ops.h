@@ -36,8 +36,8 @@ void sum(Context& ctx, const Tensor& x, const Tensor& result);
 void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& result);
 
 // --- linear: x (..., K), w (N, K), b (N) ---
-Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);       // x w^T + b
-Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w);        // dy w
+Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);                  // x w^T + b
+Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w);                   // dy w
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);  // dw += dy^T x
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
 
@@ -52,8 +52,8 @@ struct LayerNorm {
 LayerNorm layer_norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double eps);
 Tensor layer_norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean,
                                  const Tensor& rstd);
-void layer_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                const Tensor& rstd, const Tensor& dw, const Tensor& db);
+void layer_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                                const Tensor& dw, const Tensor& db);
 struct RmsNorm {
     Tensor y, rstd;
 };

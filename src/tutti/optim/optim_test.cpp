@@ -63,7 +63,8 @@ TEST_P(OptimizerTest, FollowsTheFormula) {
                 if (spec.name == "adamw") {
                     m[i] = spec.beta1 * m[i] + (1 - spec.beta1) * gi;
                     v[i] = spec.beta2 * v[i] + (1 - spec.beta2) * gi * gi;
-                    const double mhat = m[i] / (1 - std::pow(spec.beta1, t)), vhat = v[i] / (1 - std::pow(spec.beta2, t));
+                    const double mhat = m[i] / (1 - std::pow(spec.beta1, t)),
+                                 vhat = v[i] / (1 - std::pow(spec.beta2, t));
                     w[i] -= 0.01 * (mhat / (std::sqrt(vhat) + spec.eps) + spec.weight_decay * w[i]);
                 } else {
                     m[i] = spec.momentum * m[i] + gi + spec.weight_decay * w[i];

@@ -38,20 +38,29 @@ void Optimizer::step(double lr, double grad_scale) {
         const auto decay = static_cast<float>(p.decays() ? spec_.weight_decay : 0.0);
         if (spec_.name == "adamw") {
             ops::call(ctx_, &KernelTable::adamw, "adamw",
-                      kernels::AdamW{.master = flat(p.master), .m = slot.first, .v = slot.second,
-                                     .gradient = flat(p.gradient), .value = rounded_copy(p),
-                                     .lr = static_cast<float>(lr), .beta1 = static_cast<float>(spec_.beta1),
-                                     .beta2 = static_cast<float>(spec_.beta2), .eps = static_cast<float>(spec_.eps),
+                      kernels::AdamW{.master = flat(p.master),
+                                     .m = slot.first,
+                                     .v = slot.second,
+                                     .gradient = flat(p.gradient),
+                                     .value = rounded_copy(p),
+                                     .lr = static_cast<float>(lr),
+                                     .beta1 = static_cast<float>(spec_.beta1),
+                                     .beta2 = static_cast<float>(spec_.beta2),
+                                     .eps = static_cast<float>(spec_.eps),
                                      .weight_decay = decay,
                                      .correction1 = static_cast<float>(1 - std::pow(spec_.beta1, t)),
                                      .correction2 = static_cast<float>(1 - std::pow(spec_.beta2, t)),
                                      .grad_scale = static_cast<float>(grad_scale)});
         } else {
             ops::call(ctx_, &KernelTable::sgd, "sgd",
-                      kernels::Sgd{.master = flat(p.master), .momentum_buffer = slot.first,
-                                   .gradient = flat(p.gradient), .value = rounded_copy(p),
-                                   .lr = static_cast<float>(lr), .momentum = static_cast<float>(spec_.momentum),
-                                   .weight_decay = decay, .grad_scale = static_cast<float>(grad_scale)});
+                      kernels::Sgd{.master = flat(p.master),
+                                   .momentum_buffer = slot.first,
+                                   .gradient = flat(p.gradient),
+                                   .value = rounded_copy(p),
+                                   .lr = static_cast<float>(lr),
+                                   .momentum = static_cast<float>(spec_.momentum),
+                                   .weight_decay = decay,
+                                   .grad_scale = static_cast<float>(grad_scale)});
         }
     }
 }

@@ -7,8 +7,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/plan/flops.h"
-#include "tutti/spec/recompute.h"
 #include "tutti/plan/units.h"
+#include "tutti/spec/recompute.h"
 
 namespace tutti::plan {
 namespace {

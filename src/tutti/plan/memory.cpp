@@ -77,7 +77,8 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& at
     const Ghost rest = has_features ? noise(ledger, sizes) : Ghost(ledger, batch_bytes(sizes), Purpose::data);
     {
         GhostTape tape(ledger);
-        const GhostVar loss = forward(tape, sizes, features, spec::recompute_segment(run.recompute.policy, sizes.layers));
+        const GhostVar loss =
+            forward(tape, sizes, features, spec::recompute_segment(run.recompute.policy, sizes.layers));
         tape.backward(loss);
     }
     check(ledger.current()[Purpose::activations] == 0, "the planned step leaves ",

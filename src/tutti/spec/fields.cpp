@@ -32,12 +32,8 @@ std::optional<std::string> number_problem(const Field& field, double value, cons
 
 }  // namespace
 
-std::string Field::name() const {
-    return concat("[", section, "] ", key);
-}
-std::string Field::path() const {
-    return concat(section, ".", key);
-}
+std::string Field::name() const { return concat("[", section, "] ", key); }
+std::string Field::path() const { return concat(section, ".", key); }
 
 std::string Range::text() const {
     std::string all;
@@ -49,9 +45,7 @@ std::string Range::text() const {
     return "";
 }
 
-std::string toml_text(int64_t value) {
-    return std::to_string(value);
-}
+std::string toml_text(int64_t value) { return std::to_string(value); }
 
 std::string toml_text(double value) {
     char buffer[32];
@@ -67,9 +61,7 @@ std::string toml_text(double value) {
     return text.substr(0, e) + (negative ? "e-" : "e") + exponent;
 }
 
-std::string toml_text(bool value) {
-    return value ? "true" : "false";
-}
+std::string toml_text(bool value) { return value ? "true" : "false"; }
 
 std::string toml_text(const std::string& value) {
     std::string out = "\"";
@@ -98,9 +90,7 @@ std::string toml_text(const std::vector<std::string>& value) {
     return out;
 }
 
-std::string toml_text(Family value) {
-    return toml_text(std::string(name_of(value)));
-}
+std::string toml_text(Family value) { return toml_text(std::string(name_of(value))); }
 
 std::optional<std::string> range_problem(const Field& field, int64_t value) {
     return number_problem(field, static_cast<double>(value), toml_text(value));
@@ -110,9 +100,7 @@ std::optional<std::string> range_problem(const Field& field, double value) {
     return number_problem(field, value, toml_text(value));
 }
 
-std::optional<std::string> range_problem(const Field&, bool) {
-    return std::nullopt;
-}
+std::optional<std::string> range_problem(const Field&, bool) { return std::nullopt; }
 
 std::optional<std::string> range_problem(const Field& field, const std::string& value) {
     const auto& choices = field.range.choices;
@@ -126,8 +114,6 @@ std::optional<std::string> range_problem(const Field& field, const std::vector<s
     return wrong(field, toml_text(value), "an element is empty; every element must name a file");
 }
 
-std::optional<std::string> range_problem(const Field&, Family) {
-    return std::nullopt;
-}
+std::optional<std::string> range_problem(const Field&, Family) { return std::nullopt; }
 
 }  // namespace tutti::spec

@@ -50,24 +50,12 @@ std::optional<std::string> range_problem(const Field& field, const std::vector<s
 std::optional<std::string> range_problem(const Field& field, Family value);
 
 namespace range {
-inline Range any() {
-    return {};
-}
-inline Range at_least(double low) {
-    return {.low = low, .choices = {}};
-}
-inline Range above(double low) {
-    return {.low = low, .low_open = true, .choices = {}};
-}
-inline Range between(double low, double high) {
-    return {.low = low, .high = high, .choices = {}};
-}
-inline Range below_one() {
-    return {.low = 0, .high = 1, .high_open = true, .choices = {}};
-}
-inline Range one_of(std::initializer_list<std::string> choices) {
-    return {.choices = choices};
-}
+inline Range any() { return {}; }
+inline Range at_least(double low) { return {.low = low, .choices = {}}; }
+inline Range above(double low) { return {.low = low, .low_open = true, .choices = {}}; }
+inline Range between(double low, double high) { return {.low = low, .high = high, .choices = {}}; }
+inline Range below_one() { return {.low = 0, .high = 1, .high_open = true, .choices = {}}; }
+inline Range one_of(std::initializer_list<std::string> choices) { return {.choices = choices}; }
 }  // namespace range
 
 // visit(field, value) for every key in the order of the file. Run is RunSpec or const RunSpec.

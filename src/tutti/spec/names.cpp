@@ -13,9 +13,7 @@ bool Names::is_section(const std::string& name) const {
     return std::find(sections.begin(), sections.end(), name) != sections.end();
 }
 
-bool Names::is_key(const std::string& path) const {
-    return std::find(paths.begin(), paths.end(), path) != paths.end();
-}
+bool Names::is_key(const std::string& path) const { return std::find(paths.begin(), paths.end(), path) != paths.end(); }
 
 bool Names::is_table(const std::string& path) const {
     return std::any_of(paths.begin(), paths.end(), [&](const std::string& p) { return p.starts_with(path + "."); });

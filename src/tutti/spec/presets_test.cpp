@@ -8,9 +8,7 @@
 namespace tutti::spec {
 namespace {
 
-int64_t count(const std::string& name) {
-    return parameter_count(preset(name));
-}
+int64_t count(const std::string& name) { return parameter_count(preset(name)); }
 
 TEST(Presets, ParameterCountsArePublished) {
     EXPECT_EQ(count("gpt2-124m"), 124'439'808);  // from the shapes of the published files

@@ -9,24 +9,12 @@
 namespace tutti::spec {
 namespace {
 
-const char* type_name(int64_t) {
-    return "integer";
-}
-const char* type_name(double) {
-    return "number";
-}
-const char* type_name(bool) {
-    return "boolean";
-}
-const char* type_name(const std::string&) {
-    return "text";
-}
-const char* type_name(const std::vector<std::string>&) {
-    return "list of text";
-}
-const char* type_name(Family) {
-    return "text";
-}
+const char* type_name(int64_t) { return "integer"; }
+const char* type_name(double) { return "number"; }
+const char* type_name(bool) { return "boolean"; }
+const char* type_name(const std::string&) { return "text"; }
+const char* type_name(const std::vector<std::string>&) { return "list of text"; }
+const char* type_name(Family) { return "text"; }
 
 // A table cell ends at "|".
 std::string cell(std::string_view text) {

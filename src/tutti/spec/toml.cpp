@@ -78,24 +78,12 @@ std::string describe(const toml::node& node) {
 
 using Wrong = std::optional<std::string>;
 
-const char* kind_of(int64_t) {
-    return "an integer";
-}
-const char* kind_of(double) {
-    return "a number";
-}
-const char* kind_of(bool) {
-    return "true or false";
-}
-const char* kind_of(const std::string&) {
-    return "a text";
-}
-const char* kind_of(const std::vector<std::string>&) {
-    return "a list of texts";
-}
-const char* kind_of(Family) {
-    return "a text";
-}
+const char* kind_of(int64_t) { return "an integer"; }
+const char* kind_of(double) { return "a number"; }
+const char* kind_of(bool) { return "true or false"; }
+const char* kind_of(const std::string&) { return "a text"; }
+const char* kind_of(const std::vector<std::string>&) { return "a list of texts"; }
+const char* kind_of(Family) { return "a text"; }
 
 template <class T>
 std::string wrong_type(const Field& field, const T& value, const std::string& came) {

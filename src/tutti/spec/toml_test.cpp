@@ -27,9 +27,7 @@ std::string problems_of(const std::string& text, const std::vector<std::string>&
     return "";
 }
 
-TEST(Toml, EmptyFileGivesTheDefaults) {
-    EXPECT_EQ(parse(""), RunSpec{});
-}
+TEST(Toml, EmptyFileGivesTheDefaults) { EXPECT_EQ(parse(""), RunSpec{}); }
 
 TEST(Toml, ReadsEveryKindOfValue) {
     const RunSpec run = parse(R"(

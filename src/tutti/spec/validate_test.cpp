@@ -22,9 +22,7 @@ std::string problems_of(std::vector<std::string> overrides, int ranks = 1) {
     return "";
 }
 
-TEST(Validate, TheDefaultsWithDataAreLegal) {
-    EXPECT_EQ(problems_of({}), "");
-}
+TEST(Validate, TheDefaultsWithDataAreLegal) { EXPECT_EQ(problems_of({}), ""); }
 
 TEST(Validate, HeadsAndWidth) {
     EXPECT_EQ(problems_of({"model.width=256"}),

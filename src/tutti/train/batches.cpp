@@ -17,10 +17,10 @@ class TokenBatches final : public Batches {
         load(step);
         const int64_t window = sampler_.seq_len() + 1;
         const std::span<const int32_t> all(windows_);
-        nn::Batch batch = nn::make_batch(device_,
-                                         all.subspan(static_cast<size_t>(index * micro_batch_ * window),
-                                                     static_cast<size_t>(micro_batch_ * window)),
-                                         micro_batch_, index * micro_batch_);
+        nn::Batch batch = nn::make_batch(
+            device_,
+            all.subspan(static_cast<size_t>(index * micro_batch_ * window), static_cast<size_t>(micro_batch_ * window)),
+            micro_batch_, index * micro_batch_);
         batch.grad_scale = 1.0f / static_cast<float>(terms_);
         return batch;
     }
@@ -55,8 +55,11 @@ class TokenBatches final : public Batches {
 class NoiseBatches final : public Batches {
   public:
     NoiseBatches(ops::Context& ctx, const spec::RunSpec& run)
-        : ctx_(ctx), seed_(static_cast<uint64_t>(run.train.seed)), width_(run.model.width),
-          rows_(run.train.micro_batch * run.train.seq_len), step_rows_(run.train.global_batch * run.train.seq_len),
+        : ctx_(ctx),
+          seed_(static_cast<uint64_t>(run.train.seed)),
+          width_(run.model.width),
+          rows_(run.train.micro_batch * run.train.seq_len),
+          step_rows_(run.train.global_batch * run.train.seq_len),
           compute_(run.precision.compute == "bf16" ? DType::bf16 : DType::f32) {}
 
     nn::Batch microbatch(int64_t step, int64_t index) override {

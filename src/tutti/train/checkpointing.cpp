@@ -27,8 +27,8 @@ std::string run_identity(const spec::RunSpec& run) {
         const size_t equals = line.find('=');
         if (equals == std::string::npos) continue;
         const std::string key = line.substr(0, line.find_last_not_of(' ', equals - 1) + 1);
-        const bool fixed = section.starts_with("model") ? key != "preset"
-                                                        : kKeys.contains(key) && section != "checkpoint";
+        const bool fixed =
+            section.starts_with("model") ? key != "preset" : kKeys.contains(key) && section != "checkpoint";
         if (fixed) identity += section + "." + key + " " + line.substr(equals) + "\n";
     }
     return identity;
@@ -58,8 +58,13 @@ std::string differences(const std::string& now, const std::string& then) {
 
 Checkpointing::Checkpointing(ops::Context& ctx, models::Model& model, optim::Optimizer& optimizer,
                              const spec::RunSpec& run, std::string directory, std::string data_fingerprint, Warn warn)
-    : ctx_(ctx), model_(model), optimizer_(optimizer), run_(run), directory_(std::move(directory)),
-      data_fingerprint_(std::move(data_fingerprint)), warn_(std::move(warn)),
+    : ctx_(ctx),
+      model_(model),
+      optimizer_(optimizer),
+      run_(run),
+      directory_(std::move(directory)),
+      data_fingerprint_(std::move(data_fingerprint)),
+      warn_(std::move(warn)),
       files_(std::make_unique<checkpoint::PosixFileSystem>()),
       store_(std::make_unique<checkpoint::Store>(*files_, directory_, checkpoint::Access::write, warn_)),
       writer_(std::make_unique<checkpoint::AsyncWriter>([this](const std::string& error) { report(error); })) {}
@@ -97,7 +102,8 @@ RunState Checkpointing::restore(const CheckpointReader& reader) {
 
 std::optional<RunState> Checkpointing::resume(const std::string& mode) {
     if (mode == "never") {
-        check<UsageError>(store_->list().empty(), directory_, " holds checkpoints of an earlier run and --resume is never; "
+        check<UsageError>(store_->list().empty(), directory_,
+                          " holds checkpoints of an earlier run and --resume is never; "
                           "choose another --out, or --resume auto");
         return std::nullopt;
     }
@@ -116,15 +122,16 @@ std::optional<RunState> Checkpointing::resume(const std::string& mode) {
 
 void Checkpointing::start(const RunState& state, bool background) {
     auto copy = std::make_shared<const HostCopy>(tensors());
-    Snapshot snapshot{.step = state.step, .files = {copy->file(0, 1)}, .config_digest = {},
-                      .data_fingerprint = data_fingerprint_, .state = {}};
-    snapshot.state = nlohmann::ordered_json{{"identity", run_identity(run_)},
-                                            {"config", spec::to_toml(run_)},
-                                            {"updates", state.updates},
-                                            {"tokens", state.tokens},
-                                            {"skipped", state.skipped},
-                                            {"skipped_in_a_row", state.skipped_in_a_row}}
-                         .dump();
+    Snapshot snapshot{.step = state.step,
+                      .files = {copy->file(0, 1)},
+                      .config_digest = {},
+                      .data_fingerprint = data_fingerprint_,
+                      .state = {}};
+    snapshot.state =
+        nlohmann::ordered_json{{"identity", run_identity(run_)}, {"config", spec::to_toml(run_)},
+                               {"updates", state.updates},       {"tokens", state.tokens},
+                               {"skipped", state.skipped},       {"skipped_in_a_row", state.skipped_in_a_row}}
+            .dump();
     auto job = [this, copy, snapshot = std::move(snapshot)] {
         written_ = store_->save(snapshot);
         store_->prune(run_.checkpoint.keep);

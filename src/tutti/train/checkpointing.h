@@ -21,7 +21,8 @@ struct RunState {
     int64_t skipped = 0, skipped_in_a_row = 0;
 };
 
-// The parts of a config that fix what the numbers mean: a checkpoint may only continue under equal ones. Lines "key = value".
+// The parts of a config that fix what the numbers mean: a checkpoint may only continue under equal ones. Lines "key =
+// value".
 std::string run_identity(const spec::RunSpec& run);
 
 class Checkpointing {

@@ -19,10 +19,10 @@ void Console::warn(const std::string& message) { text("warning: " + message); }
 
 void Console::step(const StepMetrics& m) {
     const int digits = static_cast<int>(fmt::formatted_size("{}", steps_));
-    std::string line = fmt::format("step {:>{}}/{} | loss {:7.4f} | norm {:7.3f} | lr {:.2e} | {:>8} | {:>16} | mfu {:>6}",
-                                   m.step, digits, steps_, m.result.loss, m.result.grad_norm, m.result.lr,
-                                   plan::format_duration(m.step_ms / 1000), plan::format_rate(m.tokens_per_s, "tok"),
-                                   plan::format_percent(m.mfu));
+    std::string line = fmt::format(
+        "step {:>{}}/{} | loss {:7.4f} | norm {:7.3f} | lr {:.2e} | {:>8} | {:>16} | mfu {:>6}", m.step, digits, steps_,
+        m.result.loss, m.result.grad_norm, m.result.lr, plan::format_duration(m.step_ms / 1000),
+        plan::format_rate(m.tokens_per_s, "tok"), plan::format_percent(m.mfu));
     if (m.eval_loss) line += fmt::format(" | eval {:.4f}", *m.eval_loss);
     if (m.result.skipped) line += " | skipped: " + m.result.culprit + " is not finite";
     text(line);

@@ -53,8 +53,8 @@ void generate(ops::Context& ctx, models::Model& model, DType compute, int64_t ma
     const int64_t vocab = model.spec().vocab, longest = max_positions;
     check<UsageError>(longest >= 2, "generate: a model of ", longest, " positions cannot generate");
     for (int32_t token : prompt)
-        check<UsageError>(token >= 0 && token < vocab, "generate: token ", token, " of the prompt is not in the vocabulary of ",
-                          vocab);
+        check<UsageError>(token >= 0 && token < vocab, "generate: token ", token,
+                          " of the prompt is not in the vocabulary of ", vocab);
     std::vector<int32_t> context = prompt;
     nn::KvCache cache = models::make_cache(ctx, model, 1, longest, compute);
     for (int64_t made = 0; made < options.max_tokens; ++made) {
@@ -68,7 +68,8 @@ void generate(ops::Context& ctx, models::Model& model, DType compute, int64_t ma
         autograd::Tape tape(ctx, false);
         const auto logits = model.forward(tape, batch).value.to_floats();
         cache.length += static_cast<int64_t>(fresh.size());
-        const int32_t next = sample_token({logits.begin(), logits.begin() + vocab}, options, static_cast<uint64_t>(made));
+        const int32_t next =
+            sample_token({logits.begin(), logits.begin() + vocab}, options, static_cast<uint64_t>(made));
         emit(next);
         context.push_back(next);
     }
@@ -94,8 +95,7 @@ Place find_checkpoint(const std::string& path) {
 LoadedModel load_model(const std::string& path, int threads) {
     LoadedModel loaded;
     loaded.device = make_cpu_device(threads);
-    loaded.ctx = std::make_unique<ops::Context>(
-        ops::Context{*loaded.device, kernels::cpu_table(kernels::best_isa())});
+    loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, kernels::cpu_table(kernels::best_isa())});
     const auto load = [&](const checkpoint::CheckpointReader& reader) {
         const auto state = nlohmann::json::parse(reader.manifest().state);
         const spec::RunSpec run = spec::parse_text(state.at("config").get<std::string>(), reader.path());
@@ -103,8 +103,8 @@ LoadedModel load_model(const std::string& path, int threads) {
         loaded.compute = run.precision.compute == "f32" ? DType::f32 : DType::bf16;
         loaded.tokenizer = run.data.tokenizer;
         loaded.max_positions = run.train.seq_len;
-        loaded.model = std::make_unique<models::Model>(
-            models::make_model(*loaded.ctx, run.model, loaded.max_positions));
+        loaded.model =
+            std::make_unique<models::Model>(models::make_model(*loaded.ctx, run.model, loaded.max_positions));
         std::vector<NamedTensor> tensors;
         for (autograd::Parameter* p : loaded.model->parameters()) {
             p->master = ops::empty(*loaded.ctx, p->shape, DType::f32, Purpose::weights);
@@ -112,8 +112,9 @@ LoadedModel load_model(const std::string& path, int threads) {
         }
         checkpoint::load_tensors(reader, tensors, false);
         for (autograd::Parameter* p : loaded.model->parameters()) {
-            p->value = loaded.compute == DType::f32 ? p->master
-                                                    : ops::cast(*loaded.ctx, p->master, loaded.compute, Purpose::weights);
+            p->value = loaded.compute == DType::f32
+                           ? p->master
+                           : ops::cast(*loaded.ctx, p->master, loaded.compute, Purpose::weights);
             if (loaded.compute != DType::f32) p->master = {};
         }
         loaded.step = reader.manifest().step;
@@ -124,7 +125,8 @@ LoadedModel load_model(const std::string& path, int threads) {
     const checkpoint::Warn warn = [](const std::string&) {};
     if (!place.step_path.empty()) {
         const std::string parent = std::filesystem::path(place.step_path).parent_path().string();
-        checkpoint::Store(files, parent.empty() ? "." : parent, checkpoint::Access::read, warn).load(place.step_path, load);
+        checkpoint::Store(files, parent.empty() ? "." : parent, checkpoint::Access::read, warn)
+            .load(place.step_path, load);
         return loaded;
     }
     const auto newest = checkpoint::Store(files, place.directory, checkpoint::Access::read, warn)

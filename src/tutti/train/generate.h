@@ -10,24 +10,24 @@
 namespace tutti::train {
 
 struct SamplingOptions {
-    int64_t max_tokens = 256;   // new ones
-    double temperature = 0.8;   // 0: greedy
-    int64_t top_k = 0;          // keep the k most likely; 0: all
-    double top_p = 1.0;         // then the fewest whose probability reaches p
+    int64_t max_tokens = 256;  // new ones
+    double temperature = 0.8;  // 0: greedy
+    int64_t top_k = 0;         // keep the k most likely; 0: all
+    double top_p = 1.0;        // then the fewest whose probability reaches p
     uint64_t seed = 1234;
 };
 
 // The next token from logits (V): a pure function of (logits, options, index of the token).
 int32_t sample_token(std::vector<float> logits, const SamplingOptions& options, uint64_t index);
 
-// Calls `emit` with each new token as it is made. When the sequence reaches max_positions (the window that the model was
-// trained on) all but its newest half is dropped from the context. `prompt` must not be empty.
+// Calls `emit` with each new token as it is made. When the sequence reaches max_positions (the window that the model
+// was trained on) all but its newest half is dropped from the context. `prompt` must not be empty.
 void generate(ops::Context& ctx, models::Model& model, DType compute, int64_t max_positions,
               const std::vector<int32_t>& prompt, const SamplingOptions& options,
               const std::function<void(int32_t)>& emit);
 
-// A model with weights, ready to run, from a run directory, its checkpoints directory or one step directory. f32 or bf16
-// as the run computed.
+// A model with weights, ready to run, from a run directory, its checkpoints directory or one step directory. f32 or
+// bf16 as the run computed.
 struct LoadedModel {
     std::unique_ptr<Device> device;
     std::unique_ptr<ops::Context> ctx;

@@ -40,9 +40,7 @@ std::optional<double> median(std::vector<double> values) {
     return *middle;
 }
 
-std::string step_number(double step) {
-    return concat(static_cast<int64_t>(step));
-}
+std::string step_number(double step) { return concat(static_cast<int64_t>(step)); }
 
 std::string duration(double seconds) {
     const auto whole = static_cast<int64_t>(std::llround(seconds));
@@ -75,9 +73,7 @@ std::string in_words(const Series& series) {
                   place(*highest), ". ");
 }
 
-double half_life_of(size_t points) {
-    return std::max(2.0, std::round(static_cast<double>(points) / 60));
-}
+double half_life_of(size_t points) { return std::max(2.0, std::round(static_cast<double>(points) / 60)); }
 
 // Adds the values as a line; long ones as a faint line behind their moving average.
 void add_series(Chart& chart, const std::string& label, int colour, std::vector<Point> points) {

@@ -20,9 +20,7 @@ std::string printed(const char* format, int precision, double value) {
     return text.data();
 }
 
-std::string coordinate(double value) {
-    return printed("%.*f", 1, value);
-}
+std::string coordinate(double value) { return printed("%.*f", 1, value); }
 
 // 0.00015 -> "1.5e-4": what people who tune learning rates write.
 std::string scientific(double value, int digits) {

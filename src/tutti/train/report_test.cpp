@@ -72,9 +72,7 @@ size_t count_of(const std::string& text, const std::string& part) {
     return count;
 }
 
-std::string line(int step, const std::string& rest) {
-    return concat("{\"step\": ", step, ", ", rest, "}\n");
-}
+std::string line(int step, const std::string& rest) { return concat("{\"step\": ", step, ", ", rest, "}\n"); }
 
 TEST(ReportSvg, EscapesWhatHtmlWouldRead) {
     EXPECT_EQ(escape_html("a<b> & \"c\" 'd'"), "a&lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;");

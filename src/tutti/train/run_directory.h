@@ -20,7 +20,7 @@ struct StepMetrics {
     StepResult result;
     double step_ms = 0;  // mean per step since the line before
     double tokens_per_s = 0;
-    double mfu = 0, hfu = 0;  // of the measured GEMM peak of this machine, causal half convention
+    double mfu = 0, hfu = 0;  // of the peak measured at the start (device/cpu/peak.h), causal half
     int64_t mem_peak_bytes = 0;
     int64_t skipped = 0;  // in the run so far
     std::optional<double> eval_loss;

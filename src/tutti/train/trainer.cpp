@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "tutti/data/tokenizer.h"
+#include "tutti/device/cpu/peak.h"
 #include "tutti/ops/ops.h"
 #include "tutti/plan/card.h"
 #include "tutti/plan/flops.h"
@@ -19,7 +20,6 @@
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
 #include "tutti/train/generate.h"
-#include "tutti/train/peak.h"
 #include "tutti/train/report.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/step.h"
@@ -68,7 +68,7 @@ class Run {
     Checkpointing checkpoints_;
     RunState state_;
     std::optional<RunDirectory> directory_;
-    double peak_ = 0;  // FLOP/s
+    double peak_ = 0;  // FLOP/s of the arithmetic units, measured at the start
 
     TrainOutcome outcome_;
     Clock::time_point logged_at_ = Clock::now();
@@ -89,7 +89,8 @@ models::Model materialized(ops::Context& ctx, const spec::RunSpec& run) {
 
 std::unique_ptr<Batches> make_batches(ops::Context& ctx, const spec::RunSpec& run, const data::DataSet* data) {
     if (!data) return noise_batches(ctx, run);
-    return token_batches(ctx.device, data::Sampler(data->train, run.train.seq_len, static_cast<uint64_t>(run.train.seed)),
+    return token_batches(ctx.device,
+                         data::Sampler(data->train, run.train.seq_len, static_cast<uint64_t>(run.train.seed)),
                          run.train.micro_batch, run.train.global_batch);
 }
 
@@ -120,14 +121,19 @@ plan::Card card_of(const TrainOptions& o, const std::string& machine, const plan
 }
 
 Run::Run(const TrainOptions& options)
-    : options_(options), run_(options.run), console_(options.console, options.terminal, run_.train.steps),
-      data_(open_data(run_)), device_(make_cpu_device(static_cast<int>(run_.train.threads))),
-      ctx_{*device_, kernels::cpu_table(kernels::best_isa())}, plan_(plan_memory(run_, ctx_.kernels, device_->stream())),
+    : options_(options),
+      run_(options.run),
+      console_(options.console, options.terminal, run_.train.steps),
+      data_(open_data(run_)),
+      device_(make_cpu_device(static_cast<int>(run_.train.threads))),
+      ctx_{*device_, kernels::cpu_table(kernels::best_isa())},
+      plan_(plan_memory(run_, ctx_.kernels, device_->stream())),
       model_(materialized(ctx_, run_)),
       optimizer_(ctx_, model_.parameters(), run_.optimizer),
       batches_(make_batches(ctx_, run_, data_ ? &*data_ : nullptr)),
       step_context_{ctx_, model_, optimizer_, *batches_, run_},
-      checkpoints_(ctx_, model_, optimizer_, run_, checkpoint_directory(options), fingerprint(data_ ? &*data_ : nullptr),
+      checkpoints_(ctx_, model_, optimizer_, run_, checkpoint_directory(options),
+                   fingerprint(data_ ? &*data_ : nullptr),
                    [this](const std::string& message) { console_.warn(message); }) {
     console_.text(plan::render_card(card_of(options_, device_->name(), plan_)));
     if (const auto resumed = checkpoints_.resume(options.resume)) {
@@ -137,7 +143,7 @@ Run::Run(const TrainOptions& options)
     }
     directory_.emplace(options.out, state_.step, [this](const std::string& message) { console_.warn(message); });
     directory_->write_config(spec::to_toml(run_));
-    peak_ = measure_gemm_peak(ctx_, compute_type(run_), 0.05);
+    peak_ = measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s;
     logged_step_ = state_.step;
     logged_tokens_ = state_.tokens;
     outcome_.eval_loss = outcome_.loss = std::numeric_limits<double>::quiet_NaN();
@@ -145,7 +151,8 @@ Run::Run(const TrainOptions& options)
 
 TrainOutcome Run::train() {
     if (state_.step >= run_.train.steps)
-        console_.text(fmt::format("already at step {} of {}; raise train.steps to go on", state_.step, run_.train.steps));
+        console_.text(
+            fmt::format("already at step {} of {}; raise train.steps to go on", state_.step, run_.train.steps));
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
         one_step();
@@ -214,11 +221,12 @@ std::optional<double> Run::evaluate_now() {
 void Run::stop_if_hopeless(const StepResult& result) {
     if (state_.skipped_in_a_row < run_.train.max_skipped) return;
     checkpoints_.wait();
-    throw Error(fmt::format("{} steps in a row were not finite (train.max_skipped), the last one in {} at step {}; the "
-                            "weights were not changed by them. Try a lower optimizer.lr or a longer warm-up, and resume "
-                            "from {}",
-                            state_.skipped_in_a_row, result.culprit, state_.step,
-                            checkpoints_.newest().empty() ? "the start" : checkpoints_.newest()));
+    throw Error(
+        fmt::format("{} steps in a row were not finite (train.max_skipped), the last one in {} at step {}; the "
+                    "weights were not changed by them. Try a lower optimizer.lr or a longer warm-up, and resume "
+                    "from {}",
+                    state_.skipped_in_a_row, result.culprit, state_.step,
+                    checkpoints_.newest().empty() ? "the start" : checkpoints_.newest()));
 }
 
 void Run::print_measured_memory() {
@@ -248,7 +256,8 @@ std::string Run::sample() {
     const auto tokenizer = data::make_tokenizer(run_.data.tokenizer);
     if (tokenizer->vocab() != run_.model.vocab) return "";  // token files of another tokenizer: ids have no text here
     std::vector<int32_t> made;
-    const SamplingOptions options{.max_tokens = 300, .temperature = 0.7, .seed = static_cast<uint64_t>(run_.train.seed)};
+    const SamplingOptions options{
+        .max_tokens = 300, .temperature = 0.7, .seed = static_cast<uint64_t>(run_.train.seed)};
     generate(ctx_, model_, compute_type(run_), run_.train.seq_len, tokenizer->encode("\n"), options,
              [&](int32_t token) { made.push_back(token); });
     return tokenizer->decode(made);
@@ -267,7 +276,7 @@ std::string Run::totals() {
                                    {"skipped", state_.skipped},
                                    {"wall_s", outcome_.seconds},
                                    {"machine", device_->name()},
-                                   {"gemm_peak_flops", peak_},
+                                   {"peak_flops", peak_},
                                    {"checkpoint", outcome_.checkpoint},
                                    {"checkpoint_failures", checkpoints_.failures()},
                                    {"preempted", outcome_.preempted},

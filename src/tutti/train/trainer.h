@@ -1,5 +1,5 @@
-// train/trainer.h: a whole run: opens the data, builds the model, resumes, steps, saves, logs. Everything that a rank has
-// hangs on one Run object. Below: every room that computes. Called by cli/train.cpp and by C++ programs that train.
+// train/trainer.h: a whole run: opens the data, builds the model, resumes, steps, saves, logs. Everything that a rank
+// has hangs on one Run object. Below: every room that computes. Called by cli/train.cpp and by C++ programs that train.
 #pragma once
 
 #include <functional>
@@ -13,24 +13,24 @@ namespace tutti::train {
 struct TrainOptions {
     spec::RunSpec run;  // validated
     std::string out;    // run directory; made when missing
-    // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that holds a
-    // run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
+    // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that
+    // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";
-    bool dry_run = false;              // up to the plan card; nothing is written
-    std::ostream* console = nullptr;   // plan card and step lines; nullptr: quiet
-    bool terminal = false;             // the console is a terminal: draw the progress bar
+    bool dry_run = false;                                         // up to the plan card; nothing is written
+    std::ostream* console = nullptr;                              // plan card and step lines; nullptr: quiet
+    bool terminal = false;                                        // the console is a terminal: draw the progress bar
     std::function<bool()> stop_requested = [] { return false; };  // asked after each step: save and end
 };
 
 struct TrainOutcome {
-    int64_t step = 0;         // last finished step
-    double loss = 0;          // of that step
-    double eval_loss = 0;     // of the last evaluation; NaN without validation data
-    int64_t tokens = 0;       // trained on, over all sessions of the run
-    int64_t skipped = 0;      // steps that were not finite
-    bool preempted = false;   // stop_requested ended it; a checkpoint was saved
-    std::string checkpoint;   // newest one, "" when none was written
-    double seconds = 0;       // this call
+    int64_t step = 0;        // last finished step
+    double loss = 0;         // of that step
+    double eval_loss = 0;    // of the last evaluation; NaN without validation data
+    int64_t tokens = 0;      // trained on, over all sessions of the run
+    int64_t skipped = 0;     // steps that were not finite
+    bool preempted = false;  // stop_requested ended it; a checkpoint was saved
+    std::string checkpoint;  // newest one, "" when none was written
+    double seconds = 0;      // this call
 };
 
 // Throws UsageError, DataError or Error; whatever happens, the newest committed checkpoint stays.

@@ -34,12 +34,23 @@ class TrainerTest : public ::testing::Test {
     ~TrainerTest() override { fs::remove_all(folder_); }
 
     TrainOptions options(const std::string& out, std::vector<std::string> set = {}) const {
-        std::vector<std::string> all = {"model.preset=llama-tiny", "model.width=32",  "model.layers=2",
-                                        "model.heads=2",           "model.kv_heads=1", "model.head_dim=16",
-                                        "model.ffn=48",            "train.seq_len=16", "train.global_batch=4",
-                                        "train.micro_batch=2",     "train.steps=8",    "optimizer.warmup_steps=2",
-                                        "log.every=1",             "train.threads=1",  "checkpoint.every=3",
-                                        "optimizer.lr=0.01",       "data.train=" + (folder_ / "text.txt").string()};
+        std::vector<std::string> all = {"model.preset=llama-tiny",
+                                        "model.width=32",
+                                        "model.layers=2",
+                                        "model.heads=2",
+                                        "model.kv_heads=1",
+                                        "model.head_dim=16",
+                                        "model.ffn=48",
+                                        "train.seq_len=16",
+                                        "train.global_batch=4",
+                                        "train.micro_batch=2",
+                                        "train.steps=8",
+                                        "optimizer.warmup_steps=2",
+                                        "log.every=1",
+                                        "train.threads=1",
+                                        "checkpoint.every=3",
+                                        "optimizer.lr=0.01",
+                                        "data.train=" + (folder_ / "text.txt").string()};
         all.insert(all.end(), set.begin(), set.end());
         TrainOptions o;
         o.run = spec::parse_text("", "test", all);
@@ -89,10 +100,11 @@ TEST_F(TrainerTest, LearnsAndLogsEveryStepOnce) {
     const auto lines = metrics(o);
     ASSERT_EQ(lines.size(), 30u);
     const double first = nlohmann::json::parse(lines.front()).at("loss");
-    EXPECT_NEAR(first, std::log(256), 0.3);  // untrained: nearly uniform over 256 bytes
+    EXPECT_NEAR(first, std::log(256), 0.3);       // untrained: nearly uniform over 256 bytes
     EXPECT_LT(outcome.loss, std::log(10) + 0.4);  // ten symbols, drawn uniformly: ln 10 is the best possible
     EXPECT_GT(outcome.loss, std::log(10) - 0.4);
-    for (const char* name : {"config.toml", "run.json", "report.html"}) EXPECT_TRUE(fs::exists(o.out + "/" + name)) << name;
+    for (const char* name : {"config.toml", "run.json", "report.html"})
+        EXPECT_TRUE(fs::exists(o.out + "/" + name)) << name;
 }
 
 TEST_F(TrainerTest, ResumesAtAnyStepBitForBit) {
@@ -171,9 +183,9 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
 
 TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndStopsWhenAllAre) {
     // A first update of 1e30 makes every later forward overflow.
-    const auto o = options("diverges", {"optimizer.lr=1e30", "optimizer.schedule=constant", "optimizer.warmup_steps=0",
-                                        "optimizer.clip=0", "train.steps=20", "train.max_skipped=3",
-                                        "precision.compute=f32", "checkpoint.every=1"});
+    const auto o = options(
+        "diverges", {"optimizer.lr=1e30", "optimizer.schedule=constant", "optimizer.warmup_steps=0", "optimizer.clip=0",
+                     "train.steps=20", "train.max_skipped=3", "precision.compute=f32", "checkpoint.every=1"});
     try {
         train(o);
         FAIL() << "should have stopped";

@@ -26,20 +26,21 @@ void parallel_for(const Stream& stream, int64_t n, int64_t grain, Body&& body) {
         std::remove_reference_t<Body>* body;
         int64_t n, pieces;
     } context{&body, n, pieces};
-    run_tasks(static_cast<int>(pieces), pieces,
-              [](void* raw, int64_t i) {
-                  const auto& c = *static_cast<Context*>(raw);
-                  (*c.body)(c.n * i / c.pieces, c.n * (i + 1) / c.pieces);
-              },
-              &context);
+    run_tasks(
+        static_cast<int>(pieces), pieces,
+        [](void* raw, int64_t i) {
+            const auto& c = *static_cast<Context*>(raw);
+            (*c.body)(c.n * i / c.pieces, c.n * (i + 1) / c.pieces);
+        },
+        &context);
 }
 
 // body(i) for i in [0, tasks), handed out one by one: for pieces of unequal cost (causal attention).
 template <class Body>
 void parallel_tasks(const Stream& stream, int64_t tasks, Body&& body) {
-    run_tasks(stream.threads, tasks,
-              [](void* raw, int64_t i) { (*static_cast<std::remove_reference_t<Body>*>(raw))(i); },
-              const_cast<void*>(static_cast<const void*>(&body)));
+    run_tasks(
+        stream.threads, tasks, [](void* raw, int64_t i) { (*static_cast<std::remove_reference_t<Body>*>(raw))(i); },
+        const_cast<void*>(static_cast<const void*>(&body)));
 }
 
 }  // namespace tutti

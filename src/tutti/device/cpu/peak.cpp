@@ -1,19 +1,19 @@
-// cli/peak.cpp: one loop per instruction, compiled for it by function attributes; which one runs is asked of the CPU.
-// Each has enough independent accumulators to cover latency times throughput (4 to 5 cycles, two a cycle: 10; tiles: 52
-// cycles, one in 16: 4).
-#include "tutti/cli/peak.h"
+// device/cpu/peak.cpp: one loop per instruction, compiled for it by function attributes; which one runs is asked of the
+// CPU. Each has enough independent accumulators to cover latency times throughput (4 to 5 cycles, two a cycle: 10;
+// tiles: 52 cycles, one in 16: 4).
+#include "tutti/device/cpu/peak.h"
 
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
-#include "tutti/cli/timing.h"
 #include "tutti/device/cpu/parallel.h"
 
-namespace tutti::cli {
+namespace tutti {
 
 namespace {
 
@@ -102,6 +102,10 @@ Loop best_loop(DType compute) {
     return {"vfmadd ymm", kAccumulators * 2.0 * 8, fma_ymm};
 }
 
+double seconds_now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace
 
 RegisterPeak measure_register_peak(const Stream& stream, DType compute, double seconds) {
@@ -123,4 +127,4 @@ RegisterPeak measure_register_peak(const Stream& stream, DType compute, double s
     return {best, loop.instruction};
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti

@@ -1,0 +1,92 @@
+// Initial values: any placement holds the one-rank values at its global indices. The tape's own rules, on single nodes.
+#include <gtest/gtest.h>
+
+#include "tutti/autograd/tape.h"
+#include "tutti/base/philox.h"
+#include "tutti/ops/ops.h"
+
+namespace tutti::autograd {
+namespace {
+
+TEST(InitialValues, AreNormalsOfTheGlobalIndexWhateverThePlacement) {
+    const Parameter whole{.name = "h.0.w", .shape = {12, 7}, .init = {.std = 0.5}};
+    const auto global = initial_values(Stream{1}, whole, 42);
+    for (size_t i = 0; i < global.size(); ++i) ASSERT_EQ(global[i], 0.5f * normal(random_key(42, "h.0.w"), i)) << i;
+    EXPECT_EQ(initial_values(Stream{2}, whole, 42), global);
+
+    const mesh::Mesh mesh({{"tp", 2}, {"dp_shard", 3}});
+    const std::vector<mesh::Placement> placements = {
+        {}, {{"tp", 0}}, {{"tp", 0, 3}}, {{"dp_shard", 0}}, {{"tp", 0}, {"dp_shard", 0}}};
+    for (const mesh::Placement& placement : placements) {
+        Parameter p = whole;
+        p.placement = placement;
+        for (int rank = 0; rank < mesh.size(); ++rank) {
+            const auto local = initial_values(Stream{2}, p, 42, {&mesh, rank});
+            const Shape shape = mesh::local_shape(mesh, p.shape, placement, p.name);
+            for (const mesh::Block& b : mesh::local_blocks(mesh, rank, p.shape, placement, p.name))
+                for (int64_t i = 0; i < b.sizes[0]; ++i)
+                    for (int64_t j = 0; j < b.sizes[1]; ++j)
+                        EXPECT_EQ(local[static_cast<size_t>((b.local[0] + i) * shape[1] + b.local[1] + j)],
+                                  global[static_cast<size_t>((b.offset[0] + i) * 7 + b.offset[1] + j)]);
+        }
+    }
+}
+
+class TapeTest : public ::testing::Test {
+  protected:
+    TapeTest() : device_(make_cpu_device(1)), ctx_{*device_, kernels::reference_table()} {}
+    Tensor tensor(std::vector<float> values) {
+        return Tensor::from_host<float>(*device_, {static_cast<int64_t>(values.size())}, values, Purpose::activations);
+    }
+    std::unique_ptr<Device> device_;
+    ops::Context ctx_;
+};
+
+// y = x + x + x: three contributions to one leaf, none of which may overwrite another's memory.
+TEST_F(TapeTest, SumsTheGradientsOfAValueThatIsUsedTwice) {
+    Tape tape(ctx_, true);
+    const Var x = tape.input(tensor({1, 2}));
+    const auto twice = [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; };
+    const Var a = tape.record("add", {x, x}, ops::add(ctx_, x.value, x.value), twice);
+    const Var y = tape.record("add", {a, x}, ops::add(ctx_, a.value, x.value), twice);
+    const Tensor seed = tensor({1, 10});
+    tape.backward(y, seed);
+    EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{3, 30}));
+    EXPECT_EQ(seed.to_host<float>(), (std::vector<float>{1, 10}));  // the caller's tensor is as it was
+}
+
+TEST_F(TapeTest, AValueThatIsNotUsedCostsNothing) {
+    Tape tape(ctx_, true);
+    const Var x = tape.input(tensor({1}));
+    int ran = 0;
+    tape.record("unused", {x}, tensor({5}), [&](const Tensor&) {
+        ++ran;
+        return std::vector<Tensor>{Tensor{}};
+    });
+    const Var y = tape.record("used", {x}, tensor({2}), [](const Tensor& dy) { return std::vector<Tensor>{dy}; });
+    tape.backward(y, tensor({1}));
+    EXPECT_EQ(ran, 0);
+}
+
+TEST_F(TapeTest, ChecksTheNumberOfGradients) {
+    Tape tape(ctx_, true);
+    const Var x = tape.input(tensor({1}));
+    const Var y = tape.record("wrong", {x}, tensor({2}), [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; });
+    EXPECT_THROW(tape.backward(y, tensor({1})), Error);
+    Tape silent(ctx_, false);
+    EXPECT_THROW(silent.backward(silent.input(tensor({1})), tensor({1})), Error);
+}
+
+TEST_F(TapeTest, SaysWhichKernelIsMissing) {
+    const kernels::KernelTable empty{.name = "empty"};
+    ops::Context bare{*device_, empty};
+    try {
+        ops::add(bare, tensor({1}), tensor({1}));
+        FAIL();
+    } catch (const Error& e) {
+        EXPECT_STREQ(e.what(), "add has no empty kernel");
+    }
+}
+
+}  // namespace
+}  // namespace tutti::autograd

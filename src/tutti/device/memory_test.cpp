@@ -1,0 +1,81 @@
+// The allocator's counts against a hand-kept ledger, reuse of blocks, and what it says when memory ends.
+#include "tutti/device/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+// Hands out at most `limit` bytes.
+class SmallMemory final : public RawMemory {
+  public:
+    SmallMemory(int64_t limit, int64_t& taken) : limit_(limit), taken_(taken) {}
+    void* take(int64_t bytes) override {
+        if (taken_ + bytes > limit_) return nullptr;
+        taken_ += bytes;
+        return std::malloc(static_cast<size_t>(bytes));
+    }
+    void give_back(void* data, int64_t bytes) override {
+        taken_ -= bytes;
+        std::free(data);
+    }
+
+  private:
+    int64_t limit_;
+    int64_t& taken_;
+};
+
+TEST(Allocator, CountsByPurposeAndRemembersThePeakOfTheSum) {
+    int64_t taken = 0;
+    {
+        Allocator memory(std::make_unique<SmallMemory>(1 << 20, taken));
+        {
+            Buffer weights(memory, 1000, Purpose::weights);
+            { Buffer activations(memory, 5000, Purpose::activations); }
+            Buffer gradients(memory, 3000, Purpose::gradients);
+            EXPECT_EQ(memory.total().current, 4000);
+        }
+        EXPECT_EQ(memory.total().current, 0);
+        EXPECT_EQ(memory.total().peak, 6000);  // weights and activations; gradients came later
+        EXPECT_EQ(memory.at_peak()[static_cast<size_t>(Purpose::activations)], 5000);
+        EXPECT_EQ(memory.at_peak()[static_cast<size_t>(Purpose::gradients)], 0);
+        EXPECT_EQ(memory.usage(Purpose::gradients).peak, 3000);
+        memory.reset_peaks();
+        EXPECT_EQ(memory.total().peak, 0);
+    }
+    EXPECT_EQ(taken, 0);  // everything went back
+}
+
+TEST(Allocator, ReusesBlocksOfTheSameClass) {
+    int64_t taken = 0;
+    Allocator memory(std::make_unique<SmallMemory>(1 << 20, taken));
+    void* first = memory.allocate(10'000, Purpose::activations);
+    memory.release(first, 10'000, Purpose::activations);
+    EXPECT_EQ(memory.allocate(10'001, Purpose::workspace), first);
+    memory.release(first, 10'001, Purpose::workspace);
+    EXPECT_LE(memory.reserved(), 10'000 * 9 / 8);
+}
+
+TEST(Allocator, GivesTheCacheBackBeforeItFails) {
+    int64_t taken = 0;
+    Allocator memory(std::make_unique<SmallMemory>(100'000, taken));
+    void* cached = memory.allocate(60'000, Purpose::activations);
+    memory.release(cached, 60'000, Purpose::activations);
+    void* other = memory.allocate(90'000, Purpose::weights);  // fits only after the cached block is gone
+    try {
+        memory.allocate(50'000, Purpose::gradients);
+        FAIL();
+    } catch (const Error& e) {
+        const std::string message = e.what();
+        EXPECT_NE(message.find("50000 bytes for gradients on top of 90000 in use"), std::string::npos) << message;
+    }
+    memory.release(other, 90'000, Purpose::weights);
+}
+
+}  // namespace
+}  // namespace tutti
