@@ -96,6 +96,7 @@ RunState Checkpointing::restore(const CheckpointReader& reader) {
     state.tokens = json.at("tokens");
     state.skipped = json.at("skipped");
     state.skipped_in_a_row = json.at("skipped_in_a_row");
+    state.seconds = json.at("seconds");
     optimizer_.set_updates(state.updates);
     return state;
 }
@@ -130,7 +131,8 @@ void Checkpointing::start(const RunState& state, bool background) {
     snapshot.state =
         nlohmann::ordered_json{{"identity", run_identity(run_)}, {"config", spec::to_toml(run_)},
                                {"updates", state.updates},       {"tokens", state.tokens},
-                               {"skipped", state.skipped},       {"skipped_in_a_row", state.skipped_in_a_row}}
+                               {"skipped", state.skipped},       {"skipped_in_a_row", state.skipped_in_a_row},
+                               {"seconds", state.seconds}}
             .dump();
     auto job = [this, copy, snapshot = std::move(snapshot)] {
         written_ = store_->save(snapshot);

@@ -19,6 +19,7 @@ struct RunState {
     int64_t updates = 0;  // of the optimizer: step less the skipped ones
     int64_t tokens = 0;
     int64_t skipped = 0, skipped_in_a_row = 0;
+    double seconds = 0;  // spent in steps, over all sessions of the run
 };
 
 // The parts of a config that fix what the numbers mean: a checkpoint may only continue under equal ones. Lines "key =

@@ -141,18 +141,24 @@ Run::Run(const TrainOptions& options)
         saved_step_ = state_.step;
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
     }
-    directory_.emplace(options.out, state_.step, [this](const std::string& message) { console_.warn(message); });
-    directory_->write_config(spec::to_toml(run_));
-    peak_ = measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s;
-    logged_step_ = state_.step;
-    logged_tokens_ = state_.tokens;
     outcome_.eval_loss = outcome_.loss = std::numeric_limits<double>::quiet_NaN();
 }
 
 TrainOutcome Run::train() {
-    if (state_.step >= run_.train.steps)
+    if (state_.step >= run_.train.steps) {  // a finished run is left as it is
         console_.text(
             fmt::format("already at step {} of {}; raise train.steps to go on", state_.step, run_.train.steps));
+        outcome_.step = state_.step;
+        outcome_.tokens = state_.tokens;
+        outcome_.skipped = state_.skipped;
+        outcome_.checkpoint = checkpoints_.newest();
+        return outcome_;
+    }
+    directory_.emplace(options_.out, state_.step, [this](const std::string& message) { console_.warn(message); });
+    directory_->write_config(spec::to_toml(run_));
+    peak_ = measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s;
+    logged_step_ = state_.step;
+    logged_tokens_ = state_.tokens;
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
         one_step();
@@ -172,6 +178,7 @@ void Run::one_step() {
     state_.tokens += result.terms;
     state_.skipped += result.skipped ? 1 : 0;
     state_.skipped_in_a_row = result.skipped ? state_.skipped_in_a_row + 1 : 0;
+    state_.seconds += seconds_since(begin);
     outcome_.step = state_.step;
     outcome_.loss = result.loss;
     if (first) print_measured_memory();
@@ -274,7 +281,7 @@ std::string Run::totals() {
                                    {"steps", state_.step},
                                    {"tokens", state_.tokens},
                                    {"skipped", state_.skipped},
-                                   {"wall_s", outcome_.seconds},
+                                   {"wall_s", state_.seconds},
                                    {"machine", device_->name()},
                                    {"peak_flops", peak_},
                                    {"checkpoint", outcome_.checkpoint},

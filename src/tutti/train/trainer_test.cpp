@@ -219,6 +219,21 @@ TEST_F(TrainerTest, RefusesAnotherModelSeedOrData) {
     EXPECT_NE(message(options("run")).find("the training data is not what this run was trained on"), std::string::npos);
 }
 
+TEST_F(TrainerTest, AFinishedRunIsLeftAsItIs) {
+    const auto o = options("run");
+    const auto first = train(o);
+    const auto read = [&](const char* name) {
+        std::ifstream in(o.out + "/" + name);
+        return std::string(std::istreambuf_iterator<char>(in), {});
+    };
+    std::map<std::string, std::string> before;
+    for (const char* name : {"run.json", "metrics.jsonl", "report.html", "config.toml"}) before[name] = read(name);
+    const auto second = train(o);
+    EXPECT_EQ(second.step, 8);
+    EXPECT_EQ(second.checkpoint, first.checkpoint);
+    for (const auto& [name, text] : before) EXPECT_EQ(read(name.c_str()), text) << name;
+}
+
 TEST_F(TrainerTest, ResumeModes) {
     auto o = options("run");
     o.resume = "strict";
