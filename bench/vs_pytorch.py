@@ -4,13 +4,16 @@
     bench/vs_pytorch.py [--quick] [--models gpt2-124m llama-110m] [--dtypes bf16 f32] [--threads 1 2] ...
 
 Every contender is a process that trains (`tutti train`, bench/pytorch_step.py): same sizes, batch, optimizer (AdamW,
-clip 1.0) and token file, pinned to as many cores as it has threads. This script watches the lines that each writes after
-a finished step, so all are timed from outside by one clock, from the start of the process. The first step is the time to
-first step; the later ones give tokens/s. For each case the contenders take turns, A B C A B C. MFU counts 6 N + 6 L T C
-FLOPs per token (attention's causal half) against the fastest matrix product that Tutti or PyTorch reached in the same
-run with that dtype and number of threads. Memory is the peak of resident memory (VmHWM).
+clip 1.0) and token file, pinned to as many cores as it has threads. This script watches the lines that each writes
+after a finished step, so all are timed from outside by one clock, from the start of the process. The first step is the
+time to first step; the later ones give tokens/s. For each case the contenders take turns, A B C A B C. MFU counts
+6 N + 6 L T C FLOPs per token (attention's causal half) against the fastest matrix product that Tutti or PyTorch reached
+in the same run with that dtype and number of threads. Memory is the peak of resident memory (VmHWM).
 
-Needs numpy here and torch in --python. Writes one JSON with every raw time and prints a Markdown table.
+A run during which other processes used more than --disturbed cores is repeated, at most --retries times; the table is
+made of the least disturbed ones and says in its last column how much was left. Nothing is deleted from the JSON.
+
+Needs torch in --python. Writes one JSON with every raw time and prints a Markdown table.
 """
 
 import argparse
@@ -62,36 +65,36 @@ def line_count(path):
 
 
 def watch(command, environment, cores, lines_of, wanted, limit, log):
-    """Runs `command` until `wanted` lines are in the file `lines_of`, then kills it. Times are seconds from its start."""
+    """Runs `command` until `wanted` lines are in `lines_of`, then kills it. Times are seconds from its start."""
     load, busy, begin = os.getloadavg()[0], busy_seconds(), time.monotonic()
-    arrivals, memory, outcome = [], None, "finished"
+    arrivals, outcome, memory, others = [], "finished", None, None
     lines_of.unlink(missing_ok=True)
     with open(log.with_suffix(".out"), "wb") as output, open(log, "wb") as errors:
         process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, start_new_session=True,
                                    preexec_fn=lambda: os.sched_setaffinity(0, cores))
-    while len(arrivals) < wanted:
-        ended = process.poll() is not None  # before the count: no line comes after the end
-        now, lines = time.monotonic() - begin, line_count(lines_of)
-        arrivals += [now] * (lines - len(arrivals))
-        if ended and len(arrivals) < wanted:
-            outcome = f"ended with {process.returncode}: {log.read_text(errors='replace')[-400:]}"
-            break
-        if now > limit:
-            outcome = f"stopped at the limit of {limit:g} s"
-            break
-        time.sleep(0.005)
-    wall = time.monotonic() - begin
-    if process.poll() is None:
-        memory = peak_resident_bytes(process.pid)
-        others = max(0.0, busy_seconds() - busy - own_seconds(process.pid))
-        os.killpg(process.pid, signal.SIGKILL)  # only what was started here: the process leads a session of its own
-    else:
-        others = None
-    process.wait()
+    try:
+        while len(arrivals) < wanted:
+            ended = process.poll() is not None  # before the count: no line comes after the end
+            now, lines = time.monotonic() - begin, line_count(lines_of)
+            arrivals += [now] * (lines - len(arrivals))
+            if ended and len(arrivals) < wanted:
+                outcome = f"ended with {process.returncode}: {log.read_text(errors='replace')[-400:]}"
+                break
+            if now > limit:
+                outcome = f"stopped at the limit of {limit:g} s"
+                break
+            time.sleep(0.005)
+        wall = time.monotonic() - begin
+        if process.poll() is None:
+            memory = peak_resident_bytes(process.pid)
+            others = max(0.0, busy_seconds() - busy - own_seconds(process.pid)) / wall
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # only what was started here: it leads a session of its own
+        process.wait()
     return {"outcome": outcome, "first_step_s": arrivals[0] if arrivals else None,
             "step_s": [b - a for a, b in zip(arrivals, arrivals[1:])], "peak_resident_bytes": memory, "wall_s": wall,
-            "cores_used_by_others": None if others is None else others / wall, "load_before": load,
-            "command": [str(word) for word in command]}
+            "cores_used_by_others": others, "load_before": load, "command": [str(word) for word in command]}
 
 
 def own_seconds(leader):
@@ -150,10 +153,12 @@ def pytorch_run(options, case, folder, compiled):
 def check_flops(options, case, folder):
     """The formula above against Tutti's own: a table with the wrong numerator is worth nothing."""
     command, environment, _ = tutti_run(options, case, folder)
-    output = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, env=environment, check=True)
-    theirs = json.loads(output.stdout)["flops_per_token"]["causal"]
-    if theirs != case["flops_per_token"]:
-        raise SystemExit(f"vs_pytorch: {case['model']} has {case['flops_per_token']} FLOPs per token, tutti says {theirs}")
+    output = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, env=environment)
+    if output.returncode != 0:
+        raise SystemExit(f"vs_pytorch: {' '.join(map(str, command))}: exit code {output.returncode}\n{output.stderr}")
+    theirs, ours = json.loads(output.stdout)["flops_per_token"]["causal"], case["flops_per_token"]
+    if theirs != ours:
+        raise SystemExit(f"vs_pytorch: FLOPs per token of {case['model']}: {ours} by the formula here, {theirs} by tutti")
 
 
 def run_contender(options, contender, case, folder):
@@ -168,7 +173,10 @@ def run_contender(options, contender, case, folder):
 def measure_peak(options, dtype, threads):
     """FLOP/s of the fastest matrix product on either side, now."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
-    pin = lambda: os.sched_setaffinity(0, cores)  # noqa: E731
+
+    def pin():
+        os.sched_setaffinity(0, cores)
+
     common = ["--dtype", dtype, "--threads", str(threads), "--seconds", "6"]
     tutti = subprocess.run([options.tutti, "bench", "gemm", "--json", *common], capture_output=True, text=True,
                            preexec_fn=pin, check=True)
@@ -184,14 +192,16 @@ def measure_peak(options, dtype, threads):
 # --- the run ---------------------------------------------------------------------------------------------------------
 
 def describe_machine(options):
-    output = lambda *command: subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()  # noqa: E731
+    def output(*command):
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
+
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     memory = int(open("/proc/meminfo").readline().split()[1]) * 1024
     return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "commit": output("git", "rev-parse", "HEAD"),
             "uncommitted_changes": output("git", "status", "--porcelain").count("\n"),
             "command": " ".join(sys.argv), "cpu": cpu, "cores": len(os.sched_getaffinity(0)), "memory_bytes": memory,
-            "kernel": platform.release(), "tutti": json.loads(output(options.tutti, "version", "--json") or "{}"),
+            "kernel": platform.release(), "tutti": json.loads(output(options.tutti, "version", "--json")),
             "torch": output(options.python, "-c", "import torch; print(torch.__version__)")}
 
 
@@ -206,30 +216,44 @@ def make_tokens(folder, model, count):
     return path
 
 
+def least_disturbed(runs):
+    """Of each round the attempt in which other processes used the least."""
+    rounds = {}
+    for run in runs:
+        best = rounds.get(run["round"])
+        if best is None or (run["cores_used_by_others"] or 0) < (best["cores_used_by_others"] or 0):
+            rounds[run["round"]] = run
+    return list(rounds.values())
+
+
+def summarise_runs(all_runs, tokens, flops, peak):
+    runs = least_disturbed(all_runs)
+    steps = [s for r in runs for s in r["step_s"]]
+    first = [r["first_step_s"] for r in runs if r["first_step_s"] is not None]
+    row = {"steps": len(steps), "problems": [r["outcome"] for r in runs if r["outcome"] != "finished"],
+           "peak_resident_bytes": max((r["peak_resident_bytes"] or 0 for r in runs), default=0),
+           "cores_used_by_others": max((r["cores_used_by_others"] or 0 for r in runs), default=0)}
+    if steps:
+        rate = tokens / statistics.median(steps)
+        row.update(tokens_per_s=rate, tokens_per_s_min=tokens / max(steps), tokens_per_s_max=tokens / min(steps),
+                   mfu=rate * flops / peak)
+    if first:
+        row.update(first_step_s=statistics.median(first[1:] or first), first_step_s_min=min(first),
+                   first_step_s_max=max(first), first_step_cold_s=all_runs[0]["first_step_s"])
+    return row
+
+
 def summarise(options, document):
     """One row per case and contender."""
     rows = []
     for case in document["cases"]:
-        peaks = [max(p["tutti_flops_per_s"], p["pytorch_flops_per_s"]) for p in document["peaks"]
-                 if (p["dtype"], p["threads"]) == (case["dtype"], case["threads"])]
-        tokens = options.batch * options.seq_len
+        peak = max(max(p["tutti_flops_per_s"], p["pytorch_flops_per_s"]) for p in document["peaks"]
+                   if (p["dtype"], p["threads"]) == (case["dtype"], case["threads"]))
         for contender in options.contenders:
             runs = [r for r in case["runs"] if r["contender"] == contender]
-            steps = [s for r in runs for s in r["step_s"]]
-            first = [r["first_step_s"] for r in runs if r["first_step_s"] is not None]
-            resident = [r["peak_resident_bytes"] for r in runs if r["peak_resident_bytes"]]
-            foreign = [r["cores_used_by_others"] for r in runs if r["cores_used_by_others"] is not None]
-            row = {key: case[key] for key in ("model", "dtype", "threads")}
-            row.update(contender=contender, steps=len(steps), problems=[r["outcome"] for r in runs if r["outcome"] != "finished"])
-            if steps:
-                rate = tokens / statistics.median(steps)
-                row.update(tokens_per_s=rate, tokens_per_s_min=tokens / max(steps), tokens_per_s_max=tokens / min(steps),
-                           mfu=rate * flops_per_token(case["model"], options.seq_len) / max(peaks))
-            if first:
-                row.update(first_step_s=statistics.median(first[1:] or first), first_step_s_min=min(first),
-                           first_step_s_max=max(first), first_step_cold_s=first[0])
-            row.update(peak_resident_bytes=max(resident, default=None), cores_used_by_others=max(foreign, default=None))
-            rows.append(row)
+            rows.append({**{key: case[key] for key in ("model", "dtype", "threads")}, "contender": contender,
+                         "peak_flops_per_s": peak,
+                         **summarise_runs(runs, options.batch * options.seq_len, case["flops_per_token"], peak)})
     return rows
 
 
@@ -238,29 +262,39 @@ def markdown(rows):
     lines = ["| model | dtype | threads | | tokens/s (min–max) | MFU | peak memory | first step | others' cores |",
              "|---|---|---:|---|---:|---:|---:|---:|---:|"]
     for r in rows:
-        rate = f"{r['tokens_per_s']:.0f} ({r['tokens_per_s_min']:.0f}–{r['tokens_per_s_max']:.0f})" if r["steps"] else "–"
-        mfu = f"{100 * r['mfu']:.1f} %" if r["steps"] else "–"
-        memory = f"{r['peak_resident_bytes'] / 2**30:.2f} GiB" if r["peak_resident_bytes"] else "–"
-        first = f"{r['first_step_s']:.1f} s" if "first_step_s" in r else "–"
-        if r["contender"] == "compiled" and "first_step_s" in r:
-            first += f" (cold {r['first_step_cold_s']:.1f} s)"
-        foreign = f"{r['cores_used_by_others']:.2f}" if r["cores_used_by_others"] is not None else "–"
-        lines.append(f"| {r['model']} | {r['dtype']} | {r['threads']} | {CONTENDERS[r['contender']]} | {rate} | {mfu} | "
-                     f"{memory} | {first} | {foreign} |")
+        rate = mfu = memory = first = "–"
+        if r["steps"]:
+            rate = f"{r['tokens_per_s']:.0f} ({r['tokens_per_s_min']:.0f}–{r['tokens_per_s_max']:.0f})"
+            mfu = f"{100 * r['mfu']:.1f} %"
+            memory = f"{r['peak_resident_bytes'] / 2**30:.2f} GiB"
+        if "first_step_s" in r:
+            first = f"{r['first_step_s']:.1f} s"
+            if r["contender"] == "compiled" and r["first_step_cold_s"]:
+                first += f" (cold {r['first_step_cold_s']:.1f} s)"
+        lines.append(f"| {r['model']} | {r['dtype']} | {r['threads']} | {CONTENDERS[r['contender']]} | {rate} | {mfu} "
+                     f"| {memory} | {first} | {r['cores_used_by_others']:.2f} |")
     return "\n".join(lines)
 
 
 def run_case(options, case, document, folder):
     check_flops(options, case, folder)
-    for turn in range(options.rounds):
+    for turn in range(1, options.rounds + 1):
         document["peaks"].append(measure_peak(options, case["dtype"], case["threads"]))
         for contender in options.contenders:
-            result = run_contender(options, contender, case, folder)
-            case["runs"].append({"contender": contender, "round": turn + 1, **result})
-            shown = ", ".join(f"{s:.2f}" for s in result["step_s"])
-            print(f"{case['name']} round {turn + 1} {contender}: first step {result['first_step_s'] or -1:.2f} s, then "
-                  f"[{shown}] s, {result['outcome']}", file=sys.stderr, flush=True)
-            save(options, document)
+            for attempt in range(1, options.retries + 2):
+                result = run_contender(options, contender, case, folder)
+                case["runs"].append({"contender": contender, "round": turn, "attempt": attempt, **result})
+                tell(case, case["runs"][-1])
+                save(options, document)
+                if (result["cores_used_by_others"] or 0) <= options.disturbed:
+                    break
+
+
+def tell(case, run):
+    steps = ", ".join(f"{s:.2f}" for s in run["step_s"])
+    print(f"{case['name']} round {run['round']} {run['contender']}: first step {run['first_step_s'] or -1:.2f} s, then "
+          f"[{steps}] s, others used {run['cores_used_by_others'] or 0:.2f} cores, {run['outcome']}", file=sys.stderr,
+          flush=True)
 
 
 def save(options, document):
@@ -282,12 +316,15 @@ def parse_options():
     parser.add_argument("--steps", type=int, help="measured steps of a process; default 4; 3 with --quick")
     parser.add_argument("--rounds", type=int, help="turns of each contender; default 3; 1 with --quick")
     parser.add_argument("--limit", type=float, default=900, help="seconds of one process")
+    parser.add_argument("--disturbed", type=float, default=0.15, help="cores of other processes that spoil a run")
+    parser.add_argument("--retries", type=int, help="repetitions of a spoilt run; default 2; 0 with --quick")
     parser.add_argument("--quick", action="store_true", help="small sizes: does it work, not what is it worth")
     parser.add_argument("--tutti", type=pathlib.Path, default=ROOT / "build/release/tutti")
     parser.add_argument("--python", type=pathlib.Path, default=venv / "bin/python")
     parser.add_argument("--out", type=pathlib.Path, help="default bench/results/vs_pytorch[_quick].json")
     options = parser.parse_args()
-    for key, full, quick in (("seq_len", 1024, 256), ("batch", 4, 2), ("steps", 4, 3), ("rounds", 3, 1)):
+    defaults = (("seq_len", 1024, 256), ("batch", 4, 2), ("steps", 4, 3), ("rounds", 3, 1), ("retries", 2, 0))
+    for key, full, quick in defaults:
         if getattr(options, key) is None:
             setattr(options, key, quick if options.quick else full)
     if options.out is None:
@@ -302,7 +339,8 @@ def parse_options():
 def main():
     options = parse_options()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    settings = {key: getattr(options, key) for key in ("seq_len", "batch", "steps", "rounds", "limit", "quick")}
+    settings = {key: getattr(options, key)
+                for key in ("seq_len", "batch", "steps", "rounds", "limit", "quick", "disturbed", "retries")}
     document = {**describe_machine(options), "settings": settings, "peaks": [], "cases": []}
     with tempfile.TemporaryDirectory(prefix="tutti-bench-") as temporary:
         folder = pathlib.Path(temporary)

@@ -154,10 +154,12 @@ class Training(unittest.TestCase):
     """20 updates on the same data: the loss of each step within 1e-4, the rates equal."""
 
     STEPS, GLOBAL_BATCH, MICRO_BATCH, LENGTH = 20, 6, 2, 33
-    ADAMW = dict(name="adamw", lr=1e-2, min_lr=1e-3, schedule="cosine", warmup_steps=5, beta1=0.9, beta2=0.95, eps=1e-8,
-                 weight_decay=0.1, clip=2.0)
-    # At lr = 0.2 the run is chaotic: PyTorch leaves itself by 5e-3 in 20 steps when its weights change by 1e-7. At 0.05 by
-    # 5e-6, which is what makes a bound of 1e-4 mean something.
+    # Mistakes that this setting shows by more than 1e-4 (tried on PyTorch's side): no decay, decay on vectors, coupled
+    # decay, no clip, a schedule that is one step off.
+    ADAMW = dict(name="adamw", lr=1e-2, min_lr=1e-3, schedule="cosine", warmup_steps=5, beta1=0.9, beta2=0.95,
+                 eps=1e-8, weight_decay=0.1, clip=2.0)
+    # At lr = 0.2 the run is chaotic: PyTorch leaves itself by 5e-3 in 20 steps when its weights change by 1e-7; at 0.05
+    # by 5e-6, which is what makes a bound of 1e-4 mean something.
     SGD = dict(name="sgd", lr=0.05, min_lr=0.005, schedule="wsd", warmup_steps=3, decay_steps=6, momentum=0.9,
                weight_decay=0.01, clip=8.0)
 
@@ -178,7 +180,7 @@ class Training(unittest.TestCase):
             self.assertAlmostEqual(mine["lr"], other["lr"], delta=1e-12 * optimizer["lr"])
             for key in worst:
                 worst[key] = max(worst[key], abs(mine[key] - other[key]) / other[key])
-            self.assertLessEqual(abs(mine["loss"] - other["loss"]) / other["loss"], 1e-4, f"loss of step {mine['step']}")
+            self.assertLessEqual(abs(mine["loss"] - other["loss"]) / other["loss"], 1e-4, f"step {mine['step']}")
         print(f"  {name} {optimizer['name']}: loss {theirs[0]['loss']:.3f} -> {theirs[-1]['loss']:.3f}, worst relative "
               f"difference of a step: loss {worst['loss']:.2e}, gradient norm {worst['grad_norm']:.2e}")
         self.assertLessEqual(worst["grad_norm"], 1e-3)  # the norm is less smooth than the loss: ten times its bound
