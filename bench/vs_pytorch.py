@@ -158,7 +158,7 @@ def check_flops(options, case, folder):
         raise SystemExit(f"vs_pytorch: {' '.join(map(str, command))}: exit code {output.returncode}\n{output.stderr}")
     theirs, ours = json.loads(output.stdout)["flops_per_token"]["causal"], case["flops_per_token"]
     if theirs != ours:
-        raise SystemExit(f"vs_pytorch: FLOPs per token of {case['model']}: {ours} by the formula here, {theirs} by tutti")
+        raise SystemExit(f"vs_pytorch: FLOPs per token of {case['model']}: {ours} here, {theirs} by tutti")
 
 
 def run_contender(options, contender, case, folder):
