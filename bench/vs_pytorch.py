@@ -300,7 +300,10 @@ def tell(case, run):
 def save(options, document):
     document["summary"] = summarise(options, document)
     part = options.out.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=1) + "\n")
+    text = json.dumps(document, indent=1)
+    for place, name in ((str(ROOT) + "/", ""), (str(pathlib.Path.home()), "~"), (tempfile.gettempdir(), "$TMPDIR")):
+        text = text.replace(place, name)  # results are read elsewhere
+    part.write_text(text + "\n")
     part.replace(options.out)
 
 
