@@ -111,7 +111,7 @@ TEST_F(Misuse, OneInterruptSavesTwoStopAtOnce) {
     }
     // A step of this one takes long enough for the second signal to arrive inside it.
     Program slow(folder_, train_arguments("slow", {"model.width=256", "model.heads=4", "model.kv_heads=4",
-                                                   "model.head_dim=64", "train.seq_len=256", "train.global_batch=16",
+                                                   "model.head_dim=64", "train.seq_len=256", "train.global_batch=128",
                                                    "train.steps=1000", "model.ffn=1024", "model.layers=4"}));
     ASSERT_TRUE(slow.wait_for("step    1/"));
     const auto begin = std::chrono::steady_clock::now();
