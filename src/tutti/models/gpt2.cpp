@@ -68,27 +68,17 @@ class Gpt2Block final : public Module {
 
 class Gpt2Head final : public Module {
   public:
-    Gpt2Head(const spec::ModelSpec& s, Parameter* tied) : vocab_(s.vocab) {
+    Gpt2Head(const spec::ModelSpec& s, Parameter* tied) {
         ln_f_ = make_layer_norm("ln_f", s.width, s.norm_eps);
         unit.name = "head";
         own_all(unit, ln_f_);
-        if (!tied) {
-            head_ = make_linear("lm_head", s.width, s.vocab, {.role = Role::vocabulary, .std = s.init_std});
-            own_all(unit, head_);
-        } else {
-            unit.parameters.push_back(tied);
-        }
-        weight_ = tied ? tied : &head_.weight;
+        own_head(unit, head_, s.vocab, s.width, s.init_std, tied);
     }
-    Var forward(Tape& tape, const Var& x, const Batch& batch) override {
-        return head_loss(tape, ln_f_(tape, x), *weight_, vocab_, batch);
-    }
+    Var forward(Tape& tape, const Var& x, const Batch& batch) override { return head_(tape, ln_f_(tape, x), batch); }
 
   private:
-    int64_t vocab_;
     LayerNorm ln_f_;
-    Linear head_;  // unused when tied
-    Parameter* weight_;
+    Head head_;
 };
 
 }  // namespace

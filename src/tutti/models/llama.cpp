@@ -82,27 +82,17 @@ class LlamaBlock final : public Module {
 class LlamaHead final : public Module {
   public:
     // `tied`: the embedding matrix serves as the head.
-    LlamaHead(const spec::ModelSpec& s, Parameter* tied) : vocab_(s.vocab) {
+    LlamaHead(const spec::ModelSpec& s, Parameter* tied) {
         norm_ = make_rms_norm("model.norm", s.width, s.norm_eps);
         unit.name = "head";
         own_all(unit, norm_);
-        if (!tied) {
-            head_ = make_linear("lm_head", s.width, s.vocab, {.role = Role::vocabulary, .std = s.init_std});
-            own_all(unit, head_);
-        } else {
-            unit.parameters.push_back(tied);
-        }
-        weight_ = tied ? tied : &head_.weight;
+        own_head(unit, head_, s.vocab, s.width, s.init_std, tied);
     }
-    Var forward(Tape& tape, const Var& x, const Batch& batch) override {
-        return head_loss(tape, norm_(tape, x), *weight_, vocab_, batch);
-    }
+    Var forward(Tape& tape, const Var& x, const Batch& batch) override { return head_(tape, norm_(tape, x), batch); }
 
   private:
-    int64_t vocab_;
     RmsNorm norm_;
-    Linear head_;  // unused when tied
-    Parameter* weight_;
+    Head head_;
 };
 
 }  // namespace

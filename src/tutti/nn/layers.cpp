@@ -47,6 +47,13 @@ void own(autograd::Unit& unit, LayerNorm& layer) {
 
 void own(autograd::Unit& unit, RmsNorm& layer) { unit.parameters.push_back(&layer.weight); }
 
+void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, double std, Parameter* tied) {
+    head.vocab = vocab;
+    if (!tied) head.own = make_linear("lm_head", width, vocab, {.role = Role::vocabulary, .std = std}).weight;
+    head.weight = tied ? tied : &head.own;
+    unit.parameters.push_back(head.weight);
+}
+
 ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies) {
     const auto half = static_cast<int64_t>(frequencies.size());
     std::vector<float> cosines, sines;

@@ -34,6 +34,15 @@ struct RmsNorm {
     Var operator()(Tape& tape, const Var& x) { return rms_norm(tape, x, weight, eps); }
 };
 
+// The last matrix and the loss. Its weight is one of its own, or, tied, that of the embedding. Must not be moved after
+// own_head.
+struct Head {
+    Parameter own;  // unused when tied
+    Parameter* weight = nullptr;
+    int64_t vocab = 0;
+    Var operator()(Tape& tape, const Var& x, const Batch& batch) { return head_loss(tape, x, *weight, vocab, batch); }
+};
+
 struct LinearOptions {
     Role role = Role::replicated;
     double std = 0.02;
@@ -52,6 +61,8 @@ void own(autograd::Unit& unit, Linear& layer);
 void own(autograd::Unit& unit, Embedding& layer);
 void own(autograd::Unit& unit, LayerNorm& layer);
 void own(autograd::Unit& unit, RmsNorm& layer);
+// `tied` null: makes "lm_head.weight" (vocab, width) with normal(0, std).
+void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, double std, Parameter* tied);
 template <class... Layers>
 void own_all(autograd::Unit& unit, Layers&... layers) {
     (own(unit, layers), ...);
