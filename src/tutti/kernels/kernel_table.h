@@ -102,6 +102,8 @@ struct Sgd {
     float lr = 0, momentum = 0, weight_decay = 0, grad_scale = 1;
 };
 
+inline constexpr int64_t kSumBlock = 4096;
+
 struct KernelTable {
     const char* name = "";
 
@@ -122,9 +124,9 @@ struct KernelTable {
     void (*swiglu_backward)(const Stream&, View dy, View gate, View up, View dgate, View dup) = nullptr;
     void (*dropout)(const Stream&, View x, const Dropout&, View y) = nullptr;  // forward and backward alike
 
-    // Reductions into one f64 value, added to what is there. Fixed blocks in a fixed order.
-    void (*sum)(const Stream&, View x, View result) = nullptr;
-    void (*sum_of_squares)(const Stream&, View x, View result) = nullptr;
+    // sums[b] = sum of the squares of block b, kSumBlock values of x f32 (n); sums (ceil(n / kSumBlock)) f64. Who wants
+    // their total adds them exactly (base/exact_sum.h), so that it does not depend on who holds which blocks.
+    void (*sums_of_squares)(const Stream&, View x, View sums) = nullptr;
 
     // Matrix product, and db (C) f32 += sum over rows of dy (N, C) A.
     void (*gemm)(const Stream&, const Gemm&) = nullptr;

@@ -70,10 +70,12 @@ TEST_F(Reference, ElementwiseByHand) {
     EXPECT_EQ(y, (std::vector<double>{4, -3, 2}));
     table.scale(stream, f64(y), 0.5f);
     EXPECT_EQ(y, (std::vector<double>{2, -1.5, 1}));
-    table.sum(stream, f64(y), View(up.data(), DType::f64, {1}));  // onto up[0] = 2
-    EXPECT_EQ(up[0], 3.5);
-    table.sum_of_squares(stream, f64(y), View(up.data(), DType::f64, {1}));
-    EXPECT_EQ(up[0], 3.5 + 4 + 2.25 + 1);
+    table.sums_of_squares(stream, f64(y), View(up.data(), DType::f64, {1}));
+    EXPECT_EQ(up[0], 4 + 2.25 + 1);
+    std::vector<double> ones(kSumBlock + 3, 1.0);
+    table.sums_of_squares(stream, f64(ones), View(up.data(), DType::f64, {2}));
+    EXPECT_EQ(up[0], kSumBlock);
+    EXPECT_EQ(up[1], 3);
     table.fill(stream, f64(y), 0.25f);
     EXPECT_EQ(y, (std::vector<double>{0.25, 0.25, 0.25}));
 }

@@ -118,14 +118,15 @@ Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask) {
     return y;
 }
 
-void sum(Context& ctx, const Tensor& x, const Tensor& result) {
-    check(result.numel() == 1 && result.dtype() == DType::f64, "sum: the result must be one f64");
-    call(ctx, &KernelTable::sum, "sum", x, result);
+void add_squares(Context& ctx, const Tensor& x, ExactSum& total) {
+    const int64_t blocks = (x.numel() + kernels::kSumBlock - 1) / kernels::kSumBlock;
+    const Tensor sums = empty(ctx, {blocks}, DType::f64, Purpose::workspace);
+    call(ctx, &KernelTable::sums_of_squares, "sums_of_squares", x, sums);
+    for (double sum : sums.to_host<double>()) total.add(sum);
 }
 
-void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& result) {
-    check(result.numel() == 1 && result.dtype() == DType::f64, "sum_of_squares: the result must be one f64");
-    call(ctx, &KernelTable::sum_of_squares, "sum_of_squares", x, result);
+void add_values(const Tensor& x, ExactSum& total) {
+    for (float value : x.to_floats()) total.add(static_cast<double>(value));
 }
 
 }  // namespace tutti::ops

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "tutti/base/exact_sum.h"
 #include "tutti/ops/context.h"
 
 namespace tutti::ops {
@@ -32,9 +33,9 @@ struct SwigluGradients {
 SwigluGradients swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate, const Tensor& up);
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  // its own backward
 
-// --- reductions: result (1) f64 += ... ---
-void sum(Context& ctx, const Tensor& x, const Tensor& result);
-void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& result);
+// --- sums, added exactly ---
+void add_squares(Context& ctx, const Tensor& x, ExactSum& total);  // x f32, contiguous
+void add_values(const Tensor& x, ExactSum& total);
 
 // --- linear: x (..., K), w (N, K), b (N) ---
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);                  // x w^T + b

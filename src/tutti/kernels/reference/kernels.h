@@ -24,8 +24,7 @@ void swiglu_backward(const Stream&, View dy, View gate, View up, View dgate, Vie
 void dropout(const Stream&, View x, const Dropout& dropout, View y);
 
 // reductions.cpp
-void sum(const Stream&, View x, View result);
-void sum_of_squares(const Stream&, View x, View result);
+void sums_of_squares(const Stream&, View x, View sums);
 void bias_backward(const Stream&, View dy, View db);
 
 // gemm.cpp

@@ -1,19 +1,18 @@
-// kernels/reference/reductions.cpp: sums of all elements, and over the rows. See kernels.h.
+// kernels/reference/reductions.cpp: sums over blocks, and over the rows. See kernels.h.
+#include <algorithm>
+
 #include "tutti/kernels/reference/element.h"
 #include "tutti/kernels/reference/kernels.h"
 
 namespace tutti::kernels::reference {
 
-void sum(const Stream&, View x, View result) {
-    double total = 0;
-    for (int64_t i = 0; i < x.numel(); ++i) total += load(x, i);
-    store(result, 0, load(result, 0) + total);
-}
-
-void sum_of_squares(const Stream&, View x, View result) {
-    double total = 0;
-    for (int64_t i = 0; i < x.numel(); ++i) total += load(x, i) * load(x, i);
-    store(result, 0, load(result, 0) + total);
+void sums_of_squares(const Stream&, View x, View sums) {
+    for (int64_t b = 0; b < sums.numel(); ++b) {
+        double total = 0;
+        for (int64_t i = b * kSumBlock; i < std::min(x.numel(), (b + 1) * kSumBlock); ++i)
+            total += load(x, i) * load(x, i);
+        store(sums, b, total);
+    }
 }
 
 // db[c] += sum_n dy[n, c]

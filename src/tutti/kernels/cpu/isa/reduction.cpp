@@ -1,4 +1,4 @@
-// kernels/cpu/isa/reduction.cpp: sums over a whole tensor, over rows (bias gradient), along rows (squared error).
+// kernels/cpu/isa/reduction.cpp: sums over blocks, over rows (bias gradient), along rows (squared error).
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/column_sums.h"
 #include "tutti/kernels/cpu/isa/loops.h"
@@ -6,47 +6,22 @@
 namespace tutti::kernels::TUTTI_ISA {
 namespace {
 
-// Partial sums that fit the stack. How elements are spread over them depends on n only, and they are added in order:
-// the same bits for any number of threads.
-constexpr int64_t kMaxPartials = 256;
-constexpr int64_t kMinBlock = 4096;
-
-// result += sum of what add(accumulator, x) collects, in double.
-template <class T, class Add>
-void reduce(const Stream& stream, const T* x, int64_t n, double* result, Add add) {
-    const int64_t per_partial = larger((n + kMaxPartials - 1) / kMaxPartials, kMinBlock);
-    const int64_t block = (per_partial + kLanes - 1) / kLanes * kLanes;
-    const int64_t blocks = (n + block - 1) / block;
-    double partials[kMaxPartials];
-    parallel_for(stream, blocks, kGrain / block + 1, [&](int64_t begin, int64_t end) {
+void sums_of_squares(const Stream& stream, View x, View sums) {
+    const int64_t n = numel(x);
+    const auto* values = x.as<float>();
+    auto* totals = sums.as<double>();
+    parallel_for(stream, numel(sums), kGrain / kSumBlock + 1, [&](int64_t begin, int64_t end) {
         for (int64_t b = begin; b < end; ++b) {
             Doubles even, odd;
-            const int64_t last = smaller(n, (b + 1) * block);
-            int64_t i = b * block;
+            const int64_t last = smaller(n, (b + 1) * kSumBlock);
+            int64_t i = b * kSumBlock;
             for (; i + 2 * kLanes <= last; i += 2 * kLanes) {
-                add(even, load(x + i, Full{}));
-                add(odd, load(x + i + kLanes, Full{}));
+                even.add_square(load(values + i, Full{}));
+                odd.add_square(load(values + i + kLanes, Full{}));
             }
-            for_vectors(i, last, [&](int64_t k, auto part) { add(even, load(x + k, part)); });
-            partials[b] = even.total() + odd.total();
+            for_vectors(i, last, [&](int64_t k, auto part) { even.add_square(load(values + k, part)); });
+            totals[b] = even.total() + odd.total();
         }
-    });
-    double total = 0;
-    for (int64_t b = 0; b < blocks; ++b) total += partials[b];
-    *result += total;
-}
-
-void sum(const Stream& stream, View x, View result) {
-    with_type(x.dtype, [&](auto type) {
-        reduce(stream, x.as<typename decltype(type)::type>(), numel(x), result.as<double>(),
-               [](Doubles& total, Vec v) { total.add(v); });
-    });
-}
-
-void sum_of_squares(const Stream& stream, View x, View result) {
-    with_type(x.dtype, [&](auto type) {
-        reduce(stream, x.as<typename decltype(type)::type>(), numel(x), result.as<double>(),
-               [](Doubles& total, Vec v) { total.add_square(v); });
     });
 }
 
@@ -88,8 +63,7 @@ void squared_error(const Stream& stream, View x, View target, float grad_scale, 
 }  // namespace
 
 void fill_reduction(KernelTable& table) {
-    table.sum = sum;
-    table.sum_of_squares = sum_of_squares;
+    table.sums_of_squares = sums_of_squares;
     table.bias_backward = bias_backward;
     table.squared_error = squared_error;
 }

@@ -116,10 +116,6 @@ inline void store(Vec x, f16* p, Tail t) { store_16_bit(to_f16(x), p, t); }
 struct Doubles {
     __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
 
-    void add(Vec x) {
-        low = _mm256_add_pd(low, low_half(x));
-        high = _mm256_add_pd(high, high_half(x));
-    }
     void add_square(Vec x) {
         low = _mm256_fmadd_pd(low_half(x), low_half(x), low);
         high = _mm256_fmadd_pd(high_half(x), high_half(x), high);

@@ -95,10 +95,6 @@ inline void store(Vec x, f16* p, Tail t) { _mm256_mask_storeu_epi16(p, t.mask(),
 struct Doubles {
     __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
 
-    void add(Vec x) {
-        low = _mm512_add_pd(low, low_half(x));
-        high = _mm512_add_pd(high, high_half(x));
-    }
     void add_square(Vec x) {
         low = _mm512_fmadd_pd(low_half(x), low_half(x), low);
         high = _mm512_fmadd_pd(high_half(x), high_half(x), high);

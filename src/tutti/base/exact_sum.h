@@ -1,0 +1,88 @@
+// base/exact_sum.h: a sum of doubles without any rounding until the end, so that it does not depend on the order of its
+// terms, nor on how they were spread over threads and ranks. Gradient norm and loss are such sums: every rank count and
+// every sharding clips by the same factor, to the last bit.
+//
+// A fixed-point number that covers the whole range of double, in 32-bit digits kept in 64-bit words (Kulisch's long
+// accumulator; Neal, "Fast exact summation using small and large superaccumulators", 2015). Words of several sums may
+// be added as integers, by an all_reduce for example.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace tutti {
+
+class ExactSum {
+  public:
+    // Digit k counts 2^(32 k - 1074). The last word counts terms that were not finite.
+    static constexpr size_t kDigits = 67, kWords = kDigits + 1;
+    using Words = std::array<int64_t, kWords>;
+
+    void add(double term) {
+        if (!std::isfinite(term)) {
+            ++words_[kDigits];
+            return;
+        }
+        const auto bits = std::bit_cast<uint64_t>(term);
+        const auto exponent = static_cast<int64_t>(bits >> 52 & 0x7ff);
+        const uint64_t mantissa = (bits & 0xfffffffffffffu) | (exponent > 0 ? uint64_t{1} << 52 : 0);
+        const auto place = static_cast<uint64_t>(exponent > 0 ? exponent - 1 : 0);  // of the mantissa's last bit
+        const auto shifted = static_cast<unsigned __int128>(mantissa) << (place % 32);
+        const int64_t sign = (bits >> 63) != 0 ? -1 : 1;
+        for (size_t i = 0; i < 3; ++i)
+            words_[place / 32 + i] += sign * static_cast<int64_t>(static_cast<uint32_t>(shifted >> (32 * i)));
+        if (++adds_ == kAddsBeforeCarry) carry();
+    }
+
+    // Digits in [0, 2^32) but for the highest: up to 2^30 such sums may be added word by word.
+    const Words& words() {
+        carry();
+        return words_;
+    }
+    static ExactSum of(const Words& words) {
+        ExactSum sum;
+        sum.words_ = words;
+        return sum;
+    }
+
+    // The sum, off by less than one unit in the last place; the same for equal sums. NaN when a term was not finite.
+    double value() {
+        if (words_[kDigits] != 0) return std::numeric_limits<double>::quiet_NaN();
+        carry();
+        const bool negative = words_[kDigits - 1] < 0;
+        Words magnitude = words_;
+        if (negative) {
+            for (int64_t& word : magnitude) word = -word;
+            carry(magnitude);
+        }
+        size_t top = kDigits - 1;
+        while (top > 0 && magnitude[top] == 0) --top;
+        double total = 0;  // the four highest digits hold more than 53 bits
+        for (size_t i = 0; i < 4 && i <= top; ++i)
+            total += std::ldexp(static_cast<double>(magnitude[top - i]), static_cast<int>(32 * (top - i)) - 1074);
+        return negative ? -total : total;
+    }
+
+  private:
+    static constexpr int64_t kAddsBeforeCarry = int64_t{1} << 30;
+
+    static void carry(Words& words) {
+        for (size_t k = 0; k + 1 < kDigits; ++k) {
+            const int64_t over = words[k] >> 32;  // floor: digits become non-negative
+            words[k] -= over * (int64_t{1} << 32);
+            words[k + 1] += over;
+        }
+    }
+    void carry() {
+        carry(words_);
+        adds_ = 0;
+    }
+
+    Words words_{};
+    int64_t adds_ = 0;
+};
+
+}  // namespace tutti
