@@ -1,6 +1,7 @@
 // examples/train_from_cpp: a C++ program that trains, with no Python and no command line of Tutti: it owns the loop.
 //   train_from_cpp TEXT [STEPS]
 // Trains a small Llama on the bytes of a text, prints the loss now and then and a few lines of what it learned.
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -41,21 +42,23 @@ void train(const std::string& text, int64_t steps) {
     tutti::spec::OptimizerSpec recipe;
     recipe.lr = 3e-3;
     recipe.min_lr = 3e-4;
-    tutti::optim::Optimizer optimizer(ctx, model.parameters(), recipe);
+    tutti::optim::Optimizer optimizer(ctx, tutti::optim::whole_pieces(model.parameters()), recipe);
 
     for (int64_t step = 1; step <= steps; ++step) {
-        tutti::optim::zero_gradients(ctx, model.parameters());
+        for (const auto* p : model.parameters()) tutti::ops::fill(ctx, p->gradient, 0);
         tutti::autograd::Tape tape(ctx, true);
         const auto losses = model.forward(tape, batches->microbatch(step, 0));
         tape.backward(losses);
-        const double norm = tutti::optim::gradient_norm(ctx, model.parameters());
-        optimizer.step(tutti::optim::learning_rate(recipe, steps, step), tutti::optim::clip_factor(norm, recipe.clip));
+        tutti::ExactSum squares;
+        for (const auto* p : model.parameters()) tutti::ops::add_squares(ctx, p->gradient, squares);
+        optimizer.step(tutti::optim::learning_rate(recipe, steps, step),
+                       tutti::optim::clip_factor(std::sqrt(squares.value()), recipe.clip));
 
         if (step != 1 && step % 20 != 0 && step != steps) continue;
-        const auto loss = tutti::ops::zeros(ctx, {1}, tutti::DType::f64);
-        tutti::ops::sum(ctx, losses.value, loss);
+        tutti::ExactSum loss;
+        tutti::ops::add_values(losses.value, loss);
         std::printf("step %lld loss %.4f\n", static_cast<long long>(step),
-                    tutti::ops::item(loss) / static_cast<double>(batches->terms(step)));
+                    loss.value() / static_cast<double>(batches->terms(step)));
     }
 
     tutti::train::generate(ctx, model, tutti::DType::bf16, kWindow, {'\n'}, {.max_tokens = 120},

@@ -12,8 +12,10 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <map>
 
 #include "tutti/checkpoint/safetensors.h"
+#include "tutti/comm/threads/thread_world.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/spec/recompute.h"
@@ -174,7 +176,7 @@ void dump_outputs(ops::Context& ctx, models::Model& model, const spec::RunSpec& 
     spec::TrainSpec one_batch = run.train;
     one_batch.micro_batch = one_batch.global_batch = B;
     FileBatches batches(ctx.device, std::move(tokens), one_batch);
-    optim::zero_gradients(ctx, model.parameters());
+    for (const autograd::Parameter* p : model.parameters()) ops::fill(ctx, p->gradient, 0);
     autograd::Tape tape(ctx, true);
     const int64_t segment = spec::recompute_segment(run.recompute.policy, run.model.layers);
     const autograd::Var losses = model.forward(tape, batches.microbatch(1, 0), segment);
@@ -187,10 +189,21 @@ void dump_outputs(ops::Context& ctx, models::Model& model, const spec::RunSpec& 
     gradients.write(out, "gradients.safetensors");
 }
 
-void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec& run, std::vector<int32_t> tokens) {
+// One rank, from the weights that the model has now.
+void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec& run, std::vector<int32_t> tokens,
+                   comm::World& one_rank) {
+    std::map<std::string, std::vector<float>> start;
+    for (const autograd::Parameter* p : model.parameters()) start[p->name] = p->master.to_host<float>();
+    const parallel::Groups groups = parallel::make_groups(one_rank, parallel::make_mesh(run.parallel, 1));
+    const DType compute = run.precision.compute == "bf16" ? DType::bf16 : DType::f32;
+    parallel::DataParallel data_parallel(ctx, model.units(), groups, {.compute = compute});
+    optim::Optimizer optimizer(ctx, data_parallel.pieces(), run.optimizer);
+    for (const optim::Piece& p : optimizer.pieces()) {
+        ctx.device.copy_in(p.master.view().data, start.at(p.parameter->name).data(), p.master.bytes());
+        if (compute != DType::f32) ops::cast_into(ctx, p.master, p.value);
+    }
     FileBatches batches(ctx.device, std::move(tokens), run.train);
-    optim::Optimizer optimizer(ctx, model.parameters(), run.optimizer);
-    train::StepContext context{ctx, model, optimizer, batches, run};
+    train::StepContext context{ctx, model, data_parallel, optimizer, batches, groups, run};
     std::printf("[");
     for (int64_t step = 1; step <= run.train.steps; ++step) {
         const train::StepResult r = train::train_step(context, step);
@@ -219,7 +232,7 @@ void dump(const Arguments& a) {
     if (a.mode == "outputs")
         dump_outputs(ctx, model, run, std::move(tokens), compute, a.out);
     else
-        dump_training(ctx, model, run, std::move(tokens));
+        comm::run_ranks(1, {}, [&](comm::World& world) { dump_training(ctx, model, run, std::move(tokens), world); });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "tutti/cli/bench.h"
 #include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
+#include "tutti/comm/threads/thread_world.h"
 #include "tutti/plan/flops.h"
 #include "tutti/plan/memory.h"
 #include "tutti/plan/units.h"
@@ -63,12 +64,14 @@ struct StepMeasurement {
     double first_loss = 0, last_loss = 0;
 };
 
-StepMeasurement measure_steps(Bench& bench, const spec::RunSpec& run, double seconds) {
+StepMeasurement measure_steps(Bench& bench, const spec::RunSpec& run, double seconds, comm::World& one_rank) {
+    const parallel::Groups groups = parallel::make_groups(one_rank, parallel::make_mesh(run.parallel, 1));
     models::Model model = models::make_model(bench.ctx, run.model, run.train.seq_len);
-    models::materialize(bench.ctx, model, bench.dtype, static_cast<uint64_t>(run.train.seed), true);
-    optim::Optimizer optimizer(bench.ctx, model.parameters(), run.optimizer);
+    parallel::DataParallel data_parallel(bench.ctx, model.units(), groups,
+                                         {.compute = bench.dtype, .seed = static_cast<uint64_t>(run.train.seed)});
+    optim::Optimizer optimizer(bench.ctx, data_parallel.pieces(), run.optimizer);
     FixedBatches batches(bench.ctx, run);
-    train::StepContext context{bench.ctx, model, optimizer, batches, run};
+    train::StepContext context{bench.ctx, model, data_parallel, optimizer, batches, groups, run};
     StepMeasurement measured;
     int64_t step = 0;
     measured.timing = time_calls({.seconds = seconds, .min_runs = 3, .max_runs = 100}, [&] {
@@ -207,7 +210,9 @@ BenchResult bench_step(Bench& bench) {
     see_peak(bench, report.peak);
     bench.device->memory().trim();
     bench.device->memory().reset_peaks();
-    report.measured = measure_steps(bench, run, std::max(bench.patience_left() - 2, 1.0));
+    comm::run_ranks(1, {}, [&](comm::World& world) {
+        report.measured = measure_steps(bench, run, std::max(bench.patience_left() - 2, 1.0), world);
+    });
     report.memory = bench.device->memory().total().peak;
     see_peak(bench, report.peak);
     print_five_steps(bench.text, report);

@@ -90,6 +90,7 @@ int train(const TrainArguments& arguments, const Io& io) {
     options.out =
         arguments.out.empty() ? "runs/" + std::filesystem::path(arguments.config).stem().string() : arguments.out;
     options.resume = arguments.resume;
+    options.ranks = arguments.ranks;
     options.dry_run = arguments.dry_run;
     options.console = &io.text(arguments.json);
     options.terminal = io.text_terminal(arguments.json);

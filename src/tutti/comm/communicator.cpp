@@ -53,6 +53,7 @@ Work Communicator::begin(Collective collective) {
 
 Work Communicator::all_reduce(const Tensor& x, Reduce reduce) {
     check_contiguous(x, "all_reduce");
+    if (size() == 1) return {};
     return begin({.kind = Kind::all_reduce, .input = x, .output = x, .reduce = reduce});
 }
 
@@ -63,6 +64,7 @@ Work Communicator::reduce_scatter(const Tensor& x, const Tensor& part) {
           part.numel(), " elements needs an input of ", part.numel() * size(), ", got ", x.numel());
     check(x.dtype() == part.dtype() || part.dtype() == DType::f32, "reduce_scatter of ", x.dtype(), " into ",
           part.dtype(), ": the result has the input's type or is f32");
+    if (size() == 1 && x.view().data == part.view().data) return {};
     return begin({.kind = Kind::reduce_scatter, .input = x, .output = part});
 }
 
@@ -72,6 +74,7 @@ Work Communicator::all_gather(const Tensor& part, const Tensor& x) {
     check(x.numel() == part.numel() * size() && x.dtype() == part.dtype(), "all_gather over ", size(),
           " ranks of group ", name_, ": parts of ", part.numel(), " ", part.dtype(), " make ", part.numel() * size(),
           ", the output holds ", x.numel(), " ", x.dtype());
+    if (size() == 1 && x.view().data == part.view().data) return {};
     return begin({.kind = Kind::all_gather, .input = part, .output = x});
 }
 
@@ -112,6 +115,14 @@ Work Communicator::receive(const Tensor& x, int from) {
 }
 
 void Communicator::barrier() { begin({.kind = Kind::barrier}).wait(); }
+
+void Communicator::sum(ExactSum& value) {
+    const Tensor x = Tensor::from_host<int64_t>(*host_, {ExactSum::kWords}, value.words(), Purpose::communication);
+    all_reduce(x).wait();
+    ExactSum::Words words{};
+    host_->copy_out(words.data(), x.view().data, x.bytes());
+    value = ExactSum::of(words);
+}
 
 double Communicator::sum(double value) {
     const Tensor x = Tensor::from_host<double>(*host_, {1}, {&value, 1}, Purpose::communication);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/exact_sum.h"
 #include "tutti/comm/flight_recorder.h"
 #include "tutti/comm/progress.h"
 
@@ -58,6 +59,7 @@ class Communicator {
     void barrier();
 
     // Numbers of the host, over all ranks of the group, done when they return.
+    void sum(ExactSum& value);
     double sum(double value);
     double max(double value);
 

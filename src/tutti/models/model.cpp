@@ -16,6 +16,12 @@ Model::Model(spec::ModelSpec spec, std::vector<std::unique_ptr<Module>> modules)
             if (std::find(parameters_.begin(), parameters_.end(), p) == parameters_.end()) parameters_.push_back(p);
 }
 
+std::vector<autograd::Unit*> Model::units() {
+    std::vector<autograd::Unit*> units;
+    for (const auto& module : modules_) units.push_back(&module->unit);
+    return units;
+}
+
 autograd::Parameter& Model::parameter(const std::string& name) const {
     for (autograd::Parameter* p : parameters_)
         if (p->name == name) return *p;

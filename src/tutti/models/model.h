@@ -19,6 +19,7 @@ class Model {
     const spec::ModelSpec& spec() const { return spec_; }
     // In the order of the forward: embedding, blocks, head.
     std::vector<std::unique_ptr<Module>>& modules() { return modules_; }
+    std::vector<autograd::Unit*> units();  // of the modules
     // Each parameter once (a tied matrix has two users), in the order of first use.
     const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
     autograd::Parameter& parameter(const std::string& name) const;  // throws Error with the name

@@ -11,38 +11,44 @@ using kernels::KernelTable;
 
 namespace {
 
-Tensor flat(const Tensor& x) { return x.reshape({x.numel()}); }
-
 // The rounded copy that the model reads, when it is not the master itself.
-View rounded_copy(const Parameter& p) { return p.value.dtype() == DType::f32 ? View{} : flat(p.value).view(); }
+View rounded_copy(const Piece& piece) { return piece.value.dtype() == DType::f32 ? View{} : piece.value.view(); }
 
 }  // namespace
 
-Optimizer::Optimizer(ops::Context& ctx, std::vector<Parameter*> parameters, const spec::OptimizerSpec& spec)
-    : ctx_(ctx), spec_(spec) {
+std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters) {
+    std::vector<Piece> pieces;
+    for (Parameter* p : parameters) {
+        const auto flat = [&](const Tensor& x) { return x.reshape({x.numel()}); };
+        pieces.push_back({p, 0, flat(p->master), flat(p->value), flat(p->gradient)});
+    }
+    return pieces;
+}
+
+Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec)
+    : ctx_(ctx), spec_(spec), pieces_(std::move(pieces)) {
     check<UsageError>(spec.name == "adamw" || spec.name == "sgd", "optimizer.name must be adamw or sgd, got \"",
                       spec.name, "\"");
-    for (Parameter* p : parameters) {
-        const auto moment = [&] { return ops::zeros(ctx, {p->master.numel()}, DType::f32, Purpose::optimizer); };
-        Slot slot{p, moment(), {}};
-        if (spec.name == "adamw") slot.second = moment();
-        slots_.push_back(std::move(slot));
+    for (const Piece& piece : pieces_) {
+        const auto moment = [&] { return ops::zeros(ctx, piece.master.shape(), DType::f32, Purpose::optimizer); };
+        first_.push_back(moment());
+        second_.push_back(spec.name == "adamw" ? moment() : Tensor{});
     }
 }
 
 void Optimizer::step(double lr, double grad_scale) {
     ++updates_;
     const double t = static_cast<double>(updates_);
-    for (const Slot& slot : slots_) {
-        const Parameter& p = *slot.parameter;
-        const auto decay = static_cast<float>(p.decays() ? spec_.weight_decay : 0.0);
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+        const Piece& piece = pieces_[i];
+        const auto decay = static_cast<float>(piece.parameter->decays() ? spec_.weight_decay : 0.0);
         if (spec_.name == "adamw") {
             ops::call(ctx_, &KernelTable::adamw, "adamw",
-                      kernels::AdamW{.master = flat(p.master),
-                                     .m = slot.first,
-                                     .v = slot.second,
-                                     .gradient = flat(p.gradient),
-                                     .value = rounded_copy(p),
+                      kernels::AdamW{.master = piece.master,
+                                     .m = first_[i],
+                                     .v = second_[i],
+                                     .gradient = piece.gradient,
+                                     .value = rounded_copy(piece),
                                      .lr = static_cast<float>(lr),
                                      .beta1 = static_cast<float>(spec_.beta1),
                                      .beta2 = static_cast<float>(spec_.beta2),
@@ -53,10 +59,10 @@ void Optimizer::step(double lr, double grad_scale) {
                                      .grad_scale = static_cast<float>(grad_scale)});
         } else {
             ops::call(ctx_, &KernelTable::sgd, "sgd",
-                      kernels::Sgd{.master = flat(p.master),
-                                   .momentum_buffer = slot.first,
-                                   .gradient = flat(p.gradient),
-                                   .value = rounded_copy(p),
+                      kernels::Sgd{.master = piece.master,
+                                   .momentum_buffer = first_[i],
+                                   .gradient = piece.gradient,
+                                   .value = rounded_copy(piece),
                                    .lr = static_cast<float>(lr),
                                    .momentum = static_cast<float>(spec_.momentum),
                                    .weight_decay = decay,
@@ -65,32 +71,19 @@ void Optimizer::step(double lr, double grad_scale) {
     }
 }
 
-std::vector<NamedTensor> Optimizer::state() const {
-    std::vector<NamedTensor> state;
+std::vector<StatePiece> Optimizer::state() const {
+    std::vector<StatePiece> state;
     const bool adam = spec_.name == "adamw";
-    for (const Slot& slot : slots_) {
-        state.push_back({(adam ? "optimizer.m." : "optimizer.momentum.") + slot.parameter->name, slot.first});
-        if (adam) state.push_back({"optimizer.v." + slot.parameter->name, slot.second});
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+        const Piece& piece = pieces_[i];
+        const std::string& name = piece.parameter->name;
+        state.push_back(
+            {(adam ? "optimizer.m." : "optimizer.momentum.") + name, piece.parameter, piece.begin, first_[i]});
+        if (adam) state.push_back({"optimizer.v." + name, piece.parameter, piece.begin, second_[i]});
     }
     return state;
 }
 
-double gradient_norm(ops::Context& ctx, const std::vector<Parameter*>& parameters) {
-    const Tensor total = ops::zeros(ctx, {1}, DType::f64, Purpose::workspace);
-    for (const Parameter* p : parameters) ops::sum_of_squares(ctx, p->gradient, total);
-    return std::sqrt(ops::item(total));
-}
-
 double clip_factor(double norm, double clip) { return clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0; }
-
-Parameter* first_non_finite(ops::Context& ctx, const std::vector<Parameter*>& parameters) {
-    for (Parameter* p : parameters)
-        if (!std::isfinite(gradient_norm(ctx, {p}))) return p;
-    return nullptr;
-}
-
-void zero_gradients(ops::Context& ctx, const std::vector<Parameter*>& parameters) {
-    for (Parameter* p : parameters) ops::fill(ctx, p->gradient, 0);
-}
 
 }  // namespace tutti::optim

@@ -1,5 +1,6 @@
-// optim/optimizer.h: AdamW and SGD with momentum over a list of parameters, and the norm of their gradients.
-// Reads Parameter::gradient, updates master and rewrites value in the same pass. Called by train/step.cpp.
+// optim/optimizer.h: AdamW and SGD with momentum over pieces of parameters: whole ones, or what sharding left to
+// this rank. Reads the gradient, updates the master and rewrites the rounded value in one pass. Called by
+// train/step.cpp.
 #pragma once
 
 #include <string>
@@ -12,40 +13,47 @@ namespace tutti::optim {
 
 using autograd::Parameter;
 
+// A contiguous part of a flattened parameter that this rank updates. Its tensors are one-dimensional, of equal size.
+struct Piece {
+    Parameter* parameter = nullptr;
+    int64_t begin = 0;  // its first element in the parameter
+    Tensor master;      // f32
+    Tensor value;       // in the compute type; the master itself when that is f32
+    Tensor gradient;    // f32
+};
+// Parameters with memory of their own (autograd::materialize), each as one piece.
+std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters);
+
+// A tensor of the optimizer's state, of the size of its piece: what a checkpoint saves beside the masters.
+struct StatePiece {
+    std::string name;  // "optimizer.m.<parameter>"
+    const Parameter* parameter = nullptr;
+    int64_t begin = 0;
+    Tensor values;
+};
+
 class Optimizer {
   public:
     // Allocates the moments (f32, zero).
-    Optimizer(ops::Context& ctx, std::vector<Parameter*> parameters, const spec::OptimizerSpec& spec);
+    Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec);
 
     // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor) on the way.
     void step(double lr, double grad_scale);
 
     int64_t updates() const { return updates_; }
     void set_updates(int64_t updates) { updates_ = updates; }
-    // The moments, named "optimizer.m.<parameter>": what a checkpoint saves beside the parameters.
-    std::vector<NamedTensor> state() const;
+    const std::vector<Piece>& pieces() const { return pieces_; }
+    std::vector<StatePiece> state() const;
 
   private:
-    struct Slot {
-        Parameter* parameter;
-        Tensor first, second;  // m and v; for SGD the momentum and nothing
-    };
     ops::Context& ctx_;
     spec::OptimizerSpec spec_;
-    std::vector<Slot> slots_;
+    std::vector<Piece> pieces_;
+    std::vector<Tensor> first_, second_;  // by piece: m and v; for SGD the momentum and nothing
     int64_t updates_ = 0;
 };
 
-// L2 norm over all gradients, in f64 over fixed blocks: the same for any thread count. A value that is not finite says
-// that some gradient is not.
-double gradient_norm(ops::Context& ctx, const std::vector<Parameter*>& parameters);
-
 // Factor that brings `norm` down to `clip` (0: off): min(1, clip / (norm + 1e-6)), PyTorch's clip_grad_norm_.
 double clip_factor(double norm, double clip);
-
-// The first parameter whose gradient is not finite, or nullptr.
-Parameter* first_non_finite(ops::Context& ctx, const std::vector<Parameter*>& parameters);
-
-void zero_gradients(ops::Context& ctx, const std::vector<Parameter*>& parameters);
 
 }  // namespace tutti::optim

@@ -223,20 +223,16 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
 
 // Requests that this version of the program cannot meet yet. A feature that arrives deletes its line; nothing else
 // keeps such a list.
-void check_what_exists(const RunSpec& run, int ranks, Problems& problems) {
+void check_what_exists(const RunSpec& run, Problems& problems) {
     const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
         require(problems, !asked, key, " = ", toml_text(value), ": ", reason);
     };
     const ParallelSpec& p = run.parallel;
-    constexpr const char* kOneRank = "this build runs one rank; set it to 1";
-    require(problems, ranks == 1, "ranks = ", ranks, ": this build runs one rank; start it with --ranks 1");
-    refuse(p.dp_replicate > 1, "[parallel] dp_replicate", p.dp_replicate, kOneRank);
-    refuse(p.dp_shard > 1, "[parallel] dp_shard", p.dp_shard, kOneRank);
-    refuse(p.tp > 1, "[parallel] tp", p.tp, kOneRank);
-    refuse(p.cp > 1, "[parallel] cp", p.cp, kOneRank);
-    refuse(p.pp > 1, "[parallel] pp", p.pp, kOneRank);
-    refuse(p.ep > 1, "[parallel] ep", p.ep, kOneRank);
-    refuse(p.zero > 1, "[parallel] zero", p.zero, "this build has no sharded gradients or weights; set 0 or 1");
+    constexpr const char* kNoSuchAxis = "this build is data parallel only; set it to 1";
+    refuse(p.tp > 1, "[parallel] tp", p.tp, kNoSuchAxis);
+    refuse(p.cp > 1, "[parallel] cp", p.cp, kNoSuchAxis);
+    refuse(p.pp > 1, "[parallel] pp", p.pp, kNoSuchAxis);
+    refuse(p.ep > 1, "[parallel] ep", p.ep, kNoSuchAxis);
     refuse(p.cp_method != "ring", "[parallel] cp_method", p.cp_method,
            "this build has no context parallelism; leave ring");
     refuse(p.schedule != "1f1b", "[parallel] schedule", p.schedule, "this build has no pipeline; leave 1f1b");
@@ -277,7 +273,7 @@ void validate(const RunSpec& run, int ranks) {
     check_optimizer(run, problems);
     check_recompute(run, problems);
     check_mesh(run.parallel, ranks, problems);
-    check_what_exists(run, ranks, problems);
+    check_what_exists(run, problems);
     if (problems.empty()) return;
     std::string all;
     for (const std::string& problem : problems) all += (all.empty() ? "" : "\n") + problem;

@@ -110,13 +110,11 @@ TEST(Validate, MeshMustFitTheRanks) {
     EXPECT_EQ(problems_of({"parallel.tp=2"}),
               "[parallel] dp_replicate * tp * cp * pp = 1 * 2 * 1 * 1 = 2: must divide the number of ranks, 1, as "
               "dp_shard = -1 takes those that they leave\n"
-              "[parallel] tp = 2: this build runs one rank; set it to 1");
+              "[parallel] tp = 2: this build is data parallel only; set it to 1");
     EXPECT_EQ(
         problems_of({"parallel.dp_shard=3", "train.global_batch=24"}, 4),
         "[parallel] dp_replicate * tp * cp * pp = 1 * 1 * 1 * 1 = 1, times dp_shard = 3: must equal the number of "
-        "ranks, 4\n"
-        "ranks = 4: this build runs one rank; start it with --ranks 1\n"
-        "[parallel] dp_shard = 3: this build runs one rank; set it to 1");
+        "ranks, 4");
     EXPECT_EQ(problems_of({"parallel.dp_shard=0"}), "[parallel] dp_shard = 0: must be -1 or at least 1");
     EXPECT_EQ(problems_of({"parallel.dp_shard=1"}), "");
 }
@@ -135,8 +133,7 @@ TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
 
 TEST(Validate, RefusesWhatDoesNotExistYet) {
     const std::pair<const char*, const char*> requests[] = {
-        {"parallel.ep=2", "[parallel] ep = 2: this build runs one rank; set it to 1"},
-        {"parallel.zero=2", "[parallel] zero = 2: this build has no sharded gradients or weights; set 0 or 1"},
+        {"parallel.ep=2", "[parallel] ep = 2: this build is data parallel only; set it to 1"},
         {"parallel.cp_method=ulysses",
          "[parallel] cp_method = \"ulysses\": this build has no context parallelism; leave ring"},
         {"parallel.schedule=gpipe", "[parallel] schedule = \"gpipe\": this build has no pipeline; leave 1f1b"},

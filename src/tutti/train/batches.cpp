@@ -10,17 +10,20 @@ namespace {
 
 class TokenBatches final : public Batches {
   public:
-    TokenBatches(Device& device, data::Sampler sampler, int64_t micro_batch, int64_t global_batch)
-        : device_(device), sampler_(std::move(sampler)), micro_batch_(micro_batch), global_batch_(global_batch) {}
+    TokenBatches(Device& device, data::Sampler sampler, int64_t micro_batch, int64_t global_batch, Share share)
+        : device_(device),
+          sampler_(std::move(sampler)),
+          micro_batch_(micro_batch),
+          global_batch_(global_batch),
+          share_(std::move(share)) {}
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         load(step);
-        const int64_t window = sampler_.seq_len() + 1;
+        const int64_t size = micro_batch_ * (sampler_.seq_len() + 1);
         const std::span<const int32_t> all(windows_);
-        nn::Batch batch = nn::make_batch(
-            device_,
-            all.subspan(static_cast<size_t>(index * micro_batch_ * window), static_cast<size_t>(micro_batch_ * window)),
-            micro_batch_, index * micro_batch_);
+        nn::Batch batch =
+            nn::make_batch(device_, all.subspan(static_cast<size_t>(index * size), static_cast<size_t>(size)),
+                           micro_batch_, first_sequence(index));
         batch.grad_scale = 1.0f / static_cast<float>(terms_);
         return batch;
     }
@@ -30,32 +33,37 @@ class TokenBatches final : public Batches {
     }
 
   private:
-    // The whole global batch is read before the first microbatch runs: its gradient needs the number of valid tokens.
+    int64_t first_sequence(int64_t index) const { return (index * share_.ranks + share_.rank) * micro_batch_; }
+
+    // All of the rank's part is read before its first microbatch runs: the gradient needs the number of valid tokens.
     void load(int64_t step) {
         if (step == loaded_) return;
-        const int64_t T = sampler_.seq_len();
-        windows_.resize(static_cast<size_t>(global_batch_ * (T + 1)));
-        terms_ = 0;
-        for (int64_t i = 0; i < global_batch_; ++i) {
-            const std::span<int32_t> window(windows_.data() + i * (T + 1), static_cast<size_t>(T + 1));
-            sampler_.sample(static_cast<uint64_t>((step - 1) * global_batch_ + i), window);
-            terms_ += std::count_if(window.begin() + 1, window.end(), [](int32_t target) { return target >= 0; });
+        const int64_t window = sampler_.seq_len() + 1, microbatches = global_batch_ / (micro_batch_ * share_.ranks);
+        windows_.resize(static_cast<size_t>(microbatches * micro_batch_ * window));
+        int64_t valid = 0;
+        for (int64_t i = 0; i < microbatches * micro_batch_; ++i) {
+            const std::span<int32_t> tokens(windows_.data() + i * window, static_cast<size_t>(window));
+            const int64_t sequence = first_sequence(i / micro_batch_) + i % micro_batch_;
+            sampler_.sample(static_cast<uint64_t>((step - 1) * global_batch_ + sequence), tokens);
+            valid += std::count_if(tokens.begin() + 1, tokens.end(), [](int32_t target) { return target >= 0; });
         }
-        terms_ = std::max<int64_t>(terms_, 1);
+        terms_ = std::max<int64_t>(share_.sum(valid), 1);
         loaded_ = step;
     }
 
     Device& device_;
     data::Sampler sampler_;
     int64_t micro_batch_, global_batch_;
+    Share share_;
     int64_t loaded_ = 0, terms_ = 0;
     std::vector<int32_t> windows_;
 };
 
 class NoiseBatches final : public Batches {
   public:
-    NoiseBatches(ops::Context& ctx, const spec::RunSpec& run)
+    NoiseBatches(ops::Context& ctx, const spec::RunSpec& run, Share share)
         : ctx_(ctx),
+          share_(std::move(share)),
           seed_(static_cast<uint64_t>(run.train.seed)),
           width_(run.model.width),
           rows_(run.train.micro_batch * run.train.seq_len),
@@ -64,7 +72,7 @@ class NoiseBatches final : public Batches {
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         nn::Batch batch;
-        const int64_t first = (step - 1) * step_rows_ + index * rows_;
+        const int64_t first = (step - 1) * step_rows_ + (index * share_.ranks + share_.rank) * rows_;
         batch.features = noise("features", first);
         batch.feature_targets = noise("targets", first);
         batch.grad_scale = 1.0f / static_cast<float>(step_rows_);
@@ -83,6 +91,7 @@ class NoiseBatches final : public Batches {
     }
 
     ops::Context& ctx_;
+    Share share_;
     uint64_t seed_;
     int64_t width_, rows_, step_rows_;
     DType compute_;
@@ -91,12 +100,12 @@ class NoiseBatches final : public Batches {
 }  // namespace
 
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
-                                       int64_t global_batch) {
-    return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch);
+                                       int64_t global_batch, const Share& share) {
+    return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch, share);
 }
 
-std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run) {
-    return std::make_unique<NoiseBatches>(ctx, run);
+std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share) {
+    return std::make_unique<NoiseBatches>(ctx, run, share);
 }
 
 }  // namespace tutti::train

@@ -2,6 +2,7 @@
 // step to step, so a resumed run continues with the samples that it would have seen.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "tutti/data/sampler.h"
@@ -11,20 +12,29 @@
 
 namespace tutti::train {
 
+// Which microbatches of a global batch a rank works on: every `ranks`-th, beginning with number `rank`. The i-th of a
+// rank is number i * ranks + rank of the step.
+struct Share {
+    int64_t rank = 0, ranks = 1;
+    // The sum of a count over the ranks.
+    std::function<int64_t(int64_t)> sum = [](int64_t count) { return count; };
+};
+
 class Batches {
   public:
     virtual ~Batches() = default;
-    // Microbatch `index` of step `step` (from 1): sequences [index * micro_batch, (index + 1) * micro_batch) of the
-    // global batch, which begins at sample (step - 1) * global_batch. grad_scale is 1 / terms(step).
+    // The rank's microbatch `index` of step `step` (from 1). Microbatch number k of the step holds sequences
+    // [k * micro_batch, (k + 1) * micro_batch) of the global batch, which begins at sample (step - 1) * global_batch.
+    // grad_scale is 1 / terms(step).
     virtual nn::Batch microbatch(int64_t step, int64_t index) = 0;
-    // What the loss of the step is a mean over: the valid tokens (rows for the mlp) of its global batch.
+    // What the loss of the step is a mean over: the valid tokens (rows for the mlp) of its global batch. Collective.
     virtual int64_t terms(int64_t step) = 0;
 };
 
 // Windows of tokens.
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
-                                       int64_t global_batch);
+                                       int64_t global_batch, const Share& share = {});
 // Standard normal features and targets of the mlp family, keyed by the global row.
-std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run);
+std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share = {});
 
 }  // namespace tutti::train

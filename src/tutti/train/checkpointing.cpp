@@ -74,8 +74,9 @@ Checkpointing::~Checkpointing() = default;
 
 std::vector<NamedTensor> Checkpointing::tensors() const {
     std::vector<NamedTensor> all;
-    for (const autograd::Parameter* p : model_.parameters()) all.push_back({p->name, p->master});
-    for (NamedTensor& moment : optimizer_.state()) all.push_back(std::move(moment));
+    for (const optim::Piece& p : optimizer_.pieces())
+        all.push_back({p.parameter->name, p.master.reshape(p.parameter->shape)});
+    for (const optim::StatePiece& s : optimizer_.state()) all.push_back({s.name, s.values});
     return all;
 }
 
@@ -89,8 +90,8 @@ RunState Checkpointing::restore(const CheckpointReader& reader) {
                      ": the training data is not what this run was trained on (fingerprint ", data_fingerprint_,
                      ", was ", manifest.data_fingerprint, "); use the same files, or another --out");
     checkpoint::load_tensors(reader, tensors(), true);
-    for (autograd::Parameter* p : model_.parameters())
-        if (p->value.dtype() != DType::f32) ops::cast_into(ctx_, p->master, p->value);
+    for (const optim::Piece& p : optimizer_.pieces())
+        if (p.value.dtype() != DType::f32) ops::cast_into(ctx_, p.master, p.value);
     RunState state;
     state.step = manifest.step;
     state.updates = json.at("updates");

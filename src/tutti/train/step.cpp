@@ -14,44 +14,54 @@ using autograd::Var;
 StepResult train_step(StepContext& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
     const int64_t segment = spec::recompute_segment(s.run.recompute.policy, s.run.model.layers);
-    const Tensor loss_sum = ops::zeros(s.ctx, {1}, DType::f64, Purpose::workspace);
+    const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.dp->size());
+    ExactSum loss;
 
-    optim::zero_gradients(s.ctx, s.model.parameters());
-    for (int64_t i = 0; i < train.global_batch / train.micro_batch; ++i) {
+    s.data_parallel.begin_step();
+    for (int64_t i = 0; i < microbatches; ++i) {
         nn::Batch batch = s.batches.microbatch(step, i);
         batch.seed = static_cast<uint64_t>(train.seed);
         batch.step = static_cast<uint64_t>(step);
-        Tape tape(s.ctx, true, s.hooks);
+        s.data_parallel.begin_microbatch(i + 1 == microbatches);
+        Tape tape(s.ctx, true, &s.data_parallel);
         const Var losses = s.model.forward(tape, batch, segment);
         tape.backward(losses);
-        ops::sum(s.ctx, losses.value, loss_sum);
+        ops::add_values(losses.value, loss);
     }
+    s.data_parallel.finish_gradients();
+    s.groups.dp->sum(loss);
 
     StepResult r;
     r.terms = s.batches.terms(step);
-    r.loss = ops::item(loss_sum) / static_cast<double>(r.terms);
-    r.grad_norm = optim::gradient_norm(s.ctx, s.model.parameters());
+    r.loss = loss.value() / static_cast<double>(r.terms);
+    r.grad_norm = s.data_parallel.gradient_norm();
     r.lr = optim::learning_rate(s.run.optimizer, train.steps, step);
     if (!std::isfinite(r.loss) || !std::isfinite(r.grad_norm)) {
-        const autograd::Parameter* bad = optim::first_non_finite(s.ctx, s.model.parameters());
+        const std::string bad = s.data_parallel.first_non_finite();
         r.skipped = true;
-        r.culprit = bad ? bad->name : "loss";
+        r.culprit = bad.empty() ? "loss" : bad;
         return r;
     }
     s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip));
+    s.data_parallel.publish_weights();
     return r;
 }
 
 double evaluate(StepContext& s, Batches& source, int64_t batches) {
-    const Tensor loss_sum = ops::zeros(s.ctx, {1}, DType::f64, Purpose::workspace);
-    int64_t rows = 0;
-    for (int64_t i = 0; i < batches; ++i) {
-        Tape tape(s.ctx, false);
-        const Var losses = s.model.forward(tape, source.microbatch(i + 1, 0));
-        ops::sum(s.ctx, losses.value, loss_sum);
-        rows += source.terms(i + 1);
+    ExactSum loss, rows;
+    const int64_t rank = s.groups.dp->rank(), ranks = s.groups.dp->size();
+    s.data_parallel.begin_evaluation();
+    for (int64_t i = 0; i * ranks < batches; ++i) {
+        const nn::Batch batch = source.microbatch(i + 1, 0);
+        Tape tape(s.ctx, false, &s.data_parallel);
+        const Var losses = s.model.forward(tape, batch);
+        if (i * ranks + rank >= batches) continue;  // it only keeps step with the others
+        ops::add_values(losses.value, loss);
+        for (int32_t target : batch.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     }
-    return ops::item(loss_sum) / static_cast<double>(rows);
+    s.groups.dp->sum(loss);
+    s.groups.dp->sum(rows);
+    return loss.value() / rows.value();
 }
 
 }  // namespace tutti::train

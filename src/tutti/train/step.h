@@ -5,6 +5,7 @@
 
 #include "tutti/models/model.h"
 #include "tutti/optim/optimizer.h"
+#include "tutti/parallel/data_parallel.h"
 #include "tutti/train/batches.h"
 
 namespace tutti::train {
@@ -13,10 +14,11 @@ namespace tutti::train {
 struct StepContext {
     ops::Context& ctx;
     models::Model& model;
+    parallel::DataParallel& data_parallel;
     optim::Optimizer& optimizer;
     Batches& batches;
+    const parallel::Groups& groups;
     const spec::RunSpec& run;
-    autograd::Hooks* hooks = nullptr;
 };
 
 struct StepResult {
@@ -28,10 +30,11 @@ struct StepResult {
     std::string culprit;   // what was not finite: "loss" or the first such parameter
 };
 
-// Step `step`, counted from 1.
+// Step `step`, counted from 1. Collective: every rank gets the same result, to the bit.
 StepResult train_step(StepContext& context, int64_t step);
 
-// Mean loss over the first `batches` microbatches of `source`; nothing is recorded or updated.
+// Mean loss over the first `batches` microbatches of `source`, whose steps have one microbatch per rank. The same for
+// any number of ranks; nothing is recorded or updated.
 double evaluate(StepContext& context, Batches& source, int64_t batches);
 
 }  // namespace tutti::train

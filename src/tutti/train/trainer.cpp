@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "tutti/comm/threads/thread_world.h"
 #include "tutti/data/tokenizer.h"
 #include "tutti/device/cpu/peak.h"
 #include "tutti/ops/ops.h"
@@ -39,7 +40,7 @@ bool uses_tokens(const spec::RunSpec& run) { return run.model.family != spec::Fa
 // Everything that one rank has, in the order in which it is built.
 class Run {
   public:
-    explicit Run(const TrainOptions& options);
+    Run(const TrainOptions& options, comm::World& world);
     TrainOutcome train();
 
   private:
@@ -52,8 +53,11 @@ class Run {
     std::string totals();
     void print_measured_memory();
 
+    bool first_rank() const { return world_.rank() == 0; }
+
     const TrainOptions& options_;
     const spec::RunSpec& run_;
+    comm::World& world_;
     Console console_;
     Clock::time_point begin_ = Clock::now();
 
@@ -61,14 +65,16 @@ class Run {
     std::unique_ptr<Device> device_;
     ops::Context ctx_;
     plan::MemoryPlan plan_;
+    parallel::Groups groups_;
     models::Model model_;
+    parallel::DataParallel data_parallel_;
     optim::Optimizer optimizer_;
     std::unique_ptr<Batches> batches_;
     StepContext step_context_;
     Checkpointing checkpoints_;
     RunState state_;
-    std::optional<RunDirectory> directory_;
-    double peak_ = 0;  // FLOP/s of the arithmetic units, measured at the start
+    std::optional<RunDirectory> directory_;  // of the first rank
+    double peak_ = 0;                        // FLOP/s of the arithmetic units, measured at the start
 
     TrainOutcome outcome_;
     Clock::time_point logged_at_ = Clock::now();
@@ -81,17 +87,26 @@ std::string checkpoint_directory(const TrainOptions& o) {
     return o.run.checkpoint.dir.empty() ? o.out + "/checkpoints" : o.run.checkpoint.dir;
 }
 
-models::Model materialized(ops::Context& ctx, const spec::RunSpec& run) {
-    models::Model model = models::make_model(ctx, run.model, run.train.seq_len);
-    models::materialize(ctx, model, compute_type(run), static_cast<uint64_t>(run.train.seed), true);
-    return model;
+// Threads of one rank: what was asked for, or its part of the cores.
+std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks) {
+    const auto asked = static_cast<int>(run.train.threads);
+    return make_cpu_device(asked > 0 ? asked : std::max(1, available_cores() / ranks));
 }
 
-std::unique_ptr<Batches> make_batches(ops::Context& ctx, const spec::RunSpec& run, const data::DataSet* data) {
-    if (!data) return noise_batches(ctx, run);
+parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run) {
+    return {.zero = static_cast<parallel::Zero>(run.parallel.zero),
+            .compute = compute_type(run),
+            .seed = static_cast<uint64_t>(run.train.seed)};
+}
+
+std::unique_ptr<Batches> make_batches(ops::Context& ctx, const spec::RunSpec& run, const data::DataSet* data,
+                                      comm::Communicator& dp) {
+    const Share share{dp.rank(), dp.size(),
+                      [&dp](int64_t count) { return static_cast<int64_t>(dp.sum(static_cast<double>(count))); }};
+    if (!data) return noise_batches(ctx, run, share);
     return token_batches(ctx.device,
                          data::Sampler(data->train, run.train.seq_len, static_cast<uint64_t>(run.train.seed)),
-                         run.train.micro_batch, run.train.global_batch);
+                         run.train.micro_batch, run.train.global_batch, share);
 }
 
 std::string fingerprint(const data::DataSet* data) {
@@ -120,24 +135,28 @@ plan::Card card_of(const TrainOptions& o, const std::string& machine, const plan
     return {.run = o.run, .machine = machine, .memory = memory};
 }
 
-Run::Run(const TrainOptions& options)
+Run::Run(const TrainOptions& options, comm::World& world)
     : options_(options),
       run_(options.run),
-      console_(options.console, options.terminal, run_.train.steps),
+      world_(world),
+      console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
       data_(open_data(run_)),
-      device_(make_cpu_device(static_cast<int>(run_.train.threads))),
+      device_(make_device(run_, world.size())),
       ctx_{*device_, kernels::cpu_table(kernels::best_isa())},
       plan_(plan_memory(run_, ctx_.kernels, device_->stream())),
-      model_(materialized(ctx_, run_)),
-      optimizer_(ctx_, model_.parameters(), run_.optimizer),
-      batches_(make_batches(ctx_, run_, data_ ? &*data_ : nullptr)),
-      step_context_{ctx_, model_, optimizer_, *batches_, run_},
+      groups_(parallel::make_groups(world, parallel::make_mesh(run_.parallel, world.size()))),
+      model_(models::make_model(ctx_, run_.model, run_.train.seq_len)),
+      data_parallel_(ctx_, model_.units(), groups_, data_parallel_options(run_)),
+      optimizer_(ctx_, data_parallel_.pieces(), run_.optimizer),
+      batches_(make_batches(ctx_, run_, data_ ? &*data_ : nullptr, *groups_.dp)),
+      step_context_{ctx_, model_, data_parallel_, optimizer_, *batches_, groups_, run_},
       checkpoints_(ctx_, model_, optimizer_, run_, checkpoint_directory(options),
                    fingerprint(data_ ? &*data_ : nullptr),
                    [this](const std::string& message) { console_.warn(message); }) {
     console_.text(plan::render_card(card_of(options_, device_->name(), plan_)));
     if (const auto resumed = checkpoints_.resume(options.resume)) {
         state_ = *resumed;
+        data_parallel_.publish_weights();
         saved_step_ = state_.step;
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
     }
@@ -154,15 +173,19 @@ TrainOutcome Run::train() {
         outcome_.checkpoint = checkpoints_.newest();
         return outcome_;
     }
-    directory_.emplace(options_.out, state_.step, [this](const std::string& message) { console_.warn(message); });
-    directory_->write_config(spec::to_toml(run_));
+    if (first_rank()) {
+        directory_.emplace(options_.out, state_.step, [this](const std::string& message) { console_.warn(message); });
+        directory_->write_config(spec::to_toml(run_));
+    }
     peak_ = measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s;
     logged_step_ = state_.step;
     logged_tokens_ = state_.tokens;
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
         one_step();
-        outcome_.preempted = options_.stop_requested() && state_.step < run_.train.steps;
+        // A signal may reach ranks in different steps: they stop together.
+        const bool asked = groups_.dp->max(options_.stop_requested() ? 1 : 0) > 0;
+        outcome_.preempted = asked && state_.step < run_.train.steps;
     }
     finish();
     return outcome_;
@@ -208,7 +231,7 @@ void Run::log(const StepResult& result) {
                       m.tokens_per_s, peak_);
     m.mem_peak_bytes = device_->memory().total().peak;
     if (evaluates || ends) m.eval_loss = evaluate_now();
-    directory_->log(m);
+    if (directory_) directory_->log(m);
     console_.step(m);
     logged_at_ = Clock::now();
     logged_step_ = step;
@@ -220,7 +243,8 @@ std::optional<double> Run::evaluate_now() {
     const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
     const int64_t micro = std::min(run_.train.micro_batch, sampler.samples_per_epoch());
     const int64_t batches = std::min(run_.train.eval_batches, sampler.samples_per_epoch() / micro);
-    const auto source = token_batches(*device_, sampler, micro, micro);
+    const int64_t ranks = groups_.dp->size();
+    const auto source = token_batches(*device_, sampler, micro, micro * ranks, {groups_.dp->rank(), ranks});
     outcome_.eval_loss = evaluate(step_context_, *source, batches);
     return outcome_.eval_loss;
 }
@@ -250,6 +274,9 @@ void Run::finish() {
     outcome_.step = state_.step;
     outcome_.checkpoint = checkpoints_.newest();
     outcome_.seconds = seconds_since(begin_);
+    data_parallel_.settle();
+    groups_.dp->barrier();
+    if (!directory_) return;
     directory_->write_totals(totals());
     if (outcome_.preempted) return;
     const std::string text = render_report(read_run(options_.out));
@@ -259,7 +286,7 @@ void Run::finish() {
 
 // A few lines of what the model writes, for the report and the last lines of the console.
 std::string Run::sample() {
-    if (!data_ || outcome_.preempted) return "";
+    if (!data_ || outcome_.preempted || run_.parallel.zero == 3) return "";  // ZeRO-3: no rank has all weights
     const auto tokenizer = data::make_tokenizer(run_.data.tokenizer);
     if (tokenizer->vocab() != run_.model.vocab) return "";  // token files of another tokenizer: ids have no text here
     std::vector<int32_t> made;
@@ -301,13 +328,18 @@ TrainOutcome train(const TrainOptions& options) {
     if (options.dry_run) {
         const auto data = open_data(options.run);
         Console console(options.console, false, 0);
-        const auto device = make_cpu_device(static_cast<int>(options.run.train.threads));
+        const auto device = make_device(options.run, options.ranks);
         const auto memory = plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream());
         console.text(plan::render_card(card_of(options, device->name(), memory)));
         return {};
     }
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");
-    return Run(options).train();
+    TrainOutcome outcome;
+    comm::run_ranks(options.ranks, {.timeout_s = options.run.comm.timeout_s}, [&](comm::World& world) {
+        const TrainOutcome of_rank = Run(options, world).train();
+        if (world.rank() == 0) outcome = of_rank;
+    });
+    return outcome;
 }
 
 }  // namespace tutti::train

@@ -13,6 +13,7 @@ namespace tutti::train {
 struct TrainOptions {
     spec::RunSpec run;  // validated
     std::string out;    // run directory; made when missing
+    int ranks = 1;      // threads of this process that train together
     // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that
     // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";

@@ -1,0 +1,33 @@
+// mesh/flat_layout.h: how the parameters of one unit lie one after another in a flat buffer, and how that buffer is cut
+// into equal shards. parallel/ allocates by it, plan/ counts by it. Numbers only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tutti::mesh {
+
+// Shards begin at multiples of this many values, so that sums over blocks of it (kernels::kSumBlock) are the same
+// however many shards there are.
+inline constexpr int64_t kShardGrain = 4096;
+
+struct FlatLayout {
+    std::vector<int64_t> offsets;  // of each parameter
+    int64_t values = 0;            // of all parameters
+    int64_t padded = 0;            // size of the buffer: shards * shard_size; no padding when there is one shard
+    int64_t shard_size = 0;
+};
+
+inline FlatLayout flat_layout(const std::vector<int64_t>& sizes, int64_t shards) {
+    FlatLayout layout;
+    for (int64_t size : sizes) {
+        layout.offsets.push_back(layout.values);
+        layout.values += size;
+    }
+    const int64_t grain = shards * kShardGrain;
+    layout.padded = shards == 1 ? layout.values : (layout.values + grain - 1) / grain * grain;
+    layout.shard_size = layout.padded / shards;
+    return layout;
+}
+
+}  // namespace tutti::mesh

@@ -1,0 +1,65 @@
+// parallel/flat_unit.h: the parameters that one unit owns, in flat buffers: weights, masters, gradients, and this
+// rank's shard of each. data_parallel.cpp decides when they are gathered, reduced and released. Below:
+// mesh/flat_layout.h.
+#pragma once
+
+#include <vector>
+
+#include "tutti/autograd/parameter.h"
+#include "tutti/comm/communicator.h"
+#include "tutti/mesh/flat_layout.h"
+#include "tutti/optim/optimizer.h"
+
+namespace tutti::parallel {
+
+// What of the state is cut into shards: nothing, optimizer (ZeRO-1), and gradients (2), and weights (3).
+enum class Zero : uint8_t { none, optimizer, gradients, weights };
+
+struct FlatOptions {
+    Zero zero = Zero::optimizer;
+    int shards = 1, shard = 0;  // this rank holds shard `shard`; 1 and 0 for Zero::none
+    DType compute = DType::bf16;
+    uint64_t seed = 0;
+};
+
+class FlatUnit {
+  public:
+    // Allocates what stays for the whole run and draws this rank's part of the initial values: element e of a parameter
+    // is normal(random_key(seed, name), e), as everywhere. With more than one shard the weights are not complete before
+    // the first gather.
+    FlatUnit(ops::Context& ctx, std::vector<autograd::Parameter*> parameters, const FlatOptions& options);
+
+    const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
+    const mesh::FlatLayout& layout() const { return layout_; }
+    // The parts of parameters in this rank's shard.
+    std::vector<optim::Piece> pieces() const;
+
+    // Weights of all shards. take_weights() allocates where they do not stay (ZeRO-3), after which the parameters point
+    // into weights(); drop_weights() takes them away.
+    void take_weights();
+    void drop_weights();
+    const Tensor& weights() const { return weights_; }  // (padded), compute type
+    const Tensor& weight_shard() const { return weight_shard_; }
+
+    // f32 gradients of all shards; zeroed when taken. As with weights, for ZeRO-2 and 3.
+    void take_gradients();
+    void drop_gradients();
+    bool has_gradients() const { return gradients_.defined(); }
+    const Tensor& gradients() const { return gradients_; }
+    const Tensor& gradient_shard() const { return gradient_shard_; }
+    void zero_gradients();
+
+  private:
+    Tensor fresh(int64_t size, DType dtype, Purpose purpose) const;
+    void draw_masters();
+
+    ops::Context& ctx_;
+    std::vector<autograd::Parameter*> parameters_;
+    FlatOptions options_;
+    mesh::FlatLayout layout_;
+    Tensor weights_, weight_shard_;      // with ZeRO < 3 the shard is a part of the whole
+    Tensor masters_;                     // f32, of the shard; in f32 the weight shard itself
+    Tensor gradients_, gradient_shard_;  // with ZeRO < 2 the shard is a part of the whole
+};
+
+}  // namespace tutti::parallel

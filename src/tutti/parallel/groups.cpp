@@ -1,0 +1,30 @@
+#include "tutti/parallel/groups.h"
+
+#include "tutti/spec/validate.h"
+
+namespace tutti::parallel {
+
+mesh::Mesh make_mesh(const spec::ParallelSpec& parallel, int ranks) {
+    const int64_t dp = spec::data_parallel_ranks(parallel, ranks);
+    check<UsageError>(dp >= 1 && dp * parallel.tp * parallel.cp * parallel.pp == ranks,
+                      "the axes of [parallel] do not make ", ranks, " ranks");
+    const auto size = [](int64_t n) { return static_cast<int>(n); };
+    return mesh::Mesh({{"tp", size(parallel.tp)},
+                       {"cp", size(parallel.cp)},
+                       {"dp_shard", size(dp / parallel.dp_replicate)},
+                       {"dp_replicate", size(parallel.dp_replicate)},
+                       {"pp", size(parallel.pp)}});
+}
+
+Groups make_groups(comm::World& world, const mesh::Mesh& mesh) {
+    Groups groups;
+    groups.dp_shard = world.group(mesh, "dp_shard");
+    groups.dp_replicate = world.group(mesh, "dp_replicate");
+    std::vector<int> ranks;  // dp_shard innermost: a flat sum over dp is the sum over shards, then over replicas
+    for (int replica : groups.dp_replicate->ranks())
+        for (int rank : mesh.group(replica, "dp_shard")) ranks.push_back(rank);
+    groups.dp = world.group("dp", ranks);
+    return groups;
+}
+
+}  // namespace tutti::parallel

@@ -1,0 +1,22 @@
+// parallel/groups.h: the groups that a run communicates in, made from the mesh of its config. Below: comm/, mesh/.
+#pragma once
+
+#include <memory>
+
+#include "tutti/comm/world.h"
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::parallel {
+
+struct Groups {
+    std::unique_ptr<comm::Communicator> dp_shard;      // ranks that share out one copy of the state
+    std::unique_ptr<comm::Communicator> dp_replicate;  // ranks that hold the same part of different copies
+    std::unique_ptr<comm::Communicator> dp;            // both: all ranks that see different samples
+};
+
+// The mesh of a run of `ranks` ranks, dp_shard = -1 filled in. The axes in the order of docs/design.md.
+mesh::Mesh make_mesh(const spec::ParallelSpec& parallel, int ranks);
+// Collective over all ranks of the world.
+Groups make_groups(comm::World& world, const mesh::Mesh& mesh);
+
+}  // namespace tutti::parallel

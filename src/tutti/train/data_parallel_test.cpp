@@ -1,0 +1,270 @@
+// Data parallelism on real steps: every stage of ZeRO and every shape of HSDP gives the same bits at one data-parallel
+// degree; any degree follows one rank within rounding; state and traffic are what the formulas say.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "tutti/comm/threads/thread_world.h"
+#include "tutti/ops/ops.h"
+#include "tutti/train/step.h"
+
+namespace tutti::train {
+namespace {
+
+struct Layout {
+    int ranks = 1, dp_shard = 1;
+    parallel::Zero zero = parallel::Zero::none;
+    bool reduce_each = true;
+    std::string recompute = "none";
+    bool progress_thread = false;
+
+    std::string name() const {
+        return concat(ranks, " ranks, shard ", dp_shard, ", zero ", static_cast<int>(zero),
+                      reduce_each ? "" : ", reduced once", ", recompute ", recompute,
+                      progress_thread ? ", progress" : "");
+    }
+};
+
+struct Outcome {
+    std::vector<double> losses, norms;
+    double eval_loss = 0;
+    std::map<std::string, std::vector<float>> weights;    // masters at the end
+    std::map<std::string, std::vector<float>> gradients;  // of the first step
+    std::array<int64_t, kPurposes> state{};               // bytes of all ranks before the first step
+    int64_t sent = 0;                                     // by the first rank in the last step
+};
+
+spec::RunSpec tiny(spec::Family family, bool tied, const std::string& compute, int64_t micro_batch) {
+    spec::RunSpec run;
+    run.model = spec::ModelSpec{.family = family,
+                                .vocab = 67,
+                                .width = 48,
+                                .layers = 3,
+                                .heads = 4,
+                                .kv_heads = 4,
+                                .head_dim = 12,
+                                .ffn = 80,
+                                .max_positions = 16,
+                                .tie_embeddings = tied,
+                                .dropout = 0.1,
+                                .init_std = 0.2};
+    run.train.steps = 20;
+    run.train.seq_len = 16;
+    run.train.global_batch = 8;
+    run.train.micro_batch = micro_batch;
+    run.optimizer.warmup_steps = 1;
+    run.optimizer.lr = run.optimizer.min_lr = 1e-2;
+    run.precision.compute = compute;
+    return run;
+}
+
+// Tokens by global sequence, some of them not targets: a mean of means would differ from the mean.
+class Tokens final : public data::TokenSource {
+  public:
+    int64_t size() const override { return 4000; }
+    void read(int64_t begin, std::span<int32_t> out) const override {
+        for (size_t i = 0; i < out.size(); ++i)
+            out[i] = static_cast<int32_t>(uniform_below(3, static_cast<uint64_t>(begin) + i, 67));
+    }
+    int64_t vocab_bound() const override { return 67; }
+    std::string_view format() const override { return "test"; }
+    std::string description() const override { return "test"; }
+    std::string where(int64_t) const override { return "test"; }
+};
+
+void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vector<optim::Piece>& pieces,
+                 Tensor optim::Piece::*which) {
+    for (const optim::Piece& piece : pieces) {
+        auto& whole = all[piece.parameter->name];
+        whole.resize(static_cast<size_t>(piece.parameter->shape.numel()), NAN);
+        const std::vector<float> values = (piece.*which).to_host<float>();
+        std::copy(values.begin(), values.end(), whole.begin() + piece.begin);
+    }
+}
+
+int64_t sent_so_far(const parallel::Groups& groups) {
+    int64_t sum = 0;
+    for (const auto* group : {groups.dp_shard.get(), groups.dp_replicate.get(), groups.dp.get()})
+        for (const comm::Kind kind : {comm::Kind::all_reduce, comm::Kind::reduce_scatter, comm::Kind::all_gather})
+            if (group->traffic(kind).bytes > 8192) sum += group->traffic(kind).sent;
+    return sum;
+}
+
+Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 3) {
+    spec::RunSpec run = given;
+    run.parallel.dp_shard = layout.dp_shard;
+    run.parallel.dp_replicate = layout.ranks / layout.dp_shard;
+    run.recompute.policy = layout.recompute;
+    Outcome outcome;
+    std::mutex mutex;
+    comm::run_ranks(
+        layout.ranks, {.timeout_s = 60, .progress_thread = layout.progress_thread}, [&](comm::World& world) {
+            const auto device = make_cpu_device(1);
+            ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+            const parallel::Groups groups =
+                parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()));
+            models::Model model = models::make_model(ctx, run.model, run.train.seq_len);
+            parallel::DataParallel dp(ctx, model.units(), groups,
+                                      {.zero = layout.zero,
+                                       .compute = run.precision.compute == "bf16" ? DType::bf16 : DType::f32,
+                                       .seed = 5,
+                                       .reduce_each_microbatch = layout.reduce_each});
+            optim::Optimizer optimizer(ctx, dp.pieces(), run.optimizer);
+            const data::TokenView view(std::make_shared<Tokens>(), 0, 4000, 67);
+            const data::Sampler sampler(view, run.train.seq_len, 7);
+            const Share share{groups.dp->rank(), groups.dp->size(), [&](int64_t count) {
+                                  return static_cast<int64_t>(groups.dp->sum(static_cast<double>(count)));
+                              }};
+            const auto batches = token_batches(*device, sampler, run.train.micro_batch, run.train.global_batch, share);
+            StepContext context{ctx, model, dp, optimizer, *batches, groups, run};
+            {
+                const std::lock_guard lock(mutex);
+                for (size_t p = 0; p < kPurposes; ++p)
+                    outcome.state[p] += device->memory().usage(static_cast<Purpose>(p)).current;
+            }
+            int64_t sent = 0;
+            for (int64_t step = 1; step <= steps; ++step) {
+                sent = sent_so_far(groups);
+                const StepResult r = train_step(context, step);
+                const std::lock_guard lock(mutex);
+                if (step == 1 && dp.saves()) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
+                if (world.rank() != 0) continue;
+                outcome.losses.push_back(r.loss);
+                outcome.norms.push_back(r.grad_norm);
+            }
+            const auto source = token_batches(*device, sampler, 2, 2 * groups.dp->size(), share);
+            const double eval_loss = evaluate(context, *source, 5);
+            dp.settle();
+            groups.dp->barrier();
+            const std::lock_guard lock(mutex);
+            if (dp.saves()) note_pieces(outcome.weights, optimizer.pieces(), &optim::Piece::master);
+            if (world.rank() != 0) return;
+            outcome.eval_loss = eval_loss;
+            outcome.sent = sent_so_far(groups) - sent;
+        });
+    return outcome;
+}
+
+void expect_same_bits(const Outcome& a, const Outcome& b) {
+    EXPECT_EQ(a.losses, b.losses);
+    EXPECT_EQ(a.norms, b.norms);
+    EXPECT_EQ(a.eval_loss, b.eval_loss);
+    EXPECT_EQ(a.gradients, b.gradients);
+    EXPECT_EQ(a.weights, b.weights);
+}
+
+double relative(const std::vector<float>& a, const std::vector<float>& b) {
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+        size += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+    }
+    return std::sqrt(difference / std::max(size, 1e-30));
+}
+
+using parallel::Zero;
+
+class Parity : public testing::TestWithParam<std::pair<spec::Family, bool>> {
+  protected:
+    spec::RunSpec run(const std::string& compute, int64_t micro_batch) const {
+        return tiny(GetParam().first, GetParam().second, compute, micro_batch);
+    }
+};
+
+TEST_P(Parity, StagesShapesAndRecomputeGiveTheSameBits) {
+    for (const char* compute : {"f32", "bf16"}) {
+        const Outcome plain = train(run(compute, 2), {.ranks = 4, .dp_shard = 1, .zero = Zero::none});
+        for (const Layout& layout : std::vector<Layout>{{4, 4, Zero::none},
+                                                        {4, 4, Zero::optimizer},
+                                                        {4, 4, Zero::gradients},
+                                                        {4, 4, Zero::weights},
+                                                        {4, 2, Zero::optimizer},
+                                                        {4, 2, Zero::gradients},
+                                                        {4, 2, Zero::weights},
+                                                        {4, 1, Zero::weights},
+                                                        {4, 4, Zero::weights, true, "full"},
+                                                        {4, 2, Zero::gradients, true, "every:2"},
+                                                        {4, 4, Zero::weights, true, "sqrt", true},
+                                                        {4, 2, Zero::optimizer, true, "none", true}}) {
+            SCOPED_TRACE(concat(compute, ": ", layout.name()));
+            expect_same_bits(plain, train(run(compute, 2), layout));
+        }
+    }
+}
+
+// Four microbatches on two ranks; reduced once, so that the order of addition is the same for all.
+TEST_P(Parity, AccumulationGivesTheSameBitsWhenReducedOnce) {
+    const spec::RunSpec four = run("f32", 1);
+    const Outcome plain = train(four, {.ranks = 2, .dp_shard = 1, .zero = Zero::none});
+    for (const Layout& layout : std::vector<Layout>{{2, 2, Zero::optimizer},
+                                                    {2, 2, Zero::gradients, false},
+                                                    {2, 2, Zero::weights, false},
+                                                    {2, 1, Zero::weights, false}}) {
+        SCOPED_TRACE(layout.name());
+        expect_same_bits(plain, train(four, layout));
+    }
+    // Reduced in each microbatch: another order of addition, the same sum.
+    const Outcome each = train(four, {2, 2, Zero::weights, true});
+    for (const auto& [name, gradient] : plain.gradients)
+        EXPECT_LT(relative(gradient, each.gradients.at(name)), 1e-6) << name;
+}
+
+// Promise 1 of docs/design.md: f32, 1e-5 (L2) of one rank.
+TEST_P(Parity, AnyNumberOfRanksFollowsOne) {
+    const Outcome one = train(run("f32", 1), {});
+    for (const Layout& layout : std::vector<Layout>{
+             {2, 2, Zero::optimizer}, {4, 2, Zero::weights}, {8, 8, Zero::gradients}, {8, 4, Zero::weights}}) {
+        SCOPED_TRACE(layout.name());
+        const Outcome many = train(run("f32", 1), layout);
+        for (size_t i = 0; i < one.losses.size(); ++i) {
+            EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5 * one.losses[i]) << i;
+            EXPECT_NEAR(many.norms[i], one.norms[i], 1e-5 * one.norms[i]) << i;
+        }
+        EXPECT_NEAR(many.eval_loss, one.eval_loss, 1e-5 * one.eval_loss);
+        for (const auto& [name, gradient] : one.gradients)
+            EXPECT_LT(relative(gradient, many.gradients.at(name)), 1e-5) << name;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Parity,
+                         testing::Values(std::pair{spec::Family::llama, true}, std::pair{spec::Family::llama, false},
+                                         std::pair{spec::Family::gpt2, true}),
+                         [](const auto& model) {
+                             return std::string(spec::name_of(model.param.first)) + (model.param.second ? "_tied" : "");
+                         });
+
+// Bytes per parameter of parallelism.md, section 2: 2 weights + 4 gradients + 12 optimizer, on each rank or on all
+// together; to the byte, with the padding to whole blocks in what is cut. Moments have no padding.
+TEST(ZeroMemory, IsWhatTheFormulasSay) {
+    const spec::RunSpec run = tiny(spec::Family::llama, false, "bf16", 1);
+    const auto device = make_cpu_device(1);
+    ops::Context ctx{*device, kernels::reference_table()};
+    models::Model model = models::make_model(ctx, run.model, 16);
+    for (const int64_t n : {2, 4}) {
+        int64_t padded = 0, exact = 0;
+        for (const autograd::Unit* unit : model.units()) {
+            int64_t size = 0;
+            for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
+            exact += size;
+            padded += (size + n * 4096 - 1) / (n * 4096) * (n * 4096);
+        }
+        struct Expected {
+            Zero zero;
+            int64_t weights, gradients, optimizer;  // of all ranks
+        };
+        for (const Expected& e : {Expected{Zero::none, n * 2 * exact, n * 4 * exact, n * 12 * exact},
+                                  Expected{Zero::optimizer, n * 2 * padded, n * 4 * padded, 4 * padded + 8 * exact},
+                                  Expected{Zero::gradients, n * 2 * padded, 4 * padded, 4 * padded + 8 * exact},
+                                  Expected{Zero::weights, 2 * padded, 4 * padded, 4 * padded + 8 * exact}}) {
+            const Outcome o = train(run, {static_cast<int>(n), static_cast<int>(n), e.zero}, 1);
+            EXPECT_EQ(o.state[static_cast<size_t>(Purpose::weights)], e.weights) << static_cast<int>(e.zero);
+            EXPECT_EQ(o.state[static_cast<size_t>(Purpose::gradients)], e.gradients) << static_cast<int>(e.zero);
+            EXPECT_EQ(o.state[static_cast<size_t>(Purpose::optimizer)], e.optimizer) << static_cast<int>(e.zero);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace tutti::train
