@@ -134,6 +134,9 @@ void for_each_field(Run& run, const Visit& visit) {
     key("dp_replicate", p.dp_replicate, between(1, 1048576), "data-parallel replicas (HSDP)");
     key("dp_shard", p.dp_shard, between(-1, 1048576), "data-parallel shards; -1: the ranks that other axes leave");
     key("zero", p.zero, between(0, 3), "ZeRO stage over dp_shard");
+    key("accumulate", p.accumulate, one_of({"auto", "full", "shard"}),
+        "gradients between microbatches: full (reduced once a step), shard (reduced each time; zero 2 and 3, their "
+        "auto)");
     key("tp", p.tp, between(1, 1048576), "tensor parallel");
     key("sequence_parallel", p.sequence_parallel, any(), "the Megatron kind, rides on tp");
     key("cp", p.cp, between(1, 1048576), "context parallel");

@@ -117,6 +117,10 @@ TEST(Validate, MeshMustFitTheRanks) {
         "ranks, 4");
     EXPECT_EQ(problems_of({"parallel.dp_shard=0"}), "[parallel] dp_shard = 0: must be -1 or at least 1");
     EXPECT_EQ(problems_of({"parallel.dp_shard=1"}), "");
+    EXPECT_EQ(problems_of({"parallel.accumulate=shard"}),
+              "[parallel] accumulate = \"shard\": zero = 1 keeps whole gradients; set zero = 2 or 3, or accumulate = "
+              "\"auto\"");
+    EXPECT_EQ(problems_of({"parallel.accumulate=shard", "parallel.zero=2"}), "");
 }
 
 TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {

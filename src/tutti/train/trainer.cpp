@@ -96,7 +96,8 @@ std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks) {
 parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run) {
     return {.zero = static_cast<parallel::Zero>(run.parallel.zero),
             .compute = compute_type(run),
-            .seed = static_cast<uint64_t>(run.train.seed)};
+            .seed = static_cast<uint64_t>(run.train.seed),
+            .reduce_each_microbatch = run.parallel.accumulate != "full"};
 }
 
 std::unique_ptr<Batches> make_batches(ops::Context& ctx, const spec::RunSpec& run, const data::DataSet* data,
