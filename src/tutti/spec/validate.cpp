@@ -136,7 +136,7 @@ void check_model(const ModelSpec& m, Problems& problems) {
 // --- [data], [train], [optimizer], [recompute] ----------------------------------------------------------------------
 
 bool may_be_text(const DataSpec& data) {
-    if (data.format != "auto") return data.format == "text";
+    if (data.format != "auto") return data.format == "text" || data.format == "jsonl";
     return std::any_of(data.train.begin(), data.train.end(), [](const std::string& f) { return !f.ends_with(".bin"); });
 }
 
