@@ -2,6 +2,7 @@
 #include "tutti/data/data_set.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -178,8 +179,10 @@ int64_t TokenSet::size() const {
 }
 
 uint64_t TokenSet::fingerprint() const {
-    uint64_t hash = views.front().fingerprint();
-    for (size_t k = 1; k < views.size(); ++k) hash = mix64(hash) ^ views[k].fingerprint();
+    if (views.size() == 1) return views.front().fingerprint();
+    uint64_t hash = 0;
+    for (size_t k = 0; k < views.size(); ++k)
+        hash = mix64(mix64(hash) ^ views[k].fingerprint()) ^ std::bit_cast<uint64_t>(weights[k]);
     return hash;
 }
 
