@@ -1,0 +1,24 @@
+// data/tokenizers/fingerprint.h: a 64-bit digest of a tokenizer, made of its parts one by one. The key of the cache of
+// tokenized text (text_tokens.h). A .cpp file holds the hash library.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tutti::data {
+
+class Fingerprint {
+  public:
+    Fingerprint& add(std::string_view part);  // its length goes in too: "ab" + "c" is not "a" + "bc"
+    Fingerprint& add(const char* part) { return add(std::string_view(part)); }
+    Fingerprint& add(std::integral auto number) { return add_number(static_cast<uint64_t>(number)); }
+    uint64_t value() const;
+
+  private:
+    Fingerprint& add_number(uint64_t number);
+    std::string bytes_;
+};
+
+}  // namespace tutti::data
