@@ -57,8 +57,9 @@ class Tokenizer {
     // text.size() when there is none.
     virtual size_t safe_cut(std::string_view text, size_t from) const = 0;
 
-    virtual uint64_t fingerprint() const = 0;     // equal for equal ids of every text
-    virtual std::string description() const = 0;  // "byte-level BPE (gpt2), 50257 ids: gpt2/tokenizer.json"
+    virtual uint64_t fingerprint() const = 0;        // equal for equal ids of every text
+    virtual std::string file() const { return ""; }  // that it was read from
+    virtual std::string description() const = 0;     // "byte-level BPE (gpt2), 50257 ids: gpt2/tokenizer.json"
 
     std::vector<int32_t> encode(std::string_view text) const;
 };

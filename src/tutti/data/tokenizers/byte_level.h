@@ -33,7 +33,7 @@ struct ByteLevelModel {
 
 class ByteLevelTokenizer final : public Tokenizer {
   public:
-    // `source` is where it comes from, for messages.
+    // `source` is the file that it comes from.
     ByteLevelTokenizer(ByteLevelModel model, std::string source);
 
     int64_t vocab() const override { return vocab_; }
@@ -45,6 +45,7 @@ class ByteLevelTokenizer final : public Tokenizer {
     std::vector<int32_t> suffix() const override { return suffix_; }
     size_t safe_cut(std::string_view text, size_t from) const override;
     uint64_t fingerprint() const override { return fingerprint_; }
+    std::string file() const override { return source_; }
     std::string description() const override;
 
   private:

@@ -15,6 +15,8 @@ Fingerprint& Fingerprint::add(std::string_view part) {
     return *this;
 }
 
-uint64_t Fingerprint::value() const { return XXH3_64bits(bytes_.data(), bytes_.size()); }
+uint64_t Fingerprint::value() const { return digest_of(bytes_); }
+
+uint64_t digest_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 }  // namespace tutti::data

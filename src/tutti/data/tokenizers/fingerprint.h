@@ -1,5 +1,5 @@
-// data/tokenizers/fingerprint.h: a 64-bit digest of a tokenizer, made of its parts one by one. The key of the cache of
-// tokenized text (text_tokens.h). A .cpp file holds the hash library.
+// data/tokenizers/fingerprint.h: 64-bit digests: of a tokenizer, made of its parts one by one, and of a text. Together
+// they are the key of encoded text (text_tokens.h).
 #pragma once
 
 #include <concepts>
@@ -20,5 +20,7 @@ class Fingerprint {
     Fingerprint& add_number(uint64_t number);
     std::string bytes_;
 };
+
+uint64_t digest_of(std::string_view bytes);  // XXH3
 
 }  // namespace tutti::data

@@ -113,6 +113,7 @@ class SentencepieceTokenizer final : public Tokenizer {
     }
     size_t safe_cut(std::string_view text, size_t) const override { return text.size(); }  // a text is one sentence
     uint64_t fingerprint() const override { return fingerprint_; }
+    std::string file() const override { return path_; }
     std::string description() const override { return concat("sentencepiece, ", vocab(), " ids: ", path_); }
 
   private:
