@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
-#include "tutti/data/tokenizer.h"
+#include "tutti/data/jsonl.h"
 
 namespace tutti::data {
 
@@ -100,12 +100,39 @@ Entry parse_entry(const std::string& text) {
     return {weight, text.substr(path)};
 }
 
+// How all files of a run are opened.
+struct Opening {
+    const spec::DataSpec& data;
+    const Tokenizer& tokenizer;
+    std::optional<int32_t> eod;
+    int64_t vocab;
+    const EncodeOptions& encode;
+};
+
+// The files as a row of ids of the model's vocabulary.
+std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& paths, const Opening& how) {
+    const auto check_vocab = [&] {
+        const int64_t made = how.tokenizer.vocab();
+        check<UsageError>(made <= how.vocab, "data.tokenizer (", how.tokenizer.description(), ") makes ids up to ",
+                          made - 1, ", model.vocab is ", how.vocab, "; set model.vocab = ", made,
+                          " or more (a multiple of 64 is faster)");
+    };
+    if (is_jsonl(paths, how.data.format)) {
+        check_vocab();
+        return open_records(paths, how.tokenizer, {how.data.text_field, how.eod, how.encode.threads});
+    }
+    auto source = open_tokens(paths, how.data.format);
+    if (source->format() != "text" || how.data.tokenizer == "bytes") return source;
+    check_vocab();
+    return open_text(paths, how.tokenizer, how.encode);
+}
+
 // The sources that a list of files names: one row of tokens, or one for each weight.
 struct Sources {
     std::vector<std::shared_ptr<const TokenSource>> sources;
     std::vector<double> weights;
 };
-Sources open_sources(const std::vector<std::string>& list, const std::string& format, const TextOptions& text) {
+Sources open_sources(const std::vector<std::string>& list, const Opening& how) {
     std::vector<std::string> paths;
     Sources all;
     for (const std::string& item : list) {
@@ -116,9 +143,9 @@ Sources open_sources(const std::vector<std::string>& list, const std::string& fo
     check<UsageError>(all.weights.empty() || all.weights.size() == list.size(),
                       "data: give each file a weight (\"0.7 PATH\") or none; ", all.weights.size(), " of ", list.size(),
                       " have one");
-    if (all.weights.empty()) return {{open_tokens(paths, format, text)}, {1}};
+    if (all.weights.empty()) return {{open_source(paths, how)}, {1}};
     for (const std::string& path : paths) {
-        all.sources.push_back(open_tokens({path}, format, text));
+        all.sources.push_back(open_source({path}, how));
         check<UsageError>(all.sources.back()->format() == all.sources.front()->format(), path, ": is ",
                           all.sources.back()->format(), " data, but ", paths.front(), " is ",
                           all.sources.front()->format(), "; the files of one run must share one vocabulary");
@@ -127,14 +154,14 @@ Sources open_sources(const std::vector<std::string>& list, const std::string& fo
 }
 
 // The id that data.eod names: a number, or the text of a token. "": what the tokenizer ends texts with.
-std::optional<int32_t> find_eod(const std::string& eod, const Tokenizer* tokenizer, int64_t vocab) {
-    if (eod.empty()) return tokenizer ? tokenizer->special().eos : std::nullopt;
+std::optional<int32_t> find_eod(const std::string& eod, const Tokenizer& tokenizer, int64_t vocab) {
+    if (eod.empty()) return tokenizer.special().eos;
     int32_t id = -1;
     const auto [stop, error] = std::from_chars(eod.data(), eod.data() + eod.size(), id);
     if (error != std::errc() || stop != eod.data() + eod.size()) {
-        const auto found = tokenizer ? tokenizer->id_of(eod) : std::nullopt;
-        check<UsageError>(found.has_value(), "data.eod = \"", eod, "\": must be an id, or a token of data.tokenizer",
-                          tokenizer ? concat(", which has none such: ", tokenizer->description()) : "");
+        const auto found = tokenizer.id_of(eod);
+        check<UsageError>(found.has_value(), "data.eod = \"", eod, "\": must be an id, or a token of data.tokenizer (",
+                          tokenizer.description(), "), which has none such");
         id = *found;
     }
     check<UsageError>(id >= 0 && id < vocab, "data.eod = \"", eod, "\": must be an id below model.vocab = ", vocab);
@@ -143,7 +170,8 @@ std::optional<int32_t> find_eod(const std::string& eod, const Tokenizer* tokeniz
 
 DocumentRule rule_of(const spec::DataSpec& data, std::optional<int32_t> eod, const TokenSource& source, int64_t vocab) {
     constexpr int32_t kGpt2End = 50256;
-    const bool gpt2 = source.format() == "nanogpt" || source.format() == "llmc-u16";
+    // Ids of text come from data.tokenizer, those of other files of 16 bits from GPT-2's, as far as anyone knows.
+    const bool gpt2 = data.tokenizer == "bytes" && (source.format() == "nanogpt" || source.format() == "llmc-u16");
     if (!eod && gpt2 && vocab > kGpt2End) eod = kGpt2End;
     check<UsageError>(data.documents == "packed" || data.documents == "respected",
                       "data.documents must be packed or respected, got \"", data.documents, "\"");
@@ -207,26 +235,22 @@ std::string DataSet::description() const {
     return concat(train.description(), "; the last ", valid->size(), " tokens are held out");
 }
 
-DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len) {
+DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const EncodeOptions& options) {
     check<UsageError>(seq_len > 0, "train.seq_len must be positive, got ", seq_len);
     check<UsageError>(!data.train.empty(), "data.train names no file; set data.train = [\"corpus.txt\"]");
     check<UsageError>(data.valid_fraction >= 0 && data.valid_fraction < 1,
                       "data.valid_fraction must be in [0, 1), got ", data.valid_fraction);
     check<UsageError>(data.valid.empty() || data.valid_fraction == 0,
                       "data.valid names files and data.valid_fraction is ", data.valid_fraction, "; give one of them");
-    const auto tokenizer = make_tokenizer(data.tokenizer);  // refuses one that this version does not have
-    const auto eod = find_eod(data.eod, tokenizer.get(), vocab);
-    // Bytes need no encoding: they are read where they lie.
-    const TextOptions text{.tokenizer = data.tokenizer == "bytes" ? nullptr : tokenizer.get(),
-                           .field = data.text_field,
-                           .eod = eod,
-                           .threads = 0};
+    const std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer(data.tokenizer);
+    const auto eod = find_eod(data.eod, *tokenizer, vocab);
+    const Opening how{data, *tokenizer, eod, vocab, options};
 
-    const Sources sources = open_sources(data.train, data.format, text);
+    const Sources sources = open_sources(data.train, how);
     const TokenSource& first = *sources.sources.front();
     const DocumentRule rule = rule_of(data, eod, first, vocab);
     Split parts = split(sources, data.valid_fraction, vocab, rule);
-    DataSet set{std::move(parts.kept), std::nullopt};
+    DataSet set{std::move(parts.kept), std::nullopt, tokenizer};
     for (const TokenView& view : set.train.views)
         check_one_window(view, seq_len, concat("training data (", view.source().description(), ")"),
                          data.valid_fraction > 0 ? "give more text, a smaller seq_len or a smaller data.valid_fraction"
@@ -239,7 +263,7 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len) {
                                     view.source().size(), " tokens)"),
                              larger_fraction(seq_len, view.source().size()));
     } else if (!data.valid.empty()) {
-        const Sources held = open_sources(data.valid, data.format, text);
+        const Sources held = open_sources(data.valid, how);
         for (const auto& source : held.sources)
             check<UsageError>(source->format() == first.format(), data.valid.front(), ": is ", source->format(),
                               " data, but ", data.train.front(), " is ", first.format(),

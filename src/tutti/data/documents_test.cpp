@@ -133,7 +133,7 @@ TEST(EncodeFiles, SamePiecesForAnyNumberOfThreads) {
     std::vector<EncodedPiece> alone;
     for (const int threads : {1, 3, 8}) {
         std::vector<EncodedPiece> pieces;
-        EncodeOptions options{.separator = "\n\n", .eod = 0, .threads = threads};
+        FileEncoding options{.separator = "\n\n", .eod = 0, .threads = threads};
         encode_files(*tokenizer, paths, options, [&](EncodedPiece&& piece) { pieces.push_back(std::move(piece)); });
         if (threads == 1) alone = pieces;
         ASSERT_EQ(pieces.size(), alone.size());
@@ -169,7 +169,7 @@ TEST(EncodeFiles, TheFirstErrorIsReportedAndEndsIt) {
     for (int i = 0; i < 200'000; ++i) lines += i == 100'000 || i == 150'000 ? "{bad}\n" : "{\"text\": \"abc\"}\n";
     const std::vector<std::string> paths = {folder.write("a.jsonl", lines)};
     const auto tokenizer = make_tokenizer("bytes");
-    EncodeOptions options{.format = "jsonl", .threads = 4};
+    FileEncoding options{.format = "jsonl", .threads = 4};
     const auto message =
         message_of<DataError>([&] { encode_files(*tokenizer, paths, options, [](EncodedPiece&&) {}); });
     EXPECT_EQ(missing(concat("byte offset ", 100'000 * 16 + 1), message), "");

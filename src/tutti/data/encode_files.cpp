@@ -29,7 +29,7 @@ struct Job {
 // Cuts the files into jobs, in order.
 class Cutter {
   public:
-    Cutter(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const EncodeOptions& options)
+    Cutter(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options)
         : tokenizer_(tokenizer), options_(options) {
         for (const std::string& path : paths) files_.emplace_back(path);
     }
@@ -77,7 +77,7 @@ class Cutter {
     }
 
     const Tokenizer& tokenizer_;
-    const EncodeOptions& options_;
+    const FileEncoding& options_;
     std::vector<MappedFile> files_;
     size_t file_ = 0;
     std::string_view rest_, document_;  // of the file: after the current document; what is left of that
@@ -116,7 +116,7 @@ Record parsed(const Job& job, const std::string& field) {
 
 class PieceEncoder {
   public:
-    PieceEncoder(const Tokenizer& tokenizer, const EncodeOptions& options)
+    PieceEncoder(const Tokenizer& tokenizer, const FileEncoding& options)
         : options_(options), encoder_(tokenizer.make_encoder()) {
         if (options.affixes) prefix_ = tokenizer.prefix(), suffix_ = tokenizer.suffix();
         // A tokenizer may end every text with the same token by itself.
@@ -150,7 +150,7 @@ class PieceEncoder {
         piece.counted.resize(piece.ids.size(), 0);
     }
 
-    const EncodeOptions& options_;
+    const FileEncoding& options_;
     std::unique_ptr<Encoder> encoder_;
     std::vector<int32_t> prefix_, suffix_;
 };
@@ -160,7 +160,7 @@ class Line {
   public:
     Line(Cutter& cutter, const std::function<void(EncodedPiece&&)>& sink) : cutter_(cutter), sink_(sink) {}
 
-    void work(const Tokenizer& tokenizer, const EncodeOptions& options) {
+    void work(const Tokenizer& tokenizer, const FileEncoding& options) {
         PieceEncoder encoder(tokenizer, options);
         for (;;) {
             std::vector<Job> jobs;
@@ -216,7 +216,7 @@ class Line {
 
 }  // namespace
 
-void encode_files(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const EncodeOptions& options,
+void encode_files(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options,
                   const std::function<void(EncodedPiece&&)>& sink) {
     check<UsageError>(options.format == "text" || options.format == "jsonl", "text can be read as text or jsonl, got ",
                       options.format);

@@ -1,5 +1,5 @@
 // data/encode_files.h: files of text or JSONL to token ids, document by document, on all cores, in order. Stands on
-// tokenizer.h and mapped_file.h; `tutti data tokenize` writes what comes out, encoded_text.cpp keeps it in memory.
+// tokenizer.h and mapped_file.h; `tutti data tokenize` writes what comes out, jsonl.cpp keeps it in memory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tutti::data {
 
-struct EncodeOptions {
+struct FileEncoding {
     std::string format = "text";  // or jsonl
     std::string field = "text";   // jsonl: of a record that is one text
     // text: what stands between two documents, and is left out; "": a file is one document.
@@ -32,7 +32,7 @@ struct EncodedPiece {
 
 // Calls sink(piece) for one piece after the other, in the order of the files: the same pieces for any number of
 // threads. DataError with file and byte offset for a record that is not what it must be.
-void encode_files(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const EncodeOptions& options,
+void encode_files(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options,
                   const std::function<void(EncodedPiece&&)>& sink);
 
 }  // namespace tutti::data

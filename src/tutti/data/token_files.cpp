@@ -1,6 +1,6 @@
 // data/token_files.cpp: token sources that are mapped files. Every layout is the same thing, ids of 1 to 8 bytes after
 // a header of 0 or 1024 bytes, so one class reads them all; what differs is how a file is recognised and checked. The
-// layouts are written down in token_source.h. Text that is tokenized first: encoded_text.h.
+// layouts are written down in token_source.h. Text that is encoded first: text_tokens.h, jsonl.h.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "tutti/base/error.h"
-#include "tutti/data/encoded_text.h"
 #include "tutti/data/mapped_file.h"
 #include "tutti/data/megatron_index.h"
 #include "tutti/data/token_source.h"
@@ -272,39 +271,21 @@ class TokenFiles final : public TokenSource {
     std::vector<Part> parts_;
 };
 
-// text or jsonl where the text must be tokenized, "" where ids are read from the file.
-std::string_view text_format(const std::string& path, std::string_view format, const TextOptions& text) {
-    if (format == "jsonl" || (format == "auto" && path.ends_with(".jsonl"))) return "jsonl";
-    if (text.tokenizer == nullptr || is_megatron(path, format)) return "";
-    if (format != "text" && (format != "auto" || layout_of(MappedFile(path), format).name != kText.name)) return "";
-    return "text";
-}
-
 }  // namespace
 
-std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format,
-                                               const TextOptions& text) {
+std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format) {
     check<UsageError>(!paths.empty(), "no data file is named; set data.train = [\"corpus.txt\"]");
-    constexpr std::array<std::string_view, 6> kFormats = {"auto", "text", "jsonl", "megatron", "nanogpt", "llmc"};
+    constexpr std::array<std::string_view, 5> kFormats = {"auto", "text", "megatron", "nanogpt", "llmc"};
     check<UsageError>(std::find(kFormats.begin(), kFormats.end(), format) != kFormats.end(),
                       "data.format must be auto, text, jsonl, megatron, nanogpt or llmc, got \"", format, "\"");
-    const auto check_same = [&](const std::string& path, std::string_view kind, std::string_view first) {
-        check<UsageError>(kind == first, path, ": is ", kind, " data, but ", paths.front(), " is ", first,
-                          "; the files of one run must share one vocabulary");
-    };
-    if (const auto first = text_format(paths.front(), format, text); !first.empty()) {
-        for (const auto& path : paths) {
-            const auto kind = text_format(path, format, text);
-            check_same(path, kind.empty() ? "token" : kind, first);
-        }
-        return encode_to_memory(paths, first, text);
-    }
     std::vector<Part> parts;
     int64_t total = 0;
     for (const auto& path : paths) {
-        check_same(path, text_format(path, format, text).empty() ? "" : "jsonl", "");
         Part part = open_part(path, format);
-        if (!parts.empty()) check_same(path, part.layout.name, parts.front().layout.name);
+        if (!parts.empty())
+            check<UsageError>(part.layout.name == parts.front().layout.name, path, ": is ", part.layout.name,
+                              " data, but ", paths.front(), " is ", parts.front().layout.name,
+                              "; the files of one run must share one vocabulary");
         part.begin = total;
         part.count = (size_of(part.file) - part.layout.header_bytes) / part.layout.id_bytes();
         part.mask = mask_beside(part.file.path(), part.count);

@@ -2,6 +2,7 @@
 // base; data_set.h cuts training and validation views out of it. open_tokens() below says which files there are.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,8 +13,6 @@
 #include <vector>
 
 namespace tutti::data {
-
-class Tokenizer;
 
 // All members are const and may be called from any number of threads at once.
 class TokenSource {
@@ -29,15 +28,15 @@ class TokenSource {
     // No id can reach this bound whatever the content, by the width of the stored ids: 256, 65536 or 2^32.
     virtual int64_t vocab_bound() const = 0;
 
-    // Appends the tokens in (begin, end) that begin a document, as far as the files say so: beginnings of files, the
-    // document index of Megatron, the records of JSONL.
-    virtual void document_begins(int64_t begin, int64_t end, std::vector<int64_t>& begins) const = 0;
+    // (begin, end, begins): appends the tokens in (begin, end) that begin a document, as far as the files say so:
+    // beginnings of files, the document index of Megatron, the records of JSONL.
+    virtual void document_begins(int64_t, int64_t, std::vector<int64_t>&) const {}
     // True when every document is in document_begins; else documents end with an end-of-document token as well.
-    virtual bool knows_documents() const = 0;
+    virtual bool knows_documents() const { return false; }
 
     // out[i] = 1 when token begin + i counts as a target, 0 when it is only read (a prompt).
-    virtual bool has_mask() const = 0;
-    virtual void read_mask(int64_t begin, std::span<uint8_t> out) const = 0;
+    virtual bool has_mask() const { return false; }
+    virtual void read_mask(int64_t, std::span<uint8_t> out) const { std::fill(out.begin(), out.end(), uint8_t{1}); }
 
     virtual std::string_view format() const = 0;         // "text", "jsonl", "megatron", "nanogpt", "llmc-u16", ...
     virtual std::string description() const = 0;         // "text, 4404412 tokens: bible.txt"
@@ -46,33 +45,22 @@ class TokenSource {
     uint64_t fingerprint() const;
 };
 
-// How text and JSONL become tokens.
-struct TextOptions {
-    const Tokenizer* tokenizer = nullptr;  // none: one byte is one token
-    std::string field = "text";            // of a JSONL record
-    std::optional<int32_t> eod;            // ends each JSONL record
-    int threads = 0;                       // 0: all cores
-};
-
 // Opens `paths` as one row of tokens, in the given order and with nothing inserted between files: as `cat` would join
 // them, so a window may run over a file's end. Text that needs a separator must end with one (a newline, a blank line).
 //
-// `format` is auto, text, jsonl, megatron, nanogpt or llmc. auto decides for each file: the llm.c magic number makes it
-// llmc; an .idx beside it, or a prefix with .bin and .idx, makes it megatron; else .bin makes it nanogpt, .jsonl jsonl,
-// anything else text. Files of different formats hold ids of different vocabularies, so mixing throws UsageError.
-// Damaged files throw DataError naming the file, the offset, what was required and what came.
+// `format` is auto, text, megatron, nanogpt or llmc (JSONL: jsonl.h). auto decides for each file: the llm.c magic
+// number makes it llmc; an .idx beside it, or a prefix with .bin and .idx, makes it megatron; else .bin makes it
+// nanogpt, anything else text. Files of different formats hold ids of different vocabularies, so mixing throws
+// UsageError. Damaged files throw DataError naming the file, the offset, what was required and what came.
 //
 // Layouts (ids little-endian):
-//   text      tokenized here, or with no tokenizer one byte is one token
-//   jsonl     one record per line: {"text": ...}, or {"prompt": ..., "completion": ...} whose prompt is only read.
-//             Tokenized here; a record ends with the end-of-document token, when there is one
+//   text      one byte is one token, id = byte value (with a learned tokenizer: text_tokens.h)
 //   megatron  PREFIX.bin: ids; PREFIX.idx: their type, sequences and documents (megatron_index.h)
 //   nanogpt   u16 ids, no header
 //   llmc      256 x i32 header {magic, version, count, 0...}, then ids: u16 for magic 20240520 version 1 (GPT-2),
 //             u32 for magic 20240801 version 7 (Llama 3)
 // Beside X.bin may stand X.mask, one byte per token: 1 counts as a target, 0 is only read.
-std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format = "auto",
-                                               const TextOptions& text = {});
+std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format = "auto");
 
 // Calls visit(begin, ids) over [begin, end): over all of it up to 8 Mi tokens, beyond that over 256 blocks of 32 Ki
 // tokens spread evenly from the first to the last. So the checks at the start cost milliseconds at any size.

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/data/tokenizers/sentencepiece.h"
+#include "tutti/data/tokenizers/tokenizer_json.h"
 
 namespace tutti::data {
 
@@ -103,9 +106,21 @@ std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view te
 }
 
 std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name) {
-    check<UsageError>(name == "bytes", "data.tokenizer = \"", name, "\": this version has \"bytes\" only; token files ",
-                      "(nanoGPT .bin, llm.c .bin) are read without a tokenizer");
-    return std::make_unique<BytesTokenizer>();
+    namespace fs = std::filesystem;
+    if (name == "bytes") return std::make_unique<BytesTokenizer>();
+    fs::path path(name);
+    if (fs::is_directory(path)) {
+        const auto inside = [&](const char* file) { return fs::exists(path / file) ? path / file : fs::path(); };
+        fs::path found = inside("tokenizer.json");
+        if (found.empty()) found = inside("tokenizer.model");
+        check<UsageError>(!found.empty(), "tokenizer \"", name,
+                          "\": the directory has neither tokenizer.json nor tokenizer.model");
+        path = found;
+    }
+    check<UsageError>(path.extension() == ".json" || path.extension() == ".model", "tokenizer \"", name,
+                      "\": required: \"bytes\", a tokenizer.json, a sentencepiece *.model, or a directory with one");
+    check<UsageError>(fs::exists(path), "tokenizer \"", name, "\": there is no such file");
+    return path.extension() == ".json" ? open_tokenizer_json(path.string()) : open_sentencepiece(path.string());
 }
 
 }  // namespace tutti::data

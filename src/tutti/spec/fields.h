@@ -99,7 +99,8 @@ void for_each_field(Run& run, const Visit& visit) {
         "text, JSONL or token files (Megatron prefix, nanoGPT .bin, llm.c .bin); with weights (\"0.7 PATH\") a blend");
     key("valid", d.valid, any(), "held-out files, same kinds");
     key("valid_fraction", d.valid_fraction, below_one(), "or: the share taken from the end of the training data");
-    key("tokenizer", d.tokenizer, any(), "bytes");
+    key("tokenizer", d.tokenizer, any(),
+        "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one");
     key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc"}),
         "auto: by extension and magic number");
     key("documents", d.documents, one_of({"packed", "respected"}),
