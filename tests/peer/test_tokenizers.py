@@ -79,7 +79,7 @@ def fuzzed(documents, seed):
 
 
 def build(kind, corpus, folder, vocab=3000, specials=("<|endoftext|>", "<|im_start|>"), ignore_merges=False,
-          prefix_space=False, template=False, extra=()):
+          prefix_space=False, template=False, extra=(), min_frequency=2):
     """A tokenizer.json made by the package: trained on the corpus with the pre-tokenizer of `kind`."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     tokenizer.decoder = decoders.ByteLevel()
@@ -93,6 +93,7 @@ def build(kind, corpus, folder, vocab=3000, specials=("<|endoftext|>", "<|im_sta
     if kind.startswith("qwen"):
         tokenizer.normalizer = normalizers.NFC()
     trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=list(specials), show_progress=False,
+                                  min_frequency=min_frequency,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator([corpus], trainer)
     if extra:
@@ -239,34 +240,35 @@ class Training(unittest.TestCase):
             folder = pathlib.Path(folder)
             corpus = mixed_text(400_000, 13)
             (folder / "corpus.txt").write_text(corpus, encoding="utf-8", newline="")
-            for kind in ("gpt2", "llama3", "qwen"):
-                with self.subTest(kind):
+            for kind, vocab, least in (("gpt2", 3000, 2), ("llama3", 3000, 2), ("qwen", 3000, 2), ("gpt2", 20_000, 1),
+                                       ("qwen", 20_000, 3)):
+                with self.subTest(f"{kind} {vocab} {least}"):
                     ours = folder / f"ours-{kind}.json"
-                    subprocess.run([TUTTI, "data", "train-tokenizer", folder / "corpus.txt", "--vocab", "3000", "--out", ours,
+                    subprocess.run([TUTTI, "data", "train-tokenizer", folder / "corpus.txt", "--vocab", str(vocab), "--out", ours,
                                     "--pretokenizer", kind, "--special", "<|endoftext|>", "--special", "<|im_start|>",
-                                    "--min-frequency", "2"], check=True, capture_output=True)
-                    theirs, _ = build(kind, corpus, folder, vocab=3000)
+                                    "--min-frequency", str(least)], check=True, capture_output=True)
+                    theirs, _ = build(kind, corpus, folder, vocab=vocab, min_frequency=least)
                     trained = Tokenizer.from_file(str(ours))
                     mine, other = json.loads(trained.to_str()), json.loads(theirs.to_str())
                     for part in ("added_tokens", "normalizer", "pre_tokenizer", "model"):
-                        if part == "pre_tokenizer":
-                            continue  # trim_offsets and the like
-                        self.assertEqual(mine[part], other[part], part)
+                        self.assertTrue(mine[part] == other[part], f"{part} differs")  # a diff would be megabytes
                     Ids.compare(self, trained, ours, fuzzed(500, 14) + [mixed_text(100_000, 15)])
 
 
 class Sentencepiece(unittest.TestCase):
     def test_ids_and_text(self):
         import sentencepiece
-        texts = [t for t in fuzzed(1500, 16) if "\u0000" not in t] + [mixed_text(20_000, 17), "", " ", "a b", "  two  spaces "]
+        fuzz = [t for t in fuzzed(1500, 16) if "\u0000" not in t] + [mixed_text(20_000, 17), "", " ", "a b", "  two  spaces "]
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             (folder / "corpus.txt").write_text(mixed_text(200_000, 18), encoding="utf-8", newline="")
-            for kind, options in (("bpe", dict(normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True)),
-                                  ("unigram", dict())):
+            # Equally good segmentations of one character in a row are chosen differently by versions of the library.
+            plain = scripts().splitlines()
+            for kind, texts, options in (("bpe", fuzz, dict(normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True)),
+                                  ("unigram", plain, dict())):
                 with self.subTest(kind):
                     sentencepiece.SentencePieceTrainer.train(
-                        input=str(folder / "corpus.txt"), model_prefix=str(folder / kind), vocab_size=2000, model_type=kind,
+                        input=str(folder / "corpus.txt"), model_prefix=str(folder / kind), vocab_size=1500, model_type=kind,
                         character_coverage=0.98, minloglevel=2, **options)
                     path = folder / f"{kind}.model"
                     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))

@@ -3,13 +3,10 @@
 #include "tutti/data/tokenizer.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <filesystem>
-#include <mutex>
-#include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/data/parallel.h"
 #include "tutti/data/tokenizers/sentencepiece.h"
 #include "tutti/data/tokenizers/tokenizer_json.h"
 
@@ -50,11 +47,6 @@ class BytesTokenizer final : public Tokenizer {
     std::string description() const override { return "bytes, 256 ids"; }
 };
 
-int thread_count(int asked, size_t work) {
-    const size_t threads = asked > 0 ? static_cast<size_t>(asked) : std::max(1u, std::thread::hardware_concurrency());
-    return static_cast<int>(std::clamp<size_t>(work, 1, threads));
-}
-
 }  // namespace
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
@@ -66,25 +58,9 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
                                                    std::span<const std::string_view> documents, int threads) {
     std::vector<std::vector<int32_t>> ids(documents.size());
-    std::atomic<size_t> next = 0;
-    std::exception_ptr failure;
-    std::mutex failing;
-    const auto work = [&] {
-        try {
-            const auto encoder = tokenizer.make_encoder();
-            for (size_t i = next++; i < documents.size(); i = next++) encoder->encode(documents[i], ids[i]);
-        } catch (...) {
-            const std::lock_guard lock(failing);
-            failure = std::current_exception();
-            next = documents.size();
-        }
-    };
-    {
-        std::vector<std::jthread> helpers;
-        for (int t = 1; t < thread_count(threads, documents.size()); ++t) helpers.emplace_back(work);
-        work();
-    }
-    if (failure) std::rethrow_exception(failure);
+    for_each_parallel(documents.size(), threads, [&](size_t) {
+        return [&, encoder = tokenizer.make_encoder()](size_t i) { encoder->encode(documents[i], ids[i]); };
+    });
     return ids;
 }
 

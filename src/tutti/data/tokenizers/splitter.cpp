@@ -40,6 +40,7 @@ size_t contraction(std::string_view text, size_t begin, bool any_case) {
 
 std::string_view name_of(SplitKind kind) { return kKnown[static_cast<size_t>(kind)].name; }
 std::string_view pattern_of(SplitKind kind) { return kKnown[static_cast<size_t>(kind)].pattern; }
+bool uses_nfc(SplitKind kind) { return kind == SplitKind::qwen || kind == SplitKind::qwen35; }
 std::optional<SplitKind> split_kind_named(std::string_view name) {
     for (const Known& known : kKnown)
         if (known.name == name) return known.kind;

@@ -21,6 +21,7 @@ enum class SplitKind { gpt2, llama3, qwen, qwen35 };
 std::string_view name_of(SplitKind kind);
 std::optional<SplitKind> split_kind_named(std::string_view name);
 std::string_view pattern_of(SplitKind kind);
+bool uses_nfc(SplitKind kind);  // the tokenizers of this family normalize first
 std::optional<SplitKind> split_kind_of_pattern(std::string_view pattern);
 
 class Splitter {
