@@ -175,7 +175,7 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "log";
     key("every", run.log.every, at_least(1), "steps between lines");
-    key("tensorboard", run.log.tensorboard, any(), "event files beside metrics.jsonl");
+    key("tensorboard", run.log.tensorboard, any(), "event files in tensorboard/ of the run directory");
     key("trace", run.log.trace, any(), "Chrome trace of the steps");
 
     section = "comm";

@@ -162,7 +162,8 @@ TrainOutcome Run::train() {
         outcome_.checkpoint = checkpoints_.newest();
         return outcome_;
     }
-    directory_.emplace(options_.out, state_.step, [this](const std::string& message) { console_.warn(message); });
+    directory_.emplace(options_.out, state_.step, run_.log.tensorboard,
+                       [this](const std::string& message) { console_.warn(message); });
     directory_->write_config(spec::to_toml(run_));
     if (data_ && !data_->tokenizer->file().empty()) directory_->copy_tokenizer(data_->tokenizer->file());
     peak_ = measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s;
