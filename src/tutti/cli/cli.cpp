@@ -117,10 +117,14 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
 
 void add_report(CLI::App& app, Arguments& all, const Io& io) {
     ReportArguments& a = all.report;
-    CLI::App* c = add_command(app, all, io, "report", "a run as one HTML page: curves, memory, sample", a, report);
-    c->add_option("RUN_DIR", a.run_dir, "directory of the run; the run may still go on")->required()->option_text(" ");
-    c->add_option("--out", a.out, "where to [RUN_DIR/report.html]")->option_text("FILE");
-    c->footer("Example:\n  tutti report runs/bible");
+    CLI::App* c = add_command(app, all, io, "report", "runs as one HTML page: curves, memory, sample", a, report);
+    c->add_option("RUN_DIR", a.run_dirs, "directory of a run, which may still go on; several are compared")
+        ->required()
+        ->option_text("...");
+    c->add_option("--out", a.out, "where to [RUN_DIR/report.html; of several runs comparison.html]")
+        ->option_text("FILE");
+    c->add_option("--csv", a.csv, "also the logged numbers, a line for each step of each run")->option_text("FILE");
+    c->footer("Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv");
 }
 
 void add_bench(CLI::App& app, Arguments& all, const Io& io) {
