@@ -1,4 +1,5 @@
-"""Writes the vectors of src/tutti/data/tokenizers/testdata: small tokenizers, texts and ids, all by the `tokenizers` package.
+"""Writes the vectors of src/tutti/data/tokenizers/testdata: small tokenizers, texts and ids, by the
+`tokenizers` and `sentencepiece` packages.
 
     make_tokenizer_vectors.py FOLDER
 """
@@ -7,6 +8,7 @@ import json
 import pathlib
 import sys
 
+import sentencepiece
 from tokenizers import AddedToken, Tokenizer
 
 import test_tokenizers as peer
@@ -36,6 +38,18 @@ def main():
         path.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
         tokenizer = Tokenizer.from_file(str(path))
         vectors[kind] = [{"text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids} for text in TEXTS]
+    corpus_file = folder / "corpus.txt"
+    latin = [line for line in peer.scripts().splitlines() if line and max(line) < "\u0500"]
+    corpus_file.write_text("\n".join(latin), encoding="utf-8", newline="")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(corpus_file), model_prefix=str(folder / "sentencepiece"), vocab_size=450, model_type="bpe",
+        character_coverage=1.0, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        minloglevel=2)
+    corpus_file.unlink()
+    (folder / "sentencepiece.vocab").unlink()
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
+    vectors["sentencepiece"] = [{"text": text, "ids": processor.encode(text), "decoded": processor.decode(processor.encode(text))}
+                                for text in TEXTS if "\u0000" not in text]
     lines = [f' "{kind}": [\n' + ",\n".join("  " + json.dumps(v, separators=(",", ":")) for v in of) + "\n ]"
              for kind, of in vectors.items()]
     (folder / "vectors.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "tutti/data/test_files.h"
 
@@ -92,6 +93,32 @@ TEST(TokenizerJson, RefusesWhatWouldChangeIds) {
     without.erase("model");
     EXPECT_EQ(missing("t.json: model is missing", message_of<DataError>([&] { parse(without); })), "");
     EXPECT_EQ(missing("is not JSON", message_of<DataError>([] { parse_tokenizer_json("{\"a\": ", "t.json"); })), "");
+}
+
+TEST(TokenizerJson, DamagedFilesAreDataErrors) {
+    EXPECT_EQ(missing("byte offset 32: nested deeper than 32 levels",
+                      message_of<DataError>([] { parse_tokenizer_json(std::string(1000000, '['), "t.json"); })),
+              "");
+    std::mt19937 random(6);
+    const std::string whole = tokenizer_json(parse(small_file()));
+    const std::string_view likely = "\"{}[],:0129-eE. abt\\\n\xFF";
+    int refused = 0;
+    for (int round = 0; round < 1500; ++round) {
+        std::string text = whole;
+        for (size_t n = 1 + random() % 4; n > 0; --n) {
+            const size_t at = random() % text.size();
+            if (random() % 3 == 0)
+                text.erase(at, 1 + random() % 20);
+            else
+                text[at] = likely[random() % likely.size()];
+        }
+        try {
+            ByteLevelTokenizer(parse_tokenizer_json(text, "t.json"), "t.json").encode("some abc text");
+        } catch (const DataError&) {  // any other exception, or a sanitizer, ends the test
+            ++refused;
+        }
+    }
+    EXPECT_GT(refused, 700);
 }
 
 TEST(TokenizerJson, ByteFallbackMattersOnlyWhereBytesAreMissing) {
