@@ -104,7 +104,8 @@ std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& pat
     for (const std::string& path : paths) {
         const MappedFile file(path);
         cached.push_back(cache_path(file, tokenizer));
-        if (std::filesystem::exists(cached.back())) continue;
+        std::error_code unreadable;  // whatever it is, writing will say it better
+        if (std::filesystem::exists(cached.back(), unreadable)) continue;
         all_there = false;
         if (options.write) write_cache(file, cached.back(), tokenizer, options);
     }

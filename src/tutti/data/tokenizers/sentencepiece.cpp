@@ -1,4 +1,4 @@
-// data/tokenizers/sentencepiece.cpp: the one file that includes the library (docs/decisions/0007-sentencepiece.md).
+// data/tokenizers/sentencepiece.cpp: the one file that includes the library (docs/decisions/0010-tokenizers.md).
 #include "tutti/data/tokenizers/sentencepiece.h"
 
 #include <sentencepiece_processor.h>

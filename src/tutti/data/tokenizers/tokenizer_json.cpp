@@ -65,6 +65,22 @@ struct Node {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
+// The library writes and frees values by recursion, so a file of brackets alone would use up the stack.
+void check_depth(const std::string& text, const std::string& path) {
+    constexpr int kDeepest = 32;
+    int depth = 0;
+    bool quoted = false;
+    for (size_t at = 0; at < text.size(); ++at) {
+        const char c = text[at];
+        if (c == '"') quoted = !quoted;
+        if (quoted && c == '\\') ++at;
+        if (quoted) continue;
+        if (c == '[' || c == '{') ++depth;
+        if (c == ']' || c == '}') --depth;
+        check<DataError>(depth <= kDeepest, path, ": byte offset ", at, ": nested deeper than ", kDeepest, " levels");
+    }
+}
+
 void read_normalizer(const Node& node, ByteLevelModel& model) {
     const std::string type = node.type();
     if (type == "NFC") {
@@ -268,6 +284,7 @@ void check_ids(const Node& root, const ByteLevelModel& model) {
 }  // namespace
 
 ByteLevelModel parse_tokenizer_json(const std::string& text, const std::string& path) {
+    check_depth(text, path);
     Json file;
     try {
         file = Json::parse(text);
