@@ -9,7 +9,9 @@ target_compile_options(tutti_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virt
   -Wno-missing-field-initializers -Wno-restrict
   $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
 if(TUTTI_SANITIZE)
+  # -Wno-maybe-uninitialized: with sanitizers gcc 12 warns of its own <regex> (GCC bug 105562).
   target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
+    -Wno-maybe-uninitialized
     $<$<STREQUAL:${TUTTI_SANITIZE},undefined>:-fno-sanitize-recover=all>)
   target_link_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
 endif()

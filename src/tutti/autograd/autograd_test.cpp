@@ -8,26 +8,43 @@
 namespace tutti::autograd {
 namespace {
 
+// A matrix and a stack of matrices, over placements with sections and with two axes on one dim.
 TEST(InitialValues, AreNormalsOfTheGlobalIndexWhateverThePlacement) {
-    const Parameter whole{.name = "h.0.w", .shape = {12, 7}, .init = {.std = 0.5}};
-    const auto global = initial_values(Stream{1}, whole, 42);
-    for (size_t i = 0; i < global.size(); ++i) ASSERT_EQ(global[i], 0.5f * normal(random_key(42, "h.0.w"), i)) << i;
-    EXPECT_EQ(initial_values(Stream{2}, whole, 42), global);
-
+    const auto device = make_cpu_device(2);
+    ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+    const auto values = [&](const Parameter& p, const Position& position) {
+        return initial_values(ctx, p, 42, Purpose::weights, position);
+    };
     const mesh::Mesh mesh({{"tp", 2}, {"dp_shard", 3}});
     const std::vector<mesh::Placement> placements = {
-        {}, {{"tp", 0}}, {{"tp", 0, 3}}, {{"dp_shard", 0}}, {{"tp", 0}, {"dp_shard", 0}}};
-    for (const mesh::Placement& placement : placements) {
-        Parameter p = whole;
-        p.placement = placement;
-        for (int rank = 0; rank < mesh.size(); ++rank) {
-            const auto local = initial_values(Stream{2}, p, 42, {&mesh, rank});
-            const Shape shape = mesh::local_shape(mesh, p.shape, placement, p.name);
-            for (const mesh::Block& b : mesh::local_blocks(mesh, rank, p.shape, placement, p.name))
-                for (int64_t i = 0; i < b.sizes[0]; ++i)
-                    for (int64_t j = 0; j < b.sizes[1]; ++j)
-                        EXPECT_EQ(local[static_cast<size_t>((b.local[0] + i) * shape[1] + b.local[1] + j)],
-                                  global[static_cast<size_t>((b.offset[0] + i) * 7 + b.offset[1] + j)]);
+        {}, {{"tp", 0}}, {{"tp", 0, 3}}, {{"dp_shard", 0}}, {{"tp", 0}, {"dp_shard", 0}}, {{"tp", 1}}};
+    for (const Shape& shape : {Shape{12, 10}, Shape{12, 4, 5}, Shape{12, 2, 3, 5}}) {
+        const Parameter whole{.name = "h.0.w", .shape = shape, .init = {.std = 0.5}};
+        const std::vector<float> global = values(whole, {}).to_host<float>();
+        for (size_t i = 0; i < global.size(); ++i) ASSERT_EQ(global[i], 0.5f * normal(random_key(42, "h.0.w"), i)) << i;
+        for (const mesh::Placement& placement : placements) {
+            Parameter p = whole;
+            p.placement = placement;
+            for (int rank = 0; rank < mesh.size(); ++rank) {
+                const Tensor local = values(p, {&mesh, rank});
+                ASSERT_EQ(local.shape(), mesh::local_shape(mesh, shape, placement, p.name));
+                for (const mesh::Block& b : mesh::local_blocks(mesh, rank, shape, placement, p.name)) {
+                    Tensor here = local;
+                    for (int d = 0; d < shape.rank(); ++d) here = here.narrow(d, b.local[d], b.sizes[d]);
+                    for (int64_t i = 0; i < b.sizes.numel(); ++i) {
+                        int64_t rest = i, from = 0, at = 0, stride = 1;
+                        for (int d = shape.rank() - 1; d >= 0; --d) {
+                            const int64_t index = rest % b.sizes[d];
+                            rest /= b.sizes[d];
+                            from += (b.offset[d] + index) * stride;
+                            at += index * here.view().stride(d);
+                            stride *= shape[d];
+                        }
+                        ASSERT_EQ(here.view().as<float>()[at], global[static_cast<size_t>(from)])
+                            << p.shape << " " << i;
+                    }
+                }
+            }
         }
     }
 }

@@ -51,8 +51,8 @@ struct Position {
 void materialize(ops::Context& ctx, Parameter& parameter, DType compute, uint64_t seed, bool train,
                  const Position& position = {});
 
-// Local f32 values of the parameter's initial state, on the host; in the order of the local tensor.
-std::vector<float> initial_values(const Stream& stream, const Parameter& parameter, uint64_t seed,
-                                  const Position& position = {});
+// The initial values alone: f32, of the local shape.
+Tensor initial_values(ops::Context& ctx, const Parameter& parameter, uint64_t seed, Purpose purpose,
+                      const Position& position = {});
 
 }  // namespace tutti::autograd

@@ -87,6 +87,25 @@ TEST(Philox, MomentsOfTheNormal) {
     EXPECT_NEAR(fourth / n, 3.0, 5.0 * std::sqrt(96.0 / n));
 }
 
+// Against the maths library: at the ends of both words, at every change of octant and exponent, and in between.
+TEST(Philox, BoxMullerIsWhatItsFormulaSays) {
+    std::vector<uint32_t> words;
+    for (int bit = 0; bit < 32; ++bit)
+        for (uint32_t near : {0xffffffffu, 0u, 1u}) words.push_back((uint32_t{1} << bit) + near);
+    for (uint32_t octant = 0; octant < 8; ++octant) words.push_back(octant << 29);
+    words.push_back(0xb504f333u);  // sqrt(1/2) 2^32
+    for (uint64_t i = 0; i < 300; ++i) words.push_back(philox(5, i)[0]);
+    for (uint32_t a : words)
+        for (uint32_t b : words) {
+            const double radius = std::sqrt(-2 * std::log((a + 1.0) * 0x1p-32)), angle = 2 * M_PI * b * 0x1p-32;
+            float first = NAN, second = NAN;
+            box_muller(a, b, first, second);
+            // One rounding to float, and 1e-11 of the radius where sine or cosine vanish.
+            ASSERT_NEAR(first, radius * std::cos(angle), 6e-8 * std::abs(first) + 1e-11 * radius) << a << " " << b;
+            ASSERT_NEAR(second, radius * std::sin(angle), 6e-8 * std::abs(second) + 1e-11 * radius) << a << " " << b;
+        }
+}
+
 TEST(Philox, StreamsDiffer) {
     EXPECT_NE(random_key(1, "a"), random_key(1, "b"));
     EXPECT_NE(random_key(1, "a"), random_key(2, "a"));

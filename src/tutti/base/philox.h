@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <string_view>
@@ -46,17 +47,57 @@ constexpr float uniform(RandomKey key, uint64_t index) {
     return static_cast<float>(philox(key, index / 4)[index % 4] >> 8) * 0x1p-24f;
 }
 
-// Standard normals 2 * pair and 2 * pair + 1 of the stream (Box-Muller in double); they share one Philox block.
-inline std::array<float, 2> normal_pair(RandomKey key, uint64_t pair) {
-    const auto words = philox(key, pair);
-    const double u1 = (static_cast<double>(words[0]) + 1.0) * 0x1p-32;  // (0, 1]
-    const double u2 = static_cast<double>(words[1]) * 0x1p-32;
-    const double radius = std::sqrt(-2.0 * std::log(u1)), angle = 6.283185307179586 * u2;
-    return {static_cast<float>(radius * std::cos(angle)), static_cast<float>(radius * std::sin(angle))};
+// Two standard normals from two words (Box-Muller in double, rounded once). Only exact operations, + - * / and sqrt in
+// one fixed order and no call into a maths library: every machine, and every kernel that is compiled without fusing
+// multiply-adds, gets the same bits. The series are good to 1e-12, far below the rounding to float.
+inline void box_muller(uint32_t word1, uint32_t word2, float& first, float& second) {
+    // n = word1 + 1 = m 2^e with m in [sqrt(1/2), sqrt(2)); ln m = 2 atanh((m - 1) / (m + 1)).
+    const double n = std::bit_cast<double>(uint64_t{0x4330000000000000} | word1) - 0x1p52 + 1.0;
+    const auto bits = std::bit_cast<uint64_t>(n);
+    const uint64_t exponent = (bits - 0x3fe6a09e667f3bcdu) >> 52;
+    const double m = std::bit_cast<double>(bits - (exponent << 52));
+    const double e = std::bit_cast<double>(uint64_t{0x4330000000000000} | exponent) - 0x1p52;
+    const double s = (m - 1.0) / (m + 1.0), z = s * s;
+    double series = z * (1.0 / 15) + 1.0 / 13;
+    series = series * z + 1.0 / 11;
+    series = series * z + 1.0 / 9;
+    series = series * z + 1.0 / 7;
+    series = series * z + 1.0 / 5;
+    series = series * z + 1.0 / 3;
+    series = series * z + 1.0;
+    const double radius = std::sqrt(-2.0 * ((e - 32.0) * 0.6931471805599453 + 2.0 * s * series));
+
+    // angle = 2 pi word2 / 2^32 = quarter pi/2 + x with |x| <= pi/4.
+    const uint32_t quarter = (word2 + 0x20000000u) >> 30;
+    const double x = static_cast<double>(static_cast<int32_t>(word2 - (quarter << 30))) * 1.4629180792671596e-9;
+    const double y = x * x;
+    double sine = y * (1.0 / 6227020800) - 1.0 / 39916800;
+    sine = sine * y + 1.0 / 362880;
+    sine = sine * y - 1.0 / 5040;
+    sine = sine * y + 1.0 / 120;
+    sine = sine * y - 1.0 / 6;
+    sine = sine * y * x + x;
+    double cosine = y * (-1.0 / 87178291200) + 1.0 / 479001600;
+    cosine = cosine * y - 1.0 / 3628800;
+    cosine = cosine * y + 1.0 / 40320;
+    cosine = cosine * y - 1.0 / 720;
+    cosine = cosine * y + 1.0 / 24;
+    cosine = cosine * y - 0.5;
+    cosine = cosine * y + 1.0;
+    const bool odd = (quarter & 1) != 0;
+    const double real = odd ? sine : cosine, imaginary = odd ? cosine : sine;
+    first = static_cast<float>(radius * (((quarter + 1) & 2) != 0 ? -real : real));
+    second = static_cast<float>(radius * ((quarter & 2) != 0 ? -imaginary : imaginary));
 }
 
-// The `index`-th standard normal of the stream.
-inline float normal(RandomKey key, uint64_t index) { return normal_pair(key, index / 2)[index % 2]; }
+// The `index`-th standard normal of the stream. Four indices share one Philox block.
+inline float normal(RandomKey key, uint64_t index) {
+    const auto words = philox(key, index / 4);
+    const size_t pair = index % 4 / 2;
+    float two[2];
+    box_muller(words[2 * pair], words[2 * pair + 1], two[0], two[1]);
+    return two[index % 2];
+}
 
 // A uniform integer in [0, n), n > 0 (Lemire's multiply-shift on 64 bits; bias below n / 2^64).
 inline uint64_t uniform_below(RandomKey key, uint64_t index, uint64_t n) {

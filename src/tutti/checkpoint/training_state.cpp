@@ -8,28 +8,34 @@ namespace tutti::checkpoint {
 
 std::string rank_file_name(int rank, int ranks) { return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, ranks); }
 
-HostCopy::HostCopy(const std::vector<NamedTensor>& tensors) {
+HostState::HostState(const std::vector<NamedTensor>& tensors, HostMemory memory) {
     for (const NamedTensor& t : tensors) {
         check(t.tensor.contiguous(), "checkpoint: ", t.name, " must be contiguous");
-        Piece piece{
-            t.name, t.tensor.dtype(), {t.tensor.shape().begin(), t.tensor.shape().end()}, nullptr, t.tensor.bytes()};
-        piece.bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(piece.size));
-        t.tensor.device().copy_out(piece.bytes.get(), t.tensor.view().data, piece.size);
+        Piece piece{t, nullptr};
+        if (memory == HostMemory::copy || t.tensor.device().kind() != DeviceKind::cpu) {
+            piece.copy = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(t.tensor.bytes()));
+            t.tensor.device().copy_out(piece.copy.get(), t.tensor.view().data, t.tensor.bytes());
+        }
         pieces_.push_back(std::move(piece));
     }
 }
 
-int64_t HostCopy::bytes() const {
+int64_t HostState::copied_bytes() const {
     int64_t sum = 0;
-    for (const Piece& piece : pieces_) sum += piece.size;
+    for (const Piece& piece : pieces_) sum += piece.copy ? piece.source.tensor.bytes() : 0;
     return sum;
 }
 
-FileToWrite HostCopy::file(int rank, int ranks) const {
+FileToWrite HostState::file(int rank, int ranks) const {
     std::vector<TensorToWrite> tensors;
-    for (const Piece& piece : pieces_)
-        tensors.push_back({piece.name, piece.dtype, piece.shape,
-                           std::span<const std::byte>(piece.bytes.get(), static_cast<size_t>(piece.size))});
+    for (const Piece& piece : pieces_) {
+        const Tensor& t = piece.source.tensor;
+        const auto* data = piece.copy ? piece.copy.get() : t.view().as<const std::byte>();
+        tensors.push_back({piece.source.name,
+                           t.dtype(),
+                           {t.shape().begin(), t.shape().end()},
+                           std::span<const std::byte>(data, static_cast<size_t>(t.bytes()))});
+    }
     return safetensors_file(rank_file_name(rank, ranks), std::move(tensors));
 }
 

@@ -12,21 +12,21 @@
 
 namespace tutti::checkpoint {
 
-// Host copies of tensors, so that training may go on while they are written.
-class HostCopy {
+// The tensors' values on the host, to be written. `copy`: training may go on meanwhile. `borrow`: nobody changes the
+// tensors until the file is written, so a device that is the host lends its memory and only other devices are copied.
+enum class HostMemory : uint8_t { copy, borrow };
+
+class HostState {
   public:
-    explicit HostCopy(const std::vector<NamedTensor>& tensors);
-    // The file of rank `rank`; points into this copy, which must live until the file is written.
+    HostState(const std::vector<NamedTensor>& tensors, HostMemory memory);
+    // The file of rank `rank`; points into this state, which must live until the file is written.
     FileToWrite file(int rank, int ranks) const;
-    int64_t bytes() const;
+    int64_t copied_bytes() const;
 
   private:
     struct Piece {
-        std::string name;
-        DType dtype;
-        std::vector<int64_t> shape;
-        std::unique_ptr<std::byte[]> bytes;
-        int64_t size = 0;
+        NamedTensor source;
+        std::unique_ptr<std::byte[]> copy;  // null: borrowed
     };
     std::vector<Piece> pieces_;
 };

@@ -28,8 +28,9 @@ class RawMemory {
 
 // Keeps released blocks in free lists by size class and hands them out again. Size classes are eight to an octave, so a
 // block is at most 12.5 % larger than asked for. Usage counts what was asked for; `reserved` what the system gave.
-// Thread safe: a background checkpoint writer may release buffers of a rank.
-class Allocator {
+// Thread safe: a background checkpoint writer may release buffers of a rank. Made by std::make_shared: buffers keep it,
+// because when a rank fails another one may still be reading what they were communicating.
+class Allocator : public std::enable_shared_from_this<Allocator> {
   public:
     explicit Allocator(std::unique_ptr<RawMemory> raw);
     ~Allocator();
@@ -64,7 +65,10 @@ class Allocator {
 class Buffer {
   public:
     Buffer(Allocator& allocator, int64_t bytes, Purpose purpose)
-        : allocator_(&allocator), data_(allocator.allocate(bytes, purpose)), bytes_(bytes), purpose_(purpose) {}
+        : allocator_(allocator.shared_from_this()),
+          data_(allocator.allocate(bytes, purpose)),
+          bytes_(bytes),
+          purpose_(purpose) {}
     ~Buffer() { allocator_->release(data_, bytes_, purpose_); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
@@ -74,7 +78,7 @@ class Buffer {
     Purpose purpose() const { return purpose_; }
 
   private:
-    Allocator* allocator_;
+    std::shared_ptr<Allocator> allocator_;
     void* data_;
     int64_t bytes_;
     Purpose purpose_;

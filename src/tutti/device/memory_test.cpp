@@ -33,7 +33,8 @@ class SmallMemory final : public RawMemory {
 TEST(Allocator, CountsByPurposeAndRemembersThePeakOfTheSum) {
     int64_t taken = 0;
     {
-        Allocator memory(std::make_unique<SmallMemory>(1 << 20, taken));
+        const auto shared = std::make_shared<Allocator>(std::make_unique<SmallMemory>(1 << 20, taken));
+        Allocator& memory = *shared;
         {
             Buffer weights(memory, 1000, Purpose::weights);
             { Buffer activations(memory, 5000, Purpose::activations); }
@@ -53,7 +54,8 @@ TEST(Allocator, CountsByPurposeAndRemembersThePeakOfTheSum) {
 
 TEST(Allocator, ReusesBlocksOfTheSameClass) {
     int64_t taken = 0;
-    Allocator memory(std::make_unique<SmallMemory>(1 << 20, taken));
+    const auto shared = std::make_shared<Allocator>(std::make_unique<SmallMemory>(1 << 20, taken));
+    Allocator& memory = *shared;
     void* first = memory.allocate(10'000, Purpose::activations);
     memory.release(first, 10'000, Purpose::activations);
     EXPECT_EQ(memory.allocate(10'001, Purpose::workspace), first);
@@ -63,7 +65,8 @@ TEST(Allocator, ReusesBlocksOfTheSameClass) {
 
 TEST(Allocator, GivesTheCacheBackBeforeItFails) {
     int64_t taken = 0;
-    Allocator memory(std::make_unique<SmallMemory>(100'000, taken));
+    const auto shared = std::make_shared<Allocator>(std::make_unique<SmallMemory>(100'000, taken));
+    Allocator& memory = *shared;
     void* cached = memory.allocate(60'000, Purpose::activations);
     memory.release(cached, 60'000, Purpose::activations);
     void* other = memory.allocate(90'000, Purpose::weights);  // fits only after the cached block is gone

@@ -67,6 +67,16 @@ struct Dropout {
     int64_t columns_total = 0;
 };
 
+// y[r, c] = std * normal(key, first + r * row_step + c), of base/philox.h: the same bits from every table. With the
+// global index of its first value and the row length of the whole tensor, a rank draws its block of it.
+struct Normal {
+    View y;  // (R, C) f32, unit inner stride
+    RandomKey key = 0;
+    float std = 1;
+    int64_t first = 0;
+    int64_t row_step = 0;
+};
+
 // losses[n] = lse(logits[n, :vocab]) - logits[n, targets[n]], 0 where the target is negative. With `gradient`, logits
 // are replaced by grad_scale * (softmax - onehot), 0 in ignored rows and in the padding columns [vocab, V).
 struct CrossEntropy {
@@ -102,6 +112,7 @@ struct KernelTable {
 
     // Elementwise. Contiguous views of equal size unless said otherwise.
     void (*fill)(const Stream&, View y, float value) = nullptr;
+    void (*normal)(const Stream&, const Normal&) = nullptr;
     void (*cast)(const Stream&, View x, View y) = nullptr;         // any two of f32, bf16, f16; equal types copy
     void (*add)(const Stream&, View a, View b, View y) = nullptr;  // y may be a or b
     void (*accumulate)(const Stream&, View x, View y) = nullptr;   // y += x; y f32 or x's type

@@ -33,7 +33,7 @@ struct Array {
 
 Array random(const Shape& shape, const char* purpose) {
     Array a(shape);
-    for (int64_t i = 0; i < a.size(); ++i) a[i] = normal(random_key(7, purpose), static_cast<uint64_t>(i));
+    for (size_t i = 0; i < a.values.size(); ++i) a.values[i] = normal(random_key(7, purpose), i);
     return a;
 }
 

@@ -40,6 +40,8 @@ void cast_into(Context& ctx, const Tensor& x, const Tensor& y) {
     call(ctx, &KernelTable::cast, "cast", x, y);
 }
 
+void normal(Context& ctx, const kernels::Normal& numbers) { call(ctx, &KernelTable::normal, "normal", numbers); }
+
 void fill(Context& ctx, const Tensor& y, float value) {
     check(y.contiguous(), "fill: needs a contiguous tensor");
     call(ctx, &KernelTable::fill, "fill", y, value);

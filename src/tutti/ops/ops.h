@@ -14,7 +14,8 @@ Tensor zeros(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Pu
 Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose = Purpose::activations);  // always a new tensor
 void cast_into(Context& ctx, const Tensor& x, const Tensor& y);
 void fill(Context& ctx, const Tensor& y, float value);
-double item(const Tensor& scalar);  // the one value of a f64 tensor
+void normal(Context& ctx, const kernels::Normal& numbers);  // into a part of a tensor
+double item(const Tensor& scalar);                          // the one value of a f64 tensor
 
 // --- elementwise ---
 Tensor add(Context& ctx, const Tensor& a, const Tensor& b);

@@ -11,7 +11,8 @@
 namespace tutti::train {
 
 using checkpoint::CheckpointReader;
-using checkpoint::HostCopy;
+using checkpoint::HostMemory;
+using checkpoint::HostState;
 using checkpoint::OnDamage;
 using checkpoint::Snapshot;
 
@@ -125,9 +126,10 @@ std::optional<RunState> Checkpointing::resume(const std::string& mode) {
 }
 
 void Checkpointing::start(const RunState& state, bool background) {
-    auto copy = std::make_shared<const HostCopy>(tensors());
+    // Without a background the step loop waits, so the weights stand still while they are written.
+    auto held = std::make_shared<const HostState>(tensors(), background ? HostMemory::copy : HostMemory::borrow);
     Snapshot snapshot{.step = state.step,
-                      .files = {copy->file(0, 1)},
+                      .files = {held->file(0, 1)},
                       .config_digest = {},
                       .data_fingerprint = data_fingerprint_,
                       .state = {}};
@@ -137,7 +139,7 @@ void Checkpointing::start(const RunState& state, bool background) {
                                {"skipped", state.skipped},       {"skipped_in_a_row", state.skipped_in_a_row},
                                {"seconds", state.seconds}}
             .dump();
-    auto job = [this, copy, snapshot = std::move(snapshot)] {
+    auto job = [this, held, snapshot = std::move(snapshot)] {
         written_ = store_->save(snapshot);
         store_->prune(run_.checkpoint.keep);
     };

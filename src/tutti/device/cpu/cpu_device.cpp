@@ -36,12 +36,13 @@ class HostMemory final : public RawMemory {
 class CpuDevice final : public Device {
   public:
     explicit CpuDevice(int threads)
-        : memory_(std::make_unique<HostMemory>()), stream_{threads > 0 ? threads : available_cores(), nullptr} {}
+        : memory_(std::make_shared<Allocator>(std::make_unique<HostMemory>())),
+          stream_{threads > 0 ? threads : available_cores(), nullptr} {}
     DeviceKind kind() const override { return DeviceKind::cpu; }
     std::string name() const override {
         return concat(cpu_model(), ", ", stream_.threads, stream_.threads == 1 ? " thread" : " threads");
     }
-    Allocator& memory() override { return memory_; }
+    Allocator& memory() override { return *memory_; }
     const Stream& stream() const override { return stream_; }
     void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
         if (bytes > 0) std::memcpy(device_data, host_data, static_cast<size_t>(bytes));
@@ -52,7 +53,7 @@ class CpuDevice final : public Device {
     void synchronize() override {}
 
   private:
-    Allocator memory_;
+    std::shared_ptr<Allocator> memory_;
     Stream stream_;
 };
 

@@ -7,7 +7,9 @@ void run_tasks(int threads, int64_t tasks, void (*task)(void* context, int64_t i
         for (int64_t i = 0; i < tasks; ++i) task(context, i);
         return;
     }
+#ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+#endif
     for (int64_t i = 0; i < tasks; ++i) task(context, i);
 }
 

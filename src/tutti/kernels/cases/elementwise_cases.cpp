@@ -56,6 +56,18 @@ void add_simple(std::vector<Case>& all, DType t, int64_t n) {
     });
 }
 
+// A block of columns out of a wider tensor, at places that begin anywhere in a Philox block and pass 2^32.
+void add_normal(std::vector<Case>& all, int64_t rows, int64_t columns, int64_t first) {
+    const std::string name = concat("(", rows, ", ", columns, ") from ", first);
+    add(all, "normal", &KernelTable::normal, name, [=](const auto& table, const auto& stream, Arena& arena) {
+        const View whole = arena.empty({rows, columns + 3}, DType::f32), y = slice(whole, 1, 2, columns);
+        arena.start();
+        table.normal(stream,
+                     {.y = y, .key = random_key(3, "block"), .std = 0.02f, .first = first, .row_step = columns + 11});
+        arena.result("y", y, [](int64_t) { return 0; });
+    });
+}
+
 // Casts round once, so every table gives the same bits; below FLT_MIN the hardware's conversions may flush.
 void add_casts(std::vector<Case>& all, DType from, DType to, int64_t n) {
     add(all, "cast", &KernelTable::cast, concat(from, " to ", to, " (", n, ")"),
@@ -103,7 +115,8 @@ void add_relu_and_gelu(std::vector<Case>& all, DType t, int64_t n) {
             table.gelu_forward(stream, x, y);
             arena.result("y", y, [&](int64_t i) { return 8 * u * std::abs(value(x, i)) + rounding(t, value(y, i)); });
         });
-    // (1 + tanh)/2 + x/2 (1 - tanh^2) a': with tanh off by 8 u, 1 - tanh^2 is off by 16 u even where it vanishes.
+    // (1 + tanh)/2 + x/2 (1 - tanh^2) a': with tanh off by 8 u, 1 - tanh^2 is off by 16 u even where it vanishes. From
+    // |x| = 20 on 1 - |tanh| is below the smallest f32, and every table must have reached 1.
     add(all, "gelu_backward", &KernelTable::gelu_backward, label(t, n),
         [=](const auto& table, const auto& stream, Arena& arena) {
             const View dy = arena.normal({n}, t, "dy"), x = activation_input(arena, n, t, "x");
@@ -111,7 +124,7 @@ void add_relu_and_gelu(std::vector<Case>& all, DType t, int64_t n) {
             arena.start();
             table.gelu_backward(stream, dy, x, dx);
             arena.result("dx", dx, [&](int64_t i) {
-                const double v = value(x, i), slope = 0.8 * (1 + 0.1342 * v * v);
+                const double v = value(x, i), slope = std::abs(v) < 20 ? 0.8 * (1 + 0.1342 * v * v) : 0;
                 return 8 * u * std::abs(value(dy, i)) * (1 + std::abs(v) * slope) + rounding(t, value(dx, i));
             });
         });
@@ -175,6 +188,9 @@ void add_dropout(std::vector<Case>& all, DType t, int64_t rows, int64_t columns,
 }  // namespace
 
 void add_elementwise(std::vector<Case>& all) {
+    for (const auto& [rows, columns] : {std::array<int64_t, 2>{0, 5}, {1, 1}, {3, 17}, {1, 1000}, {57, 64}, {31, 700}})
+        for (const int64_t first : {int64_t{0}, int64_t{3}, (int64_t{1} << 34) - 9})
+            add_normal(all, rows, columns, first);
     for (const DType t : kActivationTypes)
         for (const int64_t n : kLengths) {
             add_simple(all, t, n);

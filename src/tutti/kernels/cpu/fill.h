@@ -17,6 +17,7 @@ struct VectorMath {
 namespace avx2 {
 void fill_elementwise(KernelTable& table);  // fill, cast, add, accumulate, scale
 void fill_activation(KernelTable& table);   // relu, gelu, swiglu
+void fill_normal(KernelTable& table);
 void fill_dropout(KernelTable& table);
 void fill_reduction(KernelTable& table);  // sum, sum_of_squares, bias_backward, squared_error
 void fill_embedding(KernelTable& table);
@@ -33,6 +34,7 @@ void gemm(const Stream& stream, const Gemm& gemm);  // the product without oneDN
 namespace avx512 {
 void fill_elementwise(KernelTable& table);
 void fill_activation(KernelTable& table);
+void fill_normal(KernelTable& table);
 void fill_dropout(KernelTable& table);
 void fill_reduction(KernelTable& table);
 void fill_embedding(KernelTable& table);

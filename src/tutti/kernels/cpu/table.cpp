@@ -23,6 +23,7 @@ const KernelTable& cpu_table(Isa isa) {
         table.name = "cpu-avx2";
         avx2::fill_elementwise(table);
         avx2::fill_activation(table);
+        avx2::fill_normal(table);
         avx2::fill_dropout(table);
         avx2::fill_reduction(table);
         avx2::fill_embedding(table);
@@ -40,6 +41,7 @@ const KernelTable& cpu_table(Isa isa) {
         table.name = "cpu-avx512";
         avx512::fill_elementwise(table);
         avx512::fill_activation(table);
+        avx512::fill_normal(table);
         avx512::fill_dropout(table);
         avx512::fill_reduction(table);
         avx512::fill_embedding(table);

@@ -19,6 +19,13 @@ void fill(const Stream&, View y, float value) {
     for (int64_t i = 0; i < y.numel(); ++i) store(y, i, value);
 }
 
+void normal(const Stream&, const Normal& d) {
+    for (int64_t r = 0; r < d.y.shape[0]; ++r)
+        for (int64_t c = 0; c < d.y.shape[1]; ++c)
+            d.y.as<float>()[r * d.y.stride(0) + c] =
+                d.std * tutti::normal(d.key, static_cast<uint64_t>(d.first + r * d.row_step + c));
+}
+
 void cast(const Stream&, View x, View y) {
     for (int64_t i = 0; i < y.numel(); ++i) store(y, i, load(x, i));
 }

@@ -10,6 +10,7 @@ namespace tutti::kernels::reference {
 
 // elementwise.cpp
 void fill(const Stream&, View y, float value);
+void normal(const Stream&, const Normal& d);
 void cast(const Stream&, View x, View y);
 void add(const Stream&, View a, View b, View y);
 void accumulate(const Stream&, View x, View y);

@@ -7,6 +7,7 @@ const KernelTable& reference_table() {
     static const KernelTable table = {
         .name = "reference",
         .fill = reference::fill,
+        .normal = reference::normal,
         .cast = reference::cast,
         .add = reference::add,
         .accumulate = reference::accumulate,

@@ -1,0 +1,65 @@
+// comm/collective.h: one communication as plain data: what it is, on which tensors, and how much of it crosses links.
+// Below: tensor/. Engines carry it out; the flight recorder, the counters and the fault injector of the tests read it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::comm {
+
+enum class Kind : uint8_t {
+    all_reduce,
+    reduce_scatter,
+    all_gather,
+    broadcast,
+    all_to_all,
+    barrier,
+    send,
+    receive,
+};
+inline constexpr int kKinds = 8;
+std::string_view name_of(Kind kind);  // "all_reduce"
+
+enum class Reduce : uint8_t { sum, max };
+
+// What ranks must agree on, and what messages print.
+struct Summary {
+    Kind kind = Kind::barrier;
+    Reduce reduce = Reduce::sum;
+    DType dtype = DType::u8;  // of the input, or of the output where there is no input
+    int64_t count = 0;        // elements likewise
+    int64_t bytes = 0;        // of the larger of the two tensors
+    int peer = 0;
+    std::string text() const;  // "all_reduce of 4096 f32"
+};
+
+// n = ranks of the group, r = own rank in it. All tensors contiguous, seen as flat.
+//   all_reduce      output = input (in place): reduced over the ranks
+//   reduce_scatter  input (n s) -> output (s): part r, reduced. output f32 takes f32 or 16-bit input unrounded; it may
+//   be
+//                   part r of input
+//   all_gather      input (s) -> output (n s), in rank order; input may be part r of output
+//   broadcast       output = input (in place): the values of rank `peer`
+//   all_to_all      input: send_counts[p] elements for each rank p, one after another; output: receive_counts[p] from
+//   each send, receive   input to, output from rank `peer`; messages between two ranks arrive in the order of the sends
+// Sums add in f32 (f64 and integers in their own type) along one fixed binary tree over the ranks (tree_reduce.h).
+struct Collective {
+    Kind kind = Kind::barrier;
+    Tensor input, output;
+    Reduce reduce = Reduce::sum;
+    int peer = 0;
+    std::vector<int64_t> send_counts, receive_counts;
+
+    Summary summary() const;
+};
+
+// Bytes that one rank sends over links in the best algorithm, as the literature counts them: all_reduce 2 (n-1)/n S,
+// reduce_scatter, all_gather, broadcast and all_to_all (n-1)/n S, S = bytes of the full tensor (parallelism.md, 8). For
+// all_to_all with unequal counts: what goes to others. The planner predicts with the same function.
+int64_t bytes_sent(Kind kind, int64_t bytes, int64_t ranks);
+
+}  // namespace tutti::comm

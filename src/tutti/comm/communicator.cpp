@@ -1,0 +1,128 @@
+#include "tutti/comm/communicator.h"
+
+#include <numeric>
+
+namespace tutti::comm {
+
+namespace {
+
+int64_t total(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+void check_contiguous(const Tensor& x, std::string_view op) {
+    check(x.defined() && x.contiguous(), op, ": needs contiguous tensors, got ", x.defined() ? x.shape() : Shape{});
+}
+
+}  // namespace
+
+void Work::wait() {
+    if (operation_) progress_->wait(*operation_);
+    operation_ = nullptr;
+}
+
+Communicator::Communicator(std::string name, std::vector<int> ranks, int rank, Progress& progress,
+                           FlightRecorder& recorder)
+    : name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      rank_(rank),
+      progress_(progress),
+      recorder_(recorder),
+      host_(make_cpu_device(1)),
+      messages_(ranks_.size()) {}
+
+Work Communicator::begin(Collective collective) {
+    const Summary summary = collective.summary();
+    auto& messages = messages_[static_cast<size_t>(collective.peer)];
+    const uint64_t sequence = collective.kind == Kind::send      ? ++messages[0]
+                              : collective.kind == Kind::receive ? ++messages[1]
+                                                                 : ++sequence_;
+    Traffic& traffic = traffic_[static_cast<size_t>(collective.kind)];
+    ++traffic.calls;
+    traffic.bytes += summary.bytes;
+    traffic.sent += collective.kind == Kind::all_to_all
+                        ? (total(collective.send_counts) - collective.send_counts[static_cast<size_t>(rank_)]) *
+                              size_of(summary.dtype)
+                        : bytes_sent(collective.kind, summary.bytes, size());
+    const uint64_t entry = recorder_.start(name_, sequence, summary);
+    std::shared_ptr<Operation> operation = start(std::move(collective), sequence);
+    operation->on_complete = [&recorder = recorder_, entry](bool failed) {
+        recorder.finish(entry, failed ? State::failed : State::complete);
+    };
+    progress_.add(operation);
+    return {std::move(operation), &progress_};
+}
+
+Work Communicator::all_reduce(const Tensor& x, Reduce reduce) {
+    check_contiguous(x, "all_reduce");
+    return begin({.kind = Kind::all_reduce, .input = x, .output = x, .reduce = reduce});
+}
+
+Work Communicator::reduce_scatter(const Tensor& x, const Tensor& part) {
+    check_contiguous(x, "reduce_scatter");
+    check_contiguous(part, "reduce_scatter");
+    check(x.numel() == part.numel() * size(), "reduce_scatter over ", size(), " ranks of group ", name_, ": a part of ",
+          part.numel(), " elements needs an input of ", part.numel() * size(), ", got ", x.numel());
+    check(x.dtype() == part.dtype() || part.dtype() == DType::f32, "reduce_scatter of ", x.dtype(), " into ",
+          part.dtype(), ": the result has the input's type or is f32");
+    return begin({.kind = Kind::reduce_scatter, .input = x, .output = part});
+}
+
+Work Communicator::all_gather(const Tensor& part, const Tensor& x) {
+    check_contiguous(x, "all_gather");
+    check_contiguous(part, "all_gather");
+    check(x.numel() == part.numel() * size() && x.dtype() == part.dtype(), "all_gather over ", size(),
+          " ranks of group ", name_, ": parts of ", part.numel(), " ", part.dtype(), " make ", part.numel() * size(),
+          ", the output holds ", x.numel(), " ", x.dtype());
+    return begin({.kind = Kind::all_gather, .input = part, .output = x});
+}
+
+Work Communicator::broadcast(const Tensor& x, int root) {
+    check_contiguous(x, "broadcast");
+    check(root >= 0 && root < size(), "broadcast from rank ", root, " of a group of ", size());
+    return begin({.kind = Kind::broadcast, .input = x, .output = x, .peer = root});
+}
+
+Work Communicator::all_to_all(const Tensor& x, std::vector<int64_t> send_counts, const Tensor& y,
+                              std::vector<int64_t> receive_counts) {
+    check_contiguous(x, "all_to_all");
+    check_contiguous(y, "all_to_all");
+    const auto n = static_cast<size_t>(size());
+    check(send_counts.size() == n && receive_counts.size() == n, "all_to_all: group ", name_, " has ", size(),
+          " ranks, got ", send_counts.size(), " and ", receive_counts.size(), " counts");
+    check(total(send_counts) == x.numel() && total(receive_counts) == y.numel() && x.dtype() == y.dtype(),
+          "all_to_all: counts sum to ", total(send_counts), " and ", total(receive_counts), ", the tensors hold ",
+          x.numel(), " ", x.dtype(), " and ", y.numel(), " ", y.dtype());
+    return begin({.kind = Kind::all_to_all,
+                  .input = x,
+                  .output = y,
+                  .send_counts = std::move(send_counts),
+                  .receive_counts = std::move(receive_counts)});
+}
+
+Work Communicator::send(const Tensor& x, int to) {
+    check_contiguous(x, "send");
+    check(to >= 0 && to < size() && to != rank_, "send to rank ", to, " of a group of ", size(), " by rank ", rank_);
+    return begin({.kind = Kind::send, .input = x, .peer = to});
+}
+
+Work Communicator::receive(const Tensor& x, int from) {
+    check_contiguous(x, "receive");
+    check(from >= 0 && from < size() && from != rank_, "receive from rank ", from, " of a group of ", size(),
+          " by rank ", rank_);
+    return begin({.kind = Kind::receive, .output = x, .peer = from});
+}
+
+void Communicator::barrier() { begin({.kind = Kind::barrier}).wait(); }
+
+double Communicator::sum(double value) {
+    const Tensor x = Tensor::from_host<double>(*host_, {1}, {&value, 1}, Purpose::communication);
+    all_reduce(x).wait();
+    return x.to_host<double>()[0];
+}
+
+double Communicator::max(double value) {
+    const Tensor x = Tensor::from_host<double>(*host_, {1}, {&value, 1}, Purpose::communication);
+    all_reduce(x, Reduce::max).wait();
+    return x.to_host<double>()[0];
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,86 @@
+// comm/communicator.h: what parallel/ and pipeline/ communicate with: the collectives of one group of ranks. Operations
+// start at once and return a Work; tensors must not be touched until it was waited for. All ranks of a group call the
+// same operations in the same order. Below: collective.h, progress.h. Engines (threads/, mpi/) implement start().
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/flight_recorder.h"
+#include "tutti/comm/progress.h"
+
+namespace tutti::comm {
+
+// A handle on an operation under way. Dropping it unwaited is allowed only when the rank itself fails.
+class [[nodiscard]] Work {
+  public:
+    Work() = default;  // complete
+    Work(std::shared_ptr<Operation> operation, Progress* progress)
+        : operation_(std::move(operation)), progress_(progress) {}
+    bool done() const { return !operation_ || operation_->complete(); }
+    // Throws what the operation met: TimedOut, Aborted, or Error when ranks disagree on what they do.
+    void wait();
+
+  private:
+    std::shared_ptr<Operation> operation_;
+    Progress* progress_ = nullptr;
+};
+
+struct Traffic {
+    int64_t calls = 0;
+    int64_t bytes = 0;  // of the tensors
+    int64_t sent = 0;   // over links, as bytes_sent() counts
+};
+
+class Communicator {
+  public:
+    virtual ~Communicator() = default;
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+
+    const std::string& name() const { return name_; }  // "dp_shard"
+    int rank() const { return rank_; }                 // in the group
+    int size() const { return static_cast<int>(ranks_.size()); }
+    const std::vector<int>& ranks() const { return ranks_; }  // in the world, by rank in the group
+
+    // collective.h says what each does. Shapes do not matter, numbers of elements do; Error when they do not fit.
+    Work all_reduce(const Tensor& x, Reduce reduce = Reduce::sum);
+    Work reduce_scatter(const Tensor& x, const Tensor& part);
+    Work all_gather(const Tensor& part, const Tensor& x);
+    Work broadcast(const Tensor& x, int root);
+    Work all_to_all(const Tensor& x, std::vector<int64_t> send_counts, const Tensor& y,
+                    std::vector<int64_t> receive_counts);
+    Work send(const Tensor& x, int to);
+    Work receive(const Tensor& x, int from);
+    void barrier();
+
+    // Numbers of the host, over all ranks of the group, done when they return.
+    double sum(double value);
+    double max(double value);
+
+    const Traffic& traffic(Kind kind) const { return traffic_[static_cast<size_t>(kind)]; }
+
+  protected:
+    Communicator(std::string name, std::vector<int> ranks, int rank, Progress& progress, FlightRecorder& recorder);
+    // Begins the operation: afterwards it needs nothing but advance(). `sequence` as in the flight recorder.
+    virtual std::shared_ptr<Operation> start(Collective collective, uint64_t sequence) = 0;
+    Progress& progress() { return progress_; }
+
+  private:
+    Work begin(Collective collective);
+
+    std::string name_;
+    std::vector<int> ranks_;
+    int rank_;
+    Progress& progress_;
+    FlightRecorder& recorder_;
+    std::unique_ptr<Device> host_;                   // scalars
+    uint64_t sequence_ = 0;                          // collectives so far
+    std::vector<std::array<uint64_t, 2>> messages_;  // sent to and received from each rank so far
+    std::array<Traffic, kKinds> traffic_{};
+};
+
+}  // namespace tutti::comm

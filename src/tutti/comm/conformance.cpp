@@ -1,0 +1,252 @@
+#include "tutti/comm/conformance.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "tutti/base/philox.h"
+
+namespace tutti::comm::conformance {
+
+namespace {
+
+// Values that do not add exactly: an order of addition other than the tree's shows in the last bits.
+float value(int rank, int64_t i) {
+    return normal(random_key(17, "conformance", static_cast<uint64_t>(rank)), static_cast<uint64_t>(i));
+}
+
+// The documented tree, once more and as plainly as possible.
+float tree(int first, int count, const std::function<float(int)>& leaf) {
+    if (count == 1) return leaf(first);
+    int left = 1;
+    while (2 * left < count) left *= 2;
+    return tree(first, left, leaf) + tree(first + left, count - left, leaf);
+}
+
+std::vector<int> everyone(const World& world) {
+    std::vector<int> ranks(static_cast<size_t>(world.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+}
+
+// A rank with a device of its own and one group of all ranks.
+struct Rank {
+    explicit Rank(World& world, const std::string& name = "world")
+        : device(make_cpu_device(1)), group(world.group(name, everyone(world))), rank(world.rank()), n(world.size()) {}
+    Tensor empty(int64_t count, DType dtype = DType::f32) const {
+        Tensor x = Tensor::empty(*device, {count}, dtype, Purpose::communication);
+        std::memset(x.view().data, 0xee, static_cast<size_t>(x.bytes()));
+        return x;
+    }
+    Tensor mine(int64_t count) const {
+        const Tensor x = empty(count);
+        for (int64_t i = 0; i < count; ++i) x.view().as<float>()[i] = value(rank, i);
+        return x;
+    }
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Communicator> group;
+    int rank, n;
+};
+
+void expect(bool ok, const char* what, int64_t i) { check(ok, "conformance: ", what, " at element ", i); }
+
+// Fewer elements than ranks, a single one, none, sizes that do not divide, several blocks of the reduction.
+const std::vector<int64_t> kSizes = {0, 1, 3, 7, 64, 1000, 4099, 9001};
+
+void all_reduce_sums_along_the_tree(World& world) {
+    const Rank r(world);
+    for (const int64_t size : kSizes) {
+        const Tensor x = r.mine(size);
+        r.group->all_reduce(x).wait();
+        for (int64_t i = 0; i < size; ++i)
+            expect(x.view().as<float>()[i] == tree(0, r.n, [&](int rank) { return value(rank, i); }), "all_reduce", i);
+    }
+}
+
+void sixteen_bits_add_in_f32_and_round_once(World& world) {
+    const Rank r(world);
+    for (const int64_t size : kSizes) {
+        const Tensor x = r.empty(size, DType::bf16), y = r.empty(size * r.n, DType::bf16), part = r.empty(size);
+        for (int64_t i = 0; i < size; ++i) x.view().as<bf16>()[i] = bf16(value(r.rank, i));
+        for (int64_t i = 0; i < size * r.n; ++i) y.view().as<bf16>()[i] = bf16(value(r.rank, i));
+        r.group->all_reduce(x).wait();
+        r.group->reduce_scatter(y, part).wait();
+        const auto sum = [&](int64_t i) {
+            return tree(0, r.n, [&](int rank) { return static_cast<float>(bf16(value(rank, i))); });
+        };
+        for (int64_t i = 0; i < size; ++i) {
+            expect(x.view().as<bf16>()[i].bits == bf16(sum(i)).bits, "bf16 all_reduce", i);
+            expect(part.view().as<float>()[i] == sum(r.rank * size + i), "bf16 reduce_scatter into f32", i);
+        }
+    }
+}
+
+void maxima_and_whole_numbers(World& world) {
+    const Rank r(world);
+    const Tensor x = r.mine(1000), counts = r.empty(5, DType::i64);
+    for (int64_t i = 0; i < 5; ++i) counts.view().as<int64_t>()[i] = (int64_t{1} << 40) + i * r.rank;
+    r.group->all_reduce(x, Reduce::max).wait();
+    r.group->all_reduce(counts).wait();
+    for (int64_t i = 0; i < 1000; ++i) {
+        float largest = value(0, i);
+        for (int rank = 1; rank < r.n; ++rank) largest = std::max(largest, value(rank, i));
+        expect(x.view().as<float>()[i] == largest, "max", i);
+    }
+    for (int64_t i = 0; i < 5; ++i)
+        expect(counts.view().as<int64_t>()[i] == r.n * (int64_t{1} << 40) + i * r.n * (r.n - 1) / 2, "i64 sum", i);
+    expect(r.group->sum(r.rank + 0.5) == r.n * (r.n - 1) / 2 + 0.5 * r.n, "sum of a number", 0);
+    expect(r.group->max(-r.rank) == 0, "max of a number", 0);
+}
+
+void scatter_and_gather_are_two_halves(World& world) {
+    const Rank r(world);
+    for (const int64_t size : kSizes) {
+        const Tensor x = r.mine(size * r.n), part = r.empty(size), in_place = r.mine(size * r.n);
+        r.group->reduce_scatter(x, part).wait();
+        const Tensor own = in_place.narrow(0, r.rank * size, size);
+        r.group->reduce_scatter(in_place, own).wait();
+        const Tensor all = r.empty(size * r.n);
+        r.group->all_gather(part, all).wait();
+        r.group->all_gather(own, in_place).wait();
+        for (int64_t i = 0; i < size * r.n; ++i) {
+            const float sum = tree(0, r.n, [&](int rank) { return value(rank, i); });
+            expect(all.view().as<float>()[i] == sum, "reduce_scatter, all_gather", i);
+            expect(in_place.view().as<float>()[i] == sum, "reduce_scatter, all_gather in place", i);
+            expect(x.view().as<float>()[i] == value(r.rank, i), "the input of reduce_scatter stays", i);
+        }
+    }
+}
+
+// A sum inside groups of a power of two and a sum across them give the bits of the flat sum.
+void hierarchical_sums_are_flat_sums(World& world) {
+    const Rank r(world);
+    for (int inner = 2; inner < r.n; inner *= 2) {
+        if (r.n % inner != 0) continue;
+        const mesh::Mesh mesh({{"dp_shard", inner}, {"dp_replicate", r.n / inner}});
+        const auto shard = world.group(mesh, "dp_shard"), replicate = world.group(mesh, "dp_replicate");
+        const int64_t size = 1001;
+        const Tensor x = r.mine(size * inner), part = r.empty(size), flat = r.mine(size * inner);
+        shard->reduce_scatter(x, part).wait();
+        replicate->all_reduce(part).wait();
+        r.group->all_reduce(flat).wait();
+        for (int64_t i = 0; i < size; ++i)
+            expect(part.view().as<float>()[i] == flat.view().as<float>()[shard->rank() * size + i], "hierarchy", i);
+    }
+}
+
+void broadcast_from_every_rank(World& world) {
+    const Rank r(world);
+    for (int root = 0; root < r.n; ++root) {
+        const Tensor x = r.mine(513);
+        r.group->broadcast(x, root).wait();
+        for (int64_t i = 0; i < 513; ++i) expect(x.view().as<float>()[i] == value(root, i), "broadcast", i);
+    }
+}
+
+// Rank s sends (s + 2 d) % 5 elements to rank d: none to some.
+void all_to_all_with_unequal_counts(World& world) {
+    const Rank r(world);
+    const auto count = [](int from, int to) { return static_cast<int64_t>((from + 2 * to) % 5); };
+    std::vector<int64_t> out, in;
+    for (int p = 0; p < r.n; ++p) {
+        out.push_back(count(r.rank, p));
+        in.push_back(count(p, r.rank));
+    }
+    const Tensor x = r.mine(std::accumulate(out.begin(), out.end(), int64_t{0}));
+    const Tensor y = r.empty(std::accumulate(in.begin(), in.end(), int64_t{0}));
+    r.group->all_to_all(x, out, y, in).wait();
+    int64_t at = 0;
+    for (int from = 0; from < r.n; ++from) {
+        int64_t before = 0;
+        for (int to = 0; to < r.rank; ++to) before += count(from, to);
+        for (int64_t i = 0; i < count(from, r.rank); ++i, ++at)
+            expect(y.view().as<float>()[at] == value(from, before + i), "all_to_all", at);
+    }
+}
+
+// Everybody sends first and receives afterwards, in a ring: a send must not wait for its receiver to begin.
+void messages_keep_their_order(World& world) {
+    const Rank r(world);
+    if (r.n == 1) return;
+    const int next = (r.rank + 1) % r.n, previous = (r.rank + r.n - 1) % r.n;
+    std::vector<Tensor> out, in;
+    std::vector<Work> work;
+    for (int64_t k = 0; k < 10; ++k) {
+        out.push_back(r.mine(k * 37));
+        if (k > 0) out.back().view().as<float>()[0] = static_cast<float>(100 * r.rank + k);
+        work.push_back(r.group->send(out.back(), next));
+    }
+    for (int64_t k = 0; k < 10; ++k) {
+        in.push_back(r.empty(k * 37));
+        work.push_back(r.group->receive(in.back(), previous));
+    }
+    for (Work& w : work) w.wait();
+    for (int64_t k = 1; k < 10; ++k) {
+        expect(in[static_cast<size_t>(k)].view().as<float>()[0] == static_cast<float>(100 * previous + k), "order", k);
+        expect(in[static_cast<size_t>(k)].view().as<float>()[36] == value(previous, 36), "content", k);
+    }
+}
+
+// More at once than there are slots for, in two groups, waited for in the reverse order.
+void many_operations_are_under_way_at_once(World& world) {
+    const Rank r(world, "first");
+    const auto second = world.group("second", everyone(world));
+    std::vector<Tensor> xs;
+    std::vector<Work> works;
+    for (int k = 0; k < 200; ++k) {
+        xs.push_back(r.empty(17));
+        for (int64_t i = 0; i < 17; ++i) xs.back().view().as<float>()[i] = static_cast<float>(k + r.rank);
+        works.push_back((k % 2 ? *second : *r.group).all_reduce(xs.back()));
+    }
+    for (size_t k = works.size(); k-- > 0;) {
+        works[k].wait();
+        const int n = r.n, expected = static_cast<int>(k) * n + n * (n - 1) / 2;
+        expect(xs[k].view().as<float>()[16] == static_cast<float>(expected), "one of many", static_cast<int64_t>(k));
+    }
+}
+
+void subgroups_do_not_mix(World& world) {
+    const Rank r(world);
+    std::vector<int> mine;  // ranks of the same parity, in falling order
+    for (int rank = r.n - 1; rank >= 0; --rank)
+        if (rank % 2 == r.rank % 2) mine.push_back(rank);
+    const auto group = world.group("parity", mine);
+    check(group->ranks()[static_cast<size_t>(group->rank())] == r.rank, "conformance: own place in a group");
+    const double expected = std::accumulate(mine.begin(), mine.end(), 0.0);
+    for (int k = 0; k < 20; ++k) expect(group->sum(r.rank) == expected, "subgroup", k);
+}
+
+void counters_count_what_the_formulas_say(World& world) {
+    const Rank r(world);
+    const int64_t n = r.n, size = 128;
+    const Tensor x = r.mine(size * n), part = r.empty(size);
+    r.group->all_reduce(x).wait();
+    r.group->reduce_scatter(x, part).wait();
+    r.group->all_gather(part, x).wait();
+    const auto sent = [&](Kind kind) { return r.group->traffic(kind).sent; };
+    const int64_t bytes = 4 * size * n;
+    check(sent(Kind::all_reduce) == 2 * bytes / n * (n - 1) && sent(Kind::reduce_scatter) == bytes / n * (n - 1) &&
+              sent(Kind::all_gather) == bytes / n * (n - 1) && r.group->traffic(Kind::all_gather).bytes == bytes &&
+              r.group->traffic(Kind::all_reduce).calls == 1,
+          "conformance: traffic");
+}
+
+}  // namespace
+
+std::vector<Check> checks() {
+    return {{"all_reduce_sums_along_the_tree", all_reduce_sums_along_the_tree},
+            {"sixteen_bits_add_in_f32_and_round_once", sixteen_bits_add_in_f32_and_round_once},
+            {"maxima_and_whole_numbers", maxima_and_whole_numbers},
+            {"scatter_and_gather_are_two_halves", scatter_and_gather_are_two_halves},
+            {"hierarchical_sums_are_flat_sums", hierarchical_sums_are_flat_sums},
+            {"broadcast_from_every_rank", broadcast_from_every_rank},
+            {"all_to_all_with_unequal_counts", all_to_all_with_unequal_counts},
+            {"messages_keep_their_order", messages_keep_their_order},
+            {"many_operations_are_under_way_at_once", many_operations_are_under_way_at_once},
+            {"subgroups_do_not_mix", subgroups_do_not_mix},
+            {"counters_count_what_the_formulas_say", counters_count_what_the_formulas_say}};
+}
+
+}  // namespace tutti::comm::conformance

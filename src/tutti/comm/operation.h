@@ -1,0 +1,54 @@
+// comm/operation.h: one communication under way on one rank, as an engine sees it: something that can be advanced
+// without ever waiting. Work (communicator.h) is the caller's handle on it; Progress drives it.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "tutti/comm/collective.h"
+
+namespace tutti::comm {
+
+class Operation {
+  public:
+    // `sequence`: of the group, from 1; messages count per pair of ranks.
+    Operation(Collective collective, std::string group, uint64_t sequence)
+        : collective_(std::move(collective)), group_(std::move(group)), sequence_(sequence) {}
+    virtual ~Operation() = default;
+    Operation(const Operation&) = delete;
+    Operation& operator=(const Operation&) = delete;
+
+    // Does what can be done now; true once this rank has nothing left to do and its buffers are its own again. One
+    // thread at a time calls it (Progress sees to that). What it throws becomes the operation's failure.
+    virtual bool advance() = 0;
+    // Who keeps it from going on: "rank 2 (last seen at operation 11 of this group)".
+    virtual std::string waits_for() const = 0;
+
+    const Collective& collective() const { return collective_; }
+    const std::string& group() const { return group_; }
+    uint64_t sequence() const { return sequence_; }
+    bool complete() const { return complete_.load(std::memory_order_acquire); }
+    // After complete(): rethrows what went wrong.
+    void rethrow() const {
+        if (failure_) std::rethrow_exception(failure_);
+    }
+
+    std::function<void(bool failed)> on_complete;  // set by the communicator that started it
+
+  private:
+    friend class Progress;
+    void set_complete(std::exception_ptr failure) {
+        failure_ = std::move(failure);
+        if (on_complete) on_complete(failure_ != nullptr);
+        complete_.store(true, std::memory_order_release);
+    }
+    const Collective collective_;
+    const std::string group_;
+    const uint64_t sequence_;
+    std::exception_ptr failure_;
+    std::atomic<bool> complete_{false};
+};
+
+}  // namespace tutti::comm

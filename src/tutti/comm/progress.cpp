@@ -1,0 +1,106 @@
+#include "tutti/comm/progress.h"
+
+#include <immintrin.h>
+
+#include <vector>
+
+namespace tutti::comm {
+
+Progress::Progress(std::shared_ptr<Bell> bell, double timeout_s, bool with_thread)
+    : bell_(std::move(bell)), timeout_s_(timeout_s) {
+    check<UsageError>(timeout_s > 0, "comm.timeout_s must be positive, got ", timeout_s);
+    if (with_thread) thread_ = std::thread([this] { run_thread(); });
+}
+
+Progress::~Progress() {
+    stopping_ = true;
+    if (thread_.joinable()) {
+        bell_->ring();
+        thread_.join();
+    }
+}
+
+void Progress::add(std::shared_ptr<Operation> operation) {
+    {
+        std::lock_guard lock(list_mutex_);
+        operations_.push_back(std::move(operation));
+    }
+    ++added_;
+    if (thread_.joinable()) bell_->ring();
+}
+
+// True when something was completed. A second thread that finds one advancing has nothing to add: what it waits for
+// will be completed by the first, which rings.
+bool Progress::advance_all() {
+    const std::unique_lock advancing(advancing_, std::try_to_lock);
+    if (!advancing.owns_lock()) return false;
+    std::vector<std::shared_ptr<Operation>> all;
+    {
+        std::lock_guard lock(list_mutex_);
+        all.assign(operations_.begin(), operations_.end());
+    }
+    bool any = false;
+    for (const auto& operation : all) {
+        std::exception_ptr failure;
+        try {
+            if (!operation->advance()) continue;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        {
+            std::lock_guard lock(list_mutex_);
+            operations_.remove(operation);
+        }
+        operation->set_complete(failure);
+        any = true;
+    }
+    if (any && thread_.joinable()) bell_->ring();
+    return any;
+}
+
+void Progress::wait(const Operation& operation) {
+    if (!operation.complete())
+        wait_until([&] { return operation.complete(); },
+                   [&] {
+                       return concat(operation.collective().summary().text(), ", operation ", operation.sequence(),
+                                     " of group ", operation.group(), ": waiting for ", operation.waits_for());
+                   });
+    operation.rethrow();
+}
+
+void Progress::wait_until(const std::function<bool()>& ready, const std::function<std::string()>& what) {
+    const Clock::time_point begin = Clock::now();
+    const Clock::time_point deadline =
+        begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s_));
+    const auto done = [&] {
+        advance_all();
+        return ready();
+    };
+    Clock::time_point patient_until = begin + bell_->patience();
+    while (!done()) {
+        bell_->check_abort();
+        const Clock::time_point now = Clock::now();
+        if (now < patient_until) {
+            for (int i = 0; i < 16; ++i) _mm_pause();
+            continue;
+        }
+        check<TimedOut>(now < deadline, what(), ", for more than ", timeout_s_,
+                        " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
+        bell_->sleep(deadline, done);
+    }
+    waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void Progress::run_thread() {
+    uint64_t seen = 0;
+    while (!stopping_) {
+        advance_all();
+        bell_->sleep(Clock::now() + std::chrono::seconds(1), [&] {
+            const bool more = added_ != seen;
+            seen = added_;
+            return stopping_ || more || advance_all();
+        });
+    }
+}
+
+}  // namespace tutti::comm

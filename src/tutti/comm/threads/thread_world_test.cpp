@@ -1,0 +1,168 @@
+// The engine of threads: the conformance checks at several numbers of ranks, with and without progress threads; what
+// happens when a rank fails, hangs or does something else than the others.
+#include "tutti/comm/threads/thread_world.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/comm/conformance.h"
+
+namespace tutti::comm {
+namespace {
+
+struct Setting {
+    int ranks;
+    bool progress_thread;
+};
+
+class Threads : public testing::TestWithParam<Setting> {};
+
+TEST_P(Threads, Conforms) {
+    for (const auto& check : conformance::checks()) {
+        SCOPED_TRACE(check.name);
+        EXPECT_NO_THROW(
+            run_ranks(GetParam().ranks, {.timeout_s = 60, .progress_thread = GetParam().progress_thread}, check.body));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Threads,
+                         testing::Values(Setting{1, false}, Setting{2, false}, Setting{3, false}, Setting{4, false},
+                                         Setting{8, false}, Setting{1, true}, Setting{2, true}, Setting{5, true},
+                                         Setting{8, true}),
+                         [](const auto& setting) {
+                             return std::to_string(setting.param.ranks) +
+                                    (setting.param.progress_thread ? "_with_progress" : "");
+                         });
+
+std::string error_of(int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
+    try {
+        run_ranks(ranks, options, body);
+    } catch (const std::exception& e) {
+        return e.what();
+    }
+    return "";
+}
+
+std::unique_ptr<Communicator> world_group(World& world) {
+    std::vector<int> ranks;
+    for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
+    return world.group("dp", ranks);
+}
+
+TEST(ThreadFailure, AnExceptionStopsTheOthersAndIsTheOneThatIsReported) {
+    std::atomic<int> stopped = 0;
+    const std::string error = error_of(4, {.timeout_s = 60}, [&](World& world) {
+        const auto group = world_group(world);
+        group->barrier();
+        if (world.rank() == 2) throw DataError("the disk of rank 2 is gone");
+        try {
+            group->barrier();
+        } catch (const Aborted& e) {
+            EXPECT_STREQ(e.what(), "rank 2 failed: the disk of rank 2 is gone");
+            ++stopped;
+            throw;
+        }
+    });
+    EXPECT_EQ(error, "the disk of rank 2 is gone");
+    EXPECT_EQ(stopped, 3);
+}
+
+TEST(ThreadFailure, ARankThatStaysAwayIsNamedWithGroupOperationAndNumber) {
+    const std::string error = error_of(3, {.timeout_s = 0.2}, [](World& world) {
+        const auto group = world_group(world);
+        const auto device = make_cpu_device(1);
+        const Tensor x = Tensor::from_host<float>(*device, {3}, std::vector<float>{1, 2, 3}, Purpose::communication);
+        group->all_reduce(x).wait();
+        if (world.rank() == 1) return;
+        group->all_reduce(x).wait();
+    });
+    EXPECT_EQ(error,
+              "all_reduce of 3 f32, operation 2 of group dp: waiting for rank 1 of the group, which has begun only "
+              "operation 1, for more than 0.2 s (comm.timeout_s); a rank that is missing has died, hangs, or took "
+              "another path");
+}
+
+TEST(ThreadFailure, RanksThatDisagreeAreToldWhoCallsWhat) {
+    const std::string error = error_of(3, {.timeout_s = 60}, [](World& world) {
+        const auto group = world_group(world);
+        const auto device = make_cpu_device(1);
+        const Tensor x = Tensor::empty(*device, {world.rank() == 2 ? 5 : 4}, DType::f32, Purpose::communication);
+        group->all_reduce(x).wait();
+    });
+    EXPECT_EQ(error,
+              "the ranks of group dp disagree on its operation 1: rank 0 calls all_reduce of 4 f32, rank 2 calls "
+              "all_reduce of 5 f32");
+}
+
+TEST(ThreadFailure, AMessageOfAnotherSizeIsRefused) {
+    const std::string error = error_of(2, {.timeout_s = 60}, [](World& world) {
+        const auto group = world_group(world);
+        const auto device = make_cpu_device(1);
+        const Tensor x = Tensor::empty(*device, {world.rank() + 4}, DType::f32, Purpose::communication);
+        (world.rank() == 0 ? group->send(x, 1) : group->receive(x, 0)).wait();
+    });
+    EXPECT_EQ(error,
+              "message 1 of group dp: receive of 5 f32 from rank 0 does not fit what came: send of 4 f32 to rank 1");
+}
+
+TEST(ThreadFailure, WrongSizesAreRefusedBeforeAnythingIsPublished) {
+    const std::string error = error_of(2, {.timeout_s = 60}, [](World& world) {
+        const auto group = world_group(world);
+        const auto device = make_cpu_device(1);
+        const Tensor x = Tensor::empty(*device, {5}, DType::f32, Purpose::communication);
+        group->all_gather(x, x).wait();
+    });
+    EXPECT_EQ(error, "all_gather over 2 ranks of group dp: parts of 5 f32 make 10, the output holds 5 f32");
+}
+
+// Memory that a failed rank was communicating stays until nobody reads it any more (the sanitizers watch this one).
+TEST(ThreadFailure, MemoryOutlivesTheRankThatFailsInTheMiddle) {
+    for (int round = 0; round < 20; ++round) {
+        const std::string error = error_of(4, {.timeout_s = 60}, [&](World& world) {
+            const auto group = world_group(world);
+            const auto device = make_cpu_device(1);
+            std::vector<Tensor> xs;
+            std::vector<Work> works;
+            for (int k = 0; k < 10; ++k) {
+                xs.push_back(Tensor::empty(*device, {20000}, DType::i32, Purpose::communication));
+                std::fill_n(xs.back().view().as<int32_t>(), 20000, 1);
+                works.push_back(group->all_reduce(xs.back()));
+            }
+            if (world.rank() == round % 4) throw Error("lost");
+            for (Work& work : works) work.wait();
+        });
+        EXPECT_EQ(error, "lost");
+    }
+}
+
+TEST(FlightRecorder, TellsWhatARankDidLast) {
+    std::vector<FlightRecorder::Entry> last;
+    error_of(2, {.timeout_s = 0.1}, [&](World& world) {
+        const auto group = world_group(world);
+        group->barrier();
+        if (world.rank() == 1) return;
+        try {
+            group->sum(1);
+        } catch (const TimedOut&) {
+            last = world.recorder().entries();
+            const std::string json = world.recorder().to_json(0, "why");
+            EXPECT_NE(json.find("\"operation\": \"all_reduce of 1 f64\""), std::string::npos) << json;
+            EXPECT_NE(json.find("\"state\": \"started\""), std::string::npos) << json;
+            throw;
+        }
+    });
+    ASSERT_EQ(last.size(), 2u);
+    EXPECT_EQ(last[0].operation.text(), "barrier");
+    EXPECT_EQ(last[0].state, State::complete);
+    EXPECT_EQ(last[1].sequence, 2u);
+    EXPECT_EQ(last[1].state, State::started);
+}
+
+TEST(TreeReduce, BytesOnLinksAreThoseOfTheLiterature) {
+    EXPECT_EQ(bytes_sent(Kind::all_reduce, 4000, 4), 6000);
+    EXPECT_EQ(bytes_sent(Kind::reduce_scatter, 4000, 4), 3000);
+    EXPECT_EQ(bytes_sent(Kind::all_gather, 4000, 4), 3000);
+    EXPECT_EQ(bytes_sent(Kind::all_reduce, 4000, 1), 0);
+}
+
+}  // namespace
+}  // namespace tutti::comm

@@ -1,0 +1,40 @@
+// comm/world.h: a rank's place among all ranks, and where its groups come from. One World per rank, made by an engine:
+// threads/thread_world.h (ranks are threads of this process).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/communicator.h"
+#include "tutti/mesh/mesh.h"
+
+namespace tutti::comm {
+
+struct WorldOptions {
+    double timeout_s = 300;        // of every wait
+    bool progress_thread = false;  // one more thread per rank, which communicates while the rank computes
+};
+
+class World {
+  public:
+    virtual ~World() = default;
+    virtual int rank() const = 0;
+    virtual int size() const = 0;
+    virtual std::string engine() const = 0;  // "threads"
+
+    // The group of these ranks, in this order; every one of them calls it, with the same name and order.
+    virtual std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) = 0;
+    // All other ranks stop in their next wait, with this reason. The first reason stays.
+    virtual void abort(const std::string& reason) = 0;
+
+    virtual Progress& progress() = 0;
+    virtual FlightRecorder& recorder() = 0;
+
+    // The ranks that differ from this one along `axis` of the mesh only.
+    std::unique_ptr<Communicator> group(const mesh::Mesh& mesh, const std::string& axis) {
+        return group(axis, mesh.group(rank(), axis));
+    }
+};
+
+}  // namespace tutti::comm
