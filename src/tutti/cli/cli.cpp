@@ -1,5 +1,5 @@
-// cli/cli.cpp: the table of contents of the program. The only file with CLI11: reads the arguments into the structs of
-// commands.h, calls one function per command, turns exceptions into exit codes.
+// cli/cli.cpp: the table of contents of the program. Reads the arguments with CLI11 into the structs of commands.h
+// (those of `tutti data`: data.cpp), calls one function per command, turns exceptions into exit codes.
 #include "tutti/cli/cli.h"
 
 #include <unistd.h>
@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cli/build_info.h"
+#include "tutti/cli/command_line.h"
 #include "tutti/cli/commands.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/print.h"
@@ -28,18 +29,15 @@ struct Arguments {
     DoctorArguments doctor;
     VersionArguments version;
     BenchArguments bench;
+    DataArguments data;
     std::function<int()> command;
 };
 
 template <class T>
 CLI::App* add_command(CLI::App& app, Arguments& all, const Io& io, const char* name, const char* description,
                       T& arguments, int (*function)(const T&, const Io&)) {
-    CLI::App* command = app.add_subcommand(name, description);
-    command->add_flag("--json", arguments.json, "one JSON document on stdout, nothing else there");
-    command->callback([&all, &arguments, &io, function] {
-        all.command = [&arguments, &io, function] { return function(arguments, io); };
-    });
-    return command;
+    return cli::add_command(app, all.command, name, description, arguments.json,
+                            [&arguments, &io, function] { return function(arguments, io); });
 }
 
 // `text` with its lines wrapped at 100 columns; what is continued stands below the third column of its line.
@@ -119,10 +117,14 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
 
 void add_report(CLI::App& app, Arguments& all, const Io& io) {
     ReportArguments& a = all.report;
-    CLI::App* c = add_command(app, all, io, "report", "a run as one HTML page: curves, memory, sample", a, report);
-    c->add_option("RUN_DIR", a.run_dir, "directory of the run; the run may still go on")->required()->option_text(" ");
-    c->add_option("--out", a.out, "where to [RUN_DIR/report.html]")->option_text("FILE");
-    c->footer("Example:\n  tutti report runs/bible");
+    CLI::App* c = add_command(app, all, io, "report", "runs as one HTML page: curves, memory, sample", a, report);
+    c->add_option("RUN_DIR", a.run_dirs, "directory of a run, which may still go on; several are compared")
+        ->required()
+        ->option_text("...");
+    c->add_option("--out", a.out, "where to [RUN_DIR/report.html; of several runs comparison.html]")
+        ->option_text("FILE");
+    c->add_option("--csv", a.csv, "also the logged numbers, a line for each step of each run")->option_text("FILE");
+    c->footer("Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv");
 }
 
 void add_bench(CLI::App& app, Arguments& all, const Io& io) {
@@ -227,6 +229,14 @@ bool asks_for_json(int argc, const char* const* argv) {
 
 }  // namespace
 
+CLI::App* add_command(CLI::App& app, std::function<int()>& chosen, const char* name, const char* description,
+                      bool& json, std::function<int()> call) {
+    CLI::App* command = app.add_subcommand(name, description);
+    command->add_flag("--json", json, "one JSON document on stdout, nothing else there");
+    command->callback([&chosen, call = std::move(call)] { chosen = call; });
+    return command;
+}
+
 int run(int argc, const char* const* argv, const Io& io) {
     const bool json = asks_for_json(argc, argv);
     CLI::App app("Tutti trains large neural networks on all your devices at once.", "tutti");
@@ -241,6 +251,7 @@ int run(int argc, const char* const* argv, const Io& io) {
     add_generate(app, arguments, io);
     add_report(app, arguments, io);
     add_bench(app, arguments, io);
+    add_data(app, arguments.command, arguments.data, io);
     add_command(app, arguments, io, "doctor", "what this build and this machine have", arguments.doctor, doctor);
     add_command(app, arguments, io, "version", "version and build", arguments.version, version);
 

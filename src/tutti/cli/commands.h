@@ -38,8 +38,9 @@ struct GenerateArguments {
 int generate(const GenerateArguments& arguments, const Io& io);
 
 struct ReportArguments {
-    std::string run_dir;
-    std::string out;  // "": RUN_DIR/report.html
+    std::vector<std::string> run_dirs;
+    std::string out;  // "": report.html in the run directory, of several runs comparison.html here
+    std::string csv;  // "": none
     bool json = false;
 };
 int report(const ReportArguments& arguments, const Io& io);

@@ -13,14 +13,15 @@ namespace tutti::cli {
 
 int generate(const GenerateArguments& arguments, const Io& io) {
     check<UsageError>(!arguments.prompt.empty(), "--prompt \"\": required: a text of at least one token to continue");
-    const train::SamplingOptions sampling{.max_tokens = arguments.max_tokens,
-                                          .temperature = arguments.greedy ? 0 : arguments.temperature,
-                                          .top_k = arguments.top_k,
-                                          .top_p = arguments.top_p,
-                                          .seed = arguments.seed};
+    train::SamplingOptions sampling{.max_tokens = arguments.max_tokens,
+                                    .temperature = arguments.greedy ? 0 : arguments.temperature,
+                                    .top_k = arguments.top_k,
+                                    .top_p = arguments.top_p,
+                                    .seed = arguments.seed};
     const train::LoadedModel loaded = train::load_model(arguments.checkpoint, arguments.threads);
     const auto tokenizer = data::make_tokenizer(loaded.tokenizer);
     const std::vector<int32_t> prompt = tokenizer->encode(arguments.prompt);
+    if (loaded.tokenizer != "bytes") sampling.vocab = tokenizer->vocab();  // bytes may stand in for an unknown one
 
     // The prompt goes through the stream too: its last character may be completed by the first token.
     Utf8Stream stream;
@@ -35,7 +36,7 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     train::generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, prompt, sampling,
                     [&](int32_t token) {
                         tokens.push_back(token);
-                        show(stream.feed(tokenizer->decode({&token, 1})), true);
+                        show(stream.feed(tokenizer->piece(token)), true);
                     });
     const double seconds = seconds_now() - begin;
     show(stream.finish(), true);

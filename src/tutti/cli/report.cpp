@@ -36,23 +36,36 @@ void write_whole(const std::filesystem::path& path, const std::string& text) {
 }  // namespace
 
 int report(const ReportArguments& arguments, const Io& io) {
-    const train::RunHistory run = train::read_run(arguments.run_dir);
+    std::vector<train::RunHistory> runs;
+    for (const std::string& directory : arguments.run_dirs) runs.push_back(train::read_run(directory));
+    const bool one = runs.size() == 1;
     std::filesystem::path path = arguments.out;
-    if (path.empty()) path = std::filesystem::path(arguments.run_dir) / "report.html";
-    const std::string page = train::render_report(run);
+    if (path.empty()) path = one ? std::filesystem::path(arguments.run_dirs[0]) / "report.html" : "comparison.html";
+    const std::string page = one ? train::render_report(runs[0]) : train::render_comparison(runs);
     write_whole(path, page);
+    if (!arguments.csv.empty()) write_whole(arguments.csv, train::render_csv(runs));
+
+    nlohmann::ordered_json document = {{"report", path.string()}, {"bytes", page.size()}};
+    if (!arguments.csv.empty()) document["csv"] = arguments.csv;
+    for (const train::RunHistory& run : runs) {
+        const nlohmann::ordered_json about = {{"run", run.name},
+                                              {"logged_steps", run.steps.size()},
+                                              {"last_step", run.steps.empty() ? 0 : run.steps.back().step},
+                                              {"notes", run.notes}};
+        if (one)
+            document.update(about);
+        else
+            document["runs"].push_back(about);
+        if (arguments.json) continue;
+        for (const std::string& note : run.notes)
+            io.err << "tutti: note: " << (one ? "" : run.name + ": ") << note << '\n';
+    }
     if (arguments.json) {
-        const nlohmann::ordered_json document = {{"report", path.string()},
-                                                 {"run", run.name},
-                                                 {"logged_steps", run.steps.size()},
-                                                 {"last_step", run.steps.empty() ? 0 : run.steps.back().step},
-                                                 {"bytes", page.size()},
-                                                 {"notes", run.notes}};
         io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
         return 0;
     }
-    for (const std::string& note : run.notes) io.err << "tutti: note: " << note << '\n';
     io.out << path.string() << '\n';
+    if (!arguments.csv.empty()) io.out << arguments.csv << '\n';
     return 0;
 }
 

@@ -18,7 +18,8 @@ struct KvCache {
 struct Batch {
     Tensor tokens;     // (B, T) i32
     Tensor targets;    // (B, T) i32; negative: not counted. Undefined: the head returns logits of the last position
-    Tensor positions;  // (B, T) i32: place in the sequence
+    Tensor positions;  // (B, T) i32: place in the sequence, or in its document
+    Tensor first_key;  // (B, T) i32: where in the sequence a token's document begins. Undefined: all is one document
     Tensor row_index;  // (B, T) i64: global index of the token in the step's batch; keys dropout
     Tensor features, feature_targets;  // (N, D): the mlp family instead of tokens
     float grad_scale = 1;              // 1 / valid tokens of the global batch: the loss is a mean over all of them
@@ -27,8 +28,16 @@ struct Batch {
     KvCache* cache = nullptr;
 };
 
+// A batch on the host, (sequences, T) each, sequence after sequence.
+struct BatchRows {
+    std::span<const int32_t> tokens, targets;
+    std::span<const int32_t> first_key;  // empty: each sequence is one document
+};
+
+// `first_sequence` is the global index in the step's batch of the first one. Positions restart with each document.
+Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence);
+
 // From `sequences` windows of T + 1 tokens each, one after another: inputs are the first T, targets the last T of each.
-// `first_sequence` is the global index in the step's batch of the first one.
 Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t sequences, int64_t first_sequence);
 
 // Tokens without targets, for generation: (B, T) that follow `start` earlier ones.

@@ -135,26 +135,29 @@ Tensor append(ops::Context& ctx, const Tensor& cache, int64_t length, const Tens
 }
 
 ops::Attention cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                                const Batch& batch, int64_t layer) {
-    if (batch.cache == nullptr) return ops::attention(ctx, q, k, v, {});
+                                const Batch& batch, int64_t layer, ops::AttentionShape shape) {
+    if (batch.cache == nullptr) return ops::attention(ctx, q, k, v, shape);
     KvCache& cache = *batch.cache;
     const auto l = static_cast<size_t>(layer);
     const Tensor keys = append(ctx, cache.keys.at(l), cache.length, k);
     const Tensor values = append(ctx, cache.values.at(l), cache.length, v);
-    return ops::attention(ctx, q, keys, values, {.causal = true, .query_offset = cache.length});
+    shape.query_offset = cache.length;
+    return ops::attention(ctx, q, keys, values, shape);
 }
 
 }  // namespace
 
-Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer) {
+Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer, int64_t window) {
     ops::Context& ctx = tape.context();
-    const ops::Attention r = cached_attention(ctx, q.value, k.value, v.value, batch, layer);
-    return tape.record("attention", {q, k, v}, r.y, [&ctx, q = q.value, k = k.value, v = v.value, r](const Tensor& dy) {
-        Tensors d;
-        for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
-        ops::attention_backward(ctx, dy, q, k, v, r, {}, d[0], d[1], d[2]);
-        return d;
-    });
+    const ops::AttentionShape shape{.window = window, .first_key = batch.first_key};
+    const ops::Attention r = cached_attention(ctx, q.value, k.value, v.value, batch, layer, shape);
+    return tape.record("attention", {q, k, v}, r.y,
+                       [&ctx, q = q.value, k = k.value, v = v.value, r, shape](const Tensor& dy) {
+                           Tensors d;
+                           for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
+                           ops::attention_backward(ctx, dy, q, k, v, r, shape, d[0], d[1], d[2]);
+                           return d;
+                       });
 }
 
 Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& batch, int64_t layer) {
@@ -164,10 +167,11 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& bat
         return packed.reshape({B, T, 3 * heads, C / heads}).narrow(2, i * heads, heads);
     };
     const Tensor q = part(qkv.value, 0), k = part(qkv.value, 1), v = part(qkv.value, 2);
-    const ops::Attention r = cached_attention(ctx, q, k, v, batch, layer);
+    const ops::AttentionShape shape{.first_key = batch.first_key};
+    const ops::Attention r = cached_attention(ctx, q, k, v, batch, layer, shape);
     return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), [=, &ctx](const Tensor& dy) {
         const Tensor d = ops::empty(ctx, {B, T, 3 * C}, dy.dtype());
-        ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, {}, part(d, 0), part(d, 1), part(d, 2));
+        ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, shape, part(d, 0), part(d, 1), part(d, 2));
         return Tensors{d};
     });
 }

@@ -19,11 +19,12 @@ class TokenBatches final : public Batches {
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         load(step);
-        const int64_t size = micro_batch_ * (sampler_.seq_len() + 1);
-        const std::span<const int32_t> all(windows_);
-        nn::Batch batch =
-            nn::make_batch(device_, all.subspan(static_cast<size_t>(index * size), static_cast<size_t>(size)),
-                           micro_batch_, first_sequence(index));
+        const int64_t first = index * micro_batch_;
+        const nn::BatchRows rows{
+            .tokens = part(tokens_, first, micro_batch_),
+            .targets = part(targets_, first, micro_batch_),
+            .first_key = sampler_.respects_documents() ? part(first_key_, first, micro_batch_) : std::span<int32_t>()};
+        nn::Batch batch = nn::make_batch(device_, rows, micro_batch_, first_sequence(index));
         batch.grad_scale = 1.0f / static_cast<float>(terms_);
         return batch;
     }
@@ -38,17 +39,22 @@ class TokenBatches final : public Batches {
     // All of the rank's part is read before its first microbatch runs: the gradient needs the number of valid tokens.
     void load(int64_t step) {
         if (step == loaded_) return;
-        const int64_t window = sampler_.seq_len() + 1, microbatches = global_batch_ / (micro_batch_ * share_.ranks);
-        windows_.resize(static_cast<size_t>(microbatches * micro_batch_ * window));
-        int64_t valid = 0;
-        for (int64_t i = 0; i < microbatches * micro_batch_; ++i) {
-            const std::span<int32_t> tokens(windows_.data() + i * window, static_cast<size_t>(window));
+        const int64_t sequences = global_batch_ / share_.ranks;
+        for (auto* row : {&tokens_, &targets_, &first_key_})
+            row->resize(static_cast<size_t>(sequences * sampler_.seq_len()));
+        for (int64_t i = 0; i < sequences; ++i) {
             const int64_t sequence = first_sequence(i / micro_batch_) + i % micro_batch_;
-            sampler_.sample(static_cast<uint64_t>((step - 1) * global_batch_ + sequence), tokens);
-            valid += std::count_if(tokens.begin() + 1, tokens.end(), [](int32_t target) { return target >= 0; });
+            sampler_.rows(static_cast<uint64_t>((step - 1) * global_batch_ + sequence),
+                          {part(tokens_, i, 1), part(targets_, i, 1), part(first_key_, i, 1)});
         }
-        terms_ = std::max<int64_t>(share_.sum(valid), 1);
+        const auto counted = [](int32_t target) { return target >= 0; };
+        terms_ = std::max<int64_t>(share_.sum(std::count_if(targets_.begin(), targets_.end(), counted)), 1);
         loaded_ = step;
+    }
+    // Sequences [first, first + count) of the rank's part.
+    std::span<int32_t> part(std::vector<int32_t>& rows, int64_t first, int64_t count) const {
+        const int64_t T = sampler_.seq_len();
+        return std::span(rows).subspan(static_cast<size_t>(first * T), static_cast<size_t>(count * T));
     }
 
     Device& device_;
@@ -56,7 +62,7 @@ class TokenBatches final : public Batches {
     int64_t micro_batch_, global_batch_;
     Share share_;
     int64_t loaded_ = 0, terms_ = 0;
-    std::vector<int32_t> windows_;
+    std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of the rank, T)
 };
 
 class NoiseBatches final : public Batches {

@@ -28,9 +28,12 @@ std::string run_identity(const spec::RunSpec& run) {
         const size_t equals = line.find('=');
         if (equals == std::string::npos) continue;
         const std::string key = line.substr(0, line.find_last_not_of(' ', equals - 1) + 1);
+        // Keys of [data] that are as they always were are left out: older checkpoints do not name them.
+        const bool documents = section == "data" && ((key == "documents" && run.data.documents != "packed") ||
+                                                     (key == "eod" && !run.data.eod.empty()));
         const bool fixed =
             section.starts_with("model") ? key != "preset" : kKeys.contains(key) && section != "checkpoint";
-        if (fixed) identity += section + "." + key + " " + line.substr(equals) + "\n";
+        if (fixed || documents) identity += section + "." + key + " " + line.substr(equals) + "\n";
     }
     return identity;
 }

@@ -50,7 +50,9 @@ void generate(ops::Context& ctx, models::Model& model, DType compute, int64_t ma
               const std::vector<int32_t>& prompt, const SamplingOptions& options,
               const std::function<void(int32_t)>& emit) {
     check<UsageError>(!prompt.empty(), "generate: the prompt is empty; give at least one token");
-    const int64_t vocab = model.spec().vocab, longest = max_positions;
+    // A vocabulary may be padded: ids that the tokenizer does not have are never drawn.
+    const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, model.spec().vocab) : model.spec().vocab;
+    const int64_t longest = max_positions;
     check<UsageError>(longest >= 2, "generate: a model of ", longest, " positions cannot generate");
     for (int32_t token : prompt)
         check<UsageError>(token >= 0 && token < vocab, "generate: token ", token,
@@ -90,6 +92,15 @@ Place find_checkpoint(const std::string& path) {
     return {path, {}};
 }
 
+// "bytes", or the copy of the tokenizer that the run of this checkpoint (RUN/checkpoints/STEP) made, or what it named.
+std::string find_tokenizer(const std::string& named, const std::string& checkpoint) {
+    if (named == "bytes") return named;
+    const auto run = std::filesystem::absolute(checkpoint).parent_path().parent_path();
+    for (const char* copy : {"tokenizer.json", "tokenizer.model"})
+        if (std::filesystem::exists(run / copy)) return (run / copy).string();
+    return named;
+}
+
 }  // namespace
 
 LoadedModel load_model(const std::string& path, int threads) {
@@ -101,7 +112,7 @@ LoadedModel load_model(const std::string& path, int threads) {
         const spec::RunSpec run = spec::parse_text(state.at("config").get<std::string>(), reader.path());
         check<UsageError>(run.model.family != spec::Family::mlp, reader.path(), ": an mlp generates no text");
         loaded.compute = run.precision.compute == "f32" ? DType::f32 : DType::bf16;
-        loaded.tokenizer = run.data.tokenizer;
+        loaded.tokenizer = find_tokenizer(run.data.tokenizer, reader.path());
         loaded.max_positions = run.train.seq_len;
         loaded.model =
             std::make_unique<models::Model>(models::make_model(*loaded.ctx, run.model, loaded.max_positions));

@@ -15,6 +15,7 @@ struct SamplingOptions {
     int64_t top_k = 0;         // keep the k most likely; 0: all
     double top_p = 1.0;        // then the fewest whose probability reaches p
     uint64_t seed = 1234;
+    int64_t vocab = 0;  // ids below this only, those of the tokenizer; 0: all of the model
 };
 
 // The next token from logits (V): a pure function of (logits, options, index of the token).
@@ -33,7 +34,7 @@ struct LoadedModel {
     std::unique_ptr<ops::Context> ctx;
     std::unique_ptr<models::Model> model;
     DType compute = DType::f32;
-    std::string tokenizer;  // data.tokenizer of the run
+    std::string tokenizer;  // data.tokenizer of the run, or its copy in the run directory
     int64_t max_positions = 0;
     int64_t step = 0;
     std::string path;  // of the checkpoint

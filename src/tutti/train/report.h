@@ -1,5 +1,5 @@
-// train/report.h: a finished (or running) run as one HTML page. Stands on base only: it reads the files of a run
-// directory, not the trainer. Called by `tutti report`, and by the trainer when a run ends.
+// train/report.h: finished (or running) runs as one HTML page, or as CSV. Stands on base only: it reads the files of a
+// run directory, not the trainer. Called by `tutti report`, and by the trainer when a run ends.
 #pragma once
 
 #include <cstdint>
@@ -50,5 +50,13 @@ RunHistory read_run(const std::filesystem::path& run_dir);
 
 // One self-contained page: no network, no script. Charts are SVG, text is escaped, light and dark, phone and paper.
 std::string render_report(const RunHistory& run);
+
+// The same of 2 to 8 runs: their curves over one another, tables of results and of the keys of their configs that
+// differ. UsageError for another number of runs.
+std::string render_comparison(const std::vector<RunHistory>& runs);
+
+// One line per logged step of each run, with a header: run, step and the numbers of metrics.jsonl; "skipped" counts the
+// steps since the line before. A number that the line lacks is empty, one that is not finite is nan.
+std::string render_csv(const std::vector<RunHistory>& runs);
 
 }  // namespace tutti::train

@@ -1,4 +1,4 @@
-// train/report_style.h: the style sheet inside every run report. Included by report.cpp only.
+// train/report_style.h: the style sheet inside every run report. Included by report_parts.cpp only.
 //
 // Colours are of the Okabe-Ito palette, which people with any common colour blindness can tell apart; evaluation and
 // prediction differ by line and marker too. Dark applies to screens only: paper is always light.
@@ -8,9 +8,9 @@ namespace tutti::train {
 
 inline constexpr const char* kReportStyle = R"css(
 :root{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#1d2025;--soft:#5d636d;--rule:#e2e2dc;--grid:#ecece7;
---c1:#0072b2;--c2:#d55e00;--c3:#00805d;--c4:#b3478b;--warn:#fdf3dc;--warn-rule:#e0b84c}
+--c1:#0072b2;--c2:#d55e00;--c3:#00805d;--c4:#b3478b;--c5:#9a6a00;--c6:#3f8fd6;--c7:#5b5bb5;--c8:#4a4f57;--warn:#fdf3dc;--warn-rule:#e0b84c}
 @media screen and (prefers-color-scheme:dark){:root{--page:#131518;--card:#1b1e23;--ink:#e7e8ea;--soft:#9fa6b1;--rule:#2d3138;
---grid:#282c33;--c1:#56b4e9;--c2:#f29b4b;--c3:#3fc79a;--c4:#e39ac8;--warn:#2b2514;--warn-rule:#8a6d1f}}
+--grid:#282c33;--c1:#56b4e9;--c2:#f29b4b;--c3:#3fc79a;--c4:#e39ac8;--c5:#e8c04a;--c6:#8ecbff;--c7:#b3a7f5;--c8:#c3c8d0;--warn:#2b2514;--warn-rule:#8a6d1f}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
 -webkit-text-size-adjust:100%}
@@ -35,6 +35,7 @@ svg{display:block;width:100%;height:auto}
 text{fill:var(--soft);font:11.5px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;font-variant-numeric:tabular-nums}
 text.label{font-size:12px}
 .c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}
+.c5{--c:var(--c5)}.c6{--c:var(--c6)}.c7{--c:var(--c7)}.c8{--c:var(--c8)}
 line.grid{stroke:var(--grid)}line.axis{stroke:var(--soft);stroke-opacity:.6}
 .line,.faint,.dashed{fill:none;stroke:var(--c);stroke-linejoin:round;stroke-linecap:round;stroke-width:2}
 .faint{stroke-width:1;stroke-opacity:.38}
@@ -49,6 +50,8 @@ th,td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);whit
 th{color:var(--soft);font-weight:500;font-size:13px}
 th:first-child,td:first-child{text-align:left;padding-left:0}th:last-child,td:last-child{padding-right:0}
 .has-reason td{border-bottom:0;padding-bottom:0}td.reason{color:var(--soft);font-size:13px;padding-top:0;white-space:normal;overflow-wrap:anywhere}
+.scroll{overflow-x:auto}th .key{display:inline-block;width:14px;height:3px;border-radius:2px;background:var(--c);margin-right:6px;vertical-align:middle}
+th[scope=row]{text-align:left}
 .quiet{color:var(--soft);margin:0}
 .notes{background:var(--warn);border:1px solid var(--warn-rule);border-radius:10px;padding:10px 16px;margin:0 0 16px}
 .notes p{margin:2px 0}

@@ -20,7 +20,7 @@ enum class Mark {
     ticks,  // events on the x axis; y is not used
 };
 
-// `colour` is the CSS class c1 ... c4 of the page.
+// `colour` is the CSS class c1 ... c8 of the page.
 struct Series {
     std::string label;  // "": not in the legend
     int colour = 1;

@@ -1,0 +1,234 @@
+// train/report_compare.cpp: render_comparison() of report.h: the curves of several runs over one another, what they
+// came to and where their configs differ, side by side.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/train/report_parts.h"
+
+namespace tutti::train {
+namespace {
+
+int colour_of(size_t run) { return static_cast<int>(run) + 1; }
+
+// Names that tell the runs apart: those of the directories, with numbers where two are called the same.
+std::vector<std::string> names_of(const std::vector<RunHistory>& runs) {
+    std::map<std::string, int> count, used;
+    for (const RunHistory& run : runs) ++count[run.name];
+    std::vector<std::string> names;
+    for (const RunHistory& run : runs)
+        names.push_back(count[run.name] == 1 ? run.name : concat(run.name, " (", ++used[run.name], ")"));
+    return names;
+}
+
+struct Comparison {
+    const std::vector<RunHistory>& runs;
+    std::vector<std::string> names;
+
+    Chart chart(const char* id, const char* title, const char* unit) const {
+        return {.id = id, .title = title, .description = "", .y_unit = unit, .series = {}};
+    }
+    void add_all(Chart& chart, Field field, double scale = 1) const {
+        for (size_t i = 0; i < runs.size(); ++i)
+            add_series(chart, names[i], colour_of(i), values_of(runs[i], field, scale));
+    }
+};
+
+// Tokens in place of steps: runs of other batch sizes are compared by what they have read.
+Chart over_tokens(const Comparison& c) {
+    Chart chart = c.chart("loss-tokens", "Loss over tokens", "");
+    chart.x_label = "tokens";
+    chart.allow_log = true;
+    for (size_t i = 0; i < c.runs.size(); ++i) {
+        std::vector<Point> points;
+        for (const LoggedStep& step : c.runs[i].steps)
+            if (step.loss && step.tokens && std::isfinite(*step.tokens)) points.push_back({*step.tokens, *step.loss});
+        add_series(chart, c.names[i], colour_of(i), std::move(points));
+    }
+    chart.description = "The losses of the chart before, over the tokens that each run had read.";
+    return chart;
+}
+
+bool same_tokens_per_step(const std::vector<RunHistory>& runs) {
+    std::set<double> rates;
+    for (const RunHistory& run : runs)
+        if (!run.steps.empty() && run.steps.back().tokens && run.steps.back().step > 0)
+            rates.insert(std::round(*run.steps.back().tokens / static_cast<double>(run.steps.back().step)));
+    return rates.size() <= 1;
+}
+
+std::string charts(const Comparison& c) {
+    Chart loss = c.chart("loss", "Loss", c.runs.front().totals.loss_unit.c_str());
+    loss.allow_log = true;
+    c.add_all(loss, &LoggedStep::loss);
+    std::string cards = wide_card(loss);
+    if (!same_tokens_per_step(c.runs)) cards += chart_card(over_tokens(c));
+    Chart eval = c.chart("eval", "Evaluation loss", c.runs.front().totals.loss_unit.c_str());
+    for (size_t i = 0; i < c.runs.size(); ++i) {
+        Series series{c.names[i], colour_of(i), Mark::dots, values_of(c.runs[i], &LoggedStep::eval_loss)};
+        eval.description += in_words(series);
+        if (!series.points.empty()) eval.series.push_back(std::move(series));
+    }
+    Chart norm = c.chart("grad-norm", "Gradient norm", "before clipping");
+    norm.allow_log = true;
+    c.add_all(norm, &LoggedStep::grad_norm);
+    Chart lr = c.chart("lr", "Learning rate", "");
+    Chart speed = c.chart("speed", "Throughput", "tokens/s");
+    Chart mfu = c.chart("mfu", "MFU", "% of the dense peak");
+    lr.from_zero = speed.from_zero = mfu.from_zero = true;
+    for (size_t i = 0; i < c.runs.size(); ++i) {
+        lr.series.push_back({c.names[i], colour_of(i), Mark::line, values_of(c.runs[i], &LoggedStep::lr)});
+        lr.description += in_words(lr.series.back());
+    }
+    c.add_all(speed, &LoggedStep::tokens_per_s);
+    c.add_all(mfu, &LoggedStep::mfu, 100);
+    for (const Chart& chart : {eval, norm, lr, speed, mfu}) cards += chart_card(chart);
+    return cards;
+}
+
+// --- tables: a row for each fact, a column for each run
+// ---------------------------------------------------------------
+
+std::string table(const Comparison& c, const std::vector<std::vector<std::string>>& rows) {
+    std::string html = "<div class=\"scroll\"><table><thead><tr><th></th>";
+    for (size_t i = 0; i < c.names.size(); ++i)
+        html += concat("<th scope=\"col\"><span class=\"key c", colour_of(i), "\"></span>", escape_html(c.names[i]),
+                       "</th>");
+    html += "</tr></thead><tbody>";
+    for (const auto& row : rows) {
+        html += "<tr><th scope=\"row\">" + escape_html(row[0]) + "</th>";
+        for (size_t i = 1; i < row.size(); ++i) html += "<td>" + escape_html(row[i].empty() ? "–" : row[i]) + "</td>";
+        html += "</tr>";
+    }
+    return html + "</tbody></table></div>";
+}
+
+using Fact = std::function<std::string(const RunHistory&)>;
+
+std::string shown(const std::optional<double>& value, const std::function<std::string(double)>& format) {
+    return value ? format(*value) : "";
+}
+
+std::optional<double> last_of(const RunHistory& run, Field field) {
+    const auto values = finite(values_of(run, field));
+    return values.empty() ? std::nullopt : std::optional(values.back());
+}
+
+std::optional<double> lowest_of(const RunHistory& run, Field field) {
+    const auto values = finite(values_of(run, field));
+    return values.empty() ? std::nullopt : std::optional(*std::min_element(values.begin(), values.end()));
+}
+
+std::vector<std::pair<std::string, Fact>> facts() {
+    const auto count = [](double value) { return short_number(value); };
+    const auto loss = [](double value) { return short_number(value, 5); };
+    return {
+        {"model", [](const RunHistory& r) { return r.totals.model; }},
+        {"machine", [](const RunHistory& r) { return r.totals.machine; }},
+        {"parameters", [=](const RunHistory& r) { return shown(r.totals.parameters, count); }},
+        {"last step", [](const RunHistory& r) { return r.steps.empty() ? "" : concat(r.steps.back().step); }},
+        {"tokens", [=](const RunHistory& r) { return shown(last_of(r, &LoggedStep::tokens), count); }},
+        {"final loss", [=](const RunHistory& r) { return shown(last_of(r, &LoggedStep::loss), loss); }},
+        {"lowest loss", [=](const RunHistory& r) { return shown(lowest_of(r, &LoggedStep::loss), loss); }},
+        {"final evaluation loss", [=](const RunHistory& r) { return shown(last_of(r, &LoggedStep::eval_loss), loss); }},
+        {"lowest evaluation loss",
+         [=](const RunHistory& r) { return shown(lowest_of(r, &LoggedStep::eval_loss), loss); }},
+        {"tokens/s, median",
+         [=](const RunHistory& r) { return shown(median(finite(values_of(r, &LoggedStep::tokens_per_s))), count); }},
+        {"MFU, median",
+         [](const RunHistory& r) {
+             return shown(median(finite(values_of(r, &LoggedStep::mfu, 100))),
+                          [](double value) { return short_number(value) + " %"; });
+         }},
+        {"memory peak",
+         [](const RunHistory& r) {
+             const auto peaks = finite(values_of(r, &LoggedStep::mem_peak_bytes));
+             return peaks.empty() ? "" : short_bytes(*std::max_element(peaks.begin(), peaks.end()));
+         }},
+        {"wall time", [](const RunHistory& r) { return shown(r.totals.wall_s, duration); }},
+        {"skipped steps", [](const RunHistory& r) {
+             int64_t skipped = 0;
+             for (const LoggedStep& step : r.steps) skipped += step.skipped_before;
+             return concat(skipped);
+         }}};
+}
+
+std::string results_card(const Comparison& c) {
+    std::vector<std::vector<std::string>> rows;
+    for (const auto& [name, fact] : facts()) {
+        std::vector<std::string> row = {name};
+        for (const RunHistory& run : c.runs) row.push_back(fact(run));
+        const bool known =
+            std::any_of(row.begin() + 1, row.end(), [](const std::string& cell) { return !cell.empty(); });
+        if (known) rows.push_back(std::move(row));
+    }
+    return "<section class=\"card full\"><h2>Results</h2>" + table(c, rows) + "</section>\n";
+}
+
+// "train.lr" -> "3e-4" of a resolved config, whose every key stands on a line of its own.
+std::map<std::string, std::string> keys_of(const std::string& config) {
+    std::map<std::string, std::string> keys;
+    std::istringstream lines(config);
+    std::string section;
+    const auto trimmed = [](const std::string& text) {
+        const size_t first = text.find_first_not_of(" \t\r");
+        return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+    };
+    for (std::string line; std::getline(lines, line);) {
+        line = trimmed(line);
+        const size_t equals = line.find('=');
+        if (line.starts_with('[') && line.find(']') != std::string::npos)
+            section = line.substr(1, line.find(']') - 1) + ".";
+        else if (!line.starts_with('#') && equals != std::string::npos)
+            keys[section + trimmed(line.substr(0, equals))] = trimmed(line.substr(equals + 1));
+    }
+    return keys;
+}
+
+std::string config_card(const Comparison& c) {
+    std::vector<std::map<std::string, std::string>> configs;
+    std::set<std::string> keys;
+    for (const RunHistory& run : c.runs) {
+        configs.push_back(keys_of(run.config));
+        for (const auto& [key, value] : configs.back()) keys.insert(key);
+    }
+    std::vector<std::vector<std::string>> rows;
+    for (const std::string& key : keys) {
+        std::vector<std::string> row = {key};
+        for (const auto& config : configs) row.push_back(config.contains(key) ? config.at(key) : "");
+        if (std::any_of(row.begin() + 2, row.end(), [&](const std::string& v) { return v != row[1]; }))
+            rows.push_back(std::move(row));
+    }
+    const size_t equal = keys.size() - rows.size();
+    const std::string rest = concat("<p class=\"quiet\">", equal, " other keys are the same.</p>");
+    return "<section class=\"card full\"><h2>Differences of the configs</h2>" +
+           (rows.empty() ? "<p class=\"quiet\">None.</p>" : table(c, rows) + rest) + "</section>\n";
+}
+
+std::string notes(const Comparison& c) {
+    std::string lines;
+    for (size_t i = 0; i < c.runs.size(); ++i)
+        for (const std::string& note : c.runs[i].notes) lines += "<p>" + escape_html(c.names[i] + ": " + note) + "</p>";
+    return lines.empty() ? "" : "<aside class=\"notes\">" + lines + "</aside>\n";
+}
+
+}  // namespace
+
+std::string render_comparison(const std::vector<RunHistory>& runs) {
+    check<UsageError>(runs.size() >= 2 && runs.size() <= 8,
+                      "a comparison is of 2 to 8 runs, more curves cannot be told ", "apart; got ", runs.size());
+    const Comparison c{runs, names_of(runs)};
+    std::string body = concat("<header><p>Tutti run report</p><h1>", runs.size(), " runs side by side</h1></header>\n");
+    body += notes(c) + "<div class=\"grid\">\n" + charts(c) + results_card(c) + config_card(c) + "</div>\n";
+    body +=
+        "<footer><p>Bold lines are exponential moving averages where a faint line, the logged values, runs behind "
+        "them. Drawn from metrics.jsonl, run.json and config.toml of each run by <code>tutti report</code>.</p>"
+        "</footer>\n";
+    return page(concat(runs.size(), " runs – Tutti run report"), body);
+}
+
+}  // namespace tutti::train
