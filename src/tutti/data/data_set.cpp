@@ -62,11 +62,11 @@ std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& p
                                                const Tokenizer& tokenizer, int64_t vocab,
                                                const EncodeOptions& options) {
     auto source = open_tokens(paths, data.format);
-    if (source->format() != "text" || data.tokenizer == "bytes") return source;
+    if (data.tokenizer == "bytes") return source;
     check<UsageError>(tokenizer.vocab() <= vocab, "data.tokenizer (", tokenizer.description(), ") makes ids up to ",
                       tokenizer.vocab() - 1, ", model.vocab is ", vocab, "; set model.vocab = ", tokenizer.vocab(),
                       " or more (a multiple of 64 is faster)");
-    return open_text(paths, tokenizer, options);
+    return source->format() == "text" ? open_text(paths, tokenizer, options) : source;
 }
 
 }  // namespace
