@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 
 run=${TUTTI_QUICKSTART_RUN:-runs/quickstart}
 text=build/data/kjv.txt
+tokenizer=build/data/kjv-2048.json
 program=build/release/tutti
 say() { printf '\n== %s\n' "$*"; }
 
@@ -22,11 +23,18 @@ say "text"
 mkdir -p "$(dirname "$text")"
 scripts/prepare_text.sh "$text"
 
+say "tokenizer"
+if [[ -s $tokenizer ]]; then
+    echo "$tokenizer: already there"
+else
+    "$program" data train-tokenizer "$text" --vocab 2048 --out "$tokenizer"
+fi
+
 say "training (continues where it stopped; a finished run is left as it is)"
 "$program" train examples/configs/quickstart.toml --out "$run"
 
 say "a sample"
-"$program" generate "$run" --prompt $'In the beginning' --max-tokens 400 --temperature 0.7
+"$program" generate "$run" --prompt $'In the beginning' --max-tokens 150 --temperature 0.7
 printf '\n'
 
 say "done"

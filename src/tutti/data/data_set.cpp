@@ -122,9 +122,9 @@ std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& p
         return open_records(paths, how.tokenizer, {how.data.text_field, how.eod, how.encode.threads});
     }
     auto source = open_tokens(paths, how.data.format);
-    if (source->format() != "text" || how.data.tokenizer == "bytes") return source;
+    if (how.data.tokenizer == "bytes") return source;
     check_vocab();
-    return open_text(paths, how.tokenizer, how.encode);
+    return source->format() == "text" ? open_text(paths, how.tokenizer, how.encode) : source;
 }
 
 // The sources that a list of files names: one row of tokens, or one for each weight.

@@ -104,6 +104,11 @@ TEST(DataSet, UsageErrors) {
     tokenizer.tokenizer = "tokenizer.json";
     EXPECT_EQ(missing("\"tokenizer.json\": there is no such file", refused(tokenizer)), "");
 
+    // Token files too: ids that the tokenizer makes from a prompt must be rows of the embedding.
+    auto of_more = of({folder.write("more.bin", "abcdefghij")});
+    of_more.tokenizer = (std::filesystem::path(__FILE__).parent_path() / "tokenizers/testdata/gpt2.json").string();
+    EXPECT_EQ(missing("model.vocab is 256; set model.vocab = 4", refused(of_more)), "");
+
     auto mixed = of({path});
     mixed.valid = {folder.write("v.bin", "abcdef")};
     EXPECT_EQ(missing("is nanogpt data", refused(mixed)), "");

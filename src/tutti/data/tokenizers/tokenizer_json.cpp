@@ -18,23 +18,33 @@ using Json = nlohmann::json;
 // A place in the file, with the words for it: `model.merges[3]`.
 struct Node {
     const Json& value;
-    std::string path, name;
+    const std::string& path;
+    std::string name;
+    int64_t index = -1;           // of an element of the list `name`
+    std::string_view entry = {};  // of an element of the vocabulary
 
+    // Put together when asked for only: a large file has 300,000 elements.
+    std::string full_name() const {
+        if (index >= 0) return concat(name, "[", index, "]");
+        return entry.data() == nullptr ? name : concat(name, "[", Json(entry).dump(), "]");
+    }
     [[noreturn]] void fail(const std::string& required) const {
         std::string got = value.dump(-1, ' ', false, Json::error_handler_t::replace);
         if (got.size() > 200) got = got.substr(0, 200) + "...";
-        throw DataError(concat(path, ": ", name, " = ", got, ": ", required));
+        throw DataError(concat(path, ": ", full_name(), " = ", got, ": ", required));
     }
     void require(bool ok, const char* required) const {
         if (!ok) fail(concat("required: ", required));
     }
     bool has(const char* key) const { return value.contains(key) && !value[key].is_null(); }
     Node at(const char* key) const {
-        const std::string full = name.empty() ? key : name + "." + key;
+        const std::string full = name.empty() ? key : full_name() + "." + key;
         check<DataError>(value.contains(key), path, ": ", full, " is missing");
         return {value[key], path, full};
     }
-    Node at(size_t index) const { return {value[index], path, concat(name, "[", index, "]")}; }
+    Node at(size_t element) const {
+        return {value[element], path, index < 0 ? name : full_name(), static_cast<int64_t>(element)};
+    }
     std::string text() const {
         require(value.is_string(), "a text");
         return value.get<std::string>();
@@ -58,7 +68,7 @@ struct Node {
         require(value.is_object(), "an object");
         for (const auto& [key, ignored] : value.items())
             if (std::find(known.begin(), known.end(), key) == known.end())
-                Node{value[key], path, name.empty() ? key : name + "." + key}.fail(
+                Node{value[key], path, name.empty() ? key : full_name() + "." + key}.fail(
                     "this version does not know this field");
     }
 };
@@ -138,8 +148,9 @@ size_t read_vocab(const Node& vocab, ByteLevelModel& model, std::unordered_map<s
                   const std::unordered_set<std::string>& added) {
     vocab.require(vocab.value.is_object() && !vocab.value.empty(), "an object of tokens with their ids");
     const size_t limit = 16 * (vocab.value.size() + 4096);  // a file of one token must not ask for gigabytes
+    ids.reserve(vocab.value.size());
     for (const auto& [token, value] : vocab.value.items()) {
-        const Node entry{value, vocab.path, concat("model.vocab[", Json(token).dump(), "]")};
+        const Node entry{value, vocab.path, vocab.name, -1, token};
         const auto id = static_cast<size_t>(entry.id());
         if (id >= limit)
             entry.fail(concat("ids this sparse are not supported: ", vocab.value.size(), " tokens in all"));
@@ -157,7 +168,9 @@ size_t read_vocab(const Node& vocab, ByteLevelModel& model, std::unordered_map<s
 }
 
 std::pair<std::string, std::string> read_pair(const Node& merge) {
-    if (merge.value.is_array() && merge.value.size() == 2) return {merge.at(size_t{0}).text(), merge.at(1).text()};
+    const Json& pair = merge.value;
+    if (pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string())
+        return {pair[0].get<std::string>(), pair[1].get<std::string>()};
     const std::string both = merge.value.is_string() ? merge.text() : "";
     const size_t space = both.find(' ');
     merge.require(space != std::string::npos && both.find(' ', space + 1) == std::string::npos,
