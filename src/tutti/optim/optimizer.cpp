@@ -69,8 +69,10 @@ std::vector<NamedTensor> Optimizer::state() const {
     std::vector<NamedTensor> state;
     const bool adam = spec_.name == "adamw";
     for (const Slot& slot : slots_) {
-        state.push_back({(adam ? "optimizer.m." : "optimizer.momentum.") + slot.parameter->name, slot.first});
-        if (adam) state.push_back({"optimizer.v." + slot.parameter->name, slot.second});
+        const Parameter& p = *slot.parameter;
+        const Shape& shape = p.master.shape();
+        state.push_back({(adam ? "optimizer.m." : "optimizer.momentum.") + p.name, slot.first.reshape(shape)});
+        if (adam) state.push_back({"optimizer.v." + p.name, slot.second.reshape(shape)});
     }
     return state;
 }

@@ -22,7 +22,7 @@ class Optimizer {
 
     int64_t updates() const { return updates_; }
     void set_updates(int64_t updates) { updates_ = updates; }
-    // The moments, named "optimizer.m.<parameter>": what a checkpoint saves beside the parameters.
+    // The moments, named "optimizer.m.<parameter>", in the shape of the parameter: what a checkpoint saves beside it.
     std::vector<NamedTensor> state() const;
 
   private:

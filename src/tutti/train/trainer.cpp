@@ -94,6 +94,16 @@ std::unique_ptr<Batches> make_batches(ops::Context& ctx, const spec::RunSpec& ru
                          run.train.micro_batch, run.train.global_batch);
 }
 
+// What one rank saves that holds everything.
+std::vector<checkpoint::Piece> whole_state(const models::Model& model, const optim::Optimizer& optimizer) {
+    std::vector<checkpoint::Piece> pieces;
+    for (const autograd::Parameter* p : model.parameters())
+        pieces.push_back(checkpoint::whole_piece(p->name, p->master));
+    for (const NamedTensor& moment : optimizer.state())
+        pieces.push_back(checkpoint::whole_piece(moment.name, moment.tensor));
+    return pieces;
+}
+
 std::string fingerprint(const data::DataSet* data) {
     return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
 }
@@ -132,13 +142,18 @@ Run::Run(const TrainOptions& options)
       optimizer_(ctx_, model_.parameters(), run_.optimizer),
       batches_(make_batches(ctx_, run_, data_ ? &*data_ : nullptr)),
       step_context_{ctx_, model_, optimizer_, *batches_, run_},
-      checkpoints_(ctx_, model_, optimizer_, run_, checkpoint_directory(options),
-                   fingerprint(data_ ? &*data_ : nullptr),
-                   [this](const std::string& message) { console_.warn(message); }) {
+      checkpoints_({.run = run_,
+                    .directory = checkpoint_directory(options),
+                    .data_fingerprint = fingerprint(data_ ? &*data_ : nullptr),
+                    .pieces = [this] { return whole_state(model_, optimizer_); },
+                    .warn = [this](const std::string& message) { console_.warn(message); }}) {
     console_.text(plan::render_card(card_of(options_, device_->name(), plan_)));
     if (const auto resumed = checkpoints_.resume(options.resume)) {
         state_ = *resumed;
         saved_step_ = state_.step;
+        optimizer_.set_updates(state_.updates);
+        for (autograd::Parameter* p : model_.parameters())
+            if (p->value.dtype() != DType::f32) ops::cast_into(ctx_, p->master, p->value);
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
     }
     outcome_.eval_loss = outcome_.loss = std::numeric_limits<double>::quiet_NaN();
