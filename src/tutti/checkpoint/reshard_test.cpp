@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 
 #include "tutti/checkpoint/testing/contains.h"
@@ -173,6 +174,20 @@ TEST_F(Reshard, ReadsOnlyTheFilesThatItNeedsAndTheirBytesOnce) {
     load_pieces(reader, pieces(2, 4, false, "saved", false));
     const auto file = reader.file(rank_file_name(2, 4));
     EXPECT_EQ(counting.bytes_read(), (std::map<std::string, int64_t>{{file->path(), file->size()}}));
+}
+
+TEST_F(Reshard, ReadersShareTheVerification) {
+    const std::string path = save(2, false, "saved");
+    const std::string second = join(path, rank_file_name(1, 2));
+    std::fstream file(second, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x5a' ^ static_cast<char>(values_of({"bytes", {1000}, DType::u8}, 999, 1000)[0]));
+    file.close();
+    const CheckpointReader first_half(files_, path), second_half(files_, path), alone(files_, path);
+    EXPECT_NO_THROW(first_half.verify_share(0, 2));
+    EXPECT_NO_THROW(first_half.verify_rest());  // the other file is left to the other reader
+    EXPECT_THROW(second_half.verify_share(1, 2), DamagedError);
+    EXPECT_THROW(alone.verify_share(0, 1), DamagedError);
 }
 
 TEST_F(Reshard, AManifestThatDoesNotFitItsFilesIsRefused) {
