@@ -82,6 +82,11 @@ void AsyncWriter::wait() const {
     changed_.wait(lock, [&] { return !running_; });
 }
 
+void AsyncWriter::wait_for(std::chrono::milliseconds limit) const {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, limit, [&] { return !running_; });
+}
+
 std::optional<std::string> AsyncWriter::poll_error() {
     const std::lock_guard lock(mutex_);
     if (errors_.empty()) return std::nullopt;

@@ -2,6 +2,7 @@
 // Below it: nothing. Called by the trainer, which submits a closure that owns its snapshot and its use of the Store.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -27,6 +28,7 @@ class AsyncWriter {
     bool try_submit(Job job);
     bool busy() const;
     void wait() const;
+    void wait_for(std::chrono::milliseconds limit) const;  // until it is not busy, at most so long
     // The oldest error that was not handed out yet. A failed job does not stop later ones.
     std::optional<std::string> poll_error();
 

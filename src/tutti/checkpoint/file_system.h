@@ -19,7 +19,8 @@ namespace tutti::checkpoint {
 class IoError : public DataError {
   public:
     IoError(std::string_view operation, const std::string& path, int code);
-    int code() const { return code_; }  // an errno value
+    IoError(const std::string& message, int code) : DataError(message), code_(code) {}  // of another rank
+    int code() const { return code_; }                                                  // an errno value
 
   private:
     int code_;

@@ -1,5 +1,8 @@
 #include "tutti/checkpoint/manifest.h"
 
+#include <array>
+#include <charconv>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -12,12 +15,77 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "tutti-checkpoint";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;  // 1 had no tensors; a manifest without any is still written as 1
 // The same in every version, so that a newer manifest is told from a damaged one.
 constexpr std::string_view kDigestKey = ",\n \"digest\": \"", kEnd = "\"\n}\n";
 constexpr size_t kTailBytes = kDigestKey.size() + 32 + kEnd.size();
 
 Digest128 digest_of(std::string_view text) { return xxh3_128(std::as_bytes(std::span(text))); }
+
+// "3:12,0:4,5": of file 3, sizes (4, 5) at (12, 0). Lines are many, so they are short.
+std::string to_text(const StoredBlock& stored) {
+    return concat(stored.file, ':', comma_separated(stored.block.offset), ':', comma_separated(stored.block.sizes));
+}
+
+std::optional<StoredBlock> block_from(std::string_view text) {
+    StoredBlock stored;
+    const auto number = [&](int64_t& value) {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        text.remove_prefix(static_cast<size_t>(end - text.data()));
+        return error == std::errc();
+    };
+    if (!number(stored.file)) return std::nullopt;
+    for (Shape* numbers : {&stored.block.offset, &stored.block.sizes}) {
+        if (!text.starts_with(':')) return std::nullopt;
+        do {
+            text.remove_prefix(1);
+            int64_t value = 0;
+            if (text.empty() || text.front() == ':') break;  // of a scalar
+            if (numbers->rank() == Shape::kMaxDims || !number(value)) return std::nullopt;
+            numbers->push_back(value);
+        } while (text.starts_with(','));
+    }
+    return text.empty() ? std::optional(stored) : std::nullopt;
+}
+
+Json to_json(const TensorRecord& tensor) {
+    Json blocks = Json::array();
+    for (const StoredBlock& stored : tensor.blocks) blocks.push_back(to_text(stored));
+    return {{"name", tensor.name},
+            {"dtype", name_of(tensor.dtype)},
+            {"shape", comma_separated(tensor.shape)},
+            {"blocks", blocks}};
+}
+
+TensorRecord tensor_from(const Json& json) {
+    TensorRecord tensor;
+    json.at("name").get_to(tensor.name);
+    const auto dtype = dtype_from(json.at("dtype").get_ref<const std::string&>());
+    check<DamagedError>(dtype.has_value(), "tensor '", tensor.name, "' has the unknown type ", json.at("dtype").dump());
+    tensor.dtype = *dtype;
+    const auto shape = block_from(concat("0::", json.at("shape").get_ref<const std::string&>()));
+    check<DamagedError>(shape.has_value(), "tensor '", tensor.name, "' has the shape ", json.at("shape").dump());
+    tensor.shape = shape->block.sizes;
+    for (const Json& text : json.at("blocks")) {
+        const auto stored = block_from(text.get_ref<const std::string&>());
+        check<DamagedError>(stored.has_value(), "tensor '", tensor.name, "': ", text.dump(), " is not a block");
+        tensor.blocks.push_back(*stored);
+    }
+    return tensor;
+}
+
+// Why this tensor cannot be, or "".
+std::string problem_of(const TensorRecord& tensor, size_t files) {
+    int64_t bytes = size_of(tensor.dtype);
+    for (int64_t size : tensor.shape)
+        if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
+            return concat("tensor '", tensor.name, "' has the shape ", tensor.shape);
+    for (const StoredBlock& stored : tensor.blocks)
+        if (stored.file < 0 || stored.file >= static_cast<int64_t>(files) || !lies_in(tensor.shape, stored.block))
+            return concat("tensor '", tensor.name, "' of shape ", tensor.shape, " cannot have the block ",
+                          to_text(stored), " in ", files, " files");
+    return "";
+}
 
 // The members before the digest: "{ … " without the closing brace.
 std::string write_members(const Manifest& manifest) {
@@ -28,14 +96,15 @@ std::string write_members(const Manifest& manifest) {
         files.push_back(
             {{"name", file.name}, {"size", file.size}, {"xxh3_128", to_hex(file.digest)}, {"chunks_xxh3_64", chunks}});
     }
-    const Json members = {{"format", kFormat},
-                          {"version", kVersion},
-                          {"step", manifest.step},
-                          {"config_digest", manifest.config_digest},
-                          {"data_fingerprint", manifest.data_fingerprint},
-                          {"chunk_bytes", kChunkBytes},
-                          {"files", files},
-                          {"state", manifest.state}};
+    Json members = {{"format", kFormat},
+                    {"version", manifest.tensors.empty() ? 1 : kVersion},
+                    {"step", manifest.step},
+                    {"config_digest", manifest.config_digest},
+                    {"data_fingerprint", manifest.data_fingerprint},
+                    {"chunk_bytes", kChunkBytes},
+                    {"files", files},
+                    {"state", manifest.state}};
+    for (const TensorRecord& tensor : manifest.tensors) members["tensors"].push_back(to_json(tensor));
     std::string text = members.dump(1);
     text.resize(text.size() - 2);  // "\n}"
     return text;
@@ -52,6 +121,11 @@ std::string problem_of(const Manifest& manifest) {
         if (file.size < 0) return concat("file '", file.name, "' has the size ", file.size);
         if (static_cast<int64_t>(file.chunks.size()) != chunk_count(file.size))
             return concat("file '", file.name, "' of ", file.size, " bytes has ", file.chunks.size(), " chunk digests");
+    }
+    names.clear();
+    for (const TensorRecord& tensor : manifest.tensors) {
+        if (!names.insert(tensor.name).second) return concat("tensor '", tensor.name, "' comes twice");
+        if (std::string problem = problem_of(tensor, manifest.files.size()); !problem.empty()) return problem;
     }
     return "";
 }
@@ -76,6 +150,8 @@ Manifest from_json(const Json& json) {
         }
         manifest.files.push_back(std::move(file));
     }
+    if (json.contains("tensors"))
+        for (const Json& entry : json.at("tensors")) manifest.tensors.push_back(tensor_from(entry));
     return manifest;
 }
 
@@ -112,9 +188,9 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
             return true;
         };
         const Json json = Json::parse(std::string(members) + "}", shallow);
-        check<DataError>(json.at("format") == kFormat && json.at("version") == kVersion, "format ",
+        check<DataError>(json.at("format") == kFormat && json.at("version") <= kVersion, "format ",
                          json.at("format").dump(), " version ", json.at("version").dump(), "; this Tutti reads ",
-                         kFormat, " version ", kVersion, ": use the Tutti that wrote it, or a newer one");
+                         kFormat, " up to version ", kVersion, ": use the Tutti that wrote it, or a newer one");
         Manifest manifest = from_json(json);
         const std::string problem = problem_of(manifest);
         check<DamagedError>(problem.empty(), problem);
@@ -127,6 +203,38 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
         throw DataError(concat(path, ": ", error.what()));
     } catch (const Json::exception& error) {
         throw DamagedError(concat(path, ": not a manifest: ", error.what()));
+    }
+}
+
+Manifest merge(const std::vector<Manifest>& parts) {
+    Manifest whole = parts.at(0);
+    std::map<std::string, size_t> places;
+    for (size_t i = 0; i < whole.tensors.size(); ++i) places[whole.tensors[i].name] = i;
+    for (auto part = parts.begin() + 1; part != parts.end(); ++part) {
+        check(part->step == whole.step, "ranks save step ", whole.step, " and step ", part->step, " as one checkpoint");
+        const auto files = static_cast<int64_t>(whole.files.size());
+        whole.files.insert(whole.files.end(), part->files.begin(), part->files.end());
+        for (const TensorRecord& tensor : part->tensors) {
+            const auto [place, is_new] = places.emplace(tensor.name, whole.tensors.size());
+            if (is_new) whole.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+            TensorRecord& known = whole.tensors[place->second];
+            check(known.dtype == tensor.dtype && known.shape == tensor.shape, "ranks save ", tensor.name, " as ",
+                  known.shape, " ", known.dtype, " and as ", tensor.shape, " ", tensor.dtype);
+            for (StoredBlock stored : tensor.blocks) {
+                stored.file += files;
+                known.blocks.push_back(stored);
+            }
+        }
+    }
+    return whole;
+}
+
+void check_complete(const Manifest& manifest) {
+    for (const TensorRecord& tensor : manifest.tensors) {
+        std::vector<Block> blocks;
+        for (const StoredBlock& stored : tensor.blocks) blocks.push_back(stored.block);
+        const std::string problem = tiling_problem(tensor.shape, blocks);
+        check(problem.empty(), "a checkpoint would not hold ", tensor.name, " of shape ", tensor.shape, ": ", problem);
     }
 }
 

@@ -1,6 +1,7 @@
 // checkpoint/manifest.h: MANIFEST.json, the last file of a checkpoint. A checkpoint exists when its manifest is valid:
-// it lists every file with size and digests, and ends with a digest of itself.
-// Below it: file_writer.h (FileRecord). Called by store.cpp.
+// it lists every file with size and digests, every tensor with the blocks that the files hold of it, and ends with a
+// digest of itself. A rank's part of a checkpoint travels to rank 0 as a manifest, too.
+// Below it: file_writer.h (FileRecord), block.h. Called by store.cpp and, for the parts, by train/checkpointing.cpp.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/dtype.h"
+#include "tutti/checkpoint/block.h"
 #include "tutti/checkpoint/file_writer.h"
 
 namespace tutti::checkpoint {
@@ -15,12 +18,28 @@ namespace tutti::checkpoint {
 constexpr std::string_view kManifestName = "MANIFEST.json";
 constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 
+// A block of a tensor and where it is: the entry entry_name() of a safetensors file.
+struct StoredBlock {
+    int64_t file = 0;  // in Manifest::files
+    Block block;
+    bool operator==(const StoredBlock&) const = default;
+};
+
+struct TensorRecord {
+    std::string name;
+    DType dtype = DType::f32;
+    Shape shape;  // global
+    std::vector<StoredBlock> blocks;
+    bool operator==(const TensorRecord&) const = default;
+};
+
 struct Manifest {
     int64_t step = 0;
     std::string config_digest;     // of the run's config; the trainer compares it
     std::string data_fingerprint;  // of the data; the trainer compares it
     std::string state;             // the trainer's own small state, JSON, kept to the byte
     std::vector<FileRecord> files;
+    std::vector<TensorRecord> tensors;  // none in version 1: there every entry of a file is a whole tensor
     bool operator==(const Manifest&) const = default;
 };
 
@@ -28,5 +47,11 @@ std::string write_manifest(const Manifest& manifest);
 
 // DamagedError if one bit is not as written; DataError if a newer version of Tutti wrote it.
 Manifest parse_manifest(std::string_view text, const std::string& path);
+
+// One manifest of the parts that the ranks wrote; step and state are those of the first. Error when they do not belong
+// together.
+Manifest merge(const std::vector<Manifest>& parts);
+// Error when the files together do not hold every element of every tensor exactly once.
+void check_complete(const Manifest& manifest);
 
 }  // namespace tutti::checkpoint

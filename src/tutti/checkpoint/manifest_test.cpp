@@ -16,7 +16,11 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 
 Manifest example() {
     FileRecord file{"rank-00000-of-00001.safetensors", kChunkBytes + 1, {1, 0xfedcba9876543210u}, {3, 4}};
-    return {12000, "c0ffee", "data \xc3\xa9", "{\"loss\": 1.5, \"quote\": \"\\\"\"}", {file, {"empty", 0, {}, {5, 6}}}};
+    Manifest manifest{
+        12000, "c0ffee", "data \xc3\xa9", "{\"loss\": 1.5, \"quote\": \"\\\"\"}", {file, {"empty", 0, {}, {5, 6}}}, {}};
+    manifest.tensors = {{"h.0.w", DType::bf16, {4, 6}, {{0, {{0, 0}, {1, 6}}}, {1, {{1, 2}, {3, 4}}}}},
+                        {"scale", DType::f32, {}, {{1, {{}, {}}}}}};
+    return manifest;
 }
 
 std::string with_new_digest(std::string text) {
@@ -68,7 +72,15 @@ TEST(Manifest, ComesBackAsWritten) {
     EXPECT_EQ(parse_manifest(text, "M"), example());
     EXPECT_TRUE(contains(text, "\"step\": 12000"));
     EXPECT_TRUE(contains(text, "\"fedcba9876543210\""));
+    EXPECT_TRUE(contains(text, "\"1:1,2:3,4\""));
     ASSERT_EQ(with_new_digest(text), text);  // the tests below rely on it
+}
+
+TEST(Manifest, WithoutTensorsIsOfVersionOne) {
+    Manifest manifest = example();
+    manifest.tensors.clear();
+    EXPECT_TRUE(contains(write_manifest(manifest), "\"version\": 1,"));
+    EXPECT_EQ(parse_manifest(write_manifest(manifest), "M"), manifest);
 }
 
 TEST(Manifest, EveryFlippedBitAndEveryTruncationIsDamage) {
@@ -85,7 +97,7 @@ TEST(Manifest, EveryFlippedBitAndEveryTruncationIsDamage) {
 }
 
 TEST(Manifest, ANewerVersionIsNotDamage) {
-    const std::string newer = replaced(write_manifest(example()), "\"version\": 1", "\"version\": 2");
+    const std::string newer = replaced(write_manifest(example()), "\"version\": 2", "\"version\": 3");
     EXPECT_EQ(error_of<DamagedError>(write_manifest(example())), "accepted");
     try {
         parse_manifest(newer, "M");
@@ -93,7 +105,7 @@ TEST(Manifest, ANewerVersionIsNotDamage) {
     } catch (const DamagedError&) {
         FAIL() << "a newer version must not be renamed to .corrupt";
     } catch (const DataError& error) {
-        EXPECT_TRUE(contains(error.what(), "version 2; this Tutti reads tutti-checkpoint version 1"));
+        EXPECT_TRUE(contains(error.what(), "version 3; this Tutti reads tutti-checkpoint up to version 2"));
     }
 }
 
@@ -116,6 +128,57 @@ TEST(Manifest, RefusesHostileContent) {
     EXPECT_TRUE(contains(error("\"step\": 12000", "\"step\": \"12000\""), "M: "));
     EXPECT_TRUE(contains(error("\"step\": 12000", "\"step\": [[[[[[[[[]]]]]]]]]"), "nested"));
     EXPECT_TRUE(contains(error("fedcba9876543210", "FEDCBA9876543210"), "hexadecimal"));
+}
+
+TEST(Manifest, RefusesHostileTensors) {
+    const std::string text = write_manifest(example());
+    const auto error = [&](const std::string& from, const std::string& to) {
+        return error_of<DamagedError>(replaced(text, from, to));
+    };
+    EXPECT_TRUE(contains(error("\"scale\"", "\"h.0.w\""), "tensor 'h.0.w' comes twice"));
+    EXPECT_TRUE(contains(error("\"bf16\"", "\"bf17\""), "unknown type"));
+    EXPECT_TRUE(contains(error("\"4,6\"", "\"4,-6\""), "has the shape (4, -6)"));
+    EXPECT_TRUE(contains(error("\"4,6\"", "\"4294967296,4294967296\""), "has the shape"));
+    EXPECT_TRUE(contains(error("\"4,6\"", "\"1,1,1,1,1,1,1\""), "has the shape"));
+    EXPECT_TRUE(contains(error("\"4,6\"", "\"4,6:\""), "has the shape"));
+    EXPECT_TRUE(contains(error("\"4,6\"", "\"4,06\""), "not written as Tutti writes"));
+    EXPECT_TRUE(contains(error("1:1,2:3,4", "2:1,2:3,4"), "cannot have the block 2:1,2:3,4 in 2 files"));
+    EXPECT_TRUE(contains(error("1:1,2:3,4", "-1:1,2:3,4"), "cannot have the block"));
+    EXPECT_TRUE(contains(error("1:1,2:3,4", "1:2,2:3,4"), "cannot have the block"));
+    EXPECT_TRUE(contains(error("1:1,2:3,4", "1:1,2:3,9223372036854775807"), "cannot have the block"));
+    EXPECT_TRUE(contains(error("1:1,2:3,4", "1:1:3,4"), "cannot have the block"));
+    EXPECT_TRUE(contains(error("1:1,2:3,4", "1:1,2"), "is not a block"));
+    EXPECT_TRUE(contains(error("1:1,2:3,4", "1:1,2:3,4x"), "is not a block"));
+    EXPECT_TRUE(contains(error("1:1,2:3,4", "1:1,2:3,4:"), "is not a block"));
+    EXPECT_TRUE(contains(error("1:1,2:3,4", "1:1,2:3,99999999999999999999"), "is not a block"));
+}
+
+TEST(Manifest, PartsOfRanksBecomeOne) {
+    const auto part = [](const std::string& file, std::vector<TensorRecord> tensors) {
+        Manifest manifest;
+        manifest.step = 5;
+        manifest.files = {{file, 0, {}, {}}};
+        manifest.tensors = std::move(tensors);
+        return manifest;
+    };
+    const Block top{{0, 0}, {1, 3}}, bottom{{1, 0}, {1, 3}};
+    Manifest first = part("a", {{"w", DType::f32, {2, 3}, {{0, top}}}});
+    first.state = "state";
+    const Manifest second =
+        part("b", {{"v", DType::f32, {7}, {{0, {{0}, {7}}}}}, {"w", DType::f32, {2, 3}, {{0, bottom}}}});
+    const Manifest whole = merge({first, second});
+    EXPECT_EQ(whole.state, "state");
+    ASSERT_EQ(whole.files.size(), 2u);
+    EXPECT_EQ(whole.tensors, (std::vector<TensorRecord>{{"w", DType::f32, {2, 3}, {{0, top}, {1, bottom}}},
+                                                        {"v", DType::f32, {7}, {{1, {{0}, {7}}}}}}));
+    EXPECT_NO_THROW(check_complete(whole));
+    EXPECT_THROW(check_complete(first), Error);                  // half of w
+    EXPECT_THROW(check_complete(merge({first, first})), Error);  // twice
+    EXPECT_THROW(merge({first, part("b", {{"w", DType::f32, {3, 2}, {}}})}), Error);
+    EXPECT_THROW(merge({first, part("b", {{"w", DType::bf16, {2, 3}, {}}})}), Error);
+    Manifest later = second;
+    later.step = 6;
+    EXPECT_THROW(merge({first, later}), Error);
 }
 
 TEST(Manifest, RefusesToWriteWhatItCouldNotRead) {

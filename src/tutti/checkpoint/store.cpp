@@ -27,23 +27,30 @@ void Store::require_write() const {
 }
 
 std::string Store::save(const Snapshot& snapshot) {
-    Attempt attempt;
-    try {
+    Attempt attempt{.step = snapshot.step};
+    Manifest manifest{snapshot.step,   snapshot.config_digest, snapshot.data_fingerprint, snapshot.state, {},
+                      snapshot.tensors};
+    or_abandon(attempt, [&] {
         attempt = begin(snapshot.step);
         std::vector<NewFile> files;  // all are reserved before one is written: a full disk shows at once
         for (const FileToWrite& file : snapshot.files) {
             check(is_plain_file_name(file.name), "'", file.name, "' is not a plain file name");
             files.emplace_back(file_system_, join(attempt.path, file.name), file.size());
         }
-        Manifest manifest{snapshot.step, snapshot.config_digest, snapshot.data_fingerprint, snapshot.state, {}};
         for (size_t i = 0; i < files.size(); ++i) manifest.files.push_back(files[i].write(snapshot.files[i]));
-        return commit(attempt, manifest);
+    });
+    return commit(attempt, manifest);
+}
+
+void Store::or_abandon(const Attempt& attempt, const std::function<void()>& part_of_save) {
+    try {
+        part_of_save();
     } catch (const DataError& error) {
         if (attempt.in_place)
-            throw DataError(concat("the checkpoint of step ", snapshot.step,
+            throw DataError(concat("the checkpoint of step ", attempt.step,
                                    " is written but may not outlive a power cut: ", error.what()));
         abandon(attempt);
-        throw DataError(concat("the checkpoint of step ", snapshot.step, " was not saved: ", error.what(),
+        throw DataError(concat("the checkpoint of step ", attempt.step, " was not saved: ", error.what(),
                                "; older checkpoints in ", directory_, " are as they were"));
     } catch (...) {
         abandon(attempt);
@@ -68,16 +75,19 @@ Store::Attempt Store::begin(int64_t step) {
 }
 
 std::string Store::commit(Attempt& attempt, const Manifest& manifest) {
-    require_write();
-    check(manifest.step == attempt.step, "the attempt is of step ", attempt.step, ", the manifest of step ",
-          manifest.step);
-    // The names of files that other hosts made, before a manifest can speak of them. On one host the fsync behind the
-    // manifest would do.
-    file_system_.fsync_directory(attempt.path);
-    write_manifest_file(attempt.path, manifest);
     const std::string path = join(directory_, step_name(attempt.step));
-    move_into_place(attempt, path);
-    file_system_.fsync_directory(directory_);
+    or_abandon(attempt, [&] {
+        require_write();
+        check(manifest.step == attempt.step, "the attempt is of step ", attempt.step, ", the manifest of step ",
+              manifest.step);
+        check_complete(manifest);
+        // The names of files that other hosts made, before a manifest can speak of them. On one host the fsync behind
+        // the manifest would do.
+        file_system_.fsync_directory(attempt.path);
+        write_manifest_file(attempt.path, manifest);
+        move_into_place(attempt, path);
+        file_system_.fsync_directory(directory_);
+    });
     last_saved_ = path;
     return path;
 }

@@ -26,7 +26,8 @@ struct Snapshot {
     int64_t step = 0;
     std::vector<FileToWrite> files;
     std::string config_digest, data_fingerprint;
-    std::string state;  // JSON of the trainer
+    std::string state;                  // JSON of the trainer
+    std::vector<TensorRecord> tensors;  // what the files hold
 };
 
 struct StoredCheckpoint {
@@ -61,14 +62,15 @@ class Store {
     std::string save(const Snapshot& snapshot);
 
     // The parts of save(), for many ranks: one rank begins, every rank writes its files with NewFile under
-    // attempt.path, the first one gathers the records and commits; if any rank failed it abandons.
+    // attempt.path, the first one merges the parts of the manifest and commits; if any rank failed it abandons. A
+    // commit that fails has abandoned.
     struct Attempt {
         int64_t step = 0;
         std::string path;
         bool in_place = false;  // has its final name
     };
     Attempt begin(int64_t step);
-    std::string commit(Attempt& attempt, const Manifest& manifest);
+    std::string commit(Attempt& attempt, const Manifest& manifest);  // Error when tensors are not complete
     void abandon(const Attempt& attempt);
 
     // The newest good checkpoint, or nothing if there is none at all. A damaged one is renamed to ….corrupt (with
@@ -92,6 +94,7 @@ class Store {
 
   private:
     void require_write() const;
+    void or_abandon(const Attempt& attempt, const std::function<void()>& part_of_save);
     void remove_leftovers();
     bool is_leftover(const std::string& name) const;
     std::string rename_to_suffix(const StoredCheckpoint& stored, std::string_view suffix);

@@ -1,64 +1,71 @@
+// checkpoint/training_state.cpp: saving. Loading is in load_pieces.cpp.
 #include "tutti/checkpoint/training_state.h"
 
 #include <fmt/format.h>
 
-#include <set>
+#include <map>
 
 namespace tutti::checkpoint {
 
 std::string rank_file_name(int rank, int ranks) { return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, ranks); }
 
-HostState::HostState(const std::vector<NamedTensor>& tensors, HostMemory memory) {
-    for (const NamedTensor& t : tensors) {
-        check(t.tensor.contiguous(), "checkpoint: ", t.name, " must be contiguous");
-        Piece piece{t, nullptr};
-        if (memory == HostMemory::copy || t.tensor.device().kind() != DeviceKind::cpu) {
-            piece.copy = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(t.tensor.bytes()));
-            t.tensor.device().copy_out(piece.copy.get(), t.tensor.view().data, t.tensor.bytes());
+Piece whole_piece(const std::string& name, const Tensor& tensor) {
+    return {.name = name, .shape = tensor.shape(), .values = tensor.reshape({tensor.numel()})};
+}
+
+HostState::HostState(const std::vector<Piece>& pieces, HostMemory memory) {
+    for (const Piece& piece : pieces) {
+        if (!piece.owned) continue;
+        const Tensor& values = piece.values;
+        check(values.contiguous(), "checkpoint: ", piece.name, " must be contiguous");
+        check(piece.name.find(kBlockSeparator) == std::string::npos, "checkpoint: the name ", piece.name,
+              " must not have a '", kBlockSeparator, "', which begins the offset of a block");
+        Held held{piece, nullptr, blocks_of_range(piece.shape, piece.begin, piece.begin + values.numel())};
+        if (memory == HostMemory::copy || values.device().kind() != DeviceKind::cpu) {
+            held.copy = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(values.bytes()));
+            values.device().copy_out(held.copy.get(), values.view().data, values.bytes());
         }
-        pieces_.push_back(std::move(piece));
+        held_.push_back(std::move(held));
     }
 }
 
 int64_t HostState::copied_bytes() const {
     int64_t sum = 0;
-    for (const Piece& piece : pieces_) sum += piece.copy ? piece.source.tensor.bytes() : 0;
+    for (const Held& held : held_) sum += held.copy ? held.piece.values.bytes() : 0;
     return sum;
 }
 
 FileToWrite HostState::file(int rank, int ranks) const {
-    std::vector<TensorToWrite> tensors;
-    for (const Piece& piece : pieces_) {
-        const Tensor& t = piece.source.tensor;
-        const auto* data = piece.copy ? piece.copy.get() : t.view().as<const std::byte>();
-        tensors.push_back({piece.source.name,
-                           t.dtype(),
-                           {t.shape().begin(), t.shape().end()},
-                           std::span<const std::byte>(data, static_cast<size_t>(t.bytes()))});
+    std::vector<TensorToWrite> entries;
+    for (const Held& held : held_) {
+        const DType dtype = held.piece.values.dtype();
+        const auto* data = held.copy ? held.copy.get() : held.piece.values.view().as<const std::byte>();
+        for (const Block& block : held.blocks) {
+            const auto bytes = static_cast<size_t>(block.numel() * size_of(dtype));
+            entries.push_back({entry_name(held.piece.name, held.piece.shape, block),
+                               dtype,
+                               {block.sizes.begin(), block.sizes.end()},
+                               std::span<const std::byte>(data, bytes)});
+            data += bytes;
+        }
     }
-    return safetensors_file(rank_file_name(rank, ranks), std::move(tensors));
+    return safetensors_file(rank_file_name(rank, ranks), std::move(entries));
 }
 
-void load_tensors(const CheckpointReader& reader, const std::vector<NamedTensor>& tensors, bool whole) {
-    const SafetensorsFile file = reader.safetensors(rank_file_name(0, 1));
-    std::set<std::string> wanted;
-    std::vector<std::byte> host;
-    for (const NamedTensor& t : tensors) {
-        wanted.insert(t.name);
-        const TensorInfo& info = file.at(t.name);
-        const std::vector<int64_t> shape(t.tensor.shape().begin(), t.tensor.shape().end());
-        Shape stored;
-        for (int64_t size : info.shape) stored.push_back(size);
-        check<DataError>(info.shape == shape && info.dtype == t.tensor.dtype(), file.path(), ": ", t.name, " is ",
-                         stored, " ", info.dtype, ", the model needs ", t.tensor.shape(), " ", t.tensor.dtype());
-        host.resize(static_cast<size_t>(info.bytes()));
-        file.read(t.name, host);
-        t.tensor.device().copy_in(t.tensor.view().data, host.data(), info.bytes());
+std::vector<TensorRecord> HostState::tensors() const {
+    std::map<std::string, TensorRecord> records;
+    for (const Held& held : held_) {
+        const Piece& piece = held.piece;
+        TensorRecord& record =
+            records.try_emplace(piece.name, TensorRecord{piece.name, piece.values.dtype(), piece.shape, {}})
+                .first->second;
+        check(record.dtype == piece.values.dtype() && record.shape == piece.shape, "checkpoint: pieces of ", piece.name,
+              " are of ", record.shape, " ", record.dtype, " and of ", piece.shape, " ", piece.values.dtype());
+        for (const Block& block : held.blocks) record.blocks.push_back({0, block});
     }
-    if (!whole) return;
-    for (const TensorInfo& info : file.tensors())
-        check<DataError>(wanted.contains(info.name), file.path(), ": holds ", info.name,
-                         ", which this run does not have; was it another optimizer or model?");
+    std::vector<TensorRecord> tensors;
+    for (auto& [name, record] : records) tensors.push_back(std::move(record));
+    return tensors;
 }
 
 }  // namespace tutti::checkpoint

@@ -1,5 +1,6 @@
-// checkpoint/training_state.h: named tensors to and from a checkpoint: the part of this room that knows tensors. Values
-// are stored by global parameter name; the compute-type weights are not stored, because they are the rounded masters.
+// checkpoint/training_state.h: a rank's part of the training state to and from a checkpoint: the part of this room that
+// knows tensors. Values are stored by global parameter name, in blocks of global tensors (block.h), so that any layout
+// loads under any other; the compute-type weights are not stored, because they are the rounded masters.
 // Below: store.h, safetensors.h. Called by train/checkpointing.cpp and by whoever reads weights (generate, inspect).
 #pragma once
 
@@ -12,29 +13,45 @@
 
 namespace tutti::checkpoint {
 
-// The tensors' values on the host, to be written. `copy`: training may go on meanwhile. `borrow`: nobody changes the
+// What one rank holds of a tensor: a range of its elements, flattened.
+struct Piece {
+    std::string name;
+    Shape shape;        // of the global tensor
+    int64_t begin = 0;  // the first element that is held
+    Tensor values;      // (n), contiguous
+    bool owned = true;  // false: another rank saves these elements, this one only loads them
+};
+Piece whole_piece(const std::string& name, const Tensor& tensor);
+
+// The pieces' values on the host, to be written. `copy`: training may go on meanwhile. `borrow`: nobody changes the
 // tensors until the file is written, so a device that is the host lends its memory and only other devices are copied.
 enum class HostMemory : uint8_t { copy, borrow };
 
 class HostState {
   public:
-    HostState(const std::vector<NamedTensor>& tensors, HostMemory memory);
+    HostState(const std::vector<Piece>& pieces, HostMemory memory);  // of those that are owned
     // The file of rank `rank`; points into this state, which must live until the file is written.
     FileToWrite file(int rank, int ranks) const;
+    std::vector<TensorRecord> tensors() const;  // what a manifest says of it when it is the only file
     int64_t copied_bytes() const;
 
   private:
-    struct Piece {
-        NamedTensor source;
+    struct Held {
+        Piece piece;
         std::unique_ptr<std::byte[]> copy;  // null: borrowed
+        std::vector<Block> blocks;          // one after another in the values
     };
-    std::vector<Piece> pieces_;
+    std::vector<Held> held_;
 };
 
 std::string rank_file_name(int rank, int ranks);  // "rank-00000-of-00001.safetensors"
 
-// Fills every tensor from the checkpoint, verified as it is read. DataError names what is missing or has another shape
-// or type; with `whole`, also what is there and was not asked for.
-void load_tensors(const CheckpointReader& reader, const std::vector<NamedTensor>& tensors, bool whole);
+// Fills every piece from whatever blocks the checkpoint has, verified as they are read; opens only files with a block
+// that is needed. DataError names what is missing, held twice, or of another shape or type.
+void load_pieces(const CheckpointReader& reader, const std::vector<Piece>& pieces);
+
+// The tensors of the checkpoint, sorted by name, and those of them of which no piece holds anything.
+std::vector<TensorRecord> stored_tensors(const CheckpointReader& reader);
+std::vector<std::string> unwanted_tensors(const CheckpointReader& reader, const std::vector<Piece>& pieces);
 
 }  // namespace tutti::checkpoint

@@ -4,30 +4,37 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/checkpoint/testing/contains.h"
 #include "tutti/checkpoint/testing/sample.h"
 
 namespace tutti::checkpoint {
 namespace {
+
+using testing::contains;
 
 class TrainingState : public ::testing::Test {
   protected:
     Tensor tensor(const std::vector<float>& values) {
         return Tensor::from_host<float>(*device_, {static_cast<int64_t>(values.size())}, values, Purpose::weights);
     }
+    void save(int64_t step, const HostState& state) {
+        store_.save({.step = step,
+                     .files = {state.file(0, 1)},
+                     .config_digest = {},
+                     .data_fingerprint = {},
+                     .state = "{}",
+                     .tensors = state.tensors()});
+    }
     // What a checkpoint holds that is written after `tensor` has changed.
     std::vector<float> written_after_a_change(HostMemory memory) {
         const Tensor weight = tensor({1, 2, 3});
-        const HostState state({{"weight", weight}}, memory);
+        const HostState state({whole_piece("weight", weight)}, memory);
         copied_bytes_ = state.copied_bytes();
         weight.view().as<float>()[1] = 7;
-        store_.save(
-            {.step = 1, .files = {state.file(0, 1)}, .config_digest = {}, .data_fingerprint = {}, .state = "{}"});
+        save(1, state);
         const Tensor back = tensor({0, 0, 0});
-        store_.load_newest(
-            [&](const CheckpointReader& reader) {
-                load_tensors(reader, {{"weight", back}}, true);
-            },
-            OnDamage::stop);
+        store_.load_newest([&](const CheckpointReader& reader) { load_pieces(reader, {whole_piece("weight", back)}); },
+                           OnDamage::stop);
         return back.to_host<float>();
     }
 
@@ -49,21 +56,64 @@ TEST_F(TrainingState, ALoanOfTheHostsMemoryCopiesNothing) {
 }
 
 TEST_F(TrainingState, NamesWhatIsMissingWhatIsTooMuchAndWhatHasAnotherShape) {
-    const HostState state({{"a", tensor({1, 2})}, {"b", tensor({3})}}, HostMemory::borrow);
-    store_.save({.step = 1, .files = {state.file(0, 1)}, .config_digest = {}, .data_fingerprint = {}, .state = "{}"});
-    const auto error = [&](const std::vector<NamedTensor>& wanted, bool whole) -> std::string {
+    save(1, HostState({whole_piece("a", tensor({1, 2})), whole_piece("b", tensor({3}))}, HostMemory::borrow));
+    const auto error = [&](const std::vector<Piece>& wanted) -> std::string {
         try {
             store_.load(store_.list().front().path,
-                        [&](const CheckpointReader& reader) { load_tensors(reader, wanted, whole); });
+                        [&](const CheckpointReader& reader) { load_pieces(reader, wanted); });
         } catch (const DataError& e) {
             return e.what();
         }
         return "";
     };
-    EXPECT_EQ(error({{"a", tensor({0, 0})}}, false), "");
-    EXPECT_NE(error({{"a", tensor({0, 0})}}, true).find("holds b"), std::string::npos);
-    EXPECT_NE(error({{"c", tensor({0})}}, false).find("c"), std::string::npos);
-    EXPECT_NE(error({{"b", tensor({0, 0})}}, false).find("b is (1) f32, the model needs (2) f32"), std::string::npos);
+    EXPECT_EQ(error({whole_piece("a", tensor({0, 0}))}), "");
+    EXPECT_TRUE(contains(error({whole_piece("c", tensor({0}))}), "has no tensor 'c' among its 2"));
+    EXPECT_TRUE(contains(error({whole_piece("b", tensor({0, 0}))}), "b is (1) f32, the model needs (2) f32"));
+    const Piece half{.name = "a", .shape = {2}, .begin = 1, .values = Tensor::empty(*device_, {1}, DType::bf16, {})};
+    EXPECT_TRUE(contains(error({half}), "a is (2) f32, the model needs (2) bf16"));
+    store_.load(store_.list().front().path, [&](const CheckpointReader& reader) {
+        EXPECT_EQ(unwanted_tensors(reader, {whole_piece("a", tensor({0, 0}))}), std::vector<std::string>{"b"});
+    });
+}
+
+TEST_F(TrainingState, WhatIsHeldTwiceOrByNobodyIsNotSaved) {
+    const auto piece = [&](int64_t begin, const std::vector<float>& values) {
+        return Piece{.name = "a", .shape = {2, 2}, .begin = begin, .values = tensor(values)};
+    };
+    EXPECT_THROW(save(1, HostState({piece(0, {1, 2, 3})}, HostMemory::borrow)), Error);
+    EXPECT_THROW(save(1, HostState({piece(0, {1, 2, 3}), piece(1, {2})}, HostMemory::borrow)), Error);
+    EXPECT_THROW(HostState({piece(2, {1, 2, 3})}, HostMemory::borrow), Error);  // beyond the end
+    EXPECT_THROW(HostState({whole_piece("a@b", tensor({1}))}, HostMemory::borrow), Error);
+    EXPECT_TRUE(store_.list().empty());
+    EXPECT_TRUE(testing::debris_in(files_, scratch_.path()).empty());
+    // What another rank owns is left to it.
+    Piece other = piece(2, {0, 0});
+    other.owned = false;
+    save(1, HostState({piece(0, {1, 2}), piece(2, {3, 4})}, HostMemory::borrow));
+    EXPECT_EQ(HostState({piece(0, {1, 2}), other}, HostMemory::borrow).file(0, 1).body.size(), 1u);
+}
+
+// As one rank wrote before the manifest knew tensors: whole ones, moments flat.
+TEST_F(TrainingState, VersionOneLoads) {
+    const std::vector<float> weight = {1, 2, 3, 4, 5, 6}, moment = {7, 8, 9, 10, 11, 12};
+    store_.save({.step = 1,
+                 .files = {safetensors_file(rank_file_name(0, 1),
+                                            {{"w", DType::f32, {2, 3}, std::as_bytes(std::span(weight))},
+                                             {"m.w", DType::f32, {6}, std::as_bytes(std::span(moment))}})},
+                 .config_digest = {},
+                 .data_fingerprint = {},
+                 .state = "{}"});
+    const Tensor w = tensor({0, 0, 0, 0}), m = tensor({0, 0, 0, 0});
+    const auto load = [&](const Shape& shape) {
+        store_.load(store_.list().front().path, [&](const CheckpointReader& reader) {
+            load_pieces(reader, {{.name = "w", .shape = shape, .begin = 1, .values = w},
+                                 {.name = "m.w", .shape = shape, .begin = 1, .values = m}});
+        });
+    };
+    load({2, 3});
+    EXPECT_EQ(w.to_host<float>(), (std::vector<float>{2, 3, 4, 5}));
+    EXPECT_EQ(m.to_host<float>(), (std::vector<float>{8, 9, 10, 11}));
+    EXPECT_THROW(load({3, 2}), DataError);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <set>
 #include <sstream>
 
-#include "tutti/ops/ops.h"
 #include "tutti/spec/print.h"
 
 namespace tutti::train {
@@ -13,6 +12,7 @@ namespace tutti::train {
 using checkpoint::CheckpointReader;
 using checkpoint::HostMemory;
 using checkpoint::HostState;
+using checkpoint::Manifest;
 using checkpoint::OnDamage;
 using checkpoint::Snapshot;
 
@@ -58,43 +58,56 @@ std::string differences(const std::string& now, const std::string& then) {
     return text;
 }
 
-}  // namespace
-
-Checkpointing::Checkpointing(ops::Context& ctx, models::Model& model, optim::Optimizer& optimizer,
-                             const spec::RunSpec& run, std::string directory, std::string data_fingerprint, Warn warn)
-    : ctx_(ctx),
-      model_(model),
-      optimizer_(optimizer),
-      run_(run),
-      directory_(std::move(directory)),
-      data_fingerprint_(std::move(data_fingerprint)),
-      warn_(std::move(warn)),
-      files_(std::make_unique<checkpoint::PosixFileSystem>()),
-      store_(std::make_unique<checkpoint::Store>(*files_, directory_, checkpoint::Access::write, warn_)),
-      writer_(std::make_unique<checkpoint::AsyncWriter>([this](const std::string& error) { report(error); })) {}
-
-Checkpointing::~Checkpointing() = default;
-
-std::vector<NamedTensor> Checkpointing::tensors() const {
-    std::vector<NamedTensor> all;
-    for (const optim::Piece& p : optimizer_.pieces())
-        all.push_back({p.parameter->name, p.master.reshape(p.parameter->shape)});
-    for (const optim::StatePiece& s : optimizer_.state()) all.push_back({s.name, s.values});
+std::string lines(const std::vector<std::string>& texts) {
+    std::string all;
+    for (const std::string& text : texts) all += text + "\n";
     return all;
 }
 
-RunState Checkpointing::restore(const CheckpointReader& reader) {
-    const checkpoint::Manifest& manifest = reader.manifest();
+// A line that all of these texts have, or "".
+std::string common_line(const std::vector<std::string>& texts) {
+    std::set<std::string> common = lines_of(texts.front());
+    for (const std::string& text : texts) {
+        const auto others = lines_of(text);
+        std::erase_if(common, [&](const std::string& line) { return !others.contains(line); });
+    }
+    return common.empty() ? "" : *common.begin();
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(Setup setup)
+    : setup_(std::move(setup)),
+      own_files_(setup_.files != nullptr ? nullptr : std::make_unique<checkpoint::PosixFileSystem>()),
+      files_(setup_.files != nullptr ? *setup_.files : *own_files_) {
+    const Agreement opened = agree([&] {
+        if (rank() == 0)
+            store_ =
+                std::make_unique<checkpoint::Store>(files_, setup_.directory, checkpoint::Access::write, setup_.warn);
+        return std::string();
+    });
+    if (opened.failure) opened.failure->raise();
+    writer_ = std::make_unique<checkpoint::AsyncWriter>([this](const std::string& error) { report(error); });
+}
+
+Checkpointing::~Checkpointing() = default;
+
+Agreement Checkpointing::agree(const std::function<std::string()>& body) const {
+    return train::agree(alone() ? nullptr : setup_.ranks, body);
+}
+
+// --- resuming: rank 0 says which checkpoint, all load their part of it and tell how it went, until one is good
+
+RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<checkpoint::Piece>& pieces) {
+    const Manifest& manifest = reader.manifest();
     const auto json = nlohmann::json::parse(manifest.state);
-    const std::string now = run_identity(run_), then = json.at("identity");
+    const std::string now = run_identity(setup_.run), then = json.at("identity");
     check<UsageError>(now == then, reader.path(), " belongs to another run; these differ:", differences(now, then),
                       "\nUse another --out to start anew, or the config of that run");
-    check<DataError>(manifest.data_fingerprint == data_fingerprint_, reader.path(),
-                     ": the training data is not what this run was trained on (fingerprint ", data_fingerprint_,
+    check<DataError>(manifest.data_fingerprint == setup_.data_fingerprint, reader.path(),
+                     ": the training data is not what this run was trained on (fingerprint ", setup_.data_fingerprint,
                      ", was ", manifest.data_fingerprint, "); use the same files, or another --out");
-    checkpoint::load_tensors(reader, tensors(), true);
-    for (const optim::Piece& p : optimizer_.pieces())
-        if (p.value.dtype() != DType::f32) ops::cast_into(ctx_, p.master, p.value);
+    checkpoint::load_pieces(reader, pieces);
     RunState state;
     state.step = manifest.step;
     state.updates = json.at("updates");
@@ -102,70 +115,186 @@ RunState Checkpointing::restore(const CheckpointReader& reader) {
     state.skipped = json.at("skipped");
     state.skipped_in_a_row = json.at("skipped_in_a_row");
     state.seconds = json.at("seconds");
-    optimizer_.set_updates(state.updates);
     return state;
+}
+
+// The texts of the result are the tensors that a rank has no piece of. `reader` null: this rank opens the checkpoint.
+Agreement Checkpointing::load_together(const std::string& path, const CheckpointReader* reader, RunState& state) {
+    return agree([&] {
+        std::optional<CheckpointReader> opened;
+        if (reader == nullptr) reader = &opened.emplace(files_, path);
+        const auto pieces = setup_.pieces();
+        state = load(*reader, pieces);
+        reader->verify_share(rank(), ranks());
+        return lines(checkpoint::unwanted_tensors(*reader, pieces));
+    });
+}
+
+std::optional<RunState> Checkpointing::follow() {
+    std::optional<RunState> state;
+    for (;;) {
+        const Agreement word = agree([] { return std::string(); });
+        if (word.failure) word.failure->raise();
+        const std::string& path = word.texts.front();
+        if (path.empty()) return state;
+        newest_ = path;
+        // A failure is rank 0's to judge: the next word is an older checkpoint, or the error.
+        load_together(path, nullptr, state.emplace());
+    }
+}
+
+void Checkpointing::choose(const std::string& mode, const checkpoint::LoadInto& load_into) {
+    if (mode == "never") {
+        check<UsageError>(store_->list().empty(), setup_.directory,
+                          " holds checkpoints of an earlier run and --resume is never; "
+                          "choose another --out, or --resume auto");
+    } else if (mode == "auto" || mode == "strict") {
+        const auto loaded = store_->load_newest(load_into, mode == "strict" ? OnDamage::stop : OnDamage::fall_back);
+        check<DataError>(loaded || mode == "auto", setup_.directory, " holds no checkpoint and --resume is strict");
+    } else {
+        store_->set_aside_newer(store_->load(mode, load_into).manifest.step);
+    }
 }
 
 std::optional<RunState> Checkpointing::resume(const std::string& mode) {
-    if (mode == "never") {
-        check<UsageError>(store_->list().empty(), directory_,
-                          " holds checkpoints of an earlier run and --resume is never; "
-                          "choose another --out, or --resume auto");
-        return std::nullopt;
-    }
+    if (rank() != 0) return follow();
     std::optional<RunState> state;
-    const auto load = [&](const CheckpointReader& reader) { state = restore(reader); };
-    if (mode == "auto" || mode == "strict") {
-        const auto loaded = store_->load_newest(load, mode == "strict" ? OnDamage::stop : OnDamage::fall_back);
-        if (loaded) newest_ = loaded->path;
-        check<DataError>(loaded || mode == "auto", directory_, " holds no checkpoint and --resume is strict");
-        return state;
+    const auto load_into = [&](const CheckpointReader& reader) {
+        newest_ = reader.path();
+        agree([&] { return reader.path(); });
+        const Agreement loaded = load_together(reader.path(), &reader, state.emplace());
+        if (loaded.failure) loaded.failure->raise();
+        const std::string unwanted = common_line(loaded.texts);
+        check<DataError>(unwanted.empty(), reader.path(), ": holds ", unwanted,
+                         ", which this run does not have; was it another optimizer or model?");
+    };
+    try {
+        choose(mode, load_into);
+    } catch (const std::exception&) {
+        if (!alone()) agree([]() -> std::string { throw; });
+        throw;
     }
-    newest_ = store_->load(mode, load).path;
-    store_->set_aside_newer(state->step);
+    agree([] { return std::string(); });  // no more
     return state;
 }
 
+// --- saving: stages that all ranks go through together
+
 void Checkpointing::start(const RunState& state, bool background) {
+    wait();  // for the one before: a checkpoint that was asked for is never left out
     // Without a background the step loop waits, so the weights stand still while they are written.
-    auto held = std::make_shared<const HostState>(tensors(), background ? HostMemory::copy : HostMemory::borrow);
-    Snapshot snapshot{.step = state.step,
-                      .files = {held->file(0, 1)},
+    auto held = std::make_shared<const HostState>(setup_.pieces(), background ? HostMemory::copy : HostMemory::borrow);
+    Manifest manifest{.step = state.step,
                       .config_digest = {},
-                      .data_fingerprint = data_fingerprint_,
-                      .state = {}};
-    snapshot.state =
-        nlohmann::ordered_json{{"identity", run_identity(run_)}, {"config", spec::to_toml(run_)},
-                               {"updates", state.updates},       {"tokens", state.tokens},
-                               {"skipped", state.skipped},       {"skipped_in_a_row", state.skipped_in_a_row},
-                               {"seconds", state.seconds}}
-            .dump();
-    auto job = [this, held, snapshot = std::move(snapshot)] {
-        written_ = store_->save(snapshot);
-        store_->prune(run_.checkpoint.keep);
-    };
-    writer_->submit(std::move(job));  // waits for the one before: a checkpoint that was asked for is never left out
+                      .data_fingerprint = setup_.data_fingerprint,
+                      .state = state_json(state),
+                      .files = {},
+                      .tensors = held->tensors()};
+    if (alone())
+        submit_save(std::move(held), std::move(manifest));
+    else
+        submit_part(std::move(held), std::move(manifest));
     if (!background) wait();
 }
 
-void Checkpointing::save(const RunState& state) { start(state, run_.checkpoint.async); }
+std::string Checkpointing::state_json(const RunState& state) const {
+    return nlohmann::ordered_json{{"identity", run_identity(setup_.run)},
+                                  {"config", spec::to_toml(setup_.run)},
+                                  {"updates", state.updates},
+                                  {"tokens", state.tokens},
+                                  {"skipped", state.skipped},
+                                  {"skipped_in_a_row", state.skipped_in_a_row},
+                                  {"seconds", state.seconds}}
+        .dump();
+}
+
+void Checkpointing::submit_save(std::shared_ptr<const HostState> held, Manifest manifest) {
+    stage_ = Stage::committing;
+    writer_->submit([this, held = std::move(held), manifest = std::move(manifest)] {
+        result_ = store_->save({.step = manifest.step,
+                                .files = {held->file(0, 1)},
+                                .config_digest = manifest.config_digest,
+                                .data_fingerprint = manifest.data_fingerprint,
+                                .state = manifest.state,
+                                .tensors = manifest.tensors});
+        prune();
+    });
+}
+
+void Checkpointing::submit_part(std::shared_ptr<const HostState> held, Manifest part) {
+    const Agreement begun = agree([&] {
+        if (!store_) return std::string();
+        attempt_ = store_->begin(part.step);
+        return attempt_.path;
+    });
+    if (begun.failure) return end_save(begun.failure);
+    stage_ = Stage::writing;
+    writer_->submit([this, held = std::move(held), part = std::move(part), directory = begun.texts.front()]() mutable {
+        const checkpoint::FileToWrite file = held->file(rank(), ranks());
+        part.files = {checkpoint::NewFile(files_, checkpoint::join(directory, file.name), file.size()).write(file)};
+        result_ = checkpoint::write_manifest(part);
+    });
+}
+
+void Checkpointing::submit_commit(std::vector<std::string> parts) {
+    stage_ = Stage::committing;
+    if (!store_) return;
+    writer_->submit([this, parts = std::move(parts)] {
+        std::vector<Manifest> manifests;
+        for (const std::string& part : parts)
+            manifests.push_back(checkpoint::parse_manifest(part, concat("the part of rank ", manifests.size())));
+        result_ = store_->commit(attempt_, checkpoint::merge(manifests));
+        prune();
+    });
+}
+
+void Checkpointing::prune() {
+    try {
+        store_->prune(setup_.run.checkpoint.keep);
+    } catch (const DataError& error) {  // the new checkpoint is good
+        setup_.warn(concat("older checkpoints could not be deleted: ", error.what()));
+    }
+}
+
+void Checkpointing::save(const RunState& state) { start(state, setup_.run.checkpoint.async); }
 
 void Checkpointing::save_and_wait(const RunState& state) { start(state, false); }
 
-void Checkpointing::wait() {
-    writer_->wait();
-    poll();
+std::string Checkpointing::result_of_job() {
+    if (const auto error = writer_->poll_error()) throw DataError(*error);
+    return std::exchange(result_, {});
 }
 
 void Checkpointing::poll() {
-    while (const auto error = writer_->poll_error()) report(*error);
-    if (!writer_->busy() && !written_.empty()) newest_ = std::exchange(written_, {});
+    if (stage_ == Stage::idle) return;
+    const bool busy = writer_->busy();
+    if (alone() ? busy : setup_.ranks->max(busy ? 1 : 0) > 0) return;
+    const Agreement ended = agree([&] { return result_of_job(); });
+    if (stage_ == Stage::writing && !ended.failure) return submit_commit(ended.texts);
+    if (!ended.failure) newest_ = ended.texts.front();
+    end_save(ended.failure);
+}
+
+void Checkpointing::wait() {
+    while (stage_ != Stage::idle) {
+        poll();
+        // In small steps: no rank waits in a collective for as long as another one writes.
+        if (stage_ != Stage::idle) writer_->wait_for(std::chrono::milliseconds(20));
+    }
+}
+
+void Checkpointing::end_save(const std::optional<Failure>& failure) {
+    stage_ = Stage::idle;
+    if (!failure) return;
+    if (store_) store_->abandon(attempt_);
+    report(failure->message);
 }
 
 void Checkpointing::report(const std::string& error) {
     ++failures_;
-    warn_(concat("a checkpoint could not be written: ", error, "; training goes on, the last good one is ",
-                 newest_.empty() ? "none yet" : newest_));
+    if (store_)
+        setup_.warn(concat("a checkpoint could not be written: ", error, "; training goes on, the last good one is ",
+                           newest_.empty() ? "none yet" : newest_));
 }
 
 }  // namespace tutti::train

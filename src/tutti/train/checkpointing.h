@@ -1,16 +1,21 @@
 // train/checkpointing.h: when and what a run saves, and how it continues. The file protocol is checkpoint/store.h.
 // Saved: f32 master weights and moments by name, and the small state below. Not saved, because it follows from them:
 // compute-type weights (rounded masters), learning rate, data position and dropout (functions of the step).
+// With many ranks each writes and reads its pieces; rank 0 alone begins, commits, prunes and chooses what is resumed.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "tutti/checkpoint/async_writer.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
-#include "tutti/models/model.h"
-#include "tutti/optim/optimizer.h"
+#include "tutti/comm/communicator.h"
+#include "tutti/spec/run_spec.h"
+#include "tutti/train/agreement.h"
 
 namespace tutti::train {
 
@@ -26,22 +31,31 @@ struct RunState {
 // value".
 std::string run_identity(const spec::RunSpec& run);
 
+// All ranks of a run make one and call the same methods in the same order; all methods may communicate.
 class Checkpointing {
   public:
     using Warn = checkpoint::Warn;
-    Checkpointing(ops::Context& ctx, models::Model& model, optim::Optimizer& optimizer, const spec::RunSpec& run,
-                  std::string directory, std::string data_fingerprint, Warn warn);
+    struct Setup {
+        const spec::RunSpec& run;
+        std::string directory;  // the same one on every rank: on one machine, or on a shared file system
+        std::string data_fingerprint;
+        std::function<std::vector<checkpoint::Piece>()> pieces;  // what this rank holds; asked at every save and load
+        Warn warn;                                               // of rank 0; the others' is not called
+        comm::Communicator* ranks = nullptr;                     // all ranks of the run; null: this one alone
+        checkpoint::FileSystem* files = nullptr;                 // null: the real one
+    };
+    explicit Checkpointing(Setup setup);
     ~Checkpointing();
 
-    // Continues as TrainOptions::resume says. UsageError when the checkpoint belongs to another model, seed or batch;
-    // DataError when the data changed.
+    // Continues as TrainOptions::resume says: fills the pieces of all ranks from one checkpoint. UsageError when it
+    // belongs to another model, seed or batch; DataError when the data changed. What one rank meets, all throw.
     std::optional<RunState> resume(const std::string& mode);
 
-    // Copies the state and writes it, in the background when checkpoint.async. A failure is warned of and counted; the
-    // run goes on and the checkpoint before stays.
+    // Copies the state and writes it, in the background when checkpoint.async. A failure of any rank is warned of once
+    // and counted on all; the run goes on and the checkpoint before stays.
     void save(const RunState& state);
     void save_and_wait(const RunState& state);
-    // Hands out what the background writer had to say. Called once per step.
+    // Once per step: commits what all ranks have written and hands out what went wrong.
     void poll();
     void wait();
 
@@ -49,21 +63,38 @@ class Checkpointing {
     int64_t failures() const { return failures_; }
 
   private:
-    std::vector<NamedTensor> tensors() const;
-    RunState restore(const checkpoint::CheckpointReader& reader);
+    // writing: ranks write their files. committing: rank 0 writes the manifest and prunes; one rank alone does all in
+    // this stage.
+    enum class Stage { idle, writing, committing };
+
+    bool alone() const { return setup_.ranks == nullptr || setup_.ranks->size() == 1; }
+    int rank() const { return alone() ? 0 : setup_.ranks->rank(); }
+    int ranks() const { return alone() ? 1 : setup_.ranks->size(); }
+    Agreement agree(const std::function<std::string()>& body) const;
+
+    void choose(const std::string& mode, const checkpoint::LoadInto& load_into);
+    std::optional<RunState> follow();
+    Agreement load_together(const std::string& path, const checkpoint::CheckpointReader* reader, RunState& state);
+    RunState load(const checkpoint::CheckpointReader& reader, const std::vector<checkpoint::Piece>& pieces);
+
     void start(const RunState& state, bool background);
+    std::string state_json(const RunState& state) const;
+    void submit_save(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest manifest);
+    void submit_part(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest part);
+    void submit_commit(std::vector<std::string> parts);
+    void prune();
+    void end_save(const std::optional<Failure>& failure);
+    std::string result_of_job();
     void report(const std::string& error);
 
-    ops::Context& ctx_;
-    models::Model& model_;
-    optim::Optimizer& optimizer_;
-    const spec::RunSpec& run_;
-    std::string directory_, data_fingerprint_;
-    Warn warn_;
-    std::unique_ptr<checkpoint::FileSystem> files_;
-    std::unique_ptr<checkpoint::Store> store_;
+    Setup setup_;
+    std::unique_ptr<checkpoint::FileSystem> own_files_;
+    checkpoint::FileSystem& files_;
+    std::unique_ptr<checkpoint::Store> store_;  // of rank 0
+    checkpoint::Store::Attempt attempt_;        // of rank 0
+    Stage stage_ = Stage::idle;                 // the same on all ranks
     std::string newest_;
-    std::string written_;  // by the background job; read after it ended
+    std::string result_;  // of the background job; read after it ended
     int64_t failures_ = 0;
     std::unique_ptr<checkpoint::AsyncWriter> writer_;  // last: its job uses the rest
 };

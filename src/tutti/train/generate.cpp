@@ -116,12 +116,12 @@ LoadedModel load_model(const std::string& path, int threads) {
         loaded.max_positions = run.train.seq_len;
         loaded.model =
             std::make_unique<models::Model>(models::make_model(*loaded.ctx, run.model, loaded.max_positions));
-        std::vector<NamedTensor> tensors;
+        std::vector<checkpoint::Piece> pieces;
         for (autograd::Parameter* p : loaded.model->parameters()) {
             p->master = ops::empty(*loaded.ctx, p->shape, DType::f32, Purpose::weights);
-            tensors.push_back({p->name, p->master});
+            pieces.push_back(checkpoint::whole_piece(p->name, p->master));
         }
-        checkpoint::load_tensors(reader, tensors, false);
+        checkpoint::load_pieces(reader, pieces);
         for (autograd::Parameter* p : loaded.model->parameters()) {
             p->value = loaded.compute == DType::f32
                            ? p->master

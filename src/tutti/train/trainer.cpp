@@ -109,6 +109,16 @@ std::unique_ptr<Batches> make_batches(ops::Context& ctx, const spec::RunSpec& ru
                          run.train.micro_batch, run.train.global_batch, share);
 }
 
+// What this rank holds of the state. Of equal copies one is saved.
+std::vector<checkpoint::Piece> state_pieces(const parallel::DataParallel& dp, const optim::Optimizer& optimizer) {
+    std::vector<checkpoint::Piece> pieces;
+    for (const optim::Piece& p : optimizer.pieces())
+        pieces.push_back({p.parameter->name, p.parameter->shape, p.begin, p.master, dp.saves()});
+    for (const optim::StatePiece& s : optimizer.state())
+        pieces.push_back({s.name, s.parameter->shape, s.begin, s.values, dp.saves()});
+    return pieces;
+}
+
 std::string fingerprint(const data::DataSet* data) {
     return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
 }
@@ -159,14 +169,21 @@ Run::Run(const TrainOptions& options, comm::World& world)
       optimizer_(ctx_, data_parallel_.pieces(), run_.optimizer),
       batches_(make_batches(ctx_, run_, data_ ? &*data_ : nullptr, *groups_.dp)),
       step_context_{ctx_, model_, data_parallel_, optimizer_, *batches_, groups_, run_},
-      checkpoints_(ctx_, model_, optimizer_, run_, checkpoint_directory(options),
-                   fingerprint(data_ ? &*data_ : nullptr),
-                   [this](const std::string& message) { console_.warn(message); }) {
+      checkpoints_({.run = run_,
+                    .directory = checkpoint_directory(options),
+                    .data_fingerprint = fingerprint(data_ ? &*data_ : nullptr),
+                    .pieces = [this] { return state_pieces(data_parallel_, optimizer_); },
+                    .warn = [this](const std::string& message) { console_.warn(message); },
+                    .ranks = groups_.dp.get()}) {
     console_.text(plan::render_card(card_of(options_, device_->name(), plan_)));
     if (const auto resumed = checkpoints_.resume(options.resume)) {
         state_ = *resumed;
-        data_parallel_.publish_weights();
         saved_step_ = state_.step;
+        optimizer_.set_updates(state_.updates);
+        data_parallel_.settle();  // the weights of the start are still on their way
+        for (const optim::Piece& p : optimizer_.pieces())
+            if (p.value.dtype() != DType::f32) ops::cast_into(ctx_, p.master, p.value);
+        data_parallel_.publish_weights();
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
     }
     outcome_.eval_loss = outcome_.loss = std::numeric_limits<double>::quiet_NaN();

@@ -1,8 +1,9 @@
 // checkpoint/testing/fault_file_system.h: another FileSystem whose n-th state-changing call fails (SQLite's anomaly
-// tests are the model). Only tests include it.
+// tests are the model). It also counts what is read. Only tests include it.
 #pragma once
 
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -22,6 +23,8 @@ class FaultFileSystem final : public FileSystem {
   public:
     FaultFileSystem(FileSystem& below, Fault fault) : below_(below), fault_(fault) {}
     int64_t calls() const { return calls_; }
+    void disarm() { fault_.call = -1; }
+    std::map<std::string, int64_t>& bytes_read() { return bytes_read_; }  // by path
     // Reading files whose path has this part fails.
     void set_read_error(std::string path_part, int code) {
         unreadable_ = std::move(path_part);
@@ -74,7 +77,9 @@ class FaultFileSystem final : public FileSystem {
     int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) override {
         if (!unreadable_.empty() && file.path.find(unreadable_) != std::string::npos)
             throw IoError("read", file.path, read_code_);
-        return below_.pread(file, bytes, offset);
+        const int64_t got = below_.pread(file, bytes, offset);
+        bytes_read_[file.path] += got;
+        return got;
     }
     int64_t size(const FileHandle& file) override { return below_.size(file); }
     void drop_cache(const FileHandle& file) override { below_.drop_cache(file); }
@@ -97,6 +102,7 @@ class FaultFileSystem final : public FileSystem {
     Fault fault_;
     int64_t calls_ = 0;
     std::set<int> written_;  // open files that this made: closing what was only read changes nothing
+    std::map<std::string, int64_t> bytes_read_;
     std::string unreadable_;
     int read_code_ = EIO;
 };

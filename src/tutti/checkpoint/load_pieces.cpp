@@ -1,0 +1,240 @@
+// checkpoint/load_pieces.cpp: fills pieces from blocks: which blocks of the checkpoint meet which wanted ones, and the
+// runs of bytes that they share. Nothing here knows how either side was cut.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tutti/checkpoint/training_state.h"
+
+namespace tutti::checkpoint {
+
+namespace {
+
+// Version 1 of the manifest: every entry is a whole tensor.
+std::vector<TensorRecord> whole_tensors(const CheckpointReader& reader) {
+    std::vector<TensorRecord> records;
+    const auto& files = reader.manifest().files;
+    for (size_t file = 0; file < files.size(); ++file) {
+        const SafetensorsFile entries = reader.safetensors(files[file].name);
+        for (const TensorInfo& info : entries.tensors()) {
+            Shape shape;
+            check<DataError>(info.shape.size() <= Shape::kMaxDims, reader.path(), ": ", info.name, " has ",
+                             info.shape.size(), " dims; at most ", Shape::kMaxDims, " are supported");
+            for (int64_t size : info.shape) shape.push_back(size);
+            records.push_back({info.name, info.dtype, shape, {{static_cast<int64_t>(file), whole_block(shape)}}});
+        }
+    }
+    return records;
+}
+
+// A block that a piece needs, and where its values go.
+struct Wanted {
+    Block block;
+    int64_t begin = 0, end = 0;  // its span in the flattened tensor
+    std::byte* values = nullptr;
+};
+
+// Wanted blocks of one tensor, to be asked which of them may meet a stored one.
+class WantedBlocks {
+  public:
+    explicit WantedBlocks(std::vector<Wanted> wanted) : wanted_(std::move(wanted)) {
+        std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) { return a.begin < b.begin; });
+        for (const Wanted& w : wanted_) furthest_.push_back(std::max(furthest_.empty() ? 0 : furthest_.back(), w.end));
+    }
+    // Those whose span may meet [begin, end), in order.
+    std::span<const Wanted> near(int64_t begin, int64_t end) const {
+        const auto first = std::upper_bound(furthest_.begin(), furthest_.end(), begin) - furthest_.begin();
+        const auto last = std::lower_bound(wanted_.begin(), wanted_.end(), end,
+                                           [](const Wanted& w, int64_t position) { return w.begin < position; }) -
+                          wanted_.begin();
+        if (first >= last) return {};
+        return {wanted_.data() + first, static_cast<size_t>(last - first)};
+    }
+
+  private:
+    std::vector<Wanted> wanted_;
+    std::vector<int64_t> furthest_;  // the largest end so far, so that it can be searched
+};
+
+// The position of the first element of `part` in the values of `block`.
+int64_t position_in(const Block& block, const Block& part) {
+    int64_t position = 0;
+    for (int i = 0; i < part.offset.rank(); ++i)
+        position = position * block.sizes[i] + part.offset[i] - block.offset[i];
+    return position;
+}
+
+// Calls run(position in a, position in b, elements) for each stretch of `part` that is contiguous in the values of both
+// blocks, in ascending order.
+template <class Run>
+void for_each_run(const Block& part, const Block& a, const Block& b, Run run) {
+    int dim = part.sizes.rank();  // the dims from here on are one run
+    int64_t length = 1;
+    bool whole = true;
+    while (dim > 0 && whole) {
+        --dim;
+        length *= part.sizes[dim];
+        whole = part.sizes[dim] == a.sizes[dim] && part.sizes[dim] == b.sizes[dim];
+    }
+    Block row = part;
+    int64_t rows = 1;
+    for (int i = 0; i < dim; ++i) rows *= part.sizes[i];
+    for (int64_t index = 0; index < rows; ++index) {
+        int64_t rest = index;
+        for (int i = dim - 1; i >= 0; rest /= part.sizes[i], --i) row.offset[i] = part.offset[i] + rest % part.sizes[i];
+        run(position_in(a, row), position_in(b, row), length);
+    }
+}
+
+class Loader {
+  public:
+    explicit Loader(const CheckpointReader& reader) : reader_(reader) {
+        for (TensorRecord& record : stored_tensors(reader)) records_.emplace(record.name, std::move(record));
+    }
+
+    // All pieces are of one tensor.
+    void load(std::span<const Piece* const> pieces) {
+        const TensorRecord& record = record_of(*pieces.front());
+        for (const Piece* piece : pieces) check_fits(record, *piece);
+        std::vector<Block> blocks;
+        for (const StoredBlock& stored : record.blocks) blocks.push_back(stored.block);
+        const std::string problem = tiling_problem(record.shape, blocks);
+        check<DataError>(problem.empty(), reader_.path(), ": ", record.name, " of shape ", record.shape,
+                         " cannot be read: ", problem);
+
+        std::vector<std::vector<std::byte>> staged(pieces.size());  // of pieces that are not in the host's memory
+        std::vector<Wanted> wanted;
+        for (size_t i = 0; i < pieces.size(); ++i) {
+            const Tensor& values = pieces[i]->values;
+            auto* data = values.view().as<std::byte>();
+            if (values.device().kind() != DeviceKind::cpu) {
+                staged[i].resize(static_cast<size_t>(values.bytes()));
+                data = staged[i].data();
+            }
+            for (const Block& block : blocks_of_range(record.shape, pieces[i]->begin, end_of(*pieces[i]))) {
+                if (block.numel() == 0) continue;
+                wanted.push_back({block, flat_begin(record.shape, block), flat_end(record.shape, block), data});
+                data += block.numel() * size_of(record.dtype);
+            }
+        }
+        read(record, WantedBlocks(std::move(wanted)));
+        for (size_t i = 0; i < pieces.size(); ++i)
+            if (!staged[i].empty())
+                pieces[i]->values.device().copy_in(pieces[i]->values.view().data, staged[i].data(),
+                                                   pieces[i]->values.bytes());
+    }
+
+  private:
+    static int64_t end_of(const Piece& piece) { return piece.begin + piece.values.numel(); }
+
+    const TensorRecord& record_of(const Piece& piece) const {
+        const auto place = records_.find(piece.name);
+        check<DataError>(place != records_.end(), reader_.path(), " has no tensor '", piece.name, "' among its ",
+                         records_.size());
+        return place->second;
+    }
+
+    void check_fits(const TensorRecord& record, const Piece& piece) const {
+        check(piece.values.contiguous() && piece.begin >= 0 && end_of(piece) <= piece.shape.numel(), "a piece of ",
+              piece.name, " ", piece.shape, " cannot be [", piece.begin, ", ", end_of(piece), ")");
+        // Version 1 stored moments as flat tensors.
+        const bool flat = reader_.manifest().tensors.empty() && record.shape == Shape{piece.shape.numel()};
+        check<DataError>((flat || record.shape == piece.shape) && record.dtype == piece.values.dtype(), reader_.path(),
+                         ": ", record.name, " is ", record.shape, " ", record.dtype, ", the model needs ", piece.shape,
+                         " ", piece.values.dtype());
+    }
+
+    void read(const TensorRecord& record, const WantedBlocks& wanted) {
+        struct Source {
+            const StoredBlock* stored;
+            const TensorInfo* entry;
+            std::span<const Wanted> near;
+        };
+        std::vector<Source> sources;
+        for (const StoredBlock& stored : record.blocks) {
+            if (stored.block.numel() == 0) continue;
+            const auto near = wanted.near(flat_begin(record.shape, stored.block), flat_end(record.shape, stored.block));
+            const auto meets = [&](const Wanted& w) { return intersection(stored.block, w.block).numel() > 0; };
+            if (std::any_of(near.begin(), near.end(), meets))
+                sources.push_back({&stored, &entry_of(record, stored), near});
+        }
+        // As they lie in the files, so that no chunk is read twice.
+        std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) {
+            return std::pair(a.stored->file, a.entry->begin) < std::pair(b.stored->file, b.entry->begin);
+        });
+        const int64_t size = size_of(record.dtype);
+        for (const Source& source : sources) {
+            const Block& block = source.stored->block;
+            const SafetensorsFile& file = file_of(source.stored->file);
+            for (const Wanted& w : source.near) {
+                const Block part = intersection(block, w.block);
+                if (part.numel() == 0) continue;
+                for_each_run(part, block, w.block, [&](int64_t from, int64_t to, int64_t elements) {
+                    file.read(*source.entry, from * size,
+                              std::span(w.values + to * size, static_cast<size_t>(elements * size)));
+                });
+            }
+        }
+    }
+
+    const SafetensorsFile& file_of(int64_t index) {
+        auto place = files_.find(index);
+        if (place == files_.end()) {
+            const std::string& name = reader_.manifest().files.at(static_cast<size_t>(index)).name;
+            place = files_.emplace(index, reader_.safetensors(name)).first;
+        }
+        return place->second;
+    }
+
+    const TensorInfo& entry_of(const TensorRecord& record, const StoredBlock& stored) {
+        const SafetensorsFile& file = file_of(stored.file);
+        const TensorInfo& entry = file.at(entry_name(record.name, record.shape, stored.block));
+        check<DataError>(
+            std::equal(entry.shape.begin(), entry.shape.end(), stored.block.sizes.begin(), stored.block.sizes.end()) &&
+                entry.dtype == record.dtype,
+            file.path(), ": ", entry.name, " is not the block ", stored.block.sizes, " ", record.dtype,
+            " that the manifest says");
+        return entry;
+    }
+
+    const CheckpointReader& reader_;
+    std::map<std::string, TensorRecord> records_;
+    std::map<int64_t, SafetensorsFile> files_;
+};
+
+}  // namespace
+
+std::vector<TensorRecord> stored_tensors(const CheckpointReader& reader) {
+    auto records = reader.manifest().tensors.empty() ? whole_tensors(reader) : reader.manifest().tensors;
+    std::sort(records.begin(), records.end(),
+              [](const TensorRecord& a, const TensorRecord& b) { return a.name < b.name; });
+    const auto twice = std::adjacent_find(records.begin(), records.end(),
+                                          [](const auto& a, const auto& b) { return a.name == b.name; });
+    check<DataError>(twice == records.end(), reader.path(), ": two files hold ",
+                     twice == records.end() ? "" : twice->name);
+    return records;
+}
+
+void load_pieces(const CheckpointReader& reader, const std::vector<Piece>& pieces) {
+    std::vector<const Piece*> sorted;
+    for (const Piece& piece : pieces) sorted.push_back(&piece);
+    // The order of the files (safetensors_file()), so that their chunks are read once.
+    const auto key = [](const Piece* p) { return std::pair(-size_of(p->values.dtype()), std::string_view(p->name)); };
+    std::stable_sort(sorted.begin(), sorted.end(), [&](const Piece* a, const Piece* b) { return key(a) < key(b); });
+    Loader loader(reader);
+    for (size_t begin = 0, end = 0; begin < sorted.size(); begin = end) {
+        while (end < sorted.size() && sorted[end]->name == sorted[begin]->name) ++end;
+        loader.load(std::span(sorted).subspan(begin, end - begin));
+    }
+}
+
+std::vector<std::string> unwanted_tensors(const CheckpointReader& reader, const std::vector<Piece>& pieces) {
+    std::set<std::string_view> wanted;
+    for (const Piece& piece : pieces) wanted.insert(piece.name);
+    std::vector<std::string> unwanted;
+    for (TensorRecord& record : stored_tensors(reader))
+        if (!wanted.contains(record.name)) unwanted.push_back(std::move(record.name));
+    return unwanted;
+}
+
+}  // namespace tutti::checkpoint

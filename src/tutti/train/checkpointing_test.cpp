@@ -1,0 +1,355 @@
+// Checkpoints of many ranks (threads): saved by n, resumed by m; damage that one rank sees, a disk that is full for one
+// rank, ranks that die on the way. The pieces are ranges of flattened tensors with uneven cuts; their values follow
+// from tensor, element and step.
+#include "tutti/train/checkpointing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "tutti/checkpoint/testing/contains.h"
+#include "tutti/checkpoint/testing/fault_file_system.h"
+#include "tutti/checkpoint/testing/sample.h"
+#include "tutti/comm/threads/thread_world.h"
+#include "tutti/spec/toml.h"
+
+namespace tutti::train {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::Piece;
+using checkpoint::testing::contains;
+using checkpoint::testing::FaultFileSystem;
+
+struct Named {
+    const char* name;
+    Shape shape;
+};
+const Named kTensors[] = {{"w", {7, 5}}, {"b", {5}}, {"optimizer.m.w", {7, 5}}, {"one", {1}}};
+
+float value_of(size_t tensor, int64_t element, int64_t step) {
+    return static_cast<float>(1000 * step + 100 * static_cast<int64_t>(tensor) + element);
+}
+
+// One rank of a run: its pieces, and the step whose values they hold.
+class Rank {
+  public:
+    Rank(comm::World& world, const spec::RunSpec& run, const std::string& directory,
+         checkpoint::FileSystem* files = nullptr)
+        : device_(make_cpu_device(1)), group_(group_of(world)) {
+        const int64_t n = world.size(), r = world.rank();
+        for (size_t t = 0; t < std::size(kTensors); ++t) {
+            const int64_t all = kTensors[t].shape.numel();
+            // Squares: uneven, and the first ranks of many have nothing.
+            const int64_t begin = all * r * r / (n * n), end = all * (r + 1) * (r + 1) / (n * n);
+            if (begin == end) continue;
+            pieces_.push_back({.name = kTensors[t].name,
+                               .shape = kTensors[t].shape,
+                               .begin = begin,
+                               .values = Tensor::empty(*device_, {end - begin}, DType::f32, Purpose::weights)});
+            tensors_.push_back(t);
+        }
+        set(0);
+        checkpoints.emplace(Checkpointing::Setup{.run = run,
+                                                 .directory = directory,
+                                                 .data_fingerprint = "data",
+                                                 .pieces = [this] { return pieces_; },
+                                                 .warn = [this](const std::string& text) { warn(text); },
+                                                 .ranks = group_.get(),
+                                                 .files = files});
+    }
+
+    void set(int64_t step) {
+        for_each([&](float& x, float value) { x = value; }, step);
+    }
+    // Whether every value is that of the step.
+    bool holds(int64_t step) {
+        bool equal = true;
+        for_each([&](float& x, float value) { equal = equal && x == value; }, step);
+        return equal;
+    }
+    // What a training loop does.
+    void step_and_save(int64_t step) {
+        set(step);
+        checkpoints->save({.step = step, .updates = step, .tokens = 10 * step});
+        set(-1);  // training goes on
+        checkpoints->poll();
+        checkpoints->wait();
+    }
+    int64_t resumed_step(const std::string& mode = "auto") {
+        const auto state = checkpoints->resume(mode);
+        if (!state) return -1;
+        EXPECT_TRUE(holds(state->step));
+        EXPECT_EQ(state->tokens, 10 * state->step);
+        return state->step;
+    }
+    std::string warnings() {
+        const std::lock_guard lock(mutex_);
+        return warnings_;
+    }
+
+    std::optional<Checkpointing> checkpoints;
+
+  private:
+    static std::unique_ptr<comm::Communicator> group_of(comm::World& world) {
+        std::vector<int> ranks;
+        for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
+        return world.group("dp", ranks);
+    }
+    template <class F>
+    void for_each(F f, int64_t step) {
+        for (size_t p = 0; p < pieces_.size(); ++p)
+            for (int64_t i = 0; i < pieces_[p].values.numel(); ++i)
+                f(pieces_[p].values.view().as<float>()[i], value_of(tensors_[p], pieces_[p].begin + i, step));
+    }
+    void warn(const std::string& text) {
+        const std::lock_guard lock(mutex_);
+        warnings_ += text + "\n";
+    }
+
+    std::unique_ptr<Device> device_;
+    std::unique_ptr<comm::Communicator> group_;
+    std::vector<Piece> pieces_;
+    std::vector<size_t> tensors_;
+    std::mutex mutex_;
+    std::string warnings_;
+};
+
+class ManyRanks : public ::testing::Test {
+  protected:
+    using Body = std::function<void(Rank&, int rank)>;
+    void run(int ranks, const Body& body) {
+        comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& world) {
+            Rank rank(world, run_, directory());
+            body(rank, world.rank());
+        });
+    }
+    void save_steps(int ranks, int64_t last) {
+        run(ranks, [&](Rank& rank, int) {
+            for (int64_t step = 1; step <= last; ++step) rank.step_and_save(step);
+            EXPECT_EQ(rank.checkpoints->failures(), 0);
+            EXPECT_TRUE(contains(rank.checkpoints->newest(), concat("step-000000000", last)));
+            EXPECT_EQ(rank.warnings(), "");
+        });
+    }
+    // What all ranks resume from; all must say the same.
+    int64_t resumed_by(int ranks, const std::string& mode = "auto") {
+        std::vector<int64_t> steps(static_cast<size_t>(ranks));
+        run(ranks, [&](Rank& rank, int r) { steps[static_cast<size_t>(r)] = rank.resumed_step(mode); });
+        EXPECT_EQ(std::count(steps.begin(), steps.end(), steps[0]), ranks);
+        return steps[0];
+    }
+    const std::string& directory() const { return scratch_.path(); }
+    fs::path file(int64_t step, const std::string& name) const {
+        return fs::path(directory()) / concat("step-000000000", step) / name;
+    }
+    void flip(const fs::path& path, int64_t at) {
+        std::fstream f(path, std::ios::in | std::ios::out | std::ios::binary);
+        f.seekg(at);
+        const char byte = static_cast<char>(f.get() ^ 4);
+        f.seekp(at);
+        f.put(byte);
+    }
+    std::vector<std::string> debris() {
+        checkpoint::PosixFileSystem files;
+        return checkpoint::testing::debris_in(files, directory());
+    }
+
+    checkpoint::testing::ScratchDirectory scratch_;
+    spec::RunSpec run_ = spec::parse_text("", "test", {"model.preset=llama-tiny", "checkpoint.keep=2"});
+};
+
+TEST_F(ManyRanks, AnyNumberResumesWhatAnyNumberSaved) {
+    int64_t step = 0;
+    for (int saved : {1, 2, 3, 4, 8}) {
+        ++step;
+        run(saved, [&](Rank& rank, int) { rank.step_and_save(step); });
+        int files = 0;
+        for (const auto& entry : fs::directory_iterator(file(step, ""))) files += entry.path().extension() != ".json";
+        EXPECT_EQ(files, saved);
+        for (int resumed : {1, 2, 3, 4, 8}) EXPECT_EQ(resumed_by(resumed), step) << saved << " to " << resumed;
+    }
+    EXPECT_TRUE(debris().empty());
+}
+
+TEST_F(ManyRanks, OldOnesAreDeletedAndTheForegroundWritesToo) {
+    run_.checkpoint.async = false;
+    save_steps(3, 4);
+    EXPECT_FALSE(fs::exists(file(2, "")));
+    EXPECT_EQ(resumed_by(2, file(3, "").parent_path().string()), 3);  // a named one
+    EXPECT_EQ(resumed_by(2), 3);                                      // the one after it was set aside
+}
+
+TEST_F(ManyRanks, DamageInAnyFileMakesAllFallBackTogether) {
+    for (const char* name : {"rank-00000-of-00004.safetensors", "rank-00002-of-00004.safetensors",
+                             "rank-00003-of-00004.safetensors", "MANIFEST.json"})
+        for (bool strict : {true, false}) {
+            fs::remove_all(directory());
+            save_steps(4, 2);
+            flip(file(2, name), static_cast<int64_t>(fs::file_size(file(2, name))) - 9);
+            if (strict) {
+                EXPECT_THROW(resumed_by(4, "strict"), checkpoint::DamagedError) << name;
+                continue;
+            }
+            run(3, [&](Rank& rank, int r) {
+                EXPECT_EQ(rank.resumed_step(), 1) << name;
+                const std::string warnings = rank.warnings();
+                EXPECT_EQ(warnings.find("the checkpoint of step 2 is damaged") != std::string::npos, r == 0)
+                    << warnings;
+            });
+            EXPECT_TRUE(fs::exists(fs::path(directory()) / "step-0000000002.corrupt"));
+        }
+}
+
+TEST_F(ManyRanks, AMissingFileIsDamageToo) {
+    save_steps(4, 2);
+    fs::remove(file(2, "rank-00001-of-00004.safetensors"));
+    EXPECT_EQ(resumed_by(8), 1);
+}
+
+TEST_F(ManyRanks, AllThrowWhatOneMeets) {
+    save_steps(2, 1);
+    const auto errors = [&](const spec::RunSpec& other, const std::string& mode) {
+        std::vector<std::string> texts(3);
+        comm::run_ranks(3, {.timeout_s = 60}, [&](comm::World& world) {
+            Rank rank(world, other, directory());
+            try {
+                rank.checkpoints->resume(mode);
+            } catch (const UsageError& e) {
+                texts[static_cast<size_t>(world.rank())] = e.what();
+            }
+        });
+        return texts;
+    };
+    spec::RunSpec other = run_;
+    other.train.seed += 1;
+    for (const std::string& text : errors(other, "auto")) EXPECT_TRUE(contains(text, "belongs to another run")) << text;
+    for (const std::string& text : errors(run_, "never")) EXPECT_TRUE(contains(text, "--resume is never")) << text;
+}
+
+TEST_F(ManyRanks, AnotherRunInTheDirectoryStopsAllRanks) {
+    checkpoint::PosixFileSystem files;
+    const checkpoint::Store owner(files, directory(), checkpoint::Access::write, [](const std::string&) {});
+    std::atomic<int> refused = 0;
+    comm::run_ranks(3, {.timeout_s = 60}, [&](comm::World& world) {
+        try {
+            Rank rank(world, run_, directory());
+        } catch (const UsageError&) {
+            ++refused;
+        }
+    });
+    EXPECT_EQ(refused, 3);
+}
+
+// Every call of one rank that changes the disk fails once.
+TEST_F(ManyRanks, AFullDiskOfOneRankCostsThatCheckpointOnly) {
+    for (int faulty : {0, 2})
+        for (int64_t call = 0;; ++call) {
+            fs::remove_all(directory());
+            save_steps(3, 1);
+            std::atomic<bool> reached = false;
+            comm::run_ranks(3, {.timeout_s = 60}, [&](comm::World& world) {
+                checkpoint::PosixFileSystem real;
+                // The lock and the cleaning at the start change nothing: counting begins with the save.
+                FaultFileSystem files(real, {.call = world.rank() == faulty ? call : -1, .code = ENOSPC});
+                Rank rank(world, run_, directory(), &files);
+                EXPECT_EQ(rank.resumed_step(), 1);
+                rank.step_and_save(2);
+                if (world.rank() == faulty && files.calls() > call) reached = true;
+                files.disarm();
+                const bool failed = rank.checkpoints->failures() > 0;
+                const std::string warnings = rank.warnings();
+                const auto count = [&](const std::string& part) {
+                    size_t n = 0;
+                    for (size_t at = warnings.find(part); at != std::string::npos; at = warnings.find(part, at + 1))
+                        ++n;
+                    return n;
+                };
+                if (world.rank() != 0) {
+                    EXPECT_EQ(warnings, "");
+                }
+                if (world.rank() == 0 && failed) {
+                    EXPECT_EQ(count("a checkpoint could not be written"), 1u) << warnings;
+                    EXPECT_TRUE(contains(warnings, concat("rank ", faulty, ": ")));
+                    EXPECT_TRUE(contains(warnings, "No space left on device"));
+                }
+                EXPECT_TRUE(contains(rank.checkpoints->newest(), failed ? "step-0000000001" : "step-0000000002"));
+                rank.step_and_save(3);  // there is room again
+                EXPECT_TRUE(contains(rank.checkpoints->newest(), "step-0000000003"));
+                EXPECT_LE(rank.checkpoints->failures(), 1);
+            });
+            EXPECT_TRUE(debris().empty()) << "rank " << faulty << " call " << call;
+            EXPECT_EQ(resumed_by(2), 3);
+            if (!reached) {
+                EXPECT_GT(call, faulty == 0 ? 8 : 4);
+                break;
+            }
+        }
+}
+
+TEST_F(ManyRanks, ARankThatDiesBeforeTheCommitLeavesThePreviousCheckpoint) {
+    for (int dies : {0, 1, 3}) {
+        fs::remove_all(directory());
+        save_steps(4, 1);
+        try {
+            run(4, [&](Rank& rank, int r) {
+                EXPECT_EQ(rank.resumed_step(), 1);
+                rank.set(2);
+                rank.checkpoints->save({.step = 2});  // all write
+                if (r == dies) throw DataError("this rank dies");
+                rank.checkpoints->wait();
+                ADD_FAILURE() << "rank " << r << " believes in the checkpoint";
+            });
+            FAIL();
+        } catch (const DataError& e) {
+            EXPECT_TRUE(contains(e.what(), "this rank dies"));
+        }
+        EXPECT_FALSE(debris().empty());  // of the dead
+        EXPECT_EQ(resumed_by(3), 1);
+        EXPECT_TRUE(debris().empty());
+        save_steps(2, 2);
+        EXPECT_EQ(resumed_by(4), 2);
+    }
+}
+
+// Ranks that do not save the same state, or leave a part out.
+TEST_F(ManyRanks, WhatNobodyOwnsIsNotCommitted) {
+    comm::run_ranks(2, {.timeout_s = 60}, [&](comm::World& world) {
+        const auto device = make_cpu_device(1);
+        std::vector<int> ranks = {0, 1};
+        const auto group = world.group("dp", ranks);
+        const Tensor values = Tensor::from_host<float>(*device, {2}, std::vector<float>{1, 2}, Purpose::weights);
+        std::string warning;
+        bool owned = false;
+        Checkpointing checkpoints({.run = run_,
+                                   .directory = directory(),
+                                   .data_fingerprint = "data",
+                                   .pieces =
+                                       [&] {
+                                           Piece piece = checkpoint::whole_piece("w", values);
+                                           piece.owned = owned;
+                                           return std::vector<Piece>{piece};
+                                       },
+                                   .warn = [&](const std::string& text) { warning += text; },
+                                   .ranks = group.get()});
+        owned = true;  // both ranks
+        checkpoints.save_and_wait({.step = 1});
+        EXPECT_EQ(checkpoints.failures(), 1);
+        if (world.rank() == 0) {
+            EXPECT_TRUE(contains(warning, "overlap"));
+        }
+        owned = world.rank() == 1;
+        checkpoints.save_and_wait({.step = 2});
+        EXPECT_EQ(checkpoints.failures(), 1);
+        values.view().as<float>()[0] = 7;
+        EXPECT_EQ(checkpoints.resume("auto")->step, 2);  // replicated: both load what one saved
+        EXPECT_EQ(values.to_host<float>(), (std::vector<float>{1, 2}));
+    });
+}
+
+}  // namespace
+}  // namespace tutti::train
