@@ -1,6 +1,8 @@
 // cli/bench_attention.cpp: `tutti bench attention`: causal self-attention, forward and forward with backward. FLOPs are
 // the half that the mask leaves: forward 2 B H T^2 D (two products of 2 T^2 D, halved), backward 2.5 times that (five
-// products), as in the FlashAttention papers.
+// products), as in the FlashAttention papers. A window W takes the triangle of T - W away: T^2 - (T - W)^2.
+#include <algorithm>
+
 #include "tutti/base/error.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/text.h"
@@ -14,9 +16,12 @@ namespace {
 constexpr int64_t kWidth = 768;  // H D: 12 heads of 64, 6 of 128
 
 struct AttentionCase {
-    int64_t T, D;
+    int64_t T, D, window;  // 0: none
     int64_t H() const { return kWidth / D; }
-    double forward_flops() const { return 2.0 * static_cast<double>(H() * T) * static_cast<double>(T * D); }
+    double forward_flops() const {
+        const int64_t hidden = window > 0 ? std::max<int64_t>(T - window, 0) : 0;
+        return 2.0 * static_cast<double>(H() * D) * static_cast<double>(T * T - hidden * hidden);
+    }
 };
 
 struct AttentionTimes {
@@ -26,12 +31,13 @@ struct AttentionTimes {
 AttentionTimes time_attention(Bench& bench, const AttentionCase& c, double seconds) {
     ops::Context& ctx = bench.ctx;
     const Shape shape = {1, c.T, c.H(), c.D};
+    const ops::AttentionShape shape_of{.window = c.window};
     const Tensor q = normal_values(ctx, shape, bench.dtype), k = normal_values(ctx, shape, bench.dtype);
     const Tensor v = normal_values(ctx, shape, bench.dtype), dy = normal_values(ctx, shape, bench.dtype);
     const Tensor dq = ops::empty(ctx, shape, bench.dtype), dk = ops::empty(ctx, shape, bench.dtype);
     const Tensor dv = ops::empty(ctx, shape, bench.dtype);
     const auto forward = [&] {
-        ops::Attention y = ops::attention(ctx, q, k, v, {});
+        ops::Attention y = ops::attention(ctx, q, k, v, shape_of);
         ctx.device.synchronize();
         return y;
     };
@@ -39,7 +45,7 @@ AttentionTimes time_attention(Bench& bench, const AttentionCase& c, double secon
     times.forward = time_calls({.seconds = seconds / 4, .min_runs = 3, .max_runs = 30}, forward);
     times.both = time_calls({.seconds = seconds * 3 / 4, .min_runs = 3, .max_runs = 30}, [&] {
         const ops::Attention y = forward();
-        ops::attention_backward(ctx, dy, q, k, v, y, {}, dq, dk, dv);
+        ops::attention_backward(ctx, dy, q, k, v, y, shape_of, dq, dk, dv);
         ctx.device.synchronize();
     });
     return times;
@@ -61,6 +67,7 @@ void print_and_add(Bench& bench, BenchResult& result, const AttentionCase& c, co
         BenchRecord row = {{"T", c.T},
                            {"H", c.H()},
                            {"D", c.D},
+                           {"window", c.window},
                            {"pass", std::string(pass.name)},
                            {"flops", pass.flops},
                            {"flops_per_s", rate},
@@ -74,9 +81,11 @@ void print_and_add(Bench& bench, BenchResult& result, const AttentionCase& c, co
 
 BenchResult bench_attention(Bench& bench) {
     BenchResult result;
+    const int64_t window = bench.arguments.window;
     const Peak peak = measure_peak(bench, 0.5);
     bench.text << "peak: " << plan::format_flop_rate(peak.flops_per_s()) << ", " << peak.origin()
-               << "\ncausal half convention, batch 1\n\n"
+               << "\ncausal half convention, batch 1" << (window > 0 ? concat(", window of ", window, " keys") : "")
+               << "\n\n"
                << right("T", 7) << right("H", 5) << right("D", 6) << left("", 21) << right("TFLOP/s", 9)
                << right("of peak", 10) << timing_heading() << std::endl;
     double last = 0;  // seconds that the measurements of the last T took with the fewest runs
@@ -90,8 +99,9 @@ BenchResult bench_attention(Bench& bench) {
         }
         last = 0;
         for (const int64_t D : {64, 128}) {
-            const AttentionTimes times = time_attention(bench, {T, D}, std::min(2.0, bench.patience_left() / 4));
-            print_and_add(bench, result, {T, D}, times, peak);
+            const AttentionTimes times =
+                time_attention(bench, {T, D, window}, std::min(2.0, bench.patience_left() / 4));
+            print_and_add(bench, result, {T, D, window}, times, peak);
             last += 4 * (times.forward.median + times.both.median);  // a call to warm up, three runs
         }
     }

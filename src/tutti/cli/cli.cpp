@@ -152,8 +152,11 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
         add("gemm", "matrix products, N = 512 ... 8192, as shares of the peak", BenchArguments::Kind::gemm);
     gemm->add_option("--model", a.model, "also the products of this preset, such as gpt2-124m")->option_text("PRESET");
     gemm->footer("Example:\n  tutti bench gemm --model llama-110m");
-    add("attention", "causal attention, T = 1024 ... 16384", BenchArguments::Kind::attention)
-        ->footer("Example:\n  tutti bench attention --seconds 60");
+    CLI::App* attention = add("attention", "causal attention, T = 1024 ... 16384", BenchArguments::Kind::attention);
+    attention->add_option("--window", a.window, "a sliding window of so many keys; 0: none")
+        ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
+        ->option_text("N [0]");
+    attention->footer("Examples:\n  tutti bench attention --seconds 60\n  tutti bench attention --window 1024");
     add("memory", "bandwidth, and what kernels without matrix products reach of it", BenchArguments::Kind::memory)
         ->footer("Example:\n  tutti bench memory --threads 1");
     CLI::App* step =

@@ -61,6 +61,7 @@ struct BenchArguments {
     std::string dtype = "bf16";
     int threads = 0;     // 0: all cores that the process may use
     double seconds = 0;  // patience for all measurements; 0: the benchmark's own
+    int64_t window = 0;  // attention: keys that a query sees; 0: all before it
     std::string model;   // gemm: also the products of this preset; step: what to train
     std::vector<std::string> set;
     bool json = false;

@@ -2,6 +2,9 @@
 // named with its place, and hostile sizes are refused before anything is computed from them.
 #include <gtest/gtest.h>
 
+#include <array>
+
+#include "tutti/base/philox.h"
 #include "tutti/data/test_files.h"
 #include "tutti/data/token_source.h"
 
@@ -172,6 +175,34 @@ TEST_F(Megatron, DamagedDocuments) {
     EXPECT_EQ(missing("byte offset 74: document 2 must begin at a sequence from 2 to 2, got 1",
                       damaged(66, little_endian({2, 1}, 8))),
               "");
+}
+
+// Whatever one or a few bytes say, the file is refused with a DataError or reads as what it then says.
+TEST_F(Megatron, MutatedIndexesAreReadOrRefused) {
+    // Values that are likely to be legal somewhere, or to be the largest or negative.
+    constexpr std::array<int, 8> kValues = {0, 1, 2, 3, 6, 8, 0x7f, 0xff};
+    folder.write("d.bin", kBin);
+    int opened = 0;
+    for (uint64_t i = 0; i < 600; ++i) {
+        const auto draw = [&](uint64_t what, uint64_t n) {
+            return static_cast<size_t>(uniform_below(random_key(i, "mutations"), what, n));
+        };
+        std::string idx = kIdx;
+        for (uint64_t m = 0; m <= draw(0, 3); ++m)
+            idx[draw(2 * m + 1, idx.size())] = static_cast<char>(kValues[draw(2 * m + 2, kValues.size())]);
+        if (i % 7 == 0) idx.resize(draw(10, idx.size()) + 1);
+        folder.write("d.idx", idx);
+        const std::string prefix = folder.path("d");
+        try {
+            const auto source = open_tokens({prefix});
+            EXPECT_LE(all(*source).size(), kBin.size());
+            for (const int64_t begin : begins(*source, 0, source->size())) EXPECT_LT(begin, source->size());
+            ++opened;
+        } catch (const DataError&) {
+        }
+    }
+    EXPECT_GT(opened, 0);    // zeros over zeros, another type, another beginning of a document
+    EXPECT_LT(opened, 300);  // most are damage
 }
 
 TEST_F(Megatron, MissingHalves) {
