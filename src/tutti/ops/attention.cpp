@@ -50,6 +50,7 @@ Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor
                                    .scale = attention_scale(q),
                                    .causal = shape.causal,
                                    .query_offset = shape.query_offset,
+                                   .window = shape.window,
                                    .workspace = scratch});
     return r;
 }
@@ -74,6 +75,7 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
                                     .scale = attention_scale(q),
                                     .causal = shape.causal,
                                     .query_offset = shape.query_offset,
+                                    .window = shape.window,
                                     .workspace = scratch});
 }
 

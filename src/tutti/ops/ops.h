@@ -71,6 +71,7 @@ void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTabl
 struct AttentionShape {
     bool causal = true;
     int64_t query_offset = 0;  // query i sees keys j <= i + query_offset
+    int64_t window = 0;        // and of these the newest `window`; 0: all
 };
 struct Attention {
     Tensor y;    // (B, Tq, H, D)

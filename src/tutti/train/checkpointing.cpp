@@ -28,7 +28,7 @@ std::string run_identity(const spec::RunSpec& run) {
         if (equals == std::string::npos) continue;
         const std::string key = line.substr(0, line.find_last_not_of(' ', equals - 1) + 1);
         const bool fixed =
-            section.starts_with("model") ? key != "preset" : kKeys.contains(key) && section != "checkpoint";
+            section.starts_with("model") ? key != "preset" && key != "hf" : kKeys.contains(key) && section != "checkpoint";
         if (fixed) identity += section + "." + key + " " + line.substr(equals) + "\n";
     }
     return identity;

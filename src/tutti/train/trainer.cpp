@@ -276,7 +276,7 @@ std::string Run::totals() {
         memory.push_back({{"purpose", name_of(static_cast<Purpose>(p))},
                           {"predicted_bytes", plan_.at_peak[static_cast<Purpose>(p)]},
                           {"measured_bytes", measured_[p]}});
-    nlohmann::ordered_json json = {{"model", run_.model.preset},
+    nlohmann::ordered_json json = {{"model", name_of(run_.model)},
                                    {"parameters", spec::parameter_count(run_.model)},
                                    {"steps", state_.step},
                                    {"tokens", state_.tokens},

@@ -165,6 +165,10 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
         {"recompute.policy=sqrt", "model.layers=4"},
         {"optimizer.name=sgd"},
         {"model.dropout=0.1"},
+        {"model.tie_embeddings=false", "model.qkv_bias=true", "model.output_bias=true", "model.mlp_bias=true"},
+        {"model.head_norm=true", "model.head_dim=24", "model.qkv_bias=true"},
+        {"model.head_norm=true", "precision.compute=f32", "recompute.policy=full", "model.dropout=0.1"},
+        {"model.window=5"},
         {"model.preset=gpt2-124m", "model.width=32", "model.heads=2", "model.kv_heads=2", "model.head_dim=16",
          "model.ffn=128", "model.vocab=300", "model.layers=2", "model.max_positions=64"}};
     for (size_t i = 0; i < cases.size(); ++i) {
