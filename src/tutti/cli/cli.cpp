@@ -1,5 +1,5 @@
-// cli/cli.cpp: the table of contents of the program. The only file with CLI11: reads the arguments into the structs of
-// commands.h, calls one function per command, turns exceptions into exit codes.
+// cli/cli.cpp: the table of contents of the program. Reads the arguments with CLI11 into the structs of commands.h
+// (those of `tutti data`: data.cpp), calls one function per command, turns exceptions into exit codes.
 #include "tutti/cli/cli.h"
 
 #include <unistd.h>
@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cli/build_info.h"
+#include "tutti/cli/command_line.h"
 #include "tutti/cli/commands.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/print.h"
@@ -28,18 +29,15 @@ struct Arguments {
     DoctorArguments doctor;
     VersionArguments version;
     BenchArguments bench;
+    DataArguments data;
     std::function<int()> command;
 };
 
 template <class T>
 CLI::App* add_command(CLI::App& app, Arguments& all, const Io& io, const char* name, const char* description,
                       T& arguments, int (*function)(const T&, const Io&)) {
-    CLI::App* command = app.add_subcommand(name, description);
-    command->add_flag("--json", arguments.json, "one JSON document on stdout, nothing else there");
-    command->callback([&all, &arguments, &io, function] {
-        all.command = [&arguments, &io, function] { return function(arguments, io); };
-    });
-    return command;
+    return cli::add_command(app, all.command, name, description, arguments.json,
+                            [&arguments, &io, function] { return function(arguments, io); });
 }
 
 // `text` with its lines wrapped at 100 columns; what is continued stands below the third column of its line.
@@ -227,6 +225,14 @@ bool asks_for_json(int argc, const char* const* argv) {
 
 }  // namespace
 
+CLI::App* add_command(CLI::App& app, std::function<int()>& chosen, const char* name, const char* description,
+                      bool& json, std::function<int()> call) {
+    CLI::App* command = app.add_subcommand(name, description);
+    command->add_flag("--json", json, "one JSON document on stdout, nothing else there");
+    command->callback([&chosen, call = std::move(call)] { chosen = call; });
+    return command;
+}
+
 int run(int argc, const char* const* argv, const Io& io) {
     const bool json = asks_for_json(argc, argv);
     CLI::App app("Tutti trains large neural networks on all your devices at once.", "tutti");
@@ -241,6 +247,7 @@ int run(int argc, const char* const* argv, const Io& io) {
     add_generate(app, arguments, io);
     add_report(app, arguments, io);
     add_bench(app, arguments, io);
+    add_data(app, arguments.command, arguments.data, io);
     add_command(app, arguments, io, "doctor", "what this build and this machine have", arguments.doctor, doctor);
     add_command(app, arguments, io, "version", "version and build", arguments.version, version);
 

@@ -1,5 +1,12 @@
-// data/tokenizer.cpp: the bytes tokenizer, and the one place that knows which tokenizers exist.
+// data/tokenizer.cpp: the bytes tokenizer, the one place that knows which tokenizers exist, and encoding on many
+// threads.
 #include "tutti/data/tokenizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
 
 #include "tutti/base/error.h"
 
@@ -7,18 +14,20 @@ namespace tutti::data {
 
 namespace {
 
+class BytesEncoder final : public Encoder {
+  public:
+    void encode(std::string_view text, std::vector<int32_t>& ids) override {
+        ids.reserve(ids.size() + text.size());
+        for (char c : text) ids.push_back(static_cast<unsigned char>(c));
+    }
+};
+
 class BytesTokenizer final : public Tokenizer {
   public:
     int64_t vocab() const override { return 256; }
+    std::unique_ptr<Encoder> make_encoder() const override { return std::make_unique<BytesEncoder>(); }
 
-    std::vector<int32_t> encode(std::string_view text) const override {
-        std::vector<int32_t> ids;
-        ids.reserve(text.size());
-        for (char c : text) ids.push_back(static_cast<unsigned char>(c));
-        return ids;
-    }
-
-    std::string decode(std::span<const int32_t> ids) const override {
+    std::string decode(std::span<const int32_t> ids, ShowSpecial) const override {
         std::string text;
         text.reserve(ids.size());
         for (size_t i = 0; i < ids.size(); ++i) {
@@ -28,9 +37,70 @@ class BytesTokenizer final : public Tokenizer {
         }
         return text;
     }
+
+    std::optional<int32_t> id_of(std::string_view token) const override {
+        if (token.size() != 1) return std::nullopt;
+        return static_cast<unsigned char>(token[0]);
+    }
+    size_t safe_cut(std::string_view text, size_t from) const override { return std::min(from, text.size()); }
+    uint64_t fingerprint() const override { return 256; }
+    std::string description() const override { return "bytes, 256 ids"; }
 };
 
+int thread_count(int asked, size_t work) {
+    const size_t threads = asked > 0 ? static_cast<size_t>(asked) : std::max(1u, std::thread::hardware_concurrency());
+    return static_cast<int>(std::clamp<size_t>(work, 1, threads));
+}
+
 }  // namespace
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
+    std::vector<int32_t> ids;
+    make_encoder()->encode(text, ids);
+    return ids;
+}
+
+std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
+                                                   std::span<const std::string_view> documents, int threads) {
+    std::vector<std::vector<int32_t>> ids(documents.size());
+    std::atomic<size_t> next = 0;
+    std::exception_ptr failure;
+    std::mutex failing;
+    const auto work = [&] {
+        try {
+            const auto encoder = tokenizer.make_encoder();
+            for (size_t i = next++; i < documents.size(); i = next++) encoder->encode(documents[i], ids[i]);
+        } catch (...) {
+            const std::lock_guard lock(failing);
+            failure = std::current_exception();
+            next = documents.size();
+        }
+    };
+    {
+        std::vector<std::jthread> helpers;
+        for (int t = 1; t < thread_count(threads, documents.size()); ++t) helpers.emplace_back(work);
+        work();
+    }
+    if (failure) std::rethrow_exception(failure);
+    return ids;
+}
+
+std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads) {
+    constexpr size_t kPiece = 256 << 10;  // small enough to share out evenly, large enough to forget the cuts
+    std::vector<std::string_view> pieces;
+    while (!text.empty()) {
+        const size_t cut = text.size() <= kPiece ? text.size() : tokenizer.safe_cut(text, kPiece);
+        pieces.push_back(text.substr(0, cut));
+        text.remove_prefix(cut);
+    }
+    const auto parts = encode_documents(tokenizer, pieces, threads);
+    size_t total = 0;
+    for (const auto& part : parts) total += part.size();
+    std::vector<int32_t> ids;
+    ids.reserve(total);
+    for (const auto& part : parts) ids.insert(ids.end(), part.begin(), part.end());
+    return ids;
+}
 
 std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name) {
     check<UsageError>(name == "bytes", "data.tokenizer = \"", name, "\": this version has \"bytes\" only; token files ",

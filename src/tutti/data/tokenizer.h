@@ -1,9 +1,10 @@
-// data/tokenizer.h: text to token ids and back. Stands on base; `generate` and the data tools call it. Training on text
-// needs no encode step with the bytes tokenizer: the file's bytes are the ids.
+// data/tokenizer.h: text to token ids and back. Stands on base; `generate`, the data tools and training on plain text
+// call it. What a name may be: make_tokenizer() below; the kinds themselves are in data/tokenizers/.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,16 +12,61 @@
 
 namespace tutti::data {
 
+// What encodes on one thread: it remembers words that it has merged, so keep it for many texts. Belongs to one thread
+// at a time and must not outlive its Tokenizer.
+class Encoder {
+  public:
+    virtual ~Encoder() = default;
+    // Appends the ids of `text`. Special tokens that stand in the text become their ids, as in the `tokenizers`
+    // package. Bytes that are not UTF-8 are encoded as they are where the tokenizer has all bytes, else DataError.
+    virtual void encode(std::string_view text, std::vector<int32_t>& ids) = 0;
+};
+
+// Ids of tokens with a meaning for the model, where the tokenizer's files name them.
+struct SpecialIds {
+    std::optional<int32_t> bos, eos, pad;
+};
+
+enum class ShowSpecial { yes, no };
+
+// Const and safe to share between threads.
 class Tokenizer {
   public:
     virtual ~Tokenizer() = default;
+
     virtual int64_t vocab() const = 0;  // ids are in [0, vocab)
-    virtual std::vector<int32_t> encode(std::string_view text) const = 0;
-    virtual std::string decode(std::span<const int32_t> ids) const = 0;  // DataError for an id outside the vocabulary
+    virtual std::unique_ptr<Encoder> make_encoder() const = 0;
+
+    // The text of the ids, byte for byte; a part of it may end inside a character. Special tokens appear as their
+    // text, or not at all. DataError for an id that the tokenizer does not have.
+    virtual std::string decode(std::span<const int32_t> ids, ShowSpecial special = ShowSpecial::yes) const = 0;
+
+    virtual std::optional<int32_t> id_of(std::string_view token) const = 0;  // of a whole token's text
+    virtual SpecialIds special() const { return {}; }
+    // What the tokenizer's files put around a text for the model, such as a bos token in front: ids before and after.
+    virtual std::vector<int32_t> prefix() const { return {}; }
+    virtual std::vector<int32_t> suffix() const { return {}; }
+
+    // The first place at or after `from` where text may be cut so that the ids of both parts are the ids of the whole;
+    // text.size() when there is none.
+    virtual size_t safe_cut(std::string_view text, size_t from) const = 0;
+
+    virtual uint64_t fingerprint() const = 0;     // equal for equal ids of every text
+    virtual std::string description() const = 0;  // "byte-level BPE (gpt2), 50257 ids: gpt2/tokenizer.json"
+
+    std::vector<int32_t> encode(std::string_view text) const;
 };
 
-// "bytes": id = byte value, vocab 256, every string survives encode and decode. Anything else throws UsageError naming
-// what this version has.
+// `name` is "bytes" (id = byte value, vocab 256), the path of a Hugging Face tokenizer.json, of a sentencepiece
+// *.model, or of a directory with one of them. UsageError when there is no such tokenizer, DataError when its file is
+// damaged or asks for something that would change ids and does not exist here.
 std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name);
+
+// The ids of each document, on `threads` threads (0: all cores). The same ids for any number of threads.
+std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
+                                                   std::span<const std::string_view> documents, int threads);
+
+// The ids of one long text, cut at safe places and encoded on `threads` threads (0: all cores).
+std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads);
 
 }  // namespace tutti::data

@@ -107,6 +107,39 @@ TEST(KernelCasesNotice, ADiagonalOffByOne) {
     expect_noticed(wrong, "attention_backward");
 }
 
+// A window or a document that begins one key too late or too early.
+TEST(KernelCasesNotice, ABeginningOffByOne) {
+    const auto check_noticed = [](auto forward, auto backward) {
+        KernelTable wrong = reference_table();
+        wrong.attention_forward = forward;
+        wrong.attention_backward = backward;
+        expect_noticed(wrong, "attention_forward");
+        expect_noticed(wrong, "attention_backward");
+    };
+    check_noticed(
+        [](const Stream& s, const AttentionForward& a) {
+            AttentionForward longer = a;
+            longer.window += a.window > 0;
+            reference_table().attention_forward(s, longer);
+        },
+        [](const Stream& s, const AttentionBackward& a) {
+            AttentionBackward longer = a;
+            longer.window += a.window > 0;
+            reference_table().attention_backward(s, longer);
+        });
+    check_noticed(
+        [](const Stream& s, const AttentionForward& a) {
+            AttentionForward first_document = a;
+            first_document.first_key.strides = {};
+            reference_table().attention_forward(s, first_document);
+        },
+        [](const Stream& s, const AttentionBackward& a) {
+            AttentionBackward first_document = a;
+            first_document.first_key.strides = {};
+            reference_table().attention_backward(s, first_document);
+        });
+}
+
 TEST(KernelCasesNotice, PaddingThatCounts) {
     KernelTable wrong = reference_table();
     wrong.cross_entropy = [](const Stream& s, const CrossEntropy& c) {

@@ -28,8 +28,9 @@ struct Gemm {
     View bias = {};           // (N) added to every row; undefined: none
 };
 
-// Query i attends to keys j <= i + query_offset when causal; one that sees no key gets o = 0, lse = -inf. Grouped
-// queries: Hkv divides H, head h reads h / (H / Hkv).
+// Query i attends to keys j <= i + query_offset when causal, j > i + query_offset - window when there is a window, and
+// j >= first_key[b, i] when that is given: all that are given hold together. One that sees no key gets o = 0, lse =
+// -inf. Grouped queries: Hkv divides H, head h reads h / (H / Hkv).
 struct AttentionForward {
     View q;     // (B, Tq, H, D) A; any strides with unit inner stride
     View k, v;  // (B, Tk, Hkv, D) A; likewise
@@ -38,6 +39,8 @@ struct AttentionForward {
     float scale = 1;
     bool causal = true;
     int64_t query_offset = 0;
+    int64_t window = 0;   // 0: none
+    View first_key = {};  // (B, Tq) i32, non-decreasing along Tq: where a query's document begins; undefined: 0
     View workspace = {};  // f32, of attention_workspace values
 };
 
@@ -48,6 +51,8 @@ struct AttentionBackward {
     float scale = 1;
     bool causal = true;
     int64_t query_offset = 0;
+    int64_t window = 0;
+    View first_key = {};
     View workspace = {};
 };
 

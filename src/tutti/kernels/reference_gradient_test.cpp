@@ -160,12 +160,15 @@ struct AttentionSizes {
     int64_t B, Tq, Tk, H, Hkv, D;
     bool causal;
     int64_t query_offset;
+    int64_t window = 0;
+    std::vector<int32_t> first_key = {};  // (B, Tq)
 };
 
 class AttentionGradient : public Gradient, public testing::WithParamInterface<AttentionSizes> {};
 
 TEST_P(AttentionGradient, OfQueryKeyAndValue) {
-    const auto [B, Tq, Tk, H, Hkv, D, causal, query_offset] = GetParam();
+    auto [B, Tq, Tk, H, Hkv, D, causal, query_offset, window, first_key] = GetParam();
+    const View documents = first_key.empty() ? View() : View(first_key.data(), DType::i32, {B, Tq});
     Array q = random({B, Tq, H, D}, "q"), k = random({B, Tk, Hkv, D}, "k"), v = random({B, Tk, Hkv, D}, "v");
     Array o(q.shape), lse({B, H, Tq}), dy = random(q.shape, "dy"), dq(q.shape), dk(k.shape), dv(v.shape);
     const auto forward = [&] {
@@ -176,7 +179,9 @@ TEST_P(AttentionGradient, OfQueryKeyAndValue) {
                                          .lse = lse.view(),
                                          .scale = 0.5f,
                                          .causal = causal,
-                                         .query_offset = query_offset});
+                                         .query_offset = query_offset,
+                                         .window = window,
+                                         .first_key = documents});
     };
     forward();
     table.attention_backward(stream, {.q = q.view(),
@@ -190,18 +195,23 @@ TEST_P(AttentionGradient, OfQueryKeyAndValue) {
                                       .dv = dv.view(),
                                       .scale = 0.5f,
                                       .causal = causal,
-                                      .query_offset = query_offset});
+                                      .query_offset = query_offset,
+                                      .window = window,
+                                      .first_key = documents});
     expect_gradient("dq", q, dq, dy, o, D + Tk, forward);
     expect_gradient("dk", k, dk, dy, o, D + Tk, forward);
     expect_gradient("dv", v, dv, dy, o, D + Tk, forward);
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, AttentionGradient,
-                         testing::Values(AttentionSizes{2, 4, 4, 2, 2, 3, true, 0},     // causal
-                                         AttentionSizes{1, 3, 5, 2, 2, 4, false, 0},    // all keys
-                                         AttentionSizes{2, 4, 4, 4, 2, 3, true, 0},     // grouped queries
-                                         AttentionSizes{1, 3, 5, 3, 1, 2, true, 2},     // later queries, one kv head
-                                         AttentionSizes{1, 4, 3, 1, 1, 2, true, -2}));  // queries that see no key
+                         testing::Values(AttentionSizes{2, 4, 4, 2, 2, 3, true, 0},   // causal
+                                         AttentionSizes{1, 3, 5, 2, 2, 4, false, 0},  // all keys
+                                         AttentionSizes{2, 4, 4, 4, 2, 3, true, 0},   // grouped queries
+                                         AttentionSizes{1, 3, 5, 3, 1, 2, true, 2},   // later queries, one kv head
+                                         AttentionSizes{1, 4, 3, 1, 1, 2, true, -2},  // queries that see no key
+                                         AttentionSizes{1, 5, 5, 2, 1, 3, true, 0, 2},
+                                         AttentionSizes{2, 4, 4, 1, 1, 3, true, 0, 0, {0, 0, 2, 3, 0, 1, 2, 2}},
+                                         AttentionSizes{1, 5, 5, 1, 1, 3, true, 0, 2, {0, 0, 0, 3, 3}}));
 
 TEST_F(Gradient, CrossEntropy) {
     const int64_t N = 4, V = 7, vocab = 5;

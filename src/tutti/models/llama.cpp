@@ -76,7 +76,7 @@ class LlamaBlock final : public Module {
         const Var q = turned(reshape(tape, q_(tape, x), {B, T, spec_.heads, D}), q_norm_);
         const Var k = turned(reshape(tape, k_(tape, x), {B, T, spec_.kv_heads, D}), k_norm_);
         const Var v = reshape(tape, v_(tape, x), {B, T, spec_.kv_heads, D});
-        const Var y = attention(tape, q, k, v, batch, {.layer = layer_, .window = spec_.window});
+        const Var y = attention(tape, q, k, v, batch, layer_, spec_.window);
         const Var z = o_(tape, reshape(tape, y, {B, T, spec_.heads * D}));
         return dropout(tape, z, spec_.dropout, batch, name_ + ".attention");
     }

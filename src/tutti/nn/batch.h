@@ -19,7 +19,8 @@ struct KvCache {
 struct Batch {
     Tensor tokens;     // (B, T) i32
     Tensor targets;    // (B, T) i32; negative: not counted. Undefined: the head returns logits of the last position
-    Tensor positions;  // (B, T) i32: place in the sequence
+    Tensor positions;  // (B, T) i32: place in the sequence, or in its document
+    Tensor first_key;  // (B, T) i32: where in the sequence a token's document begins. Undefined: all is one document
     Tensor row_index;  // (B, T) i64: global index of the token in the step's batch; keys dropout
     Tensor features, feature_targets;  // (N, D): the mlp family instead of tokens
     float grad_scale = 1;              // 1 / valid tokens of the global batch: the loss is a mean over all of them

@@ -132,15 +132,17 @@ Tensor append(ops::Context& ctx, const Tensor& cache, int64_t length, const Tens
 
 // One sequence at a time: their keys are of different numbers, and none sees another's.
 Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
-                        const AttentionPlace& place) {
-    const auto B = static_cast<int64_t>(batch.caches.size()), l = place.layer;
+                        int64_t layer, int64_t window) {
+    const auto B = static_cast<int64_t>(batch.caches.size());
     check(B == q.dim(0), "attention: ", B, " caches for ", q.dim(0), " sequences");
+    check(!batch.first_key.defined(), "attention: a sequence with a cache is one document");
+    const auto l = static_cast<size_t>(layer);
     const Tensor y = ops::empty(ctx, q.shape(), q.dtype());
     for (int64_t b = 0; b < B; ++b) {
         const KvCache& cache = *batch.caches[static_cast<size_t>(b)];
-        const Tensor keys = append(ctx, cache.keys.at(static_cast<size_t>(l)), cache.length, k.narrow(0, b, 1));
-        const Tensor values = append(ctx, cache.values.at(static_cast<size_t>(l)), cache.length, v.narrow(0, b, 1));
-        const ops::AttentionShape shape{.causal = true, .query_offset = cache.length, .window = place.window};
+        const Tensor keys = append(ctx, cache.keys.at(l), cache.length, k.narrow(0, b, 1));
+        const Tensor values = append(ctx, cache.values.at(l), cache.length, v.narrow(0, b, 1));
+        const ops::AttentionShape shape{.causal = true, .query_offset = cache.length, .window = window};
         ops::cast_into(ctx, ops::attention(ctx, q.narrow(0, b, 1), keys, values, shape).y, y.narrow(0, b, 1));
     }
     return y;
@@ -148,10 +150,10 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
 
 }  // namespace
 
-Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, const AttentionPlace& place) {
+Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer, int64_t window) {
     ops::Context& ctx = tape.context();
-    if (!batch.caches.empty()) return {cached_attention(ctx, q.value, k.value, v.value, batch, place), -1};
-    const ops::AttentionShape shape{.window = place.window};
+    if (!batch.caches.empty()) return {cached_attention(ctx, q.value, k.value, v.value, batch, layer, window), -1};
+    const ops::AttentionShape shape{.window = window, .first_key = batch.first_key};
     const ops::Attention r = ops::attention(ctx, q.value, k.value, v.value, shape);
     return tape.record(
         "attention", {q, k, v}, r.y, [&ctx, q = q.value, k = k.value, v = v.value, r, shape](const Tensor& dy) {
@@ -170,11 +172,12 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& bat
     };
     const Tensor q = part(qkv.value, 0), k = part(qkv.value, 1), v = part(qkv.value, 2);
     if (!batch.caches.empty())
-        return {cached_attention(ctx, q, k, v, batch, {.layer = layer}).reshape({B, T, C}), -1};
-    const ops::Attention r = ops::attention(ctx, q, k, v, {});
+        return {cached_attention(ctx, q, k, v, batch, layer, 0).reshape({B, T, C}), -1};
+    const ops::AttentionShape shape{.first_key = batch.first_key};
+    const ops::Attention r = ops::attention(ctx, q, k, v, shape);
     return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), [=, &ctx](const Tensor& dy) {
         const Tensor d = ops::empty(ctx, {B, T, 3 * C}, dy.dtype());
-        ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, {}, part(d, 0), part(d, 1), part(d, 2));
+        ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, shape, part(d, 0), part(d, 1), part(d, 2));
         return Tensors{d};
     });
 }

@@ -28,13 +28,11 @@ Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps);
 
 // x (B, T, H, D), rotated in place.
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table);
-struct AttentionPlace {
-    int64_t layer = 0;   // of the cache
-    int64_t window = 0;  // a query sees this many newest keys; 0: all
-};
-// Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D). With caches, k and v are appended to them and the
-// queries see what they hold.
-Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, const AttentionPlace& place);
+// Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D). With caches, k and v are appended to layer `layer` of
+// them and the queries see what they hold. batch.first_key keeps a query inside its document, `window` (0: none) to
+// the last keys up to its own.
+Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer,
+              int64_t window = 0);
 // The same on qkv (B, T, 3 H D), in which q, k, v lie side by side; returns (B, T, H D).
 Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& batch, int64_t layer);
 

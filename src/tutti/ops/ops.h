@@ -68,19 +68,21 @@ struct RopeTable {
 // Rotates in place: x must be the only handle that matters.
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse);
 
+// What query i sees, all of it together.
 struct AttentionShape {
-    bool causal = true;
-    int64_t query_offset = 0;  // query i sees keys j <= i + query_offset
-    int64_t window = 0;        // and of these the newest `window`; 0: all
+    bool causal = true;        // keys j <= i + query_offset
+    int64_t query_offset = 0;  // place of the first query among the keys
+    int64_t window = 0;        // keys j > i + query_offset - window; 0: no window
+    Tensor first_key = {};     // (B, Tq) i32: keys j >= first_key[b, i], non-decreasing in i; undefined: all
 };
 struct Attention {
     Tensor y;    // (B, Tq, H, D)
     Tensor lse;  // (B, H, Tq) f32
 };
-Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, AttentionShape shape);
+Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape);
 // Writes dq, dk, dv (shapes of q, k, v; may be slices of one packed tensor).
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
-                        const Attention& forward, AttentionShape shape, const Tensor& dq, const Tensor& dk,
+                        const Attention& forward, const AttentionShape& shape, const Tensor& dq, const Tensor& dk,
                         const Tensor& dv);
 
 // --- losses ---

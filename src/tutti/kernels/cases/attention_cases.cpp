@@ -1,5 +1,5 @@
 // kernels/cases/attention_cases.cpp: attention forward and backward: head dims, grouped queries, Tq != Tk with an
-// offset, causal and full, q, k and v inside one packed projection or stored head by head.
+// offset, causal and full, windows and documents, q, k and v inside one packed projection or stored head by head.
 #include <algorithm>
 
 #include "tutti/kernels/cases/cases.h"
@@ -17,10 +17,15 @@ struct Form {
     Layout layout = Layout::whole;
     double amplitude = 1;     // of the scores
     int64_t unseen_keys = 0;  // backward: keys that lse and o count but k and v lack, as in ring attention
+    int64_t window = 0;
+    std::array<int64_t, 3> documents = {};  // lengths of documents, over and over; none: no first_key
     DType dtype = DType::f32;
 };
 
-constexpr std::array<Form, 19> kForms = {{
+// Documents of one token, of less than a vector, across the tiles of both directions.
+constexpr std::array<int64_t, 3> kMixed = {1, 40, 150}, kShort = {3, 1, 12}, kSingles = {1, 1, 1};
+
+constexpr std::array<Form, 32> kForms = {{
     {1, 1, 1, 1, 1, 64},
     {2, 3, 3, 2, 2, 64},
     {2, 17, 17, 3, 3, 32},
@@ -40,14 +45,46 @@ constexpr std::array<Form, 19> kForms = {{
     {1, 130, 257, 3, 1, 128, true, 127},
     {1, 65, 65, 2, 2, 64, true, 0, Layout::packed, 12},  // scores of tens: exp needs the maximum subtracted
     {1, 33, 40, 2, 1, 64, false, 0, Layout::whole, 1, 25},
+    {1, 300, 300, 2, 1, 64, true, 0, Layout::whole, 1, 0, 70},    // whole tiles on both sides of the window
+    {2, 333, 333, 1, 1, 32, true, 0, Layout::packed, 1, 0, 129},  // a window that tiles fit into
+    {1, 65, 65, 2, 2, 64, true, 0, Layout::whole, 1, 0, 1},
+    {1, 33, 33, 2, 1, 64, true, 0, Layout::whole, 1, 0, 100},  // longer than the sequence
+    {1, 17, 300, 4, 2, 64, true, 283, Layout::whole, 1, 0, 150},
+    {2, 1, 300, 2, 2, 64, true, 299, Layout::whole, 1, 0, 37},   // one new token
+    {1, 40, 130, 1, 1, 32, false, 60, Layout::whole, 1, 0, 33},  // no end, only a beginning
+    {2, 300, 300, 2, 1, 64, true, 0, Layout::whole, 1, 0, 0, kMixed},
+    {1, 127, 127, 2, 2, 64, true, 0, Layout::packed, 1, 0, 0, kShort},
+    {1, 65, 65, 3, 1, 32, true, 0, Layout::whole, 1, 0, 0, kSingles},
+    {2, 1, 127, 4, 4, 64, true, 126, Layout::whole, 1, 0, 0, kMixed},
+    {2, 259, 259, 2, 2, 32, true, 0, Layout::heads_first, 1, 0, 20, kMixed},  // both
+    {1, 33, 40, 2, 1, 64, false, 0, Layout::whole, 1, 25, 0, kShort},         // a block of keys, not causal
 }};
+
+// Key at which the document of query i begins: batch entries are at different places of the cycle of lengths.
+int64_t first_key(const Form& f, int64_t b, int64_t i) {
+    int64_t begin = 0;
+    for (auto d = static_cast<size_t>(b);; ++d) {
+        const int64_t end = begin + f.documents[d % f.documents.size()];
+        if (i + f.query_offset < end) return begin;
+        begin = end;
+    }
+}
+View first_keys(Arena& arena, const Form& f) {
+    if (f.documents[0] == 0) return {};
+    std::vector<double> keys;
+    for (int64_t b = 0; b < f.B; ++b)
+        for (int64_t i = 0; i < f.Tq; ++i) keys.push_back(static_cast<double>(first_key(f, b, i)));
+    return arena.from({f.B, f.Tq}, DType::i32, keys);
+}
 
 std::string label(const Form& f) {
     constexpr const char* kLayouts[] = {"", " packed", " heads first"};
     return concat(f.dtype, " B ", f.B, " Tq ", f.Tq, " Tk ", f.Tk, " H ", f.H, "/", f.Hkv, " D ", f.D,
                   f.causal ? " causal" : "", f.query_offset ? concat(" offset ", f.query_offset) : "",
                   kLayouts[static_cast<int>(f.layout)], f.amplitude != 1 ? concat(" scores of ", f.amplitude) : "",
-                  f.unseen_keys ? concat(" of ", f.Tk + f.unseen_keys, " keys") : "");
+                  f.unseen_keys ? concat(" of ", f.Tk + f.unseen_keys, " keys") : "",
+                  f.window ? concat(" window ", f.window) : "",
+                  f.documents[0] ? concat(" documents of ", f.documents[0], ", ", f.documents[1], ", ...") : "");
 }
 
 struct Projections {
@@ -89,8 +126,16 @@ Dot dot(const std::vector<double>& a, const std::vector<double>& b) {
     return sum;
 }
 
-int64_t visible_keys(const Form& f, int64_t i) {
-    return f.causal ? std::clamp<int64_t>(i + f.query_offset + 1, 0, f.Tk) : f.Tk;
+// Keys that query i sees: [first, end).
+struct Keys {
+    int64_t first, end;
+};
+Keys visible_keys(const Form& f, int64_t b, int64_t i) {
+    Keys keys{0, f.causal ? std::clamp<int64_t>(i + f.query_offset + 1, 0, f.Tk) : f.Tk};
+    if (f.window > 0) keys.first = std::max(keys.first, i + f.query_offset - f.window + 1);
+    if (f.documents[0] > 0) keys.first = std::max(keys.first, first_key(f, b, i));
+    keys.first = std::min(keys.first, keys.end);
+    return keys;
 }
 
 // The error of rows that are sums of terms factor x. A table may round the factors, P and dS, to the activation's type
@@ -149,24 +194,25 @@ ForwardBound bound(const Form& f, const AttentionForward& a) {
         for (int64_t h = 0; h < f.H; ++h) {
             const auto q = rows(a.q, b, h), k = rows(a.k, b, h / group), v = rows(a.v, b, h / group);
             for (int64_t i = 0; i < f.Tq; ++i) {
-                const auto visible = static_cast<size_t>(visible_keys(f, i));
+                const auto [first, end] = visible_keys(f, b, i);
                 const int64_t row = (b * f.Tq + i) * f.H + h;
-                std::vector<Dot> s(visible);
+                std::vector<Dot> s;
                 double m = -INFINITY, total = 0, relative = 0;
-                for (size_t j = 0; j < visible; ++j) {
-                    s[j] = dot(q[static_cast<size_t>(i)], k[j]);
-                    m = std::max(m, a.scale * s[j].value);
+                for (int64_t j = first; j < end; ++j) {
+                    s.push_back(dot(q[static_cast<size_t>(i)], k[static_cast<size_t>(j)]));
+                    m = std::max(m, a.scale * s.back().value);
                 }
                 for (const Dot& score : s) total += std::exp(a.scale * score.value - m);
-                for (size_t j = 0; j < visible; ++j) {
-                    const double difference = a.scale * s[j].value - m, P = std::exp(difference) / total;
-                    const double delta = sum_error(f.D + 3) * a.scale * s[j].size - 3 * u * difference + kMath;
+                for (int64_t j = first; j < end; ++j) {
+                    const Dot& score = s[static_cast<size_t>(j - first)];
+                    const double difference = a.scale * score.value - m, P = std::exp(difference) / total;
+                    const double delta = sum_error(f.D + 3) * a.scale * score.size - 3 * u * difference + kMath;
                     relative += P * delta;
-                    out.o.add(row, P, P * delta, v[j]);
+                    out.o.add(row, P, P * delta, v[static_cast<size_t>(j)]);
                 }
-                const double lse = visible ? m + std::log(total) : 0;
+                const double lse = s.empty() ? 0 : m + std::log(total);
                 out.o_relative[static_cast<size_t>(row)] = relative + sums;
-                out.lse.push_back(visible ? relative + sums + (kMath + 2 * u) * (std::abs(lse) + std::abs(m)) : 0);
+                out.lse.push_back(!s.empty() ? relative + sums + (kMath + 2 * u) * (std::abs(lse) + std::abs(m)) : 0);
             }
         }
     return out;
@@ -182,6 +228,8 @@ void run_forward(const Form& f, const KernelTable& table, const Stream& stream, 
                              .scale = scale_of(f),
                              .causal = f.causal,
                              .query_offset = f.query_offset,
+                             .window = f.window,
+                             .first_key = first_keys(arena, f),
                              .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, false))};
     arena.start();
     table.attention_forward(stream, a);
@@ -214,7 +262,8 @@ BackwardBound bound(const Form& f, const AttentionBackward& a) {
                 const auto query = static_cast<size_t>(i);
                 const Dot D_i = dot(dy[query], o[query]);
                 const double lse = value(a.lse, (b * f.H + h) * f.Tq + i);
-                for (int64_t j = 0; j < visible_keys(f, i); ++j) {
+                const auto [first, end] = visible_keys(f, b, i);
+                for (int64_t j = first; j < end; ++j) {
                     const auto key = static_cast<size_t>(j);
                     const Dot s = dot(q[query], k[key]), dP = dot(dy[query], v[key]);
                     const double S = a.scale * s.value, P = std::exp(S - lse), dS = P * (dP.value - D_i.value);
@@ -234,7 +283,17 @@ BackwardBound bound(const Form& f, const AttentionBackward& a) {
 void run_backward(const Form& f, const KernelTable& table, const Stream& stream, Arena& arena) {
     const auto [q, all_k, all_v] = make(arena, f, f.Tk + f.unseen_keys, true);
     const View o = arena.empty({f.B, f.Tq, f.H, f.D}, f.dtype), lse = arena.empty({f.B, f.H, f.Tq}, DType::f32);
-    reference_table().attention_forward({}, {q, all_k, all_v, o, lse, scale_of(f), f.causal, f.query_offset, {}});
+    const View first_key = first_keys(arena, f);
+    reference_table().attention_forward({}, {.q = q,
+                                             .k = all_k,
+                                             .v = all_v,
+                                             .o = o,
+                                             .lse = lse,
+                                             .scale = scale_of(f),
+                                             .causal = f.causal,
+                                             .query_offset = f.query_offset,
+                                             .window = f.window,
+                                             .first_key = first_key});
     const View k = slice(all_k, 1, 0, f.Tk), v = slice(all_v, 1, 0, f.Tk);
     const auto [dq, dk, dv] = make(arena, f, f.Tk, false);
     const AttentionBackward a{.q = q,
@@ -249,6 +308,8 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
                               .scale = scale_of(f),
                               .causal = f.causal,
                               .query_offset = f.query_offset,
+                              .window = f.window,
+                              .first_key = first_key,
                               .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, true))};
     arena.start();
     table.attention_backward(stream, a);

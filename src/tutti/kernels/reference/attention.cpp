@@ -13,9 +13,18 @@ namespace tutti::kernels::reference {
 
 namespace {
 
-// Keys that query i attends to: [0, visible).
-int64_t visible_keys(int64_t i, int64_t keys, bool causal, int64_t query_offset) {
-    return causal ? std::clamp<int64_t>(i + query_offset + 1, 0, keys) : keys;
+// Keys that query i of batch entry b attends to: [first, end), none where end <= first.
+struct Keys {
+    int64_t first, end;
+};
+template <class Attention>
+Keys visible_keys(const Attention& a, int64_t b, int64_t i) {
+    const int64_t Tk = a.k.shape[1];
+    Keys keys{0, a.causal ? std::clamp<int64_t>(i + a.query_offset + 1, 0, Tk) : Tk};
+    if (a.window > 0) keys.first = std::max(keys.first, i + a.query_offset - a.window + 1);
+    if (a.first_key.defined())
+        keys.first = std::max<int64_t>(keys.first, a.first_key.template as<int32_t>()[offset(a.first_key, b, i)]);
+    return keys;
 }
 
 // sum_d a[b, i, h, d] c[b, j, g, d]
@@ -38,25 +47,26 @@ void attention_forward(const Stream&, const AttentionForward& a) {
     for (int64_t b = 0; b < B; ++b)
         for (int64_t h = 0; h < H; ++h)
             for (int64_t i = 0; i < Tq; ++i) {
-                const int64_t g = h / group, visible = visible_keys(i, Tk, a.causal, a.query_offset);
+                const int64_t g = h / group;
+                const auto [first, end] = visible_keys(a, b, i);
                 double largest = -std::numeric_limits<double>::infinity(), total = 0;
-                for (int64_t j = 0; j < visible; ++j) {
+                for (int64_t j = first; j < end; ++j) {
                     p[static_cast<size_t>(j)] = a.scale * dot(a.q, b, i, h, a.k, j, g);
                     largest = std::max(largest, p[static_cast<size_t>(j)]);
                 }
                 // exp(S - largest) instead of exp(S): the same quotient without overflow.
-                for (int64_t j = 0; j < visible; ++j) {
+                for (int64_t j = first; j < end; ++j) {
                     p[static_cast<size_t>(j)] = std::exp(p[static_cast<size_t>(j)] - largest);
                     total += p[static_cast<size_t>(j)];
                 }
-                for (int64_t j = 0; j < visible; ++j) p[static_cast<size_t>(j)] /= total;
+                for (int64_t j = first; j < end; ++j) p[static_cast<size_t>(j)] /= total;
                 for (int64_t d = 0; d < D; ++d) {
                     double out = 0;
-                    for (int64_t j = 0; j < visible; ++j)
+                    for (int64_t j = first; j < end; ++j)
                         out += p[static_cast<size_t>(j)] * load(a.v, offset(a.v, b, j, g, d));
                     store(a.o, offset(a.o, b, i, h, d), out);
                 }
-                store(a.lse, offset(a.lse, b, h, i), visible > 0 ? largest + std::log(total) : largest);
+                store(a.lse, offset(a.lse, b, h, i), first < end ? largest + std::log(total) : largest);
             }
 }
 
@@ -77,7 +87,8 @@ void attention_backward(const Stream&, const AttentionBackward& a) {
                 for (int64_t i = 0; i < Tq; ++i) {
                     const double D_i = dot(a.dy, b, i, h, a.o, i, h), lse = load(a.lse, offset(a.lse, b, h, i));
                     std::fill(dq.begin(), dq.end(), 0.0);
-                    for (int64_t j = 0; j < visible_keys(i, Tk, a.causal, a.query_offset); ++j) {
+                    const auto [first, end] = visible_keys(a, b, i);
+                    for (int64_t j = first; j < end; ++j) {
                         const double P = std::exp(a.scale * dot(a.q, b, i, h, a.k, j, g) - lse);
                         const double dS = P * (dot(a.dy, b, i, h, a.v, j, g) - D_i);
                         for (int64_t d = 0; d < D; ++d) {

@@ -1,5 +1,5 @@
 // kernels/cpu/isa/attention.cpp: softmax attention in tiles, with the softmax taken as the keys come (Milakov and
-// Gimelshein 2018; Dao et al. 2022): no (T, T) array, tiles above the diagonal are never touched. Layouts are in
+// Gimelshein 2018; Dao et al. 2022): no (T, T) array, tiles that no row sees are never touched. Layouts are in
 // attention_tiles.h. Below: tile_product.h. Called by: cpu/table.cpp.
 //
 // bf16: with AVX512_BF16 both products take bf16 operands and sum in f32; P is rounded to bf16 on the way, its sum is
@@ -62,8 +62,7 @@ template <bool masked>
                                         int64_t first_key) {
     const Vec x = load(s + j * kRows + v * kLanes, Full{}) * broadcast(scale);
     if constexpr (!masked) return x;
-    const Vec key = broadcast(static_cast<float>(first_key + j));
-    return select(load(visible.last + v * kLanes, Full{}) >= key, x, broadcast(-kInfinity));
+    return select(visible.of(v, first_key + j), x, broadcast(-kInfinity));
 }
 
 [[gnu::always_inline]] inline void store_probabilities(Vec even, Vec, float* p, int64_t j, int64_t v) {
@@ -130,33 +129,34 @@ void finish(const AttentionForward& a, const State& state, int64_t D, float* o, 
             softmax.sum[r] == 0 ? -kInfinity : softmax.maximum[r] + __builtin_logf(softmax.sum[r]);
 }
 
-// Takes lanes [lane, lane + width) of block i through the tile of keys [first, first + keys).
+// Takes lanes [lane, lane + width) of block i through a part of the tile that begins at key `first`.
 template <bool masked, class T, class Word>
-void attend_lanes(const Tiles<Word>& t, int64_t i, int64_t D, float scale, int64_t first, int64_t keys, int64_t lane,
+void attend_lanes(const Tiles<Word>& t, int64_t i, int64_t D, float scale, int64_t first, Keys part, int64_t lane,
                   int64_t width, State& state) {
     constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t words = (D + kPack - 1) / kPack;
+    const int64_t words = (D + kPack - 1) / kPack, skipped = part.first - first, keys = part.end - part.first;
     const Word* p = reinterpret_cast<const Word*>(t.s);
     float* o = t.o[i] + lane;
     // S^T = K Q^T
-    tile_product(Left<Word>{t.k, words, 1}, Right<Word>{t.q[i] + lane, kRows}, Product{t.s + lane, kRows}, keys, width,
-                 words, false);
-    update_softmax<masked, T>(t.s, keys, lane, width, scale, state.visible, first, state.softmax);
+    tile_product(Left<Word>{t.k + skipped * words, words, 1}, Right<Word>{t.q[i] + lane, kRows},
+                 Product{t.s + lane, kRows}, keys, width, words, false);
+    update_softmax<masked, T>(t.s, keys, lane, width, scale, state.visible, part.first, state.softmax);
     // O^T = O^T exp(m - m') + V^T P^T
     if (first > 0) scale_columns(o, D, width, state.softmax.decay + lane);
-    tile_product(Left<Word>{t.v, 1, D}, Right<Word>{p + lane, kRows}, Product{o, kRows}, D, width,
+    tile_product(Left<Word>{t.v + skipped / kPack * D, 1, D}, Right<Word>{p + lane, kRows}, Product{o, kRows}, D, width,
                  (keys + kPack - 1) / kPack, true);
 }
 
-// On the diagonal a few lanes at a time, each as far as it sees: 8 keys too many per row instead of 32.
+// On an edge of what is seen a few lanes at a time, each what it sees: 8 keys too many per row instead of 32.
 template <class T, class Word>
-void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, float scale, int64_t first, int64_t keys, State& state) {
+void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, float scale, Keys tile, State& state) {
     const int64_t width = state.block.width();
-    if (first + keys <= state.visible.fewest)
-        return attend_lanes<false, T>(t, i, D, scale, first, keys, 0, width, state);
+    if (holds(state.visible.all(), tile))
+        return attend_lanes<false, T>(t, i, D, scale, tile.first, tile, 0, width, state);
     for (int64_t lane = 0; lane < width; lane += kStep) {
-        const int64_t seen = smaller(keys, state.visible.keys_of_lanes(lane) - first);
-        if (seen > 0) attend_lanes<true, T>(t, i, D, scale, first, seen, lane, smaller(kStep, width - lane), state);
+        const Keys part = part_of<T>(tile, state.visible.of_lanes(lane));
+        if (part.first < part.end)
+            attend_lanes<true, T>(t, i, D, scale, tile.first, part, lane, smaller(kStep, width - lane), state);
     }
 }
 
@@ -172,20 +172,22 @@ void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t fir
     for (int64_t i = 0; i < blocks; ++i) {
         State& state = states[i];
         state.block = row_block(s, b, kv_head, first_block + i);
-        state.visible = visible_keys(state.block, s.Tk, a.causal, a.query_offset);
+        state.visible = visible_keys(a, state.block, s.Tk);
         for (int64_t r = 0; r < kRows; ++r) state.softmax.maximum[r] = -kInfinity, state.softmax.sum[r] = 0;
         __builtin_memset(t.o[i], 0, static_cast<size_t>(D * kRows) * sizeof(float));
         stage_transposed<T>(state.block, a.q, D, reinterpret_cast<Word*>(t.staged), t.q[i]);
     }
-    const int64_t most = states[blocks - 1].visible.most;
-    for (int64_t first = 0; first < most; first += kKeys) {
-        const int64_t keys = smaller(kKeys, most - first);
+    const int64_t end = states[blocks - 1].visible.any().end;
+    // Tiles begin at multiples of kKeys, so that results do not depend on how many blocks go together.
+    for (int64_t first = states[0].visible.any().first / kKeys * kKeys; first < end; first += kKeys) {
+        const int64_t keys = smaller(kKeys, end - first);
         for (int64_t j = 0; j < keys; ++j)
             stage_row(row_of<const T>(a.k, b, first + j, kv_head), D, t.k + j * words, words);
         stage_interleaved([&](int64_t j) { return row_of<const T>(a.v, b, first + j, kv_head); }, keys, D, t.v, D);
-        for (int64_t i = 0; i < blocks; ++i)
-            if (states[i].visible.most > first)
-                attend_tile<T>(t, i, D, a.scale, first, smaller(keys, states[i].visible.most - first), states[i]);
+        for (int64_t i = 0; i < blocks; ++i) {
+            const Keys any = states[i].visible.any(), tile{first, smaller(first + keys, any.end)};
+            if (any.first < tile.end && first < tile.end) attend_tile<T>(t, i, D, a.scale, tile, states[i]);
+        }
     }
     for (int64_t i = 0; i < blocks; ++i) finish<T>(a, states[i], D, t.o[i], t.staged);
 }

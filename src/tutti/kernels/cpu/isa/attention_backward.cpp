@@ -79,7 +79,7 @@ struct RowValues {
 template <class T>
 RowValues row_values(const AttentionBackward& a, const Sizes& s, const RowBlock& block) {
     RowValues values{};
-    values.visible = visible_keys(block, s.Tk, a.causal, a.query_offset);
+    values.visible = visible_keys(a, block, s.Tk);
     for (int64_t r = 0; r < kRows; ++r) values.lse[r] = kInfinity;
     const float* lse = a.lse.as<const float>() + block.b * a.lse.strides[0];
     for (int64_t r = 0; r < block.count; ++r) {
@@ -107,20 +107,19 @@ RowValues row_values(const AttentionBackward& a, const Sizes& s, const RowBlock&
 }
 
 // P = exp(scale S - lse), 0 where hidden;  dS = scale P (dP - delta).
+// For keys [from, to) of the tile that begins at key `first`; `from` is at the begin of a word.
 template <bool masked, class T, class Word>
-void softmax_gradient(const Tiles<Word>& t, int64_t keys, int64_t lane, int64_t width, float scale,
-                      const RowValues& rows, int64_t first_key) {
+void softmax_gradient(const Tiles<Word>& t, int64_t first, int64_t from, int64_t to, int64_t lane, int64_t width,
+                      float scale, const RowValues& rows) {
     constexpr int64_t kPack = Operand<T>::kPack;
     for (int64_t v = lane / kLanes; v < (lane + width) / kLanes; ++v) {
         const Vec lse = load(rows.lse + v * kLanes, Full{}), delta = load(rows.delta + v * kLanes, Full{});
-        const Vec last = load(rows.visible.last + v * kLanes, Full{});
-        for (int64_t j = 0; j < keys; j += kPack) {
+        for (int64_t j = from; j < to; j += kPack) {
             Vec p[2] = {zero(), zero()}, ds[2] = {zero(), zero()};
-            for (int64_t odd = 0; odd < kPack && j + odd < keys; ++odd) {
+            for (int64_t odd = 0; odd < kPack && j + odd < to; ++odd) {
                 const int64_t at = (j + odd) * kRows + v * kLanes;
                 p[odd] = exp(load(t.s + at, Full{}) * broadcast(scale) - lse);
-                if constexpr (masked)
-                    p[odd] = zero_unless(last >= broadcast(static_cast<float>(first_key + j + odd)), p[odd]);
+                if constexpr (masked) p[odd] = zero_unless(rows.visible.of(v, first + j + odd), p[odd]);
                 ds[odd] = p[odd] * (load(t.dp + at, Full{}) - delta) * broadcast(scale);
             }
             store_words_of(p, ds, t, j, v);
@@ -128,19 +127,20 @@ void softmax_gradient(const Tiles<Word>& t, int64_t keys, int64_t lane, int64_t 
     }
 }
 
-// P, dS and dQ of lanes [lane, lane + width) for the tile of keys [first, first + keys).
+// P, dS and dQ of lanes [lane, lane + width) for a part of the tile that begins at key `first`.
 template <bool masked, class T, class Word>
-void lanes_gradient(const Tiles<Word>& t, const Sizes& s, float scale, int64_t first, int64_t keys, int64_t lane,
+void lanes_gradient(const Tiles<Word>& t, const Sizes& s, float scale, int64_t first, Keys part, int64_t lane,
                     int64_t width, const RowValues& rows) {
     constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t words = (s.D + kPack - 1) / kPack;
-    tile_product(Left<Word>{t.k + first * words, words, 1}, Right<Word>{t.q + lane, kRows}, Product{t.s + lane, kRows},
-                 keys, width, words, false);
-    tile_product(Left<Word>{t.v + first * words, words, 1}, Right<Word>{t.dy + lane, kRows},
-                 Product{t.dp + lane, kRows}, keys, width, words, false);
-    softmax_gradient<masked, T>(t, keys, lane, width, scale, rows, first);
-    tile_product(Left<Word>{t.k_interleaved + first / kPack * s.D, 1, s.D}, Right<Word>{t.ds_interleaved + lane, kRows},
-                 Product{t.dq + lane, kRows}, s.D, width, (keys + kPack - 1) / kPack, true);
+    const int64_t words = (s.D + kPack - 1) / kPack, keys = part.end - part.first, from = part.first - first;
+    tile_product(Left<Word>{t.k + part.first * words, words, 1}, Right<Word>{t.q + lane, kRows},
+                 Product{t.s + from * kRows + lane, kRows}, keys, width, words, false);
+    tile_product(Left<Word>{t.v + part.first * words, words, 1}, Right<Word>{t.dy + lane, kRows},
+                 Product{t.dp + from * kRows + lane, kRows}, keys, width, words, false);
+    softmax_gradient<masked, T>(t, first, from, from + keys, lane, width, scale, rows);
+    tile_product(Left<Word>{t.k_interleaved + part.first / kPack * s.D, 1, s.D},
+                 Right<Word>{t.ds_interleaved + from / kPack * kRows + lane, kRows}, Product{t.dq + lane, kRows}, s.D,
+                 width, (keys + kPack - 1) / kPack, true);
 }
 
 template <class T, class Word>
@@ -159,18 +159,20 @@ void block_gradient(const AttentionBackward& a, const Sizes& s, const Plan& plan
     stage_interleaved([&](int64_t r) { return block.row<const T>(a.dy, r); }, block.count, D, t.dy_rows, P);
     __builtin_memset(t.dq, 0, static_cast<size_t>(D * kRows) * sizeof(float));
 
-    for (int64_t first = 0; first < rows.visible.most; first += kKeys) {
-        const int64_t keys = smaller(kKeys, rows.visible.most - first);
-        if (first + keys <= rows.visible.fewest) {
-            lanes_gradient<false, T>(t, s, a.scale, first, keys, 0, width, rows);
+    const Keys any = rows.visible.any();
+    for (int64_t first = any.first / kKeys * kKeys; first < any.end; first += kKeys) {
+        const Keys tile{first, smaller(first + kKeys, any.end)};
+        const int64_t keys = tile.end - first;
+        if (holds(rows.visible.all(), tile)) {
+            lanes_gradient<false, T>(t, s, a.scale, first, tile, 0, width, rows);
         } else {
-            // Lanes of the diagonal go as far as they see; beyond, P and dS are 0.
+            // On an edge of what is seen lanes take what they see; elsewhere P and dS are 0.
             __builtin_memset(static_cast<void*>(t.p), 0, static_cast<size_t>(keys * kRows) * sizeof(float) / kPack);
             __builtin_memset(static_cast<void*>(t.ds), 0, static_cast<size_t>(keys * kRows) * sizeof(float) / kPack);
             for (int64_t lane = 0; lane < width; lane += kStep) {
-                const int64_t seen = smaller(keys, rows.visible.keys_of_lanes(lane) - first);
-                if (seen > 0)
-                    lanes_gradient<true, T>(t, s, a.scale, first, seen, lane, smaller(kStep, width - lane), rows);
+                const Keys part = part_of<T>(tile, rows.visible.of_lanes(lane));
+                if (part.first < part.end)
+                    lanes_gradient<true, T>(t, s, a.scale, first, part, lane, smaller(kStep, width - lane), rows);
             }
         }
         tile_product(Left<Word>{t.p, kRows / kPack, 1}, Right<Word>{t.dy_rows, P}, Product{t.dv + first * P, P}, keys,

@@ -32,12 +32,12 @@ void add_values(const T* v, int64_t stride, const float* p, int64_t keys, int64_
 template <class T>
 void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i, int64_t h, float* o) {
     const int64_t kv_head = h / s.group();
-    const int64_t visible = a.causal ? larger(0, smaller(s.Tk, i + a.query_offset + 1)) : s.Tk;
+    const Keys visible = visible_keys(a, s.Tk, b, i);
     const T* q = row_of<const T>(a.q, b, i, h);
     float maximum = -kInfinity, sum = 0;
     __builtin_memset(o, 0, static_cast<size_t>(s.D) * sizeof(float));
-    for (int64_t first = 0; first < visible; first += kKeys) {
-        const int64_t keys = smaller(kKeys, visible - first);
+    for (int64_t first = visible.first; first < visible.end; first += kKeys) {
+        const int64_t keys = smaller(kKeys, visible.end - first);
         float p[kKeys];
         float before = maximum;
         for (int64_t j = 0; j < keys; ++j) {
@@ -54,7 +54,7 @@ void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i,
                           return e;
                       }) +
               sum * reduce_max(exp(broadcast(before - safe)));
-        if (first > 0 && before != maximum) {
+        if (first > visible.first && before != maximum) {
             const Vec decay = exp(broadcast(before - safe));
             for_vectors(0, s.D, [&](int64_t d, auto part) { store(load(o + d, part) * decay, o + d, part); });
         }

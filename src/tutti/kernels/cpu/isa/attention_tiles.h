@@ -63,20 +63,55 @@ inline RowBlock row_block(const Sizes& s, int64_t b, int64_t kv_head, int64_t bl
     return {b, kv_head, block * kRows, smaller(kRows, s.rows() - block * kRows), s.group()};
 }
 
-// Row r sees keys [0, last[r]]; positions as floats, exact below 2^24.
-struct Visible {
-    float last[kRows];
-    int64_t fewest, most;  // keys that the first and the last row of the block see
-    int64_t keys_of_lanes(int64_t lane) const { return static_cast<int64_t>(last[lane + kStep - 1]) + 1; }
+// Keys [first, end); none where end <= first.
+struct Keys {
+    int64_t first, end;
 };
-inline Visible visible_keys(const RowBlock& block, int64_t Tk, bool causal, int64_t query_offset) {
+inline bool holds(Keys keys, Keys part) { return keys.first <= part.first && part.end <= keys.end; }
+// What of a tile lies in `keys`, from a whole word on.
+template <class T>
+Keys part_of(Keys tile, Keys keys) {
+    const int64_t skipped = larger(0, keys.first - tile.first) / Operand<T>::kPack * Operand<T>::kPack;
+    return {tile.first + skipped, smaller(tile.end, keys.end)};
+}
+
+// What query i of batch entry b sees; neither bound falls as i grows.
+template <class Attention>
+Keys visible_keys(const Attention& a, int64_t Tk, int64_t b, int64_t i) {
+    Keys keys{0, a.causal ? larger(0, smaller(Tk, i + a.query_offset + 1)) : Tk};
+    if (a.window > 0) keys.first = larger(0, i + a.query_offset - a.window + 1);
+    if (a.first_key.defined())
+        keys.first = larger(
+            keys.first, a.first_key.template as<int32_t>()[b * a.first_key.strides[0] + i * a.first_key.strides[1]]);
+    return keys;
+}
+
+// What the rows of a block see, as the distance from the middle of their keys so that one comparison finds both bounds:
+// row r sees key j when |j - middle[r]| <= reach[r]. Halves of positions are exact in float below 2^23.
+struct Visible {
+    float middle[kRows], minus_reach[kRows];
+    Keys rows[kRows];  // lanes beyond the last row see what it sees
+    int64_t width;     // of the block
+
+    Keys any() const { return {rows[0].first, rows[width - 1].end}; }  // keys that some row sees
+    Keys all() const { return {rows[width - 1].first, rows[0].end}; }  // keys that every row sees
+    Keys of_lanes(int64_t lane) const { return {rows[lane].first, rows[lane + kStep - 1].end}; }
+
+    [[gnu::always_inline]] Mask of(int64_t v, int64_t key) const {
+        const Vec distance = broadcast(static_cast<float>(key)) - load(middle + v * kLanes, Full{});
+        return minus_abs(distance) >= load(minus_reach + v * kLanes, Full{});
+    }
+};
+template <class Attention>
+Visible visible_keys(const Attention& a, const RowBlock& block, int64_t Tk) {
     Visible v{};
-    const auto limit = [&](int64_t r) {
-        return causal ? larger(0, smaller(Tk, block.query(r) + query_offset + 1)) : Tk;
-    };
-    for (int64_t r = 0; r < kRows; ++r) v.last[r] = static_cast<float>(limit(smaller(r, block.count - 1)) - 1);
-    v.fewest = limit(0);
-    v.most = limit(block.count - 1);
+    v.width = block.width();
+    for (int64_t r = 0; r < kRows; ++r) {
+        const Keys keys = visible_keys(a, Tk, block.b, block.query(smaller(r, block.count - 1)));
+        v.rows[r] = keys;
+        v.middle[r] = 0.5f * static_cast<float>(keys.first + keys.end - 1);
+        v.minus_reach[r] = 0.5f * static_cast<float>(keys.first - keys.end + 1);
+    }
     return v;
 }
 
