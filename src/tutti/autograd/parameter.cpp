@@ -67,17 +67,24 @@ std::vector<float> initial_values(const Stream& stream, const Parameter& p, uint
     return values;
 }
 
-void materialize(ops::Context& ctx, Parameter& p, DType compute, uint64_t seed, bool train, const Position& position) {
+void allocate(ops::Context& ctx, Parameter& p, DType compute, bool train, const Position& position) {
     check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
-    const std::vector<float> values = initial_values(ctx.device.stream(), p, seed, position);
     const mesh::Mesh one_rank;
     const Shape local = mesh::local_shape(mesh_of(position, one_rank), p.shape, p.placement, p.name);
-    const bool separate_master = compute != DType::f32;
-    const Purpose purpose = separate_master ? Purpose::optimizer : Purpose::weights;
-    p.master = Tensor::from_host<float>(ctx.device, local, values, purpose);
-    p.value = separate_master ? ops::cast(ctx, p.master, compute, Purpose::weights) : p.master;
-    if (!train && separate_master) p.master = {};
+    p.value = ops::empty(ctx, local, compute, Purpose::weights);
+    if (compute == DType::f32)
+        p.master = p.value;
+    else
+        p.master = train ? ops::empty(ctx, local, DType::f32, Purpose::optimizer) : Tensor{};
     p.gradient = train ? ops::zeros(ctx, local, DType::f32, Purpose::gradients) : Tensor{};
+}
+
+void materialize(ops::Context& ctx, Parameter& p, DType compute, uint64_t seed, bool train, const Position& position) {
+    const std::vector<float> values = initial_values(ctx.device.stream(), p, seed, position);
+    allocate(ctx, p, compute, train, position);
+    const Tensor f32 = p.master.defined() ? p.master : ops::empty(ctx, p.value.shape(), DType::f32, Purpose::workspace);
+    ctx.device.copy_in(f32.view().data, values.data(), f32.bytes());
+    if (p.value.dtype() != DType::f32) ops::cast_into(ctx, f32, p.value);
 }
 
 }  // namespace tutti::autograd

@@ -51,6 +51,9 @@ struct Position {
 void materialize(ops::Context& ctx, Parameter& parameter, DType compute, uint64_t seed, bool train,
                  const Position& position = {});
 
+// Only the memory; value and master are not set.
+void allocate(ops::Context& ctx, Parameter& parameter, DType compute, bool train, const Position& position = {});
+
 // Local f32 values of the parameter's initial state, on the host; in the order of the local tensor.
 std::vector<float> initial_values(const Stream& stream, const Parameter& parameter, uint64_t seed,
                                   const Position& position = {});

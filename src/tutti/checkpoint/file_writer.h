@@ -19,13 +19,12 @@ namespace tutti::checkpoint {
 // 4 MiB: damage is located to 4 MiB, and the digests of 100 GB fit half a megabyte of manifest.
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
-// A part of a file: bytes that lie in memory, or bytes that are made when their turn comes and may be forgotten when the
-// next piece is made, so that a file may be larger than memory.
+// A part of a file: bytes that lie in memory, or bytes that are made when their turn comes and may be forgotten when
+// the next piece is made, so that a file may be larger than memory.
 struct Piece {
     Piece() = default;
     template <class Bytes>
-        requires std::convertible_to<const Bytes&, std::span<const std::byte>>
-    Piece(const Bytes& in_memory)
+    requires std::convertible_to<const Bytes&, std::span<const std::byte>> Piece(const Bytes& in_memory)
         : bytes(in_memory), size(static_cast<int64_t>(std::span<const std::byte>(in_memory).size())) {}
     Piece(int64_t size_, std::function<std::span<const std::byte>()> make_) : size(size_), make(std::move(make_)) {}
 

@@ -21,8 +21,8 @@ class StrictJson {
 
     template <class... Parts>
     [[noreturn]] void fail_at(size_t at, const Parts&... parts) const {
-        throw DataError(concat(path_, ": byte ", first_byte_ + static_cast<int64_t>(at), ": not ", what_, ": ",
-                               parts...));
+        throw DataError(
+            concat(path_, ": byte ", first_byte_ + static_cast<int64_t>(at), ": not ", what_, ": ", parts...));
     }
 
     size_t at() const { return at_; }

@@ -49,8 +49,8 @@ class LlamaBlock final : public Module {
         mlp_norm_ = make_rms_norm(name_ + ".post_attention_layernorm", C, s.norm_eps);
         gate_ = make_linear(name_ + ".mlp.gate_proj", C, F, column);
         up_ = make_linear(name_ + ".mlp.up_proj", C, F, column);
-        down_ = make_linear(name_ + ".mlp.down_proj", F, C,
-                            {.role = Role::row, .std = residual_std, .bias = s.mlp_bias});
+        down_ =
+            make_linear(name_ + ".mlp.down_proj", F, C, {.role = Role::row, .std = residual_std, .bias = s.mlp_bias});
         unit.name = name_;
         own_all(unit, attention_norm_, q_, k_, v_);
         if (s.head_norm) {

@@ -56,6 +56,10 @@ void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, 
     for (autograd::Parameter* p : model.parameters()) autograd::materialize(ctx, *p, compute, seed, train);
 }
 
+void allocate(ops::Context& ctx, Model& model, DType compute, bool train) {
+    for (autograd::Parameter* p : model.parameters()) autograd::allocate(ctx, *p, compute, train);
+}
+
 nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t max_tokens, DType compute) {
     nn::KvCache cache;
     const spec::ModelSpec& s = model.spec();

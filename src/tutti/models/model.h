@@ -40,6 +40,9 @@ Model make_model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_pos
 // Draws the initial values of all parameters (autograd::materialize).
 void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, bool train);
 
+// Only their memory: for weights that come from a file.
+void allocate(ops::Context& ctx, Model& model, DType compute, bool train);
+
 // Empty keys and values for one sequence of up to max_tokens tokens.
 nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t max_tokens, DType compute);
 

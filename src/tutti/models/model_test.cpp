@@ -127,9 +127,9 @@ TEST_P(ModelTest, CountsItsParameters) {
     EXPECT_EQ(count, spec::parameter_count(GetParam().spec));
 }
 
-// Each parameter along its own random direction d: D(h) = (loss(w + h d) - loss(w - h d)) / 2h against <gradient, d>. The
-// forward is f32, so a difference carries about 1e-6 of rounding: with h = 2^-7 1e-4 of slope. The truncation, of the
-// same size for most parameters and more for biases, which move every token alike, is c h^2 + O(h^4), and (4 D(h) -
+// Each parameter along its own random direction d: D(h) = (loss(w + h d) - loss(w - h d)) / 2h against <gradient, d>.
+// The forward is f32, so a difference carries about 1e-6 of rounding: with h = 2^-7 1e-4 of slope. The truncation, of
+// the same size for most parameters and more for biases, which move every token alike, is c h^2 + O(h^4), and (4 D(h) -
 // D(2h)) / 3 has no c. Single ops are held to 1e-7 in the kernels' own test; this one holds how they are joined.
 TEST_P(ModelTest, GradientsMatchDifferences) {
     Rig rig(GetParam().spec);
@@ -164,7 +164,8 @@ TEST_P(ModelTest, GradientsMatchDifferences) {
 
 TEST_P(ModelTest, WeightGradientsMayWait) {
     for (DType compute : {DType::f32, DType::bf16}) {
-        if (GetParam().spec.family == spec::Family::mlp && compute == DType::bf16) continue;  // its features are f32 here
+        if (GetParam().spec.family == spec::Family::mlp && compute == DType::bf16)
+            continue;  // its features are f32 here
         Rig rig(GetParam().spec, compute);
         rig.run_backward(0, false);
         const auto together = rig.gradients();
@@ -280,8 +281,8 @@ TEST(Generation, CachesGiveTheLogitsOfTheFullForward) {
                 if (at == texts[i].size()) continue;
                 next.push_back(texts[i][at]);
                 going_on.push_back(&caches[i]);
-                const auto alone = logits_of(
-                    rig, {texts[i].begin(), texts[i].begin() + static_cast<std::ptrdiff_t>(at) + 1});
+                const auto alone =
+                    logits_of(rig, {texts[i].begin(), texts[i].begin() + static_cast<std::ptrdiff_t>(at) + 1});
                 expected.insert(expected.end(), alone.begin(), alone.end());
             }
             any = !next.empty();

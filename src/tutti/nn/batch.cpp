@@ -50,8 +50,8 @@ namespace {
 
 Batch untargeted(Device& device, std::span<const int32_t> tokens, int64_t sequences,
                  const std::vector<int64_t>& starts) {
-    check(sequences > 0 && !tokens.empty() && static_cast<int64_t>(tokens.size()) % sequences == 0, "make_prompt: ",
-          tokens.size(), " tokens are not ", sequences, " sequences of one length");
+    check(sequences > 0 && !tokens.empty() && static_cast<int64_t>(tokens.size()) % sequences == 0,
+          "make_prompt: ", tokens.size(), " tokens are not ", sequences, " sequences of one length");
     const Shape shape{sequences, static_cast<int64_t>(tokens.size()) / sequences};
     Batch batch;
     batch.tokens = Tensor::from_host<int32_t>(device, shape, tokens, Purpose::data);

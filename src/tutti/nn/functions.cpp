@@ -155,13 +155,13 @@ Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch&
     if (!batch.caches.empty()) return {cached_attention(ctx, q.value, k.value, v.value, batch, layer, window), -1};
     const ops::AttentionShape shape{.window = window, .first_key = batch.first_key};
     const ops::Attention r = ops::attention(ctx, q.value, k.value, v.value, shape);
-    return tape.record(
-        "attention", {q, k, v}, r.y, [&ctx, q = q.value, k = k.value, v = v.value, r, shape](const Tensor& dy) {
-            Tensors d;
-            for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
-            ops::attention_backward(ctx, dy, q, k, v, r, shape, d[0], d[1], d[2]);
-            return d;
-        });
+    return tape.record("attention", {q, k, v}, r.y,
+                       [&ctx, q = q.value, k = k.value, v = v.value, r, shape](const Tensor& dy) {
+                           Tensors d;
+                           for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
+                           ops::attention_backward(ctx, dy, q, k, v, r, shape, d[0], d[1], d[2]);
+                           return d;
+                       });
 }
 
 Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& batch, int64_t layer) {
@@ -171,8 +171,7 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& bat
         return packed.reshape({B, T, 3 * heads, C / heads}).narrow(2, i * heads, heads);
     };
     const Tensor q = part(qkv.value, 0), k = part(qkv.value, 1), v = part(qkv.value, 2);
-    if (!batch.caches.empty())
-        return {cached_attention(ctx, q, k, v, batch, layer, 0).reshape({B, T, C}), -1};
+    if (!batch.caches.empty()) return {cached_attention(ctx, q, k, v, batch, layer, 0).reshape({B, T, C}), -1};
     const ops::AttentionShape shape{.first_key = batch.first_key};
     const ops::Attention r = ops::attention(ctx, q, k, v, shape);
     return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), [=, &ctx](const Tensor& dy) {

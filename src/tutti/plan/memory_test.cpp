@@ -117,8 +117,7 @@ TEST(MemoryPlan, HeadNormsAndBiases) {
     run.model.kv_heads = 4;
     run.model.head_dim = 128;
     const int64_t N = 2 * 128, C = 768, A = 12 * 128, K = 4 * 128, F = 2048;
-    EXPECT_EQ(activations_of_a_block(run),
-              N * (2 * (4 * C + 2 * A + 2 * K + A + K + 3 * F) + 4 * (2 + 12 + 12 + 4)));
+    EXPECT_EQ(activations_of_a_block(run), N * (2 * (4 * C + 2 * A + 2 * K + A + K + 3 * F) + 4 * (2 + 12 + 12 + 4)));
 }
 
 // GPT-2: 4 C as above; q, k, v and the output of attention: 4 A; before and after GELU: 2 F; mean and rstd twice.

@@ -6,14 +6,41 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "tutti/base/error.h"
-#include "tutti/spec/hf_json.h"
 
 namespace tutti::spec {
 namespace {
+
+using HfJson = nlohmann::ordered_json;
+
+// DataError for no JSON, for anything else than an object, for a key that comes twice (the library keeps the last one
+// in silence), for more than 16 levels or 16 MiB.
+HfJson parse_hf_json(std::string_view text, const std::string& path) {
+    constexpr size_t kMaxBytes = size_t{16} << 20;
+    constexpr int kMaxDepth = 16;
+    check<DataError>(text.size() <= kMaxBytes, path, ": ", text.size(), " bytes, at most ", kMaxBytes, " are allowed");
+    std::vector<std::set<std::string>> keys;  // of the objects that are open
+    const auto watch = [&](int depth, HfJson::parse_event_t event, const HfJson& value) {
+        check<DataError>(depth <= kMaxDepth, path, ": nested more than ", kMaxDepth, " levels deep");
+        if (event == HfJson::parse_event_t::object_start) keys.emplace_back();
+        if (event == HfJson::parse_event_t::object_end) keys.pop_back();
+        if (event == HfJson::parse_event_t::key)
+            check<DataError>(keys.back().insert(value.get<std::string>()).second, path, ": ", value.dump(),
+                             " comes twice");
+        return true;
+    };
+    try {
+        HfJson json = HfJson::parse(text, watch);
+        check<DataError>(json.is_object(), path, ": required a JSON object, got ", json.type_name());
+        return json;
+    } catch (const HfJson::exception& error) {
+        throw DataError(concat(path, ": not JSON: ", error.what()));
+    }
+}
 
 // Keys that say nothing about the function from tokens to logits.
 const std::set<std::string_view>& harmless_keys() {
@@ -99,8 +126,9 @@ class Keys {
         for (const auto& [key, value] : object_.items()) {
             const bool known = taken_.contains(key) || (top && harmless_keys().contains(key));
             if (known || asks_for_nothing(value) || key.starts_with("_")) continue;
-            problem(key, "not known to this Tutti and might change what the model computes; "
-                         "remove it from the file if it does not");
+            problem(key,
+                    "not known to this Tutti and might change what the model computes; "
+                    "remove it from the file if it does not");
         }
     }
 
@@ -194,8 +222,8 @@ void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     const HfJson* layers = keys.take("layer_types");
     if (layers != nullptr) {
         const auto all = [&](const char* kind) {
-            return layers->is_array() && std::all_of(layers->begin(), layers->end(),
-                                                     [&](const HfJson& one) { return one == kind; });
+            return layers->is_array() &&
+                   std::all_of(layers->begin(), layers->end(), [&](const HfJson& one) { return one == kind; });
         };
         if (all("full_attention")) m.window = 0;
         if (!all("full_attention") && !(all("sliding_attention") && m.window > 0))
@@ -263,6 +291,37 @@ ModelSpec model_from_hf(const std::string& directory) {
     ModelSpec model = model_from_hf_config(text.str(), path);
     model.hf = directory;
     return model;
+}
+
+std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path) {
+    const HfJson json = parse_hf_json(text, path);
+    const HfJson value = json.value("eos_token_id", HfJson(nullptr));
+    std::vector<int32_t> ids;
+    const auto add = [&](const HfJson& id) {
+        check<DataError>(id.is_number_integer() && id >= 0 && id <= 0x7fffffff, path, ": eos_token_id = ", value.dump(),
+                         ": must be a token id or a list of them");
+        ids.push_back(id.get<int32_t>());
+    };
+    if (value.is_array())
+        for (const HfJson& id : value) add(id);
+    else if (!value.is_null())
+        add(value);
+    return ids;
+}
+
+std::string hf_dtype(DType dtype) {
+    switch (dtype) {
+        case DType::f32: return "float32";
+        case DType::bf16: return "bfloat16";
+        case DType::f16: return "float16";
+        default: throw Error(concat("weights of type ", dtype, " have no Hugging Face name"));
+    }
+}
+
+std::string hf_config_with_dtype(std::string_view text, DType dtype) {
+    HfJson json = parse_hf_json(text, "config.json");
+    json[json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype"] = hf_dtype(dtype);
+    return json.dump(2) + "\n";
 }
 
 }  // namespace tutti::spec

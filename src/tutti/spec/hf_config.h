@@ -28,6 +28,7 @@ std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path);
 
 // A config.json that transformers 4 and 5 read. UsageError when no architecture of transformers has these options.
 std::string to_hf_config(const ModelSpec& model, DType dtype);
+std::string hf_dtype(DType dtype);  // "bfloat16"
 // `text` with another type of the weights, all other keys as they are.
 std::string hf_config_with_dtype(std::string_view text, DType dtype);
 

@@ -1,21 +1,13 @@
 // spec/hf_config_write.cpp: ModelSpec to config.json, in the names of transformers 4, which 5 reads too.
-#include <set>
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/hf_config.h"
-#include "tutti/spec/hf_json.h"
 
 namespace tutti::spec {
 namespace {
 
-std::string hf_dtype(DType dtype) {
-    switch (dtype) {
-        case DType::f32: return "float32";
-        case DType::bf16: return "bfloat16";
-        case DType::f16: return "float16";
-        default: throw Error(concat("weights of type ", dtype, " have no Hugging Face name"));
-    }
-}
+using HfJson = nlohmann::ordered_json;
 
 HfJson gpt2_config(const ModelSpec& m) {
     return {{"architectures", {"GPT2LMHeadModel"}},
@@ -45,9 +37,9 @@ Architecture architecture_of(const ModelSpec& m) {
     if (!m.head_norm && m.window > 0 && !m.qkv_bias && !m.output_bias && !m.mlp_bias)
         return {"mistral", "MistralForCausalLM"};
     if (!m.head_norm && m.window == 0 && m.qkv_bias == m.output_bias) return {"llama", "LlamaForCausalLM"};
-    throw UsageError(concat("no architecture of transformers has head_norm = ", m.head_norm, ", qkv_bias = ", m.qkv_bias,
-                            ", output_bias = ", m.output_bias, ", mlp_bias = ", m.mlp_bias, " and window = ", m.window,
-                            " together; use --format tutti"));
+    throw UsageError(concat("no architecture of transformers has head_norm = ", m.head_norm,
+                            ", qkv_bias = ", m.qkv_bias, ", output_bias = ", m.output_bias, ", mlp_bias = ", m.mlp_bias,
+                            " and window = ", m.window, " together; use --format tutti"));
 }
 
 HfJson rope_scaling_config(const RopeScaling& s) {
@@ -97,45 +89,6 @@ HfJson llama_config(const ModelSpec& m) {
 
 }  // namespace
 
-HfJson parse_hf_json(std::string_view text, const std::string& path) {
-    constexpr size_t kMaxBytes = size_t{16} << 20;
-    constexpr int kMaxDepth = 16;
-    check<DataError>(text.size() <= kMaxBytes, path, ": ", text.size(), " bytes, at most ", kMaxBytes, " are allowed");
-    std::vector<std::set<std::string>> keys;  // of the objects that are open
-    const auto watch = [&](int depth, HfJson::parse_event_t event, const HfJson& value) {
-        check<DataError>(depth <= kMaxDepth, path, ": nested more than ", kMaxDepth, " levels deep");
-        if (event == HfJson::parse_event_t::object_start) keys.emplace_back();
-        if (event == HfJson::parse_event_t::object_end) keys.pop_back();
-        if (event == HfJson::parse_event_t::key)
-            check<DataError>(keys.back().insert(value.get<std::string>()).second, path, ": ", value.dump(),
-                             " comes twice");
-        return true;
-    };
-    try {
-        HfJson json = HfJson::parse(text, watch);
-        check<DataError>(json.is_object(), path, ": required a JSON object, got ", json.type_name());
-        return json;
-    } catch (const HfJson::exception& error) {
-        throw DataError(concat(path, ": not JSON: ", error.what()));
-    }
-}
-
-std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path) {
-    const HfJson json = parse_hf_json(text, path);
-    const HfJson value = json.value("eos_token_id", HfJson(nullptr));
-    std::vector<int32_t> ids;
-    const auto add = [&](const HfJson& id) {
-        check<DataError>(id.is_number_integer() && id >= 0 && id <= 0x7fffffff, path, ": eos_token_id = ", value.dump(),
-                         ": must be a token id or a list of them");
-        ids.push_back(id.get<int32_t>());
-    };
-    if (value.is_array())
-        for (const HfJson& id : value) add(id);
-    else if (!value.is_null())
-        add(value);
-    return ids;
-}
-
 std::string to_hf_config(const ModelSpec& m, DType dtype) {
     check<UsageError>(m.family != Family::mlp, "an mlp has no Hugging Face architecture; use --format tutti");
     HfJson json = m.family == Family::gpt2 ? gpt2_config(m) : llama_config(m);
@@ -145,12 +98,6 @@ std::string to_hf_config(const ModelSpec& m, DType dtype) {
     for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) json[token] = nullptr;
     json["use_cache"] = true;
     json["torch_dtype"] = hf_dtype(dtype);
-    return json.dump(2) + "\n";
-}
-
-std::string hf_config_with_dtype(std::string_view text, DType dtype) {
-    HfJson json = parse_hf_json(text, "config.json");
-    json[json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype"] = hf_dtype(dtype);
     return json.dump(2) + "\n";
 }
 

@@ -8,9 +8,9 @@
 
 namespace tutti::spec {
 
-// gpt2: learned positions, LayerNorm, biases, tanh GELU. llama: RoPE, RMSNorm, SwiGLU, grouped-query attention; with the
-// fields below also Mistral (window), Qwen2 (qkv_bias) and Qwen3 (head_norm). mlp: `layers` times a bias-free Linear
-// width -> width and a ReLU, squared error; it has no vocabulary.
+// gpt2: learned positions, LayerNorm, biases, tanh GELU. llama: RoPE, RMSNorm, SwiGLU, grouped-query attention; with
+// the fields below also Mistral (window), Qwen2 (qkv_bias) and Qwen3 (head_norm). mlp: `layers` times a bias-free
+// Linear width -> width and a ReLU, squared error; it has no vocabulary.
 enum class Family { gpt2, llama, mlp };
 std::string_view name_of(Family family);  // "llama"
 

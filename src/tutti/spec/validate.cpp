@@ -102,8 +102,8 @@ void check_transformer(const ModelSpec& m, Problems& problems) {
     if (m.heads < 1 || m.kv_heads < 1 || m.head_dim < 1 || m.width < 1) return;
 
     const int64_t all_heads = product({m.heads, m.head_dim});
-    require(problems, all_heads == m.width || m.family != Family::gpt2, "[model] heads * head_dim = ", m.heads, " * ", m.head_dim, " = ", all_heads,
-            ": in gpt2 it must equal width = ", m.width,
+    require(problems, all_heads == m.width || m.family != Family::gpt2, "[model] heads * head_dim = ", m.heads, " * ",
+            m.head_dim, " = ", all_heads, ": in gpt2 it must equal width = ", m.width,
             m.width % m.heads == 0
                 ? concat("; for example head_dim = ", m.width / m.heads)
                 : concat("; heads must divide width, nearest: heads = ", nearest_divisors(m.width, m.heads)));

@@ -27,8 +27,8 @@ std::string run_identity(const spec::RunSpec& run) {
         const size_t equals = line.find('=');
         if (equals == std::string::npos) continue;
         const std::string key = line.substr(0, line.find_last_not_of(' ', equals - 1) + 1);
-        const bool fixed =
-            section.starts_with("model") ? key != "preset" && key != "hf" : kKeys.contains(key) && section != "checkpoint";
+        const bool fixed = section.starts_with("model") ? key != "preset" && key != "hf"
+                                                        : kKeys.contains(key) && section != "checkpoint";
         if (fixed) identity += section + "." + key + " " + line.substr(equals) + "\n";
     }
     return identity;
@@ -81,6 +81,10 @@ std::vector<NamedTensor> Checkpointing::tensors() const {
 RunState Checkpointing::restore(const CheckpointReader& reader) {
     const checkpoint::Manifest& manifest = reader.manifest();
     const auto json = nlohmann::json::parse(manifest.state);
+    check<UsageError>(
+        json.contains("identity"), reader.path(),
+        " holds weights only, no optimizer state; it cannot be resumed. Start a run from it: `tutti convert` "
+        "it to a Hugging Face directory and name that in [model] hf, with another --out");
     const std::string now = run_identity(run_), then = json.at("identity");
     check<UsageError>(now == then, reader.path(), " belongs to another run; these differ:", differences(now, then),
                       "\nUse another --out to start anew, or the config of that run");

@@ -11,6 +11,8 @@
 
 #include "tutti/data/tokenizer.h"
 #include "tutti/device/cpu/peak.h"
+#include "tutti/hf/export.h"
+#include "tutti/hf/weights.h"
 #include "tutti/ops/ops.h"
 #include "tutti/plan/card.h"
 #include "tutti/plan/flops.h"
@@ -81,9 +83,13 @@ std::string checkpoint_directory(const TrainOptions& o) {
     return o.run.checkpoint.dir.empty() ? o.out + "/checkpoints" : o.run.checkpoint.dir;
 }
 
-models::Model materialized(ops::Context& ctx, const spec::RunSpec& run) {
+// Values of its own, or room for those of a Hugging Face directory or of a checkpoint.
+models::Model initial_model(ops::Context& ctx, const spec::RunSpec& run) {
     models::Model model = models::make_model(ctx, run.model, run.train.seq_len);
-    models::materialize(ctx, model, compute_type(run), static_cast<uint64_t>(run.train.seed), true);
+    if (!run.model.hf.empty())
+        models::allocate(ctx, model, compute_type(run), true);
+    else
+        models::materialize(ctx, model, compute_type(run), static_cast<uint64_t>(run.train.seed), true);
     return model;
 }
 
@@ -128,7 +134,7 @@ Run::Run(const TrainOptions& options)
       device_(make_cpu_device(static_cast<int>(run_.train.threads))),
       ctx_{*device_, kernels::cpu_table(kernels::best_isa())},
       plan_(plan_memory(run_, ctx_.kernels, device_->stream())),
-      model_(materialized(ctx_, run_)),
+      model_(initial_model(ctx_, run_)),
       optimizer_(ctx_, model_.parameters(), run_.optimizer),
       batches_(make_batches(ctx_, run_, data_ ? &*data_ : nullptr)),
       step_context_{ctx_, model_, optimizer_, *batches_, run_},
@@ -140,6 +146,10 @@ Run::Run(const TrainOptions& options)
         state_ = *resumed;
         saved_step_ = state_.step;
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
+    } else if (!run_.model.hf.empty()) {
+        checkpoint::PosixFileSystem files;
+        hf::StoredWeights::in_directory(files, run_.model.hf, model_).load(ctx_, model_);
+        console_.text(fmt::format("starting from the weights of {}", run_.model.hf));
     }
     outcome_.eval_loss = outcome_.loss = std::numeric_limits<double>::quiet_NaN();
 }
@@ -156,6 +166,10 @@ TrainOutcome Run::train() {
     }
     directory_.emplace(options_.out, state_.step, [this](const std::string& message) { console_.warn(message); });
     directory_->write_config(spec::to_toml(run_));
+    if (state_.step == 0 && !run_.model.hf.empty()) {  // so that the run stands alone: its exports need them
+        checkpoint::PosixFileSystem files;
+        hf::copy_side_files(files, run_.model.hf, options_.out + "/hf");
+    }
     peak_ = measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s;
     logged_step_ = state_.step;
     logged_tokens_ = state_.tokens;
@@ -265,8 +279,11 @@ std::string Run::sample() {
     std::vector<int32_t> made;
     const SamplingOptions options{
         .max_tokens = 300, .temperature = 0.7, .seed = static_cast<uint64_t>(run_.train.seed)};
-    generate(ctx_, model_, compute_type(run_), run_.train.seq_len, tokenizer->encode("\n"), options,
-             [&](int32_t token) { made.push_back(token); });
+    generate(ctx_, model_, compute_type(run_), run_.train.seq_len, {tokenizer->encode("\n")}, options,
+             [&](size_t, int32_t token) {
+                 made.push_back(token);
+                 return true;
+             });
     return tokenizer->decode(made);
 }
 
@@ -304,6 +321,12 @@ TrainOutcome train(const TrainOptions& options) {
         const auto device = make_cpu_device(static_cast<int>(options.run.train.threads));
         const auto memory = plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream());
         console.text(plan::render_card(card_of(options, device->name(), memory)));
+        if (!options.run.model.hf.empty() && std::filesystem::exists(options.run.model.hf)) {  // else a run may resume
+            ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+            checkpoint::PosixFileSystem files;
+            const models::Model model = models::make_model(ctx, options.run.model, options.run.train.seq_len);
+            hf::StoredWeights::in_directory(files, options.run.model.hf, model);
+        }
         return {};
     }
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");

@@ -16,6 +16,7 @@
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/generate.h"
+#include "tutti/train/stored_model.h"
 
 namespace tutti::train {
 namespace {
@@ -256,11 +257,14 @@ TEST_F(TrainerTest, EvaluatesAndGeneratesFromACheckpoint) {
     const auto outcome = train(o);
     EXPECT_TRUE(std::isfinite(outcome.eval_loss));
     LoadedModel loaded = load_model(o.out, 1);
-    EXPECT_EQ(loaded.step, 8);
+    EXPECT_EQ(loaded.stored.step, 8);
     const auto text = [&](const SamplingOptions& sampling) {
         std::vector<int32_t> made;
-        generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, {97, 98}, sampling,
-                 [&](int32_t token) { made.push_back(token); });
+        generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.stored.max_positions(), {{97, 98}}, sampling,
+                 [&](size_t, int32_t token) {
+                     made.push_back(token);
+                     return true;
+                 });
         return made;
     };
     EXPECT_EQ(text({.max_tokens = 40, .seed = 5}), text({.max_tokens = 40, .seed = 5}));  // past the window of 16

@@ -1,0 +1,47 @@
+// hf/weights.h: the weights of a model where they are stored, by Tutti's names: a Hugging Face directory or the file of
+// a Tutti checkpoint. Nothing is read before it is asked for. Below: checkpoint/, models/, names.h, values.h. Called by
+// train/ (to start from them) and by convert.h (to write them elsewhere).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/checkpoint/sharded.h"
+#include "tutti/models/model.h"
+
+namespace tutti::hf {
+
+// One parameter's stored values, in Tutti's shape and orientation once read.
+struct StoredWeight {
+    DType dtype = DType::f32;
+    std::function<void(int64_t offset, std::span<std::byte>)> read;  // bytes of the file's tensor
+    bool transposed = false;                                         // the file holds the other orientation
+};
+
+class StoredWeights {
+  public:
+    // DataError that lists all that is missing, unexpected, of another shape or of a type that is no weight's. A tied
+    // model may have its head in the file, if that equals the embedding; legacy buffers are passed over.
+    static StoredWeights in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
+                                      const models::Model& model);
+    // Of a Tutti checkpoint, which also holds moments.
+    static StoredWeights in_checkpoint(checkpoint::SafetensorsFile file, const models::Model& model);
+
+    const std::string& path() const { return path_; }
+    DType dtype(const std::string& parameter) const { return weights_.at(parameter).dtype; }
+    // The type of most values: what the model as a whole is said to be stored in.
+    DType main_dtype(const models::Model& model) const;
+    // The whole parameter as `dtype`, in Tutti's orientation, or turned.
+    std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, bool turned = false) const;
+    // Into value, and master and value where the parameter has a master; a parameter at a time through host memory.
+    void load(ops::Context& ctx, models::Model& model) const;
+
+  private:
+    std::string path_;
+    std::map<std::string, StoredWeight> weights_;
+};
+
+}  // namespace tutti::hf
