@@ -8,6 +8,10 @@ target_compile_features(tutti_options INTERFACE cxx_std_20)
 target_compile_options(tutti_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -Wno-missing-field-initializers -Wno-restrict
   $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
+if(TUTTI_FUZZ)
+  target_compile_options(tutti_options INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(tutti_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 if(TUTTI_SANITIZE)
   target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
     $<$<STREQUAL:${TUTTI_SANITIZE},undefined>:-fno-sanitize-recover=all>)

@@ -160,8 +160,8 @@ std::vector<float> all_logits(ops::Context& ctx, models::Model& model, std::span
         std::vector<int32_t> prompt;
         for (int64_t b = 0; b < B; ++b)
             for (int64_t i = begin; i <= t; ++i) prompt.push_back(windows[static_cast<size_t>(b * (T + 1) + i)]);
-        const nn::Batch batch = cached ? nn::make_continuation(ctx.device, prompt, all_caches)
-                                       : nn::make_prompt(ctx.device, prompt, B);
+        const nn::Batch batch =
+            cached ? nn::make_continuation(ctx.device, prompt, all_caches) : nn::make_prompt(ctx.device, prompt, B);
         autograd::Tape tape(ctx, false);
         put(model.forward(tape, batch).value, t, T, all);
         nn::advance(batch);

@@ -89,7 +89,7 @@ void add_train(CLI::App& app, Arguments& all, const Io& io) {
 void add_generate(CLI::App& app, Arguments& all, const Io& io) {
     GenerateArguments& a = all.generate;
     CLI::App* c = add_command(app, all, io, "generate", "continue texts with a trained model", a, generate);
-    c->add_option("CKPT", a.checkpoint, "run directory, its checkpoints, one of them, or a Hugging Face directory")
+    c->add_option("CKPT", a.checkpoint, "directory of a run, of a checkpoint or of a Hugging Face model")
         ->required()
         ->option_text(" ");
     c->add_option("--prompt", a.prompts, "text to continue; repeatable")->allow_extra_args(false)->option_text("TEXT");
@@ -131,7 +131,7 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
 void add_convert(CLI::App& app, Arguments& all, const Io& io) {
     ConvertArguments& a = all.convert;
     CLI::App* c = add_command(app, all, io, "convert", "weights to or from a Hugging Face directory", a, convert);
-    c->add_option("--from", a.from, "run directory, its checkpoints, one of them, or a Hugging Face directory")
+    c->add_option("--from", a.from, "directory of a run, of a checkpoint or of a Hugging Face model")
         ->required()
         ->option_text("DIR");
     c->add_option("--to", a.to, "new directory; appears complete or not at all")->required()->option_text("DIR");

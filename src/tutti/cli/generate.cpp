@@ -155,7 +155,12 @@ int generate(const GenerateArguments& arguments, const Io& io) {
                                     .top_p = arguments.top_p,
                                     .seed = arguments.seed};
     if (!arguments.stop_ids.empty()) sampling.stop_tokens = parse_ids("--stop-ids", arguments.stop_ids);
-    const train::LoadedModel loaded = train::load_model(arguments.checkpoint, arguments.threads, arguments.compute);
+    // A token has at least a byte, but for the few that a tokenizer puts around a text.
+    size_t longest = 64;
+    for (const std::string& prompt : prompts) longest = std::max(longest, 64 + prompt.size());
+    for (const Text& text : texts) longest = std::max(longest, text.prompt_ids.size());
+    const train::LoadedModel loaded = train::load_model(arguments.checkpoint, arguments.threads, arguments.compute,
+                                                        static_cast<int64_t>(longest) + arguments.max_tokens);
     if (!arguments.ignore_eos)
         for (const int32_t id : loaded.stored.eos_tokens()) sampling.stop_tokens.push_back(id);
 
@@ -175,7 +180,7 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     for (const Text& text : texts) ids.push_back(text.prompt_ids);
     const double begin = seconds_now();
     const auto ended = train::generate(
-        *loaded.ctx, *loaded.model, loaded.compute, loaded.stored.max_positions(), ids, sampling,
+        *loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, ids, sampling,
         [&](size_t prompt, int32_t token) {
             Text& text = texts[prompt];
             text.tokens.push_back(token);

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/spec/validate.h"
 
 namespace tutti::spec {
 namespace {
@@ -275,6 +276,8 @@ ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
     m.vocab = keys.integer("vocab_size");
     m.init_std = keys.number_or("initializer_range", 0.02);
     keys.refuse_the_rest(true);
+    if (problems.empty())
+        for (const std::string& problem : model_problems(m)) problems.push_back(concat(path, ": read as ", problem));
     std::string all;
     for (const std::string& problem : problems) all += (all.empty() ? "" : "\n") + problem;
     check<DataError>(problems.empty(), all);

@@ -296,6 +296,17 @@ int64_t data_parallel_ranks(const ParallelSpec& p, int ranks) {
     return p.dp_shard == -1 && others >= 1 && ranks % others == 0 ? p.dp_replicate * (ranks / others) : 0;
 }
 
+std::vector<std::string> model_problems(const ModelSpec& model) {
+    Problems problems;
+    const RunSpec run{.model = model};
+    for_each_field(run, [&](const Field& field, const auto& value) {
+        const auto problem = field.section == "model" ? range_problem(field, value) : std::nullopt;
+        if (problem) problems.push_back(*problem);
+    });
+    check_model(model, problems);
+    return problems;
+}
+
 void validate(const RunSpec& run, int ranks) {
     Problems problems;
     for_each_field(run, [&](const Field& field, const auto& value) {

@@ -66,7 +66,7 @@ ConvertOutcome convert(const ConvertOptions& options) {
     checkpoint::PosixFileSystem disk;
     ConvertOutcome outcome;
     open_stored_model(
-        options.from, ctx, checkpoint::OnDamage::stop,
+        options.from, ctx, 1, checkpoint::OnDamage::stop,
         [&](const StoredModel& stored, const models::Model& model, const hf::StoredWeights& weights) {
             outcome.from = stored.path;
             outcome.step = stored.step;

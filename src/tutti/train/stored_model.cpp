@@ -1,5 +1,6 @@
 #include "tutti/train/stored_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -35,21 +36,23 @@ Place find_checkpoint(const fs::path& path) {
     return {path.string(), {}, fs::absolute(path / "").parent_path().parent_path().string()};
 }
 
-void use_directory(checkpoint::FileSystem& files, const std::string& path, ops::Context& ctx, const UseStored& use) {
+void use_directory(checkpoint::FileSystem& files, const std::string& path, ops::Context& ctx, int64_t longest,
+                   const UseStored& use) {
     StoredModel stored{.hugging_face = true, .path = path, .side_files = path};
     stored.run.model = spec::model_from_hf(path);
-    models::Model model = models::make_model(ctx, stored.run.model, stored.max_positions());
+    models::Model model = models::make_model(ctx, stored.run.model, std::min(longest, stored.max_positions()));
     const auto weights = hf::StoredWeights::in_directory(files, path, model);
     use(stored, std::move(model), weights);
 }
 
-void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops::Context& ctx, const UseStored& use) {
+void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops::Context& ctx, int64_t longest,
+                    const UseStored& use) {
     StoredModel stored{.path = reader.path()};
     if (fs::exists(fs::path(run) / "hf" / kConfig)) stored.side_files = (fs::path(run) / "hf").string();
     const auto state = nlohmann::json::parse(reader.manifest().state);
     stored.run = spec::parse_text(state.at("config").get<std::string>(), reader.path());
     stored.step = reader.manifest().step;
-    models::Model model = models::make_model(ctx, stored.run.model, stored.max_positions());
+    models::Model model = models::make_model(ctx, stored.run.model, std::min(longest, stored.max_positions()));
     const auto weights = hf::StoredWeights::in_checkpoint(reader.safetensors(checkpoint::rank_file_name(0, 1)), model);
     use(stored, std::move(model), weights);
 }
@@ -74,13 +77,13 @@ std::vector<int32_t> StoredModel::eos_tokens() const {
     return {};
 }
 
-void open_stored_model(const std::string& path, ops::Context& ctx, checkpoint::OnDamage on_damage,
+void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longest, checkpoint::OnDamage on_damage,
                        const UseStored& use) {
     checkpoint::PosixFileSystem files;
-    if (fs::exists(fs::path(path) / kConfig)) return use_directory(files, path, ctx, use);
+    if (fs::exists(fs::path(path) / kConfig)) return use_directory(files, path, ctx, longest, use);
     const Place place = find_checkpoint(path);
     const checkpoint::Warn warn = [](const std::string&) {};
-    const auto load = [&](const CheckpointReader& reader) { use_checkpoint(reader, place.run, ctx, use); };
+    const auto load = [&](const CheckpointReader& reader) { use_checkpoint(reader, place.run, ctx, longest, use); };
     if (!place.step_path.empty()) {
         const std::string parent = fs::path(place.step_path).parent_path().string();
         checkpoint::Store(files, parent.empty() ? "." : parent, checkpoint::Access::read, warn)
@@ -92,7 +95,7 @@ void open_stored_model(const std::string& path, ops::Context& ctx, checkpoint::O
     check<DataError>(newest.has_value(), path, " holds no checkpoint and no ", kConfig);
 }
 
-LoadedModel load_model(const std::string& path, int threads, const std::string& compute) {
+LoadedModel load_model(const std::string& path, int threads, const std::string& compute, int64_t longest) {
     LoadedModel loaded;
     loaded.device = make_cpu_device(threads);
     loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, kernels::cpu_table(kernels::best_isa())});
@@ -105,9 +108,10 @@ LoadedModel load_model(const std::string& path, int threads, const std::string& 
         models::allocate(*loaded.ctx, model, loaded.compute, false);
         weights.load(*loaded.ctx, model);
         loaded.model = std::make_unique<models::Model>(std::move(model));
+        loaded.max_positions = std::min(longest, stored.max_positions());
         loaded.stored = stored;
     };
-    open_stored_model(path, *loaded.ctx, checkpoint::OnDamage::fall_back, load);
+    open_stored_model(path, *loaded.ctx, longest, checkpoint::OnDamage::fall_back, load);
     return loaded;
 }
 

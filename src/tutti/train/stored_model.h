@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,7 +34,8 @@ struct StoredModel {
 // Called with a model whose parameters have no memory yet. May be called again with an older checkpoint, when a newer
 // one proves damaged while its weights are read and `on_damage` is fall_back.
 using UseStored = std::function<void(const StoredModel&, models::Model, const hf::StoredWeights&)>;
-void open_stored_model(const std::string& path, ops::Context& ctx, checkpoint::OnDamage on_damage,
+// `longest`: tokens of the longest text that the model will see; its RoPE table ends there.
+void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longest, checkpoint::OnDamage on_damage,
                        const UseStored& use);
 
 // A model with weights, ready to run.
@@ -42,9 +44,11 @@ struct LoadedModel {
     std::unique_ptr<ops::Context> ctx;
     std::unique_ptr<models::Model> model;
     DType compute = DType::f32;
+    int64_t max_positions = 0;  // of the texts that it may see
     StoredModel stored;
 };
 // `compute`: f32, bf16, or auto: as the run computed; of a Hugging Face directory f32 when it stores f32, else bf16.
-LoadedModel load_model(const std::string& path, int threads, const std::string& compute = "auto");
+LoadedModel load_model(const std::string& path, int threads, const std::string& compute = "auto",
+                       int64_t longest = std::numeric_limits<int64_t>::max());
 
 }  // namespace tutti::train

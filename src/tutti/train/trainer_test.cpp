@@ -260,7 +260,7 @@ TEST_F(TrainerTest, EvaluatesAndGeneratesFromACheckpoint) {
     EXPECT_EQ(loaded.stored.step, 8);
     const auto text = [&](const SamplingOptions& sampling) {
         std::vector<int32_t> made;
-        generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.stored.max_positions(), {{97, 98}}, sampling,
+        generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, {{97, 98}}, sampling,
                  [&](size_t, int32_t token) {
                      made.push_back(token);
                      return true;
