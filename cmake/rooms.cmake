@@ -13,8 +13,10 @@ if(TUTTI_FUZZ)
   target_link_options(tutti_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 if(TUTTI_SANITIZE)
-  target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
-    $<$<STREQUAL:${TUTTI_SANITIZE},undefined>:-fno-sanitize-recover=all>)
+  target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer)
+  if(TUTTI_SANITIZE MATCHES undefined)
+    target_compile_options(tutti_options INTERFACE -fno-sanitize-recover=all)
+  endif()
   target_link_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
 endif()
 
