@@ -182,7 +182,7 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
             predicted += purpose.at("predicted_bytes").get<double>();
             measured += purpose.at("measured_bytes").get<double>();
         }
-        EXPECT_NEAR(measured / predicted, 1.0, 0.03) << "case " << i << ": " << json.at("memory").dump();
+        EXPECT_EQ(measured, predicted) << "case " << i << ": " << json.at("memory").dump();
     }
 }
 

@@ -101,8 +101,7 @@ bool has_amx_bf16() {
 
 Loop best_loop(DType compute) {
     if (compute == DType::bf16) {
-        if (has_amx_bf16() && tiles_allowed())
-            return {"tdpbf16ps tiles", 4.0 * 2 * 16 * 16 * 32, dot_tiles};
+        if (has_amx_bf16() && tiles_allowed()) return {"tdpbf16ps tiles", 4.0 * 2 * 16 * 16 * 32, dot_tiles};
         if (__builtin_cpu_supports("avx512bf16")) return {"vdpbf16ps zmm", kAccumulators * 2.0 * 32, dot_zmm};
     }
     if (__builtin_cpu_supports("avx512f")) return {"vfmadd zmm", kAccumulators * 2.0 * 16, fma_zmm};
