@@ -26,6 +26,7 @@ THIRD_PARTY = {
     "cudnn": ("CUDNN::cudnn",),
     "toml++/": ("PkgConfig::tomlplusplus", "tomlplusplus::tomlplusplus"),
     "toml.hpp": ("PkgConfig::tomlplusplus", "tomlplusplus::tomlplusplus"),
+    "sentencepiece_": ("PkgConfig::sentencepiece", "sentencepiece::sentencepiece"),
     "CLI/": ("CLI11::CLI11",),
     "CLI11.hpp": ("CLI11::CLI11",),
     "nlohmann/": ("nlohmann_json::nlohmann_json",),

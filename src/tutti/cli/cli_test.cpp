@@ -82,6 +82,10 @@ TEST(CommandLine, WrongValuesAreRefused) {
                                                {"generate", "run", "--prompt", "x", "--greedy", "--temperature", "1"},
                                                {"bench"},
                                                {"bench", "gemm", "--dtype", "fp8"},
+                                               {"data"},
+                                               {"data", "train-tokenizer", "text.txt"},
+                                               {"data", "train-tokenizer", "--out", "t.json"},
+                                               {"data", "train-tokenizer", "t.txt", "--out", "t", "--vocab", "255"},
                                                {"doctor", "now"}}) {
         const Ran r = tutti(words);
         EXPECT_EQ(r.code, 2) << words.back();
@@ -107,7 +111,8 @@ TEST(CommandLine, HelpFitsTheTerminalAndHasExamples) {
                                                                                        {"bench", "gemm"},
                                                                                        {"bench", "attention"},
                                                                                        {"bench", "memory"},
-                                                                                       {"bench", "step"}}) {
+                                                                                       {"bench", "step"},
+                                                                                       {"data", "train-tokenizer"}}) {
         std::vector<std::string> asked = words;
         asked.push_back("--help");
         const Ran r = tutti(asked);
@@ -264,6 +269,39 @@ TEST(Train, TrainsGeneratesReports) {
     const Ran streamed = tutti({"generate", out, "--prompt", "God ", "--max-tokens", "5"});
     EXPECT_EQ(streamed.out, "God " + Json::parse(generated.out)["text"].get<std::string>() + "\n");
     EXPECT_EQ(tutti({"report", out}).code, 0);
+}
+
+TEST(Data, ATokenizerIsLearntAndTrainedWith) {
+    const Directory dir;
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += "In the beginning God created the heaven and the earth. ";
+    const std::string data = dir.write("text.txt", text), tokenizer = dir / "tokenizer.json", out = dir / "run";
+    const Ran learnt = tutti({"data", "train-tokenizer", data, "--vocab", "280", "--out", tokenizer, "--json"});
+    ASSERT_EQ(learnt.code, 0) << learnt.err;
+    EXPECT_EQ(Json::parse(learnt.out)["vocab"], 280);
+    EXPECT_GT(Json::parse(learnt.out)["bytes_per_token"], 2.0);
+
+    const std::string config = dir.write(
+        "c.toml", "[model]\nlayers = 1\nvocab = 320\n[data]\ntrain = \"" + data + "\"\ntokenizer = \"" + tokenizer +
+                      "\"\n[train]\nsteps = 2\nseq_len = 32\nglobal_batch = 2\nmicro_batch = 1\n[precision]\n"
+                      "compute = \"f32\"\n");
+    const auto files = [&] { return std::distance(fs::directory_iterator(dir / ""), fs::directory_iterator()); };
+    const auto before = files();
+    ASSERT_EQ(tutti({"train", config, "--out", out, "--dry-run"}).code, 0);
+    EXPECT_EQ(files(), before);
+    const Ran trained = tutti({"train", config, "--out", out});
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    EXPECT_TRUE(contains(trained.out, "encoding ")) << trained.out;
+    EXPECT_EQ(files(), before + 2);  // the run and the ids of the text
+
+    fs::remove(tokenizer);  // the run has a copy
+    const Ran generated = tutti({"generate", out, "--prompt", "In the beginning", "--max-tokens", "5", "--json"});
+    ASSERT_EQ(generated.code, 0) << generated.err;
+    for (const auto& id : Json::parse(generated.out)["tokens"]) EXPECT_LT(id, 280);  // of 320
+    const Ran too_small =
+        tutti({"train", config, "--set", "model.vocab=256", "--set", "data.tokenizer=" + out, "--out", dir / "other"});
+    EXPECT_EQ(too_small.code, 2);
+    EXPECT_TRUE(contains(too_small.err, "set model.vocab = 280 or more")) << too_small.err;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
+#include "tutti/data/tokenizers/sentencepiece.h"
 #include "tutti/device/device.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/plan/units.h"
@@ -59,6 +60,10 @@ Section look_at_build(Findings& findings) {
     s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::gemm_engine()));
     s.facts.push_back(
         {"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
+    const std::string sentencepiece = data::sentencepiece_version();
+    s.facts.push_back({"sentencepiece", "tokenizer models",
+                       sentencepiece.empty() ? "no *.model: built without sentencepiece" : "*.model: " + sentencepiece,
+                       sentencepiece});
     s.facts.push_back({"gpus", "GPUs", "none: this build has no CUDA back end", Json::array()});
     if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
         findings.warnings.push_back("build type " + build.build_type +

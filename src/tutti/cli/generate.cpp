@@ -61,7 +61,7 @@ std::vector<std::string> prompt_texts(const GenerateArguments& a) {
 
 std::unique_ptr<const data::Tokenizer> tokenizer_of(const train::LoadedModel& loaded) {
     try {
-        const std::string name = loaded.stored.tokenizer();
+        const std::string& name = loaded.stored.tokenizer;
         check<UsageError>(!name.empty(), loaded.stored.path, " comes without a tokenizer");
         return data::make_tokenizer(name);
     } catch (const UsageError& error) {
@@ -166,6 +166,11 @@ int generate(const GenerateArguments& arguments, const Io& io) {
 
     const bool needs_tokenizer = !prompts.empty() || !arguments.ids || !arguments.stop.empty();
     const auto tokenizer = needs_tokenizer ? tokenizer_of(loaded) : nullptr;
+    if (tokenizer && loaded.stored.tokenizer != "bytes") {  // bytes may stand in for an unknown one
+        sampling.vocab = tokenizer->vocab();
+        if (!arguments.ignore_eos)
+            for (const int32_t id : tokenizer->special().stop) sampling.stop_tokens.push_back(id);
+    }
     for (const std::string& prompt : prompts) {
         Ids ids = tokenizer->prefix();
         for (const int32_t id : tokenizer->encode(prompt)) ids.push_back(id);
@@ -184,7 +189,7 @@ int generate(const GenerateArguments& arguments, const Io& io) {
         [&](size_t prompt, int32_t token) {
             Text& text = texts[prompt];
             text.tokens.push_back(token);
-            const std::string piece = tokenizer ? text.stop.feed(tokenizer->decode({&token, 1})) : "";
+            const std::string piece = tokenizer ? text.stop.feed(tokenizer->piece(token)) : "";
             text.text += arguments.ids ? concat(text.tokens.size() > 1 ? " " : "", token) : text.stream.feed(piece);
             const bool last = text.stop.stopped() || static_cast<int64_t>(text.tokens.size()) == sampling.max_tokens;
             if (last && !arguments.ids) text.text += text.stream.feed(text.stop.finish()) + text.stream.finish();

@@ -2,6 +2,7 @@
 
 #include "tutti/cli/build_info.h"
 #include "tutti/cli/commands.h"
+#include "tutti/data/tokenizers/sentencepiece.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::cli {
@@ -12,11 +13,13 @@ int version(const VersionArguments& arguments, const Io& io) {
         const nlohmann::ordered_json document = {{"version", build.version},
                                                  {"build_type", build.build_type},
                                                  {"compiler", build.compiler},
-                                                 {"gemm_engine", kernels::gemm_engine()}};
+                                                 {"gemm_engine", kernels::gemm_engine()},
+                                                 {"sentencepiece", data::sentencepiece_version()}};
         io.out << document.dump(2) << '\n';
     } else {
         io.out << "tutti " << build.version << " (" << build.build_type << ", " << build.compiler << ", "
-               << kernels::gemm_engine() << ")\n";
+               << kernels::gemm_engine()
+               << (data::sentencepiece_version().empty() ? "" : ", " + data::sentencepiece_version()) << ")\n";
     }
     return 0;
 }

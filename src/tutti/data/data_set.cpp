@@ -57,6 +57,18 @@ std::string larger_fraction(int64_t seq_len, int64_t size) {
     return concat("set data.valid_fraction = ", enough, " or more");
 }
 
+// The files as a row of ids of the model's vocabulary.
+std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& paths, const spec::DataSpec& data,
+                                               const Tokenizer& tokenizer, int64_t vocab,
+                                               const EncodeOptions& options) {
+    auto source = open_tokens(paths, data.format);
+    if (source->format() != "text" || data.tokenizer == "bytes") return source;
+    check<UsageError>(tokenizer.vocab() <= vocab, "data.tokenizer (", tokenizer.description(), ") makes ids up to ",
+                      tokenizer.vocab() - 1, ", model.vocab is ", vocab, "; set model.vocab = ", tokenizer.vocab(),
+                      " or more (a multiple of 64 is faster)");
+    return open_text(paths, tokenizer, options);
+}
+
 }  // namespace
 
 std::string DataSet::description() const {
@@ -66,18 +78,18 @@ std::string DataSet::description() const {
     return concat(train.source().description(), "; the last ", valid->size(), " tokens are held out");
 }
 
-DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len) {
+DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const EncodeOptions& options) {
     check<UsageError>(seq_len > 0, "train.seq_len must be positive, got ", seq_len);
     check<UsageError>(!data.train.empty(), "data.train names no file; set data.train = [\"corpus.txt\"]");
     check<UsageError>(data.valid_fraction >= 0 && data.valid_fraction < 1,
                       "data.valid_fraction must be in [0, 1), got ", data.valid_fraction);
     check<UsageError>(data.valid.empty() || data.valid_fraction == 0,
                       "data.valid names files and data.valid_fraction is ", data.valid_fraction, "; give one of them");
-    make_tokenizer(data.tokenizer);  // refuses a tokenizer that this version does not have
+    const std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer(data.tokenizer);
 
-    const auto source = open_tokens(data.train, data.format);
+    const auto source = open_source(data.train, data, *tokenizer, vocab, options);
     const int64_t held_out = tokens_held_out(data.valid_fraction, source->size());
-    DataSet set{TokenView(source, 0, source->size() - held_out, vocab), std::nullopt};
+    DataSet set{TokenView(source, 0, source->size() - held_out, vocab), std::nullopt, tokenizer};
     check_one_window(set.train, seq_len, concat("training data (", source->description(), ")"),
                      held_out > 0 ? "give more text, a smaller seq_len or a smaller data.valid_fraction"
                                   : "give more text or a smaller seq_len");
@@ -88,7 +100,7 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len) {
             concat("validation data (data.valid_fraction = ", data.valid_fraction, " of ", source->size(), " tokens)"),
             larger_fraction(seq_len, source->size()));
     } else if (!data.valid.empty()) {
-        const auto held = open_tokens(data.valid, data.format);
+        const auto held = open_source(data.valid, data, *tokenizer, vocab, options);
         check<UsageError>(held->format() == source->format(), data.valid.front(), ": is ", held->format(),
                           " data, but ", data.train.front(), " is ", source->format(),
                           "; both must share one vocabulary");

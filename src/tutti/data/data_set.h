@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "tutti/data/text_tokens.h"
 #include "tutti/data/token_source.h"
 #include "tutti/spec/run_spec.h"
 
@@ -43,13 +44,15 @@ class TokenView {
 struct DataSet {
     TokenView train;
     std::optional<TokenView> valid;
+    std::shared_ptr<const Tokenizer> tokenizer;  // of data.tokenizer
     std::string description() const;
 };
 
 // Opens what `data` names for a model of `vocab` ids and windows of seq_len + 1 tokens. Validation tokens come from the
 // files of data.valid, or are the last floor(valid_fraction * tokens) of the training tokens; the views never overlap.
+// Text is read as bytes, or encoded by data.tokenizer (text_tokens.h), whose ids must be fewer than `vocab` or as many.
 // UsageError: no files, both kinds of validation, a fraction outside [0, 1), an unknown format or tokenizer, mixed
 // formats. DataError: a damaged file, an id outside the vocabulary, fewer tokens than one window needs.
-DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len);
+DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const EncodeOptions& options = {});
 
 }  // namespace tutti::data

@@ -102,7 +102,7 @@ TEST(DataSet, UsageErrors) {
     }
     auto tokenizer = of({path});
     tokenizer.tokenizer = "tokenizer.json";
-    EXPECT_EQ(missing("\"tokenizer.json\": this version has \"bytes\" only", refused(tokenizer)), "");
+    EXPECT_EQ(missing("\"tokenizer.json\": there is no such file", refused(tokenizer)), "");
 
     auto mixed = of({path});
     mixed.valid = {folder.write("v.bin", "abcdef")};

@@ -3,12 +3,12 @@
 #include "tutti/data/tokenizer.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <filesystem>
 
 #include "tutti/base/error.h"
+#include "tutti/data/parallel.h"
+#include "tutti/data/tokenizers/sentencepiece.h"
+#include "tutti/data/tokenizers/tokenizer_json.h"
 
 namespace tutti::data {
 
@@ -47,11 +47,6 @@ class BytesTokenizer final : public Tokenizer {
     std::string description() const override { return "bytes, 256 ids"; }
 };
 
-int thread_count(int asked, size_t work) {
-    const size_t threads = asked > 0 ? static_cast<size_t>(asked) : std::max(1u, std::thread::hardware_concurrency());
-    return static_cast<int>(std::clamp<size_t>(work, 1, threads));
-}
-
 }  // namespace
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
@@ -63,25 +58,9 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
                                                    std::span<const std::string_view> documents, int threads) {
     std::vector<std::vector<int32_t>> ids(documents.size());
-    std::atomic<size_t> next = 0;
-    std::exception_ptr failure;
-    std::mutex failing;
-    const auto work = [&] {
-        try {
-            const auto encoder = tokenizer.make_encoder();
-            for (size_t i = next++; i < documents.size(); i = next++) encoder->encode(documents[i], ids[i]);
-        } catch (...) {
-            const std::lock_guard lock(failing);
-            failure = std::current_exception();
-            next = documents.size();
-        }
-    };
-    {
-        std::vector<std::jthread> helpers;
-        for (int t = 1; t < thread_count(threads, documents.size()); ++t) helpers.emplace_back(work);
-        work();
-    }
-    if (failure) std::rethrow_exception(failure);
+    for_each_parallel(documents.size(), threads, [&](size_t) {
+        return [&, encoder = tokenizer.make_encoder()](size_t i) { encoder->encode(documents[i], ids[i]); };
+    });
     return ids;
 }
 
@@ -103,9 +82,21 @@ std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view te
 }
 
 std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name) {
-    check<UsageError>(name == "bytes", "data.tokenizer = \"", name, "\": this version has \"bytes\" only; token files ",
-                      "(nanoGPT .bin, llm.c .bin) are read without a tokenizer");
-    return std::make_unique<BytesTokenizer>();
+    namespace fs = std::filesystem;
+    if (name == "bytes") return std::make_unique<BytesTokenizer>();
+    fs::path path(name);
+    if (fs::is_directory(path)) {
+        const auto inside = [&](const char* file) { return fs::exists(path / file) ? path / file : fs::path(); };
+        fs::path found = inside("tokenizer.json");
+        if (found.empty()) found = inside("tokenizer.model");
+        check<UsageError>(!found.empty(), "tokenizer \"", name,
+                          "\": the directory has neither tokenizer.json nor tokenizer.model");
+        path = found;
+    }
+    check<UsageError>(path.extension() == ".json" || path.extension() == ".model", "tokenizer \"", name,
+                      "\": required: \"bytes\", a tokenizer.json, a sentencepiece *.model, or a directory with one");
+    check<UsageError>(fs::exists(path), "tokenizer \"", name, "\": there is no such file");
+    return path.extension() == ".json" ? open_tokenizer_json(path.string()) : open_sentencepiece(path.string());
 }
 
 }  // namespace tutti::data

@@ -25,6 +25,7 @@ class Encoder {
 // Ids of tokens with a meaning for the model, where the tokenizer's files name them.
 struct SpecialIds {
     std::optional<int32_t> bos, eos, pad;
+    std::vector<int32_t> stop;  // all that end a text
 };
 
 enum class ShowSpecial { yes, no };
@@ -37,9 +38,14 @@ class Tokenizer {
     virtual int64_t vocab() const = 0;  // ids are in [0, vocab)
     virtual std::unique_ptr<Encoder> make_encoder() const = 0;
 
-    // The text of the ids, byte for byte; a part of it may end inside a character. Special tokens appear as their
-    // text, or not at all. DataError for an id that the tokenizer does not have.
+    // The text of the ids, byte for byte. Special tokens appear as their text, or not at all. DataError for an id that
+    // the tokenizer does not have.
     virtual std::string decode(std::span<const int32_t> ids, ShowSpecial special = ShowSpecial::yes) const = 0;
+    // What an id adds inside a text, for showing tokens as they are made: maybe a part of a character. Differs from
+    // decode() where a tokenizer treats the begin of a text apart (sentencepiece).
+    virtual std::string piece(int32_t id, ShowSpecial special = ShowSpecial::yes) const {
+        return decode({&id, 1}, special);
+    }
 
     virtual std::optional<int32_t> id_of(std::string_view token) const = 0;  // of a whole token's text
     virtual SpecialIds special() const { return {}; }
@@ -51,8 +57,9 @@ class Tokenizer {
     // text.size() when there is none.
     virtual size_t safe_cut(std::string_view text, size_t from) const = 0;
 
-    virtual uint64_t fingerprint() const = 0;     // equal for equal ids of every text
-    virtual std::string description() const = 0;  // "byte-level BPE (gpt2), 50257 ids: gpt2/tokenizer.json"
+    virtual uint64_t fingerprint() const = 0;        // equal for equal ids of every text
+    virtual std::string file() const { return ""; }  // that it was read from
+    virtual std::string description() const = 0;     // "byte-level BPE (gpt2), 50257 ids: gpt2/tokenizer.json"
 
     std::vector<int32_t> encode(std::string_view text) const;
 };

@@ -30,9 +30,16 @@ TEST(BytesTokenizer, RefusesIdsThatAreNoBytes) {
     EXPECT_EQ(missing("id -1 at position 0", message_of<DataError>([&] { tokenizer->decode(negative); })), "");
 }
 
-TEST(MakeTokenizer, NamesWhatThisVersionHas) {
-    const auto message = message_of<UsageError>([] { make_tokenizer("tokenizer.model"); });
-    EXPECT_EQ(missing("\"tokenizer.model\": this version has \"bytes\" only", message), "");
+TEST(MakeTokenizer, NamesWhatATokenizerCanBe) {
+    const ScratchFolder folder;
+    const auto message = message_of<UsageError>([] { make_tokenizer("gpt2"); });
+    EXPECT_EQ(missing("tokenizer \"gpt2\": required: \"bytes\", a tokenizer.json, a sentencepiece *.model", message),
+              "");
+    EXPECT_EQ(missing("no such file", message_of<UsageError>([&] { make_tokenizer(folder.path("tokenizer.json")); })),
+              "");
+    EXPECT_EQ(missing("has neither tokenizer.json nor tokenizer.model",
+                      message_of<UsageError>([&] { make_tokenizer(folder.path("")); })),
+              "");
 }
 
 }  // namespace

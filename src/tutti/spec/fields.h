@@ -111,7 +111,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("train", d.train, any(), "text or token files (nanoGPT .bin, llm.c .bin); one text or a list");
     key("valid", d.valid, any(), "held-out files, same kinds");
     key("valid_fraction", d.valid_fraction, below_one(), "or: the share taken from the end of the training data");
-    key("tokenizer", d.tokenizer, any(), "bytes");
+    key("tokenizer", d.tokenizer, any(),
+        "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one");
     key("format", d.format, one_of({"auto", "text", "nanogpt", "llmc"}), "auto: by extension and magic number");
 
     section = "train";

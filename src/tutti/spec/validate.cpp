@@ -180,6 +180,7 @@ void check_data(const RunSpec& run, Problems& problems) {
     require(problems, !d.train.empty(), "[data] train = []: name at least one text or token file");
     require(problems, d.valid.empty() || d.valid_fraction == 0, "[data] valid_fraction = ", toml_text(d.valid_fraction),
             ": must be 0.0 when valid names files; give one of the two");
+    require(problems, !d.tokenizer.empty(), "[data] tokenizer = \"\": must be bytes or the path of a tokenizer");
     require(problems, d.tokenizer != "bytes" || !may_be_text(d) || run.model.vocab >= 256,
             "[model] vocab = ", run.model.vocab, ": must be >= 256 for [data] tokenizer = \"bytes\"");
 }
@@ -282,8 +283,6 @@ void check_what_exists(const RunSpec& run, int ranks, Problems& problems) {
     refuse(run.recompute.policy == "selective", "[recompute] policy", run.recompute.policy,
            "this build recomputes whole blocks; set none, full, every:N or sqrt");
     refuse(run.train.device == "cuda", "[train] device", run.train.device, "this build has no CUDA; set auto or cpu");
-    refuse(run.data.tokenizer != "bytes", "[data] tokenizer", run.data.tokenizer,
-           "this build has the bytes tokenizer only");
     refuse(run.log.tensorboard, "[log] tensorboard", true, "this build writes metrics.jsonl only; set false");
     refuse(run.log.trace, "[log] trace", true, "this build writes no traces; set false");
 }

@@ -75,6 +75,8 @@ TEST(Validate, Data) {
     EXPECT_EQ(problems_of({"model.vocab=65", "data.train=tokens.bin"}), "");  // token files bring their own ids
     EXPECT_EQ(problems_of({"model.vocab=65", "data.train=tokens.bin", "data.format=text"}),
               "[model] vocab = 65: must be >= 256 for [data] tokenizer = \"bytes\"");
+    EXPECT_EQ(problems_of({"data.tokenizer=tokenizer.json", "model.vocab=255"}), "");  // the file says how many
+    EXPECT_EQ(problems_of({"data.tokenizer="}), "[data] tokenizer = \"\": must be bytes or the path of a tokenizer");
     EXPECT_EQ(problems_of({"train.eval_every=10"}),
               "[train] eval_every = 10: needs validation data; set [data] valid or valid_fraction");
     EXPECT_EQ(problems_of({"train.eval_every=10", "data.valid_fraction=0.1"}), "");
@@ -159,8 +161,6 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
         {"recompute.policy=selective",
          "[recompute] policy = \"selective\": this build recomputes whole blocks; set none, full, every:N or sqrt"},
         {"train.device=cuda", "[train] device = \"cuda\": this build has no CUDA; set auto or cpu"},
-        {"data.tokenizer=tokenizer.json",
-         "[data] tokenizer = \"tokenizer.json\": this build has the bytes tokenizer only"},
         {"log.tensorboard=true", "[log] tensorboard = true: this build writes metrics.jsonl only; set false"},
         {"log.trace=true", "[log] trace = true: this build writes no traces; set false"},
     };

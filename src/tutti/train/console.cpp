@@ -41,6 +41,12 @@ void Console::progress(int64_t step, double seconds_per_step) {
     bar_drawn_ = true;
 }
 
+void Console::status(const std::string& line) {
+    if (!out_ || !terminal_) return;
+    *out_ << "\r\033[K" << line << std::flush;
+    bar_drawn_ = true;
+}
+
 void Console::clear_bar() {
     if (bar_drawn_) *out_ << "\r\033[K" << std::flush;
     bar_drawn_ = false;

@@ -17,6 +17,8 @@ class Console {
     void text(const std::string& lines);  // as it is, with a line feed
     void warn(const std::string& message);
     void step(const StepMetrics& metrics);
+    // A line in the bar's place, on a terminal only.
+    void status(const std::string& line);
     // Redraws the bar; `seconds_per_step` of the recent steps.
     void progress(int64_t step, double seconds_per_step);
     void clear_bar();

@@ -80,7 +80,7 @@ ConvertOutcome convert(const ConvertOptions& options) {
                                           {.dtype = options.dtype,
                                            .max_shard_bytes = options.max_shard_bytes,
                                            .side_files = stored.side_files,
-                                           .tokenizer = stored.hugging_face ? "" : stored.run.data.tokenizer});
+                                           .tokenizer = stored.hugging_face ? "" : stored.tokenizer});
             target.commit();
         });
     return outcome;

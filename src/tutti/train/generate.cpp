@@ -50,8 +50,9 @@ struct Text {
     int64_t made = 0;
 };
 
-// Logits of the next token of each, (n, V) as rows. Texts of one fresh token go together, the others alone.
-std::vector<std::vector<float>> next_logits(ops::Context& ctx, models::Model& model, std::vector<Text>& texts) {
+// Logits of the next token of each, `vocab` of them. Texts of one fresh token go together, the others alone.
+std::vector<std::vector<float>> next_logits(ops::Context& ctx, models::Model& model, std::vector<Text>& texts,
+                                            int64_t vocab) {
     std::vector<std::vector<float>> logits(texts.size());
     const auto run = [&](const std::vector<size_t>& which, const std::vector<int32_t>& tokens) {
         std::vector<nn::KvCache*> caches;
@@ -63,7 +64,7 @@ std::vector<std::vector<float>> next_logits(ops::Context& ctx, models::Model& mo
         const auto V = static_cast<std::ptrdiff_t>(rows.dim(1));
         for (size_t r = 0; r < which.size(); ++r) {
             const auto row = values.begin() + static_cast<std::ptrdiff_t>(r) * V;
-            logits[which[r]].assign(row, row + model.spec().vocab);
+            logits[which[r]].assign(row, row + vocab);
         }
         nn::advance(batch);
     };
@@ -88,7 +89,9 @@ std::vector<std::vector<float>> next_logits(ops::Context& ctx, models::Model& mo
 std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compute, int64_t max_positions,
                             const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
                             const EmitToken& emit, size_t batch) {
-    const int64_t vocab = model.spec().vocab, longest = max_positions;
+    // A vocabulary may be padded: ids that the tokenizer does not have are never drawn.
+    const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, model.spec().vocab) : model.spec().vocab;
+    const int64_t longest = max_positions;
     check<UsageError>(longest >= 2, "generate: a model of ", longest, " positions cannot generate");
     for (const auto& prompt : prompts) {
         check<UsageError>(!prompt.empty(), "generate: a prompt is empty; give at least one token");
@@ -108,7 +111,7 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compu
                 text.context.erase(text.context.begin(), text.context.end() - longest / 2);
                 text.cache.length = 0;  // positions moved: all keys are made anew
             }
-        const auto logits = next_logits(ctx, model, texts);
+        const auto logits = next_logits(ctx, model, texts, vocab);
         std::vector<Text> going_on;
         for (size_t i = 0; i < texts.size(); ++i) {
             Text& text = texts[i];

@@ -57,6 +57,13 @@ void RunDirectory::write_whole(const std::string& name, const std::string& text)
 
 void RunDirectory::write_config(const std::string& toml) { write_whole("config.toml", toml); }
 
+void RunDirectory::copy_tokenizer(const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    const std::string content{std::istreambuf_iterator<char>(in), {}};
+    check<DataError>(in.is_open() && !in.bad(), file, ": cannot be read");
+    write_whole("tokenizer" + std::filesystem::path(file).extension().string(), content);
+}
+
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }
 
 void RunDirectory::log(const StepMetrics& m) {

@@ -1,6 +1,6 @@
-// train/run_directory.h: the files that a run leaves for people and tools: config.toml (resolved), metrics.jsonl (one
-// object per logged step), run.json (totals). Checkpoints lie beside them. Writing them never stops training: a full
-// disk is said once and counted.
+// train/run_directory.h: the files that a run leaves for people and tools: config.toml (resolved), the tokenizer,
+// metrics.jsonl (one object per logged step), run.json (totals). Checkpoints lie beside them. Writing them never stops
+// training: a full disk is said once and counted.
 #pragma once
 
 #include <functional>
@@ -35,6 +35,8 @@ class RunDirectory {
 
     const std::string& path() const { return path_; }
     void write_config(const std::string& toml);
+    // A copy of the tokenizer's file, as tokenizer.json or tokenizer.model, so that the run can speak wherever it is.
+    void copy_tokenizer(const std::string& file);
     void log(const StepMetrics& metrics);
     // `json` is the whole document; written beside and renamed.
     void write_totals(const std::string& json);

@@ -36,9 +36,18 @@ Place find_checkpoint(const fs::path& path) {
     return {path.string(), {}, fs::absolute(path / "").parent_path().parent_path().string()};
 }
 
+// "bytes", or the copy of the tokenizer that the run made, or what it named; of weights alone what came with them.
+std::string find_tokenizer(const std::string& named, const fs::path& run, const std::string& side_files) {
+    if (named == "bytes") return named;
+    if (named.empty()) return side_files;
+    for (const char* copy : {"tokenizer.json", "tokenizer.model"})
+        if (fs::exists(run / copy)) return (run / copy).string();
+    return named;
+}
+
 void use_directory(checkpoint::FileSystem& files, const std::string& path, ops::Context& ctx, int64_t longest,
                    const UseStored& use) {
-    StoredModel stored{.hugging_face = true, .path = path, .side_files = path};
+    StoredModel stored{.hugging_face = true, .path = path, .side_files = path, .tokenizer = path};
     stored.run.model = spec::model_from_hf(path);
     models::Model model = models::make_model(ctx, stored.run.model, std::min(longest, stored.max_positions()));
     const auto weights = hf::StoredWeights::in_directory(files, path, model);
@@ -51,6 +60,7 @@ void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops:
     if (fs::exists(fs::path(run) / "hf" / kConfig)) stored.side_files = (fs::path(run) / "hf").string();
     const auto state = nlohmann::json::parse(reader.manifest().state);
     stored.run = spec::parse_text(state.at("config").get<std::string>(), reader.path());
+    stored.tokenizer = find_tokenizer(stored.run.data.tokenizer, run, stored.side_files);
     stored.step = reader.manifest().step;
     models::Model model = models::make_model(ctx, stored.run.model, std::min(longest, stored.max_positions()));
     const auto weights = hf::StoredWeights::in_checkpoint(reader.safetensors(checkpoint::rank_file_name(0, 1)), model);

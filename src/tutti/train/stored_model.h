@@ -18,15 +18,12 @@ struct StoredModel {
     bool hugging_face = false;
     std::string path;        // of the directory or of the checkpoint
     std::string side_files;  // directory with tokenizer and generation config, "" when there is none
+    std::string tokenizer;   // what data::make_tokenizer takes: the run's copy or what it named; "": none is known
     spec::RunSpec run;       // of the run; of a Hugging Face directory the model only
     int64_t step = 0;
 
     // The longest context that the weights were made for: the run's seq_len, the directory's max_position_embeddings.
     int64_t max_positions() const { return hugging_face ? run.model.max_positions : run.train.seq_len; }
-    // What data::make_tokenizer takes: the run's own, or the directory, which may have none.
-    std::string tokenizer() const {
-        return run.data.tokenizer.empty() || hugging_face ? side_files : run.data.tokenizer;
-    }
     // Ids that end a text, from generation_config.json, else from config.json; none when there are no such files.
     std::vector<int32_t> eos_tokens() const;
 };

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "tutti/data/tokenizer.h"
 #include "tutti/device/cpu/peak.h"
 #include "tutti/hf/export.h"
 #include "tutti/hf/weights.h"
@@ -104,9 +103,18 @@ std::string fingerprint(const data::DataSet* data) {
     return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
 }
 
-std::optional<data::DataSet> open_data(const spec::RunSpec& run) {
+// `write`: the ids of a text may be kept beside it.
+std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write) {
     if (!uses_tokens(run)) return std::nullopt;
-    return data::open(run.data, run.model.vocab, run.train.seq_len);
+    const auto show = [&console](const data::EncodeProgress& p) {
+        const std::string line =
+            fmt::format("encoding {}: {} of {}, {} tokens, {}", p.path, plan::format_bytes(p.bytes),
+                        plan::format_bytes(p.bytes_total), p.tokens,
+                        plan::format_rate(p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds : 0, "B"));
+        p.bytes == p.bytes_total ? console.text(line) : console.status(line);
+    };
+    const data::EncodeOptions options{.threads = static_cast<int>(run.train.threads), .write = write, .progress = show};
+    return data::open(run.data, run.model.vocab, run.train.seq_len, options);
 }
 
 // Attention's scratch depends on the kernels and the threads, so the table is asked.
@@ -130,7 +138,7 @@ Run::Run(const TrainOptions& options)
     : options_(options),
       run_(options.run),
       console_(options.console, options.terminal, run_.train.steps),
-      data_(open_data(run_)),
+      data_(open_data(run_, console_, true)),
       device_(make_cpu_device(static_cast<int>(run_.train.threads))),
       ctx_{*device_, kernels::cpu_table(kernels::best_isa())},
       plan_(plan_memory(run_, ctx_.kernels, device_->stream())),
@@ -170,6 +178,7 @@ TrainOutcome Run::train() {
         checkpoint::PosixFileSystem files;
         hf::copy_side_files(files, run_.model.hf, options_.out + "/hf");
     }
+    if (data_ && !data_->tokenizer->file().empty()) directory_->copy_tokenizer(data_->tokenizer->file());
     peak_ = measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s;
     logged_step_ = state_.step;
     logged_tokens_ = state_.tokens;
@@ -274,17 +283,21 @@ void Run::finish() {
 // A few lines of what the model writes, for the report and the last lines of the console.
 std::string Run::sample() {
     if (!data_ || outcome_.preempted) return "";
-    const auto tokenizer = data::make_tokenizer(run_.data.tokenizer);
-    if (tokenizer->vocab() != run_.model.vocab) return "";  // token files of another tokenizer: ids have no text here
+    const data::Tokenizer& tokenizer = *data_->tokenizer;
+    // Token files of another tokenizer: their ids have no text here.
+    const bool bytes_of_others = run_.data.tokenizer == "bytes" && tokenizer.vocab() != run_.model.vocab;
+    if (bytes_of_others || tokenizer.vocab() > run_.model.vocab) return "";
     std::vector<int32_t> made;
-    const SamplingOptions options{
-        .max_tokens = 300, .temperature = 0.7, .seed = static_cast<uint64_t>(run_.train.seed)};
-    generate(ctx_, model_, compute_type(run_), run_.train.seq_len, {tokenizer->encode("\n")}, options,
+    const SamplingOptions options{.max_tokens = 300,
+                                  .temperature = 0.7,
+                                  .seed = static_cast<uint64_t>(run_.train.seed),
+                                  .vocab = tokenizer.vocab()};
+    generate(ctx_, model_, compute_type(run_), run_.train.seq_len, {tokenizer.encode("\n")}, options,
              [&](size_t, int32_t token) {
                  made.push_back(token);
                  return true;
              });
-    return tokenizer->decode(made);
+    return tokenizer.decode(made);
 }
 
 std::string Run::totals() {
@@ -316,8 +329,8 @@ std::string Run::totals() {
 
 TrainOutcome train(const TrainOptions& options) {
     if (options.dry_run) {
-        const auto data = open_data(options.run);
-        Console console(options.console, false, 0);
+        Console console(options.console, options.terminal, 0);
+        const auto data = open_data(options.run, console, false);
         const auto device = make_cpu_device(static_cast<int>(options.run.train.threads));
         const auto memory = plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream());
         console.text(plan::render_card(card_of(options, device->name(), memory)));

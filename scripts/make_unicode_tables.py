@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Writes src/tutti/data/tokenizers/unicode_tables.cpp: what the tokenizers need to know of every code point.
+
+    pip install tokenizers unicodedata2==16.0.0 && scripts/make_unicode_tables.py
+
+The `tokenizers` package is what our ids are compared with, so its Unicode versions are ours: 16.0 in the regexes that
+cut text into words, 9.0 in its NFC (the crate unicode-normalization-alignments). Values come from unicodedata2; what the
+package's older NFC does not know yet is found by asking it. The script stops when the package sees any code point
+otherwise than the table (tests/peer/test_tokenizers.py asks again).
+"""
+
+import pathlib
+import sys
+
+import unicodedata2 as ucd
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+TARGET = pathlib.Path(__file__).resolve().parent.parent / "src/tutti/data/tokenizers/unicode_tables.cpp"
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+LETTER, MARK, NUMBER, SPACE, WORD = 1, 2, 4, 8, 16
+WHITE_SPACE = {*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
+# \w of the regex crate: letters, marks, decimal digits, connectors, join controls, and what else is alphabetic
+OTHER_ALPHABETIC = {*range(0x24B6, 0x24EA), *range(0x1F130, 0x1F14A), *range(0x1F150, 0x1F16A), *range(0x1F170, 0x1F18A)}
+
+
+def classes(c):
+    category = ucd.category(chr(c))
+    word = category[0] in "LM" or category in ("Nd", "Nl", "Pc") or c in (0x200C, 0x200D) or c in OTHER_ALPHABETIC
+    return (LETTER * (category[0] == "L") + MARK * (category[0] == "M") + NUMBER * (category[0] == "N")
+            + SPACE * (c in WHITE_SPACE) + WORD * word)
+
+
+def class_ranges():
+    ranges = []
+    for c in CODE_POINTS:
+        value = classes(c)
+        if not value:
+            continue
+        if ranges and ranges[-1][1] == c - 1 and ranges[-1][2] == value:
+            ranges[-1][1] = c
+        else:
+            ranges.append([c, c, value])
+    return ranges
+
+
+def check_classes():
+    """Every code point in the package's own regexes."""
+    for pattern, bit in ((r"\p{L}", LETTER), (r"\p{M}", MARK), (r"\p{N}", NUMBER), (r"\s", SPACE)):
+        removed = pre_tokenizers.Split(Regex(pattern), "removed")
+        for first in range(0, len(CODE_POINTS), 20000):
+            chunk = CODE_POINTS[first:first + 20000]
+            kept = {i for _, (begin, end) in removed.pre_tokenize_str("".join(map(chr, chunk)))
+                    for i in range(begin, end)}
+            for i, c in enumerate(chunk):
+                if (i not in kept) != bool(classes(c) & bit):
+                    sys.exit(f"U+{c:04X}: tokenizers and the table disagree about {pattern}")
+    words = pre_tokenizers.Whitespace()
+    for c in CODE_POINTS:
+        pieces = words.pre_tokenize_str("a" + chr(c))
+        if (pieces[0][1][1] == 2) != bool(classes(c) & WORD):
+            sys.exit(f"U+{c:04X}: tokenizers and the table disagree about \\w")
+
+
+def combining_ranges():
+    """(first, last, canonical combining class) of what the package's NFC moves."""
+    nfc = normalizers.NFC()
+    ranges = []
+    for c in CODE_POINTS:
+        value = ucd.combining(chr(c))
+        text = "\u0345" + chr(c)  # U+0345 has class 240, the largest
+        if not value or (c != 0x345 and nfc.normalize_str(text) == text):
+            continue
+        if ranges and ranges[-1][1] == c - 1 and ranges[-1][2] == value:
+            ranges[-1][1] = c
+        else:
+            ranges.append([c, c, value])
+    return ranges
+
+
+def decompositions():
+    """(code point, first, second or 0, does the pair compose again); Hangul is arithmetic."""
+    nfc, nfd = normalizers.NFC(), normalizers.NFD()
+    rows = []
+    for c in CODE_POINTS:
+        if 0xAC00 <= c < 0xD7A4 or nfd.normalize_str(chr(c)) == chr(c):
+            continue
+        parts = [int(x, 16) for x in ucd.decomposition(chr(c)).split()]
+        composes = len(parts) == 2 and nfc.normalize_str(chr(c)) == chr(c)
+        rows.append([c, parts[0], parts[1] if len(parts) == 2 else 0, int(composes)])
+    return rows
+
+
+def array(kind, name, rows, hex_columns):
+    """The rows as aggregates, as many a line as fit 120 columns."""
+    lines, line = [], "   "
+    for row in rows:
+        item = " {" + ", ".join(f"0x{v:x}" if i < hex_columns else str(v) for i, v in enumerate(row)) + "},"
+        if len(line) + len(item) > 120:
+            lines.append(line)
+            line = "   "
+        line += item
+    return f"constexpr {kind} {name}[] = {{\n" + "\n".join([*lines, line]) + "\n};\n"
+
+
+def main():
+    if ucd.unidata_version != "16.0.0":
+        sys.exit(f"unicodedata2 16.0.0 is required, got {ucd.unidata_version}")
+    check_classes()
+    combining = [[a, b, v] for a, b, v in combining_ranges()]
+    TARGET.write_text("""\
+// data/tokenizers/unicode_tables.cpp: made by scripts/make_unicode_tables.py, not by hand. Unicode 16.0 for the classes,
+// 9.0 for the canonical forms, as in the `tokenizers` package (0.23).
+#include "tutti/data/tokenizers/unicode_tables.h"
+
+namespace tutti::data {
+
+namespace {
+
+// clang-format off
+// first, last, sum of letter 1, mark 2, number 4, space 8, word 16
+""" + array("ClassRange", "kClasses", class_ranges(), 2) + """
+// first, last, canonical combining class
+""" + array("CombiningRange", "kCombining", combining, 2) + """
+// composed, first, second (0: none), whether NFC composes it again
+""" + array("Decomposition", "kDecompositions", decompositions(), 3) + """// clang-format on
+
+}  // namespace
+
+std::span<const ClassRange> class_ranges() { return kClasses; }
+std::span<const CombiningRange> combining_ranges() { return kCombining; }
+std::span<const Decomposition> decompositions() { return kDecompositions; }
+
+}  // namespace tutti::data
+""")
+    print(f"{TARGET}: {TARGET.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

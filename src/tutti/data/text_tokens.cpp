@@ -1,0 +1,164 @@
+#include "tutti/data/text_tokens.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "tutti/base/error.h"
+#include "tutti/data/mapped_file.h"
+#include "tutti/data/tokenizers/fingerprint.h"
+
+namespace tutti::data {
+
+namespace {
+
+constexpr uint32_t kMagicU16 = 20240520, kMagicU32 = 20240801;  // of llm.c; see token_source.h
+
+std::string_view text_of(const MappedFile& file) {
+    return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+std::string cache_path(const MappedFile& file, const Tokenizer& tokenizer) {
+    constexpr int kVersion = 1;  // of how text becomes ids: counts up when that changes
+    const uint64_t key = Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(digest_of(text_of(file))).value();
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    std::string hex;
+    for (int shift = 60; shift >= 0; shift -= 4) hex += kDigits[key >> shift & 15];
+    return file.path() + "." + hex + ".tokens";
+}
+
+// Calls take(ids) for one stretch of the text after the other.
+template <class Take>
+void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const EncodeOptions& options,
+                     const Take& take) {
+    // A few pieces for each thread: progress shows a few times a second, and ids do not pile up.
+    constexpr size_t kPart = 8 << 20;
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string_view text = text_of(file);
+    EncodeProgress progress{file.path(), 0, static_cast<int64_t>(text.size()), 0, 0};
+    for (size_t at = 0; at < text.size();) {
+        file.check_not_truncated();
+        const std::string_view rest = text.substr(at);
+        const size_t size = rest.size() <= kPart ? rest.size() : tokenizer.safe_cut(rest, kPart);
+        const std::vector<int32_t> ids = encode_text(tokenizer, rest.substr(0, size), options.threads);
+        take(ids);
+        at += size;
+        progress.bytes = static_cast<int64_t>(at);
+        progress.tokens += static_cast<int64_t>(ids.size());
+        progress.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        options.progress(progress);
+    }
+}
+
+// A file that exists under its name only when commit() has been called.
+class NewFile {
+  public:
+    explicit NewFile(std::string path) : path_(std::move(path)), temporary_(concat(path_, ".", ::getpid(), ".part")) {
+        descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        check<UsageError>(descriptor_ >= 0, path_, ": cannot be written (", std::strerror(errno),
+                          "): the ids of a text are kept beside it; put the text into a folder that can be written");
+    }
+    ~NewFile() {
+        if (descriptor_ >= 0) ::close(descriptor_);
+        if (!committed_) ::unlink(temporary_.c_str());
+    }
+    NewFile(const NewFile&) = delete;
+    NewFile& operator=(const NewFile&) = delete;
+
+    void write(const void* bytes, size_t size, int64_t offset = -1) {
+        const char* from = static_cast<const char*>(bytes);
+        while (size > 0) {
+            const ssize_t done =
+                offset < 0 ? ::write(descriptor_, from, size) : ::pwrite(descriptor_, from, size, offset);
+            if (done < 0 && errno == EINTR) continue;
+            check<DataError>(done > 0, temporary_, ": cannot be written: ", std::strerror(errno));
+            from += done;
+            size -= static_cast<size_t>(done);
+            if (offset >= 0) offset += done;
+        }
+    }
+    void commit() {
+        check<DataError>(::fsync(descriptor_) == 0, temporary_, ": cannot be synced: ", std::strerror(errno));
+        check<DataError>(::rename(temporary_.c_str(), path_.c_str()) == 0, temporary_, ": cannot be renamed to ", path_,
+                         ": ", std::strerror(errno));
+        committed_ = true;
+    }
+
+  private:
+    std::string path_, temporary_;
+    int descriptor_ = -1;
+    bool committed_ = false;
+};
+
+void write_cache(const MappedFile& file, const std::string& path, const Tokenizer& tokenizer,
+                 const EncodeOptions& options) {
+    const bool wide = tokenizer.vocab() > 65536;
+    std::array<uint32_t, 256> header{wide ? kMagicU32 : kMagicU16, wide ? 7u : 1u};
+    uint64_t count = 0;
+    NewFile out(path);
+    out.write(header.data(), sizeof header);
+    std::vector<uint16_t> narrow;
+    encode_by_parts(file, tokenizer, options, [&](const std::vector<int32_t>& ids) {
+        count += ids.size();
+        check<UsageError>(count < (uint64_t{1} << 32), file.path(),
+                          ": has 2^32 tokens or more, which the file of its ids ",
+                          "cannot count; make a Megatron file of it with `tutti data tokenize`");
+        if (wide) return out.write(ids.data(), ids.size() * 4);
+        narrow.assign(ids.begin(), ids.end());
+        out.write(narrow.data(), narrow.size() * 2);
+    });
+    header[2] = static_cast<uint32_t>(count);
+    out.write(header.data(), sizeof header, 0);
+    out.commit();
+}
+
+// Ids that no file holds: of a dry run.
+class TokensInMemory final : public TokenSource {
+  public:
+    TokensInMemory(std::vector<int32_t> ids, int64_t bound, std::string name)
+        : ids_(std::move(ids)), bound_(bound), name_(std::move(name)) {}
+    int64_t size() const override { return static_cast<int64_t>(ids_.size()); }
+    void read(int64_t begin, std::span<int32_t> out) const override {
+        check(begin >= 0 && begin <= size() - static_cast<int64_t>(out.size()), "tokens from ", begin, " of ", size());
+        std::copy_n(ids_.begin() + begin, out.size(), out.begin());
+    }
+    int64_t vocab_bound() const override { return bound_; }
+    std::string_view format() const override { return "encoded text"; }
+    std::string description() const override { return concat("encoded text, ", size(), " tokens: ", name_); }
+    std::string where(int64_t token) const override { return concat(name_, ", token ", token); }
+
+  private:
+    std::vector<int32_t> ids_;
+    int64_t bound_;
+    std::string name_;
+};
+
+}  // namespace
+
+std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                                             const EncodeOptions& options) {
+    std::vector<std::string> cached;
+    bool all_there = true;
+    for (const std::string& path : paths) {
+        const MappedFile file(path);
+        cached.push_back(cache_path(file, tokenizer));
+        std::error_code unreadable;  // whatever it is, writing will say it better
+        if (std::filesystem::exists(cached.back(), unreadable)) continue;
+        all_there = false;
+        if (options.write) write_cache(file, cached.back(), tokenizer, options);
+    }
+    if (all_there || options.write) return open_tokens(cached, "llmc");
+    std::vector<int32_t> ids;
+    for (const std::string& path : paths)
+        encode_by_parts(MappedFile(path), tokenizer, options,
+                        [&](const std::vector<int32_t>& part) { ids.insert(ids.end(), part.begin(), part.end()); });
+    return std::make_shared<TokensInMemory>(std::move(ids), tokenizer.vocab(), paths.front());
+}
+
+}  // namespace tutti::data

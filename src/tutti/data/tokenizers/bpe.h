@@ -1,0 +1,76 @@
+// data/tokenizers/bpe.h: byte pair encoding of one word: the adjacent pair of lowest rank is merged, leftmost first,
+// until no pair has a rank (Sennrich et al., arXiv:1508.07909). Stands on flat_map.h; byte_level.cpp calls it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/data/tokenizers/flat_map.h"
+
+namespace tutti::data {
+
+struct Merge {
+    int32_t left, right, joined;  // ids
+    bool operator==(const Merge&) const = default;
+};
+
+class Bpe {
+  public:
+    // `tokens`: bytes of each id, nothing for ids that are no tokens of the model. `merges` in order of rank; of equal
+    // pairs the last counts. With `whole_words_first` a word that is a token is that token, whatever the merges make.
+    Bpe(std::vector<std::optional<std::string>> tokens, const std::vector<Merge>& merges, bool whole_words_first);
+
+    int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
+    const std::optional<std::string>& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
+    std::optional<int32_t> id_of(std::string_view bytes) const;
+    std::optional<int32_t> id_of_byte(unsigned char byte) const;
+
+    // Appends the ids of the word. DataError for a byte without a token.
+    void encode(std::string_view word, std::vector<int32_t>& ids) const;
+
+  private:
+    static constexpr uint32_t kNoRank = ~0u;
+    uint32_t rank_of(int32_t left, int32_t right) const {
+        const uint32_t* rank = ranks_.find(uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right));
+        return rank == nullptr ? kNoRank : *rank;
+    }
+    void merge_short(std::string_view word, std::vector<int32_t>& ids) const;
+    void merge_long(std::string_view word, std::vector<int32_t>& ids) const;
+    int32_t byte_id(char byte) const;
+
+    std::vector<std::optional<std::string>> tokens_;
+    std::unordered_map<std::string_view, int32_t> ids_;  // views of tokens_
+    std::array<int32_t, 256> byte_ids_;                  // -1: none
+    FlatMap<uint32_t> ranks_;                            // left << 32 | right -> rank
+    std::vector<int32_t> joined_;                        // by rank
+    bool whole_words_first_;
+};
+
+// Bpe::encode that remembers words: nearly all of a text are seen before. For one thread.
+class CachedBpe {
+  public:
+    explicit CachedBpe(const Bpe& bpe) : bpe_(bpe), entries_(new Entry[kEntries]()) {}
+    void encode(std::string_view word, std::vector<int32_t>& ids);
+
+  private:
+    // One cache line. Longer words and more ids are rare and merged each time. 32768 lines hold the words of a book;
+    // what collides is replaced.
+    static constexpr size_t kLongestWord = 30, kMostIds = 8, kEntries = 1 << 15;
+    struct alignas(64) Entry {
+        uint8_t length = 0, count = 0;
+        char word[kLongestWord];
+        int32_t ids[kMostIds];
+    };
+    static_assert(sizeof(Entry) == 64);
+
+    const Bpe& bpe_;
+    std::unique_ptr<Entry[]> entries_;
+};
+
+}  // namespace tutti::data

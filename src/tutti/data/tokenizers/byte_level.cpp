@@ -1,0 +1,174 @@
+#include "tutti/data/tokenizers/byte_level.h"
+
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/data/tokenizers/fingerprint.h"
+
+namespace tutti::data {
+
+class ByteLevelEncoder final : public Encoder {
+  public:
+    explicit ByteLevelEncoder(const ByteLevelTokenizer& tokenizer) : t_(tokenizer), bpe_(tokenizer.bpe_) {}
+
+    void encode(std::string_view text, std::vector<int32_t>& ids) override {
+        const auto push = [&](int32_t id) { ids.push_back(id); };
+        t_.raw_added_.split(
+            text,
+            [&](std::string_view piece) {
+                const std::string_view normalized = t_.nfc_ ? t_.nfc_->normalize(piece, normalized_) : piece;
+                t_.normalized_added_.split(
+                    normalized, [&](std::string_view p) { encode_piece(p, ids); }, push);
+            },
+            push);
+    }
+
+  private:
+    void encode_piece(std::string_view piece, std::vector<int32_t>& ids) {
+        if (t_.add_prefix_space_ && piece.front() != ' ') {
+            prefixed_ = " ";
+            prefixed_ += piece;
+            piece = prefixed_;
+        }
+        for (size_t at = 0; at < piece.size();) {
+            const size_t end = t_.splitter_.word_end(piece, at);
+            bpe_.encode(piece.substr(at, end - at), ids);
+            at = end;
+        }
+    }
+
+    const ByteLevelTokenizer& t_;
+    CachedBpe bpe_;
+    std::string normalized_, prefixed_;
+};
+
+namespace {
+
+std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool normalized, const std::optional<Nfc>& nfc) {
+    std::vector<AddedToken> selected;
+    std::string buffer;
+    for (AddedToken token : tokens) {
+        if (token.normalized != normalized) continue;
+        if (normalized && nfc) token.content = std::string(nfc->normalize(token.content, buffer));
+        selected.push_back(std::move(token));
+    }
+    return selected;
+}
+
+// Of everything that the ids of a text depend on.
+uint64_t fingerprint_of(const ByteLevelModel& m) {
+    Fingerprint print;
+    print.add("byte-level BPE").add(name_of(m.split)).add(m.nfc).add(m.add_prefix_space).add(m.ignore_merges);
+    for (const auto& token : m.tokens) print.add(token.has_value()).add(token.value_or(""));
+    for (const Merge& merge : m.merges) print.add(merge.left).add(merge.right).add(merge.joined);
+    for (const AddedToken& a : m.added)
+        print.add(a.id).add(a.content).add(a.single_word).add(a.lstrip).add(a.rstrip).add(a.normalized);
+    return print.value();
+}
+
+}  // namespace
+
+ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelModel model, std::string source)
+    : ByteLevelTokenizer(std::move(model), std::move(source), std::make_shared<const CharacterClasses>()) {}
+
+ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelModel model, std::string source,
+                                       std::shared_ptr<const CharacterClasses> classes)
+    : source_(std::move(source)),
+      bpe_(model.tokens, model.merges, model.ignore_merges),
+      splitter_(model.split, classes),
+      nfc_(model.nfc ? std::optional<Nfc>(std::in_place) : std::nullopt),
+      raw_added_(select(model.added, false, nfc_), classes),
+      normalized_added_(select(model.added, true, nfc_), classes),
+      texts_(model.tokens),
+      add_prefix_space_(model.add_prefix_space),
+      can_cut_(!raw_added_.touch_space() && !normalized_added_.touch_space()),
+      prefix_(std::move(model.prefix)),
+      suffix_(std::move(model.suffix)),
+      special_(model.special),
+      fingerprint_(fingerprint_of(model)) {
+    int32_t largest = static_cast<int32_t>(texts_.size()) - 1;
+    for (const AddedToken& token : model.added) largest = std::max(largest, token.id);
+    vocab_ = int64_t{largest} + 1;
+    texts_.resize(static_cast<size_t>(vocab_));
+    is_special_.resize(static_cast<size_t>(vocab_));
+    for (const AddedToken& token : model.added) {
+        texts_[static_cast<size_t>(token.id)] = token.content;
+        is_special_[static_cast<size_t>(token.id)] = token.special;
+    }
+    for (const AddedToken& token : model.added) added_ids_[*texts_[static_cast<size_t>(token.id)]] = token.id;
+}
+
+std::unique_ptr<Encoder> ByteLevelTokenizer::make_encoder() const { return std::make_unique<ByteLevelEncoder>(*this); }
+
+std::string ByteLevelTokenizer::decode(std::span<const int32_t> ids, ShowSpecial special) const {
+    std::string text;
+    for (size_t i = 0; i < ids.size(); ++i) {
+        const auto id = static_cast<size_t>(ids[i]);
+        check<DataError>(ids[i] >= 0 && id < texts_.size() && texts_[id].has_value(), source_, ": id ", ids[i],
+                         " at position ", i, " is no token of this tokenizer (it has ", vocab_,
+                         " ids); the ids come from another one");
+        if (special == ShowSpecial::yes || !is_special_[id]) text += *texts_[id];
+    }
+    return text;
+}
+
+std::optional<int32_t> ByteLevelTokenizer::id_of(std::string_view token) const {
+    const auto found = added_ids_.find(token);
+    return found != added_ids_.end() ? std::optional(found->second) : bpe_.id_of(token);
+}
+
+size_t ByteLevelTokenizer::safe_cut(std::string_view text, size_t from) const {
+    if (!can_cut_) return text.size();
+    for (size_t at = std::max<size_t>(from, 1); at < text.size(); ++at)
+        if (splitter_.is_cut(text, at) && (!add_prefix_space_ || text[at] == ' ')) return at;
+    return text.size();
+}
+
+std::string ByteLevelTokenizer::description() const {
+    return concat("byte-level BPE (", name_of(splitter_.kind()), "), ", vocab_, " ids: ", source_);
+}
+
+std::array<uint32_t, 256> byte_characters() {
+    std::array<uint32_t, 256> characters{};
+    uint32_t others = 256;
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+        const bool itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+        characters[byte] = itself ? byte : others++;
+    }
+    return characters;
+}
+
+namespace {
+
+constexpr uint32_t kLargestByteCharacter = 256 + 68 - 1;
+
+std::array<int, kLargestByteCharacter + 1> bytes_by_character() {
+    std::array<int, kLargestByteCharacter + 1> bytes;
+    bytes.fill(-1);
+    const auto characters = byte_characters();
+    for (size_t byte = 0; byte < 256; ++byte) bytes[characters[byte]] = static_cast<int>(byte);
+    return bytes;
+}
+
+}  // namespace
+
+std::optional<std::string> bytes_of_token(std::string_view token) {
+    static const auto kBytes = bytes_by_character();
+    std::string bytes;
+    for (size_t at = 0; at < token.size();) {
+        const Character c = character_at(token, at);
+        if (c.code > kLargestByteCharacter || kBytes[c.code] < 0) return std::nullopt;
+        bytes += static_cast<char>(static_cast<unsigned char>(kBytes[c.code]));
+        at += c.length;
+    }
+    return bytes;
+}
+
+std::string token_of_bytes(std::string_view bytes) {
+    static const auto kCharacters = byte_characters();
+    std::string token;
+    for (const char c : bytes) append_utf8(kCharacters[static_cast<unsigned char>(c)], token);
+    return token;
+}
+
+}  // namespace tutti::data

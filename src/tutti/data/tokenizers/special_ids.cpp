@@ -1,0 +1,79 @@
+// data/tokenizers/special_ids.cpp: opens a tokenizer.json with the special ids that the files beside it name, where
+// transformers looks too: tokenizer_config.json and special_tokens_map.json by text, generation_config.json by id.
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/data/tokenizers/tokenizer_json.h"
+
+namespace tutti::data {
+
+namespace {
+
+using Json = nlohmann::json;
+
+std::string content_of(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    check<DataError>(!file.fail() && !text.fail(), path, ": cannot be read");
+    return text.str();
+}
+
+// Null when there is no such file.
+Json read_beside(const std::string& path, const char* name) {
+    const auto file = std::filesystem::path(path).parent_path() / name;
+    if (!std::filesystem::exists(file)) return nullptr;
+    try {
+        return Json::parse(content_of(file.string()));
+    } catch (const Json::exception& error) {
+        throw DataError(concat(file.string(), ": is not JSON: ", error.what()));
+    }
+}
+
+// "bos_token": "<s>" or {"content": "<s>", ...}
+std::optional<std::string> token_text(const Json& file, const char* key) {
+    if (!file.is_object() || !file.contains(key)) return std::nullopt;
+    const Json& token = file[key];
+    if (token.is_string()) return token.get<std::string>();
+    if (token.is_object() && token.contains("content") && token["content"].is_string())
+        return token["content"].get<std::string>();
+    return std::nullopt;
+}
+
+// "eos_token_id": 2 or [2, 3]
+std::vector<int32_t> ids_of(const Json& file, const std::string& key) {
+    std::vector<int32_t> ids;
+    if (!file.is_object() || !file.contains(key)) return ids;
+    const auto take = [&](const Json& id) {
+        if (id.is_number_unsigned() && id.get<uint64_t>() < (uint64_t{1} << 31)) ids.push_back(id.get<int32_t>());
+    };
+    if (file[key].is_array())
+        for (const Json& id : file[key]) take(id);
+    else
+        take(file[key]);
+    return ids;
+}
+
+}  // namespace
+
+std::unique_ptr<const Tokenizer> open_tokenizer_json(const std::string& path) {
+    ByteLevelModel model = parse_tokenizer_json(content_of(path), path);
+    const Json config = read_beside(path, "tokenizer_config.json"), map = read_beside(path, "special_tokens_map.json");
+    const Json generation = read_beside(path, "generation_config.json");
+    const auto id_of = [&](const std::string& name) -> std::optional<int32_t> {
+        for (const Json* file : {&config, &map})
+            if (const auto text = token_text(*file, name.c_str()))
+                for (const AddedToken& token : model.added)
+                    if (token.content == *text) return token.id;
+        const auto ids = ids_of(generation, name + "_id");
+        return ids.empty() ? std::nullopt : std::optional(ids.front());
+    };
+    model.special = {id_of("bos_token"), id_of("eos_token"), id_of("pad_token"), ids_of(generation, "eos_token_id")};
+    if (model.special.stop.empty() && model.special.eos) model.special.stop = {*model.special.eos};
+    return std::make_unique<ByteLevelTokenizer>(std::move(model), path);
+}
+
+}  // namespace tutti::data

@@ -1,0 +1,164 @@
+// data/tokenizers/tokenizer_json_test.cpp: what a tokenizer.json may say, and what is refused, with the field's name.
+#include "tutti/data/tokenizers/tokenizer_json.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tutti/data/test_files.h"
+
+namespace tutti::data {
+namespace {
+
+using Json = nlohmann::json;
+
+// A whole file with 256 bytes and one merge, "ab" = 256.
+Json small_file() {
+    ByteLevelModel model;
+    for (int byte = 0; byte < 256; ++byte) model.tokens.emplace_back(std::string(1, static_cast<char>(byte)));
+    model.tokens.emplace_back("ab");
+    model.merges = {{'a', 'b', 256}};
+    return Json::parse(tokenizer_json(model));
+}
+
+ByteLevelModel parse(const Json& file) { return parse_tokenizer_json(file.dump(), "t.json"); }
+
+TEST(TokenizerJson, WhatIsWrittenReadsBack) {
+    ByteLevelModel model;
+    model.split = SplitKind::qwen;
+    model.nfc = model.ignore_merges = true;
+    model.added = {{.id = 0, .content = "<|end|>", .special = true}, {.id = 258, .content = "late", .lstrip = true}};
+    model.tokens.emplace_back("<|end|>");
+    for (int byte = 0; byte < 256; ++byte) model.tokens.emplace_back(std::string(1, static_cast<char>(byte)));
+    model.tokens.emplace_back("\"\n");
+    model.merges = {{1 + '"', 1 + '\n', 257}};
+    const ByteLevelModel read = parse_tokenizer_json(tokenizer_json(model), "t.json");
+    EXPECT_EQ(read.tokens, model.tokens);
+    EXPECT_EQ(read.merges, model.merges);
+    EXPECT_EQ(read.split, model.split);
+    EXPECT_TRUE(read.nfc && read.ignore_merges && !read.add_prefix_space);
+    ASSERT_EQ(read.added.size(), 2u);
+    EXPECT_TRUE(read.added[0].special && !read.added[0].lstrip && read.added[1].lstrip && !read.added[1].special);
+    EXPECT_EQ(ByteLevelTokenizer(read, "t").fingerprint(), ByteLevelTokenizer(model, "t").fingerprint());
+}
+
+// The change of the small file, and what the message must have.
+struct Refusal {
+    std::string pointer, value, message;
+};
+
+TEST(TokenizerJson, RefusesWhatWouldChangeIds) {
+    const Refusal refusals[] = {
+        {"/version", "\"2.0\"", "version = \"2.0\": supported: \"1.0\""},
+        {"/truncation", R"({"max_length": 512})", "truncation = {\"max_length\":512}: not supported"},
+        {"/padding", R"({"strategy": "BatchLongest"})", "padding = "},
+        {"/normalizer", R"({"type": "Lowercase"})", "normalizer = {\"type\":\"Lowercase\"}: supported normalizers"},
+        {"/normalizer", R"({"type": "NFC", "form": 2})", "normalizer.form = 2: this version does not know this field"},
+        {"/pre_tokenizer", "null", "supported pre-tokenizers: ByteLevel (GPT-2)"},
+        {"/pre_tokenizer", R"({"type": "Whitespace"})", "supported pre-tokenizers"},
+        {"/pre_tokenizer/use_regex", "false", "supported here: ByteLevel with use_regex = true"},
+        {"/pre_tokenizer", R"x({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "\\w+"},
+          "behavior": "Isolated", "invert": false}, {"type": "ByteLevel", "use_regex": false}]})x",
+         "pre_tokenizer.pretokenizers[0].pattern.Regex = \"\\\\w+\": supported pre-tokenizers"},
+        {"/decoder", R"({"type": "WordPiece"})", "supported decoders: null and ByteLevel"},
+        {"/post_processor", R"({"type": "BertProcessing"})", "supported post-processors"},
+        {"/model/type", "\"Unigram\"", "model.type = \"Unigram\": supported: \"BPE\""},
+        {"/model/dropout", "0.1", "model.dropout = 0.1: supported: null"},
+        {"/model/continuing_subword_prefix", "\"##\"", "model.continuing_subword_prefix = \"##\""},
+        {"/model/end_of_word_suffix", "\"</w>\"", "model.end_of_word_suffix"},
+        {"/model/cache", "1", "model.cache = 1: this version does not know this field"},
+        {"/model/vocab/ab", "97", "id 97 belongs to another token too"},
+        {"/model/vocab/ab", "-1", "model.vocab[\"ab\"] = -1: required: an id"},
+        {"/model/vocab/ab", "2000000000", "ids this sparse are not supported"},
+        {"/model/vocab/a b", "257", "model.vocab[\"a b\"] = 257: required: the printable characters"},
+        {"/model/merges/0", "\"a b c\"", "model.merges[0] = \"a b c\": required: two tokens"},
+        {"/model/merges/0", R"(["a", "c"])", "\"ac\" is not in model.vocab"},
+        {"/added_tokens", R"([{"id": 300, "content": "<x>", "single_word": false, "lstrip": false, "rstrip": false,
+          "normalized": false, "special": true}])",
+         "added_tokens[0].id = 300: the tokenizers package would give it 257"},
+        {"/added_tokens", R"([{"id": 257, "content": "", "single_word": false, "lstrip": false, "rstrip": false,
+          "normalized": false, "special": true}])",
+         "added_tokens[0].content = \"\": required: a text that is not empty"},
+        {"/added_tokens", R"([{"id": 257, "content": "x"}])", "added_tokens[0].single_word is missing"},
+    };
+    for (const Refusal& r : refusals) {
+        Json file = small_file();
+        ASSERT_NO_THROW(parse(file));
+        file[Json::json_pointer(r.pointer)] = Json::parse(r.value);
+        EXPECT_EQ(missing(r.message, message_of<DataError>([&] { parse(file); })), "") << r.pointer;
+    }
+    Json without = small_file();
+    without.erase("model");
+    EXPECT_EQ(missing("t.json: model is missing", message_of<DataError>([&] { parse(without); })), "");
+    EXPECT_EQ(missing("is not JSON", message_of<DataError>([] { parse_tokenizer_json("{\"a\": ", "t.json"); })), "");
+}
+
+TEST(TokenizerJson, DamagedFilesAreDataErrors) {
+    EXPECT_EQ(missing("byte offset 32: nested deeper than 32 levels",
+                      message_of<DataError>([] { parse_tokenizer_json(std::string(1000000, '['), "t.json"); })),
+              "");
+    std::mt19937 random(6);
+    const std::string whole = tokenizer_json(parse(small_file()));
+    const std::string_view likely = "\"{}[],:0129-eE. abt\\\n\xFF";
+    int refused = 0;
+    for (int round = 0; round < 1500; ++round) {
+        std::string text = whole;
+        for (size_t n = 1 + random() % 4; n > 0; --n) {
+            const size_t at = random() % text.size();
+            if (random() % 3 == 0)
+                text.erase(at, 1 + random() % 20);
+            else
+                text[at] = likely[random() % likely.size()];
+        }
+        try {
+            ByteLevelTokenizer(parse_tokenizer_json(text, "t.json"), "t.json").encode("some abc text");
+        } catch (const DataError&) {  // any other exception, or a sanitizer, ends the test
+            ++refused;
+        }
+    }
+    EXPECT_GT(refused, 700);
+}
+
+TEST(TokenizerJson, ByteFallbackMattersOnlyWhereBytesAreMissing) {
+    Json file = small_file();
+    file["model"]["byte_fallback"] = true;
+    file["model"]["unk_token"] = "<unk>";
+    EXPECT_NO_THROW(parse(file));
+    file["model"]["vocab"].erase("c");
+    EXPECT_EQ(missing("model.unk_token = \"<unk>\": supported only when", message_of<DataError>([&] { parse(file); })),
+              "");
+    file["model"]["unk_token"] = nullptr;
+    EXPECT_EQ(missing("model.byte_fallback = true", message_of<DataError>([&] { parse(file); })), "");
+}
+
+TEST(TokenizerJson, SpecialIdsComeFromTheFilesBesideIt) {
+    const ScratchFolder folder;
+    Json file = small_file();
+    for (const char* content : {"<s>", "</s>"})
+        file["added_tokens"].push_back({{"id", 257 + file["added_tokens"].size()},
+                                        {"content", content},
+                                        {"single_word", false},
+                                        {"lstrip", false},
+                                        {"rstrip", false},
+                                        {"normalized", false},
+                                        {"special", true}});
+    folder.write("tokenizer.json", file.dump());
+    EXPECT_EQ(make_tokenizer(folder.path(""))->special().eos, std::nullopt);
+    folder.write("tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>"})");
+    EXPECT_EQ(make_tokenizer(folder.path(""))->special().stop, std::vector<int32_t>{258});
+    folder.write("generation_config.json", R"({"bos_token_id": 5, "eos_token_id": [258, 7], "pad_token_id": 9})");
+    const SpecialIds special = make_tokenizer(folder.path(""))->special();
+    EXPECT_EQ(special.bos, 257);
+    EXPECT_EQ(special.eos, 258);
+    EXPECT_EQ(special.pad, 9);
+    EXPECT_EQ(special.stop, (std::vector<int32_t>{258, 7}));
+    folder.write("tokenizer_config.json", "{");
+    EXPECT_EQ(
+        missing("tokenizer_config.json: is not JSON", message_of<DataError>([&] { make_tokenizer(folder.path("")); })),
+        "");
+}
+
+}  // namespace
+}  // namespace tutti::data
