@@ -2,16 +2,20 @@
 #include "tutti/data/data_set.h"
 
 #include <algorithm>
+#include <bit>
+#include <charconv>
 #include <cmath>
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/data/tokenizer.h"
+#include "tutti/base/philox.h"
+#include "tutti/data/jsonl.h"
 
 namespace tutti::data {
 
-TokenView::TokenView(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end, int64_t vocab)
-    : source_(std::move(source)), begin_(begin), end_(end), vocab_(vocab) {
+TokenView::TokenView(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end, int64_t vocab,
+                     DocumentRule rule)
+    : source_(std::move(source)), begin_(begin), end_(end), vocab_(vocab), rule_(rule) {
     check(source_ != nullptr && 0 <= begin && begin <= end && end <= source_->size(), "view of tokens [", begin, ", ",
           end, ") of ", source_ ? source_->size() : 0);
     check<UsageError>(vocab > 0, "model.vocab must be positive, got ", vocab);
@@ -22,6 +26,28 @@ void TokenView::read(int64_t begin, std::span<int32_t> out) const {
     check(begin >= 0 && begin <= size() - count, "tokens [", begin, ", ", begin + count, ") of a view of ", size());
     source_->read(begin_ + begin, out);
     check_ids(begin_ + begin, out);
+}
+
+std::vector<int64_t> TokenView::document_begins(int64_t begin, std::span<const int32_t> ids) const {
+    const auto count = static_cast<int64_t>(ids.size());
+    check(begin >= 0 && begin <= size() - count, "tokens [", begin, ", ", begin + count, ") of a view of ", size());
+    std::vector<int64_t> begins;
+    source_->document_begins(begin_ + begin, begin_ + begin + count, begins);
+    for (int64_t& place : begins) place -= begin_ + begin;
+    if (source_->knows_documents() || !rule_.eod) return begins;
+    std::vector<int64_t> all;
+    for (int64_t i = 1; i < count; ++i)
+        if (ids[static_cast<size_t>(i - 1)] == *rule_.eod) all.push_back(i);
+    all.insert(all.end(), begins.begin(), begins.end());
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+}
+
+void TokenView::read_mask(int64_t begin, std::span<uint8_t> out) const {
+    const auto count = static_cast<int64_t>(out.size());
+    check(begin >= 0 && begin <= size() - count, "tokens [", begin, ", ", begin + count, ") of a view of ", size());
+    source_->read_mask(begin_ + begin, out);
 }
 
 void TokenView::check_ids() const {
@@ -57,25 +83,156 @@ std::string larger_fraction(int64_t seq_len, int64_t size) {
     return concat("set data.valid_fraction = ", enough, " or more");
 }
 
+// "0.7 PATH" -> 0.7 and PATH.
+struct Entry {
+    std::optional<double> weight;
+    std::string path;
+};
+Entry parse_entry(const std::string& text) {
+    double weight = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, weight);
+    if (error != std::errc() || stop == end || *stop != ' ') return {std::nullopt, text};
+    check<UsageError>(std::isfinite(weight) && weight > 0, "data: \"", text, "\": a weight must be positive, got ",
+                      weight);
+    const size_t path = text.find_first_not_of(' ', static_cast<size_t>(stop - text.data()));
+    check<UsageError>(path != std::string::npos, "data: \"", text, "\": a path must follow the weight");
+    return {weight, text.substr(path)};
+}
+
+// How all files of a run are opened.
+struct Opening {
+    const spec::DataSpec& data;
+    const Tokenizer& tokenizer;
+    std::optional<int32_t> eod;
+    int64_t vocab;
+    const EncodeOptions& encode;
+};
+
 // The files as a row of ids of the model's vocabulary.
-std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& paths, const spec::DataSpec& data,
-                                               const Tokenizer& tokenizer, int64_t vocab,
-                                               const EncodeOptions& options) {
-    auto source = open_tokens(paths, data.format);
-    if (source->format() != "text" || data.tokenizer == "bytes") return source;
-    check<UsageError>(tokenizer.vocab() <= vocab, "data.tokenizer (", tokenizer.description(), ") makes ids up to ",
-                      tokenizer.vocab() - 1, ", model.vocab is ", vocab, "; set model.vocab = ", tokenizer.vocab(),
-                      " or more (a multiple of 64 is faster)");
-    return open_text(paths, tokenizer, options);
+std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& paths, const Opening& how) {
+    const auto check_vocab = [&] {
+        const int64_t made = how.tokenizer.vocab();
+        check<UsageError>(made <= how.vocab, "data.tokenizer (", how.tokenizer.description(), ") makes ids up to ",
+                          made - 1, ", model.vocab is ", how.vocab, "; set model.vocab = ", made,
+                          " or more (a multiple of 64 is faster)");
+    };
+    if (is_jsonl(paths, how.data.format)) {
+        check_vocab();
+        return open_records(paths, how.tokenizer, {how.data.text_field, how.eod, how.encode.threads});
+    }
+    auto source = open_tokens(paths, how.data.format);
+    if (source->format() != "text" || how.data.tokenizer == "bytes") return source;
+    check_vocab();
+    return open_text(paths, how.tokenizer, how.encode);
+}
+
+// The sources that a list of files names: one row of tokens, or one for each weight.
+struct Sources {
+    std::vector<std::shared_ptr<const TokenSource>> sources;
+    std::vector<double> weights;
+};
+Sources open_sources(const std::vector<std::string>& list, const Opening& how) {
+    std::vector<std::string> paths;
+    Sources all;
+    for (const std::string& item : list) {
+        const Entry entry = parse_entry(item);
+        paths.push_back(entry.path);
+        if (entry.weight) all.weights.push_back(*entry.weight);
+    }
+    check<UsageError>(all.weights.empty() || all.weights.size() == list.size(),
+                      "data: give each file a weight (\"0.7 PATH\") or none; ", all.weights.size(), " of ", list.size(),
+                      " have one");
+    if (all.weights.empty()) return {{open_source(paths, how)}, {1}};
+    for (const std::string& path : paths) {
+        all.sources.push_back(open_source({path}, how));
+        check<UsageError>(all.sources.back()->format() == all.sources.front()->format(), path, ": is ",
+                          all.sources.back()->format(), " data, but ", paths.front(), " is ",
+                          all.sources.front()->format(), "; the files of one run must share one vocabulary");
+    }
+    return all;
+}
+
+// The id that data.eod names: a number, or the text of a token. "": what the tokenizer ends texts with.
+std::optional<int32_t> find_eod(const std::string& eod, const Tokenizer& tokenizer, int64_t vocab) {
+    if (eod.empty()) return tokenizer.special().eos;
+    int32_t id = -1;
+    const auto [stop, error] = std::from_chars(eod.data(), eod.data() + eod.size(), id);
+    if (error != std::errc() || stop != eod.data() + eod.size()) {
+        const auto found = tokenizer.id_of(eod);
+        check<UsageError>(found.has_value(), "data.eod = \"", eod, "\": must be an id, or a token of data.tokenizer (",
+                          tokenizer.description(), "), which has none such");
+        id = *found;
+    }
+    check<UsageError>(id >= 0 && id < vocab, "data.eod = \"", eod, "\": must be an id below model.vocab = ", vocab);
+    return id;
+}
+
+DocumentRule rule_of(const spec::DataSpec& data, std::optional<int32_t> eod, const TokenSource& source, int64_t vocab) {
+    constexpr int32_t kGpt2End = 50256;
+    // Ids of text come from data.tokenizer, those of other files of 16 bits from GPT-2's, as far as anyone knows.
+    const bool gpt2 = data.tokenizer == "bytes" && (source.format() == "nanogpt" || source.format() == "llmc-u16");
+    if (!eod && gpt2 && vocab > kGpt2End) eod = kGpt2End;
+    check<UsageError>(data.documents == "packed" || data.documents == "respected",
+                      "data.documents must be packed or respected, got \"", data.documents, "\"");
+    const bool respected = data.documents == "respected";
+    check<UsageError>(!respected || source.knows_documents() || eod, "data.documents = \"respected\": nothing tells ",
+                      "where the documents of ", source.format(),
+                      " data end; set data.eod to the id of the token that ",
+                      "ends one, or use Megatron or JSONL data");
+    return {respected, eod};
+}
+
+// What is left of the sources, and what is held out.
+struct Split {
+    TokenSet kept, held;
+};
+Split split(const Sources& from, double fraction, int64_t vocab, const DocumentRule& rule) {
+    Split result;
+    for (const auto& source : from.sources) {
+        const int64_t end = source->size() - tokens_held_out(fraction, source->size());
+        result.kept.views.emplace_back(source, 0, end, vocab, rule);
+        result.held.views.emplace_back(source, end, source->size(), vocab, rule);
+    }
+    result.kept.weights = result.held.weights = from.weights;
+    return result;
 }
 
 }  // namespace
 
+int64_t TokenSet::size() const {
+    int64_t tokens = 0;
+    for (const TokenView& view : views) tokens += view.size();
+    return tokens;
+}
+
+uint64_t TokenSet::fingerprint() const {
+    if (views.size() == 1) return views.front().fingerprint();
+    uint64_t hash = 0;
+    for (size_t k = 0; k < views.size(); ++k)
+        hash = mix64(mix64(hash) ^ views[k].fingerprint()) ^ std::bit_cast<uint64_t>(weights[k]);
+    return hash;
+}
+
+void TokenSet::check_ids() const {
+    for (const TokenView& view : views) view.check_ids();
+}
+
+std::string TokenSet::description() const {
+    if (views.size() == 1) return views.front().source().description();
+    double sum = 0;
+    for (const double weight : weights) sum += weight;
+    std::string text = "blend of ";
+    for (size_t k = 0; k < views.size(); ++k)
+        text += concat(k > 0 ? "; " : "", 100 * weights[k] / sum, " % ", views[k].source().description());
+    return text;
+}
+
 std::string DataSet::description() const {
-    if (!valid) return concat(train.source().description(), "; no validation data");
-    if (&valid->source() != &train.source())
-        return concat("train ", train.source().description(), "; valid ", valid->source().description());
-    return concat(train.source().description(), "; the last ", valid->size(), " tokens are held out");
+    if (!valid) return concat(train.description(), "; no validation data");
+    if (&valid->views.front().source() != &train.views.front().source())
+        return concat("train ", train.description(), "; valid ", valid->description());
+    return concat(train.description(), "; the last ", valid->size(), " tokens are held out");
 }
 
 DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const EncodeOptions& options) {
@@ -86,27 +243,35 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const E
     check<UsageError>(data.valid.empty() || data.valid_fraction == 0,
                       "data.valid names files and data.valid_fraction is ", data.valid_fraction, "; give one of them");
     const std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer(data.tokenizer);
+    const auto eod = find_eod(data.eod, *tokenizer, vocab);
+    const Opening how{data, *tokenizer, eod, vocab, options};
 
-    const auto source = open_source(data.train, data, *tokenizer, vocab, options);
-    const int64_t held_out = tokens_held_out(data.valid_fraction, source->size());
-    DataSet set{TokenView(source, 0, source->size() - held_out, vocab), std::nullopt, tokenizer};
-    check_one_window(set.train, seq_len, concat("training data (", source->description(), ")"),
-                     held_out > 0 ? "give more text, a smaller seq_len or a smaller data.valid_fraction"
-                                  : "give more text or a smaller seq_len");
+    const Sources sources = open_sources(data.train, how);
+    const TokenSource& first = *sources.sources.front();
+    const DocumentRule rule = rule_of(data, eod, first, vocab);
+    Split parts = split(sources, data.valid_fraction, vocab, rule);
+    DataSet set{std::move(parts.kept), std::nullopt, tokenizer};
+    for (const TokenView& view : set.train.views)
+        check_one_window(view, seq_len, concat("training data (", view.source().description(), ")"),
+                         data.valid_fraction > 0 ? "give more text, a smaller seq_len or a smaller data.valid_fraction"
+                                                 : "give more text or a smaller seq_len");
     if (data.valid_fraction > 0) {
-        set.valid.emplace(source, source->size() - held_out, source->size(), vocab);
-        check_one_window(
-            *set.valid, seq_len,
-            concat("validation data (data.valid_fraction = ", data.valid_fraction, " of ", source->size(), " tokens)"),
-            larger_fraction(seq_len, source->size()));
+        set.valid = std::move(parts.held);
+        for (const TokenView& view : set.valid->views)
+            check_one_window(view, seq_len,
+                             concat("validation data (data.valid_fraction = ", data.valid_fraction, " of ",
+                                    view.source().size(), " tokens)"),
+                             larger_fraction(seq_len, view.source().size()));
     } else if (!data.valid.empty()) {
-        const auto held = open_source(data.valid, data, *tokenizer, vocab, options);
-        check<UsageError>(held->format() == source->format(), data.valid.front(), ": is ", held->format(),
-                          " data, but ", data.train.front(), " is ", source->format(),
-                          "; both must share one vocabulary");
-        set.valid.emplace(held, 0, held->size(), vocab);
-        check_one_window(*set.valid, seq_len, concat("validation data (", held->description(), ")"),
-                         "give more text or a smaller seq_len");
+        const Sources held = open_sources(data.valid, how);
+        for (const auto& source : held.sources)
+            check<UsageError>(source->format() == first.format(), data.valid.front(), ": is ", source->format(),
+                              " data, but ", data.train.front(), " is ", first.format(),
+                              "; both must share one vocabulary");
+        set.valid = split(held, 0, vocab, rule).kept;
+        for (const TokenView& view : set.valid->views)
+            check_one_window(view, seq_len, concat("validation data (", view.source().description(), ")"),
+                             "give more text or a smaller seq_len");
     }
     set.train.check_ids();
     if (set.valid) set.valid->check_ids();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tutti/data/text_tokens.h"
 #include "tutti/data/token_source.h"
@@ -14,18 +15,32 @@
 
 namespace tutti::data {
 
+struct DocumentRule {
+    bool respected = false;      // attention and positions stay within a document
+    std::optional<int32_t> eod;  // id that ends one, for sources that do not know their documents
+};
+
 // Tokens [begin, end) of a source, with the promise that every delivered id is in [0, vocab). A cheap handle.
 class TokenView {
   public:
-    TokenView(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end, int64_t vocab);
+    TokenView(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end, int64_t vocab,
+              DocumentRule rule = {});
 
     int64_t size() const { return end_ - begin_; }  // tokens
     int64_t vocab() const { return vocab_; }
     const TokenSource& source() const { return *source_; }
+    const DocumentRule& documents() const { return rule_; }
 
     // Tokens [begin, begin + out.size()) of the view. Throws DataError with file and offset for an id outside the
     // vocabulary: such an id would index outside the embedding matrix.
     void read(int64_t begin, std::span<int32_t> out) const;
+
+    // Where documents begin among tokens [begin, begin + ids.size()), which are `ids`: places in `ids`, ascending, the
+    // first token left out.
+    std::vector<int64_t> document_begins(int64_t begin, std::span<const int32_t> ids) const;
+
+    // out[i] = 0 when token begin + i is only read and no target.
+    void read_mask(int64_t begin, std::span<uint8_t> out) const;
 
     // The same check over the whole view up to 8 Mi tokens, over a spread sample beyond: finds data of another
     // tokenizer at the start instead of in the middle of the night.
@@ -39,20 +54,37 @@ class TokenView {
 
     std::shared_ptr<const TokenSource> source_;
     int64_t begin_, end_, vocab_;
+    DocumentRule rule_;
+};
+
+// One view, or several that are blended by weight.
+struct TokenSet {
+    std::vector<TokenView> views;
+    std::vector<double> weights;  // of the views' samples
+
+    TokenSet() = default;
+    TokenSet(TokenView view) : views{std::move(view)}, weights{1} {}
+
+    int64_t size() const;  // tokens
+    uint64_t fingerprint() const;
+    void check_ids() const;
+    std::string description() const;  // of the sources
 };
 
 struct DataSet {
-    TokenView train;
-    std::optional<TokenView> valid;
+    TokenSet train;
+    std::optional<TokenSet> valid;
     std::shared_ptr<const Tokenizer> tokenizer;  // of data.tokenizer
     std::string description() const;
 };
 
 // Opens what `data` names for a model of `vocab` ids and windows of seq_len + 1 tokens. Validation tokens come from the
-// files of data.valid, or are the last floor(valid_fraction * tokens) of the training tokens; the views never overlap.
+// files of data.valid, or are the last floor(valid_fraction * tokens) of each source; the views never overlap.
+// Entries of data.train "0.7 PATH" are sources of their own with that weight, others one row of tokens.
 // Text is read as bytes, or encoded by data.tokenizer (text_tokens.h), whose ids must be fewer than `vocab` or as many.
 // UsageError: no files, both kinds of validation, a fraction outside [0, 1), an unknown format or tokenizer, mixed
-// formats. DataError: a damaged file, an id outside the vocabulary, fewer tokens than one window needs.
+// formats, documents to respect and nothing that tells where they end. DataError: a damaged file, an id outside the
+// vocabulary, fewer tokens than one window needs.
 DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const EncodeOptions& options = {});
 
 }  // namespace tutti::data

@@ -28,7 +28,7 @@ spec::DataSpec of(std::vector<std::string> train) {
 TEST(DataSet, WithoutValidation) {
     ScratchFolder folder;
     const auto set = open(of({folder.write("a.txt", "abcde")}), 256, 4);
-    EXPECT_EQ(all(set.train), (Ids{'a', 'b', 'c', 'd', 'e'}));
+    EXPECT_EQ(all(set.train.views[0]), (Ids{'a', 'b', 'c', 'd', 'e'}));
     EXPECT_FALSE(set.valid);
     EXPECT_EQ(missing("no validation data", set.description()), "");
 }
@@ -38,9 +38,9 @@ TEST(DataSet, FractionTakesTheEndAndViewsDoNotOverlap) {
     auto data = of({folder.write("a.txt", "0123456789")});
     data.valid_fraction = 0.35;  // floor(3.5) tokens
     const auto set = open(data, 256, 2);
-    EXPECT_EQ(all(set.train), (Ids{'0', '1', '2', '3', '4', '5', '6'}));
+    EXPECT_EQ(all(set.train.views[0]), (Ids{'0', '1', '2', '3', '4', '5', '6'}));
     ASSERT_TRUE(set.valid);
-    EXPECT_EQ(all(*set.valid), (Ids{'7', '8', '9'}));
+    EXPECT_EQ(all(set.valid->views[0]), (Ids{'7', '8', '9'}));
     EXPECT_EQ(missing("the last 3 tokens are held out", set.description()), "");
     EXPECT_NE(set.train.fingerprint(), set.valid->fingerprint());
     EXPECT_EQ(set.valid->fingerprint(), open(of({folder.write("b.txt", "789")}), 256, 2).train.fingerprint());
@@ -52,7 +52,7 @@ TEST(DataSet, ValidFiles) {
     data.valid = {folder.write("v1.txt", "x"), folder.write("v2.txt", "yz")};
     const auto set = open(data, 256, 2);
     ASSERT_TRUE(set.valid);
-    EXPECT_EQ(all(*set.valid), (Ids{'x', 'y', 'z'}));
+    EXPECT_EQ(all(set.valid->views[0]), (Ids{'x', 'y', 'z'}));
 }
 
 TEST(DataSet, TooShortSaysHowManyTokensAreNeeded) {
@@ -133,9 +133,9 @@ TEST(DataSet, AnIdOutsideTheVocabularyIsFoundWhenItIsDelivered) {
     content[40'000] = '\xff';  // the second of 256 blocks of 32768 tokens begins at 78302
     const auto set = open(of({folder.write("a.txt", content)}), 128, 16);
     Ids ids(10);
-    set.train.read(39'990, ids);
+    set.train.views[0].read(39'990, ids);
     EXPECT_EQ(ids, Ids(10, 'a'));
-    const auto message = message_of<DataError>([&] { set.train.read(39'995, ids); });
+    const auto message = message_of<DataError>([&] { set.train.views[0].read(39'995, ids); });
     EXPECT_EQ(missing(folder.path("a.txt") + ", token 40000 (byte offset 40000): id 255 is outside", message), "");
 }
 
@@ -145,7 +145,7 @@ TEST(DataSet, ReadsOutsideTheViewAreRefused) {
     data.valid_fraction = 0.5;
     const auto set = open(data, 256, 2);
     Ids two(2);
-    EXPECT_EQ(missing("tokens [4, 6) of a view of 5", message_of<Error>([&] { set.train.read(4, two); })), "");
+    EXPECT_EQ(missing("tokens [4, 6) of a view of 5", message_of<Error>([&] { set.train.views[0].read(4, two); })), "");
 }
 
 TEST(DataSet, ACutFileIsAnErrorNotACrash) {
@@ -154,7 +154,8 @@ TEST(DataSet, ACutFileIsAnErrorNotACrash) {
     const auto set = open(of({path}), 256, 16);
     std::filesystem::resize_file(path, 10);
     Ids ids(17);
-    EXPECT_EQ(missing("was cut from 100000 to 10 bytes", message_of<DataError>([&] { set.train.read(90'000, ids); })),
+    EXPECT_EQ(missing("was cut from 100000 to 10 bytes",
+                      message_of<DataError>([&] { set.train.views[0].read(90'000, ids); })),
               "");
 }
 

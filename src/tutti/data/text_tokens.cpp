@@ -1,17 +1,13 @@
 #include "tutti/data/text_tokens.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 
 #include "tutti/base/error.h"
 #include "tutti/data/mapped_file.h"
+#include "tutti/data/new_file.h"
 #include "tutti/data/tokenizers/fingerprint.h"
 
 namespace tutti::data {
@@ -56,52 +52,12 @@ void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const E
     }
 }
 
-// A file that exists under its name only when commit() has been called.
-class NewFile {
-  public:
-    explicit NewFile(std::string path) : path_(std::move(path)), temporary_(concat(path_, ".", ::getpid(), ".part")) {
-        descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-        check<UsageError>(descriptor_ >= 0, path_, ": cannot be written (", std::strerror(errno),
-                          "): the ids of a text are kept beside it; put the text into a folder that can be written");
-    }
-    ~NewFile() {
-        if (descriptor_ >= 0) ::close(descriptor_);
-        if (!committed_) ::unlink(temporary_.c_str());
-    }
-    NewFile(const NewFile&) = delete;
-    NewFile& operator=(const NewFile&) = delete;
-
-    void write(const void* bytes, size_t size, int64_t offset = -1) {
-        const char* from = static_cast<const char*>(bytes);
-        while (size > 0) {
-            const ssize_t done =
-                offset < 0 ? ::write(descriptor_, from, size) : ::pwrite(descriptor_, from, size, offset);
-            if (done < 0 && errno == EINTR) continue;
-            check<DataError>(done > 0, temporary_, ": cannot be written: ", std::strerror(errno));
-            from += done;
-            size -= static_cast<size_t>(done);
-            if (offset >= 0) offset += done;
-        }
-    }
-    void commit() {
-        check<DataError>(::fsync(descriptor_) == 0, temporary_, ": cannot be synced: ", std::strerror(errno));
-        check<DataError>(::rename(temporary_.c_str(), path_.c_str()) == 0, temporary_, ": cannot be renamed to ", path_,
-                         ": ", std::strerror(errno));
-        committed_ = true;
-    }
-
-  private:
-    std::string path_, temporary_;
-    int descriptor_ = -1;
-    bool committed_ = false;
-};
-
 void write_cache(const MappedFile& file, const std::string& path, const Tokenizer& tokenizer,
                  const EncodeOptions& options) {
     const bool wide = tokenizer.vocab() > 65536;
     std::array<uint32_t, 256> header{wide ? kMagicU32 : kMagicU16, wide ? 7u : 1u};
     uint64_t count = 0;
-    NewFile out(path);
+    NewFile out(path, "the ids of a text are kept beside it; put the text into a folder that can be written");
     out.write(header.data(), sizeof header);
     std::vector<uint16_t> narrow;
     encode_by_parts(file, tokenizer, options, [&](const std::vector<int32_t>& ids) {
@@ -114,7 +70,7 @@ void write_cache(const MappedFile& file, const std::string& path, const Tokenize
         out.write(narrow.data(), narrow.size() * 2);
     });
     header[2] = static_cast<uint32_t>(count);
-    out.write(header.data(), sizeof header, 0);
+    out.write_at(0, header.data(), sizeof header);
     out.commit();
 }
 

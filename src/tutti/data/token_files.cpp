@@ -1,6 +1,6 @@
-// data/token_files.cpp: token sources that are files. Every layout is the same thing, ids of 1, 2 or 4 bytes after a
-// header of 0 or 1024 bytes, so one class reads them all; what differs is how a file is recognised and checked.
-// The layouts are written down in token_source.h.
+// data/token_files.cpp: token sources that are mapped files. Every layout is the same thing, ids of 1 to 8 bytes after
+// a header of 0 or 1024 bytes, so one class reads them all; what differs is how a file is recognised and checked. The
+// layouts are written down in token_source.h. Text that is encoded first: text_tokens.h, jsonl.h.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/mapped_file.h"
+#include "tutti/data/megatron_index.h"
 #include "tutti/data/token_source.h"
 
 namespace tutti::data {
@@ -25,10 +26,12 @@ constexpr uint32_t kLlmcMagicU16 = 20240520, kLlmcMagicU32 = 20240801;
 struct Layout {
     std::string_view name;
     int64_t header_bytes;
-    int64_t id_bytes;
+    IdType type;
+    int64_t id_bytes() const { return width_of(type); }
 };
-constexpr Layout kText{"text", 0, 1}, kNanoGpt{"nanogpt", 0, 2};
-constexpr Layout kLlmcU16{"llmc-u16", kLlmcHeaderBytes, 2}, kLlmcU32{"llmc-u32", kLlmcHeaderBytes, 4};
+constexpr Layout kText{"text", 0, IdType::u8}, kNanoGpt{"nanogpt", 0, IdType::u16};
+constexpr Layout kLlmcU16{"llmc-u16", kLlmcHeaderBytes, IdType::u16};
+constexpr Layout kLlmcU32{"llmc-u32", kLlmcHeaderBytes, IdType::u32};
 
 uint32_t word(const MappedFile& file, int64_t index) {
     uint32_t value = 0;
@@ -55,7 +58,7 @@ Layout checked_llmc(const MappedFile& file) {
     check<DataError>(version == required, file.path(), ": byte offset 4: magic ", magic, " goes with version ",
                      required, ", got ", version, "; write the file again with a current llm.c script");
     const Layout layout = wide ? kLlmcU32 : kLlmcU16;
-    const int64_t expected = kLlmcHeaderBytes + int64_t{count} * layout.id_bytes;
+    const int64_t expected = kLlmcHeaderBytes + int64_t{count} * layout.id_bytes();
     check<DataError>(size_of(file) == expected, file.path(), ": byte offset 8: the header counts ", count,
                      " tokens, so the file must have ", expected, " bytes, it has ", size_of(file),
                      size_of(file) < expected ? "; is the copy complete?" : "; was something appended?");
@@ -76,7 +79,7 @@ Layout checked_nanogpt(const MappedFile& file) {
 // Files that people name by mistake, and that would read as noise.
 std::optional<std::string_view> foreign_kind(const MappedFile& file) {
     using namespace std::string_view_literals;
-    if (begins_with(file, "MMIDIDX\0"sv)) return "a Megatron .idx file";
+    if (begins_with(file, "MMIDIDX\0"sv)) return "the .idx of a Megatron dataset: name the .bin or the prefix of both";
     if (begins_with(file, "BIN.TOK\n"sv)) return "an llmq token file";
     if (begins_with(file, "PK\x03\x04"sv)) return "a zip archive (PyTorch weights are)";
     if (begins_with(file, "\x1f\x8b\x08"sv)) return "gzip-compressed";
@@ -90,15 +93,8 @@ Layout detected(const MappedFile& file) {
     if (has_llmc_magic(file)) return checked_llmc(file);
     const auto foreign = foreign_kind(file);
     check<DataError>(!foreign, file.path(), ": looks like ", foreign.value_or(""),
-                     "; this version reads text, nanoGPT .bin and llm.c .bin (say which with data.format)");
-    auto path = std::filesystem::path(file.path());
-    if (path.extension() == ".bin") {
-        std::error_code ignored;  // an unreadable neighbour is no neighbour
-        check<DataError>(!std::filesystem::exists(path.replace_extension(".idx"), ignored), file.path(),
-                         ": has a .idx file beside it, as Megatron data has; this version reads text, nanoGPT .bin and "
-                         "llm.c .bin. If it is nanoGPT data, set data.format = \"nanogpt\"");
-        return checked_nanogpt(file);
-    }
+                     "; text, JSONL, Megatron, nanoGPT and llm.c files can be read (say which with data.format)");
+    if (file.path().ends_with(".bin")) return checked_nanogpt(file);
     const auto start = file.bytes().first(std::min<size_t>(file.bytes().size(), 4096));
     const auto zero = std::find(start.begin(), start.end(), std::byte{0});
     check<DataError>(zero == start.end(), file.path(), ": byte offset ", zero - start.begin(),
@@ -111,53 +107,134 @@ Layout layout_of(const MappedFile& file, std::string_view format) {
     if (format == "text") return kText;
     if (format == "nanogpt") return checked_nanogpt(file);
     if (format == "llmc") return checked_llmc(file);
-    check<UsageError>(format == "auto", "data.format must be auto, text, nanogpt or llmc, got \"", format, "\"");
     return detected(file);
+}
+
+// PREFIX of PREFIX.bin and PREFIX.idx; of the path of either, too.
+std::string prefix_of(const std::string& path) {
+    return path.ends_with(".bin") || path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
+}
+bool is_file(const std::string& path) {
+    std::error_code ignored;  // an unreadable file is reported when it is opened
+    return std::filesystem::is_regular_file(path, ignored);
+}
+bool is_megatron(const std::string& path, std::string_view format) {
+    if (format != "auto") return format == "megatron";
+    return (path.ends_with(".bin") || !is_file(path)) && is_file(prefix_of(path) + ".idx");
+}
+
+// The bytes 0 and 1 beside a file of ids.
+std::optional<MappedFile> mask_beside(const std::string& bin, int64_t tokens) {
+    const std::string path = prefix_of(bin) + ".mask";
+    if (!bin.ends_with(".bin") || !is_file(path)) return std::nullopt;
+    MappedFile mask(path);
+    check<DataError>(size_of(mask) == tokens, path, ": must have one byte for each of the ", tokens, " tokens of ", bin,
+                     ", it has ", size_of(mask), "; do the two belong together?");
+    return mask;
 }
 
 struct Part {
     MappedFile file;
-    int64_t begin;  // its first token in the whole row
-    int64_t count;
+    Layout layout;
+    std::optional<MegatronIndex> index;
+    int64_t begin = 0;  // its first token in the whole row
+    int64_t count = 0;
+    std::optional<MappedFile> mask;
 };
 
+Part open_part(const std::string& path, std::string_view format) {
+    if (!is_megatron(path, format)) {
+        MappedFile file(path);
+        const Layout layout = layout_of(file, format);
+        return {.file = std::move(file), .layout = layout, .index = std::nullopt, .mask = std::nullopt};
+    }
+    Part part{.file = MappedFile(prefix_of(path) + ".bin"), .layout = kText, .index = std::nullopt, .mask = {}};
+    part.index.emplace(prefix_of(path) + ".idx", part.file);
+    part.layout = {"megatron", 0, part.index->type()};
+    return part;
+}
+
+// Ids that do not fit come out as -1, which no vocabulary has.
 template <class Id>
 void widen(const std::byte* stored, std::span<int32_t> out) {
     for (int32_t& id : out) {
         Id value;
         std::memcpy(&value, stored, sizeof value);
-        id = static_cast<int32_t>(value);
+        if constexpr (sizeof(Id) == 8)
+            id = value >= 0 && value < (int64_t{1} << 31) ? static_cast<int32_t>(value) : -1;
+        else
+            id = static_cast<int32_t>(value);
         stored += sizeof value;
+    }
+}
+void widen(IdType type, const std::byte* stored, std::span<int32_t> out) {
+    switch (type) {
+        case IdType::u8: return widen<uint8_t>(stored, out);
+        case IdType::i8: return widen<int8_t>(stored, out);
+        case IdType::u16: return widen<uint16_t>(stored, out);
+        case IdType::i16: return widen<int16_t>(stored, out);
+        case IdType::u32: return widen<uint32_t>(stored, out);
+        case IdType::i32: return widen<int32_t>(stored, out);
+        case IdType::i64: return widen<int64_t>(stored, out);
     }
 }
 
 class TokenFiles final : public TokenSource {
   public:
-    TokenFiles(std::vector<Part> parts, Layout layout) : parts_(std::move(parts)), layout_(layout) {}
+    explicit TokenFiles(std::vector<Part> parts) : parts_(std::move(parts)) {}
 
     int64_t size() const override { return parts_.back().begin + parts_.back().count; }
-    int64_t vocab_bound() const override { return int64_t{1} << (8 * layout_.id_bytes); }
-    std::string_view format() const override { return layout_.name; }
+    std::string_view format() const override { return parts_.front().layout.name; }
+
+    int64_t vocab_bound() const override {
+        int64_t bound = 0;
+        for (const Part& part : parts_) {
+            const IdType type = part.layout.type;
+            // Of signed types any id may be negative, which reads as one near 2^32.
+            const bool narrow = type == IdType::u8 || type == IdType::u16;
+            bound = std::max(bound, int64_t{1} << (narrow ? 8 * width_of(type) : 32));
+        }
+        return bound;
+    }
 
     void read(int64_t begin, std::span<int32_t> out) const override {
         const auto count = static_cast<int64_t>(out.size());
         check(begin >= 0 && begin <= size() - count, "tokens [", begin, ", ", begin + count, ") of ", size());
-        for (auto part = holder(begin); !out.empty(); ++part) {
-            const int64_t skip = begin - part->begin;
-            const auto piece = out.first(std::min(out.size(), static_cast<size_t>(part->count - skip)));
-            part->file.check_not_truncated();
-            const std::byte* stored = part->file.bytes().data() + layout_.header_bytes + skip * layout_.id_bytes;
-            if (layout_.id_bytes == 1) widen<uint8_t>(stored, piece);
-            if (layout_.id_bytes == 2) widen<uint16_t>(stored, piece);
-            if (layout_.id_bytes == 4) widen<uint32_t>(stored, piece);
-            begin += static_cast<int64_t>(piece.size());
-            out = out.subspan(piece.size());
+        for_parts(begin, out, [](const Part& part, int64_t skip, std::span<int32_t> piece) {
+            part.file.check_not_truncated();
+            widen(part.layout.type, part.file.bytes().data() + part.layout.header_bytes + skip * part.layout.id_bytes(),
+                  piece);
+        });
+    }
+
+    void document_begins(int64_t begin, int64_t end, std::vector<int64_t>& begins) const override {
+        for (auto part = holder(begin); part != parts_.end() && part->begin < end; ++part) {
+            if (part->begin > begin) begins.push_back(part->begin);
+            if (!part->index) continue;
+            const size_t first = begins.size();
+            part->index->document_begins(std::max<int64_t>(begin - part->begin, 0), end - part->begin, begins);
+            for (size_t i = first; i < begins.size(); ++i) begins[i] += part->begin;
         }
+    }
+    bool knows_documents() const override { return parts_.front().index.has_value(); }
+
+    bool has_mask() const override {
+        return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.mask.has_value(); });
+    }
+    void read_mask(int64_t begin, std::span<uint8_t> out) const override {
+        for_parts(begin, out, [](const Part& part, int64_t skip, std::span<uint8_t> piece) {
+            if (!part.mask) return std::fill(piece.begin(), piece.end(), uint8_t{1});
+            part.mask->check_not_truncated();
+            std::memcpy(piece.data(), part.mask->bytes().data() + skip, piece.size());
+            const auto bad = std::find_if(piece.begin(), piece.end(), [](uint8_t counts) { return counts > 1; });
+            check<DataError>(bad == piece.end(), part.mask->path(), ": byte offset ", skip + (bad - piece.begin()),
+                             ": a mask has bytes 0 and 1, got ", bad == piece.end() ? 0 : int{*bad});
+        });
     }
 
     std::string description() const override {
         constexpr size_t kNamed = 3;
-        std::string text = concat(layout_.name, ", ", size(), " tokens: ");
+        std::string text = concat(format(), ", ", size(), " tokens", has_mask() ? " with a loss mask" : "", ": ");
         for (size_t i = 0; i < std::min(kNamed, parts_.size()); ++i)
             text += (i > 0 ? ", " : "") + parts_[i].file.path();
         if (parts_.size() > kNamed) text += concat(" and ", parts_.size() - kNamed, " more files");
@@ -169,7 +246,7 @@ class TokenFiles final : public TokenSource {
         const auto part = holder(token);
         const int64_t local = token - part->begin;
         return concat(part->file.path(), ", token ", local, " (byte offset ",
-                      layout_.header_bytes + local * layout_.id_bytes, ")");
+                      part->layout.header_bytes + local * part->layout.id_bytes(), ")");
     }
 
   private:
@@ -179,29 +256,43 @@ class TokenFiles final : public TokenSource {
                                           [](int64_t t, const Part& part) { return t < part.begin; }));
     }
 
+    // action(part, first token in it, piece of out) for what `out` takes from each part.
+    template <class T, class Action>
+    void for_parts(int64_t begin, std::span<T> out, Action&& action) const {
+        for (auto part = holder(begin); !out.empty(); ++part) {
+            const int64_t skip = begin - part->begin;
+            const auto piece = out.first(std::min(out.size(), static_cast<size_t>(part->count - skip)));
+            action(*part, skip, piece);
+            begin += static_cast<int64_t>(piece.size());
+            out = out.subspan(piece.size());
+        }
+    }
+
     std::vector<Part> parts_;
-    Layout layout_;
 };
 
 }  // namespace
 
 std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format) {
     check<UsageError>(!paths.empty(), "no data file is named; set data.train = [\"corpus.txt\"]");
+    constexpr std::array<std::string_view, 5> kFormats = {"auto", "text", "megatron", "nanogpt", "llmc"};
+    check<UsageError>(std::find(kFormats.begin(), kFormats.end(), format) != kFormats.end(),
+                      "data.format must be auto, text, jsonl, megatron, nanogpt or llmc, got \"", format, "\"");
     std::vector<Part> parts;
-    std::optional<Layout> common;
     int64_t total = 0;
     for (const auto& path : paths) {
-        MappedFile file(path);
-        const Layout layout = layout_of(file, format);
-        check<UsageError>(!common || common->name == layout.name, path, ": is ", layout.name, " data, but ",
-                          paths.front(), " is ", common.value_or(layout).name,
-                          "; the files of one run must share one vocabulary");
-        common = layout;
-        const int64_t count = (size_of(file) - layout.header_bytes) / layout.id_bytes;
-        parts.push_back({std::move(file), total, count});
-        total += count;
+        Part part = open_part(path, format);
+        if (!parts.empty())
+            check<UsageError>(part.layout.name == parts.front().layout.name, path, ": is ", part.layout.name,
+                              " data, but ", paths.front(), " is ", parts.front().layout.name,
+                              "; the files of one run must share one vocabulary");
+        part.begin = total;
+        part.count = (size_of(part.file) - part.layout.header_bytes) / part.layout.id_bytes();
+        part.mask = mask_beside(part.file.path(), part.count);
+        total += part.count;
+        parts.push_back(std::move(part));
     }
-    return std::make_shared<TokenFiles>(std::move(parts), *common);
+    return std::make_shared<TokenFiles>(std::move(parts));
 }
 
 }  // namespace tutti::data

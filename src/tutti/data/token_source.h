@@ -1,10 +1,12 @@
-// data/token_source.h: a long row of token ids, wherever it comes from. Stands on base; data_set.h cuts training and
-// validation views out of it. Here also the sources that are files: text read as bytes, nanoGPT .bin, llm.c .bin.
+// data/token_source.h: a long row of token ids, wherever it comes from, and what is known of its documents. Stands on
+// base; data_set.h cuts training and validation views out of it. open_tokens() below says which files there are.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,14 +21,24 @@ class TokenSource {
 
     virtual int64_t size() const = 0;  // tokens
 
-    // Tokens [begin, begin + out.size()). Ids are delivered as they are stored: an id above 2^31 - 1 comes out
-    // negative.
+    // Tokens [begin, begin + out.size()). Ids are delivered as they are stored: one that does not fit, or above
+    // 2^31 - 1, comes out negative.
     virtual void read(int64_t begin, std::span<int32_t> out) const = 0;
 
     // No id can reach this bound whatever the content, by the width of the stored ids: 256, 65536 or 2^32.
     virtual int64_t vocab_bound() const = 0;
 
-    virtual std::string_view format() const = 0;         // "text", "nanogpt", "llmc-u16", "llmc-u32"
+    // (begin, end, begins): appends the tokens in (begin, end) that begin a document, as far as the files say so:
+    // beginnings of files, the document index of Megatron, the records of JSONL.
+    virtual void document_begins(int64_t, int64_t, std::vector<int64_t>&) const {}
+    // True when every document is in document_begins; else documents end with an end-of-document token as well.
+    virtual bool knows_documents() const { return false; }
+
+    // out[i] = 1 when token begin + i counts as a target, 0 when it is only read (a prompt).
+    virtual bool has_mask() const { return false; }
+    virtual void read_mask(int64_t, std::span<uint8_t> out) const { std::fill(out.begin(), out.end(), uint8_t{1}); }
+
+    virtual std::string_view format() const = 0;         // "text", "jsonl", "megatron", "nanogpt", "llmc-u16", ...
     virtual std::string description() const = 0;         // "text, 4404412 tokens: bible.txt"
     virtual std::string where(int64_t token) const = 0;  // "train.bin, token 7 (byte offset 1038)"
 
@@ -36,15 +48,18 @@ class TokenSource {
 // Opens `paths` as one row of tokens, in the given order and with nothing inserted between files: as `cat` would join
 // them, so a window may run over a file's end. Text that needs a separator must end with one (a newline, a blank line).
 //
-// `format` is auto, text, nanogpt or llmc. auto decides for each file: the llm.c magic number makes it llmc; else .bin
-// makes it nanogpt; else it is text. Files of different formats hold ids of different vocabularies, so mixing throws
+// `format` is auto, text, megatron, nanogpt or llmc (JSONL: jsonl.h). auto decides for each file: the llm.c magic
+// number makes it llmc; an .idx beside it, or a prefix with .bin and .idx, makes it megatron; else .bin makes it
+// nanogpt, anything else text. Files of different formats hold ids of different vocabularies, so mixing throws
 // UsageError. Damaged files throw DataError naming the file, the offset, what was required and what came.
 //
 // Layouts (ids little-endian):
-//   text     one byte is one token, id = byte value
-//   nanogpt  u16 ids, no header
-//   llmc     256 x i32 header {magic, version, count, 0...}, then ids: u16 for magic 20240520 version 1 (GPT-2),
-//            u32 for magic 20240801 version 7 (Llama 3)
+//   text      one byte is one token, id = byte value (with a learned tokenizer: text_tokens.h)
+//   megatron  PREFIX.bin: ids; PREFIX.idx: their type, sequences and documents (megatron_index.h)
+//   nanogpt   u16 ids, no header
+//   llmc      256 x i32 header {magic, version, count, 0...}, then ids: u16 for magic 20240520 version 1 (GPT-2),
+//             u32 for magic 20240801 version 7 (Llama 3)
+// Beside X.bin may stand X.mask, one byte per token: 1 counts as a target, 0 is only read.
 std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format = "auto");
 
 // Calls visit(begin, ids) over [begin, end): over all of it up to 8 Mi tokens, beyond that over 256 blocks of 32 Ki

@@ -125,7 +125,7 @@ TEST(TokenSource, AutoRefusesWhatWouldBeNoise) {
               "");
 
     folder.write("megatron.idx", "MMIDIDX");
-    EXPECT_EQ(missing("Megatron", open_error(folder.write("megatron.bin", "1234"))), "");
+    EXPECT_EQ(missing("a Megatron index begins with 34 bytes", open_error(folder.write("megatron.bin", "1234"))), "");
     EXPECT_EQ(open_tokens({folder.path("megatron.bin")}, "nanogpt")->size(), 2);
 }
 
@@ -134,7 +134,7 @@ TEST(TokenSource, UsageErrors) {
     const auto text = folder.write("a.txt", "abc"), tokens = folder.write("b.bin", "ab");
     const auto mixed = message_of<UsageError>([&] { open_tokens({text, tokens}); });
     EXPECT_EQ(missing(tokens + ": is nanogpt data, but " + text + " is text", mixed), "");
-    EXPECT_EQ(missing("must be auto, text, nanogpt or llmc, got \"json\"",
+    EXPECT_EQ(missing("must be auto, text, jsonl, megatron, nanogpt or llmc, got \"json\"",
                       message_of<UsageError>([&] { open_tokens({text}, "json"); })),
               "");
     EXPECT_EQ(missing("no data file is named", message_of<UsageError>([] { open_tokens({}); })), "");

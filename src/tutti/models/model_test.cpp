@@ -127,6 +127,40 @@ TEST_P(ModelTest, CountsItsParameters) {
     EXPECT_EQ(count, spec::parameter_count(GetParam().spec));
 }
 
+// Documents of 3, 1 and 4 tokens in one sequence, each against the same tokens alone. The reference kernels take the
+// same keys in the same order, so the losses have the same bits; the CPU kernels cut their tiles elsewhere.
+TEST_P(ModelTest, ADocumentInAPackedSequenceIsAsAlone) {
+    if (GetParam().spec.family == spec::Family::mlp) return;  // has no tokens
+    const std::vector<int32_t> tokens = {5, 36, 0, 7, 11, 12, 5, 5}, targets = {36, 0, -1, -1, 12, 5, 5, 1};
+    const std::vector<int32_t> first_key = {0, 0, 0, 3, 4, 4, 4, 4};
+    for (const kernels::KernelTable* table : {&kernels::reference_table(), &kernels::cpu_table(kernels::best_isa())}) {
+        Rig rig(GetParam().spec);
+        ops::Context ctx{*rig.device, *table};
+        const auto losses = [&](const Batch& batch) {
+            Tape tape(ctx, false);
+            return rig.model.forward(tape, batch).value.to_floats();
+        };
+        const auto packed = losses(nn::make_batch(*rig.device, nn::BatchRows{tokens, targets, first_key}, 1, 0));
+        for (const auto& [begin, end] : {std::pair(0, 3), std::pair(3, 4), std::pair(4, 8)}) {
+            const auto from = [&, first = begin, last = end](const std::vector<int32_t>& all) {
+                return std::vector<int32_t>(all.begin() + first, all.begin() + last);
+            };
+            const auto own_tokens = from(tokens), own_targets = from(targets);
+            const auto alone = losses(nn::make_batch(*rig.device, nn::BatchRows{own_tokens, own_targets, {}}, 1, 0));
+            for (int t = begin; t < end; ++t) {
+                const float expected = alone[static_cast<size_t>(t - begin)], got = packed[static_cast<size_t>(t)];
+                if (table == &kernels::reference_table())
+                    EXPECT_EQ(got, expected) << "token " << t;
+                else
+                    EXPECT_NEAR(got, expected, 1e-5 * (1 + std::abs(expected))) << "token " << t;
+            }
+        }
+        // Without the documents the losses are others: the test sees attention.
+        const auto mixed = losses(nn::make_batch(*rig.device, nn::BatchRows{tokens, targets, {}}, 1, 0));
+        EXPECT_GT(std::abs(mixed[5] - packed[5]), 1e-3);
+    }
+}
+
 // Each parameter along its own random direction d: D(h) = (loss(w + h d) - loss(w - h d)) / 2h against <gradient, d>.
 // The forward is f32, so a difference carries about 1e-6 of rounding: with h = 2^-7 1e-4 of slope. The truncation, of
 // the same size for most parameters and more for biases, which move every token alike, is c h^2 + O(h^4), and (4 D(h) -

@@ -28,6 +28,27 @@ void add_places(Device& device, Batch& batch, const Shape& shape, const std::vec
 
 }  // namespace
 
+Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence) {
+    const auto size = static_cast<int64_t>(rows.tokens.size());
+    const int64_t T = size / std::max<int64_t>(sequences, 1);
+    check(sequences > 0 && T > 0 && T * sequences == size && rows.targets.size() == rows.tokens.size() &&
+              (rows.first_key.empty() || rows.first_key.size() == rows.tokens.size()),
+          "make_batch: ", size, " tokens, ", rows.targets.size(), " targets and ", rows.first_key.size(),
+          " first keys are not ", sequences, " sequences");
+    const Shape shape{sequences, T};
+    Batch batch;
+    batch.tokens = Tensor::from_host<int32_t>(device, shape, rows.tokens, Purpose::data);
+    batch.targets = Tensor::from_host<int32_t>(device, shape, rows.targets, Purpose::data);
+    add_places(device, batch, shape, {}, first_sequence);
+    if (rows.first_key.empty()) return batch;
+    std::vector<int32_t> positions(rows.first_key.size());
+    for (size_t i = 0; i < positions.size(); ++i)
+        positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % T) - rows.first_key[i];
+    batch.positions = upload(device, shape, positions);
+    batch.first_key = Tensor::from_host<int32_t>(device, shape, rows.first_key, Purpose::data);
+    return batch;
+}
+
 Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t sequences, int64_t first_sequence) {
     const auto window = static_cast<int64_t>(windows.size()) / std::max<int64_t>(sequences, 1);
     check(sequences > 0 && window > 1 && window * sequences == static_cast<int64_t>(windows.size()),
@@ -39,11 +60,7 @@ Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t seque
         tokens.insert(tokens.end(), first, first + T);
         targets.insert(targets.end(), first + 1, first + window);
     }
-    Batch batch;
-    batch.tokens = upload(device, {sequences, T}, tokens);
-    batch.targets = upload(device, {sequences, T}, targets);
-    add_places(device, batch, {sequences, T}, {}, first_sequence);
-    return batch;
+    return make_batch(device, BatchRows{tokens, targets, {}}, sequences, first_sequence);
 }
 
 namespace {

@@ -29,8 +29,16 @@ struct Batch {
     std::vector<KvCache*> caches;  // one per sequence, or none
 };
 
+// A batch on the host, (sequences, T) each, sequence after sequence.
+struct BatchRows {
+    std::span<const int32_t> tokens, targets;
+    std::span<const int32_t> first_key;  // empty: each sequence is one document
+};
+
+// `first_sequence` is the global index in the step's batch of the first one. Positions restart with each document.
+Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence);
+
 // From `sequences` windows of T + 1 tokens each, one after another: inputs are the first T, targets the last T of each.
-// `first_sequence` is the global index in the step's batch of the first one.
 Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t sequences, int64_t first_sequence);
 
 // Tokens without targets, for generation: (B, T) from the start of each sequence.

@@ -32,7 +32,7 @@ int64_t rope_table_bytes(const spec::ModelSpec& model, int64_t seq_len) {
 }
 
 // nn::Batch without the mlp's features: tokens, targets and positions i32, row indices i64, each (B, T).
-int64_t batch_bytes(const LocalSizes& s) { return s.rows() * (4 + 4 + 4 + 8); }
+int64_t batch_bytes(const LocalSizes& s, bool documents) { return s.rows() * (4 + 4 + 4 + 8 + (documents ? 4 : 0)); }
 
 // The mlp's features, or its targets: made in f32 and rounded to the compute type.
 Ghost noise(Ledger& ledger, const LocalSizes& s) {
@@ -72,9 +72,10 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& at
 
     // train_step: the sum of the losses, then a microbatch; each microbatch starts from the same holdings.
     const Ghost loss_sum(ledger, 8, Purpose::workspace);
-    const bool has_features = run.model.family == spec::Family::mlp;
+    const bool has_features = run.model.family == spec::Family::mlp, documents = run.data.documents == "respected";
     const Ghost features = has_features ? noise(ledger, sizes) : Ghost{};
-    const Ghost rest = has_features ? noise(ledger, sizes) : Ghost(ledger, batch_bytes(sizes), Purpose::data);
+    const Ghost rest =
+        has_features ? noise(ledger, sizes) : Ghost(ledger, batch_bytes(sizes, documents), Purpose::data);
     {
         GhostTape tape(ledger);
         const GhostVar loss =

@@ -108,12 +108,19 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "data";
     auto& d = run.data;
-    key("train", d.train, any(), "text or token files (nanoGPT .bin, llm.c .bin); one text or a list");
+    key("train", d.train, any(),
+        "text, JSONL or token files (Megatron prefix, nanoGPT .bin, llm.c .bin); with weights (\"0.7 PATH\") a blend");
     key("valid", d.valid, any(), "held-out files, same kinds");
     key("valid_fraction", d.valid_fraction, below_one(), "or: the share taken from the end of the training data");
     key("tokenizer", d.tokenizer, any(),
         "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one");
-    key("format", d.format, one_of({"auto", "text", "nanogpt", "llmc"}), "auto: by extension and magic number");
+    key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc"}),
+        "auto: by extension and magic number");
+    key("documents", d.documents, one_of({"packed", "respected"}),
+        "respected: attention, positions and targets stay within a document");
+    key("eod", d.eod, any(), "token that ends a document: id or text; \"\": the tokenizer's, GPT-2's in u16 files");
+    key("text_field", d.text_field, any(),
+        "JSONL: field of the text; or prompt and completion, whose prompt is masked");
 
     section = "train";
     auto& t = run.train;
@@ -181,7 +188,7 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "log";
     key("every", run.log.every, at_least(1), "steps between lines");
-    key("tensorboard", run.log.tensorboard, any(), "event files beside metrics.jsonl");
+    key("tensorboard", run.log.tensorboard, any(), "event files in tensorboard/ of the run directory");
     key("trace", run.log.trace, any(), "Chrome trace of the steps");
 
     section = "comm";

@@ -11,11 +11,14 @@
 namespace tutti::spec {
 
 struct DataSpec {
-    std::vector<std::string> train;  // text files, nanoGPT .bin, llm.c .bin
+    std::vector<std::string> train;  // text, JSONL, Megatron, nanoGPT or llm.c files; "0.7 PATH": a blend
     std::vector<std::string> valid;  // held out; or take valid_fraction from the end of the training data
     double valid_fraction = 0;
     std::string tokenizer = "bytes";
-    std::string format = "auto";  // auto | text | nanogpt | llmc   (auto: by extension and magic number)
+    std::string format = "auto";       // auto | text | jsonl | megatron | nanogpt | llmc
+    std::string documents = "packed";  // packed | respected
+    std::string eod = "";              // end-of-document token: id or text; "": the tokenizer's
+    std::string text_field = "text";   // of a JSONL record
     bool operator==(const DataSpec&) const = default;
 };
 

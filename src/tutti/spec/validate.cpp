@@ -166,7 +166,7 @@ void check_model(const ModelSpec& m, Problems& problems) {
 // --- [data], [train], [optimizer], [recompute] ----------------------------------------------------------------------
 
 bool may_be_text(const DataSpec& data) {
-    if (data.format != "auto") return data.format == "text";
+    if (data.format != "auto") return data.format == "text" || data.format == "jsonl";
     return std::any_of(data.train.begin(), data.train.end(), [](const std::string& f) { return !f.ends_with(".bin"); });
 }
 
@@ -283,7 +283,6 @@ void check_what_exists(const RunSpec& run, int ranks, Problems& problems) {
     refuse(run.recompute.policy == "selective", "[recompute] policy", run.recompute.policy,
            "this build recomputes whole blocks; set none, full, every:N or sqrt");
     refuse(run.train.device == "cuda", "[train] device", run.train.device, "this build has no CUDA; set auto or cpu");
-    refuse(run.log.tensorboard, "[log] tensorboard", true, "this build writes metrics.jsonl only; set false");
     refuse(run.log.trace, "[log] trace", true, "this build writes no traces; set false");
 }
 

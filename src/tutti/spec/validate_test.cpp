@@ -161,7 +161,6 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
         {"recompute.policy=selective",
          "[recompute] policy = \"selective\": this build recomputes whole blocks; set none, full, every:N or sqrt"},
         {"train.device=cuda", "[train] device = \"cuda\": this build has no CUDA; set auto or cpu"},
-        {"log.tensorboard=true", "[log] tensorboard = true: this build writes metrics.jsonl only; set false"},
         {"log.trace=true", "[log] trace = true: this build writes no traces; set false"},
     };
     for (const auto& [request, message] : requests) EXPECT_EQ(problems_of({request}), message);

@@ -15,12 +15,12 @@ class TokenBatches final : public Batches {
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         load(step);
-        const int64_t window = sampler_.seq_len() + 1;
-        const std::span<const int32_t> all(windows_);
-        nn::Batch batch = nn::make_batch(
-            device_,
-            all.subspan(static_cast<size_t>(index * micro_batch_ * window), static_cast<size_t>(micro_batch_ * window)),
-            micro_batch_, index * micro_batch_);
+        const int64_t first = index * micro_batch_;
+        const nn::BatchRows rows{
+            .tokens = part(tokens_, first, micro_batch_),
+            .targets = part(targets_, first, micro_batch_),
+            .first_key = sampler_.respects_documents() ? part(first_key_, first, micro_batch_) : std::span<int32_t>()};
+        nn::Batch batch = nn::make_batch(device_, rows, micro_batch_, first);
         batch.grad_scale = 1.0f / static_cast<float>(terms_);
         return batch;
     }
@@ -33,23 +33,26 @@ class TokenBatches final : public Batches {
     // The whole global batch is read before the first microbatch runs: its gradient needs the number of valid tokens.
     void load(int64_t step) {
         if (step == loaded_) return;
-        const int64_t T = sampler_.seq_len();
-        windows_.resize(static_cast<size_t>(global_batch_ * (T + 1)));
-        terms_ = 0;
-        for (int64_t i = 0; i < global_batch_; ++i) {
-            const std::span<int32_t> window(windows_.data() + i * (T + 1), static_cast<size_t>(T + 1));
-            sampler_.sample(static_cast<uint64_t>((step - 1) * global_batch_ + i), window);
-            terms_ += std::count_if(window.begin() + 1, window.end(), [](int32_t target) { return target >= 0; });
-        }
-        terms_ = std::max<int64_t>(terms_, 1);
+        for (auto* row : {&tokens_, &targets_, &first_key_})
+            row->resize(static_cast<size_t>(global_batch_ * sampler_.seq_len()));
+        for (int64_t i = 0; i < global_batch_; ++i)
+            sampler_.rows(static_cast<uint64_t>((step - 1) * global_batch_ + i),
+                          {part(tokens_, i, 1), part(targets_, i, 1), part(first_key_, i, 1)});
+        const auto counted = [](int32_t target) { return target >= 0; };
+        terms_ = std::max<int64_t>(std::count_if(targets_.begin(), targets_.end(), counted), 1);
         loaded_ = step;
+    }
+    // Sequences [first, first + count) of the global batch.
+    std::span<int32_t> part(std::vector<int32_t>& rows, int64_t first, int64_t count) const {
+        const int64_t T = sampler_.seq_len();
+        return std::span(rows).subspan(static_cast<size_t>(first * T), static_cast<size_t>(count * T));
     }
 
     Device& device_;
     data::Sampler sampler_;
     int64_t micro_batch_, global_batch_;
     int64_t loaded_ = 0, terms_ = 0;
-    std::vector<int32_t> windows_;
+    std::vector<int32_t> tokens_, targets_, first_key_;  // (global batch, T)
 };
 
 class NoiseBatches final : public Batches {

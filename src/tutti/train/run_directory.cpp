@@ -19,13 +19,14 @@ nlohmann::ordered_json number(double x) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(std::string path, int64_t resumed_step, Warn warn)
+RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn)
     : path_(std::move(path)), warn_(std::move(warn)) {
     std::error_code error;
     std::filesystem::create_directories(path_, error);
     check<UsageError>(!error && std::filesystem::is_directory(path_), "cannot make the run directory ", path_, ": ",
                       error ? error.message() : "a file of that name exists", "; choose another with --out");
     drop_lines_after(resumed_step);
+    if (events) events_.emplace(path_ + "/tensorboard", resumed_step + 1);
 }
 
 // Keeps the lines up to `step` and drops the rest, a torn last line included.
@@ -66,7 +67,28 @@ void RunDirectory::copy_tokenizer(const std::string& file) {
 
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }
 
+// The tags that Hugging Face's trainer and the large trainers have in common, as far as they agree.
+void RunDirectory::log_events(const StepMetrics& m) {
+    std::vector<Scalar> scalars = {{"train/loss", m.result.loss},
+                                   {"train/grad_norm", m.result.grad_norm},
+                                   {"train/learning_rate", m.result.lr},
+                                   {"train/tokens", static_cast<double>(m.tokens)},
+                                   {"train/skipped", static_cast<double>(m.skipped)},
+                                   {"perf/step_ms", m.step_ms},
+                                   {"perf/tokens_per_s", m.tokens_per_s},
+                                   {"perf/mfu", m.mfu},
+                                   {"perf/hfu", m.hfu},
+                                   {"perf/mem_peak_bytes", static_cast<double>(m.mem_peak_bytes)},
+                                   {"perf/comm_bytes", 0},
+                                   {"perf/bubble", 0}};
+    if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
+    if (events_->add(m.step, scalars) || failed_) return;
+    warn_(concat("cannot write ", events_->path(), ": ", std::strerror(errno), "; training goes on"));
+    failed_ = true;
+}
+
 void RunDirectory::log(const StepMetrics& m) {
+    if (events_) log_events(m);
     nlohmann::ordered_json line = {{"step", m.step},
                                    {"tokens", m.tokens},
                                    {"loss", number(m.result.loss)},

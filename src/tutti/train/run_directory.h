@@ -1,6 +1,6 @@
 // train/run_directory.h: the files that a run leaves for people and tools: config.toml (resolved), the tokenizer,
-// metrics.jsonl (one object per logged step), run.json (totals). Checkpoints lie beside them. Writing them never stops
-// training: a full disk is said once and counted.
+// metrics.jsonl (one object per logged step), the same as TensorBoard event files when asked, run.json (totals).
+// Checkpoints lie beside them. Writing them never stops training: a full disk is said once and counted.
 #pragma once
 
 #include <functional>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/plan/memory.h"
+#include "tutti/train/event_file.h"
 #include "tutti/train/step.h"
 
 namespace tutti::train {
@@ -30,8 +31,8 @@ class RunDirectory {
   public:
     using Warn = std::function<void(const std::string&)>;
     // Makes the directory when missing (UsageError when it cannot). Lines of metrics.jsonl after `resumed_step` are
-    // dropped: a step is never logged twice.
-    RunDirectory(std::string path, int64_t resumed_step, Warn warn);
+    // dropped: a step is never logged twice. With `events`, each session has an event file in tensorboard/.
+    RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn);
 
     const std::string& path() const { return path_; }
     void write_config(const std::string& toml);
@@ -42,11 +43,13 @@ class RunDirectory {
     void write_totals(const std::string& json);
 
   private:
+    void log_events(const StepMetrics& metrics);
     void write_whole(const std::string& name, const std::string& text);
     void drop_lines_after(int64_t step);
 
     std::string path_;
     Warn warn_;
+    std::optional<EventFile> events_;
     bool failed_ = false;  // said once
 };
 

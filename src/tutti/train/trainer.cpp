@@ -172,7 +172,8 @@ TrainOutcome Run::train() {
         outcome_.checkpoint = checkpoints_.newest();
         return outcome_;
     }
-    directory_.emplace(options_.out, state_.step, [this](const std::string& message) { console_.warn(message); });
+    directory_.emplace(options_.out, state_.step, run_.log.tensorboard,
+                       [this](const std::string& message) { console_.warn(message); });
     directory_->write_config(spec::to_toml(run_));
     if (state_.step == 0 && !run_.model.hf.empty()) {  // so that the run stands alone: its exports need them
         checkpoint::PosixFileSystem files;

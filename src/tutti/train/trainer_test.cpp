@@ -157,6 +157,35 @@ TEST_F(TrainerTest, AccumulationDoesNotChangeTheRun) {
     }
 }
 
+// Where targets are masked, sequences count differently much; the mean is over the valid tokens of the global batch.
+// The reference is one microbatch, whose mean is taken in one piece.
+TEST_F(TrainerTest, TheMeanIsOverValidTokensHoweverTheBatchIsCut) {
+    std::ofstream records(folder_ / "records.jsonl");
+    for (uint64_t i = 0; i < 200; ++i)
+        records << R"({"prompt": ")" << std::string(uniform_below(random_key(4, "prompt"), i, 30), 'p')
+                << R"(", "completion": ")" << std::string(1 + uniform_below(random_key(4, "completion"), i, 5), 'c')
+                << "\"}\n";
+    records.close();
+    const auto run = [&](const char* out, int64_t micro) {
+        auto o = options(out, {"precision.compute=f32", concat("train.micro_batch=", micro), "data.documents=respected",
+                               "data.eod=0", "data.train=" + (folder_ / "records.jsonl").string()});
+        train(o);
+        return metrics(o);
+    };
+    const auto whole = run("whole", 4), cut = run("cut", 1);
+    ASSERT_EQ(whole.size(), cut.size());
+    int64_t tokens = 0;
+    for (size_t i = 0; i < whole.size(); ++i) {
+        const auto a = nlohmann::json::parse(whole[i]), b = nlohmann::json::parse(cut[i]);
+        for (const char* key : {"loss", "grad_norm"})
+            EXPECT_NEAR(a.at(key).get<double>(), b.at(key).get<double>(), 1e-5 * a.at(key).get<double>()) << key;
+        EXPECT_EQ(a.at("tokens"), b.at("tokens"));
+        tokens = a.at("tokens");
+    }
+    EXPECT_GT(tokens, 0);
+    EXPECT_LT(tokens, 8 * 4 * 16 / 2);  // of 8 steps: most are prompts
+}
+
 // What the plan says is what the allocator counts, purpose by purpose.
 TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
     const std::vector<std::vector<std::string>> cases = {
@@ -170,6 +199,7 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
         {"model.head_norm=true", "model.head_dim=24", "model.qkv_bias=true"},
         {"model.head_norm=true", "precision.compute=f32", "recompute.policy=full", "model.dropout=0.1"},
         {"model.window=5"},
+        {"data.documents=respected", "data.eod=10"},
         {"model.preset=gpt2-124m", "model.width=32", "model.heads=2", "model.kv_heads=2", "model.head_dim=16",
          "model.ffn=128", "model.vocab=300", "model.layers=2", "model.max_positions=64"}};
     for (size_t i = 0; i < cases.size(); ++i) {

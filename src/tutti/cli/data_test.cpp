@@ -1,0 +1,118 @@
+// `tutti data` as its users see it: text to tokens and back to numbers, errors with file and offset, JSON on stdout.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/cli.h"
+
+namespace tutti::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+struct DataCommand : testing::Test {
+    DataCommand() : folder(fs::temp_directory_path() / concat("tutti-data-test-", getpid())) {
+        fs::create_directories(folder);
+    }
+    ~DataCommand() override { fs::remove_all(folder); }
+
+    std::string path(const std::string& name) const { return (folder / name).string(); }
+    std::string write(const std::string& name, const std::string& text) const {
+        std::ofstream(path(name), std::ios::binary) << text;
+        return path(name);
+    }
+    // `tutti data WORDS...`
+    int run_data(std::vector<std::string> words) {
+        words.insert(words.begin(), {"tutti", "data"});
+        std::vector<const char*> argv;
+        for (const std::string& word : words) argv.push_back(word.c_str());
+        std::ostringstream o, e;
+        const int code = run(static_cast<int>(argv.size()), argv.data(), Io{o, e});
+        out = o.str();
+        err = e.str();
+        return code;
+    }
+    bool says(const std::string& part) const { return (out + err).find(part) != std::string::npos; }
+
+    fs::path folder;
+    std::string out, err;
+};
+
+TEST_F(DataCommand, TextGoesThroughEveryFormat) {
+    const auto text = write("a.txt", "one two\n\nthree\n\n\n\nfour");
+    for (const std::string format : {"nanogpt", "llmc", "megatron"}) {
+        ASSERT_EQ(run_data({"tokenize", text, "--out", path(format), "--format", format, "--separator", "\\n\\n",
+                            "--append-eod", "--eod", "0", "--json"}),
+                  0)
+            << err;
+        const Json made = Json::parse(out);
+        EXPECT_EQ(made["tokens"], 7 + 5 + 4 + 3);
+        EXPECT_EQ(made["documents"], 3);
+        ASSERT_EQ(run_data({"inspect", path(format) + ".bin", "--eod", "0", "--tokenizer", "bytes", "--json"}), 0)
+            << err;
+        const Json seen = Json::parse(out)["files"][0];
+        EXPECT_EQ(seen["tokens"], made["tokens"]);
+        EXPECT_EQ(seen["documents"], 3);
+        EXPECT_EQ(seen["shortest_document"], 5);
+        EXPECT_EQ(seen["longest_document"], 8);
+        EXPECT_EQ(seen["largest_id"], 'w');
+        EXPECT_EQ(seen["lengths"], Json::parse(R"([{"from": 4, "below": 8, "documents": 2},
+                                                   {"from": 8, "below": 16, "documents": 1}])"));
+        EXPECT_EQ(seen["first_text"], std::string("one two\0three\0fo", 16));
+        EXPECT_EQ(run_data({"verify", path(format) + ".bin", "--vocab", "120"}), 0) << err;
+        EXPECT_TRUE(says("sound"));
+        EXPECT_EQ(run_data({"verify", path(format) + ".bin", "--vocab", "119"}), 3);
+        EXPECT_TRUE(says(concat(format, ".bin, token 5 (byte offset ", format == "llmc" ? 1034 : 10, "): id 119")))
+            << err;
+    }
+}
+
+TEST_F(DataCommand, PromptsBecomeAMask) {
+    const auto records = write("r.jsonl", "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"body\": \"xyz\"}\n");
+    ASSERT_EQ(run_data({"tokenize", records, "--out", path("r"), "--field", "body", "--json"}), 0) << err;
+    EXPECT_EQ(Json::parse(out)["masked_tokens"], 2);
+    EXPECT_EQ(Json::parse(out)["out"].size(), 3u);
+    ASSERT_EQ(run_data({"inspect", path("r"), "--json"}), 0) << err;
+    EXPECT_EQ(Json::parse(out)["files"][0]["masked_tokens"], 2);
+    write("r.mask", "\1\1\7\1\1\1\1");
+    EXPECT_EQ(run_data({"verify", path("r")}), 3);
+    EXPECT_TRUE(says("r.mask: byte offset 2: a mask has bytes 0 and 1, got 7")) << err;
+    EXPECT_EQ(run_data({"tokenize", records, "--out", path("r")}), 2);  // would leave the mask beside other ids
+    EXPECT_TRUE(says("is there already")) << err;
+}
+
+TEST_F(DataCommand, WhatCannotBeIsRefused) {
+    const auto text = write("a.txt", "abc"), records = write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 7}\n");
+    EXPECT_EQ(run_data({"tokenize", text, "--out", path("x"), "--append-eod"}), 2);
+    EXPECT_TRUE(says("no file names the end-of-document token")) << err;
+    EXPECT_EQ(run_data({"tokenize", text, "--out", path("x"), "--eod", "0"}), 2);
+    EXPECT_EQ(run_data({"tokenize", text, "--out", path("x"), "--append-eod", "--eod", "70000", "--format", "nanogpt"}),
+              2);
+    EXPECT_EQ(run_data({"tokenize", text, "--out", path("x"), "--format", "arrow"}), 2);
+    EXPECT_EQ(run_data({"tokenize", records, "--out", path("x"), "--separator", "x"}), 2);
+    EXPECT_EQ(run_data({"tokenize", records, "--out", path("x")}), 3);
+    EXPECT_TRUE(says("bad.jsonl: byte offset 14: \"text\" must be a text")) << err;
+    EXPECT_EQ(run_data({"tokenize", path("missing.txt"), "--out", path("x"), "--json"}), 3);
+    EXPECT_EQ(Json::parse(out)["exit_code"], 3);
+    EXPECT_FALSE(fs::exists(path("x.bin")));
+    EXPECT_EQ(run_data({"inspect", write("x.idx", "MMIDIDX"), "--format", "megatron"}), 3);
+    EXPECT_EQ(run_data({"inspect", text, "--eod", "<eos>"}), 2);
+}
+
+TEST_F(DataCommand, HelpFitsTheTerminalAndHasExamples) {
+    for (const char* command : {"tokenize", "inspect", "verify"}) {
+        EXPECT_EQ(run_data({command, "--help"}), 0);
+        EXPECT_TRUE(says("Example") && says("--json")) << out;
+        std::istringstream lines(out);
+        for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+    }
+}
+
+}  // namespace
+}  // namespace tutti::cli

@@ -1,0 +1,258 @@
+// data/documents_test.cpp: what a model is given where documents are respected, where prompts are masked, and where
+// sources are blended.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "tutti/data/encode_files.h"
+#include "tutti/data/sampler.h"
+#include "tutti/data/test_files.h"
+
+namespace tutti::data {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+spec::DataSpec of(std::vector<std::string> train, const std::string& documents = "packed",
+                  const std::string& eod = "") {
+    spec::DataSpec data;
+    data.train = std::move(train);
+    data.documents = documents;
+    data.eod = eod;
+    return data;
+}
+
+struct Rows {
+    Ids tokens, targets, first_key;
+};
+Rows rows(const Sampler& sampler, uint64_t i) {
+    Rows r;
+    for (Ids* x : {&r.tokens, &r.targets, &r.first_key}) x->resize(static_cast<size_t>(sampler.seq_len()));
+    sampler.rows(i, {r.tokens, r.targets, r.first_key});
+    return r;
+}
+
+TEST(Documents, EndWithTheEodWhereTheFileDoesNotKnow) {
+    ScratchFolder folder;
+    const auto path = folder.write("a.bin", little_endian({1, 2, 0, 3, 0, 0, 4, 5, 6, 7, 0}, 2));
+    const auto respected = Sampler::in_order(open(of({path}, "respected", "0"), 100, 9).train, 9);
+    const Rows r = rows(respected, 0);
+    EXPECT_EQ(r.tokens, (Ids{1, 2, 0, 3, 0, 0, 4, 5, 6}));
+    EXPECT_EQ(r.targets, (Ids{2, 0, -1, 0, -1, -1, 5, 6, 7}));
+    EXPECT_EQ(r.first_key, (Ids{0, 0, 0, 3, 3, 5, 6, 6, 6}));
+
+    const auto packed = Sampler::in_order(open(of({path}), 100, 9).train, 9);
+    EXPECT_EQ(rows(packed, 0).targets, (Ids{2, 0, 3, 0, 0, 4, 5, 6, 7}));
+    EXPECT_EQ(rows(packed, 0).first_key, Ids(9, 0));
+}
+
+TEST(Documents, AWindowBeginsWithWhatItHas) {
+    ScratchFolder folder;
+    const auto path = folder.write("a.bin", little_endian({1, 2, 3, 4, 0, 5, 6, 7, 8}, 2));
+    const auto sampler = Sampler::in_order(open(of({path}, "respected", "0"), 100, 4).train, 4);
+    EXPECT_EQ(rows(sampler, 1).tokens, (Ids{0, 5, 6, 7}));  // the eod of the document before stands alone
+    EXPECT_EQ(rows(sampler, 1).targets, (Ids{-1, 6, 7, 8}));
+    EXPECT_EQ(rows(sampler, 1).first_key, (Ids{0, 1, 1, 1}));
+}
+
+TEST(Documents, FilesBeginOne) {
+    ScratchFolder folder;
+    const auto set =
+        open(of({folder.write("a.txt", "abc"), folder.write("b.txt", "de\nfg")}, "respected", "10"), 256, 7).train;
+    EXPECT_EQ(rows(Sampler::in_order(set, 7), 0).first_key, (Ids{0, 0, 0, 3, 3, 3, 6}));
+}
+
+TEST(Documents, NothingTellsWhereTheyEnd) {
+    ScratchFolder folder;
+    const auto text = folder.write("a.txt", "abcdef"), ids = folder.write("a.bin", "abcdef");
+    const auto refused = [](const spec::DataSpec& data, int64_t vocab = 256) {
+        return message_of<UsageError>([&] { open(data, vocab, 2); });
+    };
+    EXPECT_EQ(
+        missing("nothing tells where the documents of text data end; set data.eod", refused(of({text}, "respected"))),
+        "");
+    EXPECT_EQ(missing("documents of nanogpt data", refused(of({ids}, "respected"), 50000)), "");
+    EXPECT_EQ(open(of({ids}, "respected"), 50257, 2).train.views[0].documents().eod, 50256);  // GPT-2's
+    EXPECT_EQ(
+        missing("data.eod = \"256\": must be an id below model.vocab = 256", refused(of({text}, "packed", "256"))), "");
+    EXPECT_EQ(missing("data.eod = \"<eos>\": must be an id, or a token of data.tokenizer",
+                      refused(of({text}, "packed", "<eos>"))),
+              "");
+}
+
+TEST(Jsonl, RecordsAreDocumentsAndPromptsAreOnlyRead) {
+    ScratchFolder folder;
+    const auto path = folder.write("a.jsonl",
+                                   "{\"text\": \"ab\"}\n\n"
+                                   "{\"prompt\": \"c\", \"completion\": \"\\u00e9\"}\r\n"
+                                   "{\"other\": 1, \"text\": \"f\"}");
+    const auto data = of({path}, "respected", "0");
+    const auto set = open(data, 256, 8).train;
+    EXPECT_EQ(set.views[0].source().format(), "jsonl");
+    const Rows r = rows(Sampler::in_order(set, 8), 0);
+    EXPECT_EQ(r.tokens, (Ids{'a', 'b', 0, 'c', 0xc3, 0xa9, 0, 'f'}));
+    EXPECT_EQ(r.targets, (Ids{'b', 0, -1, 0xc3, 0xa9, 0, -1, 0}));
+    EXPECT_EQ(r.first_key, (Ids{0, 0, 0, 3, 3, 3, 3, 7}));
+
+    // Packed: the first token of a completion counts, that of a prompt does not, whichever document is before it.
+    EXPECT_EQ(rows(Sampler::in_order(open(of({path}, "packed", "0"), 256, 8).train, 8), 0).targets,
+              (Ids{'b', 0, -1, 0xc3, 0xa9, 0, 'f', 0}));
+    EXPECT_EQ(open(of({path}), 256, 4).train.size(), 6);  // no eod: nothing is added
+}
+
+TEST(Jsonl, DamagedRecords) {
+    ScratchFolder folder;
+    const auto refused = [&](const std::string& content) {
+        const auto path = folder.write("a.jsonl", content);
+        return message_of<DataError>([&] { open(of({path}), 256, 1); });
+    };
+    EXPECT_EQ(missing("a.jsonl: byte offset 15: each line of JSONL must be one JSON object",
+                      refused("{\"text\": \"a\"}\n{x}")),
+              "");
+    EXPECT_EQ(missing("a.jsonl: byte offset 14: each line of JSONL must be a JSON object, this one is of type array",
+                      refused("{\"text\": \"a\"}\n[1]\n")),
+              "");
+    EXPECT_EQ(missing("byte offset 0: \"text\" must be a text, is of type number", refused("{\"text\": 1}")), "");
+    EXPECT_EQ(missing("needs the field \"text\", or \"prompt\" and \"completion\"; it has content, prompt",
+                      refused("{\"prompt\": \"a\", \"content\": \"b\"}")),
+              "");
+    EXPECT_EQ(missing("a.jsonl: has no token", refused("\n \n")), "");
+}
+
+// Pieces do not depend on the threads: each has about 256 KiB, so this is some dozen.
+TEST(EncodeFiles, SamePiecesForAnyNumberOfThreads) {
+    ScratchFolder folder;
+    std::string text;
+    for (int i = 0; text.size() < 5'000'000; ++i) text += concat("document ", i, i % 1000 == 0 ? "" : "\n\n");
+    text += std::string(1'000'000, 'x');  // one document that needs several pieces
+    const std::vector<std::string> paths = {folder.write("a.txt", text), folder.write("b.txt", "last")};
+    const auto tokenizer = make_tokenizer("bytes");
+    std::vector<EncodedPiece> alone;
+    for (const int threads : {1, 3, 8}) {
+        std::vector<EncodedPiece> pieces;
+        FileEncoding options{.separator = "\n\n", .eod = 0, .threads = threads};
+        encode_files(*tokenizer, paths, options, [&](EncodedPiece&& piece) { pieces.push_back(std::move(piece)); });
+        if (threads == 1) alone = pieces;
+        ASSERT_EQ(pieces.size(), alone.size());
+        for (size_t i = 0; i < pieces.size(); ++i) {
+            EXPECT_EQ(pieces[i].ids, alone[i].ids);
+            EXPECT_EQ(pieces[i].begins, alone[i].begins);
+        }
+    }
+    // The documents are the text without separators, each with an eod; counted by hand.
+    std::string joined;
+    size_t documents = 0, bytes = 0;
+    for (const auto& piece : alone) {
+        for (const int32_t id : piece.ids) joined += static_cast<char>(id);
+        documents += piece.begins.size();
+        bytes += static_cast<size_t>(piece.bytes);
+    }
+    std::string expected;
+    size_t count = 0;
+    for (const char c : text + "\n\nlast\n\n") {
+        expected += c;
+        if (!expected.ends_with("\n\n")) continue;
+        expected.replace(expected.size() - 2, 2, 1, '\0');
+        ++count;
+    }
+    EXPECT_EQ(joined, expected);
+    EXPECT_EQ(documents, count);
+    EXPECT_EQ(bytes, text.size() + 4);
+}
+
+TEST(EncodeFiles, TheFirstErrorIsReportedAndEndsIt) {
+    ScratchFolder folder;
+    std::string lines;
+    for (int i = 0; i < 200'000; ++i) lines += i == 100'000 || i == 150'000 ? "{bad}\n" : "{\"text\": \"abc\"}\n";
+    const std::vector<std::string> paths = {folder.write("a.jsonl", lines)};
+    const auto tokenizer = make_tokenizer("bytes");
+    FileEncoding options{.format = "jsonl", .threads = 4};
+    const auto message =
+        message_of<DataError>([&] { encode_files(*tokenizer, paths, options, [](EncodedPiece&&) {}); });
+    EXPECT_EQ(missing(concat("byte offset ", 100'000 * 16 + 1), message), "");
+    int pieces = 0;
+    EXPECT_EQ(missing("disk full", message_of<Error>([&] {
+                          encode_files(*tokenizer, paths, options, [&](EncodedPiece&&) {
+                              if (++pieces == 2) throw Error("disk full");
+                          });
+                      })),
+              "");
+    EXPECT_EQ(pieces, 2);
+}
+
+// Each source in its own order without gaps, and at every moment in proportion.
+TEST(Blend, ExactProportionsWithoutHistory) {
+    const std::vector<std::vector<double>> blends = {
+        {1}, {0.7, 0.3}, {1, 1, 1}, {3, 1e-3, 2, 0.5, 7}, {1e-9, 1}, {0.5, 0.25, 0.125, 0.0625, 0.0625, 1, 2, 3}};
+    for (const auto& weights : blends) {
+        const Blend blend(weights);
+        double sum = 0;
+        for (const double w : weights) sum += w;
+        std::vector<uint64_t> counts(weights.size());
+        for (uint64_t i = 0; i < 20'000; ++i) {
+            const auto [part, index] = blend.place(i);
+            ASSERT_LT(part, weights.size());
+            ASSERT_EQ(index, counts[part]++) << "sample " << i;
+            for (size_t k = 0; k < weights.size(); ++k)
+                ASSERT_LT(std::abs(static_cast<double>(counts[k]) - static_cast<double>(i + 1) * weights[k] / sum),
+                          1 + std::log2(static_cast<double>(weights.size())));
+        }
+    }
+    // Far out, where products with the index leave 64 bits: still 7 of 10.
+    const Blend blend({0.7, 0.3});
+    const uint64_t far = uint64_t{1} << 60;
+    EXPECT_NEAR(static_cast<double>(blend.place(far).index) / static_cast<double>(far),
+                blend.place(far).part == 0 ? 0.7 : 0.3, 1e-12);
+    EXPECT_EQ(missing("must be positive, got 0", message_of<UsageError>([] { Blend({1, 0}); })), "");
+}
+
+TEST(Blend, SamplesOfSeveralSources) {
+    ScratchFolder folder;
+    std::vector<uint64_t> low, high;
+    for (uint64_t i = 0; i < 101; ++i) low.push_back(i), high.push_back(1000 + i);
+    const auto a = folder.write("a.bin", little_endian(low, 2)), b = folder.write("b.bin", little_endian(high, 2));
+    const auto set = open(of({"0.75 " + a, "0.25 " + b}), 2000, 10);
+    EXPECT_EQ(missing("blend of 75 % nanogpt, 101 tokens: " + a, set.description()), "");
+    const Sampler sampler(set.train, 10, 7);
+    EXPECT_EQ(sampler.samples_per_epoch(), 13);  // 10 windows of a are 13.3 samples
+    std::map<int, std::set<int>> seen;
+    for (uint64_t i = 0; i < 12; ++i) {
+        Ids tokens(11);
+        sampler.sample(i, tokens);
+        EXPECT_TRUE(seen[tokens[0] / 1000].insert(tokens[0]).second) << "sample " << i;
+        EXPECT_EQ(sampler.place(i).view, static_cast<size_t>(tokens[0] / 1000));
+    }
+    EXPECT_EQ(seen[0].size(), 9u);
+    EXPECT_EQ(seen[1].size(), 3u);
+    // The order of the first source is that of the source alone.
+    const Sampler alone(open(of({a}), 2000, 10).train, 10, 7);
+    for (uint64_t i = 0, j = 0; i < 12; ++i)
+        if (sampler.place(i).view == 0) {
+            EXPECT_EQ(sampler.place(i).window, alone.place(j++).window);
+        }
+
+    auto fraction = of({"3 " + a, "1 " + b});
+    fraction.valid_fraction = 0.2;
+    const auto held = open(fraction, 2000, 10);
+    EXPECT_EQ(held.train.size(), 2 * 81);
+    EXPECT_EQ(held.valid->size(), 2 * 20);
+    EXPECT_EQ(held.valid->weights, (std::vector<double>{3, 1}));
+}
+
+TEST(Blend, Refusals) {
+    ScratchFolder folder;
+    const auto a = folder.write("a.txt", "abcdef");
+    const auto refused = [](std::vector<std::string> train) {
+        return message_of<UsageError>([&] { open(of(std::move(train)), 256, 2); });
+    };
+    EXPECT_EQ(missing("give each file a weight (\"0.7 PATH\") or none; 1 of 2 have one", refused({"0.5 " + a, a})), "");
+    EXPECT_EQ(missing("a weight must be positive, got -1", refused({"-1 " + a, "2 " + a})), "");
+    EXPECT_EQ(missing("a path must follow the weight", refused({"0.5 ", "2 " + a})), "");
+    EXPECT_EQ(open(of({folder.write("7 days.txt", "abcdef")}), 256, 2).train.size(), 6);
+}
+
+}  // namespace
+}  // namespace tutti::data

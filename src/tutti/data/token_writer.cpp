@@ -1,0 +1,144 @@
+// data/token_writer.cpp: ids as they come; headers and the index, which need the totals, at the end.
+#include "tutti/data/token_writer.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "tutti/base/error.h"
+
+namespace tutti::data {
+
+namespace {
+
+constexpr int64_t kLlmcHeaderBytes = 1024;
+
+// Megatron's own rule is u16 below 65500 ids, else i32.
+int64_t width_for(const std::string& format, int64_t vocab) {
+    check<UsageError>(format == "nanogpt" || format == "llmc" || format == "megatron",
+                      "--format must be nanogpt, llmc or megatron, got ", format);
+    check<UsageError>(format != "nanogpt" || vocab <= 65536,
+                      "--format nanogpt has ids of 16 bits, the tokenizer makes ", "them up to ", vocab - 1,
+                      "; use llmc or megatron");
+    return vocab <= (format == "megatron" ? 65499 : 65536) ? 2 : 4;
+}
+
+template <class T>
+void append(std::string& bytes, T value) {
+    const size_t at = bytes.size();
+    bytes.resize(at + sizeof value);
+    std::memcpy(bytes.data() + at, &value, sizeof value);
+}
+
+}  // namespace
+
+TokenWriter::TokenWriter(const std::string& format, const std::string& prefix, int64_t vocab)
+    : format_(format), prefix_(prefix), width_(width_for(format, vocab)), bin_(prefix + ".bin") {
+    // What stays beside the new ids would be read with them.
+    for (const char* end : {".idx", ".mask"}) {
+        const std::string path = prefix + end;
+        if (format == "megatron" && path.ends_with(".idx")) continue;  // replaced
+        check<UsageError>(!std::filesystem::exists(path), path,
+                          ": is there already and belongs to other ids; remove it ", "or choose another --out");
+    }
+    if (format_ == "llmc") write_header();
+}
+
+void TokenWriter::append(const EncodedPiece& piece) {
+    append_mask(piece);
+    append_lengths(piece);
+    write_ids(piece.ids);
+    documents_ += static_cast<int64_t>(piece.begins.size());
+    tokens_ += static_cast<int64_t>(piece.ids.size());
+}
+
+void TokenWriter::write_ids(const std::vector<int32_t>& ids) {
+    if (width_ == 4) return bin_.write(ids.data(), ids.size() * 4);
+    narrow_.assign(ids.begin(), ids.end());
+    bin_.write(narrow_.data(), narrow_.size() * 2);
+}
+
+// The mask file begins with the first token that is only read; what came before it counts.
+void TokenWriter::append_mask(const EncodedPiece& piece) {
+    const auto zeros = std::count(piece.counted.begin(), piece.counted.end(), uint8_t{0});
+    if (zeros > 0 && !mask_) {
+        mask_ = std::make_unique<NewFile>(prefix_ + ".mask");
+        const std::vector<uint8_t> ones(1 << 20, 1);
+        for (int64_t left = tokens_; left > 0; left -= static_cast<int64_t>(ones.size()))
+            mask_->write(ones.data(), std::min(ones.size(), static_cast<size_t>(left)));
+    }
+    only_read_ += zeros;
+    if (!mask_) return;
+    if (!piece.counted.empty()) return mask_->write(piece.counted.data(), piece.counted.size());
+    const std::vector<uint8_t> ones(piece.ids.size(), 1);
+    mask_->write(ones.data(), ones.size());
+}
+
+void TokenWriter::append_lengths(const EncodedPiece& piece) {
+    if (format_ != "megatron") return;
+    const auto lengthen = [&](int64_t tokens) {
+        if (tokens == 0) return;
+        check<DataError>(!lengths_.empty() && tokens <= std::numeric_limits<int32_t>::max() - lengths_.back(),
+                         "document ", lengths_.size(),
+                         " has 2^31 tokens or more, which a Megatron index cannot count; ", "set a --separator");
+        lengths_.back() += static_cast<int32_t>(tokens);
+    };
+    int64_t done = 0;
+    for (const int64_t begin : piece.begins) {
+        lengthen(begin - done);
+        lengths_.push_back(0);
+        done = begin;
+    }
+    lengthen(static_cast<int64_t>(piece.ids.size()) - done);
+}
+
+void TokenWriter::write_header() {
+    check<DataError>(tokens_ < (int64_t{1} << 32), "an llm.c file counts up to 2^32 - 1 tokens, these are ", tokens_,
+                     "; use --format megatron, or more files");
+    const bool wide = width_ == 4;
+    std::array<uint32_t, kLlmcHeaderBytes / 4> header{wide ? 20240801u : 20240520u, wide ? 7u : 1u,
+                                                      static_cast<uint32_t>(tokens_)};
+    if (tokens_ == 0) return bin_.write(header.data(), sizeof header);
+    bin_.write_at(0, header.data(), sizeof header);
+}
+
+void TokenWriter::write_index() {
+    NewFile index(prefix_ + ".idx");
+    std::string bytes("MMIDIDX\0\0", 9);
+    data::append<uint64_t>(bytes, 1);
+    data::append<uint8_t>(bytes, width_ == 2 ? 8 : 4);
+    data::append<uint64_t>(bytes, lengths_.size());
+    data::append<uint64_t>(bytes, lengths_.size() + 1);
+    for (const int32_t length : lengths_) data::append<int32_t>(bytes, length);
+    int64_t offset = 0;
+    for (const int32_t length : lengths_) {
+        data::append<int64_t>(bytes, offset);
+        offset += length * width_;
+    }
+    for (size_t k = 0; k <= lengths_.size(); ++k) data::append<int64_t>(bytes, static_cast<int64_t>(k));
+    index.write(bytes.data(), bytes.size());
+    // The index goes first and comes last: at no time does one stand beside the ids of another.
+    std::error_code ignored;
+    std::filesystem::remove(prefix_ + ".idx", ignored);
+    bin_.commit();
+    index.commit();
+}
+
+std::vector<std::string> TokenWriter::finish() {
+    check<DataError>(tokens_ > 0, prefix_, ": the files hold no token, so nothing is written");
+    std::vector<std::string> paths = {prefix_ + ".bin"};
+    if (mask_) mask_->commit();
+    if (format_ == "megatron") {
+        write_index();
+        paths.push_back(prefix_ + ".idx");
+    } else {
+        if (format_ == "llmc") write_header();
+        bin_.commit();
+    }
+    if (mask_) paths.push_back(mask_->path());
+    return paths;
+}
+
+}  // namespace tutti::data

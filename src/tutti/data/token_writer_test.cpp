@@ -1,0 +1,113 @@
+// data/token_writer_test.cpp: the bytes that other trainers' own writers make, and that our readers take back; nothing
+// under the final names before the end.
+#include "tutti/data/token_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <iterator>
+
+#include "tutti/data/test_files.h"
+#include "tutti/data/token_source.h"
+
+namespace tutti::data {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+std::string bytes_of(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
+EncodedPiece piece(Ids ids, std::vector<int64_t> begins, std::vector<uint8_t> counted = {}) {
+    return {.ids = std::move(ids), .counted = std::move(counted), .begins = std::move(begins)};
+}
+
+// Documents [1, 2, 3] and [4, 5]; the second piece begins inside the first document.
+TEST(TokenWriter, MegatronByTheGoldenFile) {
+    ScratchFolder folder;
+    TokenWriter writer("megatron", folder.path("d"), 6);
+    writer.append(piece({1, 2}, {0}));
+    writer.append(piece({3, 4, 5}, {1}));
+    EXPECT_FALSE(std::filesystem::exists(folder.path("d.bin")));
+    EXPECT_EQ(writer.finish(), (std::vector<std::string>{folder.path("d.bin"), folder.path("d.idx")}));
+    EXPECT_EQ(bytes_of(folder.path("d.bin")), little_endian({1, 2, 3, 4, 5}, 2));
+    EXPECT_EQ(bytes_of(folder.path("d.idx")), std::string("MMIDIDX\0\0", 9) + little_endian({1}, 8) + "\x08" +
+                                                  little_endian({2, 3}, 8) + little_endian({3, 2}, 4) +
+                                                  little_endian({0, 6, 0, 1, 2}, 8));
+    EXPECT_EQ(writer.documents(), 2);
+    EXPECT_EQ(writer.tokens(), 5);
+}
+
+TEST(TokenWriter, LlmcByTheGoldenHeader) {
+    ScratchFolder folder;
+    TokenWriter narrow("llmc", folder.path("gpt2"), 50257);
+    narrow.append(piece({1, 2, 3, 4, 50256}, {0}));
+    narrow.finish();
+    const std::string bytes = bytes_of(folder.path("gpt2.bin"));
+    EXPECT_EQ(bytes.substr(0, 12), std::string("\x88\xd8\x34\x01\x01\0\0\0\x05\0\0\0", 12));
+    EXPECT_EQ(bytes.substr(12, 1012), std::string(1012, '\0'));
+    EXPECT_EQ(bytes.substr(1024), little_endian({1, 2, 3, 4, 50256}, 2));
+
+    TokenWriter wide("llmc", folder.path("llama3"), 128256);
+    wide.append(piece({128001, 7}, {0}));
+    wide.finish();
+    EXPECT_EQ(bytes_of(folder.path("llama3.bin")), llmc_file(20240801, 7, 2, {128001, 7}, 4));
+}
+
+// Megatron's rule is u16 below 65500, not 65536.
+TEST(TokenWriter, WidthsFollowTheVocabulary) {
+    ScratchFolder folder;
+    const auto size = [&](const char* format, int64_t vocab) {
+        TokenWriter writer(format, folder.path("w"), vocab);
+        writer.append(piece({1}, {0}));
+        writer.finish();
+        std::filesystem::remove(folder.path("w.idx"));
+        return std::filesystem::file_size(folder.path("w.bin"));
+    };
+    EXPECT_EQ(size("megatron", 65499), 2u);
+    EXPECT_EQ(size("megatron", 65500), 4u);
+    EXPECT_EQ(size("llmc", 65536), 1026u);
+    EXPECT_EQ(size("llmc", 65537), 1028u);
+    EXPECT_EQ(size("nanogpt", 65536), 2u);
+    EXPECT_EQ(missing("nanogpt has ids of 16 bits, the tokenizer makes them up to 65536",
+                      message_of<UsageError>([&] { size("nanogpt", 65537); })),
+              "");
+}
+
+TEST(TokenWriter, MaskBeginsWhereItIsNeeded) {
+    ScratchFolder folder;
+    TokenWriter writer("nanogpt", folder.path("m"), 10);
+    writer.append(piece({1, 2}, {0}));
+    writer.append(piece({3, 4, 5}, {0}, {0, 0, 1}));
+    writer.append(piece({6}, {0}));
+    EXPECT_EQ(writer.finish().back(), folder.path("m.mask"));
+    EXPECT_EQ(bytes_of(folder.path("m.mask")), std::string("\1\1\0\0\1\1", 6));
+    EXPECT_EQ(writer.only_read(), 2);
+    const auto source = open_tokens({folder.path("m.bin")});
+    EXPECT_TRUE(source->has_mask());
+}
+
+TEST(TokenWriter, LeavesNothingBehindAndTouchesNothingOfOthers) {
+    ScratchFolder folder;
+    { TokenWriter("megatron", folder.path("x"), 10).append(piece({1}, {0})); }
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path("")), {}), 0);
+
+    EXPECT_EQ(
+        missing("hold no token", message_of<DataError>([&] { TokenWriter("llmc", folder.path("x"), 9).finish(); })),
+        "");
+    folder.write("x.mask", "1");
+    EXPECT_EQ(
+        missing("x.mask: is there already", message_of<UsageError>([&] { TokenWriter("llmc", folder.path("x"), 9); })),
+        "");
+    folder.write("y.idx", "1");
+    EXPECT_EQ(missing("y.idx: is there already",
+                      message_of<UsageError>([&] { TokenWriter("nanogpt", folder.path("y"), 9); })),
+              "");
+    EXPECT_EQ(missing("cannot be written (No such file or directory)",
+                      message_of<UsageError>([&] { TokenWriter("llmc", folder.path("none/x"), 9); })),
+              "");
+}
+
+}  // namespace
+}  // namespace tutti::data

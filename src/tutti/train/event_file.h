@@ -1,0 +1,49 @@
+// train/event_file.h: scalars as TensorBoard reads them. Stands on base; run_directory.cpp writes one beside
+// metrics.jsonl when log.tensorboard is set.
+//
+// A file is a row of records {u64 length, u32 masked CRC32C of the length, payload, u32 masked CRC32C of the payload},
+// each payload a protobuf Event {1: double wall_time, 2: int64 step, 3: string file_version, 5: Summary, 7:
+// SessionLog}; Summary {1: repeated {1: string tag, 2: float simple_value}}. Few enough fields to be encoded by hand.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::train {
+
+struct Scalar {
+    std::string_view tag;  // "train/loss"
+    double value;
+};
+
+// Events, and the record around one. Wall times in seconds since 1970.
+std::string version_event(double wall);
+std::string session_event(double wall, int64_t step);  // a session starts: what readers have from `step` on is void
+std::string scalars_event(double wall, int64_t step, const std::vector<Scalar>& scalars);
+std::string record_of(std::string_view event);
+
+class EventFile {
+  public:
+    // A new file in `folder`, which is made when missing: readers take the files of a folder in the order of their
+    // names, each with the time of its making. The session starts at `first_step`, so steps that an earlier session
+    // logged and lost are not shown twice.
+    EventFile(const std::string& folder, int64_t first_step);
+    ~EventFile();
+    EventFile(const EventFile&) = delete;
+    EventFile& operator=(const EventFile&) = delete;
+
+    const std::string& path() const { return path_; }
+    // One record for all, in the file when add() returns. False with errno when it cannot be written.
+    bool add(int64_t step, const std::vector<Scalar>& scalars);
+
+  private:
+    bool write(const std::string& event);
+
+    std::string path_;
+    int descriptor_ = -1;
+    int64_t size_ = 0;  // of whole records
+};
+
+}  // namespace tutti::train
