@@ -28,10 +28,15 @@ std::set<std::string> lines_of(const std::string& text) {
 
 std::string run_identity(const spec::RunSpec& run) {
     static const std::set<std::string, std::less<>> kKeys = {"seed", "seq_len", "global_batch", "compute", "name"};
-    static const std::set<std::string, std::less<>> kLaterModelKeys = {
-        "qkv_bias",          "output_bias",            "mlp_bias",
-        "head_norm",         "window",                 "rope_scaling.type",
-        "rope_scaling.beta_fast", "rope_scaling.beta_slow", "rope_scaling.attention_factor"};
+    static const std::set<std::string, std::less<>> kLaterModelKeys = {"qkv_bias",
+                                                                       "output_bias",
+                                                                       "mlp_bias",
+                                                                       "head_norm",
+                                                                       "window",
+                                                                       "rope_scaling.type",
+                                                                       "rope_scaling.beta_fast",
+                                                                       "rope_scaling.beta_slow",
+                                                                       "rope_scaling.attention_factor"};
     const std::set<std::string> unchanged = lines_of(spec::to_toml(spec::RunSpec{}));
     std::istringstream toml(spec::to_toml(run));
     std::string section, identity;

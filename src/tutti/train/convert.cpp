@@ -73,14 +73,13 @@ ConvertOutcome convert(const ConvertOptions& options) {
             outcome.parameters = spec::parameter_count(model.spec());
             outcome.format = !options.format.empty() ? options.format : stored.hugging_face ? "tutti" : "hf";
             checkpoint::NewDirectory target(disk, options.to);
-            outcome.files =
-                outcome.format == "tutti"
-                    ? write_tutti(disk, target.temporary(), stored, model, weights, options)
-                    : hf::write_directory(disk, target.temporary(), model, weights,
-                                          {.dtype = options.dtype,
-                                           .max_shard_bytes = options.max_shard_bytes,
-                                           .side_files = stored.side_files,
-                                           .tokenizer = stored.hugging_face ? "" : stored.tokenizer});
+            outcome.files = outcome.format == "tutti"
+                                ? write_tutti(disk, target.temporary(), stored, model, weights, options)
+                                : hf::write_directory(disk, target.temporary(), model, weights,
+                                                      {.dtype = options.dtype,
+                                                       .max_shard_bytes = options.max_shard_bytes,
+                                                       .side_files = stored.side_files,
+                                                       .tokenizer = stored.hugging_face ? "" : stored.tokenizer});
             target.commit();
         });
     return outcome;

@@ -16,7 +16,7 @@ struct SamplingOptions {
     int64_t top_k = 0;         // keep the k most likely; 0: all
     double top_p = 1.0;        // then the fewest whose probability reaches p
     uint64_t seed = 1234;
-    int64_t vocab = 0;  // ids below this only, those of the tokenizer; 0: all of the model
+    int64_t vocab = 0;                 // ids below this only, those of the tokenizer; 0: all of the model
     std::vector<int32_t> stop_tokens;  // end a text and are not part of it
 };
 
