@@ -8,11 +8,17 @@ target_compile_features(tutti_options INTERFACE cxx_std_20)
 target_compile_options(tutti_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -Wno-missing-field-initializers -Wno-restrict
   $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
+if(TUTTI_FUZZ)
+  target_compile_options(tutti_options INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(tutti_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 if(TUTTI_SANITIZE)
   # -Wno-maybe-uninitialized: with sanitizers gcc 12 warns of its own <regex> (GCC bug 105562).
   target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
-    -Wno-maybe-uninitialized
-    $<$<STREQUAL:${TUTTI_SANITIZE},undefined>:-fno-sanitize-recover=all>)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  if(TUTTI_SANITIZE MATCHES undefined)
+    target_compile_options(tutti_options INTERFACE -fno-sanitize-recover=all)
+  endif()
   target_link_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
 endif()
 

@@ -88,9 +88,7 @@ class Peer:
     """transformers' model of the same sizes, with Tutti's weights; speaks Tutti's parameter names."""
 
     def __init__(self, model, weights):
-        self.gpt2 = model["family"] == "gpt2"
-        self.module = make_gpt2(model) if self.gpt2 else make_llama(model)
-        self.module.eval()  # no dropout in either; gradients are taken all the same
+        self._wrap(make_gpt2(model) if model["family"] == "gpt2" else make_llama(model))
         own = dict(self.module.named_parameters())
         if set(own) != {self._name(name) for name in weights}:
             raise AssertionError(f"parameters differ: {set(own) ^ {self._name(n) for n in weights}}")
@@ -101,6 +99,18 @@ class Peer:
                 if target.shape != value.shape:
                     raise AssertionError(f"{name}: shape {tuple(value.shape)}, transformers has {tuple(target.shape)}")
                 target.copy_(value)
+
+    @classmethod
+    def of(cls, module):
+        """A model of transformers with weights of its own."""
+        self = cls.__new__(cls)
+        self._wrap(module)
+        return self
+
+    def _wrap(self, module):
+        self.module = module
+        self.gpt2 = isinstance(module, GPT2LMHeadModel)
+        self.module.eval()  # no dropout in either; gradients are taken all the same
 
     def _name(self, name):
         return f"transformer.{name}" if self.gpt2 and not name.startswith("lm_head") else name

@@ -4,6 +4,8 @@
 //   tutti_peer_dump outputs CONFIG.toml TOKENS OUT [--set K=V]... [--reference]
 //   tutti_peer_dump train   CONFIG.toml TOKENS OUT [--set K=V]... [--reference]
 //
+// The weights are drawn and stirred, or those of the Hugging Face directory that [model] hf names.
+//
 // TOKENS holds int32 windows of train.seq_len + 1 tokens, one after another; a negative last token is an ignored
 // target. `outputs` writes OUT/weights.safetensors, outputs.safetensors (logits of every position, loss) and
 // gradients.safetensors. `train` writes the initial weights, runs train.steps updates and prints them as JSON.
@@ -16,6 +18,7 @@
 
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/hf/weights.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/spec/recompute.h"
@@ -150,18 +153,20 @@ std::vector<float> all_logits(ops::Context& ctx, models::Model& model, std::span
                               DType compute, bool cached) {
     const int64_t B = static_cast<int64_t>(windows.size()) / (T + 1), V = model.spec().vocab;
     std::vector<float> all(static_cast<size_t>(B * T * V));
-    nn::KvCache cache;
-    if (cached) cache = models::make_cache(ctx, model, B, T, compute);
+    std::vector<nn::KvCache> caches;
+    std::vector<nn::KvCache*> all_caches;
+    for (int64_t b = 0; cached && b < B; ++b) caches.push_back(models::make_cache(ctx, model, T, compute));
+    for (nn::KvCache& cache : caches) all_caches.push_back(&cache);
     for (int64_t t = cached ? T / 3 : 0; t < T; ++t) {
-        const int64_t begin = cached && cache.length > 0 ? t : 0;
+        const int64_t begin = cached && caches[0].length > 0 ? t : 0;
         std::vector<int32_t> prompt;
         for (int64_t b = 0; b < B; ++b)
             for (int64_t i = begin; i <= t; ++i) prompt.push_back(windows[static_cast<size_t>(b * (T + 1) + i)]);
-        nn::Batch batch = nn::make_prompt(ctx.device, prompt, B, begin);
-        if (cached) batch.cache = &cache;
+        const nn::Batch batch =
+            cached ? nn::make_continuation(ctx.device, prompt, all_caches) : nn::make_prompt(ctx.device, prompt, B);
         autograd::Tape tape(ctx, false);
         put(model.forward(tape, batch).value, t, T, all);
-        if (cached) cache.length = t + 1;
+        nn::advance(batch);
     }
     return all;
 }
@@ -224,8 +229,14 @@ void dump(const Arguments& a) {
     ops::Context ctx{*device, table};
     models::Model model = models::make_model(ctx, run.model, run.train.seq_len);
     const auto seed = static_cast<uint64_t>(run.train.seed);
-    models::materialize(ctx, model, compute, seed, true);
-    stir_vectors(ctx, model, seed);
+    if (run.model.hf.empty()) {
+        models::materialize(ctx, model, compute, seed, true);
+        stir_vectors(ctx, model, seed);
+    } else {
+        models::allocate(ctx, model, compute, true);
+        checkpoint::PosixFileSystem disk;
+        hf::StoredWeights::in_directory(disk, run.model.hf, model).load(ctx, model);
+    }
     write_weights(model, a.out);
 
     std::vector<int32_t> tokens = read_tokens(a.tokens, run.train.seq_len + 1);

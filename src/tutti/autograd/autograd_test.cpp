@@ -12,10 +12,13 @@ namespace {
 TEST(InitialValues, AreNormalsOfTheGlobalIndexWhateverThePlacement) {
     const auto device = make_cpu_device(2);
     ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
-    const auto values = [&](const Parameter& p, const Position& position) {
-        return initial_values(ctx, p, 42, Purpose::weights, position);
-    };
     const mesh::Mesh mesh({{"tp", 2}, {"dp_shard", 3}});
+    const auto values = [&](const Parameter& p, const Position& position) {
+        const Shape local = position.mesh ? mesh::local_shape(mesh, p.shape, p.placement, p.name) : p.shape;
+        const Tensor x = ops::empty(ctx, local, DType::f32);
+        draw(ctx, p, 42, x, position);
+        return x;
+    };
     const std::vector<mesh::Placement> placements = {
         {}, {{"tp", 0}}, {{"tp", 0, 3}}, {{"dp_shard", 0}}, {{"tp", 0}, {"dp_shard", 0}}, {{"tp", 1}}};
     for (const Shape& shape : {Shape{12, 10}, Shape{12, 4, 5}, Shape{12, 2, 3, 5}}) {

@@ -12,8 +12,8 @@ const mesh::Mesh& mesh_of(const Position& position, const mesh::Mesh& one_rank) 
 }
 
 // Draws one block as matrices of its last two dims: whatever the rank of the tensor, rows are contiguous in both.
-void draw(ops::Context& ctx, const mesh::Block& block, const Shape& global, const Tensor& local, RandomKey key,
-          float std) {
+void draw_block(ops::Context& ctx, const mesh::Block& block, const Shape& global, const Tensor& local, RandomKey key,
+                float std) {
     const int rank = global.rank();
     const int64_t columns = block.sizes[-1], rows = rank > 1 ? block.sizes[-2] : 1;
     const int64_t matrices = block.sizes.numel() == 0 ? 0 : block.sizes.numel() / (rows * columns);
@@ -36,27 +36,32 @@ void draw(ops::Context& ctx, const mesh::Block& block, const Shape& global, cons
 
 }  // namespace
 
-Tensor initial_values(ops::Context& ctx, const Parameter& p, uint64_t seed, Purpose purpose, const Position& position) {
+void draw(ops::Context& ctx, const Parameter& p, uint64_t seed, const Tensor& values, const Position& position) {
+    if (p.init.std == 0) return ops::fill(ctx, values, static_cast<float>(p.init.value));
     const mesh::Mesh one_rank;
-    const mesh::Mesh& mesh = mesh_of(position, one_rank);
-    Tensor values = ops::empty(ctx, mesh::local_shape(mesh, p.shape, p.placement, p.name), DType::f32, purpose);
-    if (p.init.std == 0) {
-        ops::fill(ctx, values, static_cast<float>(p.init.value));
-        return values;
-    }
     const RandomKey key = random_key(seed, p.name);
-    for (const mesh::Block& block : mesh::local_blocks(mesh, position.rank, p.shape, p.placement, p.name))
-        draw(ctx, block, p.shape, values, key, static_cast<float>(p.init.std));
-    return values;
+    for (const mesh::Block& block :
+         mesh::local_blocks(mesh_of(position, one_rank), position.rank, p.shape, p.placement, p.name))
+        draw_block(ctx, block, p.shape, values, key, static_cast<float>(p.init.std));
+}
+
+void allocate(ops::Context& ctx, Parameter& p, DType compute, bool train, const Position& position) {
+    check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
+    const mesh::Mesh one_rank;
+    const Shape local = mesh::local_shape(mesh_of(position, one_rank), p.shape, p.placement, p.name);
+    p.value = ops::empty(ctx, local, compute, Purpose::weights);
+    if (compute == DType::f32)
+        p.master = p.value;
+    else
+        p.master = train ? ops::empty(ctx, local, DType::f32, Purpose::optimizer) : Tensor{};
+    p.gradient = train ? ops::zeros(ctx, local, DType::f32, Purpose::gradients) : Tensor{};
 }
 
 void materialize(ops::Context& ctx, Parameter& p, DType compute, uint64_t seed, bool train, const Position& position) {
-    check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
-    const bool separate_master = compute != DType::f32;
-    p.master = initial_values(ctx, p, seed, separate_master ? Purpose::optimizer : Purpose::weights, position);
-    p.value = separate_master ? ops::cast(ctx, p.master, compute, Purpose::weights) : p.master;
-    if (!train && separate_master) p.master = {};
-    p.gradient = train ? ops::zeros(ctx, p.value.shape(), DType::f32, Purpose::gradients) : Tensor{};
+    allocate(ctx, p, compute, train, position);
+    const Tensor f32 = p.master.defined() ? p.master : ops::empty(ctx, p.value.shape(), DType::f32, Purpose::workspace);
+    draw(ctx, p, seed, f32, position);
+    if (p.value.dtype() != DType::f32) ops::cast_into(ctx, f32, p.value);
 }
 
 }  // namespace tutti::autograd

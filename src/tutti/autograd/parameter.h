@@ -51,8 +51,11 @@ struct Position {
 void materialize(ops::Context& ctx, Parameter& parameter, DType compute, uint64_t seed, bool train,
                  const Position& position = {});
 
-// The initial values alone: f32, of the local shape.
-Tensor initial_values(ops::Context& ctx, const Parameter& parameter, uint64_t seed, Purpose purpose,
-                      const Position& position = {});
+// Only the memory; value and master are not set.
+void allocate(ops::Context& ctx, Parameter& parameter, DType compute, bool train, const Position& position = {});
+
+// The initial values alone, into `values`: f32, of the local shape.
+void draw(ops::Context& ctx, const Parameter& parameter, uint64_t seed, const Tensor& values,
+          const Position& position = {});
 
 }  // namespace tutti::autograd

@@ -13,23 +13,21 @@ namespace {
 // over a seam is gathered into the buffer.
 class ChunkStream {
   public:
-    explicit ChunkStream(const FileToWrite& content) {
-        pieces_.push_back(std::as_bytes(std::span(content.head)));
-        pieces_.insert(pieces_.end(), content.body.begin(), content.body.end());
-    }
+    explicit ChunkStream(const FileToWrite& content)
+        : name_(content.name), body_(content.body), piece_(std::as_bytes(std::span(content.head))) {}
 
     std::span<const std::byte> next(int64_t bytes) {
         skip_empty();
         const auto wanted = static_cast<size_t>(bytes);
-        if (pieces_[index_].size() - at_ >= wanted) {
-            const auto chunk = pieces_[index_].subspan(at_, wanted);
+        if (piece_.size() - at_ >= wanted) {
+            const auto chunk = piece_.subspan(at_, wanted);
             at_ += wanted;
             return chunk;
         }
         buffer_.resize(wanted);
         for (size_t filled = 0; filled < wanted; skip_empty()) {
-            const size_t part = std::min(wanted - filled, pieces_[index_].size() - at_);
-            std::memcpy(buffer_.data() + filled, pieces_[index_].data() + at_, part);
+            const size_t part = std::min(wanted - filled, piece_.size() - at_);
+            std::memcpy(buffer_.data() + filled, piece_.data() + at_, part);
             filled += part;
             at_ += part;
         }
@@ -38,21 +36,25 @@ class ChunkStream {
 
   private:
     void skip_empty() {
-        while (index_ + 1 < pieces_.size() && at_ == pieces_[index_].size()) {
-            ++index_;
-            at_ = 0;
+        for (; next_ < body_.size() && at_ == piece_.size(); ++next_, at_ = 0) {
+            const FilePart& piece = body_[next_];
+            piece_ = piece.make ? piece.make() : piece.bytes;
+            check(static_cast<int64_t>(piece_.size()) == piece.size, name_, ": a piece of ", piece.size,
+                  " bytes was promised, ", piece_.size(), " came");
         }
     }
-    std::vector<std::span<const std::byte>> pieces_;
+    const std::string& name_;
+    const std::vector<FilePart>& body_;
+    std::span<const std::byte> piece_;  // the one that is being read
     std::vector<std::byte> buffer_;
-    size_t index_ = 0, at_ = 0;
+    size_t next_ = 0, at_ = 0;
 };
 
 }  // namespace
 
 int64_t FileToWrite::size() const {
     auto bytes = static_cast<int64_t>(head.size());
-    for (const auto& piece : body) bytes += static_cast<int64_t>(piece.size());
+    for (const auto& piece : body) bytes += piece.size;
     return bytes;
 }
 
@@ -89,7 +91,7 @@ FileRecord write_file_atomically(FileSystem& file_system, const std::string& dir
         file_system.rename(temporary, path);
         file_system.fsync_directory(directory);
         return record;
-    } catch (const DataError&) {
+    } catch (const Error&) {
         try {
             remove_tree(file_system, temporary);
         } catch (const IoError&) {  // the first error is the one that matters

@@ -2,10 +2,13 @@
 // Below it: file.h, digest.h. Called by store.cpp; with many ranks each rank writes its own file with NewFile.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/checkpoint/digest.h"
@@ -16,12 +19,26 @@ namespace tutti::checkpoint {
 // 4 MiB: damage is located to 4 MiB, and the digests of 100 GB fit half a megabyte of manifest.
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
-// The content of a file: `head`, then the pieces of `body` without gaps. The body is not copied: what it points to must
+// A part of a file: bytes that lie in memory, or bytes that are made when their turn comes and may be forgotten when
+// the next part is made, so that a file may be larger than memory.
+struct FilePart {
+    FilePart() = default;
+    template <class Bytes>
+    requires std::convertible_to<const Bytes&, std::span<const std::byte>> FilePart(const Bytes& in_memory)
+        : bytes(in_memory), size(static_cast<int64_t>(std::span<const std::byte>(in_memory).size())) {}
+    FilePart(int64_t size_, std::function<std::span<const std::byte>()> make_) : size(size_), make(std::move(make_)) {}
+
+    std::span<const std::byte> bytes;
+    int64_t size = 0;
+    std::function<std::span<const std::byte>()> make;  // exactly `size` bytes
+};
+
+// The content of a file: `head`, then the parts of `body` without gaps. The body is not copied: what it points to must
 // live and stay unchanged until the file is written.
 struct FileToWrite {
     std::string name;
     std::string head;
-    std::vector<std::span<const std::byte>> body;
+    std::vector<FilePart> body;
 
     int64_t size() const;
 };

@@ -24,7 +24,7 @@ struct TensorToWrite {
     std::string name;
     DType dtype = DType::f32;
     std::vector<int64_t> shape;
-    std::span<const std::byte> bytes;  // C order, little-endian; must live until the file is written
+    FilePart bytes;  // C order, little-endian; must live until the file is written, or is made then
 };
 
 // The file `name` with these tensors, in the order of the reference writer (wider types first, then by name).

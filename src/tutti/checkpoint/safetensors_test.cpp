@@ -20,7 +20,8 @@ const std::string kGoldenHeader =
 
 std::string text_of(const FileToWrite& file) {
     std::string text = file.head;
-    for (const auto& piece : file.body) text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    for (const auto& piece : file.body)
+        text.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
     return text;
 }
 

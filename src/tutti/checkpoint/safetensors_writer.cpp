@@ -85,8 +85,8 @@ FileToWrite safetensors_file(std::string name, std::vector<TensorToWrite> tensor
     int64_t begin = 0;
     for (const TensorToWrite& tensor : tensors) {
         const int64_t bytes = bytes_of(tensor);
-        check(bytes == static_cast<int64_t>(tensor.bytes.size()), "safetensors: tensor '", tensor.name, "' needs ",
-              bytes, " bytes for its shape, got ", tensor.bytes.size());
+        check(bytes == tensor.bytes.size, "safetensors: tensor '", tensor.name, "' needs ", bytes,
+              " bytes for its shape, got ", tensor.bytes.size);
         check(tensor.name != "__metadata__", "safetensors: a tensor cannot be named __metadata__");
         names.push_back(tensor.name);
         if (json.size() > 1) json += ',';

@@ -25,6 +25,7 @@ namespace {
 struct Arguments {
     TrainArguments train;
     GenerateArguments generate;
+    ConvertArguments convert;
     ReportArguments report;
     DoctorArguments doctor;
     VersionArguments version;
@@ -87,11 +88,22 @@ void add_train(CLI::App& app, Arguments& all, const Io& io) {
 
 void add_generate(CLI::App& app, Arguments& all, const Io& io) {
     GenerateArguments& a = all.generate;
-    CLI::App* c = add_command(app, all, io, "generate", "continue a text with a trained model", a, generate);
-    c->add_option("CKPT", a.checkpoint, "run directory, its checkpoints directory, or one checkpoint")
+    CLI::App* c = add_command(app, all, io, "generate", "continue texts with a trained model", a, generate);
+    c->add_option("CKPT", a.checkpoint, "directory of a run, of a checkpoint or of a Hugging Face model")
         ->required()
         ->option_text(" ");
-    c->add_option("--prompt", a.prompt, "text to continue")->required()->option_text("TEXT");
+    c->add_option("--prompt", a.prompts, "text to continue; repeatable")->allow_extra_args(false)->option_text("TEXT");
+    c->add_option("--prompts", a.prompts_file, "a text in each line of a file")->option_text("FILE");
+    c->add_option("--prompt-ids", a.prompt_ids, "or token ids, such as 1,2,3; repeatable")
+        ->allow_extra_args(false)
+        ->option_text("IDS");
+    c->add_option("--stop", a.stop, "end a text before this; repeatable")->allow_extra_args(false)->option_text("TEXT");
+    c->add_option("--stop-ids", a.stop_ids, "tokens that end a text, beside the model's own")->option_text("IDS");
+    c->add_flag("--ignore-eos", a.ignore_eos, "do not end at the model's end-of-text tokens")->option_text(" ");
+    c->add_flag("--ids", a.ids, "write token ids, not text")->option_text(" ");
+    c->add_option("--compute", a.compute, "f32, bf16, or [auto]: as the model was made")
+        ->check(CLI::IsMember({"auto", "f32", "bf16"}))
+        ->option_text("TYPE");
     c->add_option("--max-tokens", a.max_tokens, "new tokens")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
         ->option_text("N [256]");
@@ -112,7 +124,31 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
     c->footer(
         "Examples:\n"
         "  tutti generate runs/bible --prompt \"In the beginning\"\n"
-        "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7");
+        "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7\n"
+        "  tutti generate models/Qwen3-0.6B --prompts questions.txt --greedy --stop \"\\n\" --json");
+}
+
+void add_convert(CLI::App& app, Arguments& all, const Io& io) {
+    ConvertArguments& a = all.convert;
+    CLI::App* c = add_command(app, all, io, "convert", "weights to or from a Hugging Face directory", a, convert);
+    c->add_option("--from", a.from, "directory of a run, of a checkpoint or of a Hugging Face model")
+        ->required()
+        ->option_text("DIR");
+    c->add_option("--to", a.to, "new directory; appears complete or not at all")->required()->option_text("DIR");
+    c->add_option("--format", a.format, "hf or tutti [the other one than --from has]")
+        ->check(CLI::IsMember({"hf", "tutti"}))
+        ->option_text("F");
+    c->add_option("--dtype", a.dtype, "f32, bf16 or f16 [each tensor as it is stored]")
+        ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+        ->option_text("TYPE");
+    c->add_option("--max-shard-size", a.max_shard_size, "hf: bytes of a file; 500MB and 5GB are understood")
+        ->transform(CLI::AsSizeValue(true))
+        ->option_text("SIZE [5GB]");
+    c->footer(
+        "Examples:\n"
+        "  tutti convert --from runs/mine --to exported            # transformers loads it\n"
+        "  tutti convert --from runs/mine --to exported --dtype bf16 --max-shard-size 2GB\n"
+        "  tutti convert --from models/Qwen3-0.6B --to runs/qwen3");
 }
 
 void add_report(CLI::App& app, Arguments& all, const Io& io) {
@@ -252,6 +288,7 @@ int run(int argc, const char* const* argv, const Io& io) {
     app.get_formatter()->column_width(32);
     add_train(app, arguments, io);
     add_generate(app, arguments, io);
+    add_convert(app, arguments, io);
     add_report(app, arguments, io);
     add_bench(app, arguments, io);
     add_data(app, arguments.command, arguments.data, io);

@@ -269,6 +269,32 @@ TEST(Train, TrainsGeneratesReports) {
     const Ran streamed = tutti({"generate", out, "--prompt", "God ", "--max-tokens", "5"});
     EXPECT_EQ(streamed.out, "God " + Json::parse(generated.out)["text"].get<std::string>() + "\n");
     EXPECT_EQ(tutti({"report", out}).code, 0);
+
+    // Several prompts, as texts and as ids; each as alone.
+    const Ran several =
+        tutti({"generate", out, "--prompt-ids", "71,111,100,32", "--prompt", "God ", "--max-tokens", "5", "--json"});
+    ASSERT_EQ(several.code, 0) << several.err;
+    const Json outputs = Json::parse(several.out)["outputs"];
+    ASSERT_EQ(outputs.size(), 2u);
+    for (const Json& output : outputs) {
+        EXPECT_EQ(output["tokens"], Json::parse(generated.out)["tokens"]);
+        EXPECT_EQ(output["ended_by"], "length");
+    }
+    const Ran ids = tutti({"generate", out, "--prompt-ids", "71,111,100,32", "--ids", "--max-tokens", "5"});
+    std::string expected;
+    for (const int id : outputs[0]["tokens"]) expected += (expected.empty() ? "" : " ") + std::to_string(id);
+    EXPECT_EQ(ids.out, expected + "\n");
+    for (const char* wrong : {"", "1,", "1,x", "-1", "1 2"})
+        EXPECT_EQ(tutti({"generate", out, concat("--prompt-ids=", wrong), "--ids"}).code, 2) << wrong;
+
+    const Ran converted = tutti({"convert", "--from", out, "--to", dir / "hf", "--dtype", "bf16", "--json"});
+    ASSERT_EQ(converted.code, 0) << converted.err;
+    EXPECT_EQ(Json::parse(converted.out)["format"], "hf");
+    EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "hf"}).code, 2);  // it is there
+    EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "x", "--dtype", "f8"}).code, 2);
+    const Ran no_tokenizer = tutti({"generate", dir / "hf", "--prompt", "God "});
+    EXPECT_EQ(no_tokenizer.code, 2);
+    EXPECT_TRUE(contains(no_tokenizer.err, "--prompt-ids")) << no_tokenizer.err;
 }
 
 TEST(Data, ATokenizerIsLearntAndTrainedWith) {

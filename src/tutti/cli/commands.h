@@ -25,7 +25,14 @@ struct TrainArguments {
 int train(const TrainArguments& arguments, const Io& io);
 
 struct GenerateArguments {
-    std::string checkpoint, prompt;
+    std::string checkpoint;
+    std::vector<std::string> prompts, prompt_ids;  // texts; "1,2,3"
+    std::string prompts_file;                      // one text per line
+    std::vector<std::string> stop;
+    std::string stop_ids;
+    bool ignore_eos = false;
+    bool ids = false;
+    std::string compute = "auto";
     int64_t max_tokens = 256;
     double temperature = 0.8;
     int64_t top_k = 0;
@@ -36,6 +43,13 @@ struct GenerateArguments {
     bool json = false;
 };
 int generate(const GenerateArguments& arguments, const Io& io);
+
+struct ConvertArguments {
+    std::string from, to, format, dtype;  // format, dtype "": see train/convert.h
+    int64_t max_shard_size = 5'000'000'000;
+    bool json = false;
+};
+int convert(const ConvertArguments& arguments, const Io& io);
 
 struct ReportArguments {
     std::vector<std::string> run_dirs;

@@ -1,63 +1,212 @@
-// cli/generate.cpp: `tutti generate`. Loads a checkpoint and writes text as it is made.
+// cli/generate.cpp: `tutti generate`. Continues prompts with a model and writes the texts as they are made: the first
+// one at once, the others behind it in their order.
 #include "tutti/train/generate.h"
 
+#include <charconv>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tutti/base/error.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/stop_text.h"
 #include "tutti/cli/timing.h"
 #include "tutti/cli/utf8_stream.h"
 #include "tutti/data/tokenizer.h"
+#include "tutti/train/stored_model.h"
 
 namespace tutti::cli {
 
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+// "1,2,3"
+Ids parse_ids(const std::string& option, const std::string& text) {
+    Ids ids;
+    for (const char *at = text.data(), *end = at + text.size(); at <= end;) {
+        int32_t id = 0;
+        const auto [stop, error] = std::from_chars(at, end, id);
+        check<UsageError>(error == std::errc() && id >= 0 && (stop == end || *stop == ','), option, " ", text,
+                          ": required token ids with commas between them, such as 1,2,3");
+        ids.push_back(id);
+        at = stop + 1;
+    }
+    return ids;
+}
+
+std::vector<std::string> read_lines(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    check<DataError>(file.good(), "--prompts ", path, ": cannot be opened");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+        if (line.ends_with('\r')) line.pop_back();
+        if (!line.empty()) lines.push_back(line);
+    }
+    check<DataError>(!file.bad() && !lines.empty(), "--prompts ", path, ": holds no prompt; required: one per line");
+    return lines;
+}
+
+std::vector<std::string> prompt_texts(const GenerateArguments& a) {
+    std::vector<std::string> texts = a.prompts;
+    if (!a.prompts_file.empty())
+        for (std::string& line : read_lines(a.prompts_file)) texts.push_back(std::move(line));
+    for (const std::string& text : texts)
+        check<UsageError>(!text.empty(), "--prompt \"\": required: a text of at least one token to continue");
+    for (const std::string& text : a.stop) check<UsageError>(!text.empty(), "--stop \"\": required: a text");
+    check<UsageError>(!texts.empty() || !a.prompt_ids.empty(),
+                      "required: --prompt TEXT, --prompts FILE or --prompt-ids 1,2,3");
+    return texts;
+}
+
+std::unique_ptr<const data::Tokenizer> tokenizer_of(const train::LoadedModel& loaded) {
+    try {
+        const std::string& name = loaded.stored.tokenizer;
+        check<UsageError>(!name.empty(), loaded.stored.path, " comes without a tokenizer");
+        return data::make_tokenizer(name);
+    } catch (const UsageError& error) {
+        throw UsageError(concat(error.what(), "; without one, give --prompt-ids 1,2,3 and --ids"));
+    }
+}
+
+// One prompt and what is made of it.
+struct Text {
+    std::string prompt;  // "" when it came as ids
+    Ids prompt_ids, tokens;
+    std::string text;  // of the model, as far as it may be shown
+    StopText stop;
+    Utf8Stream stream;
+    bool ended = false;
+};
+
+// Writes texts in their order, each as soon as those before it have ended.
+class Output {
+  public:
+    Output(std::vector<Text>& texts, std::ostream* out) : texts_(texts), out_(out) {}
+
+    void show() {
+        while (out_ && current_ < texts_.size()) {
+            Text& text = texts_[current_];
+            if (shown_ == 0 && !begun_) *out_ << (current_ > 0 ? "---\n" : "") << text.prompt;
+            begun_ = true;
+            *out_ << text.text.substr(shown_) << std::flush;
+            shown_ = text.text.size();
+            if (!text.ended) return;
+            *out_ << '\n';
+            ++current_;
+            shown_ = 0;
+            begun_ = false;
+        }
+    }
+
+  private:
+    std::vector<Text>& texts_;
+    std::ostream* out_;
+    size_t current_ = 0, shown_ = 0;
+    bool begun_ = false;
+};
+
+const char* name_of(train::Ended ended) {
+    switch (ended) {
+        case train::Ended::length: return "length";
+        case train::Ended::stop_token: return "token";
+        case train::Ended::stopped: return "text";
+    }
+    return "";
+}
+
+nlohmann::ordered_json describe(const train::LoadedModel& loaded, const train::SamplingOptions& sampling,
+                                const std::vector<Text>& texts, const std::vector<train::Ended>& ended, bool ids,
+                                double seconds) {
+    nlohmann::ordered_json document = {{"checkpoint", loaded.stored.path}, {"step", loaded.stored.step}};
+    auto outputs = nlohmann::ordered_json::array();
+    size_t tokens = 0;
+    for (size_t i = 0; i < texts.size(); ++i) {
+        nlohmann::ordered_json one;
+        if (!texts[i].prompt.empty()) one["prompt"] = texts[i].prompt;
+        one["prompt_ids"] = texts[i].prompt_ids;
+        if (!ids) one["text"] = texts[i].text;
+        one["tokens"] = texts[i].tokens;
+        one["ended_by"] = name_of(ended[i]);
+        tokens += texts[i].tokens.size();
+        outputs.push_back(one);
+    }
+    if (texts.size() == 1) document.update(outputs[0]);
+    document["outputs"] = outputs;
+    document["temperature"] = sampling.temperature;
+    document["top_k"] = sampling.top_k;
+    document["top_p"] = sampling.top_p;
+    document["seed"] = sampling.seed;
+    document["seconds"] = seconds;
+    document["tokens_per_s"] = seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+    return document;
+}
+
+}  // namespace
+
 int generate(const GenerateArguments& arguments, const Io& io) {
-    check<UsageError>(!arguments.prompt.empty(), "--prompt \"\": required: a text of at least one token to continue");
+    const std::vector<std::string> prompts = prompt_texts(arguments);
+    std::vector<Text> texts;
+    for (const std::string& option : arguments.prompt_ids)
+        texts.push_back({.prompt_ids = parse_ids("--prompt-ids", option), .stop = StopText(arguments.stop)});
     train::SamplingOptions sampling{.max_tokens = arguments.max_tokens,
                                     .temperature = arguments.greedy ? 0 : arguments.temperature,
                                     .top_k = arguments.top_k,
                                     .top_p = arguments.top_p,
                                     .seed = arguments.seed};
-    const train::LoadedModel loaded = train::load_model(arguments.checkpoint, arguments.threads);
-    const auto tokenizer = data::make_tokenizer(loaded.tokenizer);
-    const std::vector<int32_t> prompt = tokenizer->encode(arguments.prompt);
-    if (loaded.tokenizer != "bytes") sampling.vocab = tokenizer->vocab();  // bytes may stand in for an unknown one
+    if (!arguments.stop_ids.empty()) sampling.stop_tokens = parse_ids("--stop-ids", arguments.stop_ids);
+    // A token has at least a byte, but for the few that a tokenizer puts around a text.
+    size_t longest = 64;
+    for (const std::string& prompt : prompts) longest = std::max(longest, 64 + prompt.size());
+    for (const Text& text : texts) longest = std::max(longest, text.prompt_ids.size());
+    const train::LoadedModel loaded = train::load_model(arguments.checkpoint, arguments.threads, arguments.compute,
+                                                        static_cast<int64_t>(longest) + arguments.max_tokens);
+    if (!arguments.ignore_eos)
+        for (const int32_t id : loaded.stored.eos_tokens()) sampling.stop_tokens.push_back(id);
 
-    // The prompt goes through the stream too: its last character may be completed by the first token.
-    Utf8Stream stream;
-    std::string text;
-    std::vector<int32_t> tokens;
-    const auto show = [&](const std::string& piece, bool of_model) {
-        if (of_model) text += piece;
-        if (!arguments.json) io.out << piece << std::flush;
-    };
-    show(stream.feed(arguments.prompt), false);
-    const double begin = seconds_now();
-    train::generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, prompt, sampling,
-                    [&](int32_t token) {
-                        tokens.push_back(token);
-                        show(stream.feed(tokenizer->piece(token)), true);
-                    });
-    const double seconds = seconds_now() - begin;
-    show(stream.finish(), true);
-
-    if (!arguments.json) {
-        io.out << '\n';
-        return 0;
+    const bool needs_tokenizer = !prompts.empty() || !arguments.ids || !arguments.stop.empty();
+    const auto tokenizer = needs_tokenizer ? tokenizer_of(loaded) : nullptr;
+    if (tokenizer && loaded.stored.tokenizer != "bytes") {  // bytes may stand in for an unknown one
+        sampling.vocab = tokenizer->vocab();
+        if (!arguments.ignore_eos)
+            for (const int32_t id : tokenizer->special().stop) sampling.stop_tokens.push_back(id);
     }
-    const nlohmann::ordered_json document = {
-        {"checkpoint", loaded.path},
-        {"step", loaded.step},
-        {"prompt", arguments.prompt},
-        {"text", text},
-        {"tokens", tokens},
-        {"temperature", sampling.temperature},
-        {"top_k", sampling.top_k},
-        {"top_p", sampling.top_p},
-        {"seed", sampling.seed},
-        {"seconds", seconds},
-        {"tokens_per_s", seconds > 0 ? static_cast<double>(tokens.size()) / seconds : 0}};
-    io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+    for (const std::string& prompt : prompts) {
+        Ids ids = tokenizer->prefix();
+        for (const int32_t id : tokenizer->encode(prompt)) ids.push_back(id);
+        texts.push_back({.prompt = prompt, .prompt_ids = std::move(ids), .stop = StopText(arguments.stop)});
+    }
+    // The prompt goes through the stream too: its last character may be completed by the first token.
+    for (Text& text : texts)
+        if (!arguments.ids) text.prompt = text.stream.feed(text.prompt);
+
+    Output output(texts, arguments.json ? nullptr : &io.out);
+    std::vector<Ids> ids;
+    for (const Text& text : texts) ids.push_back(text.prompt_ids);
+    const double begin = seconds_now();
+    const auto ended = train::generate(
+        *loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, ids, sampling,
+        [&](size_t prompt, int32_t token) {
+            Text& text = texts[prompt];
+            text.tokens.push_back(token);
+            const std::string piece = tokenizer ? text.stop.feed(tokenizer->piece(token)) : "";
+            text.text += arguments.ids ? concat(text.tokens.size() > 1 ? " " : "", token) : text.stream.feed(piece);
+            const bool last = text.stop.stopped() || static_cast<int64_t>(text.tokens.size()) == sampling.max_tokens;
+            if (last && !arguments.ids) text.text += text.stream.feed(text.stop.finish()) + text.stream.finish();
+            text.ended = last;
+            output.show();
+            return !text.stop.stopped();
+        });
+    const double seconds = seconds_now() - begin;
+    for (Text& text : texts) {
+        if (!text.ended && !arguments.ids) text.text += text.stream.feed(text.stop.finish()) + text.stream.finish();
+        text.ended = true;
+    }
+    output.show();
+    if (arguments.json)
+        io.out << describe(loaded, sampling, texts, ended, arguments.ids, seconds)
+                      .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+               << '\n';
     return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "tutti/cli/machine.h"
 #include "tutti/cli/stop_signals.h"
+#include "tutti/cli/stop_text.h"
 #include "tutti/cli/text.h"
 #include "tutti/cli/timing.h"
 #include "tutti/cli/utf8_stream.h"
@@ -30,6 +31,31 @@ TEST(Utf8Stream, CharactersComeWhole) {
     EXPECT_EQ(stream.finish(), "");
     const std::string text = "d\xC3\xA9j\xC3\xA0 \xE2\x82\xAC\n\t\xF0\x9F\x98\x80 \xF4\x8F\xBF\xBF";
     EXPECT_EQ(byte_by_byte(text), text);
+}
+
+// Whatever the pieces, the text before the first stop word is shown, and nothing that could become one before it is
+// known.
+TEST(StopText, EndsBeforeTheFirstWord) {
+    const std::string text = "one two\nthree ENENDfour";
+    const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {{{"END"}, "one two\nthree EN"},
+                                                                                 {{"\n"}, "one two"},
+                                                                                 {{"END", "three"}, "one two\n"},
+                                                                                 {{"NENDf"}, "one two\nthree E"},
+                                                                                 {{"ENDfive", "our!"}, text},
+                                                                                 {{}, text},
+                                                                                 {{"one"}, ""},
+                                                                                 {{"e t", "wo\n"}, "on"}};
+    for (const auto& [words, expected] : cases)
+        for (const size_t size : {size_t{1}, size_t{2}, size_t{5}, text.size()}) {
+            StopText stop(words);
+            std::string shown;
+            for (size_t at = 0; at < text.size() && !stop.stopped(); at += size) {
+                shown += stop.feed(text.substr(at, size));
+                EXPECT_TRUE(expected.starts_with(shown)) << shown;
+            }
+            if (!stop.stopped()) shown += stop.finish();
+            EXPECT_EQ(shown, expected) << "in pieces of " << size;
+        }
 }
 
 // Unicode 15, table 3-8 and its neighbours: one U+FFFD for each maximal wrong part.

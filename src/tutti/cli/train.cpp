@@ -64,7 +64,7 @@ nlohmann::ordered_json describe(const train::TrainOptions& options, const train:
     const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
     nlohmann::ordered_json document = {{"out", options.out},
                                        {"dry_run", options.dry_run},
-                                       {"model", run.model.preset},
+                                       {"model", name_of(run.model)},
                                        {"parameters", spec::parameter_count(run.model)},
                                        {"flops_per_token", {{"causal", flops.causal()}, {"full", flops.full()}}}};
     if (options.dry_run) return document;

@@ -1,5 +1,7 @@
 // Llama 2 and 3 (Touvron et al. 2023; Dubey et al. 2024): RMSNorm before each part, rotary positions, grouped-query
-// attention, SwiGLU, no biases. Parameter names are those of Hugging Face's LlamaForCausalLM.
+// attention, SwiGLU. Its relatives differ in a field of the spec each: Mistral's attention looks back over a window
+// (Jiang et al. 2023), Qwen2 has biases on q, k, v (Yang et al. 2024), Qwen3 normalises each query and key head (2025).
+// Parameter names are those of Hugging Face's LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM.
 #include <cmath>
 
 #include "tutti/models/model.h"
@@ -34,20 +36,29 @@ class LlamaBlock final : public Module {
     LlamaBlock(const spec::ModelSpec& s, int64_t layer, ops::RopeTable rope)
         : spec_(s), layer_(layer), rope_(std::move(rope)), name_(concat("model.layers.", layer)) {
         const int64_t C = s.width, D = s.head_dim, F = s.ffn;
-        const LinearOptions column{.role = Role::column, .std = s.init_std};
+        const LinearOptions qkv{.role = Role::column, .std = s.init_std, .bias = s.qkv_bias};
+        const LinearOptions column{.role = Role::column, .std = s.init_std, .bias = s.mlp_bias};
         // The two projections into the residual stream start smaller, so that its variance does not grow with depth.
-        const LinearOptions row{.role = Role::row, .std = s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers))};
+        const double residual_std = s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers));
         attention_norm_ = make_rms_norm(name_ + ".input_layernorm", C, s.norm_eps);
-        q_ = make_linear(name_ + ".self_attn.q_proj", C, s.heads * D, column);
-        k_ = make_linear(name_ + ".self_attn.k_proj", C, s.kv_heads * D, column);
-        v_ = make_linear(name_ + ".self_attn.v_proj", C, s.kv_heads * D, column);
-        o_ = make_linear(name_ + ".self_attn.o_proj", s.heads * D, C, row);
+        q_ = make_linear(name_ + ".self_attn.q_proj", C, s.heads * D, qkv);
+        k_ = make_linear(name_ + ".self_attn.k_proj", C, s.kv_heads * D, qkv);
+        v_ = make_linear(name_ + ".self_attn.v_proj", C, s.kv_heads * D, qkv);
+        o_ = make_linear(name_ + ".self_attn.o_proj", s.heads * D, C,
+                         {.role = Role::row, .std = residual_std, .bias = s.output_bias});
         mlp_norm_ = make_rms_norm(name_ + ".post_attention_layernorm", C, s.norm_eps);
         gate_ = make_linear(name_ + ".mlp.gate_proj", C, F, column);
         up_ = make_linear(name_ + ".mlp.up_proj", C, F, column);
-        down_ = make_linear(name_ + ".mlp.down_proj", F, C, row);
+        down_ =
+            make_linear(name_ + ".mlp.down_proj", F, C, {.role = Role::row, .std = residual_std, .bias = s.mlp_bias});
         unit.name = name_;
-        own_all(unit, attention_norm_, q_, k_, v_, o_, mlp_norm_, gate_, up_, down_);
+        own_all(unit, attention_norm_, q_, k_, v_);
+        if (s.head_norm) {
+            q_norm_ = make_rms_norm(name_ + ".self_attn.q_norm", D, s.norm_eps);
+            k_norm_ = make_rms_norm(name_ + ".self_attn.k_norm", D, s.norm_eps);
+            own_all(unit, *q_norm_, *k_norm_);
+        }
+        own_all(unit, o_, mlp_norm_, gate_, up_, down_);
     }
 
     // x (B, T, C): x += Attention(RMSNorm(x)); x += MLP(RMSNorm(x))
@@ -59,11 +70,15 @@ class LlamaBlock final : public Module {
   private:
     Var self_attention(Tape& tape, const Var& x, const Batch& batch) {
         const int64_t B = x.value.dim(0), T = x.value.dim(1), D = spec_.head_dim;
-        const Var q = rope(tape, reshape(tape, q_(tape, x), {B, T, spec_.heads, D}), batch.positions, rope_);
-        const Var k = rope(tape, reshape(tape, k_(tape, x), {B, T, spec_.kv_heads, D}), batch.positions, rope_);
+        const auto turned = [&](const Var& heads, std::optional<RmsNorm>& norm) {
+            return rope(tape, norm ? (*norm)(tape, heads) : heads, batch.positions, rope_);
+        };
+        const Var q = turned(reshape(tape, q_(tape, x), {B, T, spec_.heads, D}), q_norm_);
+        const Var k = turned(reshape(tape, k_(tape, x), {B, T, spec_.kv_heads, D}), k_norm_);
         const Var v = reshape(tape, v_(tape, x), {B, T, spec_.kv_heads, D});
-        const Var y = reshape(tape, attention(tape, q, k, v, batch, layer_), {B, T, spec_.heads * D});
-        return dropout(tape, o_(tape, y), spec_.dropout, batch, name_ + ".attention");
+        const Var y = attention(tape, q, k, v, batch, layer_, spec_.window);
+        const Var z = o_(tape, reshape(tape, y, {B, T, spec_.heads * D}));
+        return dropout(tape, z, spec_.dropout, batch, name_ + ".attention");
     }
     // W_down (silu(W_gate x) * W_up x)
     Var mlp(Tape& tape, const Var& x, const Batch& batch) {
@@ -77,6 +92,7 @@ class LlamaBlock final : public Module {
     std::string name_;
     RmsNorm attention_norm_, mlp_norm_;
     Linear q_, k_, v_, o_, gate_, up_, down_;
+    std::optional<RmsNorm> q_norm_, k_norm_;
 };
 
 class LlamaHead final : public Module {
@@ -98,7 +114,7 @@ class LlamaHead final : public Module {
 }  // namespace
 
 std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::ModelSpec& s, int64_t max_positions) {
-    const ops::RopeTable rope = make_rope_table(ctx, max_positions, rope_frequencies(s));
+    const ops::RopeTable rope = make_rope_table(ctx, max_positions, rope_frequencies(s), rope_amplitude(s));
     std::vector<std::unique_ptr<Module>> modules;
     auto embedding = std::make_unique<LlamaEmbedding>(s);
     Parameter* tied = s.tie_embeddings ? &embedding->tokens.weight : nullptr;

@@ -1,7 +1,6 @@
 #include "tutti/models/model.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace tutti::models {
 
@@ -63,34 +62,17 @@ void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, 
     for (autograd::Parameter* p : model.parameters()) autograd::materialize(ctx, *p, compute, seed, train);
 }
 
-nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t batch, int64_t max_tokens, DType compute) {
+void allocate(ops::Context& ctx, Model& model, DType compute, bool train) {
+    for (autograd::Parameter* p : model.parameters()) autograd::allocate(ctx, *p, compute, train);
+}
+
+nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t max_tokens, DType compute) {
     nn::KvCache cache;
     const spec::ModelSpec& s = model.spec();
     for (int64_t l = 0; l < s.layers; ++l)
         for (auto* side : {&cache.keys, &cache.values})
-            side->push_back(ops::empty(ctx, {batch, max_tokens, s.kv_heads, s.head_dim}, compute));
+            side->push_back(ops::empty(ctx, {1, max_tokens, s.kv_heads, s.head_dim}, compute));
     return cache;
-}
-
-std::vector<double> rope_frequencies(const spec::ModelSpec& spec) {
-    std::vector<double> frequencies;
-    const spec::RopeScaling& s = spec.rope_scaling;
-    for (int64_t k = 0; k < spec.head_dim / 2; ++k) {
-        const double f = std::pow(spec.rope_theta, -2.0 * static_cast<double>(k) / static_cast<double>(spec.head_dim));
-        if (s.factor == 0) {
-            frequencies.push_back(f);
-            continue;
-        }
-        const double wavelength = 2 * M_PI / f, original = static_cast<double>(s.original_max_positions);
-        const double blend = (original / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-        if (wavelength < original / s.high_freq_factor)
-            frequencies.push_back(f);
-        else if (wavelength > original / s.low_freq_factor)
-            frequencies.push_back(f / s.factor);
-        else
-            frequencies.push_back((1 - blend) * f / s.factor + blend * f);
-    }
-    return frequencies;
 }
 
 }  // namespace tutti::models

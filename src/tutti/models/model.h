@@ -41,11 +41,15 @@ Model make_model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_pos
 // Draws the initial values of all parameters (autograd::materialize).
 void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, bool train);
 
-// Empty keys and values for `batch` sequences of up to max_tokens tokens.
-nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t batch, int64_t max_tokens, DType compute);
+// Only their memory: for weights that come from a file.
+void allocate(ops::Context& ctx, Model& model, DType compute, bool train);
 
-// Rotary frequencies theta^(-2k/D), k < D/2, with Llama 3.1's scaling when the spec has it (formats.md, B1.6).
+// Empty keys and values for one sequence of up to max_tokens tokens.
+nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t max_tokens, DType compute);
+
+// Rotary frequencies theta^(-2k/D), k < D/2, scaled as the spec says, and what multiplies their cosines and sines.
 std::vector<double> rope_frequencies(const spec::ModelSpec& spec);
+double rope_amplitude(const spec::ModelSpec& spec);
 
 // The architectures.
 std::vector<std::unique_ptr<Module>> make_gpt2(const spec::ModelSpec& spec);

@@ -9,7 +9,8 @@
 
 namespace tutti::nn {
 
-// Keys and values of the tokens so far, one pair per layer: (B, Tmax, Hkv, D).
+// Keys and values of one sequence's tokens so far, one pair per layer: (1, Tmax, Hkv, D). A sequence has a cache of its
+// own, so that a batch may hold sequences of any lengths and lose those that are finished: there is no padding.
 struct KvCache {
     std::vector<Tensor> keys, values;
     int64_t length = 0;  // tokens that all layers hold
@@ -25,7 +26,7 @@ struct Batch {
     float grad_scale = 1;              // 1 / valid tokens of the global batch: the loss is a mean over all of them
     uint64_t seed = 0;
     uint64_t step = 0;
-    KvCache* cache = nullptr;
+    std::vector<KvCache*> caches;  // one per sequence, or none
 };
 
 // A batch on the host, (sequences, T) each, sequence after sequence.
@@ -40,7 +41,11 @@ Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64
 // From `sequences` windows of T + 1 tokens each, one after another: inputs are the first T, targets the last T of each.
 Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t sequences, int64_t first_sequence);
 
-// Tokens without targets, for generation: (B, T) that follow `start` earlier ones.
-Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t sequences, int64_t start);
+// Tokens without targets, for generation: (B, T) from the start of each sequence.
+Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t sequences);
+// The same, for sequences that go on: the tokens of sequence b follow those that caches[b] holds, and the forward puts
+// them in. advance() then counts them, when all layers have run.
+Batch make_continuation(Device& device, std::span<const int32_t> tokens, std::vector<KvCache*> caches);
+void advance(const Batch& batch);
 
 }  // namespace tutti::nn

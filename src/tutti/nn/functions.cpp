@@ -118,39 +118,43 @@ Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable
 
 namespace {
 
-// Appends (B, T, Hkv, D) to a cache tensor (B, Tmax, Hkv, D) and returns what it then holds.
+// Appends (1, T, Hkv, D) to a cache tensor (1, Tmax, Hkv, D) and returns what it then holds.
 Tensor append(ops::Context& ctx, const Tensor& cache, int64_t length, const Tensor& x) {
     check(length + x.dim(1) <= cache.dim(1), "the cache holds ", cache.dim(1), " tokens; ", length, " + ", x.dim(1),
           " do not fit");
-    for (int64_t b = 0; b < x.dim(0); ++b) {
-        const Tensor from = x.narrow(0, b, 1);
-        const Tensor row = cache.narrow(0, b, 1).narrow(1, length, x.dim(1));
-        if (from.contiguous()) {
-            ops::cast_into(ctx, from, row);
-            continue;
-        }
-        for (int64_t t = 0; t < x.dim(1); ++t) ops::cast_into(ctx, from.narrow(1, t, 1), row.narrow(1, t, 1));
-    }
+    const Tensor room = cache.narrow(1, length, x.dim(1));
+    if (x.contiguous())
+        ops::cast_into(ctx, x, room);
+    else
+        for (int64_t t = 0; t < x.dim(1); ++t) ops::cast_into(ctx, x.narrow(1, t, 1), room.narrow(1, t, 1));
     return cache.narrow(1, 0, length + x.dim(1));
 }
 
-ops::Attention cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                                const Batch& batch, int64_t layer, ops::AttentionShape shape) {
-    if (batch.cache == nullptr) return ops::attention(ctx, q, k, v, shape);
-    KvCache& cache = *batch.cache;
+// One sequence at a time: their keys are of different numbers, and none sees another's.
+Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
+                        int64_t layer, int64_t window) {
+    const auto B = static_cast<int64_t>(batch.caches.size());
+    check(B == q.dim(0), "attention: ", B, " caches for ", q.dim(0), " sequences");
+    check(!batch.first_key.defined(), "attention: a sequence with a cache is one document");
     const auto l = static_cast<size_t>(layer);
-    const Tensor keys = append(ctx, cache.keys.at(l), cache.length, k);
-    const Tensor values = append(ctx, cache.values.at(l), cache.length, v);
-    shape.query_offset = cache.length;
-    return ops::attention(ctx, q, keys, values, shape);
+    const Tensor y = ops::empty(ctx, q.shape(), q.dtype());
+    for (int64_t b = 0; b < B; ++b) {
+        const KvCache& cache = *batch.caches[static_cast<size_t>(b)];
+        const Tensor keys = append(ctx, cache.keys.at(l), cache.length, k.narrow(0, b, 1));
+        const Tensor values = append(ctx, cache.values.at(l), cache.length, v.narrow(0, b, 1));
+        const ops::AttentionShape shape{.causal = true, .query_offset = cache.length, .window = window};
+        ops::cast_into(ctx, ops::attention(ctx, q.narrow(0, b, 1), keys, values, shape).y, y.narrow(0, b, 1));
+    }
+    return y;
 }
 
 }  // namespace
 
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer, int64_t window) {
     ops::Context& ctx = tape.context();
+    if (!batch.caches.empty()) return {cached_attention(ctx, q.value, k.value, v.value, batch, layer, window), -1};
     const ops::AttentionShape shape{.window = window, .first_key = batch.first_key};
-    const ops::Attention r = cached_attention(ctx, q.value, k.value, v.value, batch, layer, shape);
+    const ops::Attention r = ops::attention(ctx, q.value, k.value, v.value, shape);
     return tape.record("attention", {q, k, v}, r.y,
                        [&ctx, q = q.value, k = k.value, v = v.value, r, shape](const Tensor& dy) {
                            Tensors d;
@@ -167,8 +171,9 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& bat
         return packed.reshape({B, T, 3 * heads, C / heads}).narrow(2, i * heads, heads);
     };
     const Tensor q = part(qkv.value, 0), k = part(qkv.value, 1), v = part(qkv.value, 2);
+    if (!batch.caches.empty()) return {cached_attention(ctx, q, k, v, batch, layer, 0).reshape({B, T, C}), -1};
     const ops::AttentionShape shape{.first_key = batch.first_key};
-    const ops::Attention r = cached_attention(ctx, q, k, v, batch, layer, shape);
+    const ops::Attention r = ops::attention(ctx, q, k, v, shape);
     return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), [=, &ctx](const Tensor& dy) {
         const Tensor d = ops::empty(ctx, {B, T, 3 * C}, dy.dtype());
         ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, shape, part(d, 0), part(d, 1), part(d, 2));

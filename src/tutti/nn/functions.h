@@ -28,8 +28,8 @@ Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps);
 
 // x (B, T, H, D), rotated in place.
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table);
-// Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D). With a cache, k and v are appended to layer `layer` of
-// it and the queries see all that it holds. batch.first_key keeps a query inside its document, `window` (0: none) to
+// Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D). With caches, k and v are appended to layer `layer` of
+// them and the queries see what they hold. batch.first_key keeps a query inside its document, `window` (0: none) to
 // the last keys up to its own.
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer,
               int64_t window = 0);

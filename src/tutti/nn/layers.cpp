@@ -54,7 +54,8 @@ void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, do
     unit.parameters.push_back(head.weight);
 }
 
-ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies) {
+ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies,
+                               double amplitude) {
     const auto half = static_cast<int64_t>(frequencies.size());
     std::vector<float> cosines, sines;
     cosines.reserve(static_cast<size_t>(max_positions * half));
@@ -62,8 +63,8 @@ ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const s
     for (int64_t p = 0; p < max_positions; ++p)
         for (double frequency : frequencies) {
             const double angle = static_cast<double>(p) * frequency;
-            cosines.push_back(static_cast<float>(std::cos(angle)));
-            sines.push_back(static_cast<float>(std::sin(angle)));
+            cosines.push_back(static_cast<float>(amplitude * std::cos(angle)));
+            sines.push_back(static_cast<float>(amplitude * std::sin(angle)));
         }
     return {Tensor::from_host<float>(ctx.device, {max_positions, half}, cosines, Purpose::workspace),
             Tensor::from_host<float>(ctx.device, {max_positions, half}, sines, Purpose::workspace)};

@@ -68,7 +68,9 @@ void own_all(autograd::Unit& unit, Layers&... layers) {
     (own(unit, layers), ...);
 }
 
-// Cosines and sines of position x theta^(-2k/D) for positions [0, max_positions), f32; `frequencies` (D/2).
-ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies);
+// amplitude times the cosines and sines of position x frequency for positions [0, max_positions), f32; `frequencies`
+// (D/2).
+ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies,
+                               double amplitude = 1);
 
 }  // namespace tutti::nn

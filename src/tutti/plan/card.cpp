@@ -21,6 +21,8 @@ std::string architecture(const spec::ModelSpec& m) {
     if (m.family == spec::Family::mlp) return text;
     text += concat(", ", m.heads, " heads of ", m.head_dim);
     if (m.kv_heads != m.heads) text += concat(" (", m.kv_heads, " kv)");
+    if (m.head_norm) text += ", head norms";
+    if (m.window > 0) text += concat(", window ", m.window);
     return text + concat(", ffn ", m.ffn, ", vocab ", m.vocab, m.tie_embeddings ? ", tied" : "");
 }
 
@@ -168,11 +170,11 @@ std::string difference(int64_t predicted, int64_t measured) {
 std::string render_card(const Card& card, const CardStyle& style) {
     const spec::RunSpec& run = card.run;
     const spec::ModelSpec& model = run.model;
-    const std::string title = concat("plan: ", model.preset.empty() ? name_of(model.family) : model.preset);
+    const std::string title = concat("plan: ", name_of(model));
     Box box(style);
     const bool fits = columns_of(title) + 2 <= box.inner();
     box.top(fits ? title : "plan");
-    if (!fits) box.field("name", model.preset);
+    if (!fits) box.field("name", name_of(model));
     box.field("model", architecture(model));
     box.field("parameters", format_count(static_cast<double>(spec::parameter_count(model))));
     add_flops(box, run);

@@ -68,6 +68,21 @@ TEST(Flops, GroupedQueriesShrinkProjectionsOnly) {
     EXPECT_EQ(flops.full() - flops.causal(), 6442450944.0);
 }
 
+// Pairs (i, j) with |i - j| < W, counted; the formula leaves out terms of one key per query: 1 / 2W of it.
+TEST(Flops, WindowCountsTheKeysItLeaves) {
+    spec::ModelSpec m = spec::preset("mistral-7b");
+    for (const int64_t s : {2048, 4096, 8192}) {
+        int64_t pairs = 0;
+        for (int64_t i = 0; i < s; ++i) pairs += std::min(s, i + m.window) - std::max<int64_t>(0, i - m.window + 1);
+        const double expected = 12.0 * 32 * 4096 * static_cast<double>(pairs) / static_cast<double>(s);
+        EXPECT_NEAR(model_flops(m, s).full_attention / expected, 1, 1.0 / 8192) << s;
+    }
+    const TokenFlops within = model_flops(m, 4096);
+    m.window = 0;
+    EXPECT_EQ(model_flops(m, 4096), within);  // a window as long as the sequence is none
+    EXPECT_GT(model_flops(m, 8192).full_attention, 2 * within.full_attention * 0.99);
+}
+
 // The lecture's MLP: 8 layers of 8192 x 8192, no attention: 6 * 8 * 8192^2 for every sequence length.
 TEST(Flops, WideMlp) {
     const spec::ModelSpec m = spec::preset("mlp-8192");

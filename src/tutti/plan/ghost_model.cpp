@@ -74,17 +74,17 @@ GhostVar embedding(GhostTape& tape, const LocalSizes& s) {
 }
 
 // `statistics` f32 values per row: rstd, and for LayerNorm the mean.
-GhostVar norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s, int64_t statistics) {
+GhostVar norm(GhostTape& tape, const GhostVar& x, int64_t rows, int64_t statistics) {
     const Ghost y = like(tape, x.value);
-    const Ghost per_row = activations(tape, statistics * s.rows() * kF32);
+    const Ghost per_row = activations(tape, statistics * rows * kF32);
     return tape.record(
         {x}, y,
         [&ledger = tape.ledger(), x = x.value, per_row](const Ghost&) { return Ghosts{Ghost(ledger, x.bytes())}; },
         Ghosts{x.value, per_row});
 }
 
-GhostVar layer_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s, 2); }
-GhostVar rms_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s, 1); }
+GhostVar layer_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s.rows(), 2); }
+GhostVar rms_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s.rows(), 1); }
 
 struct Attention {
     Ghost y, lse;
@@ -151,8 +151,11 @@ GhostVar gpt2_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
 
 GhostVar llama_attention(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const int64_t C = s.width, A = s.heads * s.head_dim, K = s.kv_heads * s.head_dim;
-    const GhostVar q = rope(tape, reshape(tape, linear(tape, x, C, A)));
-    const GhostVar k = rope(tape, reshape(tape, linear(tape, x, C, K)));
+    const auto turned = [&](const GhostVar& projected, int64_t heads) {
+        return rope(tape, s.head_norm ? norm(tape, projected, s.rows() * heads, 1) : projected);
+    };
+    const GhostVar q = turned(reshape(tape, linear(tape, x, C, A)), s.heads);
+    const GhostVar k = turned(reshape(tape, linear(tape, x, C, K)), s.kv_heads);
     const GhostVar v = reshape(tape, linear(tape, x, C, K));
     const GhostVar y = reshape(tape, attention(tape, q, k, v, s));
     return dropout(tape, linear(tape, y, A, C), s);
@@ -221,6 +224,7 @@ LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequ
             .vocab = model.vocab,
             .layers = model.layers,
             .dropout = model.dropout > 0,
+            .head_norm = model.head_norm,
             .attention = attention};
 }
 

@@ -22,7 +22,7 @@ struct LocalSizes {
     int64_t element = 2;  // bytes of a value in the compute type
     int64_t batch = 1, sequence = 1;
     int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0, layers = 0;
-    bool dropout = false;
+    bool dropout = false, head_norm = false;
     AttentionWorkspace attention;
 
     int64_t rows() const { return batch * sequence; }

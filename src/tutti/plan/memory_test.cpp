@@ -107,6 +107,19 @@ TEST(MemoryPlan, LlamaBlock) {
     EXPECT_EQ(activations_of_a_block(run), N * (4 * (4 * C + 2 * A + 2 * K + 3 * F) + 4 * (2 + H)));
 }
 
+// Qwen3 also keeps q and k before their norms, and an rstd for each head; biases keep nothing.
+TEST(MemoryPlan, HeadNormsAndBiases) {
+    spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
+    const int64_t plain = activations_of_a_block(run);
+    run.model.qkv_bias = run.model.output_bias = run.model.mlp_bias = true;
+    EXPECT_EQ(activations_of_a_block(run), plain);
+    run.model.head_norm = true;
+    run.model.kv_heads = 4;
+    run.model.head_dim = 128;
+    const int64_t N = 2 * 128, C = 768, A = 12 * 128, K = 4 * 128, F = 2048;
+    EXPECT_EQ(activations_of_a_block(run), N * (2 * (4 * C + 2 * A + 2 * K + A + K + 3 * F) + 4 * (2 + 12 + 12 + 4)));
+}
+
 // GPT-2: 4 C as above; q, k, v and the output of attention: 4 A; before and after GELU: 2 F; mean and rstd twice.
 TEST(MemoryPlan, Gpt2Block) {
     const int64_t N = 2 * 128, C = 768, A = 768, F = 3072, H = 12;

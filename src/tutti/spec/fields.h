@@ -70,25 +70,38 @@ void for_each_field(Run& run, const Visit& visit) {
     section = "model";
     auto& m = run.model;
     key("preset", m.preset, any(), "where the other fields of [model] start from; \"\": give them all");
+    key("hf", m.hf, any(), "or: a Hugging Face directory, whose weights and config.json the run starts from");
     key("family", m.family, one_of({"gpt2", "llama", "mlp"}), "architecture");
     key("vocab", m.vocab, between(0, 2147483647), "rows of the embedding; mlp: 0");
     key("width", m.width, between(1, 1048576), "C, size of the residual stream");
     key("layers", m.layers, between(1, 100000), "L, transformer blocks; mlp: linear layers");
     key("heads", m.heads, between(0, 65536), "H, query heads; mlp: 0");
     key("kv_heads", m.kv_heads, between(0, 65536), "key and value heads, a divisor of heads; mlp: 0");
-    key("head_dim", m.head_dim, between(0, 65536), "D, heads * head_dim = width; mlp: 0");
+    key("head_dim", m.head_dim, between(0, 65536), "D; gpt2: heads * head_dim = width; mlp: 0");
     key("ffn", m.ffn, between(0, 16777216), "F, inner size of the MLP; mlp: 0");
+    key("qkv_bias", m.qkv_bias, any(), "llama: biases on the query, key and value projections (Qwen2)");
+    key("output_bias", m.output_bias, any(), "llama: bias on the output projection of attention");
+    key("mlp_bias", m.mlp_bias, any(), "llama: biases in the MLP");
+    key("head_norm", m.head_norm, any(), "llama: RMSNorm of each query and key head (Qwen3)");
+    key("window", m.window, between(0, 2147483647), "llama: newest keys that a query sees (Mistral); 0: all");
     key("max_positions", m.max_positions, between(0, 2147483647),
         "longest seq_len; gpt2 learns this many positions; mlp: 0");
     key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0");
     key("rope_theta", m.rope_theta, at_least(0), "base of the RoPE frequencies; gpt2 and mlp: 0");
-    key("rope_scaling.factor", m.rope_scaling.factor, at_least(0), "Llama 3.1 long-context scaling; 0: off");
+    key("rope_scaling.type", m.rope_scaling.type, one_of({"llama3", "linear", "yarn"}), "for contexts beyond the old");
+    key("rope_scaling.factor", m.rope_scaling.factor, at_least(0), "long-context scaling of RoPE; 0: off");
     key("rope_scaling.low_freq_factor", m.rope_scaling.low_freq_factor, above(0),
-        "wavelengths above original_max_positions / this are scaled by factor");
+        "llama3: wavelengths above original_max_positions / this are scaled by factor");
     key("rope_scaling.high_freq_factor", m.rope_scaling.high_freq_factor, above(0),
-        "wavelengths below original_max_positions / this are kept");
+        "llama3: wavelengths below original_max_positions / this are kept");
+    key("rope_scaling.beta_fast", m.rope_scaling.beta_fast, above(0),
+        "yarn: frequencies that turn more often than this in original_max_positions are kept");
+    key("rope_scaling.beta_slow", m.rope_scaling.beta_slow, above(0),
+        "yarn: frequencies that turn less often than this are divided by factor");
+    key("rope_scaling.attention_factor", m.rope_scaling.attention_factor, at_least(0),
+        "yarn: multiplies cosines and sines; 0: 0.1 ln(factor) + 1");
     key("rope_scaling.original_max_positions", m.rope_scaling.original_max_positions, between(1, 2147483647),
-        "positions before scaling");
+        "llama3, yarn: positions before scaling");
     key("tie_embeddings", m.tie_embeddings, any(), "the output head reuses the embedding matrix; mlp: false");
     key("dropout", m.dropout, below_one(), "after the embedding and after the attention and MLP projections; mlp: 0");
     key("init_std", m.init_std, at_least(0), "standard deviation of the initial weights");

@@ -8,31 +8,42 @@
 
 namespace tutti::spec {
 
-// gpt2: learned positions, LayerNorm, biases, tanh GELU. llama: RoPE, RMSNorm, SwiGLU, grouped-query attention, no
-// biases. mlp: `layers` times a bias-free Linear width -> width and a ReLU, squared error; it has no vocabulary.
+// gpt2: learned positions, LayerNorm, biases, tanh GELU. llama: RoPE, RMSNorm, SwiGLU, grouped-query attention; with
+// the fields below also Mistral (window), Qwen2 (qkv_bias) and Qwen3 (head_norm). mlp: `layers` times a bias-free
+// Linear width -> width and a ReLU, squared error; it has no vocabulary.
 enum class Family { gpt2, llama, mlp };
 std::string_view name_of(Family family);  // "llama"
 
-// Llama 3.1's change of the RoPE frequencies for long contexts; factor 0 means off.
+// A change of the RoPE frequencies for contexts beyond the original ones; factor 0 means off. llama3: Llama 3.1 to 3.3.
 struct RopeScaling {
+    std::string type = "llama3";  // llama3 | linear | yarn
     double factor = 0;
-    double low_freq_factor = 1;
-    double high_freq_factor = 4;
-    int64_t original_max_positions = 8192;
+    double low_freq_factor = 1;             // llama3
+    double high_freq_factor = 4;            // llama3
+    double beta_fast = 32;                  // yarn
+    double beta_slow = 1;                   // yarn
+    double attention_factor = 0;            // yarn: multiplies cosines and sines; 0: 0.1 ln(factor) + 1
+    int64_t original_max_positions = 8192;  // llama3, yarn
     bool operator==(const RopeScaling&) const = default;
 };
 
 // A field that the family has no use for is 0 (and validate() keeps it so): nothing that is asked for is ignored.
 struct ModelSpec {
-    std::string preset = "llama-tiny";  // where the fields below started from; "" when all are given
+    std::string preset = "llama-tiny";  // where the fields below started from; "" when all are given or from hf
+    std::string hf;                     // directory of a Hugging Face model: fields that are not given, first weights
     Family family = Family::llama;
     int64_t vocab = 256;
     int64_t width = 128;           // C; for mlp the D of the lecture's example
     int64_t layers = 4;            // L
     int64_t heads = 4;             // H
     int64_t kv_heads = 4;          // grouped-query attention when fewer than heads
-    int64_t head_dim = 32;         // D
+    int64_t head_dim = 32;         // D; heads * head_dim may differ from width, but not for gpt2
     int64_t ffn = 448;             // F
+    bool qkv_bias = false;         // on the query, key and value projections (Qwen2); gpt2 has all biases anyway
+    bool output_bias = false;      // on attention's output projection
+    bool mlp_bias = false;         // on the three projections of the MLP
+    bool head_norm = false;        // RMSNorm of each query and key head before RoPE (Qwen3)
+    int64_t window = 0;            // a query sees this many newest keys, itself included (Mistral); 0: all
     int64_t max_positions = 1024;  // learned positions of gpt2; an upper bound of seq_len elsewhere
     double norm_eps = 1e-5;
     double rope_theta = 10000;
@@ -43,10 +54,12 @@ struct ModelSpec {
     bool operator==(const ModelSpec&) const = default;
 };
 
-// The presets with their sizes are the table in presets.cpp: llama-tiny, llama-5m, llama-20m, llama-110m, gpt2-124m,
-// gpt2-xl, llama3.2-1b, llama3-8b, llama3-70b, llama3-405b, mlp-8192. Throws UsageError naming the nearest preset.
+// The presets with their sizes are the table in presets.cpp. Throws UsageError naming the nearest preset.
 ModelSpec preset(const std::string& name);
 std::vector<std::string> preset_names();
+
+// What people call it: the preset, else the last part of the hf directory, else the family.
+std::string name_of(const ModelSpec& model);
 
 // Exact number of trainable values; a tied matrix counts once.
 int64_t parameter_count(const ModelSpec& model);

@@ -36,6 +36,37 @@ ModelSpec llama3(const std::string& name, const LlamaSizes& s, double rope_facto
     return m;
 }
 
+// Qwen2.5 and Qwen3: RoPE base 10^6, epsilon 10^-6.
+ModelSpec qwen(const std::string& name, const LlamaSizes& s, bool tied) {
+    ModelSpec m = llama(name, s);
+    m.rope_theta = 1000000;
+    m.norm_eps = 1e-6;
+    m.tie_embeddings = tied;
+    return m;
+}
+
+ModelSpec qwen2(const std::string& name, const LlamaSizes& s, bool tied) {
+    ModelSpec m = qwen(name, s, tied);
+    m.qkv_bias = true;
+    return m;
+}
+
+ModelSpec qwen3(const std::string& name, const LlamaSizes& s, bool tied) {
+    ModelSpec m = qwen(name, s, tied);
+    m.head_norm = true;
+    return m;
+}
+
+ModelSpec untied(ModelSpec m) {
+    m.tie_embeddings = false;
+    return m;
+}
+
+ModelSpec windowed(ModelSpec m, int64_t window) {
+    m.window = window;
+    return m;
+}
+
 // Published with dropout 0.1; here 0, as one pass over much text needs none. Set model.dropout for the original.
 ModelSpec gpt2(const std::string& name, int64_t width, int64_t layers, int64_t heads) {
     ModelSpec m = llama(name, {50257, width, layers, heads, heads, width / heads, 4 * width, 1024});
@@ -62,10 +93,19 @@ std::vector<ModelSpec> all_presets() {
         llama("llama-110m", {32000, 768, 12, 12, 12, 64, 2048, 1024}),  // 109.5M because tied (untied: 134.1M)
         gpt2("gpt2-124m", 768, 12, 12),
         gpt2("gpt2-xl", 1600, 48, 25),
+        untied(llama("llama2-7b", {32000, 4096, 32, 32, 32, 128, 11008, 4096})),
         llama3("llama3.2-1b", {128256, 2048, 16, 32, 8, 64, 8192, 131072}, 32, true),
+        llama3("llama3.2-3b", {128256, 3072, 28, 24, 8, 128, 8192, 131072}, 32, true),
         llama3("llama3-8b", {128256, 4096, 32, 32, 8, 128, 14336, 131072}, 8, false),
         llama3("llama3-70b", {128256, 8192, 80, 64, 8, 128, 28672, 131072}, 8, false),
         llama3("llama3-405b", {128256, 16384, 126, 128, 8, 128, 53248, 131072}, 8, false),
+        untied(windowed(llama("mistral-7b", {32000, 4096, 32, 32, 8, 128, 14336, 32768}), 4096)),  // version 0.1
+        qwen2("qwen2.5-0.5b", {151936, 896, 24, 14, 2, 64, 4864, 32768}, true),
+        qwen2("qwen2.5-1.5b", {151936, 1536, 28, 12, 2, 128, 8960, 131072}, true),
+        qwen2("qwen2.5-7b", {152064, 3584, 28, 28, 4, 128, 18944, 131072}, false),
+        qwen3("qwen3-0.6b", {151936, 1024, 28, 16, 8, 128, 3072, 40960}, true),
+        qwen3("qwen3-4b", {151936, 2560, 36, 32, 8, 128, 9728, 40960}, true),
+        qwen3("qwen3-8b", {151936, 4096, 36, 32, 8, 128, 12288, 40960}, false),
         mlp("mlp-8192", 8192, 8),
     };
 }
@@ -79,6 +119,13 @@ std::string_view name_of(Family family) {
         case Family::mlp: return "mlp";
     }
     return "";
+}
+
+std::string name_of(const ModelSpec& model) {
+    if (!model.preset.empty()) return model.preset;
+    const size_t end = model.hf.find_last_not_of('/');
+    if (end == std::string::npos) return std::string(name_of(model.family));
+    return model.hf.substr(0, end + 1).substr(model.hf.substr(0, end + 1).rfind('/') + 1);
 }
 
 ModelSpec preset(const std::string& name) {
@@ -107,8 +154,11 @@ int64_t parameter_count(const ModelSpec& m) {
         const int64_t mlp_block = C * F + F + F * C + C;
         return embeddings + m.max_positions * C + m.layers * (2 * norm + attention + mlp_block) + norm;
     }
-    const int64_t attention = 2 * C * query + 2 * C * key;  // q and output, k and v
-    return embeddings + m.layers * (2 * C + attention + 3 * C * F) + C;
+    const int64_t attention = 2 * C * query + 2 * C * key  // q and output, k and v
+                              + (m.qkv_bias ? query + 2 * key : 0) + (m.output_bias ? C : 0) +
+                              (m.head_norm ? 2 * m.head_dim : 0);
+    const int64_t mlp_block = 3 * C * F + (m.mlp_bias ? 2 * F + C : 0);
+    return embeddings + m.layers * (2 * C + attention + mlp_block) + C;
 }
 
 }  // namespace tutti::spec

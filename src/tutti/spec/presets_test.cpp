@@ -17,6 +17,15 @@ TEST(Presets, ParameterCountsArePublished) {
     EXPECT_EQ(count("llama3.2-1b"), 1'235'814'400);
     EXPECT_EQ(count("llama3-70b"), 70'553'706'496);  // model cards of Llama 3.1
     EXPECT_EQ(count("llama3-405b"), 405'853'388'800);
+    EXPECT_EQ(count("llama2-7b"), 6'738'415'616);  // model cards: what `num_parameters` of the published files says
+    EXPECT_EQ(count("llama3.2-3b"), 3'212'749'824);
+    EXPECT_EQ(count("mistral-7b"), 7'241'732'096);
+    EXPECT_EQ(count("qwen2.5-0.5b"), 494'032'768);
+    EXPECT_EQ(count("qwen2.5-1.5b"), 1'543'714'304);
+    EXPECT_EQ(count("qwen2.5-7b"), 7'615'616'512);
+    EXPECT_EQ(count("qwen3-0.6b"), 596'049'920);
+    EXPECT_EQ(count("qwen3-4b"), 4'022'468'096);
+    EXPECT_EQ(count("qwen3-8b"), 8'190'735'360);
     EXPECT_EQ(count("llama-110m"), 109'529'856);  // llama2.c's stories110M has these sizes, tied
     EXPECT_EQ(count("mlp-8192"), 8ll * 8192 * 8192);
 }
@@ -47,14 +56,18 @@ TEST(ParameterCount, IsTheSumOfTheTensors) {
 
 TEST(Presets, FamiliesAndTheirSpecials) {
     EXPECT_EQ(preset("llama-tiny"), ModelSpec{});  // the defaults of ModelSpec are this preset
-    EXPECT_EQ(preset("llama3-8b").rope_scaling, (RopeScaling{8, 1, 4, 8192}));
-    EXPECT_EQ(preset("llama3.2-1b").rope_scaling, (RopeScaling{32, 1, 4, 8192}));
+    EXPECT_EQ(preset("llama3-8b").rope_scaling, (RopeScaling{.type = "llama3", .factor = 8}));
+    EXPECT_EQ(preset("llama3.2-1b").rope_scaling, (RopeScaling{.type = "llama3", .factor = 32}));
     EXPECT_TRUE(preset("llama3.2-1b").tie_embeddings);
     EXPECT_FALSE(preset("llama3-8b").tie_embeddings);
     EXPECT_EQ(preset("llama3-405b").rope_theta, 500000.0);
     EXPECT_EQ(preset("gpt2-xl").family, Family::gpt2);
     EXPECT_EQ(preset("mlp-8192").vocab, 0);
-    EXPECT_EQ(preset_names().size(), 11u);
+    EXPECT_EQ(preset("mistral-7b").window, 4096);
+    EXPECT_TRUE(preset("qwen2.5-7b").qkv_bias);
+    EXPECT_FALSE(preset("qwen2.5-7b").output_bias);
+    EXPECT_TRUE(preset("qwen3-8b").head_norm);
+    EXPECT_EQ(preset_names().size(), 20u);
 }
 
 TEST(Presets, AreValidRuns) {
@@ -69,12 +82,14 @@ TEST(Presets, AreValidRuns) {
 
 TEST(Presets, UnknownNameGetsTheNearest) {
     try {
-        preset("llama3-7b");
+        preset("llama3-9b");
         FAIL() << "no error";
     } catch (const UsageError& error) {
         EXPECT_STREQ(error.what(),
-                     "unknown preset \"llama3-7b\"; the nearest is \"llama3-8b\" of llama-tiny, llama-5m, llama-20m, "
-                     "llama-110m, gpt2-124m, gpt2-xl, llama3.2-1b, llama3-8b, llama3-70b, llama3-405b, mlp-8192");
+                     "unknown preset \"llama3-9b\"; the nearest is \"llama3-8b\" of llama-tiny, llama-5m, llama-20m, "
+                     "llama-110m, gpt2-124m, gpt2-xl, llama2-7b, llama3.2-1b, llama3.2-3b, llama3-8b, llama3-70b, "
+                     "llama3-405b, mistral-7b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-0.6b, qwen3-4b, qwen3-8b, "
+                     "mlp-8192");
     }
 }
 

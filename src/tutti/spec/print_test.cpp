@@ -26,7 +26,7 @@ struct Change {
     void operator()(const Field&, double& value) { value = 1.0 / (3.0 + ++n); }
     void operator()(const Field&, bool& value) { value = !value; }
     void operator()(const Field& field, std::string& value) {
-        if (field.key == "preset") return;  // must exist
+        if (field.key == "preset" || field.key == "hf") return;  // must exist, and one of the two
         value = field.range.choices.empty() ? "tab\t \"quoted\" back\\slash\nline \x7f é " + std::to_string(++n)
                                             : field.range.choices.back();
     }
@@ -59,7 +59,7 @@ TEST(ToToml, ReadsBackEqual) {
 
 TEST(ToToml, LooksLikeAConfig) {
     const std::string text = to_toml(RunSpec{});
-    EXPECT_EQ(text.substr(0, 47), "[model]\npreset = \"llama-tiny\"\nfamily = \"llama\"\n");
+    EXPECT_EQ(text.substr(0, 55), "[model]\npreset = \"llama-tiny\"\nhf = \"\"\nfamily = \"llama\"\n");
     EXPECT_NE(text.find("\n\n[optimizer]\nname = \"adamw\"\nlr = 3e-4\n"), std::string::npos) << text;
     EXPECT_NE(text.find("train = []\n"), std::string::npos);
 }

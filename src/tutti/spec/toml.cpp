@@ -16,6 +16,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/hf_config.h"
 #include "tutti/spec/names.h"
 #include "tutti/spec/nearest.h"
 
@@ -257,12 +258,10 @@ std::optional<std::string> model_text(const char* key, const toml::table& root, 
     return root["model"][key].value<std::string>();
 }
 
-// The sizes of a model that starts from nothing must all be given; the other fields have their usual values.
-ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides, Problems& problems) {
-    const std::string family = model_text("family", root, overrides).value_or("");
-    ModelSpec model = preset(family == "gpt2" ? "gpt2-124m" : family == "mlp" ? "mlp-8192" : "llama-tiny");
+// The sizes that a model needs and that are not given: "layers, heads".
+std::string left_out(const toml::table& root, const Overrides& overrides) {
     std::vector<std::string> needed = {"family", "width", "layers"};
-    if (family != "mlp") {
+    if (model_text("family", root, overrides) != "mlp") {
         needed.insert(needed.end(), {"vocab", "heads", "kv_heads", "head_dim", "ffn", "max_positions"});
     }
     std::string missing;
@@ -270,6 +269,14 @@ ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides
         const bool given = root["model"][key] || overrides.count("model." + key);
         if (!given) missing += (missing.empty() ? "" : ", ") + key;
     }
+    return missing;
+}
+
+// The sizes of a model that starts from nothing must all be given; the other fields have their usual values.
+ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides, Problems& problems) {
+    const std::string family = model_text("family", root, overrides).value_or("");
+    ModelSpec model = preset(family == "gpt2" ? "gpt2-124m" : family == "mlp" ? "mlp-8192" : "llama-tiny");
+    const std::string missing = left_out(root, overrides);
     if (!missing.empty()) {
         const std::string text = concat("[model] preset = \"\" starts from nothing: it also needs ", missing);
         const auto override = overrides.find("model.preset");
@@ -281,8 +288,32 @@ ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides
     return model;
 }
 
+// From config.json, if that is there or a size is left to it. A resolved config has all fields: it reads the same when
+// the directory is gone.
+ModelSpec model_from_directory(const std::string& directory, const toml::table& root, const Overrides& overrides,
+                               Problems& problems) {
+    ModelSpec model = std::filesystem::exists(directory + "/config.json") || !left_out(root, overrides).empty()
+                          ? model_from_hf(directory)
+                          : model_from_nothing(root, overrides, problems);
+    model.preset.clear();
+    model.hf = directory;
+    return model;
+}
+
 ModelSpec starting_model(const toml::table& root, const Overrides& overrides, Problems& problems) {
     const std::optional<std::string> name = model_text("preset", root, overrides);
+    const std::string directory = model_text("hf", root, overrides).value_or("");
+    if (!directory.empty() && (!name || name->empty()))
+        return model_from_directory(directory, root, overrides, problems);
+    if (!directory.empty()) {
+        const std::string text = concat("[model] hf = ", toml_text(directory), " and preset = ", toml_text(*name),
+                                        ": a model starts from one of the two");
+        const auto override = overrides.find("model.hf");
+        if (override != overrides.end())
+            problems.add(override->second, text);
+        else
+            problems.add(root["model"]["hf"].node()->source(), text);
+    }
     if (name && name->empty()) return model_from_nothing(root, overrides, problems);
     const std::vector<std::string> names = preset_names();
     const bool known = name && std::find(names.begin(), names.end(), *name) != names.end();

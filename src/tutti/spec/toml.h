@@ -2,7 +2,8 @@
 //
 // Defaults < model.preset < file < --set. model.preset is where the other model fields start from, wherever it is
 // given: with `--set model.preset=X` the model fields of the file still count. model.preset = "" starts from nothing:
-// then all sizes that the family uses must be given.
+// then all sizes that the family uses must be given. model.hf = "DIR" takes the place of a preset: the fields come from
+// DIR/config.json (hf_config.h), unless all sizes are given and that file is gone.
 //
 // Types are exact: an integer key takes an integer (not 1e3), a number key takes 1 or 1.0, a list key takes ["a", "b"]
 // or one "a". In --set, the value is written as in TOML; a text may go without quotes. The last --set of a key counts.

@@ -66,12 +66,22 @@ void unused(Problems& problems, const char* key, const T& value, const char* fam
             " does not use it; it must be ", toml_text(T{}));
 }
 
+// What only the llama family may have.
+void check_plain_attention(const ModelSpec& m, const char* family, Problems& problems) {
+    unused(problems, "qkv_bias", m.qkv_bias, family);
+    unused(problems, "output_bias", m.output_bias, family);
+    unused(problems, "mlp_bias", m.mlp_bias, family);
+    unused(problems, "head_norm", m.head_norm, family);
+    unused(problems, "window", m.window, family);
+}
+
 void check_mlp(const ModelSpec& m, Problems& problems) {
     unused(problems, "vocab", m.vocab, "mlp");
     unused(problems, "heads", m.heads, "mlp");
     unused(problems, "kv_heads", m.kv_heads, "mlp");
     unused(problems, "head_dim", m.head_dim, "mlp");
     unused(problems, "ffn", m.ffn, "mlp");
+    check_plain_attention(m, "mlp", problems);
     unused(problems, "max_positions", m.max_positions, "mlp");
     unused(problems, "norm_eps", m.norm_eps, "mlp");
     unused(problems, "rope_theta", m.rope_theta, "mlp");
@@ -92,8 +102,8 @@ void check_transformer(const ModelSpec& m, Problems& problems) {
     if (m.heads < 1 || m.kv_heads < 1 || m.head_dim < 1 || m.width < 1) return;
 
     const int64_t all_heads = product({m.heads, m.head_dim});
-    require(problems, all_heads == m.width, "[model] heads * head_dim = ", m.heads, " * ", m.head_dim, " = ", all_heads,
-            ": must equal width = ", m.width,
+    require(problems, all_heads == m.width || m.family != Family::gpt2, "[model] heads * head_dim = ", m.heads, " * ",
+            m.head_dim, " = ", all_heads, ": in gpt2 it must equal width = ", m.width,
             m.width % m.heads == 0
                 ? concat("; for example head_dim = ", m.width / m.heads)
                 : concat("; heads must divide width, nearest: heads = ", nearest_divisors(m.width, m.heads)));
@@ -103,6 +113,7 @@ void check_transformer(const ModelSpec& m, Problems& problems) {
 
 void check_positions(const ModelSpec& m, Problems& problems) {
     if (m.family == Family::gpt2) {
+        check_plain_attention(m, "gpt2", problems);
         unused(problems, "rope_theta", m.rope_theta, "gpt2");
         unused(problems, "rope_scaling.factor", m.rope_scaling.factor, "gpt2");
         require(problems, m.kv_heads == m.heads, "[model] kv_heads = ", m.kv_heads, ": the family gpt2 has no grouped ",
@@ -113,16 +124,34 @@ void check_positions(const ModelSpec& m, Problems& problems) {
         require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE turns pairs; ",
                 "nearest: ", either(m.head_dim - 1, m.head_dim + 1));
     }
-    const RopeScaling& scaling = m.rope_scaling;
+}
+
+void check_rope_scaling(const RopeScaling& scaling, Problems& problems) {
     if (scaling.factor == 0) {
         require(
             problems, scaling == RopeScaling{},
             "[model] rope_scaling: its other keys have no effect while factor = ", "0; set factor or leave them out");
-    } else {
-        require(problems, scaling.high_freq_factor > scaling.low_freq_factor,
-                "[model] rope_scaling.high_freq_factor = ", toml_text(scaling.high_freq_factor),
-                ": must be above low_freq_factor = ", toml_text(scaling.low_freq_factor));
+        return;
     }
+    RopeScaling used{.type = scaling.type, .factor = scaling.factor};  // the keys that the type reads
+    if (scaling.type != "linear") used.original_max_positions = scaling.original_max_positions;
+    if (scaling.type == "llama3") {
+        used.low_freq_factor = scaling.low_freq_factor;
+        used.high_freq_factor = scaling.high_freq_factor;
+    }
+    if (scaling.type == "yarn") {
+        used.beta_fast = scaling.beta_fast;
+        used.beta_slow = scaling.beta_slow;
+        used.attention_factor = scaling.attention_factor;
+    }
+    require(problems, scaling == used, "[model] rope_scaling: type = ", toml_text(scaling.type),
+            " does not use every key that is set; leave out those of the other types");
+    require(problems, scaling.high_freq_factor > scaling.low_freq_factor,
+            "[model] rope_scaling.high_freq_factor = ", toml_text(scaling.high_freq_factor),
+            ": must be above low_freq_factor = ", toml_text(scaling.low_freq_factor));
+    require(problems, scaling.beta_fast > scaling.beta_slow,
+            "[model] rope_scaling.beta_fast = ", toml_text(scaling.beta_fast),
+            ": must be above beta_slow = ", toml_text(scaling.beta_slow));
 }
 
 void check_model(const ModelSpec& m, Problems& problems) {
@@ -131,6 +160,7 @@ void check_model(const ModelSpec& m, Problems& problems) {
     else
         check_transformer(m, problems);
     check_positions(m, problems);
+    check_rope_scaling(m.rope_scaling, problems);
 }
 
 // --- [data], [train], [optimizer], [recompute] ----------------------------------------------------------------------
@@ -260,6 +290,17 @@ int64_t data_parallel_ranks(const ParallelSpec& p, int ranks) {
     if (p.dp_shard >= 1) return product({p.dp_replicate, p.dp_shard});
     const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp});
     return p.dp_shard == -1 && others >= 1 && ranks % others == 0 ? p.dp_replicate * (ranks / others) : 0;
+}
+
+std::vector<std::string> model_problems(const ModelSpec& model) {
+    Problems problems;
+    const RunSpec run{.model = model};
+    for_each_field(run, [&](const Field& field, const auto& value) {
+        const auto problem = field.section == "model" ? range_problem(field, value) : std::nullopt;
+        if (problem) problems.push_back(*problem);
+    });
+    check_model(model, problems);
+    return problems;
 }
 
 void validate(const RunSpec& run, int ranks) {

@@ -2,6 +2,9 @@
 // a config call it once after parsing.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::spec {
@@ -9,6 +12,9 @@ namespace tutti::spec {
 // Throws one UsageError with one line per broken rule: the key, its value, the rule, the nearest legal values.
 // `ranks` is the number of ranks that the run was started with.
 void validate(const RunSpec& run, int ranks);
+
+// What is wrong with a model by itself: its fields and the rules between them, one line each.
+std::vector<std::string> model_problems(const ModelSpec& model);
 
 // dp_replicate * dp_shard, with dp_shard = -1 resolved to the ranks that the other axes leave (0 when they do not
 // divide the ranks).

@@ -25,13 +25,15 @@ std::string problems_of(std::vector<std::string> overrides, int ranks = 1) {
 TEST(Validate, TheDefaultsWithDataAreLegal) { EXPECT_EQ(problems_of({}), ""); }
 
 TEST(Validate, HeadsAndWidth) {
-    EXPECT_EQ(problems_of({"model.width=256"}),
-              "[model] heads * head_dim = 4 * 32 = 128: must equal width = 256; for example head_dim = 64");
-    EXPECT_EQ(problems_of({"model.width=256", "model.head_dim=64"}), "");
     EXPECT_EQ(
-        problems_of({"model.heads=5", "model.kv_heads=5"}),
-        "[model] heads * head_dim = 5 * 32 = 160: must equal width = 128; heads must divide width, nearest: heads "
-        "= 4 or 8");
+        problems_of({"model.preset=gpt2-124m", "model.width=1536"}),
+        "[model] heads * head_dim = 12 * 64 = 768: in gpt2 it must equal width = 1536; for example head_dim = 128");
+    EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.width=1536", "model.head_dim=128"}), "");
+    EXPECT_EQ(
+        problems_of({"model.preset=gpt2-124m", "model.heads=5", "model.kv_heads=5"}),
+        "[model] heads * head_dim = 5 * 64 = 320: in gpt2 it must equal width = 768; heads must divide width, nearest: "
+        "heads = 4 or 6");
+    EXPECT_EQ(problems_of({"model.heads=5", "model.kv_heads=5"}), "");  // Qwen3 has such
     EXPECT_EQ(problems_of({"model.kv_heads=3"}), "[model] kv_heads = 3: must divide heads = 4; nearest: 2 or 4");
     EXPECT_EQ(problems_of({"model.kv_heads=2"}), "");
     EXPECT_EQ(problems_of({"model.width=132", "model.head_dim=33"}),
@@ -51,6 +53,14 @@ TEST(Validate, FieldsThatTheFamilyDoesNotHave) {
               "[model] tie_embeddings = true: the family mlp does not use it; it must be false");
     EXPECT_EQ(problems_of({"model.preset=mlp-8192"}),
               "[data] train, valid, valid_fraction: the family mlp makes its own inputs; leave them out");
+    EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.window=5", "model.head_norm=true"}),
+              "[model] head_norm = true: the family gpt2 does not use it; it must be false\n"
+              "[model] window = 5: the family gpt2 does not use it; it must be 0");
+    EXPECT_EQ(
+        problems_of({"model.rope_scaling.factor=8", "model.rope_scaling.beta_fast=16"}),
+        "[model] rope_scaling: type = \"llama3\" does not use every key that is set; leave out those of the other "
+        "types");
+    EXPECT_EQ(problems_of({"model.rope_scaling.factor=8", "model.rope_scaling.type=linear"}), "");
     EXPECT_EQ(problems_of({"model.rope_scaling.low_freq_factor=2"}),
               "[model] rope_scaling: its other keys have no effect while factor = 0; set factor or leave them out");
     EXPECT_EQ(problems_of({"model.rope_scaling.factor=8", "model.rope_scaling.low_freq_factor=4"}),
@@ -162,6 +172,7 @@ TEST(Validate, ReportsAllAtOnceAndOnlyThose) {
     run.data.train = {"a.txt"};
     run.train.steps = -1;
     run.train.global_batch = 0;
+    run.model = preset("gpt2-124m");
     run.model.width = int64_t{1} << 62;  // must not overflow a rule
     run.model.head_dim = int64_t{1} << 62;
     run.precision.compute = "f23";
@@ -169,14 +180,15 @@ TEST(Validate, ReportsAllAtOnceAndOnlyThose) {
         validate(run, 1);
         FAIL() << "no error";
     } catch (const UsageError& error) {
-        EXPECT_STREQ(error.what(),
-                     "[model] width = 4611686018427387904: must be in [1, 1048576]\n"
-                     "[model] head_dim = 4611686018427387904: must be in [0, 65536]\n"
-                     "[train] steps = -1: must be in [1, 1000000000000000]\n"
-                     "[train] global_batch = 0: must be in [1, 2147483647]\n"
-                     "[precision] compute = \"f23\": must be one of bf16 | f32; the nearest is \"f32\"\n"
-                     "[model] heads * head_dim = 4 * 4611686018427387904 = 9223372036854775807: must equal width = "
-                     "4611686018427387904; for example head_dim = 1152921504606846976");
+        EXPECT_STREQ(
+            error.what(),
+            "[model] width = 4611686018427387904: must be in [1, 1048576]\n"
+            "[model] head_dim = 4611686018427387904: must be in [0, 65536]\n"
+            "[train] steps = -1: must be in [1, 1000000000000000]\n"
+            "[train] global_batch = 0: must be in [1, 2147483647]\n"
+            "[precision] compute = \"f23\": must be one of bf16 | f32; the nearest is \"f32\"\n"
+            "[model] heads * head_dim = 12 * 4611686018427387904 = 9223372036854775807: in gpt2 it must equal width = "
+            "4611686018427387904; heads must divide width, nearest: heads = 8 or 16");
     }
 }
 

@@ -16,8 +16,29 @@ using checkpoint::Manifest;
 using checkpoint::OnDamage;
 using checkpoint::Snapshot;
 
+namespace {
+
+std::set<std::string> lines_of(const std::string& text) {
+    std::set<std::string> lines;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) lines.insert(line);
+    return lines;
+}
+
+}  // namespace
+
 std::string run_identity(const spec::RunSpec& run) {
     static const std::set<std::string, std::less<>> kKeys = {"seed", "seq_len", "global_batch", "compute", "name"};
+    static const std::set<std::string, std::less<>> kLaterModelKeys = {"qkv_bias",
+                                                                       "output_bias",
+                                                                       "mlp_bias",
+                                                                       "head_norm",
+                                                                       "window",
+                                                                       "rope_scaling.type",
+                                                                       "rope_scaling.beta_fast",
+                                                                       "rope_scaling.beta_slow",
+                                                                       "rope_scaling.attention_factor"};
+    const std::set<std::string> unchanged = lines_of(spec::to_toml(spec::RunSpec{}));
     std::istringstream toml(spec::to_toml(run));
     std::string section, identity;
     for (std::string line; std::getline(toml, line);) {
@@ -28,24 +49,18 @@ std::string run_identity(const spec::RunSpec& run) {
         const size_t equals = line.find('=');
         if (equals == std::string::npos) continue;
         const std::string key = line.substr(0, line.find_last_not_of(' ', equals - 1) + 1);
-        // Keys of [data] that are as they always were are left out: older checkpoints do not name them.
+        // Keys that are as they always were are left out: older checkpoints do not name them.
         const bool documents = section == "data" && ((key == "documents" && run.data.documents != "packed") ||
                                                      (key == "eod" && !run.data.eod.empty()));
-        const bool fixed =
-            section.starts_with("model") ? key != "preset" : kKeys.contains(key) && section != "checkpoint";
+        const bool model = section.starts_with("model") && key != "preset" && key != "hf" &&
+                           !(kLaterModelKeys.contains(key) && unchanged.contains(line));
+        const bool fixed = model || (kKeys.contains(key) && section != "checkpoint");
         if (fixed || documents) identity += section + "." + key + " " + line.substr(equals) + "\n";
     }
     return identity;
 }
 
 namespace {
-
-std::set<std::string> lines_of(const std::string& text) {
-    std::set<std::string> lines;
-    std::istringstream in(text);
-    for (std::string line; std::getline(in, line);) lines.insert(line);
-    return lines;
-}
 
 // "model.width = 128 (checkpoint: model.width = 64)", one line per difference.
 std::string differences(const std::string& now, const std::string& then) {
@@ -101,6 +116,10 @@ Agreement Checkpointing::agree(const std::function<std::string()>& body) const {
 RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<checkpoint::Piece>& pieces) {
     const Manifest& manifest = reader.manifest();
     const auto json = nlohmann::json::parse(manifest.state);
+    check<UsageError>(
+        json.contains("identity"), reader.path(),
+        " holds weights only, no optimizer state; it cannot be resumed. Start a run from it: `tutti convert` "
+        "it to a Hugging Face directory and name that in [model] hf, with another --out");
     const std::string now = run_identity(setup_.run), then = json.at("identity");
     check<UsageError>(now == then, reader.path(), " belongs to another run; these differ:", differences(now, then),
                       "\nUse another --out to start anew, or the config of that run");

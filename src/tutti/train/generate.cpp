@@ -2,14 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "tutti/base/philox.h"
-#include "tutti/checkpoint/store.h"
-#include "tutti/checkpoint/training_state.h"
-#include "tutti/spec/toml.h"
 
 namespace tutti::train {
 
@@ -46,104 +41,96 @@ int32_t sample_token(std::vector<float> logits, const SamplingOptions& options, 
     return order[weights.size() - 1];
 }
 
-void generate(ops::Context& ctx, models::Model& model, DType compute, int64_t max_positions,
-              const std::vector<int32_t>& prompt, const SamplingOptions& options,
-              const std::function<void(int32_t)>& emit) {
-    check<UsageError>(!prompt.empty(), "generate: the prompt is empty; give at least one token");
-    // A vocabulary may be padded: ids that the tokenizer does not have are never drawn.
-    const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, model.spec().vocab) : model.spec().vocab;
-    const int64_t longest = max_positions;
-    check<UsageError>(longest >= 2, "generate: a model of ", longest, " positions cannot generate");
-    for (int32_t token : prompt)
-        check<UsageError>(token >= 0 && token < vocab, "generate: token ", token,
-                          " of the prompt is not in the vocabulary of ", vocab);
-    std::vector<int32_t> context = prompt;
-    nn::KvCache cache = models::make_cache(ctx, model, 1, longest, compute);
-    for (int64_t made = 0; made < options.max_tokens; ++made) {
-        if (static_cast<int64_t>(context.size()) > longest || cache.length == longest) {
-            context.erase(context.begin(), context.end() - longest / 2);
-            cache.length = 0;  // positions moved: all keys are made anew
-        }
-        const std::span<const int32_t> fresh = std::span(context).subspan(static_cast<size_t>(cache.length));
-        nn::Batch batch = nn::make_prompt(ctx.device, fresh, 1, cache.length);
-        batch.cache = &cache;
-        autograd::Tape tape(ctx, false);
-        const auto logits = model.forward(tape, batch).value.to_floats();
-        cache.length += static_cast<int64_t>(fresh.size());
-        const int32_t next =
-            sample_token({logits.begin(), logits.begin() + vocab}, options, static_cast<uint64_t>(made));
-        emit(next);
-        context.push_back(next);
-    }
-}
-
 namespace {
 
-// A run directory, its checkpoints directory, or one checkpoint.
-struct Place {
-    std::string directory, step_path;  // one of them
+struct Text {
+    size_t prompt = 0;
+    std::vector<int32_t> context;
+    nn::KvCache cache;
+    int64_t made = 0;
 };
 
-Place find_checkpoint(const std::string& path) {
-    namespace fs = std::filesystem;
-    check<DataError>(fs::exists(path), path, " does not exist; give a run directory or a checkpoint");
-    if (fs::exists(fs::path(path) / checkpoint::kManifestName)) return {{}, path};
-    if (fs::is_directory(fs::path(path) / "checkpoints")) return {(fs::path(path) / "checkpoints").string(), {}};
-    return {path, {}};
-}
-
-// "bytes", or the copy of the tokenizer that the run of this checkpoint (RUN/checkpoints/STEP) made, or what it named.
-std::string find_tokenizer(const std::string& named, const std::string& checkpoint) {
-    if (named == "bytes") return named;
-    const auto run = std::filesystem::absolute(checkpoint).parent_path().parent_path();
-    for (const char* copy : {"tokenizer.json", "tokenizer.model"})
-        if (std::filesystem::exists(run / copy)) return (run / copy).string();
-    return named;
+// Logits of the next token of each, `vocab` of them. Texts of one fresh token go together, the others alone.
+std::vector<std::vector<float>> next_logits(ops::Context& ctx, models::Model& model, std::vector<Text>& texts,
+                                            int64_t vocab) {
+    std::vector<std::vector<float>> logits(texts.size());
+    const auto run = [&](const std::vector<size_t>& which, const std::vector<int32_t>& tokens) {
+        std::vector<nn::KvCache*> caches;
+        for (const size_t i : which) caches.push_back(&texts[i].cache);
+        const nn::Batch batch = nn::make_continuation(ctx.device, tokens, std::move(caches));
+        autograd::Tape tape(ctx, false);
+        const Tensor rows = model.forward(tape, batch).value;
+        const auto values = rows.to_floats();
+        const auto V = static_cast<std::ptrdiff_t>(rows.dim(1));
+        for (size_t r = 0; r < which.size(); ++r) {
+            const auto row = values.begin() + static_cast<std::ptrdiff_t>(r) * V;
+            logits[which[r]].assign(row, row + vocab);
+        }
+        nn::advance(batch);
+    };
+    std::vector<size_t> together;
+    std::vector<int32_t> last;
+    for (size_t i = 0; i < texts.size(); ++i) {
+        const auto& context = texts[i].context;
+        const auto done = static_cast<std::ptrdiff_t>(texts[i].cache.length);
+        if (done + 1 == static_cast<std::ptrdiff_t>(context.size())) {
+            together.push_back(i);
+            last.push_back(context.back());
+        } else {
+            run({i}, {context.begin() + done, context.end()});
+        }
+    }
+    if (!together.empty()) run(together, last);
+    return logits;
 }
 
 }  // namespace
 
-LoadedModel load_model(const std::string& path, int threads) {
-    LoadedModel loaded;
-    loaded.device = make_cpu_device(threads);
-    loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, kernels::cpu_table(kernels::best_isa())});
-    const auto load = [&](const checkpoint::CheckpointReader& reader) {
-        const auto state = nlohmann::json::parse(reader.manifest().state);
-        const spec::RunSpec run = spec::parse_text(state.at("config").get<std::string>(), reader.path());
-        check<UsageError>(run.model.family != spec::Family::mlp, reader.path(), ": an mlp generates no text");
-        loaded.compute = run.precision.compute == "f32" ? DType::f32 : DType::bf16;
-        loaded.tokenizer = find_tokenizer(run.data.tokenizer, reader.path());
-        loaded.max_positions = run.train.seq_len;
-        loaded.model =
-            std::make_unique<models::Model>(models::make_model(*loaded.ctx, run.model, loaded.max_positions));
-        std::vector<checkpoint::Piece> pieces;
-        for (autograd::Parameter* p : loaded.model->parameters()) {
-            p->master = ops::empty(*loaded.ctx, p->shape, DType::f32, Purpose::weights);
-            pieces.push_back(checkpoint::whole_piece(p->name, p->master));
-        }
-        checkpoint::load_pieces(reader, pieces);
-        for (autograd::Parameter* p : loaded.model->parameters()) {
-            p->value = loaded.compute == DType::f32
-                           ? p->master
-                           : ops::cast(*loaded.ctx, p->master, loaded.compute, Purpose::weights);
-            if (loaded.compute != DType::f32) p->master = {};
-        }
-        loaded.step = reader.manifest().step;
-        loaded.path = reader.path();
-    };
-    const Place place = find_checkpoint(path);
-    checkpoint::PosixFileSystem files;
-    const checkpoint::Warn warn = [](const std::string&) {};
-    if (!place.step_path.empty()) {
-        const std::string parent = std::filesystem::path(place.step_path).parent_path().string();
-        checkpoint::Store(files, parent.empty() ? "." : parent, checkpoint::Access::read, warn)
-            .load(place.step_path, load);
-        return loaded;
+std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compute, int64_t max_positions,
+                            const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
+                            const EmitToken& emit, size_t batch) {
+    // A vocabulary may be padded: ids that the tokenizer does not have are never drawn.
+    const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, model.spec().vocab) : model.spec().vocab;
+    const int64_t longest = max_positions;
+    check<UsageError>(longest >= 2, "generate: a model of ", longest, " positions cannot generate");
+    for (const auto& prompt : prompts) {
+        check<UsageError>(!prompt.empty(), "generate: a prompt is empty; give at least one token");
+        for (const int32_t token : prompt)
+            check<UsageError>(token >= 0 && token < vocab, "generate: token ", token,
+                              " of a prompt is not in the vocabulary of ", vocab);
     }
-    const auto newest = checkpoint::Store(files, place.directory, checkpoint::Access::read, warn)
-                            .load_newest(load, checkpoint::OnDamage::fall_back);
-    check<DataError>(newest.has_value(), path, " holds no checkpoint");
-    return loaded;
+    std::vector<Ended> ended(prompts.size(), Ended::length);
+    std::vector<Text> texts;
+    for (size_t next = 0; next < prompts.size() || !texts.empty();) {
+        for (; texts.size() < batch && next < prompts.size(); ++next) {
+            const int64_t room = std::min(longest, static_cast<int64_t>(prompts[next].size()) + options.max_tokens);
+            texts.push_back({next, prompts[next], models::make_cache(ctx, model, room, compute), 0});
+        }
+        for (Text& text : texts)
+            if (static_cast<int64_t>(text.context.size()) > longest || text.cache.length == longest) {
+                text.context.erase(text.context.begin(), text.context.end() - longest / 2);
+                text.cache.length = 0;  // positions moved: all keys are made anew
+            }
+        const auto logits = next_logits(ctx, model, texts, vocab);
+        std::vector<Text> going_on;
+        for (size_t i = 0; i < texts.size(); ++i) {
+            Text& text = texts[i];
+            const int32_t token = sample_token(logits[i], options, static_cast<uint64_t>(text.made));
+            const auto& stops = options.stop_tokens;
+            if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+                ended[text.prompt] = Ended::stop_token;
+                continue;
+            }
+            if (!emit(text.prompt, token)) {
+                ended[text.prompt] = Ended::stopped;
+                continue;
+            }
+            text.context.push_back(token);
+            if (++text.made < options.max_tokens) going_on.push_back(std::move(text));
+        }
+        texts = std::move(going_on);
+    }
+    return ended;
 }
 
 }  // namespace tutti::train

@@ -11,6 +11,8 @@
 
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/device/cpu/peak.h"
+#include "tutti/hf/export.h"
+#include "tutti/hf/weights.h"
 #include "tutti/ops/ops.h"
 #include "tutti/plan/card.h"
 #include "tutti/plan/flops.h"
@@ -185,6 +187,16 @@ Run::Run(const TrainOptions& options, comm::World& world)
             if (p.value.dtype() != DType::f32) ops::cast_into(ctx_, p.master, p.value);
         data_parallel_.publish_weights();
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
+    } else if (!run_.model.hf.empty()) {
+        checkpoint::PosixFileSystem files;
+        const auto stored = hf::StoredWeights::in_directory(files, run_.model.hf, model_);
+        data_parallel_.settle();
+        for (const optim::Piece& p : optimizer_.pieces()) {
+            stored.load(*p.parameter, p.begin, p.master);
+            if (p.value.dtype() != DType::f32) ops::cast_into(ctx_, p.master, p.value);
+        }
+        data_parallel_.publish_weights();
+        console_.text(fmt::format("starting from the weights of {}", run_.model.hf));
     }
     outcome_.eval_loss = outcome_.loss = std::numeric_limits<double>::quiet_NaN();
 }
@@ -203,6 +215,10 @@ TrainOutcome Run::train() {
         directory_.emplace(options_.out, state_.step, run_.log.tensorboard,
                            [this](const std::string& message) { console_.warn(message); });
         directory_->write_config(spec::to_toml(run_));
+        if (state_.step == 0 && !run_.model.hf.empty()) {  // so that the run stands alone: its exports need them
+            checkpoint::PosixFileSystem files;
+            hf::copy_side_files(files, run_.model.hf, options_.out + "/hf");
+        }
         if (data_ && !data_->tokenizer->file().empty()) directory_->copy_tokenizer(data_->tokenizer->file());
     }
     peak_ = measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s;
@@ -324,8 +340,11 @@ std::string Run::sample() {
                                   .temperature = 0.7,
                                   .seed = static_cast<uint64_t>(run_.train.seed),
                                   .vocab = tokenizer.vocab()};
-    generate(ctx_, model_, compute_type(run_), run_.train.seq_len, tokenizer.encode("\n"), options,
-             [&](int32_t token) { made.push_back(token); });
+    generate(ctx_, model_, compute_type(run_), run_.train.seq_len, {tokenizer.encode("\n")}, options,
+             [&](size_t, int32_t token) {
+                 made.push_back(token);
+                 return true;
+             });
     return tokenizer.decode(made);
 }
 
@@ -335,7 +354,7 @@ std::string Run::totals() {
         memory.push_back({{"purpose", name_of(static_cast<Purpose>(p))},
                           {"predicted_bytes", plan_.at_peak[static_cast<Purpose>(p)]},
                           {"measured_bytes", measured_[p]}});
-    nlohmann::ordered_json json = {{"model", run_.model.preset},
+    nlohmann::ordered_json json = {{"model", name_of(run_.model)},
                                    {"parameters", spec::parameter_count(run_.model)},
                                    {"steps", state_.step},
                                    {"tokens", state_.tokens},
@@ -363,6 +382,12 @@ TrainOutcome train(const TrainOptions& options) {
         const auto device = make_device(options.run, options.ranks);
         const auto memory = plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream());
         console.text(plan::render_card(card_of(options, device->name(), memory)));
+        if (!options.run.model.hf.empty() && std::filesystem::exists(options.run.model.hf)) {  // else a run may resume
+            ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+            checkpoint::PosixFileSystem files;
+            const models::Model model = models::make_model(ctx, options.run.model, options.run.train.seq_len);
+            hf::StoredWeights::in_directory(files, options.run.model.hf, model);
+        }
         return {};
     }
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");

@@ -3,6 +3,7 @@
 // tiles: 52 cycles, one in 16: 4).
 #include "tutti/device/cpu/peak.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -92,10 +93,15 @@ bool tiles_allowed() {
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+// CPUID leaf 7, EDX: bit 22 AMX-BF16, bit 24 AMX-TILE. clang 14's __builtin_cpu_supports does not know their names.
+bool has_amx_bf16() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1) != 0 && (d >> 24 & 1) != 0;
+}
+
 Loop best_loop(DType compute) {
     if (compute == DType::bf16) {
-        if (__builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-tile") && tiles_allowed())
-            return {"tdpbf16ps tiles", 4.0 * 2 * 16 * 16 * 32, dot_tiles};
+        if (has_amx_bf16() && tiles_allowed()) return {"tdpbf16ps tiles", 4.0 * 2 * 16 * 16 * 32, dot_tiles};
         if (__builtin_cpu_supports("avx512bf16")) return {"vdpbf16ps zmm", kAccumulators * 2.0 * 32, dot_zmm};
     }
     if (__builtin_cpu_supports("avx512f")) return {"vfmadd zmm", kAccumulators * 2.0 * 16, fma_zmm};

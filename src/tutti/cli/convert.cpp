@@ -1,0 +1,34 @@
+// cli/convert.cpp: `tutti convert`. Weights from one place and format to another.
+#include "tutti/train/convert.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/commands.h"
+
+namespace tutti::cli {
+
+int convert(const ConvertArguments& arguments, const Io& io) {
+    train::ConvertOptions options{.from = arguments.from,
+                                  .to = arguments.to,
+                                  .format = arguments.format,
+                                  .max_shard_bytes = arguments.max_shard_size};
+    if (!arguments.dtype.empty()) options.dtype = dtype_from(arguments.dtype);
+    const train::ConvertOutcome outcome = train::convert(options);
+    if (arguments.json) {
+        const nlohmann::ordered_json document = {{"from", outcome.from},
+                                                 {"to", arguments.to},
+                                                 {"format", outcome.format},
+                                                 {"step", outcome.step},
+                                                 {"parameters", outcome.parameters},
+                                                 {"files", outcome.files}};
+        io.out << document.dump(2) << '\n';
+        return 0;
+    }
+    io.out << outcome.from << " -> " << arguments.to << " (" << outcome.format << ", " << outcome.parameters
+           << " parameters)\n";
+    for (const std::string& file : outcome.files) io.out << "  " << file << '\n';
+    return 0;
+}
+
+}  // namespace tutti::cli

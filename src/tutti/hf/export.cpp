@@ -1,0 +1,152 @@
+#include "tutti/hf/export.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tutti/hf/names.h"
+#include "tutti/spec/hf_config.h"
+
+namespace tutti::hf {
+
+using autograd::Parameter;
+using checkpoint::File;
+using checkpoint::FileKind;
+using checkpoint::FileSystem;
+using checkpoint::join;
+
+namespace {
+
+constexpr int64_t kMaxSideFile = int64_t{1} << 30;
+constexpr const char* kConfig = "config.json";
+
+void write_file(FileSystem& disk, const std::string& directory, const checkpoint::FileToWrite& file) {
+    checkpoint::NewFile(disk, join(directory, file.name), file.size()).write(file);
+}
+
+std::string read_file(FileSystem& disk, const std::string& path) {
+    return checkpoint::read_text(File::open(disk, path), kMaxSideFile);
+}
+
+// Two specs that describe one function; what they start from and how they are trained may differ.
+bool same_function(spec::ModelSpec a, const spec::ModelSpec& b) {
+    a.preset = b.preset;
+    a.hf = b.hf;
+    a.dropout = b.dropout;
+    a.init_std = b.init_std;
+    return a == b;
+}
+
+// The original config.json keeps what Tutti does not know: token ids, the name of the architecture, the positions.
+std::string config_text(FileSystem& disk, const spec::ModelSpec& spec, const ExportOptions& options, DType stored) {
+    const std::string original = options.side_files.empty() ? "" : join(options.side_files, kConfig);
+    if (!original.empty() && disk.kind(original) != FileKind::none) {
+        const std::string text = read_file(disk, original);
+        if (same_function(spec::model_from_hf_config(text, original), spec))
+            return options.dtype ? spec::hf_config_with_dtype(text, *options.dtype) : text;
+    }
+    return spec::to_hf_config(spec, stored);
+}
+
+// The file of a tokenizer that the run was given, under the name by which transformers looks for it.
+void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::string& directory,
+                    std::vector<std::string>& written) {
+    const std::string name = tokenizer.ends_with(".model") ? "tokenizer.model" : "tokenizer.json";
+    if (!tokenizer.ends_with(".json") && !tokenizer.ends_with(".model")) return;  // bytes, or a directory
+    if (std::find(written.begin(), written.end(), name) != written.end()) return;
+    checkpoint::write_file_atomically(disk, directory, {.name = name, .head = read_file(disk, tokenizer)});
+    written.push_back(name);
+}
+
+// Parameters in the order of the model, cut greedily where a shard is full.
+std::vector<std::vector<const Parameter*>> shards(const models::Model& model, const StoredWeights& weights,
+                                                  const ExportOptions& options) {
+    std::vector<std::vector<const Parameter*>> all(1);
+    int64_t filled = 0;
+    for (const Parameter* p : model.parameters()) {
+        const int64_t bytes = p->shape.numel() * size_of(options.dtype.value_or(weights.dtype(p->name)));
+        if (!all.back().empty() && filled + bytes > options.max_shard_bytes) {
+            all.emplace_back();
+            filled = 0;
+        }
+        all.back().push_back(p);
+        filled += bytes;
+    }
+    return all;
+}
+
+std::string shard_name(size_t index, size_t count) {
+    if (count == 1) return std::string(checkpoint::kSingleFile);
+    char text[64];
+    std::snprintf(text, sizeof text, "model-%05zu-of-%05zu.safetensors", index + 1, count);
+    return text;
+}
+
+}  // namespace
+
+const std::vector<std::string>& side_files() {
+    static const std::vector<std::string> kNames = {kConfig,
+                                                    "generation_config.json",
+                                                    "tokenizer.json",
+                                                    "tokenizer_config.json",
+                                                    "special_tokens_map.json",
+                                                    "added_tokens.json",
+                                                    "vocab.json",
+                                                    "merges.txt",
+                                                    "tokenizer.model",
+                                                    "chat_template.jinja",
+                                                    "chat_template.json"};
+    return kNames;
+}
+
+std::vector<std::string> copy_side_files(FileSystem& disk, const std::string& from, const std::string& to) {
+    std::vector<std::string> copied;
+    checkpoint::make_directories(disk, to);
+    for (const std::string& name : side_files()) {
+        if (disk.kind(join(from, name)) == FileKind::none) continue;
+        checkpoint::write_file_atomically(disk, to, {.name = name, .head = read_file(disk, join(from, name))});
+        copied.push_back(name);
+    }
+    return copied;
+}
+
+std::vector<std::string> write_directory(FileSystem& disk, const std::string& directory, const models::Model& model,
+                                         const StoredWeights& weights, const ExportOptions& options) {
+    const spec::ModelSpec& spec = model.spec();
+    const std::string config = config_text(disk, spec, options, options.dtype.value_or(weights.main_dtype(model)));
+    std::vector<std::string> written;
+    if (!options.side_files.empty()) written = copy_side_files(disk, options.side_files, directory);
+    copy_tokenizer(disk, options.tokenizer, directory, written);
+    checkpoint::write_file_atomically(disk, directory, {.name = kConfig, .head = config});
+    if (std::find(written.begin(), written.end(), kConfig) == written.end()) written.insert(written.begin(), kConfig);
+
+    const auto parts = shards(model, weights, options);
+    std::map<std::string, std::string> index;
+    int64_t total = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+        const std::string name = shard_name(i, parts.size());
+        std::vector<std::byte> bytes;  // of the tensor that is being written
+        std::vector<checkpoint::TensorToWrite> tensors;
+        for (const Parameter* p : parts[i]) {
+            const TensorName tensor = tensor_name(spec.family, p->name);
+            const DType dtype = options.dtype.value_or(weights.dtype(p->name));
+            const Shape shape = tensor.transposed ? Shape{p->shape[1], p->shape[0]} : p->shape;
+            const int64_t size = shape.numel() * size_of(dtype);
+            const auto make = [&bytes, &weights, p, dtype, turned = tensor.transposed] {
+                bytes = weights.read(*p, dtype, turned);
+                return std::span<const std::byte>(bytes);
+            };
+            tensors.push_back({tensor.name, dtype, {shape.begin(), shape.end()}, {size, make}});
+            index[tensor.name] = name;
+            total += size;
+        }
+        write_file(disk, directory, checkpoint::safetensors_file(name, std::move(tensors)));
+        written.push_back(name);
+    }
+    if (parts.size() > 1) {
+        written.emplace_back(checkpoint::kIndexFile);
+        write_file(disk, directory, {.name = written.back(), .head = checkpoint::write_index(index, total)});
+    }
+    return written;
+}
+
+}  // namespace tutti::hf

@@ -1,0 +1,33 @@
+// hf/export.h: writes what transformers loads: config.json, weights in one file or shards with an index, and the small
+// files that came with the model. Below: weights.h, checkpoint/. Called by train/convert.cpp and, for the small files,
+// by the trainer.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/hf/weights.h"
+
+namespace tutti::hf {
+
+// Names of the small files of a model directory that go wherever the model goes: config, generation config, tokenizer.
+const std::vector<std::string>& side_files();
+// Those of `from` that exist, to the byte. `to` is made when it is missing. Returns their names.
+std::vector<std::string> copy_side_files(checkpoint::FileSystem& file_system, const std::string& from,
+                                         const std::string& to);
+
+struct ExportOptions {
+    std::optional<DType> dtype;               // of all weights; nothing: each as it is stored
+    int64_t max_shard_bytes = 5'000'000'000;  // a tensor is never split
+    std::string side_files;                   // directory to take them from; "": none
+    std::string tokenizer;                    // data.tokenizer of the run, when the side files have none
+};
+
+// Into `directory`, which exists. A config.json among the side files is kept, its dtype apart, when it describes the
+// same model. Weights go through memory one at a time. Returns the names of the files.
+std::vector<std::string> write_directory(checkpoint::FileSystem& file_system, const std::string& directory,
+                                         const models::Model& model, const StoredWeights& weights,
+                                         const ExportOptions& options);
+
+}  // namespace tutti::hf

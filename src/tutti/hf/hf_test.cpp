@@ -1,0 +1,256 @@
+// Weights of Hugging Face directories: names, orientation, types; what is wrong with a directory, all at once; exports.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tutti/checkpoint/testing/contains.h"
+#include "tutti/checkpoint/testing/memory_file_system.h"
+#include "tutti/hf/export.h"
+#include "tutti/hf/names.h"
+#include "tutti/hf/values.h"
+#include "tutti/ops/ops.h"
+
+namespace tutti::hf {
+namespace {
+
+using checkpoint::testing::contains;
+
+spec::ModelSpec tiny(spec::Family family) {
+    spec::ModelSpec s = spec::preset(family == spec::Family::gpt2 ? "gpt2-124m" : "llama-tiny");
+    s.preset.clear();
+    s.vocab = 11;
+    s.width = 8;
+    s.layers = 2;
+    s.heads = s.kv_heads = 2;
+    s.head_dim = 4;
+    s.ffn = 12;
+    s.max_positions = 16;
+    return s;
+}
+
+class Directory : public ::testing::Test {
+  protected:
+    Directory() : device(make_cpu_device(1)), ctx{*device, kernels::reference_table()} {}
+
+    models::Model model_of(const spec::ModelSpec& s) { return models::make_model(ctx, s, 4); }
+    models::Model drawn(const spec::ModelSpec& s) {
+        models::Model model = model_of(s);
+        models::materialize(ctx, model, DType::f32, 5, false);
+        return model;
+    }
+    // The tensors of a model as transformers would store them, to be spoilt.
+    std::map<std::string, Tensor> tensors_of(const models::Model& model) {
+        std::map<std::string, Tensor> all;
+        for (const autograd::Parameter* p : model.parameters()) {
+            const TensorName to = tensor_name(model.spec().family, p->name);
+            Tensor t = p->value;
+            if (to.transposed) {
+                t = ops::empty(ctx, {p->shape[1], p->shape[0]}, DType::f32);
+                const auto from = p->value.to_host<float>();
+                std::vector<float> turned(from.size());
+                for (int64_t r = 0; r < p->shape[0]; ++r)
+                    for (int64_t c = 0; c < p->shape[1]; ++c)
+                        turned[static_cast<size_t>(c * p->shape[0] + r)] =
+                            from[static_cast<size_t>(r * p->shape[1] + c)];
+                device->copy_in(t.view().data, turned.data(), t.bytes());
+            }
+            all[to.name] = t;
+        }
+        return all;
+    }
+    void put(const std::map<std::string, Tensor>& tensors) {
+        std::vector<checkpoint::TensorToWrite> all;
+        for (const auto& [name, t] : tensors)
+            all.push_back({name,
+                           t.dtype(),
+                           {t.shape().begin(), t.shape().end()},
+                           std::span(static_cast<const std::byte*>(t.view().data), static_cast<size_t>(t.bytes()))});
+        checkpoint::write_file_atomically(disk, "/", checkpoint::safetensors_file("model.safetensors", all));
+    }
+    std::string error(const models::Model& model) {
+        try {
+            StoredWeights::in_directory(disk, "/", model);
+        } catch (const DataError& e) {
+            return e.what();
+        }
+        return "accepted";
+    }
+    void expect_equal(const models::Model& a, const models::Model& b) {
+        for (size_t i = 0; i < a.parameters().size(); ++i)
+            EXPECT_EQ(a.parameters()[i]->value.to_floats(), b.parameters()[i]->value.to_floats())
+                << a.parameters()[i]->name;
+    }
+
+    std::unique_ptr<Device> device;
+    ops::Context ctx;
+    checkpoint::testing::MemoryFileSystem disk;
+};
+
+TEST(Names, Gpt2IsPrefixedAndTurned) {
+    const auto gpt2 = spec::Family::gpt2;
+    EXPECT_EQ(tensor_name(gpt2, "wte.weight").name, "transformer.wte.weight");
+    EXPECT_FALSE(tensor_name(gpt2, "wte.weight").transposed);
+    EXPECT_EQ(tensor_name(gpt2, "h.3.attn.c_attn.weight", false).name, "h.3.attn.c_attn.weight");
+    for (const char* name : {"h.3.attn.c_attn", "h.3.attn.c_proj", "h.3.mlp.c_fc", "h.3.mlp.c_proj"}) {
+        EXPECT_TRUE(tensor_name(gpt2, concat(name, ".weight")).transposed) << name;
+        EXPECT_FALSE(tensor_name(gpt2, concat(name, ".bias")).transposed) << name;
+    }
+    EXPECT_EQ(tensor_name(gpt2, "lm_head.weight").name, "lm_head.weight");
+    EXPECT_EQ(tensor_name(spec::Family::llama, "model.norm.weight").name, "model.norm.weight");
+    EXPECT_TRUE(is_legacy_buffer(gpt2, "h.0.attn.bias"));
+    EXPECT_FALSE(is_legacy_buffer(gpt2, "h.0.attn.c_attn.bias"));
+    EXPECT_TRUE(is_legacy_buffer(spec::Family::llama, "model.layers.0.self_attn.rotary_emb.inv_freq"));
+}
+
+TEST(Values, ConvertAndTranspose) {
+    const std::vector<float> x = {1.0f, -2.5f, 3.14159265f, 1e-30f, 65536.0f};
+    std::vector<uint16_t> half(5), brain(5);
+    convert(DType::f32, std::as_bytes(std::span(x)), DType::f16, std::as_writable_bytes(std::span(half)));
+    convert(DType::f32, std::as_bytes(std::span(x)), DType::bf16, std::as_writable_bytes(std::span(brain)));
+    for (size_t i = 0; i < 5; ++i) {
+        EXPECT_EQ(half[i], f16_bits(x[i]));
+        EXPECT_EQ(brain[i], bf16_bits(x[i]));
+    }
+    std::vector<uint16_t> again(5);  // through f32 and back: every bit
+    std::vector<float> wide(5);
+    convert(DType::bf16, std::as_bytes(std::span(brain)), DType::f32, std::as_writable_bytes(std::span(wide)));
+    convert(DType::f32, std::as_bytes(std::span(wide)), DType::bf16, std::as_writable_bytes(std::span(again)));
+    EXPECT_EQ(again, brain);
+    std::vector<uint16_t> matrix(70 * 33), turned(matrix.size());
+    for (size_t i = 0; i < matrix.size(); ++i) matrix[i] = static_cast<uint16_t>(i);
+    transpose(std::as_bytes(std::span(matrix)), 70, 33, 2, std::as_writable_bytes(std::span(turned)));
+    for (size_t r = 0; r < 70; ++r)
+        for (size_t c = 0; c < 33; ++c) ASSERT_EQ(turned[c * 70 + r], matrix[r * 33 + c]);
+}
+
+TEST_F(Directory, LoadsEveryFamilyInEveryType) {
+    for (const auto family : {spec::Family::gpt2, spec::Family::llama})
+        for (const DType stored : {DType::f32, DType::bf16, DType::f16}) {
+            const models::Model source = drawn(tiny(family));
+            auto tensors = tensors_of(source);
+            for (auto& [name, t] : tensors)
+                if (stored != DType::f32) t = ops::cast(ctx, t, stored);
+            put(tensors);
+            for (const DType compute : {DType::f32, DType::bf16})
+                for (const bool train : {false, true}) {
+                    models::Model loaded = model_of(tiny(family));
+                    models::allocate(ctx, loaded, compute, train);
+                    StoredWeights::in_directory(disk, "/", loaded).load(ctx, loaded);
+                    for (size_t i = 0; i < loaded.parameters().size(); ++i) {
+                        const autograd::Parameter& p = *loaded.parameters()[i];
+                        Tensor expected = ops::cast(ctx, source.parameters()[i]->value, stored);
+                        expected = ops::cast(ctx, expected, DType::f32);
+                        if (train) {
+                            EXPECT_EQ(p.master.to_floats(), expected.to_floats()) << p.name;
+                        }
+                        expected = ops::cast(ctx, expected, compute);
+                        EXPECT_EQ(p.value.to_floats(), expected.to_floats()) << p.name;
+                    }
+                }
+        }
+}
+
+TEST_F(Directory, ListsEverythingThatIsWrong) {
+    const models::Model model = drawn(tiny(spec::Family::llama));
+    auto tensors = tensors_of(model);
+    tensors.erase("model.norm.weight");
+    tensors["surprise"] = ops::zeros(ctx, {2}, DType::f32);
+    tensors["model.layers.1.mlp.up_proj.weight"] = ops::zeros(ctx, {8, 12}, DType::f32);
+    tensors["model.layers.0.mlp.up_proj.weight"] = ops::zeros(ctx, {12, 8, 1, 1, 1, 1}, DType::f32);
+    tensors["model.layers.1.self_attn.q_proj.weight"] = ops::zeros(ctx, {8, 8}, DType::i32);
+    tensors["model.layers.1.self_attn.rotary_emb.inv_freq"] = ops::zeros(ctx, {2}, DType::f32);
+    put(tensors);
+    EXPECT_EQ(error(model),
+              "/model.safetensors does not fit the model:"
+              "\n  model.layers.0.mlp.up_proj.weight is (12, 8, 1, 1, 1, 1), the model needs (12, 8)"
+              "\n  model.layers.1.self_attn.q_proj.weight is of type i32, weights are f32, bf16 or f16"
+              "\n  model.layers.1.mlp.up_proj.weight is (8, 12), the model needs (12, 8)"
+              "\n  model.norm.weight is missing; the model needs (8)"
+              "\n  surprise is unexpected: the model has no such parameter");
+    put({});
+    spec::ModelSpec deep = tiny(spec::Family::llama);
+    deep.layers = 9;
+    EXPECT_TRUE(contains(error(model_of(deep)), "\n  and 63 more"));  // 2 + 9 * 9 less the 20 that are named
+}
+
+TEST_F(Directory, ATiedHeadMayBeThereIfItIsTheEmbedding) {
+    const models::Model model = drawn(tiny(spec::Family::llama));
+    auto tensors = tensors_of(model);
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"];
+    put(tensors);
+    EXPECT_EQ(error(model), "accepted");
+    tensors["lm_head.weight"] = ops::zeros(ctx, {11, 8}, DType::f32);
+    put(tensors);
+    EXPECT_TRUE(contains(error(model), "lm_head.weight differs from the embedding"));
+    spec::ModelSpec untied = tiny(spec::Family::llama);
+    untied.tie_embeddings = false;
+    EXPECT_EQ(error(model_of(untied)), "accepted");
+    tensors.erase("lm_head.weight");
+    put(tensors);
+    EXPECT_TRUE(contains(error(model_of(untied)), "lm_head.weight is missing"));
+}
+
+TEST_F(Directory, Gpt2WithoutPrefixAndWithMasks) {
+    const models::Model model = drawn(tiny(spec::Family::gpt2));
+    std::map<std::string, Tensor> published;
+    for (const auto& [name, t] : tensors_of(model)) published[name.substr(std::strlen("transformer."))] = t;
+    published["h.0.attn.bias"] = ops::zeros(ctx, {1, 1, 16, 16}, DType::u8);
+    put(published);
+    models::Model loaded = model_of(tiny(spec::Family::gpt2));
+    models::allocate(ctx, loaded, DType::f32, false);
+    StoredWeights::in_directory(disk, "/", loaded).load(ctx, loaded);
+    expect_equal(model, loaded);
+}
+
+TEST_F(Directory, ExportsInShards) {
+    for (const auto family : {spec::Family::gpt2, spec::Family::llama}) {
+        const models::Model model = drawn(tiny(family));
+        put(tensors_of(model));
+        const auto weights = StoredWeights::in_directory(disk, "/", model);
+        const std::string to = concat("/", name_of(family));
+        disk.make_directory(to);
+        const auto files = write_directory(disk, to, model, weights, {.max_shard_bytes = 1000});
+        EXPECT_GT(files.size(), 4u);
+        EXPECT_TRUE(contains(files[1], "model-00001-of-000"));
+        EXPECT_EQ(files.back(), "model.safetensors.index.json");
+        models::Model loaded = model_of(tiny(family));
+        models::allocate(ctx, loaded, DType::f32, false);
+        StoredWeights::in_directory(disk, to, loaded).load(ctx, loaded);
+        expect_equal(model, loaded);
+        // One file when all fits: the bytes that came.
+        disk.make_directory(to + "-one");
+        write_directory(disk, to + "-one", model, weights, {});
+        EXPECT_EQ(disk.content(to + "-one/model.safetensors"), disk.content("/model.safetensors"));
+    }
+}
+
+TEST_F(Directory, KeepsAConfigThatStillFits) {
+    const models::Model model = drawn(tiny(spec::Family::llama));
+    put(tensors_of(model));
+    const auto weights = StoredWeights::in_directory(disk, "/", model);
+    std::string config = R"({"architectures":["MistralForCausalLM"],"model_type":"mistral","sliding_window":null,)"
+                         R"("vocab_size":11,"hidden_size":8,"intermediate_size":12,"num_hidden_layers":2,)"
+                         R"("num_attention_heads":2,"max_position_embeddings":16,"rms_norm_eps":1e-05,)"
+                         R"("tie_word_embeddings":true,"eos_token_id":7,"torch_dtype":"float32"})";
+    disk.make_directory("/side");
+    checkpoint::write_file_atomically(disk, "/side", {.name = "config.json", .head = config});
+    checkpoint::write_file_atomically(disk, "/side", {.name = "tokenizer.json", .head = "not read"});
+    checkpoint::write_file_atomically(disk, "/side", {.name = "pytorch_model.bin", .head = "not carried"});
+    const auto exported = [&](const ExportOptions& options) {
+        checkpoint::remove_tree(disk, "/out");
+        disk.make_directory("/out");
+        write_directory(disk, "/out", model, weights, options);
+        return disk.content("/out/config.json");
+    };
+    EXPECT_EQ(exported({.side_files = "/side"}), config);
+    EXPECT_EQ(disk.content("/out/tokenizer.json"), "not read");
+    EXPECT_EQ(disk.list("/out"), (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
+    EXPECT_TRUE(contains(exported({.dtype = DType::bf16, .side_files = "/side"}), "\"eos_token_id\": 7"));
+    EXPECT_TRUE(contains(disk.content("/out/config.json"), "\"torch_dtype\": \"bfloat16\""));
+    config.replace(config.find("\"sliding_window\":null"), 21, "\"sliding_window\":3   ");  // of another function
+    checkpoint::write_file_atomically(disk, "/side", {.name = "config.json", .head = config});
+    EXPECT_TRUE(contains(exported({.side_files = "/side"}), "\"LlamaForCausalLM\""));
+}
+
+}  // namespace
+}  // namespace tutti::hf

@@ -1,0 +1,193 @@
+#include "tutti/hf/weights.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tutti/checkpoint/training_state.h"
+#include "tutti/hf/names.h"
+#include "tutti/hf/values.h"
+#include "tutti/ops/ops.h"
+
+namespace tutti::hf {
+
+using autograd::Parameter;
+using checkpoint::ShardedSafetensors;
+using checkpoint::TensorInfo;
+
+namespace {
+
+constexpr size_t kListed = 20;                      // problems in a message
+constexpr int64_t kPieceBytes = int64_t{64} << 20;  // that a tensor is read in
+
+Shape shape_of(const TensorInfo& info) {
+    Shape shape;
+    for (const int64_t size : info.shape) {
+        if (shape.rank() == Shape::kMaxDims) break;  // more dims than any parameter has: it differs
+        shape.push_back(size);
+    }
+    return shape;
+}
+
+// What is wrong with a model's files, gathered.
+class Problems {
+  public:
+    template <class... Parts>
+    void add(const Parts&... parts) {
+        if (all_.size() < kListed) all_.push_back(concat(parts...));
+        ++count_;
+    }
+    void throw_if_any(const std::string& path) const {
+        std::string text;
+        for (const std::string& problem : all_) text += "\n  " + problem;
+        if (count_ > all_.size()) text += concat("\n  and ", count_ - all_.size(), " more");
+        check<DataError>(count_ == 0, path, " does not fit the model:", text);
+    }
+
+  private:
+    std::vector<std::string> all_;
+    size_t count_ = 0;
+};
+
+void check_tensor(const Parameter& p, const std::string& name, bool transposed, const TensorInfo* info,
+                  Problems& problems) {
+    if (info == nullptr) return problems.add(name, " is missing; the model needs ", p.shape);
+    const Shape wanted = transposed ? Shape{p.shape[1], p.shape[0]} : p.shape;
+    if (shape_of(*info) != wanted || info->shape.size() != static_cast<size_t>(wanted.rank()))
+        problems.add(name, " is ", shape_of(*info), ", the model needs ", wanted);
+    if (!is_weight_type(info->dtype)) problems.add(name, " is of type ", info->dtype, ", weights are f32, bf16 or f16");
+}
+
+// Whether two tensors of the files hold the same bytes.
+bool equal(const ShardedSafetensors& files, const std::string& a, const std::string& b) {
+    const TensorInfo &x = *files.find(a), &y = *files.find(b);
+    if (x.dtype != y.dtype || x.shape != y.shape) return false;
+    for (int64_t at = 0; at < x.bytes(); at += kPieceBytes) {
+        std::vector<std::byte> p(static_cast<size_t>(std::min(kPieceBytes, x.bytes() - at))), q(p.size());
+        files.read(a, at, p);
+        files.read(b, at, q);
+        if (p != q) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
+                                          const models::Model& model) {
+    const auto files = std::make_shared<const ShardedSafetensors>(ShardedSafetensors::open(file_system, directory));
+    const spec::ModelSpec& spec = model.spec();
+    const bool prefix = files->find("wte.weight") == nullptr;
+    StoredWeights stored;
+    stored.path_ = files->path();
+    Problems problems;
+    std::set<std::string> used;
+    for (const Parameter* p : model.parameters()) {
+        const TensorName tensor = tensor_name(spec.family, p->name, prefix);
+        const TensorInfo* info = files->find(tensor.name);
+        used.insert(tensor.name);
+        check_tensor(*p, tensor.name, tensor.transposed, info, problems);
+        if (info == nullptr) continue;
+        const auto read = [files, name = tensor.name](int64_t offset, std::span<std::byte> out) {
+            files->read(name, offset, out);
+        };
+        stored.weights_[p->name] = {info->dtype, read, tensor.transposed};
+    }
+    for (const std::string& name : files->names()) {
+        if (used.contains(name) || is_legacy_buffer(spec.family, name)) continue;
+        const bool tied_head = spec.tie_embeddings && name == "lm_head.weight";
+        const std::string embedding = tensor_name(spec.family, model.parameters().front()->name, prefix).name;
+        if (tied_head && files->find(embedding) != nullptr && equal(*files, name, embedding)) continue;
+        problems.add(name, tied_head ? " differs from the embedding, but config.json ties them: tie_word_embeddings"
+                                     : " is unexpected: the model has no such parameter");
+    }
+    problems.throw_if_any(stored.path_);
+    return stored;
+}
+
+StoredWeights StoredWeights::in_checkpoint(const checkpoint::CheckpointReader& reader, const models::Model& model) {
+    StoredWeights stored;
+    stored.path_ = reader.path();
+    std::map<std::string, checkpoint::TensorRecord> records;
+    for (checkpoint::TensorRecord& record : checkpoint::stored_tensors(reader))
+        records[record.name] = std::move(record);
+    const std::shared_ptr<Device> host = make_cpu_device(1);
+    Problems problems;
+    for (const Parameter* p : model.parameters()) {
+        const auto found = records.find(p->name);
+        if (found == records.end()) {
+            check_tensor(*p, p->name, false, nullptr, problems);
+            continue;
+        }
+        const checkpoint::TensorRecord& record = found->second;
+        const TensorInfo info{
+            .name = p->name, .dtype = record.dtype, .shape = {record.shape.begin(), record.shape.end()}};
+        check_tensor(*p, p->name, false, &info, problems);
+        const auto read = [&reader, host, p, dtype = record.dtype](int64_t offset, std::span<std::byte> out) {
+            const auto count = static_cast<int64_t>(out.size()) / size_of(dtype);
+            const Tensor values = Tensor::empty(*host, {count}, dtype, Purpose::data);
+            checkpoint::load_pieces(reader, {{p->name, p->shape, offset / size_of(dtype), values}});
+            host->copy_out(out.data(), values.view().data, values.bytes());
+        };
+        stored.weights_[p->name] = {record.dtype, read, false};
+    }
+    problems.throw_if_any(stored.path_);
+    return stored;
+}
+
+DType StoredWeights::main_dtype(const models::Model& model) const {
+    std::map<DType, int64_t> values;
+    for (const Parameter* p : model.parameters()) values[dtype(p->name)] += p->shape.numel();
+    return std::max_element(values.begin(), values.end(),
+                            [](const auto& a, const auto& b) { return a.second < b.second; })
+        ->first;
+}
+
+std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, bool turned) const {
+    const StoredWeight& weight = weights_.at(p.name);
+    std::vector<std::byte> bytes(static_cast<size_t>(p.shape.numel() * size_of(weight.dtype)));
+    weight.read(0, bytes);
+    if (weight.transposed != turned) {
+        std::vector<std::byte> other(bytes.size());
+        const int64_t rows = weight.transposed ? p.shape[1] : p.shape[0];
+        transpose(bytes, rows, p.shape.numel() / rows, size_of(weight.dtype), other);
+        bytes.swap(other);
+    }
+    if (weight.dtype == dtype) return bytes;
+    std::vector<std::byte> converted(static_cast<size_t>(p.shape.numel() * size_of(dtype)));
+    convert(weight.dtype, bytes, dtype, converted);
+    return converted;
+}
+
+void StoredWeights::load(const Parameter& p, int64_t begin, const Tensor& values) const {
+    const StoredWeight& weight = weights_.at(p.name);
+    const int64_t element = size_of(values.dtype()), n = values.numel();
+    const auto put = [&](int64_t at, std::span<const std::byte> bytes) {
+        values.device().copy_in(values.view().as<std::byte>() + at * element, bytes.data(),
+                                static_cast<int64_t>(bytes.size()));
+    };
+    if (weight.transposed) {
+        const std::vector<std::byte> whole = read(p, values.dtype());
+        return put(0, std::span(whole).subspan(static_cast<size_t>(begin * element), static_cast<size_t>(n * element)));
+    }
+    constexpr int64_t kPiece = kPieceBytes / 4;
+    std::vector<std::byte> from, to;
+    for (int64_t at = 0; at < n; at += kPiece) {
+        const int64_t count = std::min(kPiece, n - at);
+        from.resize(static_cast<size_t>(count * size_of(weight.dtype)));
+        to.resize(static_cast<size_t>(count * element));
+        weight.read((begin + at) * size_of(weight.dtype), from);
+        convert(weight.dtype, from, values.dtype(), to);
+        put(at, to);
+    }
+}
+
+void StoredWeights::load(ops::Context& ctx, models::Model& model) const {
+    for (Parameter* p : model.parameters()) {
+        const Tensor& target = p->master.defined() ? p->master : p->value;
+        check(target.defined() && target.shape() == p->shape, p->name, " has no memory for its weights");
+        load(*p, 0, target.reshape({target.numel()}));
+        if (p->master.defined() && p->value.dtype() != p->master.dtype()) ops::cast_into(ctx, p->master, p->value);
+    }
+}
+
+}  // namespace tutti::hf

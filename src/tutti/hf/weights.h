@@ -1,0 +1,51 @@
+// hf/weights.h: the weights of a model where they are stored, by Tutti's names: a Hugging Face directory or a
+// Tutti checkpoint, of however many ranks. Nothing is read before it is asked for. Below: checkpoint/, models/,
+// names.h, values.h. Called by train/ (to start from them) and by convert.h (to write them elsewhere).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/checkpoint/checkpoint_reader.h"
+#include "tutti/checkpoint/sharded.h"
+#include "tutti/models/model.h"
+
+namespace tutti::hf {
+
+// One parameter's stored values, in Tutti's shape and orientation once read.
+struct StoredWeight {
+    DType dtype = DType::f32;
+    std::function<void(int64_t offset, std::span<std::byte>)> read;  // bytes of the file's tensor
+    bool transposed = false;                                         // the file holds the other orientation
+};
+
+class StoredWeights {
+  public:
+    // DataError that lists all that is missing, unexpected, of another shape or of a type that is no weight's. A tied
+    // model may have its head in the file, if that equals the embedding; legacy buffers are passed over.
+    static StoredWeights in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
+                                      const models::Model& model);
+    // Of a Tutti checkpoint, which also holds moments.
+    // The reader must stay while the weights are read.
+    static StoredWeights in_checkpoint(const checkpoint::CheckpointReader& reader, const models::Model& model);
+
+    const std::string& path() const { return path_; }
+    DType dtype(const std::string& parameter) const { return weights_.at(parameter).dtype; }
+    // The type of most values: what the model as a whole is said to be stored in.
+    DType main_dtype(const models::Model& model) const;
+    // The whole parameter as `dtype`, in Tutti's orientation, or turned.
+    std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, bool turned = false) const;
+    // Elements [begin, begin + values.numel()) of the flattened parameter into `values`, flat, f32 or bf16.
+    void load(const autograd::Parameter& parameter, int64_t begin, const Tensor& values) const;
+    // Into value, and master and value where the parameter has a master; a parameter at a time through host memory.
+    void load(ops::Context& ctx, models::Model& model) const;
+
+  private:
+    std::string path_;
+    std::map<std::string, StoredWeight> weights_;
+};
+
+}  // namespace tutti::hf

@@ -1,0 +1,330 @@
+// spec/hf_config.cpp: config.json to ModelSpec. Each key that is read is crossed out; what is left must be harmless.
+#include "tutti/spec/hf_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::spec {
+namespace {
+
+using HfJson = nlohmann::ordered_json;
+
+// DataError for no JSON, for anything else than an object, for a key that comes twice (the library keeps the last one
+// in silence), for more than 16 levels or 16 MiB.
+HfJson parse_hf_json(std::string_view text, const std::string& path) {
+    constexpr size_t kMaxBytes = size_t{16} << 20;
+    constexpr int kMaxDepth = 16;
+    check<DataError>(text.size() <= kMaxBytes, path, ": ", text.size(), " bytes, at most ", kMaxBytes, " are allowed");
+    std::vector<std::set<std::string>> keys;  // of the objects that are open
+    const auto watch = [&](int depth, HfJson::parse_event_t event, const HfJson& value) {
+        check<DataError>(depth <= kMaxDepth, path, ": nested more than ", kMaxDepth, " levels deep");
+        if (event == HfJson::parse_event_t::object_start) keys.emplace_back();
+        if (event == HfJson::parse_event_t::object_end) keys.pop_back();
+        if (event == HfJson::parse_event_t::key)
+            check<DataError>(keys.back().insert(value.get<std::string>()).second, path, ": ", value.dump(),
+                             " comes twice");
+        return true;
+    };
+    try {
+        HfJson json = HfJson::parse(text, watch);
+        check<DataError>(json.is_object(), path, ": required a JSON object, got ", json.type_name());
+        return json;
+    } catch (const HfJson::exception& error) {
+        throw DataError(concat(path, ": not JSON: ", error.what()));
+    }
+}
+
+// Keys that say nothing about the function from tokens to logits.
+const std::set<std::string_view>& harmless_keys() {
+    static const std::set<std::string_view> kKeys = {
+        // who wrote it, in which type
+        "architectures", "transformers_version", "torch_dtype", "dtype", "name_or_path", "tokenizer_class",
+        // tokens
+        "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "decoder_start_token_id",
+        // the training recipe: [model] dropout is the run's own
+        "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout", "summary_first_dropout",
+        // how transformers runs it; pretraining_tp and reorder_and_upcast_attn change the order of sums only
+        "use_cache", "return_dict", "output_attentions", "output_hidden_states", "pretraining_tp",
+        "reorder_and_upcast_attn", "gradient_checkpointing", "chunk_size_feed_forward",
+        // heads of other tasks
+        "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj", "id2label", "label2id",
+        "num_labels", "problem_type", "finetuning_task", "task_specific_params",
+        // generation, as old files have it
+        "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+        "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+        "encoder_no_repeat_ngram_size", "num_return_sequences", "prefix", "return_dict_in_generate", "output_scores",
+        "remove_invalid_values", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
+        "begin_suppress_tokens"};
+    return kKeys;
+}
+
+bool asks_for_nothing(const HfJson& value) {
+    return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
+}
+
+// One JSON object, whose keys are taken out one by one.
+class Keys {
+  public:
+    Keys(const HfJson& object, std::string path, std::vector<std::string>& problems)
+        : object_(object), path_(std::move(path)), problems_(problems) {}
+
+    template <class... Parts>
+    void problem(const std::string& key, const Parts&... parts) {
+        const std::string value = object_.contains(key) ? " = " + object_.at(key).dump() : "";
+        problems_.push_back(concat(path_, ": ", key, value, ": ", parts...));
+    }
+    // Null when it is absent or null.
+    const HfJson* take(const std::string& key) {
+        taken_.insert(key);
+        const auto found = object_.find(key);
+        return found == object_.end() || found->is_null() ? nullptr : &*found;
+    }
+    bool has(const std::string& key) const { return object_.contains(key); }
+    int64_t integer(const std::string& key, int64_t low = 1) {
+        const HfJson* value = take(key);
+        if (value == nullptr) return problem(key, "required"), low;
+        return as_integer(key, *value, low);
+    }
+    int64_t integer_or(const std::string& key, int64_t absent, int64_t low = 1) {
+        const HfJson* value = take(key);
+        return value ? as_integer(key, *value, low) : absent;
+    }
+    double number(const std::string& key) {
+        if (take(key) == nullptr) return problem(key, "required"), 1;
+        return number_or(key, 1);
+    }
+    double number_or(const std::string& key, double absent) {
+        const HfJson* value = take(key);
+        if (value == nullptr) return absent;
+        if (value->is_number() && std::isfinite(value->get<double>()) && value->get<double>() >= 0)
+            return value->get<double>();
+        return problem(key, "must be a number of at least 0"), absent;
+    }
+    bool boolean_or(const std::string& key, bool absent) {
+        const HfJson* value = take(key);
+        if (value == nullptr) return absent;
+        if (value->is_boolean()) return value->get<bool>();
+        return problem(key, "must be true or false"), absent;
+    }
+    // The key may be absent; if not, its value is one of these.
+    void only(const std::string& key, const std::vector<HfJson>& allowed) {
+        const HfJson* value = take(key);
+        if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return;
+        std::string all;
+        for (const HfJson& one : allowed) all += (all.empty() ? "" : " or ") + one.dump();
+        problem(key, "this Tutti has ", all, " only");
+    }
+    void refuse_the_rest(bool top) {
+        for (const auto& [key, value] : object_.items()) {
+            const bool known = taken_.contains(key) || (top && harmless_keys().contains(key));
+            if (known || asks_for_nothing(value) || key.starts_with("_")) continue;
+            problem(key,
+                    "not known to this Tutti and might change what the model computes; "
+                    "remove it from the file if it does not");
+        }
+    }
+
+  private:
+    int64_t as_integer(const std::string& key, const HfJson& value, int64_t low) {
+        constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
+        if (value.is_number_integer() && value >= low && value <= kHigh) return value.get<int64_t>();
+        problem(key, "must be a whole number from ", low, " to ", kHigh);
+        return low;
+    }
+
+    const HfJson& object_;
+    std::string path_;
+    std::vector<std::string>& problems_;
+    std::set<std::string> taken_;
+};
+
+void read_gpt2(Keys& keys, ModelSpec& m) {
+    m = preset("gpt2-124m");
+    m.width = keys.integer("n_embd");
+    m.layers = keys.integer("n_layer");
+    m.heads = m.kv_heads = keys.integer("n_head");
+    m.max_positions = keys.integer("n_positions");
+    m.ffn = keys.integer_or("n_inner", 4 * m.width);
+    m.norm_eps = keys.number("layer_norm_epsilon");
+    if (m.width % m.heads != 0) keys.problem("n_head", "must divide n_embd = ", m.width);
+    m.head_dim = m.width / m.heads;
+    m.tie_embeddings = keys.boolean_or("tie_word_embeddings", true);
+    keys.only("n_ctx", {m.max_positions});
+    keys.only("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+    keys.only("scale_attn_weights", {true});
+    keys.only("scale_attn_by_inverse_layer_idx", {false});
+}
+
+// rope_scaling of transformers 4, rope_parameters of 5.
+void read_rope_scaling(Keys& keys, ModelSpec& m) {
+    const std::string type = [&] {
+        const HfJson* value = keys.take("rope_type");
+        const HfJson* old = keys.take("type");
+        if (value == nullptr) value = old;
+        return value && value->is_string() ? value->get<std::string>() : std::string("default");
+    }();
+    keys.only("partial_rotary_factor", {1.0});
+    RopeScaling& s = m.rope_scaling;
+    if (type == "default") return;
+    if (type != "llama3" && type != "linear" && type != "yarn")
+        return keys.problem("rope_type", "this Tutti has default, linear, llama3 and yarn only");
+    s.type = type;
+    s.factor = keys.number("factor");
+    if (type == "linear") return;
+    if (type == "llama3") {
+        s.low_freq_factor = keys.number("low_freq_factor");
+        s.high_freq_factor = keys.number("high_freq_factor");
+        s.original_max_positions = keys.integer("original_max_position_embeddings");
+        return;
+    }
+    s.original_max_positions = keys.integer_or("original_max_position_embeddings", m.max_positions);
+    s.beta_fast = keys.number_or("beta_fast", 32);
+    s.beta_slow = keys.number_or("beta_slow", 1);
+    s.attention_factor = keys.number_or("attention_factor", 0);
+    keys.only("truncate", {true});
+    keys.take("finetuned");
+}
+
+void read_rope(Keys& keys, ModelSpec& m, const std::string& path, std::vector<std::string>& problems) {
+    m.rope_theta = keys.number_or("rope_theta", 10000);  // what files older than the key mean
+    keys.only("partial_rotary_factor", {1.0});
+    for (const char* name : {"rope_scaling", "rope_parameters"}) {
+        const HfJson* object = keys.take(name);
+        if (object == nullptr) continue;
+        if (!object->is_object()) {
+            keys.problem(name, "must be an object");
+            continue;
+        }
+        Keys inside(*object, concat(path, ": ", name), problems);
+        m.rope_theta = inside.number_or("rope_theta", m.rope_theta);
+        read_rope_scaling(inside, m);
+        inside.refuse_the_rest(false);
+    }
+}
+
+// Which layers look back over a window: all or none of them. Qwen has a switch, and layers from max_window_layers on.
+void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
+    const bool qwen = type == "qwen2" || type == "qwen3";
+    const bool has = type == "mistral" || (qwen && keys.boolean_or("use_sliding_window", false));
+    // MistralConfig's own default is 4096; null is none.
+    const HfJson* given = has || qwen ? keys.take("sliding_window") : nullptr;
+    const bool absent = type == "mistral" && !keys.has("sliding_window");
+    if (has && (given != nullptr || absent)) m.window = keys.integer_or("sliding_window", 4096);
+    const int64_t first = qwen ? keys.integer_or("max_window_layers", 28, 0) : 0;
+    const HfJson* layers = keys.take("layer_types");
+    if (layers != nullptr) {
+        const auto all = [&](const char* kind) {
+            return layers->is_array() &&
+                   std::all_of(layers->begin(), layers->end(), [&](const HfJson& one) { return one == kind; });
+        };
+        if (all("full_attention")) m.window = 0;
+        if (!all("full_attention") && !(all("sliding_attention") && m.window > 0))
+            keys.problem("layer_types", "this Tutti has the same attention in all layers: full, or all over a window");
+    } else if (m.window > 0 && first >= m.layers) {
+        m.window = 0;
+    } else if (m.window > 0 && first > 0) {
+        keys.problem("max_window_layers", "this Tutti has the same window in all layers: 0, or at least ", m.layers);
+    }
+}
+
+void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::string& path,
+                std::vector<std::string>& problems) {
+    m.width = keys.integer("hidden_size");
+    m.layers = keys.integer("num_hidden_layers");
+    m.heads = keys.integer("num_attention_heads");
+    m.kv_heads = keys.integer_or("num_key_value_heads", m.heads);
+    m.ffn = keys.integer("intermediate_size");
+    m.max_positions = keys.integer("max_position_embeddings");
+    m.norm_eps = keys.number("rms_norm_eps");
+    m.head_dim = keys.integer_or("head_dim", type == "qwen3" ? 128 : m.width / m.heads);
+    m.tie_embeddings = keys.boolean_or("tie_word_embeddings", false);
+    keys.only("hidden_act", {"silu", "swish"});
+    m.head_norm = type == "qwen3";
+    m.qkv_bias = type == "qwen2";
+    if (type == "llama" || type == "qwen3") m.qkv_bias = m.output_bias = keys.boolean_or("attention_bias", false);
+    if (type == "llama") m.mlp_bias = keys.boolean_or("mlp_bias", false);
+    read_window(keys, m, type);
+    read_rope(keys, m, path, problems);
+}
+
+}  // namespace
+
+ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
+    const HfJson json = parse_hf_json(text, path);
+    std::vector<std::string> problems;
+    Keys keys(json, path, problems);
+    const HfJson* type = keys.take("model_type");
+    const std::array kTypes = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+    check<DataError>(type != nullptr && std::find(kTypes.begin(), kTypes.end(), *type) != kTypes.end(), path,
+                     ": model_type = ", type ? type->dump() : "absent",
+                     ": this Tutti has gpt2, llama, mistral, qwen2 and qwen3");
+    ModelSpec m;
+    if (*type == "gpt2")
+        read_gpt2(keys, m);
+    else
+        read_llama(keys, m, *type, path, problems);
+    m.preset.clear();
+    m.vocab = keys.integer("vocab_size");
+    m.init_std = keys.number_or("initializer_range", 0.02);
+    keys.refuse_the_rest(true);
+    if (problems.empty())
+        for (const std::string& problem : model_problems(m)) problems.push_back(concat(path, ": read as ", problem));
+    std::string all;
+    for (const std::string& problem : problems) all += (all.empty() ? "" : "\n") + problem;
+    check<DataError>(problems.empty(), all);
+    return m;
+}
+
+ModelSpec model_from_hf(const std::string& directory) {
+    const std::string path = directory + "/config.json";
+    std::ifstream file(path, std::ios::binary);
+    check<DataError>(file.good(), path, ": cannot be opened; a Hugging Face directory has one");
+    std::ostringstream text;
+    text << file.rdbuf();
+    check<DataError>(!file.bad() && !text.bad(), path, ": cannot be read");
+    ModelSpec model = model_from_hf_config(text.str(), path);
+    model.hf = directory;
+    return model;
+}
+
+std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path) {
+    const HfJson json = parse_hf_json(text, path);
+    const HfJson value = json.value("eos_token_id", HfJson(nullptr));
+    std::vector<int32_t> ids;
+    const auto add = [&](const HfJson& id) {
+        check<DataError>(id.is_number_integer() && id >= 0 && id <= 0x7fffffff, path, ": eos_token_id = ", value.dump(),
+                         ": must be a token id or a list of them");
+        ids.push_back(id.get<int32_t>());
+    };
+    if (value.is_array())
+        for (const HfJson& id : value) add(id);
+    else if (!value.is_null())
+        add(value);
+    return ids;
+}
+
+std::string hf_dtype(DType dtype) {
+    switch (dtype) {
+        case DType::f32: return "float32";
+        case DType::bf16: return "bfloat16";
+        case DType::f16: return "float16";
+        default: throw Error(concat("weights of type ", dtype, " have no Hugging Face name"));
+    }
+}
+
+std::string hf_config_with_dtype(std::string_view text, DType dtype) {
+    HfJson json = parse_hf_json(text, "config.json");
+    json[json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype"] = hf_dtype(dtype);
+    return json.dump(2) + "\n";
+}
+
+}  // namespace tutti::spec

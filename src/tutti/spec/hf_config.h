@@ -1,0 +1,35 @@
+// spec/hf_config.h: a model as the config.json of a Hugging Face directory describes it, and the way back. Stands on
+// model_spec.h; toml.cpp ([model] hf = "DIR") and hf/ call it. formats.md B1.3 to B1.7 has the keys.
+//
+// Read: model_type gpt2, llama, mistral, qwen2 and qwen3, in the spellings of transformers 4 and 5. A key that changes
+// the computation in a way that Tutti does not have is an error; so is a key that this file does not know, unless its
+// value asks for nothing (null, false, [], {}) or its name begins with "_". Known and passed over: names of classes and
+// versions, token ids, settings of generation, caches and classification heads, and all dropout: dropout belongs to the
+// training recipe, [model] dropout.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/base/dtype.h"
+#include "tutti/spec/model_spec.h"
+
+namespace tutti::spec {
+
+// The architecture in `text`; preset and hf stay empty. DataError with one line per problem: file, key, value.
+ModelSpec model_from_hf_config(std::string_view text, const std::string& path);
+// The same of DIRECTORY/config.json, with hf set.
+ModelSpec model_from_hf(const std::string& directory);
+
+// Values of eos_token_id in a config.json or generation_config.json: none, one or several. DataError for no JSON.
+std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path);
+
+// A config.json that transformers 4 and 5 read. UsageError when no architecture of transformers has these options.
+std::string to_hf_config(const ModelSpec& model, DType dtype);
+std::string hf_dtype(DType dtype);  // "bfloat16"
+// `text` with another type of the weights, all other keys as they are.
+std::string hf_config_with_dtype(std::string_view text, DType dtype);
+
+}  // namespace tutti::spec

@@ -1,0 +1,222 @@
+// config.json: the published spellings of transformers 4 and 5, what is refused and with which words, and the way back.
+#include "tutti/spec/hf_config.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/toml.h"
+
+namespace tutti::spec {
+namespace {
+
+// A complete config of `type` with the keys in `more` added at its end.
+std::string llama_text(const std::string& type, const std::string& more = "") {
+    return R"({"architectures":["X"],"model_type":")" + type +
+           R"(","vocab_size":211,"hidden_size":48,"intermediate_size":112,"num_hidden_layers":3,"num_attention_heads":6,)"
+           R"("max_position_embeddings":512,"rms_norm_eps":1e-05,"hidden_act":"silu","torch_dtype":"bfloat16")" +
+           (more.empty() ? "" : ",") + more + "}";
+}
+
+std::string gpt2_text(const std::string& more = "") {
+    return std::string(R"({"model_type":"gpt2","vocab_size":211,"n_embd":48,"n_layer":3,"n_head":6,"n_positions":96,)"
+                       R"("layer_norm_epsilon":1e-05,"attn_pdrop":0.1)") +
+           (more.empty() ? "" : ",") + more + "}";
+}
+
+ModelSpec read(const std::string& text) { return model_from_hf_config(text, "config.json"); }
+
+std::string error_of(const std::string& text) {
+    try {
+        read(text);
+    } catch (const DataError& error) {
+        return error.what();
+    }
+    return "accepted";
+}
+
+TEST(HfConfig, Llama) {
+    const ModelSpec m = read(llama_text("llama"));
+    EXPECT_EQ(m.family, Family::llama);
+    EXPECT_EQ(m.preset, "");
+    EXPECT_EQ(m.vocab, 211);
+    EXPECT_EQ(m.width, 48);
+    EXPECT_EQ(m.ffn, 112);
+    EXPECT_EQ(m.layers, 3);
+    EXPECT_EQ(m.heads, 6);
+    EXPECT_EQ(m.kv_heads, 6);  // absent: as many as heads
+    EXPECT_EQ(m.head_dim, 8);
+    EXPECT_EQ(m.max_positions, 512);
+    EXPECT_EQ(m.norm_eps, 1e-5);
+    EXPECT_EQ(m.rope_theta, 10000);  // files older than the key
+    EXPECT_EQ(m.rope_scaling, RopeScaling{});
+    EXPECT_FALSE(m.tie_embeddings || m.qkv_bias || m.output_bias || m.mlp_bias || m.head_norm);
+    const ModelSpec biased =
+        read(llama_text("llama", R"("attention_bias":true,"mlp_bias":true,"num_key_value_heads":2,"head_dim":10)"));
+    EXPECT_TRUE(biased.qkv_bias && biased.output_bias && biased.mlp_bias);
+    EXPECT_EQ(biased.kv_heads, 2);
+    EXPECT_EQ(biased.head_dim, 10);
+}
+
+TEST(HfConfig, RopeInBothSpellings) {
+    const RopeScaling llama3{.type = "llama3", .factor = 32, .original_max_positions = 8192};
+    const std::string keys = R"("factor":32.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
+                             R"("original_max_position_embeddings":8192,)";
+    const ModelSpec v4 =
+        read(llama_text("llama", R"("rope_theta":500000.0,"rope_scaling":{)" + keys + R"("rope_type":"llama3"})"));
+    const ModelSpec v5 =
+        read(llama_text("llama", R"("rope_parameters":{)" + keys + R"("rope_theta":500000.0,"rope_type":"llama3"})"));
+    EXPECT_EQ(v4.rope_scaling, llama3);
+    EXPECT_EQ(v4.rope_theta, 500000);
+    EXPECT_EQ(v5, v4);
+    EXPECT_EQ(read(llama_text("llama", R"("rope_scaling":{"type":"linear","factor":2.5})")).rope_scaling,
+              (RopeScaling{.type = "linear", .factor = 2.5}));
+    EXPECT_EQ(
+        read(llama_text("llama", R"("rope_scaling":{"type":"yarn","factor":4,"attention_factor":1.5})")).rope_scaling,
+        (RopeScaling{.type = "yarn", .factor = 4, .attention_factor = 1.5, .original_max_positions = 512}));
+    EXPECT_EQ(read(llama_text("llama", R"("rope_scaling":null)")).rope_scaling, RopeScaling{});
+    EXPECT_TRUE(error_of(llama_text("llama", R"("rope_scaling":{"type":"dynamic","factor":2})"))
+                    .starts_with("config.json: rope_scaling: rope_type: this Tutti has default"));
+    EXPECT_EQ(
+        error_of(llama_text("llama", R"("rope_scaling":{"type":"yarn","factor":2,"mscale":0.7})")),
+        "config.json: rope_scaling: mscale = 0.7: not known to this Tutti and might change what the model computes; "
+        "remove it from the file if it does not");
+    EXPECT_EQ(error_of(llama_text("llama", R"("rope_scaling":{"type":"llama3"})")),
+              "config.json: rope_scaling: factor: required\n"
+              "config.json: rope_scaling: low_freq_factor: required\n"
+              "config.json: rope_scaling: high_freq_factor: required\n"
+              "config.json: rope_scaling: original_max_position_embeddings: required");
+}
+
+TEST(HfConfig, MistralQwen2Qwen3) {
+    EXPECT_EQ(read(llama_text("mistral", R"("sliding_window":9)")).window, 9);
+    EXPECT_EQ(read(llama_text("mistral", R"("sliding_window":null)")).window, 0);
+    EXPECT_EQ(read(llama_text("mistral")).window, 4096);  // MistralConfig's default
+    const ModelSpec qwen2 = read(llama_text("qwen2", R"("sliding_window":9,"use_sliding_window":false)"));
+    EXPECT_TRUE(qwen2.qkv_bias);
+    EXPECT_FALSE(qwen2.output_bias);
+    EXPECT_EQ(qwen2.window, 0);
+    const std::string on = R"("sliding_window":9,"use_sliding_window":true,)";
+    EXPECT_EQ(read(llama_text("qwen2", on + R"("max_window_layers":0)")).window, 9);
+    EXPECT_EQ(read(llama_text("qwen2", on + R"("max_window_layers":3)")).window, 0);
+    EXPECT_EQ(error_of(llama_text("qwen2", on + R"("max_window_layers":1)")),
+              "config.json: max_window_layers = 1: this Tutti has the same window in all layers: 0, or at least 3");
+    EXPECT_EQ(read(llama_text("qwen3", on + R"("layer_types":["full_attention","full_attention"])")).window, 0);
+    EXPECT_EQ(
+        error_of(llama_text("qwen3", on + R"("layer_types":["full_attention","sliding_attention"])")),
+        "config.json: layer_types = [\"full_attention\",\"sliding_attention\"]: this Tutti has the same attention in "
+        "all layers: full, or all over a window");
+    const ModelSpec qwen3 = read(llama_text("qwen3"));
+    EXPECT_TRUE(qwen3.head_norm);
+    EXPECT_FALSE(qwen3.qkv_bias);
+    EXPECT_EQ(qwen3.head_dim, 128);  // Qwen3Config's default
+}
+
+TEST(HfConfig, Gpt2) {
+    const ModelSpec m = read(gpt2_text());
+    EXPECT_EQ(m.family, Family::gpt2);
+    EXPECT_EQ(m.ffn, 192);
+    EXPECT_EQ(m.head_dim, 8);
+    EXPECT_TRUE(m.tie_embeddings);
+    EXPECT_EQ(m.dropout, 0);  // of the training recipe
+    EXPECT_EQ(read(gpt2_text(R"("n_inner":100)")).ffn, 100);
+    EXPECT_EQ(read(gpt2_text(R"("n_inner":null,"n_ctx":96)")), m);
+    EXPECT_EQ(error_of(gpt2_text(R"("n_ctx":95)")), "config.json: n_ctx = 95: this Tutti has 96 only");
+    EXPECT_EQ(error_of(gpt2_text(R"("activation_function":"relu","scale_attn_by_inverse_layer_idx":true)")),
+              "config.json: activation_function = \"relu\": this Tutti has \"gelu_new\" or \"gelu_pytorch_tanh\" only\n"
+              "config.json: scale_attn_by_inverse_layer_idx = true: this Tutti has false only");
+}
+
+TEST(HfConfig, NothingIsPassedOverUnknown) {
+    EXPECT_EQ(error_of(llama_text("llama", R"("use_cache":true,"_name_or_path":"x","new":null,"other":false,"o":{})")),
+              "accepted");
+    EXPECT_EQ(
+        error_of(llama_text("llama", R"("quantization_config":{"bits":4})")),
+        "config.json: quantization_config = {\"bits\":4}: not known to this Tutti and might change what the model "
+        "computes; remove it from the file if it does not");
+    EXPECT_EQ(error_of(llama_text("mistral", R"("attention_bias":true)").c_str()).substr(0, 34),
+              "config.json: attention_bias = true");
+    EXPECT_EQ(error_of(R"({"model_type":"mamba"})"),
+              "config.json: model_type = \"mamba\": this Tutti has gpt2, llama, mistral, qwen2 and qwen3");
+    EXPECT_EQ(error_of("{}"), "config.json: model_type = absent: this Tutti has gpt2, llama, mistral, qwen2 and qwen3");
+    EXPECT_EQ(error_of(R"({"model_type":"gpt2","n_embd":48.5,"n_head":-1,"n_layer":"3"})"),
+              "config.json: n_embd = 48.5: must be a whole number from 1 to 2147483647\n"
+              "config.json: n_layer = \"3\": must be a whole number from 1 to 2147483647\n"
+              "config.json: n_head = -1: must be a whole number from 1 to 2147483647\n"
+              "config.json: n_positions: required\n"
+              "config.json: layer_norm_epsilon: required\n"
+              "config.json: vocab_size: required");
+    EXPECT_EQ(error_of(llama_text("llama", R"("num_key_value_heads":4)")),
+              "config.json: read as [model] kv_heads = 4: must divide heads = 6; nearest: 3 or 6");
+}
+
+TEST(HfConfig, RefusesBadJson) {
+    EXPECT_TRUE(error_of("{").starts_with("config.json: not JSON: "));
+    EXPECT_EQ(error_of("[]"), "config.json: required a JSON object, got array");
+    EXPECT_EQ(error_of(llama_text("llama", R"("hidden_size":49)")), "config.json: \"hidden_size\" comes twice");
+    EXPECT_EQ(error_of(R"({"a":{"b":1,"b":2}})"), "config.json: \"b\" comes twice");
+    EXPECT_EQ(error_of(std::string(40, '[')), "config.json: nested more than 16 levels deep");
+    EXPECT_EQ(error_of(std::string((16 << 20) + 1, ' ')), "config.json: 16777217 bytes, at most 16777216 are allowed");
+}
+
+// Every option that a Hugging Face architecture has survives being written; what none has is refused.
+TEST(HfConfig, WritesWhatItReads) {
+    const auto check_round = [](ModelSpec m, const std::string& type) {
+        m.preset.clear();
+        const std::string text = to_hf_config(m, DType::bf16);
+        EXPECT_EQ(read(text), m) << text;
+        EXPECT_NE(text.find("\"model_type\": \"" + type + "\""), std::string::npos) << text;
+        EXPECT_NE(text.find("\"torch_dtype\": \"bfloat16\""), std::string::npos);
+    };
+    check_round(preset("gpt2-124m"), "gpt2");
+    check_round(preset("llama3.2-1b"), "llama");
+    check_round(preset("mistral-7b"), "mistral");
+    check_round(preset("qwen2.5-0.5b"), "qwen2");
+    check_round(preset("qwen3-0.6b"), "qwen3");
+    ModelSpec m = preset("qwen3-0.6b");
+    m.window = 7;
+    m.rope_scaling = {.type = "yarn", .factor = 4, .beta_fast = 16, .attention_factor = 2};
+    check_round(m, "qwen3");
+    m.mlp_bias = true;
+    EXPECT_THROW(to_hf_config(m, DType::f32), UsageError);
+    EXPECT_THROW(to_hf_config(preset("mlp-8192"), DType::f32), UsageError);
+    EXPECT_EQ(hf_config_with_dtype(R"({"dtype":"float32","x":1})", DType::f16),
+              "{\n  \"dtype\": \"float16\",\n  \"x\": 1\n}\n");
+}
+
+TEST(HfConfig, EosTokens) {
+    const auto eos = [](const std::string& text) { return eos_tokens(text, "g.json"); };
+    EXPECT_EQ(eos(R"({"eos_token_id":5})"), std::vector<int32_t>{5});
+    EXPECT_EQ(eos(R"({"eos_token_id":[5,6]})"), (std::vector<int32_t>{5, 6}));
+    EXPECT_EQ(eos(R"({"eos_token_id":null})"), std::vector<int32_t>{});
+    EXPECT_EQ(eos("{}"), std::vector<int32_t>{});
+    EXPECT_THROW(eos(R"({"eos_token_id":"x"})"), DataError);
+    EXPECT_THROW(eos(R"({"eos_token_id":-1})"), DataError);
+}
+
+TEST(HfConfig, InAConfigOfARun) {
+    const auto error = [](const std::vector<std::string>& set) -> std::string {
+        try {
+            parse_text("", "c.toml", set);
+        } catch (const Error& e) {
+            return concat(e.exit_code(), " ", e.what());
+        }
+        return "accepted";
+    };
+    EXPECT_EQ(error({"model.hf=/nowhere"}),
+              "3 /nowhere/config.json: cannot be opened; a Hugging Face directory has one");
+    EXPECT_EQ(
+        error({"model.hf=/nowhere", "model.preset=gpt2-124m"}),
+        "2 --set model.hf=/nowhere: [model] hf = \"/nowhere\" and preset = \"gpt2-124m\": a model starts from one of "
+        "the two");
+    // The resolved config of a run has all sizes: it reads the same when the directory is gone.
+    const RunSpec run = parse_text(
+        "", "c.toml",
+        {"model.hf=/nowhere/Some-1B/", "model.family=llama", "model.width=64", "model.layers=2", "model.vocab=300",
+         "model.heads=4", "model.kv_heads=4", "model.head_dim=16", "model.ffn=8", "model.max_positions=32"});
+    EXPECT_EQ(run.model.hf, "/nowhere/Some-1B/");
+    EXPECT_EQ(run.model.preset, "");
+    EXPECT_EQ(name_of(run.model), "Some-1B");
+}
+
+}  // namespace
+}  // namespace tutti::spec

@@ -1,0 +1,88 @@
+#include "tutti/train/convert.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/checkpoint/new_directory.h"
+#include "tutti/checkpoint/training_state.h"
+#include "tutti/hf/export.h"
+#include "tutti/spec/print.h"
+#include "tutti/train/stored_model.h"
+
+namespace tutti::train {
+
+namespace {
+
+using checkpoint::FileSystem;
+using checkpoint::join;
+
+// The config that a checkpoint of weights carries: the model's, with the longest context as the sequence length.
+spec::RunSpec weights_config(const StoredModel& stored, DType dtype) {
+    spec::RunSpec run = stored.run;
+    run.model.preset.clear();
+    run.model.hf.clear();
+    if (!stored.hugging_face) return run;
+    run.train.seq_len = stored.max_positions();
+    run.precision.compute = dtype == DType::f32 ? "f32" : "bf16";
+    run.data.tokenizer.clear();  // the side files are its tokenizer
+    return run;
+}
+
+std::vector<std::string> write_tutti(FileSystem& disk, const std::string& directory, const StoredModel& stored,
+                                     const models::Model& model, const hf::StoredWeights& weights,
+                                     const ConvertOptions& options) {
+    const DType main = options.dtype.value_or(weights.main_dtype(model));
+    const std::string config = spec::to_toml(weights_config(stored, main));
+    std::vector<std::byte> bytes;  // of the tensor that is being written
+    std::vector<checkpoint::TensorToWrite> tensors;
+    for (const autograd::Parameter* p : model.parameters()) {
+        const DType dtype = options.dtype.value_or(weights.dtype(p->name));
+        const auto make = [&bytes, &weights, p, dtype] {
+            bytes = weights.read(*p, dtype);
+            return std::span<const std::byte>(bytes);
+        };
+        tensors.push_back(
+            {p->name, dtype, {p->shape.begin(), p->shape.end()}, {p->shape.numel() * size_of(dtype), make}});
+    }
+    checkpoint::Snapshot snapshot{.step = stored.step, .config_digest = {}, .data_fingerprint = {}, .state = {}};
+    snapshot.files.push_back(checkpoint::safetensors_file(checkpoint::rank_file_name(0, 1), std::move(tensors)));
+    snapshot.state = nlohmann::ordered_json{{"weights_only", true}, {"config", config}}.dump();
+    checkpoint::Store(disk, join(directory, "checkpoints"), checkpoint::Access::write, [](const std::string&) {
+    }).save(snapshot);
+    checkpoint::write_file_atomically(disk, directory, {.name = "config.toml", .head = config});
+    std::vector<std::string> files = {"config.toml", "checkpoints"};
+    if (!stored.side_files.empty()) {
+        hf::copy_side_files(disk, stored.side_files, join(directory, "hf"));
+        files.emplace_back("hf");
+    }
+    return files;
+}
+
+}  // namespace
+
+ConvertOutcome convert(const ConvertOptions& options) {
+    check<UsageError>(options.max_shard_bytes > 0, "max_shard_bytes must be positive, got ", options.max_shard_bytes);
+    const auto device = make_cpu_device(1);
+    ops::Context ctx{*device, kernels::reference_table()};  // nothing is computed
+    checkpoint::PosixFileSystem disk;
+    ConvertOutcome outcome;
+    open_stored_model(
+        options.from, ctx, 1, checkpoint::OnDamage::stop,
+        [&](const StoredModel& stored, const models::Model& model, const hf::StoredWeights& weights) {
+            outcome.from = stored.path;
+            outcome.step = stored.step;
+            outcome.parameters = spec::parameter_count(model.spec());
+            outcome.format = !options.format.empty() ? options.format : stored.hugging_face ? "tutti" : "hf";
+            checkpoint::NewDirectory target(disk, options.to);
+            outcome.files = outcome.format == "tutti"
+                                ? write_tutti(disk, target.temporary(), stored, model, weights, options)
+                                : hf::write_directory(disk, target.temporary(), model, weights,
+                                                      {.dtype = options.dtype,
+                                                       .max_shard_bytes = options.max_shard_bytes,
+                                                       .side_files = stored.side_files,
+                                                       .tokenizer = stored.hugging_face ? "" : stored.tokenizer});
+            target.commit();
+        });
+    return outcome;
+}
+
+}  // namespace tutti::train

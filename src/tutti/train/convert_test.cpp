@@ -1,0 +1,181 @@
+// From a run to Hugging Face and back: bytes, refusals, training that starts from the result, texts of all of them.
+#include "tutti/train/convert.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tutti/base/philox.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+#include "tutti/train/generate.h"
+#include "tutti/train/stored_model.h"
+#include "tutti/train/trainer.h"
+
+namespace tutti::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ConvertTest : public ::testing::Test {
+  protected:
+    ConvertTest() {
+        std::string name = (fs::temp_directory_path() / "tutti_convert_XXXXXX").string();
+        check(mkdtemp(name.data()) != nullptr, "cannot make ", name);
+        folder_ = name;
+        std::ofstream text(folder_ / "text.txt");
+        for (uint64_t i = 0; i < 2000; ++i) text << "abcdefgh \n"[uniform_below(random_key(2, "text"), i, 10)];
+    }
+    ~ConvertTest() override { fs::remove_all(folder_); }
+
+    std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+    TrainOptions options(const std::string& out, const std::vector<std::string>& model, int64_t steps = 2) const {
+        std::vector<std::string> set = {"train.seq_len=16",
+                                        "train.global_batch=4",
+                                        "train.micro_batch=2",
+                                        "train.threads=1",
+                                        "optimizer.warmup_steps=0",
+                                        "log.every=1",
+                                        "optimizer.lr=0.01",
+                                        "precision.compute=f32",
+                                        concat("train.steps=", steps),
+                                        "data.train=" + path("text.txt")};
+        set.insert(set.end(), model.begin(), model.end());
+        TrainOptions o;
+        o.run = spec::parse_text("", "test", set);
+        spec::validate(o.run, 1);
+        o.out = path(out);
+        return o;
+    }
+    static std::vector<std::string> small(std::vector<std::string> more = {}) {
+        std::vector<std::string> all = {
+            "model.preset=llama-tiny", "model.width=32",    "model.layers=2", "model.heads=2",
+            "model.kv_heads=1",        "model.head_dim=16", "model.ffn=48"};
+        all.insert(all.end(), more.begin(), more.end());
+        return all;
+    }
+    ConvertOutcome to(const std::string& from, const std::string& target, ConvertOptions o = {}) const {
+        o.from = path(from);
+        o.to = path(target);
+        return convert(o);
+    }
+    std::string content(const std::string& name) const {
+        std::ifstream file(path(name), std::ios::binary);
+        std::ostringstream text;
+        text << file.rdbuf();
+        return text.str();
+    }
+    std::vector<int32_t> text(const std::string& model) const {
+        const LoadedModel loaded = load_model(path(model), 1, "f32");
+        std::vector<int32_t> made;
+        generate(*loaded.ctx, *loaded.model, loaded.compute, 16, {{97, 98}}, {.max_tokens = 20, .temperature = 0},
+                 [&](size_t, int32_t token) {
+                     made.push_back(token);
+                     return true;
+                 });
+        return made;
+    }
+    double first_loss(const std::string& run) const {
+        std::ifstream in(path(run) + "/metrics.jsonl");
+        std::string line;
+        std::getline(in, line);
+        return nlohmann::json::parse(line).at("loss");
+    }
+
+    fs::path folder_;
+};
+
+TEST_F(ConvertTest, ThereAndBackWithoutALostBit) {
+    for (const std::vector<std::string>& change :
+         {std::vector<std::string>{},
+          {"model.head_norm=true", "model.head_dim=8"},
+          {"model.qkv_bias=true"},
+          {"model.window=5", "model.tie_embeddings=false"},
+          {"model.preset=gpt2-124m", "model.kv_heads=2", "model.vocab=256", "model.max_positions=64"}}) {
+        const std::string name = change.empty() ? "plain" : change[0];
+        train(options(name, small(change)));
+        EXPECT_EQ(to(name, name + ".hf").format, "hf");
+        EXPECT_EQ(to(name + ".hf", name + ".tutti").format, "tutti");
+        EXPECT_EQ(to(name + ".tutti", name + ".again").format, "hf");
+        EXPECT_EQ(content(name + ".again/model.safetensors"), content(name + ".hf/model.safetensors"));
+        EXPECT_EQ(content(name + ".again/config.json"), content(name + ".hf/config.json"));
+        EXPECT_FALSE(content(name + ".hf/model.safetensors").empty());
+        const auto expected = text(name);
+        EXPECT_EQ(text(name + ".hf"), expected) << name;
+        EXPECT_EQ(text(name + ".tutti"), expected) << name;
+        // 16 bits and back to 16 bits.
+        to(name, name + ".bf16", {.dtype = DType::bf16});
+        to(name + ".bf16", name + ".bf16.tutti");
+        to(name + ".bf16.tutti", name + ".bf16.again");
+        EXPECT_EQ(content(name + ".bf16.again/model.safetensors"), content(name + ".bf16/model.safetensors"));
+    }
+}
+
+// A run that starts from an export begins with a loss that only trained weights have (the peer tests hold its value);
+// what came with the model goes with the run, and the run needs the directory no more.
+TEST_F(ConvertTest, TrainingStartsFromTheWeights) {
+    train(options("first", small({"train.seed=7"}), 30));
+    to("first", "export");
+    std::ofstream(folder_ / "export" / "tokenizer.json") << "carried along";
+    const std::string hf = "model.hf=" + path("export");
+    const auto second = options("second", {hf, "train.seed=7"}, 3);
+    EXPECT_EQ(second.run.model.width, 32);
+    train(second);
+    const double from_nothing = first_loss("first");
+    EXPECT_LT(first_loss("second"), 0.75 * from_nothing);
+    EXPECT_EQ(content("second/hf/tokenizer.json"), "carried along");
+    EXPECT_EQ(content("second/hf/config.json"), content("export/config.json"));
+
+    // Where the directory is makes no difference.
+    fs::copy(folder_ / "export", folder_ / "moved", fs::copy_options::recursive);
+    train(options("third", {"model.hf=" + path("moved"), "train.seed=7"}, 1));
+    EXPECT_EQ(first_loss("third"), first_loss("second"));
+
+    // The resolved config resumes without the directory; a new run needs it.
+    fs::remove_all(folder_ / "export");
+    TrainOptions resumed = second;
+    resumed.run = spec::parse_file(path("second/config.toml"), {"train.steps=5"});
+    EXPECT_EQ(train(resumed).step, 5);
+    resumed.out = path("fourth");
+    EXPECT_THROW(train(resumed), DataError);
+    to("second", "export2");
+    EXPECT_EQ(content("export2/tokenizer.json"), "carried along");
+}
+
+TEST_F(ConvertTest, RefusesAndLeavesNothing) {
+    train(options("run", small()));
+    to("run", "hf");
+    EXPECT_THROW(to("run", "hf"), UsageError);
+    EXPECT_THROW(to("nowhere", "x"), DataError);
+    EXPECT_THROW(to("text.txt", "x"), Error);
+    to("hf", "weights");
+    auto resumed = options("run2", small());
+    resumed.resume = path("weights/checkpoints/step-0000000000");
+    try {
+        train(resumed);
+        FAIL() << "no error";
+    } catch (const UsageError& error) {
+        EXPECT_NE(std::string(error.what()).find("holds weights only"), std::string::npos) << error.what();
+    }
+    // One flipped bit in a checkpoint: an error, and no export that looks whole.
+    const std::string file = path("weights/checkpoints/step-0000000000/rank-00000-of-00001.safetensors");
+    std::fstream damaged(file, std::ios::binary | std::ios::in | std::ios::out);
+    damaged.seekp(5000);
+    damaged.put('\x55');
+    damaged.close();
+    EXPECT_THROW(to("weights", "x"), DataError);
+    std::ofstream(folder_ / "hf" / "model.safetensors", std::ios::app) << "x";
+    EXPECT_THROW(to("hf", "x"), DataError);
+    train(options("mlp", {"model.preset=mlp-8192", "model.width=8", "model.layers=1", "data.train=[]"}));
+    EXPECT_THROW(to("mlp", "x"), UsageError);
+    EXPECT_FALSE(fs::exists(path("x")));
+    for (const auto& entry : fs::directory_iterator(folder_))
+        EXPECT_EQ(entry.path().filename().string().find(".tmp-"), std::string::npos) << entry.path();
+}
+
+}  // namespace
+}  // namespace tutti::train

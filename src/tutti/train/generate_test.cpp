@@ -1,0 +1,97 @@
+// Several texts at once: each as if alone, with any number of them in a forward; how they end.
+#include "tutti/train/generate.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace tutti::train {
+namespace {
+
+using Texts = std::vector<std::vector<int32_t>>;
+
+class GenerateTest : public ::testing::TestWithParam<const char*> {
+  protected:
+    GenerateTest() : device_(make_cpu_device(1)), ctx_{*device_, kernels::cpu_table(kernels::best_isa())} {
+        spec::ModelSpec s = spec::preset(std::string(GetParam()) == "gpt2" ? "gpt2-124m" : "llama-tiny");
+        s.vocab = 50;
+        s.width = 32;
+        s.layers = 2;
+        s.heads = s.kv_heads = 2;
+        s.head_dim = 16;
+        s.ffn = 48;
+        s.init_std = 0.4;
+        if (std::string(GetParam()) == "mistral") s.window = 5;
+        model_ = std::make_unique<models::Model>(models::make_model(ctx_, s, kPositions));
+        models::materialize(ctx_, *model_, DType::f32, 9, false);
+    }
+    Texts run(const Texts& prompts, const SamplingOptions& options, size_t batch, std::vector<Ended>* ended = nullptr) {
+        Texts made(prompts.size());
+        const auto emit = [&](size_t prompt, int32_t token) {
+            made[prompt].push_back(token);
+            return true;
+        };
+        const auto ends = generate(ctx_, *model_, DType::f32, kPositions, prompts, options, emit, batch);
+        if (ended) *ended = ends;
+        return made;
+    }
+
+    static constexpr int64_t kPositions = 24;
+    const Texts prompts_ = {{1, 2, 3, 4, 5, 6, 7}, {9}, {1, 2, 3}, {4, 4}, {19, 0, 11, 12}};
+    std::unique_ptr<Device> device_;
+    ops::Context ctx_;
+    std::unique_ptr<models::Model> model_;
+};
+
+// 30 new tokens: past the 24 positions, where a text loses the older half of its context.
+TEST_P(GenerateTest, TogetherAsAlone) {
+    for (const SamplingOptions& options :
+         {SamplingOptions{.max_tokens = 30, .temperature = 0}, SamplingOptions{.max_tokens = 30, .seed = 4}}) {
+        Texts alone;
+        for (const auto& prompt : prompts_) alone.push_back(run({prompt}, options, 1)[0]);
+        for (const size_t batch : {1, 2, 3, 16}) EXPECT_EQ(run(prompts_, options, batch), alone) << batch;
+        for (const auto& text : alone) EXPECT_EQ(text.size(), 30u);
+    }
+}
+
+TEST_P(GenerateTest, EndsAtStopTokensWhenToldToAndAtTheLength) {
+    SamplingOptions options{.max_tokens = 12, .temperature = 1, .seed = 2};
+    const Texts whole = run(prompts_, options, 16);
+    options.stop_tokens = {whole[0][4], whole[2][7]};
+    std::vector<Ended> ended;
+    const Texts cut = run(prompts_, options, 2, &ended);
+    for (size_t i = 0; i < cut.size(); ++i) {
+        std::vector<int32_t> expected = whole[i];
+        for (size_t n = 0; n < expected.size(); ++n)
+            if (expected[n] == options.stop_tokens[0] || expected[n] == options.stop_tokens[1]) expected.resize(n);
+        EXPECT_EQ(cut[i], expected);
+        EXPECT_EQ(ended[i], expected.size() == 12 ? Ended::length : Ended::stop_token);
+    }
+    EXPECT_LE(cut[0].size(), 4u);
+
+    std::map<size_t, int> counts;
+    const auto ends = generate(ctx_, *model_, DType::f32, kPositions, prompts_, {.max_tokens = 9},
+                               [&](size_t i, int32_t) { return ++counts[i] < static_cast<int>(i) + 1; });
+    for (size_t i = 0; i < prompts_.size(); ++i) {
+        EXPECT_EQ(counts[i], static_cast<int>(i) + 1);
+        EXPECT_EQ(ends[i], Ended::stopped);
+    }
+}
+
+TEST_P(GenerateTest, DrawsOnlyFromTheTokenizersIds) {
+    for (const auto& text : run(prompts_, {.max_tokens = 20, .temperature = 5, .vocab = 20}, 16))
+        for (const int32_t token : text) EXPECT_LT(token, 20);
+}
+
+TEST_P(GenerateTest, RefusesEmptyPromptsAndStrangeTokens) {
+    EXPECT_THROW(run({{}}, {}, 1), UsageError);
+    EXPECT_THROW(run({{1}, {50}}, {}, 1), UsageError);
+    EXPECT_THROW(run({{-1}}, {}, 1), UsageError);
+    EXPECT_EQ(run({}, {}, 1), Texts{});
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GenerateTest, ::testing::Values("gpt2", "llama", "mistral"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+}  // namespace
+}  // namespace tutti::train

@@ -1,0 +1,128 @@
+#include "tutti/train/stored_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tutti/checkpoint/training_state.h"
+#include "tutti/spec/hf_config.h"
+#include "tutti/spec/toml.h"
+
+namespace tutti::train {
+
+namespace fs = std::filesystem;
+using checkpoint::CheckpointReader;
+
+namespace {
+
+constexpr const char* kConfig = "config.json";
+
+// Where the checkpoints of `path` are, and of which run: one of the first two is set.
+struct Place {
+    std::string directory, step_path;
+    std::string run;
+};
+
+Place find_checkpoint(const fs::path& path) {
+    check<DataError>(fs::exists(path), path.string(),
+                     " does not exist; give a run directory, a checkpoint or a Hugging ", "Face directory");
+    if (fs::exists(path / checkpoint::kManifestName)) {
+        const fs::path checkpoints = fs::absolute(path / "").parent_path().parent_path();
+        return {{}, path.string(), checkpoints.parent_path().string()};
+    }
+    if (fs::is_directory(path / "checkpoints")) return {(path / "checkpoints").string(), {}, path.string()};
+    return {path.string(), {}, fs::absolute(path / "").parent_path().parent_path().string()};
+}
+
+// "bytes", or the copy of the tokenizer that the run made, or what it named; of weights alone what came with them.
+std::string find_tokenizer(const std::string& named, const fs::path& run, const std::string& side_files) {
+    if (named == "bytes") return named;
+    if (named.empty()) return side_files;
+    for (const char* copy : {"tokenizer.json", "tokenizer.model"})
+        if (fs::exists(run / copy)) return (run / copy).string();
+    return named;
+}
+
+void use_directory(checkpoint::FileSystem& files, const std::string& path, ops::Context& ctx, int64_t longest,
+                   const UseStored& use) {
+    StoredModel stored{.hugging_face = true, .path = path, .side_files = path, .tokenizer = path};
+    stored.run.model = spec::model_from_hf(path);
+    models::Model model = models::make_model(ctx, stored.run.model, std::min(longest, stored.max_positions()));
+    const auto weights = hf::StoredWeights::in_directory(files, path, model);
+    use(stored, std::move(model), weights);
+}
+
+void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops::Context& ctx, int64_t longest,
+                    const UseStored& use) {
+    StoredModel stored{.path = reader.path()};
+    if (fs::exists(fs::path(run) / "hf" / kConfig)) stored.side_files = (fs::path(run) / "hf").string();
+    const auto state = nlohmann::json::parse(reader.manifest().state);
+    stored.run = spec::parse_text(state.at("config").get<std::string>(), reader.path());
+    stored.tokenizer = find_tokenizer(stored.run.data.tokenizer, run, stored.side_files);
+    stored.step = reader.manifest().step;
+    models::Model model = models::make_model(ctx, stored.run.model, std::min(longest, stored.max_positions()));
+    const auto weights = hf::StoredWeights::in_checkpoint(reader, model);
+    use(stored, std::move(model), weights);
+}
+
+std::string text_of(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    check<DataError>(!file.bad() && !text.bad(), path, ": cannot be read");
+    return text.str();
+}
+
+}  // namespace
+
+std::vector<int32_t> StoredModel::eos_tokens() const {
+    for (const char* name : {"generation_config.json", kConfig}) {
+        const std::string file = side_files + "/" + name;
+        if (side_files.empty() || !fs::exists(file)) continue;
+        const auto ids = spec::eos_tokens(text_of(file), file);
+        if (!ids.empty()) return ids;
+    }
+    return {};
+}
+
+void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longest, checkpoint::OnDamage on_damage,
+                       const UseStored& use) {
+    checkpoint::PosixFileSystem files;
+    if (fs::exists(fs::path(path) / kConfig)) return use_directory(files, path, ctx, longest, use);
+    const Place place = find_checkpoint(path);
+    const checkpoint::Warn warn = [](const std::string&) {};
+    const auto load = [&](const CheckpointReader& reader) { use_checkpoint(reader, place.run, ctx, longest, use); };
+    if (!place.step_path.empty()) {
+        const std::string parent = fs::path(place.step_path).parent_path().string();
+        checkpoint::Store(files, parent.empty() ? "." : parent, checkpoint::Access::read, warn)
+            .load(place.step_path, load);
+        return;
+    }
+    const auto newest =
+        checkpoint::Store(files, place.directory, checkpoint::Access::read, warn).load_newest(load, on_damage);
+    check<DataError>(newest.has_value(), path, " holds no checkpoint and no ", kConfig);
+}
+
+LoadedModel load_model(const std::string& path, int threads, const std::string& compute, int64_t longest) {
+    LoadedModel loaded;
+    loaded.device = make_cpu_device(threads);
+    loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, kernels::cpu_table(kernels::best_isa())});
+    const auto load = [&](const StoredModel& stored, models::Model model, const hf::StoredWeights& weights) {
+        check<UsageError>(stored.run.model.family != spec::Family::mlp, stored.path, ": an mlp generates no text");
+        const bool f32 = compute != "auto"     ? compute == "f32"
+                         : stored.hugging_face ? weights.main_dtype(model) == DType::f32
+                                               : stored.run.precision.compute == "f32";
+        loaded.compute = f32 ? DType::f32 : DType::bf16;
+        models::allocate(*loaded.ctx, model, loaded.compute, false);
+        weights.load(*loaded.ctx, model);
+        loaded.model = std::make_unique<models::Model>(std::move(model));
+        loaded.max_positions = std::min(longest, stored.max_positions());
+        loaded.stored = stored;
+    };
+    open_stored_model(path, *loaded.ctx, longest, checkpoint::OnDamage::fall_back, load);
+    return loaded;
+}
+
+}  // namespace tutti::train

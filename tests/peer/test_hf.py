@@ -1,0 +1,313 @@
+"""Hugging Face directories, both ways, for each family: what transformers wrote, Tutti computes with; what Tutti wrote,
+transformers loads.
+
+    python test_hf.py build/release/tests/peer/tutti_peer_dump build/release/tutti [unittest options]
+
+Run by ctest with label `peer`. Prints each difference that it measured beside the bound.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import peer
+
+DUMP, TUTTI = None, None  # the two programs, from the command line
+SEQ_LEN, SEQUENCES, SEED = 70, 3, 4321
+BOUND = 1e-4
+
+# Sizes are odd on purpose. The window of 9 is shorter than every text here.
+SIZES = dict(vocab_size=211, hidden_size=48, intermediate_size=112, num_hidden_layers=3, num_attention_heads=6,
+             num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.15, bos_token_id=None,
+             eos_token_id=None)
+SCALED = dict(rope_theta=10000.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=128)
+LINEAR = dict(rope_theta=10000.0, rope_type="linear", factor=4.0)
+YARN = dict(rope_theta=10000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=128)
+MODELS = {
+    "gpt2": ("GPT2", dict(vocab_size=211, n_embd=48, n_layer=3, n_head=6, n_positions=96, n_inner=100,
+                          initializer_range=0.15, bos_token_id=None, eos_token_id=None)),
+    "gpt2_untied": ("GPT2", dict(vocab_size=211, n_embd=48, n_layer=2, n_head=3, n_positions=96,
+                                 initializer_range=0.15, tie_word_embeddings=False, bos_token_id=None,
+                                 eos_token_id=None)),
+    "llama": ("Llama", dict(SIZES, rms_norm_eps=1e-5)),
+    "llama_tied_scaled": ("Llama", dict(SIZES, tie_word_embeddings=True, rope_parameters=SCALED)),
+    "llama_biases_linear": ("Llama", dict(SIZES, attention_bias=True, mlp_bias=True, rope_parameters=LINEAR,
+                                          num_key_value_heads=3)),
+    "llama_yarn": ("Llama", dict(SIZES, rope_parameters=YARN, head_dim=24)),
+    "mistral": ("Mistral", dict(SIZES, sliding_window=9)),
+    "mistral_full": ("Mistral", dict(SIZES, sliding_window=None, num_key_value_heads=6)),
+    "qwen2": ("Qwen2", dict(SIZES, tie_word_embeddings=True)),
+    "qwen2_window": ("Qwen2", dict(SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=0)),
+    "qwen3": ("Qwen3", dict(SIZES, head_dim=16, tie_word_embeddings=True)),
+    "qwen3_biases": ("Qwen3", dict(SIZES, head_dim=8, attention_bias=True)),
+}
+
+
+def config_of(name):
+    family, settings = MODELS[name]
+    settings = dict(settings)
+    config_class = getattr(transformers, family + "Config")
+    if "rope_parameters" in settings and int(transformers.__version__.split(".")[0]) < 5:
+        rope = dict(settings.pop("rope_parameters"))
+        settings["rope_theta"] = rope.pop("rope_theta")
+        settings["rope_scaling"] = rope
+    return config_class(**settings, attn_implementation="eager")
+
+
+def make_module(name):
+    """Random weights; norms and biases are stirred, so that none can be forgotten or swapped unnoticed."""
+    torch.manual_seed(SEED)
+    module = AutoModelForCausalLM.from_config(config_of(name), attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return module.eval()
+
+
+def load_module(directory, dtype="auto"):
+    module, info = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager",
+                                                        output_loading_info=True, torch_dtype=dtype)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[kind]:
+            raise AssertionError(f"{directory}: {kind}: {info[kind]}")
+    return module.eval()
+
+
+def tutti(*arguments):
+    result = subprocess.run([TUTTI, *map(str, arguments), "--json"], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"tutti {' '.join(map(str, arguments))}: exit code {result.returncode}\n{result.stderr}")
+    return json.loads(result.stdout)
+
+
+def all_tensors(directory):
+    tensors = {}
+    for path in sorted(pathlib.Path(directory).glob("*.safetensors")):
+        tensors.update(load_file(path))
+    return tensors
+
+
+def logits(module, windows):
+    with torch.no_grad():
+        return module(input_ids=torch.as_tensor(windows[:, :-1], dtype=torch.long), use_cache=False).logits.float()
+
+
+def greedy(module, prompt, count):
+    """The plain loop: no cache, no settings of generate()."""
+    ids = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            ids.append(int(module(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+    return ids[len(prompt):]
+
+
+class HuggingFace(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+        self.windows = peer.make_windows(SEQUENCES, SEQ_LEN, 211, SEED)
+
+    def close(self, what, difference):
+        print(f"  {what:<60} {difference:9.2e}  (bound {BOUND:.0e})")
+        self.assertLessEqual(difference, BOUND, what)
+
+    def dump(self, directory):
+        config = peer.config_text({"hf": str(directory)}, train=dict(seq_len=SEQ_LEN, seed=SEED, threads=2),
+                                  precision=dict(compute="f32"))
+        return peer.Dump(DUMP, "outputs", config, self.windows)
+
+    def compare_outputs(self, name, module, directory):
+        """Logits, with and without the cache; the loss; every gradient."""
+        ours, theirs = self.dump(directory), peer.Peer.of(module)
+        expected = logits(module, self.windows)
+        largest, first = expected.abs().max(), SEQ_LEN // 3
+        self.close(f"{name}: logits", ((ours.outputs["logits"] - expected).abs().max() / largest).item())
+        cached = ours.outputs["cached_logits"][:, first:]
+        self.close(f"{name}: logits through the caches", ((cached - expected[:, first:]).abs().max() / largest).item())
+        module.zero_grad()
+        loss, _ = theirs.loss_sum(self.windows)
+        terms = int((self.windows[:, 1:] >= 0).sum())
+        (loss / terms).backward()
+        self.close(f"{name}: loss", abs(ours.outputs["losses"].double().sum().item() - loss.item()) / loss.item())
+        gradients = theirs.gradients(ours.gradients)
+        self.assertEqual(len(ours.gradients), len(list(module.parameters())))
+        difference = {key: (torch.linalg.vector_norm((ours.gradients[key] - gradients[key]).double()) /
+                            torch.linalg.vector_norm(gradients[key].double())).item() for key in gradients}
+        worst = max(difference, key=difference.get)
+        self.close(f"{name}: worst gradient: {worst}", difference[worst])
+
+    def compare_texts(self, name, module, directory, lengths=(5, 1, 31, 12), count=24):
+        """Greedy tokens of prompts of different lengths, together and each as if alone."""
+        prompts = [list(map(int, self.windows[i % SEQUENCES, :length])) for i, length in enumerate(lengths)]
+        arguments = [a for prompt in prompts for a in ("--prompt-ids", ",".join(map(str, prompt)))]
+        made = tutti("generate", directory, *arguments, "--ids", "--greedy", "--ignore-eos", "--max-tokens", count)
+        for prompt, output in zip(prompts, made["outputs"], strict=True):
+            self.assertEqual(output["prompt_ids"], prompt)
+            self.assertEqual(output["tokens"], greedy(module, prompt, count), f"{name}, prompt of {len(prompt)}")
+
+    def same_bytes(self, a, b):
+        first, second = all_tensors(a), all_tensors(b)
+        self.assertEqual(sorted(first), sorted(second))
+        for name, tensor in first.items():
+            self.assertEqual(tensor.dtype, second[name].dtype, name)
+            self.assertTrue(torch.equal(tensor.contiguous().view(torch.uint8) if tensor.ndim else tensor,
+                                        second[name].contiguous().view(torch.uint8) if tensor.ndim else tensor), name)
+
+    def round_trip(self, name, directory):
+        tutti("convert", "--from", directory, "--to", self.folder / "tutti")
+        tutti("convert", "--from", self.folder / "tutti", "--to", self.folder / "back")
+        self.same_bytes(directory, self.folder / "back")
+        self.assertTrue(torch.equal(logits(load_module(directory), self.windows),
+                                    logits(load_module(self.folder / "back"), self.windows)), name)
+
+    def test_families(self):
+        for name in MODELS:
+            with self.subTest(name):
+                self.setUp()
+                directory = self.folder / "hf"
+                module = make_module(name)
+                module.save_pretrained(directory)
+                self.compare_outputs(name, module, directory)
+                self.compare_texts(name, module, directory)
+                self.round_trip(name, directory)
+
+    def test_types_and_shards(self):
+        for name, dtype, shard in (("llama", torch.bfloat16, "30KB"), ("gpt2", torch.float16, "5GB"),
+                                   ("qwen3", torch.bfloat16, "50KB"), ("mistral", torch.float16, "20KB")):
+            with self.subTest(name, dtype=dtype):
+                self.setUp()
+                directory = self.folder / "hf"
+                module = make_module(name).to(dtype)
+                module.save_pretrained(directory, max_shard_size=shard)
+                self.assertEqual((directory / "model.safetensors.index.json").exists(), shard != "5GB")
+                self.round_trip(name, directory)
+                module = load_module(directory, torch.float32)  # module.float() would keep rounded RoPE frequencies
+                self.compare_outputs(f"{name} {dtype}", module, directory)
+                # And ours in shards, in another type.
+                tutti("convert", "--from", directory, "--to", self.folder / "f32", "--format", "hf", "--dtype", "f32",
+                      "--max-shard-size", 40000)
+                self.assertTrue((self.folder / "f32" / "model.safetensors.index.json").exists())
+                wide = load_module(self.folder / "f32")
+                self.assertEqual(wide.dtype, torch.float32)
+                self.assertTrue(torch.equal(logits(wide, self.windows), logits(module, self.windows)))
+
+    def test_gpt2_as_published(self):
+        """Without the prefix, with the buffers of the attention masks."""
+        directory = self.folder / "hf"
+        module = make_module("gpt2")
+        module.save_pretrained(directory)
+        tensors = {key.removeprefix("transformer."): value for key, value in all_tensors(directory).items()}
+        for layer in range(3):
+            tensors[f"h.{layer}.attn.bias"] = torch.tril(torch.ones(1, 1, 96, 96))
+            tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+        from safetensors.torch import save_file
+        save_file({key: value.contiguous() for key, value in tensors.items()}, directory / "model.safetensors",
+                  {"format": "pt"})
+        self.compare_outputs("gpt2 as published", module, directory)
+        tutti("convert", "--from", directory, "--to", self.folder / "back", "--format", "hf")
+        self.assertTrue(torch.equal(logits(load_module(self.folder / "back"), self.windows),
+                                    logits(module, self.windows)))
+
+    def fine_tune(self, model, out, steps):
+        """A run of the program on a token file; returns the metrics."""
+        tokens = numpy.asarray(self.windows[:, :-1], dtype=numpy.uint16).repeat(4, axis=0)
+        (self.folder / "tokens.bin").write_bytes(tokens.tobytes())
+        config = peer.config_text(
+            model, data=dict(train=[str(self.folder / "tokens.bin")], format="nanogpt"),
+            train=dict(steps=steps, seq_len=32, global_batch=2, micro_batch=1, seed=SEED, threads=1),
+            optimizer=dict(lr=1e-3, warmup_steps=0), precision=dict(compute="f32"), log=dict(every=1))
+        (self.folder / "run.toml").write_text(config)
+        tutti("train", self.folder / "run.toml", "--out", out)
+        return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+    def test_fine_tuning(self):
+        """The first loss is the peer's; the trained weights come back, and transformers continues as Tutti does."""
+        for name in ("gpt2", "llama_tied_scaled", "mistral", "qwen2", "qwen3"):
+            with self.subTest(name):
+                self.setUp()
+                directory, run, back = (self.folder / part for part in ("hf", "run", "back"))
+                module = make_module(name)
+                module.save_pretrained(directory)
+                (directory / "tokenizer.json").write_text('{"carried": "along"}')
+                steps = self.fine_tune({"hf": str(directory)}, run, 3)
+                self.assertEqual([step["step"] for step in steps], [1, 2, 3])
+                tutti("convert", "--from", run, "--to", back)
+                for file in ("tokenizer.json", "generation_config.json"):
+                    self.assertEqual((back / file).read_bytes(), (directory / file).read_bytes())
+                trained = load_module(back)
+                changed = max((a - b).abs().max().item() for a, b in
+                              zip(module.parameters(), trained.parameters(), strict=True))
+                self.assertGreater(changed, 1e-4, "nothing was trained")
+                self.compare_texts(name, trained, run, lengths=(5, 1, 8))  # the run was trained on 32 positions
+                self.compare_outputs(f"{name} trained", trained, back)
+                # Resuming needs the directory no more.
+                directory.rename(self.folder / "gone")
+                self.fine_tune({"hf": str(directory), **self.model_fields(run)}, run, 5)
+
+    def model_fields(self, run):
+        """What the run's own config.toml says of the model."""
+        fields, section = {}, ""
+        for line in (run / "config.toml").read_text().splitlines():
+            if line.startswith("["):
+                section = line
+            elif section == "[model]" and line:
+                key, value = line.split(" = ", 1)
+                if not key.startswith(("preset", "hf")):
+                    fields[key] = json.loads(value)
+        return fields
+
+    def test_first_loss(self):
+        directory = self.folder / "hf"
+        module = make_module("qwen3")
+        module.save_pretrained(directory)
+        first = self.fine_tune({"hf": str(directory)}, self.folder / "run", 1)[0]
+        ids = numpy.fromfile(self.folder / "tokens.bin", dtype=numpy.uint16).astype(numpy.int64)
+        windows = [ids[start:start + 33] for start in range(0, len(ids) - 32, 32)]
+        losses = []
+        with torch.no_grad():
+            for window in windows:
+                scores = module(input_ids=torch.as_tensor(window[None, :-1])).logits[0]
+                losses.append(torch.nn.functional.cross_entropy(scores, torch.as_tensor(window[1:])).item())
+        means = [(a + b) / 2 for i, a in enumerate(losses) for b in losses[:i]]  # global_batch is 2
+        self.close("loss of the first step: the nearest mean of two windows",
+                   min(abs(mean - first["loss"]) for mean in means) / first["loss"])
+
+    def test_models_of_ones_own(self):
+        """A run that began from nothing, whose config.json Tutti writes itself."""
+        for name, change in (("gpt2_tied", {}), ("llama_untied_kv3_scaled", {}), ("llama_tied_kv2", dict(window=9)),
+                             ("llama_tied_kv2", dict(qkv_bias=True)), ("llama_tied_kv2", dict(qkv_bias=True, window=9)),
+                             ("llama_tied_kv2", dict(head_norm=True, head_dim=16)),
+                             ("llama_tied_kv2", dict(head_norm=True, window=9)),
+                             ("llama_tied_kv2", dict(qkv_bias=True, output_bias=True, mlp_bias=True)),
+                             ("llama_tied_kv2", {"rope_scaling.type": "yarn", "rope_scaling.factor": 4.0,
+                                                 "rope_scaling.original_max_positions": 64})):
+            with self.subTest(name, **change):
+                self.setUp()
+                run, back = self.folder / "run", self.folder / "back"
+                self.fine_tune({**peer.MODELS[name], **change}, run, 2)
+                tutti("convert", "--from", run, "--to", back)
+                # From the run, whose model was never read from config.json; it was trained on 32 positions.
+                self.compare_texts(f"{name} {change}", load_module(back), run, lengths=(5, 1, 8))
+                self.compare_outputs(f"{name} {change}", load_module(back), back)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3 or not all(os.path.isfile(path) for path in sys.argv[1:3]):
+        sys.exit(f"test_hf.py: the first arguments are tutti_peer_dump and tutti, got {sys.argv[1:]}")
+    DUMP, TUTTI = sys.argv.pop(1), sys.argv.pop(1)
+    torch.set_num_threads(1)  # tensors are tiny, and ctest runs other tests beside this one
+    transformers.logging.set_verbosity_error()
+    unittest.main(verbosity=2)
