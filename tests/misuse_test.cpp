@@ -37,7 +37,7 @@ TEST_F(Misuse, UnknownKeyWrongTypeImpossibleSizesAllAtOnce) {
 
     const Result sizes = train("run", {"model.heads=3", "train.global_batch=5", "train.micro_batch=2"});
     EXPECT_EQ(sizes.exit_code, 2);
-    expect_contains(sizes.err, "[model] heads");
+    expect_contains(sizes.err, "[model] kv_heads");
     expect_contains(sizes.err, "global_batch = 5");
     EXPECT_FALSE(fs::exists(path("run")));
 }

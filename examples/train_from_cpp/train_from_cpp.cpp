@@ -61,8 +61,8 @@ void train(const std::string& text, int64_t steps) {
                     loss.value() / static_cast<double>(batches->terms(step)));
     }
 
-    tutti::train::generate(ctx, model, tutti::DType::bf16, kWindow, {'\n'}, {.max_tokens = 120},
-                           [](int32_t token) { std::putchar(token); });
+    tutti::train::generate(ctx, model, tutti::DType::bf16, kWindow, {{'\n'}}, {.max_tokens = 120},
+                           [](size_t, int32_t token) { return std::putchar(token) != EOF; });
     std::putchar('\n');
 }
 

@@ -16,6 +16,13 @@ mesh::Mesh make_mesh(const spec::ParallelSpec& parallel, int ranks) {
                        {"pp", size(parallel.pp)}});
 }
 
+int64_t Groups::bytes_sent() const {
+    int64_t sum = 0;
+    for (const auto* group : {dp_shard.get(), dp_replicate.get(), dp.get()})
+        for (int kind = 0; kind < comm::kKinds; ++kind) sum += group->traffic(static_cast<comm::Kind>(kind)).sent;
+    return sum;
+}
+
 Groups make_groups(comm::World& world, const mesh::Mesh& mesh) {
     Groups groups;
     groups.dp_shard = world.group(mesh, "dp_shard");

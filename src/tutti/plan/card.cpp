@@ -9,6 +9,7 @@
 #include "tutti/plan/flops.h"
 #include "tutti/plan/units.h"
 #include "tutti/spec/recompute.h"
+#include "tutti/spec/validate.h"
 
 namespace tutti::plan {
 namespace {
@@ -50,6 +51,14 @@ std::string step_line(const spec::RunSpec& run) {
     return concat(format_count(tokens_per_step(train)), " tokens: ", train.global_batch, " sequences of ",
                   train.seq_len, ", ", train.global_batch / train.micro_batch, " micro batches of ", train.micro_batch,
                   ", ", format_flops(flops));
+}
+
+// "4 ranks: dp_replicate 2 x dp_shard 2, ZeRO-3"
+std::string mesh(const spec::ParallelSpec& parallel, int ranks) {
+    if (ranks == 1) return "1 rank";
+    const int64_t dp = spec::data_parallel_ranks(parallel, ranks);
+    return concat(ranks, " ranks: dp_replicate ", parallel.dp_replicate, " x dp_shard ", dp / parallel.dp_replicate,
+                  ", ZeRO-", parallel.zero);
 }
 
 // --- the box
@@ -182,8 +191,7 @@ std::string render_card(const Card& card, const CardStyle& style) {
     box.field("run",
               concat(run.train.steps, " steps, ",
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
-    box.field("mesh", "1 rank");
-    box.field("schedule", "one rank");
+    box.field("mesh", mesh(run.parallel, card.ranks));
     box.field("precision", run.precision.compute == "f32"
                                ? "f32 throughout"
                                : run.precision.compute + ", f32 master weights and gradients");

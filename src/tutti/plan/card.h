@@ -11,9 +11,10 @@ namespace tutti::plan {
 
 // What is known before the first step. Everything else on the card follows from it.
 struct Card {
-    spec::RunSpec run;    // validated, of one rank
+    spec::RunSpec run;    // validated
     std::string machine;  // what the caller knows: "AMD EPYC 9R14, 2 threads, avx512"
     MemoryPlan memory;    // predict_memory(run, ...)
+    int ranks = 1;
 };
 
 struct CardStyle {

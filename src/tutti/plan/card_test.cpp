@@ -59,7 +59,6 @@ TEST(Card, WholeCardInAscii) {
         "|                6.54 TFLOP                                                |\n"
         "| run            100 steps, 819.2 k tokens                                 |\n"
         "| mesh           1 rank                                                    |\n"
-        "| schedule       one rank                                                  |\n"
         "| precision      bf16, f32 master weights and gradients                    |\n"
         "| recompute      none                                                      |\n"
         "| optimizer      adamw, lr 0.0003 cosine to 3e-05, warm-up 20 steps,       |\n"

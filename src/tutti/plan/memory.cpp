@@ -1,17 +1,19 @@
 #include "tutti/plan/memory.h"
 
+#include <algorithm>
+
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
 #include "tutti/spec/recompute.h"
+#include "tutti/spec/validate.h"
 
 namespace tutti::plan {
 namespace {
 
 void check_countable(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
-    const bool one_rank = p.dp_replicate == 1 && (p.dp_shard == 1 || p.dp_shard == -1) && p.tp == 1 && p.cp == 1 &&
-                          p.pp == 1 && p.ep == 1;
-    check<UsageError>(one_rank, "the memory plan counts one rank; set every axis of [parallel] to 1");
+    check<UsageError>(p.tp == 1 && p.cp == 1 && p.pp == 1 && p.ep == 1,
+                      "the memory plan counts data parallelism only; set tp, cp, pp and ep of [parallel] to 1");
     check<UsageError>(!run.offload.optimizer && !run.offload.params && !run.offload.activations,
                       "the memory plan counts no [offload]; set its keys to false");
     check<UsageError>(run.precision.fp8 == "none", "the memory plan counts no fp8; set precision.fp8 = \"none\"");
@@ -24,6 +26,36 @@ int64_t compute_bytes(const std::string& compute) {
     check<UsageError>(compute == "f32" || compute == "bf16", "precision.compute must be f32 or bf16, got \"", compute,
                       "\"");
     return size_of(*dtype_from(compute));
+}
+
+int64_t shards_of(const spec::RunSpec& run, int ranks) {
+    if (run.parallel.zero == 0) return 1;
+    return std::max<int64_t>(1, spec::data_parallel_ranks(run.parallel, ranks) / run.parallel.dp_replicate);
+}
+
+// ZeRO-1 cuts the optimizer's state, 2 the gradients too, 3 the weights too. Without the padding to whole blocks.
+MemoryByPurpose state_of_rank(const spec::RunSpec& run, int ranks) {
+    MemoryByPurpose state = state_bytes(spec::parameter_count(run.model), run.precision.compute, run.optimizer.name);
+    const int64_t shards = shards_of(run, ranks);
+    if (run.parallel.zero >= 1) state[Purpose::optimizer] /= shards;
+    if (run.parallel.zero >= 2) state[Purpose::gradients] /= shards;
+    if (run.parallel.zero >= 3) state[Purpose::weights] /= shards;
+    return state;
+}
+
+// Two units at once, of the largest: ZeRO-2 holds the gradients of one while those of another are reduced; ZeRO-3 holds
+// the weights of one while those of the next are gathered. A bound: small models are not at their peak then.
+int64_t unit_buffer_bytes(const spec::RunSpec& run, int ranks) {
+    if (run.parallel.zero < 2 || spec::data_parallel_ranks(run.parallel, ranks) == 1) return 0;
+    const spec::ModelSpec& m = run.model;
+    spec::ModelSpec without = m;
+    without.layers = 1;
+    const int64_t one = spec::parameter_count(without);
+    without.layers = 2;
+    const int64_t block = spec::parameter_count(without) - one;
+    const int64_t largest = std::max(block, m.vocab * m.width);
+    const int64_t weights = run.parallel.zero == 3 ? compute_bytes(run.precision.compute) : 0;
+    return 2 * largest * (4 + weights);
 }
 
 // Cosines and sines of every position of the run, f32: 2 (T, D/2).
@@ -56,7 +88,7 @@ MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const st
     return bytes;
 }
 
-MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention) {
+MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention, int ranks) {
     check_countable(run);
     const spec::TrainSpec& train = run.train;
     const LocalSizes sizes =
@@ -64,14 +96,13 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& at
 
     Ledger ledger;
     ledger.enter("setting up");
-    const MemoryByPurpose state =
-        state_bytes(spec::parameter_count(run.model), run.precision.compute, run.optimizer.name);
+    const MemoryByPurpose state = state_of_rank(run, ranks);
+    ledger.add(unit_buffer_bytes(run, ranks), Purpose::communication);
     for (const Purpose purpose : {Purpose::weights, Purpose::gradients, Purpose::optimizer})
         ledger.add(state[purpose], purpose);
     ledger.add(rope_table_bytes(run.model, train.seq_len), Purpose::workspace);
 
-    // train_step: the sum of the losses, then a microbatch; each microbatch starts from the same holdings.
-    const Ghost loss_sum(ledger, 8, Purpose::workspace);
+    // train_step: each microbatch starts from the same holdings.
     const bool has_features = run.model.family == spec::Family::mlp, documents = run.data.documents == "respected";
     const Ghost features = has_features ? noise(ledger, sizes) : Ghost{};
     const Ghost rest =

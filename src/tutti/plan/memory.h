@@ -19,10 +19,11 @@ struct MemoryPlan {
     int64_t peak() const { return at_peak.total(); }
 };
 
-// One rank, one microbatch after another, as train/step.cpp runs them. Counts what is asked for; the allocator's size
-// classes take up to 12.5 % more from the system. Throws UsageError for a request that the plan cannot count: a
-// parallel axis above 1, offload, fp8, an unknown compute type, optimizer or recompute policy.
-MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention = {});
+// A rank of a run of `ranks`, one microbatch after another, as train/step.cpp runs them. Counts what is asked for; the
+// allocator's size classes take up to 12.5 % more from the system. With shards, up to the padding of their last blocks.
+// Throws UsageError for a request that the plan cannot count: a parallel axis above 1 but data parallelism, offload,
+// fp8, an unknown compute type, optimizer or recompute policy.
+MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention = {}, int ranks = 1);
 
 // What stays for the whole run when the rank holds `values` trainable values: weights in the compute type, f32
 // gradients, and under optimizer the moments and, for bf16, the f32 master weights. A sharding axis divides `values`

@@ -145,7 +145,7 @@ TEST(MemoryPlan, PeakInTheLoss) {
     const MemoryPlan plan = predict_memory(run);
     EXPECT_EQ(plan.peak_place, "forward of head");
     EXPECT_EQ(plan.at_peak[Purpose::activations], N * (L * block + 3 * e * C + 4 + 4));
-    EXPECT_EQ(plan.at_peak[Purpose::workspace], 256 * 60000 * e + 512 * 32 * 4 + 8);
+    EXPECT_EQ(plan.at_peak[Purpose::workspace], 256 * 60000 * e + 512 * 32 * 4);
     EXPECT_EQ(plan.peak(), plan.at_peak.total());
 }
 
@@ -168,7 +168,7 @@ TEST(MemoryPlan, MlpOfOneLayer) {
 
 TEST(MemoryPlan, AttentionWorkspaceIsThereWhileAttentionRuns) {
     const spec::RunSpec run = run_of("llama-tiny", "f32", 1, 64);
-    const int64_t table = 64 * 32 * 4 + 8, chunk = 64 * 256 * 4;  // 8: the sum of the losses
+    const int64_t table = 64 * 32 * 4, chunk = 64 * 256 * 4;
     EXPECT_EQ(predict_memory(run).peaks[Purpose::workspace], table + chunk);
     EXPECT_EQ(predict_memory(run, {1 << 20, 3 << 20}).peaks[Purpose::workspace], table + (3 << 20));
     EXPECT_EQ(predict_memory(run, {3 << 20, 1 << 20}).peaks[Purpose::workspace], table + (3 << 20));
@@ -203,6 +203,23 @@ TEST(MemoryPlan, LossChunk) {
     EXPECT_EQ(loss_chunk_rows(4096, 256, 2), 4096);
 }
 
+// 2 + 4 + 12 bytes per value in bf16: parallelism.md, section 2.
+TEST(MemoryPlan, ShardsDivideWhatTheirStageCuts) {
+    spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
+    const int64_t P = spec::parameter_count(run.model);
+    const auto state = [&](int64_t zero, Purpose purpose) {
+        run.parallel.zero = zero;
+        return predict_memory(run, {}, 4).peaks[purpose];
+    };
+    for (const int64_t zero : {0, 1, 2, 3}) {
+        EXPECT_EQ(state(zero, Purpose::weights), zero == 3 ? 2 * P / 4 : 2 * P);
+        EXPECT_EQ(state(zero, Purpose::gradients), zero >= 2 ? 4 * P / 4 : 4 * P);
+        EXPECT_EQ(state(zero, Purpose::optimizer), zero >= 1 ? 12 * P / 4 : 12 * P);
+    }
+    run.parallel.dp_replicate = 2;  // and so two shards
+    EXPECT_EQ(state(3, Purpose::optimizer), 12 * P / 2);
+}
+
 TEST(MemoryPlan, RefusesWhatItCannotCount) {
     const auto expect_refused = [](auto&& change) {
         spec::RunSpec run;
@@ -210,7 +227,7 @@ TEST(MemoryPlan, RefusesWhatItCannotCount) {
         EXPECT_THROW(predict_memory(run), UsageError);
     };
     expect_refused([](spec::RunSpec& r) { r.parallel.tp = 2; });
-    expect_refused([](spec::RunSpec& r) { r.parallel.dp_shard = 2; });
+    expect_refused([](spec::RunSpec& r) { r.parallel.ep = 2; });
     expect_refused([](spec::RunSpec& r) { r.offload.optimizer = true; });
     expect_refused([](spec::RunSpec& r) { r.precision.compute = "f16"; });
     expect_refused([](spec::RunSpec& r) { r.precision.fp8 = "e4m3"; });

@@ -84,14 +84,6 @@ void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vect
     }
 }
 
-int64_t sent_so_far(const parallel::Groups& groups) {
-    int64_t sum = 0;
-    for (const auto* group : {groups.dp_shard.get(), groups.dp_replicate.get(), groups.dp.get()})
-        for (const comm::Kind kind : {comm::Kind::all_reduce, comm::Kind::reduce_scatter, comm::Kind::all_gather})
-            if (group->traffic(kind).bytes > 8192) sum += group->traffic(kind).sent;
-    return sum;
-}
-
 Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 3) {
     spec::RunSpec run = given;
     run.parallel.dp_shard = layout.dp_shard;
@@ -126,9 +118,10 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             }
             int64_t sent = 0;
             for (int64_t step = 1; step <= steps; ++step) {
-                sent = sent_so_far(groups);
+                sent = groups.bytes_sent();
                 const StepResult r = train_step(context, step);
                 const std::lock_guard lock(mutex);
+                if (world.rank() == 0) outcome.sent = groups.bytes_sent() - sent;
                 if (step == 1 && dp.saves()) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
                 if (world.rank() != 0) continue;
                 outcome.losses.push_back(r.loss);
@@ -142,7 +135,6 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             if (dp.saves()) note_pieces(outcome.weights, optimizer.pieces(), &optim::Piece::master);
             if (world.rank() != 0) return;
             outcome.eval_loss = eval_loss;
-            outcome.sent = sent_so_far(groups) - sent;
         });
     return outcome;
 }
@@ -263,6 +255,46 @@ TEST(ZeroMemory, IsWhatTheFormulasSay) {
             EXPECT_EQ(o.state[static_cast<size_t>(Purpose::gradients)], e.gradients) << static_cast<int>(e.zero);
             EXPECT_EQ(o.state[static_cast<size_t>(Purpose::optimizer)], e.optimizer) << static_cast<int>(e.zero);
         }
+    }
+}
+
+// Traffic of parallelism.md, section 2, of one microbatch per rank: 2P, 2P, 2P, 3P times (n - 1) / n, in padded values
+// of their own types. ZeRO-3 gathers a unit twice, but for the head, whose backward follows its forward at once.
+TEST(ZeroTraffic, IsWhatTheFormulasSay) {
+    for (const char* compute : {"f32", "bf16"}) {
+        const int64_t weight = compute == std::string("f32") ? 4 : 2, n = 4;
+        const spec::RunSpec run = tiny(spec::Family::llama, false, compute, 2);
+        const auto device = make_cpu_device(1);
+        ops::Context ctx{*device, kernels::reference_table()};
+        models::Model model = models::make_model(ctx, run.model, 16);
+        int64_t P = 0, padded = 0, head = 0;
+        for (const autograd::Unit* unit : model.units()) {
+            int64_t size = 0;
+            for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
+            P += size;
+            head = (size + n * 4096 - 1) / (n * 4096) * (n * 4096);
+            padded += head;
+        }
+        const auto part = [&](int64_t bytes) { return bytes / n * (n - 1); };
+        // Beside these: the number of targets, the exact sums of loss and norm.
+        const int64_t scalars = comm::bytes_sent(comm::Kind::all_reduce, 8, n);
+        const int64_t sums = comm::bytes_sent(comm::Kind::all_reduce, 8 * ExactSum::kWords, n);
+        EXPECT_EQ(train(run, {4, 4, Zero::none}).sent, [&] {
+            int64_t sum = scalars + sums;
+            for (const autograd::Unit* unit : model.units()) {
+                int64_t size = 0;
+                for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
+                sum += comm::bytes_sent(comm::Kind::all_reduce, 4 * size, n);
+            }
+            return sum;
+        }());
+        EXPECT_EQ(train(run, {4, 4, Zero::optimizer}).sent,
+                  part(4 * padded) + part(weight * padded) + scalars + 2 * sums);
+        EXPECT_EQ(train(run, {4, 4, Zero::gradients}).sent,
+                  part(4 * padded) + part(weight * padded) + scalars + 2 * sums);
+        EXPECT_EQ(train(run, {4, 4, Zero::weights}).sent,
+                  part(4 * padded) + part(weight * (2 * padded - head)) + scalars + 2 * sums);
+        EXPECT_LT(padded, 3 * P);  // the test's model is small; padding is 4095 values a shard and unit at most
     }
 }
 

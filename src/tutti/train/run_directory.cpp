@@ -79,7 +79,7 @@ void RunDirectory::log_events(const StepMetrics& m) {
                                    {"perf/mfu", m.mfu},
                                    {"perf/hfu", m.hfu},
                                    {"perf/mem_peak_bytes", static_cast<double>(m.mem_peak_bytes)},
-                                   {"perf/comm_bytes", 0},
+                                   {"perf/comm_bytes", static_cast<double>(m.comm_bytes)},
                                    {"perf/bubble", 0}};
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
@@ -99,7 +99,7 @@ void RunDirectory::log(const StepMetrics& m) {
                                    {"mfu", number(m.mfu)},
                                    {"hfu", number(m.hfu)},
                                    {"mem_peak_bytes", m.mem_peak_bytes},
-                                   {"comm_bytes", 0},
+                                   {"comm_bytes", m.comm_bytes},
                                    {"bubble", 0.0},
                                    {"skipped", m.skipped}};
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;

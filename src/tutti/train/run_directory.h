@@ -23,7 +23,8 @@ struct StepMetrics {
     double tokens_per_s = 0;
     double mfu = 0, hfu = 0;  // of the peak measured at the start (device/cpu/peak.h), causal half
     int64_t mem_peak_bytes = 0;
-    int64_t skipped = 0;  // in the run so far
+    int64_t comm_bytes = 0;  // sent by the first rank per step since the line before
+    int64_t skipped = 0;     // in the run so far
     std::optional<double> eval_loss;
 };
 

@@ -75,11 +75,11 @@ class Run {
     Checkpointing checkpoints_;
     RunState state_;
     std::optional<RunDirectory> directory_;  // of the first rank
-    double peak_ = 0;                        // FLOP/s of the arithmetic units, measured at the start
+    double peak_ = 0;                        // FLOP/s of all ranks' arithmetic units, measured at the start
 
     TrainOutcome outcome_;
     Clock::time_point logged_at_ = Clock::now();
-    int64_t logged_step_ = 0, logged_tokens_ = 0;
+    int64_t logged_step_ = 0, logged_tokens_ = 0, logged_bytes_ = 0;
     int64_t saved_step_ = 0;
     std::array<int64_t, kPurposes> measured_{};  // memory at the peak of the first step
 };
@@ -140,7 +140,8 @@ std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& consol
 }
 
 // Attention's scratch depends on the kernels and the threads, so the table is asked.
-plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTable& table, const Stream& stream) {
+plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTable& table, const Stream& stream,
+                             int ranks) {
     const spec::ModelSpec& m = run.model;
     plan::AttentionWorkspace workspace;
     if (table.attention_workspace && uses_tokens(run)) {
@@ -149,11 +150,11 @@ plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTabl
         workspace.forward_bytes = 4 * table.attention_workspace(stream, q, k, false);
         workspace.backward_bytes = 4 * table.attention_workspace(stream, q, k, true);
     }
-    return plan::predict_memory(run, workspace);
+    return plan::predict_memory(run, workspace, ranks);
 }
 
 plan::Card card_of(const TrainOptions& o, const std::string& machine, const plan::MemoryPlan& memory) {
-    return {.run = o.run, .machine = machine, .memory = memory};
+    return {.run = o.run, .machine = machine, .memory = memory, .ranks = o.ranks};
 }
 
 Run::Run(const TrainOptions& options, comm::World& world)
@@ -164,7 +165,7 @@ Run::Run(const TrainOptions& options, comm::World& world)
       data_(open_data(run_, console_, true)),
       device_(make_device(run_, world.size())),
       ctx_{*device_, kernels::cpu_table(kernels::best_isa())},
-      plan_(plan_memory(run_, ctx_.kernels, device_->stream())),
+      plan_(plan_memory(run_, ctx_.kernels, device_->stream(), world.size())),
       groups_(parallel::make_groups(world, parallel::make_mesh(run_.parallel, world.size()))),
       model_(models::make_model(ctx_, run_.model, run_.train.seq_len)),
       data_parallel_(ctx_, model_.units(), groups_, data_parallel_options(run_)),
@@ -221,8 +222,9 @@ TrainOutcome Run::train() {
         }
         if (data_ && !data_->tokenizer->file().empty()) directory_->copy_tokenizer(data_->tokenizer->file());
     }
-    peak_ = measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s;
+    peak_ = groups_.dp->sum(measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s);
     logged_step_ = state_.step;
+    logged_bytes_ = groups_.bytes_sent();
     logged_tokens_ = state_.tokens;
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
@@ -274,11 +276,13 @@ void Run::log(const StepResult& result) {
     m.hfu = plan::mfu(plan::hardware_flops(run_.model, run_.train.seq_len, run_.recompute.policy).causal(),
                       m.tokens_per_s, peak_);
     m.mem_peak_bytes = device_->memory().total().peak;
+    m.comm_bytes = (groups_.bytes_sent() - logged_bytes_) / std::max<int64_t>(1, step - logged_step_);
     if (evaluates || ends) m.eval_loss = evaluate_now();
     if (directory_) directory_->log(m);
     console_.step(m);
     logged_at_ = Clock::now();
     logged_step_ = step;
+    logged_bytes_ = groups_.bytes_sent();
     logged_tokens_ = state_.tokens;
 }
 
@@ -380,7 +384,8 @@ TrainOutcome train(const TrainOptions& options) {
         Console console(options.console, options.terminal, 0);
         const auto data = open_data(options.run, console, false);
         const auto device = make_device(options.run, options.ranks);
-        const auto memory = plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream());
+        const auto memory =
+            plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream(), options.ranks);
         console.text(plan::render_card(card_of(options, device->name(), memory)));
         if (!options.run.model.hf.empty() && std::filesystem::exists(options.run.model.hf)) {  // else a run may resume
             ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
