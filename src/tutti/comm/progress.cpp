@@ -26,7 +26,10 @@ void Progress::add(std::shared_ptr<Operation> operation) {
         operations_.push_back(std::move(operation));
     }
     ++added_;
-    if (thread_.joinable()) bell_->ring();
+    if (thread_.joinable())
+        bell_->ring();
+    else
+        advance_all();
 }
 
 // True when something was completed. A second thread that finds one advancing has nothing to add: what it waits for

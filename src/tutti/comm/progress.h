@@ -46,7 +46,10 @@ class Progress {
     // Stops the thread. Operations still under way are left: a rank that ends well has waited for all of them.
     ~Progress();
 
+    // Does what it can do at once: without a thread nobody looks at it again before the next wait or poll().
     void add(std::shared_ptr<Operation> operation);
+    // For a rank that computes for long without a progress thread: advances everything, waits for nothing.
+    void poll() { advance_all(); }
     // Advances everything until `operation` is complete; rethrows its failure. Throws TimedOut or Aborted.
     void wait(const Operation& operation);
     // The same for any condition, such as room in a mailbox; `what` completes "waited 300 s for …".

@@ -107,13 +107,15 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
         World& world = *worlds[static_cast<size_t>(rank)];
         try {
             body(world);
-        } catch (const Aborted&) {  // somebody else's error
+        } catch (const Aborted& e) {  // somebody else's error
+            dump_flight_record(world, options.flight_directory, e.what());
         } catch (const std::exception& e) {
             {
                 std::lock_guard lock(mutex);
                 if (!first) first = std::current_exception();
             }
             world.abort(concat("rank ", rank, " failed: ", e.what()));
+            dump_flight_record(world, options.flight_directory, e.what());
         }
     };
     std::vector<std::thread> others;
