@@ -19,7 +19,7 @@ namespace {
 // Processes with a core each find what they wait for within microseconds; sharing a core, they must give it away.
 constexpr std::chrono::microseconds kPatience{50};
 // Nobody rings when a message of MPI arrives or a process dies: how long a sleeper may overlook that.
-constexpr std::chrono::microseconds kLookForMessages{100};
+constexpr Clock::duration kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::milliseconds(2);
 constexpr std::chrono::milliseconds kLookForTheDead{20};
 constexpr size_t kBlocks = 1024;
 
@@ -81,7 +81,11 @@ int64_t Host::control_bytes(int ranks_of_host) {
 }
 
 Host::Host(Wire& wire, std::byte* window, int64_t bytes)
-    : wire_(wire), window_(window), bytes_(bytes), control_(reinterpret_cast<Control*>(window)) {
+    : wire_(wire),
+      window_(window),
+      bytes_(bytes),
+      control_(reinterpret_cast<Control*>(window)),
+      nap_(kShortestNap.count()) {
     const Place& place = wire.place();
     const auto ranks = static_cast<int>(place.locals.size());
     local_ = local_of(place.rank);
@@ -240,8 +244,9 @@ void Host::sleep(Clock::time_point until, const std::function<bool()>& ready) {
     const uint32_t seen = control_->rings;
     ++control_->sleepers;
     if (!ready() && control_->aborted != 2) {
-        const Clock::duration limit =
-            wire_.busy() ? Clock::duration(kLookForMessages) : Clock::duration(kLookForTheDead);
+        if (messages_seen_.exchange(wire_.completed()) != wire_.completed()) nap_ = kShortestNap.count();
+        const Clock::duration limit = wire_.busy() ? Clock::duration(nap_) : Clock::duration(kLookForTheDead);
+        nap_ = std::min(2 * nap_, kLongestNap.count());
         const auto wait = std::max(Clock::duration(0), std::min(limit, until - Clock::now()));
         const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
         const timespec time{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};

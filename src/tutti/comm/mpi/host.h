@@ -72,6 +72,9 @@ class Host final : public Bell {
     std::chrono::nanoseconds patience_;
     std::atomic<Clock::rep> looked_{0};  // when last for the dead
     Control* control_;
+    // The next look for messages, and how many had come at the last one: looks become rarer while nothing comes.
+    std::atomic<Clock::rep> nap_;
+    std::atomic<uint64_t> messages_seen_{0};
     std::atomic<bool> closed_{false};
 };
 

@@ -183,6 +183,7 @@ bool Wire::done(Request request) {
     parts.clear();
     mpi_->free.push_back(request);
     --pending_;
+    ++completed_;
     return true;
 }
 

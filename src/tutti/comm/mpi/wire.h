@@ -43,9 +43,10 @@ class Wire {
     // `data` must live until done() said so. Messages between two ranks with one tag arrive in order.
     Request send(const void* data, int64_t bytes, int to, int tag);
     Request receive(void* data, int64_t bytes, int from, int tag);
-    bool done(Request request);                     // true once; then the request is gone
-    bool all_done(std::vector<Request>& requests);  // removes those that are
-    bool busy() const { return pending_ > 0; }      // messages are under way
+    bool done(Request request);                        // true once; then the request is gone
+    bool all_done(std::vector<Request>& requests);     // removes those that are
+    bool busy() const { return pending_ > 0; }         // messages are under way
+    uint64_t completed() const { return completed_; }  // messages so far
     // Holds what a message still under way may touch after its operation has failed.
     void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
 
@@ -61,6 +62,7 @@ class Wire {
     Place place_;
     int highest_tag_ = 0;
     std::atomic<int> pending_{0};
+    std::atomic<uint64_t> completed_{0};
     std::mutex mutex_;  // MPI calls come from the rank's thread and from its progress thread, one at a time
     std::unique_ptr<Mpi> mpi_;
     std::vector<std::shared_ptr<const void>> kept_;
