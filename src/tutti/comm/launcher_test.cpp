@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/run.h"
 
 namespace tutti::comm {
 namespace {
@@ -123,6 +125,21 @@ TEST(Launcher, WhatIsMissingOrWrongIsNamed) {
     EXPECT_EQ(error_of(wrong),
               "launcher open_mpi: OMPI_COMM_WORLD_RANK=4, OMPI_COMM_WORLD_SIZE=4: a rank must be below the number of "
               "ranks");
+}
+
+TEST(Run, WithoutALauncherRanksAreThreads) {
+    std::atomic<int> sum = 0;
+    run({}, 3, {.timeout_s = 60}, [&](World& world) {
+        EXPECT_EQ(world.engine(), "threads");
+        sum += world.rank() + 1;
+    });
+    EXPECT_EQ(sum, 6);
+}
+
+TEST(Run, WhatCannotBeServedIsRefused) {
+    const auto body = [](World&) { FAIL() << "runs"; };
+    EXPECT_THROW(run(detect(kTorchrun), 1, {}, body), UsageError);
+    EXPECT_THROW(run(detect(kOpenMpi), 3, {}, body), UsageError);
 }
 
 TEST(Launcher, NamesReadBack) {
