@@ -40,6 +40,11 @@ class Bell {
     virtual std::chrono::nanoseconds patience() const = 0;
 };
 
+// The patience of ranks of one machine: threads that share cores must not spin, because the one they wait for needs the
+// core. With a core each it must exceed the time of a wake-up (60 to 110 us on virtual machines): otherwise one rank
+// that was late once makes the other sleep, whose waking makes the first one sleep, and so on for ever.
+std::chrono::nanoseconds patience_of(int ranks, int cores, bool progress_threads);
+
 class Progress {
   public:
     Progress(std::shared_ptr<Bell> bell, double timeout_s, bool with_thread);

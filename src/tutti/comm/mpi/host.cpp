@@ -16,8 +16,6 @@ namespace tutti::comm::mpi {
 
 namespace {
 
-// Processes with a core each find what they wait for within microseconds; sharing a core, they must give it away.
-constexpr std::chrono::microseconds kPatience{50};
 // Nobody rings when a message of MPI arrives or a process dies: how long a sleeper may overlook that.
 constexpr Clock::duration kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::milliseconds(2);
 constexpr std::chrono::milliseconds kLookForTheDead{20};
@@ -80,7 +78,7 @@ int64_t Host::control_bytes(int ranks_of_host) {
     return rounded(static_cast<int64_t>(sizeof(Control) + sizeof(RankState) * static_cast<size_t>(ranks_of_host)));
 }
 
-Host::Host(Wire& wire, std::byte* window, int64_t bytes)
+Host::Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
     : wire_(wire),
       window_(window),
       bytes_(bytes),
@@ -89,7 +87,7 @@ Host::Host(Wire& wire, std::byte* window, int64_t bytes)
     const Place& place = wire.place();
     const auto ranks = static_cast<int>(place.locals.size());
     local_ = local_of(place.rank);
-    patience_ = ranks <= place.cores ? kPatience : std::chrono::microseconds(0);
+    patience_ = patience_of(ranks, place.cores, progress_threads);
     if (local_ == 0) {
         control_ = new (window) Control{};
         control_->used = control_bytes(ranks);

@@ -30,7 +30,7 @@ struct LastOperation {
 class Host final : public Bell {
   public:
     // In the window that Wire::share gave; collective over the host's ranks.
-    Host(Wire& wire, std::byte* window, int64_t bytes);
+    Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads);
     static int64_t control_bytes(int ranks_of_host);
     ~Host() override;
 

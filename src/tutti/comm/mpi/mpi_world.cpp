@@ -116,7 +116,7 @@ class MpiWorld final : public World {
     std::shared_ptr<Host> start_host(const MpiOptions& mpi_options) {
         const auto ranks = static_cast<int>(wire_.place().locals.size());
         const int64_t bytes = Host::control_bytes(ranks) + ranks * mpi_options.shared_bytes_per_rank;
-        return std::make_shared<Host>(wire_, wire_.share(bytes), bytes);
+        return std::make_shared<Host>(wire_, wire_.share(bytes), bytes, options_.progress_thread);
     }
 
     const WorldOptions options_;

@@ -12,7 +12,7 @@ namespace tutti::comm {
 
 struct MpiOptions {
     // Shared memory of a host, for all groups of a rank together. Only what is used takes memory.
-    int64_t shared_bytes_per_rank = int64_t{32} << 20;
+    int64_t shared_bytes_per_rank = int64_t{64} << 20;
     // The host that each rank counts as being on: tests of the path between hosts on one machine. Empty: as MPI says.
     std::vector<int> hosts;
 };

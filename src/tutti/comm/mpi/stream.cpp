@@ -23,6 +23,11 @@ void in_ring(std::span<std::byte> ring, uint64_t at, int64_t n, const Copy& copy
     if (n > first) copy(ring.data(), first, n - first);
 }
 
+// A quarter of the ring, or the rest: ranks that share a core would otherwise pass a few bytes at each turn.
+bool worth_moving(int64_t n, int64_t rest, std::span<std::byte> ring) {
+    return n > 0 && (n == rest || n >= static_cast<int64_t>(ring.size()) / 4);
+}
+
 }  // namespace
 
 Outgoing::Outgoing(Group& group, Lane lane, int to, const Announcement& head, const std::byte* data, int64_t bytes)
@@ -43,7 +48,7 @@ bool Outgoing::advance() {
     const uint64_t written = channel.written;
     const int64_t room = static_cast<int64_t>(ring.size()) - static_cast<int64_t>(written - channel.read);
     const int64_t n = std::min(room, kHead + bytes_ - sent_);
-    if (n > 0) {
+    if (worth_moving(n, kHead + bytes_ - sent_, ring)) {
         in_ring(ring, written, n, [&](std::byte* place, int64_t from, int64_t count) {
             const int64_t begin = sent_ + from;
             const int64_t of_head = std::clamp<int64_t>(kHead - begin, 0, count);
@@ -88,7 +93,7 @@ bool Incoming::advance() {
     const auto take = [&](int64_t wanted, std::byte* to) {
         const uint64_t read = channel.read;
         const int64_t n = std::min(wanted, static_cast<int64_t>(channel.written - read));
-        if (n <= 0) return;
+        if (!worth_moving(n, wanted, ring)) return;
         in_ring(ring, read, n, [&](const std::byte* place, int64_t at, int64_t count) {
             std::memcpy(to + at, place, static_cast<size_t>(count));
         });
