@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(
     build-essential cmake ninja-build pkg-config python3
     libdnnl-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libsentencepiece-dev
-    libgtest-dev libbenchmark-dev clang-format
+    libopenmpi-dev openmpi-bin libgtest-dev libbenchmark-dev clang-format
     bible-kjv # the public-domain text that quickstart.sh trains on
     "$@"
 )

@@ -31,6 +31,7 @@ struct Arguments {
     VersionArguments version;
     BenchArguments bench;
     DataArguments data;
+    BenchCommArguments bench_comm;
     std::function<int()> command;
 };
 
@@ -163,6 +164,23 @@ void add_report(CLI::App& app, Arguments& all, const Io& io) {
     c->footer("Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv");
 }
 
+void add_bench_comm(CLI::App& parent, Arguments& all, const Io& io) {
+    BenchCommArguments& a = all.bench_comm;
+    CLI::App* c =
+        add_command(parent, all, io, "comm", "collectives, 1 KiB ... 64 MiB, as shares of a copy", a, bench_comm);
+    c->add_option("--ranks", a.ranks, "ranks, as threads")->check(CLI::Range(1, 4096))->option_text("N [2]");
+    c->add_option("--launcher", a.launcher, "who started this process, if not what its environment says")
+        ->option_text("NAME");
+    c->add_option("--seconds", a.seconds, "patience for all measurements together")
+        ->check(CLI::Range(1e-3, 1e6))
+        ->option_text("S [20]");
+    c->add_flag("--progress-thread", a.progress_thread, "one more thread per rank, which communicates");
+    c->footer(
+        "Examples:\n"
+        "  tutti bench comm --ranks 4\n"
+        "  mpirun -n 4 tutti bench comm");
+}
+
 void add_bench(CLI::App& app, Arguments& all, const Io& io) {
     CLI::App* parent = app.add_subcommand("bench", "the machine's ceilings and what Tutti reaches of them");
     parent->require_subcommand(1);
@@ -205,6 +223,7 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
         "Examples:\n"
         "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
         "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32");
+    add_bench_comm(*parent, all, io);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -82,4 +82,13 @@ struct BenchArguments {
 };
 int bench(const BenchArguments& arguments, const Io& io);
 
+struct BenchCommArguments {
+    int ranks = 0;         // threads; 0: two, or as many as were started
+    std::string launcher;  // "": detected
+    double seconds = 20;
+    bool progress_thread = false;
+    bool json = false;
+};
+int bench_comm(const BenchCommArguments& arguments, const Io& io);
+
 }  // namespace tutti::cli

@@ -12,6 +12,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
+#include "tutti/comm/mpi/mpi_world.h"
 #include "tutti/data/tokenizers/sentencepiece.h"
 #include "tutti/device/device.h"
 #include "tutti/kernels/kernel_table.h"
@@ -65,6 +66,11 @@ Section look_at_build(Findings& findings) {
                        sentencepiece.empty() ? "no *.model: built without sentencepiece" : "*.model: " + sentencepiece,
                        sentencepiece});
     s.facts.push_back({"gpus", "GPUs", "none: this build has no CUDA back end", Json::array()});
+    const std::string mpi = comm::mpi_library();
+    s.facts.push_back(
+        {"mpi", "ranks as processes",
+         mpi.empty() ? "none: built without MPI (install libopenmpi-dev, configure with -DTUTTI_MPI=ON)" : mpi,
+         mpi.empty() ? Json(nullptr) : Json(mpi)});
     if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
         findings.warnings.push_back("build type " + build.build_type +
                                     ": slow; configure with -DCMAKE_BUILD_TYPE=Release");

@@ -2,6 +2,7 @@
 
 #include "tutti/cli/build_info.h"
 #include "tutti/cli/commands.h"
+#include "tutti/comm/mpi/mpi_world.h"
 #include "tutti/data/tokenizers/sentencepiece.h"
 #include "tutti/kernels/kernel_table.h"
 
@@ -9,17 +10,20 @@ namespace tutti::cli {
 
 int version(const VersionArguments& arguments, const Io& io) {
     const BuildInfo build = build_info();
+    const std::string mpi = comm::mpi_library();
     if (arguments.json) {
         const nlohmann::ordered_json document = {{"version", build.version},
                                                  {"build_type", build.build_type},
                                                  {"compiler", build.compiler},
                                                  {"gemm_engine", kernels::gemm_engine()},
-                                                 {"sentencepiece", data::sentencepiece_version()}};
+                                                 {"sentencepiece", data::sentencepiece_version()},
+                                                 {"mpi", mpi}};
         io.out << document.dump(2) << '\n';
     } else {
         io.out << "tutti " << build.version << " (" << build.build_type << ", " << build.compiler << ", "
                << kernels::gemm_engine()
-               << (data::sentencepiece_version().empty() ? "" : ", " + data::sentencepiece_version()) << ")\n";
+               << (data::sentencepiece_version().empty() ? "" : ", " + data::sentencepiece_version()) << ", "
+               << (mpi.empty() ? "no MPI" : mpi) << ")\n";
     }
     return 0;
 }

@@ -57,6 +57,11 @@ struct Collective {
     Summary summary() const;
 };
 
+// Error, with what each calls, unless two ranks of a group mean the same by their operation `sequence`. Only all_to_all
+// may move another number of elements on every rank.
+void check_agree(std::string_view group, uint64_t sequence, int rank, const Summary& operation, int other_rank,
+                 const Summary& other);
+
 // Bytes that one rank sends over links in the best algorithm, as the literature counts them: all_reduce 2 (n-1)/n S,
 // reduce_scatter, all_gather, broadcast and all_to_all (n-1)/n S, S = bytes of the full tensor (parallelism.md, 8). For
 // all_to_all with unequal counts: what goes to others. The planner predicts with the same function.

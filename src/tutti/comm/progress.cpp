@@ -6,6 +6,14 @@
 
 namespace tutti::comm {
 
+namespace {
+constexpr std::chrono::microseconds kNotShared{2};
+}  // namespace
+
+std::chrono::nanoseconds patience_of(int ranks, int cores, bool progress_threads) {
+    return std::chrono::microseconds(ranks * (progress_threads ? 2 : 1) <= cores ? 400 : 0);
+}
+
 Progress::Progress(std::shared_ptr<Bell> bell, double timeout_s, bool with_thread)
     : bell_(std::move(bell)), timeout_s_(timeout_s) {
     check<UsageError>(timeout_s > 0, "comm.timeout_s must be positive, got ", timeout_s);
@@ -26,7 +34,10 @@ void Progress::add(std::shared_ptr<Operation> operation) {
         operations_.push_back(std::move(operation));
     }
     ++added_;
-    if (thread_.joinable()) bell_->ring();
+    if (thread_.joinable())
+        bell_->ring();
+    else
+        advance_all();
 }
 
 // True when something was completed. A second thread that finds one advancing has nothing to add: what it waits for
@@ -81,7 +92,11 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
         bell_->check_abort();
         const Clock::time_point now = Clock::now();
         if (now < patient_until) {
-            for (int i = 0; i < 16; ++i) _mm_pause();
+            // Most waits end at once. In longer ones the other rank may have been put on this very core: let it run.
+            if (now - begin < kNotShared)
+                for (int i = 0; i < 16; ++i) _mm_pause();
+            else
+                std::this_thread::yield();
             continue;
         }
         check<TimedOut>(now < deadline, what(), ", for more than ", timeout_s_,

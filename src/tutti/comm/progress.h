@@ -40,13 +40,21 @@ class Bell {
     virtual std::chrono::nanoseconds patience() const = 0;
 };
 
+// The patience of ranks of one machine: threads that share cores must not spin, because the one they wait for needs the
+// core. With a core each it must exceed the time of a wake-up (60 to 110 us on virtual machines): otherwise one rank
+// that was late once makes the other sleep, whose waking makes the first one sleep, and so on for ever.
+std::chrono::nanoseconds patience_of(int ranks, int cores, bool progress_threads);
+
 class Progress {
   public:
     Progress(std::shared_ptr<Bell> bell, double timeout_s, bool with_thread);
     // Stops the thread. Operations still under way are left: a rank that ends well has waited for all of them.
     ~Progress();
 
+    // Does what it can do at once: without a thread nobody looks at it again before the next wait or poll().
     void add(std::shared_ptr<Operation> operation);
+    // For a rank that computes for long without a progress thread: advances everything, waits for nothing.
+    void poll() { advance_all(); }
     // Advances everything until `operation` is complete; rethrows its failure. Throws TimedOut or Aborted.
     void wait(const Operation& operation);
     // The same for any condition, such as room in a mailbox; `what` completes "waited 300 s for …".

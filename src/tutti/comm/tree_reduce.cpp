@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "tutti/base/error.h"
 
@@ -20,9 +21,20 @@ struct Max {
     T operator()(T a, T b) const { return a < b ? b : a; }
 };
 
-// sums[0, n) = elements [at, at + n) of inputs[first, first + count), along the tree.
+// Of the inputs of a node of the tree, how many belong to its left side.
+size_t left_side(size_t inputs, std::span<const int> ranks) {
+    if (ranks.empty()) return std::bit_ceil(inputs) / 2;
+    const auto total = static_cast<size_t>(std::accumulate(ranks.begin(), ranks.end(), 0));
+    size_t left = 0, sum = 0;
+    while (sum < std::bit_ceil(total) / 2) sum += static_cast<size_t>(ranks[left++]);
+    check(sum == std::bit_ceil(total) / 2, "tree_reduce: an input of ", ranks[left - 1], " ranks is no subtree");
+    return left;
+}
+
+// sums[0, n) = elements [at, at + n) of the inputs, along the tree.
 template <class T, class Sums, class Op>
-void reduce_block(std::span<const void* const> inputs, int64_t at, int64_t n, Sums* sums, Op op) {
+void reduce_block(std::span<const void* const> inputs, std::span<const int> ranks, int64_t at, int64_t n, Sums* sums,
+                  Op op) {
     if (inputs.size() == 1) {
         const T* x = static_cast<const T*>(inputs[0]) + at;
         for (int64_t i = 0; i < n; ++i) sums[i] = static_cast<Sums>(x[i]);
@@ -33,19 +45,22 @@ void reduce_block(std::span<const void* const> inputs, int64_t at, int64_t n, Su
         for (int64_t i = 0; i < n; ++i) sums[i] = op(static_cast<Sums>(x[i]), static_cast<Sums>(y[i]));
         return;
     }
-    const size_t left = std::bit_ceil(inputs.size()) / 2;
+    const size_t left = left_side(inputs.size(), ranks);
+    const auto left_ranks = ranks.empty() ? ranks : ranks.first(left);
+    const auto right_ranks = ranks.empty() ? ranks : ranks.subspan(left);
     Sums right[kBlock];
-    reduce_block<T>(inputs.first(left), at, n, sums, op);
-    reduce_block<T>(inputs.subspan(left), at, n, right, op);
+    reduce_block<T>(inputs.first(left), left_ranks, at, n, sums, op);
+    reduce_block<T>(inputs.subspan(left), right_ranks, at, n, right, op);
     for (int64_t i = 0; i < n; ++i) sums[i] = op(sums[i], right[i]);
 }
 
 template <class T, class Sums, class Out, class Op>
-void reduce_range(std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
+void reduce_range(std::span<const void* const> inputs, std::span<const int> ranks, std::span<void* const> outputs,
+                  int64_t begin, int64_t end) {
     Sums sums[kBlock];
     for (int64_t at = begin; at < end; at += kBlock) {
         const int64_t n = std::min(kBlock, end - at);
-        reduce_block<T>(inputs, at, n, sums, Op{});
+        reduce_block<T>(inputs, ranks, at, n, sums, Op{});
         for (void* output : outputs) {
             Out* y = static_cast<Out*>(output) + at;
             for (int64_t i = 0; i < n; ++i) y[i] = static_cast<Out>(sums[i]);
@@ -53,33 +68,34 @@ void reduce_range(std::span<const void* const> inputs, std::span<void* const> ou
     }
 }
 
-template <class T, class Sums, class Out>
-void reduce_as(Reduce reduce, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
-               int64_t end) {
-    if (reduce == Reduce::sum)
-        reduce_range<T, Sums, Out, Sum<Sums>>(inputs, outputs, begin, end);
-    else
-        reduce_range<T, Sums, Out, Max<Sums>>(inputs, outputs, begin, end);
-}
-
 }  // namespace
 
+DType sum_type(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype; }
+
 void tree_reduce(Reduce reduce, DType input_type, std::span<const void* const> inputs, DType output_type,
-                 std::span<void* const> outputs, int64_t begin, int64_t end) {
-    const bool widened = output_type == DType::f32 && (input_type == DType::bf16 || input_type == DType::f16);
-    check(input_type == output_type || widened, "a reduction of ", input_type, " into ", output_type,
-          ": the result must have the input's type, or be f32 of a 16-bit type");
-    switch (input_type) {
-        case DType::f32: return reduce_as<float, float, float>(reduce, inputs, outputs, begin, end);
-        case DType::f64: return reduce_as<double, double, double>(reduce, inputs, outputs, begin, end);
-        case DType::i32: return reduce_as<int32_t, int32_t, int32_t>(reduce, inputs, outputs, begin, end);
-        case DType::i64: return reduce_as<int64_t, int64_t, int64_t>(reduce, inputs, outputs, begin, end);
-        case DType::bf16:
-            return widened ? reduce_as<bf16, float, float>(reduce, inputs, outputs, begin, end)
-                           : reduce_as<bf16, float, bf16>(reduce, inputs, outputs, begin, end);
-        case DType::f16:
-            return widened ? reduce_as<f16, float, float>(reduce, inputs, outputs, begin, end)
-                           : reduce_as<f16, float, f16>(reduce, inputs, outputs, begin, end);
+                 std::span<void* const> outputs, int64_t begin, int64_t end, std::span<const int> ranks) {
+    check(sum_type(input_type) == sum_type(output_type) &&
+              (input_type == output_type || input_type == DType::f32 || output_type == DType::f32),
+          "a reduction of ", input_type, " into ", output_type,
+          ": the result must have the input's type, or one is f32 and the other has 16 bits");
+    const auto as = [&]<class T, class Sums, class Out>(T, Sums, Out) {
+        if (reduce == Reduce::sum)
+            reduce_range<T, Sums, Out, Sum<Sums>>(inputs, ranks, outputs, begin, end);
+        else
+            reduce_range<T, Sums, Out, Max<Sums>>(inputs, ranks, outputs, begin, end);
+    };
+    const auto into = [&]<class Out>(Out out) {
+        if (input_type == output_type) return as(out, 0.0f, out);
+        return input_type == DType::f32 ? as(0.0f, 0.0f, out) : as(out, 0.0f, 0.0f);
+    };
+    const DType half = input_type == DType::f32 ? output_type : input_type;
+    switch (half) {
+        case DType::f32: return as(0.0f, 0.0f, 0.0f);
+        case DType::f64: return as(0.0, 0.0, 0.0);
+        case DType::i32: return as(int32_t{}, int32_t{}, int32_t{});
+        case DType::i64: return as(int64_t{}, int64_t{}, int64_t{});
+        case DType::bf16: return into(bf16(0.0f));
+        case DType::f16: return into(f16(0.0f));
         default: throw Error(concat("no reduction of ", input_type));
     }
 }

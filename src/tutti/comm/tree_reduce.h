@@ -12,8 +12,13 @@ namespace tutti::comm {
 
 // outputs[k][i] = reduction over r of inputs[r][i], for i in [begin, end): all ranks' inputs and one or more places
 // that get the result, each given by its element 0. 16-bit and f32 values add in f32 and are rounded once, to
-// `output_type` (the input's type, or f32); f64, i32 and i64 in their own type. An output may be one of the inputs.
+// `output_type` (the input's type; f32 of 16-bit inputs, or the reverse); f64, i32 and i64 in their own type. An output
+// may be one of the inputs. `ranks`: how many ranks input r stands for, when it is the sum of a whole subtree; none
+// given: one each.
 void tree_reduce(Reduce reduce, DType input_type, std::span<const void* const> inputs, DType output_type,
-                 std::span<void* const> outputs, int64_t begin, int64_t end);
+                 std::span<void* const> outputs, int64_t begin, int64_t end, std::span<const int> ranks = {});
+
+// What partial sums are kept in: f32 for 16-bit values.
+DType sum_type(DType dtype);
 
 }  // namespace tutti::comm

@@ -1,5 +1,5 @@
 // comm/world.h: a rank's place among all ranks, and where its groups come from. One World per rank, made by an engine:
-// threads/thread_world.h (ranks are threads of this process).
+// threads/thread_world.h (ranks are threads of this process), mpi/mpi_world.h (processes). run.h chooses.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,7 @@ namespace tutti::comm {
 struct WorldOptions {
     double timeout_s = 300;        // of every wait
     bool progress_thread = false;  // one more thread per rank, which communicates while the rank computes
+    std::string flight_directory;  // where every rank leaves rank-N.json, its last operations, on failure; "": nowhere
 };
 
 class World {
@@ -31,10 +32,16 @@ class World {
     virtual Progress& progress() = 0;
     virtual FlightRecorder& recorder() = 0;
 
+    // Everybody, in order.
+    std::unique_ptr<Communicator> everyone(const std::string& name);
     // The ranks that differ from this one along `axis` of the mesh only.
     std::unique_ptr<Communicator> group(const mesh::Mesh& mesh, const std::string& axis) {
         return group(axis, mesh.group(rank(), axis));
     }
 };
+
+// WorldOptions::flight_directory/rank-N.json. Does not throw: it is called when something else went wrong already, and
+// returns why it could not write, or "".
+std::string dump_flight_record(World& world, const std::string& directory, const std::string& reason);
 
 }  // namespace tutti::comm

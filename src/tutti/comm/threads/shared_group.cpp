@@ -75,14 +75,8 @@ class GroupOperation final : public Operation {
         const Summary first = of(0).summary();
         for (int r = 0; r < size(); ++r) {
             const Collective& other = of(r);
-            const Summary s = other.summary();
-            // Only all_to_all moves another number of elements on every rank.
-            const bool counts = s.kind == Kind::all_to_all || s.count == first.count;
-            check(s.kind == first.kind && s.reduce == first.reduce && s.dtype == first.dtype && s.peer == first.peer &&
-                      counts,
-                  "the ranks of group ", group_->name, " disagree on its operation ", sequence(), ": rank 0 calls ",
-                  first.text(), ", rank ", r, " calls ", s.text());
-            if (s.kind != Kind::all_to_all) continue;
+            check_agree(group_->name, sequence(), 0, first, r, other.summary());
+            if (first.kind != Kind::all_to_all) continue;
             const auto here = static_cast<size_t>(rank_), there = static_cast<size_t>(r);
             check(other.send_counts[here] == collective().receive_counts[there], "all_to_all, operation ", sequence(),
                   " of group ", group_->name, ": rank ", r, " sends ", other.send_counts[here], " elements to rank ",

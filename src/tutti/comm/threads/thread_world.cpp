@@ -17,9 +17,7 @@ class Registry {
     Registry(int ranks, const WorldOptions& world_options)
         : options(world_options),
           size(ranks),
-          // Ranks that share cores must not spin: the one they wait for needs the core.
-          bell(std::make_shared<ThreadBell>(size <= available_cores() ? std::chrono::microseconds(50)
-                                                                      : std::chrono::microseconds(0))) {}
+          bell(std::make_shared<ThreadBell>(patience_of(size, available_cores(), options.progress_thread))) {}
 
     // The k-th group that a rank makes with this name and these ranks is the k-th of every other member.
     std::shared_ptr<SharedGroup> group(const std::string& name, const std::vector<int>& ranks, int generation) {
@@ -107,13 +105,15 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
         World& world = *worlds[static_cast<size_t>(rank)];
         try {
             body(world);
-        } catch (const Aborted&) {  // somebody else's error
+        } catch (const Aborted& e) {  // somebody else's error
+            dump_flight_record(world, options.flight_directory, e.what());
         } catch (const std::exception& e) {
             {
                 std::lock_guard lock(mutex);
                 if (!first) first = std::current_exception();
             }
             world.abort(concat("rank ", rank, " failed: ", e.what()));
+            dump_flight_record(world, options.flight_directory, e.what());
         }
     };
     std::vector<std::thread> others;

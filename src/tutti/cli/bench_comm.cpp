@@ -1,0 +1,198 @@
+// cli/bench_comm.cpp: `tutti bench comm`: every collective over sizes, with the bandwidths as nccl-tests defines them
+// (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md), beside the copy bandwidth of the same machine measured in
+// the same run. Ranks are threads, or what mpirun or srun started. Below: comm/run.h.
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/build_info.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/machine.h"
+#include "tutti/cli/text.h"
+#include "tutti/cli/timing.h"
+#include "tutti/comm/run.h"
+#include "tutti/plan/units.h"
+
+namespace tutti::cli {
+
+namespace {
+
+using comm::Communicator;
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kLargest = 64 << 20;
+constexpr double kShortestRun = 2e-3;  // seconds; shorter calls are timed several to a run
+
+// A collective on `bytes` of the full tensor: what nccl-tests calls the size.
+struct Case {
+    const char* name;
+    double (*bus_factor)(double ranks);  // bus bandwidth / algorithm bandwidth
+    std::function<void(Communicator&, const Tensor& full, const Tensor& other)> call;
+};
+
+double none(double) { return 1; }
+double once_around(double n) { return (n - 1) / n; }
+double twice_around(double n) { return 2 * (n - 1) / n; }
+
+Tensor part_of(const Communicator& group, const Tensor& full) {
+    const int64_t part = full.numel() / group.size();
+    return full.narrow(0, group.rank() * part, part);
+}
+
+const std::vector<Case>& cases() {
+    static const std::vector<Case> all = {
+        {"all_reduce", twice_around, [](Communicator& g, const Tensor& x, const Tensor&) { g.all_reduce(x).wait(); }},
+        {"reduce_scatter", once_around,
+         [](Communicator& g, const Tensor& x, const Tensor&) { g.reduce_scatter(x, part_of(g, x)).wait(); }},
+        {"all_gather", once_around,
+         [](Communicator& g, const Tensor& x, const Tensor&) { g.all_gather(part_of(g, x), x).wait(); }},
+        {"broadcast", none, [](Communicator& g, const Tensor& x, const Tensor&) { g.broadcast(x, 0).wait(); }},
+        {"all_to_all", once_around,
+         [](Communicator& g, const Tensor& x, const Tensor& y) {
+             const std::vector<int64_t> counts(static_cast<size_t>(g.size()), x.numel() / g.size());
+             g.all_to_all(x, counts, y, counts).wait();
+         }},
+        {"send_receive", none,
+         [](Communicator& g, const Tensor& x, const Tensor& y) {  // to the next rank, from the one before
+             if (g.size() == 1) return;
+             comm::Work out = g.send(x, (g.rank() + 1) % g.size());
+             g.receive(y, (g.rank() + g.size() - 1) % g.size()).wait();
+             out.wait();
+         }},
+    };
+    return all;
+}
+
+struct Measured {
+    double median = 0, min = 0, max = 0;
+    int runs = 0;
+};
+
+// All ranks take the same decisions: what the slowest one says. The time of a run is that of its slowest rank.
+Measured measure(Communicator& group, double seconds, const std::function<void()>& call) {
+    const auto run = [&](int calls) {
+        group.barrier();
+        const double begin = seconds_now();
+        for (int i = 0; i < calls; ++i) call();
+        return group.max(seconds_now() - begin) / calls;
+    };
+    run(1);
+    const double once = run(1);
+    const int calls = static_cast<int>(std::clamp(kShortestRun / once, 1.0, 10000.0));
+    const int runs = static_cast<int>(std::clamp(seconds / (calls * once), 5.0, 200.0));
+    std::vector<double> times;
+    for (int i = 0; i < runs; ++i) times.push_back(run(calls));
+    std::sort(times.begin(), times.end());
+    return {times[times.size() / 2], times.front(), times.back(), runs};
+}
+
+class CommBench {
+  public:
+    CommBench(comm::World& world, const BenchCommArguments& arguments, std::ostream& text)
+        : arguments_(arguments),
+          text_(text),
+          world_(world),
+          group_(world.everyone("bench")),
+          device_(make_cpu_device(1)) {
+        const int64_t n = kLargest / 4 / world.size() * world.size();
+        x_ = Tensor::empty(*device_, {n}, DType::f32, Purpose::communication);
+        y_ = Tensor::empty(*device_, {n}, DType::f32, Purpose::communication);
+        std::memset(x_.view().data, 0, static_cast<size_t>(x_.bytes()));
+        std::memset(y_.view().data, 0, static_cast<size_t>(y_.bytes()));
+    }
+
+    Json run() {
+        print_head();
+        Json rows = Json::array();
+        std::vector<double> copies = {copy_rate()};
+        for (const Case& c : cases()) {
+            for (int64_t bytes = 1 << 10; bytes <= kLargest; bytes *= 4) rows.push_back(run_case(c, bytes, copies[0]));
+            copies.push_back(copy_rate());
+        }
+        std::sort(copies.begin(), copies.end());
+        const Measured barrier = measure(*group_, patience(), [&] { group_->barrier(); });
+        text_ << "\nbarrier " << short_time(barrier.median) << " (fastest " << short_time(barrier.min) << "); copy "
+              << plan::format_bytes(static_cast<int64_t>(copies[copies.size() / 2]))
+              << "/s by all ranks together (fastest " << plan::format_bytes(static_cast<int64_t>(fastest_copy_))
+              << "/s)\n";
+        return {{"bench", "comm"},
+                {"version", build_info().version},
+                {"machine", cpu_model()},
+                {"cores", available_cores()},
+                {"engine", world_.engine()},
+                {"ranks", world_.size()},
+                {"copy_bytes_per_s", copies[copies.size() / 2]},
+                {"copy_bytes_per_s_fastest", fastest_copy_},
+                {"barrier_s", barrier.median},
+                {"barrier_s_min", barrier.min},
+                {"rows", rows}};
+    }
+
+  private:
+    double patience() const { return arguments_.seconds / static_cast<double>(cases().size() * 9 + 8); }
+
+    // Bytes copied per second by all ranks together, each in its own memory: what a collective that moves every byte
+    // once could reach at most.
+    double copy_rate() {
+        const Measured m = measure(
+            *group_, patience(), [&] { std::memcpy(y_.view().data, x_.view().data, static_cast<size_t>(x_.bytes())); });
+        fastest_copy_ = std::max(fastest_copy_, static_cast<double>(x_.bytes()) * group_->size() / m.min);
+        return static_cast<double>(x_.bytes()) * group_->size() / m.median;
+    }
+
+    Json run_case(const Case& c, int64_t bytes, double copy) {
+        const int64_t n = std::max<int64_t>(bytes / 4 / group_->size(), 1) * group_->size();
+        const Tensor x = x_.narrow(0, 0, n), y = y_.narrow(0, 0, n);
+        const Measured m = measure(*group_, patience(), [&] { c.call(*group_, x, y); });
+        const double algorithm = static_cast<double>(x.bytes()) / m.median,
+                     bus = algorithm * c.bus_factor(group_->size());
+        text_ << left(c.name, 16) << right(plan::format_bytes(x.bytes()), 10) << right(short_time(m.median), 11)
+              << right(short_time(m.min), 11) << right(short_time(m.max), 11) << right(fixed(algorithm / 1e9, 2), 10)
+              << right(fixed(bus / 1e9, 2), 9) << right(plan::format_percent(bus / copy), 9) << std::endl;
+        return {{"collective", c.name},
+                {"bytes", x.bytes()},
+                {"median_s", m.median},
+                {"min_s", m.min},
+                {"max_s", m.max},
+                {"runs", m.runs},
+                {"algorithm_bytes_per_s", algorithm},
+                {"bus_bytes_per_s", bus},
+                {"share_of_copy", bus / copy}};
+    }
+
+    void print_head() {
+        text_ << "tutti bench comm: " << world_.size() << " ranks, engine " << world_.engine() << ", "
+              << available_cores() << " cores, f32\n\n"
+              << left("", 16) << right("size", 10) << right("median", 11) << right("fastest", 11)
+              << right("slowest", 11) << right("alg GB/s", 10) << right("bus GB/s", 9) << right("of copy", 9)
+              << std::endl;
+    }
+
+    const BenchCommArguments& arguments_;
+    std::ostream& text_;
+    comm::World& world_;
+    std::unique_ptr<Communicator> group_;
+    std::unique_ptr<Device> device_;
+    Tensor x_, y_;
+    double fastest_copy_ = 0;
+};
+
+}  // namespace
+
+int bench_comm(const BenchCommArguments& arguments, const Io& io) {
+    const comm::Launch launch = comm::detect_launcher(
+        comm::process_environment(),
+        arguments.launcher.empty() ? std::nullopt : std::optional(comm::launcher_of(arguments.launcher)));
+    const bool threads = launch.launcher == comm::Launcher::none;
+    const int ranks = arguments.ranks > 0 ? arguments.ranks : threads ? 2 : 1;
+    comm::run(launch, ranks, {.timeout_s = 60, .progress_thread = arguments.progress_thread}, [&](comm::World& world) {
+        std::ostream silent(nullptr);
+        CommBench bench(world, arguments, world.rank() == 0 ? io.text(arguments.json) : silent);
+        const Json document = bench.run();
+        if (arguments.json && world.rank() == 0) io.out << document.dump(2) << '\n';
+    });
+    return 0;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,77 @@
+// The shape of a group: subtrees of a host add to the tree's own bits, whatever ranks it has; lanes reach everybody.
+#include "tutti/comm/mpi/group_shape.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "tutti/comm/tree_reduce.h"
+
+namespace tutti::comm::mpi {
+namespace {
+
+TEST(GroupShape, HostsOfAPowerOfTwoMakeOneSumEach) {
+    const GroupShape shape = GroupShape::of({7, 7, 7, 7, 9, 9, 9, 9}, 5);
+    EXPECT_EQ(shape.hosts(), 2);
+    EXPECT_EQ(shape.lanes, 4);
+    EXPECT_EQ(shape.host, 1);
+    ASSERT_EQ(shape.forest.size(), 2u);
+    EXPECT_EQ(shape.forest[1].first, 4);
+    EXPECT_EQ(shape.forest[1].count, 4);
+    EXPECT_EQ(shape.handler(0, shape.position[5]), 1);
+}
+
+TEST(GroupShape, OtherHostsMakeAsManyAsTheTreeNeeds) {
+    // ((0 1)(2 3))(4 5), split after rank 2.
+    const GroupShape shape = GroupShape::of({0, 0, 0, 1, 1, 1}, 0);
+    std::vector<std::vector<int>> found;
+    for (const Subtree& t : shape.forest) found.push_back({t.first, t.count, t.host});
+    EXPECT_EQ(found, (std::vector<std::vector<int>>{{0, 2, 0}, {2, 1, 0}, {3, 1, 1}, {4, 2, 1}}));
+    EXPECT_EQ(shape.forest_of(1).size(), 2u);
+}
+
+TEST(GroupShape, FewerMembersThanLanesShareThem) {
+    const GroupShape shape = GroupShape::of({0, 1, 1, 1}, 0);
+    EXPECT_EQ(shape.lanes, 3);
+    for (int lane = 0; lane < 3; ++lane) EXPECT_EQ(shape.handler(0, lane), 0);
+    EXPECT_EQ(shape.handler(1, 2), 3);
+}
+
+// Sums of subtrees, reduced with their numbers of ranks, are bit for bit the sum of all ranks: 300 random placements.
+TEST(TreeReduce, SumsOfSubtreesGiveTheBitsOfTheFlatSum) {
+    std::mt19937 random(3);
+    for (int round = 0; round < 300; ++round) {
+        const int n = 1 + static_cast<int>(random() % 13), hosts = 1 + static_cast<int>(random() % 4);
+        std::vector<int> host(static_cast<size_t>(n));
+        for (int& h : host) h = static_cast<int>(random() % static_cast<unsigned>(hosts));
+        if (round % 2) std::sort(host.begin(), host.end());
+        std::vector<float> values(static_cast<size_t>(n));
+        for (float& v : values) v = std::ldexp(static_cast<float>(random()) - 2e9f, static_cast<int>(random() % 40));
+        std::vector<const void*> inputs;
+        for (const float& v : values) inputs.push_back(&v);
+        float flat = 0, tree = 0;
+        void* out = &flat;
+        tree_reduce(Reduce::sum, DType::f32, inputs, DType::f32, {&out, 1}, 0, 1);
+        const GroupShape shape = GroupShape::of(host, 0);
+        std::vector<float> partial(shape.forest.size());
+        std::vector<const void*> partials;
+        std::vector<int> ranks;
+        for (size_t i = 0; i < partial.size(); ++i) {
+            const Subtree& t = shape.forest[i];
+            out = &partial[i];
+            tree_reduce(Reduce::sum, DType::f32,
+                        std::span(inputs).subspan(static_cast<size_t>(t.first), static_cast<size_t>(t.count)),
+                        DType::f32, {&out, 1}, 0, 1);
+            partials.push_back(&partial[i]);
+            ranks.push_back(t.count);
+        }
+        out = &tree;
+        tree_reduce(Reduce::sum, DType::f32, partials, DType::f32, {&out, 1}, 0, 1, ranks);
+        EXPECT_EQ(flat, tree) << "round " << round;
+    }
+}
+
+}  // namespace
+}  // namespace tutti::comm::mpi

@@ -1,0 +1,267 @@
+#include "tutti/comm/mpi/host.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <new>
+
+#include "tutti/base/error.h"
+
+namespace tutti::comm::mpi {
+
+namespace {
+
+// Nobody rings when a message of MPI arrives or a process dies: how long a sleeper may overlook that.
+constexpr Clock::duration kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::milliseconds(2);
+constexpr std::chrono::milliseconds kLookForTheDead{20};
+constexpr size_t kBlocks = 1024;
+
+constexpr int64_t rounded(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+void init_shared_mutex(pthread_mutex_t& mutex) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
+// Of the table of blocks. A rank that died while it held the lock leaves the table in a state that nobody knows.
+class TableLock {
+  public:
+    explicit TableLock(pthread_mutex_t& mutex) : mutex_(mutex) {
+        const int code = pthread_mutex_lock(&mutex_);
+        if (code == EOWNERDEAD) pthread_mutex_unlock(&mutex_);  // not made consistent: unusable from now on
+        check(code == 0, "a rank died while it changed the table of shared memory");
+    }
+    ~TableLock() { pthread_mutex_unlock(&mutex_); }
+    TableLock(const TableLock&) = delete;
+    TableLock& operator=(const TableLock&) = delete;
+
+  private:
+    pthread_mutex_t& mutex_;
+};
+
+}  // namespace
+
+struct Host::Block {
+    uint64_t key;  // 0: free
+    int64_t offset, bytes;
+    int members, released;
+};
+
+// Its mutex is held by the rank's thread as long as that lives: the kernel tells those who try it when it has died.
+struct alignas(64) Host::RankState {
+    pthread_mutex_t alive;
+    std::atomic<RankStatus> status;
+    std::atomic<uint32_t> version;  // of `last`, odd while it is written
+    LastOperation last;
+};
+
+struct Host::Control {
+    alignas(64) std::atomic<uint32_t> rings;  // a futex
+    std::atomic<int32_t> sleepers;
+    std::atomic<uint32_t> aborted;  // 1: the reason is being written, 2: it stands
+    std::array<char, 2048> reason;
+    alignas(64) pthread_mutex_t table_mutex;
+    int64_t used;
+    std::array<Block, kBlocks> blocks;
+};
+
+int64_t Host::control_bytes(int ranks_of_host) {
+    return rounded(static_cast<int64_t>(sizeof(Control) + sizeof(RankState) * static_cast<size_t>(ranks_of_host)));
+}
+
+Host::Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
+    : wire_(wire),
+      window_(window),
+      bytes_(bytes),
+      control_(reinterpret_cast<Control*>(window)),
+      nap_(kShortestNap.count()) {
+    const Place& place = wire.place();
+    const auto ranks = static_cast<int>(place.locals.size());
+    local_ = local_of(place.rank);
+    patience_ = patience_of(ranks, place.cores, progress_threads);
+    if (local_ == 0) {
+        control_ = new (window) Control{};
+        control_->used = control_bytes(ranks);
+        init_shared_mutex(control_->table_mutex);
+        for (size_t r = 0; r < place.locals.size(); ++r) init_shared_mutex((new (&state(r)) RankState{})->alive);
+    }
+    wire_.barrier_of_host();
+    pthread_mutex_lock(&state(local_).alive);
+    set_status(RankStatus::running);
+    wire_.barrier_of_host();
+}
+
+Host::~Host() {
+    if (!closed_) pthread_mutex_unlock(&state(local_).alive);
+}
+
+void Host::close() {
+    set_status(RankStatus::ended);
+    pthread_mutex_unlock(&state(local_).alive);
+    closed_ = true;
+}
+
+Host::RankState& Host::state(size_t local) const {
+    return reinterpret_cast<RankState*>(window_ + sizeof(Control))[local];
+}
+
+size_t Host::local_of(int world_rank) const {
+    const auto& locals = wire_.place().locals;
+    return static_cast<size_t>(std::find(locals.begin(), locals.end(), world_rank) - locals.begin());
+}
+
+// --- memory of the groups --------------------------------------------------------------------------------------------
+
+std::byte* Host::acquire(uint64_t key, int64_t bytes, int64_t block_control_bytes, int members) {
+    const TableLock lock(control_->table_mutex);
+    Block* free = nullptr;
+    bytes = rounded(bytes);
+    for (Block& block : control_->blocks) {
+        if (block.key == key) return window_ + block.offset;
+        // Free memory is taken again only as the same size, or new: there are few sizes.
+        if (block.key == 0 && (block.bytes == 0 || block.bytes == bytes) && (!free || free->bytes < block.bytes))
+            free = &block;
+    }
+    check(free && (free->bytes == bytes || control_->used + bytes <= bytes_),
+          "shared memory of this host is full: a group of ", members, " ranks needs ", bytes >> 10, " KiB, of ",
+          bytes_ >> 10, " KiB are taken ", control_->used >> 10,
+          " KiB; fewer groups at a time, or a larger shared_bytes_per_rank");
+    if (free->bytes == 0) {
+        free->offset = control_->used;
+        free->bytes = bytes;
+        control_->used += bytes;
+    }
+    free->key = key;
+    free->members = members;
+    free->released = 0;
+    std::memset(window_ + free->offset, 0, static_cast<size_t>(block_control_bytes));
+    return window_ + free->offset;
+}
+
+void Host::release(uint64_t key) {
+    if (closed_ || control_->aborted != 0) return;  // when aborted, others may be in the middle of something
+    const TableLock lock(control_->table_mutex);
+    for (Block& block : control_->blocks)
+        if (block.key == key && ++block.released == block.members) block.key = 0;
+}
+
+// --- who lives, who did what -----------------------------------------------------------------------------------------
+
+std::string LastOperation::text() const {
+    return concat(operation.text(), ", operation ", sequence, " of group ", group.data());
+}
+
+void Host::note(const LastOperation& operation) {
+    RankState& own = state(local_);
+    own.version.fetch_add(1, std::memory_order_acq_rel);
+    own.last = operation;
+    own.version.fetch_add(1, std::memory_order_release);
+}
+
+std::string Host::last_words(int world_rank) const {
+    const size_t local = local_of(world_rank);
+    if (local == wire_.place().locals.size()) return "";
+    RankState& other = state(local);
+    LastOperation last;
+    for (int attempt = 0; attempt < 100; ++attempt) {  // a rank may stand still in the middle of writing it
+        const uint32_t version = other.version.load(std::memory_order_acquire);
+        last = other.last;
+        std::atomic_thread_fence(std::memory_order_acquire);
+        if (version % 2 == 0 && other.version.load(std::memory_order_relaxed) == version) break;
+        last = {};
+    }
+    switch (other.status) {
+        case RankStatus::ended: return " and has ended";
+        case RankStatus::failed: return " and has failed";
+        case RankStatus::dead: return " and has died";
+        default: return last.sequence == 0 ? "" : concat("; what it began last is ", last.text());
+    }
+}
+
+void Host::set_status(RankStatus status) {
+    state(local_).status = status;
+    ring();
+}
+
+bool Host::all_stopped() const {
+    for (size_t r = 0; r < wire_.place().locals.size(); ++r)
+        if (state(r).status <= RankStatus::running) return false;
+    return true;
+}
+
+void Host::look_for_the_dead() {
+    for (size_t r = 0; r < wire_.place().locals.size(); ++r) {
+        RankState& other = state(r);
+        if (r == local_ || other.status != RankStatus::running) continue;
+        const int code = pthread_mutex_trylock(&other.alive);
+        if (code == EBUSY) continue;
+        if (code == EOWNERDEAD) pthread_mutex_consistent(&other.alive);
+        const RankStatus status = other.status;
+        if (code == EOWNERDEAD && status == RankStatus::running) {
+            other.status = RankStatus::dead;
+            abort(concat("rank ", wire_.place().locals[r],
+                         " has died: it was killed, or its process ended in the middle", " of the run (",
+                         other.last.sequence == 0 ? "before its first operation" : other.last.text(),
+                         " was its last)"));
+        }
+        pthread_mutex_unlock(&other.alive);
+    }
+}
+
+void Host::abort(const std::string& reason) {
+    uint32_t none = 0;
+    if (control_->aborted.compare_exchange_strong(none, 1)) {
+        reason.copy(control_->reason.data(), control_->reason.size() - 1);
+        control_->aborted = 2;
+    }
+    ring();
+}
+
+void Host::look_around() {
+    if (const auto reason = wire_.abort_received()) abort(*reason);
+    const Clock::rep now = Clock::now().time_since_epoch().count();
+    if (Clock::duration(now - looked_) < kLookForTheDead) return;
+    looked_ = now;
+    look_for_the_dead();
+}
+
+// --- the bell --------------------------------------------------------------------------------------------------------
+
+// As in threads/thread_bell.h: the sleeper is counted before it looks for the last time, so a ringer either sees it or
+// has published before that look; and the futex does not sleep when the bell has rung since `seen`.
+void Host::sleep(Clock::time_point until, const std::function<bool()>& ready) {
+    const uint32_t seen = control_->rings;
+    ++control_->sleepers;
+    if (!ready() && control_->aborted != 2) {
+        if (messages_seen_.exchange(wire_.completed()) != wire_.completed()) nap_ = kShortestNap.count();
+        const Clock::duration limit = wire_.busy() ? Clock::duration(nap_) : Clock::duration(kLookForTheDead);
+        nap_ = std::min(2 * nap_, kLongestNap.count());
+        const auto wait = std::max(Clock::duration(0), std::min(limit, until - Clock::now()));
+        const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
+        const timespec time{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
+        syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->rings), FUTEX_WAIT, seen, &time, nullptr, 0);
+    }
+    --control_->sleepers;
+    look_around();
+}
+
+void Host::ring() {
+    if (control_->sleepers == 0) return;
+    ++control_->rings;
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Host::check_abort() const {
+    if (control_->aborted == 2) throw Aborted(control_->reason.data());
+}
+
+}  // namespace tutti::comm::mpi

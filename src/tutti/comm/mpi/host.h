@@ -1,0 +1,81 @@
+// comm/mpi/host.h: what the ranks of one host share besides their groups: the bell, the reason why all must stop, who
+// is still alive and what each did last, and the memory that groups take their blocks from. All of it lies in one
+// window of shared memory. Below: comm/progress.h. Made by world.cpp.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/collective.h"
+#include "tutti/comm/mpi/wire.h"
+#include "tutti/comm/progress.h"
+
+namespace tutti::comm::mpi {
+
+enum class RankStatus : uint32_t { starting, running, ended, failed, dead };
+
+// What a rank began last, for the messages of those who miss it.
+struct LastOperation {
+    std::array<char, 40> group{};
+    uint64_t sequence = 0;  // 0: none yet
+    Summary operation;
+    std::string text() const;  // "all_reduce of 3 f32, operation 7 of group dp"
+};
+
+class Host final : public Bell {
+  public:
+    // In the window that Wire::share gave; collective over the host's ranks.
+    Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads);
+    static int64_t control_bytes(int ranks_of_host);
+    ~Host() override;
+
+    // Zeroed at its first control_bytes and shared by the `members` of this host that ask for the same key; the block
+    // goes back when all of them have released it. Error when the window is full.
+    std::byte* acquire(uint64_t key, int64_t bytes, int64_t block_control_bytes, int members);
+    void release(uint64_t key);
+
+    void note(const LastOperation& operation);  // of the own rank
+    // Of a rank of this host: "which began … last", "which has ended". "" for ranks elsewhere.
+    std::string last_words(int world_rank) const;
+
+    void set_status(RankStatus status);
+    // The own rank has ended well: nothing may touch the window any more.
+    void close();
+    // True when no rank of the host runs any more.
+    bool all_stopped() const;
+    void abort(const std::string& reason);  // the first reason stays
+
+    void sleep(Clock::time_point until, const std::function<bool()>& ready) override;
+    void ring() override;
+    void check_abort() const override;
+    std::chrono::nanoseconds patience() const override { return patience_; }
+
+  private:
+    struct Control;
+    struct RankState;
+    struct Block;
+
+    RankState& state(size_t local) const;
+    void look_around();
+    void look_for_the_dead();
+    size_t local_of(int world_rank) const;  // locals.size(): on another host
+
+    Wire& wire_;
+    std::byte* window_;
+    int64_t bytes_;
+    size_t local_;
+    std::chrono::nanoseconds patience_;
+    std::atomic<Clock::rep> looked_{0};  // when last for the dead
+    Control* control_;
+    // The next look for messages, and how many had come at the last one: looks become rarer while nothing comes.
+    std::atomic<Clock::rep> nap_;
+    std::atomic<uint64_t> messages_seen_{0};
+    std::atomic<bool> closed_{false};
+};
+
+}  // namespace tutti::comm::mpi

@@ -1,0 +1,58 @@
+// comm/mpi/stream.h: one message on its way from one rank to another: behind its announcement, through a ring of shared
+// memory inside a host, through MPI between hosts. Used by message.cpp (send, receive) and exchange.cpp (all_to_all).
+#pragma once
+
+#include <vector>
+
+#include "tutti/comm/mpi/group.h"
+
+namespace tutti::comm::mpi {
+
+// Which of the streams between two ranks: their messages, or their shares of all_to_all. Each is in order by itself.
+enum class Lane : uint8_t { messages, exchanges };
+
+class Outgoing {
+  public:
+    Outgoing(Group& group, Lane lane, int to, const Announcement& head, const std::byte* data, int64_t bytes);
+    bool advance();  // true once `data` is the caller's own again
+
+  private:
+    Group& group_;
+    const Lane lane_;
+    const int to_;
+    const Announcement head_;
+    const std::byte* data_;
+    const int64_t bytes_;
+    int64_t sent_ = 0;  // the announcement counts
+    bool begun_ = false;
+    std::vector<Wire::Request> requests_;
+};
+
+class Incoming {
+  public:
+    // Room for `count` elements of a type; they are written only when the announcement names the same.
+    Incoming(Group& group, Lane lane, int from, uint64_t sequence, DType dtype, int64_t count, std::byte* data);
+    bool advance();  // true once all has come, wanted or not
+    bool head_is_here() const { return received_ >= static_cast<int64_t>(sizeof head_); }
+    // After advance(): the error when what came is not what was waited for.
+    void check_fit() const;
+
+  private:
+    void look_at_head();
+
+    Group& group_;
+    const Lane lane_;
+    const int from_;
+    const uint64_t sequence_;
+    const DType dtype_;
+    const int64_t count_;
+    std::byte* data_;
+    Announcement head_;
+    int64_t bytes_ = 0;  // that follow the announcement
+    int64_t received_ = 0;
+    bool begun_ = false, fits_ = false;
+    std::vector<std::byte> refused_;  // where a message goes that does not fit
+    std::vector<Wire::Request> requests_;
+};
+
+}  // namespace tutti::comm::mpi

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Two hosts on one machine: network namespaces joined by a pair of virtual links, each with a host name of its own, two
+# ranks each. MPI sees two hosts: shared memory inside them, TCP between them. Usage: two_hosts.sh RANKS-PROGRAM ARGUMENT…
+# `two_hosts.sh --possible` says by its exit code whether this machine permits it (root, namespaces). Called by ctest.
+set -euo pipefail
+
+if [[ ${1:-} == --possible ]]; then
+    name=tuttip$$
+    ip netns add "$name" 2>/dev/null || exit 1
+    code=0
+    ip netns exec "$name" unshare --uts true 2>/dev/null || code=1
+    ip netns del "$name"
+    exit $code
+fi
+
+id=$$
+folder=$(mktemp -d)
+first=tuttia$id second=tuttib$id
+# A subnet of this run's own, so that runs beside each other do not meet.
+net=10.$((id / 254 % 254 + 1)).$((id % 254 + 1))
+clean_up() {
+    for space in "$first" "$second"; do ip netns del "$space" 2>/dev/null || true; done
+    rm -rf "$folder"
+}
+trap clean_up EXIT
+
+ip netns add "$first"
+ip netns add "$second"
+ip link add "ta$id" netns "$first" type veth peer name "tb$id" netns "$second"
+ip -n "$first" addr add "$net.1/24" dev "ta$id"
+ip -n "$second" addr add "$net.2/24" dev "tb$id"
+for end in "$first ta$id" "$second tb$id"; do
+    read -r space link <<<"$end"
+    ip -n "$space" link set lo up
+    ip -n "$space" link set "$link" up
+done
+
+# What mpirun uses in place of ssh: `agent HOST COMMAND…`.
+cat >"$folder/agent" <<END
+#!/bin/sh
+shift; exec ip netns exec $second unshare --uts sh -c "hostname $second; \$*"
+END
+chmod +x "$folder/agent"
+
+exports=()
+for name in TUTTI_TEST_DIR ASAN_OPTIONS; do
+    if [[ -n ${!name:-} ]]; then exports+=(-x "$name"); fi
+done
+ip netns exec "$first" unshare --uts sh -c 'hostname "$0"; exec "$@"' "$first" \
+    mpirun --allow-run-as-root --oversubscribe --bind-to none --host "$net.1:2,$net.2:2" -n 4 \
+    --mca plm_rsh_agent "$folder/agent" --mca btl_tcp_if_include "$net.0/24" --mca oob_tcp_if_include "$net.0/24" \
+    "${exports[@]}" "$@"
