@@ -20,12 +20,12 @@ namespace {
 
 constexpr int kPreempted = 75;  // EX_TEMPFAIL of sysexits.h: start it again
 
-spec::RunSpec read_config(const TrainArguments& arguments) {
+spec::RunSpec read_config(const TrainArguments& arguments, int ranks) {
     std::vector<std::string> overrides = arguments.set;
     if (arguments.threads) overrides.push_back(concat("train.threads=", *arguments.threads));
     if (arguments.device) overrides.push_back("train.device=" + *arguments.device);
     spec::RunSpec run = spec::parse_file(arguments.config, overrides);
-    spec::validate(run, arguments.ranks);
+    spec::validate(run, ranks);
     return run;
 }
 
@@ -85,12 +85,14 @@ nlohmann::ordered_json describe(const train::TrainOptions& options, const train:
 
 int train(const TrainArguments& arguments, const Io& io) {
     train::TrainOptions options;
-    options.run = read_config(arguments);
+    options.launch = comm::detect_launcher(comm::process_environment());
+    // A launcher that no engine serves is refused when ranks are made; alone under one is as without.
+    options.ranks = options.launch.size > 1 && arguments.ranks == 1 ? options.launch.size : arguments.ranks;
+    options.run = read_config(arguments, options.ranks);
     check_resume(arguments.resume);
     options.out =
         arguments.out.empty() ? "runs/" + std::filesystem::path(arguments.config).stem().string() : arguments.out;
     options.resume = arguments.resume;
-    options.ranks = arguments.ranks;
     options.dry_run = arguments.dry_run;
     options.console = &io.text(arguments.json);
     options.terminal = io.text_terminal(arguments.json);
@@ -103,6 +105,7 @@ int train(const TrainArguments& arguments, const Io& io) {
     });
     options.stop_requested = [&signals] { return signals.requested(); };
     const train::TrainOutcome outcome = train::train(options);
+    if (options.launch.rank != 0) return 0;  // rank 0 tells how it ended
 
     const int exit_code = outcome.preempted ? kPreempted : 0;
     if (outcome.preempted)

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "tutti/comm/threads/thread_world.h"
+#include "tutti/comm/run.h"
 #include "tutti/device/cpu/peak.h"
 #include "tutti/hf/export.h"
 #include "tutti/hf/weights.h"
@@ -88,10 +88,15 @@ std::string checkpoint_directory(const TrainOptions& o) {
     return o.run.checkpoint.dir.empty() ? o.out + "/checkpoints" : o.run.checkpoint.dir;
 }
 
+// That share its cores.
+int ranks_of_host(const TrainOptions& options) {
+    return options.launch.size > 1 ? std::max(1, options.launch.local_size) : options.ranks;
+}
+
 // Threads of one rank: what was asked for, or its part of the cores.
-std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks) {
+std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks_here) {
     const auto asked = static_cast<int>(run.train.threads);
-    return make_cpu_device(asked > 0 ? asked : std::max(1, available_cores() / ranks));
+    return make_cpu_device(asked > 0 ? asked : std::max(1, available_cores() / ranks_here));
 }
 
 parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run) {
@@ -163,7 +168,7 @@ Run::Run(const TrainOptions& options, comm::World& world)
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
       data_(open_data(run_, console_, true)),
-      device_(make_device(run_, world.size())),
+      device_(make_device(run_, ranks_of_host(options))),
       ctx_{*device_, kernels::cpu_table(kernels::best_isa())},
       plan_(plan_memory(run_, ctx_.kernels, device_->stream(), world.size())),
       groups_(parallel::make_groups(world, parallel::make_mesh(run_.parallel, world.size()))),
@@ -383,7 +388,7 @@ TrainOutcome train(const TrainOptions& options) {
     if (options.dry_run) {
         Console console(options.console, options.terminal, 0);
         const auto data = open_data(options.run, console, false);
-        const auto device = make_device(options.run, options.ranks);
+        const auto device = make_device(options.run, ranks_of_host(options));
         const auto memory =
             plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream(), options.ranks);
         console.text(plan::render_card(card_of(options, device->name(), memory)));
@@ -396,12 +401,15 @@ TrainOutcome train(const TrainOptions& options) {
         return {};
     }
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");
-    if (options.ranks > 1) {  // text is encoded once, before there are ranks that would wait for it
+    if (options.ranks > 1 &&
+        options.launch.rank == 0) {  // text is encoded once, before there are ranks that would wait for it
         Console console(options.console, options.terminal, 0);
         open_data(options.run, console, true);
     }
     TrainOutcome outcome;
-    comm::run_ranks(options.ranks, {.timeout_s = options.run.comm.timeout_s}, [&](comm::World& world) {
+    const comm::WorldOptions world_options{.timeout_s = options.run.comm.timeout_s,
+                                           .flight_directory = options.out + "/flight"};
+    comm::run(options.launch, options.ranks, world_options, [&](comm::World& world) {
         const TrainOutcome of_rank = Run(options, world).train();
         if (world.rank() == 0) outcome = of_rank;
     });

@@ -6,14 +6,16 @@
 #include <iosfwd>
 #include <string>
 
+#include "tutti/comm/launcher.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::train {
 
 struct TrainOptions {
-    spec::RunSpec run;  // validated
-    std::string out;    // run directory; made when missing
-    int ranks = 1;      // threads of this process that train together
+    spec::RunSpec run;    // validated
+    std::string out;      // run directory; made when missing
+    int ranks = 1;        // that train together: threads of this process, or what `launch` started
+    comm::Launch launch;  // by mpirun or srun: this process is one rank, and only rank 0 has an outcome and a console
     // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that
     // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";
