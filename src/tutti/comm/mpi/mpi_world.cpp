@@ -105,7 +105,8 @@ class MpiWorld final : public World {
         failed_ = true;
         dump_flight_record(*this, options_.flight_directory, reason);
         host_->set_status(RankStatus::failed);
-        for (const auto until = Clock::now() + kGrace; Clock::now() < until && !host_->all_stopped();)
+        const bool one_host = static_cast<int>(wire_.place().locals.size()) == size();  // others cannot be looked at
+        for (const auto until = Clock::now() + kGrace; Clock::now() < until && !(one_host && host_->all_stopped());)
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
 
