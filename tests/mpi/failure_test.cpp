@@ -165,7 +165,12 @@ TEST_F(MpiFailure, AStoppedProcessOfAnotherHostIsNamedToo) {
     ASSERT_GT(victim, 1) << output();
     kill(victim, SIGSTOP);
     EXPECT_EQ(wait(), 4);
-    expect_output("rank 1 of the group");
+    // All wait equally long: who gives up first is the one that waits for rank 1 itself, or its neighbour, which waits
+    // for that one and says that it waits for another host.
+    const std::string text = output();
+    EXPECT_TRUE(text.find("rank 1 of the group") != std::string::npos ||
+                text.find("data of other hosts") != std::string::npos)
+        << text;
 }
 
 }  // namespace
