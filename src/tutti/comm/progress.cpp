@@ -75,14 +75,17 @@ void Progress::wait(const Operation& operation) {
                    [&] {
                        return concat(operation.collective().summary().text(), ", operation ", operation.sequence(),
                                      " of group ", operation.group(), ": waiting for ", operation.waits_for());
-                   });
+                   },
+                   [&] { return operation.at_second_hand(); });
     operation.rethrow();
 }
 
-void Progress::wait_until(const std::function<bool()>& ready, const std::function<std::string()>& what) {
+void Progress::wait_until(const std::function<bool()>& ready, const std::function<std::string()>& what,
+                          const std::function<bool()>& at_second_hand) {
     const Clock::time_point begin = Clock::now();
-    const Clock::time_point deadline =
-        begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s_));
+    const auto after = [&](double seconds) {
+        return begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    };
     const auto done = [&] {
         advance_all();
         return ready();
@@ -99,6 +102,7 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
                 std::this_thread::yield();
             continue;
         }
+        const Clock::time_point deadline = after(timeout_s_ * (at_second_hand() ? 1.5 : 1));
         check<TimedOut>(now < deadline, what(), ", for more than ", timeout_s_,
                         " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
         bell_->sleep(deadline, done);

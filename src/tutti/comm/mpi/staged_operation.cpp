@@ -64,6 +64,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     }
 
     std::string waits_for() const override;
+    bool at_second_hand() const override;
 
   private:
     bool work();
@@ -378,6 +379,16 @@ void StagedOperation::share_results(Step& step) {
 }
 
 // --- for messages ----------------------------------------------------------------------------------------------------
+
+bool StagedOperation::at_second_hand() const {
+    if (group_->self().finished < sequence() - 1 || exchange_) return false;
+    if (!steps_.empty() && !steps_.front().requests.empty()) return false;
+    for (const Word& word : words_in_)
+        if (word.request >= 0) return false;
+    for (const int rank : group_->shape.locals())
+        if (group_->member(rank).begun < sequence()) return false;
+    return group_->shape.hosts() > 1;
+}
 
 std::string StagedOperation::waits_for() const {
     std::string text;
