@@ -102,10 +102,13 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
                 std::this_thread::yield();
             continue;
         }
-        const Clock::time_point deadline = after(timeout_s_ * (at_second_hand() ? 1.5 : 1));
-        check<TimedOut>(now < deadline, what(), ", for more than ", timeout_s_,
-                        " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
-        bell_->sleep(deadline, done);
+        const Clock::time_point deadline = after(timeout_s_), last = after(1.5 * timeout_s_);
+        if (now >= deadline) {
+            const std::lock_guard still(advancing_);  // what is waited for must not change while it is described
+            check<TimedOut>(now < last && at_second_hand(), what(), ", for more than ", timeout_s_,
+                            " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
+        }
+        bell_->sleep(now < deadline ? deadline : last, done);
     }
     waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
