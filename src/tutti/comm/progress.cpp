@@ -99,8 +99,11 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
                 std::this_thread::yield();
             continue;
         }
-        check<TimedOut>(now < deadline, what(), ", for more than ", timeout_s_,
-                        " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
+        if (now >= deadline) {
+            const std::lock_guard still(advancing_);  // what is waited for must not change while it is described
+            throw TimedOut(concat(what(), ", for more than ", timeout_s_,
+                                  " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path"));
+        }
         bell_->sleep(deadline, done);
     }
     waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
