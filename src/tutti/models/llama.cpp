@@ -19,6 +19,7 @@ class LlamaEmbedding final : public Module {
         : tokens(make_embedding("model.embed_tokens", s.vocab, s.width, s.init_std, Role::vocabulary)),
           dropout_(s.dropout) {
         unit.name = "model.embed_tokens";
+        unit.backward_reads_weights = false;
         own_all(unit, tokens);
     }
     Var forward(Tape& tape, const Var&, const Batch& batch) override {

@@ -13,23 +13,27 @@ using autograd::Unit;
 
 DataParallel::DataParallel(ops::Context& ctx, std::vector<Unit*> units, const Groups& groups,
                            const DataParallelOptions& options)
-    : ctx_(ctx), groups_(groups), options_(options) {
-    FlatOptions flat{.zero = options.zero, .compute = options.compute, .seed = options.seed};
+    : ctx_(ctx), groups_(groups), options_(options), units_(std::move(units)) {
+    FlatOptions flat{.zero = options.zero,
+                     .compute = options.compute,
+                     .seed = options.seed,
+                     .masters_home = options.masters_home,
+                     .weights_home = options.weights_home};
     if (options.zero != Zero::none) {
         flat.shards = groups.dp_shard->size();
         flat.shard = groups.dp_shard->rank();
     }
-    uses_.resize(units.size());
-    for (size_t u = 0; u < units.size(); ++u) {
-        index_[units[u]] = u;
+    uses_.resize(units_.size());
+    for (size_t u = 0; u < units_.size(); ++u) {
+        index_[units_[u]] = u;
         std::vector<Parameter*> owned;  // a tied matrix belongs to the unit that uses it first
-        for (Parameter* p : units[u]->parameters)
+        for (Parameter* p : units_[u]->parameters)
             if (owner_.try_emplace(p, states_.size()).second) owned.push_back(p);
         if (!owned.empty()) {
             states_.push_back(std::make_unique<State>());
             states_.back()->flat = std::make_unique<FlatUnit>(ctx, owned, flat);
         }
-        for (const Parameter* p : units[u]->parameters) {
+        for (const Parameter* p : units_[u]->parameters) {
             State& state = owner(p);
             if (std::find(uses_[u].begin(), uses_[u].end(), &state) != uses_[u].end()) continue;
             uses_[u].push_back(&state);
@@ -143,15 +147,14 @@ void DataParallel::acquire(size_t unit) {
         for (State* state : uses_[unit]) state->resting = false;
         for (const auto& state : states_)
             if (std::exchange(state->resting, false)) state->flat->drop_weights();
-        for (State* state : uses_[unit])
-            if (!state->flat->weights().defined()) start_gather(*state);
+        prefetch(unit);
     }
     for (State* state : uses_[unit])
         if (std::exchange(state->gathering, false)) state->gather.wait();
 }
 
 void DataParallel::prefetch(size_t unit) {
-    if (!sharded_weights() || unit >= uses_.size()) return;
+    if (!sharded_weights() || unit >= uses_.size() || !needed(unit)) return;
     for (State* state : uses_[unit]) {
         state->resting = false;
         if (!state->flat->weights().defined()) start_gather(*state);

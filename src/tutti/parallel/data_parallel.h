@@ -26,6 +26,8 @@ struct DataParallelOptions {
     // reduce once, as 0 and 1 do: more memory, less traffic. The two add in different orders; with one microbatch they
     // are the same.
     bool reduce_each_microbatch = true;
+    Device* masters_home = nullptr;  // offload: FlatOptions
+    Device* weights_home = nullptr;
 };
 
 class DataParallel final : public autograd::Hooks {
@@ -78,6 +80,7 @@ class DataParallel final : public autograd::Hooks {
     State& owner(const autograd::Parameter* parameter) { return *states_[owner_.at(parameter)]; }
     size_t index(const autograd::Unit& unit) const { return index_.at(&unit); }
     void start_gather(State& state);
+    bool needed(size_t unit) const { return !backward_ || units_[unit]->backward_reads_weights; }
     void acquire(size_t unit);
     void prefetch(size_t unit);
     void rest(size_t unit);
@@ -89,6 +92,7 @@ class DataParallel final : public autograd::Hooks {
     const Groups& groups_;
     DataParallelOptions options_;
     std::vector<std::unique_ptr<State>> states_;
+    std::vector<autograd::Unit*> units_;
     std::vector<std::vector<State*>> uses_;  // by unit: the states that hold its parameters
     std::unordered_map<const autograd::Unit*, size_t> index_;
     std::unordered_map<const autograd::Parameter*, size_t> owner_;

@@ -43,12 +43,13 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
     const int64_t size = layout_.shard_size, first = options_.shard * size;
     if (options_.zero == Zero::weights) {
-        weight_shard_ = fresh(size, compute, Purpose::weights);
+        weight_shard_ = fresh(size, compute, Purpose::weights, options_.weights_home);
     } else {
         take_weights();
         weight_shard_ = weights_.narrow(0, first, size);
     }
-    masters_ = compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer);
+    masters_ =
+        compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer, options_.masters_home);
     for (const optim::Piece& piece : pieces())
         autograd::draw_range(ctx_, *piece.parameter, options_.seed, piece.begin, piece.master);
     round_masters();
@@ -61,9 +62,10 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
 }
 
 // Padding is zero from the start and nothing changes it; without padding all of it is written anyway.
-Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose) const {
-    return layout_.padded == layout_.values ? ops::empty(ctx_, {size}, dtype, purpose)
-                                            : ops::zeros(ctx_, {size}, dtype, purpose);
+Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* home) const {
+    Tensor values = Tensor::empty(home ? *home : ctx_.device, {size}, dtype, purpose);
+    if (layout_.padded != layout_.values) ops::fill(ctx_, values, 0);
+    return values;
 }
 
 void FlatUnit::round_masters() {

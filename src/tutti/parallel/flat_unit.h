@@ -20,6 +20,8 @@ struct FlatOptions {
     int shards = 1, shard = 0;  // this rank holds shard `shard`; 1 and 0 for Zero::none
     DType compute = DType::bf16;
     uint64_t seed = 0;
+    Device* masters_home = nullptr;  // where the masters live, when not on the rank's device
+    Device* weights_home = nullptr;  // the same of the weight shard, for Zero::weights
 };
 
 class FlatUnit {
@@ -53,7 +55,7 @@ class FlatUnit {
     void zero_gradients();
 
   private:
-    Tensor fresh(int64_t size, DType dtype, Purpose purpose) const;
+    Tensor fresh(int64_t size, DType dtype, Purpose purpose, Device* home = nullptr) const;
 
     ops::Context& ctx_;
     std::vector<autograd::Parameter*> parameters_;

@@ -36,7 +36,7 @@ std::string optimizer(const spec::OptimizerSpec& o) {
 
 std::string recompute(const spec::RunSpec& run) {
     const std::string& policy = run.recompute.policy;
-    const int64_t segment = spec::recompute_segment(policy, run.model.layers);
+    const int64_t segment = spec::recompute_of(policy, run.model.layers).segment;
     if (segment == 0) return policy;
     return concat(policy, ": segments of ", segment, segment == 1 ? " block" : " blocks");
 }
@@ -165,6 +165,9 @@ void add_memory(Box& box, const MemoryPlan& memory) {
     }
     box.line(
         concat(padded("peak", Box::kLabel), padded_left(format_bytes(total), kBytes), "  in the ", memory.peak_place));
+    if (memory.offloaded > 0)
+        box.line(concat(padded("offloaded", Box::kLabel), padded_left(format_bytes(memory.offloaded), kBytes),
+                        "  beside these"));
 }
 
 std::string difference(int64_t predicted, int64_t measured) {

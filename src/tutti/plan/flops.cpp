@@ -52,7 +52,7 @@ TokenFlops model_flops(const spec::ModelSpec& model, int64_t seq_len) {
 
 TokenFlops hardware_flops(const spec::ModelSpec& model, int64_t seq_len, const std::string& recompute_policy) {
     TokenFlops flops = model_flops(model, seq_len);
-    if (spec::recompute_segment(recompute_policy, model.layers) > 0) {
+    if (spec::recompute_of(recompute_policy, model.layers).segment > 0) {
         const TokenFlops again = blocks_forward(model, seq_len);
         flops.matmul += again.matmul;
         flops.full_attention += again.full_attention;

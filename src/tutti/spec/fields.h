@@ -174,9 +174,10 @@ void for_each_field(Run& run, const Visit& visit) {
     key("policy", run.recompute.policy, any(), "none, selective, full, every:N (each N-th block) or sqrt");
 
     section = "offload";
-    key("optimizer", run.offload.optimizer, any(), "optimizer state in host memory");
-    key("params", run.offload.params, any(), "weights in host memory");
-    key("activations", run.offload.activations, any(), "saved activations in host memory");
+    key("optimizer", run.offload.optimizer, any(), "masters and moments in host memory; of a CPU rank: in a file");
+    key("params", run.offload.params, any(), "weights in host memory, gathered unit by unit; needs parallel.zero = 3");
+    key("activations", run.offload.activations, any(), "what a block saves for its backward in host memory");
+    key("dir", run.offload.dir, any(), "where a CPU rank offloads to; \"\": OUT/offload");
 
     section = "precision";
     key("compute", run.precision.compute, one_of({"bf16", "f32"}), "forward and backward; master weights are f32");

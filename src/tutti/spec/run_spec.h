@@ -78,6 +78,7 @@ struct OffloadSpec {
     bool optimizer = false;
     bool params = false;
     bool activations = false;
+    std::string dir = "";  // of a CPU rank; "": OUT/offload
     bool operator==(const OffloadSpec&) const = default;
 };
 

@@ -254,6 +254,12 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
     }
 }
 
+void check_offload(const RunSpec& run, Problems& problems) {
+    require(problems, !run.offload.params || run.parallel.zero == 3,
+            "[offload] params = true: [parallel] zero = ", run.parallel.zero,
+            " keeps all weights on every rank; set zero = 3, which gathers them unit by unit");
+}
+
 // Requests that this version of the program cannot meet yet. A feature that arrives deletes its line; nothing else
 // keeps such a list.
 void check_what_exists(const RunSpec& run, Problems& problems) {
@@ -271,15 +277,9 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     refuse(p.schedule != "1f1b", "[parallel] schedule", p.schedule, "this build has no pipeline; leave 1f1b");
     refuse(p.virtual_stages > 1, "[parallel] virtual_stages", p.virtual_stages, "this build has no pipeline; set 1");
 
-    constexpr const char* kNoOffload = "this build cannot offload; set false";
-    refuse(run.offload.optimizer, "[offload] optimizer", true, kNoOffload);
-    refuse(run.offload.params, "[offload] params", true, kNoOffload);
-    refuse(run.offload.activations, "[offload] activations", true, kNoOffload);
     refuse(run.precision.reduce != "f32", "[precision] reduce", run.precision.reduce,
            "this build reduces in f32; set f32");
     refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8, "this build has no fp8; set none");
-    refuse(run.recompute.policy == "selective", "[recompute] policy", run.recompute.policy,
-           "this build recomputes whole blocks; set none, full, every:N or sqrt");
     refuse(run.train.device == "cuda", "[train] device", run.train.device, "this build has no CUDA; set auto or cpu");
     refuse(run.log.trace, "[log] trace", true, "this build writes no traces; set false");
 }
@@ -318,6 +318,7 @@ void validate(const RunSpec& run, int ranks) {
     check_optimizer(run, problems);
     check_recompute(run, problems);
     check_mesh(run.parallel, ranks, problems);
+    check_offload(run, problems);
     check_what_exists(run, problems);
     if (problems.empty()) return;
     std::string all;

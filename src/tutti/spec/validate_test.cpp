@@ -154,13 +154,11 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
          "[parallel] cp_method = \"ulysses\": this build has no context parallelism; leave ring"},
         {"parallel.schedule=gpipe", "[parallel] schedule = \"gpipe\": this build has no pipeline; leave 1f1b"},
         {"parallel.virtual_stages=2", "[parallel] virtual_stages = 2: this build has no pipeline; set 1"},
-        {"offload.optimizer=true", "[offload] optimizer = true: this build cannot offload; set false"},
-        {"offload.params=true", "[offload] params = true: this build cannot offload; set false"},
-        {"offload.activations=true", "[offload] activations = true: this build cannot offload; set false"},
+        {"offload.params=true",
+         "[offload] params = true: [parallel] zero = 1 keeps all weights on every rank; set zero = 3, which gathers "
+         "them unit by unit"},
         {"precision.reduce=bf16", "[precision] reduce = \"bf16\": this build reduces in f32; set f32"},
         {"precision.fp8=mxfp8", "[precision] fp8 = \"mxfp8\": this build has no fp8; set none"},
-        {"recompute.policy=selective",
-         "[recompute] policy = \"selective\": this build recomputes whole blocks; set none, full, every:N or sqrt"},
         {"train.device=cuda", "[train] device = \"cuda\": this build has no CUDA; set auto or cpu"},
         {"log.trace=true", "[log] trace = true: this build writes no traces; set false"},
     };

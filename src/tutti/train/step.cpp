@@ -13,7 +13,7 @@ using autograd::Var;
 
 StepResult train_step(Engine& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
-    const int64_t segment = spec::recompute_segment(s.run.recompute.policy, s.run.model.layers);
+    const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
     const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.dp->size());
     ExactSum loss;
 
@@ -23,8 +23,9 @@ StepResult train_step(Engine& s, int64_t step) {
         batch.seed = static_cast<uint64_t>(train.seed);
         batch.step = static_cast<uint64_t>(step);
         s.data_parallel.begin_microbatch(i + 1 == microbatches);
-        Tape tape(s.ctx, true, &s.data_parallel);
-        const Var losses = s.model.forward(tape, batch, segment);
+        Tape tape(s.ctx, true, &s.data_parallel, s.run.offload.activations ? s.home.get() : nullptr);
+        tape.set_selective(recompute.selective);
+        const Var losses = s.model.forward(tape, batch, recompute.segment);
         tape.backward(losses);
         ops::add_values(losses.value, loss);
     }

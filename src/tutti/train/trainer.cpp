@@ -118,7 +118,7 @@ Run::Run(const TrainOptions& options, comm::World& world)
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
       data_(open_data(run_, console_, true)),
-      engine_(run_, world, ranks_of_host(options.launch, options.ranks),
+      engine_(run_, world, {ranks_of_host(options.launch, options.ranks), options.out + "/offload"},
               training_batches(run_, data_ ? &*data_ : nullptr)),
       plan_(plan_memory(run_, engine_.ctx.kernels, engine_.device->stream(), world.size())),
       checkpoints_({.run = run_,

@@ -34,7 +34,7 @@ class TrainerTest : public ::testing::Test {
     }
     ~TrainerTest() override { fs::remove_all(folder_); }
 
-    TrainOptions options(const std::string& out, std::vector<std::string> set = {}) const {
+    TrainOptions options(const std::string& out, std::vector<std::string> set = {}, int ranks = 1) const {
         std::vector<std::string> all = {"model.preset=llama-tiny",
                                         "model.width=32",
                                         "model.layers=2",
@@ -55,7 +55,8 @@ class TrainerTest : public ::testing::Test {
         all.insert(all.end(), set.begin(), set.end());
         TrainOptions o;
         o.run = spec::parse_text("", "test", all);
-        spec::validate(o.run, 1);
+        spec::validate(o.run, ranks);
+        o.ranks = ranks;
         o.out = (folder_ / out).string();
         return o;
     }
@@ -199,6 +200,13 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
         {"model.head_norm=true", "model.head_dim=24", "model.qkv_bias=true"},
         {"model.head_norm=true", "precision.compute=f32", "recompute.policy=full", "model.dropout=0.1"},
         {"model.window=5"},
+        {"recompute.policy=selective", "model.layers=4"},
+        {"parallel.zero=3", "model.layers=4"},
+        {"parallel.zero=2", "train.micro_batch=1", "model.layers=4"},
+        {"offload.optimizer=true", "offload.activations=true", "model.layers=4"},
+        {"offload.activations=true", "recompute.policy=every:2", "model.layers=4"},
+        {"offload.activations=true", "recompute.policy=selective", "precision.compute=f32", "model.dropout=0.1"},
+        {"offload.optimizer=true", "offload.params=true", "offload.activations=true", "parallel.zero=3"},
         {"data.documents=respected", "data.eod=10"},
         {"model.preset=gpt2-124m", "model.width=32", "model.heads=2", "model.kv_heads=2", "model.head_dim=16",
          "model.ffn=128", "model.vocab=300", "model.layers=2", "model.max_positions=64"}};
@@ -214,6 +222,34 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
         }
         EXPECT_EQ(measured, predicted) << "case " << i << ": " << json.at("memory").dump();
     }
+}
+
+// The same of the first of four ranks: shards with their padding, the buffers of units, what arrives of a later
+// microbatch.
+TEST_F(TrainerTest, PredictedMemoryOfManyRanksIsWhatIsMeasured) {
+    for (const char* zero : {"0", "1", "2", "3"})
+        for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+                 {"train.global_batch=4"},
+                 {"train.global_batch=8", "model.tie_embeddings=false"},
+                 {"train.global_batch=8", "parallel.accumulate=full", "precision.compute=f32"},
+                 {"train.global_batch=8", "parallel.dp_replicate=2", "recompute.policy=full"},
+                 {"train.global_batch=8", "offload.activations=true", "offload.optimizer=true"}}) {
+            std::vector<std::string> set = {"train.micro_batch=1", "train.steps=2", "model.layers=4",
+                                            concat("parallel.zero=", zero)};
+            set.insert(set.end(), more.begin(), more.end());
+            const auto o = options(concat("ranks", zero), set, 4);
+            fs::remove_all(o.out);
+            train(o);
+            std::ifstream in(o.out + "/run.json");
+            const auto json = nlohmann::json::parse(in);
+            int64_t predicted = 0, measured = 0;
+            for (const auto& purpose : json.at("memory")) {
+                predicted += purpose.at("predicted_bytes").get<int64_t>();
+                measured += purpose.at("measured_bytes").get<int64_t>();
+            }
+            EXPECT_EQ(measured, predicted) << "ZeRO-" << zero << ", " << more[0] << " "
+                                           << (more.size() > 1 ? more[1] : "") << ": " << json.at("memory").dump();
+        }
 }
 
 TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndStopsWhenAllAre) {
