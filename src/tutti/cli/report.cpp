@@ -36,6 +36,8 @@ void write_whole(const std::filesystem::path& path, const std::string& text) {
 }  // namespace
 
 int report(const ReportArguments& arguments, const Io& io) {
+    if (!arguments.flight.empty()) return report_flight(arguments.flight, arguments.json, io);
+    check<UsageError>(!arguments.run_dirs.empty(), "RUN_DIR is required: the directory of a run, or --flight DIR");
     std::vector<train::RunHistory> runs;
     for (const std::string& directory : arguments.run_dirs) runs.push_back(train::read_run(directory));
     const bool one = runs.size() == 1;

@@ -26,6 +26,7 @@ Communicator::Communicator(std::string name, std::vector<int> ranks, int rank, P
       rank_(rank),
       progress_(progress),
       recorder_(recorder),
+      group_(recorder.add_group(name_, ranks_)),
       host_(make_cpu_device(1)),
       messages_(ranks_.size()) {}
 
@@ -42,7 +43,7 @@ Work Communicator::begin(Collective collective) {
                         ? (total(collective.send_counts) - collective.send_counts[static_cast<size_t>(rank_)]) *
                               size_of(summary.dtype)
                         : bytes_sent(collective.kind, summary.bytes, size());
-    const uint64_t entry = recorder_.start(name_, sequence, summary);
+    const uint64_t entry = recorder_.start(group_, sequence, summary);
     std::shared_ptr<Operation> operation = start(std::move(collective), sequence);
     operation->on_complete = [&recorder = recorder_, entry](bool failed) {
         recorder.finish(entry, failed ? State::failed : State::complete);

@@ -79,6 +79,7 @@ class Communicator {
     int rank_;
     Progress& progress_;
     FlightRecorder& recorder_;
+    size_t group_;                                   // its number in the recorder
     std::unique_ptr<Device> host_;                   // scalars
     uint64_t sequence_ = 0;                          // collectives so far
     std::vector<std::array<uint64_t, 2>> messages_;  // sent to and received from each rank so far
