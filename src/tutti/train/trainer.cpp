@@ -79,7 +79,8 @@ class Run {
 
     TrainOutcome outcome_;
     Clock::time_point logged_at_ = Clock::now();
-    int64_t logged_step_ = 0, logged_tokens_ = 0, logged_bytes_ = 0;
+    int64_t logged_step_ = 0, logged_tokens_ = 0;
+    std::vector<parallel::GroupUsage> logged_usage_;
     int64_t saved_step_ = 0;
     std::array<int64_t, kPurposes> measured_{};  // memory at the peak of the first step
 };
@@ -158,6 +159,18 @@ plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTabl
     return plan::predict_memory(run, workspace, ranks);
 }
 
+std::vector<StepMetrics::Comm> comm_per_step(const std::vector<parallel::GroupUsage>& before,
+                                             const std::vector<parallel::GroupUsage>& now, int64_t steps) {
+    std::vector<StepMetrics::Comm> mean;
+    for (size_t g = 0; g < now.size(); ++g) {
+        const auto &a = before[g].usage, &b = now[g].usage;
+        const auto n = static_cast<double>(steps);
+        mean.push_back({now[g].group, static_cast<double>(b.operations - a.operations) / n,
+                        static_cast<double>(b.sent - a.sent) / n, 1000 * (b.waited_s - a.waited_s) / n});
+    }
+    return mean;
+}
+
 plan::Card card_of(const TrainOptions& o, const std::string& machine, const plan::MemoryPlan& memory) {
     return {.run = o.run, .machine = machine, .memory = memory, .ranks = o.ranks};
 }
@@ -229,7 +242,7 @@ TrainOutcome Run::train() {
     }
     peak_ = groups_.dp->sum(measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s);
     logged_step_ = state_.step;
-    logged_bytes_ = groups_.bytes_sent();
+    logged_usage_ = groups_.usage();
     logged_tokens_ = state_.tokens;
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
@@ -281,13 +294,13 @@ void Run::log(const StepResult& result) {
     m.hfu = plan::mfu(plan::hardware_flops(run_.model, run_.train.seq_len, run_.recompute.policy).causal(),
                       m.tokens_per_s, peak_);
     m.mem_peak_bytes = device_->memory().total().peak;
-    m.comm_bytes = (groups_.bytes_sent() - logged_bytes_) / std::max<int64_t>(1, step - logged_step_);
+    m.comm = comm_per_step(logged_usage_, groups_.usage(), step - logged_step_);
     if (evaluates || ends) m.eval_loss = evaluate_now();
     if (directory_) directory_->log(m);
     console_.step(m);
     logged_at_ = Clock::now();
     logged_step_ = step;
-    logged_bytes_ = groups_.bytes_sent();
+    logged_usage_ = groups_.usage();
     logged_tokens_ = state_.tokens;
 }
 
