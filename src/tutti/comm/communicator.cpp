@@ -44,6 +44,11 @@ Work Communicator::begin(Collective collective) {
                               size_of(summary.dtype)
                         : bytes_sent(collective.kind, summary.bytes, size());
     const uint64_t entry = recorder_.start(group_, sequence, summary);
+    const TraceScope span(progress_.trace(), {.activity = Activity::begin,
+                                              .name = "begin",
+                                              .of = name_of(collective.kind),
+                                              .group = name_,
+                                              .number = sequence});
     const double waited = progress_.waited_s();
     std::shared_ptr<Operation> operation = start(std::move(collective), sequence);
     waited_s_ += progress_.waited_s() - waited;  // for room

@@ -34,6 +34,13 @@ size_t FlightRecorder::add_group(const std::string& name, const std::vector<int>
 uint64_t FlightRecorder::start(size_t group, uint64_t sequence, const Summary& operation) {
     std::lock_guard lock(mutex_);
     ring_[count_ % kEntries] = {.group = group, .sequence = sequence, .operation = operation, .start_s = now()};
+    if (trace_ != nullptr)
+        spans_[count_ % kEntries] = trace_->begin({.activity = Activity::communication,
+                                                   .name = name_of(operation.kind),
+                                                   .of = name_of(operation.dtype),
+                                                   .group = groups_[group].name,
+                                                   .number = sequence,
+                                                   .bytes = operation.bytes});
     if (operation.kind != Kind::send && operation.kind != Kind::receive) groups_[group].begun = sequence;
     return count_++;
 }
@@ -43,6 +50,13 @@ void FlightRecorder::finish(uint64_t number, State state) {
     if (number + kEntries < count_) return;  // overwritten since
     ring_[number % kEntries].state = state;
     ring_[number % kEntries].end_s = now();
+    if (trace_ != nullptr) trace_->end(spans_[number % kEntries]);
+}
+
+void FlightRecorder::trace_into(Trace* trace) {
+    std::lock_guard lock(mutex_);
+    trace_ = trace;
+    spans_.fill(Trace::kNone);
 }
 
 std::vector<FlightRecorder::Entry> FlightRecorder::last_entries() const {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "tutti/base/trace.h"
 #include "tutti/comm/flight_record.h"
 
 namespace tutti::comm {
@@ -24,6 +25,9 @@ class FlightRecorder {
     void finish(uint64_t number, State state);
     // Oldest first.
     std::vector<Entry> entries() const;
+    // Operations that begin from now on are spans of this trace too; nullptr: of none. It must outlive them, or be
+    // taken away.
+    void trace_into(Trace* trace);
     FlightRecord record(int rank, int ranks, Cause cause, const std::string& reason) const;
 
   private:
@@ -32,6 +36,8 @@ class FlightRecorder {
     mutable std::mutex mutex_;
     std::vector<FlightRecord::Group> groups_;
     std::array<Entry, kEntries> ring_;
+    std::array<size_t, kEntries> spans_;  // of the entries, in trace_
+    Trace* trace_ = nullptr;
     uint64_t count_ = 0;
     int64_t origin_ns_ = 0;
     double started_ = 0;

@@ -162,9 +162,15 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
         {"recompute.policy=selective",
          "[recompute] policy = \"selective\": this build recomputes whole blocks; set none, full, every:N or sqrt"},
         {"train.device=cuda", "[train] device = \"cuda\": this build has no CUDA; set auto or cpu"},
-        {"log.trace=true", "[log] trace = true: this build writes no traces; set false"},
     };
     for (const auto& [request, message] : requests) EXPECT_EQ(problems_of({request}), message);
+}
+
+TEST(Validate, ATraceBeginsInsideTheRun) {
+    EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=7", "train.steps=7"}), "");
+    EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=8", "train.steps=7"}),
+              "[log] trace_first = 8: must be at most [train] steps = 7, or 0");
+    EXPECT_EQ(problems_of({"log.trace_first=8", "train.steps=7"}), "");
 }
 
 TEST(Validate, ReportsAllAtOnceAndOnlyThose) {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tutti/base/trace.h"
 #include "tutti/models/model.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/parallel/data_parallel.h"
@@ -19,6 +20,7 @@ struct StepContext {
     Batches& batches;
     const parallel::Groups& groups;
     const spec::RunSpec& run;
+    Trace* trace = nullptr;  // where the step notes what it does when; nullptr: nowhere
 };
 
 struct StepResult {

@@ -25,6 +25,7 @@
 #include "tutti/train/report.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/step.h"
+#include "tutti/train/trace_file.h"
 
 namespace tutti::train {
 
@@ -75,6 +76,7 @@ class Run {
     Checkpointing checkpoints_;
     RunState state_;
     std::optional<RunDirectory> directory_;  // of the first rank
+    std::optional<TraceFile> trace_;         // when asked for
     double peak_ = 0;                        // FLOP/s of all ranks' arithmetic units, measured at the start
 
     TrainOutcome outcome_;
@@ -240,6 +242,10 @@ TrainOutcome Run::train() {
         }
         if (data_ && !data_->tokenizer->file().empty()) directory_->copy_tokenizer(data_->tokenizer->file());
     }
+    if (run_.log.trace)
+        trace_.emplace(world_, trace_window(run_, state_.step), options_.out + "/trace.json",
+                       concat("dp_shard ", groups_.dp_shard->rank(), ", dp_replicate ", groups_.dp_replicate->rank()),
+                       [this](const std::string& message) { console_.warn(message); });
     peak_ = groups_.dp->sum(measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s);
     logged_step_ = state_.step;
     logged_usage_ = groups_.usage();
@@ -259,6 +265,7 @@ void Run::one_step() {
     const auto begin = Clock::now();
     const bool first = outcome_.step == 0;
     device_->memory().reset_peaks();
+    step_context_.trace = trace_ ? trace_->before(state_.step + 1) : nullptr;
     const StepResult result = train_step(step_context_, state_.step + 1);
     ++state_.step;
     state_.updates = optimizer_.updates();
@@ -271,6 +278,7 @@ void Run::one_step() {
     if (first) print_measured_memory();
 
     log(result);
+    if (trace_) trace_->after(state_.step);
     stop_if_hopeless(result);
     const int64_t every = run_.checkpoint.every;
     if (every > 0 && state_.step % every == 0) {
@@ -306,6 +314,7 @@ void Run::log(const StepResult& result) {
 
 std::optional<double> Run::evaluate_now() {
     if (!data_ || !data_->valid) return std::nullopt;
+    const TraceScope span(step_context_.trace, {Activity::other, "evaluation"});
     const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
     const int64_t micro = std::min(run_.train.micro_batch, sampler.samples_per_epoch());
     const int64_t batches = std::min(run_.train.eval_batches, sampler.samples_per_epoch() / micro);
@@ -342,6 +351,7 @@ void Run::finish() {
     outcome_.seconds = seconds_since(begin_);
     data_parallel_.settle();
     groups_.dp->barrier();
+    if (trace_) trace_->finish();
     if (!directory_) return;
     directory_->write_totals(totals());
     if (outcome_.preempted) return;
