@@ -229,6 +229,43 @@ TEST_F(TraceTest, RecomputedForwardsAreToldApart) {
     expect_nested(trace[0]);
 }
 
+// Rank 1 falls out in a traced step: the file of the session before stays as it was, and nothing half-written beside
+// it.
+TEST_F(TraceTest, AFailureLeavesNoHalfFile) {
+    fs::create_directories(folder_ / "run");
+    std::ofstream(file()) << "older";
+    comm::WorldOptions world_options{.timeout_s = 60};
+    EXPECT_THROW(comm::run_ranks(2, world_options,
+                                 [&](comm::World& world) {
+                                     TraceFile trace(world, {1, 1}, file().string(), "", [](const std::string&) {});
+                                     const auto group = world.everyone("dp");
+                                     EXPECT_NE(trace.before(1), nullptr);
+                                     group->sum(1);
+                                     trace.after(1);
+                                     if (world.rank() == 1) throw Error("lost");
+                                     trace.after(2);
+                                 }),
+                 Error);
+    EXPECT_FALSE(fs::exists(file().string() + ".tmp"));
+    std::string text;
+    std::getline(std::ifstream(file()), text);
+    EXPECT_EQ(text, "older");
+}
+
+TEST_F(TraceTest, APlaceThatCannotBeWrittenIsSaidAndNothingMore) {
+    std::vector<std::string> warnings;
+    comm::run_ranks(2, {.timeout_s = 60}, [&](comm::World& world) {
+        const auto warn = [&](const std::string& message) { warnings.push_back(message); };
+        TraceFile trace(world, {1, 1}, (folder_ / "absent" / "trace.json").string(), "", warn);
+        trace.before(1);
+        trace.after(1);
+        trace.finish();
+    });
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_NE(warnings[0].find("trace.json: No such file or directory; training goes on"), std::string::npos)
+        << warnings[0];
+}
+
 // The numbers of a run do not depend on whether somebody looks; without the key there is no file.
 TEST_F(TraceTest, ChangesNothing) {
     train(options(2));
