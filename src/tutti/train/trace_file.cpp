@@ -83,8 +83,11 @@ TraceClock compare_clocks(comm::Communicator& ranks) {
         ranks.barrier();
         own << Trace::now_ns() << ' ';
     }
-    const std::vector<std::string> all = comm::gather_texts(ranks, own.str());
-    std::istringstream zero(all[0]), here(all[static_cast<size_t>(ranks.rank())]);
+    return clock_from(comm::gather_texts(ranks, own.str()), ranks.rank());
+}
+
+TraceClock clock_from(const std::vector<std::string>& readings, int rank) {
+    std::istringstream zero(readings[0]), here(readings[static_cast<size_t>(rank)]);
     std::string zero_machine, machine;
     zero >> zero_machine;
     here >> machine;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tutti/base/trace.h"
 #include "tutti/comm/world.h"
@@ -26,6 +27,8 @@ struct TraceClock {
     int64_t origin_ns = 0;  // rank 0's clock at the time 0 of the trace
 };
 TraceClock compare_clocks(comm::Communicator& ranks);
+// The same from what each rank says: "MACHINE TIME TIME ...", its clock after each barrier.
+TraceClock clock_from(const std::vector<std::string>& readings, int rank);
 
 // The events of one rank, comma-separated: a process of Chrome's with a lane (thread) for compute and one for waits,
 // and for each group as many as it has operations under way at once, so that the spans of a lane nest.

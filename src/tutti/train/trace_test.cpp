@@ -116,6 +116,21 @@ void expect_same_operations(const std::vector<TracedRank>& trace) {
     for (const auto& operations : of_ranks) EXPECT_EQ(operations, of_ranks[0]);
 }
 
+// None can end before all have begun it: so the ranks' clocks are one.
+void expect_no_end_before_a_begin(const std::vector<TracedRank>& trace) {
+    std::map<std::pair<std::string, int64_t>, std::pair<double, double>> last_begin_first_end;
+    for (const TracedRank& rank : trace)
+        for (const TracedSpan& s : spans_of(rank, "communication")) {
+            auto& [begin, end] =
+                last_begin_first_end.try_emplace({s.group, s.number}, s.begin_us, s.end_us).first->second;
+            begin = std::max(begin, s.begin_us);
+            end = std::min(end, s.end_us);
+        }
+    EXPECT_FALSE(last_begin_first_end.empty());
+    for (const auto& [operation, times] : last_begin_first_end)
+        EXPECT_LE(times.first, times.second) << "operation " << operation.second << " of " << operation.first;
+}
+
 TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
     train(options(4, {"parallel.dp_shard=2", "parallel.dp_replicate=2", "parallel.zero=2", "train.micro_batch=1",
                       "log.trace_first=3", "log.trace_steps=2"}));
@@ -191,6 +206,7 @@ TEST_F(TraceTest, CountsWhatTheLogCounts) {
         const auto trace = read_trace(file());
         ASSERT_EQ(trace.size(), 3u);
         expect_same_operations(trace);
+        expect_no_end_before_a_begin(trace);
         for (const Json& line : lines()) {
             int64_t of_groups = 0;
             for (const auto& [name, group] : line["comm"].items()) of_groups += group["bytes"].get<int64_t>();
@@ -360,6 +376,24 @@ TEST(Trace, ClocksOfOneMachineAreOne) {
         EXPECT_EQ(clock.offset_ns, 0);
         EXPECT_EQ(group->max(static_cast<double>(clock.origin_ns)), static_cast<double>(clock.origin_ns));
     });
+}
+
+// The middle one of the differences: a rank that was late out of one barrier does not count.
+TEST(Trace, ClocksOfOtherMachinesAreComparedAtBarriers) {
+    const std::vector<std::string> readings = {"a 100 200 300 400 500", "b 1110 1205 9000 1400 1507",
+                                               "a 103 204 305 406 507"};
+    EXPECT_EQ(clock_from(readings, 0).offset_ns, 0);
+    EXPECT_EQ(clock_from(readings, 1).offset_ns, 1007);  // of 1000, 1005, 1007, 1010, 8700
+    EXPECT_EQ(clock_from(readings, 2).offset_ns, 0);     // of the same machine: none at all
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(clock_from(readings, rank).origin_ns, 500);
+
+    Trace trace(1);
+    trace.open(1);
+    trace.end(trace.begin({Activity::compute, "forward"}));
+    const Trace::Span span = trace.span(0);
+    const TraceClock clock{.offset_ns = span.begin_ns - 2'001'000, .origin_ns = 1'500'000};
+    const Json event = Json::parse("[" + events_of(trace, 0, "", clock) + "]").back();
+    EXPECT_DOUBLE_EQ(event["ts"], 501.0);
 }
 
 TracedSpan made(const char* activity, double begin, double end) {
