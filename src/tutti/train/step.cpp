@@ -14,14 +14,14 @@ using autograd::Var;
 
 namespace {
 
-nn::Batch next_batch(StepContext& s, int64_t step, int64_t index) {
+nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
     const TraceScope span(s.trace, {Activity::data, "data"});
-    return s.batches.microbatch(step, index);
+    return s.batches->microbatch(step, index);
 }
 
 }  // namespace
 
-StepResult train_step(StepContext& s, int64_t step) {
+StepResult train_step(Engine& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
     const int64_t segment = spec::recompute_segment(s.run.recompute.policy, s.run.model.layers);
     const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.dp->size());
@@ -47,7 +47,7 @@ StepResult train_step(StepContext& s, int64_t step) {
     }
 
     StepResult r;
-    r.terms = s.batches.terms(step);
+    r.terms = s.batches->terms(step);
     r.loss = loss.value() / static_cast<double>(r.terms);
     {
         const TraceScope span(s.trace, {Activity::compute, "gradient norm"});
@@ -69,7 +69,7 @@ StepResult train_step(StepContext& s, int64_t step) {
     return r;
 }
 
-double evaluate(StepContext& s, Batches& source, int64_t batches) {
+double evaluate(Engine& s, Batches& source, int64_t batches) {
     ExactSum loss, rows;
     const int64_t rank = s.groups.dp->rank(), ranks = s.groups.dp->size();
     s.data_parallel.begin_evaluation();
