@@ -43,7 +43,7 @@ TEST_F(Misuse, UnknownKeyWrongTypeImpossibleSizesAllAtOnce) {
 }
 
 TEST_F(Misuse, WhatDoesNotExistYetIsRefused) {
-    for (const char* request : {"parallel.tp=2", "precision.fp8=block", "log.trace=true"}) {
+    for (const char* request : {"parallel.tp=2", "precision.fp8=block"}) {
         const Result r = train("run", {request});
         EXPECT_EQ(r.exit_code, 2) << request << r.err;
         EXPECT_FALSE(r.err.empty());

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/threads/thread_world.h"
 
 namespace tutti::cli {
 namespace {
@@ -206,6 +207,33 @@ TEST(Report, WritesThePageAndNothingElse) {
 
     EXPECT_EQ(tutti({"report", dir / "run"}).out, (dir / "run/report.html") + "\n");
     EXPECT_EQ(tutti({"report", dir / "run", "--out", dir / "no/such/place.html"}).code, 3);
+}
+
+TEST(Report, NamesTheRankThatWentAnotherWay) {
+    const Directory dir;
+    EXPECT_ANY_THROW(comm::run_ranks(2, {.flight_directory = dir / "run/flight"}, [](comm::World& world) {
+        world.everyone("dp")->barrier();
+        if (world.rank() == 1) throw DataError("the disk of rank 1 is gone");
+        world.everyone("tp")->barrier();
+    }));
+    const Ran text = tutti({"report", "--flight", dir / "run"});
+    EXPECT_EQ(text.code, 0) << text.err;
+    EXPECT_TRUE(contains(text.out, "records of 2 of 2 ranks")) << text.out;
+    EXPECT_TRUE(contains(text.out, "=> rank 1 failed by itself: the disk of rank 1 is gone")) << text.out;
+    EXPECT_TRUE(contains(text.out, "rank 0 was stopped: rank 1 failed: the disk of rank 1 is gone")) << text.out;
+    const Ran json = tutti({"report", "--flight", dir / "run/flight", "--json"});
+    const Json document = Json::parse(json.out);
+    EXPECT_EQ(document["findings"][0]["finding"], "failed");
+    EXPECT_EQ(document["findings"][0]["ranks"], Json({1}));
+    EXPECT_EQ(document["records"][1]["begun"]["dp"], 1);
+
+    dir.write("run/flight/rank-0.json", "{\"rank\": ");
+    const Ran damaged = tutti({"report", "--flight", dir / "run"});
+    EXPECT_EQ(damaged.code, 3);
+    EXPECT_TRUE(contains(damaged.err, "rank-0.json: damaged at byte 10")) << damaged.err;
+    EXPECT_EQ(tutti({"report", "--flight", dir / "absent"}).code, 3);
+    EXPECT_EQ(tutti({"report", "--flight", dir / "run", dir / "run"}).code, 2);
+    EXPECT_TRUE(contains(tutti({"report"}).err, "RUN_DIR is required")) << tutti({"report"}).err;
 }
 
 TEST(Bench, GemmIsOneDocument) {

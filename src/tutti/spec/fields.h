@@ -193,7 +193,10 @@ void for_each_field(Run& run, const Visit& visit) {
     section = "log";
     key("every", run.log.every, at_least(1), "steps between lines");
     key("tensorboard", run.log.tensorboard, any(), "event files in tensorboard/ of the run directory");
-    key("trace", run.log.trace, any(), "Chrome trace of the steps");
+    key("trace", run.log.trace, any(), "trace.json in the run directory: what every rank did when in some steps");
+    key("trace_first", run.log.trace_first, between(0, 1e15),
+        "first step that is traced; 0: the third one after the start or a resume");
+    key("trace_steps", run.log.trace_steps, between(1, 10000), "how many steps are traced");
 
     section = "comm";
     key("timeout_s", run.comm.timeout_s, above(0), "seconds, for every blocking wait");

@@ -101,6 +101,8 @@ struct LogSpec {
     int64_t every = 10;
     bool tensorboard = false;
     bool trace = false;
+    int64_t trace_first = 0;  // step; 0: the third one after the start or a resume
+    int64_t trace_steps = 3;
     bool operator==(const LogSpec&) const = default;
 };
 

@@ -219,6 +219,12 @@ void check_optimizer(const RunSpec& run, Problems& problems) {
             ": must be at most [train] steps - warmup_steps = ", steps - std::min(steps, o.warmup_steps));
 }
 
+void check_log(const RunSpec& run, Problems& problems) {
+    require(problems, !run.log.trace || run.log.trace_first <= run.train.steps,
+            "[log] trace_first = ", run.log.trace_first, ": must be at most [train] steps = ", run.train.steps,
+            ", or 0");
+}
+
 void check_recompute(const RunSpec& run, Problems& problems) {
     const std::string& policy = run.recompute.policy;
     for (const char* known : {"none", "selective", "full", "sqrt"}) {
@@ -281,7 +287,6 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
            "this build reduces in f32; set f32");
     refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8, "this build has no fp8; set none");
     refuse(run.train.device == "cuda", "[train] device", run.train.device, "this build has no CUDA; set auto or cpu");
-    refuse(run.log.trace, "[log] trace", true, "this build writes no traces; set false");
 }
 
 }  // namespace
@@ -317,6 +322,7 @@ void validate(const RunSpec& run, int ranks) {
     check_train(run, ranks, problems);
     check_optimizer(run, problems);
     check_recompute(run, problems);
+    check_log(run, problems);
     check_mesh(run.parallel, ranks, problems);
     check_offload(run, problems);
     check_what_exists(run, problems);

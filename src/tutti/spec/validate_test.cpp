@@ -160,9 +160,15 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
         {"precision.reduce=bf16", "[precision] reduce = \"bf16\": this build reduces in f32; set f32"},
         {"precision.fp8=mxfp8", "[precision] fp8 = \"mxfp8\": this build has no fp8; set none"},
         {"train.device=cuda", "[train] device = \"cuda\": this build has no CUDA; set auto or cpu"},
-        {"log.trace=true", "[log] trace = true: this build writes no traces; set false"},
     };
     for (const auto& [request, message] : requests) EXPECT_EQ(problems_of({request}), message);
+}
+
+TEST(Validate, ATraceBeginsInsideTheRun) {
+    EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=7", "train.steps=7"}), "");
+    EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=8", "train.steps=7"}),
+              "[log] trace_first = 8: must be at most [train] steps = 7, or 0");
+    EXPECT_EQ(problems_of({"log.trace_first=8", "train.steps=7"}), "");
 }
 
 TEST(Validate, ReportsAllAtOnceAndOnlyThose) {

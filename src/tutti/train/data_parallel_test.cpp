@@ -41,7 +41,7 @@ struct Outcome {
     std::map<std::string, std::vector<float>> weights;    // masters at the end
     std::map<std::string, std::vector<float>> gradients;  // of the first step
     std::array<int64_t, kPurposes> state{};               // bytes of all ranks before the first step
-    int64_t sent = 0;                                     // by the first rank in the last step
+    std::map<std::string, comm::Usage> usage;             // of the first rank in the last step, by group
     comm::testing::Calls calls;                           // of the first rank
 };
 
@@ -98,6 +98,16 @@ void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vect
     }
 }
 
+std::map<std::string, comm::Usage> difference(const std::vector<parallel::GroupUsage>& before,
+                                              const std::vector<parallel::GroupUsage>& after) {
+    std::map<std::string, comm::Usage> difference;
+    for (size_t g = 0; g < after.size(); ++g) {
+        const comm::Usage &a = before[g].usage, &b = after[g].usage;
+        difference[after[g].group] = {b.operations - a.operations, b.sent - a.sent, b.waited_s - a.waited_s};
+    }
+    return difference;
+}
+
 Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 3,
               const std::optional<FaultPlan>& fault = std::nullopt) {
     spec::RunSpec run = given;
@@ -125,12 +135,11 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                 for (size_t p = 0; p < kPurposes; ++p)
                     outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
             }
-            int64_t sent = 0;
             for (int64_t step = 1; step <= steps; ++step) {
-                sent = groups.bytes_sent();
+                const auto before = groups.usage();
                 const StepResult r = train_step(engine, step);
                 const std::lock_guard lock(mutex);
-                if (world.rank() == 0) outcome.sent = groups.bytes_sent() - sent;
+                if (world.rank() == 0) outcome.usage = difference(before, groups.usage());
                 if (step == 1 && dp.saves()) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
                 if (world.rank() != 0) continue;
                 outcome.losses.push_back(r.loss);
@@ -323,43 +332,61 @@ TEST(ZeroMemory, IsWhatTheFormulasSay) {
 
 // Traffic of parallelism.md, section 2, of one microbatch per rank: 2P, 2P, 2P, 3P times (n - 1) / n, in padded values
 // of their own types. ZeRO-3 gathers a unit twice, but for the head, whose backward follows its forward at once, and
-// the embedding, whose backward reads no weights.
+// the embedding, whose backward reads no weights. With dp_replicate the shards are summed over the replicas,
+// 2 (r - 1) / r of each.
 TEST(ZeroTraffic, IsWhatTheFormulasSay) {
     for (const char* compute : {"f32", "bf16"}) {
-        const int64_t weight = compute == std::string("f32") ? 4 : 2, n = 4;
+        const int64_t weight = compute == std::string("f32") ? 4 : 2;
         const spec::RunSpec run = tiny(spec::Family::llama, false, compute, 2);
         const auto device = make_cpu_device(1);
         ops::Context ctx{*device, kernels::reference_table()};
         models::Model model = models::make_model(ctx, run.model, 16);
-        int64_t P = 0, padded = 0, head = 0, embedding = 0;
-        for (const autograd::Unit* unit : model.units()) {
-            int64_t size = 0;
-            for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
-            P += size;
-            head = (size + n * 4096 - 1) / (n * 4096) * (n * 4096);
-            padded += head;
-            if (embedding == 0) embedding = head;
-        }
-        const auto part = [&](int64_t bytes) { return bytes / n * (n - 1); };
-        // Beside these: the number of targets, the exact sums of loss and norm.
-        const int64_t scalars = comm::bytes_sent(comm::Kind::all_reduce, 8, n);
-        const int64_t sums = comm::bytes_sent(comm::Kind::all_reduce, 8 * ExactSum::kWords, n);
-        EXPECT_EQ(train(run, {4, 4, Zero::none}).sent, [&] {
-            int64_t sum = scalars + sums;
+        const auto units = static_cast<int64_t>(model.units().size());
+        // Beside these: the number of targets and the exact sum of the loss (dp), that of the norm (dp_shard).
+        const auto sum = [](int64_t words, int64_t n) {
+            return comm::bytes_sent(comm::Kind::all_reduce, 8 * words, n);
+        };
+        for (const auto& [shards, replicas] : {std::pair<int64_t, int64_t>{4, 1}, {2, 2}, {1, 4}}) {
+            int64_t P = 0, padded = 0, head = 0, embedding = 0, whole = 0, replicated = 0;
             for (const autograd::Unit* unit : model.units()) {
                 int64_t size = 0;
                 for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
-                sum += comm::bytes_sent(comm::Kind::all_reduce, 4 * size, n);
+                P += size;
+                // One shard is the whole, without padding.
+                head = shards == 1 ? size : (size + shards * 4096 - 1) / (shards * 4096) * (shards * 4096);
+                padded += head;
+                if (embedding == 0) embedding = head;
+                replicated += 2 * (replicas - 1) * (4 * head / shards) / replicas;
+                whole += comm::bytes_sent(comm::Kind::all_reduce, 4 * size, 4);
             }
-            return sum;
-        }());
-        EXPECT_EQ(train(run, {4, 4, Zero::optimizer}).sent,
-                  part(4 * padded) + part(weight * padded) + scalars + 2 * sums);
-        EXPECT_EQ(train(run, {4, 4, Zero::gradients}).sent,
-                  part(4 * padded) + part(weight * padded) + scalars + 2 * sums);
-        EXPECT_EQ(train(run, {4, 4, Zero::weights}).sent,
-                  part(4 * padded) + part(weight * (2 * padded - head - embedding)) + scalars + 2 * sums);
-        EXPECT_LT(padded, 3 * P);  // the test's model is small; padding is 4095 values a shard and unit at most
+            EXPECT_LT(padded, 3 * P);  // the test's model is small; padding is 4095 values a shard and unit at most
+            const auto part = [&, n = shards](int64_t bytes) { return bytes / n * (n - 1); };
+            for (const Zero zero : {Zero::none, Zero::optimizer, Zero::gradients, Zero::weights}) {
+                SCOPED_TRACE(concat(compute, ", zero ", static_cast<int>(zero), ", shards ", shards));
+                auto usage = train(run, {4, static_cast<int>(shards), zero}).usage;
+                EXPECT_EQ(usage.count("dp_shard"), shards > 1);
+                EXPECT_EQ(usage.count("dp_replicate"), replicas > 1);
+                for (const auto& [name, group] : usage) {
+                    EXPECT_GE(group.waited_s, 0) << name;
+                    EXPECT_TRUE(group.operations > 0 || group.waited_s == 0) << name;
+                }
+                if (zero == Zero::none) {
+                    EXPECT_EQ(usage["dp"].sent, whole + sum(1, 4) + sum(ExactSum::kWords, 4));
+                    EXPECT_EQ(usage["dp"].operations, units + 2);
+                    EXPECT_EQ(usage["dp_shard"].operations + usage["dp_replicate"].operations, 0);
+                    continue;
+                }
+                const int64_t gathered = zero == Zero::weights ? 2 * padded - head - embedding : padded;
+                EXPECT_EQ(usage["dp"].sent, sum(1, 4) + sum(ExactSum::kWords, 4));
+                EXPECT_EQ(usage["dp"].operations, 2);
+                EXPECT_EQ(usage["dp_replicate"].sent, replicated);
+                EXPECT_EQ(usage["dp_replicate"].operations, replicas > 1 ? units : 0);
+                if (shards == 1) continue;
+                EXPECT_EQ(usage["dp_shard"].sent,
+                          part(4 * padded) + part(weight * gathered) + sum(ExactSum::kWords, shards));
+                EXPECT_EQ(usage["dp_shard"].operations, (zero == Zero::weights ? 3 * units - 2 : 2 * units) + 1);
+            }
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "tutti/base/trace.h"
 #include "tutti/comm/launcher.h"
 #include "tutti/comm/world.h"
 #include "tutti/data/data_set.h"
@@ -42,6 +43,7 @@ struct Engine {
     parallel::DataParallel data_parallel;
     optim::Optimizer optimizer;
     std::unique_ptr<Batches> batches;
+    Trace* trace = nullptr;  // where the step notes what it does when; nullptr: nowhere
 };
 
 // Of a run of `ranks`, those that share this machine.

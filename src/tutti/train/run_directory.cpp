@@ -19,7 +19,26 @@ nlohmann::ordered_json number(double x) {
     return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json(nullptr);
 }
 
+// Whole numbers as such: 40 operations, not 40.0.
+nlohmann::ordered_json count(double x) {
+    return x == std::floor(x) ? nlohmann::ordered_json(static_cast<int64_t>(x)) : nlohmann::ordered_json(x);
+}
+
+nlohmann::ordered_json comm_of(const StepMetrics& m) {
+    auto groups = nlohmann::ordered_json::object();
+    for (const StepMetrics::Comm& c : m.comm)
+        groups[c.group] = {
+            {"operations", count(c.operations)}, {"bytes", count(c.bytes)}, {"wait_ms", number(c.wait_ms)}};
+    return groups;
+}
+
 }  // namespace
+
+int64_t StepMetrics::comm_bytes() const {
+    double sum = 0;
+    for (const Comm& group : comm) sum += group.bytes;
+    return std::llround(sum);
+}
 
 RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn)
     : path_(std::move(path)), warn_(std::move(warn)) {
@@ -80,7 +99,7 @@ void RunDirectory::log_events(const StepMetrics& m) {
                                    {"perf/mfu", m.mfu},
                                    {"perf/hfu", m.hfu},
                                    {"perf/mem_peak_bytes", static_cast<double>(m.mem_peak_bytes)},
-                                   {"perf/comm_bytes", static_cast<double>(m.comm_bytes)},
+                                   {"perf/comm_bytes", static_cast<double>(m.comm_bytes())},
                                    {"perf/bubble", 0}};
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
@@ -100,7 +119,8 @@ void RunDirectory::log(const StepMetrics& m) {
                                    {"mfu", number(m.mfu)},
                                    {"hfu", number(m.hfu)},
                                    {"mem_peak_bytes", m.mem_peak_bytes},
-                                   {"comm_bytes", m.comm_bytes},
+                                   {"comm_bytes", m.comm_bytes()},
+                                   {"comm", comm_of(m)},
                                    {"bubble", 0.0},
                                    {"skipped", m.skipped}};
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;

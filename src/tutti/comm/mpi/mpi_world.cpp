@@ -56,11 +56,11 @@ class MpiWorld final : public World {
         if (ended_ || failed_) return;
         try {
             if (std::uncaught_exceptions() > exceptions_)
-                fail("it was left by an exception");
+                fail(Error("it was left by an exception"));
             else
                 end();
         } catch (const std::exception& error) {
-            fail(error.what());
+            fail(error);
         }
     }
 
@@ -100,10 +100,10 @@ class MpiWorld final : public World {
     }
     // Tells the others (unless it was they who told us), leaves the record, and gives them time to do the same: mpirun
     // kills all as soon as the first process ends.
-    void fail(const std::string& reason, bool own_fault = true) {
-        if (own_fault) abort(concat("rank ", rank(), " failed: ", reason));
+    void fail(const std::exception& error) {
+        if (cause_of(error) != Cause::told) abort(concat("rank ", rank(), " failed: ", error.what()));
         failed_ = true;
-        dump_flight_record(*this, options_.flight_directory, reason);
+        dump_flight_record(*this, options_.flight_directory, error);
         host_->set_status(RankStatus::failed);
         const bool one_host = static_cast<int>(wire_.place().locals.size()) == size();  // others cannot be looked at
         for (const auto until = Clock::now() + kGrace; Clock::now() < until && !(one_host && host_->all_stopped());)
@@ -145,11 +145,8 @@ void run_mpi(const Launch& launch, const WorldOptions& options, const std::funct
     try {
         body(world);
         world.end();
-    } catch (const Aborted& error) {
-        world.fail(error.what(), false);
-        throw;
     } catch (const std::exception& error) {
-        world.fail(error.what());
+        world.fail(error);
         throw;
     }
 }
