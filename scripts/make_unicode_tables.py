@@ -30,10 +30,11 @@ def classes(c):
             + SPACE * (c in WHITE_SPACE) + WORD * word)
 
 
-def class_ranges():
+def ranges_of(value_of):
+    """(first, last, value) of neighbours with equal values; those with value 0 are left out."""
     ranges = []
     for c in CODE_POINTS:
-        value = classes(c)
+        value = value_of(c)
         if not value:
             continue
         if ranges and ranges[-1][1] == c - 1 and ranges[-1][2] == value:
@@ -61,20 +62,11 @@ def check_classes():
             sys.exit(f"U+{c:04X}: tokenizers and the table disagree about \\w")
 
 
-def combining_ranges():
-    """(first, last, canonical combining class) of what the package's NFC moves."""
-    nfc = normalizers.NFC()
-    ranges = []
-    for c in CODE_POINTS:
-        value = ucd.combining(chr(c))
-        text = "\u0345" + chr(c)  # U+0345 has class 240, the largest
-        if not value or (c != 0x345 and nfc.normalize_str(text) == text):
-            continue
-        if ranges and ranges[-1][1] == c - 1 and ranges[-1][2] == value:
-            ranges[-1][1] = c
-        else:
-            ranges.append([c, c, value])
-    return ranges
+def combining(c, nfc=normalizers.NFC()):
+    """The canonical combining class of what the package's NFC moves; 0 for the rest."""
+    value = ucd.combining(chr(c))
+    text = "\u0345" + chr(c)  # U+0345 has class 240, the largest
+    return 0 if value and c != 0x345 and nfc.normalize_str(text) == text else value
 
 
 def decompositions():
@@ -106,7 +98,6 @@ def main():
     if ucd.unidata_version != "16.0.0":
         sys.exit(f"unicodedata2 16.0.0 is required, got {ucd.unidata_version}")
     check_classes()
-    combining = [[a, b, v] for a, b, v in combining_ranges()]
     TARGET.write_text("""\
 // data/tokenizers/unicode_tables.cpp: made by scripts/make_unicode_tables.py, not by hand. Unicode 16.0 for the classes,
 // 9.0 for the canonical forms, as in the `tokenizers` package (0.23).
@@ -118,9 +109,9 @@ namespace {
 
 // clang-format off
 // first, last, sum of letter 1, mark 2, number 4, space 8, word 16
-""" + array("ClassRange", "kClasses", class_ranges(), 2) + """
+""" + array("ClassRange", "kClasses", ranges_of(classes), 2) + """
 // first, last, canonical combining class
-""" + array("CombiningRange", "kCombining", combining, 2) + """
+""" + array("CombiningRange", "kCombining", ranges_of(combining), 2) + """
 // composed, first, second (0: none), whether NFC composes it again
 """ + array("Decomposition", "kDecompositions", decompositions(), 3) + """// clang-format on
 

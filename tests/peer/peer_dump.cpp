@@ -199,19 +199,16 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
                    comm::World& one_rank) {
     std::map<std::string, std::vector<float>> start;
     for (const autograd::Parameter* p : model.parameters()) start[p->name] = p->master.to_host<float>();
-    const parallel::Groups groups = parallel::make_groups(one_rank, parallel::make_mesh(run.parallel, 1));
-    const DType compute = run.precision.compute == "bf16" ? DType::bf16 : DType::f32;
-    parallel::DataParallel data_parallel(ctx, model.units(), groups, {.compute = compute});
-    optim::Optimizer optimizer(ctx, data_parallel.pieces(), run.optimizer);
-    for (const optim::Piece& p : optimizer.pieces()) {
-        ctx.device.copy_in(p.master.view().data, start.at(p.parameter->name).data(), p.master.bytes());
-        if (compute != DType::f32) ops::cast_into(ctx, p.master, p.value);
-    }
-    FileBatches batches(ctx.device, std::move(tokens), run.train);
-    train::StepContext context{ctx, model, data_parallel, optimizer, batches, groups, run};
+    train::Engine engine(run, one_rank, 1, [&](ops::Context& context, const train::Share&) {
+        return std::make_unique<FileBatches>(context.device, std::move(tokens), run.train);
+    });
+    engine.data_parallel.load_masters([&] {
+        for (const optim::Piece& p : engine.optimizer.pieces())
+            ctx.device.copy_in(p.master.view().data, start.at(p.parameter->name).data(), p.master.bytes());
+    });
     std::printf("[");
     for (int64_t step = 1; step <= run.train.steps; ++step) {
-        const train::StepResult r = train::train_step(context, step);
+        const train::StepResult r = train::train_step(engine, step);
         check(!r.skipped, "step ", step, " was skipped: ", r.culprit, " is not finite");
         std::printf("%s\n{\"step\": %lld, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": %.17g, \"terms\": %lld}",
                     step > 1 ? "," : "", static_cast<long long>(step), r.loss, r.grad_norm, r.lr,
@@ -222,7 +219,7 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
 
 void dump(const Arguments& a) {
     const spec::RunSpec run = spec::parse_file(a.config, a.overrides);
-    const DType compute = run.precision.compute == "bf16" ? DType::bf16 : DType::f32;
+    const DType compute = spec::compute_type(run);
     const auto device = make_cpu_device(static_cast<int>(run.train.threads));
     const kernels::KernelTable& table =
         a.reference ? kernels::reference_table() : kernels::cpu_table(kernels::best_isa());

@@ -11,9 +11,14 @@ const mesh::Mesh& mesh_of(const Position& position, const mesh::Mesh& one_rank) 
     return position.mesh ? *position.mesh : one_rank;
 }
 
+// Still without its shape and its place in the parameter.
+kernels::Normal normal_of(const Parameter& p, uint64_t seed) {
+    return {.key = random_key(seed, p.name), .std = static_cast<float>(p.init.std)};
+}
+
 // Draws one block as matrices of its last two dims: whatever the rank of the tensor, rows are contiguous in both.
-void draw_block(ops::Context& ctx, const mesh::Block& block, const Shape& global, const Tensor& local, RandomKey key,
-                float std) {
+void draw_block(ops::Context& ctx, const mesh::Block& block, const Shape& global, const Tensor& local,
+                kernels::Normal normal) {
     const int rank = global.rank();
     const int64_t columns = block.sizes[-1], rows = rank > 1 ? block.sizes[-2] : 1;
     const int64_t matrices = block.sizes.numel() == 0 ? 0 : block.sizes.numel() / (rows * columns);
@@ -28,9 +33,11 @@ void draw_block(ops::Context& ctx, const mesh::Block& block, const Shape& global
             global_stride *= global[d];
             local_stride *= local.dim(d);
         }
-        View y(local.view().as<float>() + at, DType::f32, {rows, columns});
-        y.strides[0] = local.dim(rank - 1);
-        ops::normal(ctx, {.y = y, .key = key, .std = std, .first = first, .row_step = global[rank - 1]});
+        normal.y = View(local.view().as<float>() + at, DType::f32, {rows, columns});
+        normal.y.strides[0] = local.dim(rank - 1);
+        normal.first = first;
+        normal.row_step = global[rank - 1];
+        ops::normal(ctx, normal);
     }
 }
 
@@ -39,10 +46,24 @@ void draw_block(ops::Context& ctx, const mesh::Block& block, const Shape& global
 void draw(ops::Context& ctx, const Parameter& p, uint64_t seed, const Tensor& values, const Position& position) {
     if (p.init.std == 0) return ops::fill(ctx, values, static_cast<float>(p.init.value));
     const mesh::Mesh one_rank;
-    const RandomKey key = random_key(seed, p.name);
     for (const mesh::Block& block :
          mesh::local_blocks(mesh_of(position, one_rank), position.rank, p.shape, p.placement, p.name))
-        draw_block(ctx, block, p.shape, values, key, static_cast<float>(p.init.std));
+        draw_block(ctx, block, p.shape, values, normal_of(p, seed));
+}
+
+// Rows of 4096, so that all threads draw, and what is left.
+void draw_range(ops::Context& ctx, const Parameter& p, uint64_t seed, int64_t begin, const Tensor& values) {
+    if (p.init.std == 0) return ops::fill(ctx, values, static_cast<float>(p.init.value));
+    constexpr int64_t kRow = 4096;
+    const int64_t whole = values.numel() / kRow * kRow;
+    kernels::Normal normal = normal_of(p, seed);
+    normal.row_step = kRow;
+    normal.y = View(values.view().data, DType::f32, {whole / kRow, kRow});
+    normal.first = begin;
+    ops::normal(ctx, normal);
+    normal.y = View(values.view().as<float>() + whole, DType::f32, {1, values.numel() - whole});
+    normal.first = begin + whole;
+    ops::normal(ctx, normal);
 }
 
 void allocate(ops::Context& ctx, Parameter& p, DType compute, bool train, const Position& position) {

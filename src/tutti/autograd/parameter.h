@@ -57,5 +57,7 @@ void allocate(ops::Context& ctx, Parameter& parameter, DType compute, bool train
 // The initial values alone, into `values`: f32, of the local shape.
 void draw(ops::Context& ctx, const Parameter& parameter, uint64_t seed, const Tensor& values,
           const Position& position = {});
+// Those of elements [begin, begin + values.numel()) of the flattened parameter.
+void draw_range(ops::Context& ctx, const Parameter& parameter, uint64_t seed, int64_t begin, const Tensor& values);
 
 }  // namespace tutti::autograd

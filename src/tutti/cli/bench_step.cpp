@@ -29,6 +29,7 @@ spec::RunSpec run_of(const BenchArguments& a) {
     check<UsageError>(run.data == spec::DataSpec{},
                       "bench step makes its own random tokens; leave [data] out of --set");
     if (run.model.family != spec::Family::mlp) run.data.train = {"random tokens"};
+    if (a.threads > 0) run.train.threads = a.threads;
     spec::validate(run, 1);
     return run;
 }
@@ -39,7 +40,7 @@ class FixedBatches final : public train::Batches {
     FixedBatches(ops::Context& ctx, const spec::RunSpec& run) : terms_(run.train.global_batch * run.train.seq_len) {
         const int64_t B = run.train.micro_batch, T = run.train.seq_len;
         if (run.model.family == spec::Family::mlp) {
-            const DType compute = run.precision.compute == "bf16" ? DType::bf16 : DType::f32;
+            const DType compute = spec::compute_type(run);
             batch_.features = normal_values(ctx, {B * T, run.model.width}, compute);
             batch_.feature_targets = normal_values(ctx, {B * T, run.model.width}, compute);
         } else {
@@ -62,26 +63,24 @@ class FixedBatches final : public train::Batches {
 struct StepMeasurement {
     Timing timing;
     double first_loss = 0, last_loss = 0;
+    int64_t memory = 0;  // peak, bytes
 };
 
-StepMeasurement measure_steps(Bench& bench, const spec::RunSpec& run, double seconds, comm::World& one_rank) {
-    const parallel::Groups groups = parallel::make_groups(one_rank, parallel::make_mesh(run.parallel, 1));
-    models::Model model = models::make_model(bench.ctx, run.model, run.train.seq_len);
-    parallel::DataParallel data_parallel(bench.ctx, model.units(), groups,
-                                         {.compute = bench.dtype, .seed = static_cast<uint64_t>(run.train.seed)});
-    optim::Optimizer optimizer(bench.ctx, data_parallel.pieces(), run.optimizer);
-    FixedBatches batches(bench.ctx, run);
-    train::StepContext context{bench.ctx, model, data_parallel, optimizer, batches, groups, run};
+StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, comm::World& one_rank) {
+    train::Engine engine(run, one_rank, 1, [&](ops::Context& ctx, const train::Share&) {
+        return std::make_unique<FixedBatches>(ctx, run);
+    });
     StepMeasurement measured;
     int64_t step = 0;
     measured.timing = time_calls({.seconds = seconds, .min_runs = 3, .max_runs = 100}, [&] {
-        const train::StepResult result = train::train_step(context, ++step);
-        bench.device->synchronize();
+        const train::StepResult result = train::train_step(engine, ++step);
+        engine.device->synchronize();
         check(!result.skipped, "step ", step, " is not finite, first in ", result.culprit,
               ": it was not a whole step and its time means nothing; try a smaller optimizer.lr");
         if (step == 1) measured.first_loss = result.loss;
         measured.last_loss = result.loss;
     });
+    measured.memory = engine.device->memory().total().peak;
     return measured;
 }
 
@@ -101,7 +100,6 @@ struct StepReport {
     const spec::RunSpec& run;
     StepMeasurement measured;
     Peak peak;
-    int64_t memory = 0;  // bytes at most
 
     double tokens() const { return static_cast<double>(run.train.global_batch * run.train.seq_len); }
     double seconds() const { return measured.timing.median; }
@@ -158,7 +156,7 @@ void print_five_steps(std::ostream& text, const StepReport& r) {
     if (r.run.recompute.policy != "none")
         line("   HFU", plan::format_percent(r.share(r.hardware().causal())), "what is recomputed counts too");
     text << '\n'
-         << plan::format_rate(r.tokens() / r.seconds(), r.unit()) << ", " << plan::format_bytes(r.memory)
+         << plan::format_rate(r.tokens() / r.seconds(), r.unit()) << ", " << plan::format_bytes(r.measured.memory)
          << " of memory at most, loss " << fixed(r.measured.first_loss, 4) << " to " << fixed(r.measured.last_loss, 4)
          << std::endl;
 }
@@ -189,7 +187,7 @@ BenchRecord summary_of(const StepReport& r) {
     record.emplace_back("mfu_full", r.share(flops.full()));
     record.emplace_back("hfu_causal", r.share(r.hardware().causal()));
     record.emplace_back("share_of_best_gemm", r.rate(flops.causal()) / r.peak.gemm);
-    record.emplace_back("mem_peak_bytes", r.memory);
+    record.emplace_back("mem_peak_bytes", r.measured.memory);
     record.emplace_back("first_loss", r.measured.first_loss);
     record.emplace_back("last_loss", r.measured.last_loss);
     return record;
@@ -199,7 +197,7 @@ BenchRecord summary_of(const StepReport& r) {
 
 BenchResult bench_step(Bench& bench) {
     const spec::RunSpec run = run_of(bench.arguments);
-    bench.dtype = run.precision.compute == "bf16" ? DType::bf16 : DType::f32;
+    bench.dtype = spec::compute_type(run);
     const int64_t needed = plan::predict_memory(run).peak();
     check<UsageError>(needed < available_memory(), "a step of this model needs about ", plan::format_bytes(needed),
                       " of memory, available are ", plan::format_bytes(available_memory()),
@@ -209,11 +207,9 @@ BenchResult bench_step(Bench& bench) {
 
     see_peak(bench, report.peak);
     bench.device->memory().trim();
-    bench.device->memory().reset_peaks();
     comm::run_ranks(1, {}, [&](comm::World& world) {
-        report.measured = measure_steps(bench, run, std::max(bench.patience_left() - 2, 1.0), world);
+        report.measured = measure_steps(run, std::max(bench.patience_left() - 2, 1.0), world);
     });
-    report.memory = bench.device->memory().total().peak;
     see_peak(bench, report.peak);
     print_five_steps(bench.text, report);
     return {summary_of(report), {}, {}};

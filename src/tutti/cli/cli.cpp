@@ -24,6 +24,7 @@ namespace {
 // The arguments of all commands, and what the chosen one will do with its own.
 struct Arguments {
     TrainArguments train;
+    VerifyArguments verify;
     GenerateArguments generate;
     ConvertArguments convert;
     ReportArguments report;
@@ -87,6 +88,25 @@ void add_train(CLI::App& app, Arguments& all, const Io& io) {
         wrapped_reference(spec::reference_text()));
 }
 
+void add_verify(CLI::App& app, Arguments& all, const Io& io) {
+    VerifyArguments& a = all.verify;
+    CLI::App* c = add_command(app, all, io, "verify", "is a layout the same run as one rank? loss, gradients, weights",
+                              a, verify);
+    c->add_option("CONFIG", a.config, "TOML file, as for train")->required()->option_text(" ");
+    c->add_option("--ranks", a.ranks, "ranks of the layout")->check(CLI::Range(1, 1 << 20))->option_text("N [1]");
+    c->add_option("--steps", a.steps, "steps that both take")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+        ->option_text("N [3]");
+    c->add_option("--set", a.set, "a value in place of the file's; repeatable")
+        ->allow_extra_args(false)
+        ->option_text("section.key=value");
+    c->footer(
+        "Exit code 0: the same within rounding; 1: not.\n\n"
+        "Examples:\n"
+        "  tutti verify run.toml --ranks 4 --set parallel.zero=3\n"
+        "  mpirun -n 4 tutti verify run.toml --set precision.compute=f32 --json");
+}
+
 void add_generate(CLI::App& app, Arguments& all, const Io& io) {
     GenerateArguments& a = all.generate;
     CLI::App* c = add_command(app, all, io, "generate", "continue texts with a trained model", a, generate);
@@ -119,9 +139,7 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
         ->option_text("P [1]");
     c->add_option("--seed", a.seed, "same seed, same text")->option_text("N [1234]");
     c->add_flag("--greedy", a.greedy, "temperature 0")->excludes(temperature)->option_text(" ");
-    c->add_option("--threads", a.threads, "CPU threads; 0: all cores")
-        ->check(CLI::Range(0, 4096))
-        ->option_text("N [0]");
+    add_threads_option(*c, a.threads);
     c->footer(
         "Examples:\n"
         "  tutti generate runs/bible --prompt \"In the beginning\"\n"
@@ -194,9 +212,7 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
         CLI::App* c = add_command(*parent, all, io, name, description, a, bench);
         c->parse_complete_callback([&a, kind] { a.kind = kind; });
         c->add_option("--dtype", a.dtype, "[bf16] or f32")->check(CLI::IsMember({"bf16", "f32"}))->option_text("TYPE");
-        c->add_option("--threads", a.threads, "CPU threads; 0: all cores")
-            ->check(CLI::Range(0, 4096))
-            ->option_text("N [0]");
+        add_threads_option(*c, a.threads);
         c->add_option("--seconds", a.seconds, "patience for all measurements together")
             ->check(CLI::Range(1e-3, 1e6))
             ->option_text("S [20]");
@@ -295,6 +311,12 @@ CLI::App* add_command(CLI::App& app, std::function<int()>& chosen, const char* n
     return command;
 }
 
+void add_threads_option(CLI::App& command, int& threads) {
+    command.add_option("--threads", threads, "CPU threads; 0: all cores")
+        ->check(CLI::Range(0, 4096))
+        ->option_text("N [0]");
+}
+
 int run(int argc, const char* const* argv, const Io& io) {
     const bool json = asks_for_json(argc, argv);
     CLI::App app("Tutti trains large neural networks on all your devices at once.", "tutti");
@@ -306,6 +328,7 @@ int run(int argc, const char* const* argv, const Io& io) {
         "checkpoint, 4 failed, 75 stopped after a checkpoint.");
     app.get_formatter()->column_width(32);
     add_train(app, arguments, io);
+    add_verify(app, arguments, io);
     add_generate(app, arguments, io);
     add_convert(app, arguments, io);
     add_report(app, arguments, io);

@@ -17,6 +17,8 @@ namespace tutti::cli {
 CLI::App* add_command(CLI::App& app, std::function<int()>& chosen, const char* name, const char* description,
                       bool& json, std::function<int()> call);
 
+void add_threads_option(CLI::App& command, int& threads);
+
 // `tutti data ...` (data.cpp).
 void add_data(CLI::App& app, std::function<int()>& chosen, DataArguments& arguments, const Io& io);
 

@@ -24,6 +24,15 @@ struct TrainArguments {
 };
 int train(const TrainArguments& arguments, const Io& io);
 
+struct VerifyArguments {
+    std::string config;
+    int ranks = 1;
+    int64_t steps = 3;
+    std::vector<std::string> set;
+    bool json = false;
+};
+int verify(const VerifyArguments& arguments, const Io& io);
+
 struct GenerateArguments {
     std::string checkpoint;
     std::vector<std::string> prompts, prompt_ids;  // texts; "1,2,3"

@@ -25,9 +25,7 @@ void add_train_tokenizer(CLI::App& data, std::function<int()>& chosen, TrainToke
     c->add_option("--min-frequency", a.min_frequency, "a pair is merged when it is there so often")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
         ->option_text("N [2]");
-    c->add_option("--threads", a.threads, "CPU threads; 0: all cores")
-        ->check(CLI::Range(0, 4096))
-        ->option_text("N [0]");
+    add_threads_option(*c, a.threads);
     c->footer("Example:\n  tutti data train-tokenizer corpus.txt --vocab 4096 --out tokenizer.json");
 }
 
@@ -50,9 +48,7 @@ void add_tokenize(CLI::App& data, std::function<int()>& chosen, TokenizeArgument
         ->option_text("NAME");
     c->add_flag("--append-eod", a.append_eod, "end each document with the end-of-document token");
     c->add_option("--eod", a.eod, "that token: its id or text [the tokenizer's]")->option_text("TOKEN");
-    c->add_option("--threads", a.threads, "CPU threads; 0: all cores")
-        ->check(CLI::Range(0, 4096))
-        ->option_text("N [0]");
+    add_threads_option(*c, a.threads);
     c->footer(
         "Examples:\n"
         "  tutti data tokenize corpus.jsonl --tokenizer llama3/ --out corpus --append-eod\n"

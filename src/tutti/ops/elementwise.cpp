@@ -47,11 +47,6 @@ void fill(Context& ctx, const Tensor& y, float value) {
     call(ctx, &KernelTable::fill, "fill", y, value);
 }
 
-double item(const Tensor& scalar) {
-    check(scalar.numel() == 1, "item: needs one value, got shape ", scalar.shape());
-    return scalar.to_host<double>()[0];
-}
-
 Tensor add(Context& ctx, const Tensor& a, const Tensor& b) {
     check_same("add", a, b);
     Tensor y = like(ctx, a);

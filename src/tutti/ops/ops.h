@@ -16,7 +16,6 @@ Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose = Purpos
 void cast_into(Context& ctx, const Tensor& x, const Tensor& y);
 void fill(Context& ctx, const Tensor& y, float value);
 void normal(Context& ctx, const kernels::Normal& numbers);  // into a part of a tensor
-double item(const Tensor& scalar);                          // the one value of a f64 tensor
 
 // --- elementwise ---
 Tensor add(Context& ctx, const Tensor& a, const Tensor& b);

@@ -116,6 +116,13 @@ void DataParallel::publish_weights() {
     }
 }
 
+void DataParallel::load_masters(const std::function<void()>& load) {
+    settle();  // the weights may be their own masters, and others still reading them
+    load();
+    for (const auto& state : states_) state->flat->round_masters();
+    publish_weights();
+}
+
 void DataParallel::settle() {
     for (const auto& state : states_)
         if (!sharded_weights() && std::exchange(state->gathering, false)) state->gather.wait();

@@ -6,7 +6,7 @@
 // the same few calls whatever the stage.
 #pragma once
 
-#include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -48,9 +48,10 @@ class DataParallel final : public autograd::Hooks {
     double gradient_norm();
     // The first parameter, in the order of the model, whose gradient is not finite on some rank; "" if there is none.
     std::string first_non_finite();
-    // After the update, or after masters were loaded: brings the weights of all shards together; forwards wait for them
-    // unit by unit.
+    // After the update: brings the weights of all shards together; forwards wait for them unit by unit.
     void publish_weights();
+    // `load` writes the masters of pieces(); then the weights follow.
+    void load_masters(const std::function<void()>& load);
     void settle();  // waits for what publish_weights() began: before weights are read outside a forward
 
     void before_forward(autograd::Unit& unit) override;

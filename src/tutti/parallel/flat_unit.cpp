@@ -19,18 +19,17 @@ mesh::FlatLayout layout_of(const std::vector<Parameter*>& parameters, int shards
     return mesh::flat_layout(sizes, shards);
 }
 
-// Elements [begin, begin + n) of the flattened parameter. Rows of 4096, so that all threads draw.
-void draw_range(ops::Context& ctx, const Parameter& p, int64_t begin, const Tensor& values, uint64_t seed) {
-    if (p.init.std == 0) return ops::fill(ctx, values, static_cast<float>(p.init.value));
-    constexpr int64_t kRow = 4096;
-    const int64_t whole = values.numel() / kRow * kRow;
-    kernels::Normal draw{.key = random_key(seed, p.name), .std = static_cast<float>(p.init.std), .row_step = kRow};
-    draw.y = View(values.view().data, DType::f32, {whole / kRow, kRow});
-    draw.first = begin;
-    ops::normal(ctx, draw);
-    draw.y = View(values.view().as<float>() + whole, DType::f32, {1, values.numel() - whole});
-    draw.first = begin + whole;
-    ops::normal(ctx, draw);
+// Points a tensor of every parameter into the flat buffer.
+void point_into(const std::vector<Parameter*>& parameters, Tensor Parameter::*tensor, const Tensor& flat,
+                const mesh::FlatLayout& layout) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+        Parameter& p = *parameters[i];
+        p.*tensor = flat.narrow(0, layout.offsets[i], p.shape.numel()).reshape(p.shape);
+    }
+}
+
+void point_nowhere(const std::vector<Parameter*>& parameters, Tensor Parameter::*tensor) {
+    for (Parameter* p : parameters) p->*tensor = {};
 }
 
 }  // namespace
@@ -50,8 +49,9 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
         weight_shard_ = weights_.narrow(0, first, size);
     }
     masters_ = compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer);
-    draw_masters();
-    if (compute != DType::f32) ops::cast_into(ctx_, masters_, weight_shard_);
+    for (const optim::Piece& piece : pieces())
+        autograd::draw_range(ctx_, *piece.parameter, options_.seed, piece.begin, piece.master);
+    round_masters();
     if (options_.zero >= Zero::gradients) {
         gradient_shard_ = ops::zeros(ctx_, {size}, DType::f32, Purpose::gradients);
     } else {
@@ -66,9 +66,8 @@ Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose) const {
                                             : ops::zeros(ctx_, {size}, dtype, purpose);
 }
 
-void FlatUnit::draw_masters() {
-    for (const optim::Piece& piece : pieces())
-        draw_range(ctx_, *piece.parameter, piece.begin, piece.master, options_.seed);
+void FlatUnit::round_masters() {
+    if (options_.compute != DType::f32) ops::cast_into(ctx_, masters_, weight_shard_);
 }
 
 std::vector<optim::Piece> FlatUnit::pieces() const {
@@ -89,29 +88,23 @@ std::vector<optim::Piece> FlatUnit::pieces() const {
 void FlatUnit::take_weights() {
     const bool leased = options_.zero == Zero::weights;
     weights_ = fresh(layout_.padded, options_.compute, leased ? Purpose::communication : Purpose::weights);
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-        Parameter& p = *parameters_[i];
-        p.value = weights_.narrow(0, layout_.offsets[i], p.shape.numel()).reshape(p.shape);
-    }
+    point_into(parameters_, &Parameter::value, weights_, layout_);
 }
 
 void FlatUnit::drop_weights() {
     weights_ = {};
-    for (Parameter* p : parameters_) p->value = {};
+    point_nowhere(parameters_, &Parameter::value);
 }
 
 void FlatUnit::take_gradients() {
     const bool leased = options_.zero >= Zero::gradients;
     gradients_ = ops::zeros(ctx_, {layout_.padded}, DType::f32, leased ? Purpose::communication : Purpose::gradients);
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-        Parameter& p = *parameters_[i];
-        p.gradient = gradients_.narrow(0, layout_.offsets[i], p.shape.numel()).reshape(p.shape);
-    }
+    point_into(parameters_, &Parameter::gradient, gradients_, layout_);
 }
 
 void FlatUnit::drop_gradients() {
     gradients_ = {};
-    for (Parameter* p : parameters_) p->gradient = {};
+    point_nowhere(parameters_, &Parameter::gradient);
 }
 
 void FlatUnit::zero_gradients() {

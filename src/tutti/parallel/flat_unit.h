@@ -41,6 +41,9 @@ class FlatUnit {
     const Tensor& weights() const { return weights_; }  // (padded), compute type
     const Tensor& weight_shard() const { return weight_shard_; }
 
+    // The weights of this rank's shard become its masters, rounded.
+    void round_masters();
+
     // f32 gradients of all shards; zeroed when taken. As with weights, for ZeRO-2 and 3.
     void take_gradients();
     void drop_gradients();
@@ -51,7 +54,6 @@ class FlatUnit {
 
   private:
     Tensor fresh(int64_t size, DType dtype, Purpose purpose) const;
-    void draw_masters();
 
     ops::Context& ctx_;
     std::vector<autograd::Parameter*> parameters_;

@@ -11,7 +11,7 @@ mesh::Mesh make_mesh(const spec::ParallelSpec& parallel, int ranks) {
     const auto size = [](int64_t n) { return static_cast<int>(n); };
     return mesh::Mesh({{"tp", size(parallel.tp)},
                        {"cp", size(parallel.cp)},
-                       {"dp_shard", size(dp / parallel.dp_replicate)},
+                       {"dp_shard", size(spec::data_parallel_shards(parallel, ranks))},
                        {"dp_replicate", size(parallel.dp_replicate)},
                        {"pp", size(parallel.pp)}});
 }

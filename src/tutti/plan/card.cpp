@@ -57,9 +57,8 @@ std::string step_line(const spec::RunSpec& run) {
 // "4 ranks: dp_replicate 2 x dp_shard 2, ZeRO-3"
 std::string mesh(const spec::ParallelSpec& parallel, int ranks) {
     if (ranks == 1) return "1 rank";
-    const int64_t dp = spec::data_parallel_ranks(parallel, ranks);
-    return concat(ranks, " ranks: dp_replicate ", parallel.dp_replicate, " x dp_shard ", dp / parallel.dp_replicate,
-                  ", ZeRO-", parallel.zero);
+    return concat(ranks, " ranks: dp_replicate ", parallel.dp_replicate, " x dp_shard ",
+                  spec::data_parallel_shards(parallel, ranks), ", ZeRO-", parallel.zero);
 }
 
 // --- the box

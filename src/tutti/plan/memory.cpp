@@ -30,7 +30,7 @@ int64_t compute_bytes(const std::string& compute) {
 
 int64_t shards_of(const spec::RunSpec& run, int ranks) {
     if (run.parallel.zero == 0) return 1;
-    return std::max<int64_t>(1, spec::data_parallel_ranks(run.parallel, ranks) / run.parallel.dp_replicate);
+    return std::max<int64_t>(1, spec::data_parallel_shards(run.parallel, ranks));
 }
 
 // ZeRO-1 cuts the optimizer's state, 2 the gradients too, 3 the weights too. Without the padding to whole blocks.

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::spec {
@@ -286,12 +285,9 @@ ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
 
 ModelSpec model_from_hf(const std::string& directory) {
     const std::string path = directory + "/config.json";
-    std::ifstream file(path, std::ios::binary);
-    check<DataError>(file.good(), path, ": cannot be opened; a Hugging Face directory has one");
-    std::ostringstream text;
-    text << file.rdbuf();
-    check<DataError>(!file.bad() && !text.bad(), path, ": cannot be read");
-    ModelSpec model = model_from_hf_config(text.str(), path);
+    const auto text = read_file(path);
+    check<DataError>(text.has_value(), path, ": cannot be read; a Hugging Face directory has one");
+    ModelSpec model = model_from_hf_config(*text, path);
     model.hf = directory;
     return model;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/dtype.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::spec {
@@ -121,5 +122,8 @@ struct RunSpec {
     CommSpec comm;
     bool operator==(const RunSpec&) const = default;
 };
+
+// What the forward and backward compute in.
+inline DType compute_type(const RunSpec& run) { return run.precision.compute == "f32" ? DType::f32 : DType::bf16; }
 
 }  // namespace tutti::spec

@@ -8,13 +8,12 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/names.h"
@@ -354,12 +353,9 @@ RunSpec parse_text(std::string_view text, const std::string& source_name, const 
 
 RunSpec parse_file(const std::string& path, const std::vector<std::string>& overrides) {
     check<UsageError>(!std::filesystem::is_directory(path), "cannot read the config ", path, ": it is a directory");
-    std::ifstream file(path, std::ios::binary);
-    check<UsageError>(file.good(), "cannot read the config ", path, ": ", std::strerror(errno));
-    std::ostringstream text;
-    text << file.rdbuf();
-    check<UsageError>(!file.bad() && !text.bad(), "cannot read the config ", path, ": ", std::strerror(errno));
-    return parse_text(text.str(), path, overrides);
+    const auto text = read_file(path);
+    check<UsageError>(text.has_value(), "cannot read the config ", path, ": ", std::strerror(errno));
+    return parse_text(*text, path, overrides);
 }
 
 }  // namespace tutti::spec

@@ -292,6 +292,10 @@ int64_t data_parallel_ranks(const ParallelSpec& p, int ranks) {
     return p.dp_shard == -1 && others >= 1 && ranks % others == 0 ? p.dp_replicate * (ranks / others) : 0;
 }
 
+int64_t data_parallel_shards(const ParallelSpec& p, int ranks) {
+    return data_parallel_ranks(p, ranks) / p.dp_replicate;
+}
+
 std::vector<std::string> model_problems(const ModelSpec& model) {
     Problems problems;
     const RunSpec run{.model = model};

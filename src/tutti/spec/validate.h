@@ -19,5 +19,6 @@ std::vector<std::string> model_problems(const ModelSpec& model);
 // dp_replicate * dp_shard, with dp_shard = -1 resolved to the ranks that the other axes leave (0 when they do not
 // divide the ranks).
 int64_t data_parallel_ranks(const ParallelSpec& parallel, int ranks);
+int64_t data_parallel_shards(const ParallelSpec& parallel, int ranks);  // dp_shard, resolved in the same way
 
 }  // namespace tutti::spec

@@ -64,10 +64,4 @@ class Tensor {
     View view_;
 };
 
-// As checkpoints and name maps see it.
-struct NamedTensor {
-    std::string name;
-    Tensor tensor;
-};
-
 }  // namespace tutti

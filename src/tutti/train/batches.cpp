@@ -74,7 +74,7 @@ class NoiseBatches final : public Batches {
           width_(run.model.width),
           rows_(run.train.micro_batch * run.train.seq_len),
           step_rows_(run.train.global_batch * run.train.seq_len),
-          compute_(run.precision.compute == "bf16" ? DType::bf16 : DType::f32) {}
+          compute_(spec::compute_type(run)) {}
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         nn::Batch batch;

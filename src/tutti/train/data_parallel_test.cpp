@@ -51,6 +51,8 @@ spec::RunSpec tiny(spec::Family family, bool tied, const std::string& compute, i
                                 .dropout = 0.1,
                                 .init_std = 0.2};
     run.train.steps = 20;
+    run.train.seed = 5;
+    run.train.threads = 1;
     run.train.seq_len = 16;
     run.train.global_batch = 8;
     run.train.micro_batch = micro_batch;
@@ -88,38 +90,29 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
     spec::RunSpec run = given;
     run.parallel.dp_shard = layout.dp_shard;
     run.parallel.dp_replicate = layout.ranks / layout.dp_shard;
+    run.parallel.zero = static_cast<int64_t>(layout.zero);
+    run.parallel.accumulate = layout.reduce_each ? "shard" : "full";
     run.recompute.policy = layout.recompute;
     Outcome outcome;
     std::mutex mutex;
     comm::run_ranks(
         layout.ranks, {.timeout_s = 60, .progress_thread = layout.progress_thread}, [&](comm::World& world) {
-            const auto device = make_cpu_device(1);
-            ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
-            const parallel::Groups groups =
-                parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()));
-            models::Model model = models::make_model(ctx, run.model, run.train.seq_len);
-            parallel::DataParallel dp(ctx, model.units(), groups,
-                                      {.zero = layout.zero,
-                                       .compute = run.precision.compute == "bf16" ? DType::bf16 : DType::f32,
-                                       .seed = 5,
-                                       .reduce_each_microbatch = layout.reduce_each});
-            optim::Optimizer optimizer(ctx, dp.pieces(), run.optimizer);
             const data::TokenView view(std::make_shared<Tokens>(), 0, 4000, 67);
             const data::Sampler sampler(view, run.train.seq_len, 7);
-            const Share share{groups.dp->rank(), groups.dp->size(), [&](int64_t count) {
-                                  return static_cast<int64_t>(groups.dp->sum(static_cast<double>(count)));
-                              }};
-            const auto batches = token_batches(*device, sampler, run.train.micro_batch, run.train.global_batch, share);
-            StepContext context{ctx, model, dp, optimizer, *batches, groups, run};
+            Engine engine(run, world, 1, [&](ops::Context& ctx, const Share& share) {
+                return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
+            });
+            parallel::DataParallel& dp = engine.data_parallel;
+            const parallel::Groups& groups = engine.groups;
             {
                 const std::lock_guard lock(mutex);
                 for (size_t p = 0; p < kPurposes; ++p)
-                    outcome.state[p] += device->memory().usage(static_cast<Purpose>(p)).current;
+                    outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
             }
             int64_t sent = 0;
             for (int64_t step = 1; step <= steps; ++step) {
                 sent = groups.bytes_sent();
-                const StepResult r = train_step(context, step);
+                const StepResult r = train_step(engine, step);
                 const std::lock_guard lock(mutex);
                 if (world.rank() == 0) outcome.sent = groups.bytes_sent() - sent;
                 if (step == 1 && dp.saves()) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
@@ -127,12 +120,13 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                 outcome.losses.push_back(r.loss);
                 outcome.norms.push_back(r.grad_norm);
             }
-            const auto source = token_batches(*device, sampler, 2, 2 * groups.dp->size(), share);
-            const double eval_loss = evaluate(context, *source, 5);
+            const auto source = token_batches(*engine.device, sampler, 2, 2 * groups.dp->size(),
+                                              {groups.dp->rank(), groups.dp->size()});
+            const double eval_loss = evaluate(engine, *source, 5);
             dp.settle();
             groups.dp->barrier();
             const std::lock_guard lock(mutex);
-            if (dp.saves()) note_pieces(outcome.weights, optimizer.pieces(), &optim::Piece::master);
+            if (dp.saves()) note_pieces(outcome.weights, engine.optimizer.pieces(), &optim::Piece::master);
             if (world.rank() != 0) return;
             outcome.eval_loss = eval_loss;
         });

@@ -1,10 +1,9 @@
 // train/report_read.cpp: read_run() of report.h: the files of a run directory as a RunHistory.
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 #include "tutti/train/report.h"
 
 namespace tutti::train {
@@ -13,13 +12,11 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
+// Nothing when there is no such file.
 std::optional<std::string> text_of(const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return std::nullopt;
-    std::ostringstream text;
-    text << file.rdbuf();
-    check<DataError>(!file.bad(), path.string(), ": reading failed before the end of the file");
-    return text.str();
+    auto text = read_file(path.string());
+    check<DataError>(text.has_value() || !fs::exists(path), path.string(), ": cannot be read");
+    return text;
 }
 
 // One JSON object and where it stands; its getters name the place and the key when a value has the wrong type.

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/read_file.h"
+
 namespace tutti::train {
 
 namespace {
@@ -59,10 +61,9 @@ void RunDirectory::write_whole(const std::string& name, const std::string& text)
 void RunDirectory::write_config(const std::string& toml) { write_whole("config.toml", toml); }
 
 void RunDirectory::copy_tokenizer(const std::string& file) {
-    std::ifstream in(file, std::ios::binary);
-    const std::string content{std::istreambuf_iterator<char>(in), {}};
-    check<DataError>(in.is_open() && !in.bad(), file, ": cannot be read");
-    write_whole("tokenizer" + std::filesystem::path(file).extension().string(), content);
+    const auto content = read_file(file);
+    check<DataError>(content.has_value(), file, ": cannot be read");
+    write_whole("tokenizer" + std::filesystem::path(file).extension().string(), *content);
 }
 
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }

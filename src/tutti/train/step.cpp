@@ -11,7 +11,7 @@ namespace tutti::train {
 using autograd::Tape;
 using autograd::Var;
 
-StepResult train_step(StepContext& s, int64_t step) {
+StepResult train_step(Engine& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
     const int64_t segment = spec::recompute_segment(s.run.recompute.policy, s.run.model.layers);
     const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.dp->size());
@@ -19,7 +19,7 @@ StepResult train_step(StepContext& s, int64_t step) {
 
     s.data_parallel.begin_step();
     for (int64_t i = 0; i < microbatches; ++i) {
-        nn::Batch batch = s.batches.microbatch(step, i);
+        nn::Batch batch = s.batches->microbatch(step, i);
         batch.seed = static_cast<uint64_t>(train.seed);
         batch.step = static_cast<uint64_t>(step);
         s.data_parallel.begin_microbatch(i + 1 == microbatches);
@@ -32,7 +32,7 @@ StepResult train_step(StepContext& s, int64_t step) {
     s.groups.dp->sum(loss);
 
     StepResult r;
-    r.terms = s.batches.terms(step);
+    r.terms = s.batches->terms(step);
     r.loss = loss.value() / static_cast<double>(r.terms);
     r.grad_norm = s.data_parallel.gradient_norm();
     r.lr = optim::learning_rate(s.run.optimizer, train.steps, step);
@@ -47,7 +47,7 @@ StepResult train_step(StepContext& s, int64_t step) {
     return r;
 }
 
-double evaluate(StepContext& s, Batches& source, int64_t batches) {
+double evaluate(Engine& s, Batches& source, int64_t batches) {
     ExactSum loss, rows;
     const int64_t rank = s.groups.dp->rank(), ranks = s.groups.dp->size();
     s.data_parallel.begin_evaluation();

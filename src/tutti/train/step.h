@@ -3,23 +3,9 @@
 
 #include <string>
 
-#include "tutti/models/model.h"
-#include "tutti/optim/optimizer.h"
-#include "tutti/parallel/data_parallel.h"
-#include "tutti/train/batches.h"
+#include "tutti/train/engine.h"
 
 namespace tutti::train {
-
-// What a step works on. The trainer owns the parts.
-struct StepContext {
-    ops::Context& ctx;
-    models::Model& model;
-    parallel::DataParallel& data_parallel;
-    optim::Optimizer& optimizer;
-    Batches& batches;
-    const parallel::Groups& groups;
-    const spec::RunSpec& run;
-};
 
 struct StepResult {
     double loss = 0;       // mean over the terms of the global batch, before the update
@@ -31,10 +17,10 @@ struct StepResult {
 };
 
 // Step `step`, counted from 1. Collective: every rank gets the same result, to the bit.
-StepResult train_step(StepContext& context, int64_t step);
+StepResult train_step(Engine& engine, int64_t step);
 
 // Mean loss over the first `batches` microbatches of `source`, whose steps have one microbatch per rank. The same for
 // any number of ranks; nothing is recorded or updated.
-double evaluate(StepContext& context, Batches& source, int64_t batches);
+double evaluate(Engine& engine, Batches& source, int64_t batches);
 
 }  // namespace tutti::train

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "tutti/base/read_file.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/toml.h"
@@ -68,11 +67,9 @@ void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops:
 }
 
 std::string text_of(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    check<DataError>(!file.bad() && !text.bad(), path, ": cannot be read");
-    return text.str();
+    auto text = read_file(path);
+    check<DataError>(text.has_value(), path, ": cannot be read");
+    return *std::move(text);
 }
 
 }  // namespace

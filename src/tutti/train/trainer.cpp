@@ -34,10 +34,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-DType compute_type(const spec::RunSpec& run) { return run.precision.compute == "f32" ? DType::f32 : DType::bf16; }
-
-bool uses_tokens(const spec::RunSpec& run) { return run.model.family != spec::Family::mlp; }
-
 // Everything that one rank has, in the order in which it is built.
 class Run {
   public:
@@ -45,6 +41,8 @@ class Run {
     TrainOutcome train();
 
   private:
+    std::optional<RunState> resume();
+    void start_from_hf();
     void one_step();
     void log(const StepResult& result);
     std::optional<double> evaluate_now();
@@ -63,15 +61,8 @@ class Run {
     Clock::time_point begin_ = Clock::now();
 
     std::optional<data::DataSet> data_;
-    std::unique_ptr<Device> device_;
-    ops::Context ctx_;
+    Engine engine_;
     plan::MemoryPlan plan_;
-    parallel::Groups groups_;
-    models::Model model_;
-    parallel::DataParallel data_parallel_;
-    optim::Optimizer optimizer_;
-    std::unique_ptr<Batches> batches_;
-    StepContext step_context_;
     Checkpointing checkpoints_;
     RunState state_;
     std::optional<RunDirectory> directory_;  // of the first rank
@@ -88,41 +79,14 @@ std::string checkpoint_directory(const TrainOptions& o) {
     return o.run.checkpoint.dir.empty() ? o.out + "/checkpoints" : o.run.checkpoint.dir;
 }
 
-// That share its cores.
-int ranks_of_host(const TrainOptions& options) {
-    return options.launch.size > 1 ? std::max(1, options.launch.local_size) : options.ranks;
-}
-
-// Threads of one rank: what was asked for, or its part of the cores.
-std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks_here) {
-    const auto asked = static_cast<int>(run.train.threads);
-    return make_cpu_device(asked > 0 ? asked : std::max(1, available_cores() / ranks_here));
-}
-
-parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run) {
-    return {.zero = static_cast<parallel::Zero>(run.parallel.zero),
-            .compute = compute_type(run),
-            .seed = static_cast<uint64_t>(run.train.seed),
-            .reduce_each_microbatch = run.parallel.accumulate != "full"};
-}
-
-std::unique_ptr<Batches> make_batches(ops::Context& ctx, const spec::RunSpec& run, const data::DataSet* data,
-                                      comm::Communicator& dp) {
-    const Share share{dp.rank(), dp.size(),
-                      [&dp](int64_t count) { return static_cast<int64_t>(dp.sum(static_cast<double>(count))); }};
-    if (!data) return noise_batches(ctx, run, share);
-    return token_batches(ctx.device,
-                         data::Sampler(data->train, run.train.seq_len, static_cast<uint64_t>(run.train.seed)),
-                         run.train.micro_batch, run.train.global_batch, share);
-}
-
 // What this rank holds of the state. Of equal copies one is saved.
-std::vector<checkpoint::Piece> state_pieces(const parallel::DataParallel& dp, const optim::Optimizer& optimizer) {
+std::vector<checkpoint::Piece> state_pieces(const Engine& engine) {
+    const bool saves = engine.data_parallel.saves();
     std::vector<checkpoint::Piece> pieces;
-    for (const optim::Piece& p : optimizer.pieces())
-        pieces.push_back({p.parameter->name, p.parameter->shape, p.begin, p.master, dp.saves()});
-    for (const optim::StatePiece& s : optimizer.state())
-        pieces.push_back({s.name, s.parameter->shape, s.begin, s.values, dp.saves()});
+    for (const optim::Piece& p : engine.optimizer.pieces())
+        pieces.push_back({p.parameter->name, p.parameter->shape, p.begin, p.master, saves});
+    for (const optim::StatePiece& s : engine.optimizer.state())
+        pieces.push_back({s.name, s.parameter->shape, s.begin, s.values, saves});
     return pieces;
 }
 
@@ -130,26 +94,12 @@ std::string fingerprint(const data::DataSet* data) {
     return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
 }
 
-// `write`: the ids of a text may be kept beside it.
-std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write) {
-    if (!uses_tokens(run)) return std::nullopt;
-    const auto show = [&console](const data::EncodeProgress& p) {
-        const std::string line =
-            fmt::format("encoding {}: {} of {}, {} tokens, {}", p.path, plan::format_bytes(p.bytes),
-                        plan::format_bytes(p.bytes_total), p.tokens,
-                        plan::format_rate(p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds : 0, "B"));
-        p.bytes == p.bytes_total ? console.text(line) : console.status(line);
-    };
-    const data::EncodeOptions options{.threads = static_cast<int>(run.train.threads), .write = write, .progress = show};
-    return data::open(run.data, run.model.vocab, run.train.seq_len, options);
-}
-
 // Attention's scratch depends on the kernels and the threads, so the table is asked.
 plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTable& table, const Stream& stream,
                              int ranks) {
     const spec::ModelSpec& m = run.model;
     plan::AttentionWorkspace workspace;
-    if (table.attention_workspace && uses_tokens(run)) {
+    if (table.attention_workspace && run.model.family != spec::Family::mlp) {
         const Shape q{run.train.micro_batch, run.train.seq_len, m.heads, m.head_dim};
         const Shape k{run.train.micro_batch, run.train.seq_len, m.kv_heads, m.head_dim};
         workspace.forward_bytes = 4 * table.attention_workspace(stream, q, k, false);
@@ -168,43 +118,40 @@ Run::Run(const TrainOptions& options, comm::World& world)
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
       data_(open_data(run_, console_, true)),
-      device_(make_device(run_, ranks_of_host(options))),
-      ctx_{*device_, kernels::cpu_table(kernels::best_isa())},
-      plan_(plan_memory(run_, ctx_.kernels, device_->stream(), world.size())),
-      groups_(parallel::make_groups(world, parallel::make_mesh(run_.parallel, world.size()))),
-      model_(models::make_model(ctx_, run_.model, run_.train.seq_len)),
-      data_parallel_(ctx_, model_.units(), groups_, data_parallel_options(run_)),
-      optimizer_(ctx_, data_parallel_.pieces(), run_.optimizer),
-      batches_(make_batches(ctx_, run_, data_ ? &*data_ : nullptr, *groups_.dp)),
-      step_context_{ctx_, model_, data_parallel_, optimizer_, *batches_, groups_, run_},
+      engine_(run_, world, ranks_of_host(options.launch, options.ranks),
+              training_batches(run_, data_ ? &*data_ : nullptr)),
+      plan_(plan_memory(run_, engine_.ctx.kernels, engine_.device->stream(), world.size())),
       checkpoints_({.run = run_,
                     .directory = checkpoint_directory(options),
                     .data_fingerprint = fingerprint(data_ ? &*data_ : nullptr),
-                    .pieces = [this] { return state_pieces(data_parallel_, optimizer_); },
+                    .pieces = [this] { return state_pieces(engine_); },
                     .warn = [this](const std::string& message) { console_.warn(message); },
-                    .ranks = groups_.dp.get()}) {
-    console_.text(plan::render_card(card_of(options_, device_->name(), plan_)));
-    if (const auto resumed = checkpoints_.resume(options.resume)) {
+                    .ranks = engine_.groups.dp.get()}) {
+    console_.text(plan::render_card(card_of(options_, engine_.device->name(), plan_)));
+    if (const auto resumed = resume()) {
         state_ = *resumed;
         saved_step_ = state_.step;
-        optimizer_.set_updates(state_.updates);
-        data_parallel_.settle();  // the weights of the start are still on their way
-        for (const optim::Piece& p : optimizer_.pieces())
-            if (p.value.dtype() != DType::f32) ops::cast_into(ctx_, p.master, p.value);
-        data_parallel_.publish_weights();
+        engine_.optimizer.set_updates(state_.updates);
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
     } else if (!run_.model.hf.empty()) {
-        checkpoint::PosixFileSystem files;
-        const auto stored = hf::StoredWeights::in_directory(files, run_.model.hf, model_);
-        data_parallel_.settle();
-        for (const optim::Piece& p : optimizer_.pieces()) {
-            stored.load(*p.parameter, p.begin, p.master);
-            if (p.value.dtype() != DType::f32) ops::cast_into(ctx_, p.master, p.value);
-        }
-        data_parallel_.publish_weights();
+        start_from_hf();
         console_.text(fmt::format("starting from the weights of {}", run_.model.hf));
     }
     outcome_.eval_loss = outcome_.loss = std::numeric_limits<double>::quiet_NaN();
+}
+
+std::optional<RunState> Run::resume() {
+    std::optional<RunState> resumed;
+    engine_.data_parallel.load_masters([&] { resumed = checkpoints_.resume(options_.resume); });
+    return resumed;
+}
+
+void Run::start_from_hf() {
+    checkpoint::PosixFileSystem files;
+    const auto stored = hf::StoredWeights::in_directory(files, run_.model.hf, engine_.model);
+    engine_.data_parallel.load_masters([&] {
+        for (const optim::Piece& p : engine_.optimizer.pieces()) stored.load(*p.parameter, p.begin, p.master);
+    });
 }
 
 TrainOutcome Run::train() {
@@ -215,6 +162,7 @@ TrainOutcome Run::train() {
         outcome_.tokens = state_.tokens;
         outcome_.skipped = state_.skipped;
         outcome_.checkpoint = checkpoints_.newest();
+        engine_.data_parallel.settle();
         return outcome_;
     }
     if (first_rank()) {
@@ -227,15 +175,16 @@ TrainOutcome Run::train() {
         }
         if (data_ && !data_->tokenizer->file().empty()) directory_->copy_tokenizer(data_->tokenizer->file());
     }
-    peak_ = groups_.dp->sum(measure_register_peak(device_->stream(), compute_type(run_), 0.05).flops_per_s);
+    peak_ = engine_.groups.dp->sum(
+        measure_register_peak(engine_.device->stream(), spec::compute_type(run_), 0.05).flops_per_s);
     logged_step_ = state_.step;
-    logged_bytes_ = groups_.bytes_sent();
+    logged_bytes_ = engine_.groups.bytes_sent();
     logged_tokens_ = state_.tokens;
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
         one_step();
         // A signal may reach ranks in different steps: they stop together.
-        const bool asked = groups_.dp->max(options_.stop_requested() ? 1 : 0) > 0;
+        const bool asked = engine_.groups.dp->max(options_.stop_requested() ? 1 : 0) > 0;
         outcome_.preempted = asked && state_.step < run_.train.steps;
     }
     finish();
@@ -245,10 +194,10 @@ TrainOutcome Run::train() {
 void Run::one_step() {
     const auto begin = Clock::now();
     const bool first = outcome_.step == 0;
-    device_->memory().reset_peaks();
-    const StepResult result = train_step(step_context_, state_.step + 1);
+    engine_.device->memory().reset_peaks();
+    const StepResult result = train_step(engine_, state_.step + 1);
     ++state_.step;
-    state_.updates = optimizer_.updates();
+    state_.updates = engine_.optimizer.updates();
     state_.tokens += result.terms;
     state_.skipped += result.skipped ? 1 : 0;
     state_.skipped_in_a_row = result.skipped ? state_.skipped_in_a_row + 1 : 0;
@@ -280,14 +229,14 @@ void Run::log(const StepResult& result) {
     m.mfu = plan::mfu(plan::model_flops(run_.model, run_.train.seq_len).causal(), m.tokens_per_s, peak_);
     m.hfu = plan::mfu(plan::hardware_flops(run_.model, run_.train.seq_len, run_.recompute.policy).causal(),
                       m.tokens_per_s, peak_);
-    m.mem_peak_bytes = device_->memory().total().peak;
-    m.comm_bytes = (groups_.bytes_sent() - logged_bytes_) / std::max<int64_t>(1, step - logged_step_);
+    m.mem_peak_bytes = engine_.device->memory().total().peak;
+    m.comm_bytes = (engine_.groups.bytes_sent() - logged_bytes_) / std::max<int64_t>(1, step - logged_step_);
     if (evaluates || ends) m.eval_loss = evaluate_now();
     if (directory_) directory_->log(m);
     console_.step(m);
     logged_at_ = Clock::now();
     logged_step_ = step;
-    logged_bytes_ = groups_.bytes_sent();
+    logged_bytes_ = engine_.groups.bytes_sent();
     logged_tokens_ = state_.tokens;
 }
 
@@ -296,9 +245,10 @@ std::optional<double> Run::evaluate_now() {
     const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
     const int64_t micro = std::min(run_.train.micro_batch, sampler.samples_per_epoch());
     const int64_t batches = std::min(run_.train.eval_batches, sampler.samples_per_epoch() / micro);
-    const int64_t ranks = groups_.dp->size();
-    const auto source = token_batches(*device_, sampler, micro, micro * ranks, {groups_.dp->rank(), ranks});
-    outcome_.eval_loss = evaluate(step_context_, *source, batches);
+    const int64_t ranks = engine_.groups.dp->size();
+    const auto source =
+        token_batches(*engine_.device, sampler, micro, micro * ranks, {engine_.groups.dp->rank(), ranks});
+    outcome_.eval_loss = evaluate(engine_, *source, batches);
     return outcome_.eval_loss;
 }
 
@@ -314,7 +264,7 @@ void Run::stop_if_hopeless(const StepResult& result) {
 }
 
 void Run::print_measured_memory() {
-    measured_ = device_->memory().at_peak();
+    measured_ = engine_.device->memory().at_peak();
     console_.text(plan::render_measured(plan_, {measured_}));
 }
 
@@ -327,8 +277,8 @@ void Run::finish() {
     outcome_.step = state_.step;
     outcome_.checkpoint = checkpoints_.newest();
     outcome_.seconds = seconds_since(begin_);
-    data_parallel_.settle();
-    groups_.dp->barrier();
+    engine_.data_parallel.settle();
+    engine_.groups.dp->barrier();
     if (!directory_) return;
     directory_->write_totals(totals());
     if (outcome_.preempted) return;
@@ -349,8 +299,8 @@ std::string Run::sample() {
                                   .temperature = 0.7,
                                   .seed = static_cast<uint64_t>(run_.train.seed),
                                   .vocab = tokenizer.vocab()};
-    generate(ctx_, model_, compute_type(run_), run_.train.seq_len, {tokenizer.encode("\n")}, options,
-             [&](size_t, int32_t token) {
+    generate(engine_.ctx, engine_.model, spec::compute_type(run_), run_.train.seq_len, {tokenizer.encode("\n")},
+             options, [&](size_t, int32_t token) {
                  made.push_back(token);
                  return true;
              });
@@ -369,7 +319,7 @@ std::string Run::totals() {
                                    {"tokens", state_.tokens},
                                    {"skipped", state_.skipped},
                                    {"wall_s", state_.seconds},
-                                   {"machine", device_->name()},
+                                   {"machine", engine_.device->name()},
                                    {"peak_flops", peak_},
                                    {"checkpoint", outcome_.checkpoint},
                                    {"checkpoint_failures", checkpoints_.failures()},
@@ -388,7 +338,7 @@ TrainOutcome train(const TrainOptions& options) {
     if (options.dry_run) {
         Console console(options.console, options.terminal, 0);
         const auto data = open_data(options.run, console, false);
-        const auto device = make_device(options.run, ranks_of_host(options));
+        const auto device = make_device(options.run, ranks_of_host(options.launch, options.ranks));
         const auto memory =
             plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream(), options.ranks);
         console.text(plan::render_card(card_of(options, device->name(), memory)));

@@ -3,10 +3,8 @@
 
 #include <sentencepiece_processor.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 #include "tutti/data/tokenizers/fingerprint.h"
 #include "tutti/data/tokenizers/unicode.h"
 
@@ -43,15 +41,12 @@ class SentencepieceEncoder final : public Encoder {
 class SentencepieceTokenizer final : public Tokenizer {
   public:
     explicit SentencepieceTokenizer(const std::string& path) : path_(path) {
-        std::ifstream file(path, std::ios::binary);
-        std::ostringstream content;
-        content << file.rdbuf();
-        check<DataError>(!file.fail(), path, ": cannot be read");
-        const std::string model = content.str();
-        const auto status = processor_.LoadFromSerializedProto({model.data(), model.size()});
+        const auto model = read_file(path);
+        check<DataError>(model.has_value(), path, ": cannot be read");
+        const auto status = processor_.LoadFromSerializedProto({model->data(), model->size()});
         check<DataError>(status.ok() && processor_.GetPieceSize() > 0, path,
                          ": is no sentencepiece model: ", status.ToString());
-        fingerprint_ = Fingerprint().add("sentencepiece").add(model).value();
+        fingerprint_ = Fingerprint().add("sentencepiece").add(*model).value();
         // Most models put a space before the text and take it away when decoding; the library does not say which do.
         std::vector<int> ids;
         std::string text;

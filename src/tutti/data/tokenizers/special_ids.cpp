@@ -1,11 +1,10 @@
 // data/tokenizers/special_ids.cpp: opens a tokenizer.json with the special ids that the files beside it name, where
 // transformers looks too: tokenizer_config.json and special_tokens_map.json by text, generation_config.json by id.
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 #include "tutti/data/tokenizers/tokenizer_json.h"
 
 namespace tutti::data {
@@ -15,11 +14,9 @@ namespace {
 using Json = nlohmann::json;
 
 std::string content_of(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    check<DataError>(!file.fail() && !text.fail(), path, ": cannot be read");
-    return text.str();
+    auto text = read_file(path);
+    check<DataError>(text.has_value(), path, ": cannot be read");
+    return *std::move(text);
 }
 
 // Null when there is no such file.

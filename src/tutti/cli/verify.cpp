@@ -1,0 +1,72 @@
+// cli/verify.cpp: `tutti verify`. Reads the config as `tutti train` does and prints what differs from one rank.
+#include "tutti/train/verify.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/commands.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::cli {
+
+namespace {
+
+constexpr int kDiffers = 1;
+
+nlohmann::ordered_json describe(const train::VerifyOptions& options, const train::VerifyOutcome& outcome) {
+    const train::VerifiedStep worst = outcome.worst();
+    nlohmann::ordered_json steps = nlohmann::ordered_json::array();
+    for (const train::VerifiedStep& s : outcome.steps)
+        steps.push_back({{"step", s.step},
+                         {"bound", s.bound},
+                         {"loss", s.loss},
+                         {"one_rank_loss", s.one_rank_loss},
+                         {"loss_difference", s.loss_difference},
+                         {"gradient_difference", s.gradient_difference},
+                         {"gradient", s.gradient},
+                         {"weight_difference", s.weight_difference},
+                         {"weight", s.weight}});
+    return {{"ranks", options.ranks},
+            {"max_loss_difference", worst.loss_difference},
+            {"max_gradient_difference", worst.gradient_difference},
+            {"max_weight_difference", worst.weight_difference},
+            {"equal", outcome.equal},
+            {"within_bound", outcome.within()},
+            {"steps", steps}};
+}
+
+std::string verdict(const train::VerifyOutcome& outcome) {
+    if (outcome.equal) return "the same as one rank, to the bit";
+    const train::VerifiedStep worst = outcome.worst();
+    return fmt::format(
+        "{}: loss {:.2g}, gradient {:.2g} ({}), weight {:.2g} ({}); rounding may make {:.2g} after the first step",
+        outcome.within() ? "the same as one rank within rounding" : "NOT the same as one rank", worst.loss_difference,
+        worst.gradient_difference, worst.gradient, worst.weight_difference, worst.weight, worst.bound);
+}
+
+}  // namespace
+
+int verify(const VerifyArguments& arguments, const Io& io) {
+    train::VerifyOptions options;
+    options.launch = comm::detect_launcher(comm::process_environment());
+    options.ranks = options.launch.size > 1 && arguments.ranks == 1 ? options.launch.size : arguments.ranks;
+    options.steps = arguments.steps;
+    options.console = &io.text(arguments.json);
+    options.terminal = io.text_terminal(arguments.json);
+    options.run = spec::parse_file(arguments.config, arguments.set);
+    spec::validate(options.run, options.ranks);
+    spec::validate(train::one_rank_of(options.run), 1);
+
+    const train::VerifyOutcome outcome = train::verify(options);
+    if (options.launch.rank != 0) return 0;  // rank 0 tells how it ended
+    if (arguments.json)
+        io.out << describe(options, outcome).dump(2) << '\n';
+    else
+        io.out << verdict(outcome) << std::endl;
+    return outcome.within() ? 0 : kDiffers;
+}
+
+}  // namespace tutti::cli

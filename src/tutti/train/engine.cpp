@@ -1,0 +1,68 @@
+#include "tutti/train/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/plan/units.h"
+#include "tutti/train/console.h"
+
+namespace tutti::train {
+
+namespace {
+
+parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run) {
+    return {.zero = static_cast<parallel::Zero>(run.parallel.zero),
+            .compute = spec::compute_type(run),
+            .seed = static_cast<uint64_t>(run.train.seed),
+            .reduce_each_microbatch = run.parallel.accumulate != "full"};
+}
+
+Share share_of(comm::Communicator& dp) {
+    return {dp.rank(), dp.size(),
+            [&dp](int64_t count) { return static_cast<int64_t>(dp.sum(static_cast<double>(count))); }};
+}
+
+}  // namespace
+
+int ranks_of_host(const comm::Launch& launch, int ranks) {
+    return launch.size > 1 ? std::max(1, launch.local_size) : ranks;
+}
+
+std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks_here) {
+    const auto asked = static_cast<int>(run.train.threads);
+    return make_cpu_device(asked > 0 ? asked : std::max(1, available_cores() / ranks_here));
+}
+
+Engine::Engine(const spec::RunSpec& run_, comm::World& world, int ranks_here, const MakeBatches& make_batches)
+    : run(run_),
+      device(make_device(run, ranks_here)),
+      ctx{*device, kernels::cpu_table(kernels::best_isa())},
+      groups(parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()))),
+      model(models::make_model(ctx, run.model, run.train.seq_len)),
+      data_parallel(ctx, model.units(), groups, data_parallel_options(run)),
+      optimizer(ctx, data_parallel.pieces(), run.optimizer),
+      batches(make_batches(ctx, share_of(*groups.dp))) {}
+
+std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write) {
+    if (run.model.family == spec::Family::mlp) return std::nullopt;
+    const auto show = [&console](const data::EncodeProgress& p) {
+        const std::string line =
+            fmt::format("encoding {}: {} of {}, {} tokens, {}", p.path, plan::format_bytes(p.bytes),
+                        plan::format_bytes(p.bytes_total), p.tokens,
+                        plan::format_rate(p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds : 0, "B"));
+        p.bytes == p.bytes_total ? console.text(line) : console.status(line);
+    };
+    const data::EncodeOptions options{.threads = static_cast<int>(run.train.threads), .write = write, .progress = show};
+    return data::open(run.data, run.model.vocab, run.train.seq_len, options);
+}
+
+MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data) {
+    return [&run, data](ops::Context& ctx, const Share& share) {
+        if (!data) return noise_batches(ctx, run, share);
+        const data::Sampler sampler(data->train, run.train.seq_len, static_cast<uint64_t>(run.train.seed));
+        return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
+    };
+}
+
+}  // namespace tutti::train

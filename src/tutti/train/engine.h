@@ -1,0 +1,52 @@
+// train/engine.h: everything that one rank trains with, in the order in which it is built: device, groups, model,
+// state, optimizer, data. step.cpp steps it; trainer.cpp runs, saves and logs it; verify.cpp compares two. Below: every
+// room that computes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "tutti/comm/launcher.h"
+#include "tutti/comm/world.h"
+#include "tutti/data/data_set.h"
+#include "tutti/models/model.h"
+#include "tutti/optim/optimizer.h"
+#include "tutti/parallel/data_parallel.h"
+#include "tutti/spec/run_spec.h"
+#include "tutti/train/batches.h"
+
+namespace tutti::train {
+
+class Console;
+
+using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, const Share& share)>;
+
+struct Engine {
+    // `run` and what make_batches captures must outlive it. `ranks_here` share the cores of this machine. Collective
+    // over all ranks of the world.
+    Engine(const spec::RunSpec& run, comm::World& world, int ranks_here, const MakeBatches& make_batches);
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    const spec::RunSpec& run;
+    std::unique_ptr<Device> device;
+    ops::Context ctx;
+    parallel::Groups groups;
+    models::Model model;
+    parallel::DataParallel data_parallel;
+    optim::Optimizer optimizer;
+    std::unique_ptr<Batches> batches;
+};
+
+// Of a run of `ranks`, those that share this machine.
+int ranks_of_host(const comm::Launch& launch, int ranks);
+// Threads of one rank: train.threads, or its part of the cores.
+std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks_here);
+
+// Nothing for the mlp family. `write`: the ids of a text may be kept beside it.
+std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write);
+// The training batches of a run; `data` null: the noise of the mlp family.
+MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data);
+
+}  // namespace tutti::train

@@ -1,0 +1,146 @@
+#include "tutti/train/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "tutti/comm/run.h"
+#include "tutti/comm/threads/thread_world.h"
+#include "tutti/train/console.h"
+#include "tutti/train/step.h"
+
+namespace tutti::train {
+
+namespace {
+
+using autograd::Parameter;
+
+// One parameter's values from the pieces of all ranks. The bits are added as integers, zeros elsewhere: whatever the
+// engine, nothing is rounded. Collective over the ranks of the engine.
+std::vector<float> whole(Engine& engine, const Parameter& parameter, Tensor optim::Piece::*which) {
+    const int64_t size = parameter.shape.numel();
+    std::vector<int32_t> bits(static_cast<size_t>(size));
+    if (engine.data_parallel.saves())
+        for (const optim::Piece& piece : engine.optimizer.pieces()) {
+            if (piece.parameter != &parameter) continue;
+            const std::vector<float> values = (piece.*which).to_host<float>();
+            std::memcpy(bits.data() + piece.begin, values.data(), values.size() * sizeof(float));
+        }
+    const Tensor sum = Tensor::from_host<int32_t>(*engine.device, {size}, bits, Purpose::communication);
+    engine.groups.dp->all_reduce(sum).wait();
+    std::vector<float> values(static_cast<size_t>(size));
+    engine.device->copy_out(values.data(), sum.view().data, sum.bytes());
+    return values;
+}
+
+struct Difference {
+    bool equal = true;
+    double relative = 0;
+};
+
+Difference difference(const std::vector<float>& a, const std::vector<float>& b) {
+    double square = 0, size = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        square += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+        size += std::pow(static_cast<double>(b[i]), 2);
+    }
+    Difference d{.equal = std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0};
+    if (square > 0) d.relative = size > 0 ? std::sqrt(square / size) : 1;
+    return d;
+}
+
+// `one` is on rank 0 only.
+void compare(Engine& many, Engine* one, int64_t steps, Console& console, VerifyOutcome& outcome) {
+    for (int64_t step = 1; step <= steps; ++step) {
+        const StepResult result = train_step(many, step);
+        const StepResult alone = one ? train_step(*one, step) : result;
+        for (const StepResult* r : {&result, &alone})
+            check(!r->skipped, "step ", step, r == &alone ? " on one rank" : "", " is not finite, first in ",
+                  r->culprit, ": there is nothing to compare; try a lower optimizer.lr");
+        many.data_parallel.settle();
+        VerifiedStep v{
+            .step = step, .bound = verify_bound(many.run, step), .loss = result.loss, .one_rank_loss = alone.loss};
+        v.loss_difference = std::abs(result.loss - alone.loss) / std::abs(alone.loss);
+        outcome.equal = outcome.equal && result.loss == alone.loss;
+        const auto see = [&](const Parameter& p, Tensor optim::Piece::*which, double& largest, std::string& name) {
+            const std::vector<float> ours = whole(many, p, which);
+            if (!one) return;
+            const Difference d = difference(ours, whole(*one, one->model.parameter(p.name), which));
+            outcome.equal = outcome.equal && d.equal;
+            if (d.relative > largest || name.empty()) name = p.name;
+            largest = std::max(largest, d.relative);
+        };
+        for (const Parameter* p : many.model.parameters()) {
+            see(*p, &optim::Piece::gradient, v.gradient_difference, v.gradient);
+            see(*p, &optim::Piece::master, v.weight_difference, v.weight);
+        }
+        console.text(fmt::format(
+            "step {}: loss {:.6g}, on one rank {:.6g}; largest differences: loss {:.2g}, gradient {:.2g} ({}), weight "
+            "{:.2g} ({})",
+            step, v.loss, v.one_rank_loss, v.loss_difference, v.gradient_difference, v.gradient, v.weight_difference,
+            v.weight));
+        outcome.steps.push_back(v);
+    }
+}
+
+}  // namespace
+
+VerifiedStep VerifyOutcome::worst() const {
+    VerifiedStep w;
+    for (const VerifiedStep& s : steps) {
+        w.bound = std::max(w.bound, s.bound);
+        w.loss_difference = std::max(w.loss_difference, s.loss_difference);
+        if (s.gradient_difference >= w.gradient_difference) w.gradient = s.gradient;
+        if (s.weight_difference >= w.weight_difference) w.weight = s.weight;
+        w.gradient_difference = std::max(w.gradient_difference, s.gradient_difference);
+        w.weight_difference = std::max(w.weight_difference, s.weight_difference);
+    }
+    return w;
+}
+
+bool VerifiedStep::within() const {
+    return std::max({loss_difference, gradient_difference, weight_difference}) <= bound;
+}
+
+bool VerifyOutcome::within() const {
+    return std::all_of(steps.begin(), steps.end(), [](const VerifiedStep& s) { return s.within(); });
+}
+
+double verify_bound(const spec::RunSpec& run, int64_t step) {
+    if (step == 1 || spec::compute_type(run) == DType::f32) return 1e-5;
+    return std::sqrt(20.0 * static_cast<double>(run.model.layers)) / 512;
+}
+
+spec::RunSpec one_rank_of(const spec::RunSpec& run) {
+    spec::RunSpec one = run;
+    one.parallel = {.dp_replicate = 1, .dp_shard = 1, .zero = 0};
+    one.recompute = {};
+    one.offload = {};
+    return one;
+}
+
+VerifyOutcome verify(const VerifyOptions& options) {
+    Console console(options.launch.rank == 0 ? options.console : nullptr, options.terminal, 0);
+    const auto data = open_data(options.run, console, false);
+    const MakeBatches batches = training_batches(options.run, data ? &*data : nullptr);
+    spec::RunSpec alone = one_rank_of(options.run);
+    VerifyOutcome outcome;
+    comm::run(options.launch, options.ranks, {.timeout_s = options.run.comm.timeout_s}, [&](comm::World& world) {
+        Engine many(options.run, world, ranks_of_host(options.launch, options.ranks), batches);
+        if (world.rank() != 0) {
+            VerifyOutcome nothing;
+            Console quiet(nullptr, false, 0);
+            return compare(many, nullptr, options.steps, quiet, nothing);
+        }
+        alone.train.threads = many.device->stream().threads;  // other threads, other sums
+        comm::run_ranks(1, {}, [&](comm::World& one_rank) {
+            Engine one(alone, one_rank, 1, batches);
+            compare(many, &one, options.steps, console, outcome);
+        });
+    });
+    return outcome;
+}
+
+}  // namespace tutti::train
