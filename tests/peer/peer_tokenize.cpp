@@ -15,8 +15,6 @@
 
 namespace {
 
-using tutti::data::Tokenizer;
-
 std::string read_all(std::istream& in) { return {std::istreambuf_iterator<char>(in), {}}; }
 
 // The parts of "u32 count, then count * width bytes, repeated".

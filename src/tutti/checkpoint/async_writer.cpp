@@ -8,7 +8,7 @@ namespace tutti::checkpoint {
 namespace {
 
 // The error of the job, or nothing. The job and the snapshot that it owns are destroyed before this returns.
-std::optional<std::string> error_of(AsyncWriter::Job job) {
+std::optional<std::string> error_of(AsyncWriter::Job job) {  // NOLINT(performance-unnecessary-value-param): ends here
     try {
         job();
         return std::nullopt;

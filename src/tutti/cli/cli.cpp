@@ -257,7 +257,7 @@ const CLI::App* chosen_command(const CLI::App* app) {
 std::string words_of(const CLI::App* command) {
     std::string words = command->get_name();
     for (const CLI::App* p = command->get_parent(); p != nullptr; p = p->get_parent())
-        words = p->get_name() + " " + words;
+        words = concat(p->get_name(), ' ', words);
     return words;
 }
 

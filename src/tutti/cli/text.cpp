@@ -20,9 +20,9 @@ std::string padding(const std::string& text, size_t width) {
 
 }  // namespace
 
-std::string left(std::string text, size_t width) { return text + padding(text, width); }
+std::string left(const std::string& text, size_t width) { return text + padding(text, width); }
 
-std::string right(std::string text, size_t width) { return padding(text, width) + text; }
+std::string right(const std::string& text, size_t width) { return padding(text, width) + text; }
 
 std::string fixed(double value, int decimals) {
     if (!std::isfinite(value)) return "-";

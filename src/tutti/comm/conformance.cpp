@@ -41,7 +41,7 @@ struct Rank {
         return x;
     }
     Tensor mine(int64_t count) const {
-        const Tensor x = empty(count);
+        Tensor x = empty(count);
         for (int64_t i = 0; i < count; ++i) x.view().as<float>()[i] = value(rank, i);
         return x;
     }
@@ -96,7 +96,7 @@ void maxima_and_whole_numbers(World& world) {
     }
     for (int64_t i = 0; i < 5; ++i)
         expect(counts.view().as<int64_t>()[i] == r.n * (int64_t{1} << 40) + i * r.n * (r.n - 1) / 2, "i64 sum", i);
-    expect(r.group->sum(r.rank + 0.5) == r.n * (r.n - 1) / 2 + 0.5 * r.n, "sum of a number", 0);
+    expect(r.group->sum(r.rank + 0.5) == 0.5 * r.n * r.n, "sum of a number", 0);
     expect(r.group->max(-r.rank) == 0, "max of a number", 0);
 }
 

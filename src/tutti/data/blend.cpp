@@ -17,7 +17,7 @@ uint64_t floor_of_product(uint64_t m, uint64_t share) { return static_cast<uint6
 
 }  // namespace
 
-Blend::Blend(std::vector<double> weights) : sums_{0} {
+Blend::Blend(const std::vector<double>& weights) : sums_{0} {
     check<UsageError>(!weights.empty(), "a blend needs a source");
     for (const double weight : weights) {
         check<UsageError>(std::isfinite(weight) && weight > 0, "the weights of a blend must be positive, got ", weight);

@@ -17,7 +17,7 @@ namespace tutti::data {
 class Blend {
   public:
     // Weights must be positive, in any scale.
-    explicit Blend(std::vector<double> weights);
+    explicit Blend(const std::vector<double>& weights);
 
     struct Place {
         size_t part;

@@ -245,8 +245,8 @@ TEST(Blend, SamplesOfSeveralSources) {
 TEST(Blend, Refusals) {
     ScratchFolder folder;
     const auto a = folder.write("a.txt", "abcdef");
-    const auto refused = [](std::vector<std::string> train) {
-        return message_of<UsageError>([&] { open(of(std::move(train)), 256, 2); });
+    const auto refused = [](const std::vector<std::string>& train) {
+        return message_of<UsageError>([&] { open(of(train), 256, 2); });
     };
     EXPECT_EQ(missing("give each file a weight (\"0.7 PATH\") or none; 1 of 2 have one", refused({"0.5 " + a, a})), "");
     EXPECT_EQ(missing("a weight must be positive, got -1", refused({"-1 " + a, "2 " + a})), "");

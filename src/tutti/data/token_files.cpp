@@ -163,6 +163,7 @@ void widen(const std::byte* stored, std::span<int32_t> out) {
         if constexpr (sizeof(Id) == 8)
             id = value >= 0 && value < (int64_t{1} << 31) ? static_cast<int32_t>(value) : -1;
         else
+            // NOLINTNEXTLINE(bugprone-signed-char-misuse): the int8 of a Megatron index is a number
             id = static_cast<int32_t>(value);
         stored += sizeof value;
     }

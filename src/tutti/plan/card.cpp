@@ -1,6 +1,7 @@
 #include "tutti/plan/card.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -123,7 +124,7 @@ class Box {
         text_ += side + " " + padded(text, inner_) + " " + side + "\n";
     }
     std::string bar(double share, size_t columns) const {
-        const auto marks = static_cast<size_t>(share * static_cast<double>(columns) + 0.5);
+        const auto marks = static_cast<size_t>(std::lround(share * static_cast<double>(columns)));
         return repeated(unicode_ ? "█" : "#", marks);
     }
     size_t inner() const { return inner_; }

@@ -159,7 +159,7 @@ void report_unknown_keys(const toml::table& table, const std::string& section, c
                          const Names& names, Problems& problems) {
     for (const auto& [key, node] : table) {
         const std::string dotted = inside + std::string(key.str());
-        const std::string path = section + "." + dotted;
+        const std::string path = concat(section, '.', dotted);
         const bool quoted_dot = key.str().find('.') != std::string_view::npos;  // "a.b" = 1 is not a.b = 1
         if (names.is_key(path) && !quoted_dot) continue;
         if (!names.is_table(path) || quoted_dot) {
@@ -218,6 +218,7 @@ bool read_value(const std::string& path, const std::string& value, Override& ove
             override.document = value_document(value, member);
             ok = override.document.size() == 1;  // a line break could smuggle in a second key
         } catch (const toml::parse_error&) {
+            // ok stays false
         }
         if (!ok) problems.add(override, wrong_type(field, member, value.empty() ? "nothing" : value));
     });

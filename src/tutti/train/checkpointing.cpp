@@ -14,7 +14,6 @@ using checkpoint::HostMemory;
 using checkpoint::HostState;
 using checkpoint::Manifest;
 using checkpoint::OnDamage;
-using checkpoint::Snapshot;
 
 namespace {
 
@@ -55,7 +54,7 @@ std::string run_identity(const spec::RunSpec& run) {
         const bool model = section.starts_with("model") && key != "preset" && key != "hf" &&
                            !(kLaterModelKeys.contains(key) && unchanged.contains(line));
         const bool fixed = model || (kKeys.contains(key) && section != "checkpoint");
-        if (fixed || documents) identity += section + "." + key + " " + line.substr(equals) + "\n";
+        if (fixed || documents) identity += concat(section, '.', key, ' ', line.substr(equals), '\n');
     }
     return identity;
 }

@@ -92,8 +92,6 @@ class Rank {
         return warnings_;
     }
 
-    std::optional<Checkpointing> checkpoints;
-
   private:
     static std::unique_ptr<comm::Communicator> group_of(comm::World& world) {
         std::vector<int> ranks;
@@ -117,6 +115,9 @@ class Rank {
     std::vector<size_t> tensors_;
     std::mutex mutex_;
     std::string warnings_;
+
+  public:
+    std::optional<Checkpointing> checkpoints;  // last: when a rank dies, its job still uses the others
 };
 
 class ManyRanks : public ::testing::Test {

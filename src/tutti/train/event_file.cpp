@@ -47,25 +47,27 @@ void append_little_endian(std::string& bytes, T value) {
 }
 
 // protobuf: a key is field << 3 | wire type.
-enum Wire : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+enum class Wire : uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
 void append_varint(std::string& bytes, uint64_t value) {
     for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
     bytes += static_cast<char>(value);
 }
-void append_key(std::string& bytes, uint32_t field, Wire wire) { append_varint(bytes, field << 3 | wire); }
+void append_key(std::string& bytes, uint32_t field, Wire wire) {
+    append_varint(bytes, field << 3 | static_cast<uint32_t>(wire));
+}
 void append_bytes(std::string& bytes, uint32_t field, std::string_view value) {
-    append_key(bytes, field, kBytes);
+    append_key(bytes, field, Wire::bytes);
     append_varint(bytes, value.size());
     bytes += value;
 }
 
 std::string event_at(double wall, int64_t step) {
     std::string event;
-    append_key(event, 1, kFixed64);
+    append_key(event, 1, Wire::fixed64);
     append_little_endian(event, wall);
     if (step == 0) return event;  // proto3 leaves zeros out
-    append_key(event, 2, kVarint);
+    append_key(event, 2, Wire::varint);
     append_varint(event, static_cast<uint64_t>(step));
     return event;
 }
@@ -111,7 +113,7 @@ std::string scalars_event(double wall, int64_t step, const std::vector<Scalar>& 
     for (const auto& [tag, number] : scalars) {
         std::string value;
         append_bytes(value, 1, tag);
-        append_key(value, 2, kFixed32);
+        append_key(value, 2, Wire::fixed32);
         append_little_endian(value, static_cast<float>(number));
         append_bytes(summary, 1, value);
     }

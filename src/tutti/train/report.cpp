@@ -35,7 +35,7 @@ std::string loss_card(const RunHistory& run) {
     }
     if (!skipped.points.empty()) chart.series.push_back(std::move(skipped));
 
-    const std::string card = wide_card(chart);
+    std::string card = wide_card(chart);
     if (!card.empty()) return card;
     return "<section class=\"card full\"><p class=\"quiet\">No step with a finite loss was logged yet.</p></section>\n";
 }

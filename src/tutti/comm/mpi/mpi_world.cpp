@@ -53,15 +53,10 @@ class MpiWorld final : public World {
           everyone_(World::everyone("world")) {}
 
     ~MpiWorld() override {
-        if (ended_ || failed_) return;
-        try {
-            if (std::uncaught_exceptions() > exceptions_)
-                fail(Error("it was left by an exception"));
-            else
-                end();
-        } catch (const std::exception& error) {
-            fail(error);
-        }
+        leave();
+        everyone_.reset();
+        progress_.reset();  // ends its thread: nothing moves messages any more
+        wire_.drop_kept();  // before the host, which their groups give their memory back to
     }
 
     int rank() const override { return wire_.place().rank; }
@@ -114,6 +109,18 @@ class MpiWorld final : public World {
     FlightRecorder& recorder() override { return recorder_; }
 
   private:
+    void leave() {
+        if (ended_ || failed_) return;
+        try {
+            if (std::uncaught_exceptions() > exceptions_)
+                fail(Error("it was left by an exception"));
+            else
+                end();
+        } catch (const std::exception& error) {
+            fail(error);
+        }
+    }
+
     std::shared_ptr<Host> start_host(const MpiOptions& mpi_options) {
         const auto ranks = static_cast<int>(wire_.place().locals.size());
         const int64_t bytes = Host::control_bytes(ranks) + ranks * mpi_options.shared_bytes_per_rank;

@@ -141,7 +141,7 @@ std::byte* Wire::share(int64_t bytes) {
     call(MPI_Win_lock_all(MPI_MODE_NOCHECK, mpi_->window), "MPI_Win_lock_all");
     // MPI aligns to what it likes; the place in the page is the same for all who map it.
     const auto address = reinterpret_cast<uintptr_t>(base);
-    return reinterpret_cast<std::byte*>((address + kPage - 1) / kPage * kPage);
+    return static_cast<std::byte*>(base) + (kPage - address % kPage) % kPage;
 }
 
 void Wire::barrier_of_host() { call(MPI_Barrier(mpi_->host), "MPI_Barrier"); }
@@ -218,7 +218,7 @@ std::optional<std::string> Wire::abort_received() {
     int complete = 0;
     call(MPI_Test(&mpi_->abort, &complete, MPI_STATUS_IGNORE), "MPI_Test");
     if (complete == 0) return std::nullopt;
-    const std::string reason(mpi_->abort_text.data());
+    std::string reason(mpi_->abort_text.data());
     mpi_->listen_for_abort();
     return reason;
 }

@@ -49,6 +49,7 @@ class Wire {
     uint64_t completed() const { return completed_; }  // messages so far
     // Holds what a message still under way may touch after its operation has failed.
     void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
+    void drop_kept() { kept_.clear(); }  // when nothing calls MPI any more
 
     // Tells all ranks of other hosts; waits for at most a second until the words are out.
     void send_abort(const std::string& reason);

@@ -72,7 +72,7 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelModel model, std::string source)
     : ByteLevelTokenizer(std::move(model), std::move(source), std::make_shared<const CharacterClasses>()) {}
 
 ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelModel model, std::string source,
-                                       std::shared_ptr<const CharacterClasses> classes)
+                                       const std::shared_ptr<const CharacterClasses>& classes)
     : source_(std::move(source)),
       bpe_(model.tokens, model.merges, model.ignore_merges),
       splitter_(model.split, classes),

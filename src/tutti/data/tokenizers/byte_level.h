@@ -50,7 +50,8 @@ class ByteLevelTokenizer final : public Tokenizer {
 
   private:
     friend class ByteLevelEncoder;
-    ByteLevelTokenizer(ByteLevelModel model, std::string source, std::shared_ptr<const CharacterClasses> classes);
+    ByteLevelTokenizer(ByteLevelModel model, std::string source,
+                       const std::shared_ptr<const CharacterClasses>& classes);
 
     std::string source_;
     Bpe bpe_;
