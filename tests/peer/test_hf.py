@@ -49,6 +49,9 @@ MODELS = {
     "mistral_full": ("Mistral", dict(SIZES, sliding_window=None, num_key_value_heads=6)),
     "qwen2": ("Qwen2", dict(SIZES, tie_word_embeddings=True)),
     "qwen2_window": ("Qwen2", dict(SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=0)),
+    "qwen2_window_above": ("Qwen2", dict(SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=2)),
+    "qwen3_window_between": ("Qwen3", dict(SIZES, head_dim=16, use_sliding_window=True, sliding_window=7,
+                                           layer_types=["full_attention", "sliding_attention", "full_attention"])),
     "qwen3": ("Qwen3", dict(SIZES, head_dim=16, tie_word_embeddings=True)),
     "qwen3_biases": ("Qwen3", dict(SIZES, head_dim=8, attention_bias=True)),
 }
@@ -235,7 +238,7 @@ class HuggingFace(unittest.TestCase):
 
     def test_fine_tuning(self):
         """The first loss is the peer's; the trained weights come back, and transformers continues as Tutti does."""
-        for name in ("gpt2", "llama_tied_scaled", "mistral", "qwen2", "qwen3"):
+        for name in ("gpt2", "llama_tied_scaled", "mistral", "qwen2", "qwen3_window_between", "qwen3"):
             with self.subTest(name):
                 self.setUp()
                 directory, run, back = (self.folder / part for part in ("hf", "run", "back"))
@@ -291,6 +294,7 @@ class HuggingFace(unittest.TestCase):
                              ("llama_tied_kv2", dict(qkv_bias=True)), ("llama_tied_kv2", dict(qkv_bias=True, window=9)),
                              ("llama_tied_kv2", dict(head_norm=True, head_dim=16)),
                              ("llama_tied_kv2", dict(head_norm=True, window=9)),
+                             ("llama_tied_kv2", {"head_norm": True, "window": 9, "window_layers": "0,2"}),
                              ("llama_tied_kv2", dict(qkv_bias=True, output_bias=True, mlp_bias=True)),
                              ("llama_tied_kv2", {"rope_scaling.type": "yarn", "rope_scaling.factor": 4.0,
                                                  "rope_scaling.original_max_positions": 64})):

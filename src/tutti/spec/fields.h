@@ -84,6 +84,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("mlp_bias", m.mlp_bias, any(), "llama: biases in the MLP");
     key("head_norm", m.head_norm, any(), "llama: RMSNorm of each query and key head (Qwen3)");
     key("window", m.window, between(0, 2147483647), "llama: newest keys that a query sees (Mistral); 0: all");
+    key("window_layers", m.window_layers, any(),
+        "the layers that have the window (Qwen), as \"0,2-5\"; \"\": all layers");
     key("max_positions", m.max_positions, between(0, 2147483647),
         "longest seq_len; gpt2 learns this many positions; mlp: 0");
     key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0");
