@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tutti/hf/export.h"
+
 namespace tutti::train {
 
 namespace {
@@ -59,10 +61,16 @@ void RunDirectory::write_whole(const std::string& name, const std::string& text)
 void RunDirectory::write_config(const std::string& toml) { write_whole("config.toml", toml); }
 
 void RunDirectory::copy_tokenizer(const std::string& file) {
-    std::ifstream in(file, std::ios::binary);
-    const std::string content{std::istreambuf_iterator<char>(in), {}};
-    check<DataError>(in.is_open() && !in.bad(), file, ": cannot be read");
-    write_whole("tokenizer" + std::filesystem::path(file).extension().string(), content);
+    const std::filesystem::path path(file);
+    const auto copy = [&](const std::filesystem::path& from, const std::string& name) {
+        std::ifstream in(from, std::ios::binary);
+        const std::string content{std::istreambuf_iterator<char>(in), {}};
+        check<DataError>(in.is_open() && !in.bad(), from.string(), ": cannot be read");
+        write_whole(name, content);
+    };
+    copy(path, "tokenizer" + path.extension().string());
+    for (const std::string& name : hf::files_beside_tokenizers())
+        if (std::filesystem::exists(path.parent_path() / name)) copy(path.parent_path() / name, name);
 }
 
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }
