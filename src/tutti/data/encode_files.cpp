@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/data/mapped_file.h"
+#include "tutti/base/mapped_file.h"
 
 namespace tutti::data {
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "tutti/base/error.h"
-#include "tutti/data/mapped_file.h"
+#include "tutti/base/mapped_file.h"
 #include "tutti/data/new_file.h"
 #include "tutti/data/tokenizers/fingerprint.h"
 

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
-#include "tutti/data/mapped_file.h"
+#include "tutti/base/mapped_file.h"
 #include "tutti/data/megatron_index.h"
 #include "tutti/data/token_source.h"
 
