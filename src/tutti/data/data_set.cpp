@@ -119,7 +119,7 @@ std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& p
     };
     if (is_jsonl(paths, how.data.format)) {
         check_vocab();
-        return open_records(paths, how.tokenizer, {how.data.text_field, how.eod, how.encode.threads});
+        return open_records(paths, how.tokenizer, {.field = how.data.text_field, .eod = how.eod, .encode = how.encode});
     }
     auto source = open_tokens(paths, how.data.format);
     if (how.data.tokenizer == "bytes") return source;
