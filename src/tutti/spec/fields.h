@@ -111,12 +111,13 @@ void for_each_field(Run& run, const Visit& visit) {
     section = "data";
     auto& d = run.data;
     key("train", d.train, any(),
-        "text, JSONL or token files (Megatron prefix, nanoGPT .bin, llm.c .bin); with weights (\"0.7 PATH\") a blend");
+        "text, JSONL or token files (Megatron prefix, nanoGPT, llm.c or llmq .bin); with weights (\"0.7 PATH\") a "
+        "blend");
     key("valid", d.valid, any(), "held-out files, same kinds");
     key("valid_fraction", d.valid_fraction, below_one(), "or: the share taken from the end of the training data");
     key("tokenizer", d.tokenizer, any(),
         "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one");
-    key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc"}),
+    key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}),
         "auto: by extension and magic number");
     key("documents", d.documents, one_of({"packed", "respected"}),
         "respected: attention, positions and targets stay within a document");
