@@ -123,9 +123,10 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
         ->check(CLI::Range(0, 4096))
         ->option_text("N [0]");
     c->footer(
-        "A prompt gets in front of it what the tokenizer's files ask for: the post-processor of tokenizer.json, or\n"
-        "add_bos_token of tokenizer_config.json where there is a tokenizer.model. A text ends at each eos id of\n"
-        "generation_config.json (without one: of config.json, and the tokenizer's eos), and at the run's data.eod.\n\n"
+        "A prompt gets in front of it what the tokenizer's files ask for: the post-processor of\n"
+        "tokenizer.json, or add_bos_token of tokenizer_config.json where there is a tokenizer.model. A text\n"
+        "ends at each eos id of generation_config.json (without one: of config.json, and the tokenizer's\n"
+        "eos), and at the run's data.eod.\n\n"
         "Examples:\n"
         "  tutti generate runs/bible --prompt \"In the beginning\"\n"
         "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7\n"
