@@ -141,6 +141,10 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
     c->add_flag("--greedy", a.greedy, "temperature 0")->excludes(temperature)->option_text(" ");
     add_threads_option(*c, a.threads);
     c->footer(
+        "A prompt gets in front of it what the tokenizer's files ask for: the post-processor of\n"
+        "tokenizer.json, or add_bos_token of tokenizer_config.json where there is a tokenizer.model. A text\n"
+        "ends at each eos id of generation_config.json (without one: of config.json, and the tokenizer's\n"
+        "eos), and at the run's data.eod.\n\n"
         "Examples:\n"
         "  tutti generate runs/bible --prompt \"In the beginning\"\n"
         "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7\n"

@@ -25,6 +25,7 @@ std::string architecture(const spec::ModelSpec& m) {
     if (m.kv_heads != m.heads) text += concat(" (", m.kv_heads, " kv)");
     if (m.head_norm) text += ", head norms";
     if (m.window > 0) text += concat(", window ", m.window);
+    if (!m.window_layers.empty()) text += concat(" in layers ", m.window_layers);
     return text + concat(", ffn ", m.ffn, ", vocab ", m.vocab, m.tie_embeddings ? ", tied" : "");
 }
 

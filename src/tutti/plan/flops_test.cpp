@@ -83,6 +83,17 @@ TEST(Flops, WindowCountsTheKeysItLeaves) {
     EXPECT_GT(model_flops(m, 8192).full_attention, 2 * within.full_attention * 0.99);
 }
 
+// Half of the layers with a window: the mean of all and none.
+TEST(Flops, WindowOfSomeLayers) {
+    spec::ModelSpec m = spec::preset("mistral-7b");
+    const double all = model_flops(m, 8192).full_attention;
+    m.window_layers = "0-7,16-23";
+    const double half = model_flops(m, 8192).full_attention;
+    m.window = 0;
+    m.window_layers = "";
+    EXPECT_DOUBLE_EQ(2 * half, all + model_flops(m, 8192).full_attention);
+}
+
 // The lecture's MLP: 8 layers of 8192 x 8192, no attention: 6 * 8 * 8192^2 for every sequence length.
 TEST(Flops, WideMlp) {
     const spec::ModelSpec m = spec::preset("mlp-8192");

@@ -84,6 +84,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("mlp_bias", m.mlp_bias, any(), "llama: biases in the MLP");
     key("head_norm", m.head_norm, any(), "llama: RMSNorm of each query and key head (Qwen3)");
     key("window", m.window, between(0, 2147483647), "llama: newest keys that a query sees (Mistral); 0: all");
+    key("window_layers", m.window_layers, any(),
+        "the layers that have the window (Qwen), as \"0,2-5\"; \"\": all layers");
     key("max_positions", m.max_positions, between(0, 2147483647),
         "longest seq_len; gpt2 learns this many positions; mlp: 0");
     key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0");
@@ -109,12 +111,13 @@ void for_each_field(Run& run, const Visit& visit) {
     section = "data";
     auto& d = run.data;
     key("train", d.train, any(),
-        "text, JSONL or token files (Megatron prefix, nanoGPT .bin, llm.c .bin); with weights (\"0.7 PATH\") a blend");
+        "text, JSONL or token files (Megatron prefix, nanoGPT, llm.c or llmq .bin); with weights (\"0.7 PATH\") a "
+        "blend");
     key("valid", d.valid, any(), "held-out files, same kinds");
     key("valid_fraction", d.valid_fraction, below_one(), "or: the share taken from the end of the training data");
     key("tokenizer", d.tokenizer, any(),
         "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one");
-    key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc"}),
+    key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}),
         "auto: by extension and magic number");
     key("documents", d.documents, one_of({"packed", "respected"}),
         "respected: attention, positions and targets stay within a document");

@@ -16,7 +16,7 @@ struct DataSpec {
     std::vector<std::string> valid;  // held out; or take valid_fraction from the end of the training data
     double valid_fraction = 0;
     std::string tokenizer = "bytes";
-    std::string format = "auto";       // auto | text | jsonl | megatron | nanogpt | llmc
+    std::string format = "auto";       // auto | text | jsonl | megatron | nanogpt | llmc | llmq
     std::string documents = "packed";  // packed | respected
     std::string eod = "";              // end-of-document token: id or text; "": the tokenizer's
     std::string text_field = "text";   // of a JSONL record

@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/window.h"
 
 namespace tutti::spec {
 namespace {
@@ -73,6 +74,7 @@ void check_plain_attention(const ModelSpec& m, const char* family, Problems& pro
     unused(problems, "mlp_bias", m.mlp_bias, family);
     unused(problems, "head_norm", m.head_norm, family);
     unused(problems, "window", m.window, family);
+    unused(problems, "window_layers", m.window_layers, family);
 }
 
 void check_mlp(const ModelSpec& m, Problems& problems) {
@@ -126,6 +128,22 @@ void check_positions(const ModelSpec& m, Problems& problems) {
     }
 }
 
+// One way to write each function, so that equal models are equal specs.
+void check_window(const ModelSpec& m, Problems& problems) {
+    if (m.window_layers.empty()) return;
+    const std::string given = concat("[model] window_layers = ", toml_text(m.window_layers), ": ");
+    try {
+        const std::vector<LayerRange> ranges = layer_ranges(m.window_layers);
+        require(problems, to_text(ranges) == m.window_layers, given, "write it as ", toml_text(to_text(ranges)));
+        require(problems, ranges.back().last < m.layers, given, "the layers are 0 to ", m.layers - 1);
+        require(problems, ranges != std::vector<LayerRange>{{0, m.layers - 1}}, given,
+                "these are all layers; leave it out");
+        require(problems, m.window > 0, given, "has no effect while window = 0; set window or leave it out");
+    } catch (const UsageError& error) {
+        problems.push_back(concat("[model] window_layers: ", error.what()));
+    }
+}
+
 void check_rope_scaling(const RopeScaling& scaling, Problems& problems) {
     if (scaling.factor == 0) {
         require(
@@ -160,6 +178,7 @@ void check_model(const ModelSpec& m, Problems& problems) {
     else
         check_transformer(m, problems);
     check_positions(m, problems);
+    if (m.family == Family::llama) check_window(m, problems);
     check_rope_scaling(m.rope_scaling, problems);
 }
 

@@ -43,6 +43,25 @@ TEST(Validate, HeadsAndWidth) {
     EXPECT_EQ(problems_of({"model.norm_eps=0"}), "[model] norm_eps = 0.0: must be > 0");
 }
 
+TEST(Validate, WindowOfSomeLayers) {
+    const auto problems = [](const std::string& layers) {
+        return problems_of({"model.window=5", "model.layers=6", "model.window_layers=\"" + layers + "\""});
+    };
+    EXPECT_EQ(problems("0,2-3,5"), "");
+    EXPECT_EQ(problems("0-4"), "");
+    EXPECT_EQ(problems("5"), "");
+    EXPECT_EQ(problems("0-5"), "[model] window_layers = \"0-5\": these are all layers; leave it out");
+    EXPECT_EQ(problems("3,2,0"), "[model] window_layers = \"3,2,0\": write it as \"0,2-3\"");
+    EXPECT_EQ(problems("4-1"), "[model] window_layers = \"4-1\": write it as \"1-4\"");
+    EXPECT_EQ(problems("0,1-2,2"), "[model] window_layers = \"0,1-2,2\": write it as \"0-2\"");
+    EXPECT_EQ(problems("2,6"), "[model] window_layers = \"2,6\": the layers are 0 to 5");
+    EXPECT_EQ(problems_of({"model.window_layers=\"2\""}),
+              "[model] window_layers = \"2\": has no effect while window = 0; set window or leave it out");
+    for (const std::string wrong : {"x", "1,", ",1", "1-", "-1", "1--2", "1 ", "99999999999999999999", "all"})
+        EXPECT_EQ(problems(wrong), "[model] window_layers: \"" + wrong +
+                                       "\" is no list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
+}
+
 TEST(Validate, FieldsThatTheFamilyDoesNotHave) {
     EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.rope_theta=10000"}),
               "[model] rope_theta = 10000.0: the family gpt2 does not use it; it must be 0.0");
@@ -56,6 +75,8 @@ TEST(Validate, FieldsThatTheFamilyDoesNotHave) {
     EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.window=5", "model.head_norm=true"}),
               "[model] head_norm = true: the family gpt2 does not use it; it must be false\n"
               "[model] window = 5: the family gpt2 does not use it; it must be 0");
+    EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.window_layers=1"}),
+              "[model] window_layers = \"1\": the family gpt2 does not use it; it must be \"\"");
     EXPECT_EQ(
         problems_of({"model.rope_scaling.factor=8", "model.rope_scaling.beta_fast=16"}),
         "[model] rope_scaling: type = \"llama3\" does not use every key that is set; leave out those of the other "

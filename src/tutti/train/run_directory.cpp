@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/read_file.h"
+#include "tutti/hf/export.h"
 
 namespace tutti::train {
 
@@ -80,9 +81,15 @@ void RunDirectory::write_whole(const std::string& name, const std::string& text)
 void RunDirectory::write_config(const std::string& toml) { write_whole("config.toml", toml); }
 
 void RunDirectory::copy_tokenizer(const std::string& file) {
-    const auto content = read_file(file);
-    check<DataError>(content.has_value(), file, ": cannot be read");
-    write_whole("tokenizer" + std::filesystem::path(file).extension().string(), *content);
+    const std::filesystem::path path(file);
+    const auto copy = [&](const std::filesystem::path& from, const std::string& name) {
+        const auto content = read_file(from.string());
+        check<DataError>(content.has_value(), from.string(), ": cannot be read");
+        write_whole(name, *content);
+    };
+    copy(path, "tokenizer" + path.extension().string());
+    for (const std::string& name : hf::files_beside_tokenizers())
+        if (std::filesystem::exists(path.parent_path() / name)) copy(path.parent_path() / name, name);
 }
 
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }

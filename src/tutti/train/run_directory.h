@@ -43,7 +43,8 @@ class RunDirectory {
 
     const std::string& path() const { return path_; }
     void write_config(const std::string& toml);
-    // A copy of the tokenizer's file, as tokenizer.json or tokenizer.model, so that the run can speak wherever it is.
+    // A copy of the tokenizer's file, as tokenizer.json or tokenizer.model, and of those beside it that say which
+    // tokens are special, so that the run can speak wherever it is.
     void copy_tokenizer(const std::string& file);
     void log(const StepMetrics& metrics);
     // `json` is the whole document; written beside and renamed.
