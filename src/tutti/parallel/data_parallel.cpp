@@ -14,7 +14,12 @@ using autograd::Unit;
 DataParallel::DataParallel(ops::Context& ctx, std::vector<Unit*> units, const Groups& groups,
                            const DataParallelOptions& options)
     : ctx_(ctx), groups_(groups), options_(options), units_(std::move(units)) {
+    if (options.parameter_server) {
+        check(options.zero == Zero::none, "a parameter server keeps the state: nothing is left to cut into shards");
+        server_.emplace(ctx, *groups.dp);
+    }
     FlatOptions flat{.zero = options.zero,
+                     .updates = updates(),
                      .compute = options.compute,
                      .seed = options.seed,
                      .masters_home = options.masters_home,
@@ -51,6 +56,7 @@ std::vector<optim::Piece> DataParallel::pieces() const {
 }
 
 bool DataParallel::saves() const {
+    if (server_) return server_->serves();
     return groups_.dp_replicate->rank() == 0 && (options_.zero != Zero::none || groups_.dp_shard->rank() == 0);
 }
 
@@ -82,12 +88,15 @@ void DataParallel::finish_gradients() {
         }
     for (const auto& state : states_) finish_reduction(*state);
     for (const auto& state : states_) state->replicas.wait();
+    if (server_) server_->finish();
 }
 
 double DataParallel::gradient_norm() {
     ExactSum squares;
-    for (const auto& state : states_) ops::add_squares(ctx_, state->flat->gradient_shard(), squares);
+    if (updates())
+        for (const auto& state : states_) ops::add_squares(ctx_, state->flat->gradient_shard(), squares);
     if (options_.zero != Zero::none) groups_.dp_shard->sum(squares);
+    if (server_) groups_.dp->sum(squares);  // which is the server's
     return std::sqrt(squares.value());
 }
 
@@ -108,15 +117,14 @@ std::string DataParallel::first_non_finite() {
 }
 
 void DataParallel::publish_weights() {
-    if (options_.zero == Zero::none) return;
+    if (options_.zero == Zero::none && !server_) return;
     for (const auto& state : states_) {
         if (sharded_weights()) {  // what is still gathered is out of date
             state->resting = false;
             state->flat->drop_weights();
             continue;
         }
-        state->gather = groups_.dp_shard->all_gather(state->flat->weight_shard(), state->flat->weights());
-        state->gathering = true;
+        start_gather(*state);
     }
 }
 
@@ -129,15 +137,25 @@ void DataParallel::load_masters(const std::function<void()>& load) {
 
 void DataParallel::settle() {
     for (const auto& state : states_)
-        if (!sharded_weights() && std::exchange(state->gathering, false)) state->gather.wait();
+        if (!sharded_weights()) finish_gather(*state);
 }
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
 void DataParallel::start_gather(State& state) {
-    state.flat->take_weights();
-    state.gather = groups_.dp_shard->all_gather(state.flat->weight_shard(), state.flat->weights());
+    if (sharded_weights()) state.flat->take_weights();
+    const Tensor& weights = state.flat->weights();
+    if (server_)
+        state.gather = server_->pull(weights);
+    else
+        state.gather.push_back(groups_.dp_shard->all_gather(state.flat->weight_shard(), weights));
     state.gathering = true;
+}
+
+void DataParallel::finish_gather(State& state) {
+    if (!std::exchange(state.gathering, false)) return;
+    for (comm::Work& work : state.gather) work.wait();
+    state.gather.clear();
 }
 
 // Weights of a unit, complete. What rested goes first, so that at most the unit in use and the next one are gathered. A
@@ -149,8 +167,7 @@ void DataParallel::acquire(size_t unit) {
             if (std::exchange(state->resting, false)) state->flat->drop_weights();
         prefetch(unit);
     }
-    for (State* state : uses_[unit])
-        if (std::exchange(state->gathering, false)) state->gather.wait();
+    for (State* state : uses_[unit]) finish_gather(*state);
 }
 
 void DataParallel::prefetch(size_t unit) {
@@ -206,7 +223,9 @@ void DataParallel::gradient_ready(Parameter& parameter) {
 
 void DataParallel::start_reduction(State& state) {
     FlatUnit& flat = *state.flat;
-    if (options_.zero == Zero::none) {
+    if (server_) {
+        server_->push(flat.gradients());
+    } else if (options_.zero == Zero::none) {
         state.reduction = groups_.dp->all_reduce(flat.gradients());
     } else {
         if (in_flight_) finish_reduction(*in_flight_);

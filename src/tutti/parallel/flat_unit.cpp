@@ -53,6 +53,7 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     for (const optim::Piece& piece : pieces())
         autograd::draw_range(ctx_, *piece.parameter, options_.seed, piece.begin, piece.master);
     round_masters();
+    if (!options_.updates) masters_ = {};
     if (options_.zero >= Zero::gradients) {
         gradient_shard_ = ops::zeros(ctx_, {size}, DType::f32, Purpose::gradients);
     } else {
@@ -69,11 +70,12 @@ Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* home)
 }
 
 void FlatUnit::round_masters() {
-    if (options_.compute != DType::f32) ops::cast_into(ctx_, masters_, weight_shard_);
+    if (options_.compute != DType::f32 && masters_.defined()) ops::cast_into(ctx_, masters_, weight_shard_);
 }
 
 std::vector<optim::Piece> FlatUnit::pieces() const {
     std::vector<optim::Piece> pieces;
+    if (!masters_.defined()) return pieces;
     const int64_t first = options_.shard * layout_.shard_size, end = first + layout_.shard_size;
     for (size_t i = 0; i < parameters_.size(); ++i) {
         const int64_t offset = layout_.offsets[i];

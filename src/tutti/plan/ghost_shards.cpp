@@ -33,8 +33,9 @@ ShardedModel sharded_model(const spec::ModelSpec& model, int64_t shards) {
     return sharded;
 }
 
-GhostShards::GhostShards(Ledger& ledger, const ShardedModel& model, int64_t zero, int64_t element, Before before)
-    : ledger_(ledger), model_(model), zero_(zero), element_(element), states_(model.layouts.size()) {
+GhostShards::GhostShards(Ledger& ledger, const ShardedModel& model, int64_t zero, int64_t element, Before before,
+                         int64_t workers)
+    : ledger_(ledger), model_(model), zero_(zero), element_(element), workers_(workers), states_(model.layouts.size()) {
     for (size_t s = 0; s < states_.size(); ++s) {
         states_[s].reduced = before == Before::shards;
         if (before == Before::gradients && zero >= 2) take_gradients(s);
@@ -109,9 +110,11 @@ void GhostShards::gradients_ready(size_t unit) {
 }
 
 void GhostShards::start_reduction(size_t s) {
-    if (zero_ < 1) return;
+    if (zero_ < 1 && workers_ == 0) return;
     if (in_flight_ != kNone) finish_reduction(in_flight_);
-    if (states_[s].reduced)
+    if (workers_ > 0)  // each sends its gradients
+        states_[s].received = Ghost(ledger_, workers_ * model_.layouts[s].values * 4, Purpose::communication);
+    else if (states_[s].reduced)
         states_[s].received = Ghost(ledger_, model_.layouts[s].shard_size * 4, Purpose::communication);
     states_[s].reduced = true;
     in_flight_ = s;

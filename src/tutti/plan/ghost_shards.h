@@ -23,8 +23,9 @@ class GhostShards final : public GhostHooks {
   public:
     // What there is of the microbatches before: nothing, shards that the next are added to, or whole gradients.
     enum class Before : uint8_t { nothing, shards, gradients };
-    // `element`: bytes of a weight.
-    GhostShards(Ledger& ledger, const ShardedModel& model, int64_t zero, int64_t element, Before before);
+    // `element`: bytes of a weight. `workers` > 0: the rank is their parameter server.
+    GhostShards(Ledger& ledger, const ShardedModel& model, int64_t zero, int64_t element, Before before,
+                int64_t workers = 0);
 
     void before_forward(size_t unit) override;
     void after_forward(size_t unit) override;
@@ -51,7 +52,7 @@ class GhostShards final : public GhostHooks {
     static constexpr size_t kNone = static_cast<size_t>(-1);
     Ledger& ledger_;
     const ShardedModel& model_;
-    int64_t zero_, element_;
+    int64_t zero_, element_, workers_;
     std::vector<State> states_;
     size_t in_flight_ = kNone;
     bool backward_ = false;

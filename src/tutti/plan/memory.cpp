@@ -113,7 +113,8 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& at
         const Before before = microbatches <= 1                                            ? Before::nothing
                               : run.parallel.accumulate == "full" || run.parallel.zero < 2 ? Before::gradients
                                                                                            : Before::shards;
-        GhostShards shards(ledger, model, run.parallel.zero, sizes.element, before);
+        const int64_t workers = run.parallel.strategy == "parameter_server" ? ranks - 1 : 0;
+        GhostShards shards(ledger, model, run.parallel.zero, sizes.element, before, workers);
         GhostTape tape(ledger, {&shards, run.offload.activations, recompute.selective});
         const GhostVar loss = forward(tape, sizes, features, recompute.segment);
         tape.backward(loss);

@@ -158,6 +158,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("dp_replicate", p.dp_replicate, between(1, 1048576), "data-parallel replicas (HSDP)");
     key("dp_shard", p.dp_shard, between(-1, 1048576), "data-parallel shards; -1: the ranks that other axes leave");
     key("zero", p.zero, between(0, 3), "ZeRO stage over dp_shard");
+    key("strategy", p.strategy, one_of({"collective", "parameter_server"}),
+        "parameter_server: rank 0 updates for all, to learn from; needs zero = 0");
     key("accumulate", p.accumulate, one_of({"auto", "full", "shard"}),
         "gradients between microbatches: full (reduced once a step), shard (reduced each time; zero 2 and 3, their "
         "auto)");

@@ -57,7 +57,8 @@ struct ParallelSpec {
     int64_t dp_replicate = 1;
     int64_t dp_shard = -1;  // -1: the ranks that the other axes leave
     int64_t zero = 1;
-    std::string accumulate = "auto";  // auto | full | shard: gradients between the microbatches of a step
+    std::string strategy = "collective";  // collective | parameter_server
+    std::string accumulate = "auto";      // auto | full | shard: gradients between the microbatches of a step
     int64_t tp = 1;
     bool sequence_parallel = true;
     int64_t cp = 1;

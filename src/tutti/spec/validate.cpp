@@ -266,6 +266,8 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
     require(problems, p.dp_shard != 0, "[parallel] dp_shard = 0: must be -1 or at least 1");
     require(problems, p.accumulate != "shard" || p.zero >= 2, "[parallel] accumulate = \"shard\": zero = ", p.zero,
             " keeps whole gradients; set zero = 2 or 3, or accumulate = \"auto\"");
+    require(problems, p.strategy != "parameter_server" || p.zero == 0,
+            "[parallel] strategy = \"parameter_server\": the server keeps the whole state; set zero = 0, not ", p.zero);
     if (p.dp_shard == 0) return;
     const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp});
     const std::string axes =

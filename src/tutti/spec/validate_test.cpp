@@ -175,6 +175,8 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
          "[parallel] cp_method = \"ulysses\": this build has no context parallelism; leave ring"},
         {"parallel.schedule=gpipe", "[parallel] schedule = \"gpipe\": this build has no pipeline; leave 1f1b"},
         {"parallel.virtual_stages=2", "[parallel] virtual_stages = 2: this build has no pipeline; set 1"},
+        {"parallel.strategy=parameter_server",
+         "[parallel] strategy = \"parameter_server\": the server keeps the whole state; set zero = 0, not 1"},
         {"offload.params=true",
          "[offload] params = true: [parallel] zero = 1 keeps all weights on every rank; set zero = 3, which gathers "
          "them unit by unit"},

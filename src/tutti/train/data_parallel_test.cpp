@@ -21,13 +21,14 @@ struct Layout {
     bool reduce_each = true;
     std::string recompute = "none";
     bool progress_thread = false;
-    spec::OffloadSpec offload = {};
+    const spec::OffloadSpec* offload = nullptr;
+    bool parameter_server = false;
 
     std::string name() const {
         return concat(ranks, " ranks, shard ", dp_shard, ", zero ", static_cast<int>(zero),
                       reduce_each ? "" : ", reduced once", ", recompute ", recompute,
-                      progress_thread ? ", progress" : "", offload.optimizer ? ", optimizer away" : "",
-                      offload.params ? ", weights away" : "", offload.activations ? ", activations away" : "");
+                      progress_thread ? ", progress" : "", offload ? ", offload" : "",
+                      parameter_server ? ", parameter server" : "");
     }
 };
 
@@ -116,7 +117,8 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
     run.parallel.zero = static_cast<int64_t>(layout.zero);
     run.parallel.accumulate = layout.reduce_each ? "shard" : "full";
     run.recompute.policy = layout.recompute;
-    run.offload = layout.offload;
+    if (layout.offload) run.offload = *layout.offload;
+    if (layout.parameter_server) run.parallel.strategy = "parameter_server";
     Outcome outcome;
     std::mutex mutex;
     comm::run_ranks(
@@ -202,11 +204,13 @@ TEST_P(Parity, StagesShapesAndRecomputeGiveTheSameBits) {
                                  {4, 4, Zero::weights, true, "sqrt", true},
                                  {4, 2, Zero::optimizer, true, "none", true},
                                  {4, 4, Zero::gradients, true, "selective"},
-                                 {4, 4, Zero::none, true, "none", false, kOptimizerAway},
-                                 {4, 4, Zero::weights, true, "none", true, kStateAway},
-                                 {4, 2, Zero::weights, true, "selective", false, kAllAway},
-                                 {4, 4, Zero::optimizer, true, "every:2", false, kAllButWeightsAway},
-                                 {4, 4, Zero::weights, true, "full", false, kAllAway}}) {
+                                 {4, 4, Zero::none, true, "none", false, &kOptimizerAway},
+                                 {4, 4, Zero::none, true, "none", false, nullptr, true},
+                                 {4, 2, Zero::none, true, "full", true, nullptr, true},
+                                 {4, 4, Zero::weights, true, "none", true, &kStateAway},
+                                 {4, 2, Zero::weights, true, "selective", false, &kAllAway},
+                                 {4, 4, Zero::optimizer, true, "every:2", false, &kAllButWeightsAway},
+                                 {4, 4, Zero::weights, true, "full", false, &kAllAway}}) {
             SCOPED_TRACE(concat(compute, ": ", layout.name()));
             expect_same_bits(plain, train(run(compute, 2), layout));
         }

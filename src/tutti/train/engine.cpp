@@ -22,6 +22,7 @@ parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, De
             .compute = spec::compute_type(run),
             .seed = static_cast<uint64_t>(run.train.seed),
             .reduce_each_microbatch = run.parallel.accumulate != "full",
+            .parameter_server = run.parallel.strategy == "parameter_server",
             .masters_home = run.offload.optimizer ? home : nullptr,
             .weights_home = run.offload.params ? home : nullptr};
 }
