@@ -3,6 +3,12 @@
 
 set(TUTTI_ROOMS "")
 
+# How long a test may take. The slowest needs ten seconds; under the thread sanitizer a minute and a half of processor time.
+set(TUTTI_TEST_SECONDS 120)
+if(TUTTI_SANITIZE)
+  set(TUTTI_TEST_SECONDS 900)
+endif()
+
 add_library(tutti_options INTERFACE)
 target_compile_features(tutti_options INTERFACE cxx_std_20)
 target_compile_options(tutti_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
@@ -47,7 +53,7 @@ function(tutti_room name)
   if(TUTTI_TESTS AND tests)
     add_executable(${name}_tests ${tests})
     target_link_libraries(${name}_tests PRIVATE tutti_${name} tutti_options ${ROOM_LIBRARIES} GTest::gtest GTest::gtest_main)
-    gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST PROPERTIES LABELS fast TIMEOUT 120)
+    gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST PROPERTIES LABELS fast TIMEOUT ${TUTTI_TEST_SECONDS})
   endif()
   set(TUTTI_ROOMS ${TUTTI_ROOMS} ${name} PARENT_SCOPE)
 endfunction()

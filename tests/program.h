@@ -44,6 +44,8 @@ class Program {
         std::vector<char*> argv;
         for (std::string& argument : arguments) argv.push_back(argument.data());
         argv.push_back(nullptr);
+        fs::remove(out_);  // of the program before
+        fs::remove(err_);
         pid_ = fork();
         if (pid_ != 0) return;
         if (!freopen(out_.c_str(), "w", stdout) || !freopen(err_.c_str(), "w", stderr)) _exit(126);

@@ -44,8 +44,8 @@ class MpiFailure : public ::testing::Test {
         fs::remove_all(folder_);
     }
 
-    void start(int ranks, const std::vector<std::string>& arguments) {
-        std::string line = "exec " TUTTI_MPIRUN_LINE " -n " + std::to_string(ranks) + " " TUTTI_MPI_RANKS;
+    void start(int ranks, const std::vector<std::string>& arguments, const std::string& program = TUTTI_MPI_RANKS) {
+        std::string line = "exec " TUTTI_MPIRUN_LINE " -n " + std::to_string(ranks) + " " + program;
         for (const std::string& argument : arguments) line += " " + argument;
         line += " > " + (folder_ / "output").string() + " 2>&1";
         pid_ = fork();
@@ -189,6 +189,17 @@ TEST_F(MpiFailure, AStoppedProcessOfAnotherHostIsNamedToo) {
     EXPECT_TRUE(text.find("rank 1 of the group") != std::string::npos ||
                 text.find("data of other hosts") != std::string::npos)
         << text;
+}
+
+// MPI_Init waits for everybody, for ever.
+TEST_F(MpiFailure, ARankThatNeverStartsEndsTheOthersInTime) {
+    std::ofstream(folder_ / "late.sh") << "#!/bin/sh\n"
+                                          "[ \"$OMPI_COMM_WORLD_RANK$PMI_RANK\" = 1 ] && exec sleep 50\n"
+                                          "exec " TUTTI_MPI_RANKS " \"$@\"\n";
+    fs::permissions(folder_ / "late.sh", fs::perms::owner_all);
+    start(2, {"absent", "timeout=3"}, (folder_ / "late.sh").string());
+    EXPECT_NE(wait(), 0);
+    expect_output("rank 0 of 2: MPI has not started within");
 }
 
 }  // namespace

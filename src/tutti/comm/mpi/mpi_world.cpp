@@ -7,6 +7,7 @@
 
 #include "tutti/comm/mpi/group.h"
 #include "tutti/comm/mpi/host.h"
+#include "tutti/comm/mpi/watchdog.h"
 #include "tutti/comm/mpi/wire.h"
 
 namespace tutti::comm {
@@ -47,10 +48,17 @@ class MpiWorld final : public World {
     MpiWorld(const Launch& launch, const WorldOptions& options, const MpiOptions& mpi_options)
         : options_(options),
           exceptions_(std::uncaught_exceptions()),
+          starting_(
+              std::in_place, options.timeout_s,
+              concat("rank ", launch.rank, " of ", launch.size, ": MPI has not started within ", options.timeout_s,
+                     " s (comm.timeout_s): a rank is missing, or stands still before it has "
+                     "said who it is; look for a process that is not running, and at the hosts")),
           wire_(launch, options.progress_thread, mpi_options.hosts),
           host_(start_host(mpi_options)),
           progress_(std::in_place, host_, options.timeout_s, options.progress_thread),
-          everyone_(World::everyone("world")) {}
+          everyone_(World::everyone("world")) {
+        starting_.reset();
+    }
 
     ~MpiWorld() override {
         leave();
@@ -90,6 +98,8 @@ class MpiWorld final : public World {
         ended_ = true;
         everyone_.reset();
         progress_.reset();  // ends its thread
+        const Watchdog ending(options_.timeout_s, concat("rank ", rank(), ": MPI has not ended within ",
+                                                         options_.timeout_s, " s (comm.timeout_s)"));
         host_->close();
         wire_.finalize();
     }
@@ -130,6 +140,7 @@ class MpiWorld final : public World {
     const WorldOptions options_;
     const int exceptions_;
     bool ended_ = false, failed_ = false;
+    std::optional<Watchdog> starting_;
     Wire wire_;
     std::shared_ptr<Host> host_;
     FlightRecorder recorder_;
