@@ -31,7 +31,8 @@ class FiftyKills : public ProgramTest {
 };
 
 TEST_F(FiftyKills, LoseNothing) {
-    const std::vector<std::string> set = {"train.steps=400", "checkpoint.every=1", "checkpoint.keep=2"};
+    const std::vector<std::string> set = {"train.steps=400", "checkpoint.every=1", "checkpoint.keep=2",
+                                          "log.trace=true"};
     const auto begin = std::chrono::steady_clock::now();
     ASSERT_EQ(train("whole", set).exit_code, 0);
     const std::chrono::duration<double, std::milli> whole = std::chrono::steady_clock::now() - begin;
@@ -40,7 +41,7 @@ TEST_F(FiftyKills, LoseNothing) {
     const unsigned seed = 20261121;
     std::mt19937 random(seed);  // printed on failure
     // On a fast machine a run comes to its end between kills: then it is compared, and the next one is killed.
-    int killed = 0, resumed = 0, runs = 0;
+    int killed = 0, resumed = 0, traced = 0, runs = 0;
     while (killed < 50) {
         const std::string out = "killed" + std::to_string(runs);
         Program program(folder_, train_arguments(out, set));
@@ -48,6 +49,9 @@ TEST_F(FiftyKills, LoseNothing) {
         program.signal(SIGKILL);
         const Result r = program.wait();
         resumed += r.out.find("continuing after step") != std::string::npos ? 1 : 0;
+        const std::string trace = read_file(path(out) + "/trace.json");  // whole or absent
+        EXPECT_TRUE(trace.empty() || nlohmann::json::accept(trace)) << "seed " << seed << ", kill " << killed;
+        traced += trace.empty() ? 0 : 1;
         EXPECT_EQ(r.out.find("corrupt"), std::string::npos) << "seed " << seed << ", kill " << killed << r.out;
         if (r.exit_code == 128 + SIGKILL) {
             ++killed;
@@ -58,6 +62,7 @@ TEST_F(FiftyKills, LoseNothing) {
         ++runs;
     }
     EXPECT_GE(resumed, 10);  // else nothing was proved
+    EXPECT_GE(traced, 5);
     const std::string out = "killed" + std::to_string(runs);
     const Result last = train(out, set);
     ASSERT_EQ(last.exit_code, 0) << last.err;

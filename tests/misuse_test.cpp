@@ -43,11 +43,45 @@ TEST_F(Misuse, UnknownKeyWrongTypeImpossibleSizesAllAtOnce) {
 }
 
 TEST_F(Misuse, WhatDoesNotExistYetIsRefused) {
-    for (const char* request : {"parallel.tp=2", "offload.optimizer=true", "precision.fp8=block", "log.trace=true"}) {
+    for (const char* request : {"parallel.tp=2", "precision.fp8=block"}) {
         const Result r = train("run", {request});
         EXPECT_EQ(r.exit_code, 2) << request << r.err;
         EXPECT_FALSE(r.err.empty());
     }
+}
+
+TEST_F(Misuse, OffloadNeedsADirectoryWithSpaceAndWeightsInShards) {
+    Result r = train("run", {"offload.optimizer=true", "offload.dir=/proc/tutti"});
+    EXPECT_EQ(r.exit_code, 2) << r.err;
+    expect_contains(r.err, "offload.dir /proc/tutti: cannot be made");
+    r = train("run", {"offload.params=true"});
+    EXPECT_EQ(r.exit_code, 2) << r.err;
+    expect_contains(r.err, "set zero = 3");
+    r = run(train_arguments("run", {"offload.optimizer=true"}), [] {
+        const rlimit limit{100'000, 100'000};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        ::signal(SIGXFSZ, SIG_IGN);
+    });
+    EXPECT_EQ(r.exit_code, 4) << r.err;
+    expect_contains(r.err, "run/offload is full");
+    r = train("run", {"offload.optimizer=true", "offload.activations=true"});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    EXPECT_TRUE(fs::is_empty(folder_ / "run/offload"));
+}
+
+TEST_F(Misuse, VerifyComparesAndRefusesWhatTrainRefuses) {
+    std::vector<std::string> arguments = {
+        "verify", path("tiny.toml"), "--set", "parallel.zero=3", "--set", "train.micro_batch=2", "--ranks",
+        "2",      "--steps",         "1",     "--json"};
+    Result r = run(arguments);
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    const auto json = nlohmann::json::parse(r.out);
+    EXPECT_LT(json.at("max_gradient_difference").get<double>(), 1e-5);
+    EXPECT_EQ(json.at("max_loss_difference").get<double>(), 0);
+    EXPECT_TRUE(json.at("within_bound").get<bool>());
+    arguments.emplace_back("--set");
+    arguments.emplace_back("train.micro_batch=3");
+    EXPECT_EQ(run(arguments).exit_code, 2);
 }
 
 TEST_F(Misuse, DamagedCheckpointFallsBackOrStops) {

@@ -35,18 +35,22 @@ struct Result {
 // A running program. Its output goes to files of a scratch folder.
 class Program {
   public:
-    // `before_exec` runs in the child: limits.
-    Program(const fs::path& folder, std::vector<std::string> arguments, const std::function<void()>& before_exec = {})
+    // `before_exec` runs in the child: limits. `launcher`: what starts the program, such as mpirun -n 3.
+    Program(const fs::path& folder, std::vector<std::string> arguments, const std::function<void()>& before_exec = {},
+            const std::vector<std::string>& launcher = {})
         : out_(folder / "stdout"), err_(folder / "stderr") {
         arguments.insert(arguments.begin(), TUTTI_PROGRAM);
+        arguments.insert(arguments.begin(), launcher.begin(), launcher.end());
         std::vector<char*> argv;
         for (std::string& argument : arguments) argv.push_back(argument.data());
         argv.push_back(nullptr);
+        fs::remove(out_);  // of the program before
+        fs::remove(err_);
         pid_ = fork();
         if (pid_ != 0) return;
         if (!freopen(out_.c_str(), "w", stdout) || !freopen(err_.c_str(), "w", stderr)) _exit(126);
         if (before_exec) before_exec();
-        execv(argv[0], argv.data());
+        execvp(argv[0], argv.data());
         _exit(127);
     }
     ~Program() {
@@ -58,6 +62,7 @@ class Program {
     Program(const Program&) = delete;
     Program& operator=(const Program&) = delete;
 
+    pid_t pid() const { return pid_; }
     void signal(int number) const { kill(pid_, number); }
     std::string output() const { return read_file(out_); }
     // Waits until the output holds `text`; false when the program ended before.

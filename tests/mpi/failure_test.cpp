@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -13,9 +14,12 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/comm/flight_findings.h"
+
 namespace {
 
 namespace fs = std::filesystem;
+using tutti::comm::Finding;
 
 std::string read_file(const fs::path& path) {
     std::ifstream in(path);
@@ -40,8 +44,8 @@ class MpiFailure : public ::testing::Test {
         fs::remove_all(folder_);
     }
 
-    void start(int ranks, const std::vector<std::string>& arguments) {
-        std::string line = "exec " TUTTI_MPIRUN_LINE " -n " + std::to_string(ranks) + " " TUTTI_MPI_RANKS;
+    void start(int ranks, const std::vector<std::string>& arguments, const std::string& program = TUTTI_MPI_RANKS) {
+        std::string line = "exec " TUTTI_MPIRUN_LINE " -n " + std::to_string(ranks) + " " + program;
         for (const std::string& argument : arguments) line += " " + argument;
         line += " > " + (folder_ / "output").string() + " 2>&1";
         pid_ = fork();
@@ -71,6 +75,15 @@ class MpiFailure : public ::testing::Test {
         for (int i = 0; i < 6000 && !fs::exists(file); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
         return static_cast<pid_t>(std::stol("0" + read_file(file)));
     }
+    // What `tutti report --flight` says.
+    void expect_finding(tutti::comm::Finding kind, const std::string& part) const {
+        const tutti::comm::FlightReading reading = tutti::comm::read_flight(folder_);
+        const tutti::comm::FlightFinding& first = reading.findings.at(0);
+        EXPECT_EQ(name_of(first.kind), name_of(kind)) << first.text;
+        // Of two that disagree while the third was not there yet, neither is the odd one.
+        EXPECT_NE(std::find(first.ranks.begin(), first.ranks.end(), 1), first.ranks.end()) << first.text;
+        EXPECT_NE(first.text.find(part), std::string::npos) << first.text;
+    }
     void expect_output(const std::string& part) const {
         EXPECT_NE(output().find(part), std::string::npos) << "no \"" << part << "\" in:\n" << output();
     }
@@ -92,6 +105,7 @@ TEST_F(MpiFailure, AnExceptionStopsTheOthersWithItsReasonAndItsExitCode) {
         expect_record(rank, "the disk of rank 1 is gone");
         expect_record(rank, "\"operation\": \"barrier\"");
     }
+    expect_finding(Finding::failed, "rank 1 failed by itself: the disk of rank 1 is gone");
 }
 
 TEST_F(MpiFailure, TheReasonCrossesHosts) {
@@ -108,6 +122,7 @@ TEST_F(MpiFailure, AProcessThatEndsInTheMiddleIsNoticedAtOnce) {
     expect_output("rank 1 has died");
     expect_record(0, "rank 1 has died");
     expect_record(2, "rank 1 has died");
+    expect_finding(Finding::missing, "rank 1 left no record");
 }
 
 TEST_F(MpiFailure, ARankThatStaysAwayIsNamedWithWhatItDidLast) {
@@ -118,6 +133,7 @@ TEST_F(MpiFailure, ARankThatStaysAwayIsNamedWithWhatItDidLast) {
         "1; what it began last is barrier, operation 1 of group tp, for more than 1 s (comm.timeout_s)";
     expect_record(0, reason);
     expect_record(2, reason);
+    expect_finding(Finding::missing, "wait for rank 1 in operation 2 of group dp (all_reduce of 1 f64)");
 }
 
 TEST_F(MpiFailure, RanksThatDisagreeSayWhoCallsWhat) {
@@ -128,6 +144,8 @@ TEST_F(MpiFailure, RanksThatDisagreeSayWhoCallsWhat) {
         "of "
         "8 f32 from rank 0");
     expect_record(2, "disagree on its operation 2");
+    expect_finding(Finding::different, "the ranks part at operation 2 of group dp");
+    expect_finding(Finding::different, "rank 1 calls broadcast of 8 f32 from rank 0");
 }
 
 TEST_F(MpiFailure, SigkillIsNamed) {
@@ -171,6 +189,17 @@ TEST_F(MpiFailure, AStoppedProcessOfAnotherHostIsNamedToo) {
     EXPECT_TRUE(text.find("rank 1 of the group") != std::string::npos ||
                 text.find("data of other hosts") != std::string::npos)
         << text;
+}
+
+// MPI_Init waits for everybody, for ever.
+TEST_F(MpiFailure, ARankThatNeverStartsEndsTheOthersInTime) {
+    std::ofstream(folder_ / "late.sh") << "#!/bin/sh\n"
+                                          "[ \"$OMPI_COMM_WORLD_RANK$PMI_RANK\" = 1 ] && exec sleep 50\n"
+                                          "exec " TUTTI_MPI_RANKS " \"$@\"\n";
+    fs::permissions(folder_ / "late.sh", fs::perms::owner_all);
+    start(2, {"absent", "timeout=3"}, (folder_ / "late.sh").string());
+    EXPECT_NE(wait(), 0);
+    expect_output("rank 0 of 2: MPI has not started within");
 }
 
 }  // namespace

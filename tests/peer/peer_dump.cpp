@@ -183,7 +183,7 @@ void dump_outputs(ops::Context& ctx, models::Model& model, const spec::RunSpec& 
     FileBatches batches(ctx.device, std::move(tokens), one_batch);
     for (const autograd::Parameter* p : model.parameters()) ops::fill(ctx, p->gradient, 0);
     autograd::Tape tape(ctx, true);
-    const int64_t segment = spec::recompute_segment(run.recompute.policy, run.model.layers);
+    const int64_t segment = spec::recompute_of(run.recompute.policy, run.model.layers).segment;
     const autograd::Var losses = model.forward(tape, batches.microbatch(1, 0), segment);
     outputs.add("losses", {B, T}, losses.value.to_floats());
     tape.backward(losses);
@@ -199,7 +199,7 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
                    comm::World& one_rank) {
     std::map<std::string, std::vector<float>> start;
     for (const autograd::Parameter* p : model.parameters()) start[p->name] = p->master.to_host<float>();
-    train::Engine engine(run, one_rank, 1, [&](ops::Context& context, const train::Share&) {
+    train::Engine engine(run, one_rank, {}, [&](ops::Context& context, const train::Share&) {
         return std::make_unique<FileBatches>(context.device, std::move(tokens), run.train);
     });
     engine.data_parallel.load_masters([&] {

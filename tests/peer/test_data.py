@@ -121,6 +121,21 @@ class Flat(Case):
                 file.write(header.tobytes() + tokens.tobytes())
             self.check(self.folder / "train.bin", documents, ["--eod", eod])
 
+    def test_ours_reads_llmq(self):
+        """scripts/tokenize_data.py of llmq: TokenizedDataFileWriter."""
+        eod = 151643
+        for masked in (False, True):
+            documents = self.documents(eod + 1, eod)
+            tokens = numpy.concatenate(documents).astype(numpy.int32)
+            mask = self.random.integers(0, 2, len(tokens)).astype(bool)
+            header = b"BIN.TOK\n" + numpy.array([2, 4, len(tokens), eod + 1, masked], dtype=numpy.int32).tobytes()
+            bits = numpy.packbits(mask, bitorder="little").tobytes() if masked else b""
+            (self.folder / "train.bin").write_bytes((header + b"*" * 1024)[:1023] + b"\n" + tokens.tobytes() + bits)
+            self.check(self.folder / "train.bin", documents, ["--eod", eod])
+            seen = tutti("inspect", self.folder / "train.bin")["files"][0]
+            self.assertEqual(seen["format"], "llmq")
+            self.assertEqual(seen.get("masked_tokens"), int((~mask).sum()) if masked else None)
+
     def test_numpy_reads_ours(self):
         texts = ["".join(chr(c) for c in self.random.integers(97, 123, n)) for n in self.random.integers(1, 90, 300)]
         (self.folder / "t.txt").write_text("\n\n".join(texts))

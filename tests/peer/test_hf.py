@@ -49,6 +49,9 @@ MODELS = {
     "mistral_full": ("Mistral", dict(SIZES, sliding_window=None, num_key_value_heads=6)),
     "qwen2": ("Qwen2", dict(SIZES, tie_word_embeddings=True)),
     "qwen2_window": ("Qwen2", dict(SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=0)),
+    "qwen2_window_above": ("Qwen2", dict(SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=2)),
+    "qwen3_window_between": ("Qwen3", dict(SIZES, head_dim=16, use_sliding_window=True, sliding_window=7,
+                                           layer_types=["full_attention", "sliding_attention", "full_attention"])),
     "qwen3": ("Qwen3", dict(SIZES, head_dim=16, tie_word_embeddings=True)),
     "qwen3_biases": ("Qwen3", dict(SIZES, head_dim=8, attention_bias=True)),
 }
@@ -235,7 +238,7 @@ class HuggingFace(unittest.TestCase):
 
     def test_fine_tuning(self):
         """The first loss is the peer's; the trained weights come back, and transformers continues as Tutti does."""
-        for name in ("gpt2", "llama_tied_scaled", "mistral", "qwen2", "qwen3"):
+        for name in ("gpt2", "llama_tied_scaled", "mistral", "qwen2", "qwen3_window_between", "qwen3"):
             with self.subTest(name):
                 self.setUp()
                 directory, run, back = (self.folder / part for part in ("hf", "run", "back"))
@@ -285,12 +288,69 @@ class HuggingFace(unittest.TestCase):
         self.close("loss of the first step: the nearest mean of two windows",
                    min(abs(mean - first["loss"]) for mean in means) / first["loss"])
 
+    def test_texts_with_a_tokenizer(self):
+        """Prompts as text: bos in front where the directory says so, an end at each eos id that it names."""
+        testdata = pathlib.Path(__file__).parents[2] / "src/tutti/data/tokenizers/testdata"
+        prompts = ["the cat", "a", "In the beginning God created", "12, é 日本"]
+        begin, end = "<|im_start|>", "<|endoftext|>"  # ids 1 and 0
+        template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": begin, "type_id": 0}},
+                                                             {"Sequence": {"id": "A", "type_id": 0}}],
+                    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                    "special_tokens": {begin: {"id": begin, "ids": [1], "tokens": [begin]}}}
+        cases = {  # tokenizer file, its post-processor, tokenizer_config.json, ids in front of each prompt
+            "template": ("llama3.json", template, {}, [1]),
+            "template against add_bos_token": ("llama3.json", template, {"add_bos_token": False}, [1]),
+            "no template": ("gpt2.json", None, {"add_bos_token": True}, []),
+            "sentencepiece": ("sentencepiece.model", None, {"add_bos_token": True, "tokenizer_class": "LlamaTokenizer",
+                                                            "bos_token": "<s>", "eos_token": "</s>"}, [1]),
+            "sentencepiece without": ("sentencepiece.model", None, {"tokenizer_class": "LlamaTokenizer",
+                                                                    "bos_token": "<s>", "eos_token": "</s>"}, []),
+        }
+        for case, (file, processor, tokenizer_config, prefix) in cases.items():
+            with self.subTest(case):
+                self.setUp()
+                directory = self.folder / "hf"
+                directory.mkdir()
+                if file.endswith(".json"):
+                    tokenizer = json.loads((testdata / file).read_text())
+                    tokenizer["post_processor"] = processor
+                    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+                    tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": begin,
+                                        "eos_token": end, **tokenizer_config}
+                else:
+                    (directory / "tokenizer.model").write_bytes((testdata / file).read_bytes())
+                (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+                theirs = transformers.AutoTokenizer.from_pretrained(directory)
+                torch.manual_seed(SEED)
+                config = transformers.Qwen3Config(**dict(SIZES, vocab_size=len(theirs)))
+                module = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+                ids = [theirs(prompt).input_ids for prompt in prompts]
+                for one in ids:
+                    self.assertEqual(one[:len(prefix)], prefix)
+                whole = [greedy(module, one, 40) for one in ids]
+                # Two ends that the texts reach, and one that they do not.
+                module.generation_config = transformers.GenerationConfig(
+                    eos_token_id=[whole[0][3], whole[1][9], len(theirs) - 1], pad_token_id=0, do_sample=False)
+                module.save_pretrained(directory)
+                arguments = [a for prompt in prompts for a in ("--prompt", prompt)]
+                made = tutti("generate", directory, *arguments, "--greedy", "--max-tokens", 40)["outputs"]
+                ends = set()
+                for prompt, one, output in zip(prompts, ids, made, strict=True):
+                    self.assertEqual(output["prompt_ids"], one, prompt)
+                    expected = module.generate(torch.tensor([one]), max_new_tokens=40)[0, len(one):].tolist()
+                    stopped = expected[-1] in module.generation_config.eos_token_id
+                    self.assertEqual(output["tokens"], expected[:-1] if stopped else expected, prompt)
+                    self.assertEqual(output["ended_by"], "token" if stopped else "length")
+                    ends.add(expected[-1])
+                self.assertGreaterEqual(len(ends), 2)
+
     def test_models_of_ones_own(self):
         """A run that began from nothing, whose config.json Tutti writes itself."""
         for name, change in (("gpt2_tied", {}), ("llama_untied_kv3_scaled", {}), ("llama_tied_kv2", dict(window=9)),
                              ("llama_tied_kv2", dict(qkv_bias=True)), ("llama_tied_kv2", dict(qkv_bias=True, window=9)),
                              ("llama_tied_kv2", dict(head_norm=True, head_dim=16)),
                              ("llama_tied_kv2", dict(head_norm=True, window=9)),
+                             ("llama_tied_kv2", {"head_norm": True, "window": 9, "window_layers": "0,2"}),
                              ("llama_tied_kv2", dict(qkv_bias=True, output_bias=True, mlp_bias=True)),
                              ("llama_tied_kv2", {"rope_scaling.type": "yarn", "rope_scaling.factor": 4.0,
                                                  "rope_scaling.original_max_positions": 64})):

@@ -97,6 +97,54 @@ TEST_F(TapeTest, ChecksTheNumberOfGradients) {
     EXPECT_THROW(silent.backward(silent.input(tensor({1})), tensor({1})), Error);
 }
 
+// Two units y = 2 x that save their input, and a loss: the first unit's leaves when the second begins, the last one's
+// stays; the backward finds every one of them.
+TEST_F(TapeTest, SendsAwayWhatAUnitSavedUntilItsBackward) {
+    const auto home = make_file_device(testing::TempDir() + "tutti_tape", 1);
+    const auto away = [&] { return home->memory().usage(Purpose::activations).current; };
+    Tape tape(ctx_, true, nullptr, home.get());
+    Unit unit;
+    std::vector<std::vector<float>> seen;
+    const auto forward = [&](const Var& x) {
+        const Tensor inner = ops::add(ctx_, x.value, x.value);
+        const Var h = tape.record("double", {x}, inner, [&, saved = inner](const Tensor& dy) {
+            seen.push_back(saved.to_host<float>());
+            return std::vector<Tensor>{ops::add(ctx_, dy, dy)};
+        });
+        return tape.record("copy", {h}, ops::add(ctx_, h.value, tensor({0, 0})),
+                           [](const Tensor& dy) { return std::vector<Tensor>{dy}; });
+    };
+    const Var x = tape.input(tensor({1, 2}));
+    const Var a = tape.unit(unit, x, forward);
+    EXPECT_EQ(away(), 0);
+    const Var b = tape.unit(unit, a, forward);
+    EXPECT_EQ(away(), 8) << "what the first unit saved";
+    const Var c = tape.recompute(b, [&](Tape& t, const Var& in) {
+        return t.record("double", {in}, ops::add(ctx_, in.value, in.value),
+                        [&](const Tensor& dy) { return std::vector<Tensor>{ops::add(ctx_, dy, dy)}; });
+    });
+    EXPECT_EQ(away(), 24) << "and the second, and its input, which this test still holds";
+    tape.backward(c, tensor({1, 10}));
+    EXPECT_EQ(away(), 0);
+    EXPECT_EQ(seen, (std::vector<std::vector<float>>{{4, 8}, {2, 4}}));
+    EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{8, 80}));
+}
+
+// What is made again is made once for all that need it, and not kept.
+TEST_F(TapeTest, MakesAgainWhatIsNotKept) {
+    int made = 0;
+    const Var cheap{tensor({3}), 0, Again([&] {
+                        ++made;
+                        return tensor({3});
+                    })};
+    const Kept first(cheap), second(cheap), plain(Var{tensor({4}), 1});
+    EXPECT_EQ(made, 0);
+    EXPECT_EQ(first.take().to_host<float>(), std::vector<float>{3});
+    EXPECT_EQ(second.take().to_host<float>(), std::vector<float>{3});
+    EXPECT_EQ(plain.take().to_host<float>(), std::vector<float>{4});
+    EXPECT_EQ(made, 1);
+}
+
 TEST_F(TapeTest, SaysWhichKernelIsMissing) {
     const kernels::KernelTable empty{.name = "empty"};
     ops::Context bare{*device_, empty};

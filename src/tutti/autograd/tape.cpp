@@ -1,13 +1,33 @@
 #include "tutti/autograd/tape.h"
 
 #include <memory>
+#include <utility>
 
 #include "tutti/ops/ops.h"
 
 namespace tutti::autograd {
 
-Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks)
-    : ctx_(ctx), hooks_(hooks), recording_(recording), training_(recording), root_(this), counting_(recording) {}
+Kept::Kept(const Var& x) : value_(x.again.state_ ? Tensor{} : x.value), again_(x.again) {
+    if (again_.state_) ++again_.state_->uses;
+}
+
+Tensor Kept::take() const {
+    if (!again_.state_) return value_;
+    Again::State& state = *again_.state_;
+    if (!state.value.defined()) state.value = state.make();
+    if (--state.uses > 0) return state.value;
+    state.make = nullptr;
+    return std::exchange(state.value, {});
+}
+
+Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks, Device* home)
+    : ctx_(ctx),
+      hooks_(hooks),
+      recording_(recording),
+      training_(recording),
+      root_(this),
+      counting_(recording),
+      home_(recording ? home : nullptr) {}
 
 // A part of `parent` that is recomputed. Its first pass records nothing but counts the parameters it uses; the second
 // pass records, and must not count them again.
@@ -17,7 +37,8 @@ Tape::Tape(Tape& parent, bool recording)
       recording_(recording),
       training_(true),
       root_(parent.root_),
-      counting_(!recording && parent.counting_) {}
+      counting_(!recording && parent.counting_),
+      home_(nullptr) {}
 
 Tape::~Tape() = default;
 
@@ -35,6 +56,7 @@ Var Tape::record(const char* op, const std::vector<Var>& inputs, const Tensor& o
         op,         {}, static_cast<int>(gradients_.size()), std::move(input_gradient), std::move(weight_gradient),
         parameters, {}};
     for (const Var& input : inputs) node.inputs.push_back(input.id);
+    if (home_) recorded_.push_back(output.buffer());
     gradients_.emplace_back();
     nodes_.push_back(std::move(node));
     return {output, nodes_.back().output};
@@ -45,17 +67,43 @@ void Tape::record_mark(std::function<void()> mark) {
 }
 
 Var Tape::unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& forward) {
-    if (hooks_ == nullptr) return forward(x);
-    hooks_->before_forward(unit);
-    record_mark([this, &unit] { hooks_->after_backward(unit); });
+    begin_part();
+    if (hooks_) hooks_->before_forward(unit);
+    if (hooks_) record_mark([this, &unit] { hooks_->after_backward(unit); });
     Var y = forward(x);
-    record_mark([this, &unit] { hooks_->before_backward(unit); });
-    hooks_->after_forward(unit);
+    if (hooks_) record_mark([this, &unit] { hooks_->before_backward(unit); });
+    if (hooks_) hooks_->after_forward(unit);
+    end_part(y.value);
     return y;
+}
+
+// The part before leaves only now: the last one, with which the backward begins, stays.
+void Tape::begin_part() {
+    if (!home_ || !part_) return;
+    for (const std::weak_ptr<Buffer>& saved : *part_)
+        if (const auto buffer = saved.lock(); buffer && !buffer->away()) buffer->send_away(ctx_.device, *home_);
+}
+
+// y is what the next part begins with, and is counted there.
+void Tape::end_part(const Tensor& y) {
+    if (!home_) return;
+    auto part = std::make_shared<Saved>();
+    for (std::weak_ptr<Buffer>& saved : recorded_)
+        if (saved.lock() != y.buffer()) part->push_back(std::move(saved));
+    recorded_.assign(1, y.buffer());
+    record_mark([this, part, before = part_] {
+        for (const std::weak_ptr<Buffer>& saved : *part)
+            if (const auto buffer = saved.lock()) buffer->bring_back(ctx_.device);
+        if (!before) return;
+        for (const std::weak_ptr<Buffer>& saved : *before)
+            if (const auto buffer = saved.lock()) buffer->will_need();
+    });
+    part_ = std::move(part);
 }
 
 Var Tape::recompute(const Var& x, const std::function<Var(Tape&, const Var&)>& forward) {
     if (!recording_) return forward(*this, x);
+    begin_part();
     Tape silent(*this, false);
     const Tensor y = forward(silent, {x.value, -1}).value;
     // The inner tape lives from I to W: both functions hold it.
@@ -68,7 +116,9 @@ Var Tape::recompute(const Var& x, const std::function<Var(Tape&, const Var&)>& f
         return std::vector<Tensor>{tape.take_gradient(again)};
     };
     auto weight_gradient = [inner](const Tensor&) { (*inner)->backward_weight(); };
-    return record("recompute", {x}, y, std::move(input_gradient), std::move(weight_gradient));
+    const Var result = record("recompute", {x}, y, std::move(input_gradient), std::move(weight_gradient));
+    end_part(y);
+    return result;
 }
 
 void Tape::backward(const Var& y, const Tensor& dy) { run(y, dy, false); }

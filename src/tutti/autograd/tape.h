@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,10 +17,39 @@
 
 namespace tutti::autograd {
 
+// How a value is made again from what is saved anyway. It is made for the first node that needs it in the backward and
+// goes after the last.
+class Again {
+  public:
+    Again() = default;  // not at all
+    explicit Again(std::function<Tensor()> make) : state_(std::make_shared<State>(State{std::move(make), 0, {}})) {}
+
+  private:
+    friend class Kept;
+    struct State {
+        std::function<Tensor()> make;
+        int uses = 0;  // nodes that still need it
+        Tensor value;
+    };
+    std::shared_ptr<State> state_;
+};
+
 // A value on the tape. A Var without an id is a constant: no gradient flows into it.
 struct Var {
     Tensor value;
     int id = -1;
+    Again again = {};
+};
+
+// What a node keeps of an input for its backward: the value, or how to make it again.
+class Kept {
+  public:
+    explicit Kept(const Var& x);
+    Tensor take() const;  // once
+
+  private:
+    Tensor value_;
+    Again again_;
 };
 
 // One gradient per input, in order; an undefined Tensor where an input needs none. Must not overwrite dy unless it is
@@ -32,6 +62,7 @@ using WeightGradient = std::function<void(const Tensor& dy)>;
 struct Unit {
     std::string name;  // "h.3"
     std::vector<Parameter*> parameters;
+    bool backward_reads_weights = true;  // false for an embedding: its weights need not be gathered again
 };
 
 // What parallelism attaches to. Called on the rank's own thread.
@@ -47,8 +78,9 @@ class Hooks {
 
 class Tape {
   public:
-    // Without `recording` nothing is saved: evaluation and generation.
-    Tape(ops::Context& ctx, bool recording, Hooks* hooks = nullptr);
+    // Without `recording` nothing is saved: evaluation and generation. With `home`, what a unit (or a recomputed part)
+    // saved waits in that device's memory from the start of the next one until its own backward.
+    Tape(ops::Context& ctx, bool recording, Hooks* hooks = nullptr, Device* home = nullptr);
     ~Tape();
     Tape(const Tape&) = delete;
     Tape& operator=(const Tape&) = delete;
@@ -57,6 +89,9 @@ class Tape {
     bool recording() const { return recording_; }
     // True while nodes will run backward, also in the first pass of a recomputed part, which records nothing.
     bool training() const { return training_; }
+    // Selective recompute: norms and activation functions say how their output is made again, so that it is not saved.
+    bool selective() const { return selective_; }
+    void set_selective(bool selective) { selective_ = selective; }
 
     // A leaf whose gradient is wanted: what a pipeline stage receives.
     Var input(const Tensor& value);
@@ -96,7 +131,12 @@ class Tape {
         std::vector<Parameter*> parameters;
     };
 
+    // Outputs of the nodes of one unit; those that are still alive when it ends are what it saved.
+    using Saved = std::vector<std::weak_ptr<Buffer>>;
+
     Tape(Tape& parent, bool recording);
+    void begin_part();
+    void end_part(const Tensor& y);
     void add_gradient(int id, Tensor gradient);
     void run(const Var& y, const Tensor& dy, bool defer_weights);
     void run_weight(Pending& pending);
@@ -109,11 +149,15 @@ class Tape {
     bool training_;
     Tape* root_;  // where uses of parameters are counted; a recomputed part counts in the tape that it belongs to
     bool counting_;
+    bool selective_ = false;
     bool deferring_ = false;  // in backward_input: weight gradients wait
     std::vector<Node> nodes_;
     std::vector<Tensor> gradients_;  // by Var id; held from the first contribution to the last use
     std::deque<Pending> pending_;
     std::unordered_map<Parameter*, int> uses_;
+    Device* home_;                 // of offloaded activations; null: they stay
+    std::shared_ptr<Saved> part_;  // of the last unit, which is still here
+    Saved recorded_;               // since the last end_part()
 };
 
 }  // namespace tutti::autograd

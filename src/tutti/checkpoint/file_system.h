@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/checkpoint/byte_source.h"
 
 namespace tutti::checkpoint {
 
@@ -67,6 +68,8 @@ class FileSystem {
     virtual FileHandle open_read(const std::string& path) = 0;  // a regular file; follows symbolic links
     virtual int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) = 0;  // 0 at the end
     virtual int64_t size(const FileHandle& file) = 0;
+    // The file, mapped: what is read of it once does not stay in memory. DataError when it cannot be, or was cut.
+    virtual std::shared_ptr<ByteSource> map(const std::string& path) = 0;
     virtual void drop_cache(const FileHandle& file) = 0;  // the next read comes from the disk, where the system allows
     virtual std::vector<std::string> list(const std::string& directory) = 0;  // names, sorted
     virtual FileKind kind(const std::string& path) = 0;                       // of the link itself, not its target
@@ -91,6 +94,7 @@ class PosixFileSystem final : public FileSystem {
     FileHandle open_read(const std::string& path) override;
     int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) override;
     int64_t size(const FileHandle& file) override;
+    std::shared_ptr<ByteSource> map(const std::string& path) override;
     void drop_cache(const FileHandle& file) override;
     std::vector<std::string> list(const std::string& directory) override;
     FileKind kind(const std::string& path) override;

@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <fstream>
 
+#include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/owner.h"
 #include "tutti/checkpoint/testing/contains.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
@@ -75,6 +77,31 @@ TEST(PosixFileSystem, ErrorsNameTheCallThePathAndTheReason) {
     EXPECT_EQ(code_of([&] { disk.open_read(missing); }), EINVAL);  // and does not wait for a writer
     EXPECT_EQ(std::string(IoError("write", "/x/y", EIO).what()), "write /x/y: Input/output error");
     EXPECT_TRUE(contains(IoError("write", "/x", ENOSPC).what(), "write /x: No space left on device (free some space"));
+}
+
+// A mapped file that is cut under its reader is an error, not the signal that ends the process.
+TEST(PosixFileSystem, MapsFilesAndNoticesACut) {
+    const ScratchFolder folder;
+    std::string content(3 << 20, 'x');
+    for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31 >> 10);
+    const std::string path = folder.write("weights", content);
+    PosixFileSystem disk;
+    const std::shared_ptr<ByteSource> source = disk.map(path);
+    EXPECT_EQ(source->path(), path);
+    ASSERT_EQ(source->size(), static_cast<int64_t>(content.size()));
+    for (int i = 0; i < 2; ++i) {  // forgotten pages come back
+        std::vector<std::byte> read(content.size() - 5);
+        source->read(3, read);
+        EXPECT_EQ(std::memcmp(read.data(), content.data() + 3, read.size()), 0);
+    }
+    std::vector<std::byte> some(100);
+    EXPECT_THROW(source->read(source->size() - 99, some), Error);
+    EXPECT_THROW(source->read(-1, some), Error);
+    std::filesystem::resize_file(path, 5000);
+    EXPECT_EQ(missing("weights: was cut from 3145728 to 5000 bytes while in use",
+                      message_of<DataError>([&] { source->read(1 << 20, some); })),
+              "");
+    EXPECT_THROW(disk.map(folder.path("absent")), DataError);
 }
 
 TEST(PosixFileSystem, AFullDeviceSaysSo) {

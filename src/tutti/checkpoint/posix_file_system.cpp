@@ -9,8 +9,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <system_error>
 
+#include "tutti/base/mapped_file.h"
 #include "tutti/checkpoint/file_system.h"
 
 namespace tutti::checkpoint {
@@ -34,6 +36,30 @@ std::string explain(int code) {
     if (code == EACCES || code == EPERM || code == EROFS) return " (choose a directory that this user may write)";
     return "";
 }
+
+class MappedSource final : public ByteSource {
+  public:
+    explicit MappedSource(const std::string& path) : file_(path) {}
+    const std::string& path() const override { return file_.path(); }
+    int64_t size() const override { return static_cast<int64_t>(file_.bytes().size()); }
+    void read(int64_t offset, std::span<std::byte> bytes) override {
+        // Short steps: the file may be cut at any time, and only a look before each turns that into a message.
+        constexpr int64_t kStep = 1 << 20;
+        const auto wanted = static_cast<int64_t>(bytes.size());
+        check(offset >= 0 && offset <= size() && wanted <= size() - offset, path(), ": ", size(), " bytes, asked for ",
+              wanted, " from ", offset);
+        for (int64_t done = 0; done < wanted; done += kStep) {
+            const auto step = static_cast<size_t>(std::min(kStep, wanted - done));
+            file_.check_not_truncated();
+            std::memcpy(bytes.data() + done, file_.bytes().data() + offset + done, step);
+            const int64_t before = std::min(done, kStep);  // the page between the steps, too
+            file_.forget(offset + done - before, before + static_cast<int64_t>(step));
+        }
+    }
+
+  private:
+    MappedFile file_;
+};
 
 class PosixLock final : public FileLock {
   public:
@@ -128,6 +154,10 @@ int64_t PosixFileSystem::size(const FileHandle& file) {
     struct stat info = {};
     require(::fstat(file.id, &info) == 0, "stat", file.path);
     return info.st_size;
+}
+
+std::shared_ptr<ByteSource> PosixFileSystem::map(const std::string& path) {
+    return std::make_shared<MappedSource>(path);
 }
 
 void PosixFileSystem::drop_cache(const FileHandle& file) {

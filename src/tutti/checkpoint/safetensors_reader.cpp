@@ -39,7 +39,7 @@ SafetensorsFile::SafetensorsFile(std::shared_ptr<ByteSource> source)
 }
 
 SafetensorsFile SafetensorsFile::open(FileSystem& file_system, const std::string& path) {
-    return SafetensorsFile(std::make_shared<PlainFile>(file_system, path));
+    return SafetensorsFile(file_system.map(path));
 }
 
 const TensorInfo* SafetensorsFile::find(std::string_view name) const {

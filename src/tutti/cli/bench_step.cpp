@@ -1,6 +1,7 @@
 // cli/bench_step.cpp: `tutti bench step`: a training step and its MFU, by the five steps of the definition. The step is
 // train/step.cpp's own, on one batch that lies ready: reading data is not part of it.
 #include <cmath>
+#include <filesystem>
 
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
@@ -67,9 +68,9 @@ struct StepMeasurement {
 };
 
 StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, comm::World& one_rank) {
-    train::Engine engine(run, one_rank, 1, [&](ops::Context& ctx, const train::Share&) {
-        return std::make_unique<FixedBatches>(ctx, run);
-    });
+    train::Engine engine(
+        run, one_rank, {.offload_dir = std::filesystem::temp_directory_path()},
+        [&](ops::Context& ctx, const train::Share&) { return std::make_unique<FixedBatches>(ctx, run); });
     StepMeasurement measured;
     int64_t step = 0;
     measured.timing = time_calls({.seconds = seconds, .min_runs = 3, .max_runs = 100}, [&] {

@@ -141,6 +141,10 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
     c->add_flag("--greedy", a.greedy, "temperature 0")->excludes(temperature)->option_text(" ");
     add_threads_option(*c, a.threads);
     c->footer(
+        "A prompt gets in front of it what the tokenizer's files ask for: the post-processor of\n"
+        "tokenizer.json, or add_bos_token of tokenizer_config.json where there is a tokenizer.model. A text\n"
+        "ends at each eos id of generation_config.json (without one: of config.json, and the tokenizer's\n"
+        "eos), and at the run's data.eod.\n\n"
         "Examples:\n"
         "  tutti generate runs/bible --prompt \"In the beginning\"\n"
         "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7\n"
@@ -173,13 +177,18 @@ void add_convert(CLI::App& app, Arguments& all, const Io& io) {
 void add_report(CLI::App& app, Arguments& all, const Io& io) {
     ReportArguments& a = all.report;
     CLI::App* c = add_command(app, all, io, "report", "runs as one HTML page: curves, memory, sample", a, report);
-    c->add_option("RUN_DIR", a.run_dirs, "directory of a run, which may still go on; several are compared")
-        ->required()
-        ->option_text("...");
+    CLI::Option* runs =
+        c->add_option("RUN_DIR", a.run_dirs, "directory of a run, which may still go on; several are compared")
+            ->option_text("...");
     c->add_option("--out", a.out, "where to [RUN_DIR/report.html; of several runs comparison.html]")
         ->option_text("FILE");
     c->add_option("--csv", a.csv, "also the logged numbers, a line for each step of each run")->option_text("FILE");
-    c->footer("Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv");
+    c->add_option("--flight", a.flight, "instead: of a run that failed, which rank went another way")
+        ->excludes(runs)
+        ->option_text("DIR");
+    c->footer(
+        "Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv\n"
+        "  tutti report --flight runs/failed");
 }
 
 void add_bench_comm(CLI::App& parent, Arguments& all, const Io& io) {

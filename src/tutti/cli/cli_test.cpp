@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/threads/thread_world.h"
 
 namespace tutti::cli {
 namespace {
@@ -208,6 +209,33 @@ TEST(Report, WritesThePageAndNothingElse) {
     EXPECT_EQ(tutti({"report", dir / "run", "--out", dir / "no/such/place.html"}).code, 3);
 }
 
+TEST(Report, NamesTheRankThatWentAnotherWay) {
+    const Directory dir;
+    EXPECT_ANY_THROW(comm::run_ranks(2, {.flight_directory = dir / "run/flight"}, [](comm::World& world) {
+        world.everyone("dp")->barrier();
+        if (world.rank() == 1) throw DataError("the disk of rank 1 is gone");
+        world.everyone("tp")->barrier();
+    }));
+    const Ran text = tutti({"report", "--flight", dir / "run"});
+    EXPECT_EQ(text.code, 0) << text.err;
+    EXPECT_TRUE(contains(text.out, "records of 2 of 2 ranks")) << text.out;
+    EXPECT_TRUE(contains(text.out, "=> rank 1 failed by itself: the disk of rank 1 is gone")) << text.out;
+    EXPECT_TRUE(contains(text.out, "rank 0 was stopped: rank 1 failed: the disk of rank 1 is gone")) << text.out;
+    const Ran json = tutti({"report", "--flight", dir / "run/flight", "--json"});
+    const Json document = Json::parse(json.out);
+    EXPECT_EQ(document["findings"][0]["finding"], "failed");
+    EXPECT_EQ(document["findings"][0]["ranks"], Json({1}));
+    EXPECT_EQ(document["records"][1]["begun"]["dp"], 1);
+
+    dir.write("run/flight/rank-0.json", "{\"rank\": ");
+    const Ran damaged = tutti({"report", "--flight", dir / "run"});
+    EXPECT_EQ(damaged.code, 3);
+    EXPECT_TRUE(contains(damaged.err, "rank-0.json: damaged at byte 10")) << damaged.err;
+    EXPECT_EQ(tutti({"report", "--flight", dir / "absent"}).code, 3);
+    EXPECT_EQ(tutti({"report", "--flight", dir / "run", dir / "run"}).code, 2);
+    EXPECT_TRUE(contains(tutti({"report"}).err, "RUN_DIR is required")) << tutti({"report"}).err;
+}
+
 TEST(Bench, GemmIsOneDocument) {
     const Ran r = tutti({"bench", "gemm", "--dtype", "f32", "--seconds", "0.01", "--threads", "1", "--json"});
     ASSERT_EQ(r.code, 0) << r.err;
@@ -287,6 +315,16 @@ TEST(Train, TrainsGeneratesReports) {
     for (const char* wrong : {"", "1,", "1,x", "-1", "1 2"})
         EXPECT_EQ(tutti({"generate", out, concat("--prompt-ids=", wrong), "--ids"}).code, 2) << wrong;
 
+    // The same run, but the token that came first ends documents.
+    const std::string first = std::to_string(outputs[0]["tokens"][0].get<int>());
+    ASSERT_EQ(tutti({"train", config, "--out", dir / "eod", "--set", "data.eod=\"" + first + "\""}).code, 0);
+    const Ran ended = tutti({"generate", dir / "eod", "--prompt", "God ", "--max-tokens", "5", "--json"});
+    EXPECT_EQ(Json::parse(ended.out)["tokens"].size(), 0u) << ended.out;
+    EXPECT_EQ(Json::parse(ended.out)["ended_by"], "token");
+    const Ran ignored =
+        tutti({"generate", dir / "eod", "--prompt", "God ", "--max-tokens", "5", "--ignore-eos", "--json"});
+    EXPECT_EQ(Json::parse(ignored.out)["tokens"], outputs[0]["tokens"]);
+
     const Ran converted = tutti({"convert", "--from", out, "--to", dir / "hf", "--dtype", "bf16", "--json"});
     ASSERT_EQ(converted.code, 0) << converted.err;
     EXPECT_EQ(Json::parse(converted.out)["format"], "hf");
@@ -311,6 +349,7 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
         "c.toml", "[model]\nlayers = 1\nvocab = 320\n[data]\ntrain = \"" + data + "\"\ntokenizer = \"" + tokenizer +
                       "\"\n[train]\nsteps = 2\nseq_len = 32\nglobal_batch = 2\nmicro_batch = 1\n[precision]\n"
                       "compute = \"f32\"\n");
+    dir.write("tokenizer_config.json", R"({"eos_token": "e"})");
     const auto files = [&] { return std::distance(fs::directory_iterator(dir / ""), fs::directory_iterator()); };
     const auto before = files();
     ASSERT_EQ(tutti({"train", config, "--out", out, "--dry-run"}).code, 0);
@@ -324,6 +363,12 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
     const Ran generated = tutti({"generate", out, "--prompt", "In the beginning", "--max-tokens", "5", "--json"});
     ASSERT_EQ(generated.code, 0) << generated.err;
     for (const auto& id : Json::parse(generated.out)["tokens"]) EXPECT_LT(id, 280);  // of 320
+    // What the tokenizer came with goes along, into exports too.
+    ASSERT_EQ(tutti({"convert", "--from", out, "--to", dir / "hf"}).code, 0);
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+        EXPECT_TRUE(fs::exists(out + "/" + name)) << name;
+        EXPECT_TRUE(fs::exists(dir / "hf" + "/" + name)) << name;
+    }
     const Ran too_small =
         tutti({"train", config, "--set", "model.vocab=256", "--set", "data.tokenizer=" + out, "--out", dir / "other"});
     EXPECT_EQ(too_small.code, 2);

@@ -62,11 +62,13 @@ int convert(const ConvertArguments& arguments, const Io& io);
 
 struct ReportArguments {
     std::vector<std::string> run_dirs;
-    std::string out;  // "": report.html in the run directory, of several runs comparison.html here
-    std::string csv;  // "": none
+    std::string out;     // "": report.html in the run directory, of several runs comparison.html here
+    std::string csv;     // "": none
+    std::string flight;  // instead of a page: the flight records of this run
     bool json = false;
 };
 int report(const ReportArguments& arguments, const Io& io);
+int report_flight(const std::string& directory, bool json, const Io& io);
 
 struct DoctorArguments {
     bool json = false;

@@ -62,7 +62,7 @@ void add_inspect(CLI::App& data, std::function<int()>& chosen, TokenFileArgument
     CLI::App* c = add_command(data, chosen, "inspect", "what token files hold: tokens, documents, lengths", a.json,
                               [&a, &io] { return inspect_data(a, io); });
     c->add_option("FILE", a.files, "token files, Megatron prefixes, text or JSONL")->required()->option_text("...");
-    c->add_option("--format", a.format, "[auto], text, jsonl, megatron, nanogpt or llmc")->option_text("F");
+    c->add_option("--format", a.format, "[auto], text, jsonl, megatron, nanogpt, llmc or llmq")->option_text("F");
     c->add_option("--tokenizer", a.tokenizer, "also show the text of the first tokens")->option_text("T");
     c->add_option("--eod", a.eod, "id or text that ends documents, where the file does not know")->option_text("TOKEN");
     c->footer("Example:\n  tutti data inspect corpus.bin --tokenizer llama3/");
@@ -75,7 +75,7 @@ void add_verify(CLI::App& data, std::function<int()>& chosen, TokenFileArguments
     c->add_option("--vocab", a.vocab, "ids must be below this")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
         ->option_text("N");
-    c->add_option("--format", a.format, "[auto], text, jsonl, megatron, nanogpt or llmc")->option_text("F");
+    c->add_option("--format", a.format, "[auto], text, jsonl, megatron, nanogpt, llmc or llmq")->option_text("F");
     c->add_option("--tokenizer", a.tokenizer, "of JSONL records [bytes]")->option_text("T");
     c->footer(
         "Example:\n  tutti data verify corpus.bin --vocab 128256\n\n"

@@ -25,7 +25,7 @@ constexpr int64_t kFirstTokens = 16;
 std::shared_ptr<const data::TokenSource> open_file(const std::string& file, const TokenFileArguments& a) {
     if (!data::is_jsonl({file}, a.format)) return data::open_tokens({file}, a.format);
     const auto tokenizer = data::make_tokenizer(a.tokenizer.empty() ? "bytes" : a.tokenizer);
-    return data::open_records({file}, *tokenizer, {});
+    return data::open_records({file}, *tokenizer, {.encode = {.write = false}});
 }
 
 // Lengths of documents by powers of two: bucket k counts lengths in [2^k, 2^(k+1)).

@@ -12,6 +12,7 @@
 #include "tutti/cli/stop_text.h"
 #include "tutti/cli/timing.h"
 #include "tutti/cli/utf8_stream.h"
+#include "tutti/data/data_set.h"
 #include "tutti/data/tokenizer.h"
 #include "tutti/train/stored_model.h"
 
@@ -67,6 +68,21 @@ std::unique_ptr<const data::Tokenizer> tokenizer_of(const train::LoadedModel& lo
     } catch (const UsageError& error) {
         throw UsageError(concat(error.what(), "; without one, give --prompt-ids 1,2,3 and --ids"));
     }
+}
+
+// What ends a text: the ids that the model's files name, those of the tokenizer, and what ended documents in training.
+Ids stop_tokens(const GenerateArguments& arguments, const train::StoredModel& stored,
+                const data::Tokenizer* tokenizer) {
+    Ids ids;
+    if (!arguments.stop_ids.empty()) ids = parse_ids("--stop-ids", arguments.stop_ids);
+    if (arguments.ignore_eos) return ids;
+    const auto add = [&ids](const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); };
+    add(stored.eos_tokens());
+    if (tokenizer == nullptr) return ids;
+    if (stored.tokenizer != "bytes") add(tokenizer->special().stop);  // bytes may stand in for an unknown one
+    const spec::RunSpec& run = stored.run;
+    if (!run.data.eod.empty()) add({*data::end_of_document(run.data.eod, *tokenizer, run.model.vocab)});
+    return ids;
 }
 
 // One prompt and what is made of it.
@@ -154,23 +170,17 @@ int generate(const GenerateArguments& arguments, const Io& io) {
                                     .top_k = arguments.top_k,
                                     .top_p = arguments.top_p,
                                     .seed = arguments.seed};
-    if (!arguments.stop_ids.empty()) sampling.stop_tokens = parse_ids("--stop-ids", arguments.stop_ids);
     // A token has at least a byte, but for the few that a tokenizer puts around a text.
     size_t longest = 64;
     for (const std::string& prompt : prompts) longest = std::max(longest, 64 + prompt.size());
     for (const Text& text : texts) longest = std::max(longest, text.prompt_ids.size());
     const train::LoadedModel loaded = train::load_model(arguments.checkpoint, arguments.threads, arguments.compute,
                                                         static_cast<int64_t>(longest) + arguments.max_tokens);
-    if (!arguments.ignore_eos)
-        for (const int32_t id : loaded.stored.eos_tokens()) sampling.stop_tokens.push_back(id);
 
     const bool needs_tokenizer = !prompts.empty() || !arguments.ids || !arguments.stop.empty();
     const auto tokenizer = needs_tokenizer ? tokenizer_of(loaded) : nullptr;
-    if (tokenizer && loaded.stored.tokenizer != "bytes") {  // bytes may stand in for an unknown one
-        sampling.vocab = tokenizer->vocab();
-        if (!arguments.ignore_eos)
-            for (const int32_t id : tokenizer->special().stop) sampling.stop_tokens.push_back(id);
-    }
+    if (tokenizer && loaded.stored.tokenizer != "bytes") sampling.vocab = tokenizer->vocab();
+    sampling.stop_tokens = stop_tokens(arguments, loaded.stored, tokenizer.get());
     for (const std::string& prompt : prompts) {
         Ids ids = tokenizer->prefix();
         for (const int32_t id : tokenizer->encode(prompt)) ids.push_back(id);

@@ -33,9 +33,26 @@ void write_whole(const std::filesystem::path& path, const std::string& text) {
                            "; --out names another place"));
 }
 
+// Means per traced step of each rank; [] without a trace.
+nlohmann::ordered_json describe_trace(const train::RunHistory& run) {
+    auto ranks = nlohmann::ordered_json::array();
+    for (const train::RankTimes& t : train::times_of(run.trace))
+        ranks.push_back({{"rank", t.rank},
+                         {"steps", t.steps},
+                         {"step_ms", t.step_ms},
+                         {"compute_ms", t.compute_ms},
+                         {"data_ms", t.data_ms},
+                         {"wait_ms", t.wait_ms},
+                         {"communication_ms", t.communication_ms},
+                         {"hidden_ms", t.hidden_ms}});
+    return ranks;
+}
+
 }  // namespace
 
 int report(const ReportArguments& arguments, const Io& io) {
+    if (!arguments.flight.empty()) return report_flight(arguments.flight, arguments.json, io);
+    check<UsageError>(!arguments.run_dirs.empty(), "RUN_DIR is required: the directory of a run, or --flight DIR");
     std::vector<train::RunHistory> runs;
     for (const std::string& directory : arguments.run_dirs) runs.push_back(train::read_run(directory));
     const bool one = runs.size() == 1;
@@ -52,10 +69,12 @@ int report(const ReportArguments& arguments, const Io& io) {
                                               {"logged_steps", run.steps.size()},
                                               {"last_step", run.steps.empty() ? 0 : run.steps.back().step},
                                               {"notes", run.notes}};
-        if (one)
+        if (one) {
             document.update(about);
-        else
+            document["trace"] = describe_trace(run);
+        } else {
             document["runs"].push_back(about);
+        }
         if (arguments.json) continue;
         for (const std::string& note : run.notes)
             io.err << "tutti: note: " << (one ? "" : run.name + ": ") << note << '\n';

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/mapped_file.h"
 #include "tutti/cli/data_commands.h"
 #include "tutti/cli/text.h"
 #include "tutti/cli/timing.h"
-#include "tutti/data/mapped_file.h"
 #include "tutti/data/tokenizers/bpe_trainer.h"
 #include "tutti/data/tokenizers/tokenizer_json.h"
 
@@ -34,7 +34,7 @@ void write_file(const std::string& path, const std::string& text) {
 }  // namespace
 
 int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
-    std::vector<data::MappedFile> files;
+    std::vector<MappedFile> files;
     std::vector<std::string_view> texts;
     for (const std::string& path : a.files) {
         const auto bytes = files.emplace_back(path).bytes();

@@ -1,9 +1,9 @@
 // cli/verify.cpp: `tutti verify`. Reads the config as `tutti train` does and prints what differs from one rank.
 #include "tutti/train/verify.h"
 
-#include <fmt/format.h>
-
+#include <iomanip>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/cli/commands.h"
@@ -41,10 +41,13 @@ nlohmann::ordered_json describe(const train::VerifyOptions& options, const train
 std::string verdict(const train::VerifyOutcome& outcome) {
     if (outcome.equal) return "the same as one rank, to the bit";
     const train::VerifiedStep worst = outcome.worst();
-    return fmt::format(
-        "{}: loss {:.2g}, gradient {:.2g} ({}), weight {:.2g} ({}); rounding may make {:.2g} after the first step",
-        outcome.within() ? "the same as one rank within rounding" : "NOT the same as one rank", worst.loss_difference,
-        worst.gradient_difference, worst.gradient, worst.weight_difference, worst.weight, worst.bound);
+    std::ostringstream text;
+    text << std::setprecision(2)
+         << (outcome.within() ? "the same as one rank within rounding" : "NOT the same as one rank") << ": loss "
+         << worst.loss_difference << ", gradient " << worst.gradient_difference << " (" << worst.gradient
+         << "), weight " << worst.weight_difference << " (" << worst.weight << "); rounding may make " << worst.bound
+         << " after the first step";
+    return text.str();
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ void check_contiguous(const Tensor& x, std::string_view op) {
 }  // namespace
 
 void Work::wait() {
-    if (operation_) progress_->wait(*operation_);
+    if (operation_) group_->wait(*operation_);
     operation_ = nullptr;
 }
 
@@ -26,6 +26,7 @@ Communicator::Communicator(std::string name, std::vector<int> ranks, int rank, P
       rank_(rank),
       progress_(progress),
       recorder_(recorder),
+      group_(recorder.add_group(name_, ranks_)),
       host_(make_cpu_device(1)),
       messages_(ranks_.size()) {}
 
@@ -42,13 +43,35 @@ Work Communicator::begin(Collective collective) {
                         ? (total(collective.send_counts) - collective.send_counts[static_cast<size_t>(rank_)]) *
                               size_of(summary.dtype)
                         : bytes_sent(collective.kind, summary.bytes, size());
-    const uint64_t entry = recorder_.start(name_, sequence, summary);
+    const uint64_t entry = recorder_.start(group_, sequence, summary);
+    const TraceScope span(progress_.trace(), {.activity = Activity::begin,
+                                              .name = "begin",
+                                              .of = name_of(collective.kind),
+                                              .group = name_,
+                                              .number = sequence});
+    const double waited = progress_.waited_s();
     std::shared_ptr<Operation> operation = start(std::move(collective), sequence);
+    waited_s_ += progress_.waited_s() - waited;  // for room
     operation->on_complete = [&recorder = recorder_, entry](bool failed) {
         recorder.finish(entry, failed ? State::failed : State::complete);
     };
     progress_.add(operation);
-    return {std::move(operation), &progress_};
+    return {std::move(operation), this};
+}
+
+void Communicator::wait(const Operation& operation) {
+    const double waited = progress_.waited_s();
+    progress_.wait(operation);
+    waited_s_ += progress_.waited_s() - waited;
+}
+
+Usage Communicator::usage() const {
+    Usage usage{.waited_s = waited_s_};
+    for (const Traffic& traffic : traffic_) {
+        usage.operations += traffic.calls;
+        usage.sent += traffic.sent;
+    }
+    return usage;
 }
 
 Work Communicator::all_reduce(const Tensor& x, Reduce reduce) {

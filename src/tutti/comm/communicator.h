@@ -15,25 +15,34 @@
 
 namespace tutti::comm {
 
-// A handle on an operation under way. Dropping it unwaited is allowed only when the rank itself fails.
+class Communicator;
+
+// A handle on an operation under way; its group must live until it was waited for. Dropping it unwaited is allowed only
+// when the rank itself fails.
 class [[nodiscard]] Work {
   public:
     Work() = default;  // complete
-    Work(std::shared_ptr<Operation> operation, Progress* progress)
-        : operation_(std::move(operation)), progress_(progress) {}
+    Work(std::shared_ptr<Operation> operation, Communicator* group) : operation_(std::move(operation)), group_(group) {}
     bool done() const { return !operation_ || operation_->complete(); }
     // Throws what the operation met: TimedOut, Aborted, or Error when ranks disagree on what they do.
     void wait();
 
   private:
     std::shared_ptr<Operation> operation_;
-    Progress* progress_ = nullptr;
+    Communicator* group_ = nullptr;
 };
 
 struct Traffic {
     int64_t calls = 0;
     int64_t bytes = 0;  // of the tensors
     int64_t sent = 0;   // over links, as bytes_sent() counts
+};
+
+// Of a group, all kinds together, by this rank so far.
+struct Usage {
+    int64_t operations = 0;
+    int64_t sent = 0;     // bytes over links
+    double waited_s = 0;  // in which the rank did nothing else
 };
 
 class Communicator {
@@ -57,6 +66,8 @@ class Communicator {
     Work send(const Tensor& x, int to);
     Work receive(const Tensor& x, int from);
     void barrier();
+    // Any of them, checked already. (The fault injector of the tests steps in here.)
+    virtual Work begin(Collective collective);
 
     // Numbers of the host, over all ranks of the group, done when they return.
     void sum(ExactSum& value);
@@ -64,6 +75,7 @@ class Communicator {
     double max(double value);
 
     const Traffic& traffic(Kind kind) const { return traffic_[static_cast<size_t>(kind)]; }
+    Usage usage() const;
 
   protected:
     Communicator(std::string name, std::vector<int> ranks, int rank, Progress& progress, FlightRecorder& recorder);
@@ -72,17 +84,20 @@ class Communicator {
     Progress& progress() { return progress_; }
 
   private:
-    Work begin(Collective collective);
+    friend class Work;
+    void wait(const Operation& operation);
 
     std::string name_;
     std::vector<int> ranks_;
     int rank_;
     Progress& progress_;
     FlightRecorder& recorder_;
+    size_t group_;                                   // its number in the recorder
     std::unique_ptr<Device> host_;                   // scalars
     uint64_t sequence_ = 0;                          // collectives so far
     std::vector<std::array<uint64_t, 2>> messages_;  // sent to and received from each rank so far
     std::array<Traffic, kKinds> traffic_{};
+    double waited_s_ = 0;
 };
 
 }  // namespace tutti::comm

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 namespace tutti::comm {
 
@@ -13,19 +12,36 @@ int64_t clock_ns() {
         .count();
 }
 
-const char* name_of(State state) {
-    return state == State::started ? "started" : state == State::complete ? "complete" : "failed";
+double unix_time() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
 
-FlightRecorder::FlightRecorder() : origin_ns_(clock_ns()) {}
+FlightRecorder::FlightRecorder() : origin_ns_(clock_ns()), started_(unix_time()) {}
 
 double FlightRecorder::now() const { return static_cast<double>(clock_ns() - origin_ns_) * 1e-9; }
 
-uint64_t FlightRecorder::start(const std::string& group, uint64_t sequence, const Summary& operation) {
+size_t FlightRecorder::add_group(const std::string& name, const std::vector<int>& ranks) {
+    std::lock_guard lock(mutex_);
+    const auto generation = std::count_if(groups_.begin(), groups_.end(), [&](const FlightRecord::Group& group) {
+        return group.name == name && group.ranks == ranks;
+    });
+    groups_.push_back({.name = name, .ranks = ranks, .generation = static_cast<int>(generation)});
+    return groups_.size() - 1;
+}
+
+uint64_t FlightRecorder::start(size_t group, uint64_t sequence, const Summary& operation) {
     std::lock_guard lock(mutex_);
     ring_[count_ % kEntries] = {.group = group, .sequence = sequence, .operation = operation, .start_s = now()};
+    if (trace_ != nullptr)
+        spans_[count_ % kEntries] = trace_->begin({.activity = Activity::communication,
+                                                   .name = name_of(operation.kind),
+                                                   .of = name_of(operation.dtype),
+                                                   .group = groups_[group].name,
+                                                   .number = sequence,
+                                                   .bytes = operation.bytes});
+    if (operation.kind != Kind::send && operation.kind != Kind::receive) groups_[group].begun = sequence;
     return count_++;
 }
 
@@ -34,27 +50,37 @@ void FlightRecorder::finish(uint64_t number, State state) {
     if (number + kEntries < count_) return;  // overwritten since
     ring_[number % kEntries].state = state;
     ring_[number % kEntries].end_s = now();
+    if (trace_ != nullptr) trace_->end(spans_[number % kEntries]);
 }
 
-std::vector<FlightRecorder::Entry> FlightRecorder::entries() const {
+void FlightRecorder::trace_into(Trace* trace) {
     std::lock_guard lock(mutex_);
+    trace_ = trace;
+    spans_.fill(Trace::kNone);
+}
+
+std::vector<FlightRecorder::Entry> FlightRecorder::last_entries() const {
     std::vector<Entry> all;
     for (uint64_t i = count_ > kEntries ? count_ - kEntries : 0; i < count_; ++i) all.push_back(ring_[i % kEntries]);
     return all;
 }
 
-std::string FlightRecorder::to_json(int rank, const std::string& reason) const {
-    nlohmann::ordered_json operations = nlohmann::ordered_json::array();
-    for (const Entry& e : entries())
-        operations.push_back({{"group", e.group},
-                              {"sequence", e.sequence},
-                              {"operation", e.operation.text()},
-                              {"bytes", e.operation.bytes},
-                              {"state", name_of(e.state)},
-                              {"start_s", e.start_s},
-                              {"end_s", e.end_s}});
-    const nlohmann::ordered_json document = {{"rank", rank}, {"reason", reason}, {"operations", operations}};
-    return document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::vector<FlightRecorder::Entry> FlightRecorder::entries() const {
+    std::lock_guard lock(mutex_);
+    return last_entries();
+}
+
+FlightRecord FlightRecorder::record(int rank, int ranks, Cause cause, const std::string& reason) const {
+    std::lock_guard lock(mutex_);
+    return {.rank = rank,
+            .ranks = ranks,
+            .cause = cause,
+            .reason = reason,
+            .started = started_,
+            .written = unix_time(),
+            .groups = groups_,
+            .operations = last_entries(),
+            .forgotten = count_ > kEntries ? count_ - kEntries : 0};
 }
 
 }  // namespace tutti::comm

@@ -1,44 +1,46 @@
 // comm/flight_recorder.h: the last operations of a rank, kept in a ring and written out when something fails: which
-// rank took another path, or stood still, can be read from the dumps. Below: collective.h. Communicators write it.
+// rank took another path, or stood still, can be read from the records of all. Below: flight_record.h. Communicators
+// write it.
 #pragma once
 
 #include <array>
 #include <mutex>
 #include <string>
 
-#include "tutti/comm/collective.h"
+#include "tutti/base/trace.h"
+#include "tutti/comm/flight_record.h"
 
 namespace tutti::comm {
-
-enum class State : uint8_t { started, complete, failed };
 
 class FlightRecorder {
   public:
     static constexpr size_t kEntries = 512;
-
-    struct Entry {
-        std::string group;
-        uint64_t sequence = 0;  // of the group, from 1; messages count per pair of ranks
-        Summary operation;
-        State state = State::started;
-        double start_s = 0, end_s = 0;  // seconds since the recorder was made
-    };
+    using Entry = FlightRecord::Entry;
 
     FlightRecorder();
+    // Returns the group's number, for start().
+    size_t add_group(const std::string& name, const std::vector<int>& ranks);
     // Returns the entry's number, for finish().
-    uint64_t start(const std::string& group, uint64_t sequence, const Summary& operation);
+    uint64_t start(size_t group, uint64_t sequence, const Summary& operation);
     void finish(uint64_t number, State state);
     // Oldest first.
     std::vector<Entry> entries() const;
-    // {"rank": …, "reason": …, "operations": […]}
-    std::string to_json(int rank, const std::string& reason) const;
+    // Operations that begin from now on are spans of this trace too; nullptr: of none. It must outlive them, or be
+    // taken away.
+    void trace_into(Trace* trace);
+    FlightRecord record(int rank, int ranks, Cause cause, const std::string& reason) const;
 
   private:
     double now() const;
+    std::vector<Entry> last_entries() const;
     mutable std::mutex mutex_;
+    std::vector<FlightRecord::Group> groups_;
     std::array<Entry, kEntries> ring_;
+    std::array<size_t, kEntries> spans_;  // of the entries, in trace_
+    Trace* trace_ = nullptr;
     uint64_t count_ = 0;
     int64_t origin_ns_ = 0;
+    double started_ = 0;
 };
 
 }  // namespace tutti::comm

@@ -70,13 +70,19 @@ bool Progress::advance_all() {
 }
 
 void Progress::wait(const Operation& operation) {
-    if (!operation.complete())
+    if (!operation.complete()) {
+        const TraceScope span(trace_, {.activity = Activity::wait,
+                                       .name = "wait",
+                                       .of = name_of(operation.collective().kind),
+                                       .group = operation.group(),
+                                       .number = operation.sequence()});
         wait_until([&] { return operation.complete(); },
                    [&] {
                        return concat(operation.collective().summary().text(), ", operation ", operation.sequence(),
                                      " of group ", operation.group(), ": waiting for ", operation.waits_for());
                    },
                    [&] { return operation.at_second_hand(); });
+    }
     operation.rethrow();
 }
 

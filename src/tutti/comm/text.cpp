@@ -30,4 +30,24 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
     return texts;
 }
 
+void send_text(Communicator& ranks, const std::string& text, int to) {
+    const auto device = make_cpu_device(1);
+    const auto length = static_cast<int64_t>(text.size());
+    ranks.send(Tensor::from_host<int64_t>(*device, {1}, {&length, 1}, Purpose::communication), to).wait();
+    if (length == 0) return;
+    const std::span bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+    ranks.send(Tensor::from_host<uint8_t>(*device, {length}, bytes, Purpose::communication), to).wait();
+}
+
+std::string receive_text(Communicator& ranks, int from) {
+    const auto device = make_cpu_device(1);
+    const Tensor length = Tensor::empty(*device, {1}, DType::i64, Purpose::communication);
+    ranks.receive(length, from).wait();
+    const int64_t size = length.to_host<int64_t>()[0];
+    if (size == 0) return "";
+    const Tensor bytes = Tensor::empty(*device, {size}, DType::u8, Purpose::communication);
+    ranks.receive(bytes, from).wait();
+    return {bytes.view().as<const char>(), static_cast<size_t>(size)};
+}
+
 }  // namespace tutti::comm

@@ -12,17 +12,20 @@ std::unique_ptr<Communicator> World::everyone(const std::string& name) {
     return group(name, ranks);
 }
 
-std::string dump_flight_record(World& world, const std::string& directory, const std::string& reason) {
+std::string dump_flight_record(World& world, const std::string& directory, const std::exception& error) {
     if (directory.empty()) return "";
     try {
         std::filesystem::create_directories(directory);
         const std::filesystem::path path = std::filesystem::path(directory) / concat("rank-", world.rank(), ".json");
-        std::ofstream file(path);
-        file << world.recorder().to_json(world.rank(), reason) << '\n';
+        const std::filesystem::path temporary = path.string() + ".tmp";
+        std::ofstream file(temporary);
+        file << to_json(world.recorder().record(world.rank(), world.size(), cause_of(error), error.what()));
         file.close();
-        return file ? "" : concat("the flight record ", path.string(), " could not be written");
-    } catch (const std::exception& error) {
-        return error.what();
+        check(static_cast<bool>(file), "the flight record ", path.string(), " could not be written");
+        std::filesystem::rename(temporary, path);
+        return "";
+    } catch (const std::exception& problem) {
+        return problem.what();
     }
 }
 

@@ -40,8 +40,8 @@ class World {
     }
 };
 
-// WorldOptions::flight_directory/rank-N.json. Does not throw: it is called when something else went wrong already, and
-// returns why it could not write, or "".
-std::string dump_flight_record(World& world, const std::string& directory, const std::string& reason);
+// WorldOptions::flight_directory/rank-N.json, whole or not at all. Does not throw: it is called when something else,
+// `error`, went wrong already, and returns why it could not write, or "". `tutti report --flight` reads them.
+std::string dump_flight_record(World& world, const std::string& directory, const std::exception& error);
 
 }  // namespace tutti::comm

@@ -119,7 +119,7 @@ std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& p
     };
     if (is_jsonl(paths, how.data.format)) {
         check_vocab();
-        return open_records(paths, how.tokenizer, {how.data.text_field, how.eod, how.encode.threads});
+        return open_records(paths, how.tokenizer, {.field = how.data.text_field, .eod = how.eod, .encode = how.encode});
     }
     auto source = open_tokens(paths, how.data.format);
     if (how.data.tokenizer == "bytes") return source;
@@ -153,21 +153,6 @@ Sources open_sources(const std::vector<std::string>& list, const Opening& how) {
     return all;
 }
 
-// The id that data.eod names: a number, or the text of a token. "": what the tokenizer ends texts with.
-std::optional<int32_t> find_eod(const std::string& eod, const Tokenizer& tokenizer, int64_t vocab) {
-    if (eod.empty()) return tokenizer.special().eos;
-    int32_t id = -1;
-    const auto [stop, error] = std::from_chars(eod.data(), eod.data() + eod.size(), id);
-    if (error != std::errc() || stop != eod.data() + eod.size()) {
-        const auto found = tokenizer.id_of(eod);
-        check<UsageError>(found.has_value(), "data.eod = \"", eod, "\": must be an id, or a token of data.tokenizer (",
-                          tokenizer.description(), "), which has none such");
-        id = *found;
-    }
-    check<UsageError>(id >= 0 && id < vocab, "data.eod = \"", eod, "\": must be an id below model.vocab = ", vocab);
-    return id;
-}
-
 DocumentRule rule_of(const spec::DataSpec& data, std::optional<int32_t> eod, const TokenSource& source, int64_t vocab) {
     constexpr int32_t kGpt2End = 50256;
     // Ids of text come from data.tokenizer, those of other files of 16 bits from GPT-2's, as far as anyone knows.
@@ -199,6 +184,20 @@ Split split(const Sources& from, double fraction, int64_t vocab, const DocumentR
 }
 
 }  // namespace
+
+std::optional<int32_t> end_of_document(const std::string& eod, const Tokenizer& tokenizer, int64_t vocab) {
+    if (eod.empty()) return tokenizer.special().eos;
+    int32_t id = -1;
+    const auto [stop, error] = std::from_chars(eod.data(), eod.data() + eod.size(), id);
+    if (error != std::errc() || stop != eod.data() + eod.size()) {
+        const auto found = tokenizer.id_of(eod);
+        check<UsageError>(found.has_value(), "data.eod = \"", eod, "\": must be an id, or a token of data.tokenizer (",
+                          tokenizer.description(), "), which has none such");
+        id = *found;
+    }
+    check<UsageError>(id >= 0 && id < vocab, "data.eod = \"", eod, "\": must be an id below model.vocab = ", vocab);
+    return id;
+}
 
 int64_t TokenSet::size() const {
     int64_t tokens = 0;
@@ -243,7 +242,7 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const E
     check<UsageError>(data.valid.empty() || data.valid_fraction == 0,
                       "data.valid names files and data.valid_fraction is ", data.valid_fraction, "; give one of them");
     const std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer(data.tokenizer);
-    const auto eod = find_eod(data.eod, *tokenizer, vocab);
+    const auto eod = end_of_document(data.eod, *tokenizer, vocab);
     const Opening how{data, *tokenizer, eod, vocab, options};
 
     const Sources sources = open_sources(data.train, how);

@@ -78,6 +78,10 @@ struct DataSet {
     std::string description() const;
 };
 
+// The id that data.eod names: a number, or the text of a token; UsageError when it is neither, or no id of the model.
+// "": what the tokenizer ends texts with, if anything.
+std::optional<int32_t> end_of_document(const std::string& eod, const Tokenizer& tokenizer, int64_t vocab);
+
 // Opens what `data` names for a model of `vocab` ids and windows of seq_len + 1 tokens. Validation tokens come from the
 // files of data.valid, or are the last floor(valid_fraction * tokens) of each source; the views never overlap.
 // Entries of data.train "0.7 PATH" are sources of their own with that weight, others one row of tokens.

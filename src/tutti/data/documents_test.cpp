@@ -116,6 +116,9 @@ TEST(Jsonl, DamagedRecords) {
                       refused("{\"text\": \"a\"}\n[1]\n")),
               "");
     EXPECT_EQ(missing("byte offset 0: \"text\" must be a text, is of type number", refused("{\"text\": 1}")), "");
+    EXPECT_EQ(missing("byte offset 0: this line of JSONL cannot be read: [json.exception.out_of_range.406]",
+                      refused("{\"text\": \"a\", \"n\": 1e999}")),
+              "");
     EXPECT_EQ(missing("needs the field \"text\", or \"prompt\" and \"completion\"; it has content, prompt",
                       refused("{\"prompt\": \"a\", \"content\": \"b\"}")),
               "");

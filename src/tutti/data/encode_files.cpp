@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/data/mapped_file.h"
+#include "tutti/base/mapped_file.h"
 
 namespace tutti::data {
 
@@ -98,6 +98,8 @@ Record parsed(const Job& job, const std::string& field) {
         throw DataError(concat(job.file->path(), ": byte offset ",
                                job.offset() + static_cast<int64_t>(error.byte > 0 ? error.byte - 1 : 0),
                                ": each line of JSONL must be one JSON object, this one is not: ", error.what()));
+    } catch (const nlohmann::json::exception& error) {  // a number that no double holds
+        throw DataError(concat(at, ": this line of JSONL cannot be read: ", error.what()));
     }
     check<DataError>(json.is_object(), at, ": each line of JSONL must be a JSON object, this one is of type ",
                      json.type_name());

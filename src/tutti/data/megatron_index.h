@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/data/mapped_file.h"
+#include "tutti/base/mapped_file.h"
 
 namespace tutti::data {
 

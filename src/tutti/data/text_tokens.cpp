@@ -6,7 +6,8 @@
 #include <filesystem>
 
 #include "tutti/base/error.h"
-#include "tutti/data/mapped_file.h"
+#include "tutti/base/mapped_file.h"
+#include "tutti/data/kept_tokens.h"
 #include "tutti/data/new_file.h"
 #include "tutti/data/tokenizers/fingerprint.h"
 
@@ -20,13 +21,10 @@ std::string_view text_of(const MappedFile& file) {
     return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-std::string cache_path(const MappedFile& file, const Tokenizer& tokenizer) {
-    constexpr int kVersion = 1;  // of how text becomes ids: counts up when that changes
-    const uint64_t key = Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(digest_of(text_of(file))).value();
-    constexpr std::string_view kDigits = "0123456789abcdef";
-    std::string hex;
-    for (int shift = 60; shift >= 0; shift -= 4) hex += kDigits[key >> shift & 15];
-    return file.path() + "." + hex + ".tokens";
+std::string directory_of(const MappedFile& file, const Tokenizer& tokenizer) {
+    constexpr int kVersion = 2;  // of how text becomes ids: counts up when that changes
+    return kept_directory(
+        file, Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(digest_of(text_of(file))).value());
 }
 
 // Calls take(ids) for one stretch of the text after the other.
@@ -52,12 +50,12 @@ void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const E
     }
 }
 
-void write_cache(const MappedFile& file, const std::string& path, const Tokenizer& tokenizer,
-                 const EncodeOptions& options) {
+std::string write_ids(const MappedFile& file, const std::string& path, const Tokenizer& tokenizer,
+                      const EncodeOptions& options) {
     const bool wide = tokenizer.vocab() > 65536;
     std::array<uint32_t, 256> header{wide ? kMagicU32 : kMagicU16, wide ? 7u : 1u};
     uint64_t count = 0;
-    NewFile out(path, "the ids of a text are kept beside it; put the text into a folder that can be written");
+    NewFile out(path);
     out.write(header.data(), sizeof header);
     std::vector<uint16_t> narrow;
     encode_by_parts(file, tokenizer, options, [&](const std::vector<int32_t>& ids) {
@@ -72,6 +70,7 @@ void write_cache(const MappedFile& file, const std::string& path, const Tokenize
     header[2] = static_cast<uint32_t>(count);
     out.write_at(0, header.data(), sizeof header);
     out.commit();
+    return path;
 }
 
 // Ids that no file holds: of a dry run.
@@ -99,17 +98,17 @@ class TokensInMemory final : public TokenSource {
 
 std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                                              const EncodeOptions& options) {
-    std::vector<std::string> cached;
-    bool all_there = true;
+    std::vector<std::string> kept;
     for (const std::string& path : paths) {
         const MappedFile file(path);
-        cached.push_back(cache_path(file, tokenizer));
-        std::error_code unreadable;  // whatever it is, writing will say it better
-        if (std::filesystem::exists(cached.back(), unreadable)) continue;
-        all_there = false;
-        if (options.write) write_cache(file, cached.back(), tokenizer, options);
+        const std::string directory = directory_of(file, tokenizer);
+        std::error_code unreadable;  // as if it were not there
+        if (!options.write && !std::filesystem::exists(directory, unreadable)) break;
+        kept.push_back(kept_tokens(directory, [&](const std::string& prefix) -> std::vector<std::string> {
+            return {write_ids(file, prefix + ".bin", tokenizer, options)};
+        }));
     }
-    if (all_there || options.write) return open_tokens(cached, "llmc");
+    if (kept.size() == paths.size()) return open_tokens(kept, "llmc");
     std::vector<int32_t> ids;
     for (const std::string& path : paths)
         encode_by_parts(MappedFile(path), tokenizer, options,

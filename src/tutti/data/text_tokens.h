@@ -1,5 +1,5 @@
-// data/text_tokens.h: plain text as the ids of a learned tokenizer. Each text file is encoded once, into a token file
-// beside it that later runs use again. Stands on tokenizer.h and token_source.h; data_set.cpp calls it.
+// data/text_tokens.h: plain text as the ids of a learned tokenizer. Each text file is encoded once, into token files
+// beside it that later runs use again. Stands on tokenizer.h and kept_tokens.h; data_set.cpp calls it.
 #pragma once
 
 #include <functional>
@@ -26,12 +26,8 @@ struct EncodeOptions {
 
 // The texts as one row of ids, in the given order; the end of a file ends a word, nothing is put between.
 //
-// The ids of TEXT are in TEXT.<16 hex digits>.tokens: an llm.c token file (u16 ids for up to 65536, else u32). The
-// digits are a digest of the text's bytes and of all of the tokenizer that ids depend on, so another text or tokenizer
-// is another file, and a file that is there is right. It is written under another name first, synced and renamed: a
-// kill leaves no half of it. Files of old versions of a text may be deleted at any time.
-//
-// UsageError when the folder of the text cannot be written, or the text has 2^32 tokens or more.
+// The ids of TEXT are in TEXT.<16 hex digits>.tokens (kept_tokens.h), an llm.c token file: u16 ids for up to 65536,
+// else u32. UsageError when the folder of the text cannot be written, or the text has 2^32 tokens or more.
 std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                                              const EncodeOptions& options);
 

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
-#include "tutti/data/mapped_file.h"
+#include "tutti/base/mapped_file.h"
 #include "tutti/data/megatron_index.h"
 #include "tutti/data/token_source.h"
 
@@ -32,6 +32,8 @@ struct Layout {
 constexpr Layout kText{"text", 0, IdType::u8}, kNanoGpt{"nanogpt", 0, IdType::u16};
 constexpr Layout kLlmcU16{"llmc-u16", kLlmcHeaderBytes, IdType::u16};
 constexpr Layout kLlmcU32{"llmc-u32", kLlmcHeaderBytes, IdType::u32};
+constexpr Layout kLlmq{"llmq", kLlmcHeaderBytes, IdType::i32};
+constexpr std::string_view kLlmqMagic = "BIN.TOK\n";
 
 uint32_t word(const MappedFile& file, int64_t index) {
     uint32_t value = 0;
@@ -66,10 +68,33 @@ Layout checked_llmc(const MappedFile& file) {
     return layout;
 }
 
+// Version 1 had none, and what stands there is no number.
+uint32_t llmq_mask(const MappedFile& file) { return word(file, 2) == 1 ? 0 : word(file, 6); }
+
+Layout checked_llmq(const MappedFile& file) {
+    check<DataError>(begins_with(file, kLlmqMagic), file.path(), ": byte offset 0: an llmq token file begins with ",
+                     "\"BIN.TOK\", this one does not");
+    check<DataError>(size_of(file) >= kLlmcHeaderBytes, file.path(), ": an llmq token file begins with a header of ",
+                     kLlmcHeaderBytes, " bytes, the file has ", size_of(file), "; is the copy complete?");
+    const uint32_t version = word(file, 2), width = word(file, 3), count = word(file, 4), mask = llmq_mask(file);
+    check<DataError>(version == 1 || version == 2, file.path(), ": byte offset 8: llmq token files have version 1 or ",
+                     "2, got ", version);
+    check<DataError>(width == 4, file.path(), ": byte offset 12: llmq ids have 4 bytes, the header says ", width);
+    check<DataError>(mask <= 1, file.path(), ": byte offset 24: whether there is a mask is 0 or 1, got ", mask);
+    const int64_t ids = kLlmcHeaderBytes + int64_t{count} * 4, expected = ids + (mask ? (int64_t{count} + 7) / 8 : 0);
+    check<DataError>(size_of(file) == expected, file.path(), ": byte offset 16: the header counts ", count, " tokens",
+                     mask ? " with a mask" : "", ", so the file must have ", expected, " bytes, it has ", size_of(file),
+                     size_of(file) < expected ? "; is the copy complete?" : "; was something appended?");
+    check<DataError>(count > 0, file.path(), ": byte offset 16: the header counts 0 tokens");
+    return kLlmq;
+}
+
 Layout checked_nanogpt(const MappedFile& file) {
     // 20240520 would be the u16 ids 55432 and 308: above GPT-2's 50257, so no nanoGPT file begins like this.
     check<DataError>(!has_llmc_magic(file), file.path(), ": byte offset 0: has the header of an llm.c file (magic ",
                      has_llmc_magic(file) ? word(file, 0) : 0, "); set data.format = \"llmc\" or \"auto\"");
+    check<DataError>(!begins_with(file, kLlmqMagic), file.path(), ": byte offset 0: has the header of an llmq file; ",
+                     "set data.format = \"llmq\" or \"auto\"");
     check<DataError>(size_of(file) % 2 == 0, file.path(),
                      ": nanoGPT tokens are 2 bytes each, so the size must be even, ", "the file has ", size_of(file),
                      " bytes (one is left at byte offset ", size_of(file) - 1, "); is the copy complete?");
@@ -80,7 +105,6 @@ Layout checked_nanogpt(const MappedFile& file) {
 std::optional<std::string_view> foreign_kind(const MappedFile& file) {
     using namespace std::string_view_literals;
     if (begins_with(file, "MMIDIDX\0"sv)) return "the .idx of a Megatron dataset: name the .bin or the prefix of both";
-    if (begins_with(file, "BIN.TOK\n"sv)) return "an llmq token file";
     if (begins_with(file, "PK\x03\x04"sv)) return "a zip archive (PyTorch weights are)";
     if (begins_with(file, "\x1f\x8b\x08"sv)) return "gzip-compressed";
     if (begins_with(file, "\x28\xb5\x2f\xfd"sv)) return "zstd-compressed";
@@ -91,9 +115,10 @@ std::optional<std::string_view> foreign_kind(const MappedFile& file) {
 
 Layout detected(const MappedFile& file) {
     if (has_llmc_magic(file)) return checked_llmc(file);
+    if (begins_with(file, kLlmqMagic)) return checked_llmq(file);
     const auto foreign = foreign_kind(file);
     check<DataError>(!foreign, file.path(), ": looks like ", foreign.value_or(""),
-                     "; text, JSONL, Megatron, nanoGPT and llm.c files can be read (say which with data.format)");
+                     "; text, JSONL, Megatron, nanoGPT, llm.c and llmq files can be read (say which with data.format)");
     if (file.path().ends_with(".bin")) return checked_nanogpt(file);
     const auto start = file.bytes().first(std::min<size_t>(file.bytes().size(), 4096));
     const auto zero = std::find(start.begin(), start.end(), std::byte{0});
@@ -107,6 +132,7 @@ Layout layout_of(const MappedFile& file, std::string_view format) {
     if (format == "text") return kText;
     if (format == "nanogpt") return checked_nanogpt(file);
     if (format == "llmc") return checked_llmc(file);
+    if (format == "llmq") return checked_llmq(file);
     return detected(file);
 }
 
@@ -140,7 +166,15 @@ struct Part {
     int64_t begin = 0;  // its first token in the whole row
     int64_t count = 0;
     std::optional<MappedFile> mask;
+    bool bit_mask = false;  // behind the ids, a bit for each, the lowest first
+
+    bool masked() const { return mask || bit_mask; }
 };
+
+int64_t tokens_in(const MappedFile& file, const Layout& layout) {
+    if (layout.name == kLlmq.name) return word(file, 4);  // there may be something behind them
+    return (size_of(file) - layout.header_bytes) / layout.id_bytes();
+}
 
 Part open_part(const std::string& path, std::string_view format) {
     if (!is_megatron(path, format)) {
@@ -220,10 +254,11 @@ class TokenFiles final : public TokenSource {
     bool knows_documents() const override { return parts_.front().index.has_value(); }
 
     bool has_mask() const override {
-        return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.mask.has_value(); });
+        return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.masked(); });
     }
     void read_mask(int64_t begin, std::span<uint8_t> out) const override {
         for_parts(begin, out, [](const Part& part, int64_t skip, std::span<uint8_t> piece) {
+            if (part.bit_mask) return read_bits(part, skip, piece);
             if (!part.mask) return std::fill(piece.begin(), piece.end(), uint8_t{1});
             part.mask->check_not_truncated();
             std::memcpy(piece.data(), part.mask->bytes().data() + skip, piece.size());
@@ -251,6 +286,14 @@ class TokenFiles final : public TokenSource {
     }
 
   private:
+    static void read_bits(const Part& part, int64_t skip, std::span<uint8_t> out) {
+        part.file.check_not_truncated();
+        const std::byte* bits = part.file.bytes().data() + part.layout.header_bytes + 4 * part.count;
+        for (size_t i = 0; i < out.size(); ++i) {
+            const int64_t at = skip + static_cast<int64_t>(i);
+            out[i] = std::to_integer<uint8_t>(bits[at / 8] >> (at % 8)) & 1;
+        }
+    }
     // The part that holds the token; the last one for a token at the end.
     std::vector<Part>::const_iterator holder(int64_t token) const {
         return std::prev(std::upper_bound(parts_.begin(), parts_.end(), token,
@@ -276,9 +319,9 @@ class TokenFiles final : public TokenSource {
 
 std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format) {
     check<UsageError>(!paths.empty(), "no data file is named; set data.train = [\"corpus.txt\"]");
-    constexpr std::array<std::string_view, 5> kFormats = {"auto", "text", "megatron", "nanogpt", "llmc"};
+    constexpr std::array<std::string_view, 6> kFormats = {"auto", "text", "megatron", "nanogpt", "llmc", "llmq"};
     check<UsageError>(std::find(kFormats.begin(), kFormats.end(), format) != kFormats.end(),
-                      "data.format must be auto, text, jsonl, megatron, nanogpt or llmc, got \"", format, "\"");
+                      "data.format must be auto, text, jsonl, megatron, nanogpt, llmc or llmq, got \"", format, "\"");
     std::vector<Part> parts;
     int64_t total = 0;
     for (const auto& path : paths) {
@@ -288,8 +331,9 @@ std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& p
                               " data, but ", paths.front(), " is ", parts.front().layout.name,
                               "; the files of one run must share one vocabulary");
         part.begin = total;
-        part.count = (size_of(part.file) - part.layout.header_bytes) / part.layout.id_bytes();
-        part.mask = mask_beside(part.file.path(), part.count);
+        part.count = tokens_in(part.file, part.layout);
+        part.bit_mask = part.layout.name == kLlmq.name && llmq_mask(part.file) != 0;
+        if (!part.bit_mask) part.mask = mask_beside(part.file.path(), part.count);
         total += part.count;
         parts.push_back(std::move(part));
     }

@@ -48,8 +48,8 @@ class TokenSource {
 // Opens `paths` as one row of tokens, in the given order and with nothing inserted between files: as `cat` would join
 // them, so a window may run over a file's end. Text that needs a separator must end with one (a newline, a blank line).
 //
-// `format` is auto, text, megatron, nanogpt or llmc (JSONL: jsonl.h). auto decides for each file: the llm.c magic
-// number makes it llmc; an .idx beside it, or a prefix with .bin and .idx, makes it megatron; else .bin makes it
+// `format` is auto, text, megatron, nanogpt, llmc or llmq (JSONL: jsonl.h). auto decides for each file: a magic number
+// makes it llmc or llmq; an .idx beside it, or a prefix with .bin and .idx, makes it megatron; else .bin makes it
 // nanogpt, anything else text. Files of different formats hold ids of different vocabularies, so mixing throws
 // UsageError. Damaged files throw DataError naming the file, the offset, what was required and what came.
 //
@@ -59,6 +59,8 @@ class TokenSource {
 //   nanogpt   u16 ids, no header
 //   llmc      256 x i32 header {magic, version, count, 0...}, then ids: u16 for magic 20240520 version 1 (GPT-2),
 //             u32 for magic 20240801 version 7 (Llama 3)
+//   llmq      1024 bytes {"BIN.TOK\n", i32 version 1 or 2, 4, count, vocabulary, mask 0 or 1, ...}, then i32 ids, then
+//             with a mask a bit for each, the lowest first, as in .mask files (scripts/tokenize_data.py of llmq)
 // Beside X.bin may stand X.mask, one byte per token: 1 counts as a target, 0 is only read.
 std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format = "auto");
 

@@ -76,6 +76,61 @@ TEST(TokenSource, LlmcU32ByGoldenMagic) {
     EXPECT_EQ(source->where(1), folder.path("llama3.bin") + ", token 1 (byte offset 1028)");
 }
 
+std::string llmq_file(const std::vector<uint64_t>& words, const std::vector<uint64_t>& ids, const std::string& behind) {
+    std::string bytes = "BIN.TOK\n" + little_endian(words, 4);
+    bytes.resize(1024, '\0');
+    return bytes + little_endian(ids, 4) + behind;
+}
+
+// As scripts/tokenize_data.py of llmq writes them: numpy.packbits(mask, bitorder="little") behind the ids.
+TEST(TokenSource, LlmqWithAndWithoutAMask) {
+    ScratchFolder folder;
+    const std::vector<uint64_t> ids = {1, 50303, 3, 4, 5, 6, 7, 8, 9, 10};
+    const std::vector<uint64_t> stars(249, 0x2a2a2a2a);  // what its writer reserves the header with
+    std::vector<uint64_t> first = {1, 4, 10};
+    first.insert(first.end(), stars.begin(), stars.end());
+    const auto plain = open_tokens({folder.write("a.bin", llmq_file(first, ids, ""))});
+    EXPECT_EQ(all(*plain), (Ids{1, 50303, 3, 4, 5, 6, 7, 8, 9, 10}));
+    EXPECT_EQ(plain->format(), "llmq");
+    EXPECT_FALSE(plain->has_mask());
+    EXPECT_EQ(plain->where(2), folder.path("a.bin") + ", token 2 (byte offset 1032)");
+    // 0 0 1 1 0 1 1 1 | 0 1
+    const auto path = folder.write("b.bin", llmq_file({2, 4, 10, 50304, 1}, ids, "\xec\x02"));
+    const auto masked = open_tokens({path, folder.path("a.bin"), path}, "llmq");
+    EXPECT_EQ(masked->size(), 30);
+    EXPECT_TRUE(masked->has_mask());
+    std::vector<uint8_t> mask(25);
+    masked->read_mask(3, mask);
+    EXPECT_EQ(mask, (std::vector<uint8_t>{1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 0, 1, 1, 1}));
+}
+
+TEST(TokenSource, LlmqDamage) {
+    ScratchFolder folder;
+    const auto error = [&](const std::string& bytes, std::string_view format = "auto") {
+        return open_error(folder.write("t.bin", bytes), format);
+    };
+    EXPECT_EQ(missing("begins with \"BIN.TOK\", this one does not", error(std::string(2000, '\1'), "llmq")), "");
+    EXPECT_EQ(missing("header of 1024 bytes, the file has 8", error("BIN.TOK\n")), "");
+    EXPECT_EQ(
+        missing("byte offset 8: llmq token files have version 1 or 2, got 3", error(llmq_file({3, 4, 1}, {1}, ""))),
+        "");
+    EXPECT_EQ(missing("byte offset 12: llmq ids have 4 bytes, the header says 2", error(llmq_file({2, 2, 1}, {1}, ""))),
+              "");
+    EXPECT_EQ(
+        missing("byte offset 16: the header counts 2 tokens, so the file must have 1032 bytes, it has 1028; is the",
+                error(llmq_file({2, 4, 2}, {1}, ""))),
+        "");
+    EXPECT_EQ(missing("counts 1 tokens with a mask, so the file must have 1029 bytes, it has 1028",
+                      error(llmq_file({2, 4, 1, 9, 1}, {1}, ""))),
+              "");
+    EXPECT_EQ(missing("was something appended?", error(llmq_file({2, 4, 1, 9, 0}, {1}, "x"))), "");
+    EXPECT_EQ(missing("whether there is a mask is 0 or 1, got 7", error(llmq_file({2, 4, 1, 9, 7}, {1}, ""))), "");
+    EXPECT_EQ(missing("counts 0 tokens", error(llmq_file({2, 4, 0}, {}, ""))), "");
+    EXPECT_EQ(
+        missing("has the header of an llmq file; set data.format", error(llmq_file({2, 4, 1}, {1}, ""), "nanogpt")),
+        "");
+}
+
 TEST(TokenSource, NanoGptDamage) {
     ScratchFolder folder;
     const auto odd = open_error(folder.write("odd.bin", "12345"));
@@ -134,7 +189,7 @@ TEST(TokenSource, UsageErrors) {
     const auto text = folder.write("a.txt", "abc"), tokens = folder.write("b.bin", "ab");
     const auto mixed = message_of<UsageError>([&] { open_tokens({text, tokens}); });
     EXPECT_EQ(missing(tokens + ": is nanogpt data, but " + text + " is text", mixed), "");
-    EXPECT_EQ(missing("must be auto, text, jsonl, megatron, nanogpt or llmc, got \"json\"",
+    EXPECT_EQ(missing("must be auto, text, jsonl, megatron, nanogpt, llmc or llmq, got \"json\"",
                       message_of<UsageError>([&] { open_tokens({text}, "json"); })),
               "");
     EXPECT_EQ(missing("no data file is named", message_of<UsageError>([] { open_tokens({}); })), "");

@@ -33,6 +33,9 @@ class Device {
 // threads = 0: all cores that this process may use.
 std::unique_ptr<Device> make_cpu_device(int threads);
 
+// Kernels run as on the CPU, memory is in a file in `directory` (cpu/file_memory.h): where a CPU rank offloads to.
+std::unique_ptr<Device> make_file_device(const std::string& directory, int threads);
+
 int available_cores();    // respects the affinity mask and the cgroup's cpu.max
 std::string cpu_model();  // "AMD EPYC 9R14", from /proc/cpuinfo
 int64_t host_memory_bytes();

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "tutti/base/error.h"
+#include "tutti/device/device.h"
 
 namespace tutti {
 
@@ -17,6 +18,10 @@ int64_t size_class(int64_t bytes) {
 }
 
 }  // namespace
+
+std::string RawMemory::advice() const {
+    return "try a smaller train.micro_batch, recompute.policy = \"full\" or a smaller model";
+}
 
 Allocator::Allocator(std::unique_ptr<RawMemory> raw) : raw_(std::move(raw)) {}
 
@@ -37,7 +42,7 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
             data = raw_->take(rounded);
         }
         check(data != nullptr, "out of memory: ", bytes, " bytes for ", name_of(purpose), " on top of ", total_.current,
-              " in use; try a smaller train.micro_batch, recompute.policy = \"full\" or a smaller model");
+              " in use; ", raw_->advice());
         reserved_ += rounded;
     }
     auto& usage = usage_[static_cast<size_t>(purpose)];
@@ -98,6 +103,32 @@ void Allocator::trim_locked() {
         reserved_ -= bytes * static_cast<int64_t>(blocks.size());
         blocks.clear();
     }
+}
+
+void* Buffer::data() const {
+    check(!away(), "a buffer of ", bytes_, " bytes for ", name_of(purpose_), " is used while it is offloaded");
+    return data_;
+}
+
+void Buffer::send_away(Device& device, Device& home) {
+    void* there = home.memory().allocate(bytes_, purpose_);
+    device.copy_out(there, data(), bytes_);
+    allocator_->release(data_, bytes_, purpose_);
+    data_ = there;
+    away_ = home.memory().shared_from_this();
+}
+
+void Buffer::will_need() {
+    if (away_) away_->will_need(data_, bytes_);
+}
+
+void Buffer::bring_back(Device& device) {
+    if (!away_) return;
+    void* here = allocator_->allocate(bytes_, purpose_);
+    device.copy_in(here, data_, bytes_);
+    away_->release(data_, bytes_, purpose_);
+    data_ = here;
+    away_ = nullptr;
 }
 
 }  // namespace tutti

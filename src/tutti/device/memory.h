@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tutti/base/purpose.h"
@@ -24,6 +25,8 @@ class RawMemory {
     virtual ~RawMemory() = default;
     virtual void* take(int64_t bytes) = 0;  // nullptr when there is none; aligned to 64 bytes or more
     virtual void give_back(void* data, int64_t bytes) = 0;
+    virtual void will_need(void*, int64_t) {}  // soon: may be fetched from where it is
+    virtual std::string advice() const;        // what to try when take() finds none
 };
 
 // Keeps released blocks in free lists by size class and hands them out again. Size classes are eight to an octave, so a
@@ -48,6 +51,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     std::array<int64_t, kPurposes> at_peak() const;
     void reset_peaks();
     void trim();  // gives cached blocks back to the system
+    void will_need(void* data, int64_t bytes) { raw_->will_need(data, bytes); }
 
   private:
     void trim_locked();
@@ -61,7 +65,9 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     int64_t reserved_ = 0;
 };
 
-// Owns one allocation.
+class Device;
+
+// Owns one allocation. What is not needed for a while may be sent away to the memory of another device (`home`).
 class Buffer {
   public:
     Buffer(Allocator& allocator, int64_t bytes, Purpose purpose)
@@ -69,16 +75,23 @@ class Buffer {
           data_(allocator.allocate(bytes, purpose)),
           bytes_(bytes),
           purpose_(purpose) {}
-    ~Buffer() { allocator_->release(data_, bytes_, purpose_); }
+    ~Buffer() { (away_ ? *away_ : *allocator_).release(data_, bytes_, purpose_); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
 
-    void* data() const { return data_; }
+    void* data() const;  // Error while it is away
     int64_t bytes() const { return bytes_; }
     Purpose purpose() const { return purpose_; }
 
+    // `device` is whose memory it was made in. The address changes: no View of it may be kept over these calls.
+    void send_away(Device& device, Device& home);
+    void will_need();  // soon, here again
+    void bring_back(Device& device);
+    bool away() const { return away_ != nullptr; }
+
   private:
     std::shared_ptr<Allocator> allocator_;
+    std::shared_ptr<Allocator> away_;  // whose memory data_ is in, when not allocator_'s
     void* data_;
     int64_t bytes_;
     Purpose purpose_;

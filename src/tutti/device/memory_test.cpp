@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/device/device.h"
 
 namespace tutti {
 namespace {
@@ -78,6 +80,48 @@ TEST(Allocator, GivesTheCacheBackBeforeItFails) {
         EXPECT_NE(message.find("50000 bytes for gradients on top of 90000 in use"), std::string::npos) << message;
     }
     memory.release(other, 90'000, Purpose::weights);
+}
+
+// What is away counts at home, keeps its values, and is not to be used.
+TEST(FileDevice, KeepsWhatIsSentAway) {
+    const auto device = make_cpu_device(1);
+    const auto home = make_file_device(testing::TempDir() + "tutti_offload", 1);
+    Buffer buffer(device->memory(), 10000, Purpose::activations);
+    auto* bytes = static_cast<unsigned char*>(buffer.data());
+    for (int i = 0; i < 10000; ++i) bytes[i] = static_cast<unsigned char>(i * 7);
+    buffer.send_away(*device, *home);
+    EXPECT_EQ(device->memory().usage(Purpose::activations).current, 0);
+    EXPECT_EQ(home->memory().usage(Purpose::activations).current, 10000);
+    EXPECT_THROW(buffer.data(), Error);
+    buffer.will_need();
+    buffer.bring_back(*device);
+    buffer.bring_back(*device);  // it is here
+    EXPECT_EQ(home->memory().usage(Purpose::activations).current, 0);
+    bytes = static_cast<unsigned char*>(buffer.data());
+    for (int i = 0; i < 10000; ++i) ASSERT_EQ(bytes[i], static_cast<unsigned char>(i * 7));
+    { Buffer gone(device->memory(), 10, Purpose::data), also(home->memory(), 10, Purpose::data); }
+    buffer.send_away(*device, *home);  // and may end there
+}
+
+TEST(FileDevice, LeavesNoFileAndNamesTheDirectoryThatItCannotUse) {
+    const std::string directory = testing::TempDir() + "tutti_offload_empty";
+    {
+        const auto home = make_file_device(directory, 1);
+        Buffer buffer(home->memory(), 1 << 20, Purpose::optimizer);
+        static_cast<char*>(buffer.data())[5000] = 1;
+        EXPECT_TRUE(std::filesystem::is_empty(directory));
+    }
+    const auto refused = [](const std::string& where) {
+        try {
+            make_file_device(where, 1);
+            return std::string("no error");
+        } catch (const UsageError& e) {
+            return std::string(e.what());
+        }
+    };
+    EXPECT_TRUE(refused("/proc/tutti").starts_with("offload.dir /proc/tutti: cannot be made"))
+        << refused("/proc/tutti");
+    EXPECT_TRUE(refused("/proc/self").starts_with("offload.dir /proc/self: no file can be made there"));
 }
 
 }  // namespace

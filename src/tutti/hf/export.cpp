@@ -55,6 +55,15 @@ void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::s
     if (std::find(written.begin(), written.end(), name) != written.end()) return;
     checkpoint::write_file_atomically(disk, directory, {.name = name, .head = read_file(disk, tokenizer)});
     written.push_back(name);
+    const size_t slash = tokenizer.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : tokenizer.substr(0, slash + 1);
+    for (const std::string& beside : files_beside_tokenizers()) {
+        const bool there = std::find(written.begin(), written.end(), beside) != written.end();
+        if (there || disk.kind(join(folder, beside)) == FileKind::none) continue;
+        checkpoint::write_file_atomically(disk, directory,
+                                          {.name = beside, .head = read_file(disk, join(folder, beside))});
+        written.push_back(beside);
+    }
 }
 
 // Parameters in the order of the model, cut greedily where a shard is full.
@@ -95,6 +104,12 @@ const std::vector<std::string>& side_files() {
                                                     "tokenizer.model",
                                                     "chat_template.jinja",
                                                     "chat_template.json"};
+    return kNames;
+}
+
+const std::vector<std::string>& files_beside_tokenizers() {
+    static const std::vector<std::string> kNames = {"tokenizer_config.json", "special_tokens_map.json",
+                                                    "generation_config.json"};
     return kNames;
 }
 

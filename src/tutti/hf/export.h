@@ -13,6 +13,8 @@ namespace tutti::hf {
 
 // Names of the small files of a model directory that go wherever the model goes: config, generation config, tokenizer.
 const std::vector<std::string>& side_files();
+// Those of them that say which tokens of the tokenizer beside them are special.
+const std::vector<std::string>& files_beside_tokenizers();
 // Those of `from` that exist, to the byte. `to` is made when it is missing. Returns their names.
 std::vector<std::string> copy_side_files(checkpoint::FileSystem& file_system, const std::string& from,
                                          const std::string& to);
@@ -21,7 +23,7 @@ struct ExportOptions {
     std::optional<DType> dtype;               // of all weights; nothing: each as it is stored
     int64_t max_shard_bytes = 5'000'000'000;  // a tensor is never split
     std::string side_files;                   // directory to take them from; "": none
-    std::string tokenizer;                    // data.tokenizer of the run, when the side files have none
+    std::string tokenizer;                    // file, with those beside it, when the side files have none
 };
 
 // Into `directory`, which exists. A config.json among the side files is kept, its dtype apart, when it describes the

@@ -19,6 +19,7 @@ class Gpt2Embedding final : public Module {
           positions_(make_embedding("wpe", s.max_positions, s.width, s.init_std, Role::position)),
           dropout_(s.dropout) {
         unit.name = "embedding";
+        unit.backward_reads_weights = false;
         own_all(unit, tokens, positions_);
     }
     Var forward(Tape& tape, const Var&, const Batch& batch) override {

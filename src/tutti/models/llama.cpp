@@ -1,11 +1,13 @@
 // Llama 2 and 3 (Touvron et al. 2023; Dubey et al. 2024): RMSNorm before each part, rotary positions, grouped-query
 // attention, SwiGLU. Its relatives differ in a field of the spec each: Mistral's attention looks back over a window
-// (Jiang et al. 2023), Qwen2 has biases on q, k, v (Yang et al. 2024), Qwen3 normalises each query and key head (2025).
-// Parameter names are those of Hugging Face's LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM.
+// (Jiang et al. 2023), Qwen's in some of the layers, Qwen2 has biases on q, k, v (Yang et al. 2024), Qwen3 normalises
+// each query and key head (2025). Parameter names are those of Hugging Face's LlamaForCausalLM, MistralForCausalLM,
+// Qwen2ForCausalLM, Qwen3ForCausalLM.
 #include <cmath>
 
 #include "tutti/models/model.h"
 #include "tutti/nn/layers.h"
+#include "tutti/spec/window.h"
 
 namespace tutti::models {
 
@@ -19,6 +21,7 @@ class LlamaEmbedding final : public Module {
         : tokens(make_embedding("model.embed_tokens", s.vocab, s.width, s.init_std, Role::vocabulary)),
           dropout_(s.dropout) {
         unit.name = "model.embed_tokens";
+        unit.backward_reads_weights = false;
         own_all(unit, tokens);
     }
     Var forward(Tape& tape, const Var&, const Batch& batch) override {
@@ -34,7 +37,11 @@ class LlamaEmbedding final : public Module {
 class LlamaBlock final : public Module {
   public:
     LlamaBlock(const spec::ModelSpec& s, int64_t layer, ops::RopeTable rope)
-        : spec_(s), layer_(layer), rope_(std::move(rope)), name_(concat("model.layers.", layer)) {
+        : spec_(s),
+          layer_(layer),
+          window_(spec::window_of(s, layer)),
+          rope_(std::move(rope)),
+          name_(concat("model.layers.", layer)) {
         const int64_t C = s.width, D = s.head_dim, F = s.ffn;
         const LinearOptions qkv{.role = Role::column, .std = s.init_std, .bias = s.qkv_bias};
         const LinearOptions column{.role = Role::column, .std = s.init_std, .bias = s.mlp_bias};
@@ -76,7 +83,7 @@ class LlamaBlock final : public Module {
         const Var q = turned(reshape(tape, q_(tape, x), {B, T, spec_.heads, D}), q_norm_);
         const Var k = turned(reshape(tape, k_(tape, x), {B, T, spec_.kv_heads, D}), k_norm_);
         const Var v = reshape(tape, v_(tape, x), {B, T, spec_.kv_heads, D});
-        const Var y = attention(tape, q, k, v, batch, layer_, spec_.window);
+        const Var y = attention(tape, q, k, v, batch, layer_, window_);
         const Var z = o_(tape, reshape(tape, y, {B, T, spec_.heads * D}));
         return dropout(tape, z, spec_.dropout, batch, name_ + ".attention");
     }
@@ -87,7 +94,7 @@ class LlamaBlock final : public Module {
     }
 
     spec::ModelSpec spec_;
-    int64_t layer_;
+    int64_t layer_, window_;
     ops::RopeTable rope_;
     std::string name_;
     RmsNorm attention_norm_, mlp_norm_;

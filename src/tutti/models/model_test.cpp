@@ -54,6 +54,10 @@ std::vector<Case> cases() {
         s.rope_scaling = {.type = "yarn", .factor = 4, .beta_fast = 2, .beta_slow = 0.5, .original_max_positions = 16};
     });
     add("mistral", llama, [](spec::ModelSpec& s) { s.window = 3; });
+    add("window_of_the_last", llama, [](spec::ModelSpec& s) {
+        s.window = 3;
+        s.window_layers = concat(s.layers - 1);
+    });
     add("qwen2", llama, [](spec::ModelSpec& s) { s.qkv_bias = true; });
     add("qwen3", llama, [](spec::ModelSpec& s) {
         s.head_norm = true;
@@ -344,6 +348,20 @@ TEST(Window, EndsWhereItShould) {
         auto other = tokens;
         other[changed] = 30;
         EXPECT_EQ(logits_of(rig, other) == whole, changed + 1 + 6 < tokens.size()) << changed;
+    }
+}
+
+// Layer 0 of the three sees everything, the two above it reach back 2 * 2; and the other way round.
+TEST(Window, OfSomeLayersIsTheirs) {
+    for (const char* layers : {"1-2", "0-1", "0,2", ""}) {
+        spec::ModelSpec s = tiny(spec::Family::llama);
+        s.window = 2;
+        s.window_layers = layers;
+        Rig rig(s);
+        const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+        auto other = tokens;
+        other[0] = 30;
+        EXPECT_EQ(logits_of(rig, other) == logits_of(rig, tokens), s.window_layers.empty()) << layers;
     }
 }
 

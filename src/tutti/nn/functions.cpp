@@ -3,8 +3,17 @@
 namespace tutti::nn {
 
 namespace {
+
 using Tensors = std::vector<Tensor>;
+
+// y, as the tape recorded it; under selective recompute it is made by `make` when the backward needs it.
+template <class Make>
+Var cheap(const Tape& tape, Var y, const Make& make) {
+    if (tape.selective() && tape.recording()) y.again = autograd::Again(make);
+    return y;
 }
+
+}  // namespace
 
 Var add(Tape& tape, const Var& a, const Var& b) {
     return tape.record("add", {a, b}, ops::add(tape.context(), a.value, b.value), [](const Tensor& dy) {
@@ -20,18 +29,20 @@ Var relu(Tape& tape, const Var& x) {
 
 Var gelu(Tape& tape, const Var& x) {
     ops::Context& ctx = tape.context();
-    return tape.record("gelu", {x}, ops::gelu(ctx, x.value), [&ctx, saved = x.value](const Tensor& dy) {
+    const Var y = tape.record("gelu", {x}, ops::gelu(ctx, x.value), [&ctx, saved = x.value](const Tensor& dy) {
         return Tensors{ops::gelu_backward(ctx, dy, saved)};
     });
+    return cheap(tape, y, [&ctx, saved = x.value] { return ops::gelu(ctx, saved); });
 }
 
 Var swiglu(Tape& tape, const Var& gate, const Var& up) {
     ops::Context& ctx = tape.context();
-    return tape.record("swiglu", {gate, up}, ops::swiglu(ctx, gate.value, up.value),
-                       [&ctx, g = gate.value, u = up.value](const Tensor& dy) {
-                           auto d = ops::swiglu_backward(ctx, dy, g, u);
-                           return Tensors{std::move(d.gate), std::move(d.up)};
-                       });
+    const Var y = tape.record("swiglu", {gate, up}, ops::swiglu(ctx, gate.value, up.value),
+                              [&ctx, g = gate.value, u = up.value](const Tensor& dy) {
+                                  auto d = ops::swiglu_backward(ctx, dy, g, u);
+                                  return Tensors{std::move(d.gate), std::move(d.up)};
+                              });
+    return cheap(tape, y, [&ctx, g = gate.value, u = up.value] { return ops::swiglu(ctx, g, u); });
 }
 
 Var reshape(Tape& tape, const Var& x, const Shape& shape) {
@@ -63,8 +74,8 @@ Var linear(Tape& tape, const Var& x, Parameter& weight, Parameter* bias) {
         [&ctx, &weight, wanted = x.id >= 0](const Tensor& dy) {
             return wanted ? Tensors{ops::linear_backward_input(ctx, dy, weight.value)} : Tensors{};
         },
-        [&ctx, &weight, bias, saved = x.value](const Tensor& dy) {
-            ops::linear_backward_weight(ctx, dy, saved, weight.gradient);
+        [&ctx, &weight, bias, kept = autograd::Kept(x)](const Tensor& dy) {
+            ops::linear_backward_weight(ctx, dy, kept.take(), weight.gradient);
             if (bias) ops::bias_backward(ctx, dy, bias->gradient);
         },
         parameters);
@@ -81,7 +92,7 @@ Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight) {
 Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, double eps) {
     ops::Context& ctx = tape.context();
     const auto r = ops::layer_norm(ctx, x.value, weight.value, bias.value, eps);
-    return tape.record(
+    const Var y = tape.record(
         "layer_norm", {x}, r.y,
         [&ctx, &weight, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
             return Tensors{ops::layer_norm_backward_input(ctx, dy, x, weight.value, mean, rstd)};
@@ -90,12 +101,15 @@ Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, dou
             ops::layer_norm_backward_weight(ctx, dy, x, mean, rstd, weight.gradient, bias.gradient);
         },
         {&weight, &bias});
+    return cheap(tape, y, [&ctx, &weight, &bias, eps, x = x.value] {
+        return ops::layer_norm(ctx, x, weight.value, bias.value, eps).y;
+    });
 }
 
 Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps) {
     ops::Context& ctx = tape.context();
     const auto r = ops::rms_norm(ctx, x.value, weight.value, eps);
-    return tape.record(
+    const Var y = tape.record(
         "rms_norm", {x}, r.y,
         [&ctx, &weight, x = x.value, rstd = r.rstd](const Tensor& dy) {
             return Tensors{ops::rms_norm_backward_input(ctx, dy, x, weight.value, rstd)};
@@ -104,6 +118,7 @@ Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps) {
             ops::rms_norm_backward_weight(ctx, dy, x, rstd, weight.gradient);
         },
         {&weight});
+    return cheap(tape, y, [&ctx, &weight, eps, x = x.value] { return ops::rms_norm(ctx, x, weight.value, eps).y; });
 }
 
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table) {

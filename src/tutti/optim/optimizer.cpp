@@ -25,12 +25,17 @@ std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters) {
     return pieces;
 }
 
-Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec)
+Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec, Device* home)
     : ctx_(ctx), spec_(spec), pieces_(std::move(pieces)) {
     check<UsageError>(spec.name == "adamw" || spec.name == "sgd", "optimizer.name must be adamw or sgd, got \"",
                       spec.name, "\"");
     for (const Piece& piece : pieces_) {
-        const auto moment = [&] { return ops::zeros(ctx, piece.master.shape(), DType::f32, Purpose::optimizer); };
+        const auto moment = [&] {
+            const Tensor zeros =
+                Tensor::empty(home ? *home : ctx.device, piece.master.shape(), DType::f32, Purpose::optimizer);
+            ops::fill(ctx, zeros, 0);
+            return zeros;
+        };
         first_.push_back(moment());
         second_.push_back(spec.name == "adamw" ? moment() : Tensor{});
     }

@@ -34,8 +34,8 @@ struct StatePiece {
 
 class Optimizer {
   public:
-    // Allocates the moments (f32, zero).
-    Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec);
+    // Allocates the moments (f32, zero), in the memory of `home` when there is one (offload).
+    Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec, Device* home = nullptr);
 
     // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor) on the way.
     void step(double lr, double grad_scale);

@@ -13,23 +13,32 @@ using autograd::Unit;
 
 DataParallel::DataParallel(ops::Context& ctx, std::vector<Unit*> units, const Groups& groups,
                            const DataParallelOptions& options)
-    : ctx_(ctx), groups_(groups), options_(options) {
-    FlatOptions flat{.zero = options.zero, .compute = options.compute, .seed = options.seed};
+    : ctx_(ctx), groups_(groups), options_(options), units_(std::move(units)) {
+    if (options.parameter_server) {
+        check(options.zero == Zero::none, "a parameter server keeps the state: nothing is left to cut into shards");
+        server_.emplace(ctx, *groups.dp);
+    }
+    FlatOptions flat{.zero = options.zero,
+                     .updates = updates(),
+                     .compute = options.compute,
+                     .seed = options.seed,
+                     .masters_home = options.masters_home,
+                     .weights_home = options.weights_home};
     if (options.zero != Zero::none) {
         flat.shards = groups.dp_shard->size();
         flat.shard = groups.dp_shard->rank();
     }
-    uses_.resize(units.size());
-    for (size_t u = 0; u < units.size(); ++u) {
-        index_[units[u]] = u;
+    uses_.resize(units_.size());
+    for (size_t u = 0; u < units_.size(); ++u) {
+        index_[units_[u]] = u;
         std::vector<Parameter*> owned;  // a tied matrix belongs to the unit that uses it first
-        for (Parameter* p : units[u]->parameters)
+        for (Parameter* p : units_[u]->parameters)
             if (owner_.try_emplace(p, states_.size()).second) owned.push_back(p);
         if (!owned.empty()) {
             states_.push_back(std::make_unique<State>());
             states_.back()->flat = std::make_unique<FlatUnit>(ctx, owned, flat);
         }
-        for (const Parameter* p : units[u]->parameters) {
+        for (const Parameter* p : units_[u]->parameters) {
             State& state = owner(p);
             if (std::find(uses_[u].begin(), uses_[u].end(), &state) != uses_[u].end()) continue;
             uses_[u].push_back(&state);
@@ -47,6 +56,7 @@ std::vector<optim::Piece> DataParallel::pieces() const {
 }
 
 bool DataParallel::saves() const {
+    if (server_) return server_->serves();
     return groups_.dp_replicate->rank() == 0 && (options_.zero != Zero::none || groups_.dp_shard->rank() == 0);
 }
 
@@ -78,12 +88,15 @@ void DataParallel::finish_gradients() {
         }
     for (const auto& state : states_) finish_reduction(*state);
     for (const auto& state : states_) state->replicas.wait();
+    if (server_) server_->finish();
 }
 
 double DataParallel::gradient_norm() {
     ExactSum squares;
-    for (const auto& state : states_) ops::add_squares(ctx_, state->flat->gradient_shard(), squares);
+    if (updates())
+        for (const auto& state : states_) ops::add_squares(ctx_, state->flat->gradient_shard(), squares);
     if (options_.zero != Zero::none) groups_.dp_shard->sum(squares);
+    if (server_) groups_.dp->sum(squares);  // which is the server's
     return std::sqrt(squares.value());
 }
 
@@ -104,15 +117,14 @@ std::string DataParallel::first_non_finite() {
 }
 
 void DataParallel::publish_weights() {
-    if (options_.zero == Zero::none) return;
+    if (options_.zero == Zero::none && !server_) return;
     for (const auto& state : states_) {
         if (sharded_weights()) {  // what is still gathered is out of date
             state->resting = false;
             state->flat->drop_weights();
             continue;
         }
-        state->gather = groups_.dp_shard->all_gather(state->flat->weight_shard(), state->flat->weights());
-        state->gathering = true;
+        start_gather(*state);
     }
 }
 
@@ -125,15 +137,25 @@ void DataParallel::load_masters(const std::function<void()>& load) {
 
 void DataParallel::settle() {
     for (const auto& state : states_)
-        if (!sharded_weights() && std::exchange(state->gathering, false)) state->gather.wait();
+        if (!sharded_weights()) finish_gather(*state);
 }
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
 void DataParallel::start_gather(State& state) {
-    state.flat->take_weights();
-    state.gather = groups_.dp_shard->all_gather(state.flat->weight_shard(), state.flat->weights());
+    if (sharded_weights()) state.flat->take_weights();
+    const Tensor& weights = state.flat->weights();
+    if (server_)
+        state.gather = server_->pull(weights);
+    else
+        state.gather.push_back(groups_.dp_shard->all_gather(state.flat->weight_shard(), weights));
     state.gathering = true;
+}
+
+void DataParallel::finish_gather(State& state) {
+    if (!std::exchange(state.gathering, false)) return;
+    for (comm::Work& work : state.gather) work.wait();
+    state.gather.clear();
 }
 
 // Weights of a unit, complete. What rested goes first, so that at most the unit in use and the next one are gathered. A
@@ -143,15 +165,13 @@ void DataParallel::acquire(size_t unit) {
         for (State* state : uses_[unit]) state->resting = false;
         for (const auto& state : states_)
             if (std::exchange(state->resting, false)) state->flat->drop_weights();
-        for (State* state : uses_[unit])
-            if (!state->flat->weights().defined()) start_gather(*state);
+        prefetch(unit);
     }
-    for (State* state : uses_[unit])
-        if (std::exchange(state->gathering, false)) state->gather.wait();
+    for (State* state : uses_[unit]) finish_gather(*state);
 }
 
 void DataParallel::prefetch(size_t unit) {
-    if (!sharded_weights() || unit >= uses_.size()) return;
+    if (!sharded_weights() || unit >= uses_.size() || !needed(unit)) return;
     for (State* state : uses_[unit]) {
         state->resting = false;
         if (!state->flat->weights().defined()) start_gather(*state);
@@ -203,7 +223,9 @@ void DataParallel::gradient_ready(Parameter& parameter) {
 
 void DataParallel::start_reduction(State& state) {
     FlatUnit& flat = *state.flat;
-    if (options_.zero == Zero::none) {
+    if (server_) {
+        server_->push(flat.gradients());
+    } else if (options_.zero == Zero::none) {
         state.reduction = groups_.dp->all_reduce(flat.gradients());
     } else {
         if (in_flight_) finish_reduction(*in_flight_);

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "tutti/autograd/tape.h"
 #include "tutti/parallel/flat_unit.h"
 #include "tutti/parallel/groups.h"
+#include "tutti/parallel/parameter_server.h"
 
 namespace tutti::parallel {
 
@@ -26,6 +28,9 @@ struct DataParallelOptions {
     // reduce once, as 0 and 1 do: more memory, less traffic. The two add in different orders; with one microbatch they
     // are the same.
     bool reduce_each_microbatch = true;
+    bool parameter_server = false;   // in place of collectives; for Zero::none
+    Device* masters_home = nullptr;  // offload: FlatOptions
+    Device* weights_home = nullptr;
 };
 
 class DataParallel final : public autograd::Hooks {
@@ -64,7 +69,7 @@ class DataParallel final : public autograd::Hooks {
     struct State {
         std::unique_ptr<FlatUnit> flat;
         std::vector<size_t> users;  // units, in the order of the forward; more than one when a matrix is tied
-        comm::Work gather;
+        std::vector<comm::Work> gather;
         bool gathering = false;  // under way, or done and not waited for
         bool resting = false;    // gathered and not in use: goes when another one is needed
         size_t ready = 0;        // parameters whose gradient is complete in this microbatch
@@ -77,7 +82,10 @@ class DataParallel final : public autograd::Hooks {
     bool sharded_weights() const { return options_.zero == Zero::weights; }
     State& owner(const autograd::Parameter* parameter) { return *states_[owner_.at(parameter)]; }
     size_t index(const autograd::Unit& unit) const { return index_.at(&unit); }
+    bool updates() const { return !server_ || server_->serves(); }
     void start_gather(State& state);
+    static void finish_gather(State& state);
+    bool needed(size_t unit) const { return !backward_ || units_[unit]->backward_reads_weights; }
     void acquire(size_t unit);
     void prefetch(size_t unit);
     void rest(size_t unit);
@@ -88,7 +96,9 @@ class DataParallel final : public autograd::Hooks {
     ops::Context& ctx_;
     const Groups& groups_;
     DataParallelOptions options_;
+    std::optional<ParameterServer> server_;
     std::vector<std::unique_ptr<State>> states_;
+    std::vector<autograd::Unit*> units_;
     std::vector<std::vector<State*>> uses_;  // by unit: the states that hold its parameters
     std::unordered_map<const autograd::Unit*, size_t> index_;
     std::unordered_map<const autograd::Parameter*, size_t> owner_;

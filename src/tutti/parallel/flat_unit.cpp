@@ -43,15 +43,17 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
     const int64_t size = layout_.shard_size, first = options_.shard * size;
     if (options_.zero == Zero::weights) {
-        weight_shard_ = fresh(size, compute, Purpose::weights);
+        weight_shard_ = fresh(size, compute, Purpose::weights, options_.weights_home);
     } else {
         take_weights();
         weight_shard_ = weights_.narrow(0, first, size);
     }
-    masters_ = compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer);
+    masters_ =
+        compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer, options_.masters_home);
     for (const optim::Piece& piece : pieces())
         autograd::draw_range(ctx_, *piece.parameter, options_.seed, piece.begin, piece.master);
     round_masters();
+    if (!options_.updates) masters_ = {};
     if (options_.zero >= Zero::gradients) {
         gradient_shard_ = ops::zeros(ctx_, {size}, DType::f32, Purpose::gradients);
     } else {
@@ -61,17 +63,19 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
 }
 
 // Padding is zero from the start and nothing changes it; without padding all of it is written anyway.
-Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose) const {
-    return layout_.padded == layout_.values ? ops::empty(ctx_, {size}, dtype, purpose)
-                                            : ops::zeros(ctx_, {size}, dtype, purpose);
+Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* home) const {
+    Tensor values = Tensor::empty(home ? *home : ctx_.device, {size}, dtype, purpose);
+    if (layout_.padded != layout_.values) ops::fill(ctx_, values, 0);
+    return values;
 }
 
 void FlatUnit::round_masters() {
-    if (options_.compute != DType::f32) ops::cast_into(ctx_, masters_, weight_shard_);
+    if (options_.compute != DType::f32 && masters_.defined()) ops::cast_into(ctx_, masters_, weight_shard_);
 }
 
 std::vector<optim::Piece> FlatUnit::pieces() const {
     std::vector<optim::Piece> pieces;
+    if (!masters_.defined()) return pieces;
     const int64_t first = options_.shard * layout_.shard_size, end = first + layout_.shard_size;
     for (size_t i = 0; i < parameters_.size(); ++i) {
         const int64_t offset = layout_.offsets[i];

@@ -18,8 +18,11 @@ enum class Zero : uint8_t { none, optimizer, gradients, weights };
 struct FlatOptions {
     Zero zero = Zero::optimizer;
     int shards = 1, shard = 0;  // this rank holds shard `shard`; 1 and 0 for Zero::none
+    bool updates = true;        // false: another rank does, and this one has no masters (parameter server)
     DType compute = DType::bf16;
     uint64_t seed = 0;
+    Device* masters_home = nullptr;  // where the masters live, when not on the rank's device
+    Device* weights_home = nullptr;  // the same of the weight shard, for Zero::weights
 };
 
 class FlatUnit {
@@ -31,7 +34,7 @@ class FlatUnit {
 
     const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
     const mesh::FlatLayout& layout() const { return layout_; }
-    // The parts of parameters in this rank's shard.
+    // The parts of parameters in this rank's shard; none when another rank updates.
     std::vector<optim::Piece> pieces() const;
 
     // Weights of all shards. take_weights() allocates where they do not stay (ZeRO-3), after which the parameters point
@@ -53,7 +56,7 @@ class FlatUnit {
     void zero_gradients();
 
   private:
-    Tensor fresh(int64_t size, DType dtype, Purpose purpose) const;
+    Tensor fresh(int64_t size, DType dtype, Purpose purpose, Device* home = nullptr) const;
 
     ops::Context& ctx_;
     std::vector<autograd::Parameter*> parameters_;

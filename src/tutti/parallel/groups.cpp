@@ -16,11 +16,11 @@ mesh::Mesh make_mesh(const spec::ParallelSpec& parallel, int ranks) {
                        {"pp", size(parallel.pp)}});
 }
 
-int64_t Groups::bytes_sent() const {
-    int64_t sum = 0;
+std::vector<GroupUsage> Groups::usage() const {
+    std::vector<GroupUsage> all;
     for (const auto* group : {dp_shard.get(), dp_replicate.get(), dp.get()})
-        for (int kind = 0; kind < comm::kKinds; ++kind) sum += group->traffic(static_cast<comm::Kind>(kind)).sent;
-    return sum;
+        if (group->size() > 1) all.push_back({group->name(), group->usage()});
+    return all;
 }
 
 Groups make_groups(comm::World& world, const mesh::Mesh& mesh) {

@@ -2,18 +2,26 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "tutti/comm/world.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::parallel {
 
+struct GroupUsage {
+    std::string group;
+    comm::Usage usage;
+};
+
 struct Groups {
     std::unique_ptr<comm::Communicator> dp_shard;      // ranks that share out one copy of the state
     std::unique_ptr<comm::Communicator> dp_replicate;  // ranks that hold the same part of different copies
     std::unique_ptr<comm::Communicator> dp;            // both: all ranks that see different samples
 
-    int64_t bytes_sent() const;  // by this rank over all groups so far, as comm::bytes_sent counts
+    // By this rank so far, of the groups of more than one rank, in the order above.
+    std::vector<GroupUsage> usage() const;
 };
 
 // The mesh of a run of `ranks` ranks, dp_shard = -1 filled in. The axes in the order of docs/design.md.

@@ -25,6 +25,7 @@ std::string architecture(const spec::ModelSpec& m) {
     if (m.kv_heads != m.heads) text += concat(" (", m.kv_heads, " kv)");
     if (m.head_norm) text += ", head norms";
     if (m.window > 0) text += concat(", window ", m.window);
+    if (!m.window_layers.empty()) text += concat(" in layers ", m.window_layers);
     return text + concat(", ffn ", m.ffn, ", vocab ", m.vocab, m.tie_embeddings ? ", tied" : "");
 }
 
@@ -37,7 +38,7 @@ std::string optimizer(const spec::OptimizerSpec& o) {
 
 std::string recompute(const spec::RunSpec& run) {
     const std::string& policy = run.recompute.policy;
-    const int64_t segment = spec::recompute_segment(policy, run.model.layers);
+    const int64_t segment = spec::recompute_of(policy, run.model.layers).segment;
     if (segment == 0) return policy;
     return concat(policy, ": segments of ", segment, segment == 1 ? " block" : " blocks");
 }
@@ -55,8 +56,17 @@ std::string step_line(const spec::RunSpec& run) {
 }
 
 // "4 ranks: dp_replicate 2 x dp_shard 2, ZeRO-3"
-std::string mesh(const spec::ParallelSpec& parallel, int ranks) {
+std::string mesh(const spec::RunSpec& run, int ranks) {
+    const spec::ParallelSpec& parallel = run.parallel;
     if (ranks == 1) return "1 rank";
+    if (parallel.strategy == "parameter_server") {
+        const int64_t P = spec::parameter_count(run.model), n = ranks;
+        const int64_t gradients = 4 * P, weights = size_of(spec::compute_type(run)) * P;
+        return concat(ranks, " ranks, a parameter server: in a step rank 0 receives and sends ",
+                      format_bytes((n - 1) * (gradients + weights)), ", another rank ",
+                      format_bytes(gradients + weights), "; with collectives each would send ",
+                      format_bytes(2 * gradients / n * (n - 1)));
+    }
     return concat(ranks, " ranks: dp_replicate ", parallel.dp_replicate, " x dp_shard ",
                   spec::data_parallel_shards(parallel, ranks), ", ZeRO-", parallel.zero);
 }
@@ -166,6 +176,9 @@ void add_memory(Box& box, const MemoryPlan& memory) {
     }
     box.line(
         concat(padded("peak", Box::kLabel), padded_left(format_bytes(total), kBytes), "  in the ", memory.peak_place));
+    if (memory.offloaded > 0)
+        box.line(concat(padded("offloaded", Box::kLabel), padded_left(format_bytes(memory.offloaded), kBytes),
+                        "  beside these"));
 }
 
 std::string difference(int64_t predicted, int64_t measured) {
@@ -191,7 +204,7 @@ std::string render_card(const Card& card, const CardStyle& style) {
     box.field("run",
               concat(run.train.steps, " steps, ",
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
-    box.field("mesh", mesh(run.parallel, card.ranks));
+    box.field("mesh", mesh(run, card.ranks));
     box.field("precision", run.precision.compute == "f32"
                                ? "f32 throughout"
                                : run.precision.compute + ", f32 master weights and gradients");

@@ -2,6 +2,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/recompute.h"
+#include "tutti/spec/window.h"
 
 namespace tutti::plan {
 namespace {
@@ -20,16 +21,18 @@ int64_t block_matrices(const spec::ModelSpec& m) {
 int64_t head_matrix(const spec::ModelSpec& m) { return m.family == spec::Family::mlp ? 0 : m.vocab * m.width; }
 
 // Without the causal mask: all s keys, or the band |i - j| < W, which is 2 W - W^2 / s of them on average.
-double keys_per_query(const spec::ModelSpec& m, int64_t seq_len) {
-    const auto s = static_cast<double>(seq_len), W = static_cast<double>(m.window);
-    return m.window == 0 || m.window >= seq_len ? s : 2 * W - W * W / s;
+double keys_per_query(int64_t window, int64_t seq_len) {
+    const auto s = static_cast<double>(seq_len), W = static_cast<double>(window);
+    return window == 0 || window >= seq_len ? s : 2 * W - W * W / s;
 }
 
 // All blocks, without embedding and head.
 TokenFlops blocks_forward(const spec::ModelSpec& m, int64_t seq_len) {
     const auto L = static_cast<double>(m.layers);
     const auto attention_width = static_cast<double>(m.heads * m.head_dim);  // 0 for the mlp
-    return {2 * L * static_cast<double>(block_matrices(m)), 4 * L * keys_per_query(m, seq_len) * attention_width};
+    const auto windowed = static_cast<double>(spec::windowed_layers(m));
+    const double keys = (L - windowed) * keys_per_query(0, seq_len) + windowed * keys_per_query(m.window, seq_len);
+    return {2 * L * static_cast<double>(block_matrices(m)), 4 * keys * attention_width};
 }
 
 }  // namespace
@@ -52,7 +55,7 @@ TokenFlops model_flops(const spec::ModelSpec& model, int64_t seq_len) {
 
 TokenFlops hardware_flops(const spec::ModelSpec& model, int64_t seq_len, const std::string& recompute_policy) {
     TokenFlops flops = model_flops(model, seq_len);
-    if (spec::recompute_segment(recompute_policy, model.layers) > 0) {
+    if (spec::recompute_of(recompute_policy, model.layers).segment > 0) {
         const TokenFlops again = blocks_forward(model, seq_len);
         flops.matmul += again.matmul;
         flops.full_attention += again.full_attention;

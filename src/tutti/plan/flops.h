@@ -29,7 +29,8 @@ struct TokenFlops {
 int64_t matmul_parameters(const spec::ModelSpec& model);
 
 // Forward: 2 N_matmul + 4 L s H D with full attention (scores and weighted values: 2 s H D each, per layer). With a
-// window W < s, 2 W - W^2 / s stands for s: the keys within W of a query on both sides, of which causal is again half.
+// window W < s, 2 W - W^2 / s stands for s in the layers that have it: the keys within W of a query on both sides, of
+// which causal is again half.
 TokenFlops forward_flops(const spec::ModelSpec& model, int64_t seq_len);
 
 // Forward and backward, three times the forward: 6 N_matmul + 12 L s H D full, + 6 L s H D causal. What the *model*

@@ -83,6 +83,17 @@ TEST(Flops, WindowCountsTheKeysItLeaves) {
     EXPECT_GT(model_flops(m, 8192).full_attention, 2 * within.full_attention * 0.99);
 }
 
+// Half of the layers with a window: the mean of all and none.
+TEST(Flops, WindowOfSomeLayers) {
+    spec::ModelSpec m = spec::preset("mistral-7b");
+    const double all = model_flops(m, 8192).full_attention;
+    m.window_layers = "0-7,16-23";
+    const double half = model_flops(m, 8192).full_attention;
+    m.window = 0;
+    m.window_layers = "";
+    EXPECT_DOUBLE_EQ(2 * half, all + model_flops(m, 8192).full_attention);
+}
+
 // The lecture's MLP: 8 layers of 8192 x 8192, no attention: 6 * 8 * 8192^2 for every sequence length.
 TEST(Flops, WideMlp) {
     const spec::ModelSpec m = spec::preset("mlp-8192");
@@ -101,7 +112,7 @@ TEST(Flops, FullRecomputeRunsBlocksOnceMore) {
     EXPECT_EQ(hardware_flops(m, s, "every:5"), hardware_flops(m, s, "full"));
     EXPECT_EQ(hardware_flops(m, s, "sqrt"), hardware_flops(m, s, "full"));
     EXPECT_EQ(hardware_flops(m, s, "none"), model_flops(m, s));
-    EXPECT_THROW(hardware_flops(m, s, "selective"), UsageError);
+    EXPECT_EQ(hardware_flops(m, s, "selective"), model_flops(m, s)) << "norms and SwiGLU are not counted";
 }
 
 // 0.8 GFLOP per token at 1000 tokens/s on a machine of 4 TFLOP/s: 20 %.
@@ -112,14 +123,16 @@ TEST(Flops, Mfu) {
 }
 
 TEST(Recompute, SegmentsOfAPolicy) {
-    EXPECT_EQ(spec::recompute_segment("none", 12), 0);
-    EXPECT_EQ(spec::recompute_segment("full", 12), 1);
-    EXPECT_EQ(spec::recompute_segment("every:5", 12), 5);
-    EXPECT_EQ(spec::recompute_segment("sqrt", 12), 3);  // 3.46
-    EXPECT_EQ(spec::recompute_segment("sqrt", 13), 4);  // 3.61
-    EXPECT_EQ(spec::recompute_segment("sqrt", 1), 1);
-    for (const char* wrong : {"", "selective", "every:", "every:0", "every:-1", "every:2x", "Full"})
-        EXPECT_THROW(spec::recompute_segment(wrong, 12), UsageError) << wrong;
+    EXPECT_EQ(spec::recompute_of("none", 12).segment, 0);
+    EXPECT_EQ(spec::recompute_of("full", 12).segment, 1);
+    EXPECT_EQ(spec::recompute_of("every:5", 12).segment, 5);
+    EXPECT_EQ(spec::recompute_of("selective", 12).segment, 0);
+    EXPECT_TRUE(spec::recompute_of("selective", 12).selective);
+    EXPECT_EQ(spec::recompute_of("sqrt", 12).segment, 3);  // 3.46
+    EXPECT_EQ(spec::recompute_of("sqrt", 13).segment, 4);  // 3.61
+    EXPECT_EQ(spec::recompute_of("sqrt", 1).segment, 1);
+    for (const char* wrong : {"", "every:", "every:0", "every:-1", "every:2x", "Full"})
+        EXPECT_THROW(spec::recompute_of(wrong, 12), UsageError) << wrong;
 }
 
 }  // namespace

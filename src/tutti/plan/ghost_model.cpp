@@ -15,6 +15,12 @@ Ghost activations(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes
 Ghost like(GhostTape& tape, const Ghost& x) { return activations(tape, x.bytes()); }
 Ghost workspace(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes, Purpose::workspace}; }
 
+template <class Make>
+GhostVar cheap(const GhostTape& tape, GhostVar y, const Make& make) {
+    if (tape.selective()) y.again = std::make_shared<GhostAgain>(GhostAgain{make, 0, {}});
+    return y;
+}
+
 // --- nn/functions.cpp
 // -------------------------------------------------------------------------------------------------
 
@@ -29,16 +35,20 @@ GhostVar relu(GhostTape& tape, const GhostVar& x) {
 }
 
 GhostVar gelu(GhostTape& tape, const GhostVar& x) {
-    return tape.record({x}, like(tape, x.value), [&ledger = tape.ledger(), saved = x.value](const Ghost&) {
+    Ledger& ledger = tape.ledger();
+    const GhostVar y = tape.record({x}, like(tape, x.value), [&ledger, saved = x.value](const Ghost&) {
         return Ghosts{Ghost(ledger, saved.bytes())};
     });
+    return cheap(tape, y, [&ledger, saved = x.value] { return Ghost(ledger, saved.bytes()); });
 }
 
 GhostVar swiglu(GhostTape& tape, const GhostVar& gate, const GhostVar& up) {
-    return tape.record({gate, up}, like(tape, gate.value),
-                       [&ledger = tape.ledger(), g = gate.value, u = up.value](const Ghost&) {
-                           return Ghosts{Ghost(ledger, g.bytes()), Ghost(ledger, u.bytes())};
-                       });
+    Ledger& ledger = tape.ledger();
+    const GhostVar y =
+        tape.record({gate, up}, like(tape, gate.value), [&ledger, g = gate.value, u = up.value](const Ghost&) {
+            return Ghosts{Ghost(ledger, g.bytes()), Ghost(ledger, u.bytes())};
+        });
+    return cheap(tape, y, [&ledger, g = gate.value, u = up.value] { return Ghost(ledger, g.bytes()); });
 }
 
 // The same bytes under another shape; rotary positions are applied in place, forward and backward: their gradient is
@@ -66,21 +76,25 @@ GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out) {
         [&ledger = tape.ledger(), wanted = x.id >= 0, x_bytes](const Ghost&) {
             return wanted ? Ghosts{Ghost(ledger, x_bytes)} : Ghosts{};
         },
-        Ghosts{x.value});
+        [kept = GhostKept(x)] { kept.take(); });
 }
 
 GhostVar embedding(GhostTape& tape, const LocalSizes& s) {
-    return tape.record({}, activations(tape, s.rows() * s.width * s.element), {}, Ghosts{});
+    return tape.record({}, activations(tape, s.rows() * s.width * s.element), {}, [] {});
 }
 
 // `statistics` f32 values per row: rstd, and for LayerNorm the mean.
 GhostVar norm(GhostTape& tape, const GhostVar& x, int64_t rows, int64_t statistics) {
     const Ghost y = like(tape, x.value);
     const Ghost per_row = activations(tape, statistics * rows * kF32);
-    return tape.record(
-        {x}, y,
-        [&ledger = tape.ledger(), x = x.value, per_row](const Ghost&) { return Ghosts{Ghost(ledger, x.bytes())}; },
-        Ghosts{x.value, per_row});
+    Ledger& ledger = tape.ledger();
+    const GhostVar normed = tape.record(
+        {x}, y, [&ledger, x = x.value, per_row](const Ghost&) { return Ghosts{Ghost(ledger, x.bytes())}; },
+        [x = x.value, per_row] {});
+    return cheap(tape, normed, [&ledger, x = x.value, bytes = per_row.bytes()] {
+        const Ghost again(ledger, x.bytes()), statistics_again(ledger, bytes);
+        return again;
+    });
 }
 
 GhostVar layer_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s.rows(), 2); }
@@ -122,7 +136,7 @@ GhostVar head_loss(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
     const Ghost chunk = workspace(tape, loss_chunk_rows(s.rows(), s.vocab, s.element) * s.vocab * s.element);
     return tape.record(
-        {x}, losses, [dx](const Ghost&) { return Ghosts{dx}; }, Ghosts{});
+        {x}, losses, [dx](const Ghost&) { return Ghosts{dx}; }, [] {});
 }
 
 GhostVar squared_error(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
@@ -230,19 +244,20 @@ LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequ
 
 // models::Model::forward.
 GhostVar forward(GhostTape& tape, const LocalSizes& s, const Ghost& features, int64_t segment) {
-    GhostVar x = tape.unit("embedding", {}, [&](const GhostVar&) { return first(tape, s, features); });
+    GhostVar x = tape.unit(0, "embedding", {}, [&](const GhostVar&) { return first(tape, s, features); });
     for (int64_t begin = 0; begin < s.layers;) {
         const int64_t end = std::min(s.layers, begin + std::max<int64_t>(segment, 1));
         const auto blocks = [begin, end, s](GhostTape& t, const GhostVar& in) {
             GhostVar h = in;
             for (int64_t i = begin; i < end; ++i)
-                h = t.unit(concat("block ", i), h, [&](const GhostVar& y) { return block(t, y, s); });
+                h = t.unit(static_cast<size_t>(i) + 1, concat("block ", i), h,
+                           [&](const GhostVar& y) { return block(t, y, s); });
             return h;
         };
         x = segment > 0 ? tape.recompute(x, blocks) : blocks(tape, x);
         begin = end;
     }
-    return tape.unit("head", x, [&](const GhostVar& y) { return last(tape, y, s); });
+    return tape.unit(static_cast<size_t>(s.layers) + 1, "head", x, [&](const GhostVar& y) { return last(tape, y, s); });
 }
 
 }  // namespace tutti::plan

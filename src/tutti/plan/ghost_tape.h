@@ -5,7 +5,7 @@
 #pragma once
 
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,30 +13,68 @@
 
 namespace tutti::plan {
 
+// As autograd::Again.
+struct GhostAgain {
+    std::function<Ghost()> make;
+    int uses = 0;
+    Ghost value;
+};
+
 // A value on the tape; without an id a constant, into which no gradient flows.
 struct GhostVar {
     Ghost value;
     int id = -1;
+    std::shared_ptr<GhostAgain> again = {};
 };
 
 using Ghosts = std::vector<Ghost>;
 // One gradient per input, in order; what the function captures is what the node saves.
 using GhostInputGradient = std::function<Ghosts(const Ghost& dy)>;
+// Adds to Parameter::gradient in place.
+using GhostWeightGradient = std::function<void()>;
+
+// As autograd::Kept.
+class GhostKept {
+  public:
+    explicit GhostKept(const GhostVar& x);
+    Ghost take() const;
+
+  private:
+    Ghost value_;
+    std::shared_ptr<GhostAgain> again_;
+};
+
+// As autograd::Hooks, of units by their number in the order of the forward.
+class GhostHooks {
+  public:
+    virtual ~GhostHooks() = default;
+    virtual void before_forward(size_t) {}
+    virtual void after_forward(size_t) {}
+    virtual void before_backward(size_t) {}
+    virtual void gradients_ready(size_t) {}  // of the parameters that were used first in this unit
+    virtual void after_backward(size_t) {}
+};
+
+struct GhostTapeOptions {
+    GhostHooks* hooks = nullptr;
+    bool offload = false;    // activations: what a unit saved is away until its backward
+    bool selective = false;  // recompute of norms and activation functions
+};
 
 class GhostTape {
   public:
-    explicit GhostTape(Ledger& ledger) : GhostTape(ledger, true) {}
+    explicit GhostTape(Ledger& ledger, const GhostTapeOptions& options = {}) : GhostTape(ledger, true, options) {}
     GhostTape(const GhostTape&) = delete;
     GhostTape& operator=(const GhostTape&) = delete;
 
     Ledger& ledger() const { return ledger_; }
+    bool selective() const { return options_.selective && recording_; }
 
     GhostVar input(const Ghost& value);
-    // `weight_saves`: what the weight gradient holds until it has run; nullopt: the node has none. The weight gradient
-    // itself allocates nothing: it adds to Parameter::gradient in place.
     GhostVar record(const std::vector<GhostVar>& inputs, const Ghost& output, GhostInputGradient input_gradient,
-                    std::optional<Ghosts> weight_saves = std::nullopt);
-    GhostVar unit(const std::string& name, const GhostVar& x, const std::function<GhostVar(const GhostVar&)>& forward);
+                    GhostWeightGradient weight_gradient = {});
+    GhostVar unit(size_t index, const std::string& name, const GhostVar& x,
+                  const std::function<GhostVar(const GhostVar&)>& forward);
     GhostVar recompute(const GhostVar& x, const std::function<GhostVar(GhostTape&, const GhostVar&)>& forward);
 
     void backward(const GhostVar& loss) { run(loss, loss.value); }
@@ -46,18 +84,26 @@ class GhostTape {
         std::vector<int> inputs;
         int output;
         GhostInputGradient input_gradient;
-        std::optional<Ghosts> weight_saves;
-        std::string mark;  // of a node that only says where backward stands
+        GhostWeightGradient weight_gradient;
+        std::function<void()> mark;
     };
+    using Saved = std::vector<std::weak_ptr<Ghost::Block>>;
 
-    GhostTape(Ledger& ledger, bool recording) : ledger_(ledger), recording_(recording) {}
+    GhostTape(Ledger& ledger, bool recording, const GhostTapeOptions& options)
+        : ledger_(ledger), recording_(recording), options_(options) {}
+    void record_mark(std::function<void()> mark);
+    void begin_part();
+    void end_part(const Ghost& y);
     void run(const GhostVar& y, const Ghost& dy);
     void add_gradient(int id, Ghost gradient);
 
     Ledger& ledger_;
     bool recording_;
+    GhostTapeOptions options_;
     std::vector<Node> nodes_;
     Ghosts gradients_;
+    std::shared_ptr<Saved> part_;
+    Saved recorded_;
 };
 
 }  // namespace tutti::plan

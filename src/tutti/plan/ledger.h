@@ -29,6 +29,11 @@ class Ledger {
 
     void add(int64_t bytes, Purpose purpose);
     void remove(int64_t bytes, Purpose purpose);
+    // What is offloaded counts elsewhere.
+    void send_away(int64_t bytes, Purpose purpose);
+    void bring_back(int64_t bytes, Purpose purpose);
+    void restart_peaks();  // from what is held now
+    void remove_away(int64_t bytes) { away_ -= bytes; }
     // Where the program stands: "forward of h.3". Remembered with the peak.
     void enter(std::string place) { place_ = std::move(place); }
 
@@ -36,10 +41,12 @@ class Ledger {
     const MemoryByPurpose& at_peak() const { return at_peak_; }  // the holdings at the first peak of the sum
     const MemoryByPurpose& peaks() const { return peaks_; }      // each purpose's own peak
     const std::string& peak_place() const { return peak_place_; }
+    int64_t away() const { return away_; }  // and the most that was
+    int64_t away_peak() const { return away_peak_; }
 
   private:
     MemoryByPurpose current_, at_peak_, peaks_;
-    int64_t total_ = 0, peak_ = 0;
+    int64_t total_ = 0, peak_ = 0, away_ = 0, away_peak_ = 0;
     std::string place_, peak_place_;
 };
 
@@ -52,17 +59,23 @@ class Ghost {
     bool unique() const { return block_.use_count() == 1; }
     int64_t bytes() const { return block_ ? block_->bytes : 0; }
 
-  private:
+    // As Buffer of device/memory.h.
     struct Block {
         Ledger& ledger;
         int64_t bytes;
         Purpose purpose;
+        bool away = false;
         Block(Ledger& ledger_, int64_t bytes_, Purpose purpose_);
-        ~Block() { ledger.remove(bytes, purpose); }
+        ~Block();
         Block(const Block&) = delete;
         Block& operator=(const Block&) = delete;
+        void send_away();
+        void bring_back();
     };
-    std::shared_ptr<const Block> block_;
+    const std::shared_ptr<Block>& block() const { return block_; }
+
+  private:
+    std::shared_ptr<Block> block_;
 };
 
 }  // namespace tutti::plan

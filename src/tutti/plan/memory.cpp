@@ -4,6 +4,7 @@
 
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
+#include "tutti/plan/ghost_shards.h"
 #include "tutti/spec/recompute.h"
 #include "tutti/spec/validate.h"
 
@@ -14,8 +15,6 @@ void check_countable(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
     check<UsageError>(p.tp == 1 && p.cp == 1 && p.pp == 1 && p.ep == 1,
                       "the memory plan counts data parallelism only; set tp, cp, pp and ep of [parallel] to 1");
-    check<UsageError>(!run.offload.optimizer && !run.offload.params && !run.offload.activations,
-                      "the memory plan counts no [offload]; set its keys to false");
     check<UsageError>(run.precision.fp8 == "none", "the memory plan counts no fp8; set precision.fp8 = \"none\"");
     check<UsageError>(run.train.micro_batch > 0 && run.train.seq_len > 0,
                       "the memory plan needs train.micro_batch and train.seq_len of at least 1, got ",
@@ -33,29 +32,22 @@ int64_t shards_of(const spec::RunSpec& run, int ranks) {
     return std::max<int64_t>(1, spec::data_parallel_shards(run.parallel, ranks));
 }
 
-// ZeRO-1 cuts the optimizer's state, 2 the gradients too, 3 the weights too. Without the padding to whole blocks.
-MemoryByPurpose state_of_rank(const spec::RunSpec& run, int ranks) {
-    MemoryByPurpose state = state_bytes(spec::parameter_count(run.model), run.precision.compute, run.optimizer.name);
-    const int64_t shards = shards_of(run, ranks);
-    if (run.parallel.zero >= 1) state[Purpose::optimizer] /= shards;
-    if (run.parallel.zero >= 2) state[Purpose::gradients] /= shards;
-    if (run.parallel.zero >= 3) state[Purpose::weights] /= shards;
+// ZeRO-1 cuts the optimizer's state, 2 the gradients too, 3 the weights too. Flat buffers are padded to whole blocks;
+// moments, which have a tensor for each piece of a parameter, are not.
+MemoryByPurpose state_of_rank(const spec::RunSpec& run, const ShardedModel& model) {
+    const int64_t zero = run.parallel.zero;
+    MemoryByPurpose state;
+    for (const mesh::FlatLayout& flat : model.layouts) {
+        const int64_t moments = zero >= 1 ? std::min(flat.shard_size, flat.values) : flat.values;
+        const int64_t of_shard = zero >= 1 ? flat.shard_size : flat.padded;
+        const auto one = state_bytes(1, run.precision.compute, run.optimizer.name);
+        const auto none = state_bytes(1, "f32", run.optimizer.name);  // moments only
+        state[Purpose::weights] += one[Purpose::weights] * (zero >= 3 ? flat.shard_size : flat.padded);
+        state[Purpose::gradients] += one[Purpose::gradients] * (zero >= 2 ? flat.shard_size : flat.padded);
+        state[Purpose::optimizer] +=
+            none[Purpose::optimizer] * moments + (one[Purpose::optimizer] - none[Purpose::optimizer]) * of_shard;
+    }
     return state;
-}
-
-// Two units at once, of the largest: ZeRO-2 holds the gradients of one while those of another are reduced; ZeRO-3 holds
-// the weights of one while those of the next are gathered. A bound: small models are not at their peak then.
-int64_t unit_buffer_bytes(const spec::RunSpec& run, int ranks) {
-    if (run.parallel.zero < 2 || spec::data_parallel_ranks(run.parallel, ranks) == 1) return 0;
-    const spec::ModelSpec& m = run.model;
-    spec::ModelSpec without = m;
-    without.layers = 1;
-    const int64_t one = spec::parameter_count(without);
-    without.layers = 2;
-    const int64_t block = spec::parameter_count(without) - one;
-    const int64_t largest = std::max(block, m.vocab * m.width);
-    const int64_t weights = run.parallel.zero == 3 ? compute_bytes(run.precision.compute) : 0;
-    return 2 * largest * (4 + weights);
 }
 
 // Cosines and sines of every position of the run, f32: 2 (T, D/2).
@@ -96,10 +88,15 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& at
 
     Ledger ledger;
     ledger.enter("setting up");
-    const MemoryByPurpose state = state_of_rank(run, ranks);
-    ledger.add(unit_buffer_bytes(run, ranks), Purpose::communication);
-    for (const Purpose purpose : {Purpose::weights, Purpose::gradients, Purpose::optimizer})
+    const ShardedModel model = sharded_model(run.model, shards_of(run, ranks));
+    const MemoryByPurpose state = state_of_rank(run, model);
+    for (const Purpose purpose : {Purpose::weights, Purpose::gradients, Purpose::optimizer}) {
         ledger.add(state[purpose], purpose);
+        const bool away =
+            purpose == Purpose::optimizer ? run.offload.optimizer : purpose == Purpose::weights && run.offload.params;
+        if (away) ledger.send_away(state[purpose], purpose);
+    }
+    ledger.restart_peaks();
     ledger.add(rope_table_bytes(run.model, train.seq_len), Purpose::workspace);
 
     // train_step: each microbatch starts from the same holdings.
@@ -108,14 +105,24 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& at
     const Ghost rest =
         has_features ? noise(ledger, sizes) : Ghost(ledger, batch_bytes(sizes, documents), Purpose::data);
     {
-        GhostTape tape(ledger);
-        const GhostVar loss =
-            forward(tape, sizes, features, spec::recompute_segment(run.recompute.policy, sizes.layers));
+        const spec::Recompute recompute = spec::recompute_of(run.recompute.policy, sizes.layers);
+        const int64_t microbatches =
+            train.global_batch /
+            (train.micro_batch * std::max<int64_t>(1, spec::data_parallel_ranks(run.parallel, ranks)));
+        using Before = GhostShards::Before;  // of the last microbatch, which needs most
+        const Before before = microbatches <= 1                                            ? Before::nothing
+                              : run.parallel.accumulate == "full" || run.parallel.zero < 2 ? Before::gradients
+                                                                                           : Before::shards;
+        const int64_t workers = run.parallel.strategy == "parameter_server" ? ranks - 1 : 0;
+        GhostShards shards(ledger, model, run.parallel.zero, sizes.element, before, workers);
+        GhostTape tape(ledger, {&shards, run.offload.activations, recompute.selective});
+        const GhostVar loss = forward(tape, sizes, features, recompute.segment);
         tape.backward(loss);
+        shards.finish_gradients();
     }
     check(ledger.current()[Purpose::activations] == 0, "the planned step leaves ",
           ledger.current()[Purpose::activations], " bytes of activations: the plan itself is wrong");
-    return {ledger.at_peak(), ledger.peaks(), ledger.peak_place()};
+    return {ledger.at_peak(), ledger.peaks(), ledger.peak_place(), ledger.away_peak()};
 }
 
 }  // namespace tutti::plan

@@ -15,14 +15,15 @@ struct MemoryPlan {
     MemoryByPurpose at_peak;  // what each purpose holds at the instant of the peak of the sum
     MemoryByPurpose peaks;    // each purpose's own peak; their sum is more than the peak of the sum
     std::string peak_place;   // "backward of block 11"
+    int64_t offloaded = 0;    // the most that is away at one time; not in the peaks
 
     int64_t peak() const { return at_peak.total(); }
 };
 
 // A rank of a run of `ranks`, one microbatch after another, as train/step.cpp runs them. Counts what is asked for; the
-// allocator's size classes take up to 12.5 % more from the system. With shards, up to the padding of their last blocks.
-// Throws UsageError for a request that the plan cannot count: a parallel axis above 1 but data parallelism, offload,
-// fp8, an unknown compute type, optimizer or recompute policy.
+// allocator's size classes take up to 12.5 % more from the system. Of the ranks, which differ by the padding of the
+// last shard, the first. Throws UsageError for a request that the plan cannot count: a parallel axis above 1 but data
+// parallelism, fp8, an unknown compute type, optimizer or recompute policy.
 MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention = {}, int ranks = 1);
 
 // What stays for the whole run when the rank holds `values` trainable values: weights in the compute type, f32

@@ -134,6 +134,17 @@ TEST(MemoryPlan, RecomputedBlock) {
     EXPECT_EQ(activations_of_a_block(run), 2 * 128 * 2 * 768);
 }
 
+// Selective: neither the outputs of norms nor those of SwiGLU and GELU.
+TEST(MemoryPlan, SelectiveBlock) {
+    spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
+    run.recompute.policy = "selective";
+    const int64_t N = 2 * 128, C = 768, F = 2048, H = 12;
+    EXPECT_EQ(activations_of_a_block(run), N * (2 * (2 * C + 4 * C + 2 * F) + 4 * (2 + H)));
+    spec::RunSpec gpt2 = run_of("gpt2-124m", "bf16", 2, 128);
+    gpt2.recompute.policy = "selective";
+    EXPECT_EQ(activations_of_a_block(gpt2), N * (2 * (2 * C + 4 * C + 3072) + 4 * (4 + H)));
+}
+
 // The whole peak, where it is in the loss: L blocks, the final norm's input, output and rstd, the gradient of its
 // output, the losses; the logits of a chunk (32 MiB / (60000 * 2) = 279, whole 64s: 256 rows) and the RoPE table in
 // workspace.
@@ -206,18 +217,56 @@ TEST(MemoryPlan, LossChunk) {
 // 2 + 4 + 12 bytes per value in bf16: parallelism.md, section 2.
 TEST(MemoryPlan, ShardsDivideWhatTheirStageCuts) {
     spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
-    const int64_t P = spec::parameter_count(run.model);
     const auto state = [&](int64_t zero, Purpose purpose) {
         run.parallel.zero = zero;
         return predict_memory(run, {}, 4).peaks[purpose];
     };
-    for (const int64_t zero : {0, 1, 2, 3}) {
-        EXPECT_EQ(state(zero, Purpose::weights), zero == 3 ? 2 * P / 4 : 2 * P);
-        EXPECT_EQ(state(zero, Purpose::gradients), zero >= 2 ? 4 * P / 4 : 4 * P);
-        EXPECT_EQ(state(zero, Purpose::optimizer), zero >= 1 ? 12 * P / 4 : 12 * P);
+    // Embedding with positions, 12 blocks, the last norm; each in shards of whole blocks of 4096.
+    const int64_t P = 124439808;
+    const auto padded = [](int64_t shards) {
+        const auto one = [&](int64_t values) { return (values + shards * 4096 - 1) / (shards * 4096) * shards * 4096; };
+        return one((50257 + 1024) * 768) + 12 * one(7087872) + one(2 * 768);
+    };
+    EXPECT_EQ(state(0, Purpose::weights), 2 * P);
+    EXPECT_EQ(state(0, Purpose::gradients), 4 * P);
+    EXPECT_EQ(state(0, Purpose::optimizer), 12 * P);
+    for (const int64_t zero : {1, 2, 3}) {
+        EXPECT_EQ(state(zero, Purpose::weights), zero == 3 ? 2 * padded(4) / 4 : 2 * padded(4));
+        EXPECT_EQ(state(zero, Purpose::gradients), zero >= 2 ? 4 * padded(4) / 4 : 4 * padded(4));
+        // Of the first rank, whose part of the last norm is all of it: its moments have no padding.
+        EXPECT_EQ(state(zero, Purpose::optimizer), 12 * padded(4) / 4 - 8 * (4096 - 2 * 768));
     }
     run.parallel.dp_replicate = 2;  // and so two shards
-    EXPECT_EQ(state(3, Purpose::optimizer), 12 * P / 2);
+    EXPECT_EQ(state(3, Purpose::optimizer), 12 * padded(2) / 2 - 8 * (4096 - 2 * 768));
+}
+
+// Offloaded state is beside the peak, not in it.
+TEST(MemoryPlan, OffloadedStateIsElsewhere) {
+    spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
+    run.train.global_batch = 1;
+    run.offload.optimizer = true;
+    MemoryPlan plan = predict_memory(run);
+    EXPECT_EQ(plan.peaks[Purpose::optimizer], 0);
+    EXPECT_EQ(plan.offloaded, 12 * int64_t{124439808});
+    run.offload.params = true;
+    run.parallel.zero = 3;
+    plan = predict_memory(run);
+    EXPECT_EQ(plan.peaks[Purpose::weights], 0);
+    EXPECT_EQ(plan.offloaded, 14 * int64_t{124439808});
+    // At once the weights and the gradients of the embedding, which is the head too, and of two blocks.
+    EXPECT_EQ(plan.peaks[Purpose::communication], (2 + 4) * (int64_t{51281} * 768 + 2 * 7087872));
+}
+
+// Activations too: what is left of L blocks is one and the input of the next.
+TEST(MemoryPlan, OffloadedActivationsAreElsewhere) {
+    spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
+    const int64_t here = predict_memory(run).peaks[Purpose::activations];
+    run.offload.activations = true;
+    const MemoryPlan plan = predict_memory(run);
+    const int64_t block = activations_of_a_block(run_of("llama-110m", "bf16", 2, 128));
+    EXPECT_LT(plan.peaks[Purpose::activations], here - 10 * block * 8 / 10);
+    EXPECT_GT(plan.offloaded, 10 * block * 9 / 10);
+    EXPECT_LE(plan.offloaded, 12 * block);
 }
 
 TEST(MemoryPlan, RefusesWhatItCannotCount) {
@@ -228,11 +277,10 @@ TEST(MemoryPlan, RefusesWhatItCannotCount) {
     };
     expect_refused([](spec::RunSpec& r) { r.parallel.tp = 2; });
     expect_refused([](spec::RunSpec& r) { r.parallel.ep = 2; });
-    expect_refused([](spec::RunSpec& r) { r.offload.optimizer = true; });
     expect_refused([](spec::RunSpec& r) { r.precision.compute = "f16"; });
     expect_refused([](spec::RunSpec& r) { r.precision.fp8 = "e4m3"; });
     expect_refused([](spec::RunSpec& r) { r.optimizer.name = "muon"; });
-    expect_refused([](spec::RunSpec& r) { r.recompute.policy = "selective"; });
+    expect_refused([](spec::RunSpec& r) { r.recompute.policy = "some"; });
     expect_refused([](spec::RunSpec& r) { r.train.micro_batch = 0; });
     EXPECT_NO_THROW(predict_memory(spec::RunSpec{}));
 }

@@ -84,6 +84,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("mlp_bias", m.mlp_bias, any(), "llama: biases in the MLP");
     key("head_norm", m.head_norm, any(), "llama: RMSNorm of each query and key head (Qwen3)");
     key("window", m.window, between(0, 2147483647), "llama: newest keys that a query sees (Mistral); 0: all");
+    key("window_layers", m.window_layers, any(),
+        "the layers that have the window (Qwen), as \"0,2-5\"; \"\": all layers");
     key("max_positions", m.max_positions, between(0, 2147483647),
         "longest seq_len; gpt2 learns this many positions; mlp: 0");
     key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0");
@@ -109,12 +111,13 @@ void for_each_field(Run& run, const Visit& visit) {
     section = "data";
     auto& d = run.data;
     key("train", d.train, any(),
-        "text, JSONL or token files (Megatron prefix, nanoGPT .bin, llm.c .bin); with weights (\"0.7 PATH\") a blend");
+        "text, JSONL or token files (Megatron prefix, nanoGPT, llm.c or llmq .bin); with weights (\"0.7 PATH\") a "
+        "blend");
     key("valid", d.valid, any(), "held-out files, same kinds");
     key("valid_fraction", d.valid_fraction, below_one(), "or: the share taken from the end of the training data");
     key("tokenizer", d.tokenizer, any(),
         "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one");
-    key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc"}),
+    key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}),
         "auto: by extension and magic number");
     key("documents", d.documents, one_of({"packed", "respected"}),
         "respected: attention, positions and targets stay within a document");
@@ -155,6 +158,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("dp_replicate", p.dp_replicate, between(1, 1048576), "data-parallel replicas (HSDP)");
     key("dp_shard", p.dp_shard, between(-1, 1048576), "data-parallel shards; -1: the ranks that other axes leave");
     key("zero", p.zero, between(0, 3), "ZeRO stage over dp_shard");
+    key("strategy", p.strategy, one_of({"collective", "parameter_server"}),
+        "parameter_server: rank 0 updates for all, to learn from; needs zero = 0");
     key("accumulate", p.accumulate, one_of({"auto", "full", "shard"}),
         "gradients between microbatches: full (reduced once a step), shard (reduced each time; zero 2 and 3, their "
         "auto)");
@@ -174,9 +179,10 @@ void for_each_field(Run& run, const Visit& visit) {
     key("policy", run.recompute.policy, any(), "none, selective, full, every:N (each N-th block) or sqrt");
 
     section = "offload";
-    key("optimizer", run.offload.optimizer, any(), "optimizer state in host memory");
-    key("params", run.offload.params, any(), "weights in host memory");
-    key("activations", run.offload.activations, any(), "saved activations in host memory");
+    key("optimizer", run.offload.optimizer, any(), "masters and moments in host memory; of a CPU rank: in a file");
+    key("params", run.offload.params, any(), "weights in host memory, gathered unit by unit; needs parallel.zero = 3");
+    key("activations", run.offload.activations, any(), "what a block saves for its backward in host memory");
+    key("dir", run.offload.dir, any(), "where a CPU rank offloads to; \"\": OUT/offload");
 
     section = "precision";
     key("compute", run.precision.compute, one_of({"bf16", "f32"}), "forward and backward; master weights are f32");
@@ -192,7 +198,10 @@ void for_each_field(Run& run, const Visit& visit) {
     section = "log";
     key("every", run.log.every, at_least(1), "steps between lines");
     key("tensorboard", run.log.tensorboard, any(), "event files in tensorboard/ of the run directory");
-    key("trace", run.log.trace, any(), "Chrome trace of the steps");
+    key("trace", run.log.trace, any(), "trace.json in the run directory: what every rank did when in some steps");
+    key("trace_first", run.log.trace_first, between(0, 1e15),
+        "first step that is traced; 0: the third one after the start or a resume");
+    key("trace_steps", run.log.trace_steps, between(1, 10000), "how many steps are traced");
 
     section = "comm";
     key("timeout_s", run.comm.timeout_s, above(0), "seconds, for every blocking wait");

@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/spec/validate.h"
+#include "tutti/spec/window.h"
 
 namespace tutti::spec {
 namespace {
@@ -210,29 +211,53 @@ void read_rope(Keys& keys, ModelSpec& m, const std::string& path, std::vector<st
     }
 }
 
-// Which layers look back over a window: all or none of them. Qwen has a switch, and layers from max_window_layers on.
+// The layers of layer_types that look back over a window; a problem, if they are not as many as layers or something
+// else than the two kinds of attention.
+std::vector<LayerRange> sliding_layers(Keys& keys, const HfJson& types, int64_t layers) {
+    std::vector<LayerRange> sliding;
+    if (!types.is_array() || static_cast<int64_t>(types.size()) != layers) {
+        keys.problem("layer_types", "must be a list of num_hidden_layers = ", layers, " names");
+        return sliding;
+    }
+    for (int64_t layer = 0; layer < layers; ++layer) {
+        const HfJson& type = types[static_cast<size_t>(layer)];
+        if (type == "sliding_attention") {
+            if (sliding.empty() || sliding.back().last + 1 < layer)
+                sliding.push_back({layer, layer});
+            else
+                sliding.back().last = layer;
+        } else if (type != "full_attention") {
+            keys.problem("layer_types", "this Tutti has full_attention and sliding_attention only");
+            break;
+        }
+    }
+    return sliding;
+}
+
+// Which layers look back over a window. All of Mistral's; Qwen has a switch, and the layers that layer_types names,
+// else those from max_window_layers on.
 void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     const bool qwen = type == "qwen2" || type == "qwen3";
     const bool has = type == "mistral" || (qwen && keys.boolean_or("use_sliding_window", false));
-    // MistralConfig's own default is 4096; null is none.
+    // MistralConfig's own default is 4096, and that of Qwen; null is none.
     const HfJson* given = has || qwen ? keys.take("sliding_window") : nullptr;
-    const bool absent = type == "mistral" && !keys.has("sliding_window");
-    if (has && (given != nullptr || absent)) m.window = keys.integer_or("sliding_window", 4096);
+    const bool absent = has && !keys.has("sliding_window");
+    const int64_t window = has && (given != nullptr || absent) ? keys.integer_or("sliding_window", 4096) : 0;
     const int64_t first = qwen ? keys.integer_or("max_window_layers", 28, 0) : 0;
-    const HfJson* layers = keys.take("layer_types");
-    if (layers != nullptr) {
-        const auto all = [&](const char* kind) {
-            return layers->is_array() &&
-                   std::all_of(layers->begin(), layers->end(), [&](const HfJson& one) { return one == kind; });
-        };
-        if (all("full_attention")) m.window = 0;
-        if (!all("full_attention") && !(all("sliding_attention") && m.window > 0))
-            keys.problem("layer_types", "this Tutti has the same attention in all layers: full, or all over a window");
-    } else if (m.window > 0 && first >= m.layers) {
-        m.window = 0;
-    } else if (m.window > 0 && first > 0) {
-        keys.problem("max_window_layers", "this Tutti has the same window in all layers: 0, or at least ", m.layers);
+    std::vector<LayerRange> sliding;
+    if (window > 0 && first < m.layers) sliding.push_back({first, m.layers - 1});
+    if (const HfJson* types = keys.take("layer_types")) {
+        const bool fixed = !qwen && !sliding.empty();  // transformers' Mistral pays no attention to the key
+        sliding = sliding_layers(keys, *types, m.layers);
+        if (!sliding.empty() && window == 0)
+            keys.problem("layer_types", "there is no window: ", qwen ? "use_sliding_window or " : "",
+                         "sliding_window says so");
+        if (fixed && sliding != std::vector<LayerRange>{{0, m.layers - 1}})
+            keys.problem("layer_types", "the window of a ", type, " is in all layers");
     }
+    if (sliding.empty()) return;
+    m.window = window;
+    if (sliding != std::vector<LayerRange>{{0, m.layers - 1}}) m.window_layers = to_text(sliding);
 }
 
 void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::string& path,

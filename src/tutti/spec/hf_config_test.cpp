@@ -98,17 +98,49 @@ TEST(HfConfig, MistralQwen2Qwen3) {
     const std::string on = R"("sliding_window":9,"use_sliding_window":true,)";
     EXPECT_EQ(read(llama_text("qwen2", on + R"("max_window_layers":0)")).window, 9);
     EXPECT_EQ(read(llama_text("qwen2", on + R"("max_window_layers":3)")).window, 0);
-    EXPECT_EQ(error_of(llama_text("qwen2", on + R"("max_window_layers":1)")),
-              "config.json: max_window_layers = 1: this Tutti has the same window in all layers: 0, or at least 3");
-    EXPECT_EQ(read(llama_text("qwen3", on + R"("layer_types":["full_attention","full_attention"])")).window, 0);
-    EXPECT_EQ(
-        error_of(llama_text("qwen3", on + R"("layer_types":["full_attention","sliding_attention"])")),
-        "config.json: layer_types = [\"full_attention\",\"sliding_attention\"]: this Tutti has the same attention in "
-        "all layers: full, or all over a window");
     const ModelSpec qwen3 = read(llama_text("qwen3"));
     EXPECT_TRUE(qwen3.head_norm);
     EXPECT_FALSE(qwen3.qkv_bias);
     EXPECT_EQ(qwen3.head_dim, 128);  // Qwen3Config's default
+}
+
+// As transformers' Qwen2Config and Qwen3Config say it: layer_types, else from max_window_layers on.
+TEST(HfConfig, WindowsOfSomeLayers) {
+    const auto windows = [](const std::string& more, const std::string& type = "qwen2") {
+        const ModelSpec m = read(llama_text(type, more));
+        return concat(m.window, "/", m.window_layers);
+    };
+    const std::string on = R"("sliding_window":9,"use_sliding_window":true,)";
+    EXPECT_EQ(windows(on + R"("max_window_layers":0)"), "9/");
+    EXPECT_EQ(windows(on + R"("max_window_layers":1)"), "9/1-2");
+    EXPECT_EQ(windows(on + R"("max_window_layers":2)"), "9/2");
+    EXPECT_EQ(windows(on + R"("max_window_layers":3)"), "0/");
+    EXPECT_EQ(windows(R"("sliding_window":9,"use_sliding_window":true)"), "0/");  // from layer 28 on
+    EXPECT_EQ(windows(R"("use_sliding_window":true,"max_window_layers":2)"), "4096/2");
+    EXPECT_EQ(windows(R"("use_sliding_window":true,"sliding_window":null,"max_window_layers":2)"), "0/");
+    const std::string full = "\"full_attention\"", sliding = "\"sliding_attention\"";
+    const auto types = [](const std::string& a, const std::string& b, const std::string& c) {
+        return "\"layer_types\":[" + a + "," + b + "," + c + "]";
+    };
+    EXPECT_EQ(windows(on + types(full, sliding, full), "qwen3"), "9/1");
+    EXPECT_EQ(windows(on + types(sliding, full, sliding), "qwen3"), "9/0,2");
+    EXPECT_EQ(windows(on + "\"max_window_layers\":0," + types(full, full, full)), "0/");
+    EXPECT_EQ(windows(on + "\"max_window_layers\":2," + types(sliding, sliding, sliding)), "9/");
+    EXPECT_EQ(windows("\"use_sliding_window\":false," + types(full, full, full)), "0/");
+    EXPECT_EQ(windows("\"sliding_window\":5," + types(sliding, sliding, sliding), "mistral"), "5/");
+
+    const std::string odd = on + "\"layer_types\":";
+    EXPECT_EQ(error_of(llama_text("qwen3", odd + R"(["full_attention"])")),
+              "config.json: layer_types = [\"full_attention\"]: must be a list of num_hidden_layers = 3 names");
+    EXPECT_EQ(error_of(llama_text("qwen3", odd + "7")),
+              "config.json: layer_types = 7: must be a list of num_hidden_layers = 3 names");
+    EXPECT_EQ(error_of(llama_text("qwen3", odd + "[1,2,3]")),
+              "config.json: layer_types = [1,2,3]: this Tutti has full_attention and sliding_attention only");
+    EXPECT_TRUE(error_of(llama_text("qwen3", types(full, full, sliding)))
+                    .ends_with(": there is no window: use_sliding_window or sliding_window says so"));
+    EXPECT_TRUE(error_of(llama_text("llama", types(full, full, sliding))).ends_with("sliding_window says so"));
+    EXPECT_TRUE(error_of(llama_text("mistral", "\"sliding_window\":5," + types(full, full, sliding)))
+                    .ends_with(": the window of a mistral is in all layers"));
 }
 
 TEST(HfConfig, Gpt2) {
@@ -176,6 +208,14 @@ TEST(HfConfig, WritesWhatItReads) {
     m.window = 7;
     m.rope_scaling = {.type = "yarn", .factor = 4, .beta_fast = 16, .attention_factor = 2};
     check_round(m, "qwen3");
+    for (const char* layers : {"3-27", "0,2-5,27"}) {
+        m.window_layers = layers;
+        check_round(m, "qwen3");
+    }
+    EXPECT_NE(to_hf_config(m, DType::f32).find("\"max_window_layers\": 0"), std::string::npos);
+    ModelSpec mistral = preset("mistral-7b");
+    mistral.window_layers = "1";
+    EXPECT_THROW(to_hf_config(mistral, DType::f32), UsageError);
     m.mlp_bias = true;
     EXPECT_THROW(to_hf_config(m, DType::f32), UsageError);
     EXPECT_THROW(to_hf_config(preset("mlp-8192"), DType::f32), UsageError);
@@ -202,8 +242,7 @@ TEST(HfConfig, InAConfigOfARun) {
         }
         return "accepted";
     };
-    EXPECT_EQ(error({"model.hf=/nowhere"}),
-              "3 /nowhere/config.json: cannot be opened; a Hugging Face directory has one");
+    EXPECT_EQ(error({"model.hf=/nowhere"}), "3 /nowhere/config.json: cannot be read; a Hugging Face directory has one");
     EXPECT_EQ(
         error({"model.hf=/nowhere", "model.preset=gpt2-124m"}),
         "2 --set model.hf=/nowhere: [model] hf = \"/nowhere\" and preset = \"gpt2-124m\": a model starts from one of "

@@ -1,8 +1,10 @@
 // spec/hf_config_write.cpp: ModelSpec to config.json, in the names of transformers 4, which 5 reads too.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/hf_config.h"
+#include "tutti/spec/window.h"
 
 namespace tutti::spec {
 namespace {
@@ -34,12 +36,14 @@ struct Architecture {
 Architecture architecture_of(const ModelSpec& m) {
     if (m.head_norm && m.qkv_bias == m.output_bias && !m.mlp_bias) return {"qwen3", "Qwen3ForCausalLM"};
     if (!m.head_norm && m.qkv_bias && !m.output_bias && !m.mlp_bias) return {"qwen2", "Qwen2ForCausalLM"};
-    if (!m.head_norm && m.window > 0 && !m.qkv_bias && !m.output_bias && !m.mlp_bias)
+    const bool some_layers = !m.window_layers.empty();  // Qwen's only
+    if (!m.head_norm && m.window > 0 && !some_layers && !m.qkv_bias && !m.output_bias && !m.mlp_bias)
         return {"mistral", "MistralForCausalLM"};
     if (!m.head_norm && m.window == 0 && m.qkv_bias == m.output_bias) return {"llama", "LlamaForCausalLM"};
     throw UsageError(concat("no architecture of transformers has head_norm = ", m.head_norm,
                             ", qkv_bias = ", m.qkv_bias, ", output_bias = ", m.output_bias, ", mlp_bias = ", m.mlp_bias,
-                            " and window = ", m.window, " together; use --format tutti"));
+                            ", window = ", m.window, " and window_layers = \"", m.window_layers,
+                            "\" together; use --format tutti"));
 }
 
 HfJson rope_scaling_config(const RopeScaling& s) {
@@ -82,7 +86,13 @@ HfJson llama_config(const ModelSpec& m) {
     if (type == "qwen2" || type == "qwen3") {
         json["use_sliding_window"] = m.window > 0;
         json["sliding_window"] = m.window > 0 ? HfJson(m.window) : HfJson(nullptr);
-        json["max_window_layers"] = m.window > 0 ? 0 : m.layers;
+        // layer_types decides; before transformers 4.53 only max_window_layers did, which says "from here on".
+        std::vector<std::string> types;
+        for (int64_t i = 0; i < m.layers; ++i)
+            types.emplace_back(window_of(m, i) > 0 ? "sliding_attention" : "full_attention");
+        const auto first = std::find(types.begin(), types.end(), "sliding_attention");
+        json["max_window_layers"] = first - types.begin();
+        if (!m.window_layers.empty()) json["layer_types"] = types;
     }
     return json;
 }

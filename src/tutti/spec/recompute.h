@@ -6,8 +6,13 @@
 
 namespace tutti::spec {
 
-// Blocks per recomputed segment: "none" 0, "full" 1, "every:N" N, "sqrt" round(sqrt(layers)). Throws
-// UsageError for any other policy.
-int64_t recompute_segment(const std::string& policy, int64_t layers);
+struct Recompute {
+    int64_t segment = 0;     // blocks that are run again together in the backward, from their input; 0: none
+    bool selective = false;  // norms and activation functions alone are: cheap, and a third of what a block saves
+};
+
+// "none", "selective", "full" (segments of 1), "every:N" (of N), "sqrt" (of round(sqrt(layers))). Throws UsageError for
+// any other policy.
+Recompute recompute_of(const std::string& policy, int64_t layers);
 
 }  // namespace tutti::spec

@@ -16,7 +16,7 @@ struct DataSpec {
     std::vector<std::string> valid;  // held out; or take valid_fraction from the end of the training data
     double valid_fraction = 0;
     std::string tokenizer = "bytes";
-    std::string format = "auto";       // auto | text | jsonl | megatron | nanogpt | llmc
+    std::string format = "auto";       // auto | text | jsonl | megatron | nanogpt | llmc | llmq
     std::string documents = "packed";  // packed | respected
     std::string eod = "";              // end-of-document token: id or text; "": the tokenizer's
     std::string text_field = "text";   // of a JSONL record
@@ -57,7 +57,8 @@ struct ParallelSpec {
     int64_t dp_replicate = 1;
     int64_t dp_shard = -1;  // -1: the ranks that the other axes leave
     int64_t zero = 1;
-    std::string accumulate = "auto";  // auto | full | shard: gradients between the microbatches of a step
+    std::string strategy = "collective";  // collective | parameter_server
+    std::string accumulate = "auto";      // auto | full | shard: gradients between the microbatches of a step
     int64_t tp = 1;
     bool sequence_parallel = true;
     int64_t cp = 1;
@@ -78,6 +79,7 @@ struct OffloadSpec {
     bool optimizer = false;
     bool params = false;
     bool activations = false;
+    std::string dir = "";  // of a CPU rank; "": OUT/offload
     bool operator==(const OffloadSpec&) const = default;
 };
 
@@ -100,6 +102,8 @@ struct LogSpec {
     int64_t every = 10;
     bool tensorboard = false;
     bool trace = false;
+    int64_t trace_first = 0;  // step; 0: the third one after the start or a resume
+    int64_t trace_steps = 3;
     bool operator==(const LogSpec&) const = default;
 };
 

@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/window.h"
 
 namespace tutti::spec {
 namespace {
@@ -73,6 +74,7 @@ void check_plain_attention(const ModelSpec& m, const char* family, Problems& pro
     unused(problems, "mlp_bias", m.mlp_bias, family);
     unused(problems, "head_norm", m.head_norm, family);
     unused(problems, "window", m.window, family);
+    unused(problems, "window_layers", m.window_layers, family);
 }
 
 void check_mlp(const ModelSpec& m, Problems& problems) {
@@ -126,6 +128,22 @@ void check_positions(const ModelSpec& m, Problems& problems) {
     }
 }
 
+// One way to write each function, so that equal models are equal specs.
+void check_window(const ModelSpec& m, Problems& problems) {
+    if (m.window_layers.empty()) return;
+    const std::string given = concat("[model] window_layers = ", toml_text(m.window_layers), ": ");
+    try {
+        const std::vector<LayerRange> ranges = layer_ranges(m.window_layers);
+        require(problems, to_text(ranges) == m.window_layers, given, "write it as ", toml_text(to_text(ranges)));
+        require(problems, ranges.back().last < m.layers, given, "the layers are 0 to ", m.layers - 1);
+        require(problems, ranges != std::vector<LayerRange>{{0, m.layers - 1}}, given,
+                "these are all layers; leave it out");
+        require(problems, m.window > 0, given, "has no effect while window = 0; set window or leave it out");
+    } catch (const UsageError& error) {
+        problems.push_back(concat("[model] window_layers: ", error.what()));
+    }
+}
+
 void check_rope_scaling(const RopeScaling& scaling, Problems& problems) {
     if (scaling.factor == 0) {
         require(
@@ -160,6 +178,7 @@ void check_model(const ModelSpec& m, Problems& problems) {
     else
         check_transformer(m, problems);
     check_positions(m, problems);
+    if (m.family == Family::llama) check_window(m, problems);
     check_rope_scaling(m.rope_scaling, problems);
 }
 
@@ -219,6 +238,12 @@ void check_optimizer(const RunSpec& run, Problems& problems) {
             ": must be at most [train] steps - warmup_steps = ", steps - std::min(steps, o.warmup_steps));
 }
 
+void check_log(const RunSpec& run, Problems& problems) {
+    require(problems, !run.log.trace || run.log.trace_first <= run.train.steps,
+            "[log] trace_first = ", run.log.trace_first, ": must be at most [train] steps = ", run.train.steps,
+            ", or 0");
+}
+
 void check_recompute(const RunSpec& run, Problems& problems) {
     const std::string& policy = run.recompute.policy;
     for (const char* known : {"none", "selective", "full", "sqrt"}) {
@@ -241,6 +266,8 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
     require(problems, p.dp_shard != 0, "[parallel] dp_shard = 0: must be -1 or at least 1");
     require(problems, p.accumulate != "shard" || p.zero >= 2, "[parallel] accumulate = \"shard\": zero = ", p.zero,
             " keeps whole gradients; set zero = 2 or 3, or accumulate = \"auto\"");
+    require(problems, p.strategy != "parameter_server" || p.zero == 0,
+            "[parallel] strategy = \"parameter_server\": the server keeps the whole state; set zero = 0, not ", p.zero);
     if (p.dp_shard == 0) return;
     const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp});
     const std::string axes =
@@ -252,6 +279,12 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
         require(problems, product({others, p.dp_shard}) == ranks, "[parallel] ", axes,
                 ", times dp_shard = ", p.dp_shard, ": must equal the number of ranks, ", ranks);
     }
+}
+
+void check_offload(const RunSpec& run, Problems& problems) {
+    require(problems, !run.offload.params || run.parallel.zero == 3,
+            "[offload] params = true: [parallel] zero = ", run.parallel.zero,
+            " keeps all weights on every rank; set zero = 3, which gathers them unit by unit");
 }
 
 // Requests that this version of the program cannot meet yet. A feature that arrives deletes its line; nothing else
@@ -271,17 +304,10 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     refuse(p.schedule != "1f1b", "[parallel] schedule", p.schedule, "this build has no pipeline; leave 1f1b");
     refuse(p.virtual_stages > 1, "[parallel] virtual_stages", p.virtual_stages, "this build has no pipeline; set 1");
 
-    constexpr const char* kNoOffload = "this build cannot offload; set false";
-    refuse(run.offload.optimizer, "[offload] optimizer", true, kNoOffload);
-    refuse(run.offload.params, "[offload] params", true, kNoOffload);
-    refuse(run.offload.activations, "[offload] activations", true, kNoOffload);
     refuse(run.precision.reduce != "f32", "[precision] reduce", run.precision.reduce,
            "this build reduces in f32; set f32");
     refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8, "this build has no fp8; set none");
-    refuse(run.recompute.policy == "selective", "[recompute] policy", run.recompute.policy,
-           "this build recomputes whole blocks; set none, full, every:N or sqrt");
     refuse(run.train.device == "cuda", "[train] device", run.train.device, "this build has no CUDA; set auto or cpu");
-    refuse(run.log.trace, "[log] trace", true, "this build writes no traces; set false");
 }
 
 }  // namespace
@@ -317,7 +343,9 @@ void validate(const RunSpec& run, int ranks) {
     check_train(run, ranks, problems);
     check_optimizer(run, problems);
     check_recompute(run, problems);
+    check_log(run, problems);
     check_mesh(run.parallel, ranks, problems);
+    check_offload(run, problems);
     check_what_exists(run, problems);
     if (problems.empty()) return;
     std::string all;

@@ -43,6 +43,25 @@ TEST(Validate, HeadsAndWidth) {
     EXPECT_EQ(problems_of({"model.norm_eps=0"}), "[model] norm_eps = 0.0: must be > 0");
 }
 
+TEST(Validate, WindowOfSomeLayers) {
+    const auto problems = [](const std::string& layers) {
+        return problems_of({"model.window=5", "model.layers=6", "model.window_layers=\"" + layers + "\""});
+    };
+    EXPECT_EQ(problems("0,2-3,5"), "");
+    EXPECT_EQ(problems("0-4"), "");
+    EXPECT_EQ(problems("5"), "");
+    EXPECT_EQ(problems("0-5"), "[model] window_layers = \"0-5\": these are all layers; leave it out");
+    EXPECT_EQ(problems("3,2,0"), "[model] window_layers = \"3,2,0\": write it as \"0,2-3\"");
+    EXPECT_EQ(problems("4-1"), "[model] window_layers = \"4-1\": write it as \"1-4\"");
+    EXPECT_EQ(problems("0,1-2,2"), "[model] window_layers = \"0,1-2,2\": write it as \"0-2\"");
+    EXPECT_EQ(problems("2,6"), "[model] window_layers = \"2,6\": the layers are 0 to 5");
+    EXPECT_EQ(problems_of({"model.window_layers=\"2\""}),
+              "[model] window_layers = \"2\": has no effect while window = 0; set window or leave it out");
+    for (const std::string wrong : {"x", "1,", ",1", "1-", "-1", "1--2", "1 ", "99999999999999999999", "all"})
+        EXPECT_EQ(problems(wrong), "[model] window_layers: \"" + wrong +
+                                       "\" is no list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
+}
+
 TEST(Validate, FieldsThatTheFamilyDoesNotHave) {
     EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.rope_theta=10000"}),
               "[model] rope_theta = 10000.0: the family gpt2 does not use it; it must be 0.0");
@@ -56,6 +75,8 @@ TEST(Validate, FieldsThatTheFamilyDoesNotHave) {
     EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.window=5", "model.head_norm=true"}),
               "[model] head_norm = true: the family gpt2 does not use it; it must be false\n"
               "[model] window = 5: the family gpt2 does not use it; it must be 0");
+    EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.window_layers=1"}),
+              "[model] window_layers = \"1\": the family gpt2 does not use it; it must be \"\"");
     EXPECT_EQ(
         problems_of({"model.rope_scaling.factor=8", "model.rope_scaling.beta_fast=16"}),
         "[model] rope_scaling: type = \"llama3\" does not use every key that is set; leave out those of the other "
@@ -154,17 +175,23 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
          "[parallel] cp_method = \"ulysses\": this build has no context parallelism; leave ring"},
         {"parallel.schedule=gpipe", "[parallel] schedule = \"gpipe\": this build has no pipeline; leave 1f1b"},
         {"parallel.virtual_stages=2", "[parallel] virtual_stages = 2: this build has no pipeline; set 1"},
-        {"offload.optimizer=true", "[offload] optimizer = true: this build cannot offload; set false"},
-        {"offload.params=true", "[offload] params = true: this build cannot offload; set false"},
-        {"offload.activations=true", "[offload] activations = true: this build cannot offload; set false"},
+        {"parallel.strategy=parameter_server",
+         "[parallel] strategy = \"parameter_server\": the server keeps the whole state; set zero = 0, not 1"},
+        {"offload.params=true",
+         "[offload] params = true: [parallel] zero = 1 keeps all weights on every rank; set zero = 3, which gathers "
+         "them unit by unit"},
         {"precision.reduce=bf16", "[precision] reduce = \"bf16\": this build reduces in f32; set f32"},
         {"precision.fp8=mxfp8", "[precision] fp8 = \"mxfp8\": this build has no fp8; set none"},
-        {"recompute.policy=selective",
-         "[recompute] policy = \"selective\": this build recomputes whole blocks; set none, full, every:N or sqrt"},
         {"train.device=cuda", "[train] device = \"cuda\": this build has no CUDA; set auto or cpu"},
-        {"log.trace=true", "[log] trace = true: this build writes no traces; set false"},
     };
     for (const auto& [request, message] : requests) EXPECT_EQ(problems_of({request}), message);
+}
+
+TEST(Validate, ATraceBeginsInsideTheRun) {
+    EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=7", "train.steps=7"}), "");
+    EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=8", "train.steps=7"}),
+              "[log] trace_first = 8: must be at most [train] steps = 7, or 0");
+    EXPECT_EQ(problems_of({"log.trace_first=8", "train.steps=7"}), "");
 }
 
 TEST(Validate, ReportsAllAtOnceAndOnlyThose) {

@@ -7,7 +7,7 @@ Tensor Tensor::empty(Device& device, const Shape& shape, DType dtype, Purpose pu
     Tensor t;
     t.device_ = &device;
     t.buffer_ = std::make_shared<Buffer>(device.memory(), shape.numel() * size_of(dtype), purpose);
-    t.view_ = View(t.buffer_->data(), dtype, shape);
+    t.view_ = View(nullptr, dtype, shape);
     return t;
 }
 
@@ -15,7 +15,7 @@ Tensor Tensor::reshape(const Shape& shape) const {
     check(contiguous(), "reshape needs contiguous memory, got shape ", this->shape());
     check(shape.numel() == numel(), "reshape from ", this->shape(), " to ", shape, " changes the number of elements");
     Tensor t = *this;
-    t.view_ = View(view_.data, view_.dtype, shape);
+    t.view_ = View(nullptr, view_.dtype, shape);
     return t;
 }
 
@@ -24,7 +24,7 @@ Tensor Tensor::narrow(int dim, int64_t begin, int64_t size) const {
     check(begin >= 0 && size >= 0 && begin + size <= shape()[d], "narrow [", begin, ", ", begin + size, ") of dim ", d,
           " of ", shape());
     Tensor t = *this;
-    t.view_.data = static_cast<std::byte*>(view_.data) + begin * view_.stride(d) * size_of(dtype());
+    t.offset_ += begin * view_.stride(d) * size_of(dtype());
     t.view_.shape[d] = size;
     return t;
 }

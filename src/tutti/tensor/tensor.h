@@ -23,13 +23,19 @@ class Tensor {
         check(static_cast<int64_t>(values.size()) == shape.numel(), "a tensor of shape ", shape, " needs ",
               shape.numel(), " values, got ", values.size());
         Tensor t = empty(device, shape, dtype_of<T>(), purpose);
-        device.copy_in(t.view_.data, values.data(), t.bytes());
+        device.copy_in(t.view().data, values.data(), t.bytes());
         return t;
     }
 
     bool defined() const { return buffer_ != nullptr; }
-    const View& view() const { return view_; }
-    operator const View&() const { return view_; }
+    // Good until the buffer is sent away (Buffer::send_away): make it where it is used.
+    View view() const {
+        View v = view_;
+        if (buffer_) v.data = static_cast<std::byte*>(buffer_->data()) + offset_;
+        return v;
+    }
+    operator View() const { return view(); }
+    const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
     const Shape& shape() const { return view_.shape; }
     int64_t dim(int i) const { return view_.shape[i]; }
     int rank() const { return view_.shape.rank(); }
@@ -52,7 +58,7 @@ class Tensor {
         check(dtype_of<T>() == dtype(), "to_host of a ", dtype(), " tensor as ", dtype_of<T>());
         check(contiguous(), "to_host needs contiguous memory, shape ", shape());
         std::vector<T> values(static_cast<size_t>(numel()));
-        device_->copy_out(values.data(), view_.data, bytes());
+        device_->copy_out(values.data(), view().data, bytes());
         return values;
     }
     // Any float tensor as f32 values on the host.
@@ -61,7 +67,8 @@ class Tensor {
   private:
     Device* device_ = nullptr;
     std::shared_ptr<Buffer> buffer_;
-    View view_;
+    int64_t offset_ = 0;  // of the first element, in bytes
+    View view_;           // without its data
 };
 
 }  // namespace tutti

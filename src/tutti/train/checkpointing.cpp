@@ -33,6 +33,7 @@ std::string run_identity(const spec::RunSpec& run) {
                                                                        "mlp_bias",
                                                                        "head_norm",
                                                                        "window",
+                                                                       "window_layers",
                                                                        "rope_scaling.type",
                                                                        "rope_scaling.beta_fast",
                                                                        "rope_scaling.beta_slow",

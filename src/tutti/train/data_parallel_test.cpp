@@ -5,7 +5,9 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <optional>
 
+#include "tutti/comm/testing/faulty_world.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/ops/ops.h"
 #include "tutti/train/step.h"
@@ -19,13 +21,20 @@ struct Layout {
     bool reduce_each = true;
     std::string recompute = "none";
     bool progress_thread = false;
+    const spec::OffloadSpec* offload = nullptr;
+    bool parameter_server = false;
 
     std::string name() const {
         return concat(ranks, " ranks, shard ", dp_shard, ", zero ", static_cast<int>(zero),
                       reduce_each ? "" : ", reduced once", ", recompute ", recompute,
-                      progress_thread ? ", progress" : "");
+                      progress_thread ? ", progress" : "", offload ? ", offload" : "",
+                      parameter_server ? ", parameter server" : "");
     }
 };
+
+const spec::OffloadSpec kOptimizerAway{.optimizer = true}, kStateAway{.optimizer = true, .params = true},
+    kAllAway{.optimizer = true, .params = true, .activations = true},
+    kAllButWeightsAway{.optimizer = true, .activations = true};
 
 struct Outcome {
     std::vector<double> losses, norms;
@@ -33,8 +42,12 @@ struct Outcome {
     std::map<std::string, std::vector<float>> weights;    // masters at the end
     std::map<std::string, std::vector<float>> gradients;  // of the first step
     std::array<int64_t, kPurposes> state{};               // bytes of all ranks before the first step
-    int64_t sent = 0;                                     // by the first rank in the last step
+    std::map<std::string, comm::Usage> usage;             // of the first rank in the last step, by group
+    comm::testing::Calls calls;                           // of the first rank
 };
+
+using comm::testing::Fault;
+using comm::testing::FaultPlan;
 
 spec::RunSpec tiny(spec::Family family, bool tied, const std::string& compute, int64_t micro_batch) {
     spec::RunSpec run;
@@ -86,20 +99,35 @@ void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vect
     }
 }
 
-Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 3) {
+std::map<std::string, comm::Usage> difference(const std::vector<parallel::GroupUsage>& before,
+                                              const std::vector<parallel::GroupUsage>& after) {
+    std::map<std::string, comm::Usage> difference;
+    for (size_t g = 0; g < after.size(); ++g) {
+        const comm::Usage &a = before[g].usage, &b = after[g].usage;
+        difference[after[g].group] = {b.operations - a.operations, b.sent - a.sent, b.waited_s - a.waited_s};
+    }
+    return difference;
+}
+
+Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 3,
+              const std::optional<FaultPlan>& fault = std::nullopt) {
     spec::RunSpec run = given;
     run.parallel.dp_shard = layout.dp_shard;
     run.parallel.dp_replicate = layout.ranks / layout.dp_shard;
     run.parallel.zero = static_cast<int64_t>(layout.zero);
     run.parallel.accumulate = layout.reduce_each ? "shard" : "full";
     run.recompute.policy = layout.recompute;
+    if (layout.offload) run.offload = *layout.offload;
+    if (layout.parameter_server) run.parallel.strategy = "parameter_server";
     Outcome outcome;
     std::mutex mutex;
     comm::run_ranks(
-        layout.ranks, {.timeout_s = 60, .progress_thread = layout.progress_thread}, [&](comm::World& world) {
+        layout.ranks, {.timeout_s = 60, .progress_thread = layout.progress_thread}, [&](comm::World& healthy) {
+            comm::testing::FaultyWorld faulty(healthy, fault.value_or(FaultPlan{}));
+            comm::World& world = fault ? static_cast<comm::World&>(faulty) : healthy;
             const data::TokenView view(std::make_shared<Tokens>(), 0, 4000, 67);
             const data::Sampler sampler(view, run.train.seq_len, 7);
-            Engine engine(run, world, 1, [&](ops::Context& ctx, const Share& share) {
+            Engine engine(run, world, {.offload_dir = testing::TempDir()}, [&](ops::Context& ctx, const Share& share) {
                 return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
             });
             parallel::DataParallel& dp = engine.data_parallel;
@@ -109,12 +137,11 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                 for (size_t p = 0; p < kPurposes; ++p)
                     outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
             }
-            int64_t sent = 0;
             for (int64_t step = 1; step <= steps; ++step) {
-                sent = groups.bytes_sent();
+                const auto before = groups.usage();
                 const StepResult r = train_step(engine, step);
                 const std::lock_guard lock(mutex);
-                if (world.rank() == 0) outcome.sent = groups.bytes_sent() - sent;
+                if (world.rank() == 0) outcome.usage = difference(before, groups.usage());
                 if (step == 1 && dp.saves()) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
                 if (world.rank() != 0) continue;
                 outcome.losses.push_back(r.loss);
@@ -129,6 +156,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             if (dp.saves()) note_pieces(outcome.weights, engine.optimizer.pieces(), &optim::Piece::master);
             if (world.rank() != 0) return;
             outcome.eval_loss = eval_loss;
+            outcome.calls = faulty.calls();
         });
     return outcome;
 }
@@ -162,18 +190,27 @@ class Parity : public testing::TestWithParam<std::pair<spec::Family, bool>> {
 TEST_P(Parity, StagesShapesAndRecomputeGiveTheSameBits) {
     for (const char* compute : {"f32", "bf16"}) {
         const Outcome plain = train(run(compute, 2), {.ranks = 4, .dp_shard = 1, .zero = Zero::none});
-        for (const Layout& layout : std::vector<Layout>{{4, 4, Zero::none},
-                                                        {4, 4, Zero::optimizer},
-                                                        {4, 4, Zero::gradients},
-                                                        {4, 4, Zero::weights},
-                                                        {4, 2, Zero::optimizer},
-                                                        {4, 2, Zero::gradients},
-                                                        {4, 2, Zero::weights},
-                                                        {4, 1, Zero::weights},
-                                                        {4, 4, Zero::weights, true, "full"},
-                                                        {4, 2, Zero::gradients, true, "every:2"},
-                                                        {4, 4, Zero::weights, true, "sqrt", true},
-                                                        {4, 2, Zero::optimizer, true, "none", true}}) {
+        for (const Layout& layout :
+             std::vector<Layout>{{4, 4, Zero::none},
+                                 {4, 4, Zero::optimizer},
+                                 {4, 4, Zero::gradients},
+                                 {4, 4, Zero::weights},
+                                 {4, 2, Zero::optimizer},
+                                 {4, 2, Zero::gradients},
+                                 {4, 2, Zero::weights},
+                                 {4, 1, Zero::weights},
+                                 {4, 4, Zero::weights, true, "full"},
+                                 {4, 2, Zero::gradients, true, "every:2"},
+                                 {4, 4, Zero::weights, true, "sqrt", true},
+                                 {4, 2, Zero::optimizer, true, "none", true},
+                                 {4, 4, Zero::gradients, true, "selective"},
+                                 {4, 4, Zero::none, true, "none", false, &kOptimizerAway},
+                                 {4, 4, Zero::none, true, "none", false, nullptr, true},
+                                 {4, 2, Zero::none, true, "full", true, nullptr, true},
+                                 {4, 4, Zero::weights, true, "none", true, &kStateAway},
+                                 {4, 2, Zero::weights, true, "selective", false, &kAllAway},
+                                 {4, 4, Zero::optimizer, true, "every:2", false, &kAllButWeightsAway},
+                                 {4, 4, Zero::weights, true, "full", false, &kAllAway}}) {
             SCOPED_TRACE(concat(compute, ": ", layout.name()));
             expect_same_bits(plain, train(run(compute, 2), layout));
         }
@@ -211,6 +248,51 @@ TEST_P(Parity, AnyNumberOfRanksFollowsOne) {
         EXPECT_NEAR(many.eval_loss, one.eval_loss, 1e-5 * one.eval_loss);
         for (const auto& [name, gradient] : one.gradients)
             EXPECT_LT(relative(gradient, many.gradients.at(name)), 1e-5) << name;
+    }
+}
+
+bool same_bits(const Outcome& a, const Outcome& b) {
+    return a.losses == b.losses && a.norms == b.norms && a.eval_loss == b.eval_loss && a.gradients == b.gradients &&
+           a.weights == b.weights;
+}
+
+// The comparison of the tests above sees each single operation of a run: dropped, carried out twice, or its result
+// scaled. A gather that is carried out twice gives the same; everything else must not.
+TEST_P(Parity, NoticesEveryFaultOfEveryOperation) {
+    const spec::RunSpec r = run("f32", 1);
+    const Layout plain_layout{4, 1, Zero::none};
+    const Outcome plain = train(r, plain_layout, 2);
+    for (const Layout& layout : std::vector<Layout>{
+             plain_layout, {4, 2, Zero::optimizer}, {4, 2, Zero::gradients, false}, {4, 2, Zero::weights, false}}) {
+        const Outcome healthy = train(r, layout, 2, FaultPlan{});
+        ASSERT_TRUE(same_bits(plain, healthy)) << layout.name();
+        for (const auto& [of, count] : healthy.calls) {
+            if (of.second == comm::Kind::barrier) continue;
+            for (int index = 0; index < count; ++index)
+                for (const Fault fault : {Fault::drop, Fault::twice, Fault::misscale}) {
+                    if (fault == Fault::twice && of.second == comm::Kind::all_gather) continue;
+                    const Outcome faulty = train(r, layout, 2, FaultPlan{fault, of.first, of.second, index});
+                    EXPECT_FALSE(same_bits(plain, faulty))
+                        << layout.name() << ": " << of.first << ' ' << name_of(of.second) << ' ' << index << ", fault "
+                        << static_cast<int>(fault);
+                }
+        }
+    }
+}
+
+// Shards and replicas of a 2 x 2 mesh exchanged, in all operations or only in one of the two groups.
+TEST_P(Parity, NoticesWrongGroups) {
+    const spec::RunSpec r = run("f32", 1);
+    const auto rows = [](int rank) { return std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}; };
+    const auto columns = [](int rank) { return std::vector<int>{rank % 2, rank % 2 + 2}; };
+    const Outcome plain = train(r, {4, 1, Zero::none}, 2);
+    for (const Zero zero : {Zero::optimizer, Zero::gradients, Zero::weights}) {
+        const Layout layout{4, 2, zero, false};
+        ASSERT_TRUE(same_bits(plain, train(r, layout, 2)));
+        for (const auto& wrong :
+             std::vector<decltype(FaultPlan::wrong_groups)>{{{"dp_shard", columns}}, {{"dp_replicate", rows}}})
+            EXPECT_FALSE(same_bits(plain, train(r, layout, 2, FaultPlan{.wrong_groups = wrong})))
+                << layout.name() << ": " << wrong.begin()->first;
     }
 }
 
@@ -253,42 +335,62 @@ TEST(ZeroMemory, IsWhatTheFormulasSay) {
 }
 
 // Traffic of parallelism.md, section 2, of one microbatch per rank: 2P, 2P, 2P, 3P times (n - 1) / n, in padded values
-// of their own types. ZeRO-3 gathers a unit twice, but for the head, whose backward follows its forward at once.
+// of their own types. ZeRO-3 gathers a unit twice, but for the head, whose backward follows its forward at once, and
+// the embedding, whose backward reads no weights. With dp_replicate the shards are summed over the replicas,
+// 2 (r - 1) / r of each.
 TEST(ZeroTraffic, IsWhatTheFormulasSay) {
     for (const char* compute : {"f32", "bf16"}) {
-        const int64_t weight = compute == std::string("f32") ? 4 : 2, n = 4;
+        const int64_t weight = compute == std::string("f32") ? 4 : 2;
         const spec::RunSpec run = tiny(spec::Family::llama, false, compute, 2);
         const auto device = make_cpu_device(1);
         ops::Context ctx{*device, kernels::reference_table()};
         models::Model model = models::make_model(ctx, run.model, 16);
-        int64_t P = 0, padded = 0, head = 0;
-        for (const autograd::Unit* unit : model.units()) {
-            int64_t size = 0;
-            for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
-            P += size;
-            head = (size + n * 4096 - 1) / (n * 4096) * (n * 4096);
-            padded += head;
-        }
-        const auto part = [&](int64_t bytes) { return bytes / n * (n - 1); };
-        // Beside these: the number of targets, the exact sums of loss and norm.
-        const int64_t scalars = comm::bytes_sent(comm::Kind::all_reduce, 8, n);
-        const int64_t sums = comm::bytes_sent(comm::Kind::all_reduce, 8 * ExactSum::kWords, n);
-        EXPECT_EQ(train(run, {4, 4, Zero::none}).sent, [&] {
-            int64_t sum = scalars + sums;
+        const auto units = static_cast<int64_t>(model.units().size());
+        // Beside these: the number of targets and the exact sum of the loss (dp), that of the norm (dp_shard).
+        const auto sum = [](int64_t words, int64_t n) {
+            return comm::bytes_sent(comm::Kind::all_reduce, 8 * words, n);
+        };
+        for (const auto& [shards, replicas] : {std::pair<int64_t, int64_t>{4, 1}, {2, 2}, {1, 4}}) {
+            int64_t P = 0, padded = 0, head = 0, embedding = 0, whole = 0, replicated = 0;
             for (const autograd::Unit* unit : model.units()) {
                 int64_t size = 0;
                 for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
-                sum += comm::bytes_sent(comm::Kind::all_reduce, 4 * size, n);
+                P += size;
+                // One shard is the whole, without padding.
+                head = shards == 1 ? size : (size + shards * 4096 - 1) / (shards * 4096) * (shards * 4096);
+                padded += head;
+                if (embedding == 0) embedding = head;
+                replicated += 2 * (replicas - 1) * (4 * head / shards) / replicas;
+                whole += comm::bytes_sent(comm::Kind::all_reduce, 4 * size, 4);
             }
-            return sum;
-        }());
-        EXPECT_EQ(train(run, {4, 4, Zero::optimizer}).sent,
-                  part(4 * padded) + part(weight * padded) + scalars + 2 * sums);
-        EXPECT_EQ(train(run, {4, 4, Zero::gradients}).sent,
-                  part(4 * padded) + part(weight * padded) + scalars + 2 * sums);
-        EXPECT_EQ(train(run, {4, 4, Zero::weights}).sent,
-                  part(4 * padded) + part(weight * (2 * padded - head)) + scalars + 2 * sums);
-        EXPECT_LT(padded, 3 * P);  // the test's model is small; padding is 4095 values a shard and unit at most
+            EXPECT_LT(padded, 3 * P);  // the test's model is small; padding is 4095 values a shard and unit at most
+            const auto part = [&, n = shards](int64_t bytes) { return bytes / n * (n - 1); };
+            for (const Zero zero : {Zero::none, Zero::optimizer, Zero::gradients, Zero::weights}) {
+                SCOPED_TRACE(concat(compute, ", zero ", static_cast<int>(zero), ", shards ", shards));
+                auto usage = train(run, {4, static_cast<int>(shards), zero}).usage;
+                EXPECT_EQ(usage.count("dp_shard"), shards > 1);
+                EXPECT_EQ(usage.count("dp_replicate"), replicas > 1);
+                for (const auto& [name, group] : usage) {
+                    EXPECT_GE(group.waited_s, 0) << name;
+                    EXPECT_TRUE(group.operations > 0 || group.waited_s == 0) << name;
+                }
+                if (zero == Zero::none) {
+                    EXPECT_EQ(usage["dp"].sent, whole + sum(1, 4) + sum(ExactSum::kWords, 4));
+                    EXPECT_EQ(usage["dp"].operations, units + 2);
+                    EXPECT_EQ(usage["dp_shard"].operations + usage["dp_replicate"].operations, 0);
+                    continue;
+                }
+                const int64_t gathered = zero == Zero::weights ? 2 * padded - head - embedding : padded;
+                EXPECT_EQ(usage["dp"].sent, sum(1, 4) + sum(ExactSum::kWords, 4));
+                EXPECT_EQ(usage["dp"].operations, 2);
+                EXPECT_EQ(usage["dp_replicate"].sent, replicated);
+                EXPECT_EQ(usage["dp_replicate"].operations, replicas > 1 ? units : 0);
+                if (shards == 1) continue;
+                EXPECT_EQ(usage["dp_shard"].sent,
+                          part(4 * padded) + part(weight * gathered) + sum(ExactSum::kWords, shards));
+                EXPECT_EQ(usage["dp_shard"].operations, (zero == Zero::weights ? 3 * units - 2 : 2 * units) + 1);
+            }
+        }
     }
 }
 

@@ -11,11 +11,20 @@ namespace tutti::train {
 
 namespace {
 
-parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run) {
+std::unique_ptr<Device> make_home(const spec::RunSpec& run, const Device& device, const std::string& directory) {
+    const spec::OffloadSpec& o = run.offload;
+    if (!o.optimizer && !o.params && !o.activations) return nullptr;
+    return make_file_device(o.dir.empty() ? directory : o.dir, device.stream().threads);
+}
+
+parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, Device* home) {
     return {.zero = static_cast<parallel::Zero>(run.parallel.zero),
             .compute = spec::compute_type(run),
             .seed = static_cast<uint64_t>(run.train.seed),
-            .reduce_each_microbatch = run.parallel.accumulate != "full"};
+            .reduce_each_microbatch = run.parallel.accumulate != "full",
+            .parameter_server = run.parallel.strategy == "parameter_server",
+            .masters_home = run.offload.optimizer ? home : nullptr,
+            .weights_home = run.offload.params ? home : nullptr};
 }
 
 Share share_of(comm::Communicator& dp) {
@@ -34,14 +43,16 @@ std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks_here) {
     return make_cpu_device(asked > 0 ? asked : std::max(1, available_cores() / ranks_here));
 }
 
-Engine::Engine(const spec::RunSpec& run_, comm::World& world, int ranks_here, const MakeBatches& make_batches)
+Engine::Engine(const spec::RunSpec& run_, comm::World& world, const EngineOptions& options,
+               const MakeBatches& make_batches)
     : run(run_),
-      device(make_device(run, ranks_here)),
+      device(make_device(run, options.ranks_here)),
+      home(make_home(run, *device, options.offload_dir)),
       ctx{*device, kernels::cpu_table(kernels::best_isa())},
       groups(parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()))),
       model(models::make_model(ctx, run.model, run.train.seq_len)),
-      data_parallel(ctx, model.units(), groups, data_parallel_options(run)),
-      optimizer(ctx, data_parallel.pieces(), run.optimizer),
+      data_parallel(ctx, model.units(), groups, data_parallel_options(run, home.get())),
+      optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? home.get() : nullptr),
       batches(make_batches(ctx, share_of(*groups.dp))) {}
 
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "tutti/base/trace.h"
 #include "tutti/comm/launcher.h"
 #include "tutti/comm/world.h"
 #include "tutti/data/data_set.h"
@@ -22,21 +23,27 @@ class Console;
 
 using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, const Share& share)>;
 
+struct EngineOptions {
+    int ranks_here = 1;       // that share the cores of this machine
+    std::string offload_dir;  // when [offload] names none
+};
+
 struct Engine {
-    // `run` and what make_batches captures must outlive it. `ranks_here` share the cores of this machine. Collective
-    // over all ranks of the world.
-    Engine(const spec::RunSpec& run, comm::World& world, int ranks_here, const MakeBatches& make_batches);
+    // `run` and what make_batches captures must outlive it. Collective over all ranks of the world.
+    Engine(const spec::RunSpec& run, comm::World& world, const EngineOptions& options, const MakeBatches& make_batches);
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
     const spec::RunSpec& run;
     std::unique_ptr<Device> device;
+    std::unique_ptr<Device> home;  // of what is offloaded; null when nothing is
     ops::Context ctx;
     parallel::Groups groups;
     models::Model model;
     parallel::DataParallel data_parallel;
     optim::Optimizer optimizer;
     std::unique_ptr<Batches> batches;
+    Trace* trace = nullptr;  // where the step notes what it does when; nullptr: nowhere
 };
 
 // Of a run of `ranks`, those that share this machine.

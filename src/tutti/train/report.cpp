@@ -170,11 +170,13 @@ std::string render_report(const RunHistory& run) {
     std::string body = concat("<header><p>Tutti run report</p><h1>", escape_html(run.name), "</h1>");
     if (!run.totals.machine.empty()) body += "<p>" + escape_html(run.totals.machine) + "</p>";
     body += "</header>\n" + facts(run) + notes(run);
-    body += "<div class=\"grid\">\n" + charts(run) + memory_card(run) + skipped_card(run) + texts(run) + "</div>\n";
+    body += "<div class=\"grid\">\n" + charts(run) + memory_card(run) + groups_card(run) + skipped_card(run) +
+            trace_card(run) + texts(run) + "</div>\n";
     body +=
         "<footer><p>Bold lines are exponential moving averages where a faint line, the logged values, runs behind "
         "them. "
-        "Drawn from metrics.jsonl, run.json and config.toml of this run by <code>tutti report</code>.</p></footer>\n";
+        "Drawn from metrics.jsonl, run.json, config.toml and trace.json of this run by <code>tutti "
+        "report</code>.</p></footer>\n";
     return page(run.name + " – Tutti run report", body);
 }
 

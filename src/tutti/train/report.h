@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "tutti/train/trace_read.h"
 
 namespace tutti::train {
 
@@ -20,6 +23,10 @@ struct LoggedStep {
     std::optional<double> mfu, hfu;  // shares of the dense peak: 0.37, not 37
     std::optional<double> mem_peak_bytes, comm_bytes, bubble;
     std::string skip_reason;  // what was not finite, when the run knew
+    struct Group {
+        std::optional<double> operations, bytes, wait_ms;
+    };
+    std::map<std::string, Group> comm;  // by group of ranks
 };
 
 // Bytes of one purpose (weights, gradients, optimizer, ...), as planned and as the allocator counted.
@@ -41,11 +48,12 @@ struct RunHistory {
     std::vector<LoggedStep> steps;
     RunTotals totals;
     std::string config;              // text of config.toml
+    std::vector<TracedRank> trace;   // of trace.json; empty without it
     std::vector<std::string> notes;  // what was missing or torn, in words for the reader
 };
 
-// Reads metrics.jsonl (required), run.json and config.toml (each noted when absent). A last line of metrics.jsonl that
-// was cut off by a crash is left out with a note. Any other damage throws DataError with file:line.
+// Reads metrics.jsonl (required), run.json and config.toml (each noted when absent), and trace.json. A last line of
+// metrics.jsonl that was cut off by a crash is left out with a note. Any other damage throws DataError with file:line.
 RunHistory read_run(const std::filesystem::path& run_dir);
 
 // One self-contained page: no network, no script. Charts are SVG, text is escaped, light and dark, phone and paper.

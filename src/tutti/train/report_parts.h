@@ -29,6 +29,10 @@ std::string chart_card(const Chart& chart);  // "" when there is no finite value
 // A full-width card: two drawings, because one that fits a desk has letters too small for a phone.
 std::string wide_card(Chart chart);
 
+// Of report_trace.cpp; "" when the run left nothing to show.
+std::string trace_card(const RunHistory& run);
+std::string groups_card(const RunHistory& run);
+
 // The whole document.
 std::string page(const std::string& title, const std::string& body);
 

@@ -81,6 +81,15 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
     logged.bubble = line.number("bubble");
     logged.skipped_before = skipped_steps(line, skipped_total);
     logged.skip_reason = line.text("skip_reason");
+    if (const Json* comm = line.find("comm")) {
+        check<DataError>(comm->is_object(), line.where, ": `comm` must be an object, got ", comm->dump());
+        for (const auto& [name, group] : comm->items()) {
+            check<DataError>(group.is_object(), line.where, ": `comm`: `", name, "` must be an object, got ",
+                             group.dump());
+            const Record record{group, line.where};
+            logged.comm[name] = {record.number("operations"), record.number("bytes"), record.number("wait_ms")};
+        }
+    }
     return logged;
 }
 
@@ -174,6 +183,7 @@ RunHistory read_run(const fs::path& run_dir) {
     } else {
         run.notes.push_back("config.toml is not there.");
     }
+    if (fs::exists(run_dir / "trace.json")) run.trace = read_trace(run_dir / "trace.json");
     return run;
 }
 

@@ -41,7 +41,7 @@ line.grid{stroke:var(--grid)}line.axis{stroke:var(--soft);stroke-opacity:.6}
 .faint{stroke-width:1;stroke-opacity:.38}
 .dashed{stroke-width:1.4;stroke-dasharray:4 4}
 .dot{fill:var(--card);stroke:var(--c);stroke-width:2}
-.event{fill:var(--c)}
+.event,.span{fill:var(--c)}
 .bar-measured{fill:var(--c1)}
 .bar-predicted{fill:none;stroke:var(--c2);stroke-width:1.5;stroke-dasharray:3 2}
 .narrow-only{display:none}

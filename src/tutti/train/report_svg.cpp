@@ -8,8 +8,12 @@
 #include <limits>
 
 #include "tutti/base/error.h"
+#include "tutti/train/report_svg_parts.h"
 
 namespace tutti::train {
+
+using svg::coordinate, svg::segment, svg::text_at;
+
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -19,8 +23,6 @@ std::string printed(const char* format, int precision, double value) {
     std::snprintf(text.data(), text.size(), format, precision, value);
     return text.data();
 }
-
-std::string coordinate(double value) { return printed("%.*f", 1, value); }
 
 // 0.00015 -> "1.5e-4": what people who tune learning rates write.
 std::string scientific(double value, int digits) {
@@ -103,16 +105,6 @@ Axis y_axis(const Range& range, const Chart& chart) {
     return axis;
 }
 
-std::string text_at(double x, double y, std::string_view anchor, std::string_view text, std::string_view style = "") {
-    return concat("<text x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" text-anchor=\"", anchor, "\"",
-                  style.empty() ? "" : concat(" class=\"", style, "\""), ">", escape_html(text), "</text>");
-}
-
-std::string segment(std::string_view style, double x1, double y1, double x2, double y2) {
-    return concat("<line class=\"", style, "\" x1=\"", coordinate(x1), "\" y1=\"", coordinate(y1), "\" x2=\"",
-                  coordinate(x2), "\" y2=\"", coordinate(y2), "\"/>");
-}
-
 std::string path_of(const std::vector<Point>& points, const Axis& x, const Axis& y) {
     std::string path;
     for (size_t i = 0; i < points.size(); ++i) {
@@ -150,13 +142,29 @@ std::string series_marks(const Series& series, const Axis& x, const Axis& y) {
     return marks;
 }
 
-std::string open_svg(std::string_view id, int width, int height, std::string_view title, std::string_view description) {
+}  // namespace
+
+namespace svg {
+
+std::string coordinate(double value) { return printed("%.*f", 1, value); }
+
+std::string text_at(double x, double y, std::string_view anchor, std::string_view text, std::string_view style) {
+    return concat("<text x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" text-anchor=\"", anchor, "\"",
+                  style.empty() ? "" : concat(" class=\"", style, "\""), ">", escape_html(text), "</text>");
+}
+
+std::string segment(std::string_view style, double x1, double y1, double x2, double y2) {
+    return concat("<line class=\"", style, "\" x1=\"", coordinate(x1), "\" y1=\"", coordinate(y1), "\" x2=\"",
+                  coordinate(x2), "\" y2=\"", coordinate(y2), "\"/>");
+}
+
+std::string open(std::string_view id, int width, int height, std::string_view title, std::string_view description) {
     return concat("<svg viewBox=\"0 0 ", width, " ", height, "\" role=\"img\" aria-labelledby=\"", id, "-t ", id,
                   "-d\"><title id=\"", id, "-t\">", escape_html(title), "</title><desc id=\"", id, "-d\">",
                   escape_html(description), "</desc>");
 }
 
-}  // namespace
+}  // namespace svg
 
 std::string escape_html(std::string_view text) {
     std::string safe;
@@ -318,7 +326,7 @@ std::string line_chart(const Chart& chart) {
     y.start = chart.height - 36;
     y.end = 10;
 
-    std::string svg = open_svg(chart.id, chart.width, chart.height, chart.title, chart.description);
+    std::string svg = svg::open(chart.id, chart.width, chart.height, chart.title, chart.description);
     for (size_t i = 0; i < y.ticks.size(); ++i) {
         const double at = y.at(y.ticks[i]);
         svg += segment("grid", x.start, at, x.end, at) + text_at(x.start - 6, at + 4, "end", y.labels[i]);
@@ -349,7 +357,7 @@ std::string memory_bars(const std::string& id, const std::string& title, const s
     if (largest <= 0) return "";
     constexpr int kWidth = 420, kRow = 38, kValues = 112;
     const int labels = 16 + 7 * static_cast<int>(std::min<size_t>(longest, 24));
-    std::string svg = open_svg(id, kWidth, 6 + kRow * static_cast<int>(bars.size()), title, description);
+    std::string svg = svg::open(id, kWidth, 6 + kRow * static_cast<int>(bars.size()), title, description);
     double top = 4;
     for (const Bar& bar : bars) {
         svg += text_at(labels - 8, top + 19, "end", bar.label, "label");

@@ -70,4 +70,19 @@ std::vector<Point> thin_out(const std::vector<Point>& points, size_t limit);
 std::string line_chart(const Chart& chart);  // "" when there is no finite value to draw
 std::string memory_bars(const std::string& id, const std::string& title, const std::vector<Bar>& bars);
 
+// Bars along time, row by row.
+struct TimelineBar {
+    size_t row = 0;
+    double begin = 0, end = 0;  // in the unit of the axis
+    int colour = 1;
+    std::string title;  // shown when pointed at
+};
+struct Timeline {
+    std::string id, title, description, x_label;
+    std::vector<std::pair<std::string, int>> rows;  // label, height in units of the drawing
+    std::vector<TimelineBar> bars;
+    double end = 1;  // of the axis, which begins at 0
+};
+std::string timeline(const Timeline& chart);
+
 }  // namespace tutti::train

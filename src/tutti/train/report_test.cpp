@@ -186,6 +186,29 @@ TEST(ReportSvg, LinesBreakAtWhatIsNotFinite) {
     EXPECT_EQ(line_chart({.id = "c", .title = "t", .description = "", .y_unit = "", .series = {}}), "");
 }
 
+TEST(ReportSvg, TimelineBarsLieOnTheirAxis) {
+    const std::string svg =
+        timeline({.id = "t",
+                  .title = "T",
+                  .description = "",
+                  .x_label = "ms",
+                  .rows = {{"a", 15}, {"b", 6}},
+                  .bars = {{0, 0, 10, 1, "<x>"}, {1, 5, 7.5, 2, "y"}, {1, -5, 2, 2, "z"}, {1, 12, 13, 2, ""}},
+                  .end = 10});
+    EXPECT_EQ(first_unbalanced(svg), "");
+    std::vector<std::array<double, 3>> bars;
+    const std::regex bar("<rect class=\"span c[12]\" x=\"([0-9.]+)\" y=\"([0-9]+)\" width=\"([0-9.]+)\"");
+    for (std::sregex_iterator i(svg.begin(), svg.end(), bar), end; i != end; ++i)
+        bars.push_back({std::stod((*i)[1]), std::stod((*i)[2]), std::stod((*i)[3])});
+    ASSERT_EQ(bars.size(), 3u);  // what lies beyond the axis is not drawn
+    EXPECT_NEAR(bars[0][0] + bars[0][2], 1060 - 14, 0.2);
+    EXPECT_NEAR(bars[1][0], bars[0][0] + bars[0][2] / 2, 0.2);
+    EXPECT_NEAR(bars[1][2], bars[0][2] / 4, 0.2);
+    EXPECT_NEAR(bars[2][0], bars[0][0], 0.1);
+    EXPECT_NEAR(bars[2][2], bars[0][2] / 5, 0.2);
+    EXPECT_GE(bars[1][1], bars[0][1] + 15);
+}
+
 TEST(ReportSvg, BarsAreInProportion) {
     const std::string svg = memory_bars("m", "Memory", {{"weights", 200, 100}, {"<w>", -1, 50}});
     std::vector<double> widths;
@@ -281,6 +304,7 @@ RunHistory full_run() {
         step.hfu = 0.5;
         step.mem_peak_bytes = 3.0 * (1 << 20);
         if (i == 7) step.skip_reason = "\"><img src=x>";
+        step.comm["<dp>"] = {40, 2048, i < 20 ? 1.5 : 2.5};
         run.steps.push_back(step);
     }
     run.totals = {.model = "a&b",
@@ -293,6 +317,15 @@ RunHistory full_run() {
                   .memory = {{"weights", 100, 90}, {"</svg>", 10, 10}}};
     run.config = "[data]\ntrain = [\"</details>\"]\n";
     run.notes = {"<note>"};
+    for (int rank = 0; rank < 9; ++rank) {
+        const auto span = [](const char* name, const char* activity, const char* group, double begin, double end) {
+            return TracedSpan{name, activity, group, 3, 1, group[0] != 0 ? 2048 : 0, 0, begin, end};
+        };
+        run.trace.push_back({rank,
+                             {span("step", "step", "", 0, 10000), span("backward <b>", "compute", "", 2000, 6000),
+                              span("all_reduce", "communication", "<dp>", 4000, 8000),
+                              span("wait all_reduce", "wait", "<dp>", 7000, 8000)}});
+    }
     return run;
 }
 
@@ -336,6 +369,20 @@ TEST(ReportPage, ShowsWhatTheRunWas) {
     for (const std::string id : {"loss", "loss-wide", "grad-norm", "lr", "speed", "mfu", "memory"}) {
         EXPECT_EQ(count_of(page, concat("<title id=\"", id, "-t\">")), 1u) << id;
     }
+}
+
+TEST(ReportPage, ShowsWhatWasTracedAndCounted) {
+    const std::string page = render_report(full_run());
+    EXPECT_NE(page.find("<td>&lt;dp&gt;</td><td>40</td><td>2 KiB</td><td>2.5</td>"), std::string::npos);
+    // Rank, step, compute, of the step, data, waits, of the step, communication, hidden: 4 of 4 ms, 2 of them under
+    // way.
+    EXPECT_NE(page.find("<tr><td>8</td><td>10</td><td>4</td><td>40 %</td><td>0</td><td>1</td><td>10 %</td><td>4</td>"
+                        "<td>50 %</td></tr>"),
+              std::string::npos);
+    EXPECT_EQ(count_of(page, "<title id=\"timeline-t\">"), 1u);
+    EXPECT_EQ(count_of(page, "<title>backward &lt;b&gt;, 4 ms</title>"), 8u);  // the ninth rank is not drawn
+    EXPECT_EQ(count_of(page, "<title>all_reduce, 4 ms, operation 1 of &lt;dp&gt;, 2 KiB</title>"), 8u);
+    EXPECT_NE(page.find("Ranks 0 to 7 of 9 are drawn."), std::string::npos);
 }
 
 TEST(ReportPage, ARunThatHasNotLoggedYet) {

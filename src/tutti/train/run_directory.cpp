@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/read_file.h"
+#include "tutti/hf/export.h"
 
 namespace tutti::train {
 
@@ -19,7 +20,26 @@ nlohmann::ordered_json number(double x) {
     return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json(nullptr);
 }
 
+// Whole numbers as such: 40 operations, not 40.0.
+nlohmann::ordered_json count(double x) {
+    return x == std::floor(x) ? nlohmann::ordered_json(static_cast<int64_t>(x)) : nlohmann::ordered_json(x);
+}
+
+nlohmann::ordered_json comm_of(const StepMetrics& m) {
+    auto groups = nlohmann::ordered_json::object();
+    for (const StepMetrics::Comm& c : m.comm)
+        groups[c.group] = {
+            {"operations", count(c.operations)}, {"bytes", count(c.bytes)}, {"wait_ms", number(c.wait_ms)}};
+    return groups;
+}
+
 }  // namespace
+
+int64_t StepMetrics::comm_bytes() const {
+    double sum = 0;
+    for (const Comm& group : comm) sum += group.bytes;
+    return std::llround(sum);
+}
 
 RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn)
     : path_(std::move(path)), warn_(std::move(warn)) {
@@ -61,9 +81,15 @@ void RunDirectory::write_whole(const std::string& name, const std::string& text)
 void RunDirectory::write_config(const std::string& toml) { write_whole("config.toml", toml); }
 
 void RunDirectory::copy_tokenizer(const std::string& file) {
-    const auto content = read_file(file);
-    check<DataError>(content.has_value(), file, ": cannot be read");
-    write_whole("tokenizer" + std::filesystem::path(file).extension().string(), *content);
+    const std::filesystem::path path(file);
+    const auto copy = [&](const std::filesystem::path& from, const std::string& name) {
+        const auto content = read_file(from.string());
+        check<DataError>(content.has_value(), from.string(), ": cannot be read");
+        write_whole(name, *content);
+    };
+    copy(path, "tokenizer" + path.extension().string());
+    for (const std::string& name : hf::files_beside_tokenizers())
+        if (std::filesystem::exists(path.parent_path() / name)) copy(path.parent_path() / name, name);
 }
 
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }
@@ -80,7 +106,7 @@ void RunDirectory::log_events(const StepMetrics& m) {
                                    {"perf/mfu", m.mfu},
                                    {"perf/hfu", m.hfu},
                                    {"perf/mem_peak_bytes", static_cast<double>(m.mem_peak_bytes)},
-                                   {"perf/comm_bytes", static_cast<double>(m.comm_bytes)},
+                                   {"perf/comm_bytes", static_cast<double>(m.comm_bytes())},
                                    {"perf/bubble", 0}};
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
@@ -100,7 +126,8 @@ void RunDirectory::log(const StepMetrics& m) {
                                    {"mfu", number(m.mfu)},
                                    {"hfu", number(m.hfu)},
                                    {"mem_peak_bytes", m.mem_peak_bytes},
-                                   {"comm_bytes", m.comm_bytes},
+                                   {"comm_bytes", m.comm_bytes()},
+                                   {"comm", comm_of(m)},
                                    {"bubble", 0.0},
                                    {"skipped", m.skipped}};
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;

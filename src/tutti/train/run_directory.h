@@ -23,8 +23,14 @@ struct StepMetrics {
     double tokens_per_s = 0;
     double mfu = 0, hfu = 0;  // of the peak measured at the start (device/cpu/peak.h), causal half
     int64_t mem_peak_bytes = 0;
-    int64_t comm_bytes = 0;  // sent by the first rank per step since the line before
-    int64_t skipped = 0;     // in the run so far
+    // Of the first rank per step since the line before, by group; in bytes those sent over links.
+    struct Comm {
+        std::string group;
+        double operations = 0, bytes = 0, wait_ms = 0;
+    };
+    std::vector<Comm> comm;
+    int64_t comm_bytes() const;  // of all groups
+    int64_t skipped = 0;         // in the run so far
     std::optional<double> eval_loss;
 };
 
@@ -37,7 +43,8 @@ class RunDirectory {
 
     const std::string& path() const { return path_; }
     void write_config(const std::string& toml);
-    // A copy of the tokenizer's file, as tokenizer.json or tokenizer.model, so that the run can speak wherever it is.
+    // A copy of the tokenizer's file, as tokenizer.json or tokenizer.model, and of those beside it that say which
+    // tokens are special, so that the run can speak wherever it is.
     void copy_tokenizer(const std::string& file);
     void log(const StepMetrics& metrics);
     // `json` is the whole document; written beside and renamed.

@@ -5,36 +5,56 @@
 #include "tutti/ops/ops.h"
 #include "tutti/optim/schedule.h"
 #include "tutti/spec/recompute.h"
+#include "tutti/train/tracing_hooks.h"
 
 namespace tutti::train {
 
 using autograd::Tape;
 using autograd::Var;
 
+namespace {
+
+nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
+    const TraceScope span(s.trace, {Activity::data, "data"});
+    return s.batches->microbatch(step, index);
+}
+
+}  // namespace
+
 StepResult train_step(Engine& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
-    const int64_t segment = spec::recompute_segment(s.run.recompute.policy, s.run.model.layers);
+    const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
     const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.dp->size());
     ExactSum loss;
 
+    const TraceScope whole(s.trace, {Activity::step, "step"});
     s.data_parallel.begin_step();
     for (int64_t i = 0; i < microbatches; ++i) {
-        nn::Batch batch = s.batches->microbatch(step, i);
+        nn::Batch batch = next_batch(s, step, i);
         batch.seed = static_cast<uint64_t>(train.seed);
         batch.step = static_cast<uint64_t>(step);
         s.data_parallel.begin_microbatch(i + 1 == microbatches);
-        Tape tape(s.ctx, true, &s.data_parallel);
-        const Var losses = s.model.forward(tape, batch, segment);
+        TracingHooks traced(s.data_parallel, s.trace);
+        autograd::Hooks* hooks = s.trace != nullptr ? &traced : static_cast<autograd::Hooks*>(&s.data_parallel);
+        Tape tape(s.ctx, true, hooks, s.run.offload.activations ? s.home.get() : nullptr);
+        tape.set_selective(recompute.selective);
+        const Var losses = s.model.forward(tape, batch, recompute.segment);
         tape.backward(losses);
         ops::add_values(losses.value, loss);
     }
-    s.data_parallel.finish_gradients();
-    s.groups.dp->sum(loss);
+    {
+        const TraceScope span(s.trace, {Activity::other, "finish gradients"});
+        s.data_parallel.finish_gradients();
+        s.groups.dp->sum(loss);
+    }
 
     StepResult r;
     r.terms = s.batches->terms(step);
     r.loss = loss.value() / static_cast<double>(r.terms);
-    r.grad_norm = s.data_parallel.gradient_norm();
+    {
+        const TraceScope span(s.trace, {Activity::compute, "gradient norm"});
+        r.grad_norm = s.data_parallel.gradient_norm();
+    }
     r.lr = optim::learning_rate(s.run.optimizer, train.steps, step);
     if (!std::isfinite(r.loss) || !std::isfinite(r.grad_norm)) {
         const std::string bad = s.data_parallel.first_non_finite();
@@ -42,7 +62,11 @@ StepResult train_step(Engine& s, int64_t step) {
         r.culprit = bad.empty() ? "loss" : bad;
         return r;
     }
-    s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip));
+    {
+        const TraceScope span(s.trace, {Activity::compute, "optimizer"});
+        s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip));
+    }
+    const TraceScope span(s.trace, {Activity::other, "publish weights"});
     s.data_parallel.publish_weights();
     return r;
 }

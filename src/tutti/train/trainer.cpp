@@ -25,6 +25,7 @@
 #include "tutti/train/report.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/step.h"
+#include "tutti/train/trace_file.h"
 
 namespace tutti::train {
 
@@ -66,11 +67,13 @@ class Run {
     Checkpointing checkpoints_;
     RunState state_;
     std::optional<RunDirectory> directory_;  // of the first rank
+    std::optional<TraceFile> trace_;         // when asked for
     double peak_ = 0;                        // FLOP/s of all ranks' arithmetic units, measured at the start
 
     TrainOutcome outcome_;
     Clock::time_point logged_at_ = Clock::now();
-    int64_t logged_step_ = 0, logged_tokens_ = 0, logged_bytes_ = 0;
+    int64_t logged_step_ = 0, logged_tokens_ = 0;
+    std::vector<parallel::GroupUsage> logged_usage_;
     int64_t saved_step_ = 0;
     std::array<int64_t, kPurposes> measured_{};  // memory at the peak of the first step
 };
@@ -108,6 +111,18 @@ plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTabl
     return plan::predict_memory(run, workspace, ranks);
 }
 
+std::vector<StepMetrics::Comm> comm_per_step(const std::vector<parallel::GroupUsage>& before,
+                                             const std::vector<parallel::GroupUsage>& now, int64_t steps) {
+    std::vector<StepMetrics::Comm> mean;
+    for (size_t g = 0; g < now.size(); ++g) {
+        const auto &a = before[g].usage, &b = now[g].usage;
+        const auto n = static_cast<double>(steps);
+        mean.push_back({now[g].group, static_cast<double>(b.operations - a.operations) / n,
+                        static_cast<double>(b.sent - a.sent) / n, 1000 * (b.waited_s - a.waited_s) / n});
+    }
+    return mean;
+}
+
 plan::Card card_of(const TrainOptions& o, const std::string& machine, const plan::MemoryPlan& memory) {
     return {.run = o.run, .machine = machine, .memory = memory, .ranks = o.ranks};
 }
@@ -118,7 +133,7 @@ Run::Run(const TrainOptions& options, comm::World& world)
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
       data_(open_data(run_, console_, true)),
-      engine_(run_, world, ranks_of_host(options.launch, options.ranks),
+      engine_(run_, world, {ranks_of_host(options.launch, options.ranks), options.out + "/offload"},
               training_batches(run_, data_ ? &*data_ : nullptr)),
       plan_(plan_memory(run_, engine_.ctx.kernels, engine_.device->stream(), world.size())),
       checkpoints_({.run = run_,
@@ -175,10 +190,15 @@ TrainOutcome Run::train() {
         }
         if (data_ && !data_->tokenizer->file().empty()) directory_->copy_tokenizer(data_->tokenizer->file());
     }
+    if (run_.log.trace)
+        trace_.emplace(world_, trace_window(run_, state_.step), options_.out + "/trace.json",
+                       concat("dp_shard ", engine_.groups.dp_shard->rank(), ", dp_replicate ",
+                              engine_.groups.dp_replicate->rank()),
+                       [this](const std::string& message) { console_.warn(message); });
     peak_ = engine_.groups.dp->sum(
         measure_register_peak(engine_.device->stream(), spec::compute_type(run_), 0.05).flops_per_s);
     logged_step_ = state_.step;
-    logged_bytes_ = engine_.groups.bytes_sent();
+    logged_usage_ = engine_.groups.usage();
     logged_tokens_ = state_.tokens;
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
@@ -195,6 +215,7 @@ void Run::one_step() {
     const auto begin = Clock::now();
     const bool first = outcome_.step == 0;
     engine_.device->memory().reset_peaks();
+    engine_.trace = trace_ ? trace_->before(state_.step + 1) : nullptr;
     const StepResult result = train_step(engine_, state_.step + 1);
     ++state_.step;
     state_.updates = engine_.optimizer.updates();
@@ -207,6 +228,7 @@ void Run::one_step() {
     if (first) print_measured_memory();
 
     log(result);
+    if (trace_) trace_->after(state_.step);
     stop_if_hopeless(result);
     const int64_t every = run_.checkpoint.every;
     if (every > 0 && state_.step % every == 0) {
@@ -230,18 +252,19 @@ void Run::log(const StepResult& result) {
     m.hfu = plan::mfu(plan::hardware_flops(run_.model, run_.train.seq_len, run_.recompute.policy).causal(),
                       m.tokens_per_s, peak_);
     m.mem_peak_bytes = engine_.device->memory().total().peak;
-    m.comm_bytes = (engine_.groups.bytes_sent() - logged_bytes_) / std::max<int64_t>(1, step - logged_step_);
+    m.comm = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);
     if (evaluates || ends) m.eval_loss = evaluate_now();
     if (directory_) directory_->log(m);
     console_.step(m);
     logged_at_ = Clock::now();
     logged_step_ = step;
-    logged_bytes_ = engine_.groups.bytes_sent();
+    logged_usage_ = engine_.groups.usage();
     logged_tokens_ = state_.tokens;
 }
 
 std::optional<double> Run::evaluate_now() {
     if (!data_ || !data_->valid) return std::nullopt;
+    const TraceScope span(engine_.trace, {Activity::other, "evaluation"});
     const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
     const int64_t micro = std::min(run_.train.micro_batch, sampler.samples_per_epoch());
     const int64_t batches = std::min(run_.train.eval_batches, sampler.samples_per_epoch() / micro);
@@ -279,6 +302,7 @@ void Run::finish() {
     outcome_.seconds = seconds_since(begin_);
     engine_.data_parallel.settle();
     engine_.groups.dp->barrier();
+    if (trace_) trace_->finish();
     if (!directory_) return;
     directory_->write_totals(totals());
     if (outcome_.preempted) return;

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "tutti/base/philox.h"
 #include "tutti/checkpoint/store.h"
@@ -34,7 +36,7 @@ class TrainerTest : public ::testing::Test {
     }
     ~TrainerTest() override { fs::remove_all(folder_); }
 
-    TrainOptions options(const std::string& out, std::vector<std::string> set = {}) const {
+    TrainOptions options(const std::string& out, std::vector<std::string> set = {}, int ranks = 1) const {
         std::vector<std::string> all = {"model.preset=llama-tiny",
                                         "model.width=32",
                                         "model.layers=2",
@@ -55,18 +57,20 @@ class TrainerTest : public ::testing::Test {
         all.insert(all.end(), set.begin(), set.end());
         TrainOptions o;
         o.run = spec::parse_text("", "test", all);
-        spec::validate(o.run, 1);
+        spec::validate(o.run, ranks);
+        o.ranks = ranks;
         o.out = (folder_ / out).string();
         return o;
     }
 
-    // Every logged value that is not a time, by step.
+    // Every logged value that is not a time (nor traffic, of which saving has its part), by step.
     static std::vector<std::string> metrics(const TrainOptions& o) {
         std::vector<std::string> lines;
         std::ifstream in(o.out + "/metrics.jsonl");
         for (std::string line; std::getline(in, line);) {
             auto json = nlohmann::json::parse(line);
-            for (const char* time : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes"}) json.erase(time);
+            for (const char* key : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes", "comm_bytes", "comm"})
+                json.erase(key);
             lines.push_back(json.dump());
         }
         return lines;
@@ -80,11 +84,13 @@ class TrainerTest : public ::testing::Test {
         const auto newest = store.load_newest(
             [&](const checkpoint::CheckpointReader& reader) {
                 all.clear();
-                const auto file = reader.safetensors(checkpoint::rank_file_name(0, 1));
-                for (const auto& tensor : file.tensors()) {
-                    auto& bytes = all[tensor.name];
-                    bytes.resize(static_cast<size_t>(tensor.bytes()));
-                    file.read(tensor.name, bytes);
+                for (int rank = 0; rank < o.ranks; ++rank) {
+                    const auto file = reader.safetensors(checkpoint::rank_file_name(rank, o.ranks));
+                    for (const auto& tensor : file.tensors()) {
+                        auto& bytes = all[tensor.name];
+                        bytes.resize(static_cast<size_t>(tensor.bytes()));
+                        file.read(tensor.name, bytes);
+                    }
                 }
             },
             checkpoint::OnDamage::stop);
@@ -186,6 +192,34 @@ TEST_F(TrainerTest, TheMeanIsOverValidTokensHoweverTheBatchIsCut) {
     EXPECT_LT(tokens, 8 * 4 * 16 / 2);  // of 8 steps: most are prompts
 }
 
+// One rank of three throws after a random step, again and again: the others stop, the error is the run's, the next
+// start continues, and the end is that of the run in which nobody threw.
+TEST_F(TrainerTest, ExceptionsOfRanksLoseNothing) {
+    const std::vector<std::string> set = {"train.global_batch=6", "train.steps=40", "checkpoint.every=1",
+                                          "parallel.zero=2"};
+    const auto whole = options("whole", set, 3);
+    train(whole);
+    auto o = options("thrown", set, 3);
+    std::mt19937 random(20261121);
+    for (int attempt = 0; attempt < 20; ++attempt) {
+        std::atomic<int> calls{1 + static_cast<int>(random() % 11)};  // of all ranks, in any order
+        o.stop_requested = [&] {
+            check(--calls != 0, "a rank of the test gives up");
+            return false;
+        };
+        try {
+            train(o);
+            EXPECT_GT(calls, 0) << "nobody noticed";
+        } catch (const Error& e) {
+            EXPECT_NE(std::string(e.what()).find("a rank of the test gives up"), std::string::npos) << e.what();
+        }
+    }
+    o.stop_requested = [] { return false; };
+    train(o);
+    EXPECT_EQ(weights(o), weights(whole));
+    EXPECT_EQ(metrics(o), metrics(whole));
+}
+
 // What the plan says is what the allocator counts, purpose by purpose.
 TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
     const std::vector<std::vector<std::string>> cases = {
@@ -199,6 +233,13 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
         {"model.head_norm=true", "model.head_dim=24", "model.qkv_bias=true"},
         {"model.head_norm=true", "precision.compute=f32", "recompute.policy=full", "model.dropout=0.1"},
         {"model.window=5"},
+        {"recompute.policy=selective", "model.layers=4"},
+        {"parallel.zero=3", "model.layers=4"},
+        {"parallel.zero=2", "train.micro_batch=1", "model.layers=4"},
+        {"offload.optimizer=true", "offload.activations=true", "model.layers=4"},
+        {"offload.activations=true", "recompute.policy=every:2", "model.layers=4"},
+        {"offload.activations=true", "recompute.policy=selective", "precision.compute=f32", "model.dropout=0.1"},
+        {"offload.optimizer=true", "offload.params=true", "offload.activations=true", "parallel.zero=3"},
         {"data.documents=respected", "data.eod=10"},
         {"model.preset=gpt2-124m", "model.width=32", "model.heads=2", "model.kv_heads=2", "model.head_dim=16",
          "model.ffn=128", "model.vocab=300", "model.layers=2", "model.max_positions=64"}};
@@ -214,6 +255,36 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
         }
         EXPECT_EQ(measured, predicted) << "case " << i << ": " << json.at("memory").dump();
     }
+}
+
+// The same of the first of four ranks: shards with their padding, the buffers of units, what arrives of a later
+// microbatch.
+TEST_F(TrainerTest, PredictedMemoryOfManyRanksIsWhatIsMeasured) {
+    for (const char* zero : {"0", "1", "2", "3"})
+        for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+                 {"train.global_batch=4"},
+                 {"train.global_batch=8", "model.tie_embeddings=false"},
+                 {"train.global_batch=8", "parallel.accumulate=full", "precision.compute=f32"},
+                 {"train.global_batch=8", "parallel.dp_replicate=2", "recompute.policy=full"},
+                 {"train.global_batch=8", "offload.activations=true", "offload.optimizer=true"},
+                 {"train.global_batch=8", "parallel.strategy=parameter_server"}}) {
+            if (more.back() == "parallel.strategy=parameter_server" && std::string(zero) != "0") continue;
+            std::vector<std::string> set = {"train.micro_batch=1", "train.steps=2", "model.layers=4",
+                                            concat("parallel.zero=", zero)};
+            set.insert(set.end(), more.begin(), more.end());
+            const auto o = options(concat("ranks", zero), set, 4);
+            fs::remove_all(o.out);
+            train(o);
+            std::ifstream in(o.out + "/run.json");
+            const auto json = nlohmann::json::parse(in);
+            int64_t predicted = 0, measured = 0;
+            for (const auto& purpose : json.at("memory")) {
+                predicted += purpose.at("predicted_bytes").get<int64_t>();
+                measured += purpose.at("measured_bytes").get<int64_t>();
+            }
+            EXPECT_EQ(measured, predicted) << "ZeRO-" << zero << ", " << more[0] << " "
+                                           << (more.size() > 1 ? more[1] : "") << ": " << json.at("memory").dump();
+        }
 }
 
 TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndStopsWhenAllAre) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "tutti/comm/run.h"
 #include "tutti/comm/threads/thread_world.h"
@@ -128,7 +129,9 @@ VerifyOutcome verify(const VerifyOptions& options) {
     spec::RunSpec alone = one_rank_of(options.run);
     VerifyOutcome outcome;
     comm::run(options.launch, options.ranks, {.timeout_s = options.run.comm.timeout_s}, [&](comm::World& world) {
-        Engine many(options.run, world, ranks_of_host(options.launch, options.ranks), batches);
+        const EngineOptions engine_options{ranks_of_host(options.launch, options.ranks),
+                                           std::filesystem::temp_directory_path().string()};
+        Engine many(options.run, world, engine_options, batches);
         if (world.rank() != 0) {
             VerifyOutcome nothing;
             Console quiet(nullptr, false, 0);
@@ -136,7 +139,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
         }
         alone.train.threads = many.device->stream().threads;  // other threads, other sums
         comm::run_ranks(1, {}, [&](comm::World& one_rank) {
-            Engine one(alone, one_rank, 1, batches);
+            Engine one(alone, one_rank, {}, batches);
             compare(many, &one, options.steps, console, outcome);
         });
     });

@@ -82,6 +82,7 @@ class FaultFileSystem final : public FileSystem {
         return got;
     }
     int64_t size(const FileHandle& file) override { return below_.size(file); }
+    std::shared_ptr<ByteSource> map(const std::string& path) override { return below_.map(path); }
     void drop_cache(const FileHandle& file) override { below_.drop_cache(file); }
     std::vector<std::string> list(const std::string& directory) override { return below_.list(directory); }
     FileKind kind(const std::string& path) override { return below_.kind(path); }

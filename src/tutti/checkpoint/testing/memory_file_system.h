@@ -122,6 +122,10 @@ class MemoryFileSystem : public FileSystem {
         return static_cast<int64_t>(part);
     }
     int64_t size(const FileHandle& file) override { return static_cast<int64_t>(open_.at(file.id)->bytes.size()); }
+    std::shared_ptr<ByteSource> map(const std::string& path) override {
+        open_read(path);  // throws when it must
+        return std::make_shared<Mapped>(node_at(path, "map"), path);
+    }
     void drop_cache(const FileHandle&) override {}
     std::vector<std::string> list(const std::string& directory) override {
         std::vector<std::string> names;
@@ -170,6 +174,21 @@ class MemoryFileSystem : public FileSystem {
             apply(entries, change);
             pending_entries.push_back(change);
         }
+    };
+
+    class Mapped final : public ByteSource {
+      public:
+        Mapped(NodePointer node, std::string path) : node_(std::move(node)), path_(std::move(path)) {}
+        const std::string& path() const override { return path_; }
+        int64_t size() const override { return static_cast<int64_t>(node_->bytes.size()); }
+        void read(int64_t offset, std::span<std::byte> bytes) override {
+            check(offset >= 0 && offset + static_cast<int64_t>(bytes.size()) <= size(), path_, ": out of its bytes");
+            std::memcpy(bytes.data(), node_->bytes.data() + offset, bytes.size());
+        }
+
+      private:
+        NodePointer node_;
+        std::string path_;
     };
 
     void called(std::string call) {

@@ -7,6 +7,7 @@
 
 #include "tutti/comm/mpi/group.h"
 #include "tutti/comm/mpi/host.h"
+#include "tutti/comm/mpi/watchdog.h"
 #include "tutti/comm/mpi/wire.h"
 
 namespace tutti::comm {
@@ -47,10 +48,17 @@ class MpiWorld final : public World {
     MpiWorld(const Launch& launch, const WorldOptions& options, const MpiOptions& mpi_options)
         : options_(options),
           exceptions_(std::uncaught_exceptions()),
+          starting_(
+              std::in_place, options.timeout_s,
+              concat("rank ", launch.rank, " of ", launch.size, ": MPI has not started within ", options.timeout_s,
+                     " s (comm.timeout_s): a rank is missing, or stands still before it has "
+                     "said who it is; look for a process that is not running, and at the hosts")),
           wire_(launch, options.progress_thread, mpi_options.hosts),
           host_(start_host(mpi_options)),
           progress_(std::in_place, host_, options.timeout_s, options.progress_thread),
-          everyone_(World::everyone("world")) {}
+          everyone_(World::everyone("world")) {
+        starting_.reset();
+    }
 
     ~MpiWorld() override {
         leave();
@@ -90,15 +98,17 @@ class MpiWorld final : public World {
         ended_ = true;
         everyone_.reset();
         progress_.reset();  // ends its thread
+        const Watchdog ending(options_.timeout_s, concat("rank ", rank(), ": MPI has not ended within ",
+                                                         options_.timeout_s, " s (comm.timeout_s)"));
         host_->close();
         wire_.finalize();
     }
     // Tells the others (unless it was they who told us), leaves the record, and gives them time to do the same: mpirun
     // kills all as soon as the first process ends.
-    void fail(const std::string& reason, bool own_fault = true) {
-        if (own_fault) abort(concat("rank ", rank(), " failed: ", reason));
+    void fail(const std::exception& error) {
+        if (cause_of(error) != Cause::told) abort(concat("rank ", rank(), " failed: ", error.what()));
         failed_ = true;
-        dump_flight_record(*this, options_.flight_directory, reason);
+        dump_flight_record(*this, options_.flight_directory, error);
         host_->set_status(RankStatus::failed);
         const bool one_host = static_cast<int>(wire_.place().locals.size()) == size();  // others cannot be looked at
         for (const auto until = Clock::now() + kGrace; Clock::now() < until && !(one_host && host_->all_stopped());)
@@ -113,11 +123,11 @@ class MpiWorld final : public World {
         if (ended_ || failed_) return;
         try {
             if (std::uncaught_exceptions() > exceptions_)
-                fail("it was left by an exception");
+                fail(Error("it was left by an exception"));
             else
                 end();
         } catch (const std::exception& error) {
-            fail(error.what());
+            fail(error);
         }
     }
 
@@ -130,6 +140,7 @@ class MpiWorld final : public World {
     const WorldOptions options_;
     const int exceptions_;
     bool ended_ = false, failed_ = false;
+    std::optional<Watchdog> starting_;
     Wire wire_;
     std::shared_ptr<Host> host_;
     FlightRecorder recorder_;
@@ -152,11 +163,8 @@ void run_mpi(const Launch& launch, const WorldOptions& options, const std::funct
     try {
         body(world);
         world.end();
-    } catch (const Aborted& error) {
-        world.fail(error.what(), false);
-        throw;
     } catch (const std::exception& error) {
-        world.fail(error.what());
+        world.fail(error);
         throw;
     }
 }

@@ -106,14 +106,14 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
         try {
             body(world);
         } catch (const Aborted& e) {  // somebody else's error
-            dump_flight_record(world, options.flight_directory, e.what());
+            dump_flight_record(world, options.flight_directory, e);
         } catch (const std::exception& e) {
             {
                 std::lock_guard lock(mutex);
                 if (!first) first = std::current_exception();
             }
             world.abort(concat("rank ", rank, " failed: ", e.what()));
-            dump_flight_record(world, options.flight_directory, e.what());
+            dump_flight_record(world, options.flight_directory, e);
         }
     };
     std::vector<std::thread> others;

@@ -144,7 +144,7 @@ TEST(FlightRecorder, TellsWhatARankDidLast) {
             group->sum(1);
         } catch (const TimedOut&) {
             last = world.recorder().entries();
-            const std::string json = world.recorder().to_json(0, "why");
+            const std::string json = to_json(world.recorder().record(0, 2, Cause::timed_out, "why"));
             EXPECT_NE(json.find("\"operation\": \"all_reduce of 1 f64\""), std::string::npos) << json;
             EXPECT_NE(json.find("\"state\": \"started\""), std::string::npos) << json;
             throw;

@@ -6,6 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/data/tokenizers/fingerprint.h"
+#include "tutti/data/tokenizers/special_ids.h"
 #include "tutti/data/tokenizers/unicode.h"
 
 namespace tutti::data {
@@ -52,6 +53,7 @@ class SentencepieceTokenizer final : public Tokenizer {
         std::string text;
         check<DataError>(processor_.Encode("a", &ids).ok() && processor_.Decode(ids, &text).ok(), path,
                          ": cannot encode \"a\"");
+        find_special_ids();
         strips_space_ = !ids.empty() && piece(ids.front(), ShowSpecial::yes).starts_with(' ') && !text.starts_with(' ');
     }
 
@@ -100,21 +102,33 @@ class SentencepieceTokenizer final : public Tokenizer {
         return id;
     }
 
-    SpecialIds special() const override {
-        const auto known = [](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
-        SpecialIds ids{known(processor_.bos_id()), known(processor_.eos_id()), known(processor_.pad_id()), {}};
-        if (ids.eos) ids.stop = {*ids.eos};
-        return ids;
-    }
+    SpecialIds special() const override { return special_; }
+    std::vector<int32_t> prefix() const override { return prefix_; }
     size_t safe_cut(std::string_view text, size_t) const override { return text.size(); }  // a text is one sentence
     uint64_t fingerprint() const override { return fingerprint_; }
     std::string file() const override { return path_; }
     std::string description() const override { return concat("sentencepiece, ", vocab(), " ids: ", path_); }
 
   private:
+    // Those of the model, unless the files beside it name others.
+    void find_special_ids() {
+        const auto known = [](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
+        special_ = special_ids_beside(path_, [&](const std::string& text) { return id_of(text); });
+        if (!special_.bos) special_.bos = known(processor_.bos_id());
+        if (!special_.eos) special_.eos = known(processor_.eos_id());
+        if (!special_.pad) special_.pad = known(processor_.pad_id());
+        if (special_.stop.empty() && special_.eos) special_.stop = {*special_.eos};
+        if (!asks_for_bos(path_)) return;
+        check<DataError>(special_.bos.has_value(), path_, ": tokenizer_config.json asks for a bos token in front of ",
+                         "each text (add_bos_token), but the model has none");
+        prefix_ = {*special_.bos};
+    }
+
     std::string path_;
     sentencepiece::SentencePieceProcessor processor_;
     bool strips_space_ = false;
+    SpecialIds special_;
+    std::vector<int32_t> prefix_;
     uint64_t fingerprint_ = 0;
 };
 

@@ -47,6 +47,21 @@ TEST(Sentencepiece, IdsAndTextsOfTheLibraryInPython) {
               "");
 }
 
+// Llama 2 and Mistral: tokenizer.model with a tokenizer_config.json that asks for <s>.
+TEST(Sentencepiece, FilesBesideItAskForABos) {
+    if (sentencepiece_version().empty()) return;  // said above
+    const ScratchFolder folder;
+    std::filesystem::copy(testdata("sentencepiece.model"), folder.path("tokenizer.model"));
+    EXPECT_EQ(make_tokenizer(folder.path(""))->prefix(), std::vector<int32_t>{});
+    folder.write("tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<s>", "eos_token": "<unk>"})");
+    EXPECT_EQ(make_tokenizer(folder.path(""))->prefix(), std::vector<int32_t>{1});
+    EXPECT_EQ(make_tokenizer(folder.path(""))->special().stop, std::vector<int32_t>{0});
+    folder.write("generation_config.json", R"({"eos_token_id": [2, 7]})");
+    EXPECT_EQ(make_tokenizer(folder.path(""))->special().stop, (std::vector<int32_t>{2, 7}));
+    folder.write("tokenizer_config.json", R"({"add_bos_token": false, "bos_token": "<s>"})");
+    EXPECT_EQ(make_tokenizer(folder.path(""))->prefix(), std::vector<int32_t>{});
+}
+
 TEST(Sentencepiece, DamagedFiles) {
     if (sentencepiece_version().empty()) return;  // said above
     const ScratchFolder folder;

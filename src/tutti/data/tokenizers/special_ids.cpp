@@ -1,5 +1,6 @@
-// data/tokenizers/special_ids.cpp: opens a tokenizer.json with the special ids that the files beside it name, where
-// transformers looks too: tokenizer_config.json and special_tokens_map.json by text, generation_config.json by id.
+#include "tutti/data/tokenizers/special_ids.h"
+
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -56,20 +57,37 @@ std::vector<int32_t> ids_of(const Json& file, const std::string& key) {
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> open_tokenizer_json(const std::string& path) {
-    ByteLevelModel model = parse_tokenizer_json(content_of(path), path);
-    const Json config = read_beside(path, "tokenizer_config.json"), map = read_beside(path, "special_tokens_map.json");
-    const Json generation = read_beside(path, "generation_config.json");
-    const auto id_of = [&](const std::string& name) -> std::optional<int32_t> {
+SpecialIds special_ids_beside(const std::string& tokenizer,
+                              const std::function<std::optional<int32_t>(const std::string&)>& id_of) {
+    const Json config = read_beside(tokenizer, "tokenizer_config.json");
+    const Json map = read_beside(tokenizer, "special_tokens_map.json");
+    const Json generation = read_beside(tokenizer, "generation_config.json");
+    const auto find = [&](const std::string& name) -> std::optional<int32_t> {
         for (const Json* file : {&config, &map})
             if (const auto text = token_text(*file, name.c_str()))
-                for (const AddedToken& token : model.added)
-                    if (token.content == *text) return token.id;
+                if (const auto id = id_of(*text)) return id;
         const auto ids = ids_of(generation, name + "_id");
         return ids.empty() ? std::nullopt : std::optional(ids.front());
     };
-    model.special = {id_of("bos_token"), id_of("eos_token"), id_of("pad_token"), ids_of(generation, "eos_token_id")};
-    if (model.special.stop.empty() && model.special.eos) model.special.stop = {*model.special.eos};
+    SpecialIds special{find("bos_token"), find("eos_token"), find("pad_token"), ids_of(generation, "eos_token_id")};
+    if (special.stop.empty() && special.eos) special.stop = {*special.eos};
+    return special;
+}
+
+bool asks_for_bos(const std::string& tokenizer) {
+    const Json config = read_beside(tokenizer, "tokenizer_config.json");
+    return config.is_object() && config.contains("add_bos_token") && config["add_bos_token"] == true;
+}
+
+std::unique_ptr<const Tokenizer> open_tokenizer_json(const std::string& path) {
+    ByteLevelModel model = parse_tokenizer_json(content_of(path), path);
+    model.special = special_ids_beside(path, [&](const std::string& text) -> std::optional<int32_t> {
+        for (const AddedToken& token : model.added)
+            if (token.content == text) return token.id;
+        const auto found = std::find(model.tokens.begin(), model.tokens.end(), bytes_of_token(text));
+        if (found == model.tokens.end() || !*found) return std::nullopt;
+        return static_cast<int32_t>(found - model.tokens.begin());
+    });
     return std::make_unique<ByteLevelTokenizer>(std::move(model), path);
 }
 

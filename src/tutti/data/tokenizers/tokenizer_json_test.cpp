@@ -154,6 +154,11 @@ TEST(TokenizerJson, SpecialIdsComeFromTheFilesBesideIt) {
     EXPECT_EQ(special.eos, 258);
     EXPECT_EQ(special.pad, 9);
     EXPECT_EQ(special.stop, (std::vector<int32_t>{258, 7}));
+    std::filesystem::remove(folder.path("generation_config.json"));
+    folder.write("tokenizer_config.json", R"({"bos_token": "<none>", "eos_token": "a", "add_bos_token": true})");
+    EXPECT_EQ(make_tokenizer(folder.path(""))->special().bos, std::nullopt);
+    EXPECT_EQ(make_tokenizer(folder.path(""))->special().stop, make_tokenizer(folder.path(""))->encode("a"));
+    EXPECT_TRUE(make_tokenizer(folder.path(""))->prefix().empty());  // as in transformers 5: the post-processor decides
     folder.write("tokenizer_config.json", "{");
     EXPECT_EQ(
         missing("tokenizer_config.json: is not JSON", message_of<DataError>([&] { make_tokenizer(folder.path("")); })),

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "tutti/base/error.h"
+#include "tutti/device/cpu/file_memory.h"
 #include "tutti/device/device.h"
 
 namespace tutti {
@@ -35,8 +36,8 @@ class HostMemory final : public RawMemory {
 
 class CpuDevice final : public Device {
   public:
-    explicit CpuDevice(int threads)
-        : memory_(std::make_shared<Allocator>(std::make_unique<HostMemory>())),
+    CpuDevice(std::unique_ptr<RawMemory> memory, int threads)
+        : memory_(std::make_shared<Allocator>(std::move(memory))),
           stream_{threads > 0 ? threads : available_cores(), nullptr} {}
     DeviceKind kind() const override { return DeviceKind::cpu; }
     std::string name() const override {
@@ -59,7 +60,13 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device(int threads) { return std::make_unique<CpuDevice>(threads); }
+std::unique_ptr<Device> make_cpu_device(int threads) {
+    return std::make_unique<CpuDevice>(std::make_unique<HostMemory>(), threads);
+}
+
+std::unique_ptr<Device> make_file_device(const std::string& directory, int threads) {
+    return std::make_unique<CpuDevice>(std::make_unique<FileMemory>(directory), threads);
+}
 
 int available_cores() {
     cpu_set_t set;

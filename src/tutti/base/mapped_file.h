@@ -1,12 +1,13 @@
-// data/mapped_file.h: a file mapped read-only for as long as this object lives. Stands on base; token_source.cpp calls
-// it.
+// base/mapped_file.h: a file mapped read-only for as long as this object lives. Token files and texts are read through
+// it (data/), and the weights of Hugging Face directories (checkpoint/posix_file_system.cpp).
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
-namespace tutti::data {
+namespace tutti {
 
 class MappedFile {
   public:
@@ -27,6 +28,10 @@ class MappedFile {
     // (What it cannot catch: a cut between the two, and an I/O error of the disk.)
     void check_not_truncated() const;
 
+    // Bytes [offset, offset + size) will not be read again soon: their whole pages leave this process's memory, so that
+    // reading a file once does not cost its size. They come back when they are read all the same.
+    void forget(int64_t offset, int64_t size) const noexcept;
+
   private:
     void release() noexcept;
 
@@ -35,4 +40,4 @@ class MappedFile {
     std::span<const std::byte> bytes_;
 };
 
-}  // namespace tutti::data
+}  // namespace tutti

@@ -1,17 +1,20 @@
-// data/mapped_file_test.cpp: a mapped file shows its bytes; whatever cannot be mapped says why.
-#include "tutti/data/mapped_file.h"
+// base/mapped_file_test.cpp: a mapped file shows its bytes; whatever cannot be mapped says why.
+#include "tutti/base/mapped_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
-#include "tutti/data/test_files.h"
+#include "tutti/base/testing/scratch.h"
 
-namespace tutti::data {
+namespace tutti {
 namespace {
 
 std::string open_error(const std::string& path) {
@@ -61,6 +64,35 @@ TEST(MappedFile, UnreadableNamesTheReason) {
     EXPECT_EQ(missing("Permission denied (errno 13)", message), "");
 }
 
+// Pages of the mapping that are in the memory of this process (its page tables, not the system's cache).
+int64_t resident_pages(const MappedFile& file) {
+    const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto first = reinterpret_cast<uintptr_t>(file.bytes().data()) / page;
+    std::vector<uint64_t> entries(file.bytes().size() / page);
+    const int map = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    const ssize_t got = ::pread(map, entries.data(), entries.size() * 8, static_cast<off_t>(first * 8));
+    ::close(map);
+    EXPECT_EQ(got, static_cast<ssize_t>(entries.size() * 8));
+    return std::count_if(entries.begin(), entries.end(), [](uint64_t entry) { return entry >> 63 != 0; });  // "present"
+}
+
+TEST(MappedFile, ForgetsWholePagesAndReadsThemAgain) {
+    ScratchFolder folder;
+    const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+    std::string content(static_cast<size_t>(64 * page), 'x');
+    for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 7 / 64);
+    const MappedFile file(folder.write("a", content));
+    const auto same = [&] { return std::memcmp(file.bytes().data(), content.data(), content.size()) == 0; };
+    EXPECT_TRUE(same());
+    ASSERT_EQ(resident_pages(file), 64);
+    file.forget(1, 10 * page);  // pages 1 to 9
+    EXPECT_EQ(resident_pages(file), 55);
+    file.forget(5 * page, 3);  // no whole page
+    file.forget(20 * page, 44 * page);
+    EXPECT_EQ(resident_pages(file), 11);
+    EXPECT_TRUE(same());
+}
+
 TEST(MappedFile, NoticesTruncation) {
     ScratchFolder folder;
     const auto path = folder.write("a", std::string(10000, 'x'));
@@ -74,4 +106,4 @@ TEST(MappedFile, NoticesTruncation) {
 }
 
 }  // namespace
-}  // namespace tutti::data
+}  // namespace tutti

@@ -1,5 +1,5 @@
-// data/mapped_file.cpp: open, fstat, mmap, with an error for each way in which they fail.
-#include "tutti/data/mapped_file.h"
+// base/mapped_file.cpp: open, fstat, mmap, with an error for each way in which they fail.
+#include "tutti/base/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::data {
+namespace tutti {
 
 namespace {
 
@@ -42,7 +42,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
         check<DataError>(status.st_size > 0, path, ": is empty (0 bytes)");
 
         const auto size = static_cast<size_t>(status.st_size);
-        void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor_, 0);
+        void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor_, 0);
         check<DataError>(address != MAP_FAILED, path, ": cannot map ", size, " bytes: ", reason(errno));
         bytes_ = {static_cast<const std::byte*>(address), size};
     } catch (...) {
@@ -74,11 +74,18 @@ void MappedFile::release() noexcept {
     descriptor_ = -1;
 }
 
+void MappedFile::forget(int64_t offset, int64_t size) const noexcept {
+    const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+    const int64_t begin = (offset + page - 1) / page * page, end = (offset + size) / page * page;
+    if (begin < end)
+        ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+}
+
 void MappedFile::check_not_truncated() const {
     struct stat status {};
     check<DataError>(::fstat(descriptor_, &status) == 0, path_, ": cannot read its size: ", reason(errno));
     check<DataError>(static_cast<size_t>(status.st_size) >= bytes_.size(), path_, ": was cut from ", bytes_.size(),
-                     " to ", status.st_size, " bytes while in use; restore it and resume from the last checkpoint");
+                     " to ", status.st_size, " bytes while in use; restore it and start again");
 }
 
-}  // namespace tutti::data
+}  // namespace tutti

@@ -1,0 +1,57 @@
+#include "tutti/base/trace.h"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+
+namespace tutti {
+
+std::string_view name_of(Activity activity) {
+    constexpr std::array<std::string_view, kActivities> kNames = {"step", "compute", "data",         "other",
+                                                                  "wait", "begin",   "communication"};
+    return kNames[static_cast<size_t>(activity)];
+}
+
+Trace::Trace(size_t capacity) { spans_.reserve(capacity); }
+
+void Trace::open(int64_t step) {
+    step_ = step;
+    is_open_ = true;
+}
+
+size_t Trace::begin(const What& what) {
+    if (!is_open_) return kNone;
+    if (spans_.size() == spans_.capacity()) {
+        ++dropped_;
+        return kNone;
+    }
+    What kept = what;
+    for (std::string_view* text : {&kept.name, &kept.of, &kept.group}) *text = keep(*text);
+    spans_.push_back({kept, step_, now_ns(), -1});
+    return spans_.size() - 1;
+}
+
+// The thread that ends a communication may be the progress thread, while the rank's own one reads.
+void Trace::end(size_t span) {
+    if (span == kNone) return;
+    std::atomic_ref(spans_.data()[span].end_ns).store(now_ns(), std::memory_order_release);
+}
+
+Trace::Span Trace::span(size_t index) const {
+    const Span& there = spans_[index];
+    std::atomic_ref end(const_cast<int64_t&>(there.end_ns));
+    return {there.what, there.step, there.begin_ns, end.load(std::memory_order_acquire)};
+}
+
+int64_t Trace::now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+std::string_view Trace::keep(std::string_view text) {
+    if (text.empty()) return {};
+    const auto known = texts_.find(text);
+    return known != texts_.end() ? *known : *texts_.emplace(text).first;
+}
+
+}  // namespace tutti

@@ -1,0 +1,90 @@
+// base/trace.h: what a rank did when: spans of time in a buffer that is reserved beforehand. The step notes what it
+// computes, the communicators note their operations and waits; train/trace_file.h writes it out. One per rank, and only
+// when it was asked for: everybody else holds a null pointer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+namespace tutti {
+
+enum class Activity : uint8_t {
+    step,           // one optimizer update, around all that follows
+    compute,        // forward, backward, optimizer, with the waits inside
+    data,           // until the next microbatch is there
+    other,          // of the rank's own thread
+    wait,           // the rank's own thread waits for an operation
+    begin,          // it begins one, which without a progress thread also moves what is under way
+    communication,  // an operation, from its begin to its end
+};
+inline constexpr int kActivities = 7;
+std::string_view name_of(Activity activity);  // "compute"
+
+class Trace {
+  public:
+    struct What {
+        Activity activity;
+        std::string_view name;     // "backward", "all_reduce"
+        std::string_view of = {};  // "h.3"
+        // Of operations and waits.
+        std::string_view group = {};
+        uint64_t number = 0;
+        int64_t bytes = 0;
+    };
+    struct Span {
+        What what;
+        int64_t step;
+        int64_t begin_ns, end_ns;  // of the steady clock; end -1: not yet
+    };
+    static constexpr size_t kNone = ~size_t{0};
+
+    explicit Trace(size_t capacity);
+
+    // From now on spans are recorded, as of this step; or no more: those begun may still end.
+    void open(int64_t step);
+    void close() { is_open_ = false; }
+
+    // By the rank's own thread. The texts may be temporary: each is kept once. Allocates only for a text that is new.
+    size_t begin(const What& what);
+    void end(size_t span);  // by any thread; kNone: nothing
+
+    size_t size() const { return spans_.size(); }
+    Span span(size_t index) const;
+    int64_t dropped() const { return dropped_; }  // that the buffer had no room for
+    static int64_t now_ns();
+
+  private:
+    struct Hash {
+        using is_transparent = void;
+        size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+    };
+    std::string_view keep(std::string_view text);
+
+    std::vector<Span> spans_;  // never grows: another thread may be writing the end of one
+    std::unordered_set<std::string, Hash, std::equal_to<>> texts_;
+    int64_t step_ = 0, dropped_ = 0;
+    bool is_open_ = false;
+};
+
+// A span as long as the object lives. Without a trace: nothing.
+class TraceScope {
+  public:
+    TraceScope(Trace* trace, const Trace::What& what)
+        : trace_(trace), span_(trace != nullptr ? trace->begin(what) : Trace::kNone) {}
+    ~TraceScope() {
+        if (trace_ != nullptr) trace_->end(span_);
+    }
+    TraceScope(const TraceScope&) = delete;
+    TraceScope& operator=(const TraceScope&) = delete;
+
+  private:
+    Trace* trace_;
+    size_t span_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,69 @@
+#include "tutti/spec/window.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "tutti/base/error.h"
+
+namespace tutti::spec {
+namespace {
+
+int64_t layer_number(std::string_view text, const std::string& whole) {
+    int64_t number = -1;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    check<UsageError>(error == std::errc() && stop == text.data() + text.size() && number >= 0, "\"", whole,
+                      "\" is no list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
+    return number;
+}
+
+}  // namespace
+
+std::vector<LayerRange> layer_ranges(const std::string& text) {
+    std::vector<LayerRange> all;
+    for (size_t at = 0; at < text.size() || (at > 0 && text[at - 1] == ',');) {
+        const size_t end = std::min(text.find(',', at), text.size());
+        const std::string_view part = std::string_view(text).substr(at, end - at);
+        const size_t dash = std::min(part.find('-'), part.size());
+        const int64_t first = layer_number(part.substr(0, dash), text);
+        const int64_t last = dash == part.size() ? first : layer_number(part.substr(dash + 1), text);
+        all.push_back({std::min(first, last), std::max(first, last)});
+        at = end + 1;
+    }
+    std::sort(all.begin(), all.end(), [](const LayerRange& a, const LayerRange& b) { return a.first < b.first; });
+    std::vector<LayerRange> apart;
+    for (const LayerRange& range : all) {
+        if (!apart.empty() && range.first - 1 <= apart.back().last)
+            apart.back().last = std::max(apart.back().last, range.last);
+        else
+            apart.push_back(range);
+    }
+    return apart;
+}
+
+std::string to_text(const std::vector<LayerRange>& ranges) {
+    std::string text;
+    for (const LayerRange& range : ranges) {
+        text += concat(text.empty() ? "" : ",", range.first);
+        if (range.last > range.first) text += concat("-", range.last);
+    }
+    return text;
+}
+
+int64_t window_of(const ModelSpec& model, int64_t layer) {
+    if (model.window_layers.empty()) return model.window;
+    const auto ranges = layer_ranges(model.window_layers);
+    const bool inside = std::any_of(ranges.begin(), ranges.end(), [&](const LayerRange& range) {
+        return range.first <= layer && layer <= range.last;
+    });
+    return inside ? model.window : 0;
+}
+
+int64_t windowed_layers(const ModelSpec& model) {
+    if (model.window == 0) return 0;
+    if (model.window_layers.empty()) return model.layers;
+    int64_t count = 0;
+    for (const LayerRange& range : layer_ranges(model.window_layers)) count += range.last - range.first + 1;
+    return count;
+}
+
+}  // namespace tutti::spec

@@ -1,0 +1,172 @@
+// train/report_trace.cpp: what the report shows of communication: the counters of each group, where the time of the
+// traced steps went on each rank, and one of those steps as a drawing. See report_parts.h.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "tutti/base/error.h"
+#include "tutti/train/report_parts.h"
+
+namespace tutti::train {
+namespace {
+
+constexpr size_t kTableRanks = 64, kDrawnRanks = 8;
+
+// The colour of a span, and what the legend calls it. Later entries are drawn over earlier ones.
+struct Kind {
+    std::string_view label;
+    int colour;
+};
+constexpr Kind kForward{"forward", 1}, kBackward{"backward", 2}, kRecompute{"recompute", 3}, kOptimizer{"optimizer", 5},
+    kData{"data", 6}, kOther{"other", 8}, kWaits{"waits", 4}, kCommunication{"communication", 7};
+
+const Kind& kind_of(const TracedSpan& s) {
+    if (s.activity == "wait" || s.activity == "begin") return kWaits;
+    if (s.activity == "communication") return kCommunication;
+    if (s.activity == "data") return kData;
+    if (s.activity != "compute") return kOther;
+    for (const Kind* kind : {&kForward, &kBackward, &kRecompute})
+        if (s.name.starts_with(kind->label)) return *kind;
+    return kOptimizer;
+}
+
+std::string row_of(const std::vector<std::string>& cells) {
+    std::string row = "<tr>";
+    for (const std::string& cell : cells) row += "<td>" + escape_html(cell) + "</td>";
+    return row + "</tr>";
+}
+
+std::string table(const std::vector<std::string>& head, const std::string& rows) {
+    std::string text = "<div class=\"scroll\"><table><thead><tr>";
+    for (const std::string& cell : head) text += "<th scope=\"col\">" + escape_html(cell) + "</th>";
+    return text + "</tr></thead><tbody>" + rows + "</tbody></table></div>";
+}
+
+std::string percent(double part, double whole) { return whole > 0 ? short_number(100 * part / whole) + " %" : "–"; }
+
+std::string times_table(const std::vector<RankTimes>& all) {
+    std::string rows;
+    for (size_t i = 0; i < std::min(all.size(), kTableRanks); ++i) {
+        const RankTimes& t = all[i];
+        rows += row_of({concat(t.rank), short_number(t.step_ms), short_number(t.compute_ms),
+                        percent(t.compute_ms, t.step_ms), short_number(t.data_ms), short_number(t.wait_ms),
+                        percent(t.wait_ms, t.step_ms), short_number(t.communication_ms),
+                        percent(t.hidden_ms, t.communication_ms)});
+    }
+    std::string text = table({"rank", "step, ms", "compute, ms", "of the step", "data, ms", "waits, ms", "of the step",
+                              "communication, ms", "hidden"},
+                             rows);
+    if (all.size() > kTableRanks)
+        text += concat("<p class=\"quiet\">and ", all.size() - kTableRanks, " more ranks in trace.json.</p>");
+    return text;
+}
+
+// The traced step of the first rank whose duration is the middle one.
+const TracedSpan* typical_step(const TracedRank& rank) {
+    std::vector<const TracedSpan*> steps;
+    for (const TracedSpan& s : rank.spans)
+        if (s.activity == "step") steps.push_back(&s);
+    if (steps.empty()) return nullptr;
+    const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+    std::nth_element(steps.begin(), middle, steps.end(), [](const TracedSpan* a, const TracedSpan* b) {
+        return a->end_us - a->begin_us < b->end_us - b->begin_us;
+    });
+    return *middle;
+}
+
+std::string drawing(const RunHistory& run) {
+    const TracedSpan* step = typical_step(run.trace[0]);
+    if (step == nullptr) return "";
+    double begin = step->begin_us, end = step->end_us;
+    for (const TracedRank& rank : run.trace)
+        for (const TracedSpan& s : rank.spans) {
+            if (s.activity != "step" || s.step != step->step) continue;
+            begin = std::min(begin, s.begin_us);
+            end = std::max(end, s.end_us);
+        }
+    Timeline chart{.id = "timeline",
+                   .title = concat("Step ", step->step),
+                   .description = concat("What each rank did in step ", step->step, "; the table says it in numbers."),
+                   .x_label = concat("ms since the beginning of step ", step->step),
+                   .rows = {},
+                   .bars = {},
+                   .end = (end - begin) / 1000};
+    std::map<int, std::string_view> used;
+    for (size_t i = 0; i < std::min(run.trace.size(), kDrawnRanks); ++i) {
+        const TracedRank& rank = run.trace[i];
+        if (i > 0) chart.rows.emplace_back("", 6);  // between ranks
+        const size_t first = chart.rows.size();
+        chart.rows.emplace_back(concat("rank ", rank.rank), 15);
+        chart.rows.emplace_back("", 6);
+        std::map<std::string, size_t> row_of_group;
+        for (const TracedSpan& s : rank.spans)
+            if (s.activity == "communication") row_of_group[s.group] = 0;
+        for (auto& [group, row] : row_of_group) {
+            row = chart.rows.size();
+            chart.rows.emplace_back(group, 9);
+        }
+        for (const TracedSpan& s : rank.spans) {
+            if (s.activity == "step" || s.end_us < begin || s.begin_us > end) continue;
+            const Kind& kind = kind_of(s);
+            used[kind.colour] = kind.label;
+            const size_t row = s.activity == "communication" ? row_of_group[s.group]
+                               : &kind == &kWaits            ? first + 1
+                                                             : first;
+            std::string title = concat(s.name, ", ", short_number((s.end_us - s.begin_us) / 1000), " ms");
+            if (!s.group.empty()) title += concat(", operation ", s.number, " of ", s.group);
+            if (s.bytes > 0) title += ", " + short_bytes(static_cast<double>(s.bytes));
+            chart.bars.push_back(
+                {row, (s.begin_us - begin) / 1000, (s.end_us - begin) / 1000, kind.colour, std::move(title)});
+        }
+    }
+    std::string legend;
+    for (const auto& [colour, label] : used)
+        legend +=
+            concat("<li><svg class=\"c", colour, "\" viewBox=\"0 0 24 10\" aria-hidden=\"true\"><rect class=\"span c",
+                   colour, "\" x=\"2\" y=\"1\" width=\"20\" height=\"8\"/></svg>", label, "</li>");
+    std::string more;
+    if (run.trace.size() > kDrawnRanks)
+        more = concat("<p class=\"quiet\">Ranks 0 to ", kDrawnRanks - 1, " of ", run.trace.size(), " are drawn.</p>");
+    return concat("<figcaption><b>Step ", step->step, "</b><span class=\"unit\">of each rank: computing, under it its ",
+                  "waits, and the operations of each group</span><ul class=\"legend\">", legend, "</ul></figcaption>",
+                  timeline(chart), more);
+}
+
+}  // namespace
+
+std::string trace_card(const RunHistory& run) {
+    if (run.trace.empty()) return "";
+    return concat(
+        "<figure class=\"card full\">", drawing(run), "</figure>\n<section class=\"card full\">",
+        "<h2>Where the time of a step goes</h2>", times_table(times_of(run.trace)), "<p class=\"quiet\">Means of the ",
+        times_of(run.trace)[0].steps,
+        " traced steps. Communication: at least one operation was under way; hidden: the share of that time in "
+        "which the rank computed. Without a progress thread data moves while a rank waits or begins another "
+        "operation. trace.json opens in ui.perfetto.dev and chrome://tracing.</p></section>\n");
+}
+
+std::string groups_card(const RunHistory& run) {
+    std::map<std::string, std::array<std::vector<double>, 3>> groups;
+    for (const LoggedStep& step : run.steps)
+        for (const auto& [name, group] : step.comm) {
+            const std::array values = {group.operations, group.bytes, group.wait_ms};
+            for (size_t i = 0; i < values.size(); ++i)
+                if (values[i] && std::isfinite(*values[i])) groups[name][i].push_back(*values[i]);
+        }
+    if (groups.empty()) return "";
+    std::string rows;
+    for (const auto& [name, values] : groups) {
+        const auto cell = [](const std::vector<double>& all, auto format) {
+            const auto middle = median(all);
+            return middle ? format(*middle) : std::string("–");
+        };
+        const auto count = [](double v) { return short_number(v, 4); };
+        rows += row_of({name, cell(values[0], count), cell(values[1], short_bytes), cell(values[2], count)});
+    }
+    return "<section class=\"card\"><h2>Communication per step</h2>" +
+           table({"group", "operations", "sent", "waits, ms"}, rows) +
+           "<p class=\"quiet\">Of the first rank, medians over the logged steps.</p></section>\n";
+}
+
+}  // namespace tutti::train

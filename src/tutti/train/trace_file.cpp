@@ -1,0 +1,223 @@
+#include "tutti/train/trace_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
+
+#include "tutti/comm/text.h"
+
+namespace tutti::train {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kSpans = size_t{1} << 17;  // 16 MiB, of which only what is used takes memory
+constexpr int kComputeLane = 0, kWaitLane = 1, kFirstGroupLane = 2;
+constexpr int kBarriers = 5;
+
+// Chrome wants microseconds; three digits keep every nanosecond.
+std::string microseconds(int64_t ns) {
+    return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000);
+}
+
+std::string quoted(const std::string& text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string metadata(std::string_view what, int rank, int lane, const std::string& key, const std::string& value) {
+    return fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"{}":{}}}}})", what, rank, lane, key,
+                       value);
+}
+
+// A lane that is free again before `begin`; a new one when there is none. `free_at`: by lane.
+size_t free_lane(std::vector<int64_t>& free_at, int64_t begin, int64_t end) {
+    const auto lane = std::find_if(free_at.begin(), free_at.end(), [&](int64_t at) { return at <= begin; });
+    if (lane == free_at.end()) {
+        free_at.push_back(end);
+        return free_at.size() - 1;
+    }
+    *lane = end;
+    return static_cast<size_t>(lane - free_at.begin());
+}
+
+std::string event_of(const Trace::Span& s, int rank, int lane, int64_t begin_ns, int64_t end_ns) {
+    Json arguments = {{"step", s.step}};
+    if (!s.what.group.empty()) arguments.update({{"group", s.what.group}, {"number", s.what.number}});
+    if (s.what.activity == Activity::communication)
+        arguments.update({{"operation", s.what.name}, {"bytes", s.what.bytes}, {"dtype", s.what.of}});
+    if (s.end_ns < 0) arguments["unfinished"] = true;
+    const bool has_object = !s.what.of.empty() && s.what.activity != Activity::communication;
+    const std::string name = has_object ? concat(s.what.name, " ", s.what.of) : std::string(s.what.name);
+    return fmt::format(R"({{"name":{},"cat":"{}","ph":"X","ts":{},"dur":{},"pid":{},"tid":{},"args":{}}})",
+                       quoted(name), name_of(s.what.activity), microseconds(begin_ns), microseconds(end_ns - begin_ns),
+                       rank, lane, arguments.dump());
+}
+
+std::string first_line(const char* path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+}  // namespace
+
+TraceWindow trace_window(const spec::RunSpec& run, int64_t done) {
+    const spec::LogSpec& log = run.log;
+    const int64_t last_start = std::max(done + 1, run.train.steps - log.trace_steps + 1);
+    const int64_t first = log.trace_first > 0 ? log.trace_first : std::min(done + 3, last_start);
+    return {std::max(first, done + 1), std::min(first + log.trace_steps - 1, run.train.steps)};
+}
+
+TraceClock compare_clocks(comm::Communicator& ranks) {
+    std::ostringstream own;
+    own << first_line("/proc/sys/kernel/random/boot_id") << ' ';
+    for (int i = 0; i < kBarriers; ++i) {
+        ranks.barrier();
+        own << Trace::now_ns() << ' ';
+    }
+    return clock_from(comm::gather_texts(ranks, own.str()), ranks.rank());
+}
+
+TraceClock clock_from(const std::vector<std::string>& readings, int rank) {
+    std::istringstream zero(readings[0]), here(readings[static_cast<size_t>(rank)]);
+    std::string zero_machine, machine;
+    zero >> zero_machine;
+    here >> machine;
+    std::vector<int64_t> offsets;
+    int64_t origin = 0;
+    for (int64_t a = 0, b = 0; zero >> a && here >> b;) {
+        offsets.push_back(b - a);
+        origin = a;
+    }
+    std::nth_element(offsets.begin(), offsets.begin() + offsets.size() / 2, offsets.end());
+    const bool same = !machine.empty() && machine == zero_machine;
+    return {.offset_ns = same ? 0 : offsets[offsets.size() / 2], .origin_ns = origin};
+}
+
+std::string events_of(const Trace& trace, int rank, const std::string& label, const TraceClock& clock) {
+    std::vector<Trace::Span> spans;
+    for (size_t i = 0; i < trace.size(); ++i) spans.push_back(trace.span(i));
+    // Lanes are filled from the left; of two that begin together the longer one is the outer one.
+    std::stable_sort(spans.begin(), spans.end(), [](const Trace::Span& a, const Trace::Span& b) {
+        return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
+    });
+    const int64_t now = Trace::now_ns(), shift = clock.offset_ns + clock.origin_ns;
+
+    std::map<std::string_view, std::vector<int64_t>> free_at;  // by group, by its lanes
+    std::vector<size_t> lane_in_group;
+    for (const Trace::Span& s : spans) {
+        const bool has_lane = s.what.activity == Activity::communication;
+        lane_in_group.push_back(has_lane ? free_lane(free_at[s.what.group], s.begin_ns, s.end_ns < 0 ? now : s.end_ns)
+                                         : 0);
+    }
+    std::map<std::string_view, int> first_lane;
+    int next = kFirstGroupLane;
+    std::string text =
+        metadata("process_name", rank, 0, "name", quoted(concat("rank ", rank))) + ",\n" +
+        metadata("process_sort_index", rank, 0, "sort_index", std::to_string(rank)) + ",\n" +
+        metadata("process_labels", rank, 0, "labels",
+                 quoted(trace.dropped() == 0 ? label : concat(label, ", ", trace.dropped(), " spans had no room"))) +
+        ",\n" + metadata("thread_name", rank, kComputeLane, "name", "\"compute\"") + ",\n" +
+        metadata("thread_name", rank, kWaitLane, "name", "\"waits\"");
+    for (const auto& [group, lanes] : free_at) {
+        first_lane[group] = next;
+        for (size_t lane = 0; lane < lanes.size(); ++lane)
+            text += ",\n" + metadata("thread_name", rank, next++, "name",
+                                     quoted(lane == 0 ? std::string(group) : concat(group, " ", lane + 1)));
+    }
+    for (int lane = 0; lane < next; ++lane)
+        text += ",\n" + metadata("thread_sort_index", rank, lane, "sort_index", std::to_string(lane));
+    for (size_t i = 0; i < spans.size(); ++i) {
+        const Trace::Span& s = spans[i];
+        int lane = kComputeLane;
+        if (s.what.activity == Activity::wait || s.what.activity == Activity::begin) lane = kWaitLane;
+        if (s.what.activity == Activity::communication)
+            lane = first_lane[s.what.group] + static_cast<int>(lane_in_group[i]);
+        text += ",\n" + event_of(s, rank, lane, s.begin_ns - shift, (s.end_ns < 0 ? now : s.end_ns) - shift);
+    }
+    return text;
+}
+
+TraceFile::TraceFile(comm::World& world, const TraceWindow& window, std::string path, std::string label,
+                     std::function<void(const std::string&)> warn)
+    : world_(world),
+      window_(window),
+      path_(std::move(path)),
+      label_(std::move(label)),
+      warn_(std::move(warn)),
+      ranks_(world.everyone("trace")),
+      clock_(compare_clocks(*ranks_)),
+      trace_(kSpans) {
+    if (window_.last >= window_.first) return;
+    written_ = true;
+    warn_("no step of this session is traced: [log] trace_first and trace_steps name steps that are over");
+}
+
+TraceFile::~TraceFile() {
+    world_.recorder().trace_into(nullptr);
+    world_.progress().trace_into(nullptr);
+}
+
+Trace* TraceFile::before(int64_t step) {
+    if (step < window_.first || step > window_.last) return nullptr;
+    if (!begun_) {
+        world_.recorder().trace_into(&trace_);
+        world_.progress().trace_into(&trace_);
+        begun_ = true;
+    }
+    trace_.open(step);
+    return &trace_;
+}
+
+void TraceFile::after(int64_t step) {
+    if (step == window_.last) {
+        trace_.close();
+        world_.progress().trace_into(nullptr);
+    }
+    if (step > window_.last && !written_) write();
+}
+
+void TraceFile::finish() {
+    trace_.close();
+    if (begun_ && !written_) write();
+}
+
+// Rank 0 writes what the others send, one after the other. A full disk stops nobody: the file is then absent.
+void TraceFile::write() {
+    written_ = true;
+    world_.recorder().trace_into(nullptr);
+    const std::string own = events_of(trace_, world_.rank(), label_, clock_);
+    if (world_.rank() != 0) return comm::send_text(*ranks_, own, 0);
+    const std::string temporary = path_ + ".tmp";
+    errno = 0;
+    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+    file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" << own;
+    try {
+        for (int rank = 1; rank < world_.size(); ++rank) file << ",\n" << comm::receive_text(*ranks_, rank);
+    } catch (...) {
+        std::filesystem::remove(temporary);
+        throw;
+    }
+    file << "\n]}\n";
+    file.close();
+    std::error_code error;
+    if (file) std::filesystem::rename(temporary, path_, error);
+    if (!file || error) {
+        warn_(concat("cannot write ", path_, ": ", error ? error.message() : std::strerror(errno),
+                     "; training goes on without it"));
+        std::filesystem::remove(temporary, error);
+    }
+    if (trace_.dropped() > 0)
+        warn_(concat("the trace of steps ", window_.first, " to ", window_.last, " lacks ", trace_.dropped(),
+                     " spans of this rank, for which there was no room; trace fewer steps"));
+}
+
+}  // namespace tutti::train

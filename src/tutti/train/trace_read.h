@@ -1,0 +1,37 @@
+// train/trace_read.h: trace.json of a run, read back: where the time of each rank's steps went, and how much of its
+// communication was hidden behind computing. Stands on base only. Called by report_read.cpp and report_trace.cpp.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tutti::train {
+
+struct TracedSpan {
+    std::string name, activity, group;  // "backward h.3", "compute" (base/trace.h), "dp_shard"
+    int64_t step = 0, number = 0, bytes = 0;
+    int lane = 0;
+    double begin_us = 0, end_us = 0;
+};
+
+struct TracedRank {
+    int rank = 0;
+    std::vector<TracedSpan> spans;
+};
+
+// By rank. DataError with the file and the place in it when it is not a trace of this program.
+std::vector<TracedRank> read_trace(const std::filesystem::path& path);
+
+// Means per traced step of one rank. Compute does not count the waits inside. Communication is the time in which at
+// least one operation was under way; hidden is the part of it in which the rank computed. Without a progress thread
+// data moves only while a rank waits or begins another operation: what is hidden then is that others could go on.
+struct RankTimes {
+    int rank = 0;
+    int64_t steps = 0;
+    double step_ms = 0, compute_ms = 0, data_ms = 0, wait_ms = 0, communication_ms = 0, hidden_ms = 0;
+};
+std::vector<RankTimes> times_of(const std::vector<TracedRank>& trace);
+
+}  // namespace tutti::train
