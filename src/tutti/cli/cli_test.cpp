@@ -362,7 +362,8 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
     fs::remove(tokenizer);  // the run has a copy
     const Ran generated = tutti({"generate", out, "--prompt", "In the beginning", "--max-tokens", "5", "--json"});
     ASSERT_EQ(generated.code, 0) << generated.err;
-    for (const auto& id : Json::parse(generated.out)["tokens"]) EXPECT_LT(id, 280);  // of 320
+    const Json written = Json::parse(generated.out);
+    for (const auto& id : written.at("tokens")) EXPECT_LT(id, 280);  // of 320
     // What the tokenizer came with goes along, into exports too.
     ASSERT_EQ(tutti({"convert", "--from", out, "--to", dir / "hf"}).code, 0);
     for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
