@@ -53,6 +53,16 @@ std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks_here);
 
 // Nothing for the mlp family. `write`: the ids of a text may be kept beside it.
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write);
+// What all ranks of a run read. Rank 0 opens it first, since a text is encoded once; meanwhile it tells the others that
+// it is at work, because their wait knows a time-out. The ranks of one process share what was opened. Collective.
+class SharedData {
+  public:
+    std::optional<data::DataSet> open(const spec::RunSpec& run, Console& console, comm::World& world);
+
+  private:
+    std::optional<data::DataSet> data_;
+    bool opened_ = false;  // in this process
+};
 // The training batches of a run; `data` null: the noise of the mlp family.
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data);
 

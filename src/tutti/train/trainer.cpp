@@ -38,7 +38,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 // Everything that one rank has, in the order in which it is built.
 class Run {
   public:
-    Run(const TrainOptions& options, comm::World& world);
+    Run(const TrainOptions& options, comm::World& world, SharedData& data);
     TrainOutcome train();
 
   private:
@@ -127,12 +127,12 @@ plan::Card card_of(const TrainOptions& o, const std::string& machine, const plan
     return {.run = o.run, .machine = machine, .memory = memory, .ranks = o.ranks};
 }
 
-Run::Run(const TrainOptions& options, comm::World& world)
+Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
     : options_(options),
       run_(options.run),
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
-      data_(open_data(run_, console_, true)),
+      data_(data.open(run_, console_, world)),
       engine_(run_, world, {ranks_of_host(options.launch, options.ranks), options.out + "/offload"},
               training_batches(run_, data_ ? &*data_ : nullptr)),
       plan_(plan_memory(run_, engine_.ctx.kernels, engine_.device->stream(), world.size())),
@@ -375,16 +375,12 @@ TrainOutcome train(const TrainOptions& options) {
         return {};
     }
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");
-    if (options.ranks > 1 &&
-        options.launch.rank == 0) {  // text is encoded once, before there are ranks that would wait for it
-        Console console(options.console, options.terminal, 0);
-        open_data(options.run, console, true);
-    }
     TrainOutcome outcome;
+    SharedData data;
     const comm::WorldOptions world_options{.timeout_s = options.run.comm.timeout_s,
                                            .flight_directory = options.out + "/flight"};
     comm::run(options.launch, options.ranks, world_options, [&](comm::World& world) {
-        const TrainOutcome of_rank = Run(options, world).train();
+        const TrainOutcome of_rank = Run(options, world, data).train();
         if (world.rank() == 0) outcome = of_rank;
     });
     return outcome;
