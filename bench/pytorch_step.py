@@ -1,21 +1,24 @@
 """The PyTorch side of bench/vs_pytorch.py: GPT-2 and Llama written plainly, trained as one would on a CPU.
 
     pytorch_step.py step --model gpt2-124m --dtype bf16 --threads 2 --data tokens.bin [--compile] [--steps N] ...
+    pytorch_step.py step ... --ranks 2 --threads 1 --parallel ddp|fsdp2    (processes, gloo; --batch is that of all)
     pytorch_step.py gemm --dtype bf16 --threads 2 [--seconds 4]
 
 `step` prints one JSON line per finished step (flushed: its arrival is the measurement), `gemm` one line with the best
-rate of matrix products. Weights and optimizer state are f32; bf16 is torch.autocast, PyTorch's usual mixed precision.
+rate of matrix products. Weights and optimizer state are f32; bf16 is torch.autocast, PyTorch's usual mixed precision,
+and for FSDP2 its MixedPrecisionPolicy: parameters gathered in bf16, gradients summed in f32.
 """
 
 import argparse
 import dataclasses
 import json
 import math
+import tempfile
 import time
 
 import numpy
 import torch
-from torch import nn
+from torch import distributed, multiprocessing, nn
 from torch.nn import functional as F
 
 
@@ -114,31 +117,62 @@ class Model(nn.Module):
         for block in self.blocks:
             x = block(x, (self.cosines, self.sines))
         logits = F.linear(self.norm(x), self.tokens.weight)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def run_steps(options):
+def shard(model, dtype):
+    """FSDP2 as its tutorial has it: every block a unit, the rest another."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    mesh = distributed.device_mesh.init_device_mesh("cpu", (distributed.get_world_size(),))
+    low = torch.bfloat16 if dtype == "bf16" else None
+    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def run_rank(rank, options, meeting):
+    torch.set_num_threads(options.threads)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=options.ranks)
+    run_steps(options, rank)
+    distributed.destroy_process_group()
+
+
+def run_ranks(options):
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(run_rank, (options, f"{folder}/meeting"), nprocs=options.ranks)
+
+
+def run_steps(options, rank=0):
     torch.manual_seed(1234)
     with torch.device("meta"):
         model = Model(MODELS[options.model])
     model.initialise(MODELS[options.model])
-    forward = torch.compile(model) if options.compile else model
+    if options.parallel == "fsdp2":
+        shard(model, options.dtype)
+    forward = nn.parallel.DistributedDataParallel(model) if options.parallel == "ddp" else model
+    forward = torch.compile(forward) if options.compile else forward
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
          {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}],
         lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
     data = torch.from_numpy(numpy.fromfile(options.data, dtype=numpy.uint16).astype(numpy.int64))
-    B, T = options.batch, options.seq_len
+    B, T = options.batch // options.ranks, options.seq_len
+    autocast = options.dtype == "bf16" and options.parallel != "fsdp2"
     for step in range(options.steps):
-        windows = torch.stack([data[i * T:i * T + T + 1] for i in range(step * B, (step + 1) * B)])
-        with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bf16"):
+        begin = (step * options.ranks + rank) * B
+        windows = torch.stack([data[i * T:i * T + T + 1] for i in range(begin, begin + B)])
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = forward(windows[:, :-1], windows[:, 1:])
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        print(json.dumps({"step": step + 1, "loss": loss.item(), "grad_norm": norm.item()}), flush=True)
+        if options.parallel == "fsdp2":
+            norm = norm.full_tensor()
+        if rank == 0:  # its own loss
+            print(json.dumps({"step": step + 1, "loss": loss.item(), "grad_norm": norm.item()}), flush=True)
 
 
 def run_gemm(options):
@@ -165,6 +199,8 @@ def main():
     parser.add_argument("--model", choices=MODELS)
     parser.add_argument("--dtype", choices=["bf16", "f32"], default="f32")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--parallel", choices=["ddp", "fsdp2"])
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
@@ -173,7 +209,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=4)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    (run_steps if options.what == "step" else run_gemm)(options)
+    steps = run_ranks if options.parallel else run_steps
+    (steps if options.what == "step" else run_gemm)(options)
 
 
 if __name__ == "__main__":

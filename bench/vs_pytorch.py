@@ -2,13 +2,16 @@
 """Training steps of Tutti, PyTorch eager and torch.compile on this machine, interleaved: for docs/results.md.
 
     bench/vs_pytorch.py [--quick] [--models gpt2-124m llama-110m] [--dtypes bf16 f32] [--threads 1 2] ...
+    bench/vs_pytorch.py --threads 2 --batch 2 --contenders tutti tutti-zero1 tutti-zero3 ddp fsdp2 ddp-compiled ...
 
 Every contender is a process that trains (`tutti train`, bench/pytorch_step.py): same sizes, batch, optimizer (AdamW,
 clip 1.0) and token file, pinned to as many cores as it has threads. This script watches the lines that each writes
 after a finished step, so all are timed from outside by one clock, from the start of the process. The first step is the
 time to first step; the later ones give tokens/s. For each case the contenders take turns, A B C A B C. MFU counts
 6 N + 6 L T C FLOPs per token (attention's causal half) against the fastest matrix product that Tutti or PyTorch reached
-in the same run with that dtype and number of threads. Memory is the peak of resident memory (VmHWM).
+in the same run with that dtype and number of threads. Memory is the peak of resident memory (VmHWM) of the process that
+was started; of PyTorch's ranks, which are others, nothing is shown. Contenders of two ranks have half of the threads
+and of the batch each: Tutti's as threads of one process, PyTorch's as processes over gloo.
 
 A run during which other processes used more than --disturbed cores is repeated, at most --retries times; the table is
 made of the least disturbed ones and says in its last column how much was left. Nothing is deleted from the JSON.
@@ -31,7 +34,14 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CONTENDERS = {"tutti": "Tutti", "eager": "PyTorch eager", "compiled": "torch.compile"}
+# what the table says, ranks (each with its share of the threads), and what makes of it what it is
+CONTENDERS = {"tutti": ("Tutti", 1, 0), "eager": ("PyTorch eager", 1, None), "compiled": ("torch.compile", 1, None)}
+RANKS = {
+    "tutti-zero1": ("Tutti, 2 ranks, ZeRO-1", 2, 1), "tutti-zero3": ("Tutti, 2 ranks, ZeRO-3 (FSDP)", 2, 3),
+    "ddp": ("PyTorch DDP, 2 ranks", 2, "ddp"), "ddp-compiled": ("PyTorch DDP, 2 ranks, compiled", 2, "ddp"),
+    "fsdp2": ("PyTorch FSDP2, 2 ranks", 2, "fsdp2"), "fsdp2-compiled": ("PyTorch FSDP2, 2 ranks, compiled", 2, "fsdp2"),
+}
+EVERYONE = {**CONTENDERS, **RANKS}
 # vocab, C, L, and the values of the matrices of one block, as the presets have them
 MODELS = {"gpt2-124m": (50257, 768, 12, 12 * 768 * 768), "llama-110m": (32000, 768, 12, 4 * 768 * 768 + 3 * 768 * 2048)}
 
@@ -112,7 +122,7 @@ def own_seconds(leader):
 
 # --- contenders ------------------------------------------------------------------------------------------------------
 
-def tutti_run(options, case, folder):
+def tutti_run(options, case, folder, ranks=1, zero=0):
     shutil.rmtree(folder / "run", ignore_errors=True)
     config = folder / "bench.toml"
     config.write_text(f"""
@@ -125,8 +135,10 @@ format = "nanogpt"
 steps = 1000000
 seq_len = {options.seq_len}
 global_batch = {options.batch}
-micro_batch = {options.batch}
-threads = {case['threads']}
+micro_batch = {options.batch // ranks}
+threads = {case['threads'] // ranks}
+[parallel]
+zero = {zero}
 [optimizer]
 schedule = "constant"
 warmup_steps = 0
@@ -137,17 +149,21 @@ every = 0
 [log]
 every = 1
 """)
-    command = [options.tutti, "train", config, "--out", folder / "run"]
+    command = [options.tutti, "train", config, "--out", folder / "run", "--ranks", str(ranks)]
     return command, dict(os.environ), folder / "run" / "metrics.jsonl"
 
 
-def pytorch_run(options, case, folder, compiled):
+def pytorch_run(options, case, folder, contender):
+    _, ranks, parallel = EVERYONE[contender]
+    threads = str(case["threads"] // ranks)
     command = [options.python, ROOT / "bench" / "pytorch_step.py", "step", "--model", case["model"], "--dtype",
-               case["dtype"], "--threads", str(case["threads"]), "--batch", str(options.batch), "--seq-len",
-               str(options.seq_len), "--steps", str(options.steps + 2), "--data", case["data"]]
-    environment = dict(os.environ, OMP_NUM_THREADS=str(case["threads"]),
-                       TORCHINDUCTOR_CACHE_DIR=str(folder / f"inductor-{case['name']}"))
-    return command + (["--compile"] if compiled else []), environment, folder / "log.out"  # its standard output
+               case["dtype"], "--threads", threads, "--batch", str(options.batch), "--seq-len",
+               str(options.seq_len), "--steps", str(options.steps + 2), "--data", case["data"], "--ranks", str(ranks)]
+    command += ["--parallel", parallel] if parallel else []
+    command += ["--compile"] if contender.endswith("compiled") else []
+    environment = dict(os.environ, OMP_NUM_THREADS=threads,
+                       TORCHINDUCTOR_CACHE_DIR=str(folder / f"inductor-{contender}-{case['name']}"))
+    return command, environment, folder / "log.out"  # its standard output
 
 
 def check_flops(options, case, folder):
@@ -162,10 +178,10 @@ def check_flops(options, case, folder):
 
 
 def run_contender(options, contender, case, folder):
-    if contender == "tutti":
-        command, environment, lines_of = tutti_run(options, case, folder)
+    if contender.startswith("tutti"):
+        command, environment, lines_of = tutti_run(options, case, folder, *EVERYONE[contender][1:])
     else:
-        command, environment, lines_of = pytorch_run(options, case, folder, contender == "compiled")
+        command, environment, lines_of = pytorch_run(options, case, folder, contender)
     cores = sorted(os.sched_getaffinity(0))[:case["threads"]]
     return watch(command, environment, cores, lines_of, options.steps + 1, options.limit, folder / "log.err")
 
@@ -266,12 +282,13 @@ def markdown(rows):
         if r["steps"]:
             rate = f"{r['tokens_per_s']:.0f} ({r['tokens_per_s_min']:.0f}–{r['tokens_per_s_max']:.0f})"
             mfu = f"{100 * r['mfu']:.1f} %"
-            memory = f"{r['peak_resident_bytes'] / 2**30:.2f} GiB"
+            if r["contender"].startswith("tutti") or EVERYONE[r["contender"]][1] == 1:
+                memory = f"{r['peak_resident_bytes'] / 2**30:.2f} GiB"
         if "first_step_s" in r:
             first = f"{r['first_step_s']:.1f} s"
-            if r["contender"] == "compiled" and r["first_step_cold_s"]:
+            if r["contender"].endswith("compiled") and r["first_step_cold_s"]:
                 first += f" (cold {r['first_step_cold_s']:.1f} s)"
-        lines.append(f"| {r['model']} | {r['dtype']} | {r['threads']} | {CONTENDERS[r['contender']]} | {rate} | {mfu} "
+        lines.append(f"| {r['model']} | {r['dtype']} | {r['threads']} | {EVERYONE[r['contender']][0]} | {rate} | {mfu} "
                      f"| {memory} | {first} | {r['cores_used_by_others']:.2f} |")
     return "\n".join(lines)
 
@@ -313,7 +330,7 @@ def parse_options():
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--dtypes", nargs="+", choices=["bf16", "f32"], default=["bf16", "f32"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--contenders", nargs="+", choices=EVERYONE, default=list(CONTENDERS))
     parser.add_argument("--seq-len", type=int, help="default 1024; 256 with --quick")
     parser.add_argument("--batch", type=int, help="default 4; 2 with --quick")
     parser.add_argument("--steps", type=int, help="measured steps of a process; default 4; 3 with --quick")
@@ -326,12 +343,16 @@ def parse_options():
     parser.add_argument("--python", type=pathlib.Path, default=venv / "bin/python")
     parser.add_argument("--out", type=pathlib.Path, help="default bench/results/vs_pytorch[_quick].json")
     options = parser.parse_args()
+    ranks = max(EVERYONE[name][1] for name in options.contenders)
     defaults = (("seq_len", 1024, 256), ("batch", 4, 2), ("steps", 4, 3), ("rounds", 3, 1), ("retries", 2, 0))
     for key, full, quick in defaults:
         if getattr(options, key) is None:
             setattr(options, key, quick if options.quick else full)
     if options.out is None:
         options.out = ROOT / "bench/results" / ("vs_pytorch_quick.json" if options.quick else "vs_pytorch.json")
+    if any(n % ranks for n in (*options.threads, options.batch)):
+        parser.error(f"--threads {options.threads} and --batch {options.batch} must divide by {ranks}, the ranks of a "
+                     "contender")
     for path, what in ((options.tutti, "--tutti: build it with cmake --preset release"),
                        (options.python, "--python: a Python with torch; scripts/test.sh --peer makes it")):
         if not path.exists():
