@@ -8,55 +8,29 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tutti/base/philox.h"
 #include "tutti/spec/toml.h"
-#include "tutti/spec/validate.h"
 #include "tutti/train/generate.h"
 #include "tutti/train/stored_model.h"
-#include "tutti/train/trainer.h"
+#include "tutti/train/testing/small_run.h"
 
 namespace tutti::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-class ConvertTest : public ::testing::Test {
+class ConvertTest : public SmallRun {
   protected:
-    ConvertTest() {
-        std::string name = (fs::temp_directory_path() / "tutti_convert_XXXXXX").string();
-        check(mkdtemp(name.data()) != nullptr, "cannot make ", name);
-        folder_ = name;
-        std::ofstream text(folder_ / "text.txt");
-        for (uint64_t i = 0; i < 2000; ++i) text << "abcdefgh \n"[uniform_below(random_key(2, "text"), i, 10)];
-    }
-    ~ConvertTest() override { fs::remove_all(folder_); }
-
-    std::string path(const std::string& name) const { return (folder_ / name).string(); }
-
-    TrainOptions options(const std::string& out, const std::vector<std::string>& model, int64_t steps = 2) const {
-        std::vector<std::string> set = {"train.seq_len=16",
-                                        "train.global_batch=4",
-                                        "train.micro_batch=2",
-                                        "train.threads=1",
-                                        "optimizer.warmup_steps=0",
-                                        "log.every=1",
-                                        "optimizer.lr=0.01",
-                                        "precision.compute=f32",
-                                        concat("train.steps=", steps),
-                                        "data.train=" + path("text.txt")};
-        set.insert(set.end(), model.begin(), model.end());
-        TrainOptions o;
-        o.run = spec::parse_text("", "test", set);
-        spec::validate(o.run, 1);
-        o.out = path(out);
-        return o;
-    }
-    static std::vector<std::string> small(std::vector<std::string> more = {}) {
-        std::vector<std::string> all = {
-            "model.preset=llama-tiny", "model.width=32",    "model.layers=2", "model.heads=2",
-            "model.kv_heads=1",        "model.head_dim=16", "model.ffn=48"};
-        all.insert(all.end(), more.begin(), more.end());
+    static std::vector<std::string> brief(const std::vector<std::string>& set, int64_t steps) {
+        std::vector<std::string> all = {"optimizer.warmup_steps=0", "precision.compute=f32",
+                                        concat("train.steps=", steps)};
+        all.insert(all.end(), set.begin(), set.end());
         return all;
+    }
+    TrainOptions options(const std::string& out, const std::vector<std::string>& set = {}, int64_t steps = 2) const {
+        return SmallRun::options(out, brief(set, steps));
+    }
+    TrainOptions from_hf(const std::string& out, const std::string& hf, int64_t steps) const {
+        return options_without_model(out, brief({"model.hf=" + path(hf), "train.seed=7"}, steps));
     }
     ConvertOutcome to(const std::string& from, const std::string& target, ConvertOptions o = {}) const {
         o.from = path(from);
@@ -79,14 +53,7 @@ class ConvertTest : public ::testing::Test {
                  });
         return made;
     }
-    double first_loss(const std::string& run) const {
-        std::ifstream in(path(run) + "/metrics.jsonl");
-        std::string line;
-        std::getline(in, line);
-        return nlohmann::json::parse(line).at("loss");
-    }
-
-    fs::path folder_;
+    double first_loss(const std::string& run) const { return logged(options(run)).front().at("loss"); }
 };
 
 TEST_F(ConvertTest, ThereAndBackWithoutALostBit) {
@@ -97,7 +64,7 @@ TEST_F(ConvertTest, ThereAndBackWithoutALostBit) {
           {"model.window=5", "model.tie_embeddings=false"},
           {"model.preset=gpt2-124m", "model.kv_heads=2", "model.vocab=256", "model.max_positions=64"}}) {
         const std::string name = change.empty() ? "plain" : change[0];
-        train(options(name, small(change)));
+        train(options(name, change));
         EXPECT_EQ(to(name, name + ".hf").format, "hf");
         EXPECT_EQ(to(name + ".hf", name + ".tutti").format, "tutti");
         EXPECT_EQ(to(name + ".tutti", name + ".again").format, "hf");
@@ -118,11 +85,10 @@ TEST_F(ConvertTest, ThereAndBackWithoutALostBit) {
 // A run that starts from an export begins with a loss that only trained weights have (the peer tests hold its value);
 // what came with the model goes with the run, and the run needs the directory no more.
 TEST_F(ConvertTest, TrainingStartsFromTheWeights) {
-    train(options("first", small({"train.seed=7"}), 30));
+    train(options("first", {"train.seed=7"}, 30));
     to("first", "export");
-    std::ofstream(folder_ / "export" / "tokenizer.json") << "carried along";
-    const std::string hf = "model.hf=" + path("export");
-    const auto second = options("second", {hf, "train.seed=7"}, 3);
+    std::ofstream(path("export/tokenizer.json")) << "carried along";
+    const auto second = from_hf("second", "export", 3);
     EXPECT_EQ(second.run.model.width, 32);
     train(second);
     const double from_nothing = first_loss("first");
@@ -131,12 +97,12 @@ TEST_F(ConvertTest, TrainingStartsFromTheWeights) {
     EXPECT_EQ(content("second/hf/config.json"), content("export/config.json"));
 
     // Where the directory is makes no difference.
-    fs::copy(folder_ / "export", folder_ / "moved", fs::copy_options::recursive);
-    train(options("third", {"model.hf=" + path("moved"), "train.seed=7"}, 1));
+    fs::copy(path("export"), path("moved"), fs::copy_options::recursive);
+    train(from_hf("third", "moved", 1));
     EXPECT_EQ(first_loss("third"), first_loss("second"));
 
     // The resolved config resumes without the directory; a new run needs it.
-    fs::remove_all(folder_ / "export");
+    fs::remove_all(path("export"));
     TrainOptions resumed = second;
     resumed.run = spec::parse_file(path("second/config.toml"), {"train.steps=5"});
     EXPECT_EQ(train(resumed).step, 5);
@@ -147,13 +113,13 @@ TEST_F(ConvertTest, TrainingStartsFromTheWeights) {
 }
 
 TEST_F(ConvertTest, RefusesAndLeavesNothing) {
-    train(options("run", small()));
+    train(options("run"));
     to("run", "hf");
     EXPECT_THROW(to("run", "hf"), UsageError);
     EXPECT_THROW(to("nowhere", "x"), DataError);
     EXPECT_THROW(to("text.txt", "x"), Error);
     to("hf", "weights");
-    auto resumed = options("run2", small());
+    auto resumed = options("run2");
     resumed.resume = path("weights/checkpoints/step-0000000000");
     try {
         train(resumed);
@@ -168,12 +134,13 @@ TEST_F(ConvertTest, RefusesAndLeavesNothing) {
     damaged.put('\x55');
     damaged.close();
     EXPECT_THROW(to("weights", "x"), DataError);
-    std::ofstream(folder_ / "hf" / "model.safetensors", std::ios::app) << "x";
+    std::ofstream(path("hf/model.safetensors"), std::ios::app) << "x";
     EXPECT_THROW(to("hf", "x"), DataError);
-    train(options("mlp", {"model.preset=mlp-8192", "model.width=8", "model.layers=1", "data.train=[]"}));
+    train(options_without_model(
+        "mlp", brief({"model.preset=mlp-8192", "model.width=8", "model.layers=1", "data.train=[]"}, 2)));
     EXPECT_THROW(to("mlp", "x"), UsageError);
     EXPECT_FALSE(fs::exists(path("x")));
-    for (const auto& entry : fs::directory_iterator(folder_))
+    for (const auto& entry : fs::directory_iterator(path("")))
         EXPECT_EQ(entry.path().filename().string().find(".tmp-"), std::string::npos) << entry.path();
 }
 

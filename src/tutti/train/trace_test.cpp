@@ -8,10 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "tutti/base/philox.h"
 #include "tutti/comm/threads/thread_world.h"
-#include "tutti/spec/toml.h"
-#include "tutti/spec/validate.h"
+#include "tutti/train/testing/small_run.h"
 #include "tutti/train/trace_file.h"
 #include "tutti/train/trace_read.h"
 #include "tutti/train/trainer.h"
@@ -22,52 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-class TraceTest : public ::testing::Test {
+class TraceTest : public SmallRun {
   protected:
-    TraceTest() {
-        std::string name = (fs::temp_directory_path() / "tutti_trace_XXXXXX").string();
-        check(mkdtemp(name.data()) != nullptr, "cannot make ", name);
-        folder_ = name;
-        std::ofstream text(folder_ / "text.txt");
-        for (uint64_t i = 0; i < 4000; ++i) text << "abcdefgh \n"[uniform_below(random_key(2, "text"), i, 10)];
-    }
-    ~TraceTest() override { fs::remove_all(folder_); }
-
-    TrainOptions options(int ranks, std::vector<std::string> set = {}) const {
-        std::vector<std::string> all = {"model.preset=llama-tiny",
-                                        "model.width=32",
-                                        "model.layers=2",
-                                        "model.heads=2",
-                                        "model.kv_heads=1",
-                                        "model.head_dim=16",
-                                        "model.ffn=48",
-                                        "train.seq_len=16",
-                                        "train.global_batch=8",
-                                        "train.micro_batch=2",
-                                        "train.steps=6",
-                                        "log.every=1",
-                                        "train.threads=1",
-                                        "checkpoint.every=0",
-                                        "log.trace=true",
-                                        "comm.timeout_s=60",
-                                        "data.train=" + (folder_ / "text.txt").string()};
+    TrainOptions options(int ranks, const std::vector<std::string>& set = {}) const {
+        std::vector<std::string> all = {"train.global_batch=8", "train.steps=6", "log.trace=true"};
         all.insert(all.end(), set.begin(), set.end());
-        TrainOptions o;
-        o.run = spec::parse_text("", "test", all);
-        spec::validate(o.run, ranks);
-        o.ranks = ranks;
-        o.out = (folder_ / "run").string();
-        return o;
+        return SmallRun::options("run", all, ranks);
     }
-    fs::path file() const { return folder_ / "run" / "trace.json"; }
-    std::vector<Json> lines() const {
-        std::vector<Json> all;
-        std::ifstream in(folder_ / "run" / "metrics.jsonl");
-        for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
-        return all;
-    }
-
-    fs::path folder_;
+    std::string file() const { return path("run/trace.json"); }
 };
 
 std::vector<TracedSpan> spans_of(const TracedRank& rank, const std::string& activity, const std::string& name = "") {
@@ -200,14 +160,14 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
 TEST_F(TraceTest, CountsWhatTheLogCounts) {
     for (const char* zero : {"0", "1", "3"}) {
         SCOPED_TRACE(zero);
-        fs::remove_all(folder_ / "run");
+        fs::remove_all(path("run"));
         train(options(
             3, {concat("parallel.zero=", zero), "train.global_batch=6", "log.trace_first=2", "log.trace_steps=4"}));
         const auto trace = read_trace(file());
         ASSERT_EQ(trace.size(), 3u);
         expect_same_operations(trace);
         expect_no_end_before_a_begin(trace);
-        for (const Json& line : lines()) {
+        for (const Json& line : logged(options(2))) {
             int64_t of_groups = 0;
             for (const auto& [name, group] : line["comm"].items()) of_groups += group["bytes"].get<int64_t>();
             EXPECT_EQ(line["comm_bytes"], of_groups);
@@ -248,12 +208,12 @@ TEST_F(TraceTest, RecomputedForwardsAreToldApart) {
 // Rank 1 falls out in a traced step: the file of the session before stays as it was, and nothing half-written beside
 // it.
 TEST_F(TraceTest, AFailureLeavesNoHalfFile) {
-    fs::create_directories(folder_ / "run");
+    fs::create_directories(path("run"));
     std::ofstream(file()) << "older";
     comm::WorldOptions world_options{.timeout_s = 60};
     EXPECT_THROW(comm::run_ranks(2, world_options,
                                  [&](comm::World& world) {
-                                     TraceFile trace(world, {1, 1}, file().string(), "", [](const std::string&) {});
+                                     TraceFile trace(world, {1, 1}, file(), "", [](const std::string&) {});
                                      const auto group = world.everyone("dp");
                                      EXPECT_NE(trace.before(1), nullptr);
                                      group->sum(1);
@@ -262,7 +222,7 @@ TEST_F(TraceTest, AFailureLeavesNoHalfFile) {
                                      trace.after(2);
                                  }),
                  Error);
-    EXPECT_FALSE(fs::exists(file().string() + ".tmp"));
+    EXPECT_FALSE(fs::exists(file() + ".tmp"));
     std::string text;
     std::getline(std::ifstream(file()), text);
     EXPECT_EQ(text, "older");
@@ -272,7 +232,7 @@ TEST_F(TraceTest, APlaceThatCannotBeWrittenIsSaidAndNothingMore) {
     std::vector<std::string> warnings;
     comm::run_ranks(2, {.timeout_s = 60}, [&](comm::World& world) {
         const auto warn = [&](const std::string& message) { warnings.push_back(message); };
-        TraceFile trace(world, {1, 1}, (folder_ / "absent" / "trace.json").string(), "", warn);
+        TraceFile trace(world, {1, 1}, path("absent/trace.json"), "", warn);
         trace.before(1);
         trace.after(1);
         trace.finish();
@@ -286,12 +246,12 @@ TEST_F(TraceTest, APlaceThatCannotBeWrittenIsSaidAndNothingMore) {
 TEST_F(TraceTest, ChangesNothing) {
     train(options(2));
     EXPECT_TRUE(fs::exists(file()));
-    EXPECT_FALSE(fs::exists(file().string() + ".tmp"));
-    const auto traced = lines();
-    fs::remove_all(folder_ / "run");
+    EXPECT_FALSE(fs::exists(file() + ".tmp"));
+    const auto traced = logged(options(2));
+    fs::remove_all(path("run"));
     train(options(2, {"log.trace=false"}));
     EXPECT_FALSE(fs::exists(file()));
-    const auto plain = lines();
+    const auto plain = logged(options(2));
     ASSERT_EQ(traced.size(), plain.size());
     for (size_t i = 0; i < plain.size(); ++i)
         for (const char* key : {"loss", "grad_norm", "comm_bytes"}) EXPECT_EQ(traced[i][key], plain[i][key]) << key;
@@ -423,9 +383,9 @@ TEST(TraceTimes, AreThoseOfTheDrawing) {
 
 TEST_F(TraceTest, ADamagedFileIsNamed) {
     const auto error = [&](const std::string& text) -> std::string {
-        std::ofstream(folder_ / "trace.json") << text;
+        std::ofstream(path("trace.json")) << text;
         try {
-            read_trace(folder_ / "trace.json");
+            read_trace(path("trace.json"));
         } catch (const DataError& e) {
             return e.what();
         }

@@ -1,0 +1,64 @@
+// train/testing/small_run.h: whole runs of a few thousand parameters over a short text, in a scratch folder. Only tests
+// include it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tutti/base/philox.h"
+#include "tutti/base/testing/scratch.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+#include "tutti/train/trainer.h"
+
+namespace tutti::train {
+
+class SmallRun : public ::testing::Test {
+  protected:
+    SmallRun() {
+        std::string text;
+        for (uint64_t i = 0; i < 4000; ++i) text += "abcdefgh \n"[uniform_below(random_key(2, "text"), i, 10)];
+        folder_.write("text.txt", text);
+    }
+
+    std::string path(const std::string& name) const { return folder_.path(name); }
+
+    // A Llama of two blocks that logs every step. `set`: as of `--set`, stronger than what stands here.
+    TrainOptions options(const std::string& out, const std::vector<std::string>& set = {}, int ranks = 1) const {
+        std::vector<std::string> all = {
+            "model.preset=llama-tiny", "model.width=32",    "model.layers=2", "model.heads=2",
+            "model.kv_heads=1",        "model.head_dim=16", "model.ffn=48"};
+        all.insert(all.end(), set.begin(), set.end());
+        return options_without_model(out, all, ranks);
+    }
+    // The same without [model].
+    TrainOptions options_without_model(const std::string& out, const std::vector<std::string>& set,
+                                       int ranks = 1) const {
+        std::vector<std::string> all = {"train.seq_len=16",   "train.global_batch=4", "train.micro_batch=2",
+                                        "train.threads=1",    "optimizer.lr=0.01",    "log.every=1",
+                                        "checkpoint.every=0", "comm.timeout_s=60",    "data.train=" + path("text.txt")};
+        all.insert(all.end(), set.begin(), set.end());
+        TrainOptions o;
+        o.run = spec::parse_text("", "test", all);
+        spec::validate(o.run, ranks);
+        o.ranks = ranks;
+        o.out = path(out);
+        return o;
+    }
+
+    // metrics.jsonl.
+    static std::vector<nlohmann::json> logged(const TrainOptions& o) {
+        std::vector<nlohmann::json> lines;
+        std::ifstream in(o.out + "/metrics.jsonl");
+        for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+        return lines;
+    }
+
+    ScratchFolder folder_;
+};
+
+}  // namespace tutti::train
