@@ -62,14 +62,20 @@ std::string wrapped_reference(const std::string& text) {
     return result;
 }
 
-void add_train(CLI::App& app, Arguments& all, const Io& io) {
-    TrainArguments& a = all.train;
-    CLI::App* c = add_command(app, all, io, "train", "train a model as a config file says", a, train);
-    c->add_option("CONFIG", a.config, "TOML file; its keys are listed below")->required()->option_text(" ");
+// What says which run: of `train` and `verify`.
+template <class A>
+void add_run_options(CLI::App* c, A& a, const std::string& config) {
+    c->add_option("CONFIG", a.config, config)->required()->option_text(" ");
     c->add_option("--ranks", a.ranks, "ranks of the run")->check(CLI::Range(1, 1 << 20))->option_text("N [1]");
     c->add_option("--set", a.set, "a value in place of the file's; repeatable")
         ->allow_extra_args(false)
         ->option_text("section.key=value");
+}
+
+void add_train(CLI::App& app, Arguments& all, const Io& io) {
+    TrainArguments& a = all.train;
+    CLI::App* c = add_command(app, all, io, "train", "train a model as a config file says", a, train);
+    add_run_options(c, a, "TOML file; its keys are listed below");
     c->add_option("--out", a.out, "run directory [runs/<name of CONFIG>]")->option_text("DIR");
     c->add_option("--resume", a.resume, "[auto], never, strict or the path of a checkpoint")->option_text("HOW");
     c->add_flag("--dry-run", a.dry_run, "check everything, print the plan card, write nothing");
@@ -92,14 +98,10 @@ void add_verify(CLI::App& app, Arguments& all, const Io& io) {
     VerifyArguments& a = all.verify;
     CLI::App* c = add_command(app, all, io, "verify", "is a layout the same run as one rank? loss, gradients, weights",
                               a, verify);
-    c->add_option("CONFIG", a.config, "TOML file, as for train")->required()->option_text(" ");
-    c->add_option("--ranks", a.ranks, "ranks of the layout")->check(CLI::Range(1, 1 << 20))->option_text("N [1]");
+    add_run_options(c, a, "TOML file, as for train");
     c->add_option("--steps", a.steps, "steps that both take")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
         ->option_text("N [3]");
-    c->add_option("--set", a.set, "a value in place of the file's; repeatable")
-        ->allow_extra_args(false)
-        ->option_text("section.key=value");
     c->footer(
         "Exit code 0: the same within rounding; 1: not.\n\n"
         "Examples:\n"

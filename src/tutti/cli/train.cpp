@@ -86,8 +86,7 @@ nlohmann::ordered_json describe(const train::TrainOptions& options, const train:
 int train(const TrainArguments& arguments, const Io& io) {
     train::TrainOptions options;
     options.launch = comm::detect_launcher(comm::process_environment());
-    // A launcher that no engine serves is refused when ranks are made; alone under one is as without.
-    options.ranks = options.launch.size > 1 && arguments.ranks == 1 ? options.launch.size : arguments.ranks;
+    options.ranks = options.launch.ranks(arguments.ranks);
     options.run = read_config(arguments, options.ranks);
     check_resume(arguments.resume);
     options.out =

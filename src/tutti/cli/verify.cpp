@@ -55,7 +55,7 @@ std::string verdict(const train::VerifyOutcome& outcome) {
 int verify(const VerifyArguments& arguments, const Io& io) {
     train::VerifyOptions options;
     options.launch = comm::detect_launcher(comm::process_environment());
-    options.ranks = options.launch.size > 1 && arguments.ranks == 1 ? options.launch.size : arguments.ranks;
+    options.ranks = options.launch.ranks(arguments.ranks);
     options.steps = arguments.steps;
     options.console = &io.text(arguments.json);
     options.terminal = io.text_terminal(arguments.json);
