@@ -205,6 +205,8 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "comm";
     key("timeout_s", run.comm.timeout_s, above(0), "seconds, for every blocking wait");
+    key("progress_thread", run.comm.progress_thread, any(),
+        "one more thread of each rank, which communicates while the rank computes; it wants a core of its own");
 }
 
 }  // namespace tutti::spec

@@ -109,6 +109,7 @@ struct LogSpec {
 
 struct CommSpec {
     double timeout_s = 300;
+    bool progress_thread = false;
     bool operator==(const CommSpec&) const = default;
 };
 

@@ -57,6 +57,12 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, const EngineOption
       optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? home.get() : nullptr),
       batches(make_batches(ctx, share_of(*groups.dp))) {}
 
+comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory) {
+    return {.timeout_s = run.comm.timeout_s,
+            .progress_thread = run.comm.progress_thread,
+            .flight_directory = flight_directory};
+}
+
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write) {
     if (run.model.family == spec::Family::mlp) return std::nullopt;
     const auto show = [&console](const data::EncodeProgress& p) {

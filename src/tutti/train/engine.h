@@ -46,6 +46,8 @@ struct Engine {
     Trace* trace = nullptr;  // where the step notes what it does when; nullptr: nowhere
 };
 
+// As [comm] says; `flight_directory` "": no flight records.
+comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
 // Of a run of `ranks`, those that share this machine.
 int ranks_of_host(const comm::Launch& launch, int ranks);
 // Threads of one rank: train.threads, or its part of the cores.

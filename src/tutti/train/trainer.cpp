@@ -377,9 +377,8 @@ TrainOutcome train(const TrainOptions& options) {
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");
     TrainOutcome outcome;
     SharedData data;
-    const comm::WorldOptions world_options{.timeout_s = options.run.comm.timeout_s,
-                                           .flight_directory = options.out + "/flight"};
-    comm::run(options.launch, options.ranks, world_options, [&](comm::World& world) {
+    const comm::WorldOptions of_world = world_options(options.run, options.out + "/flight");
+    comm::run(options.launch, options.ranks, of_world, [&](comm::World& world) {
         const TrainOutcome of_rank = Run(options, world, data).train();
         if (world.rank() == 0) outcome = of_rank;
     });

@@ -12,66 +12,32 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "tutti/base/philox.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
-#include "tutti/spec/toml.h"
-#include "tutti/spec/validate.h"
 #include "tutti/train/generate.h"
 #include "tutti/train/stored_model.h"
+#include "tutti/train/testing/small_run.h"
 
 namespace tutti::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-class TrainerTest : public ::testing::Test {
+class TrainerTest : public SmallRun {
   protected:
-    TrainerTest() {
-        std::string name = (fs::temp_directory_path() / "tutti_train_XXXXXX").string();
-        check(mkdtemp(name.data()) != nullptr, "cannot make ", name);
-        folder_ = name;
-        std::ofstream text(folder_ / "text.txt");
-        for (uint64_t i = 0; i < 4000; ++i) text << "abcdefgh \n"[uniform_below(random_key(2, "text"), i, 10)];
-    }
-    ~TrainerTest() override { fs::remove_all(folder_); }
-
-    TrainOptions options(const std::string& out, std::vector<std::string> set = {}, int ranks = 1) const {
-        std::vector<std::string> all = {"model.preset=llama-tiny",
-                                        "model.width=32",
-                                        "model.layers=2",
-                                        "model.heads=2",
-                                        "model.kv_heads=1",
-                                        "model.head_dim=16",
-                                        "model.ffn=48",
-                                        "train.seq_len=16",
-                                        "train.global_batch=4",
-                                        "train.micro_batch=2",
-                                        "train.steps=8",
-                                        "optimizer.warmup_steps=2",
-                                        "log.every=1",
-                                        "train.threads=1",
-                                        "checkpoint.every=3",
-                                        "optimizer.lr=0.01",
-                                        "data.train=" + (folder_ / "text.txt").string()};
+    TrainOptions options(const std::string& out, const std::vector<std::string>& set = {}, int ranks = 1) const {
+        std::vector<std::string> all = {"train.steps=8", "optimizer.warmup_steps=2", "checkpoint.every=3"};
         all.insert(all.end(), set.begin(), set.end());
-        TrainOptions o;
-        o.run = spec::parse_text("", "test", all);
-        spec::validate(o.run, ranks);
-        o.ranks = ranks;
-        o.out = (folder_ / out).string();
-        return o;
+        return SmallRun::options(out, all, ranks);
     }
 
     // Every logged value that is not a time (nor traffic, of which saving has its part), by step.
     static std::vector<std::string> metrics(const TrainOptions& o) {
         std::vector<std::string> lines;
-        std::ifstream in(o.out + "/metrics.jsonl");
-        for (std::string line; std::getline(in, line);) {
-            auto json = nlohmann::json::parse(line);
+        for (nlohmann::json& line : logged(o)) {
             for (const char* key : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes", "comm_bytes", "comm"})
-                json.erase(key);
-            lines.push_back(json.dump());
+                line.erase(key);
+            lines.push_back(line.dump());
         }
         return lines;
     }
@@ -97,8 +63,6 @@ class TrainerTest : public ::testing::Test {
         EXPECT_TRUE(newest.has_value());
         return all;
     }
-
-    fs::path folder_;
 };
 
 TEST_F(TrainerTest, LearnsAndLogsEveryStepOnce) {
@@ -146,6 +110,22 @@ TEST_F(TrainerTest, RecomputePolicyAndSavingInTheBackgroundChangeNoBit) {
     }
 }
 
+TEST_F(TrainerTest, AThreadThatCommunicatesChangesNoBit) {
+    for (const int zero : {1, 3}) {
+        const auto make = [&](bool thread) {
+            return options(concat("zero", zero, thread),
+                           {"train.micro_batch=1", concat("parallel.zero=", zero),
+                            concat("comm.progress_thread=", thread ? "true" : "false")},
+                           2);
+        };
+        const auto without = make(false), with = make(true);
+        train(without);
+        train(with);
+        EXPECT_EQ(metrics(with), metrics(without)) << zero;
+        EXPECT_EQ(weights(with), weights(without)) << zero;
+    }
+}
+
 // The mean over the global batch must not depend on how it is cut: f32 loss and norm within 1e-5 relative.
 TEST_F(TrainerTest, AccumulationDoesNotChangeTheRun) {
     const auto whole = options("one", {"precision.compute=f32", "train.micro_batch=4"});
@@ -166,7 +146,7 @@ TEST_F(TrainerTest, AccumulationDoesNotChangeTheRun) {
 // Where targets are masked, sequences count differently much; the mean is over the valid tokens of the global batch.
 // The reference is one microbatch, whose mean is taken in one piece.
 TEST_F(TrainerTest, TheMeanIsOverValidTokensHoweverTheBatchIsCut) {
-    std::ofstream records(folder_ / "records.jsonl");
+    std::ofstream records(path("records.jsonl"));
     for (uint64_t i = 0; i < 200; ++i)
         records << R"({"prompt": ")" << std::string(uniform_below(random_key(4, "prompt"), i, 30), 'p')
                 << R"(", "completion": ")" << std::string(1 + uniform_below(random_key(4, "completion"), i, 5), 'c')
@@ -174,7 +154,7 @@ TEST_F(TrainerTest, TheMeanIsOverValidTokensHoweverTheBatchIsCut) {
     records.close();
     const auto run = [&](const char* out, int64_t micro) {
         auto o = options(out, {"precision.compute=f32", concat("train.micro_batch=", micro), "data.documents=respected",
-                               "data.eod=0", "data.train=" + (folder_ / "records.jsonl").string()});
+                               "data.eod=0", "data.train=" + path("records.jsonl")});
         train(o);
         return metrics(o);
     };
@@ -321,7 +301,7 @@ TEST_F(TrainerTest, RefusesAnotherModelSeedOrData) {
     };
     EXPECT_NE(message(options("run", {"model.ffn=64"})).find("model.ffn = 64"), std::string::npos);
     EXPECT_NE(message(options("run", {"train.seed=7"})).find("train.seed = 7"), std::string::npos);
-    std::ofstream(folder_ / "text.txt", std::ios::app) << "more";
+    std::ofstream(path("text.txt"), std::ios::app) << "more";
     EXPECT_NE(message(options("run")).find("the training data is not what this run was trained on"), std::string::npos);
 }
 
@@ -349,7 +329,7 @@ TEST_F(TrainerTest, ResumeModes) {
     EXPECT_THROW(train(o), UsageError);  // a run is there
     o.resume = first.checkpoint;
     EXPECT_EQ(train(o).step, 8);
-    o.resume = (folder_ / "nowhere").string();
+    o.resume = path("nowhere");
     EXPECT_THROW(train(o), Error);
 }
 

@@ -128,7 +128,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
     const MakeBatches batches = training_batches(options.run, data ? &*data : nullptr);
     spec::RunSpec alone = one_rank_of(options.run);
     VerifyOutcome outcome;
-    comm::run(options.launch, options.ranks, {.timeout_s = options.run.comm.timeout_s}, [&](comm::World& world) {
+    comm::run(options.launch, options.ranks, world_options(options.run, ""), [&](comm::World& world) {
         const EngineOptions engine_options{ranks_of_host(options.launch, options.ranks),
                                            std::filesystem::temp_directory_path().string()};
         Engine many(options.run, world, engine_options, batches);
