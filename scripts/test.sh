@@ -65,8 +65,8 @@ make_peer_environment() {
     fi
 }
 
-packages=()
-if [[ $peer == yes ]]; then packages=(python3-venv); fi
+packages=(mpich libmpich-dev slurm-wlm munge) # what tests of label mpi use beside Open MPI
+if [[ $peer == yes ]]; then packages+=(python3-venv); fi
 step "packages" scripts/install_packages.sh "${packages[@]}"
 step "layers" python3 scripts/check_layers.py
 step "format" scripts/check_format.sh
