@@ -21,8 +21,8 @@ struct Launch {
     int local_rank = 0, local_size = 1, node = 0;
     std::string evidence;  // "OMPI_COMM_WORLD_RANK=3, OMPI_COMM_WORLD_SIZE=8"
 
-    // Of a run that was asked to have `asked` ranks: one asks for nothing. Another number than the launcher's is refused
-    // when ranks are made.
+    // Of a run that was asked to have `asked` ranks: one asks for nothing. Another number than the launcher's is
+    // refused when ranks are made.
     int ranks(int asked) const { return size > 1 && asked == 1 ? size : asked; }
 };
 

@@ -53,7 +53,11 @@ class ConvertTest : public SmallRun {
                  });
         return made;
     }
-    double first_loss(const std::string& run) const { return logged(options(run)).front().at("loss"); }
+    double first_loss(const std::string& run) const {
+        return logged(options(run),
+                      [](const std::string& line) { return nlohmann::json::parse(line).at("loss").get<double>(); })
+            .front();
+    }
 };
 
 TEST_F(ConvertTest, ThereAndBackWithoutALostBit) {

@@ -28,6 +28,9 @@ class TraceTest : public SmallRun {
         return SmallRun::options("run", all, ranks);
     }
     std::string file() const { return path("run/trace.json"); }
+    std::vector<Json> lines() const {
+        return logged(options(2), [](const std::string& line) { return Json::parse(line); });
+    }
 };
 
 std::vector<TracedSpan> spans_of(const TracedRank& rank, const std::string& activity, const std::string& name = "") {
@@ -167,7 +170,7 @@ TEST_F(TraceTest, CountsWhatTheLogCounts) {
         ASSERT_EQ(trace.size(), 3u);
         expect_same_operations(trace);
         expect_no_end_before_a_begin(trace);
-        for (const Json& line : logged(options(2))) {
+        for (const Json& line : lines()) {
             int64_t of_groups = 0;
             for (const auto& [name, group] : line["comm"].items()) of_groups += group["bytes"].get<int64_t>();
             EXPECT_EQ(line["comm_bytes"], of_groups);
@@ -247,11 +250,11 @@ TEST_F(TraceTest, ChangesNothing) {
     train(options(2));
     EXPECT_TRUE(fs::exists(file()));
     EXPECT_FALSE(fs::exists(file() + ".tmp"));
-    const auto traced = logged(options(2));
+    const auto traced = lines();
     fs::remove_all(path("run"));
     train(options(2, {"log.trace=false"}));
     EXPECT_FALSE(fs::exists(file()));
-    const auto plain = logged(options(2));
+    const auto plain = lines();
     ASSERT_EQ(traced.size(), plain.size());
     for (size_t i = 0; i < plain.size(); ++i)
         for (const char* key : {"loss", "grad_norm", "comm_bytes"}) EXPECT_EQ(traced[i][key], plain[i][key]) << key;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -50,11 +49,12 @@ class SmallRun : public ::testing::Test {
         return o;
     }
 
-    // metrics.jsonl.
-    static std::vector<nlohmann::json> logged(const TrainOptions& o) {
-        std::vector<nlohmann::json> lines;
+    // The lines of metrics.jsonl, each read by `parse`.
+    template <class Parse>
+    static auto logged(const TrainOptions& o, Parse parse) {
+        std::vector<decltype(parse(std::string()))> lines;
         std::ifstream in(o.out + "/metrics.jsonl");
-        for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+        for (std::string line; std::getline(in, line);) lines.push_back(parse(line));
         return lines;
     }
 
