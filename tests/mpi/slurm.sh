@@ -1,26 +1,22 @@
 #!/usr/bin/env bash
 # A Slurm of one node, for the time of one command: slurm.sh RANKS PROGRAM ARGUMENT… runs `srun --mpi=pmix -n RANKS PROGRAM
 # ARGUMENT…` and returns its exit code. Needs root and the Debian packages slurm-wlm and munge; `slurm.sh --possible` says by
-# its exit code whether they are there. The daemons listen on ports of their own and end with the script. Called by ctest.
+# its exit code whether they are there. The daemons listen on ports of their own. They live in a process namespace that ends
+# with the script: asked to stop, slurmd waits for a step that waits for slurmctld, which has stopped. Called by ctest.
 set -euo pipefail
 
 if [[ ${1:-} == --possible ]]; then
     ((EUID == 0)) || exit 1
     for program in srun slurmctld slurmd munged; do command -v $program >/dev/null || exit 1; done
-    compgen -G "/usr/lib/*/slurm-wlm/mpi_pmix.so" >/dev/null
+    compgen -G "/usr/lib/*/slurm-wlm/mpi_pmix.so" >/dev/null && unshare --pid --fork --mount-proc true
     exit
 fi
+if (($$ != 1)); then exec unshare --pid --fork --mount-proc --kill-child "$0" "$@"; fi
 
 folder=$(mktemp -d)
 chmod 755 "$folder"
-daemons=()
-clean_up() {
-    for daemon in "${daemons[@]}"; do kill "$daemon" 2>/dev/null || true; done
-    wait
-    rm -rf "$folder"
-}
-trap clean_up EXIT
-port=$((20000 + $$ % 20000))
+trap 'rm -rf "$folder"' EXIT
+port=$((20000 + RANDOM % 20000))
 host=$(hostname -s)
 
 # munge authenticates the daemons to each other; a key and a socket of this script's own.
@@ -29,10 +25,9 @@ dd if=/dev/urandom of="$folder/munge/key" bs=1 count=1024 status=none
 chmod 400 "$folder/munge/key"
 munged --foreground --force --key-file="$folder/munge/key" --socket="$folder/munge.socket" \
     --pid-file="$folder/munge/pid" --log-file="$folder/munge/log" --seed-file="$folder/munge/seed" 2>/dev/null &
-daemons+=($!)
 
 cat >"$folder/slurm.conf" <<END
-ClusterName=tutti$$
+ClusterName=tutti
 SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$port
 SlurmdPort=$((port + 1))
@@ -41,6 +36,7 @@ AuthInfo=socket=$folder/munge.socket
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=$folder
+TmpFS=$folder
 SlurmdSpoolDir=$folder/spool
 SlurmctldPidFile=$folder/slurmctld.pid
 SlurmdPidFile=$folder/slurmd.pid
@@ -55,9 +51,7 @@ SlurmdParameters=config_overrides
 END
 export SLURM_CONF=$folder/slurm.conf
 slurmctld -D >"$folder/slurmctld.log" 2>&1 &
-daemons+=($!)
 slurmd -D >"$folder/slurmd.log" 2>&1 &
-daemons+=($!)
 for _ in $(seq 100); do
     if sinfo -h -o %t 2>/dev/null | grep -q idle; then break; fi
     sleep 0.2
@@ -71,5 +65,11 @@ fi
 ranks=$1
 shift
 code=0
-srun --mpi=pmix --kill-on-bad-exit=1 -n "$ranks" "$@" || code=$?
+# srun returns 0 when it could not start anything: every rank leaves a line.
+# shellcheck disable=SC2016
+srun --mpi=pmix --kill-on-bad-exit=1 -n "$ranks" bash -c 'echo "$SLURM_PROCID" >>"$0" && exec "$@"' "$folder/started" "$@" || code=$?
+if ((code == 0)) && [[ $(wc -l <"$folder/started") != "$ranks" ]]; then
+    echo "slurm.sh: srun did not start $ranks ranks" >&2
+    code=1
+fi
 exit $code
