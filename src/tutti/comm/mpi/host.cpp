@@ -19,6 +19,8 @@ namespace {
 // Nobody rings when a message of MPI arrives or a process dies: how long a sleeper may overlook that.
 constexpr Clock::duration kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::milliseconds(2);
 constexpr std::chrono::milliseconds kLookForTheDead{20};
+// A rank that waits looks around every few milliseconds; one that has not for so long stands still, or computes.
+constexpr std::chrono::milliseconds kStandsStill{500};
 constexpr size_t kBlocks = 1024;
 
 constexpr int64_t rounded(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
@@ -60,7 +62,8 @@ struct Host::Block {
 struct alignas(64) Host::RankState {
     pthread_mutex_t alive;
     std::atomic<RankStatus> status;
-    std::atomic<uint32_t> version;  // of `last`, odd while it is written
+    std::atomic<Clock::rep> looked;  // when it looked around last; one clock for all processes of a host
+    std::atomic<uint32_t> version;   // of `last`, odd while it is written
     LastOperation last;
 };
 
@@ -188,6 +191,12 @@ std::string Host::last_words(int world_rank) const {
     }
 }
 
+bool Host::is_waiting(int world_rank) const {
+    const size_t local = local_of(world_rank);
+    if (local == wire_.place().locals.size()) return false;
+    return Clock::now().time_since_epoch() - Clock::duration(state(local).looked) < kStandsStill;
+}
+
 void Host::set_status(RankStatus status) {
     state(local_).status = status;
     ring();
@@ -230,8 +239,9 @@ void Host::abort(const std::string& reason) {
 void Host::look_around() {
     if (const auto reason = wire_.abort_received()) abort(*reason);
     const Clock::rep now = Clock::now().time_since_epoch().count();
-    if (Clock::duration(now - looked_) < kLookForTheDead) return;
-    looked_ = now;
+    std::atomic<Clock::rep>& looked = state(local_).looked;
+    if (Clock::duration(now - looked) < kLookForTheDead) return;
+    looked = now;
     look_for_the_dead();
 }
 

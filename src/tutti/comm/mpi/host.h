@@ -40,6 +40,8 @@ class Host final : public Bell {
     void release(uint64_t key);
 
     void note(const LastOperation& operation);  // of the own rank
+    // A rank of this host that itself waited a moment ago, in whatever operation: no one need wait for it.
+    bool is_waiting(int world_rank) const;
     // Of a rank of this host: "which began … last", "which has ended". "" for ranks elsewhere.
     std::string last_words(int world_rank) const;
 
@@ -70,7 +72,6 @@ class Host final : public Bell {
     int64_t bytes_;
     size_t local_;
     std::chrono::nanoseconds patience_;
-    std::atomic<Clock::rep> looked_{0};  // when last for the dead
     Control* control_;
     // The next look for messages, and how many had come at the last one: looks become rarer while nothing comes.
     std::atomic<Clock::rep> nap_;

@@ -21,12 +21,18 @@ void copy(const std::byte* from, int64_t bytes, std::byte* to) {
     if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
+struct Transfer {
+    Wire::Request request;
+    int peer;  // of the group
+    bool in;
+};
+
 // A chunk between hosts: what is under way for it.
 struct Step {
     Chunk chunk;
     std::vector<Part> parts;
     int phase = 0;  // 0: not begun, 1: parts travel to their owners, 2: results travel back, 3: done
-    std::vector<Wire::Request> requests;
+    std::vector<Transfer> transfers;
     // Partial sums, by part and subtree of the tree; those of other hosts arrive here.
     std::vector<std::vector<std::vector<std::byte>>> sums;
 };
@@ -108,11 +114,22 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     std::byte* output(const Part& p) const { return collective().output.view().as<std::byte>() + p.home * element_; }
     void send(Step& step, const void* data, int64_t bytes, int to, Use use) const {
         if (bytes > 0)
-            step.requests.push_back(group_->wire.send(data, bytes, group_->world_rank(to), group_->tag(use)));
+            step.transfers.push_back(
+                {group_->wire.send(data, bytes, group_->world_rank(to), group_->tag(use)), to, false});
     }
     void receive(Step& step, void* data, int64_t bytes, int from, Use use) const {
         if (bytes > 0)
-            step.requests.push_back(group_->wire.receive(data, bytes, group_->world_rank(from), group_->tag(use)));
+            step.transfers.push_back(
+                {group_->wire.receive(data, bytes, group_->world_rank(from), group_->tag(use)), from, true});
+    }
+    bool arrived(Step& step) const {
+        std::erase_if(step.transfers, [&](const Transfer& t) { return group_->wire.done(t.request); });
+        return step.transfers.empty();
+    }
+    // Of this host, in the middle of the operation, not waiting itself.
+    std::vector<int> standing_still() const;
+    std::span<const Transfer> awaited() const {
+        return steps_.empty() ? std::span<const Transfer>() : steps_.front().transfers;
     }
     template <class Visit>
     void for_other_hosts(const Visit& visit) const {
@@ -255,7 +272,7 @@ bool StagedOperation::reduce() {
     if (begun < in_) steps_.push_back({.chunk = cutting_.chunk(begun, first_)});
     int allowed = 3;
     for (Step& step : steps_) {
-        while (step.phase < allowed && (step.phase == 0 ? begin_step(step) : group_->wire.all_done(step.requests))) {
+        while (step.phase < allowed && (step.phase == 0 ? begin_step(step) : arrived(step))) {
             ++step.phase;
             any = true;
             if (step.phase == 2) {
@@ -380,14 +397,28 @@ void StagedOperation::share_results(Step& step) {
 
 // --- for messages ----------------------------------------------------------------------------------------------------
 
+std::vector<int> StagedOperation::standing_still() const {
+    std::vector<int> still;
+    for (const int rank : group_->shape.locals())
+        if (rank != me() && group_->member(rank).finished < sequence() &&
+            !group_->host.is_waiting(group_->world_rank(rank)))
+            still.push_back(rank);
+    return still;
+}
+
+// Who stands still is seen by the ranks of its host; a rank that is alone there is seen by those that miss its data.
 bool StagedOperation::at_second_hand() const {
     if (group_->self().finished < sequence() - 1 || exchange_) return false;
-    if (!steps_.empty() && !steps_.front().requests.empty()) return false;
     for (const Word& word : words_in_)
         if (word.request >= 0) return false;
     for (const int rank : group_->shape.locals())
         if (group_->member(rank).begun < sequence()) return false;
-    return group_->shape.hosts() > 1;
+    if (!standing_still().empty()) return false;
+    for (const Transfer& t : awaited()) {
+        const auto host = static_cast<size_t>(group_->shape.host_of[static_cast<size_t>(t.peer)]);
+        if (group_->shape.members[host].size() == 1) return false;
+    }
+    return true;
 }
 
 std::string StagedOperation::waits_for() const {
@@ -405,17 +436,16 @@ std::string StagedOperation::waits_for() const {
     for (const Word& word : words_in_)
         if (word.request >= 0) add(word.from, ", which has not said that it began this operation");
     if (!text.empty()) return text;
-    for (const int rank : group_->shape.locals()) {
+    for (const int rank : standing_still()) {
         const Member& m = group_->member(rank);
-        if (m.heard < sequence()) add(rank, ", which has not heard of all ranks of other hosts");
-        if (m.heard >= sequence() && m.finished < sequence() && rank != me())
-            add(rank, concat(", which is in the middle of it (", m.copied_in - std::min<uint64_t>(m.copied_in, first_),
-                             " chunks begun, ", m.copied_out - std::min<uint64_t>(m.copied_out, first_), " ended)"));
+        add(rank,
+            concat(", which stands still in the middle of it (", m.copied_in - std::min(m.copied_in.load(), first_),
+                   " chunks begun, ", m.copied_out - std::min(m.copied_out.load(), first_), " ended)"));
     }
-    if (!steps_.empty() && !steps_.front().requests.empty())
-        text += concat(text.empty() ? "" : ", ", "data of other hosts");
+    for (const Transfer& t : awaited())
+        add(t.peer, t.in ? ", whose data has not come" : ", which has not taken this rank's data");
     if (exchange_) text += concat(text.empty() ? "" : ", ", exchange_->waits_for());
-    return text.empty() ? "nobody" : text;
+    return text.empty() ? "ranks of this host that wait themselves" : text;
 }
 
 }  // namespace
