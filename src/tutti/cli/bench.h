@@ -56,6 +56,7 @@ struct Peak {
     std::string origin() const;  // "vdpbf16ps zmm on registers"
 };
 Peak measure_peak(Bench& bench, double seconds);
+double measure_copy(Bench& bench, const Patience& patience);  // bytes per second, read and written, of the fastest copy
 void add_peak(BenchRecord& record, const Peak& peak);
 
 // One product as ops/linear.cpp makes them.

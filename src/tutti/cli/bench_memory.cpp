@@ -50,6 +50,9 @@ Tensor filled(ops::Context& ctx, const Shape& shape, DType dtype, float value) {
     return x;
 }
 
+// Bytes of a copy between two buffers of kBufferBytes, read and written.
+constexpr double kCopyBytes = 2.0 * kBufferBytes;
+
 // Runs one case, prints its line, adds its row. Returns bytes per second.
 double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double copy_rate, int cases) {
     const Timing t = time_calls({.seconds = bench.patience_left() / cases, .min_runs = 5, .max_runs = 30}, c.call);
@@ -87,6 +90,12 @@ MemoryCase adamw_case(Bench& bench, int64_t values, std::vector<Tensor>& keep) {
 
 }  // namespace
 
+double measure_copy(Bench& bench, const Patience& patience) {
+    const Shape shape = {kBufferBytes / 4};
+    const Tensor a = filled(bench.ctx, shape, DType::f32, 1), b = filled(bench.ctx, shape, DType::f32, 2);
+    return kCopyBytes / time_calls(patience, [&] { copy(bench.device->stream(), a, b); }).min;
+}
+
 BenchResult bench_memory(Bench& bench) {
     BenchResult result;
     constexpr int kBuffers = 6;  // that live at once, AdamW's five and one
@@ -103,7 +112,7 @@ BenchResult bench_memory(Bench& bench) {
         const Tensor a = filled(bench.ctx, {n}, DType::f32, 1), b = filled(bench.ctx, {n}, DType::f32, 2);
         const Tensor c = filled(bench.ctx, {n}, DType::f32, 3);
         const Stream& stream = bench.device->stream();
-        copy_rate = measure(bench, result, {"copy", "1 r, 1 w", 2 * kBytes, [&] { copy(stream, a, b); }}, 0, 6);
+        copy_rate = measure(bench, result, {"copy", "1 r, 1 w", kCopyBytes, [&] { copy(stream, a, b); }}, 0, 6);
         triad_rate = measure(bench, result, {"triad (f32)", "2 r, 1 w", 3 * kBytes, [&] { triad(stream, a, b, c); }},
                              copy_rate, 5);
     }

@@ -63,24 +63,38 @@ class FixedBatches final : public train::Batches {
 
 struct StepMeasurement {
     Timing timing;
+    std::vector<ops::KernelTimes::Row> kernels;  // of kTimedSteps steps, which `timing` leaves out
+    double timed_s = 0;                          // that these took
     double first_loss = 0, last_loss = 0;
     int64_t memory = 0;  // peak, bytes
 };
 
-StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, comm::World& one_rank) {
+constexpr int kTimedSteps = 3;
+
+StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, bool kernels, comm::World& one_rank) {
     train::Engine engine(
         run, one_rank, {.offload_dir = std::filesystem::temp_directory_path()},
         [&](ops::Context& ctx, const train::Share&) { return std::make_unique<FixedBatches>(ctx, run); });
     StepMeasurement measured;
     int64_t step = 0;
-    measured.timing = time_calls({.seconds = seconds, .min_runs = 3, .max_runs = 100}, [&] {
+    const auto take_step = [&] {
         const train::StepResult result = train::train_step(engine, ++step);
         engine.device->synchronize();
         check(!result.skipped, "step ", step, " is not finite, first in ", result.culprit,
               ": it was not a whole step and its time means nothing; try a smaller optimizer.lr");
         if (step == 1) measured.first_loss = result.loss;
         measured.last_loss = result.loss;
-    });
+    };
+    measured.timing = time_calls({.seconds = seconds, .min_runs = 3, .max_runs = 100}, take_step);
+    if (kernels) {
+        ops::KernelTimes times;
+        engine.ctx.times = &times;
+        const double begin = seconds_now();
+        for (int i = 0; i < kTimedSteps; ++i) take_step();
+        measured.timed_s = seconds_now() - begin;
+        measured.kernels = times.rows();
+        engine.ctx.times = nullptr;
+    }
     measured.memory = engine.device->memory().total().peak;
     return measured;
 }
@@ -162,6 +176,39 @@ void print_five_steps(std::ostream& text, const StepReport& r) {
          << std::endl;
 }
 
+// Milliseconds of a step; the last line is what no kernel accounts for.
+void print_kernels(std::ostream& text, const StepReport& r, double copy_bytes_per_s, BenchResult& result) {
+    text << '\n'
+         << left("kernel", 28) << left("shape", 46) << right("calls", 7) << right("ms", 10) << right("share", 9)
+         << right("floor ms", 10) << right("of time", 9) << "  bound by\n";
+    const double step_s = r.measured.timed_s / kTimedSteps, flops = r.peak.flops_per_s();
+    double rest = step_s;
+    for (const ops::KernelTimes::Row& row : r.measured.kernels) {
+        const double seconds = row.seconds / kTimedSteps,
+                     floor = row.work.floor_s(flops, copy_bytes_per_s) / kTimedSteps;
+        const char* bound = row.work.flops / flops > row.work.bytes / copy_bytes_per_s ? "arithmetic" : "memory";
+        rest -= seconds;
+        text << left(row.kernel, 28) << left(row.shape, 46) << right(std::to_string(row.calls / kTimedSteps), 7)
+             << right(fixed(1e3 * seconds, 2), 10) << right(plan::format_percent(seconds / step_s), 9)
+             << right(fixed(1e3 * floor, 2), 10) << right(plan::format_percent(floor / seconds), 9) << "  " << bound
+             << '\n';
+        result.rows.push_back({{"kernel", row.kernel},
+                               {"shape", row.shape},
+                               {"calls", row.calls / kTimedSteps},
+                               {"seconds", seconds},
+                               {"share", seconds / step_s},
+                               {"flops", row.work.flops / kTimedSteps},
+                               {"bytes", row.work.bytes / kTimedSteps},
+                               {"floor_s", floor},
+                               {"bound_by", bound}});
+    }
+    text << left("outside kernels", 81) << right(fixed(1e3 * rest, 2), 10)
+         << right(plan::format_percent(rest / step_s), 9) << "\n\nFloor: FLOPs over the peak, or bytes over a copy's "
+         << fixed(copy_bytes_per_s / 1e9, 1)
+         << " GB/s (read and written); operands in a cache may beat it. A step took " << short_time(step_s)
+         << " while its kernels were timed.\n";
+}
+
 BenchRecord summary_of(const StepReport& r) {
     const spec::TrainSpec& train = r.run.train;
     const plan::TokenFlops flops = r.model();
@@ -204,16 +251,23 @@ BenchResult bench_step(Bench& bench) {
                       " of memory, available are ", plan::format_bytes(available_memory()),
                       "; --set train.micro_batch=1, recompute.policy=full or a smaller model need less");
     StepReport report{run, {}, {}};
+    BenchResult result;
     print_head(bench, run, report.unit());
 
     see_peak(bench, report.peak);
     bench.device->memory().trim();
     comm::run_ranks(1, {}, [&](comm::World& world) {
-        report.measured = measure_steps(run, std::max(bench.patience_left() - 2, 1.0), world);
+        report.measured = measure_steps(run, std::max(bench.patience_left() - 2, 1.0), bench.arguments.kernels, world);
     });
     see_peak(bench, report.peak);
     print_five_steps(bench.text, report);
-    return {summary_of(report), {}, {}};
+    result.summary = summary_of(report);
+    if (bench.arguments.kernels) {
+        const double copy = measure_copy(bench, {.seconds = 1, .min_runs = 5, .max_runs = 20});
+        print_kernels(bench.text, report, copy, result);
+        result.summary.emplace_back("copy_bytes_per_s", copy);
+    }
+    return result;
 }
 
 }  // namespace tutti::cli

@@ -246,8 +246,10 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
     step->add_option("--set", a.set, "a value of the config; repeatable")
         ->allow_extra_args(false)
         ->option_text("section.key=value");
+    step->add_flag("--kernels", a.kernels, "also the time of each kernel, beside the least that it can cost");
     step->footer(
         "Examples:\n"
+        "  tutti bench step --model llama-5m --kernels\n"
         "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
         "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32");
     add_bench_comm(*parent, all, io);

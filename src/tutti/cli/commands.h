@@ -89,6 +89,7 @@ struct BenchArguments {
     int64_t window = 0;  // attention: keys that a query sees; 0: all before it
     std::string model;   // gemm: also the products of this preset; step: what to train
     std::vector<std::string> set;
+    bool kernels = false;  // step: also the time of each kernel beside its floor
     bool json = false;
 };
 int bench(const BenchArguments& arguments, const Io& io);

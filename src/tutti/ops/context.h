@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
+#include "tutti/ops/kernel_times.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::ops {
@@ -9,6 +10,7 @@ namespace tutti::ops {
 struct Context {
     Device& device;
     const kernels::KernelTable& kernels;
+    KernelTimes* times = nullptr;  // where every kernel's time is noted; nullptr: nowhere
 };
 
 // Calls one kernel, or says which kernel the back end lacks.
@@ -16,6 +18,10 @@ template <class Kernel, class... Args>
 auto call(Context& ctx, Kernel kernels::KernelTable::*entry, const char* name, Args&&... args) {
     const Kernel kernel = ctx.kernels.*entry;
     check(kernel != nullptr, name, " has no ", ctx.kernels.name, " kernel");
+    if constexpr (std::is_void_v<decltype(kernel(ctx.device.stream(), std::forward<Args>(args)...))>)
+        if (ctx.times != nullptr)
+            return ctx.times->measure(ctx.device, name, kernels::work_of_call(name, args...),
+                                      [&] { kernel(ctx.device.stream(), args...); });
     return kernel(ctx.device.stream(), std::forward<Args>(args)...);
 }
 

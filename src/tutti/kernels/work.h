@@ -1,0 +1,49 @@
+// kernels/work.h: the least that one call of a kernel can cost: floating-point operations, and the bytes of what it
+// must read and write, each moved once. What a measured time is held against.
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <string_view>
+
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels {
+
+struct Work {
+    double flops = 0;  // of matrix products; others are bound by memory
+    double bytes = 0;
+    std::string shape = {};  // of a matrix product or an attention: "1024 x 768 x 3072"
+
+    Work& operator+=(const Work& other);
+    // Seconds on a machine with these ceilings: whichever is the larger. A kernel whose operands lie in a cache may be
+    // faster than memory.
+    double floor_s(double flops_per_s, double bytes_per_s) const;
+};
+
+Work work_of(const View& operand);  // read or written
+Work work_of(const Gemm& gemm);     // shape: M x K x N, with what is transposed or added to
+// Of a masked attention: the pairs that a query may see, first_key left aside.
+Work work_of(const AttentionForward& attention);
+Work work_of(const AttentionBackward& attention);
+Work work_of(const Dropout& mask);
+Work work_of(const Normal& normal);
+Work work_of(const CrossEntropy& loss);
+Work work_of(const AdamW& update);
+Work work_of(const Sgd& update);
+Work work_of(std::integral auto) { return {}; }
+Work work_of(std::floating_point auto) { return {}; }
+// Reads and writes rows of the matrix, not all of it.
+Work work_of_embedding(const View& tokens, const View& rows_or_matrix, const View& matrix_or_rows);
+
+// Of `call(entry, arguments...)`.
+template <class... Args>
+Work work_of_call(std::string_view entry, const Args&... args) {
+    if constexpr (sizeof...(Args) == 3 && (std::convertible_to<const Args&, View> && ...))
+        if (entry.starts_with("embedding")) return work_of_embedding(args...);
+    Work work;
+    ((work += work_of(args)), ...);
+    return work;
+}
+
+}  // namespace tutti::kernels

@@ -1,0 +1,98 @@
+// What the kernels of a step are said to cost, against the formula for the model, which knows nothing of kernels.
+#include <gtest/gtest.h>
+
+#include "tutti/comm/threads/thread_world.h"
+#include "tutti/plan/flops.h"
+#include "tutti/train/console.h"
+#include "tutti/train/engine.h"
+#include "tutti/train/step.h"
+#include "tutti/train/testing/small_run.h"
+
+namespace tutti::train {
+namespace {
+
+class KernelTimesTest : public SmallRun {
+  protected:
+    // Of the second step of a run.
+    std::vector<ops::KernelTimes::Row> times_of(const spec::RunSpec& run) {
+        Console quiet(nullptr, false, 0);
+        const auto data = open_data(run, quiet, false);
+        std::vector<ops::KernelTimes::Row> rows;
+        comm::run_ranks(1, {}, [&](comm::World& world) {
+            Engine engine(run, world, {.offload_dir = path("")}, training_batches(run, data ? &*data : nullptr));
+            train_step(engine, 1);
+            ops::KernelTimes times;
+            engine.ctx.times = &times;
+            train_step(engine, 2);
+            rows = times.rows();
+            double sum = 0;
+            for (const auto& row : rows) sum += row.seconds;
+            EXPECT_DOUBLE_EQ(times.seconds(), sum);
+        });
+        return rows;
+    }
+};
+
+double flops_of(const std::vector<ops::KernelTimes::Row>& rows, const std::string& kernel) {
+    double flops = 0;
+    for (const auto& row : rows)
+        if (row.kernel == kernel) flops += row.work.flops;
+    return flops;
+}
+
+TEST_F(KernelTimesTest, FlopsAreThoseOfTheModel) {
+    for (const std::vector<std::string>& set :
+         {std::vector<std::string>{}, {"model.preset=gpt2-124m", "model.kv_heads=2", "model.vocab=256"}}) {
+        const spec::RunSpec run = options("run", set).run;
+        const auto rows = times_of(run);
+        const double T = static_cast<double>(run.train.seq_len);
+        const double tokens = static_cast<double>(run.train.global_batch) * T;
+        const plan::TokenFlops model = plan::model_flops(run.model, run.train.seq_len);
+        EXPECT_DOUBLE_EQ(flops_of(rows, "gemm"), model.matmul * tokens);
+        // Forward: two products of (T + 1) / 2 visible keys a query; the formula counts T / 2, and twice that backward,
+        // where a kernel that keeps no scores makes five products instead of four.
+        const double forward = model.full_attention / 3 * tokens * (T + 1) / (2 * T);
+        EXPECT_DOUBLE_EQ(flops_of(rows, "attention_forward"), forward);
+        EXPECT_DOUBLE_EQ(flops_of(rows, "attention_backward"), 2.5 * forward);
+    }
+}
+
+TEST_F(KernelTimesTest, BytesOfTheOptimizerAreThoseOfItsState) {
+    const spec::RunSpec run = options("run", {"precision.compute=bf16"}).run;
+    double bytes = 0;
+    for (const auto& row : times_of(run))
+        if (row.kernel == "adamw") bytes += row.work.bytes;
+    // Master, m, v read and written, the gradient read, the rounded copy written.
+    EXPECT_EQ(bytes, 30.0 * static_cast<double>(spec::parameter_count(run.model)));
+}
+
+TEST(Work, TheFloorIsWhicheverTakesLonger) {
+    const kernels::Work work{.flops = 100, .bytes = 40};
+    EXPECT_EQ(work.floor_s(10, 10), 10);
+    EXPECT_EQ(work.floor_s(1000, 10), 4);
+}
+
+TEST(Work, OfAnEmbeddingCountsRowsNotTheMatrix) {
+    std::vector<float> matrix(1000 * 8), rows(3 * 8);
+    std::vector<int32_t> tokens(3);
+    const View m(matrix.data(), DType::f32, {1000, 8}), r(rows.data(), DType::f32, {3, 8});
+    const View t(tokens.data(), DType::i32, {3});
+    EXPECT_EQ(kernels::work_of_call("embedding_forward", t, m, r).bytes, 3 * 4 + 2 * 96);
+    EXPECT_EQ(kernels::work_of_call("embedding_backward", t, r, m).bytes, 3 * 4 + 2 * 96);
+    EXPECT_EQ(kernels::work_of_call("add", r, r, r).bytes, 3 * 96);
+}
+
+TEST(Work, OfAttentionCountsWhatAWindowLeaves) {
+    std::vector<float> values(10 * 4);
+    const View x(values.data(), DType::f32, {1, 10, 1, 4});
+    const auto pairs = [&](bool causal, int64_t window) {
+        const kernels::AttentionForward a{.q = x, .k = x, .v = x, .causal = causal, .window = window};
+        return kernels::work_of(a).flops / (4 * 4);
+    };
+    EXPECT_EQ(pairs(false, 0), 100);
+    EXPECT_EQ(pairs(true, 0), 55);
+    EXPECT_EQ(pairs(true, 3), 1 + 2 + 8 * 3);
+}
+
+}  // namespace
+}  // namespace tutti::train
