@@ -39,13 +39,13 @@ struct Summary {
 
 // n = ranks of the group, r = own rank in it. All tensors contiguous, seen as flat.
 //   all_reduce      output = input (in place): reduced over the ranks
-//   reduce_scatter  input (n s) -> output (s): part r, reduced. output f32 takes f32 or 16-bit input unrounded; it may
-//   be
-//                   part r of input
-//   all_gather      input (s) -> output (n s), in rank order; input may be part r of output
+//   reduce_scatter  input (n s) -> output (s): part r, reduced; f32 takes f32 or 16-bit input unrounded.
+//                   output may be part r of input, and no other
+//   all_gather      input (s) -> output (n s), in rank order; input may be part r of output, and no other
 //   broadcast       output = input (in place): the values of rank `peer`
-//   all_to_all      input: send_counts[p] elements for each rank p, one after another; output: receive_counts[p] from
-//   each send, receive   input to, output from rank `peer`; messages between two ranks arrive in the order of the sends
+//   all_to_all      input: send_counts[p] elements for each rank p, one after another;
+//                   output: receive_counts[p] from each
+//   send, receive   input to, output from rank `peer`; messages between two ranks arrive in the order of the sends
 // Sums add in f32 (f64 and integers in their own type) along one fixed binary tree over the ranks (tree_reduce.h).
 struct Collective {
     Kind kind = Kind::barrier;

@@ -114,6 +114,28 @@ TEST(ThreadFailure, WrongSizesAreRefusedBeforeAnythingIsPublished) {
     EXPECT_EQ(error, "all_gather over 2 ranks of group dp: parts of 5 f32 make 10, the output holds 5 f32");
 }
 
+TEST(ThreadFailure, APartAtAnotherRanksPlaceIsRefused) {
+    for (const bool gather : {true, false}) {
+        const std::string error = error_of(2, {.timeout_s = 60}, [&](World& world) {
+            const auto group = world_group(world);
+            const auto device = make_cpu_device(1);
+            const Tensor x = Tensor::empty(*device, {10}, DType::f32, Purpose::communication);
+            const Tensor part = x.narrow(0, 5 * world.rank(), 5), first = x.narrow(0, 0, 5);
+            if (gather) {
+                group->all_gather(part, x).wait();
+                group->all_gather(first, x).wait();
+            } else {
+                group->reduce_scatter(x, part).wait();
+                group->reduce_scatter(x, first).wait();
+            }
+        });
+        EXPECT_EQ(error,
+                  concat(gather ? "all_gather" : "reduce_scatter",
+                         " of group dp: the part of rank 1 lies inside the whole, 0 bytes from its begin; its own "
+                         "place there is at 20"));
+    }
+}
+
 // Memory that a failed rank was communicating stays until nobody reads it any more (the sanitizers watch this one).
 TEST(ThreadFailure, MemoryOutlivesTheRankThatFailsInTheMiddle) {
     for (int round = 0; round < 20; ++round) {
