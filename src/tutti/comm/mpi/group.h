@@ -1,5 +1,5 @@
 // comm/mpi/group.h: one rank's view of a group: its shape, its host's block of shared memory, and the state that orders
-// the rank's own operations. staged_operation.cpp and message.cpp work on it; world.cpp makes it.
+// the rank's own operations. staged_*.cpp and message.cpp work on it; world.cpp makes it.
 #pragma once
 
 #include <array>

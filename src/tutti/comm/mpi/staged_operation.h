@@ -1,0 +1,159 @@
+// comm/mpi/staged_operation.h: the collectives over processes. A tensor passes through shared memory in chunks: each
+// rank copies its own into its slot, each reduces one part of the chunk from everybody's slots, each copies the others'
+// parts out; three chunks are under way at a time, one in each stage (staged_operation.cpp). Between hosts, the
+// reduction of a part is: every host adds what it has along the tree, the part's owner finishes the tree, and the
+// result goes back, all through MPI messages that are waited for by nobody (staged_between_hosts.cpp). all_gather and
+// broadcast are the second half of the same. Made by start_staged().
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/mpi/exchange.h"
+#include "tutti/comm/mpi/group.h"
+#include "tutti/comm/mpi/parts.h"
+
+namespace tutti::comm::mpi {
+
+struct Transfer {
+    Wire::Request request;
+    int peer;  // of the group
+    bool in;
+};
+
+// A chunk between hosts: what is under way for it.
+struct Step {
+    Chunk chunk;
+    std::vector<Part> parts;
+    int phase = 0;  // 0: not begun, 1: parts travel to their owners, 2: results travel back, 3: done
+    std::vector<Transfer> transfers;
+    // Partial sums, by part and subtree of the tree; those of other hosts arrive here.
+    std::vector<std::vector<std::vector<std::byte>>> sums;
+};
+
+class StagedOperation final : public Operation, public std::enable_shared_from_this<StagedOperation> {
+  public:
+    StagedOperation(std::shared_ptr<Group> group, Collective what, uint64_t number)
+        : Operation(std::move(what), group->name, number),
+          group_(std::move(group)),
+          element_(collective().input.defined() ? size_of(collective().input.dtype()) : 1),
+          cutting_(group_->shape, collective(), group_->layout.slot_bytes / element_) {
+        Member& self = group_->self();
+        self.announcements[sequence() % kInFlight] = Announcement::of(collective(), group_->key, sequence());
+        self.begun = sequence();
+        group_->host.ring();
+    }
+
+    bool advance() override {
+        Member& self = group_->self();
+        if (!announced_) announce();
+        if (self.finished != sequence() - 1) return false;
+        try {
+            check(group_->broken.empty(), group_->broken);
+            if (!work()) return false;
+        } catch (const std::exception& e) {
+            // The others see the same, or are told by the rank that fails; none of them must wait for this one.
+            if (group_->broken.empty()) group_->broken = e.what();
+            group_->wire.keep(shared_from_this());
+            self.heard = sequence();
+            finish();
+            throw;
+        }
+        finish();
+        return true;
+    }
+
+    std::string waits_for() const override;
+    bool at_second_hand() const override;
+
+  private:
+    bool work();
+    void announce();
+    bool hear();
+    void check_agreement() const;
+    void finish() {
+        group_->self().finished = sequence();
+        group_->host.ring();
+    }
+
+    bool copy_in();
+    bool reduce();
+    bool copy_out();
+    bool begin_step(Step& step);
+    void scatter(Step& step);
+    void send_partial_sums(Step& step);
+    void finish_sums(Step& step);
+    void share_results(Step& step);
+
+    // --- who does what ---
+    bool reduces() const { return collective().kind == Kind::all_reduce || collective().kind == Kind::reduce_scatter; }
+    bool between_hosts() const { return group_->shape.hosts() > 1; }
+    int me() const { return group_->rank(); }
+    int own_host() const { return group_->shape.host; }
+    int root_host() const { return group_->shape.host_of[static_cast<size_t>(collective().peer)]; }
+    // The rank of this host that works on a part.
+    int holder(const Part& p) const {
+        return p.host == own_host() ? p.owner : group_->shape.handler(own_host(), p.lane);
+    }
+    // The rank of this host in whose slot a finished part lies.
+    int source(const Part& p) const {
+        return collective().kind == Kind::broadcast && root_host() == own_host() ? collective().peer : holder(p);
+    }
+    std::byte* in_slot(int rank, const Step& step, const Part& p) const {
+        return group_->slot(rank, step.chunk.number) + p.begin * element_;
+    }
+    const std::byte* input(const Part& p) const {
+        return collective().input.view().as<const std::byte>() + p.home * element_;
+    }
+    std::byte* output(const Part& p) const { return collective().output.view().as<std::byte>() + p.home * element_; }
+    void send(Step& step, const void* data, int64_t bytes, int to, Use use) const {
+        if (bytes > 0)
+            step.transfers.push_back(
+                {group_->wire.send(data, bytes, group_->world_rank(to), group_->tag(use)), to, false});
+    }
+    void receive(Step& step, void* data, int64_t bytes, int from, Use use) const {
+        if (bytes > 0)
+            step.transfers.push_back(
+                {group_->wire.receive(data, bytes, group_->world_rank(from), group_->tag(use)), from, true});
+    }
+    bool arrived(Step& step) const {
+        std::erase_if(step.transfers, [&](const Transfer& t) { return group_->wire.done(t.request); });
+        return step.transfers.empty();
+    }
+    // Of this host, in the middle of the operation, not waiting itself.
+    std::vector<int> standing_still() const;
+    std::span<const Transfer> awaited() const {
+        return steps_.empty() ? std::span<const Transfer>() : steps_.front().transfers;
+    }
+    template <class Visit>
+    void for_other_hosts(const Visit& visit) const {
+        for (int host = 0; host < group_->shape.hosts(); ++host)
+            if (host != own_host()) visit(host);
+    }
+
+    struct Word {  // from another host
+        int from;
+        Announcement announcement;
+        Wire::Request request;
+    };
+
+    const std::shared_ptr<Group> group_;
+    const int64_t element_;  // bytes
+    const Cutting cutting_;
+    Announcement own_word_;
+    std::vector<Wire::Request> words_out_;
+    std::deque<Word> words_in_;
+    std::vector<int> unheard_;  // ranks of other hosts
+    std::unique_ptr<Exchange> exchange_;
+    bool announced_ = false, listening_ = false, agreed_ = false;
+    uint64_t first_ = 0;                    // number of the first chunk
+    uint64_t in_ = 0, done_ = 0, out_ = 0;  // chunks through each stage
+    std::deque<Step> steps_;
+};
+
+}  // namespace tutti::comm::mpi
