@@ -9,9 +9,10 @@ using kernels::Gemm;
 using kernels::KernelTable;
 
 int64_t loss_chunk_rows(int64_t rows, int64_t vocab, DType dtype) {
-    constexpr int64_t kChunkBytes = 32 << 20;
-    const int64_t fit = kChunkBytes / std::max<int64_t>(1, vocab * size_of(dtype)) / 64 * 64;
-    return std::clamp<int64_t>(fit, std::min<int64_t>(rows, 64), rows);
+    constexpr int64_t kChunkBytes = 32 << 20;  // 64 and 128 MiB gained nothing
+    const int64_t fit = std::max<int64_t>(64, kChunkBytes / std::max<int64_t>(1, vocab * size_of(dtype)));
+    const int64_t chunks = (rows + fit - 1) / fit;
+    return std::min(rows, ((rows + chunks - 1) / chunks + 63) / 64 * 64);
 }
 
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
