@@ -56,7 +56,8 @@ struct Peak {
     std::string origin() const;  // "vdpbf16ps zmm on registers"
 };
 Peak measure_peak(Bench& bench, double seconds);
-double measure_copy(Bench& bench, const Patience& patience);  // bytes per second, read and written, of the fastest copy
+// Bytes read and written per second by a copy or by an update in place, whichever is the faster.
+double measure_bandwidth(Bench& bench, const Patience& patience);
 void add_peak(BenchRecord& record, const Peak& peak);
 
 // One product as ops/linear.cpp makes them.

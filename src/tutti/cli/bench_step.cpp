@@ -177,7 +177,7 @@ void print_five_steps(std::ostream& text, const StepReport& r) {
 }
 
 // Milliseconds of a step; the last line is what no kernel accounts for.
-void print_kernels(std::ostream& text, const StepReport& r, double copy_bytes_per_s, BenchResult& result) {
+void print_kernels(std::ostream& text, const StepReport& r, double memory_bytes_per_s, BenchResult& result) {
     text << '\n'
          << left("kernel", 28) << left("shape", 46) << right("calls", 7) << right("ms", 10) << right("share", 9)
          << right("floor ms", 10) << right("of time", 9) << "  bound by\n";
@@ -185,8 +185,8 @@ void print_kernels(std::ostream& text, const StepReport& r, double copy_bytes_pe
     double rest = step_s;
     for (const ops::KernelTimes::Row& row : r.measured.kernels) {
         const double seconds = row.seconds / kTimedSteps,
-                     floor = row.work.floor_s(flops, copy_bytes_per_s) / kTimedSteps;
-        const char* bound = row.work.flops / flops > row.work.bytes / copy_bytes_per_s ? "arithmetic" : "memory";
+                     floor = row.work.floor_s(flops, memory_bytes_per_s) / kTimedSteps;
+        const char* bound = row.work.flops / flops > row.work.bytes / memory_bytes_per_s ? "arithmetic" : "memory";
         rest -= seconds;
         text << left(row.kernel, 28) << left(row.shape, 46) << right(std::to_string(row.calls / kTimedSteps), 7)
              << right(fixed(1e3 * seconds, 2), 10) << right(plan::format_percent(seconds / step_s), 9)
@@ -203,9 +203,9 @@ void print_kernels(std::ostream& text, const StepReport& r, double copy_bytes_pe
                                {"bound_by", bound}});
     }
     text << left("outside kernels", 81) << right(fixed(1e3 * rest, 2), 10)
-         << right(plan::format_percent(rest / step_s), 9) << "\n\nFloor: FLOPs over the peak, or bytes over a copy's "
-         << fixed(copy_bytes_per_s / 1e9, 1)
-         << " GB/s (read and written); operands in a cache may beat it. A step took " << short_time(step_s)
+         << right(plan::format_percent(rest / step_s), 9) << "\n\nFloor: FLOPs over the peak, or bytes over memory's "
+         << fixed(memory_bytes_per_s / 1e9, 1)
+         << " GB/s (a copy or an update in place); operands in a cache may beat it. A step took " << short_time(step_s)
          << " while its kernels were timed.\n";
 }
 
@@ -263,9 +263,9 @@ BenchResult bench_step(Bench& bench) {
     print_five_steps(bench.text, report);
     result.summary = summary_of(report);
     if (bench.arguments.kernels) {
-        const double copy = measure_copy(bench, {.seconds = 1, .min_runs = 5, .max_runs = 20});
-        print_kernels(bench.text, report, copy, result);
-        result.summary.emplace_back("copy_bytes_per_s", copy);
+        const double bandwidth = measure_bandwidth(bench, {.seconds = 1, .min_runs = 5, .max_runs = 20});
+        print_kernels(bench.text, report, bandwidth, result);
+        result.summary.emplace_back("memory_bytes_per_s", bandwidth);
     }
     return result;
 }
