@@ -31,6 +31,7 @@ Communicator::Communicator(std::string name, std::vector<int> ranks, int rank, P
       messages_(ranks_.size()) {}
 
 Work Communicator::begin(Collective collective) {
+    check_place(collective);
     const Summary summary = collective.summary();
     auto& messages = messages_[static_cast<size_t>(collective.peer)];
     const uint64_t sequence = collective.kind == Kind::send      ? ++messages[0]
@@ -81,14 +82,18 @@ Work Communicator::all_reduce(const Tensor& x, Reduce reduce) {
 }
 
 // Elsewhere, another rank would write or read there meanwhile.
-void Communicator::check_place(const Tensor& part, const Tensor& whole, const char* what) const {
+void Communicator::check_place(const Collective& collective) const {
+    const bool gather = collective.kind == Kind::all_gather;
+    if (!gather && collective.kind != Kind::reduce_scatter) return;
+    const Tensor& part = gather ? collective.input : collective.output;
+    const Tensor& whole = gather ? collective.output : collective.input;
     const auto* begin = whole.view().as<const std::byte>();
     const auto* own = part.view().as<const std::byte>();
     const auto before = std::less<>();
     if (before(own, begin) || !before(own, begin + whole.bytes())) return;
-    check(own == begin + rank_ * (whole.bytes() / size()), what, " of group ", name_, ": the part of rank ", rank_,
-          " lies inside the whole, ", own - begin, " bytes from its begin; its own place there is at ",
-          rank_ * (whole.bytes() / size()));
+    check(own == begin + rank_ * (whole.bytes() / size()), name_of(collective.kind), " of group ", name_,
+          ": the part of rank ", rank_, " lies inside the whole, ", own - begin,
+          " bytes from its begin; its own place there is at ", rank_ * (whole.bytes() / size()));
 }
 
 Work Communicator::reduce_scatter(const Tensor& x, const Tensor& part) {
@@ -98,7 +103,6 @@ Work Communicator::reduce_scatter(const Tensor& x, const Tensor& part) {
           part.numel(), " elements needs an input of ", part.numel() * size(), ", got ", x.numel());
     check(x.dtype() == part.dtype() || part.dtype() == DType::f32, "reduce_scatter of ", x.dtype(), " into ",
           part.dtype(), ": the result has the input's type or is f32");
-    check_place(part, x, "reduce_scatter");
     if (size() == 1 && x.view().data == part.view().data) return {};
     return begin({.kind = Kind::reduce_scatter, .input = x, .output = part});
 }
@@ -109,7 +113,6 @@ Work Communicator::all_gather(const Tensor& part, const Tensor& x) {
     check(x.numel() == part.numel() * size() && x.dtype() == part.dtype(), "all_gather over ", size(),
           " ranks of group ", name_, ": parts of ", part.numel(), " ", part.dtype(), " make ", part.numel() * size(),
           ", the output holds ", x.numel(), " ", x.dtype());
-    check_place(part, x, "all_gather");
     if (size() == 1 && x.view().data == part.view().data) return {};
     return begin({.kind = Kind::all_gather, .input = part, .output = x});
 }

@@ -86,7 +86,7 @@ class Communicator {
   private:
     friend class Work;
     void wait(const Operation& operation);
-    void check_place(const Tensor& part, const Tensor& whole, const char* what) const;
+    void check_place(const Collective& collective) const;
 
     std::string name_;
     std::vector<int> ranks_;
