@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "tutti/cli/cli.h"
 
@@ -13,7 +14,10 @@ namespace {
 // once more. Who has chosen a setting keeps it.
 void spin_briefly(char** argv) {
     if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-    if (setenv("GOMP_SPINCOUNT", "1000", 1) == 0) execv("/proc/self/exe", argv);
+    std::error_code error;
+    const std::filesystem::path self =
+        std::filesystem::read_symlink("/proc/self/exe", error);  // its name stays "tutti"
+    if (!error && setenv("GOMP_SPINCOUNT", "1000", 1) == 0) execv(self.c_str(), argv);
     // Not to be had: the default it is.
 }
 

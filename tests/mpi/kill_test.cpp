@@ -63,7 +63,12 @@ class KilledRanks : public ProgramTest {
 TEST_F(KilledRanks, LoseNothingAndAreNamed) {
     const char* asked = std::getenv("TUTTI_KILLS");
     const int wanted = asked ? std::atoi(asked) : 12;
-    ASSERT_EQ(Program(folder_, arguments("whole"), {}, launcher()).wait().exit_code, 0);
+    Program whole(folder_, arguments("whole"), {}, launcher());
+    ASSERT_TRUE(whole.wait_for("step "));
+    const auto first_step = std::chrono::steady_clock::now();
+    ASSERT_EQ(whole.wait().exit_code, 0);
+    // From its first step to its end: the moments to choose from.
+    const std::chrono::duration<double, std::milli> span = std::chrono::steady_clock::now() - first_step;
     const unsigned seed = 20261121;  // printed on failure
     std::mt19937 random(seed);
     int disturbed = 0, resumed = 0, runs = 0;
@@ -71,7 +76,7 @@ TEST_F(KilledRanks, LoseNothingAndAreNamed) {
         const std::string out = "killed" + std::to_string(runs);
         Program program(folder_, arguments(out), {}, launcher());
         const bool steps = program.wait_for("step ");
-        std::this_thread::sleep_for(std::chrono::milliseconds(random() % 400));
+        std::this_thread::sleep_for(std::chrono::milliseconds(random() % static_cast<unsigned>(span.count() + 1)));
         const auto ranks = children(program.pid());
         const bool stop = random() % 3 == 0;
         const auto chosen = random();
