@@ -15,8 +15,8 @@ namespace {
 void spin_briefly(char** argv) {
     if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
     std::error_code error;
-    const std::filesystem::path self =
-        std::filesystem::read_symlink("/proc/self/exe", error);  // its name stays "tutti"
+    // Not through the link: its name, which ps shows, would be "exe".
+    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
     if (!error && setenv("GOMP_SPINCOUNT", "1000", 1) == 0) execv(self.c_str(), argv);
     // Not to be had: the default it is.
 }

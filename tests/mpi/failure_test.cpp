@@ -75,6 +75,13 @@ class MpiFailure : public ::testing::Test {
         for (int i = 0; i < 6000 && !fs::exists(file); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
         return static_cast<pid_t>(std::stol("0" + read_file(file)));
     }
+    // Once it runs.
+    pid_t hit(int rank, int signal) const {
+        const pid_t victim = pid_of_rank(rank);
+        if (victim <= 1) throw std::runtime_error("no such rank runs:\n" + output());
+        kill(victim, signal);
+        return victim;
+    }
     // What `tutti report --flight` says.
     void expect_finding(tutti::comm::Finding kind, const std::string& part) const {
         const tutti::comm::FlightReading reading = tutti::comm::read_flight(folder_);
@@ -150,9 +157,7 @@ TEST_F(MpiFailure, RanksThatDisagreeSayWhoCallsWhat) {
 
 TEST_F(MpiFailure, SigkillIsNamed) {
     start(3, {"loop", "timeout=60"});
-    const pid_t victim = pid_of_rank(1);
-    ASSERT_GT(victim, 1) << output();
-    kill(victim, SIGKILL);
+    hit(1, SIGKILL);
     EXPECT_NE(wait(), 0);
     // By us, or by mpirun when it was faster and ended the others first.
     const std::string text = output();
@@ -162,9 +167,7 @@ TEST_F(MpiFailure, SigkillIsNamed) {
 
 TEST_F(MpiFailure, AStoppedProcessIsNamedWithinTheTimeOut) {
     start(3, {"loop", "timeout=2"});
-    const pid_t victim = pid_of_rank(1);
-    ASSERT_GT(victim, 1) << output();
-    kill(victim, SIGSTOP);
+    const pid_t victim = hit(1, SIGSTOP);
     EXPECT_EQ(wait(), 4);
     expect_output("rank 1 of the group");
     expect_output("for more than 2 s (comm.timeout_s)");
@@ -179,9 +182,7 @@ TEST_F(MpiFailure, AStoppedProcessIsNamedWithinTheTimeOut) {
 
 TEST_F(MpiFailure, AStoppedProcessOfAnotherHostIsNamedToo) {
     start(4, {"loop", "timeout=2", "hosts=0,1,1,0"});
-    const pid_t victim = pid_of_rank(1);
-    ASSERT_GT(victim, 1) << output();
-    kill(victim, SIGSTOP);
+    hit(1, SIGSTOP);
     EXPECT_EQ(wait(), 4);
     // Rank 2 sees that it stands still; 0 and 3 wait half as long again for data, and hear it from rank 2.
     expect_output("rank 1 of the group");
@@ -190,9 +191,7 @@ TEST_F(MpiFailure, AStoppedProcessOfAnotherHostIsNamedToo) {
 
 TEST_F(MpiFailure, AStoppedProcessThatIsAloneOnItsHostIsNamedToo) {
     start(3, {"loop", "timeout=2", "hosts=0,1,0"});
-    const pid_t victim = pid_of_rank(1);
-    ASSERT_GT(victim, 1) << output();
-    kill(victim, SIGSTOP);
+    hit(1, SIGSTOP);
     EXPECT_EQ(wait(), 4);
     expect_output("rank 1 of the group");
 }

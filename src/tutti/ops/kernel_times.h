@@ -31,7 +31,6 @@ class KernelTimes {
         device.synchronize();
         add(name, work, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
-    void clear() { rows_.clear(); }
     std::vector<Row> rows() const;  // those that took longest first
     double seconds() const;         // of all
 
