@@ -94,7 +94,7 @@ Section look_at_processor(Findings& findings) {
     try {
         const kernels::Isa isa = kernels::best_isa();
         s.facts.push_back(text_fact("isa", "kernels that run", kernels::cpu_table(isa).name));
-        if (isa != kernels::Isa::avx512)
+        if (isa == kernels::Isa::avx2)
             findings.warnings.push_back(
                 "no AVX-512 with bf16: bf16 is stored as such but computed in f32, at f32's rate");
     } catch (const Error& unfit) {

@@ -173,7 +173,7 @@ struct KernelTable {
 const KernelTable& reference_table();
 
 // Instruction sets that the CPU table exists for, best last.
-enum class Isa : uint8_t { avx2, avx512 };
+enum class Isa : uint8_t { avx2, avx512, amx };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
 const KernelTable& cpu_table(Isa isa);

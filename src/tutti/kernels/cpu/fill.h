@@ -1,5 +1,5 @@
 // kernels/cpu/fill.h: the parts that table.cpp puts together. Each part sets its own entries of the table and no other.
-// The two lists are the same functions, compiled for each instruction set from cpu/isa.
+// The lists are the same functions, compiled for each instruction set from cpu/isa.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -47,5 +47,15 @@ void fill_cross_entropy(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512
+
+namespace amx {  // what multiplies matrices; everything else is avx512's
+void fill_attention(KernelTable& table);
+void gemm(const Stream& stream, const Gemm& gemm);
+}  // namespace amx
+
+namespace amx_emulated {  // the same source with tiles as arrays: in tests only
+void fill_attention(KernelTable& table);
+void gemm(const Stream& stream, const Gemm& gemm);
+}  // namespace amx_emulated
 
 }  // namespace tutti::kernels

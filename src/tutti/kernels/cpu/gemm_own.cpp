@@ -4,7 +4,7 @@
 
 namespace tutti::kernels {
 
-void fill_gemm(KernelTable& table, Isa isa) { table.gemm = isa == Isa::avx512 ? avx512::gemm : avx2::gemm; }
+void fill_gemm(KernelTable& table, Isa isa) { table.gemm = isa == Isa::avx2 ? avx2::gemm : avx512::gemm; }
 
 const char* gemm_engine() { return "own"; }
 

@@ -4,7 +4,7 @@
 
 #include "tutti/kernels/cpu/isa/vec_avx512.h"
 
-namespace tutti::kernels::avx512 {
+namespace tutti::kernels::TUTTI_ISA {
 
 struct Words {
     __m512i v;
@@ -41,4 +41,4 @@ inline void transpose_groups(Words (&w)[4]) {
     w[3].v = _mm512_unpackhi_epi64(t1, t3);
 }
 
-}  // namespace tutti::kernels::avx512
+}  // namespace tutti::kernels::TUTTI_ISA
