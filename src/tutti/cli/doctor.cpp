@@ -58,7 +58,7 @@ Section look_at_build(Findings& findings) {
     s.facts.push_back(text_fact("build_type", "build type", build.build_type));
     s.facts.push_back(text_fact("compiler", "compiler", build.compiler));
     if (!build.sanitizer.empty()) s.facts.push_back(text_fact("sanitizer", "sanitizer", build.sanitizer));
-    s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::gemm_engine()));
+    s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::gemm_engines()));
     s.facts.push_back(
         {"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
     const std::string sentencepiece = data::sentencepiece_version();

@@ -83,6 +83,7 @@ const KernelTable& emulated_amx_table() {
         table.name = "cpu-amx, emulated";
         amx_emulated::fill_attention(table);
         table.gemm = amx_emulated::gemm;
+        table.gemm_workspace = amx_emulated::gemm_workspace;
         return table;
     }();
     return kTable;
@@ -151,8 +152,8 @@ TEST(KernelCases, CoverEveryEntry) {
     std::set<std::string> ops;
     for (const Case& c : kernel_cases()) ops.insert(c.op);
     EXPECT_EQ(ops, std::set<std::string>(kOps.begin(), kOps.end()));
-    // The entries of the table besides its name, and attention_workspace, which the attention cases call.
-    EXPECT_EQ(sizeof(KernelTable) / sizeof(void*), 1 + kOps.size() + 1) << "an entry of KernelTable has no case";
+    // The entries of the table besides its name, gemm_engine and the two of workspaces, which the cases call.
+    EXPECT_EQ(sizeof(KernelTable) / sizeof(void*), 1 + kOps.size() + 3) << "an entry of KernelTable has no case";
 }
 
 }  // namespace

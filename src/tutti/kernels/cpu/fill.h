@@ -8,6 +8,10 @@ namespace tutti::kernels {
 
 void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without oneDNN cpu/gemm_own.cpp
 
+// What gemm.cpp chooses between, for who compares them: oneDNN's product, absent in builds without it, and each ISA's
+// own.
+void gemm_onednn(const Stream& stream, const Gemm& gemm);
+
 // Arrays through the vector functions of isa/simd.h, for the test that measures their errors.
 struct VectorMath {
     void (*exp)(const float* x, float* y, int64_t n) = nullptr;
@@ -29,6 +33,7 @@ void fill_attention(KernelTable& table);
 void fill_cross_entropy(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);  // the product without oneDNN, for cpu/gemm*.cpp
+int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 }  // namespace avx2
 
 namespace avx512 {
@@ -46,16 +51,19 @@ void fill_attention(KernelTable& table);
 void fill_cross_entropy(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
+int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512
 
 namespace amx {  // what multiplies matrices; everything else is avx512's
 void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
+int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 }  // namespace amx
 
 namespace amx_emulated {  // the same source with tiles as arrays: in tests only
 void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
+int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 }  // namespace amx_emulated
 
 }  // namespace tutti::kernels
