@@ -20,6 +20,15 @@ Shape with_last(const Shape& shape, int64_t size) {
 
 }  // namespace
 
+Gemm gemm_of(Product product, const View& x, const View& w, const View& y) {
+    switch (product) {
+        case Product::forward: return {.a = x, .b = w, .c = y, .transpose_b = true};
+        case Product::input_gradient: return {.a = y, .b = w, .c = x};
+        case Product::weight_gradient: return {.a = y, .b = x, .c = w, .transpose_a = true, .accumulate = true};
+    }
+    return {};
+}
+
 void gemm(Context& ctx, Gemm g) {
     Tensor workspace;
     if (const int64_t values = ctx.kernels.gemm_workspace ? ctx.kernels.gemm_workspace(ctx.device.stream(), g) : 0)
@@ -34,7 +43,9 @@ Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
     check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), "linear: the bias must have ", w.dim(0),
           " values");
     Tensor y = empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype());
-    gemm(ctx, {.a = as_matrix(x), .b = w, .c = as_matrix(y), .transpose_b = true, .bias = b ? b->view() : View{}});
+    Gemm product = gemm_of(Product::forward, as_matrix(x), w, as_matrix(y));
+    if (b) product.bias = *b;
+    gemm(ctx, product);
     return y;
 }
 
@@ -43,7 +54,7 @@ Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w) {
           "linear_backward_input: dy (..., N) and w (N, K) of one type, got ", dy.shape(), " ", dy.dtype(), " and ",
           w.shape(), " ", w.dtype());
     Tensor dx = empty(ctx, with_last(dy.shape(), w.dim(1)), dy.dtype());
-    gemm(ctx, {.a = as_matrix(dy), .b = w, .c = as_matrix(dx)});
+    gemm(ctx, gemm_of(Product::input_gradient, as_matrix(dx), w, as_matrix(dy)));
     return dx;
 }
 
@@ -52,7 +63,7 @@ void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, con
               dy.view().rows() == x.view().rows(),
           "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy.shape(), ", ", x.shape(), ", ",
           dw.shape(), " ", dw.dtype());
-    gemm(ctx, {.a = as_matrix(dy), .b = as_matrix(x), .c = dw, .transpose_a = true, .accumulate = true});
+    gemm(ctx, gemm_of(Product::weight_gradient, as_matrix(x), dw, as_matrix(dy)));
 }
 
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db) {

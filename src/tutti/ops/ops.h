@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tutti/base/exact_sum.h"
+#include "tutti/base/product.h"
 #include "tutti/ops/context.h"
 
 namespace tutti::ops {
@@ -38,6 +39,8 @@ void add_values(const Tensor& x, ExactSum& total);
 
 // --- matrix product: g.workspace is allocated here ---
 void gemm(Context& ctx, kernels::Gemm g);
+// Those of a linear layer: x (rows, in), w (out, in), y (rows, out), of which `product` writes one.
+kernels::Gemm gemm_of(Product product, const View& x, const View& w, const View& y);
 
 // --- linear: x (..., K), w (N, K), b (N) ---
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);                  // x w^T + b
@@ -99,8 +102,6 @@ struct LinearCrossEntropy {
 };
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
                                         int64_t vocab, float grad_scale, const Tensor* dw);
-// Rows of a chunk: keeps the chunk of logits near 32 MiB, a multiple of 64 rows.
-int64_t loss_chunk_rows(int64_t rows, int64_t vocab, DType dtype);
 
 struct SquaredError {
     Tensor losses;  // (N) f32

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/loss_chunk.h"
 
 namespace tutti::plan {
 namespace {
@@ -14,6 +15,11 @@ constexpr int64_t kF32 = 4;
 Ghost activations(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes, Purpose::activations}; }
 Ghost like(GhostTape& tape, const Ghost& x) { return activations(tape, x.bytes()); }
 Ghost workspace(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes, Purpose::workspace}; }
+
+// ops::gemm.
+void gemm(Ledger& ledger, const LocalSizes& s, Product product, int64_t rows, int64_t out, int64_t in) {
+    if (s.workspaces.gemm) const Ghost scratch(ledger, s.workspaces.gemm(product, rows, out, in), Purpose::workspace);
+}
 
 template <class Make>
 GhostVar cheap(const GhostTape& tape, GhostVar y, const Make& make) {
@@ -69,14 +75,23 @@ GhostVar dropout(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
                        [&ledger = tape.ledger()](const Ghost& dy) { return Ghosts{Ghost(ledger, dy.bytes())}; });
 }
 
-GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out) {
-    const int64_t x_bytes = x.value.bytes();
+GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out, const LocalSizes& s) {
+    Ledger& ledger = tape.ledger();
+    const int64_t x_bytes = x.value.bytes(), rows = x_bytes / in / s.element;
+    const Ghost y = activations(tape, rows * out * s.element);
+    gemm(ledger, s, Product::forward, rows, out, in);
     return tape.record(
-        {x}, activations(tape, x_bytes / in * out),
-        [&ledger = tape.ledger(), wanted = x.id >= 0, x_bytes](const Ghost&) {
-            return wanted ? Ghosts{Ghost(ledger, x_bytes)} : Ghosts{};
+        {x}, y,
+        [&ledger, s, wanted = x.id >= 0, x_bytes, rows, in, out](const Ghost&) {
+            if (!wanted) return Ghosts{};
+            const Ghost dx(ledger, x_bytes);
+            gemm(ledger, s, Product::input_gradient, rows, out, in);
+            return Ghosts{dx};
         },
-        [kept = GhostKept(x)] { kept.take(); });
+        [&ledger, s, kept = GhostKept(x), rows, in, out] {
+            const Ghost saved = kept.take();
+            gemm(ledger, s, Product::weight_gradient, rows, out, in);
+        });
 }
 
 GhostVar embedding(GhostTape& tape, const LocalSizes& s) {
@@ -107,7 +122,7 @@ struct Attention {
 Attention attention_forward(GhostTape& tape, const LocalSizes& s) {
     Attention r{activations(tape, s.rows() * s.heads * s.head_dim * s.element),
                 activations(tape, s.rows() * s.heads * kF32)};
-    const Ghost scratch = workspace(tape, s.attention.forward_bytes);
+    const Ghost scratch = workspace(tape, s.workspaces.attention_forward);
     return r;
 }
 
@@ -117,7 +132,7 @@ GhostVar attention(GhostTape& tape, const GhostVar& q, const GhostVar& k, const 
                        [&ledger = tape.ledger(), s, q = q.value, k = k.value, v = v.value, r](const Ghost&) {
                            Ghosts d;
                            for (const Ghost* x : {&q, &k, &v}) d.emplace_back(ledger, x->bytes());
-                           const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
+                           const Ghost scratch(ledger, s.workspaces.attention_backward, Purpose::workspace);
                            return d;
                        });
 }
@@ -126,7 +141,7 @@ GhostVar packed_attention(GhostTape& tape, const GhostVar& qkv, const LocalSizes
     const Attention r = attention_forward(tape, s);
     return tape.record({qkv}, r.y, [&ledger = tape.ledger(), s, saved = qkv.value, r](const Ghost&) {
         Ghost d(ledger, saved.bytes());
-        const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
+        const Ghost scratch(ledger, s.workspaces.attention_backward, Purpose::workspace);
         return Ghosts{d};
     });
 }
@@ -134,7 +149,10 @@ GhostVar packed_attention(GhostTape& tape, const GhostVar& qkv, const LocalSizes
 // The gradients are taken in the forward, so dx is what the node saves.
 GhostVar head_loss(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
-    const Ghost chunk = workspace(tape, loss_chunk_rows(s.rows(), s.vocab, s.element) * s.vocab * s.element);
+    const int64_t rows = loss_chunk_rows(s.rows(), s.vocab * s.element);
+    const Ghost chunk = workspace(tape, rows * s.vocab * s.element);
+    for (const Product product : {Product::forward, Product::input_gradient, Product::weight_gradient})
+        gemm(tape.ledger(), s, product, rows, s.vocab, s.width);
     return tape.record(
         {x}, losses, [dx](const Ghost&) { return Ghosts{dx}; }, [] {});
 }
@@ -154,9 +172,9 @@ GhostVar gpt2_embedding(GhostTape& tape, const LocalSizes& s) {
 
 GhostVar gpt2_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const int64_t C = s.width, A = s.heads * s.head_dim, F = s.ffn;
-    const GhostVar y = packed_attention(tape, linear(tape, layer_norm(tape, x, s), C, 3 * A), s);
-    const GhostVar h = add(tape, x, dropout(tape, linear(tape, y, A, C), s));
-    const GhostVar z = linear(tape, gelu(tape, linear(tape, layer_norm(tape, h, s), C, F)), F, C);
+    const GhostVar y = packed_attention(tape, linear(tape, layer_norm(tape, x, s), C, 3 * A, s), s);
+    const GhostVar h = add(tape, x, dropout(tape, linear(tape, y, A, C, s), s));
+    const GhostVar z = linear(tape, gelu(tape, linear(tape, layer_norm(tape, h, s), C, F, s)), F, C, s);
     return add(tape, h, dropout(tape, z, s));
 }
 
@@ -168,16 +186,16 @@ GhostVar llama_attention(GhostTape& tape, const GhostVar& x, const LocalSizes& s
     const auto turned = [&](const GhostVar& projected, int64_t heads) {
         return rope(tape, s.head_norm ? norm(tape, projected, s.rows() * heads, 1) : projected);
     };
-    const GhostVar q = turned(reshape(tape, linear(tape, x, C, A)), s.heads);
-    const GhostVar k = turned(reshape(tape, linear(tape, x, C, K)), s.kv_heads);
-    const GhostVar v = reshape(tape, linear(tape, x, C, K));
+    const GhostVar q = turned(reshape(tape, linear(tape, x, C, A, s)), s.heads);
+    const GhostVar k = turned(reshape(tape, linear(tape, x, C, K, s)), s.kv_heads);
+    const GhostVar v = reshape(tape, linear(tape, x, C, K, s));
     const GhostVar y = reshape(tape, attention(tape, q, k, v, s));
-    return dropout(tape, linear(tape, y, A, C), s);
+    return dropout(tape, linear(tape, y, A, C, s), s);
 }
 
 GhostVar llama_mlp(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const int64_t C = s.width, F = s.ffn;
-    const GhostVar y = linear(tape, swiglu(tape, linear(tape, x, C, F), linear(tape, x, C, F)), F, C);
+    const GhostVar y = linear(tape, swiglu(tape, linear(tape, x, C, F, s), linear(tape, x, C, F, s)), F, C, s);
     return dropout(tape, y, s);
 }
 
@@ -202,7 +220,7 @@ GhostVar block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     switch (s.family) {
         case spec::Family::gpt2: return gpt2_block(tape, x, s);
         case spec::Family::llama: return llama_block(tape, x, s);
-        case spec::Family::mlp: return relu(tape, linear(tape, x, s.width, s.width));
+        case spec::Family::mlp: return relu(tape, linear(tape, x, s.width, s.width, s));
     }
     throw Error("unknown model family");
 }
@@ -218,14 +236,8 @@ GhostVar last(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
 
 }  // namespace
 
-int64_t loss_chunk_rows(int64_t rows, int64_t vocab, int64_t element_bytes) {
-    constexpr int64_t kChunkBytes = 32 << 20;
-    const int64_t fit = kChunkBytes / std::max<int64_t>(1, vocab * element_bytes) / 64 * 64;
-    return std::clamp<int64_t>(fit, std::min<int64_t>(rows, 64), rows);
-}
-
 LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequence, int64_t element_bytes,
-                       const AttentionWorkspace& attention) {
+                       const Workspaces& workspaces) {
     return {.family = model.family,
             .element = element_bytes,
             .batch = batch,
@@ -239,7 +251,7 @@ LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequ
             .layers = model.layers,
             .dropout = model.dropout > 0,
             .head_norm = model.head_norm,
-            .attention = attention};
+            .workspaces = workspaces};
 }
 
 // models::Model::forward.

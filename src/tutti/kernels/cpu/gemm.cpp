@@ -61,17 +61,24 @@ Matmul make_matmul(const dnnl::engine& engine, const memory::desc& a, const memo
 
 int64_t depth_of(const Gemm& g) { return g.transpose_a ? g.a.shape[0] : g.a.shape[1]; }
 
-// Who makes a product, as measured with `tutti bench gemm` (bench/results/gemm_cpu_zen4.md):
+// Who makes a product, as measured with `bench/cpu_kernels.cpp gemm` (bench/results/gemm_cpu_zen4.md):
 // - f32: oneDNN, which reaches 90 % of the peak and more.
-// - bf16 on AVX-512: our own, unless a side is too short to pay for packing b.
+// - bf16 on AVX-512: our own where every side has 512 and more: up to 1.3 times as fast. With less to do, what packing
+//   costs is missed: oneDNN.
+// - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and is at a third of the peak on large
+//   ones. Has not been measured yet.
 // - bf16 on AVX2: our own. oneDNN 2.6 has no kernel for it at all.
 // - Empty products (c, bias or zeros come out): our own, which needs no descriptor for them.
 bool is_own(Isa isa, const Gemm& g) {
-    constexpr int64_t kShort = 32;
-    const int64_t M = g.c.shape[0], N = g.c.shape[1], K = depth_of(g);
-    if (M == 0 || N == 0 || K == 0) return true;
+    const int64_t shortest = std::min({g.c.shape[0], g.c.shape[1], depth_of(g)});
+    if (shortest == 0) return true;
     if (g.a.dtype != DType::bf16) return false;
-    return isa == Isa::avx2 || std::min({M, N, K}) >= kShort;
+    switch (isa) {
+        case Isa::avx2: return true;
+        case Isa::avx512: return shortest >= 512;
+        case Isa::amx: return shortest >= 256;
+    }
+    return false;
 }
 
 struct Own {
