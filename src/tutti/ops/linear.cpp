@@ -32,13 +32,17 @@ Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
     return y;
 }
 
-Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w) {
+Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum) {
     check(w.rank() == 2 && dy.dim(-1) == w.dim(0) && dy.dtype() == w.dtype(),
           "linear_backward_input: dy (..., N) and w (N, K) of one type, got ", dy.shape(), " ", dy.dtype(), " and ",
           w.shape(), " ", w.dtype());
-    Tensor dx = empty(ctx, with_last(dy.shape(), w.dim(1)), dy.dtype());
-    call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = as_matrix(dy), .b = w, .c = as_matrix(dx)});
-    return dx;
+    const Shape shape = with_last(dy.shape(), w.dim(1));
+    check(!sum.defined() || (sum.shape() == shape && sum.dtype() == dy.dtype()),
+          "linear_backward_input: the sum must be ", shape, " ", dy.dtype(), ", got ", sum.shape(), " ", sum.dtype());
+    const bool in_place = sum.defined() && sum.unique();
+    const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
+    call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = as_matrix(dy), .b = w, .c = as_matrix(dx), .accumulate = in_place});
+    return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
