@@ -24,19 +24,24 @@ GhostVar cheap(const GhostTape& tape, GhostVar y, const Make& make) {
 // --- nn/functions.cpp
 // -------------------------------------------------------------------------------------------------
 
+GhostVar record_add(GhostTape& tape, const GhostVar& a, const GhostVar& b, const Ghost& sum) {
+    return tape.record({a, b}, sum, [](const Ghost& dy, Ghosts&) { return Ghosts{dy, dy}; });
+}
+
 GhostVar add(GhostTape& tape, const GhostVar& a, const GhostVar& b) {
-    return tape.record({a, b}, like(tape, a.value), [](const Ghost& dy) { return Ghosts{dy, dy}; });
+    return record_add(tape, a, b, like(tape, a.value));
 }
 
 // relu saves its output, gelu its input.
 GhostVar relu(GhostTape& tape, const GhostVar& x) {
     const Ghost y = like(tape, x.value);
-    return tape.record({x}, y, [&ledger = tape.ledger(), y](const Ghost&) { return Ghosts{Ghost(ledger, y.bytes())}; });
+    return tape.record(
+        {x}, y, [&ledger = tape.ledger(), y](const Ghost&, Ghosts&) { return Ghosts{Ghost(ledger, y.bytes())}; });
 }
 
 GhostVar gelu(GhostTape& tape, const GhostVar& x) {
     Ledger& ledger = tape.ledger();
-    const GhostVar y = tape.record({x}, like(tape, x.value), [&ledger, saved = x.value](const Ghost&) {
+    const GhostVar y = tape.record({x}, like(tape, x.value), [&ledger, saved = x.value](const Ghost&, Ghosts&) {
         return Ghosts{Ghost(ledger, saved.bytes())};
     });
     return cheap(tape, y, [&ledger, saved = x.value] { return Ghost(ledger, saved.bytes()); });
@@ -45,7 +50,7 @@ GhostVar gelu(GhostTape& tape, const GhostVar& x) {
 GhostVar swiglu(GhostTape& tape, const GhostVar& gate, const GhostVar& up) {
     Ledger& ledger = tape.ledger();
     const GhostVar y =
-        tape.record({gate, up}, like(tape, gate.value), [&ledger, g = gate.value, u = up.value](const Ghost&) {
+        tape.record({gate, up}, like(tape, gate.value), [&ledger, g = gate.value, u = up.value](const Ghost&, Ghosts&) {
             return Ghosts{Ghost(ledger, g.bytes()), Ghost(ledger, u.bytes())};
         });
     return cheap(tape, y, [&ledger, g = gate.value, u = up.value] { return Ghost(ledger, g.bytes()); });
@@ -54,27 +59,32 @@ GhostVar swiglu(GhostTape& tape, const GhostVar& gate, const GhostVar& up) {
 // The same bytes under another shape; rotary positions are applied in place, forward and backward: their gradient is
 // copied only when somebody else holds it.
 GhostVar reshape(GhostTape& tape, const GhostVar& x) {
-    return tape.record({x}, x.value, [](const Ghost& dy) { return Ghosts{dy}; });
+    return tape.record({x}, x.value, [](const Ghost& dy, Ghosts&) { return Ghosts{dy}; });
 }
 
 GhostVar rope(GhostTape& tape, const GhostVar& x) {
-    return tape.record({x}, x.value, [&ledger = tape.ledger()](const Ghost& dy) {
+    return tape.record({x}, x.value, [&ledger = tape.ledger()](const Ghost& dy, Ghosts&) {
         return Ghosts{dy.unique() ? dy : Ghost(ledger, dy.bytes())};
     });
 }
 
 GhostVar dropout(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     if (!s.dropout) return x;
-    return tape.record({x}, like(tape, x.value),
-                       [&ledger = tape.ledger()](const Ghost& dy) { return Ghosts{Ghost(ledger, dy.bytes())}; });
+    return tape.record({x}, like(tape, x.value), [&ledger = tape.ledger()](const Ghost& dy, Ghosts&) {
+        return Ghosts{Ghost(ledger, dy.bytes())};
+    });
 }
 
 GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out) {
     const int64_t x_bytes = x.value.bytes();
     return tape.record(
         {x}, activations(tape, x_bytes / in * out),
-        [&ledger = tape.ledger(), wanted = x.id >= 0, x_bytes](const Ghost&) {
-            return wanted ? Ghosts{Ghost(ledger, x_bytes)} : Ghosts{};
+        [&ledger = tape.ledger(), wanted = x.id >= 0, x_bytes](const Ghost&, Ghosts& sums) {
+            if (!wanted) return Ghosts{};
+            const Ghost sum = std::move(sums[0]);
+            const bool in_place = sum.defined() && sum.unique();
+            const Ghost dx = in_place ? sum : Ghost(ledger, x_bytes);
+            return Ghosts{in_place || !sum.defined() ? dx : Ghost(ledger, x_bytes)};
         },
         [kept = GhostKept(x)] { kept.take(); });
 }
@@ -83,18 +93,34 @@ GhostVar embedding(GhostTape& tape, const LocalSizes& s) {
     return tape.record({}, activations(tape, s.rows() * s.width * s.element), {}, [] {});
 }
 
-// `statistics` f32 values per row: rstd, and for LayerNorm the mean.
-GhostVar norm(GhostTape& tape, const GhostVar& x, int64_t rows, int64_t statistics) {
-    const Ghost y = like(tape, x.value);
-    const Ghost per_row = activations(tape, statistics * rows * kF32);
+// `statistics` f32 values per row: rstd, and for LayerNorm the mean. y and the statistics are made before.
+GhostVar record_norm(GhostTape& tape, const GhostVar& x, const Ghost& y, const Ghost& per_row) {
     Ledger& ledger = tape.ledger();
     const GhostVar normed = tape.record(
-        {x}, y, [&ledger, x = x.value, per_row](const Ghost&) { return Ghosts{Ghost(ledger, x.bytes())}; },
+        {x}, y,
+        [&ledger, x = x.value, per_row](const Ghost&, Ghosts& sums) {
+            const Ghost sum = std::move(sums[0]);
+            return Ghosts{sum.defined() && sum.unique() ? sum : Ghost(ledger, x.bytes())};
+        },
         [x = x.value, per_row] {});
     return cheap(tape, normed, [&ledger, x = x.value, bytes = per_row.bytes()] {
         const Ghost again(ledger, x.bytes()), statistics_again(ledger, bytes);
         return again;
     });
+}
+
+GhostVar norm(GhostTape& tape, const GhostVar& x, int64_t rows, int64_t statistics) {
+    const Ghost y = like(tape, x.value), per_row = activations(tape, statistics * rows * kF32);
+    return record_norm(tape, x, y, per_row);
+}
+
+struct SumAndNorm {
+    GhostVar sum, norm;
+};
+SumAndNorm add_norm(GhostTape& tape, const GhostVar& x, const GhostVar& residual, int64_t rows, int64_t statistics) {
+    const Ghost y = like(tape, x.value), per_row = activations(tape, statistics * rows * kF32);
+    const GhostVar sum = record_add(tape, x, residual, like(tape, x.value));
+    return {sum, record_norm(tape, sum, y, per_row)};
 }
 
 GhostVar layer_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s.rows(), 2); }
@@ -114,7 +140,7 @@ Attention attention_forward(GhostTape& tape, const LocalSizes& s) {
 GhostVar attention(GhostTape& tape, const GhostVar& q, const GhostVar& k, const GhostVar& v, const LocalSizes& s) {
     const Attention r = attention_forward(tape, s);
     return tape.record({q, k, v}, r.y,
-                       [&ledger = tape.ledger(), s, q = q.value, k = k.value, v = v.value, r](const Ghost&) {
+                       [&ledger = tape.ledger(), s, q = q.value, k = k.value, v = v.value, r](const Ghost&, Ghosts&) {
                            Ghosts d;
                            for (const Ghost* x : {&q, &k, &v}) d.emplace_back(ledger, x->bytes());
                            const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
@@ -124,7 +150,7 @@ GhostVar attention(GhostTape& tape, const GhostVar& q, const GhostVar& k, const 
 
 GhostVar packed_attention(GhostTape& tape, const GhostVar& qkv, const LocalSizes& s) {
     const Attention r = attention_forward(tape, s);
-    return tape.record({qkv}, r.y, [&ledger = tape.ledger(), s, saved = qkv.value, r](const Ghost&) {
+    return tape.record({qkv}, r.y, [&ledger = tape.ledger(), s, saved = qkv.value, r](const Ghost&, Ghosts&) {
         Ghost d(ledger, saved.bytes());
         const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
         return Ghosts{d};
@@ -136,12 +162,12 @@ GhostVar head_loss(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
     const Ghost chunk = workspace(tape, loss_chunk_rows(s.rows(), s.vocab, s.element) * s.vocab * s.element);
     return tape.record(
-        {x}, losses, [dx](const Ghost&) { return Ghosts{dx}; }, [] {});
+        {x}, losses, [dx](const Ghost&, Ghosts&) { return Ghosts{dx}; }, [] {});
 }
 
 GhostVar squared_error(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
-    return tape.record({x}, losses, [dx](const Ghost&) { return Ghosts{dx}; });
+    return tape.record({x}, losses, [dx](const Ghost&, Ghosts&) { return Ghosts{dx}; });
 }
 
 // --- models/gpt2.cpp
@@ -155,8 +181,9 @@ GhostVar gpt2_embedding(GhostTape& tape, const LocalSizes& s) {
 GhostVar gpt2_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const int64_t C = s.width, A = s.heads * s.head_dim, F = s.ffn;
     const GhostVar y = packed_attention(tape, linear(tape, layer_norm(tape, x, s), C, 3 * A), s);
-    const GhostVar h = add(tape, x, dropout(tape, linear(tape, y, A, C), s));
-    const GhostVar z = linear(tape, gelu(tape, linear(tape, layer_norm(tape, h, s), C, F)), F, C);
+    const GhostVar a = dropout(tape, linear(tape, y, A, C), s);
+    const auto [h, normed] = add_norm(tape, x, a, s.rows(), 2);
+    const GhostVar z = linear(tape, gelu(tape, linear(tape, normed, C, F)), F, C);
     return add(tape, h, dropout(tape, z, s));
 }
 
@@ -182,8 +209,8 @@ GhostVar llama_mlp(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
 }
 
 GhostVar llama_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
-    const GhostVar h = add(tape, x, llama_attention(tape, rms_norm(tape, x, s), s));
-    return add(tape, h, llama_mlp(tape, rms_norm(tape, h, s), s));
+    const auto [h, normed] = add_norm(tape, x, llama_attention(tape, rms_norm(tape, x, s), s), s.rows(), 1);
+    return add(tape, h, llama_mlp(tape, normed, s));
 }
 
 // --- models/mlp.cpp and the choice among families
@@ -220,8 +247,9 @@ GhostVar last(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
 
 int64_t loss_chunk_rows(int64_t rows, int64_t vocab, int64_t element_bytes) {
     constexpr int64_t kChunkBytes = 32 << 20;
-    const int64_t fit = kChunkBytes / std::max<int64_t>(1, vocab * element_bytes) / 64 * 64;
-    return std::clamp<int64_t>(fit, std::min<int64_t>(rows, 64), rows);
+    const int64_t fit = std::max<int64_t>(64, kChunkBytes / std::max<int64_t>(1, vocab * element_bytes));
+    const int64_t chunks = (rows + fit - 1) / fit;
+    return std::min(rows, ((rows + chunks - 1) / chunks + 63) / 64 * 64);
 }
 
 LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequence, int64_t element_bytes,

@@ -55,9 +55,10 @@ TEST(GhostTape, FreesWhatWasSavedAndAddsGradients) {
     Ledger ledger;
     GhostTape tape(ledger);
     const GhostVar x = tape.input(Ghost(ledger, 10));
-    GhostVar y = tape.record({x}, Ghost(ledger, 10),
-                             [&ledger, saved = Ghost(ledger, 7)](const Ghost&) { return Ghosts{Ghost(ledger, 10)}; });
-    const GhostVar z = tape.record({x, y}, Ghost(ledger, 10), [](const Ghost& dy) { return Ghosts{dy, dy}; });
+    GhostVar y = tape.record({x}, Ghost(ledger, 10), [&ledger, saved = Ghost(ledger, 7)](const Ghost&, Ghosts&) {
+        return Ghosts{Ghost(ledger, 10)};
+    });
+    const GhostVar z = tape.record({x, y}, Ghost(ledger, 10), [](const Ghost& dy, Ghosts&) { return Ghosts{dy, dy}; });
     EXPECT_EQ(ledger.current().total(), 37);
     y = {};
     EXPECT_EQ(ledger.current().total(), 27);  // addition saves nothing
@@ -208,6 +209,7 @@ TEST(MemoryPlan, ActivationsGrowWithTheBatch) {
 
 TEST(MemoryPlan, LossChunk) {
     EXPECT_EQ(loss_chunk_rows(4096, 50257, 2), 320);   // 32 MiB / 100514 = 333.8
+    EXPECT_EQ(loss_chunk_rows(1024, 50257, 2), 256);   // four equal chunks
     EXPECT_EQ(loss_chunk_rows(4096, 128256, 4), 64);   // 65.4
     EXPECT_EQ(loss_chunk_rows(4096, 1 << 20, 4), 64);  // 8 would be 0 whole 64s
     EXPECT_EQ(loss_chunk_rows(40, 128256, 4), 40);     // never more than there are
