@@ -134,7 +134,7 @@ Timing time_gemm(Bench& bench, const GemmShape& s, const Patience& patience) {
     if (s.product == Product::input_gradient) gemm = {.a = y, .b = w, .c = x};
     if (weights) gemm = {.a = y, .b = x, .c = w, .transpose_a = true, .accumulate = true};
     const Timing t = time_calls(patience, [&] {
-        ops::call(ctx, &kernels::KernelTable::gemm, "gemm", gemm);
+        ops::gemm(ctx, gemm);
         ctx.device.synchronize();
     });
     return t;

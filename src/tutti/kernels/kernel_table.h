@@ -26,6 +26,7 @@ struct Gemm {
     bool transpose_b = false;
     bool accumulate = false;  // c += product; the usual case of weight gradients, c f32
     View bias = {};           // (N) added to every row; undefined: none
+    View workspace = {};      // f32, of gemm_workspace values
 };
 
 // Query i attends to keys j <= i + query_offset when causal, j > i + query_offset - window when there is a window, and
@@ -164,8 +165,12 @@ struct KernelTable {
     // their total adds them exactly (base/exact_sum.h), so that it does not depend on who holds which blocks.
     void (*sums_of_squares)(const Stream&, View x, View sums) = nullptr;
 
-    // Matrix product, and db (C) f32 += sum over rows of dy (N, C) A.
+    // Matrix product; the f32 values that it needs in `workspace`; and what makes it ("own", "oneDNN"), which depends
+    // on shape, layout, types and threads only.
     void (*gemm)(const Stream&, const Gemm&) = nullptr;
+    int64_t (*gemm_workspace)(const Stream&, const Gemm&) = nullptr;
+    const char* (*gemm_engine)(const Stream&, const Gemm&) = nullptr;
+    // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;
 
     // y (N, C) = weight[tokens[n]]; dweight (V, C) f32 += dy, rows added in the order of n.
@@ -201,10 +206,10 @@ struct KernelTable {
 const KernelTable& reference_table();
 
 // Instruction sets that the CPU table exists for, best last.
-enum class Isa : uint8_t { avx2, avx512 };
+enum class Isa : uint8_t { avx2, avx512, amx };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
 const KernelTable& cpu_table(Isa isa);
-const char* gemm_engine();  // what makes the CPU tables' matrix products: "oneDNN 2.6.3", "own"
+const char* gemm_engines();  // what makes the CPU tables' matrix products: "own, oneDNN 2.6.3"; "own"
 
 }  // namespace tutti::kernels

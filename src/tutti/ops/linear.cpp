@@ -20,6 +20,13 @@ Shape with_last(const Shape& shape, int64_t size) {
 
 }  // namespace
 
+void gemm(Context& ctx, Gemm g) {
+    Tensor workspace;
+    if (const int64_t values = ctx.kernels.gemm_workspace ? ctx.kernels.gemm_workspace(ctx.device.stream(), g) : 0)
+        g.workspace = workspace = empty(ctx, {values}, DType::f32, Purpose::workspace);
+    call(ctx, &KernelTable::gemm, "gemm", g);
+}
+
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
     check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(),
           "linear: x (..., K) and w (N, K) of one type, got ", x.shape(), " ", x.dtype(), " and ", w.shape(), " ",
@@ -27,8 +34,7 @@ Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
     check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), "linear: the bias must have ", w.dim(0),
           " values");
     Tensor y = empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype());
-    call(ctx, &KernelTable::gemm, "gemm",
-         Gemm{.a = as_matrix(x), .b = w, .c = as_matrix(y), .transpose_b = true, .bias = b ? b->view() : View{}});
+    gemm(ctx, {.a = as_matrix(x), .b = w, .c = as_matrix(y), .transpose_b = true, .bias = b ? b->view() : View{}});
     return y;
 }
 
@@ -41,7 +47,7 @@ Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Te
           "linear_backward_input: the sum must be ", shape, " ", dy.dtype(), ", got ", sum.shape(), " ", sum.dtype());
     const bool in_place = sum.defined() && sum.unique();
     const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
-    call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = as_matrix(dy), .b = w, .c = as_matrix(dx), .accumulate = in_place});
+    gemm(ctx, {.a = as_matrix(dy), .b = w, .c = as_matrix(dx), .accumulate = in_place});
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
@@ -50,8 +56,7 @@ void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, con
               dy.view().rows() == x.view().rows(),
           "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy.shape(), ", ", x.shape(), ", ",
           dw.shape(), " ", dw.dtype());
-    call(ctx, &KernelTable::gemm, "gemm",
-         Gemm{.a = as_matrix(dy), .b = as_matrix(x), .c = dw, .transpose_a = true, .accumulate = true});
+    gemm(ctx, {.a = as_matrix(dy), .b = as_matrix(x), .c = dw, .transpose_a = true, .accumulate = true});
 }
 
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db) {

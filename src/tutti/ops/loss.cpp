@@ -5,7 +5,6 @@
 namespace tutti::ops {
 
 using kernels::CrossEntropy;
-using kernels::Gemm;
 using kernels::KernelTable;
 
 int64_t loss_chunk_rows(int64_t rows, int64_t vocab, DType dtype) {
@@ -34,7 +33,7 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
     for (int64_t begin = 0; begin < rows; begin += chunk) {
         const int64_t n = std::min(chunk, rows - begin);
         const Tensor x_chunk = x2.narrow(0, begin, n), logits = chunk_logits.narrow(0, 0, n);
-        call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = x_chunk, .b = w, .c = logits, .transpose_b = true});
+        gemm(ctx, {.a = x_chunk, .b = w, .c = logits, .transpose_b = true});
         call(ctx, &KernelTable::cross_entropy, "cross_entropy",
              CrossEntropy{.logits = logits,
                           .targets = targets1.narrow(0, begin, n),
@@ -44,9 +43,8 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
                           .gradient = dw != nullptr});
         if (!dw) continue;
         const Tensor& dlogits = logits;  // replaced in place by the kernel
-        call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = dlogits, .b = w, .c = dx2.narrow(0, begin, n)});
-        call(ctx, &KernelTable::gemm, "gemm",
-             Gemm{.a = dlogits, .b = x_chunk, .c = *dw, .transpose_a = true, .accumulate = true});
+        gemm(ctx, {.a = dlogits, .b = w, .c = dx2.narrow(0, begin, n)});
+        gemm(ctx, {.a = dlogits, .b = x_chunk, .c = *dw, .transpose_a = true, .accumulate = true});
     }
     return r;
 }

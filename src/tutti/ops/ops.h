@@ -36,6 +36,9 @@ Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  //
 void add_squares(Context& ctx, const Tensor& x, ExactSum& total);  // x f32, contiguous
 void add_values(const Tensor& x, ExactSum& total);
 
+// --- matrix product: g.workspace is allocated here ---
+void gemm(Context& ctx, kernels::Gemm g);
+
 // --- linear: x (..., K), w (N, K), b (N) ---
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);  // x w^T + b
 // [sum +] dy w. What was summed so far is handed over: the result may lie in its memory.

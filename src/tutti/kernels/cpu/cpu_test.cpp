@@ -16,11 +16,12 @@ namespace {
 
 std::vector<Isa> isas() {
     std::vector<Isa> list = {Isa::avx2};
-    if (best_isa() == Isa::avx512) list.push_back(Isa::avx512);
+    if (best_isa() >= Isa::avx512) list.push_back(Isa::avx512);
+    if (best_isa() >= Isa::amx) list.push_back(Isa::amx);
     return list;
 }
 
-VectorMath math_of(Isa isa) { return isa == Isa::avx512 ? avx512::vector_math() : avx2::vector_math(); }
+VectorMath math_of(Isa isa) { return isa == Isa::avx2 ? avx2::vector_math() : avx512::vector_math(); }
 
 template <class T>
 View view(std::vector<T>& values) {
@@ -265,7 +266,7 @@ TEST(weight_gradients, same_bits_for_any_thread_count) {
 TEST(table, is_complete_and_named) {
     for (const Isa isa : isas()) {
         const KernelTable& table = cpu_table(isa);
-        EXPECT_STREQ(table.name, isa == Isa::avx512 ? "cpu-avx512" : "cpu-avx2");
+        EXPECT_EQ(table.name, concat("cpu-", name_of(isa)));
         EXPECT_NE(table.fill, nullptr);
         EXPECT_NE(table.adamw, nullptr);
         EXPECT_EQ(&table, &cpu_table(isa));

@@ -56,6 +56,15 @@ void for_vectors_parallel(const Stream& stream, int64_t n, Body&& body) {
     parallel_for(stream, n, kGrain, [&](int64_t begin, int64_t end) { for_vectors(begin, end, body); });
 }
 
+// body(task, slot) for all tasks, handed out one by one; a slot is used by one thread at a time, so it may own memory.
+template <class Body>
+void tasks_in_slots(const Stream& stream, int64_t tasks, Body&& body) {
+    int64_t next = 0;
+    parallel_tasks(stream, smaller(stream.threads, tasks), [&](int64_t slot) {
+        for (int64_t task; (task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < tasks;) body(task, slot);
+    });
+}
+
 // sum_i value(i) over [0, n), in f32, in an order that depends on n only.
 template <class Value>
 [[gnu::always_inline]] inline float row_sum(int64_t n, Value&& value) {

@@ -8,7 +8,7 @@
 
 #include "tutti/base/dtype.h"
 
-namespace tutti::kernels::avx512 {
+namespace tutti::kernels::TUTTI_ISA {
 
 inline constexpr int64_t kLanes = 16;
 
@@ -120,4 +120,4 @@ struct Doubles {
     static __m512d high_half(Vec x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1)); }
 };
 
-}  // namespace tutti::kernels::avx512
+}  // namespace tutti::kernels::TUTTI_ISA
