@@ -57,6 +57,37 @@ struct AttentionBackward {
     View workspace = {};
 };
 
+// s = x [+ residual], rounded once to its type; y = (s - mean) rstd w + b, rstd = (mean_c (s - mean)^2 + eps)^(-1/2).
+struct LayerNormForward {
+    View x;     // (N, C) A
+    View w, b;  // (C)
+    float eps = 0;
+    View y;                        // (N, C) A
+    View mean, rstd;               // (N) f32, for the backward
+    View residual = {}, sum = {};  // (N, C) A: both or none; sum is s
+};
+
+// dx = [add +] the gradient of the norm at s = x, rounded once.
+struct LayerNormBackward {
+    View dy, x;       // (N, C) A
+    View w;           // (C)
+    View mean, rstd;  // (N) f32
+    View dx;          // (N, C) A
+    View add = {};    // (N, C) A, may be dx
+};
+
+// The same without mean and b: y = s rstd w, rstd = (mean_c s^2 + eps)^(-1/2).
+struct RmsNormForward {
+    View x, w;
+    float eps = 0;
+    View y, rstd;
+    View residual = {}, sum = {};
+};
+struct RmsNormBackward {
+    View dy, x, w, rstd, dx;
+    View add = {};
+};
+
 // Kept values are multiplied by 1 / (1 - probability).
 // Element (n, c) is kept when uniform(key, row_index[n] * columns_total + column_offset + c) >= probability: the mask
 // depends on global indices only, never on how rows and columns are spread over ranks.
@@ -146,15 +177,12 @@ struct KernelTable {
     void (*embedding_forward)(const Stream&, View tokens, View weight, View y) = nullptr;
     void (*embedding_backward)(const Stream&, View tokens, View dy, View dweight) = nullptr;
 
-    // y = (x - mean) rstd w + b; mean, rstd (N) f32.
-    void (*layer_norm_forward)(const Stream&, View x, View w, View b, float eps, View y, View mean,
-                               View rstd) = nullptr;
-    void (*layer_norm_backward_input)(const Stream&, View dy, View x, View w, View mean, View rstd, View dx) = nullptr;
+    void (*layer_norm_forward)(const Stream&, const LayerNormForward&) = nullptr;
+    void (*layer_norm_backward_input)(const Stream&, const LayerNormBackward&) = nullptr;
     void (*layer_norm_backward_weight)(const Stream&, View dy, View x, View mean, View rstd, View dw,
                                        View db) = nullptr;
-    // y = x rstd w, rstd = (mean x^2 + eps)^(-1/2); rstd (N) f32.
-    void (*rms_norm_forward)(const Stream&, View x, View w, float eps, View y, View rstd) = nullptr;
-    void (*rms_norm_backward_input)(const Stream&, View dy, View x, View w, View rstd, View dx) = nullptr;
+    void (*rms_norm_forward)(const Stream&, const RmsNormForward&) = nullptr;
+    void (*rms_norm_backward_input)(const Stream&, const RmsNormBackward&) = nullptr;
     void (*rms_norm_backward_weight)(const Stream&, View dy, View x, View rstd, View dw) = nullptr;
 
     // Rotates the pairs (k, k + D/2) of each head by the angle of its position ("rotate half"); inverse for backward.

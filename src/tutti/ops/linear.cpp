@@ -49,13 +49,19 @@ Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
     return y;
 }
 
-Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w) {
+Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum) {
     check(w.rank() == 2 && dy.dim(-1) == w.dim(0) && dy.dtype() == w.dtype(),
           "linear_backward_input: dy (..., N) and w (N, K) of one type, got ", dy.shape(), " ", dy.dtype(), " and ",
           w.shape(), " ", w.dtype());
-    Tensor dx = empty(ctx, with_last(dy.shape(), w.dim(1)), dy.dtype());
-    gemm(ctx, gemm_of(Product::input_gradient, as_matrix(dx), w, as_matrix(dy)));
-    return dx;
+    const Shape shape = with_last(dy.shape(), w.dim(1));
+    check(!sum.defined() || (sum.shape() == shape && sum.dtype() == dy.dtype()),
+          "linear_backward_input: the sum must be ", shape, " ", dy.dtype(), ", got ", sum.shape(), " ", sum.dtype());
+    const bool in_place = sum.defined() && sum.unique();
+    const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
+    Gemm product = gemm_of(Product::input_gradient, as_matrix(dx), w, as_matrix(dy));
+    product.accumulate = in_place;
+    gemm(ctx, product);
+    return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {

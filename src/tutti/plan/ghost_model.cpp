@@ -30,19 +30,24 @@ GhostVar cheap(const GhostTape& tape, GhostVar y, const Make& make) {
 // --- nn/functions.cpp
 // -------------------------------------------------------------------------------------------------
 
+GhostVar record_add(GhostTape& tape, const GhostVar& a, const GhostVar& b, const Ghost& sum) {
+    return tape.record({a, b}, sum, [](const Ghost& dy, Ghosts&) { return Ghosts{dy, dy}; });
+}
+
 GhostVar add(GhostTape& tape, const GhostVar& a, const GhostVar& b) {
-    return tape.record({a, b}, like(tape, a.value), [](const Ghost& dy) { return Ghosts{dy, dy}; });
+    return record_add(tape, a, b, like(tape, a.value));
 }
 
 // relu saves its output, gelu its input.
 GhostVar relu(GhostTape& tape, const GhostVar& x) {
     const Ghost y = like(tape, x.value);
-    return tape.record({x}, y, [&ledger = tape.ledger(), y](const Ghost&) { return Ghosts{Ghost(ledger, y.bytes())}; });
+    return tape.record(
+        {x}, y, [&ledger = tape.ledger(), y](const Ghost&, Ghosts&) { return Ghosts{Ghost(ledger, y.bytes())}; });
 }
 
 GhostVar gelu(GhostTape& tape, const GhostVar& x) {
     Ledger& ledger = tape.ledger();
-    const GhostVar y = tape.record({x}, like(tape, x.value), [&ledger, saved = x.value](const Ghost&) {
+    const GhostVar y = tape.record({x}, like(tape, x.value), [&ledger, saved = x.value](const Ghost&, Ghosts&) {
         return Ghosts{Ghost(ledger, saved.bytes())};
     });
     return cheap(tape, y, [&ledger, saved = x.value] { return Ghost(ledger, saved.bytes()); });
@@ -51,7 +56,7 @@ GhostVar gelu(GhostTape& tape, const GhostVar& x) {
 GhostVar swiglu(GhostTape& tape, const GhostVar& gate, const GhostVar& up) {
     Ledger& ledger = tape.ledger();
     const GhostVar y =
-        tape.record({gate, up}, like(tape, gate.value), [&ledger, g = gate.value, u = up.value](const Ghost&) {
+        tape.record({gate, up}, like(tape, gate.value), [&ledger, g = gate.value, u = up.value](const Ghost&, Ghosts&) {
             return Ghosts{Ghost(ledger, g.bytes()), Ghost(ledger, u.bytes())};
         });
     return cheap(tape, y, [&ledger, g = gate.value, u = up.value] { return Ghost(ledger, g.bytes()); });
@@ -60,19 +65,20 @@ GhostVar swiglu(GhostTape& tape, const GhostVar& gate, const GhostVar& up) {
 // The same bytes under another shape; rotary positions are applied in place, forward and backward: their gradient is
 // copied only when somebody else holds it.
 GhostVar reshape(GhostTape& tape, const GhostVar& x) {
-    return tape.record({x}, x.value, [](const Ghost& dy) { return Ghosts{dy}; });
+    return tape.record({x}, x.value, [](const Ghost& dy, Ghosts&) { return Ghosts{dy}; });
 }
 
 GhostVar rope(GhostTape& tape, const GhostVar& x) {
-    return tape.record({x}, x.value, [&ledger = tape.ledger()](const Ghost& dy) {
+    return tape.record({x}, x.value, [&ledger = tape.ledger()](const Ghost& dy, Ghosts&) {
         return Ghosts{dy.unique() ? dy : Ghost(ledger, dy.bytes())};
     });
 }
 
 GhostVar dropout(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     if (!s.dropout) return x;
-    return tape.record({x}, like(tape, x.value),
-                       [&ledger = tape.ledger()](const Ghost& dy) { return Ghosts{Ghost(ledger, dy.bytes())}; });
+    return tape.record({x}, like(tape, x.value), [&ledger = tape.ledger()](const Ghost& dy, Ghosts&) {
+        return Ghosts{Ghost(ledger, dy.bytes())};
+    });
 }
 
 GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out, const LocalSizes& s) {
@@ -82,11 +88,13 @@ GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out, con
     gemm(ledger, s, Product::forward, rows, out, in);
     return tape.record(
         {x}, y,
-        [&ledger, s, wanted = x.id >= 0, x_bytes, rows, in, out](const Ghost&) {
+        [&ledger, s, wanted = x.id >= 0, x_bytes, rows, in, out](const Ghost&, Ghosts& sums) {
             if (!wanted) return Ghosts{};
-            const Ghost dx(ledger, x_bytes);
+            const Ghost sum = std::move(sums[0]);
+            const bool in_place = sum.defined() && sum.unique();
+            const Ghost dx = in_place ? sum : Ghost(ledger, x_bytes);
             gemm(ledger, s, Product::input_gradient, rows, out, in);
-            return Ghosts{dx};
+            return Ghosts{in_place || !sum.defined() ? dx : Ghost(ledger, x_bytes)};
         },
         [&ledger, s, kept = GhostKept(x), rows, in, out] {
             const Ghost saved = kept.take();
@@ -98,18 +106,34 @@ GhostVar embedding(GhostTape& tape, const LocalSizes& s) {
     return tape.record({}, activations(tape, s.rows() * s.width * s.element), {}, [] {});
 }
 
-// `statistics` f32 values per row: rstd, and for LayerNorm the mean.
-GhostVar norm(GhostTape& tape, const GhostVar& x, int64_t rows, int64_t statistics) {
-    const Ghost y = like(tape, x.value);
-    const Ghost per_row = activations(tape, statistics * rows * kF32);
+// `statistics` f32 values per row: rstd, and for LayerNorm the mean. y and the statistics are made before.
+GhostVar record_norm(GhostTape& tape, const GhostVar& x, const Ghost& y, const Ghost& per_row) {
     Ledger& ledger = tape.ledger();
     const GhostVar normed = tape.record(
-        {x}, y, [&ledger, x = x.value, per_row](const Ghost&) { return Ghosts{Ghost(ledger, x.bytes())}; },
+        {x}, y,
+        [&ledger, x = x.value, per_row](const Ghost&, Ghosts& sums) {
+            const Ghost sum = std::move(sums[0]);
+            return Ghosts{sum.defined() && sum.unique() ? sum : Ghost(ledger, x.bytes())};
+        },
         [x = x.value, per_row] {});
     return cheap(tape, normed, [&ledger, x = x.value, bytes = per_row.bytes()] {
         const Ghost again(ledger, x.bytes()), statistics_again(ledger, bytes);
         return again;
     });
+}
+
+GhostVar norm(GhostTape& tape, const GhostVar& x, int64_t rows, int64_t statistics) {
+    const Ghost y = like(tape, x.value), per_row = activations(tape, statistics * rows * kF32);
+    return record_norm(tape, x, y, per_row);
+}
+
+struct SumAndNorm {
+    GhostVar sum, norm;
+};
+SumAndNorm add_norm(GhostTape& tape, const GhostVar& x, const GhostVar& residual, int64_t rows, int64_t statistics) {
+    const Ghost y = like(tape, x.value), per_row = activations(tape, statistics * rows * kF32);
+    const GhostVar sum = record_add(tape, x, residual, like(tape, x.value));
+    return {sum, record_norm(tape, sum, y, per_row)};
 }
 
 GhostVar layer_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s.rows(), 2); }
@@ -129,7 +153,7 @@ Attention attention_forward(GhostTape& tape, const LocalSizes& s) {
 GhostVar attention(GhostTape& tape, const GhostVar& q, const GhostVar& k, const GhostVar& v, const LocalSizes& s) {
     const Attention r = attention_forward(tape, s);
     return tape.record({q, k, v}, r.y,
-                       [&ledger = tape.ledger(), s, q = q.value, k = k.value, v = v.value, r](const Ghost&) {
+                       [&ledger = tape.ledger(), s, q = q.value, k = k.value, v = v.value, r](const Ghost&, Ghosts&) {
                            Ghosts d;
                            for (const Ghost* x : {&q, &k, &v}) d.emplace_back(ledger, x->bytes());
                            const Ghost scratch(ledger, s.workspaces.attention_backward, Purpose::workspace);
@@ -139,7 +163,7 @@ GhostVar attention(GhostTape& tape, const GhostVar& q, const GhostVar& k, const 
 
 GhostVar packed_attention(GhostTape& tape, const GhostVar& qkv, const LocalSizes& s) {
     const Attention r = attention_forward(tape, s);
-    return tape.record({qkv}, r.y, [&ledger = tape.ledger(), s, saved = qkv.value, r](const Ghost&) {
+    return tape.record({qkv}, r.y, [&ledger = tape.ledger(), s, saved = qkv.value, r](const Ghost&, Ghosts&) {
         Ghost d(ledger, saved.bytes());
         const Ghost scratch(ledger, s.workspaces.attention_backward, Purpose::workspace);
         return Ghosts{d};
@@ -154,12 +178,12 @@ GhostVar head_loss(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     for (const Product product : {Product::forward, Product::input_gradient, Product::weight_gradient})
         gemm(tape.ledger(), s, product, rows, s.vocab, s.width);
     return tape.record(
-        {x}, losses, [dx](const Ghost&) { return Ghosts{dx}; }, [] {});
+        {x}, losses, [dx](const Ghost&, Ghosts&) { return Ghosts{dx}; }, [] {});
 }
 
 GhostVar squared_error(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
-    return tape.record({x}, losses, [dx](const Ghost&) { return Ghosts{dx}; });
+    return tape.record({x}, losses, [dx](const Ghost&, Ghosts&) { return Ghosts{dx}; });
 }
 
 // --- models/gpt2.cpp
@@ -173,8 +197,9 @@ GhostVar gpt2_embedding(GhostTape& tape, const LocalSizes& s) {
 GhostVar gpt2_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const int64_t C = s.width, A = s.heads * s.head_dim, F = s.ffn;
     const GhostVar y = packed_attention(tape, linear(tape, layer_norm(tape, x, s), C, 3 * A, s), s);
-    const GhostVar h = add(tape, x, dropout(tape, linear(tape, y, A, C, s), s));
-    const GhostVar z = linear(tape, gelu(tape, linear(tape, layer_norm(tape, h, s), C, F, s)), F, C, s);
+    const GhostVar a = dropout(tape, linear(tape, y, A, C, s), s);
+    const auto [h, normed] = add_norm(tape, x, a, s.rows(), 2);
+    const GhostVar z = linear(tape, gelu(tape, linear(tape, normed, C, F, s)), F, C, s);
     return add(tape, h, dropout(tape, z, s));
 }
 
@@ -200,8 +225,8 @@ GhostVar llama_mlp(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
 }
 
 GhostVar llama_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
-    const GhostVar h = add(tape, x, llama_attention(tape, rms_norm(tape, x, s), s));
-    return add(tape, h, llama_mlp(tape, rms_norm(tape, h, s), s));
+    const auto [h, normed] = add_norm(tape, x, llama_attention(tape, rms_norm(tape, x, s), s), s.rows(), 1);
+    return add(tape, h, llama_mlp(tape, normed, s));
 }
 
 // --- models/mlp.cpp and the choice among families

@@ -55,9 +55,10 @@ TEST(GhostTape, FreesWhatWasSavedAndAddsGradients) {
     Ledger ledger;
     GhostTape tape(ledger);
     const GhostVar x = tape.input(Ghost(ledger, 10));
-    GhostVar y = tape.record({x}, Ghost(ledger, 10),
-                             [&ledger, saved = Ghost(ledger, 7)](const Ghost&) { return Ghosts{Ghost(ledger, 10)}; });
-    const GhostVar z = tape.record({x, y}, Ghost(ledger, 10), [](const Ghost& dy) { return Ghosts{dy, dy}; });
+    GhostVar y = tape.record({x}, Ghost(ledger, 10), [&ledger, saved = Ghost(ledger, 7)](const Ghost&, Ghosts&) {
+        return Ghosts{Ghost(ledger, 10)};
+    });
+    const GhostVar z = tape.record({x, y}, Ghost(ledger, 10), [](const Ghost& dy, Ghosts&) { return Ghosts{dy, dy}; });
     EXPECT_EQ(ledger.current().total(), 37);
     y = {};
     EXPECT_EQ(ledger.current().total(), 27);  // addition saves nothing

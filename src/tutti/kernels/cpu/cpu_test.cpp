@@ -79,6 +79,42 @@ TEST(vector_math, errors_in_ulp) {
     }
 }
 
+// The largest relative error over 2 million values evenly spread over [low, high].
+double relative_error(void (*function)(const float*, float*, int64_t), double (*exact)(double), double low,
+                      double high) {
+    std::vector<float> x(2'000'001);
+    for (size_t i = 0; i < x.size(); ++i)
+        x[i] = static_cast<float>(low + (high - low) * static_cast<double>(i) / static_cast<double>(x.size() - 1));
+    std::vector<float> y(x.size());
+    function(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+        const double want = exact(static_cast<double>(x[i]));
+        const double error = std::abs(static_cast<double>(y[i]) - want) / want;
+        worst = std::max(worst, std::isnan(error) ? 1e30 : error);
+    }
+    return worst;
+}
+
+// What simd.h and vec_*.h promise: 2^-13.7 and 2^-14 of the parts add up to less than 2^-12.8.
+TEST(vector_math, relative_errors) {
+    const auto logistic = [](double x) { return 1 / (1 + std::exp(-x)); };
+    for (const Isa isa : isas()) {
+        SCOPED_TRACE(name_of(isa));
+        const VectorMath math = math_of(isa);
+        const auto inverse = [](double x) { return 1 / x; };
+        EXPECT_LE(relative_error(math.reciprocal, inverse, 1, 2), 0x1p-23);
+        EXPECT_LE(relative_error(math.reciprocal, inverse, 2, 0x1p126), 0x1p-23);
+        EXPECT_LE(relative_error(
+                      math.exp2_for_bf16, [](double x) { return std::exp2(x); }, -126, 126),
+                  0x1.4p-14);
+        EXPECT_LE(relative_error(math.sigmoid_for_bf16, logistic, -87, 87), 0x1.2p-13);
+        float least = -200, y = 1;
+        math.sigmoid_for_bf16(&least, &y, 1);
+        EXPECT_LE(y, 0x1p-126f);
+    }
+}
+
 TEST(vector_math, special_values) {
     constexpr float kInf = std::numeric_limits<float>::infinity();
     const std::vector<float> x = {kInf, -kInf, 0.0f, -0.0f, 88.8f, -104.0f, std::nanf(""), 88.72283f};
@@ -99,6 +135,8 @@ TEST(vector_math, special_values) {
         EXPECT_EQ(y[0], 1.0f);
         EXPECT_EQ(y[1], 0.0f);
         EXPECT_EQ(y[2], 0.5f);
+        EXPECT_TRUE(std::isnan(y[6]));
+        math_of(isa).sigmoid_for_bf16(x.data(), y.data(), size);
         EXPECT_TRUE(std::isnan(y[6]));
     }
 }

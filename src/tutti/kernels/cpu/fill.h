@@ -16,6 +16,10 @@ void gemm_onednn(const Stream& stream, const Gemm& gemm);
 struct VectorMath {
     void (*exp)(const float* x, float* y, int64_t n) = nullptr;
     void (*sigmoid)(const float* x, float* y, int64_t n) = nullptr;
+    void (*reciprocal)(const float* x, float* y, int64_t n) = nullptr;
+    // For results that are rounded to bf16 next.
+    void (*exp2_for_bf16)(const float* x, float* y, int64_t n) = nullptr;
+    void (*sigmoid_for_bf16)(const float* x, float* y, int64_t n) = nullptr;
 };
 
 namespace avx2 {

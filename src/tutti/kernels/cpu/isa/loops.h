@@ -77,4 +77,58 @@ template <class Value>
     return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
+// K values side by side: of K rows, or of K sums over one row.
+template <int K>
+struct Vecs {
+    Vec v[K];
+};
+
+template <int K>
+[[gnu::always_inline]] inline Vecs<K> operator+(Vecs<K> a, const Vecs<K>& b) {
+    for (int k = 0; k < K; ++k) a.v[k] = a.v[k] + b.v[k];
+    return a;
+}
+
+template <int K>
+struct Floats {
+    float v[K];
+};
+
+// K sums at a time: their chains of additions and their horizontal ends overlap. The order of each depends on n only.
+template <int K, class Value>
+[[gnu::always_inline]] inline Floats<K> row_sums(int64_t n, Value&& value) {
+    Vecs<K> even, odd;
+    for (int k = 0; k < K; ++k) even.v[k] = odd.v[k] = zero();
+    int64_t i = 0;
+    for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+        even = even + value(i, Full{});
+        odd = odd + value(i + kLanes, Full{});
+    }
+    if (i + kLanes <= n) {
+        even = even + value(i, Full{});
+        i += kLanes;
+    }
+    if (i < n) {
+        Vecs<K> last = value(i, Tail{n - i});
+        for (int k = 0; k < K; ++k) last.v[k] = keep(last.v[k], Tail{n - i});
+        odd = odd + last;
+    }
+    Floats<K> sums;
+    for (int k = 0; k < K; ++k) sums.v[k] = reduce_add(even.v[k] + odd.v[k]);
+    return sums;
+}
+
+// body(Rows<R>, n) for the rows [0, row_count), two (R = 2) at a time and a last one: what a row waits for at the end
+// of its sums the other one fills.
+template <int R>
+struct Rows {};
+template <class Body>
+void for_rows_parallel(const Stream& stream, int64_t row_count, int64_t width, Body&& body) {
+    parallel_for(stream, row_count, row_grain(width), [&](int64_t begin, int64_t end) {
+        int64_t n = begin;
+        for (; n + 2 <= end; n += 2) body(Rows<2>{}, n);
+        if (n < end) body(Rows<1>{}, n);
+    });
+}
+
 }  // namespace tutti::kernels::TUTTI_ISA
