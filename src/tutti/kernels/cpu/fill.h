@@ -11,6 +11,7 @@ void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without
 // Arrays through the vector functions of isa/simd.h, for the test that measures their errors.
 struct VectorMath {
     void (*exp)(const float* x, float* y, int64_t n) = nullptr;
+    void (*exp2)(const float* x, float* y, int64_t n) = nullptr;  // exp2_bounded, for any x
     void (*sigmoid)(const float* x, float* y, int64_t n) = nullptr;
 };
 

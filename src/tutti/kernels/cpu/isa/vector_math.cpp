@@ -9,12 +9,18 @@ void exp_array(const float* x, float* y, int64_t n) {
     for_vectors(0, n, [=](int64_t i, auto part) { store(exp(load(x + i, part)), y + i, part); });
 }
 
+void exp2_array(const float* x, float* y, int64_t n) {
+    for_vectors(0, n, [=](int64_t i, auto part) {
+        store(exp2_bounded(min(broadcast(129.0f), load(x + i, part))), y + i, part);
+    });
+}
+
 void sigmoid_array(const float* x, float* y, int64_t n) {
     for_vectors(0, n, [=](int64_t i, auto part) { store(sigmoid(load(x + i, part)).value, y + i, part); });
 }
 
 }  // namespace
 
-VectorMath vector_math() { return {exp_array, sigmoid_array}; }
+VectorMath vector_math() { return {exp_array, exp2_array, sigmoid_array}; }
 
 }  // namespace tutti::kernels::TUTTI_ISA
