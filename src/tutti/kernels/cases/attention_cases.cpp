@@ -25,11 +25,13 @@ struct Form {
 // Documents of one token, of less than a vector, across the tiles of both directions.
 constexpr std::array<int64_t, 3> kMixed = {1, 40, 150}, kShort = {3, 1, 12}, kSingles = {1, 1, 1};
 
-constexpr std::array<Form, 32> kForms = {{
+constexpr std::array<Form, 35> kForms = {{
     {1, 1, 1, 1, 1, 64},
     {2, 3, 3, 2, 2, 64},
     {2, 17, 17, 3, 3, 32},
     {1, 63, 63, 2, 1, 80},
+    {1, 70, 70, 2, 1, 36},
+    {1, 33, 65, 1, 1, 256, true, 32},
     {1, 65, 65, 4, 2, 64, true, 0, Layout::packed},
     {1, 127, 127, 2, 2, 128, true, 0, Layout::packed},
     {1, 64, 64, 2, 2, 64, true, 0, Layout::heads_first},
@@ -43,7 +45,8 @@ constexpr std::array<Form, 32> kForms = {{
     {1, 300, 300, 2, 1, 64, true},     // several tiles in both directions
     {1, 65, 1000, 1, 1, 32, false},
     {1, 130, 257, 3, 1, 128, true, 127},
-    {1, 65, 65, 2, 2, 64, true, 0, Layout::packed, 12},  // scores of tens: exp needs the maximum subtracted
+    {1, 65, 65, 2, 2, 64, true, 0, Layout::packed, 12},   // scores of tens: exp needs the maximum subtracted
+    {1, 300, 300, 2, 1, 64, true, 0, Layout::whole, 60},  // scores of a hundred, up and down from tile to tile
     {1, 33, 40, 2, 1, 64, false, 0, Layout::whole, 1, 25},
     {1, 300, 300, 2, 1, 64, true, 0, Layout::whole, 1, 0, 70},    // whole tiles on both sides of the window
     {2, 333, 333, 1, 1, 32, true, 0, Layout::packed, 1, 0, 129},  // a window that tiles fit into

@@ -72,6 +72,8 @@ TEST(vector_math, errors_in_ulp) {
         const VectorMath math = math_of(isa);
         const Sweep exponential = sweep(math.exp, [](double x) { return std::exp(x); });
         EXPECT_LE(exponential.ulp, 1.5) << "at " << exponential.worst_x;
+        const Sweep power = sweep(math.exp2, [](double x) { return std::exp2(x); });
+        EXPECT_LE(power.ulp, 2.1) << "at " << power.worst_x;
         const Sweep logistic = sweep(math.sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); });
         EXPECT_LE(logistic.ulp, 3.0) << "at " << logistic.worst_x;
         RecordProperty(std::string(name_of(isa)) + "_exp", std::to_string(exponential.ulp));

@@ -15,6 +15,7 @@ void gemm_onednn(const Stream& stream, const Gemm& gemm);
 // Arrays through the vector functions of isa/simd.h, for the test that measures their errors.
 struct VectorMath {
     void (*exp)(const float* x, float* y, int64_t n) = nullptr;
+    void (*exp2)(const float* x, float* y, int64_t n) = nullptr;  // exp2_bounded, for any x
     void (*sigmoid)(const float* x, float* y, int64_t n) = nullptr;
     void (*reciprocal)(const float* x, float* y, int64_t n) = nullptr;
     // For results that are rounded to bf16 next.

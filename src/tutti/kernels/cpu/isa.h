@@ -32,6 +32,7 @@
 #include "tutti/kernels/cpu/isa/words_avx512.h"
 #endif
 #if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
+#include "tutti/kernels/cpu/isa/pair_product_amx.h"
 #include "tutti/kernels/cpu/isa/tiles_amx.h"
 #endif
 
@@ -40,5 +41,6 @@ namespace tutti::kernels::TUTTI_ISA {
 inline constexpr bool kTiles = true;  // products of bf16 pairs go through tiles
 #else
 inline constexpr bool kTiles = false;
+struct TileScope {};
 #endif
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -11,43 +11,48 @@ namespace tutti::kernels::TUTTI_ISA {
 
 namespace {
 
-// Keys of a tile: 64 were 2 % slower, 256 the same with twice the memory (bench/results/attention_cpu_zen4.md).
+// Keys of a tile of K and V, which a few blocks of rows use in turn.
 constexpr int64_t kKeys = 128;
 constexpr float kInfinity = __builtin_inff();
 
 // Blocks of rows that one task takes through the same tiles of K and V: what it costs to copy a tile out of strided
-// rows is shared by four.
-constexpr int64_t kTogether = 4;
+// rows is shared by eight.
+constexpr int64_t kTogether = 8;
+
+// Any number near a row's scores will do in the place of their maximum: sums of powers of two are as exact at 2^60 as
+// at 1, and powers that are lost at 2^-126 beside them do not count. So every row begins with 0, and gets another shift
+// only where its scores go beyond this.
+constexpr float kSlack = 60;
 
 template <class Word>
 struct Tiles {
-    Word *k, *v;               // (keys, D), (keys, D) interleaved
-    float *s, *staged;         // (keys, rows): S^T, then P^T in place; (rows, D)
+    Word *k, *v, *p;           // (keys, D); (D, keys): V^T; (keys, rows): P^T
+    float *s, *staged;         // (kChunk, rows): S^T; memory to transpose in
     Word* q[kTogether] = {};   // (D, rows) of each block
     float* o[kTogether] = {};  // (D, rows): O^T
 };
 
-int64_t words_of_slot(int64_t D) {
-    return 2 * (round_up(kKeys * D, 16)) + kKeys * kRows + (2 * kTogether + 1) * kRows * D;
-}
+int64_t words_of_slot(int64_t D) { return (3 * kKeys + 2 * kTogether * kRows) * padded(D) + (kKeys + kChunk) * kRows; }
 template <class Word>
 Tiles<Word> tiles_of_slot(const View& workspace, int64_t slot, int64_t D) {
     Workspace space{workspace.as<float>() + slot * words_of_slot(D)};
     Tiles<Word> t;
-    t.k = space.take<Word>(kKeys * D);
-    t.v = space.take<Word>(kKeys * D);
-    t.s = space.take<float>(kKeys * kRows);
-    t.staged = space.take<float>(kRows * D);
+    t.k = space.take<Word>(kKeys * padded(D));
+    t.v = space.take<Word>(kKeys * padded(D));
+    t.staged = space.take<float>(kKeys * padded(D));
+    t.p = space.take<Word>(kKeys * kRows);
+    t.s = space.take<float>(kChunk * kRows);
     for (int64_t i = 0; i < kTogether; ++i) {
-        t.q[i] = space.take<Word>(D * kRows);
-        t.o[i] = space.take<float>(D * kRows);
+        t.q[i] = space.take<Word>(padded(D) * kRows);
+        t.o[i] = space.take<float>(padded(D) * kRows);
     }
     return t;
 }
 
-// Running maximum and sum of each row's softmax, and by what the last tile scaled them.
+// Of each row, in powers of two: x = scale log2(e) S - shift, the sum of 2^x, and of the present tile the sum and the
+// largest x.
 struct Softmax {
-    float maximum[kRows], sum[kRows], decay[kRows];
+    float shift[kRows], sum[kRows], tile_sum[kRows], tile_maximum[kRows];
 };
 
 struct State {
@@ -56,108 +61,105 @@ struct State {
     Softmax softmax;
 };
 
-// S of lane vector v in row j of the tile, scaled; -infinity where the key is hidden.
-template <bool masked>
-[[gnu::always_inline]] inline Vec score(const float* s, int64_t j, int64_t v, float scale, const Visible& visible,
-                                        int64_t first_key) {
-    const Vec x = load(s + j * kRows + v * kLanes, Full{}) * broadcast(scale);
-    if constexpr (!masked) return x;
-    return select(visible.of(v, first_key + j), x, broadcast(-kInfinity));
-}
+[[gnu::always_inline]] inline void store_probabilities(const Vec (&p)[1], float* to) { store(p[0], to, Full{}); }
+[[gnu::always_inline]] inline void store_probabilities(const Vec (&p)[2], Pair* to) { store_pairs(p[0], p[1], to); }
 
-[[gnu::always_inline]] inline void store_probabilities(Vec even, Vec, float* p, int64_t j, int64_t v) {
-    store(even, p + j * kRows + v * kLanes, Full{});
-}
-[[gnu::always_inline]] inline void store_probabilities(Vec even, Vec odd, Pair* p, int64_t j, int64_t v) {
-    store_pairs(even, odd, p + j / 2 * kRows + v * kLanes);
-}
-
-// m' = max(m, max_j S_j);  P_j = exp(S_j - m');  sum' = sum exp(m - m') + sum_j P_j. P^T replaces S^T: pairs of rows
-// j, j + 1 go to row j/2, which was read before.
-template <bool masked, class T>
-void update_softmax(float* s, int64_t keys, int64_t lane, int64_t width, float scale, const Visible& visible,
-                    int64_t first_key, Softmax& softmax) {
-    using Word = typename Operand<T>::Word;
+// P^T = 2^x of one chunk, 0 where the key is hidden.
+template <bool masked, class T, class Word>
+void exponentiate(const float* s, Lanes lanes, float factor, const Visible& visible, int64_t first_key,
+                  Softmax& softmax, Word* p) {
     constexpr int64_t kPack = Operand<T>::kPack;
-    for (int64_t v = lane / kLanes; v < (lane + width) / kLanes; ++v) {
-        const Vec before = load(softmax.maximum + v * kLanes, Full{});
-        Vec maximum = before;
-        for (int64_t j = 0; j < keys; ++j) maximum = max(maximum, score<masked>(s, j, v, scale, visible, first_key));
-        store(maximum, softmax.maximum + v * kLanes, Full{});
-        // A row that has seen no key yet has maximum -infinity, and -infinity minus itself is no number.
-        const Vec safe = max(broadcast(-1e38f), maximum);
-        Vec sum = zero();
-        const auto probability = [&](int64_t j) __attribute__((always_inline)) {
-            const Vec p = exp(score<masked>(s, j, v, scale, visible, first_key) - safe);
-            sum = sum + p;
-            return p;
-        };
-        int64_t j = 0;
-        for (; j + kPack <= keys; j += kPack) {
-            const Vec even = probability(j);
-            const Vec odd = kPack == 2 ? probability(j + 1) : even;
-            store_probabilities(even, odd, reinterpret_cast<Word*>(s), j, v);
+    for (int64_t lane = lanes.first; lane < lanes.first + lanes.count; lane += kLanes) {
+        const Vec minus_shift = zero() - load(softmax.shift + lane, Full{});
+        Vec sum = load(softmax.tile_sum + lane, Full{}), maximum = load(softmax.tile_maximum + lane, Full{});
+        for (int64_t j = 0; j < kChunk; j += kPack) {
+            Vec word[kPack];
+            for (int64_t i = 0; i < kPack; ++i) {
+                Vec x = fma(load(s + (j + i) * kRows + lane, Full{}), broadcast(factor), minus_shift);
+                if constexpr (masked)
+                    x = select(visible.of(lane / kLanes, first_key + j + i), x, broadcast(-kInfinity));
+                maximum = max(maximum, x);
+                word[i] = exp2_bounded(x);
+                sum = sum + word[i];
+            }
+            store_probabilities(word, p + j / kPack * kRows + lane);
         }
-        if (j < keys) store_probabilities(probability(j), zero(), reinterpret_cast<Word*>(s), j, v);
-        const Vec decay = exp(before - safe);
-        store(decay, softmax.decay + v * kLanes, Full{});
-        store(fma(load(softmax.sum + v * kLanes, Full{}), decay, sum), softmax.sum + v * kLanes, Full{});
+        store(sum, softmax.tile_sum + lane, Full{});
+        store(maximum, softmax.tile_maximum + lane, Full{});
     }
 }
 
-void scale_columns(float* o, int64_t D, int64_t width, const float* factors) {
-    for (int64_t v = 0; v < width; v += kLanes) {
-        const Vec factor = load(factors + v, Full{});
-        for (int64_t d = 0; d < D; ++d) {
-            float* at = o + d * kRows + v;
-            store(load(at, Full{}) * factor, at, Full{});
-        }
+// Rows whose scores have come too far from their shift get a new one, and O and the sum so far change with it. False if
+// there are none.
+bool move_shifts(Softmax& softmax, float* o, int64_t D, int64_t width) {
+    float factors[kRows];
+    bool any = false;
+    for (int64_t r = 0; r < width; ++r) {
+        const float x = softmax.tile_maximum[r], shift = softmax.shift[r] + x;
+        const bool none_before = softmax.sum[r] == 0;
+        const bool moves = (x > kSlack || (none_before && x < -kSlack && x > -kInfinity)) && shift != softmax.shift[r];
+        factors[r] = moves && !none_before ? -x : 0.0f;
+        if (moves) softmax.shift[r] = shift;
+        any |= moves;
     }
+    if (!any) return false;
+    for (int64_t r = 0; r < width; r += kLanes) {
+        const Vec factor = exp2_bounded(load(factors + r, Full{}));
+        store(load(softmax.sum + r, Full{}) * factor, softmax.sum + r, Full{});
+        for (int64_t d = 0; d < D; ++d) store(load(o + d * kRows + r, Full{}) * factor, o + d * kRows + r, Full{});
+    }
+    return true;
 }
 
-// o = O / sum;  lse = m + ln sum. A row that saw no key has sum 0: o = 0, lse = -infinity.
+// o = O / sum;  lse = ln 2^shift + ln sum. A row that saw no key has sum 0: o = 0, lse = -infinity.
 template <class T>
 void finish(const AttentionForward& a, const State& state, int64_t D, float* o, float* staged) {
     const auto& [block, visible, softmax] = state;
     float inverse[kRows];
     for (int64_t r = 0; r < kRows; ++r) inverse[r] = softmax.sum[r] == 0 ? 0.0f : 1 / softmax.sum[r];
-    scale_columns(o, D, block.width(), inverse);
-    store_transposed<T>(block, o, D, staged, a.o);
+    store_transposed<T>(
+        block, o, D, [&](int64_t r) { return inverse[r]; }, staged, a.o);
     float* lse = a.lse.as<float>() + block.b * a.lse.strides[0];
     for (int64_t r = 0; r < block.count; ++r)
         lse[block.head(r) * a.lse.strides[1] + block.query(r) * a.lse.strides[2]] =
-            softmax.sum[r] == 0 ? -kInfinity : softmax.maximum[r] + __builtin_logf(softmax.sum[r]);
+            softmax.sum[r] == 0 ? -kInfinity : softmax.shift[r] * kLn2 + __builtin_logf(softmax.sum[r]);
 }
 
-// Takes lanes [lane, lane + width) of block i through a part of the tile that begins at key `first`.
-template <bool masked, class T, class Word>
-void attend_lanes(const Tiles<Word>& t, int64_t i, int64_t D, float scale, int64_t first, Keys part, int64_t lane,
-                  int64_t width, State& state) {
-    constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t words = (D + kPack - 1) / kPack, skipped = part.first - first, keys = part.end - part.first;
-    const Word* p = reinterpret_cast<const Word*>(t.s);
-    float* o = t.o[i] + lane;
-    // S^T = K Q^T
-    tile_product(Left<Word>{t.k + skipped * words, words, 1}, Right<Word>{t.q[i] + lane, kRows},
-                 Product{t.s + lane, kRows}, keys, width, words, false);
-    update_softmax<masked, T>(t.s, keys, lane, width, scale, state.visible, part.first, state.softmax);
-    // O^T = O^T exp(m - m') + V^T P^T
-    if (first > 0) scale_columns(o, D, width, state.softmax.decay + lane);
-    tile_product(Left<Word>{t.v + skipped / kPack * D, 1, D}, Right<Word>{p + lane, kRows}, Product{o, kRows}, D, width,
-                 (keys + kPack - 1) / kPack, true);
-}
-
-// On an edge of what is seen a few lanes at a time, each what it sees: 8 keys too many per row instead of 32.
+// P^T of block i, chunk by chunk.
 template <class T, class Word>
-void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, float scale, Keys tile, State& state) {
-    const int64_t width = state.block.width();
-    if (holds(state.visible.all(), tile))
-        return attend_lanes<false, T>(t, i, D, scale, tile.first, tile, 0, width, state);
-    for (int64_t lane = 0; lane < width; lane += kStep) {
-        const Keys part = part_of<T>(tile, state.visible.of_lanes(lane));
-        if (part.first < part.end)
-            attend_lanes<true, T>(t, i, D, scale, tile.first, part, lane, smaller(kStep, width - lane), state);
+void make_probabilities(const Tiles<Word>& t, int64_t i, int64_t D, float factor, Keys tile, State& state) {
+    const int64_t words = Operand<T>::words(D);
+    auto& [block, visible, softmax] = state;
+    for (int64_t r = 0; r < kRows; ++r) softmax.tile_sum[r] = 0, softmax.tile_maximum[r] = -kInfinity;
+    for (int64_t first = tile.first; first < tile.end; first += kChunk) {
+        const Keys chunk{first, first + kChunk};
+        const Lanes lanes = visible.lanes(chunk);
+        if (lanes.count == 0) continue;
+        // S^T = K Q^T
+        tile_product(Left<Word>{t.k + (first - tile.first) * words, words, 1}, Right<Word>{t.q[i] + lanes.first, kRows},
+                     Product{t.s + lanes.first, kRows}, kChunk, lanes.count, words, false);
+        Word* p = t.p + (first - tile.first) / Operand<T>::kPack * kRows;
+        if (holds(visible.all(), chunk))
+            exponentiate<false, T>(t.s, lanes, factor, visible, first, softmax, p);
+        else
+            exponentiate<true, T>(t.s, lanes, factor, visible, first, softmax, p);
     }
+}
+
+template <class T, class Word>
+void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, float factor, Keys tile, State& state) {
+    constexpr int64_t kPack = Operand<T>::kPack;
+    auto& [block, visible, softmax] = state;
+    do make_probabilities<T>(t, i, D, factor, tile, state);
+    while (move_shifts(softmax, t.o[i], D, visible.width));
+    for (int64_t r = 0; r < kRows; ++r) softmax.sum[r] += softmax.tile_sum[r];
+    // O^T += V^T P^T, over all chunks in a row that the same lanes see.
+    for_chunks_of_same_lanes(visible, tile, [&](Keys keys, Lanes lanes) {
+        const int64_t word = (keys.first - tile.first) / kPack;
+        tile_product(Left<Word>{t.v + word, kKeys / kPack, 1}, Right<Word>{t.p + word * kRows + lanes.first, kRows},
+                     Product{t.o[i] + lanes.first, kRows}, Operand<T>::height(D), lanes.count,
+                     (keys.end - keys.first) / kPack, true);
+    });
 }
 
 // Blocks [first_block, first_block + blocks) of one key head.
@@ -165,17 +167,18 @@ template <class T>
 void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t first_block, int64_t blocks,
             int64_t slot) {
     using Word = typename Operand<T>::Word;
-    const int64_t D = s.D, words = (D + Operand<T>::kPack - 1) / Operand<T>::kPack;
+    const int64_t D = s.D, words = Operand<T>::words(D);
     const int64_t b = head / s.Hkv, kv_head = head % s.Hkv;
     const Tiles<Word> t = tiles_of_slot<Word>(a.workspace, slot, D);
+    Word* staged = reinterpret_cast<Word*>(t.staged);
     State states[kTogether];
     for (int64_t i = 0; i < blocks; ++i) {
         State& state = states[i];
         state.block = row_block(s, b, kv_head, first_block + i);
         state.visible = visible_keys(a, state.block, s.Tk);
-        for (int64_t r = 0; r < kRows; ++r) state.softmax.maximum[r] = -kInfinity, state.softmax.sum[r] = 0;
-        __builtin_memset(t.o[i], 0, static_cast<size_t>(D * kRows) * sizeof(float));
-        stage_transposed<T>(state.block, a.q, D, reinterpret_cast<Word*>(t.staged), t.q[i]);
+        for (int64_t r = 0; r < kRows; ++r) state.softmax.shift[r] = state.softmax.sum[r] = 0;
+        __builtin_memset(t.o[i], 0, static_cast<size_t>(padded(D) * kRows) * sizeof(float));
+        stage_transposed<T>(state.block, a.q, D, staged, t.q[i]);
     }
     const int64_t end = states[blocks - 1].visible.any().end;
     // Tiles begin at multiples of kKeys, so that results do not depend on how many blocks go together.
@@ -183,10 +186,11 @@ void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t fir
         const int64_t keys = smaller(kKeys, end - first);
         for (int64_t j = 0; j < keys; ++j)
             stage_row(row_of<const T>(a.k, b, first + j, kv_head), D, t.k + j * words, words);
-        stage_interleaved([&](int64_t j) { return row_of<const T>(a.v, b, first + j, kv_head); }, keys, D, t.v, D);
+        stage_columns<T>([&](int64_t j) { return row_of<const T>(a.v, b, first + j, kv_head); }, keys, D, staged, t.v,
+                         kKeys / Operand<T>::kPack);
         for (int64_t i = 0; i < blocks; ++i) {
             const Keys any = states[i].visible.any(), tile{first, smaller(first + keys, any.end)};
-            if (any.first < tile.end && first < tile.end) attend_tile<T>(t, i, D, a.scale, tile, states[i]);
+            if (any.first < tile.end && first < tile.end) attend_tile<T>(t, i, D, a.scale * kLog2E, tile, states[i]);
         }
     }
     for (int64_t i = 0; i < blocks; ++i) finish<T>(a, states[i], D, t.o[i], t.staged);

@@ -3,28 +3,32 @@
 // += P^T dO, dK += dS^T Q, dQ += dS K. Layouts are in attention_tiles.h. Below: tile_product.h. Called by:
 // attention.cpp, which fills the table.
 //
-// One thread has all keys of one (batch, key head) and walks over blocks of query rows, so dK and dV need no atomics
-// and are summed in the same order in every run. Where there are fewer key heads than threads can share evenly, the
-// blocks are dealt out to `splits` copies of dK and dV, added up at the end in order: results then depend on the thread
-// count.
+// One thread has all keys of one (batch, key head) and walks over blocks of query rows, a few at a time, so dK and dV
+// need no atomics and are summed in the same order in every run. Where there are fewer key heads than threads can share
+// evenly, the blocks are dealt out to `splits` copies of dK and dV, added up at the end in order: results then depend
+// on the thread count.
 #include "tutti/kernels/cpu/isa/attention_tiles.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 
 namespace {
 
-constexpr int64_t kKeys = 64;  // of a tile: S, dP and their words stay in L1 and L2
+constexpr int64_t kKeys = 128;  // of a tile: long sums of dQ; P and dS of the tile stay in the L2
 constexpr float kInfinity = __builtin_inff();
+
+// Blocks of rows that go through the same tile of keys in turn: the sums of a tile's dK and dV stay in the L2.
+constexpr int64_t kTogether = 4;
 
 // How the work is cut and where things lie in the workspace, in floats.
 struct Plan {
-    int64_t heads, splits, padded_D, sums, slot;
+    int64_t heads, splits, keys, padded_D, sums, slot;
 
-    Plan(const Stream& stream, const Sizes& s) : heads(s.B * s.Hkv), splits(1), padded_D(round_up(s.D, kLanes)) {
+    Plan(const Stream& stream, const Sizes& s)
+        : heads(s.B * s.Hkv), splits(1), keys(round_up(s.Tk, kKeys)), padded_D(padded(s.D)) {
         if (heads > 0 && heads < 4 * stream.threads)
             splits = larger(1, smaller(stream.threads / common_divisor(heads, stream.threads), s.blocks()));
-        sums = 2 * s.Tk * padded_D;  // dK and dV of one key head
-        slot = round_up(3 * (s.Tk + 1) * s.D + kRows * (5 * padded_D + 2 * s.D) + 5 * kKeys * kRows + 16 * 16, 16);
+        sums = 2 * keys * padded_D;  // dK and dV of one key head
+        slot = (3 * keys + (5 * kTogether + 1) * kRows + kKeys) * padded_D + (3 * kKeys + 2 * kChunk) * kRows;
     }
     // With one split, a task's sums are written out at its end and the slot's next task has them.
     int64_t sums_count(int64_t slots) const { return splits == 1 ? slots : heads * splits; }
@@ -34,153 +38,159 @@ struct Plan {
     static int64_t common_divisor(int64_t a, int64_t b) { return b == 0 ? a : common_divisor(b, a % b); }
 };
 
+// What a block of rows brings along; lanes beyond its last row have lse = infinity, so P = 0 there.
+template <class Word>
+struct Rows {
+    RowBlock block;
+    Visible visible;
+    float lse[kRows], delta[kRows];  // lse in powers of two
+    Word *q, *dy;                    // (D, rows)
+    Word *q_rows, *dy_rows;          // (rows, padded D)
+    float* dq;                       // (D, rows): sums
+};
+
 template <class Word>
 struct Tiles {
-    Word *k, *v;             // (Tk, D): rows, for S and dP
-    Word* k_interleaved;     // (Tk / kPack, D), for dQ
-    Word *q, *dy;            // (D, rows)
-    Word *q_rows, *dy_rows;  // (rows / kPack, padded D) interleaved
-    Word *p, *ds;            // (keys, rows): words along the rows
-    Word* ds_interleaved;    // (keys / kPack, rows): words along the keys
-    float *s, *dp;           // (keys, rows)
-    float *dq, *staged;      // (D, rows), (rows, D)
-    float *dk, *dv;          // (Tk, padded D): sums
+    Word *k, *v;      // (Tk, D)
+    Word* k_columns;  // (D, kKeys), tile after tile
+    Word *p, *ds;     // (keys, rows), words along the rows
+    Word* ds_keys;    // (keys, rows), words along the keys
+    float *s, *dp;    // (kChunk, rows)
+    float* staged;    // memory to transpose in
+    float *dk, *dv;   // (Tk, padded D): sums
+    Rows<Word> rows[kTogether];
 };
 
 template <class T, class Word>
-Tiles<Word> tiles_of(float* slot, float* sums, const Sizes& s, const Plan& plan) {
-    constexpr bool kPairs = Operand<T>::kPack == 2;
+Tiles<Word> tiles_of(float* slot, float* sums, const Plan& plan) {
     Workspace space{slot};
     Tiles<Word> t;
-    t.k = space.take<Word>(s.Tk * s.D);
-    t.v = space.take<Word>(s.Tk * s.D);
-    t.k_interleaved = kPairs ? space.take<Word>((s.Tk + 1) * s.D) : t.k;
-    t.q = space.take<Word>(s.D * kRows);
-    t.dy = space.take<Word>(s.D * kRows);
-    t.q_rows = space.take<Word>(kRows * plan.padded_D);
-    t.dy_rows = space.take<Word>(kRows * plan.padded_D);
-    t.s = space.take<float>(kKeys * kRows);
-    t.dp = space.take<float>(kKeys * kRows);
-    t.p = kPairs ? space.take<Word>(kKeys * kRows) : reinterpret_cast<Word*>(t.s);
-    t.ds = kPairs ? space.take<Word>(kKeys * kRows) : reinterpret_cast<Word*>(t.dp);
-    t.ds_interleaved = kPairs ? space.take<Word>(kKeys * kRows) : t.ds;
-    t.dq = space.take<float>(s.D * kRows);
-    t.staged = space.take<float>(kRows * plan.padded_D);
+    t.k = space.take<Word>(plan.keys * plan.padded_D);
+    t.v = space.take<Word>(plan.keys * plan.padded_D);
+    t.k_columns = space.take<Word>(plan.keys * plan.padded_D);
+    t.staged = space.take<float>((kRows + kKeys) * plan.padded_D);
+    t.p = space.take<Word>(kKeys * kRows);
+    t.ds = space.take<Word>(kKeys * kRows);
+    t.ds_keys = Operand<T>::kPack == 2 ? space.take<Word>(kKeys * kRows) : t.ds;
+    t.s = space.take<float>(kChunk * kRows);
+    t.dp = space.take<float>(kChunk * kRows);
+    for (Rows<Word>& rows : t.rows) {
+        for (Word** words : {&rows.q, &rows.dy, &rows.q_rows, &rows.dy_rows})
+            *words = space.take<Word>(kRows * plan.padded_D);
+        rows.dq = space.take<float>(kRows * plan.padded_D);
+    }
     t.dk = sums;
-    t.dv = sums + s.Tk * plan.padded_D;
+    t.dv = sums + plan.keys * plan.padded_D;
     return t;
 }
 
-// What a block of rows brings along; lanes beyond its last row have lse = infinity, so P = 0 there.
-struct RowValues {
-    float lse[kRows], delta[kRows];
-    Visible visible;
-};
-template <class T>
-RowValues row_values(const AttentionBackward& a, const Sizes& s, const RowBlock& block) {
-    RowValues values{};
-    values.visible = visible_keys(a, block, s.Tk);
-    for (int64_t r = 0; r < kRows; ++r) values.lse[r] = kInfinity;
+template <class T, class Word>
+void stage_rows(const AttentionBackward& a, const Sizes& s, const RowBlock& block, Word* staged, Rows<Word>& rows) {
+    rows.block = block;
+    rows.visible = visible_keys(a, block, s.Tk);
     const float* lse = a.lse.as<const float>() + block.b * a.lse.strides[0];
-    for (int64_t r = 0; r < block.count; ++r) {
+    for (int64_t r = 0; r < kRows; ++r) {
+        rows.lse[r] = kInfinity, rows.delta[r] = 0;
+        if (r >= block.count) continue;
         const float x = lse[block.head(r) * a.lse.strides[1] + block.query(r) * a.lse.strides[2]];
-        values.lse[r] = x == -kInfinity ? kInfinity : x;  // a row that saw no key has no gradient
+        if (x == -kInfinity) continue;  // a row that saw no key has no gradient
+        rows.lse[r] = x * kLog2E;
         const T *dy = block.row<const T>(a.dy, r), *o = block.row<const T>(a.o, r);
-        values.delta[r] = row_sum(s.D, [&](int64_t i, auto part) { return load(dy + i, part) * load(o + i, part); });
+        rows.delta[r] = row_sum(s.D, [&](int64_t i, auto part) { return load(dy + i, part) * load(o + i, part); });
     }
-    return values;
-}
-
-[[gnu::always_inline]] inline void store_words_of(const Vec (&p)[2], const Vec (&ds)[2], const Tiles<float>& t,
-                                                  int64_t j, int64_t v) {
-    store(p[0], t.p + j * kRows + v * kLanes, Full{});
-    store(ds[0], t.ds + j * kRows + v * kLanes, Full{});
-}
-[[gnu::always_inline]] inline void store_words_of(const Vec (&p)[2], const Vec (&ds)[2], const Tiles<Pair>& t,
-                                                  int64_t j, int64_t v) {
-    for (int64_t odd = 0; odd < 2; ++odd) {
-        const int64_t at = (j + odd) * kRows + v * kLanes;
-        store(p[odd], reinterpret_cast<bf16*>(t.p) + at, Full{});
-        store(ds[odd], reinterpret_cast<bf16*>(t.ds) + at, Full{});
-    }
-    store_pairs(ds[0], ds[1], t.ds_interleaved + j / 2 * kRows + v * kLanes);
-}
-
-// P = exp(scale S - lse), 0 where hidden;  dS = scale P (dP - delta).
-// For keys [from, to) of the tile that begins at key `first`; `from` is at the begin of a word.
-template <bool masked, class T, class Word>
-void softmax_gradient(const Tiles<Word>& t, int64_t first, int64_t from, int64_t to, int64_t lane, int64_t width,
-                      float scale, const RowValues& rows) {
-    constexpr int64_t kPack = Operand<T>::kPack;
-    for (int64_t v = lane / kLanes; v < (lane + width) / kLanes; ++v) {
-        const Vec lse = load(rows.lse + v * kLanes, Full{}), delta = load(rows.delta + v * kLanes, Full{});
-        for (int64_t j = from; j < to; j += kPack) {
-            Vec p[2] = {zero(), zero()}, ds[2] = {zero(), zero()};
-            for (int64_t odd = 0; odd < kPack && j + odd < to; ++odd) {
-                const int64_t at = (j + odd) * kRows + v * kLanes;
-                p[odd] = exp(load(t.s + at, Full{}) * broadcast(scale) - lse);
-                if constexpr (masked) p[odd] = zero_unless(rows.visible.of(v, first + j + odd), p[odd]);
-                ds[odd] = p[odd] * (load(t.dp + at, Full{}) - delta) * broadcast(scale);
-            }
-            store_words_of(p, ds, t, j, v);
-        }
-    }
-}
-
-// P, dS and dQ of lanes [lane, lane + width) for a part of the tile that begins at key `first`.
-template <bool masked, class T, class Word>
-void lanes_gradient(const Tiles<Word>& t, const Sizes& s, float scale, int64_t first, Keys part, int64_t lane,
-                    int64_t width, const RowValues& rows) {
-    constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t words = (s.D + kPack - 1) / kPack, keys = part.end - part.first, from = part.first - first;
-    tile_product(Left<Word>{t.k + part.first * words, words, 1}, Right<Word>{t.q + lane, kRows},
-                 Product{t.s + from * kRows + lane, kRows}, keys, width, words, false);
-    tile_product(Left<Word>{t.v + part.first * words, words, 1}, Right<Word>{t.dy + lane, kRows},
-                 Product{t.dp + from * kRows + lane, kRows}, keys, width, words, false);
-    softmax_gradient<masked, T>(t, first, from, from + keys, lane, width, scale, rows);
-    tile_product(Left<Word>{t.k_interleaved + part.first / kPack * s.D, 1, s.D},
-                 Right<Word>{t.ds_interleaved + from / kPack * kRows + lane, kRows}, Product{t.dq + lane, kRows}, s.D,
-                 width, (keys + kPack - 1) / kPack, true);
+    const int64_t P = padded(s.D);
+    stage_transposed<T>(block, a.q, s.D, staged, rows.q);
+    stage_transposed<T>(block, a.dy, s.D, staged, rows.dy);
+    // Rows of zeros fill the block: their P is 0, but 0 times what lay there before may be no number.
+    __builtin_memset(rows.q_rows, 0, static_cast<size_t>(kRows * P) * sizeof(Word));
+    __builtin_memset(rows.dy_rows, 0, static_cast<size_t>(kRows * P) * sizeof(Word));
+    stage_interleaved([&](int64_t r) { return block.row<const T>(a.q, r); }, block.count, s.D, rows.q_rows, P);
+    stage_interleaved([&](int64_t r) { return block.row<const T>(a.dy, r); }, block.count, s.D, rows.dy_rows, P);
+    __builtin_memset(rows.dq, 0, static_cast<size_t>(kRows * P) * sizeof(float));
 }
 
 template <class T, class Word>
-void block_gradient(const AttentionBackward& a, const Sizes& s, const Plan& plan, const RowBlock& block,
-                    const Tiles<Word>& t) {
-    constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t D = s.D, P = plan.padded_D, width = block.width();
-    const RowValues rows = row_values<T>(a, s, block);
-    Word* staged = reinterpret_cast<Word*>(t.staged);
-    stage_transposed<T>(block, a.q, D, staged, t.q);
-    stage_transposed<T>(block, a.dy, D, staged, t.dy);
-    // Rows of zeros fill the block: their P is 0, but 0 times what lay there before may be no number.
-    __builtin_memset(t.q_rows, 0, static_cast<size_t>(kRows * P) * sizeof(Word));
-    __builtin_memset(t.dy_rows, 0, static_cast<size_t>(kRows * P) * sizeof(Word));
-    stage_interleaved([&](int64_t r) { return block.row<const T>(a.q, r); }, block.count, D, t.q_rows, P);
-    stage_interleaved([&](int64_t r) { return block.row<const T>(a.dy, r); }, block.count, D, t.dy_rows, P);
-    __builtin_memset(t.dq, 0, static_cast<size_t>(D * kRows) * sizeof(float));
-
-    const Keys any = rows.visible.any();
-    for (int64_t first = any.first / kKeys * kKeys; first < any.end; first += kKeys) {
-        const Keys tile{first, smaller(first + kKeys, any.end)};
-        const int64_t keys = tile.end - first;
-        if (holds(rows.visible.all(), tile)) {
-            lanes_gradient<false, T>(t, s, a.scale, first, tile, 0, width, rows);
-        } else {
-            // On an edge of what is seen lanes take what they see; elsewhere P and dS are 0.
-            __builtin_memset(static_cast<void*>(t.p), 0, static_cast<size_t>(keys * kRows) * sizeof(float) / kPack);
-            __builtin_memset(static_cast<void*>(t.ds), 0, static_cast<size_t>(keys * kRows) * sizeof(float) / kPack);
-            for (int64_t lane = 0; lane < width; lane += kStep) {
-                const Keys part = part_of<T>(tile, rows.visible.of_lanes(lane));
-                if (part.first < part.end)
-                    lanes_gradient<true, T>(t, s, a.scale, first, part, lane, smaller(kStep, width - lane), rows);
-            }
-        }
-        tile_product(Left<Word>{t.p, kRows / kPack, 1}, Right<Word>{t.dy_rows, P}, Product{t.dv + first * P, P}, keys,
-                     P, width / kPack, true);
-        tile_product(Left<Word>{t.ds, kRows / kPack, 1}, Right<Word>{t.q_rows, P}, Product{t.dk + first * P, P}, keys,
-                     P, width / kPack, true);
+void stage_keys(const AttentionBackward& a, const Sizes& s, int64_t b, int64_t kv_head, const Tiles<Word>& t) {
+    const int64_t words = Operand<T>::words(s.D), P = padded(s.D);
+    for (int64_t j = 0; j < s.Tk; ++j) {
+        stage_row(row_of<const T>(a.k, b, j, kv_head), s.D, t.k + j * words, words);
+        stage_row(row_of<const T>(a.v, b, j, kv_head), s.D, t.v + j * words, words);
     }
-    store_transposed<T>(block, t.dq, D, t.staged, a.dq);
+    for (int64_t first = 0; first < s.Tk; first += kKeys)
+        stage_columns<T>([&](int64_t j) { return row_of<const T>(a.k, b, first + j, kv_head); },
+                         smaller(kKeys, s.Tk - first), s.D, reinterpret_cast<Word*>(t.staged), t.k_columns + first * P,
+                         kKeys / Operand<T>::kPack);
+}
+
+// P and dS / scale of keys j, j + 1, ... and the lanes from `at % kRows` on.
+[[gnu::always_inline]] inline void store_gradients(const Vec (&p)[1], const Vec (&ds)[1], const Tiles<float>& t,
+                                                   int64_t at) {
+    store(p[0], t.p + at, Full{});
+    store(ds[0], t.ds + at, Full{});
+}
+[[gnu::always_inline]] inline void store_gradients(const Vec (&p)[2], const Vec (&ds)[2], const Tiles<Pair>& t,
+                                                   int64_t at) {
+    for (int64_t i = 0; i < 2; ++i) {
+        store_rounded(p[i], reinterpret_cast<bf16*>(t.p) + at + i * kRows);
+        store_rounded(ds[i], reinterpret_cast<bf16*>(t.ds) + at + i * kRows);
+    }
+    store_pairs(ds[0], ds[1], t.ds_keys + (at - at % kRows) / 2 + at % kRows);
+}
+
+// P = 2^(scale log2(e) S - lse), 0 where hidden;  dS / scale = P (dP - delta). Of the chunk that begins at key `first`,
+// which is row `row` of the tile.
+template <bool masked, class T, class Word>
+void softmax_gradient(const Tiles<Word>& t, const Rows<Word>& rows, Lanes lanes, float factor, int64_t first,
+                      int64_t row) {
+    constexpr int64_t kPack = Operand<T>::kPack;
+    for (int64_t lane = lanes.first; lane < lanes.first + lanes.count; lane += kLanes) {
+        const Vec minus_lse = zero() - load(rows.lse + lane, Full{}), delta = load(rows.delta + lane, Full{});
+        for (int64_t j = 0; j < kChunk; j += kPack) {
+            Vec p[kPack], ds[kPack];
+            for (int64_t i = 0; i < kPack; ++i) {
+                const int64_t at = (j + i) * kRows + lane;
+                p[i] = exp2_bounded(fma(load(t.s + at, Full{}), broadcast(factor), minus_lse));
+                ds[i] = p[i] * (load(t.dp + at, Full{}) - delta);
+                if constexpr (masked) {
+                    const Mask seen = rows.visible.of(lane / kLanes, first + j + i);
+                    p[i] = zero_unless(seen, p[i]);
+                    ds[i] = zero_unless(seen, ds[i]);
+                }
+            }
+            store_gradients(p, ds, t, (row + j) * kRows + lane);
+        }
+    }
+}
+
+// What one block of rows and one tile of keys add to dQ, dK and dV.
+template <class T, class Word>
+void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, int64_t D, float factor, Keys tile) {
+    constexpr int64_t kPack = Operand<T>::kPack;
+    const int64_t words = Operand<T>::words(D), P = padded(D);
+    for (int64_t first = tile.first; first < tile.end; first += kChunk) {
+        const Keys chunk{first, first + kChunk};
+        const Lanes lanes = rows.visible.lanes(chunk);
+        if (lanes.count == 0) continue;
+        tile_product(Left<Word>{t.k + first * words, words, 1}, Right<Word>{rows.q + lanes.first, kRows},
+                     Product{t.s + lanes.first, kRows}, kChunk, lanes.count, words, false);
+        tile_product(Left<Word>{t.v + first * words, words, 1}, Right<Word>{rows.dy + lanes.first, kRows},
+                     Product{t.dp + lanes.first, kRows}, kChunk, lanes.count, words, false);
+        if (holds(rows.visible.all(), chunk))
+            softmax_gradient<false, T>(t, rows, lanes, factor, first, first - tile.first);
+        else
+            softmax_gradient<true, T>(t, rows, lanes, factor, first, first - tile.first);
+    }
+    for_chunks_of_same_lanes(rows.visible, tile, [&](Keys keys, Lanes lanes) {
+        const int64_t row = keys.first - tile.first, count = keys.end - keys.first, pair = lanes.first / kPack;
+        const auto lanes_of = [&](Word* x) { return Left<Word>{x + row * (kRows / kPack) + pair, kRows / kPack, 1}; };
+        tile_product(lanes_of(t.p), Right<Word>{rows.dy_rows + pair * P, P}, Product{t.dv + keys.first * P, P}, count,
+                     P, lanes.count / kPack, true);
+        tile_product(lanes_of(t.ds), Right<Word>{rows.q_rows + pair * P, P}, Product{t.dk + keys.first * P, P}, count,
+                     P, lanes.count / kPack, true);
+        tile_product(Left<Word>{t.k_columns + tile.first * P + row / kPack, kKeys / kPack, 1},
+                     Right<Word>{t.ds_keys + row / kPack * kRows + lanes.first, kRows},
+                     Product{rows.dq + lanes.first, kRows}, Operand<T>::height(D), lanes.count, count / kPack, true);
+    });
 }
 
 // dk, dv of one key head = the sums of its splits, added in order and rounded once.
@@ -190,15 +200,38 @@ void write_sums(const AttentionBackward& a, const Sizes& s, const Plan& plan, in
         T* dk = row_of<T>(a.dk, head / s.Hkv, j, head % s.Hkv);
         T* dv = row_of<T>(a.dv, head / s.Hkv, j, head % s.Hkv);
         for_vectors(0, s.D, [&](int64_t d, auto part) {
-            const float *from_k = sums + j * plan.padded_D + d, *from_v = from_k + s.Tk * plan.padded_D;
+            const float *from_k = sums + j * plan.padded_D + d, *from_v = from_k + plan.keys * plan.padded_D;
             Vec k = load(from_k, part), v = load(from_v, part);
             for (int64_t i = 1; i < plan.splits; ++i) {
                 k = k + load(from_k + i * plan.sums, part);
                 v = v + load(from_v + i * plan.sums, part);
             }
-            store(k, dk + d, part);
+            store(k * broadcast(a.scale), dk + d, part);
             store(v, dv + d, part);
         });
+    }
+}
+
+// Blocks split, split + splits, ... of one key head, a few of them together.
+template <class T, class Word>
+void head_gradients(const AttentionBackward& a, const Sizes& s, const Plan& plan, int64_t head, int64_t split,
+                    Tiles<Word>& t) {
+    const int64_t b = head / s.Hkv, kv_head = head % s.Hkv;
+    stage_keys<T>(a, s, b, kv_head, t);
+    for (int64_t next = split; next < s.blocks();) {
+        int64_t blocks = 0;
+        for (; blocks < kTogether && next < s.blocks(); ++blocks, next += plan.splits)
+            stage_rows<T>(a, s, row_block(s, b, kv_head, next), reinterpret_cast<Word*>(t.staged), t.rows[blocks]);
+        const int64_t end = t.rows[blocks - 1].visible.any().end;
+        for (int64_t first = t.rows[0].visible.any().first / kKeys * kKeys; first < end; first += kKeys)
+            for (int64_t i = 0; i < blocks; ++i) {
+                const Keys any = t.rows[i].visible.any(), tile{first, smaller(first + kKeys, any.end)};
+                if (any.first < tile.end && first < tile.end)
+                    tile_gradient<T>(t, t.rows[i], s.D, a.scale * kLog2E, tile);
+            }
+        for (int64_t i = 0; i < blocks; ++i)
+            store_transposed<T>(
+                t.rows[i].block, t.rows[i].dq, s.D, [&](int64_t) { return a.scale; }, t.staged, a.dq);
     }
 }
 
@@ -207,23 +240,14 @@ void gradients(const Stream& stream, const AttentionBackward& a) {
     using Word = typename Operand<T>::Word;
     const Sizes s = sizes_of(a.q.shape.begin(), a.k.shape.begin());
     const Plan plan(stream, s);
-    const int64_t words = (s.D + Operand<T>::kPack - 1) / Operand<T>::kPack;
     float* slots = a.workspace.as<float>();
     float* all_sums = slots + stream.threads * plan.slot;
     tasks_in_slots(stream, plan.heads * plan.splits, [&](int64_t task, int64_t slot) {
-        const int64_t head = task / plan.splits, b = head / s.Hkv, kv_head = head % s.Hkv;
+        const int64_t head = task / plan.splits;
         float* sums = all_sums + plan.sums_index(task, slot) * plan.sums;
-        const Tiles<Word> t = tiles_of<T, Word>(slots + slot * plan.slot, sums, s, plan);
         __builtin_memset(sums, 0, static_cast<size_t>(plan.sums) * sizeof(float));
-        for (int64_t j = 0; j < s.Tk; ++j) {
-            stage_row(row_of<const T>(a.k, b, j, kv_head), s.D, t.k + j * words, words);
-            stage_row(row_of<const T>(a.v, b, j, kv_head), s.D, t.v + j * words, words);
-        }
-        if constexpr (Operand<T>::kPack == 2)
-            stage_interleaved([&](int64_t j) { return row_of<const T>(a.k, b, j, kv_head); }, s.Tk, s.D,
-                              t.k_interleaved, s.D);
-        for (int64_t block = task % plan.splits; block < s.blocks(); block += plan.splits)
-            block_gradient<T>(a, s, plan, row_block(s, b, kv_head, block), t);
+        Tiles<Word> t = tiles_of<T, Word>(slots + slot * plan.slot, sums, plan);
+        head_gradients<T>(a, s, plan, head, task % plan.splits, t);
         if (plan.splits == 1) write_sums<T>(a, s, plan, head, sums);
     });
     if (plan.splits > 1)

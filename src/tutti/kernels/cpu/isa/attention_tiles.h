@@ -5,6 +5,10 @@
 // tile of K and V is then used by the whole group, and a single new token still fills G lanes. A block of rows lies
 // across vector lanes, keys lie along the other dim, so that maxima and sums over keys need no horizontal step:
 // S^T (keys, rows) = K Q^T.
+//
+// The left operand of every product lies by rows, words along the summed dim, the right one with its words' elements
+// along the summed dim and the words of a row along the lanes: what tiles take (pair_product_amx.h), and what
+// instructions on vectors take as well as any other. Sizes are filled up with zeros to what tiles need.
 #pragma once
 
 #include "tutti/kernels/cpu/isa/tile_product.h"
@@ -12,8 +16,9 @@
 
 namespace tutti::kernels::TUTTI_ISA {
 
-inline constexpr int64_t kRows = 64;  // query rows of a block: its Q^T, O^T and one tile of S^T share the L1
-inline constexpr int64_t kStep = 16;  // rows that are cut off together on the diagonal
+inline constexpr int64_t kRows = 64;   // query rows of a block: its Q^T, O^T and one tile of S^T share the L1
+inline constexpr int64_t kChunk = 32;  // keys whose scores are made together, and stay in the L1 until they are used
+inline constexpr int64_t kStep = kTiles ? 32 : 16;  // rows that are left out together where they see none of a chunk
 // So few rows per key head (a new token without grouped heads) leave most lanes empty: attention_decode.cpp.
 inline constexpr int64_t kFewRows = 4;
 
@@ -22,6 +27,8 @@ template <class T>
 struct Operand {
     using Word = float;
     static constexpr int64_t kPack = 1;
+    static int64_t words(int64_t n) { return n; }   // of n elements along the summed dim
+    static int64_t height(int64_t n) { return n; }  // of n rows of a left operand
 };
 template <bool pairs>
 struct Bf16Operand : Operand<float> {};
@@ -29,9 +36,13 @@ template <>
 struct Bf16Operand<true> {
     using Word = Pair;
     static constexpr int64_t kPack = 2;
+    static int64_t words(int64_t n) { return round_up((n + 1) / 2, kUnit<Pair>); }
+    static int64_t height(int64_t n) { return round_up(n, kUnit<Pair>); }
 };
 template <>
 struct Operand<bf16> : Bf16Operand<kFastPairs> {};
+// What words() and height() are at most.
+inline int64_t padded(int64_t n) { return round_up(n, 16); }
 
 // x is (B, T, H, D).
 template <class T>
@@ -52,7 +63,7 @@ struct RowBlock {
     int64_t b, kv_head, first, count, group;
     int64_t query(int64_t r) const { return (first + r) / group; }
     int64_t head(int64_t r) const { return kv_head * group + (first + r) % group; }
-    int64_t width() const { return round_up(count, kLanes); }  // lanes that products work on
+    int64_t width() const { return round_up(count, kStep); }  // lanes that products work on
 
     template <class T>
     T* row(const View& x, int64_t r) const {
@@ -68,12 +79,11 @@ struct Keys {
     int64_t first, end;
 };
 inline bool holds(Keys keys, Keys part) { return keys.first <= part.first && part.end <= keys.end; }
-// What of a tile lies in `keys`, from a whole word on.
-template <class T>
-Keys part_of(Keys tile, Keys keys) {
-    const int64_t skipped = larger(0, keys.first - tile.first) / Operand<T>::kPack * Operand<T>::kPack;
-    return {tile.first + skipped, smaller(tile.end, keys.end)};
-}
+// Lanes [first, first + count) of a block.
+struct Lanes {
+    int64_t first, count;
+    bool operator==(const Lanes&) const = default;
+};
 
 // What query i of batch entry b sees; neither bound falls as i grows.
 template <class Attention>
@@ -95,7 +105,13 @@ struct Visible {
 
     Keys any() const { return {rows[0].first, rows[width - 1].end}; }  // keys that some row sees
     Keys all() const { return {rows[width - 1].first, rows[0].end}; }  // keys that every row sees
-    Keys of_lanes(int64_t lane) const { return {rows[lane].first, rows[lane + kStep - 1].end}; }
+    // Lanes that see some of these keys.
+    Lanes lanes(Keys keys) const {
+        int64_t first = 0, end = width;
+        while (first < end && rows[first + kStep - 1].end <= keys.first) first += kStep;
+        while (first < end && rows[end - kStep].first >= keys.end) end -= kStep;
+        return {first, end - first};
+    }
 
     [[gnu::always_inline]] Mask of(int64_t v, int64_t key) const {
         const Vec distance = broadcast(static_cast<float>(key)) - load(middle + v * kLanes, Full{});
@@ -115,6 +131,17 @@ Visible visible_keys(const Attention& a, const RowBlock& block, int64_t Tk) {
     return v;
 }
 
+// body(keys, lanes) for the chunks of a tile, neighbours that the same lanes see together.
+template <class Body>
+void for_chunks_of_same_lanes(const Visible& visible, Keys tile, Body&& body) {
+    const auto lanes_of = [&](int64_t first) { return visible.lanes({first, first + kChunk}); };
+    for (int64_t first = tile.first, end; first < tile.end; first = end) {
+        const Lanes lanes = lanes_of(first);
+        for (end = first + kChunk; end < tile.end && lanes_of(end) == lanes;) end += kChunk;
+        if (lanes.count > 0) body(Keys{first, end}, lanes);
+    }
+}
+
 // y (D words in y_row) = one row of x as words, filled up with zeros.
 inline void stage_row(const float* x, int64_t D, float* y, int64_t y_row) {
     for_vectors(0, D, [&](int64_t i, auto part) { store(load(x + i, part), y + i, part); });
@@ -125,9 +152,11 @@ inline void stage_row(const bf16* x, int64_t D, float* y, int64_t y_row) {
     for (int64_t i = D; i < y_row; ++i) y[i] = 0;
 }
 inline void stage_row(const bf16* x, int64_t D, Pair* y, int64_t y_row) {
-    const size_t bytes = static_cast<size_t>(D) * sizeof(bf16);
-    __builtin_memset(reinterpret_cast<char*>(y) + bytes, 0, static_cast<size_t>(y_row) * sizeof(Pair) - bytes);
-    __builtin_memcpy(y, x, bytes);
+    const auto* pairs = reinterpret_cast<const float*>(x);  // bits that pass through
+    for_vectors(0, D / 2,
+                [&](int64_t i, auto part) { store(load(pairs + i, part), reinterpret_cast<float*>(y) + i, part); });
+    if (D % 2 == 1) y[D / 2].bits = x[D - 1].bits;
+    for (int64_t i = (D + 1) / 2; i < y_row; ++i) y[i].bits = 0;
 }
 
 // y (ceil(count / kPack), y_row): rows row(0), row(1), ... with neighbours along the rows in one word.
@@ -147,24 +176,36 @@ void stage_interleaved(Row&& row, int64_t count, int64_t D, Pair* y, int64_t y_r
     }
 }
 
-// y (D / kPack, kRows): the transposed rows of a block; lanes beyond its last row are 0.
+// y (words of D, kRows): the transposed rows of a block; lanes beyond its last row are 0.
 template <class T, class Word>
 void stage_transposed(const RowBlock& block, const View& x, int64_t D, Word* staged, Word* y) {
-    const int64_t words = (D + Operand<T>::kPack - 1) / Operand<T>::kPack;
+    const int64_t words = Operand<T>::words(D);
     for (int64_t r = 0; r < block.count; ++r) stage_row(block.row<const T>(x, r), D, staged + r * words, words);
     if (block.count < kRows) __builtin_memset(y, 0, static_cast<size_t>(words * kRows) * sizeof(Word));
     transpose_words(reinterpret_cast<const uint32_t*>(staged), words, block.count, words,
                     reinterpret_cast<uint32_t*>(y), kRows);
 }
 
-// x (rows of the block) = sums^T (D, kRows), rounded once.
-template <class T>
-void store_transposed(const RowBlock& block, const float* sums, int64_t D, float* staged, const View& x) {
+// y (D, y_row words): row(0), ..., row(count - 1) as columns, zeros to the end of their last chunk.
+template <class T, class Word, class Row>
+void stage_columns(Row&& row, int64_t count, int64_t D, Word* staged, Word* y, int64_t y_row) {
+    const int64_t words = (count + Operand<T>::kPack - 1) / Operand<T>::kPack;
+    const int64_t filled = round_up(count, kChunk) / Operand<T>::kPack;
+    stage_interleaved(row, count, D, staged, D);
+    __builtin_memset(staged + words * D, 0, static_cast<size_t>((filled - words) * D) * sizeof(Word));
+    transpose_words(reinterpret_cast<const uint32_t*>(staged), D, filled, D, reinterpret_cast<uint32_t*>(y), y_row);
+}
+
+// x (row r of the block) = factor(r) sums^T (D, kRows), rounded once.
+template <class T, class Factor>
+void store_transposed(const RowBlock& block, const float* sums, int64_t D, Factor&& factor, float* staged,
+                      const View& x) {
     transpose_words(reinterpret_cast<const uint32_t*>(sums), kRows, D, block.count, reinterpret_cast<uint32_t*>(staged),
                     D);
     for (int64_t r = 0; r < block.count; ++r) {
         T* y = block.row<T>(x, r);
-        for_vectors(0, D, [&](int64_t d, auto part) { store(load(staged + r * D + d, part), y + d, part); });
+        const Vec f = broadcast(factor(r));
+        for_vectors(0, D, [&](int64_t d, auto part) { store(load(staged + r * D + d, part) * f, y + d, part); });
     }
 }
 

@@ -219,12 +219,6 @@ void pack_rows(const Gemm& g, const Plan<T>& plan, Range k, int64_t m, int64_t c
 
 // --- the product of blocks ---
 
-// What a thread holds while it multiplies.
-template <bool on_tiles>
-struct ProductScope {
-    ProductScope() {}
-};
-
 // Rows of op(a): where they lie, and words from one to the next (of pairs, halves of a word: bytes would do as well).
 struct Rows {
     const char* data;
@@ -276,9 +270,6 @@ void multiply(int64_t rows, Rows a, const Word* b, float* c, int64_t words, bool
 }
 
 #if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
-template <>
-struct ProductScope<true> : TileScope {};
-
 // c (32, 32): tiles 0 to 3. Missing rows of a are taken as zeros.
 void multiply(int64_t rows, Rows a, const Pair* b, float* c, int64_t words, bool add) {
     alignas(64) Pair whole[kSumRows<Pair> * kDepth<Pair>];
@@ -288,35 +279,7 @@ void multiply(int64_t rows, Rows a, const Pair* b, float* c, int64_t words, bool
             __builtin_memcpy(whole + i * words, a.data + i * a.row_bytes, static_cast<size_t>(words) * sizeof(Pair));
         a = {reinterpret_cast<const char*>(whole), words * static_cast<int64_t>(sizeof(Pair))};
     }
-    constexpr int64_t kRowBytes = kPanel<Pair> * sizeof(float);
-    float* const lower = c + kTileRows * kPanel<Pair>;
-    if (add) {
-        tile_load<0>(c, kRowBytes);
-        tile_load<1>(c + kTileWords, kRowBytes);
-        tile_load<2>(lower, kRowBytes);
-        tile_load<3>(lower + kTileWords, kRowBytes);
-    } else {
-        tile_zero<0>();
-        tile_zero<1>();
-        tile_zero<2>();
-        tile_zero<3>();
-    }
-    for (int64_t k = 0; k < words; k += kTileWords) {
-        const char* left = a.data + k * static_cast<int64_t>(sizeof(Pair));
-        const Pair* right = b + k * kPanel<Pair>;
-        tile_load<4>(left, a.row_bytes);
-        tile_load<6>(right, kRowBytes);
-        tile_dot<0, 4, 6>();
-        tile_load<7>(right + kTileWords, kRowBytes);
-        tile_dot<1, 4, 7>();
-        tile_load<5>(left + kTileRows * a.row_bytes, a.row_bytes);
-        tile_dot<2, 5, 6>();
-        tile_dot<3, 5, 7>();
-    }
-    tile_store<0>(c, kRowBytes);
-    tile_store<1>(c + kTileWords, kRowBytes);
-    tile_store<2>(lower, kRowBytes);
-    tile_store<3>(lower + kTileWords, kRowBytes);
+    tile_block<2, 2>(reinterpret_cast<const Pair*>(a.data), a.row_bytes, b, kPanel<Pair>, c, kPanel<Pair>, words, add);
 }
 #endif
 
@@ -420,11 +383,8 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                                                                     k.begin * Entry<T>::kPack),
                                       g.a.strides[0] * static_cast<int64_t>(sizeof(T))};
             float* block = sums + (plan.sums_wait() ? task : slot) * plan.block_size();
-            {
-                [[maybe_unused]] const ProductScope<kOnTiles<Word>> scope;
-                multiply_block(a, panels + column * k.size, k.size, height.size, round_up(width.size, kPanel<Word>),
-                               k.size, block, k.begin > 0);
-            }
+            multiply_block(a, panels + column * k.size, k.size, height.size, round_up(width.size, kPanel<Word>), k.size,
+                           block, k.begin > 0);
             if (last) write_block<Word>(g, height, width, block);
         });
     };

@@ -61,6 +61,7 @@ template <class Body>
 void tasks_in_slots(const Stream& stream, int64_t tasks, Body&& body) {
     int64_t next = 0;
     parallel_tasks(stream, smaller(stream.threads, tasks), [&](int64_t slot) {
+        [[maybe_unused]] const TileScope tiles;
         for (int64_t task; (task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < tasks;) body(task, slot);
     });
 }

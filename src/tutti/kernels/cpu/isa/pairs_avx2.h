@@ -25,6 +25,7 @@ inline void store_pairs(Vec low, Vec high, Pair* p) {
     const __m256i l = _mm256_cvtepu16_epi32(to_bf16(low)), h = _mm256_cvtepu16_epi32(to_bf16(high));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(l, _mm256_slli_epi32(h, 16)));
 }
+inline void store_rounded(Vec x, bf16* p) { store(x, p, Full{}); }
 inline void interleave(const bf16* low, const bf16* high, Pair* p) {
     const __m256i l = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low)));
     const __m256i h = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(high)));

@@ -29,6 +29,10 @@ inline void store_pairs(Vec low, Vec high, Pair* p) {
         _mm512_or_si512(low_index, _mm512_slli_epi32(_mm512_add_epi32(low_index, _mm512_set1_epi32(16)), 16));
     _mm512_storeu_si512(p, _mm512_permutexvar_epi16(index, halves));
 }
+// bf16(x), a subnormal result as 0.
+inline void store_rounded(Vec x, bf16* p) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x.v));
+}
 // Two rows of bf16, neighbours along the summed dim, as pairs.
 inline void interleave(const bf16* low, const bf16* high, Pair* p) {
     const __m512i l = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low)));

@@ -6,7 +6,7 @@
 
 namespace tutti::kernels::TUTTI_ISA {
 
-inline constexpr float kLog2E = 1.44269502f;
+inline constexpr float kLog2E = 1.44269502f, kLn2 = 0.693147182f;
 
 // T, here and below, is what the result is rounded to next: float, or bf16, whose rounding of 2^-9 hides an error of
 // 2^-14 relative (half of the instructions).
@@ -47,6 +47,12 @@ template <class T>
 
 // The same for any x; overflow gives infinity.
 [[gnu::always_inline]] inline Vec exp(Vec x) { return exp_bounded(min(broadcast(89.0f), x)); }
+
+// 2^x for x < 128, 2 ulp; 0 below the least normal float, for the reason above. NaN stays.
+[[gnu::always_inline]] inline Vec exp2_bounded(Vec x) {
+    const Vec n = round(x);
+    return times_power_of_two(not_less(x, broadcast(-126.0f)), exp2_fraction<float>(x - n), n);
+}
 
 // Keeps NaN.
 [[gnu::always_inline]] inline Vec clamp(Vec x, float most) { return min(broadcast(most), max(broadcast(-most), x)); }

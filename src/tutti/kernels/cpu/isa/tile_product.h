@@ -2,7 +2,8 @@
 // are made of. Elements are floats or pairs of bf16 (pairs_avx512.h): one word per element either way.
 //
 // c (M, N) f32 [+]= a (M, K) b (K, N): words of `a` are broadcast, so `a` may have any strides; rows of `b` and `c` are
-// read as vectors, so N is a multiple of kLanes: callers pad with zeros.
+// read as vectors, so N is a multiple of kLanes: callers pad with zeros. Where pairs go through tiles (kTiles), `a` has
+// step 1, and M, N and K are multiples of kUnit<Pair>.
 #pragma once
 
 #include "tutti/kernels/cpu/isa/loops.h"
@@ -24,6 +25,12 @@ struct Product {
     int64_t row;
 };
 
+// What sizes of products of such words are rounded up to.
+template <class E>
+inline constexpr int64_t kUnit = 1;
+template <>
+inline constexpr int64_t kUnit<Pair> = kTiles ? 16 : 1;
+
 // Sums of one block: 24 of 32 registers, 12 of 16. Wide rather than tall: six words to broadcast per four vectors keep
 // the loads (10) well below the multiply-adds (24).
 inline constexpr int kSums = kLanes == 16 ? 24 : 12;
@@ -32,13 +39,22 @@ inline constexpr int kVectors = kLanes == 16 ? 4 : 2;
 [[gnu::always_inline]] inline Vec multiply_add(Vec a, Vec b, Vec sum, const float*) { return fma(a, b, sum); }
 [[gnu::always_inline]] inline Vec multiply_add(Vec a, Vec b, Vec sum, const Pair*) { return dot_pairs(a, b, sum); }
 
+// Keeps the compiler from computing the addresses of all rows ahead of the sums, which takes more registers than there
+// are and 50 cycles per block.
+template <class E>
+[[gnu::always_inline]] inline E* hidden(E* p) {
+    asm("" : "+r"(p));
+    return p;
+}
+
 template <int R, int V, class E>
-[[gnu::noinline]] void block(Left<E> a, Right<E> b, Product c, int64_t K, bool add) {
+[[gnu::always_inline]] inline void block(Left<E> a, Right<E> b, Product c, int64_t K, bool add) {
     Vec sum[R][V];
+    const float* before = c.data;
 #pragma GCC unroll 24
-    for (int r = 0; r < R; ++r)
+    for (int r = 0; r < R; ++r, before = hidden(before + c.row))
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) sum[r][v] = add ? load(c.data + r * c.row + v * kLanes, Full{}) : zero();
+        for (int v = 0; v < V; ++v) sum[r][v] = add ? load(before + v * kLanes, Full{}) : zero();
     for (int64_t k = 0; k < K; ++k) {
         Vec right[V];
 #pragma GCC unroll 4
@@ -52,22 +68,26 @@ template <int R, int V, class E>
         a.data += a.step;
         b.data += b.step;
     }
+    float* after = c.data;
 #pragma GCC unroll 24
-    for (int r = 0; r < R; ++r)
+    for (int r = 0; r < R; ++r, after = hidden(after + c.row))
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) store(sum[r][v], c.data + r * c.row + v * kLanes, Full{});
+        for (int v = 0; v < V; ++v) store(sum[r][v], after + v * kLanes, Full{});
 }
 
-// Blocks of R rows, what is left in blocks of R/2, and so on.
+// The largest power of two below n.
+constexpr int power_below(int n) {
+    int power = 1;
+    while (2 * power < n) power *= 2;
+    return power;
+}
+
+// Blocks of R rows, what is left in blocks of powers of two.
 template <int R, int V, class E>
-void block_rows(Left<E> a, Right<E> b, Product c, int64_t M, int64_t K, bool add) {
-    int64_t m = 0;
-    for (; m + R <= M; m += R)
-        block<R, V>(Left<E>{a.data + m * a.row, a.row, a.step}, b, Product{c.data + m * c.row, c.row}, K, add);
+[[gnu::noinline]] void block_rows(Left<E> a, Right<E> b, Product c, int64_t M, int64_t K, bool add) {
+    for (; M >= R; M -= R, a.data += R * a.row, c.data += R * c.row) block<R, V>(a, b, c, K, add);
     if constexpr (R > 1)
-        if (m < M)
-            block_rows<R / 2, V>(Left<E>{a.data + m * a.row, a.row, a.step}, b, Product{c.data + m * c.row, c.row},
-                                 M - m, K, add);
+        if (M > 0) block_rows<power_below(R), V>(a, b, c, M, K, add);
 }
 
 template <int V, class E>
@@ -84,7 +104,10 @@ void block_columns(Left<E> a, Right<E> b, Product c, int64_t M, int64_t vectors,
 
 template <class E>
 void tile_product(Left<E> a, Right<E> b, Product c, int64_t M, int64_t N, int64_t K, bool add) {
-    block_columns<kVectors>(a, b, c, M, N / kLanes, K, add);
+    if constexpr (kUnit < E >> 1)
+        pair_product(a.data, a.row, b.data, b.step, c.data, c.row, M, N, K, add);
+    else
+        block_columns<kVectors>(a, b, c, M, N / kLanes, K, add);
 }
 
 // y[column * y_row + row] = x[row * x_row + column] for words of any type.

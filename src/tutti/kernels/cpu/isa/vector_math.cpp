@@ -9,6 +9,12 @@ void exp_array(const float* x, float* y, int64_t n) {
     for_vectors(0, n, [=](int64_t i, auto part) { store(exp(load(x + i, part)), y + i, part); });
 }
 
+void exp2_array(const float* x, float* y, int64_t n) {
+    for_vectors(0, n, [=](int64_t i, auto part) {
+        store(exp2_bounded(min(broadcast(129.0f), load(x + i, part))), y + i, part);
+    });
+}
+
 void sigmoid_array(const float* x, float* y, int64_t n) {
     for_vectors(0, n, [=](int64_t i, auto part) { store(sigmoid<float>(load(x + i, part)).value, y + i, part); });
 }
@@ -28,7 +34,7 @@ void sigmoid_for_bf16_array(const float* x, float* y, int64_t n) {
 }  // namespace
 
 VectorMath vector_math() {
-    return {exp_array, sigmoid_array, reciprocal_array, exp2_for_bf16_array, sigmoid_for_bf16_array};
+    return {exp_array, exp2_array, sigmoid_array, reciprocal_array, exp2_for_bf16_array, sigmoid_for_bf16_array};
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA
