@@ -9,6 +9,16 @@ const KernelTable& cuda_table() {
         t.name = "cuda";
         cuda::fill_elementwise(t);
         cuda::fill_activation(t);
+        cuda::fill_normal(t);
+        cuda::fill_dropout(t);
+        cuda::fill_reduction(t);
+        cuda::fill_embedding(t);
+        cuda::fill_layer_norm(t);
+        cuda::fill_rms_norm(t);
+        cuda::fill_rope(t);
+        cuda::fill_optimizer(t);
+        cuda::fill_cross_entropy(t);
+        cuda::fill_gemm_plain(t);
         return t;
     }();
     return table;
