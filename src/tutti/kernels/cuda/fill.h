@@ -17,6 +17,7 @@ void fill_rms_norm(KernelTable& table);
 void fill_rope(KernelTable& table);
 void fill_optimizer(KernelTable& table);  // adamw, sgd
 void fill_cross_entropy(KernelTable& table);
+void fill_attention(KernelTable& table);
 void fill_gemm_plain(KernelTable& table);  // our own product, on no tensor cores: for tests and by name
 
 }  // namespace tutti::kernels::cuda

@@ -18,6 +18,7 @@ const KernelTable& cuda_table() {
         cuda::fill_rope(t);
         cuda::fill_optimizer(t);
         cuda::fill_cross_entropy(t);
+        cuda::fill_attention(t);
         cuda::fill_gemm_plain(t);
         return t;
     }();
