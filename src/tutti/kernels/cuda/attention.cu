@@ -7,6 +7,12 @@ namespace tutti::kernels::cuda {
 
 namespace {
 
+// Whether every row of each view can be copied in words of 16 bytes: what cp.async and ldmatrix need.
+template <class... Views>
+bool suits_tensor_cores(const Views&... views) {
+    return ((views.dtype == DType::bf16 && views.shape[3] % kPack<bf16> == 0 && Heads<bf16>(views).aligned()) && ...);
+}
+
 // D_i = dO_i.O_i, a warp per row (b, h, i).
 template <class T>
 __global__ void __launch_bounds__(Team<1>::kBlockThreads)
@@ -29,7 +35,10 @@ int64_t attention_workspace(const Stream&, const Shape& q, const Shape&, bool ba
 
 void attention_forward(const Stream& stream, const AttentionForward& a) {
     if (a.q.numel() == 0) return;
-    attention_forward_plain(stream, a);
+    if (suits_tensor_cores(a.q, a.k, a.v, a.o))
+        attention_forward_tensor(stream, a);
+    else
+        attention_forward_plain(stream, a);
 }
 
 void attention_backward(const Stream& stream, const AttentionBackward& a) {
@@ -40,7 +49,10 @@ void attention_backward(const Stream& stream, const AttentionBackward& a) {
             launch(delta_kernel<T>, grid_of_rows<Team<1>>(int64_t{s.B} * s.H * s.Tq), stream, s, Heads<const T>(a.dy),
                    Heads<const T>(a.o), a.workspace.as<float>());
         });
-    attention_backward_plain(stream, a);
+    if (suits_tensor_cores(a.q, a.k, a.v, a.dy, a.dq, a.dk, a.dv))
+        attention_backward_tensor(stream, a);
+    else
+        attention_backward_plain(stream, a);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// kernels/cuda/attention.h: what the attention kernels share: shapes, the mask, which tiles it touches. Letters as in
-// kernels/reference/attention.cpp: S scores, P probabilities, O output.
+// kernels/cuda/attention.h: what the attention kernels share: shapes, the mask, which tiles it touches. The kernels for
+// tensor cores are in attention_forward.cu and attention_backward.cu, those for f32 and for odd shapes in
+// attention_plain.cu. Letters as in kernels/reference/attention.cpp: S scores, P probabilities, O output.
 #pragma once
 
 #include "tutti/kernels/cuda/element.h"
@@ -105,5 +106,8 @@ __device__ __forceinline__ Keys queries_of_keys(const AttentionShape& s, int b, 
 // Any shape, f32 or bf16, no tensor cores: attention_plain.cu.
 void attention_forward_plain(const Stream& stream, const AttentionForward& a);
 void attention_backward_plain(const Stream& stream, const AttentionBackward& a);
+// bf16 whose rows can be read 16 bytes at a time, D a multiple of 8: attention_forward.cu, attention_backward.cu.
+void attention_forward_tensor(const Stream& stream, const AttentionForward& a);
+void attention_backward_tensor(const Stream& stream, const AttentionBackward& a);
 
 }  // namespace tutti::kernels::cuda

@@ -23,10 +23,19 @@ std::string text(const Place& place) {
 
 enum class State : uint8_t { ready, at_barrier, at_warp, done };
 
+constexpr size_t kCopyBytes = 16;
+struct AsyncCopy {
+    void* to;
+    const void* from;
+    int group;
+};
+
 struct Thread {
     void* stack = nullptr;
     State state = State::ready;
     Place place;  // where it waits
+    std::vector<AsyncCopy> copies;
+    int group = 0;  // of the next copy
 };
 
 // Slots of two meetings: a lane may come to the next one before the others have read what this one brought.
@@ -74,7 +83,7 @@ class Block {
         static_bytes_ = 0;
         variables_.clear();
         for (Warp& warp : warps_) warp.arrived = 0;
-        for (size_t i = 0; i < threads_.size(); ++i) threads_[i] = {stacks_.prepare(i, entry), State::ready, {}};
+        for (size_t i = 0; i < threads_.size(); ++i) threads_[i] = {stacks_.prepare(i, entry), State::ready, {}, {}, 0};
         alive_ = threads_.size();
         at_barrier_ = 0;
         running_ = true;
@@ -135,6 +144,28 @@ class Block {
         for (size_t i = first; i < first + warpSize; ++i)
             if (threads_[i].state == State::at_warp) threads_[i].state = State::ready;
         return slots;
+    }
+
+    void copy_async(void* to, const void* from) {
+        check(to >= shared() && static_cast<std::byte*>(to) + kCopyBytes <= shared() + kSharedBytes &&
+                  reinterpret_cast<uintptr_t>(to) % kCopyBytes == 0 &&
+                  reinterpret_cast<uintptr_t>(from) % kCopyBytes == 0,
+              "an asynchronous copy from or to a wrong address");
+        Thread& thread = threads_[current_];
+        thread.copies.push_back({to, from, thread.group});
+        std::memset(to, 0xFF, kCopyBytes);
+    }
+    void commit_copies() { ++threads_[current_].group; }
+    void wait_for_copies(int pending) {
+        Thread& thread = threads_[current_];
+        std::erase_if(thread.copies, [&](const AsyncCopy& copy) {
+            if (copy.group >= thread.group - pending) return false;
+            if (copy.from == nullptr)
+                std::memset(copy.to, 0, kCopyBytes);
+            else
+                std::memcpy(copy.to, copy.from, kCopyBytes);
+            return true;
+        });
     }
 
     size_t current() const { return current_; }
@@ -243,6 +274,9 @@ void* shared_variable(const void* tag, size_t bytes, size_t alignment) {
     return block().shared_variable(tag, bytes, alignment);
 }
 std::byte* dynamic_shared() { return block().shared(); }
+void copy_async(void* to, const void* from) { block().copy_async(to, from); }
+void commit_copies() { block().commit_copies(); }
+void wait_for_copies(int pending) { block().wait_for_copies(pending); }
 void block_barrier(Place place) { block().barrier(place); }
 const WarpSlots& warp_meet(const void* data, size_t bytes, void (*combine)(WarpSlots&), unsigned mask, Place place) {
     return block().meet(data, bytes, combine, mask, place);

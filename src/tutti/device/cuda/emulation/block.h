@@ -75,6 +75,12 @@ using WarpSlots = std::array<Slot, warpSize>;
 const WarpSlots& warp_meet(const void* data, size_t bytes, void (*combine)(WarpSlots&), unsigned mask, Place place);
 int lane();
 
+// cp.async: 16 bytes arrive in shared memory when the thread waits for them and not before; until then NaN stands
+// there. from == nullptr: zeros.
+void copy_async(void* to, const void* from);
+void commit_copies();               // those since the last commit are one group
+void wait_for_copies(int pending);  // all groups but the last `pending`
+
 template <class T>
 T warp_take(T value, int from, unsigned mask, Place place) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(Slot));
