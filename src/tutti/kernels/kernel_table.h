@@ -177,6 +177,8 @@ enum class Isa : uint8_t { avx2, avx512 };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
 const KernelTable& cpu_table(Isa isa);
+// For NVIDIA GPUs; throws UsageError in a build without CUDA. Kernels return before the work is done.
+const KernelTable& cuda_table();
 const char* gemm_engine();  // what makes the CPU tables' matrix products: "oneDNN 2.6.3", "own"
 
 }  // namespace tutti::kernels

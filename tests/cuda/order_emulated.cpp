@@ -1,0 +1,10 @@
+#include "tutti/device/cuda/emulation/block.h"
+#include "tutti/kernels/testing/cuda_place.h"
+
+namespace tutti::kernels {
+
+void run_backwards(bool backwards) {
+    emulation::set_order(backwards ? emulation::Order::backward : emulation::Order::forward);
+}
+
+}  // namespace tutti::kernels
