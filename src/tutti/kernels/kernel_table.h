@@ -111,6 +111,7 @@ inline constexpr int64_t kSumBlock = 4096;
 
 struct KernelTable {
     const char* name = "";
+    const char* gemm_engine = "";  // what makes its matrix products: "oneDNN 2.6.3", "own"
 
     // Elementwise. Contiguous views of equal size unless said otherwise.
     void (*fill)(const Stream&, View y, float value) = nullptr;
@@ -179,6 +180,8 @@ Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and
 const KernelTable& cpu_table(Isa isa);
 // For NVIDIA GPUs; throws UsageError in a build without CUDA. Kernels return before the work is done.
 const KernelTable& cuda_table();
-const char* gemm_engine();  // what makes the CPU tables' matrix products: "oneDNN 2.6.3", "own"
+// The table that computes in the memory of `device`: the CPU's best, or CUDA's.
+const KernelTable& table_for(const Device& device);
+const char* gemm_engine();  // of the CPU tables
 
 }  // namespace tutti::kernels

@@ -107,7 +107,7 @@ struct Attention {
 Attention attention_forward(GhostTape& tape, const LocalSizes& s) {
     Attention r{activations(tape, s.rows() * s.heads * s.head_dim * s.element),
                 activations(tape, s.rows() * s.heads * kF32)};
-    const Ghost scratch = workspace(tape, s.attention.forward_bytes);
+    const Ghost scratch = workspace(tape, s.workspaces.attention_forward);
     return r;
 }
 
@@ -117,7 +117,7 @@ GhostVar attention(GhostTape& tape, const GhostVar& q, const GhostVar& k, const 
                        [&ledger = tape.ledger(), s, q = q.value, k = k.value, v = v.value, r](const Ghost&) {
                            Ghosts d;
                            for (const Ghost* x : {&q, &k, &v}) d.emplace_back(ledger, x->bytes());
-                           const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
+                           const Ghost scratch(ledger, s.workspaces.attention_backward, Purpose::workspace);
                            return d;
                        });
 }
@@ -126,7 +126,7 @@ GhostVar packed_attention(GhostTape& tape, const GhostVar& qkv, const LocalSizes
     const Attention r = attention_forward(tape, s);
     return tape.record({qkv}, r.y, [&ledger = tape.ledger(), s, saved = qkv.value, r](const Ghost&) {
         Ghost d(ledger, saved.bytes());
-        const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
+        const Ghost scratch(ledger, s.workspaces.attention_backward, Purpose::workspace);
         return Ghosts{d};
     });
 }
@@ -225,7 +225,7 @@ int64_t loss_chunk_rows(int64_t rows, int64_t vocab, int64_t element_bytes) {
 }
 
 LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequence, int64_t element_bytes,
-                       const AttentionWorkspace& attention) {
+                       const Workspaces& workspaces) {
     return {.family = model.family,
             .element = element_bytes,
             .batch = batch,
@@ -239,7 +239,7 @@ LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequ
             .layers = model.layers,
             .dropout = model.dropout > 0,
             .head_norm = model.head_norm,
-            .attention = attention};
+            .workspaces = workspaces};
 }
 
 // models::Model::forward.

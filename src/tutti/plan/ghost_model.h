@@ -9,10 +9,11 @@
 
 namespace tutti::plan {
 
-// Bytes of scratch that the back end's attention kernels ask for (KernelTable::attention_workspace), for one call.
-struct AttentionWorkspace {
-    int64_t forward_bytes = 0;
-    int64_t backward_bytes = 0;
+// Bytes of scratch that the back end asks for.
+struct Workspaces {
+    int64_t attention_forward = 0;   // KernelTable::attention_workspace, for one call
+    int64_t attention_backward = 0;  // likewise
+    int64_t stream = 0;              // Stream::workspace_bytes, for the whole run
 };
 
 // What one rank holds of one microbatch and of the model. Each parallel axis divides its own field: cp the sequence, tp
@@ -23,13 +24,13 @@ struct LocalSizes {
     int64_t batch = 1, sequence = 1;
     int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0, layers = 0;
     bool dropout = false, head_norm = false;
-    AttentionWorkspace attention;
+    Workspaces workspaces;
 
     int64_t rows() const { return batch * sequence; }
 };
 
 LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequence, int64_t element_bytes,
-                       const AttentionWorkspace& attention);
+                       const Workspaces& workspaces);
 
 // models::Model::forward with targets: returns the losses. `features` is the input of the mlp family, undefined
 // elsewhere. `segment` > 0: every run of that many blocks is recomputed.

@@ -80,11 +80,11 @@ MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const st
     return bytes;
 }
 
-MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention, int ranks) {
+MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces, int ranks) {
     check_countable(run);
     const spec::TrainSpec& train = run.train;
     const LocalSizes sizes =
-        local_sizes(run.model, train.micro_batch, train.seq_len, compute_bytes(run.precision.compute), attention);
+        local_sizes(run.model, train.micro_batch, train.seq_len, compute_bytes(run.precision.compute), workspaces);
 
     Ledger ledger;
     ledger.enter("setting up");
@@ -97,6 +97,7 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& at
         if (away) ledger.send_away(state[purpose], purpose);
     }
     ledger.restart_peaks();
+    ledger.add(workspaces.stream, Purpose::workspace);
     ledger.add(rope_table_bytes(run.model, train.seq_len), Purpose::workspace);
 
     // train_step: each microbatch starts from the same holdings.

@@ -129,7 +129,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
     spec::RunSpec alone = one_rank_of(options.run);
     VerifyOutcome outcome;
     comm::run(options.launch, options.ranks, world_options(options.run, ""), [&](comm::World& world) {
-        const EngineOptions engine_options{ranks_of_host(options.launch, options.ranks),
+        const EngineOptions engine_options{local_rank(options.launch, world.rank(), world.size()),
                                            std::filesystem::temp_directory_path().string()};
         Engine many(options.run, world, engine_options, batches);
         if (world.rank() != 0) {

@@ -98,7 +98,10 @@ void gemm_avx512(const Stream& stream, const Gemm& g) {
 
 }  // namespace
 
-void fill_gemm(KernelTable& table, Isa isa) { table.gemm = isa == Isa::avx512 ? gemm_avx512 : gemm_avx2; }
+void fill_gemm(KernelTable& table, Isa isa) {
+    table.gemm = isa == Isa::avx512 ? gemm_avx512 : gemm_avx2;
+    table.gemm_engine = gemm_engine();
+}
 
 const char* gemm_engine() {
     static const std::string name = [] {

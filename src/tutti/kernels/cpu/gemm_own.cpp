@@ -4,7 +4,10 @@
 
 namespace tutti::kernels {
 
-void fill_gemm(KernelTable& table, Isa isa) { table.gemm = isa == Isa::avx512 ? avx512::gemm : avx2::gemm; }
+void fill_gemm(KernelTable& table, Isa isa) {
+    table.gemm = isa == Isa::avx512 ? avx512::gemm : avx2::gemm;
+    table.gemm_engine = gemm_engine();
+}
 
 const char* gemm_engine() { return "own"; }
 

@@ -1,0 +1,25 @@
+// The one place that chooses what a rank computes on.
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/device/cuda/cuda_device.h"
+#include "tutti/device/device.h"
+
+namespace tutti {
+
+std::unique_ptr<Device> make_device(std::string_view kind, int threads, const LocalRank& local) {
+    check<UsageError>(kind == "auto" || kind == "cpu" || kind == "cuda", "a device is auto, cpu or cuda, not ", kind);
+    if (kind != "cpu") {
+        const Gpus gpus = find_gpus();
+        const auto count = static_cast<int>(gpus.found.size());
+        check<UsageError>(count > 0 || kind == "auto", "train.device = \"cuda\": ", gpus.why_none);
+        if (count > 0) {
+            const int index = local.rank % count;
+            const int sharing = (local.size - index + count - 1) / count;  // of ranks index, index + count, ...
+            return make_cuda_device(index, std::max(1, sharing));
+        }
+    }
+    return make_cpu_device(threads > 0 ? threads : std::max(1, available_cores() / std::max(1, local.size)));
+}
+
+}  // namespace tutti
