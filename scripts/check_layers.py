@@ -23,7 +23,7 @@ THIRD_PARTY = {
     "mpi.h": ("MPI::MPI_CXX", "MPI::MPI_C"),
     "nccl": ("NCCL::nccl",),
     "cuda": ("CUDA::cudart", "CUDA::cudart_static"),
-    "cublas": ("CUDA::cublasLt", "CUDA::cublas"),
+    "cublas": ("CUDA::cudart_static",),  # the toolkit's headers; the library is opened at run time
     "cudnn": ("CUDNN::cudnn",),
     "toml++/": ("PkgConfig::tomlplusplus", "tomlplusplus::tomlplusplus"),
     "toml.hpp": ("PkgConfig::tomlplusplus", "tomlplusplus::tomlplusplus"),

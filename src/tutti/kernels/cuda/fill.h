@@ -19,5 +19,6 @@ void fill_optimizer(KernelTable& table);  // adamw, sgd
 void fill_cross_entropy(KernelTable& table);
 void fill_attention(KernelTable& table);
 void fill_gemm_plain(KernelTable& table);  // our own product, on no tensor cores: for tests and by name
+void fill_gemm(KernelTable& table);        // by cuBLASLt, or our own; where CUDA is emulated, our own
 
 }  // namespace tutti::kernels::cuda

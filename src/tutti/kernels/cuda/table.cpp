@@ -19,7 +19,7 @@ const KernelTable& cuda_table() {
         cuda::fill_optimizer(t);
         cuda::fill_cross_entropy(t);
         cuda::fill_attention(t);
-        cuda::fill_gemm_plain(t);
+        cuda::fill_gemm(t);
         return t;
     }();
     return table;
