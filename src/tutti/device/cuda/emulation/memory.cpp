@@ -17,7 +17,8 @@ namespace tutti::emulation {
 namespace {
 
 constexpr size_t kAlignment = 512;  // as cudaMalloc's, so that no kernel learns to need more
-constexpr size_t kPage = 4096;
+// Opening and closing the memory costs by the page: thousands of small ones would take most of a test's time.
+constexpr size_t kPage = size_t{2} << 20;
 
 // Blocks by address; first fit. The one state of the emulated machine, which all ranks of the process share, as they
 // share a GPU: hence a global.
@@ -30,9 +31,11 @@ struct Memory {
     int accesses = 0;
 
     Memory() {
-        void* range = mmap(nullptr, kDeviceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        check(range != MAP_FAILED, "the emulated GPU cannot reserve ", kDeviceBytes, " bytes of addresses");
-        base = static_cast<std::byte*>(range);
+        const size_t size = kDeviceBytes + kPage;
+        void* range = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        check(range != MAP_FAILED, "the emulated GPU cannot reserve ", size, " bytes of addresses");
+        base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(range) + kPage - 1) / kPage * kPage);
+        madvise(base, kDeviceBytes, MADV_HUGEPAGE);  // advice: refusal changes nothing
     }
     void protect(bool open) const {
         if (reached > 0)
