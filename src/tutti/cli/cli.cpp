@@ -237,7 +237,7 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
             ->option_text("S [20]");
         return c;
     };
-    CLI::App* gemm = add("gemm", "matrix products, N = 512 ... 8192 (on a GPU 32768), as shares of the peak",
+    CLI::App* gemm = add("gemm", "matrix products from N = 512 on, as shares of the peak",
                          BenchArguments::Kind::gemm);
     gemm->add_option("--model", a.model, "also the products of this preset, such as gpt2-124m")->option_text("PRESET");
     gemm->footer("Example:\n  tutti bench gemm --model llama-110m");

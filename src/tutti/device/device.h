@@ -69,6 +69,8 @@ struct LocalRank {
 // part of the cores. Of several ranks, each takes the GPU of its number, counted round: there may be fewer GPUs.
 // UsageError when there is no such device. Belongs to the thread that makes it: kernels start from there.
 std::unique_ptr<Device> make_device(std::string_view kind, int threads, const LocalRank& local = {});
+// The same UsageError, before anything else was begun.
+void check_device(std::string_view kind);
 
 // threads = 0: all cores that this process may use.
 std::unique_ptr<Device> make_cpu_device(int threads);

@@ -357,6 +357,7 @@ std::string Run::totals() {
 }  // namespace
 
 TrainOutcome train(const TrainOptions& options) {
+    check_device(options.run.train.device);
     if (options.dry_run) {
         Console console(options.console, options.terminal, 0);
         const auto data = open_data(options.run, console, false);

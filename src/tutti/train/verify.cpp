@@ -123,6 +123,7 @@ spec::RunSpec one_rank_of(const spec::RunSpec& run) {
 }
 
 VerifyOutcome verify(const VerifyOptions& options) {
+    check_device(options.run.train.device);
     Console console(options.launch.rank == 0 ? options.console : nullptr, options.terminal, 0);
     const auto data = open_data(options.run, console, false);
     const MakeBatches batches = training_batches(options.run, data ? &*data : nullptr);
