@@ -237,8 +237,7 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
             ->option_text("S [20]");
         return c;
     };
-    CLI::App* gemm = add("gemm", "matrix products from N = 512 on, as shares of the peak",
-                         BenchArguments::Kind::gemm);
+    CLI::App* gemm = add("gemm", "matrix products from N = 512 on, as shares of the peak", BenchArguments::Kind::gemm);
     gemm->add_option("--model", a.model, "also the products of this preset, such as gpt2-124m")->option_text("PRESET");
     gemm->footer("Example:\n  tutti bench gemm --model llama-110m");
     CLI::App* attention = add("attention", "causal attention, T = 1024 ... 16384", BenchArguments::Kind::attention);

@@ -1,6 +1,7 @@
 #include "tutti/device/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "tutti/device/cuda/queue.h"
 
@@ -54,7 +55,7 @@ const Arithmetic& arithmetic_of(int capability) {
     return *best;
 }
 
-class CudaDevice final : public Device {
+class CudaDevice : public Device {
   public:
     CudaDevice(std::shared_ptr<Queue> queue, std::unique_ptr<RawMemory> memory, std::string name, int sharing)
         : queue_(std::move(queue)),
@@ -64,6 +65,8 @@ class CudaDevice final : public Device {
         stream_.native = queue_->stream();
     }
     ~CudaDevice() override { cudaStreamSynchronize(queue_->stream()); }
+    CudaDevice(const CudaDevice&) = delete;
+    CudaDevice& operator=(const CudaDevice&) = delete;
 
     DeviceKind kind() const override { return DeviceKind::cuda; }
     std::string name() const override { return name_; }
@@ -115,6 +118,22 @@ class CudaDevice final : public Device {
     Stream stream_;
 };
 
+// Memory of the host that kernels use: the host itself copies, when they are done.
+class PinnedHome final : public CudaDevice {
+  public:
+    explicit PinnedHome(const std::shared_ptr<Queue>& queue)
+        : CudaDevice(queue, std::make_unique<cuda::PinnedMemory>(), "pinned memory of " + queue->name(), 1) {}
+    int64_t free_bytes() override { return available_host_memory(); }
+    void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
+        synchronize();
+        if (bytes > 0) std::memcpy(device_data, host_data, static_cast<size_t>(bytes));
+    }
+    void copy_out(void* host_data, const void* device_data, int64_t bytes) override {
+        synchronize();
+        if (bytes > 0) std::memcpy(host_data, device_data, static_cast<size_t>(bytes));
+    }
+};
+
 }  // namespace
 
 Gpus find_gpus() {
@@ -146,9 +165,7 @@ std::unique_ptr<Device> make_cuda_device(int index, int sharing) {
 std::unique_ptr<Device> make_pinned_home(Device& device) {
     const auto* cuda_device = dynamic_cast<const CudaDevice*>(&device);
     check(cuda_device != nullptr, "pinned memory is the home of what a GPU offloads, not of ", device.name());
-    const auto& queue = cuda_device->queue();
-    return std::make_unique<CudaDevice>(queue, std::make_unique<cuda::PinnedMemory>(),
-                                        "pinned memory of " + queue->name(), 1);
+    return std::make_unique<PinnedHome>(cuda_device->queue());
 }
 
 }  // namespace tutti

@@ -39,6 +39,12 @@ Event::Event(cudaStream_t stream) {
 
 Event::~Event() { cudaEventDestroy(event_); }
 
+bool Event::passed() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status != cudaSuccess) cudaGetLastError();  // "not ready" counts as an error there
+    return status == cudaSuccess;
+}
+
 // --- the queue -------------------------------------------------------------------------------------------------------
 
 Queue::Queue(int gpu)

@@ -28,7 +28,7 @@ class Event {
     ~Event();
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
-    bool passed() const { return cudaEventQuery(event_) == cudaSuccess; }
+    bool passed() const;
     cudaError_t wait() const { return cudaEventSynchronize(event_); }
 
   private:
