@@ -1,3 +1,4 @@
+// The part of cuda_place.h for the emulation.
 #include "tutti/device/cuda/emulation/block.h"
 #include "tutti/kernels/testing/cuda_place.h"
 

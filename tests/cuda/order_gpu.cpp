@@ -1,3 +1,4 @@
+// The part of cuda_place.h for a GPU.
 #include "tutti/kernels/testing/cuda_place.h"
 
 namespace tutti::kernels {

@@ -45,10 +45,11 @@ View swap_middle(View x) {
     return x;
 }
 
-// Arrays of a multiple of 16 elements begin on a cache line, as whole tensors do; others one element later, as rows
-// of a narrowed tensor may.
+// Arrays of a multiple of 16 elements begin on a cache line, as whole tensors do; of the others half do, so that
+// vectors end in the middle, and half begin one element later, as rows of a narrowed tensor may.
 View Arena::empty(const Shape& shape, DType dtype) {
-    const int64_t bytes = shape.numel() * size_of(dtype), shift = shape.numel() % 16 == 0 ? 0 : size_of(dtype);
+    const int64_t bytes = shape.numel() * size_of(dtype), rest = shape.numel() % 16;
+    const int64_t shift = rest == 0 || rest >= 8 ? 0 : size_of(dtype);
     const auto size = static_cast<size_t>(bytes + shift + 2 * kGuard + 64);
     Block& block = blocks_.emplace_back(Block{{size, kGuardByte, place_.memory}, {}, {}});
     void* begin = block.memory.data() + kGuard;

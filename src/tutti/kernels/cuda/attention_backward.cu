@@ -110,32 +110,33 @@ __global__ void __launch_bounds__(kTensorThreads)
         fetch(0, 0);
     }
     commit_copies();
-    RowSums<kD> sums1 = {}, sums2 = {};
+    RowSums<kD> sums1[1] = {}, sums2[1] = {};
     for (int t = 0; t < tiles; ++t) {
         const int buffer = t % 2, tile = tile_at(t);
         wait_for_copies<0>();
         __syncthreads();  // this tile is here, and the other buffer has been used
         if (t + 1 < tiles) fetch(t + 1, buffer ^ 1);
         commit_copies();
-        RowSums<kStream> s = {}, dp = {};
+        RowSums<kStream> s[1] = {}, dp[1] = {};
         multiply_transposed(s, own1, row_of_warp, stage(2 * buffer));
         if constexpr (Sizes::with_first) multiply_transposed(dp, own2, row_of_warp, stage(2 * buffer + 1));
         if constexpr (keys_own)
             differentiate<Sizes>(
-                s, dp, scale, [&](int, int column) -> const Query& { return streamed_queries.at[buffer][column]; },
+                s[0], dp[0], scale,
+                [&](int, int column) -> const Query& { return streamed_queries.at[buffer][column]; },
                 [&](int half, int) { return first + row_of_warp + lane / 4 + 8 * half; });
         else
             differentiate<Sizes>(
-                s, dp, scale, [&](int half, int) -> const Query& { return own_queries[half]; },
+                s[0], dp[0], scale, [&](int half, int) -> const Query& { return own_queries[half]; },
                 [&](int, int column) { return tile + column; });
-        if constexpr (Sizes::with_first) multiply<kStream, kD>(sums1, dp, stage(2 * buffer));
-        if constexpr (Sizes::with_second) multiply<kStream, kD>(sums2, s, stage(2 * buffer + 1));
+        if constexpr (Sizes::with_first) multiply<1, kStream, kD>(sums1, dp, stage(2 * buffer));
+        if constexpr (Sizes::with_second) multiply<1, kStream, kD>(sums2, s, stage(2 * buffer + 1));
     }
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1, 1};
     if constexpr (Sizes::with_first)
-        store_rows<kD>(sums1, scales, first_gradient, b, own_head, first + row_of_warp, own_end, shape.D);
+        store_rows<kD>(sums1[0], scales, first_gradient, b, own_head, first + row_of_warp, own_end, shape.D);
     if constexpr (Sizes::with_second)
-        store_rows<kD>(sums2, ones, second_gradient, b, own_head, first + row_of_warp, own_end, shape.D);
+        store_rows<kD>(sums2[0], ones, second_gradient, b, own_head, first + row_of_warp, own_end, shape.D);
 }
 
 template <int kD, Sums sums>

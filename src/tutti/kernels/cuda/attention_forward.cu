@@ -14,7 +14,7 @@ struct ForwardSizes {
     static constexpr int kD = kD_;
     static constexpr int kRowTiles = kD <= 128 ? 2 : 1;  // of 16 rows, of a warp
     static constexpr int kRows = 16 * kRowTiles * kTensorWarps;
-    static constexpr int kKeys = kD <= 128 ? 64 : 32;
+    static constexpr int kKeys = kD <= 64 ? 64 : 32;
     using Own = Tile<kRows, kD>;
     using Streamed = Tile<kKeys, kD>;
     static constexpr size_t kBytes = Own::kBytes + 4 * Streamed::kBytes;
@@ -122,14 +122,14 @@ __global__ void __launch_bounds__(kTensorThreads)
         if (tile + kKeys < span.any.end) fetch(tile + kKeys, buffer ^ 1);
         commit_copies();
         const bool all_visible = span.all.first <= tile && tile + kKeys <= span.all.end;
+        RowSums<kKeys> s[kRowTiles] = {};
+        multiply_transposed(s, own, first_of_warp, stage(2 * buffer));
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
-            RowSums<kKeys> s = {};
-            multiply_transposed(s, own, first_of_warp + 16 * r, stage(2 * buffer));
-            if (!all_visible) hide<kKeys>(s, tile, visible[r]);
-            update<kKeys, kD>(s, scale, softmax[r], out[r]);
-            multiply<kKeys, kD>(out[r], s, stage(2 * buffer + 1));
+            if (!all_visible) hide<kKeys>(s[r], tile, visible[r]);
+            update<kKeys, kD>(s[r], scale, softmax[r], out[r]);
         }
+        multiply<kRowTiles, kKeys, kD>(out, s, stage(2 * buffer + 1));
     }
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {

@@ -55,39 +55,54 @@ struct Tile {
 template <int kColumns>
 using RowSums = Accumulator[kColumns / 8];
 
-// sums (16, kRows) += 16 rows of x, from `row` on, times the transposed tile y.
-template <int kOwn, int kRows, int kD>
-__device__ __forceinline__ void multiply_transposed(RowSums<kRows>& sums, const Tile<kOwn, kD>& x, int row,
+// A warp works on kBlocks blocks of 16 rows: what it reads of the other operand serves all of them.
+
+// sums (16, kRows) += 16 rows of x, from `row` on, times the transposed tile y; the next 16 rows for the next block.
+template <int kBlocks, int kOwn, int kRows, int kD>
+__device__ __forceinline__ void multiply_transposed(RowSums<kRows> (&sums)[kBlocks], const Tile<kOwn, kD>& x, int row,
                                                     const Tile<kRows, kD>& y) {
 #pragma unroll
     for (int k = 0; k < kD / 16; ++k) {
-        FragmentA a;
-        x.left(a, row, k);
+        FragmentA a[kBlocks];
+#pragma unroll
+        for (int i = 0; i < kBlocks; ++i) x.left(a[i], row + 16 * i, k);
 #pragma unroll
         for (int n = 0; n < kRows / 16; ++n) {
             FragmentB b[2];
             y.right_transposed(b, 16 * n, k);
-            mma(sums[2 * n], a, b[0]);
-            mma(sums[2 * n + 1], a, b[1]);
+#pragma unroll
+            for (int i = 0; i < kBlocks; ++i) {
+                mma(sums[i][2 * n], a[i], b[0]);
+                mma(sums[i][2 * n + 1], a[i], b[1]);
+            }
         }
     }
 }
 
 // sums (16, kD) += p (16, kRows), rounded to bf16, times the tile y. An accumulator's registers are where the left
 // operand wants them.
-template <int kRows, int kD>
-__device__ __forceinline__ void multiply(RowSums<kD>& sums, const RowSums<kRows>& p, const Tile<kRows, kD>& y) {
+template <int kBlocks, int kRows, int kD>
+__device__ __forceinline__ void multiply(RowSums<kD> (&sums)[kBlocks], const RowSums<kRows> (&p)[kBlocks],
+                                         const Tile<kRows, kD>& y) {
 #pragma unroll
     for (int k = 0; k < kRows / 16; ++k) {
-        const FragmentA a = {to_bf16_pair(p[2 * k][0], p[2 * k][1]), to_bf16_pair(p[2 * k][2], p[2 * k][3]),
-                             to_bf16_pair(p[2 * k + 1][0], p[2 * k + 1][1]),
-                             to_bf16_pair(p[2 * k + 1][2], p[2 * k + 1][3])};
+        FragmentA a[kBlocks];
+#pragma unroll
+        for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                const Accumulator& source = p[i][2 * k + r / 2];
+                a[i][r] = to_bf16_pair(source[2 * (r % 2)], source[2 * (r % 2) + 1]);
+            }
 #pragma unroll
         for (int n = 0; n < kD / 16; ++n) {
             FragmentB b[2];
             y.right(b, k, 16 * n);
-            mma(sums[2 * n], a, b[0]);
-            mma(sums[2 * n + 1], a, b[1]);
+#pragma unroll
+            for (int i = 0; i < kBlocks; ++i) {
+                mma(sums[i][2 * n], a[i], b[0]);
+                mma(sums[i][2 * n + 1], a[i], b[1]);
+            }
         }
     }
 }

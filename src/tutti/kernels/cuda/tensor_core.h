@@ -40,13 +40,12 @@ inline void multiply(emulation::WarpSlots& slots) {
         for (int r = 0; r < 2; ++r)
             for (int half = 0; half < 2; ++half) b[column + 8 * r + half][row] = element(lanes[l].b, r, half);
     }
+    float product[16][8] = {};
+    for (int row = 0; row < 16; ++row)
+        for (int k = 0; k < 16; ++k)
+            for (int column = 0; column < 8; ++column) product[row][column] += a[row][k] * b[k][column];
     for (int l = 0; l < kWarp; ++l) {
-        for (int i = 0; i < 4; ++i) {
-            const int row = l / 4 + 8 * (i / 2), column = 2 * (l % 4) + i % 2;
-            float sum = 0;
-            for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
-            lanes[l].c[i] += sum;
-        }
+        for (int i = 0; i < 4; ++i) lanes[l].c[i] += product[l / 4 + 8 * (i / 2)][2 * (l % 4) + i % 2];
         std::memcpy(&slots[static_cast<size_t>(l)], &lanes[l], sizeof lanes[l]);
     }
 }

@@ -41,6 +41,7 @@ struct Thread {
 // Slots of two meetings: a lane may come to the next one before the others have read what this one brought.
 struct Warp {
     unsigned arrived = 0;
+    Place place;  // where the first of them came from
     size_t meeting = 0;
     WarpSlots slots[2];
 };
@@ -124,13 +125,12 @@ class Block {
     }
 
     const WarpSlots& meet(const void* data, size_t bytes, void (*combine)(WarpSlots&), unsigned mask, Place place) {
-        check(mask == 0xffffffffu, "a warp function for some lanes only, at ", text(place));
+        if (mask != 0xffffffffu) throw Error(concat("a warp function for some lanes only, at ", text(place)));
         Warp& warp = warps_[current_ / warpSize];
         const size_t first = current_ / warpSize * warpSize, lane = current_ - first;
-        for (size_t i = first; i < first + warpSize && i < threads_.size(); ++i)
-            if (threads_[i].state == State::at_warp && threads_[i].place.line() != place.line())
-                throw Error(concat("a warp function at ", text(place), " while another lane waits at ",
-                                   text(threads_[i].place)));
+        if (warp.arrived == 0) warp.place = place;
+        if (warp.place.line() != place.line())
+            throw Error(concat("a warp function at ", text(place), " while other lanes wait at ", text(warp.place)));
         WarpSlots& slots = warp.slots[warp.meeting % 2];
         if (bytes > 0) std::memcpy(&slots[lane], data, bytes);
         warp.arrived |= 1u << lane;

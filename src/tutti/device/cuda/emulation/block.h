@@ -61,6 +61,7 @@ void check_pointer(const void* data);
 template <class T>
 void check_argument(const T& argument) {
     if constexpr (std::is_pointer_v<T>) check_pointer(argument);
+    if constexpr (requires { check_pointer(argument.data); }) check_pointer(argument.data);
 }
 
 void* shared_variable(const void* tag, size_t bytes, size_t alignment);

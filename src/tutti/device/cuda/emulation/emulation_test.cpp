@@ -109,6 +109,12 @@ __global__ void divergent() {
 __global__ void lonely_lanes() {
     if (threadIdx.x < 5) __syncwarp();
 }
+__global__ void divergent_lanes() {
+    if (threadIdx.x < 5)
+        __syncwarp();
+    else
+        __syncwarp();
+}
 __global__ void early_exit(int* x) {
     if (threadIdx.x >= 40) return;
     __syncthreads();
@@ -131,6 +137,7 @@ TEST(Emulation, DivergentBarriersAreErrors) {
     const Grid grid{.blocks = dim3(1), .threads = dim3(64)};
     EXPECT_NE(error_of(divergent, grid).find("while other threads of the block wait"), std::string::npos);
     EXPECT_NE(error_of(lonely_lanes, grid).find("lanes that never come"), std::string::npos);
+    EXPECT_NE(error_of(divergent_lanes, grid).find("while other lanes wait"), std::string::npos);
     const DeviceInts x(std::vector<int>(40));
     EXPECT_EQ(error_of(early_exit, grid, x.data()), "no error");  // threads that have ended do not count
     EXPECT_EQ(x.values(), std::vector<int>(40, 1));
@@ -159,6 +166,23 @@ TEST(Emulation, SharedMemoryBeginsAsNaN) {
     const DeviceInts x({0, 0});
     launch(reads_unwritten, {.blocks = dim3(1), .threads = dim3(1), .shared_bytes = 128}, Stream{}, x.data());
     EXPECT_EQ(x.values(), (std::vector<int>{1, 1}));
+}
+
+alignas(16) constexpr int kSource[4] = {1, 2, 3, 4};
+__global__ void copies(int* x) {
+    auto* const row = reinterpret_cast<int*>(dynamic_shared()) + 4 * threadIdx.x;
+    emulation::copy_async(row, kSource);
+    emulation::commit_copies();
+    emulation::wait_for_copies(1);
+    x[2 * threadIdx.x] = row[2];
+    emulation::wait_for_copies(0);
+    x[2 * threadIdx.x + 1] = row[2];
+}
+
+TEST(Emulation, AnAsynchronousCopyArrivesAtTheWait) {
+    const DeviceInts x(std::vector<int>(8));
+    launch(copies, {.blocks = dim3(1), .threads = dim3(4), .shared_bytes = 64}, Stream{}, x.data());
+    EXPECT_EQ(x.values(), (std::vector<int>{-1, 3, -1, 3, -1, 3, -1, 3}));
 }
 
 TEST(EmulationDeathTest, TheHostMayNotTouchDeviceMemory) {

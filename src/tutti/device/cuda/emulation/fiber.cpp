@@ -1,5 +1,6 @@
 #include "tutti/device/cuda/emulation/fiber.h"
 
+#include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -55,6 +56,7 @@ void FiberStacks::grow(size_t count) {
 
 void* FiberStacks::prepare(size_t index, void (*entry)()) {
     grow(index + 1);
+    ASAN_UNPOISON_MEMORY_REGION(stacks_[index] + kPage, kStackBytes - kPage);  // the last fiber here did not return
     auto* top = reinterpret_cast<void**>(stacks_[index] + kStackBytes);
     *--top = nullptr;  // where entry() would return to; also makes the stack 16-byte aligned at its call
     *--top = reinterpret_cast<void*>(entry);
