@@ -49,32 +49,33 @@ run() {
   shift 2
   timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>"$out/$name.err"
   local code=$?
-  printf '%-24s %3d s  exit code %d\n' "$name" $((SECONDS - begin)) $code
+  printf '%-28s %3d s  exit code %d\n' "$name" $((SECONDS - begin)) $code
   echo $code >"$out/$name.code"
 }
 bench() {  # name, seconds of patience, arguments
   local name=$1 seconds=$2
   shift 2
-  run "$name" $((seconds * 2 + 30)) "${ours[@]}" "$build/tutti" bench "$@" --device cuda --seconds "$seconds" --json
+  run "$name" $((seconds + 25)) "${ours[@]}" "$build/tutti" bench "$@" --device cuda --seconds "$seconds" --json
 }
 
-run tests_kernels 120 "${ours[@]}" "$build/tests/cuda/cuda_gpu_tests" --gtest_brief=1
-run tests_training 90 "${ours[@]}" "$build/tests/cuda/cuda_gpu_training_tests" --gtest_brief=1
-bench gemm 20 gemm
-bench attention 15 attention
-bench memory 8 memory
+# The limits add up to nine minutes.
+run tests_kernels 60 "${ours[@]}" "$build/tests/cuda/cuda_gpu_tests" --gtest_brief=1
+run tests_training 60 "${ours[@]}" "$build/tests/cuda/cuda_gpu_training_tests" --gtest_brief=1
+bench gemm 15 gemm
+bench attention 10 attention
+bench memory 5 memory
 for model in llama3.2-1b llama3.2-3b; do
   steps="--set train.seq_len=4096 --set train.global_batch=4 --set train.micro_batch=1"
   # shellcheck disable=SC2086
-  bench "step_$model" 15 step --model $model $steps --kernels
+  bench "step_$model" 12 step --model $model $steps --kernels
 done
 for model in llama3.2-1b llama3.2-3b; do
   pytorch="$python $here/pytorch_step.py step --device cuda --dtype bf16 --model $model --batch 4 --micro-batch 1
     --seq-len 4096"
   # shellcheck disable=SC2086
-  run "pytorch_$model" 60 $pytorch --steps 12
+  run "pytorch_$model" 40 $pytorch --steps 12
   # shellcheck disable=SC2086
-  run "pytorch_compiled_$model" 100 $pytorch --steps 12 --compile
+  run "pytorch_compiled_$model" 75 $pytorch --steps 12 --compile
 done
 
 "$python" "$here/gpu_table.py" "$out"

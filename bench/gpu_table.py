@@ -12,9 +12,10 @@ WARM_UP = 3  # steps of PyTorch that compile kernels or grow its cache of memory
 def document(folder, name):
     """What a command of Tutti said in JSON; None when it failed."""
     try:
-        return json.loads((folder / f"{name}.log").read_text())
+        said = json.loads((folder / f"{name}.log").read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
+    return None if "error" in said else said
 
 
 def pytorch_steps(folder, name):
@@ -38,6 +39,9 @@ def main():
         print(f"{name:24} exit code {result['exit_code']}, {result['says']}")
 
     gemm, attention, memory = (document(folder, name) for name in ("gemm", "attention", "memory"))
+    for name, said in (("gemm", gemm), ("attention", attention), ("memory", memory)):
+        if said is None:
+            print(f"bench {name:18} failed: see {folder}/{name}.err")
     if gemm:
         summary["gemm"] = {row["name"]: row["flops_per_s"] for row in gemm["rows"]}
         print(f"\n{gemm['machine']}, {gemm['gemm_engine']}, peak {gemm['device_peak_flops_per_s'] / 1e12:.0f} TFLOP/s")
