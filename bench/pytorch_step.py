@@ -1,11 +1,12 @@
-"""The PyTorch side of bench/vs_pytorch.py: GPT-2 and Llama written plainly, trained as one would on a CPU.
+"""The PyTorch side of bench/vs_pytorch.py and bench/gpu.sh: GPT-2 and Llama written plainly, trained as one would.
 
     pytorch_step.py step --model gpt2-124m --dtype bf16 --threads 2 --data tokens.bin [--compile] [--steps N] ...
     pytorch_step.py step ... --ranks 2 --threads 1 --parallel ddp|fsdp2    (processes, gloo; --batch is that of all)
-    pytorch_step.py gemm --dtype bf16 --threads 2 [--seconds 4]
+    pytorch_step.py step --device cuda --model llama3.2-1b --batch 8 --micro-batch 4 --seq-len 4096 [--compile]
+    pytorch_step.py gemm --dtype bf16 --threads 2 [--device cuda] [--seconds 4]
 
-`step` prints one JSON line per finished step (flushed: its arrival is the measurement), `gemm` one line with the best
-rate of matrix products. Weights and optimizer state are f32; bf16 is torch.autocast, PyTorch's usual mixed precision,
+`step` prints one JSON line per finished step (flushed: its arrival is the measurement; `seconds` is its time by the
+clock of this process), `gemm` one line with the best rate of matrix products. Without --data the tokens are random. Weights and optimizer state are f32; bf16 is torch.autocast, PyTorch's usual mixed precision,
 and for FSDP2 its MixedPrecisionPolicy: parameters gathered in bf16, gradients summed in f32.
 """
 
@@ -30,32 +31,48 @@ class Sizes:
     width: int = 768      # C
     layers: int = 12      # L
     heads: int = 12       # H
+    kv_heads: int = 0     # 0: H
+    head_dim: int = 0     # D; 0: C / H
     ffn: int = 3072       # F
     max_positions: int = 1024
     rope_theta: float = 10000.0
 
 
-MODELS = {"gpt2-124m": Sizes("gpt2", 50257), "llama-110m": Sizes("llama", 32000, ffn=2048)}
+    @property
+    def D(self):
+        return self.head_dim or self.width // self.heads
+
+    @property
+    def key_width(self):
+        return (self.kv_heads or self.heads) * self.D
 
 
-def attention(q, k, v, heads):
-    """Causal self-attention; q, k, v (B, T, C) or (B, T, H, D)."""
+MODELS = {
+    "gpt2-124m": Sizes("gpt2", 50257), "llama-110m": Sizes("llama", 32000, ffn=2048),
+    "llama3.2-1b": Sizes("llama", 128256, 2048, 16, 32, 8, 64, 8192, 8192, 5e5),
+    "llama3.2-3b": Sizes("llama", 128256, 3072, 28, 24, 8, 128, 8192, 8192, 5e5),
+}
+
+
+def attention(q, k, v, D):
+    """Causal self-attention; q, k, v (B, T, C) or (B, T, H, D); k and v may have fewer heads."""
     B, T = q.shape[:2]
-    q, k, v = (x.reshape(B, T, heads, -1).transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, -1)
+    q, k, v = (x.reshape(B, T, -1, D).transpose(1, 2) for x in (q, k, v))
+    grouped = {"enable_gqa": True} if k.shape[1] < q.shape[1] else {}
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, **grouped).transpose(1, 2).reshape(B, T, -1)
 
 
 class Gpt2Block(nn.Module):
     def __init__(self, s):
         super().__init__()
-        self.heads = s.heads
+        self.D = s.D
         self.ln_1, self.ln_2 = nn.LayerNorm(s.width), nn.LayerNorm(s.width)
         self.c_attn, self.attn_c_proj = nn.Linear(s.width, 3 * s.width), nn.Linear(s.width, s.width)
         self.c_fc, self.mlp_c_proj = nn.Linear(s.width, s.ffn), nn.Linear(s.ffn, s.width)
 
     def forward(self, x, rope):
         q, k, v = self.c_attn(self.ln_1(x)).chunk(3, dim=-1)
-        x = x + self.attn_c_proj(attention(q, k, v, self.heads))
+        x = x + self.attn_c_proj(attention(q, k, v, self.D))
         return x + self.mlp_c_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
 
 
@@ -68,18 +85,20 @@ def rotate(x, cosines, sines):
 class LlamaBlock(nn.Module):
     def __init__(self, s):
         super().__init__()
-        self.heads = s.heads
+        self.D = s.D
         self.attention_norm, self.mlp_norm = nn.RMSNorm(s.width, 1e-5), nn.RMSNorm(s.width, 1e-5)
-        self.q, self.k, self.v, self.o = (nn.Linear(s.width, s.width, bias=False) for _ in range(4))
+        query = s.heads * s.D
+        self.q, self.o = nn.Linear(s.width, query, bias=False), nn.Linear(query, s.width, bias=False)
+        self.k, self.v = (nn.Linear(s.width, s.key_width, bias=False) for _ in range(2))
         self.gate, self.up = (nn.Linear(s.width, s.ffn, bias=False) for _ in range(2))
         self.down = nn.Linear(s.ffn, s.width, bias=False)
 
     def forward(self, x, rope):
         h = self.attention_norm(x)
         B, T, C = h.shape
-        q, k, v = (f(h).view(B, T, self.heads, -1) for f in (self.q, self.k, self.v))
+        q, k, v = (f(h).view(B, T, -1, self.D) for f in (self.q, self.k, self.v))
         cosines, sines = (table[:T, None].to(q.dtype) for table in rope)
-        x = x + self.o(attention(rotate(q, cosines, sines), rotate(k, cosines, sines), v, self.heads))
+        x = x + self.o(attention(rotate(q, cosines, sines), rotate(k, cosines, sines), v, self.D))
         h = self.mlp_norm(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
@@ -97,12 +116,11 @@ class Model(nn.Module):
         self.register_buffer("cosines", torch.empty(0), persistent=False)
         self.register_buffer("sines", torch.empty(0), persistent=False)
 
-    def initialise(self, s):
+    def initialise(self, s, device):
         """The values of a model that was built on the meta device: drawing them twice would cost start-up time."""
-        self.to_empty(device="cpu")
-        D = s.width // s.heads
-        angles = torch.outer(torch.arange(s.max_positions), s.rope_theta ** (-torch.arange(0, D, 2) / D))
-        self.cosines, self.sines = angles.cos(), angles.sin()
+        self.to_empty(device=device)
+        angles = torch.outer(torch.arange(s.max_positions), s.rope_theta ** (-torch.arange(0, s.D, 2) / s.D))
+        self.cosines, self.sines = angles.cos().to(device), angles.sin().to(device)
         for name, parameter in self.named_parameters():
             if parameter.ndim >= 2:
                 residual = name.endswith(("c_proj.weight", ".o.weight", ".down.weight"))
@@ -143,11 +161,17 @@ def run_ranks(options):
         multiprocessing.spawn(run_rank, (options, f"{folder}/meeting"), nprocs=options.ranks)
 
 
+def tokens_of(options, count):
+    if not options.data:
+        return torch.randint(MODELS[options.model].vocab, (count,))
+    return torch.from_numpy(numpy.fromfile(options.data, dtype=numpy.uint16).astype(numpy.int64))
+
+
 def run_steps(options, rank=0):
     torch.manual_seed(1234)
     with torch.device("meta"):
         model = Model(MODELS[options.model])
-    model.initialise(MODELS[options.model])
+    model.initialise(MODELS[options.model], options.device)
     if options.parallel == "fsdp2":
         shard(model, options.dtype)
     forward = nn.parallel.DistributedDataParallel(model) if options.parallel == "ddp" else model
@@ -157,36 +181,50 @@ def run_steps(options, rank=0):
         [{"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
          {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}],
         lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
-    data = torch.from_numpy(numpy.fromfile(options.data, dtype=numpy.uint16).astype(numpy.int64))
     B, T = options.batch // options.ranks, options.seq_len
+    micro = options.micro_batch or B
+    data = tokens_of(options, (options.steps * options.ranks * B + 1) * T)
     autocast = options.dtype == "bf16" and options.parallel != "fsdp2"
     for step in range(options.steps):
-        begin = (step * options.ranks + rank) * B
-        windows = torch.stack([data[i * T:i * T + T + 1] for i in range(begin, begin + B)])
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss = forward(windows[:, :-1], windows[:, 1:])
-        loss.backward()
+        started = time.perf_counter()
+        first = (step * options.ranks + rank) * B
+        total = 0
+        for begin in range(first, first + B, micro):
+            windows = torch.stack([data[i * T:i * T + T + 1] for i in range(begin, begin + micro)]).to(options.device)
+            with torch.autocast(options.device, torch.bfloat16, enabled=autocast):
+                loss = forward(windows[:, :-1], windows[:, 1:]) / (B // micro)
+            loss.backward()
+            total += loss.detach()
         norm = nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if options.parallel == "fsdp2":
             norm = norm.full_tensor()
         if rank == 0:  # its own loss
-            print(json.dumps({"step": step + 1, "loss": loss.item(), "grad_norm": norm.item()}), flush=True)
+            line = {"step": step + 1, "loss": total.item(), "grad_norm": norm.item()}  # waits for the device
+            if options.device == "cuda":
+                torch.cuda.synchronize()
+                line["peak_bytes"] = torch.cuda.max_memory_allocated()
+            print(json.dumps({**line, "seconds": time.perf_counter() - started}), flush=True)
 
 
 def run_gemm(options):
     """The fastest of square products and of those of the models."""
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
     best, shape = 0.0, ""
+    finish = torch.cuda.synchronize if options.device == "cuda" else lambda: None
     shapes = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (4096, 768, 3072), (4096, 3072, 768)]
+    if options.device == "cuda":
+        shapes = [(n, n, n) for n in (4096, 8192, 16384)]
     for M, K, N in shapes:
-        a, b = torch.randn(M, K).to(dtype), torch.randn(N, K).to(dtype)
+        a, b = (torch.randn(rows, K, device=options.device).to(dtype) for rows in (M, N))
         F.linear(a, b)
+        finish()
         end = time.perf_counter() + options.seconds / len(shapes)
         while time.perf_counter() < end:
             begin = time.perf_counter()
             F.linear(a, b)
+            finish()
             rate = 2.0 * M * K * N / (time.perf_counter() - begin)
             if rate > best:
                 best, shape = rate, f"{M} x {N} x {K}"
@@ -201,7 +239,9 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--parallel", choices=["ddp", "fsdp2"])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--micro-batch", type=int, help="[a rank's part of the batch]")
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--data", help="u16 tokens")

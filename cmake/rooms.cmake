@@ -11,9 +11,9 @@ endif()
 
 add_library(tutti_options INTERFACE)
 target_compile_features(tutti_options INTERFACE cxx_std_20)
-target_compile_options(tutti_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-  -Wno-missing-field-initializers -Wno-restrict
-  $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
+set(TUTTI_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers
+  -Wno-restrict $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
+target_compile_options(tutti_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${TUTTI_WARNINGS}>)
 if(TUTTI_FUZZ)
   target_compile_options(tutti_options INTERFACE -fsanitize=fuzzer-no-link)
   target_link_options(tutti_options INTERFACE -fsanitize=fuzzer-no-link)
@@ -33,7 +33,9 @@ function(tutti_room name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${name}/*.cpp)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/kernels/cpu/isa/")  # cmake/kernels.cmake compiles those
+  list(FILTER tests EXCLUDE REGEX "/cuda/")
+  # cmake/kernels.cmake and cmake/cuda.cmake compile those.
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/kernels/cpu/isa/|/(device|kernels)/cuda/")
   list(TRANSFORM ROOM_DEPENDS PREPEND tutti_)
 
   if(sources)

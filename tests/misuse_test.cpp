@@ -50,6 +50,16 @@ TEST_F(Misuse, WhatDoesNotExistYetIsRefused) {
     }
 }
 
+TEST_F(Misuse, AGpuThatIsNotThere) {
+    const auto hide_gpus = [] { setenv("CUDA_VISIBLE_DEVICES", "", 1); };
+    const Result r = run(train_arguments("run", {"train.device=cuda", "data.train=nowhere"}), hide_gpus);
+    EXPECT_EQ(r.exit_code, 2);
+    expect_contains(r.err, "device = \"cuda\": ");
+    expect_contains(r.err, "tutti doctor");
+    EXPECT_FALSE(fs::exists(path("run")));
+    EXPECT_EQ(run(train_arguments("run", {"train.device=auto"}), hide_gpus).exit_code, 0);
+}
+
 TEST_F(Misuse, OffloadNeedsADirectoryWithSpaceAndWeightsInShards) {
     Result r = train("run", {"offload.optimizer=true", "offload.dir=/proc/tutti"});
     EXPECT_EQ(r.exit_code, 2) << r.err;

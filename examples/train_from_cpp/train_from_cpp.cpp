@@ -24,8 +24,8 @@ constexpr uint64_t kSeed = 1234;
 
 void train(const std::string& text, int64_t steps) {
     // What a rank has: a device, kernels for it, nothing global.
-    const auto device = tutti::make_cpu_device(0);
-    tutti::ops::Context ctx{*device, tutti::kernels::cpu_table(tutti::kernels::best_isa())};
+    const auto device = tutti::make_device("auto", 0);
+    tutti::ops::Context ctx{*device, tutti::kernels::table_for(*device)};
 
     // The model: a preset with fewer layers. Weights follow from the seed and the parameters' names.
     tutti::spec::ModelSpec spec = tutti::spec::preset("llama-tiny");

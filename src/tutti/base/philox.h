@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tutti/base/host_device.h"
+
 namespace tutti {
 
 // The identity of one stream of numbers. Make it from what the stream is for: random_key(seed, "h.3.attn.weight").
@@ -50,7 +52,7 @@ constexpr float uniform(RandomKey key, uint64_t index) {
 // Two standard normals from two words (Box-Muller in double, rounded once). Only exact operations, + - * / and sqrt in
 // one fixed order and no call into a maths library: every machine, and every kernel that is compiled without fusing
 // multiply-adds, gets the same bits. The series are good to 1e-12, far below the rounding to float.
-inline void box_muller(uint32_t word1, uint32_t word2, float& first, float& second) {
+TUTTI_HOST_DEVICE inline void box_muller(uint32_t word1, uint32_t word2, float& first, float& second) {
     // n = word1 + 1 = m 2^e with m in [sqrt(1/2), sqrt(2)); ln m = 2 atanh((m - 1) / (m + 1)).
     const double n = std::bit_cast<double>(uint64_t{0x4330000000000000} | word1) - 0x1p52 + 1.0;
     const auto bits = std::bit_cast<uint64_t>(n);

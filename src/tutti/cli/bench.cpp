@@ -6,7 +6,6 @@
 
 #include "tutti/base/philox.h"
 #include "tutti/cli/build_info.h"
-#include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
 #include "tutti/ops/ops.h"
 #include "tutti/plan/units.h"
@@ -41,13 +40,14 @@ void add(nlohmann::ordered_json& object, const BenchRecord& record) {
 }
 
 nlohmann::ordered_json to_json(const Bench& bench, const BenchResult& result) {
-    nlohmann::ordered_json document = {{"bench", name_of(bench.arguments.kind)},
-                                       {"version", build_info().version},
-                                       {"machine", cpu_model()},
-                                       {"threads", bench.device->stream().threads},
-                                       {"kernels", bench.ctx.kernels.name},
-                                       {"gemm_engine", kernels::gemm_engines()},
-                                       {"dtype", std::string(tutti::name_of(bench.dtype))}};
+    nlohmann::ordered_json document = {
+        {"bench", name_of(bench.arguments.kind)},
+        {"version", build_info().version},
+        {"machine", bench.device->kind() == DeviceKind::cpu ? cpu_model() : bench.device->name()},
+        {"threads", bench.device->stream().threads},
+        {"kernels", bench.ctx.kernels.name},
+        {"gemm_engine", bench.ctx.kernels.gemm_engines},
+        {"dtype", std::string(tutti::name_of(bench.dtype))}};
     add(document, result.summary);
     document["rows"] = nlohmann::ordered_json::array();
     for (const BenchRecord& row : result.rows)
@@ -61,8 +61,8 @@ nlohmann::ordered_json to_json(const Bench& bench, const BenchResult& result) {
 Bench::Bench(const BenchArguments& arguments_, std::ostream& text_)
     : arguments(arguments_),
       text(text_),
-      device(make_cpu_device(arguments_.threads)),
-      ctx{*device, kernels::cpu_table(kernels::best_isa())},
+      device(make_device(arguments_.device, arguments_.threads)),
+      ctx{*device, kernels::table_for(*device)},
       dtype(arguments_.dtype == "f32" ? DType::f32 : DType::bf16),
       end(seconds_now() + (arguments_.seconds > 0 ? arguments_.seconds : 20)) {}
 
@@ -74,8 +74,8 @@ void Bench::note(BenchResult& result, const std::string& words) const {
 int bench(const BenchArguments& arguments, const Io& io) {
     Bench bench(arguments, io.text(arguments.json));
     bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.dtype << ", " << bench.device->name()
-               << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << kernels::gemm_engines() << ", "
-               << plan::format_bytes(available_memory()) << " of memory available\n"
+               << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << bench.ctx.kernels.gemm_engines
+               << ", " << plan::format_bytes(bench.device->free_bytes()) << " of memory available\n"
                << std::endl;
     const BenchResult result = run_kind(bench);
     if (arguments.json) io.out << to_json(bench, result).dump(2) << '\n';
@@ -90,34 +90,48 @@ void Peak::see_gemm(double flops_per_s, const std::string& shape) {
     gemm_shape = shape;
 }
 
-std::string Peak::origin() const {
-    return gemm > registers.flops_per_s ? "matrix product " + gemm_shape : registers.instruction + " on registers";
-}
+std::string Peak::origin() const { return gemm > device.flops_per_s ? "matrix product " + gemm_shape : device.origin; }
 
 Peak measure_peak(Bench& bench, double seconds) {
     Peak peak;
-    peak.registers = measure_register_peak(bench.device->stream(), bench.dtype, seconds);
+    peak.device = bench.device->peak(bench.dtype, seconds);
     return peak;
 }
 
 void add_peak(BenchRecord& record, const Peak& peak) {
     record.emplace_back("peak_flops_per_s", peak.flops_per_s());
     record.emplace_back("peak_origin", peak.origin());
-    record.emplace_back("register_peak_flops_per_s", peak.registers.flops_per_s);
+    record.emplace_back("device_peak_flops_per_s", peak.device.flops_per_s);
     record.emplace_back("best_gemm_flops_per_s", peak.gemm);
     record.emplace_back("best_gemm_shape", peak.gemm_shape);
 }
 
 // --- values, memory, columns -----------------------------------------------------------------------------------------
 
-Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype) {
+namespace {
+
+// A GPU draws faster than it is filled from outside.
+Tensor drawn_values(ops::Context& ctx, const Shape& shape) {
+    const Tensor x = ops::empty(ctx, shape, DType::f32, Purpose::workspace);
+    const int64_t columns = x.view().columns();
+    ops::normal(ctx, {.y = x.reshape({x.view().rows(), columns}), .key = random_key(0, "bench"), .row_step = columns});
+    return x;
+}
+
+Tensor tiled_values(ops::Context& ctx, const Shape& shape) {
     constexpr size_t kBlock = 1 << 16;
     static_assert(kBlock % 2 == 0);
     std::vector<float> values(static_cast<size_t>(shape.numel()));
     const RandomKey key = random_key(0, "bench");
     for (size_t i = 0; i < std::min(values.size(), kBlock); ++i) values[i] = normal(key, i);
     for (size_t i = kBlock; i < values.size(); ++i) values[i] = values[i - kBlock];
-    const Tensor x = Tensor::from_host<float>(ctx.device, shape, values, Purpose::workspace);
+    return Tensor::from_host<float>(ctx.device, shape, values, Purpose::workspace);
+}
+
+}  // namespace
+
+Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype) {
+    const Tensor x = ctx.device.kind() == DeviceKind::cpu ? tiled_values(ctx, shape) : drawn_values(ctx, shape);
     return dtype == DType::f32 ? x : ops::cast(ctx, x, dtype, Purpose::workspace);
 }
 

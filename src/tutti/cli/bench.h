@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,7 +13,6 @@
 #include "tutti/base/product.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/timing.h"
-#include "tutti/device/cpu/peak.h"
 #include "tutti/ops/context.h"
 
 namespace tutti::cli {
@@ -37,6 +37,10 @@ struct Bench {
     double end;  // on the clock of seconds_now(): when patience ends
 
     double patience_left() const { return end - seconds_now(); }
+    // Of calls that start kernels.
+    Timing time(const Patience& patience, const std::function<void()>& call) const {
+        return time_calls(patience, call, [this] { device->synchronize(); });
+    }
     void note(BenchResult& result, const std::string& words) const;  // prints and keeps
 };
 
@@ -45,15 +49,15 @@ BenchResult bench_gemm(Bench& bench);
 BenchResult bench_attention(Bench& bench);
 BenchResult bench_step(Bench& bench);
 
-// The ceiling of arithmetic in this run: the register loop, or a matrix product when one was faster (a noisy machine, a
+// The ceiling of arithmetic in this run: the device's, or a matrix product when one was faster (a noisy machine, a
 // build without optimisation).
 struct Peak {
-    RegisterPeak registers;
+    ArithmeticPeak device;
     double gemm = 0;  // FLOP/s of the best matrix product seen
     std::string gemm_shape;
 
     void see_gemm(double flops_per_s, const std::string& shape);
-    double flops_per_s() const { return std::max(registers.flops_per_s, gemm); }
+    double flops_per_s() const { return std::max(device.flops_per_s, gemm); }
     std::string origin() const;  // "vdpbf16ps zmm on registers"
 };
 Peak measure_peak(Bench& bench, double seconds);
@@ -73,7 +77,7 @@ struct GemmShape {
 // `engine`: where to say what made it (KernelTable::gemm_engine).
 Timing time_gemm(Bench& bench, const GemmShape& shape, const Patience& patience, std::string* engine = nullptr);
 
-// Standard normal values, tiled from one block: filling must not take longer than measuring.
+// Standard normal values; on the CPU tiled from one block: filling must not take longer than measuring.
 Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype);
 
 BenchRecord timing_record(const Timing& timing);

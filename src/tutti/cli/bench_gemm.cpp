@@ -5,7 +5,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/loss_chunk.h"
 #include "tutti/cli/bench.h"
-#include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/ops/ops.h"
@@ -16,7 +15,7 @@ namespace tutti::cli {
 
 namespace {
 
-constexpr int64_t kSmallest = 512, kLargest = 8192;
+constexpr int64_t kSmallest = 512, kLargest = 8192, kLargestOfGpu = 32768;
 constexpr int64_t kTokens = 4096;  // rows of a model's products
 
 struct Sweep {
@@ -28,7 +27,7 @@ struct Sweep {
 
 std::string size_text(const GemmShape& s) { return concat(s.rows, " x ", s.out, " x ", s.in); }
 
-// Bytes of x, w, y, and of the f32 host copy that fills the larger of x and w.
+// Bytes of x, w, y, and of the f32 values that fill the larger of x and w.
 int64_t memory_of(const GemmShape& s, DType dtype) {
     const int64_t values = s.rows * s.in + s.out * s.in + s.rows * s.out;
     return values * (s.product == Product::weight_gradient ? 4 : size_of(dtype)) + 4 * std::max(s.rows, s.out) * s.in;
@@ -66,7 +65,8 @@ Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
 void sweep_squares(Sweep& sweep, double patience) {
     const double end = seconds_now() + patience;
     double last = 0;
-    for (int64_t n = kSmallest; n <= kLargest; n *= 2) {
+    const bool gpu = sweep.bench.device->kind() == DeviceKind::cuda;
+    for (int64_t n = kSmallest; n <= (gpu ? kLargestOfGpu : kLargest); n *= 2) {
         const GemmShape shape{concat("N = ", n), n, n, n};
         const double left_s = end - seconds_now(), predicted = 4 * 8 * last;  // two to warm up, two more; 8: (2 N)^3
         if (n > kSmallest && predicted > left_s) {
@@ -75,7 +75,7 @@ void sweep_squares(Sweep& sweep, double patience) {
                                     ", patience has ", plan::format_duration(std::max(left_s, 0.0)), " (--seconds)"));
             return;
         }
-        if (memory_of(shape, sweep.bench.dtype) > available_memory()) {
+        if (memory_of(shape, sweep.bench.dtype) > sweep.bench.device->free_bytes()) {
             sweep.bench.note(sweep.result,
                              concat("stopped before N = ", n, ": it needs ",
                                     plan::format_bytes(memory_of(shape, sweep.bench.dtype)), " of memory"));
@@ -134,12 +134,8 @@ Timing time_gemm(Bench& bench, const GemmShape& s, const Patience& patience, std
     const Tensor y = s.product == Product::forward ? ops::zeros(ctx, {s.rows, s.out}, bench.dtype, Purpose::workspace)
                                                    : normal_values(ctx, {s.rows, s.out}, bench.dtype);
     const kernels::Gemm gemm = ops::gemm_of(s.product, x, w, y);
-    Timing t = time_calls(patience, [&] {
-        ops::gemm(ctx, gemm);
-        ctx.device.synchronize();
-    });
     if (engine) *engine = ctx.kernels.gemm_engine(ctx.device.stream(), gemm);
-    return t;
+    return bench.time(patience, [&] { ops::gemm(ctx, gemm); });
 }
 
 BenchResult bench_gemm(Bench& bench) {

@@ -5,7 +5,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cli/bench.h"
-#include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/kernel_table.h"
@@ -28,8 +27,10 @@ struct MemoryCase {
     std::function<void()> call;
 };
 
-void copy(const Stream& stream, const Tensor& x, const Tensor& y) {
-    parallel_for(stream, x.bytes(), 1 << 20, [&](int64_t begin, int64_t end) {
+// A GPU copies by a kernel: a cast to the type that the values have.
+void copy(ops::Context& ctx, const Tensor& x, const Tensor& y) {
+    if (ctx.device.kind() != DeviceKind::cpu) return ops::cast_into(ctx, x, y);
+    parallel_for(ctx.device.stream(), x.bytes(), 1 << 20, [&](int64_t begin, int64_t end) {
         std::memcpy(y.view().as<char>() + begin, x.view().as<char>() + begin, static_cast<size_t>(end - begin));
     });
 }
@@ -55,7 +56,7 @@ constexpr double kCopyBytes = 2.0 * kBufferBytes;
 
 // Runs one case, prints its line, adds its row. Returns bytes per second.
 double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double copy_rate, int cases) {
-    const Timing t = time_calls({.seconds = bench.patience_left() / cases, .min_runs = 5, .max_runs = 30}, c.call);
+    const Timing t = bench.time({.seconds = bench.patience_left() / cases, .min_runs = 5, .max_runs = 30}, c.call);
     const double rate = c.bytes / t.median;
     const double share = copy_rate > 0 ? rate / copy_rate : 1;
     bench.text << left(c.name, 20) << left(c.traffic, 22) << right(fixed(rate / 1e9, 1), 8)
@@ -95,31 +96,33 @@ double measure_bandwidth(Bench& bench, const Patience& patience) {
     const Shape shape = {kBufferBytes / 4};
     const Tensor a = filled(bench.ctx, shape, DType::f32, 1), b = filled(bench.ctx, shape, DType::f32, 2);
     const auto fastest = [&](const std::function<void()>& call) {
-        return kCopyBytes / time_calls({patience.seconds / 2, patience.min_runs, patience.max_runs}, call).min;
+        return kCopyBytes / bench.time({patience.seconds / 2, patience.min_runs, patience.max_runs}, call).min;
     };
-    return std::max(fastest([&] { copy(bench.device->stream(), a, b); }),
+    return std::max(fastest([&] { copy(bench.ctx, a, b); }),
                     fastest([&] { ops::call(bench.ctx, &KernelTable::scale, "scale", a, 1.0f); }));
 }
 
 BenchResult bench_memory(Bench& bench) {
     BenchResult result;
     constexpr int kBuffers = 6;  // that live at once, AdamW's five and one
-    check(available_memory() > kBuffers * kBufferBytes, "bench memory needs ",
+    check(bench.device->free_bytes() > kBuffers * kBufferBytes, "bench memory needs ",
           plan::format_bytes(kBuffers * kBufferBytes), " of memory, available are ",
-          plan::format_bytes(available_memory()));
+          plan::format_bytes(bench.device->free_bytes()));
     bench.text << left("", 20) << left("traffic per value", 22) << right("GB/s", 8) << right("of copy", 10)
                << timing_heading() << std::endl;
 
-    double copy_rate = 0, triad_rate = 0;
+    double copy_rate = 0;
     constexpr double kBytes = kBufferBytes;
     {
         const int64_t n = kBufferBytes / 4;
         const Tensor a = filled(bench.ctx, {n}, DType::f32, 1), b = filled(bench.ctx, {n}, DType::f32, 2);
         const Tensor c = filled(bench.ctx, {n}, DType::f32, 3);
-        const Stream& stream = bench.device->stream();
-        copy_rate = measure(bench, result, {"copy", "1 r, 1 w", kCopyBytes, [&] { copy(stream, a, b); }}, 0, 6);
-        triad_rate = measure(bench, result, {"triad (f32)", "2 r, 1 w", 3 * kBytes, [&] { triad(stream, a, b, c); }},
-                             copy_rate, 5);
+        copy_rate = measure(bench, result, {"copy", "1 r, 1 w", kCopyBytes, [&] { copy(bench.ctx, a, b); }}, 0, 6);
+        if (bench.device->kind() == DeviceKind::cpu) {  // a loop of the host
+            const Stream& stream = bench.device->stream();
+            const MemoryCase of_triad{"triad (f32)", "2 r, 1 w", 3 * kBytes, [&] { triad(stream, a, b, c); }};
+            result.summary.emplace_back("triad_bytes_per_s", measure(bench, result, of_triad, copy_rate, 5));
+        }
     }
     {
         const int64_t rows = kBufferBytes / size_of(bench.dtype) / kWidth;
@@ -146,8 +149,8 @@ BenchResult bench_memory(Bench& bench) {
     bench.device->memory().trim();
     std::vector<Tensor> keep;
     measure(bench, result, adamw_case(bench, kBufferBytes / 4, keep), copy_rate, 1);
-    result.summary = {
-        {"copy_bytes_per_s", copy_rate}, {"triad_bytes_per_s", triad_rate}, {"buffer_bytes", kBufferBytes}};
+    result.summary.emplace_back("copy_bytes_per_s", copy_rate);
+    result.summary.emplace_back("buffer_bytes", kBufferBytes);
     bench.text << "\nBuffers of " << plan::format_bytes(kBufferBytes)
                << "; medians. of copy: the share of the copy's rate.\n";
     return result;

@@ -23,8 +23,11 @@ namespace {
 // What was given with --set counts over what a benchmark would choose.
 spec::RunSpec run_of(const BenchArguments& a) {
     std::vector<std::string> overrides = {"model.preset=" + (a.model.empty() ? std::string("llama-tiny") : a.model),
-                                          "precision.compute=" + a.dtype, "train.global_batch=8", "train.micro_batch=8",
-                                          "train.steps=1000000"};
+                                          "precision.compute=" + a.dtype,
+                                          "train.global_batch=8",
+                                          "train.micro_batch=8",
+                                          "train.steps=1000000",
+                                          "train.device=" + a.device};
     overrides.insert(overrides.end(), a.set.begin(), a.set.end());
     spec::RunSpec run = spec::parse_text("", "bench step", overrides);
     check<UsageError>(run.data == spec::DataSpec{},
@@ -99,14 +102,18 @@ StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, bool ker
     return measured;
 }
 
-// Register loop and a few products; before and after the steps, because a shared machine changes its mind.
+// The device's own figure and a few products, larger ones where they take no time; before and after the steps, because
+// a shared machine changes its mind.
 void see_peak(Bench& bench, Peak& peak) {
     const Peak now = measure_peak(bench, 0.3);
-    if (now.registers.flops_per_s > peak.registers.flops_per_s) peak.registers = now.registers;
-    for (const int64_t n : {1024, 2048}) {
+    if (now.device.flops_per_s > peak.device.flops_per_s) peak.device = now.device;
+    constexpr double kNoTime = 5e-3;
+    double last = 0;
+    for (int64_t n = 1024; n <= 2048 || (n <= 16384 && last < kNoTime); n *= 2) {
         const GemmShape shape{concat("N = ", n), n, n, n};
         const Timing t = time_gemm(bench, shape, {.seconds = 0.5, .min_runs = 3, .max_runs = 20});
         peak.see_gemm(shape.flops() / t.min, concat(n, " x ", n, " x ", n));
+        last = t.median;
     }
 }
 
@@ -247,8 +254,9 @@ BenchResult bench_step(Bench& bench) {
     const spec::RunSpec run = run_of(bench.arguments);
     bench.dtype = spec::compute_type(run);
     const int64_t needed = plan::predict_memory(run).peak();
-    check<UsageError>(needed < available_memory(), "a step of this model needs about ", plan::format_bytes(needed),
-                      " of memory, available are ", plan::format_bytes(available_memory()),
+    check<UsageError>(needed < bench.device->free_bytes(), "a step of this model needs about ",
+                      plan::format_bytes(needed), " of memory, available are ",
+                      plan::format_bytes(bench.device->free_bytes()),
                       "; --set train.micro_batch=1, recompute.policy=full or a smaller model need less");
     StepReport report{run, {}, {}};
     BenchResult result;

@@ -62,6 +62,12 @@ std::string wrapped_reference(const std::string& text) {
     return result;
 }
 
+void add_device_option(CLI::App& command, std::string& device) {
+    command.add_option("--device", device, "cpu, cuda, or [auto]: a GPU if there is one")
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+        ->option_text("D");
+}
+
 // What says which run: of `train` and `verify`.
 template <class A>
 void add_run_options(CLI::App* c, A& a, const std::string& config) {
@@ -141,6 +147,7 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
         ->option_text("P [1]");
     c->add_option("--seed", a.seed, "same seed, same text")->option_text("N [1234]");
     c->add_flag("--greedy", a.greedy, "temperature 0")->excludes(temperature)->option_text(" ");
+    add_device_option(*c, a.device);
     add_threads_option(*c, a.threads);
     c->footer(
         "A prompt gets in front of it what the tokenizer's files ask for: the post-processor of\n"
@@ -223,14 +230,14 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
         CLI::App* c = add_command(*parent, all, io, name, description, a, bench);
         c->parse_complete_callback([&a, kind] { a.kind = kind; });
         c->add_option("--dtype", a.dtype, "[bf16] or f32")->check(CLI::IsMember({"bf16", "f32"}))->option_text("TYPE");
+        add_device_option(*c, a.device);
         add_threads_option(*c, a.threads);
         c->add_option("--seconds", a.seconds, "patience for all measurements together")
             ->check(CLI::Range(1e-3, 1e6))
             ->option_text("S [20]");
         return c;
     };
-    CLI::App* gemm =
-        add("gemm", "matrix products, N = 512 ... 8192, as shares of the peak", BenchArguments::Kind::gemm);
+    CLI::App* gemm = add("gemm", "matrix products from N = 512 on, as shares of the peak", BenchArguments::Kind::gemm);
     gemm->add_option("--model", a.model, "also the products of this preset, such as gpt2-124m")->option_text("PRESET");
     gemm->footer("Example:\n  tutti bench gemm --model llama-110m");
     CLI::App* attention = add("attention", "causal attention, T = 1024 ... 16384", BenchArguments::Kind::attention);

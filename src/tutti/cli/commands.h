@@ -48,6 +48,7 @@ struct GenerateArguments {
     double top_p = 1;
     uint64_t seed = 1234;
     bool greedy = false;
+    std::string device = "auto";
     int threads = 0;
     bool json = false;
 };
@@ -84,6 +85,7 @@ struct BenchArguments {
     enum class Kind { gemm, attention, memory, step };
     Kind kind = Kind::gemm;
     std::string dtype = "bf16";
+    std::string device = "auto";
     int threads = 0;     // 0: all cores that the process may use
     double seconds = 0;  // patience for all measurements; 0: the benchmark's own
     int64_t window = 0;  // attention: keys that a query sees; 0: all before it

@@ -14,7 +14,7 @@
 #include "tutti/cli/text.h"
 #include "tutti/comm/mpi/mpi_world.h"
 #include "tutti/data/tokenizers/sentencepiece.h"
-#include "tutti/device/device.h"
+#include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/plan/units.h"
 
@@ -65,7 +65,6 @@ Section look_at_build(Findings& findings) {
     s.facts.push_back({"sentencepiece", "tokenizer models",
                        sentencepiece.empty() ? "no *.model: built without sentencepiece" : "*.model: " + sentencepiece,
                        sentencepiece});
-    s.facts.push_back({"gpus", "GPUs", "none: this build has no CUDA back end", Json::array()});
     const std::string mpi = comm::mpi_library();
     s.facts.push_back(
         {"mpi", "ranks as processes",
@@ -104,10 +103,35 @@ Section look_at_processor(Findings& findings) {
     return s;
 }
 
+// Matrix products need NVIDIA's library, which is looked for only where there is a GPU.
+Section look_at_gpus(Findings& findings) {
+    Section s{"gpu", "GPUs", {}};
+    const Gpus gpus = find_gpus();
+    Json all = Json::array();
+    std::string text;
+    for (const Gpu& gpu : gpus.found) {
+        text += concat(text.empty() ? "" : "; ", gpu.name, ", ", plan::format_bytes(gpu.memory_bytes),
+                       ", compute capability ", gpu.major, ".", gpu.minor);
+        all.push_back({{"name", gpu.name},
+                       {"memory_bytes", gpu.memory_bytes},
+                       {"compute_capability", concat(gpu.major, ".", gpu.minor)},
+                       {"multiprocessors", gpu.multiprocessors}});
+    }
+    s.facts.push_back({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, all});
+    if (gpus.found.empty()) return s;
+    try {
+        s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::cuda_table().gemm_engine));
+    } catch (const Error& missing) {
+        s.facts.push_back({"gemm_engine", "matrix products", "none", nullptr});
+        findings.problems.push_back(missing.what());
+    }
+    return s;
+}
+
 Section look_at_memory(Findings& findings) {
     Section s{"memory", "Memory", {}};
     s.facts.push_back(bytes_fact("total_bytes", "of the host", host_memory_bytes()));
-    s.facts.push_back(bytes_fact("available_bytes", "available now", available_memory()));
+    s.facts.push_back(bytes_fact("available_bytes", "available now", available_host_memory()));
     const auto limit = cgroup_memory_limit();
     s.facts.push_back({"cgroup_bytes", "cgroup limit", limit ? plan::format_bytes(*limit) : "none",
                        limit ? Json(*limit) : Json(nullptr)});
@@ -185,6 +209,7 @@ int doctor(const DoctorArguments& arguments, const Io& io) {
     Findings findings;
     findings.sections.push_back(look_at_build(findings));
     findings.sections.push_back(look_at_processor(findings));
+    findings.sections.push_back(look_at_gpus(findings));
     findings.sections.push_back(look_at_memory(findings));
     findings.sections.push_back(look_at_limits());
     findings.sections.push_back(look_at_disk(findings));

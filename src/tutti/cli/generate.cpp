@@ -174,8 +174,11 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     size_t longest = 64;
     for (const std::string& prompt : prompts) longest = std::max(longest, 64 + prompt.size());
     for (const Text& text : texts) longest = std::max(longest, text.prompt_ids.size());
-    const train::LoadedModel loaded = train::load_model(arguments.checkpoint, arguments.threads, arguments.compute,
-                                                        static_cast<int64_t>(longest) + arguments.max_tokens);
+    const train::LoadedModel loaded =
+        train::load_model(arguments.checkpoint, {.device = arguments.device,
+                                                 .threads = arguments.threads,
+                                                 .compute = arguments.compute,
+                                                 .longest = static_cast<int64_t>(longest) + arguments.max_tokens});
 
     const bool needs_tokenizer = !prompts.empty() || !arguments.ids || !arguments.stop.empty();
     const auto tokenizer = needs_tokenizer ? tokenizer_of(loaded) : nullptr;

@@ -16,20 +16,6 @@ namespace tutti::cli {
 
 namespace {
 
-std::optional<int64_t> number_in(const char* file) {
-    std::ifstream in(file);
-    int64_t number = 0;
-    if (in >> number) return number;
-    return std::nullopt;  // "max", or no such file
-}
-
-std::optional<int64_t> meminfo(const std::string& key) {
-    std::ifstream info("/proc/meminfo");
-    for (std::string line; std::getline(info, line);)
-        if (line.starts_with(key + ":")) return std::stoll(line.substr(key.size() + 1)) * 1024;
-    return std::nullopt;
-}
-
 class OpenFile {
   public:
     OpenFile(const std::string& path, int flags) : descriptor_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
@@ -46,26 +32,11 @@ class OpenFile {
 
 }  // namespace
 
-std::optional<int64_t> cgroup_memory_limit() {
-    if (const auto limit = number_in("/sys/fs/cgroup/memory.max")) return limit;
-    const auto v1 = number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-    return v1 && *v1 < (int64_t{1} << 60) ? v1 : std::nullopt;  // v1 writes "no limit" as a huge number
-}
-
 std::optional<double> cgroup_cpu_limit() {
     std::ifstream limit("/sys/fs/cgroup/cpu.max");
     double quota = 0, period = 0;
     if (limit >> quota >> period && period > 0) return quota / period;
     return std::nullopt;
-}
-
-int64_t available_memory() {
-    int64_t available = meminfo("MemAvailable").value_or(0);
-    if (const auto limit = cgroup_memory_limit()) {
-        const int64_t used = number_in("/sys/fs/cgroup/memory.current").value_or(0);
-        available = std::min(available, std::max<int64_t>(*limit - used, 0));
-    }
-    return available;
 }
 
 std::vector<std::string> cpu_features() {

@@ -8,10 +8,8 @@
 
 namespace tutti::cli {
 
-int64_t available_memory();                    // bytes: MemAvailable, within the cgroup's limit
-std::optional<int64_t> cgroup_memory_limit();  // nullopt: none
-std::optional<double> cgroup_cpu_limit();      // cores; nullopt: none
-std::vector<std::string> cpu_features();       // of those that Tutti or its GEMM engine uses: "avx2", "amx_bf16"
+std::optional<double> cgroup_cpu_limit();  // cores; nullopt: none
+std::vector<std::string> cpu_features();   // of those that Tutti or its GEMM engine uses: "avx2", "amx_bf16"
 
 // nullopt: a small file in `directory` could be written, fsynced, renamed and removed, and its directory fsynced; else
 // what failed.

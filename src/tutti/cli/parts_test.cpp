@@ -164,17 +164,17 @@ TEST(Text, Columns) {
 
 TEST(Peak, TwoFlopsPerLaneAndNoMoreThanThePossible) {
     const auto device = make_cpu_device(1);
-    const RegisterPeak f32 = measure_register_peak(device->stream(), DType::f32, 0.01);
+    const ArithmeticPeak f32 = device->peak(DType::f32, 0.01);
     // Two 512-bit multiply-adds a cycle, 6 GHz: no x86 core does more.
     EXPECT_GT(f32.flops_per_s, 0);
     EXPECT_LT(f32.flops_per_s, 2 * 2 * 16 * 6e9);
-    EXPECT_TRUE(f32.instruction.starts_with("vfmadd"));
+    EXPECT_TRUE(f32.origin.starts_with("vfmadd"));
 }
 
 TEST(Machine, FsyncIsTried) {
     EXPECT_EQ(fsync_problem("/tmp"), std::nullopt);
     ASSERT_TRUE(fsync_problem("/proc/self").has_value());
-    EXPECT_GT(available_memory(), 0);
+    EXPECT_GT(available_host_memory(), 0);
 }
 
 }  // namespace

@@ -10,13 +10,15 @@ double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Timing time_calls(const Patience& patience, const std::function<void()>& call) {
+Timing time_calls(const Patience& patience, const std::function<void()>& call, const std::function<void()>& finish) {
     // A run lasts 2 ms or more: the clock and a late wake-up are then below a percent of it.
     constexpr double kShortestRun = 2e-3;
     const double begin = seconds_now();
     call();
+    finish();
     const double second = seconds_now();
     call();  // the first one also faults pages in and compiles kernels: it does not tell how long a call takes
+    finish();
     const double once = std::max(seconds_now() - second, 1e-9);
     const int calls = once >= kShortestRun ? 1 : static_cast<int>(kShortestRun / once) + 1;
 
@@ -26,6 +28,7 @@ Timing time_calls(const Patience& patience, const std::function<void()>& call) {
            (static_cast<int>(times.size()) < patience.min_runs || seconds_now() - begin < patience.seconds)) {
         const double start = seconds_now();
         for (int i = 0; i < calls; ++i) call();
+        finish();
         times.push_back((seconds_now() - start) / calls);
     }
     std::sort(times.begin(), times.end());

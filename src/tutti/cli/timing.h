@@ -16,8 +16,10 @@ struct Patience {
     int max_runs = 50;
 };
 
-// One warm-up call, then runs until patience ends. Calls too short for the clock are timed several to a run.
-Timing time_calls(const Patience& patience, const std::function<void()>& call);
+// Two calls to warm up, then runs until patience ends. Calls too short for the clock are timed several to a run. Calls
+// that return before their work is done are given a `finish` that waits for it, once in a run.
+Timing time_calls(
+    const Patience& patience, const std::function<void()>& call, const std::function<void()>& finish = [] {});
 
 double seconds_now();  // of the steady clock
 

@@ -1,6 +1,7 @@
 #include "tutti/comm/communicator.h"
 
 #include <numeric>
+#include <utility>
 
 namespace tutti::comm {
 
@@ -17,6 +18,12 @@ void check_contiguous(const Tensor& x, std::string_view op) {
 void Work::wait() {
     if (operation_) group_->wait(*operation_);
     operation_ = nullptr;
+    landing_.land();
+}
+
+void Landing::land() {
+    const Tensor from = std::exchange(arrived, {}), to = std::exchange(destination, {});
+    if (to.defined()) to.device().copy_in(to.view().data, from.view().data, to.bytes());
 }
 
 Communicator::Communicator(std::string name, std::vector<int> ranks, int rank, Progress& progress,
@@ -50,6 +57,7 @@ Work Communicator::begin(Collective collective) {
                                               .of = name_of(collective.kind),
                                               .group = name_,
                                               .number = sequence});
+    Landing landing = bring_to_host(collective);
     const double waited = progress_.waited_s();
     std::shared_ptr<Operation> operation = start(std::move(collective), sequence);
     waited_s_ += progress_.waited_s() - waited;  // for room
@@ -57,7 +65,21 @@ Work Communicator::begin(Collective collective) {
         recorder.finish(entry, failed ? State::failed : State::complete);
     };
     progress_.add(operation);
-    return {std::move(operation), this};
+    return {std::move(operation), this, std::move(landing)};
+}
+
+// Waits for the kernels that make the input. A GPU's engine will do without.
+Landing Communicator::bring_to_host(Collective& c) const {
+    const auto on_gpu = [](const Tensor& x) { return x.defined() && x.device().kind() == DeviceKind::cuda; };
+    const Tensor input = c.input, output = c.output;
+    if (on_gpu(input)) {
+        c.input = Tensor::empty(*host_, input.shape(), input.dtype(), Purpose::communication);
+        input.device().copy_out(c.input.view().data, input.view().data, input.bytes());
+    }
+    if (!on_gpu(output)) return {};
+    const bool in_place = input.defined() && input.view().data == output.view().data && input.bytes() == output.bytes();
+    c.output = in_place ? c.input : Tensor::empty(*host_, output.shape(), output.dtype(), Purpose::communication);
+    return {c.output, output};
 }
 
 void Communicator::wait(const Operation& operation) {

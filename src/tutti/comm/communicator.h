@@ -17,12 +17,19 @@ namespace tutti::comm {
 
 class Communicator;
 
+// Engines work in the host's memory. What a GPU's memory shall receive arrives there first.
+struct Landing {
+    Tensor arrived, destination;  // both undefined: nothing to copy
+    void land();
+};
+
 // A handle on an operation under way; its group must live until it was waited for. Dropping it unwaited is allowed only
 // when the rank itself fails.
 class [[nodiscard]] Work {
   public:
     Work() = default;  // complete
-    Work(std::shared_ptr<Operation> operation, Communicator* group) : operation_(std::move(operation)), group_(group) {}
+    Work(std::shared_ptr<Operation> operation, Communicator* group, Landing landing = {})
+        : operation_(std::move(operation)), group_(group), landing_(std::move(landing)) {}
     bool done() const { return !operation_ || operation_->complete(); }
     // Throws what the operation met: TimedOut, Aborted, or Error when ranks disagree on what they do.
     void wait();
@@ -30,6 +37,7 @@ class [[nodiscard]] Work {
   private:
     std::shared_ptr<Operation> operation_;
     Communicator* group_ = nullptr;
+    Landing landing_;
 };
 
 struct Traffic {
@@ -87,6 +95,7 @@ class Communicator {
     friend class Work;
     void wait(const Operation& operation);
     void check_place(const Collective& collective) const;
+    Landing bring_to_host(Collective& collective) const;
 
     std::string name_;
     std::vector<int> ranks_;
@@ -94,7 +103,7 @@ class Communicator {
     Progress& progress_;
     FlightRecorder& recorder_;
     size_t group_;                                   // its number in the recorder
-    std::unique_ptr<Device> host_;                   // scalars
+    std::unique_ptr<Device> host_;                   // scalars, and what comes from a GPU
     uint64_t sequence_ = 0;                          // collectives so far
     std::vector<std::array<uint64_t, 2>> messages_;  // sent to and received from each rank so far
     std::array<Traffic, kKinds> traffic_{};

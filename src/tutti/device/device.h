@@ -2,8 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
+#include "tutti/base/dtype.h"
 #include "tutti/device/memory.h"
 
 namespace tutti {
@@ -15,6 +19,26 @@ enum class DeviceKind : uint8_t { cpu, cuda };
 struct Stream {
     int threads = 1;
     void* native = nullptr;
+    void* workspace = nullptr;  // device memory for libraries called on this stream, one call at a time
+    int64_t workspace_bytes = 0;
+};
+
+// The ceiling of a device's arithmetic: what MFU and HFU are shares of.
+struct ArithmeticPeak {
+    double flops_per_s = 0;
+    std::string origin;  // "vdpbf16ps zmm on registers"
+};
+
+// Values of a device on their way to the host: kernels that come later may change or release what they are copied from.
+class HostCopy {
+  public:
+    virtual ~HostCopy() = default;
+    virtual std::span<const std::byte> wait() = 0;  // until they are there; they stay as long as this object
+    template <class T>
+    std::span<const T> values() {
+        const auto bytes = wait();
+        return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+    }
 };
 
 class Device {
@@ -23,12 +47,30 @@ class Device {
     virtual DeviceKind kind() const = 0;
     virtual std::string name() const = 0;  // "AMD EPYC 9R14, 2 threads"
     virtual Allocator& memory() = 0;
+    virtual int64_t free_bytes() = 0;  // that memory() could still take from the system, about
     virtual const Stream& stream() const = 0;
-    // Copies between host memory and this device's; done when they return.
+    // Copies between host memory and this device's, in the order of the stream. When they return, the host's side is
+    // free: the values of copy_in were read, those of copy_out are there.
     virtual void copy_in(void* device_data, const void* host_data, int64_t bytes) = 0;
     virtual void copy_out(void* host_data, const void* device_data, int64_t bytes) = 0;
+    // The same as copy_out without waiting.
+    virtual std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) = 0;
     virtual void synchronize() = 0;
+    // In the compute type with sums in f32; takes about `seconds` where it must be measured.
+    virtual ArithmeticPeak peak(DType compute, double seconds) = 0;
 };
+
+// The ranks of one machine, which share its cores and its GPUs.
+struct LocalRank {
+    int rank = 0, size = 1;
+};
+
+// `kind`: cpu; cuda; auto: a GPU when this build can use one and there is one, else the CPU. threads = 0: the rank's
+// part of the cores. Of several ranks, each takes the GPU of its number, counted round: there may be fewer GPUs.
+// UsageError when there is no such device. Belongs to the thread that makes it: kernels start from there.
+std::unique_ptr<Device> make_device(std::string_view kind, int threads, const LocalRank& local = {});
+// The same UsageError, before anything else was begun.
+void check_device(std::string_view kind);
 
 // threads = 0: all cores that this process may use.
 std::unique_ptr<Device> make_cpu_device(int threads);
@@ -39,5 +81,7 @@ std::unique_ptr<Device> make_file_device(const std::string& directory, int threa
 int available_cores();    // respects the affinity mask and the cgroup's cpu.max
 std::string cpu_model();  // "AMD EPYC 9R14", from /proc/cpuinfo
 int64_t host_memory_bytes();
+std::optional<int64_t> cgroup_memory_limit();  // nullopt: none
+int64_t available_host_memory();               // MemAvailable, within the cgroup's limit
 
 }  // namespace tutti

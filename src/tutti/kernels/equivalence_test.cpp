@@ -1,80 +1,16 @@
 // Every kernel table against the reference, over the one list of cases, with one and with two threads; and each run
 // twice, which must give the same bits. The list itself is tested too: it must cover every entry, and its tolerances
 // must be tight enough to notice that the smallest thing is wrong.
+#include "tutti/kernels/testing/equivalence.h"
+
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <set>
 
 #include "tutti/kernels/cpu/fill.h"
-#include "tutti/kernels/kernel_cases.h"
 
 namespace tutti::kernels {
 namespace {
-
-const std::vector<const char*> kOps = {"fill",
-                                       "cast",
-                                       "add",
-                                       "accumulate",
-                                       "scale",
-                                       "relu_forward",
-                                       "relu_backward",
-                                       "gelu_forward",
-                                       "gelu_backward",
-                                       "swiglu_forward",
-                                       "swiglu_backward",
-                                       "normal",
-                                       "dropout",
-                                       "sums_of_squares",
-                                       "gemm",
-                                       "bias_backward",
-                                       "embedding_forward",
-                                       "embedding_backward",
-                                       "layer_norm_forward",
-                                       "layer_norm_backward_input",
-                                       "layer_norm_backward_weight",
-                                       "rms_norm_forward",
-                                       "rms_norm_backward_input",
-                                       "rms_norm_backward_weight",
-                                       "rope",
-                                       "attention_forward",
-                                       "attention_backward",
-                                       "cross_entropy",
-                                       "squared_error",
-                                       "adamw",
-                                       "sgd"};
-
-std::vector<Case> cases_of(const std::string& op) {
-    std::vector<Case> found;
-    for (Case& c : kernel_cases())
-        if (c.op == op) found.push_back(std::move(c));
-    return found;
-}
-
-// The first element that is out of tolerance, as text; empty when there is none.
-std::string first_difference(const std::vector<Output>& expected, const std::vector<Output>& actual) {
-    if (expected.size() != actual.size()) return "another number of outputs";
-    for (size_t o = 0; o < expected.size(); ++o) {
-        const auto& [name, values, tolerance] = expected[o];
-        for (size_t i = 0; i < values.size(); ++i) {
-            const double want = values[i], got = actual[o].values[i];
-            if (want == got || (std::isnan(want) && std::isnan(got))) continue;
-            if (!(std::abs(want - got) <= tolerance[i]))
-                return concat(name, "[", i, "] of ", values.size(), ": expected ", want, " +- ", tolerance[i], ", got ",
-                              got, ", off by ", std::abs(want - got) / tolerance[i], " tolerances");
-        }
-    }
-    return "";
-}
-
-bool same_bits(const std::vector<Output>& a, const std::vector<Output>& b) {
-    for (size_t o = 0; o < a.size(); ++o)
-        for (size_t i = 0; i < a[o].values.size(); ++i)
-            if (std::bit_cast<uint64_t>(a[o].values[i]) != std::bit_cast<uint64_t>(b[o].values[i])) return false;
-    return true;
-}
 
 // The table of a machine with AMX, whose tiles are arrays here.
 const KernelTable& emulated_amx_table() {
@@ -99,31 +35,6 @@ std::vector<const KernelTable*> tables() {
     return list;
 }
 
-// A case that leaves a result unwritten, damages its inputs or could not see a wrong value is no case. Values and
-// tolerances are compared over whole outputs: 0.2 of the typical value (at least 0.001: inputs are of order one, a
-// result that cancels to 0 is not), where 32 elements make one typical.
-void expect_sound(const Case& c, const std::vector<Output>& expected) {
-    ASSERT_GE(expected.size(), 2u);
-    EXPECT_EQ(expected.back().values.at(0), 0) << expected.back().name;
-    for (const Output& output : expected) {
-        ASSERT_EQ(output.values.size(), output.tolerance.size());
-        double typical = 0;
-        for (const double v : output.values)
-            if (std::isfinite(v)) typical += v * v / static_cast<double>(output.values.size());
-        typical = std::max(std::sqrt(typical), 0.001);
-        for (size_t i = 0; i < output.values.size(); ++i) {
-            ASSERT_GE(output.tolerance[i], 0) << output.name << "[" << i << "]";
-            if (output.values.size() >= 32) {
-                const double size = std::isfinite(output.values[i]) ? std::abs(output.values[i]) : 0;
-                ASSERT_LE(output.tolerance[i], 0.2 * (size + typical)) << output.name << "[" << i << "]";
-            }
-            if (c.op != "cast") {  // the one case with NaN among its inputs
-                ASSERT_FALSE(std::isnan(output.values[i])) << output.name << "[" << i << "]";
-            }
-        }
-    }
-}
-
 class Equivalence : public testing::TestWithParam<const char*> {};
 
 TEST_P(Equivalence, OfCpuTablesAndReference) {
@@ -139,9 +50,10 @@ TEST_P(Equivalence, OfCpuTablesAndReference) {
             for (const int threads : {1, 2}) {
                 SCOPED_TRACE(concat(table->name, ", threads ", threads));
                 ASSERT_TRUE(c.present(*table));
-                const auto first = c.run(*table, Stream{.threads = threads});
+                const auto first = c.run(*table, {.stream = {.threads = threads}});
                 EXPECT_EQ(first_difference(expected, first), "");
-                EXPECT_TRUE(same_bits(first, c.run(*table, Stream{.threads = threads}))) << "a second run differs";
+                EXPECT_TRUE(same_bits(first, c.run(*table, {.stream = {.threads = threads}})))
+                    << "a second run differs";
             }
     }
 }
@@ -152,8 +64,8 @@ TEST(KernelCases, CoverEveryEntry) {
     std::set<std::string> ops;
     for (const Case& c : kernel_cases()) ops.insert(c.op);
     EXPECT_EQ(ops, std::set<std::string>(kOps.begin(), kOps.end()));
-    // The entries of the table besides its name, gemm_engine and the two of workspaces, which the cases call.
-    EXPECT_EQ(sizeof(KernelTable) / sizeof(void*), 1 + kOps.size() + 3) << "an entry of KernelTable has no case";
+    // The entries of the table besides its two names, gemm_engine and the two of workspaces, which the cases call.
+    EXPECT_EQ(sizeof(KernelTable) / sizeof(void*), 2 + kOps.size() + 3) << "an entry of KernelTable has no case";
 }
 
 }  // namespace

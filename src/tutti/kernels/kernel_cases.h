@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <memory_resource>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,19 @@ struct Output {
     std::vector<double> tolerance;  // of expected() only
 };
 
+// Where a case runs: its stream, memory that kernels and the host can both touch, and how to wait for the stream.
+struct Place {
+    Stream stream;
+    std::pmr::memory_resource* memory = std::pmr::get_default_resource();
+    std::function<void()> wait = [] {};  // on the CPU a kernel is done when it returns
+};
+
 struct Case {
     std::string op;    // the entry's name: "rms_norm_forward"
     std::string name;  // what distinguishes it: "bf16 (7, 127)"
     std::function<bool(const KernelTable&)> present;
     // The last output counts the bytes outside of the results that the kernel changed: must be 0.
-    std::function<std::vector<Output>(const KernelTable&, const Stream&)> run;
+    std::function<std::vector<Output>(const KernelTable&, const Place&)> run;
     std::function<std::vector<Output>()> expected;  // the reference's run, with tolerances
 };
 

@@ -13,7 +13,7 @@ int64_t noticed(const KernelTable& wrong, const std::string& op, const std::stri
     int64_t count = 0;
     for (const Case& c : kernel_cases()) {
         if (c.op != op || c.name.rfind(dtype, 0) != 0) continue;
-        const auto expected = c.expected(), actual = c.run(wrong, Stream{});
+        const auto expected = c.expected(), actual = c.run(wrong, Place{});
         bool differs = false;
         for (size_t o = 0; o < expected.size(); ++o)
             for (size_t i = 0; i < expected[o].values.size(); ++i) {

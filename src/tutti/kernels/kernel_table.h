@@ -143,6 +143,7 @@ inline constexpr int64_t kSumBlock = 4096;
 
 struct KernelTable {
     const char* name = "";
+    const char* gemm_engines = "";  // what makes its matrix products: "own, oneDNN 2.6.3", "own"
 
     // Elementwise. Contiguous views of equal size unless said otherwise.
     void (*fill)(const Stream&, View y, float value) = nullptr;
@@ -210,6 +211,10 @@ enum class Isa : uint8_t { avx2, avx512, amx };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
 const KernelTable& cpu_table(Isa isa);
-const char* gemm_engines();  // what makes the CPU tables' matrix products: "own, oneDNN 2.6.3"; "own"
+const char* gemm_engines();  // of the CPU tables
+// For NVIDIA GPUs; throws UsageError in a build without CUDA. Kernels return before the work is done.
+const KernelTable& cuda_table();
+// The table that computes in the memory of `device`: the CPU's best, or CUDA's.
+const KernelTable& table_for(const Device& device);
 
 }  // namespace tutti::kernels

@@ -113,15 +113,22 @@ Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask) {
     return y;
 }
 
-void add_squares(Context& ctx, const Tensor& x, ExactSum& total) {
+Terms::Terms(const Tensor& x) : dtype_(x.dtype()), copy_(x.device().start_copy_out(x.view().data, x.bytes())) {
+    check(x.contiguous() && (dtype_ == DType::f32 || dtype_ == DType::f64), "terms of a sum are contiguous f32 or f64");
+}
+
+void Terms::add_to(ExactSum& total) {
+    const auto add_all = [&total](const auto values) {
+        for (const auto value : values) total.add(static_cast<double>(value));
+    };
+    dtype_ == DType::f32 ? add_all(copy_->values<float>()) : add_all(copy_->values<double>());
+}
+
+Terms squares(Context& ctx, const Tensor& x) {
     const int64_t blocks = (x.numel() + kernels::kSumBlock - 1) / kernels::kSumBlock;
     const Tensor sums = empty(ctx, {blocks}, DType::f64, Purpose::workspace);
     call(ctx, &KernelTable::sums_of_squares, "sums_of_squares", x, sums);
-    for (double sum : sums.to_host<double>()) total.add(sum);
-}
-
-void add_values(const Tensor& x, ExactSum& total) {
-    for (float value : x.to_floats()) total.add(static_cast<double>(value));
+    return Terms(sums);
 }
 
 }  // namespace tutti::ops

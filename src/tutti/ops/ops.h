@@ -34,8 +34,17 @@ SwigluGradients swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& ga
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  // its own backward
 
 // --- sums, added exactly ---
-void add_squares(Context& ctx, const Tensor& x, ExactSum& total);  // x f32, contiguous
-void add_values(const Tensor& x, ExactSum& total);
+// Terms of a sum on their way to the host: who starts many, and asks later, waits for the device once.
+class Terms {
+  public:
+    explicit Terms(const Tensor& x);  // contiguous; f32 or f64
+    void add_to(ExactSum& total);
+
+  private:
+    DType dtype_;
+    std::unique_ptr<HostCopy> copy_;
+};
+Terms squares(Context& ctx, const Tensor& x);  // x f32, contiguous: their sum is that of the squares
 
 // --- matrix product: g.workspace is allocated here ---
 void gemm(Context& ctx, kernels::Gemm g);

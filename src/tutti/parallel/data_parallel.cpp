@@ -92,9 +92,11 @@ void DataParallel::finish_gradients() {
 }
 
 double DataParallel::gradient_norm() {
-    ExactSum squares;
+    std::vector<ops::Terms> of_shards;
     if (updates())
-        for (const auto& state : states_) ops::add_squares(ctx_, state->flat->gradient_shard(), squares);
+        for (const auto& state : states_) of_shards.push_back(ops::squares(ctx_, state->flat->gradient_shard()));
+    ExactSum squares;
+    for (ops::Terms& terms : of_shards) terms.add_to(squares);
     if (options_.zero != Zero::none) groups_.dp_shard->sum(squares);
     if (server_) groups_.dp->sum(squares);  // which is the server's
     return std::sqrt(squares.value());
@@ -107,7 +109,7 @@ std::string DataParallel::first_non_finite() {
     auto bad = static_cast<double>(order.size());
     for (const optim::Piece& piece : pieces()) {
         ExactSum squares;
-        ops::add_squares(ctx_, piece.gradient, squares);
+        ops::squares(ctx_, piece.gradient).add_to(squares);
         if (std::isfinite(squares.value())) continue;
         bad = static_cast<double>(std::find(order.begin(), order.end(), piece.parameter) - order.begin());
         break;

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "tutti/comm/tree_reduce.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::parallel {
@@ -23,12 +22,10 @@ void ParameterServer::push(const Tensor& gradients) {
 void ParameterServer::finish() {
     for (comm::Work& message : messages_) message.wait();
     messages_.clear();
-    const Tensor sum = std::exchange(pushed_, {});
-    if (received_.empty()) return;
-    std::vector<const void*> inputs = {sum.view().data};
-    for (const Tensor& of_worker : received_) inputs.push_back(of_worker.view().data);
-    void* const output = sum.view().data;
-    comm::tree_reduce(comm::Reduce::sum, DType::f32, inputs, DType::f32, {&output, 1}, 0, sum.numel());
+    std::vector<Tensor> sums = {std::exchange(pushed_, {})};
+    sums.insert(sums.end(), received_.begin(), received_.end());
+    for (size_t step = 1; step < sums.size(); step *= 2)  // along the tree of comm/tree_reduce.h
+        for (size_t i = 0; i + step < sums.size(); i += 2 * step) ops::accumulate(ctx_, sums[i + step], sums[i]);
     received_.clear();
 }
 

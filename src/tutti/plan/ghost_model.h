@@ -11,12 +11,12 @@
 
 namespace tutti::plan {
 
-// Bytes of scratch that the back end's kernels ask for, for one call (KernelTable::attention_workspace and
-// gemm_workspace).
+// Bytes of scratch that the back end asks for.
 struct Workspaces {
-    int64_t attention_forward = 0;
-    int64_t attention_backward = 0;
-    std::function<int64_t(Product, int64_t rows, int64_t out, int64_t in)> gemm = {};  // absent: none
+    int64_t attention_forward = 0;   // KernelTable::attention_workspace, for one call
+    int64_t attention_backward = 0;  // likewise
+    int64_t stream = 0;              // Stream::workspace_bytes, for the whole run
+    std::function<int64_t(Product, int64_t rows, int64_t out, int64_t in)> gemm = {};  // gemm_workspace; absent: none
 };
 
 // What one rank holds of one microbatch and of the model. Each parallel axis divides its own field: cp the sequence, tp

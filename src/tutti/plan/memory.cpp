@@ -97,6 +97,7 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces
         if (away) ledger.send_away(state[purpose], purpose);
     }
     ledger.restart_peaks();
+    ledger.add(workspaces.stream, Purpose::workspace);
     ledger.add(rope_table_bytes(run.model, train.seq_len), Purpose::workspace);
 
     // train_step: each microbatch starts from the same holdings.

@@ -136,7 +136,7 @@ void for_each_field(Run& run, const Visit& visit) {
     key("eval_batches", t.eval_batches, at_least(1), "micro batches per evaluation");
     key("max_skipped", t.max_skipped, at_least(1), "stop after this many non-finite steps in a row");
     key("threads", t.threads, between(0, 4096), "CPU threads of a rank; 0: cores / ranks");
-    key("device", t.device, one_of({"auto", "cpu", "cuda"}), "where the tensors are");
+    key("device", t.device, one_of({"auto", "cpu", "cuda"}), "where the tensors are; auto: a GPU if there is one");
 
     section = "optimizer";
     auto& o = run.optimizer;

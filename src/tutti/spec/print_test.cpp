@@ -88,7 +88,8 @@ TEST(Reference, HasEveryKeyOnce) {
     std::istringstream lines(markdown);
     for (std::string line; std::getline(lines, line);) rows += line.starts_with("| `");
     EXPECT_EQ(rows, keys);
-    EXPECT_NE(markdown.find("| `device` | text | `\"auto\"` | auto \\| cpu \\| cuda | where the tensors are |"),
+    EXPECT_NE(markdown.find("| `device` | text | `\"auto\"` | auto \\| cpu \\| cuda | where the tensors are; auto: a "
+                            "GPU if there is one |"),
               std::string::npos);
     EXPECT_NE(markdown.find("| `clip` | number | `1.0` | >= 0 | largest global gradient norm; 0: off |"),
               std::string::npos);

@@ -307,7 +307,6 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     refuse(run.precision.reduce != "f32", "[precision] reduce", run.precision.reduce,
            "this build reduces in f32; set f32");
     refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8, "this build has no fp8; set none");
-    refuse(run.train.device == "cuda", "[train] device", run.train.device, "this build has no CUDA; set auto or cpu");
 }
 
 }  // namespace

@@ -182,7 +182,6 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
          "them unit by unit"},
         {"precision.reduce=bf16", "[precision] reduce = \"bf16\": this build reduces in f32; set f32"},
         {"precision.fp8=mxfp8", "[precision] fp8 = \"mxfp8\": this build has no fp8; set none"},
-        {"train.device=cuda", "[train] device = \"cuda\": this build has no CUDA; set auto or cpu"},
     };
     for (const auto& [request, message] : requests) EXPECT_EQ(problems_of({request}), message);
 }

@@ -44,7 +44,7 @@ class ConvertTest : public SmallRun {
         return text.str();
     }
     std::vector<int32_t> text(const std::string& model) const {
-        const LoadedModel loaded = load_model(path(model), 1, "f32");
+        const LoadedModel loaded = load_model(path(model), {.device = "cpu", .threads = 1, .compute = "f32"});
         std::vector<int32_t> made;
         generate(*loaded.ctx, *loaded.model, loaded.compute, 16, {{97, 98}}, {.max_tokens = 20, .temperature = 0},
                  [&](size_t, int32_t token) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 
+#include "tutti/device/cuda/cuda_device.h"
 #include "tutti/plan/units.h"
 #include "tutti/train/console.h"
 
@@ -13,9 +14,10 @@ namespace tutti::train {
 
 namespace {
 
-std::unique_ptr<Device> make_home(const spec::RunSpec& run, const Device& device, const std::string& directory) {
+std::unique_ptr<Device> make_home(const spec::RunSpec& run, Device& device, const std::string& directory) {
     const spec::OffloadSpec& o = run.offload;
     if (!o.optimizer && !o.params && !o.activations) return nullptr;
+    if (device.kind() == DeviceKind::cuda) return make_pinned_home(device);
     return make_file_device(o.dir.empty() ? directory : o.dir, device.stream().threads);
 }
 
@@ -36,21 +38,18 @@ Share share_of(comm::Communicator& dp) {
 
 }  // namespace
 
-int ranks_of_host(const comm::Launch& launch, int ranks) {
-    return launch.size > 1 ? std::max(1, launch.local_size) : ranks;
-}
-
-std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks_here) {
-    const auto asked = static_cast<int>(run.train.threads);
-    return make_cpu_device(asked > 0 ? asked : std::max(1, available_cores() / ranks_here));
+LocalRank local_rank(const comm::Launch& launch, int rank, int ranks) {
+    if (launch.size > 1)
+        return {launch.local_rank >= 0 ? launch.local_rank : launch.rank, std::max(1, launch.local_size)};
+    return {rank, ranks};
 }
 
 Engine::Engine(const spec::RunSpec& run_, comm::World& world, const EngineOptions& options,
                const MakeBatches& make_batches)
     : run(run_),
-      device(make_device(run, options.ranks_here)),
+      device(make_device(run.train.device, static_cast<int>(run.train.threads), options.local)),
       home(make_home(run, *device, options.offload_dir)),
-      ctx{*device, kernels::cpu_table(kernels::best_isa())},
+      ctx{*device, kernels::table_for(*device)},
       groups(parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()))),
       model(models::make_model(ctx, run.model, run.train.seq_len)),
       data_parallel(ctx, model.units(), groups, data_parallel_options(run, home.get())),

@@ -24,8 +24,8 @@ class Console;
 using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, const Share& share)>;
 
 struct EngineOptions {
-    int ranks_here = 1;       // that share the cores of this machine
-    std::string offload_dir;  // when [offload] names none
+    LocalRank local;
+    std::string offload_dir;  // when [offload] names none, of a rank on the CPU
 };
 
 struct Engine {
@@ -48,10 +48,8 @@ struct Engine {
 
 // As [comm] says; `flight_directory` "": no flight records.
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
-// Of a run of `ranks`, those that share this machine.
-int ranks_of_host(const comm::Launch& launch, int ranks);
-// Threads of one rank: train.threads, or its part of the cores.
-std::unique_ptr<Device> make_device(const spec::RunSpec& run, int ranks_here);
+// Among the ranks of a run that share this machine.
+LocalRank local_rank(const comm::Launch& launch, int rank, int ranks);
 
 // Nothing for the mlp family. `write`: the ids of a text may be kept beside it.
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write);

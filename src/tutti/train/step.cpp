@@ -25,7 +25,7 @@ StepResult train_step(Engine& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
     const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
     const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.dp->size());
-    ExactSum loss;
+    std::vector<ops::Terms> losses_of;
 
     const TraceScope whole(s.trace, {Activity::step, "step"});
     s.data_parallel.begin_step();
@@ -40,11 +40,13 @@ StepResult train_step(Engine& s, int64_t step) {
         tape.set_selective(recompute.selective);
         const Var losses = s.model.forward(tape, batch, recompute.segment);
         tape.backward(losses);
-        ops::add_values(losses.value, loss);
+        losses_of.emplace_back(losses.value);
     }
+    ExactSum loss;
     {
         const TraceScope span(s.trace, {Activity::other, "finish gradients"});
         s.data_parallel.finish_gradients();
+        for (ops::Terms& losses : losses_of) losses.add_to(loss);
         s.groups.dp->sum(loss);
     }
 
@@ -80,7 +82,7 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
         Tape tape(s.ctx, false, &s.data_parallel);
         const Var losses = s.model.forward(tape, batch);
         if (i * ranks + rank >= batches) continue;  // it only keeps step with the others
-        ops::add_values(losses.value, loss);
+        ops::Terms(losses.value).add_to(loss);
         for (int32_t target : batch.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     }
     s.groups.dp->sum(loss);

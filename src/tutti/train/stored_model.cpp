@@ -102,23 +102,23 @@ void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longe
     check<DataError>(newest.has_value(), path, " holds no checkpoint and no ", kConfig);
 }
 
-LoadedModel load_model(const std::string& path, int threads, const std::string& compute, int64_t longest) {
+LoadedModel load_model(const std::string& path, const LoadOptions& options) {
     LoadedModel loaded;
-    loaded.device = make_cpu_device(threads);
-    loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, kernels::cpu_table(kernels::best_isa())});
+    loaded.device = make_device(options.device, options.threads);
+    loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, kernels::table_for(*loaded.device)});
     const auto load = [&](const StoredModel& stored, models::Model model, const hf::StoredWeights& weights) {
         check<UsageError>(stored.run.model.family != spec::Family::mlp, stored.path, ": an mlp generates no text");
-        const bool f32 = compute != "auto"     ? compute == "f32"
-                         : stored.hugging_face ? weights.main_dtype(model) == DType::f32
-                                               : stored.run.precision.compute == "f32";
+        const bool f32 = options.compute != "auto" ? options.compute == "f32"
+                         : stored.hugging_face     ? weights.main_dtype(model) == DType::f32
+                                                   : stored.run.precision.compute == "f32";
         loaded.compute = f32 ? DType::f32 : DType::bf16;
         models::allocate(*loaded.ctx, model, loaded.compute, false);
         weights.load(*loaded.ctx, model);
         loaded.model = std::make_unique<models::Model>(std::move(model));
-        loaded.max_positions = std::min(longest, stored.max_positions());
+        loaded.max_positions = std::min(options.longest, stored.max_positions());
         loaded.stored = stored;
     };
-    open_stored_model(path, *loaded.ctx, longest, checkpoint::OnDamage::fall_back, load);
+    open_stored_model(path, *loaded.ctx, options.longest, checkpoint::OnDamage::fall_back, load);
     return loaded;
 }
 

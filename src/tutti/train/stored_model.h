@@ -44,8 +44,13 @@ struct LoadedModel {
     int64_t max_positions = 0;  // of the texts that it may see
     StoredModel stored;
 };
-// `compute`: f32, bf16, or auto: as the run computed; of a Hugging Face directory f32 when it stores f32, else bf16.
-LoadedModel load_model(const std::string& path, int threads, const std::string& compute = "auto",
-                       int64_t longest = std::numeric_limits<int64_t>::max());
+struct LoadOptions {
+    std::string device = "auto";  // as in [train]
+    int threads = 0;
+    // f32, bf16, or auto: as the run computed; of a Hugging Face directory f32 when it stores f32, else bf16.
+    std::string compute = "auto";
+    int64_t longest = std::numeric_limits<int64_t>::max();  // as above
+};
+LoadedModel load_model(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace tutti::train

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "tutti/comm/run.h"
-#include "tutti/device/cpu/peak.h"
 #include "tutti/hf/export.h"
 #include "tutti/hf/weights.h"
 #include "tutti/ops/ops.h"
@@ -97,11 +96,11 @@ std::string fingerprint(const data::DataSet* data) {
     return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
 }
 
-// Scratch depends on the kernels and the threads, so the table is asked.
+// Scratch depends on the kernels and the device, so they are asked.
 plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTable& table, const Stream& stream,
                              int ranks) {
     const spec::ModelSpec& m = run.model;
-    plan::Workspaces workspaces;
+    plan::Workspaces workspaces{.stream = stream.workspace_bytes};
     if (table.attention_workspace && run.model.family != spec::Family::mlp) {
         const Shape q{run.train.micro_batch, run.train.seq_len, m.heads, m.head_dim};
         const Shape k{run.train.micro_batch, run.train.seq_len, m.kv_heads, m.head_dim};
@@ -140,7 +139,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
       data_(data.open(run_, console_, world)),
-      engine_(run_, world, {ranks_of_host(options.launch, options.ranks), options.out + "/offload"},
+      engine_(run_, world, {local_rank(options.launch, world.rank(), world.size()), options.out + "/offload"},
               training_batches(run_, data_ ? &*data_ : nullptr)),
       plan_(plan_memory(run_, engine_.ctx.kernels, engine_.device->stream(), world.size())),
       checkpoints_({.run = run_,
@@ -202,8 +201,7 @@ TrainOutcome Run::train() {
                        concat("dp_shard ", engine_.groups.dp_shard->rank(), ", dp_replicate ",
                               engine_.groups.dp_replicate->rank()),
                        [this](const std::string& message) { console_.warn(message); });
-    peak_ = engine_.groups.dp->sum(
-        measure_register_peak(engine_.device->stream(), spec::compute_type(run_), 0.05).flops_per_s);
+    peak_ = engine_.groups.dp->sum(engine_.device->peak(spec::compute_type(run_), 0.05).flops_per_s);
     logged_step_ = state_.step;
     logged_usage_ = engine_.groups.usage();
     logged_tokens_ = state_.tokens;
@@ -366,15 +364,17 @@ std::string Run::totals() {
 }  // namespace
 
 TrainOutcome train(const TrainOptions& options) {
+    check_device(options.run.train.device);
     if (options.dry_run) {
         Console console(options.console, options.terminal, 0);
         const auto data = open_data(options.run, console, false);
-        const auto device = make_device(options.run, ranks_of_host(options.launch, options.ranks));
-        const auto memory =
-            plan_memory(options.run, kernels::cpu_table(kernels::best_isa()), device->stream(), options.ranks);
+        const auto device = make_device(options.run.train.device, static_cast<int>(options.run.train.threads),
+                                        local_rank(options.launch, options.launch.rank, options.ranks));
+        const kernels::KernelTable& table = kernels::table_for(*device);
+        const auto memory = plan_memory(options.run, table, device->stream(), options.ranks);
         console.text(plan::render_card(card_of(options, device->name(), memory)));
         if (!options.run.model.hf.empty() && std::filesystem::exists(options.run.model.hf)) {  // else a run may resume
-            ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+            ops::Context ctx{*device, table};
             checkpoint::PosixFileSystem files;
             const models::Model model = models::make_model(ctx, options.run.model, options.run.train.seq_len);
             hf::StoredWeights::in_directory(files, options.run.model.hf, model);

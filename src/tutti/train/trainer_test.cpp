@@ -336,7 +336,7 @@ TEST_F(TrainerTest, EvaluatesAndGeneratesFromACheckpoint) {
     const auto o = options("run", {"data.valid_fraction=0.2", "train.eval_every=4"});
     const auto outcome = train(o);
     EXPECT_TRUE(std::isfinite(outcome.eval_loss));
-    LoadedModel loaded = load_model(o.out, 1);
+    LoadedModel loaded = load_model(o.out, {.device = "cpu", .threads = 1});
     EXPECT_EQ(loaded.stored.step, 8);
     const auto text = [&](const SamplingOptions& sampling) {
         std::vector<int32_t> made;

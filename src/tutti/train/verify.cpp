@@ -123,13 +123,14 @@ spec::RunSpec one_rank_of(const spec::RunSpec& run) {
 }
 
 VerifyOutcome verify(const VerifyOptions& options) {
+    check_device(options.run.train.device);
     Console console(options.launch.rank == 0 ? options.console : nullptr, options.terminal, 0);
     const auto data = open_data(options.run, console, false);
     const MakeBatches batches = training_batches(options.run, data ? &*data : nullptr);
     spec::RunSpec alone = one_rank_of(options.run);
     VerifyOutcome outcome;
     comm::run(options.launch, options.ranks, world_options(options.run, ""), [&](comm::World& world) {
-        const EngineOptions engine_options{ranks_of_host(options.launch, options.ranks),
+        const EngineOptions engine_options{local_rank(options.launch, world.rank(), world.size()),
                                            std::filesystem::temp_directory_path().string()};
         Engine many(options.run, world, engine_options, batches);
         if (world.rank() != 0) {

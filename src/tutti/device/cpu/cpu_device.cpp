@@ -1,7 +1,6 @@
 // The host as a device: page-aligned memory, kernels run in the calling thread and its OpenMP team.
 #include <sched.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/device/cpu/file_memory.h"
+#include "tutti/device/cpu/peak.h"
 #include "tutti/device/device.h"
 
 namespace tutti {
@@ -34,6 +34,16 @@ class HostMemory final : public RawMemory {
     static constexpr int64_t kHugePage = 2 << 20;
 };
 
+class CopyAtHand final : public HostCopy {
+  public:
+    CopyAtHand(const void* data, int64_t bytes)
+        : values_(static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + bytes) {}
+    std::span<const std::byte> wait() override { return values_; }
+
+  private:
+    std::vector<std::byte> values_;
+};
+
 class CpuDevice final : public Device {
   public:
     CpuDevice(std::unique_ptr<RawMemory> memory, int threads)
@@ -44,6 +54,7 @@ class CpuDevice final : public Device {
         return concat(cpu_model(), ", ", stream_.threads, stream_.threads == 1 ? " thread" : " threads");
     }
     Allocator& memory() override { return *memory_; }
+    int64_t free_bytes() override { return available_host_memory(); }
     const Stream& stream() const override { return stream_; }
     void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
         if (bytes > 0) std::memcpy(device_data, host_data, static_cast<size_t>(bytes));
@@ -51,7 +62,13 @@ class CpuDevice final : public Device {
     void copy_out(void* host_data, const void* device_data, int64_t bytes) override {
         if (bytes > 0) std::memcpy(host_data, device_data, static_cast<size_t>(bytes));
     }
+    std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) override {
+        return std::make_unique<CopyAtHand>(device_data, bytes);
+    }
     void synchronize() override {}
+    ArithmeticPeak peak(DType compute, double seconds) override {
+        return measure_register_peak(stream_, compute, seconds);
+    }
 
   private:
     std::shared_ptr<Allocator> memory_;
@@ -85,7 +102,5 @@ std::string cpu_model() {
         if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
     return "unknown CPU";
 }
-
-int64_t host_memory_bytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
 
 }  // namespace tutti

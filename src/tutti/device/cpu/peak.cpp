@@ -9,6 +9,7 @@
 #include <chrono>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/device/cpu/tiles.h"
 
@@ -100,7 +101,7 @@ double seconds_now() {
 
 }  // namespace
 
-RegisterPeak measure_register_peak(const Stream& stream, DType compute, double seconds) {
+ArithmeticPeak measure_register_peak(const Stream& stream, DType compute, double seconds) {
     const Loop loop = best_loop(compute);
     constexpr int64_t kRounds = 200'000;  // milliseconds: starting the threads is nothing beside it
     struct alignas(64) Sink {
@@ -116,7 +117,7 @@ RegisterPeak measure_register_peak(const Stream& stream, DType compute, double s
         const double flops = loop.flops * static_cast<double>(kRounds) * stream.threads;
         best = std::max(best, flops / (seconds_now() - start));
     }
-    return {best, loop.instruction};
+    return {best, concat(loop.instruction, " on registers")};
 }
 
 }  // namespace tutti

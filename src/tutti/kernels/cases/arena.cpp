@@ -45,12 +45,13 @@ View swap_middle(View x) {
     return x;
 }
 
-// Arrays of a multiple of 16 elements begin on a cache line, as whole tensors do; others one element later, as rows
-// of a narrowed tensor may.
+// Arrays of a multiple of 16 elements begin on a cache line, as whole tensors do; of the others half do, so that
+// vectors end in the middle, and half begin one element later, as rows of a narrowed tensor may.
 View Arena::empty(const Shape& shape, DType dtype) {
-    const int64_t bytes = shape.numel() * size_of(dtype), shift = shape.numel() % 16 == 0 ? 0 : size_of(dtype);
-    Block& block = blocks_.emplace_back();
-    block.memory.assign(static_cast<size_t>(bytes + shift + 2 * kGuard + 64), kGuardByte);
+    const int64_t bytes = shape.numel() * size_of(dtype), rest = shape.numel() % 16;
+    const int64_t shift = rest == 0 || rest >= 8 ? 0 : size_of(dtype);
+    const auto size = static_cast<size_t>(bytes + shift + 2 * kGuard + 64);
+    Block& block = blocks_.emplace_back(Block{{size, kGuardByte, place_.memory}, {}, {}});
     void* begin = block.memory.data() + kGuard;
     size_t room = block.memory.size() - kGuard;
     begin = static_cast<std::byte*>(std::align(64, 1, begin, room)) + shift;
@@ -87,7 +88,7 @@ View Arena::workspace(int64_t floats) {
 }
 
 void Arena::start() {
-    for (Block& block : blocks_) block.before = block.memory;
+    for (Block& block : blocks_) block.before.assign(block.memory.begin(), block.memory.end());
 }
 
 void Arena::allow(const View& y) {
@@ -104,6 +105,7 @@ void Arena::allow(const View& y) {
 }
 
 void Arena::result(std::string name, const View& y, const std::function<double(int64_t)>& tolerance) {
+    place_.wait();
     allow(y);
     Output output{std::move(name), values(y), {}};
     for (int64_t i = 0; with_tolerance_ && i < y.numel(); ++i) output.tolerance.push_back(tolerance(i));
@@ -111,6 +113,7 @@ void Arena::result(std::string name, const View& y, const std::function<double(i
 }
 
 std::vector<Output> Arena::finish() {
+    place_.wait();
     double damaged = 0;
     for (Block& block : blocks_) {
         check(block.before.size() == block.memory.size(), "a kernel case must call start() before the kernel");

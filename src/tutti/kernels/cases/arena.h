@@ -23,7 +23,7 @@ View swap_middle(View x);
 
 class Arena {
   public:
-    explicit Arena(bool with_tolerance) : with_tolerance_(with_tolerance) {}
+    Arena(const Place& place, bool with_tolerance) : place_(place), with_tolerance_(with_tolerance) {}
     bool with_tolerance() const { return with_tolerance_; }
 
     // shift + scale * (standard normal number i of the stream `purpose`), rounded to the type.
@@ -42,12 +42,13 @@ class Arena {
 
   private:
     struct Block {
-        std::vector<std::byte> memory;  // guard, data, guard
-        std::vector<std::byte> before;  // as it was at start()
-        std::vector<bool> may_change;   // by byte
+        std::pmr::vector<std::byte> memory;  // guard, data, guard
+        std::vector<std::byte> before;       // as it was at start()
+        std::vector<bool> may_change;        // by byte
     };
     void allow(const View& y);
 
+    const Place& place_;
     bool with_tolerance_;
     std::vector<Block> blocks_;
     std::vector<Output> outputs_;

@@ -25,7 +25,7 @@ struct Form {
 // Documents of one token, of less than a vector, across the tiles of both directions.
 constexpr std::array<int64_t, 3> kMixed = {1, 40, 150}, kShort = {3, 1, 12}, kSingles = {1, 1, 1};
 
-constexpr std::array<Form, 35> kForms = {{
+constexpr std::array<Form, 39> kForms = {{
     {1, 1, 1, 1, 1, 64},
     {2, 3, 3, 2, 2, 64},
     {2, 17, 17, 3, 3, 32},
@@ -61,6 +61,10 @@ constexpr std::array<Form, 35> kForms = {{
     {2, 1, 127, 4, 4, 64, true, 126, Layout::whole, 1, 0, 0, kMixed},
     {2, 259, 259, 2, 2, 32, true, 0, Layout::heads_first, 1, 0, 20, kMixed},  // both
     {1, 33, 40, 2, 1, 64, false, 0, Layout::whole, 1, 25, 0, kShort},         // a block of keys, not causal
+    {1, 70, 70, 2, 1, 256, true, 0, Layout::packed},
+    {1, 33, 65, 2, 2, 192, false, 0, Layout::whole, 1, 9},
+    {1, 48, 48, 2, 1, 40, true, 0, Layout::heads_first},  // whole 16-byte words, but not whole tiles
+    {1, 130, 130, 2, 1, 24, true, 0, Layout::packed, 1, 0, 50},
 }};
 
 // Key at which the document of query i begins: batch entries are at different places of the cycle of lengths.

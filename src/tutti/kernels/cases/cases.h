@@ -43,18 +43,18 @@ inline double one_operation(DType t, double value) { return t == DType::f32 ? 0 
 
 inline constexpr std::array<DType, 2> kActivationTypes = {DType::f32, DType::bf16};
 // Below, at and above one vector of either ISA, and enough for two threads to share.
-inline constexpr std::array<int64_t, 10> kLengths = {0, 1, 3, 16, 17, 63, 65, 127, 1000, 40001};
+inline constexpr std::array<int64_t, 11> kLengths = {0, 1, 3, 16, 17, 63, 65, 127, 1000, 4111, 40001};
 
 template <class Entry, class Run>
 void add(std::vector<Case>& all, const char* op, Entry KernelTable::*entry, std::string name, Run run) {
-    const auto on = [run](const KernelTable& table, const Stream& stream, bool with_tolerance) {
-        Arena arena(with_tolerance);
-        run(table, stream, arena);
+    const auto on = [run](const KernelTable& table, const Place& place, bool with_tolerance) {
+        Arena arena(place, with_tolerance);
+        run(table, place.stream, arena);
         return arena.finish();
     };
     all.push_back({op, std::move(name), [entry](const KernelTable& t) { return t.*entry != nullptr; },
-                   [on](const KernelTable& table, const Stream& stream) { return on(table, stream, false); },
-                   [on] { return on(reference_table(), Stream{}, true); }});
+                   [on](const KernelTable& table, const Place& place) { return on(table, place, false); },
+                   [on] { return on(reference_table(), Place{}, true); }});
 }
 
 void add_elementwise(std::vector<Case>& all);

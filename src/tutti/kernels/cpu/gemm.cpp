@@ -98,6 +98,7 @@ void fill(KernelTable& table) {
     table.gemm_workspace = [](const Stream& stream, const Gemm& g) {
         return is_own(isa, g) ? kOwn<isa>.workspace(stream, g) : 0;
     };
+    table.gemm_engines = gemm_engines();
     table.gemm_engine = [](const Stream&, const Gemm& g) { return is_own(isa, g) ? "own" : "oneDNN"; };
 }
 

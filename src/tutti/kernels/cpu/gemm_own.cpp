@@ -9,6 +9,7 @@ void fill_gemm(KernelTable& table, Isa isa) {
     table.gemm_workspace = isa == Isa::avx2     ? avx2::gemm_workspace
                            : isa == Isa::avx512 ? avx512::gemm_workspace
                                                 : amx::gemm_workspace;
+    table.gemm_engines = gemm_engines();
     table.gemm_engine = [](const Stream&, const Gemm&) { return "own"; };
 }
 

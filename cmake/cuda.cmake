@@ -1,0 +1,27 @@
+# The CUDA back end: src/tutti/device/cuda and src/tutti/kernels/cuda. The .cu files are compiled as objects inside the
+# libraries of their rooms, for the architectures of TUTTI_CUDA_ARCHITECTURES; a build without CUDA compiles absent.cpp
+# of each folder instead. tests/cuda compiles the same files with g++ to run them without a GPU.
+#
+# --fmad=false is set on the one file that must make the bits of base/philox.h.
+foreach(room device kernels)
+  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${room}/cuda)
+  file(GLOB TUTTI_CUDA_SOURCES_${room} CONFIGURE_DEPENDS ${folder}/*.cpp ${folder}/*.cu)
+  list(FILTER TUTTI_CUDA_SOURCES_${room} EXCLUDE REGEX "absent\\.cpp$|_test\\.cpp$")
+  if(NOT TUTTI_CUDA)
+    file(GLOB absent CONFIGURE_DEPENDS ${folder}/absent.cpp)
+    target_sources(tutti_${room} PRIVATE ${absent})
+    continue()
+  endif()
+  if(NOT TUTTI_CUDA_SOURCES_${room})
+    continue()
+  endif()
+  add_library(tutti_${room}_cuda OBJECT ${TUTTI_CUDA_SOURCES_${room}})
+  target_include_directories(tutti_${room}_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  target_link_libraries(tutti_${room}_cuda PRIVATE tutti_options CUDA::cudart_static)
+  # Relaxed constexpr: the exact conversions and Philox of base/ are the same functions on both sides.
+  target_compile_options(tutti_${room}_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr
+    -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter $<$<BOOL:${TUTTI_WERROR}>:--Werror=all-warnings -Xcompiler=-Werror>>)
+  target_sources(tutti_${room} PRIVATE $<TARGET_OBJECTS:tutti_${room}_cuda>)
+endforeach()
+set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/kernels/cuda/normal.cu PROPERTIES
+  COMPILE_OPTIONS $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)

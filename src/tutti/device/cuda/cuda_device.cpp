@@ -1,0 +1,171 @@
+#include "tutti/device/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/device/cuda/queue.h"
+
+namespace tutti {
+
+using cuda::Queue;
+
+namespace {
+
+// What cuBLAS asks for on Hopper, so that no algorithm is out of reach; smaller GPUs need less.
+constexpr int64_t kWorkspaceBytes = 32 << 20;
+
+class GpuMemory final : public RawMemory {
+  public:
+    explicit GpuMemory(std::string gpu) : gpu_(std::move(gpu)) {}
+    void* take(int64_t bytes) override {
+        void* data = nullptr;
+        const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
+        if (status == cudaSuccess) return data;
+        if (status != cudaErrorMemoryAllocation) check_cuda(status, "cudaMalloc of ", bytes, " bytes on ", gpu_);
+        cudaGetLastError();  // else the next launch would report it
+        return nullptr;
+    }
+    void give_back(void* data, int64_t) override { cudaFree(data); }
+    std::string advice() const override { return concat(gpu_, " is full; ", RawMemory::advice()); }
+
+  private:
+    std::string gpu_;
+};
+
+int attribute(cudaDeviceAttr which, int gpu) {
+    int value = 0;
+    check_cuda(cudaDeviceGetAttribute(&value, which, gpu), "cudaDeviceGetAttribute of GPU ", gpu);
+    return value;
+}
+
+// FLOP of one multiprocessor in a cycle, dense, sums in f32: NVIDIA's architecture white papers. `boost_mhz`: the clock
+// that its data sheets multiply with, where the highest clock of the tensor cores is lower than that of the rest.
+struct Arithmetic {
+    int capability;
+    double bf16, f32;
+    double boost_mhz;
+};
+constexpr Arithmetic kArithmetic[] = {
+    {80, 2048, 128, 0}, {86, 1024, 256, 0}, {90, 4096, 256, 1830}, {100, 8192, 256, 0}, {120, 1024, 256, 0}};
+
+const Arithmetic& arithmetic_of(int capability) {
+    const Arithmetic* best = kArithmetic;
+    for (const Arithmetic& row : kArithmetic)
+        if (row.capability <= capability) best = &row;
+    return *best;
+}
+
+class CudaDevice : public Device {
+  public:
+    CudaDevice(std::shared_ptr<Queue> queue, std::unique_ptr<RawMemory> memory, std::string name, int sharing)
+        : queue_(std::move(queue)),
+          memory_(std::make_shared<Allocator>(std::move(memory))),
+          name_(std::move(name)),
+          sharing_(sharing) {
+        stream_.native = queue_->stream();
+    }
+    ~CudaDevice() override { cudaStreamSynchronize(queue_->stream()); }
+    CudaDevice(const CudaDevice&) = delete;
+    CudaDevice& operator=(const CudaDevice&) = delete;
+
+    DeviceKind kind() const override { return DeviceKind::cuda; }
+    std::string name() const override { return name_; }
+    Allocator& memory() override { return *memory_; }
+    int64_t free_bytes() override {
+        size_t free = 0, total = 0;
+        check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo of ", name_);
+        return static_cast<int64_t>(free);
+    }
+    const Stream& stream() const override { return stream_; }
+    void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
+        queue_->copy_in(device_data, host_data, bytes);
+    }
+    void copy_out(void* host_data, const void* device_data, int64_t bytes) override {
+        queue_->copy_out(host_data, device_data, bytes);
+    }
+    std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) override {
+        return queue_->start_copy_out(device_data, bytes);
+    }
+    void synchronize() override { queue_->synchronize(); }
+
+    // By the data sheet: no clock holds under full load, and shares of what a product happened to reach cannot be
+    // compared.
+    ArithmeticPeak peak(DType compute, double) override {
+        const int gpu = queue_->gpu(), multiprocessors = attribute(cudaDevAttrMultiProcessorCount, gpu);
+        const Arithmetic& row = arithmetic_of(10 * attribute(cudaDevAttrComputeCapabilityMajor, gpu) +
+                                              attribute(cudaDevAttrComputeCapabilityMinor, gpu));
+        double mhz = attribute(cudaDevAttrClockRate, gpu) / 1000.0;
+        if (compute == DType::bf16 && row.boost_mhz > 0) mhz = std::min(mhz, row.boost_mhz);
+        const double of_cycle = compute == DType::bf16 ? row.bf16 : row.f32;
+        return {multiprocessors * mhz * 1e6 * of_cycle / sharing_,
+                concat(multiprocessors, " multiprocessors x ", of_cycle, " FLOP x ", mhz, " MHz",
+                       sharing_ > 1 ? concat(", shared by ", sharing_, " ranks") : "")};
+    }
+
+    const std::shared_ptr<Queue>& queue() const { return queue_; }
+    void make_workspace() {
+        workspace_ = std::make_unique<Buffer>(*memory_, kWorkspaceBytes, Purpose::workspace);
+        stream_.workspace = workspace_->data();
+        stream_.workspace_bytes = kWorkspaceBytes;
+    }
+
+  private:
+    std::shared_ptr<Queue> queue_;
+    std::shared_ptr<Allocator> memory_;
+    std::string name_;
+    int sharing_;
+    std::unique_ptr<Buffer> workspace_;
+    Stream stream_;
+};
+
+// Memory of the host that kernels use: the host itself copies, when they are done.
+class PinnedHome final : public CudaDevice {
+  public:
+    explicit PinnedHome(const std::shared_ptr<Queue>& queue)
+        : CudaDevice(queue, std::make_unique<cuda::PinnedMemory>(), "pinned memory of " + queue->name(), 1) {}
+    int64_t free_bytes() override { return available_host_memory(); }
+    void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
+        synchronize();
+        if (bytes > 0) std::memcpy(device_data, host_data, static_cast<size_t>(bytes));
+    }
+    void copy_out(void* host_data, const void* device_data, int64_t bytes) override {
+        synchronize();
+        if (bytes > 0) std::memcpy(host_data, device_data, static_cast<size_t>(bytes));
+    }
+};
+
+}  // namespace
+
+Gpus find_gpus() {
+    Gpus gpus;
+    int count = 0;
+    if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+        cudaGetLastError();
+        gpus.why_none = concat("CUDA finds no GPU: ", cudaGetErrorString(status));
+        return gpus;
+    }
+    for (int index = 0; index < count; ++index) {
+        cudaDeviceProp p{};
+        if (const cudaError_t status = cudaGetDeviceProperties(&p, index); status != cudaSuccess)
+            return {{}, concat("CUDA cannot use GPU ", index, ": ", cudaGetErrorString(status))};
+        gpus.found.push_back({p.name, static_cast<int64_t>(p.totalGlobalMem), p.major, p.minor, p.multiProcessorCount});
+    }
+    if (count == 0) gpus.why_none = "CUDA sees no GPU";
+    return gpus;
+}
+
+std::unique_ptr<Device> make_cuda_device(int index, int sharing) {
+    const auto queue = std::make_shared<Queue>(index);
+    auto device =
+        std::make_unique<CudaDevice>(queue, std::make_unique<GpuMemory>(queue->name()), queue->name(), sharing);
+    device->make_workspace();
+    return device;
+}
+
+std::unique_ptr<Device> make_pinned_home(Device& device) {
+    const auto* cuda_device = dynamic_cast<const CudaDevice*>(&device);
+    check(cuda_device != nullptr, "pinned memory is the home of what a GPU offloads, not of ", device.name());
+    return std::make_unique<PinnedHome>(cuda_device->queue());
+}
+
+}  // namespace tutti

@@ -1,0 +1,286 @@
+#include "tutti/device/cuda/emulation/block.h"
+
+#include <cstdlib>
+#include <exception>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/device/cuda/emulation/fiber.h"
+#include "tutti/device/cuda/emulation/memory.h"
+
+namespace tutti::emulation {
+
+namespace {
+
+constexpr size_t kSharedBytes = 227 << 10, kStaticSharedBytes = 48 << 10;  // Hopper's
+
+std::string text(const Place& place) {
+    const std::string_view file = place.file_name();
+    return concat(file.substr(file.rfind('/') + 1), ":", place.line());
+}
+
+enum class State : uint8_t { ready, at_barrier, at_warp, done };
+
+constexpr size_t kCopyBytes = 16;
+struct AsyncCopy {
+    void* to;
+    const void* from;
+    int group;
+};
+
+struct Thread {
+    void* stack = nullptr;
+    State state = State::ready;
+    Place place;  // where it waits
+    std::vector<AsyncCopy> copies;
+    int group = 0;  // of the next copy
+};
+
+// Slots of two meetings: a lane may come to the next one before the others have read what this one brought.
+struct Warp {
+    unsigned arrived = 0;
+    Place place;  // where the first of them came from
+    size_t meeting = 0;
+    WarpSlots slots[2];
+};
+
+struct SharedVariable {
+    const void* tag;
+    std::byte* data;
+};
+
+size_t aligned(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
+
+// The block that a host thread runs, and what it needs to run the next.
+class Block {
+  public:
+    Order order = Order::forward;
+
+    void begin_grid(dim3 blocks, dim3 threads, size_t shared_bytes, void (*body)(const void*), const void* context) {
+        const size_t count = size_t{threads.x} * threads.y * threads.z;
+        check(blocks.x >= 1 && blocks.y >= 1 && blocks.z >= 1 && blocks.x <= 0x7fffffffu && blocks.y <= 65535 &&
+                  blocks.z <= 65535,
+              "a grid has 1 to 2147483647 x 65535 x 65535 blocks, got ", blocks.x, " x ", blocks.y, " x ", blocks.z);
+        check(count >= 1 && count <= 1024 && threads.z <= 64, "a block has 1 to 1024 threads, got ", threads.x, " x ",
+              threads.y, " x ", threads.z);
+        check(shared_bytes <= kSharedBytes, "a block has up to ", kSharedBytes, " bytes of shared memory, asked for ",
+              shared_bytes);
+        check(!running_, "a kernel launches a kernel");
+        gridDim = blocks;
+        blockDim = threads;
+        dynamic_bytes_ = shared_bytes;
+        body_ = body;
+        context_ = context;
+        threads_.resize(count);
+        warps_.resize((count + warpSize - 1) / warpSize);
+        shared_.resize(kSharedBytes + 128);
+    }
+
+    void run(uint3 index) {
+        blockIdx = index;
+        std::memset(shared(), 0xFF, dynamic_end());
+        static_bytes_ = 0;
+        variables_.clear();
+        for (Warp& warp : warps_) warp.arrived = 0;
+        for (size_t i = 0; i < threads_.size(); ++i) threads_[i] = {stacks_.prepare(i, entry), State::ready, {}, {}, 0};
+        alive_ = threads_.size();
+        at_barrier_ = 0;
+        running_ = true;
+        while (alive_ > 0 && !error_) {
+            bool progress = false;
+            for (size_t w = 0; w < warps_.size(); ++w) progress |= run_warp(in_order(w, warps_.size()));
+            if (!progress && !error_) error_ = std::make_exception_ptr(Error(stuck()));
+        }
+        running_ = false;
+        if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+    }
+
+    size_t in_order(size_t i, size_t count) const { return order == Order::forward ? i : count - 1 - i; }
+
+    std::byte* shared() {
+        auto address = reinterpret_cast<uintptr_t>(shared_.data());
+        return shared_.data() + (aligned(address, 128) - address);
+    }
+
+    void* shared_variable(const void* tag, size_t bytes, size_t alignment) {
+        for (const SharedVariable& v : variables_)
+            if (v.tag == tag) return v.data;
+        const size_t at = aligned(static_bytes_, alignment);
+        static_bytes_ = at + bytes;
+        check(static_bytes_ <= kStaticSharedBytes && dynamic_bytes_ + static_bytes_ <= kSharedBytes,
+              "a block's shared variables need ", static_bytes_, " bytes besides ", dynamic_bytes_, " dynamic ones");
+        variables_.push_back({tag, shared() + dynamic_end() + at});
+        return std::memset(variables_.back().data, 0xFF, bytes);
+    }
+
+    void barrier(Place place) {
+        if (at_barrier_ > 0 && (place.line() != barrier_.line() || place.file_name() != barrier_.file_name()))
+            throw Error(
+                concat("__syncthreads at ", text(place), " while other threads of the block wait at ", text(barrier_)));
+        barrier_ = place;
+        if (++at_barrier_ == alive_) return release_barrier();
+        wait(State::at_barrier, place);
+    }
+
+    const WarpSlots& meet(const void* data, size_t bytes, void (*combine)(WarpSlots&), unsigned mask, Place place) {
+        if (mask != 0xffffffffu) throw Error(concat("a warp function for some lanes only, at ", text(place)));
+        Warp& warp = warps_[current_ / warpSize];
+        const size_t first = current_ / warpSize * warpSize, lane = current_ - first;
+        if (warp.arrived == 0) warp.place = place;
+        if (warp.place.line() != place.line())
+            throw Error(concat("a warp function at ", text(place), " while other lanes wait at ", text(warp.place)));
+        WarpSlots& slots = warp.slots[warp.meeting % 2];
+        if (bytes > 0) std::memcpy(&slots[lane], data, bytes);
+        warp.arrived |= 1u << lane;
+        if (warp.arrived != mask) {
+            wait(State::at_warp, place);
+            return slots;
+        }
+        if (combine != nullptr) combine(slots);
+        warp.arrived = 0;
+        ++warp.meeting;
+        for (size_t i = first; i < first + warpSize; ++i)
+            if (threads_[i].state == State::at_warp) threads_[i].state = State::ready;
+        return slots;
+    }
+
+    void copy_async(void* to, const void* from) {
+        check(to >= shared() && static_cast<std::byte*>(to) + kCopyBytes <= shared() + kSharedBytes &&
+                  reinterpret_cast<uintptr_t>(to) % kCopyBytes == 0 &&
+                  reinterpret_cast<uintptr_t>(from) % kCopyBytes == 0,
+              "an asynchronous copy from or to a wrong address");
+        Thread& thread = threads_[current_];
+        thread.copies.push_back({to, from, thread.group});
+        std::memset(to, 0xFF, kCopyBytes);
+    }
+    void commit_copies() { ++threads_[current_].group; }
+    void wait_for_copies(int pending) {
+        Thread& thread = threads_[current_];
+        std::erase_if(thread.copies, [&](const AsyncCopy& copy) {
+            if (copy.group >= thread.group - pending) return false;
+            if (copy.from == nullptr)
+                std::memset(copy.to, 0, kCopyBytes);
+            else
+                std::memcpy(copy.to, copy.from, kCopyBytes);
+            return true;
+        });
+    }
+
+    size_t current() const { return current_; }
+
+  private:
+    static void entry();
+
+    size_t dynamic_end() const { return aligned(dynamic_bytes_, 128); }
+
+    bool run_warp(size_t w) {
+        bool progress = false;
+        for (bool ran = true; ran;) {
+            ran = false;
+            for (size_t i = 0; i < warpSize; ++i) {
+                const size_t thread = w * warpSize + in_order(i, warpSize);
+                if (thread >= threads_.size() || threads_[thread].state != State::ready || error_) continue;
+                go_on(thread);
+                ran = progress = true;
+            }
+        }
+        return progress;
+    }
+
+    void go_on(size_t thread) {
+        current_ = thread;
+        const auto i = static_cast<unsigned>(thread);
+        threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+        tutti_switch_stack(&scheduler_, threads_[thread].stack);
+    }
+
+    void wait(State state, Place place) {
+        threads_[current_].state = state;
+        threads_[current_].place = place;
+        tutti_switch_stack(&threads_[current_].stack, scheduler_);
+    }
+
+    void release_barrier() {
+        at_barrier_ = 0;
+        for (Thread& thread : threads_)
+            if (thread.state == State::at_barrier) thread.state = State::ready;
+    }
+
+    std::string stuck() const {
+        for (const Thread& thread : threads_)
+            if (thread.state == State::at_warp)
+                return concat("a warp function at ", text(thread.place), " waits for lanes that never come");
+        return concat("__syncthreads at ", text(barrier_), " waits for threads that never come");
+    }
+
+    FiberStacks stacks_;
+    void* scheduler_ = nullptr;
+    std::vector<Thread> threads_;
+    std::vector<Warp> warps_;
+    std::vector<std::byte> shared_;
+    std::vector<SharedVariable> variables_;
+    size_t dynamic_bytes_ = 0, static_bytes_ = 0;
+    size_t current_ = 0, alive_ = 0, at_barrier_ = 0;
+    Place barrier_;
+    bool running_ = false;
+    std::exception_ptr error_;  // of a fiber: the stack below it is the scheduler's
+    void (*body_)(const void*) = nullptr;
+    const void* context_ = nullptr;
+};
+
+Block& block() {
+    static thread_local Block the_block;
+    return the_block;
+}
+
+// First and last frame of every fiber.
+void Block::entry() {
+    Block& b = block();
+    try {
+        b.body_(b.context_);
+    } catch (...) {
+        b.error_ = std::current_exception();
+    }
+    b.threads_[b.current_].state = State::done;
+    if (--b.alive_ > 0 && b.at_barrier_ == b.alive_) b.release_barrier();
+    tutti_switch_stack(&b.threads_[b.current_].stack, b.scheduler_);
+    std::abort();  // nobody goes on with a fiber that is done
+}
+
+}  // namespace
+
+void set_order(Order order) { block().order = order; }
+
+void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, void (*body)(const void*), const void* context) {
+    Block& b = block();
+    b.begin_grid(blocks, threads, shared_bytes, body, context);
+    const DeviceAccess access;
+    const uint64_t count = uint64_t{blocks.x} * blocks.y * blocks.z;
+    for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t at = b.in_order(i, count);
+        b.run({static_cast<unsigned>(at % blocks.x), static_cast<unsigned>(at / blocks.x % blocks.y),
+               static_cast<unsigned>(at / blocks.x / blocks.y)});
+    }
+}
+
+void check_pointer(const void* data) {
+    check(data == nullptr || in_device_block(data, 0) || in_pinned_block(data, 0),
+          "a kernel gets a pointer to memory that is neither the device's nor pinned");
+}
+
+void* shared_variable(const void* tag, size_t bytes, size_t alignment) {
+    return block().shared_variable(tag, bytes, alignment);
+}
+std::byte* dynamic_shared() { return block().shared(); }
+void copy_async(void* to, const void* from) { block().copy_async(to, from); }
+void commit_copies() { block().commit_copies(); }
+void wait_for_copies(int pending) { block().wait_for_copies(pending); }
+void block_barrier(Place place) { block().barrier(place); }
+const WarpSlots& warp_meet(const void* data, size_t bytes, void (*combine)(WarpSlots&), unsigned mask, Place place) {
+    return block().meet(data, bytes, combine, mask, place);
+}
+int lane() { return static_cast<int>(block().current() % warpSize); }
+
+}  // namespace tutti::emulation

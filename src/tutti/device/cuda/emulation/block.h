@@ -1,0 +1,121 @@
+// device/cuda/emulation/block.h: the device side of CUDA on the CPU. A block runs in one host thread; each of its
+// threads is a fiber that runs until it must wait for others, so that barriers and warp functions do what they do on a
+// GPU. The words of the language that g++ does not know become empty here.
+//
+// Found out, where a GPU may stay silent: a barrier that some threads reach in another place of the source, a warp
+// function that not all lanes reach, shared memory that is read before it is written (it begins as NaN), too many
+// threads, too much shared memory, a pointer to host memory as an argument. set_order() runs blocks, warps and lanes
+// backwards: a kernel whose result depends on it lacks a barrier.
+// Below: fiber.h, memory.h. Included by launch.h.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <source_location>
+#include <type_traits>
+
+#include "tutti/device/cuda/emulation/api.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+// CUDA's names, in the global namespace as there.
+inline constexpr int warpSize = 32;
+// Of the fiber that runs. Kept in thread-local variables because kernels name them without any context.
+constinit inline thread_local uint3 threadIdx{}, blockIdx{};
+constinit inline thread_local dim3 blockDim{}, gridDim{};
+
+namespace tutti::emulation {
+
+using Place = std::source_location;
+
+enum class Order { forward, backward };
+void set_order(Order order);  // of the kernels that the calling host thread launches from now on
+
+// body() once in every thread of the grid. Throws Error for what the head of this file lists.
+void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, void (*body)(const void*), const void* context);
+template <class Body>
+void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, const Body& body) {
+    run_grid(
+        blocks, threads, shared_bytes, [](const void* context) { (*static_cast<const Body*>(context))(); }, &body);
+}
+
+void check_pointer(const void* data);
+template <class T>
+void check_argument(const T& argument) {
+    if constexpr (std::is_pointer_v<T>) check_pointer(argument);
+    if constexpr (requires { check_pointer(argument.data); }) check_pointer(argument.data);
+}
+
+void* shared_variable(const void* tag, size_t bytes, size_t alignment);
+std::byte* dynamic_shared();
+
+void block_barrier(Place place);
+
+// What a lane brings to a warp function and takes from it.
+using Slot = std::array<std::byte, 64>;
+using WarpSlots = std::array<Slot, warpSize>;
+// Waits until all 32 lanes have brought their slots; the last one calls combine (if any) on them.
+const WarpSlots& warp_meet(const void* data, size_t bytes, void (*combine)(WarpSlots&), unsigned mask, Place place);
+int lane();
+
+// cp.async: 16 bytes arrive in shared memory when the thread waits for them and not before; until then NaN stands
+// there. from == nullptr: zeros.
+void copy_async(void* to, const void* from);
+void commit_copies();               // those since the last commit are one group
+void wait_for_copies(int pending);  // all groups but the last `pending`
+
+template <class T>
+T warp_take(T value, int from, unsigned mask, Place place) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(Slot));
+    const WarpSlots& slots = warp_meet(&value, sizeof value, nullptr, mask, place);
+    std::memcpy(&value, &slots[static_cast<size_t>(from)], sizeof value);
+    return value;
+}
+
+}  // namespace tutti::emulation
+
+inline void __syncthreads(tutti::emulation::Place place = tutti::emulation::Place::current()) {
+    tutti::emulation::block_barrier(place);
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu,
+                       tutti::emulation::Place place = tutti::emulation::Place::current()) {
+    tutti::emulation::warp_meet(nullptr, 0, nullptr, mask, place);
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, int = warpSize,
+              tutti::emulation::Place place = tutti::emulation::Place::current()) {
+    return tutti::emulation::warp_take(value, from & 31, mask, place);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int = warpSize,
+                  tutti::emulation::Place place = tutti::emulation::Place::current()) {
+    return tutti::emulation::warp_take(value, tutti::emulation::lane() ^ lanes, mask, place);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate,
+                              tutti::emulation::Place place = tutti::emulation::Place::current()) {
+    const bool mine = predicate != 0;
+    const auto& slots = tutti::emulation::warp_meet(&mine, sizeof mine, nullptr, mask, place);
+    unsigned votes = 0;
+    for (size_t lane = 0; lane < slots.size(); ++lane) votes |= static_cast<unsigned>(slots[lane][0]) << lane;
+    return votes;
+}
+inline int __popc(unsigned x) { return std::popcount(x); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }

@@ -1,0 +1,32 @@
+// device/cuda/emulation/memory.h: the emulated GPU's memory: a range of addresses that the host may not touch except
+// while a kernel or a copy runs. Called by api.cpp and block.cpp.
+#pragma once
+
+#include <cstddef>
+
+namespace tutti::emulation {
+
+inline constexpr size_t kDeviceBytes = size_t{32} << 30;  // addresses; pages come as they are used
+
+void* take_device(size_t bytes);  // nullptr when there is no room; filled with NaN patterns
+bool give_device(void* data);     // false: not a block of take_device
+size_t device_bytes_in_use();
+
+void* take_pinned(size_t bytes);
+bool give_pinned(void* data);
+
+bool in_device(const void* data);  // an address of the device's range, allocated or not
+// Whether [data, data + bytes) lies in one block of the device's memory, of the pinned memory.
+bool in_device_block(const void* data, size_t bytes);
+bool in_pinned_block(const void* data, size_t bytes);
+
+// While one exists, the calling process may touch device memory. One per kernel and per copy.
+class DeviceAccess {
+  public:
+    DeviceAccess();
+    ~DeviceAccess();
+    DeviceAccess(const DeviceAccess&) = delete;
+    DeviceAccess& operator=(const DeviceAccess&) = delete;
+};
+
+}  // namespace tutti::emulation

@@ -1,0 +1,74 @@
+// device/cuda/launch.h: what a .cu file needs besides the runtime: launch() instead of <<<...>>>, so that any C++
+// compiler can read the file, and a block's shared memory by type. Below: runtime.h. Included by kernels/cuda only.
+#pragma once
+
+#include <cstddef>
+#include <tuple>
+#include <utility>
+
+#include "tutti/device/cuda/runtime.h"
+#ifdef TUTTI_CUDA_EMULATED
+#include "tutti/device/cuda/emulation/block.h"
+#endif
+
+namespace tutti {
+
+struct Grid {
+    dim3 blocks;
+    dim3 threads;
+    size_t shared_bytes = 0;  // of dynamic_shared()
+};
+
+#ifdef TUTTI_CUDA_EMULATED
+
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const Grid& grid, const Stream&, const A&... arguments) {
+    (emulation::check_argument(arguments), ...);
+    const std::tuple<P...> values(arguments...);
+    emulation::run_grid(grid.blocks, grid.threads, grid.shared_bytes, [&] { std::apply(kernel, values); });
+}
+
+template <class T>
+T& block_shared() {
+    static constexpr char kTag = 0;  // its address stands for T
+    return *static_cast<T*>(emulation::shared_variable(&kTag, sizeof(T), alignof(T)));
+}
+inline std::byte* dynamic_shared() { return emulation::dynamic_shared(); }
+
+#else
+
+// Queues kernel(arguments...). Throws when the launch itself is refused; an error inside shows at a later call.
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const A&... arguments) {
+    const auto* symbol = reinterpret_cast<const void*>(kernel);
+    if (grid.shared_bytes > 0)
+        check_cuda(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(grid.shared_bytes)),
+                   "a kernel with ", grid.shared_bytes, " bytes of shared memory");
+    std::tuple<P...> values(arguments...);
+    std::apply(
+        [&](P&... value) {
+            void* pointers[] = {&value..., nullptr};
+            check_cuda(cudaLaunchKernel(symbol, grid.blocks, grid.threads, pointers, grid.shared_bytes, native(stream)),
+                       "launch of ", grid.blocks.x, " x ", grid.blocks.y, " x ", grid.blocks.z, " blocks of ",
+                       grid.threads.x * grid.threads.y * grid.threads.z, " threads");
+        },
+        values);
+}
+
+// The block's one variable of type T in static shared memory; not initialised. Whoever uses it twice in a kernel puts a
+// barrier between.
+template <class T>
+__device__ __forceinline__ T& block_shared() {
+    __shared__ T variable;
+    return variable;
+}
+// The shared memory that the launch asked for, 16-byte aligned.
+__device__ __forceinline__ std::byte* dynamic_shared() {
+    extern __shared__ uint4 dynamic_shared_memory[];
+    return reinterpret_cast<std::byte*>(dynamic_shared_memory);
+}
+
+#endif
+
+}  // namespace tutti

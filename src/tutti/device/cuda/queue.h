@@ -1,0 +1,74 @@
+// device/cuda/queue.h: one stream of one GPU and the copies on it. Copies pass through pinned memory, which the GPU
+// reads and writes by itself: the host goes on as soon as it has put its values there. Below: runtime.h. Called by
+// cuda_device.cpp.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tutti/device/cuda/runtime.h"
+#include "tutti/device/device.h"
+
+namespace tutti::cuda {
+
+// Pages that stay where they are.
+class PinnedMemory final : public RawMemory {
+  public:
+    void* take(int64_t bytes) override;
+    void give_back(void* data, int64_t bytes) override;
+    std::string advice() const override;
+};
+
+// A place in the stream.
+class Event {
+  public:
+    explicit Event(cudaStream_t stream);
+    ~Event();
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    bool passed() const;
+    cudaError_t wait() const { return cudaEventSynchronize(event_); }
+
+  private:
+    cudaEvent_t event_ = nullptr;
+};
+
+class Queue {
+  public:
+    explicit Queue(int gpu);
+    ~Queue();
+    Queue(const Queue&) = delete;
+    Queue& operator=(const Queue&) = delete;
+
+    int gpu() const { return gpu_; }
+    const std::string& name() const { return name_; }  // "GPU 0 (NVIDIA H100 80GB HBM3)"
+    cudaStream_t stream() const { return stream_; }
+
+    void copy_in(void* device_data, const void* host_data, int64_t bytes);
+    void copy_out(void* host_data, const void* device_data, int64_t bytes);
+    std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes);
+    void synchronize();
+
+  private:
+    // A pinned block and the place in the stream after which it is free.
+    struct Passage {
+        Passage(Queue& queue, int64_t bytes) : block(*queue.pinned_, bytes, Purpose::communication) {}
+        void* data() const { return block.data(); }
+        Buffer block;
+        std::optional<Event> done;
+    };
+    class Copy;
+
+    void copy(void* to, const void* from, int64_t bytes, Passage& passage);
+    void wait(const Passage& passage) const;
+
+    int gpu_;
+    std::string name_;
+    cudaStream_t stream_ = nullptr;
+    std::shared_ptr<Allocator> pinned_;
+    std::deque<std::unique_ptr<Passage>> sent_;  // of copy_in; the GPU may still be reading them
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,26 @@
+// device/cuda/runtime.h: the one door to the CUDA runtime: its host functions, and how their errors become ours. In a
+// build with TUTTI_CUDA_EMULATED (test programs, tests/cuda) the same names come from emulation/, which runs kernels on
+// the CPU. Called by the files of device/cuda and kernels/cuda; what only kernels need is in launch.h.
+#pragma once
+
+#ifdef TUTTI_CUDA_EMULATED
+#include "tutti/device/cuda/emulation/api.h"
+#else
+#include <cuda_runtime.h>
+#endif
+
+#include "tutti/base/error.h"
+#include "tutti/device/device.h"
+
+namespace tutti {
+
+// Throws when a call of the runtime failed. `parts` name the call, its sizes and its device: "cudaMalloc of 3 GiB".
+template <class... Parts>
+void check_cuda(cudaError_t status, const Parts&... parts) {
+    if (status != cudaSuccess) [[unlikely]]
+        throw Error(concat(parts..., " failed: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
+}
+
+inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }
+
+}  // namespace tutti

@@ -1,0 +1,34 @@
+// The one place that chooses what a rank computes on.
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/device/cuda/cuda_device.h"
+#include "tutti/device/device.h"
+
+namespace tutti {
+
+namespace {
+
+int gpus_for(std::string_view kind) {
+    check<UsageError>(kind == "auto" || kind == "cpu" || kind == "cuda", "a device is auto, cpu or cuda, not ", kind);
+    if (kind == "cpu") return 0;
+    const Gpus gpus = find_gpus();
+    check<UsageError>(!gpus.found.empty() || kind == "auto", "device = \"cuda\": ", gpus.why_none,
+                      "; `tutti doctor` says what this machine has, device = \"cpu\" trains without a GPU");
+    return static_cast<int>(gpus.found.size());
+}
+
+}  // namespace
+
+void check_device(std::string_view kind) { gpus_for(kind); }
+
+std::unique_ptr<Device> make_device(std::string_view kind, int threads, const LocalRank& local) {
+    if (const int count = gpus_for(kind); count > 0) {
+        const int index = local.rank % count;
+        const int sharing = (local.size - index + count - 1) / count;  // of ranks index, index + count, ...
+        return make_cuda_device(index, std::max(1, sharing));
+    }
+    return make_cpu_device(threads > 0 ? threads : std::max(1, available_cores() / std::max(1, local.size)));
+}
+
+}  // namespace tutti

@@ -1,0 +1,113 @@
+// kernels/cuda/attention.h: what the attention kernels share: shapes, the mask, which tiles it touches. The kernels for
+// tensor cores are in attention_forward.cu and attention_backward.cu, those for f32 and for odd shapes in
+// attention_plain.cu. Letters as in kernels/reference/attention.cpp: S scores, P probabilities, O output.
+#pragma once
+
+#include "tutti/kernels/cuda/element.h"
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels::cuda {
+
+// Rows (b, t, h) of a view (B, T, H, D).
+template <class T>
+struct Heads {
+    T* data = nullptr;
+    int64_t batch = 0, row = 0, head = 0;  // strides
+
+    Heads() = default;
+    explicit Heads(const View& x) : data(x.as<T>()), batch(x.stride(0)), row(x.stride(1)), head(x.stride(2)) {}
+    __device__ T* at(int64_t b, int64_t t, int64_t h) const { return data + b * batch + t * row + h * head; }
+    // Whether rows can be read 16 bytes at a time.
+    bool aligned() const {
+        return is_aligned(data) && batch % kPack<T> == 0 && row % kPack<T> == 0 && head % kPack<T> == 0;
+    }
+};
+
+// Keys [first, end); none where end <= first.
+struct Keys {
+    int first, end;
+};
+
+struct AttentionShape {
+    int B, Tq, Tk, H, Hkv, D;
+    float scale;
+    bool causal;
+    int64_t query_offset, window;
+    const int32_t* first_key;  // may be null
+    int64_t first_key_batch, first_key_row;
+    int64_t lse_batch, lse_head, lse_row;
+
+    template <class Attention>
+    explicit AttentionShape(const Attention& a)
+        : B(static_cast<int>(a.q.shape[0])),
+          Tq(static_cast<int>(a.q.shape[1])),
+          Tk(static_cast<int>(a.k.shape[1])),
+          H(static_cast<int>(a.q.shape[2])),
+          Hkv(static_cast<int>(a.k.shape[2])),
+          D(static_cast<int>(a.q.shape[3])),
+          scale(a.scale),
+          causal(a.causal),
+          query_offset(a.query_offset),
+          window(a.window),
+          first_key(a.first_key.template as<const int32_t>()),
+          first_key_batch(first_key == nullptr ? 0 : a.first_key.stride(0)),
+          first_key_row(first_key == nullptr ? 0 : a.first_key.stride(1)),
+          lse_batch(a.lse.stride(0)),
+          lse_head(a.lse.stride(1)),
+          lse_row(a.lse.stride(2)) {
+        check(D <= 256, "attention on a GPU has head dims up to 256, got ", D);
+    }
+
+    __device__ int group() const { return H / Hkv; }
+    __device__ int64_t lse_at(int b, int h, int i) const { return b * lse_batch + h * lse_head + i * lse_row; }
+
+    // What query i < Tq of batch entry b sees; neither bound falls as i grows.
+    __device__ Keys visible(int b, int i) const {
+        const int64_t last = i + query_offset;
+        int64_t first = window > 0 && last - window + 1 > 0 ? last - window + 1 : 0;
+        int64_t end = causal && last + 1 < Tk ? last + 1 : Tk;
+        if (first_key != nullptr) {
+            const int64_t document = first_key[b * first_key_batch + i * first_key_row];
+            if (document > first) first = document;
+        }
+        if (first > Tk) first = Tk;
+        return {static_cast<int>(first), static_cast<int>(end > 0 ? end : 0)};
+    }
+
+    // The first query of which `passed` is true; it stays true behind it. Tq when there is none.
+    template <class Passed>
+    __device__ int first_query(Passed passed) const {
+        int low = 0, high = Tq;
+        while (low < high) {
+            const int middle = (low + high) / 2;
+            if (passed(middle))
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        return low;
+    }
+};
+
+// What a tile of queries [begin, end) sees: a key outside of `any` is seen by none, one inside of `all` by each.
+struct Span {
+    Keys any, all;
+};
+__device__ __forceinline__ Span span_of_queries(const AttentionShape& s, int b, int begin, int end) {
+    const Keys front = s.visible(b, begin), back = s.visible(b, (end < s.Tq ? end : s.Tq) - 1);
+    return {{front.first, back.end}, {back.first, front.end}};
+}
+// Queries [first, end) outside of which none sees a key of [begin, end).
+__device__ __forceinline__ Keys queries_of_keys(const AttentionShape& s, int b, int begin, int end) {
+    return {s.first_query([&](int i) { return s.visible(b, i).end > begin; }),
+            s.first_query([&](int i) { return s.visible(b, i).first >= end; })};
+}
+
+// Any shape, f32 or bf16, no tensor cores: attention_plain.cu.
+void attention_forward_plain(const Stream& stream, const AttentionForward& a);
+void attention_backward_plain(const Stream& stream, const AttentionBackward& a);
+// bf16 whose rows can be read 16 bytes at a time, D a multiple of 8: attention_forward.cu, attention_backward.cu.
+void attention_forward_tensor(const Stream& stream, const AttentionForward& a);
+void attention_backward_tensor(const Stream& stream, const AttentionBackward& a);
+
+}  // namespace tutti::kernels::cuda

@@ -1,0 +1,228 @@
+// kernels/cuda/attention_plain.cu: attention in f32 multiply-adds, for f32 and for bf16 whose rows are not whole
+// 16-byte words. No (Tq, Tk) array, tiles that nobody sees are never touched, sums in one order.
+//
+// A block owns 16 rows, 4 per warp, and streams tiles of 32 rows past them, one per lane. The forward and dq own
+// queries and stream keys; dk and dv own keys and stream the queries of the group's heads.
+#include "tutti/kernels/cuda/attention.h"
+#include "tutti/kernels/cuda/team.h"
+
+namespace tutti::kernels::cuda {
+
+namespace {
+
+constexpr int kWarps = 4, kRowsOfWarp = 4, kOwn = kWarps * kRowsOfWarp, kStream = kWarp;
+constexpr int kThreads = kWarps * kWarp;
+
+// Two tiles of own rows, two of streamed ones (their rows begin in different banks), two of factors P and dS.
+struct Tiles {
+    float *own1, *own2, *stream1, *stream2, *p, *ds;
+    int pitch;  // of a streamed row
+
+    __device__ explicit Tiles(int D) : pitch(D + 1) {
+        own1 = reinterpret_cast<float*>(dynamic_shared());
+        own2 = own1 + kOwn * D;
+        stream1 = own2 + kOwn * D;
+        stream2 = stream1 + kStream * pitch;
+        p = stream2 + kStream * pitch;
+        ds = p + kOwn * kStream;
+    }
+    static size_t bytes(int D) { return sizeof(float) * (2 * kOwn * D + 2 * kStream * (D + 1) + 2 * kOwn * kStream); }
+};
+
+// Rows [first, first + rows) of head h, zeros from row `end` on.
+template <class T>
+__device__ void load_rows(Heads<const T> x, int b, int h, int first, int rows, int end, int D, float* to, int pitch) {
+    for (int at = static_cast<int>(threadIdx.x); at < rows * D; at += kThreads) {
+        const int row = at / D, d = at % D;
+        to[row * pitch + d] = first + row < end ? load_one(x.at(b, first + row, h) + d) : 0;
+    }
+}
+
+// scores[r] = own row r of this warp . the lane's streamed row
+__device__ __forceinline__ void dot_rows(const float* own, const float* streamed, int D, float (&scores)[kRowsOfWarp]) {
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) scores[r] = 0;
+    for (int d = 0; d < D; ++d) {
+        const float x = streamed[d];
+#pragma unroll
+        for (int r = 0; r < kRowsOfWarp; ++r) scores[r] += own[r * D + d] * x;
+    }
+}
+
+// sums[r][c] += sum_j factors[r][j] streamed[j][lane + 32 c]
+template <int kColumns>
+__device__ __forceinline__ void add_rows(const float* factors, const float* stream, int pitch, int lane, int D,
+                                         float (&sums)[kRowsOfWarp][kColumns]) {
+    for (int j = 0; j < kStream; ++j)
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+            if (lane + c * kWarp >= D) continue;
+            const float x = stream[j * pitch + lane + c * kWarp];
+#pragma unroll
+            for (int r = 0; r < kRowsOfWarp; ++r) sums[r][c] += factors[r * kStream + j] * x;
+        }
+}
+
+// kColumns: columns of a row that a lane sums, D <= 32 kColumns.
+template <int kColumns, class T>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(AttentionShape s, Heads<const T> q, Heads<const T> k, Heads<const T> v, Heads<T> o, float* lse) {
+    const Tiles tiles(s.D);
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+    const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), kv_head = h / s.group();
+    const int first = static_cast<int>(blockIdx.x) * kOwn, first_of_warp = first + warp * kRowsOfWarp;
+    float* const p = tiles.p + warp * kRowsOfWarp * kStream;
+    load_rows(q, b, h, first, kOwn, s.Tq, s.D, tiles.own1, s.D);
+    float m[kRowsOfWarp], sum[kRowsOfWarp] = {}, out[kRowsOfWarp][kColumns] = {};
+    for (float& x : m) x = -INFINITY;
+    const Keys any = span_of_queries(s, b, first, first + kOwn).any;
+    for (int tile = any.first / kStream * kStream; tile < any.end; tile += kStream) {
+        __syncthreads();  // the tile before has been used
+        load_rows(k, b, kv_head, tile, kStream, s.Tk, s.D, tiles.stream1, tiles.pitch);
+        load_rows(v, b, kv_head, tile, kStream, s.Tk, s.D, tiles.stream2, tiles.pitch);
+        __syncthreads();
+        float score[kRowsOfWarp];
+        dot_rows(tiles.own1 + warp * kRowsOfWarp * s.D, tiles.stream1 + lane * tiles.pitch, s.D, score);
+#pragma unroll
+        for (int r = 0; r < kRowsOfWarp; ++r) {
+            const int i = first_of_warp + r, j = tile + lane;
+            const Keys keys = i < s.Tq ? s.visible(b, i) : Keys{0, 0};
+            const float x = j >= keys.first && j < keys.end ? score[r] * s.scale : -INFINITY;
+            const float largest = fmaxf(m[r], warp_max(x));
+            // A row that has seen no key has maximum -infinity, and -infinity minus itself is no number.
+            const float safe = fmaxf(largest, -1e38f), decay = expf(m[r] - safe), probability = expf(x - safe);
+            m[r] = largest;
+            sum[r] = sum[r] * decay + warp_sum(probability);
+            p[r * kStream + lane] = probability;
+#pragma unroll
+            for (int c = 0; c < kColumns; ++c) out[r][c] *= decay;
+        }
+        __syncwarp();
+        add_rows<kColumns>(p, tiles.stream2, tiles.pitch, lane, s.D, out);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+        const int i = first_of_warp + r;
+        if (i >= s.Tq) continue;
+        const float inverse = sum[r] == 0 ? 0 : 1 / sum[r];
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c)
+            if (lane + c * kWarp < s.D) store_one(out[r][c] * inverse, o.at(b, i, h) + lane + c * kWarp);
+        if (lane == 0) lse[s.lse_at(b, h, i)] = sum[r] == 0 ? -INFINITY : m[r] + logf(sum[r]);
+    }
+}
+
+// Gradients of the two own matrices: dq, or dk and dv.
+template <class T>
+struct OwnGradients {
+    Heads<T> first, second;
+};
+
+// own1, stream1: q and k, or k and q. own2, stream2: dy and v, or v and dy.
+template <int kColumns, bool keys_own, class T>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(AttentionShape s, Heads<const T> q, Heads<const T> dy, Heads<const T> k, Heads<const T> v,
+                    const float* lse, const float* delta, OwnGradients<T> gradients) {
+    const Tiles tiles(s.D);
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+    const int b = static_cast<int>(blockIdx.z), own_head = static_cast<int>(blockIdx.y);
+    const int kv_head = keys_own ? own_head : own_head / s.group();
+    const int first = static_cast<int>(blockIdx.x) * kOwn, first_of_warp = first + warp * kRowsOfWarp;
+    const int own_end = keys_own ? s.Tk : s.Tq, stream_end = keys_own ? s.Tq : s.Tk;
+    float *const p = tiles.p + warp * kRowsOfWarp * kStream, *const ds = tiles.ds + warp * kRowsOfWarp * kStream;
+    load_rows(keys_own ? k : q, b, own_head, first, kOwn, own_end, s.D, tiles.own1, s.D);
+    load_rows(keys_own ? v : dy, b, own_head, first, kOwn, own_end, s.D, tiles.own2, s.D);
+    float sums1[kRowsOfWarp][kColumns] = {}, sums2[kRowsOfWarp][kColumns] = {};
+    const Keys seen =
+        keys_own ? queries_of_keys(s, b, first, first + kOwn) : span_of_queries(s, b, first, first + kOwn).any;
+    for (int h = keys_own ? kv_head * s.group() : own_head; h < (keys_own ? (kv_head + 1) * s.group() : own_head + 1);
+         ++h)
+        for (int tile = seen.first / kStream * kStream; tile < seen.end; tile += kStream) {
+            __syncthreads();  // the tile before has been used
+            load_rows(keys_own ? q : k, b, keys_own ? h : kv_head, tile, kStream, stream_end, s.D, tiles.stream1,
+                      tiles.pitch);
+            load_rows(keys_own ? dy : v, b, keys_own ? h : kv_head, tile, kStream, stream_end, s.D, tiles.stream2,
+                      tiles.pitch);
+            __syncthreads();
+            float score[kRowsOfWarp], dp[kRowsOfWarp];
+            dot_rows(tiles.own1 + warp * kRowsOfWarp * s.D, tiles.stream1 + lane * tiles.pitch, s.D, score);
+            dot_rows(tiles.own2 + warp * kRowsOfWarp * s.D, tiles.stream2 + lane * tiles.pitch, s.D, dp);
+#pragma unroll
+            for (int r = 0; r < kRowsOfWarp; ++r) {
+                const int i = keys_own ? tile + lane : first_of_warp + r,
+                          j = keys_own ? first_of_warp + r : tile + lane;
+                const Keys keys = i < s.Tq ? s.visible(b, i) : Keys{0, 0};
+                float probability = 0, gradient = 0;
+                if (j >= keys.first && j < keys.end) {
+                    probability = expf(score[r] * s.scale - lse[s.lse_at(b, h, i)]);
+                    gradient = probability * (dp[r] - delta[(static_cast<int64_t>(b) * s.H + h) * s.Tq + i]);
+                }
+                p[r * kStream + lane] = probability;
+                ds[r * kStream + lane] = gradient;
+            }
+            __syncwarp();
+            add_rows<kColumns>(ds, tiles.stream1, tiles.pitch, lane, s.D, sums1);
+            if constexpr (keys_own) add_rows<kColumns>(p, tiles.stream2, tiles.pitch, lane, s.D, sums2);
+        }
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+        const int row = first_of_warp + r;
+        if (row >= own_end) continue;
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+            const int d = lane + c * kWarp;
+            if (d >= s.D) continue;
+            store_one(s.scale * sums1[r][c], gradients.first.at(b, row, own_head) + d);
+            if constexpr (keys_own) store_one(sums2[r][c], gradients.second.at(b, row, own_head) + d);
+        }
+    }
+}
+
+// Calls f with the columns per lane that D needs.
+template <class F>
+void with_columns(int D, F&& f) {
+    if (D <= 64)
+        f(std::integral_constant<int, 2>{});
+    else if (D <= 128)
+        f(std::integral_constant<int, 4>{});
+    else
+        f(std::integral_constant<int, 8>{});
+}
+
+Grid grid_of(const AttentionShape& s, int rows, int heads) {
+    return {.blocks = dim3(static_cast<unsigned>(ceil_div(rows, kOwn)), static_cast<unsigned>(heads),
+                           static_cast<unsigned>(s.B)),
+            .threads = dim3(kThreads),
+            .shared_bytes = Tiles::bytes(s.D)};
+}
+
+}  // namespace
+
+void attention_forward_plain(const Stream& stream, const AttentionForward& a) {
+    const AttentionShape s(a);
+    with_activation(a.q.dtype, [&](auto type) {
+        using T = decltype(type);
+        with_columns(s.D, [&](auto columns) {
+            launch(forward_kernel<columns(), T>, grid_of(s, s.Tq, s.H), stream, s, Heads<const T>(a.q),
+                   Heads<const T>(a.k), Heads<const T>(a.v), Heads<T>(a.o), a.lse.as<float>());
+        });
+    });
+}
+
+void attention_backward_plain(const Stream& stream, const AttentionBackward& a) {
+    const AttentionShape s(a);
+    with_activation(a.q.dtype, [&](auto type) {
+        using T = decltype(type);
+        with_columns(s.D, [&](auto columns) {
+            const auto run = [&](auto kernel, const Grid& grid, const OwnGradients<T>& gradients) {
+                launch(kernel, grid, stream, s, Heads<const T>(a.q), Heads<const T>(a.dy), Heads<const T>(a.k),
+                       Heads<const T>(a.v), a.lse.as<const float>(), a.workspace.as<const float>(), gradients);
+            };
+            if (a.q.numel() > 0) run(backward_kernel<columns(), false, T>, grid_of(s, s.Tq, s.H), {Heads<T>(a.dq), {}});
+            if (a.k.numel() > 0)
+                run(backward_kernel<columns(), true, T>, grid_of(s, s.Tk, s.Hkv), {Heads<T>(a.dk), Heads<T>(a.dv)});
+        });
+    });
+}
+
+}  // namespace tutti::kernels::cuda

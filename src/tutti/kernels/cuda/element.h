@@ -1,0 +1,157 @@
+// kernels/cuda/element.h: elements between memory and registers: always floats there, 16 bytes at a time where the
+// addresses allow it. Used by every .cu file of this folder.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "tutti/base/dtype.h"
+#include "tutti/device/cuda/launch.h"
+#include "tutti/tensor/view.h"
+
+namespace tutti::kernels::cuda {
+
+inline constexpr int kWarp = 32;
+
+// Rounded to nearest even. The instruction makes one NaN of all.
+__device__ __forceinline__ uint16_t to_bf16_bits(float x) {
+#ifdef TUTTI_CUDA_EMULATED
+    return bf16_bits(x);
+#else
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+#endif
+}
+// Two in one word, `low` in the low half.
+__device__ __forceinline__ uint32_t to_bf16_pair(float low, float high) {
+#ifdef TUTTI_CUDA_EMULATED
+    return bf16_bits(low) | static_cast<uint32_t>(bf16_bits(high)) << 16;
+#else
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#endif
+}
+__device__ __forceinline__ uint16_t to_f16_bits(float x) {
+#ifdef TUTTI_CUDA_EMULATED
+    return f16_bits(x);
+#else
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+#endif
+}
+__device__ __forceinline__ float from_f16_bits(uint16_t bits) {
+#ifdef TUTTI_CUDA_EMULATED
+    return f16_value(bits);
+#else
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+#endif
+}
+// 1 / x, off by one unit in the last place at most; 0 from 2^126 on.
+__device__ __forceinline__ float fast_reciprocal(float x) {
+#ifdef TUTTI_CUDA_EMULATED
+    return 1 / x;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+__device__ __forceinline__ float load_one(const float* x) { return *x; }
+__device__ __forceinline__ float load_one(const bf16* x) { return bf16_value(x->bits); }
+__device__ __forceinline__ float load_one(const f16* x) { return from_f16_bits(x->bits); }
+__device__ __forceinline__ void store_one(float value, float* y) { *y = value; }
+__device__ __forceinline__ void store_one(float value, bf16* y) { y->bits = to_bf16_bits(value); }
+__device__ __forceinline__ void store_one(float value, f16* y) { y->bits = to_f16_bits(value); }
+
+// The elements of one 16-byte word.
+template <class T>
+inline constexpr int kPack = 16 / sizeof(T);
+
+__device__ __forceinline__ void unpack(const uint4& word, const float*, float* to) {
+    const uint32_t bits[] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = std::bit_cast<float>(bits[i]);
+}
+__device__ __forceinline__ void unpack(const uint4& word, const bf16*, float* to) {
+    const uint32_t bits[] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        to[2 * i] = std::bit_cast<float>(bits[i] << 16);
+        to[2 * i + 1] = std::bit_cast<float>(bits[i] & 0xffff0000u);
+    }
+}
+__device__ __forceinline__ void unpack(const uint4& word, const f16*, float* to) {
+    const uint32_t bits[] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        to[2 * i] = from_f16_bits(static_cast<uint16_t>(bits[i]));
+        to[2 * i + 1] = from_f16_bits(static_cast<uint16_t>(bits[i] >> 16));
+    }
+}
+__device__ __forceinline__ uint4 pack(const float* x, const float*) {
+    return {std::bit_cast<uint32_t>(x[0]), std::bit_cast<uint32_t>(x[1]), std::bit_cast<uint32_t>(x[2]),
+            std::bit_cast<uint32_t>(x[3])};
+}
+__device__ __forceinline__ uint4 pack(const float* x, const bf16*) {
+    return {to_bf16_pair(x[0], x[1]), to_bf16_pair(x[2], x[3]), to_bf16_pair(x[4], x[5]), to_bf16_pair(x[6], x[7])};
+}
+__device__ __forceinline__ uint4 pack(const float* x, const f16*) {
+    uint32_t bits[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        bits[i] = to_f16_bits(x[2 * i]) | static_cast<uint32_t>(to_f16_bits(x[2 * i + 1])) << 16;
+    return {bits[0], bits[1], bits[2], bits[3]};
+}
+
+// N elements: one, or whole 16-byte words at an address that is a multiple of 16.
+template <int N, class T>
+__device__ __forceinline__ void load(const T* from, float (&to)[N]) {
+    if constexpr (N == 1) {
+        to[0] = load_one(from);
+    } else {
+        static_assert(N % kPack<T> == 0);
+#pragma unroll
+        for (int w = 0; w < N / kPack<T>; ++w) unpack(reinterpret_cast<const uint4*>(from)[w], from, to + w * kPack<T>);
+    }
+}
+template <int N, class T>
+__device__ __forceinline__ void store(const float (&from)[N], T* to) {
+    if constexpr (N == 1) {
+        store_one(from[0], to);
+    } else {
+        static_assert(N % kPack<T> == 0);
+#pragma unroll
+        for (int w = 0; w < N / kPack<T>; ++w)
+            reinterpret_cast<uint4*>(to)[w] = pack(from + w * kPack<T>, static_cast<const T*>(to));
+    }
+}
+
+inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Calls f with a value of the view's type: float, bf16, f16.
+template <class F>
+void with_type(DType dtype, F&& f) {
+    switch (dtype) {
+        case DType::f32: return f(float{});
+        case DType::bf16: return f(bf16{});
+        case DType::f16: return f(f16{});
+        default: throw Error(concat("the CUDA kernels take f32, bf16 or f16 here, got ", dtype));
+    }
+}
+// Activations are f32 or bf16.
+template <class F>
+void with_activation(DType dtype, F&& f) {
+    if (dtype == DType::f32) return f(float{});
+    check(dtype == DType::bf16, "the CUDA kernels take activations in f32 or bf16, got ", dtype);
+    f(bf16{});
+}
+
+}  // namespace tutti::kernels::cuda

@@ -1,0 +1,24 @@
+// kernels/cuda/fill.h: the parts that table.cpp puts together. Each part sets its own entries of the table and no
+// other.
+#pragma once
+
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels::cuda {
+
+void fill_elementwise(KernelTable& table);  // fill, cast, add, accumulate, scale
+void fill_activation(KernelTable& table);   // relu, gelu, swiglu
+void fill_normal(KernelTable& table);
+void fill_dropout(KernelTable& table);
+void fill_reduction(KernelTable& table);  // sums_of_squares, bias_backward, squared_error
+void fill_embedding(KernelTable& table);
+void fill_layer_norm(KernelTable& table);
+void fill_rms_norm(KernelTable& table);
+void fill_rope(KernelTable& table);
+void fill_optimizer(KernelTable& table);  // adamw, sgd
+void fill_cross_entropy(KernelTable& table);
+void fill_attention(KernelTable& table);
+void fill_gemm_plain(KernelTable& table);  // our own product, on no tensor cores: for tests and by name
+void fill_gemm(KernelTable& table);        // by cuBLASLt, or our own; where CUDA is emulated, our own
+
+}  // namespace tutti::kernels::cuda

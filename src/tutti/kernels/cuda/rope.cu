@@ -1,0 +1,74 @@
+// kernels/cuda/rope.cu: rotary position embedding, pairs (k, k + D/2); formula as in kernels/reference/rope.cpp.
+#include "tutti/kernels/cuda/element.h"
+#include "tutti/kernels/cuda/fill.h"
+
+namespace tutti::kernels::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+struct RopeShape {
+    int64_t N, H, half;                    // half = D / 2
+    int64_t x_row, x_head, y_row, y_head;  // strides
+    int64_t cosine_row, sine_row;
+    float direction;  // -1: inverse
+};
+
+// A thread rotates W pairs of one head. y may be x: a thread writes what it alone reads.
+template <int W, class T>
+__global__ void __launch_bounds__(kThreads)
+    rope_kernel(RopeShape s, const T* x, const int32_t* positions, const float* cosines, const float* sines, T* y) {
+    const int64_t task = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, words = s.half / W;
+    const int64_t k = task % words * W, head = task / words % s.H, n = task / words / s.H;
+    if (n >= s.N) return;
+    const T* from = x + n * s.x_row + head * s.x_head + k;
+    T* to = y + n * s.y_row + head * s.y_head + k;
+    const int64_t position = positions[n];
+    float first[W], second[W], cosine[W], sine[W];
+    load<W>(from, first);
+    load<W>(from + s.half, second);
+    load<W>(cosines + position * s.cosine_row + k, cosine);
+    load<W>(sines + position * s.sine_row + k, sine);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+        const float a = first[i], b = second[i], turn = sine[i] * s.direction;
+        first[i] = a * cosine[i] - b * turn;
+        second[i] = b * cosine[i] + a * turn;
+    }
+    store<W>(first, to);
+    store<W>(second, to + s.half);
+}
+
+void rope(const Stream& stream, View x, View positions, View cosines, View sines, bool inverse, View y) {
+    const RopeShape s{.N = x.shape[0],
+                      .H = x.shape[1],
+                      .half = x.shape[2] / 2,
+                      .x_row = x.stride(0),
+                      .x_head = x.stride(1),
+                      .y_row = y.stride(0),
+                      .y_head = y.stride(1),
+                      .cosine_row = cosines.stride(0),
+                      .sine_row = sines.stride(0),
+                      .direction = inverse ? -1.0f : 1.0f};
+    if (s.N * s.H * s.half == 0) return;
+    check(positions.dtype == DType::i32, "rope: positions must be i32, got ", positions.dtype);
+    with_activation(x.dtype, [&](auto type) {
+        using T = decltype(type);
+        bool wide = s.half % kPack<T> == 0;
+        for (const View* v : {&x, &y, &cosines, &sines})
+            wide = wide && is_aligned(v->data) && v->stride(0) % kPack<T> == 0;
+        wide = wide && s.x_head % kPack<T> == 0 && s.y_head % kPack<T> == 0;
+        launch(wide ? rope_kernel<kPack<T>, T> : rope_kernel<1, T>,
+               {.blocks = dim3(static_cast<unsigned>(ceil_div(s.N * s.H * (s.half / (wide ? kPack<T> : 1)), kThreads))),
+                .threads = dim3(kThreads)},
+               stream, s, x.as<const T>(), positions.as<const int32_t>(), cosines.as<const float>(),
+               sines.as<const float>(), y.as<T>());
+    });
+}
+
+}  // namespace
+
+void fill_rope(KernelTable& table) { table.rope = rope; }
+
+}  // namespace tutti::kernels::cuda

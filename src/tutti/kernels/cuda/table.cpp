@@ -1,0 +1,28 @@
+// kernels/cuda/table.cpp: the table for NVIDIA GPUs. Called once per device.
+#include "tutti/kernels/cuda/fill.h"
+
+namespace tutti::kernels {
+
+const KernelTable& cuda_table() {
+    static const KernelTable table = [] {
+        KernelTable t;
+        t.name = "cuda";
+        cuda::fill_elementwise(t);
+        cuda::fill_activation(t);
+        cuda::fill_normal(t);
+        cuda::fill_dropout(t);
+        cuda::fill_reduction(t);
+        cuda::fill_embedding(t);
+        cuda::fill_layer_norm(t);
+        cuda::fill_rms_norm(t);
+        cuda::fill_rope(t);
+        cuda::fill_optimizer(t);
+        cuda::fill_cross_entropy(t);
+        cuda::fill_attention(t);
+        cuda::fill_gemm(t);
+        return t;
+    }();
+    return table;
+}
+
+}  // namespace tutti::kernels

@@ -1,0 +1,52 @@
+// A CUDA table whose kernels are the CPU's, run while the emulated GPU's memory is open: a run on the GPU then is the
+// run on the CPU to the last bit, unless the engine forgets a copy. And a touch of device memory outside of a kernel or
+// copy ends the test. Linked by cuda_memory_tests in place of kernels/cuda.
+#include "tests/cuda/training.h"
+#include "tutti/device/cuda/emulation/memory.h"
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti {
+
+namespace kernels {
+
+namespace {
+
+template <auto Entry>
+struct Borrowed;
+template <class Result, class... Args, Result (*KernelTable::*Entry)(const Stream&, Args...)>
+struct Borrowed<Entry> {
+    static Result run(const Stream&, Args... args) {
+        const emulation::DeviceAccess access;
+        return (cpu_table(best_isa()).*Entry)(Stream{}, args...);
+    }
+};
+
+template <auto... Entries>
+KernelTable borrow() {
+    KernelTable table;
+    table.name = "borrowed";
+    table.gemm_engine = gemm_engine();
+    ((table.*Entries = Borrowed<Entries>::run), ...);
+    return table;
+}
+
+}  // namespace
+
+const KernelTable& cuda_table() {
+    using T = KernelTable;
+    static const KernelTable table =
+        borrow<&T::fill, &T::normal, &T::cast, &T::add, &T::accumulate, &T::scale, &T::relu_forward, &T::relu_backward,
+               &T::gelu_forward, &T::gelu_backward, &T::swiglu_forward, &T::swiglu_backward, &T::dropout,
+               &T::sums_of_squares, &T::gemm, &T::bias_backward, &T::embedding_forward, &T::embedding_backward,
+               &T::layer_norm_forward, &T::layer_norm_backward_input, &T::layer_norm_backward_weight,
+               &T::rms_norm_forward, &T::rms_norm_backward_input, &T::rms_norm_backward_weight, &T::rope,
+               &T::attention_workspace, &T::attention_forward, &T::attention_backward, &T::cross_entropy,
+               &T::squared_error, &T::adamw, &T::sgd>();
+    return table;
+}
+
+}  // namespace kernels
+
+double kernel_tolerance() { return 0; }
+
+}  // namespace tutti

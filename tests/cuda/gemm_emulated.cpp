@@ -1,0 +1,12 @@
+// Matrix products where CUDA is emulated: NVIDIA's library needs a GPU. Takes the place of
+// kernels/cuda/gemm_cublaslt.cpp.
+#include "tutti/kernels/cuda/fill.h"
+
+namespace tutti::kernels::cuda {
+
+void fill_gemm(KernelTable& table) {
+    fill_gemm_plain(table);
+    table.gemm_engine = "own";
+}
+
+}  // namespace tutti::kernels::cuda

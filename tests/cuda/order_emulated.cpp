@@ -1,0 +1,11 @@
+// The part of cuda_place.h for the emulation.
+#include "tutti/device/cuda/emulation/block.h"
+#include "tutti/kernels/testing/cuda_place.h"
+
+namespace tutti::kernels {
+
+void run_backwards(bool backwards) {
+    emulation::set_order(backwards ? emulation::Order::backward : emulation::Order::forward);
+}
+
+}  // namespace tutti::kernels

@@ -1,0 +1,9 @@
+// How near a run on the CUDA device of this program comes to the run on the CPU; one definition per program.
+#pragma once
+
+namespace tutti {
+
+// Of the losses and gradient norms of twenty steps in f32, relative. 0: to the bit, checkpoints too.
+double kernel_tolerance();
+
+}  // namespace tutti

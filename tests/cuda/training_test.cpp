@@ -1,0 +1,218 @@
+// Whole runs with train.device = "cuda" against the same runs on the CPU: losses, resume, accumulation, ZeRO over ranks
+// that share a GPU, offload, evaluation, generation. Programs link it with kernels of the CPU in device memory
+// (borrowed_kernels.cpp), with emulated kernels and with a GPU (cuda_kernels.cpp): CMakeLists.txt.
+#include "tests/cuda/training.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tutti/checkpoint/store.h"
+#include "tutti/checkpoint/training_state.h"
+#include "tutti/train/generate.h"
+#include "tutti/train/stored_model.h"
+#include "tutti/train/testing/small_run.h"
+#include "tutti/train/verify.h"
+
+namespace tutti::train {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+Settings operator+(Settings a, const Settings& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+constexpr double kRounding = 1e-5;  // of f32 sums cut in other ways, over eight steps
+
+struct Logged {
+    double loss, grad_norm;
+    bool operator==(const Logged&) const = default;
+};
+
+class CudaTraining : public SmallRun {
+  protected:
+    const Settings gpt2_ = {"model.preset=gpt2-124m", "model.width=32",          "model.layers=2", "model.heads=2",
+                            "model.kv_heads=2",       "model.head_dim=16",       "model.ffn=64",   "model.vocab=256",
+                            "model.max_positions=16", "data.tokenizer=\"bytes\""};
+    const Settings f32_ = {"precision.compute=f32"};
+
+    // The losses and norms of a run on `device`.
+    std::vector<Logged> run(const std::string& device, const Settings& set, int ranks = 1) {
+        const TrainOptions o = options_of(device, set, ranks);
+        EXPECT_EQ(train(o).step, o.run.train.steps);
+        return metrics(o);
+    }
+    TrainOptions options_of(const std::string& device, const Settings& set, int ranks = 1) {
+        const bool has_model = !set.empty() && set.front().starts_with("model.preset");
+        const std::string out = concat("run", runs_++);
+        const Settings all = Settings{"train.steps=8", "optimizer.warmup_steps=2", "train.device=" + device} + set;
+        if (!has_model) return options(out, all, ranks);
+        return options_without_model(out, set + all, ranks);
+    }
+    static std::vector<Logged> metrics(const TrainOptions& o) {
+        return logged(o, [](const std::string& line) {
+            const auto json = nlohmann::json::parse(line);
+            return Logged{json.at("loss"), json.at("grad_norm")};
+        });
+    }
+    // All tensors of the newest checkpoint, to the byte.
+    static std::map<std::string, std::vector<std::byte>> weights(const TrainOptions& o) {
+        std::map<std::string, std::vector<std::byte>> all;
+        checkpoint::PosixFileSystem files;
+        checkpoint::Store store(files, o.out + "/checkpoints", checkpoint::Access::read, [](const std::string&) {});
+        store.load_newest(
+            [&](const checkpoint::CheckpointReader& reader) {
+                for (int rank = 0; rank < o.ranks; ++rank) {
+                    const auto file = reader.safetensors(checkpoint::rank_file_name(rank, o.ranks));
+                    for (const auto& tensor : file.tensors()) {
+                        auto& bytes = all[tensor.name];
+                        bytes.resize(static_cast<size_t>(tensor.bytes()));
+                        file.read(tensor.name, bytes);
+                    }
+                }
+            },
+            checkpoint::OnDamage::stop);
+        EXPECT_FALSE(all.empty());
+        return all;
+    }
+    static void expect_follows(const std::vector<Logged>& gpu, const std::vector<Logged>& cpu, double tolerance) {
+        ASSERT_EQ(gpu.size(), cpu.size());
+        for (size_t i = 0; i < cpu.size(); ++i) {
+            EXPECT_NEAR(gpu[i].loss, cpu[i].loss, tolerance * cpu[i].loss) << "step " << i + 1;
+            EXPECT_NEAR(gpu[i].grad_norm, cpu[i].grad_norm, 10 * tolerance * cpu[i].grad_norm) << "step " << i + 1;
+        }
+    }
+
+  private:
+    int runs_ = 0;
+};
+
+TEST_F(CudaTraining, TwentyStepsFollowTheCpu) {
+    const Settings steps = f32_ + Settings{"train.steps=20"};
+    expect_follows(run("cuda", steps), run("cpu", steps), kernel_tolerance());
+    const Settings gpt2 = gpt2_ + steps + Settings{"model.dropout=0.1"};
+    expect_follows(run("cuda", gpt2), run("cpu", gpt2), kernel_tolerance());
+    const Settings sgd = steps + Settings{"optimizer.name=sgd", "recompute.policy=selective"};
+    expect_follows(run("cuda", sgd), run("cpu", sgd), kernel_tolerance());
+}
+
+// bf16 keeps 8 bits: a step of the walk may round the other way, 2^-8 of a value; the losses stay within a few of
+// these.
+TEST_F(CudaTraining, TwentyStepsInBf16FollowTheCpu) {
+    const double tolerance = kernel_tolerance() > 0 ? 1.0 / 64 : 0;
+    const Settings steps = {"precision.compute=bf16", "train.steps=20"};
+    expect_follows(run("cuda", steps), run("cpu", steps), tolerance);
+    expect_follows(run("cuda", gpt2_ + steps), run("cpu", gpt2_ + steps), tolerance);
+}
+
+TEST_F(CudaTraining, TheMlpTrainsToo) {
+    const Settings mlp = {"model.preset=mlp-8192", "model.width=24", "model.layers=2",
+                          "precision.compute=f32", "data.train=[]",  "train.seq_len=4"};
+    expect_follows(run("cuda", mlp), run("cpu", mlp), kernel_tolerance());
+}
+
+TEST_F(CudaTraining, DocumentsAreRespected) {
+    const Settings set = f32_ + Settings{"data.documents=respected", "data.eod=10"};
+    expect_follows(run("cuda", set), run("cpu", set), kernel_tolerance());
+}
+
+TEST_F(CudaTraining, ResumesBitForBit) {
+    for (const char* compute : {"f32", "bf16"}) {
+        const Settings set = {concat("precision.compute=", compute), "checkpoint.every=3"};
+        const TrainOptions whole = options_of("cuda", set);
+        train(whole);
+        TrainOptions parts = options_of("cuda", set);
+        int asked = 0;
+        parts.stop_requested = [&] { return ++asked == 4; };
+        EXPECT_TRUE(train(parts).preempted);
+        parts.stop_requested = [] { return false; };
+        EXPECT_EQ(train(parts).step, 8);
+        EXPECT_EQ(metrics(parts), metrics(whole)) << compute;
+        EXPECT_EQ(weights(parts), weights(whole)) << compute;
+    }
+}
+
+TEST_F(CudaTraining, ARunOfTheCpuGoesOnHere) {
+    TrainOptions o = options_of("cpu", f32_);
+    int asked = 0;
+    o.stop_requested = [&] { return ++asked == 4; };
+    EXPECT_TRUE(train(o).preempted);
+    o.stop_requested = [] { return false; };
+    o.run.train.device = "cuda";
+    EXPECT_EQ(train(o).step, 8);
+    expect_follows(metrics(o), run("cpu", f32_), kernel_tolerance());
+}
+
+TEST_F(CudaTraining, AccumulationDoesNotChangeTheRun) {
+    const std::vector<Logged> whole = run("cuda", f32_ + Settings{"train.micro_batch=4"});
+    for (const int micro : {1, 2})
+        expect_follows(run("cuda", f32_ + Settings{concat("train.micro_batch=", micro)}), whole, kRounding);
+}
+
+// Ranks that share a GPU: the same bits under every stage, and those of one rank within rounding.
+TEST_F(CudaTraining, ZeroOverRanksThatShareAGpu) {
+    const Settings set = {"precision.compute=f32", "train.micro_batch=1", "parallel.accumulate=full"};
+    const std::vector<Logged> one = run("cuda", set), flat = run("cuda", set + Settings{"parallel.zero=0"}, 2);
+    expect_follows(flat, one, kRounding);
+    for (const int zero : {1, 2, 3}) EXPECT_EQ(run("cuda", set + Settings{concat("parallel.zero=", zero)}, 2), flat);
+    EXPECT_EQ(run("cuda", set + Settings{"parallel.zero=3", "parallel.dp_replicate=2"}, 4),
+              run("cuda", set + Settings{"parallel.zero=0"}, 4));
+    const Settings server = {"parallel.zero=0", "parallel.strategy=parameter_server"};
+    EXPECT_EQ(run("cuda", set + server, 2), flat);
+    EXPECT_EQ(run("cuda", set + Settings{"parallel.zero=3", "comm.progress_thread=true"}, 2), flat);
+}
+
+TEST_F(CudaTraining, VerifyFindsRanksEqual) {
+    const TrainOptions o = options_of("cuda", {"precision.compute=bf16", "train.micro_batch=1", "parallel.zero=3"}, 2);
+    const VerifyOutcome outcome = verify({.run = o.run, .ranks = 2, .steps = 2});
+    EXPECT_TRUE(outcome.within()) << outcome.worst().gradient_difference;
+    EXPECT_EQ(outcome.steps.at(0).loss, outcome.steps.at(0).one_rank_loss);
+}
+
+TEST_F(CudaTraining, OffloadToTheHostChangesNoBit) {
+    const Settings set = {"precision.compute=bf16", "train.micro_batch=1", "parallel.zero=3"};
+    const TrainOptions here = options_of("cuda", set, 2);
+    train(here);
+    const TrainOptions away = options_of(
+        "cuda", set + Settings{"offload.optimizer=true", "offload.params=true", "offload.activations=true"}, 2);
+    train(away);
+    EXPECT_EQ(metrics(away), metrics(here));
+    EXPECT_EQ(weights(away), weights(here));
+}
+
+TEST_F(CudaTraining, EvaluatesAndGenerates) {
+    const Settings set = f32_ + Settings{"data.valid_fraction=0.2", "train.eval_every=4", "train.steps=20"};
+    const TrainOptions o = options_of("cuda", set);
+    const double cpu = train(options_of("cpu", set)).eval_loss;
+    EXPECT_NEAR(train(o).eval_loss, cpu, kernel_tolerance() * cpu);
+    const auto text = [&](const char* device, const SamplingOptions& sampling) {
+        const LoadedModel loaded = load_model(o.out, {.device = device, .threads = 1});
+        std::vector<int32_t> made;
+        generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, {{97, 98}, {99}}, sampling,
+                 [&](size_t, int32_t token) {
+                     made.push_back(token);
+                     return true;
+                 });
+        return made;
+    };
+    EXPECT_EQ(text("cuda", {.max_tokens = 40, .seed = 5}), text("cpu", {.max_tokens = 40, .seed = 5}));
+}
+
+// A step that is not finite changes nothing and names the parameter.
+TEST_F(CudaTraining, SkipsWhatIsNotFinite) {
+    TrainOptions o =
+        options_of("cuda", f32_ + Settings{"optimizer.lr=1e30", "optimizer.clip=0", "train.max_skipped=2"});
+    try {
+        train(o);
+        FAIL() << "no error";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("not finite"), std::string::npos) << error.what();
+    }
+}
+
+}  // namespace
+}  // namespace tutti::train
