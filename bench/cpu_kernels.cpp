@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "tutti/device/cpu/parallel.h"
+#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/kernel_table.h"
 
 using namespace tutti;
@@ -29,7 +30,7 @@ double seconds(int threads) {
 template <class Run>
 double best_seconds(int threads, Run&& run) {
     double best = 1e9;
-    const double end = seconds(threads) + 0.6;
+    const double end = seconds(threads) + 0.3;
     for (int i = 0; i < 3 || seconds(threads) < end; ++i) {
         const double start = seconds(threads);
         run();
@@ -84,29 +85,32 @@ void bench_gemm(const KernelTable& table, const Stream& stream) {
     struct Layer {
         int64_t M, K, N;
     };
-    std::printf("%s, GFLOP/s: forward x W^T, input gradient dy W, weight gradient dy^T x summed into f32\n",
-                gemm_engine());
-    for (const DType t : {DType::f32, DType::bf16})
-        for (const auto& [M, K, N] : {Layer{4096, 768, 768},
-                                      {4096, 768, 2304},
-                                      {4096, 768, 3072},
-                                      {4096, 3072, 768},
-                                      {4096, 768, 32000},
-                                      {2048, 256, 256},
-                                      {2048, 256, 704},
-                                      {2048, 704, 256},
-                                      {2048, 256, 1024},
-                                      {2048, 1024, 256},
-                                      {1, 768, 768}}) {
+    std::printf("GFLOP/s, own / %s: forward x W^T, input gradient dy W, weight gradient dy^T x summed into f32\n",
+                gemm_engines());
+    const bool wide = &table != &cpu_table(Isa::avx2);
+    for (const DType t : {DType::bf16, DType::f32})
+        for (const auto& [M, K, N] :
+             {Layer{4096, 768, 768}, {4096, 768, 2304}, {4096, 768, 3072}, {4096, 3072, 768}, {1024, 768, 768},
+              {1024, 768, 2304},     {1024, 768, 3072}, {1024, 3072, 768}, {256, 768, 50257}, {1024, 768, 50257},
+              {2048, 256, 256},      {2048, 256, 704},  {2048, 704, 256},  {2048, 256, 1024}, {2048, 1024, 256},
+              {512, 512, 512},       {64, 768, 768},    {32, 768, 768},    {16, 768, 768},    {1, 768, 768}}) {
             const View x = array(t, {M, K}), w = array(t, {N, K}), y = array(t, {M, N}), dw = array(DType::f32, {N, K});
             const double work = 2e-9 * static_cast<double>(M * N * K);
-            const auto rate = [&](const Gemm& g) {
-                return work / best_seconds(stream.threads, [&] { table.gemm(stream, g); });
+            const auto rate = [&](Gemm g) {
+                const auto own = wide ? avx512::gemm : avx2::gemm;
+                const View workspace =
+                    array(DType::f32, {(wide ? avx512::gemm_workspace : avx2::gemm_workspace)(stream, g)});
+                g.workspace = workspace;
+                const double ours = best_seconds(stream.threads, [&] { own(stream, g); });
+                const double theirs = best_seconds(stream.threads, [&] { gemm_onednn(stream, g); });
+                std::free(workspace.data);
+                std::printf("  %4.0f / %4.0f%s", work / ours, work / theirs, ours > theirs ? "-" : " ");
             };
             std::printf("%-4s (%5ld, %5ld, %5ld)", t == DType::f32 ? "f32" : "bf16", M, K, N);
-            std::printf(" %6.0f", rate({.a = x, .b = w, .c = y, .transpose_b = true}));
-            std::printf(" %6.0f", rate({.a = y, .b = w, .c = x}));
-            std::printf(" %6.0f\n", rate({.a = y, .b = x, .c = dw, .transpose_a = true, .accumulate = true}));
+            rate({.a = x, .b = w, .c = y, .transpose_b = true});
+            rate({.a = y, .b = w, .c = x});
+            rate({.a = y, .b = x, .c = dw, .transpose_a = true, .accumulate = true});
+            std::printf("\n");
             for (const View& v : {x, w, y, dw}) std::free(v.data);
         }
 }
@@ -131,8 +135,8 @@ void bench_attention(const KernelTable& table, const Stream& stream) {
                                            table.attention_workspace(stream, q.shape, k.shape, true));
             const View workspace = array(DType::f32, {space});
             const double product = 1e-9 * static_cast<double>(B * H * Tq * (2 * Tk - Tq) * D);
-            const AttentionForward forward{q, k, v, o, lse, 0.1f, true, Tk - Tq, workspace};
-            const AttentionBackward backward{q, k, v, o, lse, dy, dq, dk, dv, 0.1f, true, Tk - Tq, workspace};
+            const AttentionForward forward{q, k, v, o, lse, 0.1f, true, Tk - Tq, 0, {}, workspace};
+            const AttentionBackward backward{q, k, v, o, lse, dy, dq, dk, dv, 0.1f, true, Tk - Tq, 0, {}, workspace};
             const double f = best_seconds(stream.threads, [&] { table.attention_forward(stream, forward); });
             const double b = best_seconds(stream.threads, [&] { table.attention_backward(stream, backward); });
             std::printf("%-4s B %ld H %ld/%ld Tq %ld Tk %ld D %ld: forward %.0f (%.2f), backward %.0f (%.2f)\n",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/check_isa.sh libtutti_kernels.a: an object with code for AVX2 or AVX-512 may define functions of its own
+# scripts/check_isa.sh libtutti_kernels.a: an object with code for AVX2, AVX-512 or AMX may define functions of its own
 # namespace only. Any other global or weak function in it (say, an inline function of std that was not inlined) could be
 # the copy that the linker keeps for the whole program, on machines that cannot run it.
 set -euo pipefail
@@ -9,7 +9,7 @@ nm --defined-only "$1" | awk '
     /:$/ { finish(); member = $0; own = ""; count = 0; next }
     NF == 3 && $2 ~ /^[TWiu]$/ {
         symbols[count++] = $3
-        if ($3 ~ /^_ZN5tutti7kernels(6avx512|4avx2)/) own = ($3 ~ /6avx512/) ? "6avx512" : "4avx2"
+        if (match($3, /^_ZN5tutti7kernels(6avx512|4avx2|3amx)/)) own = substr($3, 18, RLENGTH - 17)
     }
     function finish(   i) {
         if (own == "") return

@@ -66,7 +66,7 @@ class TapeTest : public ::testing::Test {
 TEST_F(TapeTest, SumsTheGradientsOfAValueThatIsUsedTwice) {
     Tape tape(ctx_, true);
     const Var x = tape.input(tensor({1, 2}));
-    const auto twice = [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; };
+    const auto twice = [](const Tensor& dy, std::vector<Tensor>&) { return std::vector<Tensor>{dy, dy}; };
     const Var a = tape.record("add", {x, x}, ops::add(ctx_, x.value, x.value), twice);
     const Var y = tape.record("add", {a, x}, ops::add(ctx_, a.value, x.value), twice);
     const Tensor seed = tensor({1, 10});
@@ -75,15 +75,45 @@ TEST_F(TapeTest, SumsTheGradientsOfAValueThatIsUsedTwice) {
     EXPECT_EQ(seed.to_host<float>(), (std::vector<float>{1, 10}));  // the caller's tensor is as it was
 }
 
+// y = f(x) + g(x): f, which runs last in the backward, is given g's gradient, to add to where nobody else holds it.
+TEST_F(TapeTest, HandsOverWhatLaterUsesOfAnInputGave) {
+    const Tensor seed = tensor({1, 10});
+    for (const bool held : {false, true}) {
+        Tape tape(ctx_, true);
+        const Var x = tape.input(tensor({1, 2}));
+        Tensor of_g;
+        bool unique = false;
+        const Var f = tape.record("f", {x}, x.value, [&](const Tensor& dy, std::vector<Tensor>& sums) {
+            const Tensor sum = std::move(sums[0]);
+            unique = sum.unique();
+            return std::vector<Tensor>{ops::add(ctx_, sum, dy)};
+        });
+        const Var g = tape.record("g", {x}, x.value, [&](const Tensor& dy, std::vector<Tensor>& sums) {
+            EXPECT_FALSE(sums[0].defined());
+            const Tensor twice = ops::add(ctx_, dy, dy);
+            if (held) of_g = twice;
+            return std::vector<Tensor>{twice};
+        });
+        const Var y =
+            tape.record("add", {f, g}, ops::add(ctx_, f.value, g.value), [](const Tensor& dy, std::vector<Tensor>&) {
+                return std::vector<Tensor>{dy, dy};
+            });
+        tape.backward(y, seed);
+        EXPECT_EQ(unique, !held);
+        EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{3, 30}));
+    }
+}
+
 TEST_F(TapeTest, AValueThatIsNotUsedCostsNothing) {
     Tape tape(ctx_, true);
     const Var x = tape.input(tensor({1}));
     int ran = 0;
-    tape.record("unused", {x}, tensor({5}), [&](const Tensor&) {
+    tape.record("unused", {x}, tensor({5}), [&](const Tensor&, std::vector<Tensor>&) {
         ++ran;
         return std::vector<Tensor>{Tensor{}};
     });
-    const Var y = tape.record("used", {x}, tensor({2}), [](const Tensor& dy) { return std::vector<Tensor>{dy}; });
+    const Var y = tape.record("used", {x}, tensor({2}),
+                              [](const Tensor& dy, std::vector<Tensor>&) { return std::vector<Tensor>{dy}; });
     tape.backward(y, tensor({1}));
     EXPECT_EQ(ran, 0);
 }
@@ -91,7 +121,9 @@ TEST_F(TapeTest, AValueThatIsNotUsedCostsNothing) {
 TEST_F(TapeTest, ChecksTheNumberOfGradients) {
     Tape tape(ctx_, true);
     const Var x = tape.input(tensor({1}));
-    const Var y = tape.record("wrong", {x}, tensor({2}), [](const Tensor& dy) { return std::vector<Tensor>{dy, dy}; });
+    const Var y = tape.record("wrong", {x}, tensor({2}), [](const Tensor& dy, std::vector<Tensor>&) {
+        return std::vector<Tensor>{dy, dy};
+    });
     EXPECT_THROW(tape.backward(y, tensor({1})), Error);
     Tape silent(ctx_, false);
     EXPECT_THROW(silent.backward(silent.input(tensor({1})), tensor({1})), Error);
@@ -107,12 +139,12 @@ TEST_F(TapeTest, SendsAwayWhatAUnitSavedUntilItsBackward) {
     std::vector<std::vector<float>> seen;
     const auto forward = [&](const Var& x) {
         const Tensor inner = ops::add(ctx_, x.value, x.value);
-        const Var h = tape.record("double", {x}, inner, [&, saved = inner](const Tensor& dy) {
+        const Var h = tape.record("double", {x}, inner, [&, saved = inner](const Tensor& dy, std::vector<Tensor>&) {
             seen.push_back(saved.to_host<float>());
             return std::vector<Tensor>{ops::add(ctx_, dy, dy)};
         });
         return tape.record("copy", {h}, ops::add(ctx_, h.value, tensor({0, 0})),
-                           [](const Tensor& dy) { return std::vector<Tensor>{dy}; });
+                           [](const Tensor& dy, std::vector<Tensor>&) { return std::vector<Tensor>{dy}; });
     };
     const Var x = tape.input(tensor({1, 2}));
     const Var a = tape.unit(unit, x, forward);
@@ -120,8 +152,9 @@ TEST_F(TapeTest, SendsAwayWhatAUnitSavedUntilItsBackward) {
     const Var b = tape.unit(unit, a, forward);
     EXPECT_EQ(away(), 8) << "what the first unit saved";
     const Var c = tape.recompute(b, [&](Tape& t, const Var& in) {
-        return t.record("double", {in}, ops::add(ctx_, in.value, in.value),
-                        [&](const Tensor& dy) { return std::vector<Tensor>{ops::add(ctx_, dy, dy)}; });
+        return t.record(
+            "double", {in}, ops::add(ctx_, in.value, in.value),
+            [&](const Tensor& dy, std::vector<Tensor>&) { return std::vector<Tensor>{ops::add(ctx_, dy, dy)}; });
     });
     EXPECT_EQ(away(), 24) << "and the second, and its input, which this test still holds";
     tape.backward(c, tensor({1, 10}));

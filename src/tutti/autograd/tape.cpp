@@ -108,7 +108,7 @@ Var Tape::recompute(const Var& x, const std::function<Var(Tape&, const Var&)>& f
     const Tensor y = forward(silent, {x.value, -1}).value;
     // The inner tape lives from I to W: both functions hold it.
     auto inner = std::make_shared<std::unique_ptr<Tape>>();
-    auto input_gradient = [this, inner, x_value = x.value, forward](const Tensor& dy) {
+    auto input_gradient = [this, inner, x_value = x.value, forward](const Tensor& dy, std::vector<Tensor>&) {
         inner->reset(new Tape(*this, true));
         Tape& tape = **inner;
         const Var again = tape.input(x_value);
@@ -141,14 +141,17 @@ void Tape::run(const Var& y, const Tensor& dy, bool defer_weights) {
         Pending weight{std::move(node.weight_gradient), {}, std::move(node.parameters)};
         const bool has_weight = static_cast<bool>(weight.run);
         if (has_weight) weight.dy = gradient;
-        std::vector<Tensor> inputs;
-        if (node.input_gradient) inputs = node.input_gradient(gradient);
+        std::vector<Tensor> inputs, sums(node.inputs.size());
+        for (size_t i = 0; i < sums.size(); ++i)
+            if (node.inputs[i] >= 0) sums[i] = std::move(gradients_[static_cast<size_t>(node.inputs[i])]);
+        if (node.input_gradient) inputs = node.input_gradient(gradient, sums);
         node.input_gradient = nullptr;  // frees what it saved, before more is allocated
         gradient = {};
         check(inputs.empty() || inputs.size() == node.inputs.size(), node.op, ": ", inputs.size(), " gradients for ",
               node.inputs.size(), " inputs");
-        for (size_t i = 0; i < inputs.size(); ++i)
-            if (node.inputs[i] >= 0 && inputs[i].defined()) add_gradient(node.inputs[i], std::move(inputs[i]));
+        for (std::vector<Tensor>* parts : {&sums, &inputs})
+            for (size_t i = 0; i < parts->size(); ++i)
+                if (node.inputs[i] >= 0 && (*parts)[i].defined()) add_gradient(node.inputs[i], std::move((*parts)[i]));
         if (has_weight) {
             pending_.push_back(std::move(weight));
             if (!defer_weights) backward_weight();

@@ -53,8 +53,10 @@ class Kept {
 };
 
 // One gradient per input, in order; an undefined Tensor where an input needs none. Must not overwrite dy unless it is
-// the only one that holds it (Tensor::unique).
-using InputGradient = std::function<std::vector<Tensor>(const Tensor& dy)>;
+// the only one that holds it (Tensor::unique). sums[i] is the gradient of input i from its later uses, undefined if
+// there is none yet: a function that can add to it in passing takes it (std::move) and returns the sum; what is left
+// there the tape adds itself.
+using InputGradient = std::function<std::vector<Tensor>(const Tensor& dy, std::vector<Tensor>& sums)>;
 // Adds to the gradients of the node's parameters.
 using WeightGradient = std::function<void(const Tensor& dy)>;
 

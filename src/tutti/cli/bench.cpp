@@ -46,7 +46,7 @@ nlohmann::ordered_json to_json(const Bench& bench, const BenchResult& result) {
                                        {"machine", cpu_model()},
                                        {"threads", bench.device->stream().threads},
                                        {"kernels", bench.ctx.kernels.name},
-                                       {"gemm_engine", kernels::gemm_engine()},
+                                       {"gemm_engine", kernels::gemm_engines()},
                                        {"dtype", std::string(tutti::name_of(bench.dtype))}};
     add(document, result.summary);
     document["rows"] = nlohmann::ordered_json::array();
@@ -74,7 +74,7 @@ void Bench::note(BenchResult& result, const std::string& words) const {
 int bench(const BenchArguments& arguments, const Io& io) {
     Bench bench(arguments, io.text(arguments.json));
     bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.dtype << ", " << bench.device->name()
-               << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << kernels::gemm_engine() << ", "
+               << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << kernels::gemm_engines() << ", "
                << plan::format_bytes(available_memory()) << " of memory available\n"
                << std::endl;
     const BenchResult result = run_kind(bench);

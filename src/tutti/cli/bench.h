@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "tutti/base/product.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/timing.h"
 #include "tutti/device/cpu/peak.h"
@@ -61,7 +62,6 @@ double measure_bandwidth(Bench& bench, const Patience& patience);
 void add_peak(BenchRecord& record, const Peak& peak);
 
 // One product as ops/linear.cpp makes them.
-enum class Product { forward, input_gradient, weight_gradient };
 struct GemmShape {
     std::string name;
     int64_t rows, out, in;  // x (rows, in), w (out, in), y (rows, out)
@@ -70,7 +70,8 @@ struct GemmShape {
         return 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
     }
 };
-Timing time_gemm(Bench& bench, const GemmShape& shape, const Patience& patience);
+// `engine`: where to say what made it (KernelTable::gemm_engine).
+Timing time_gemm(Bench& bench, const GemmShape& shape, const Patience& patience, std::string* engine = nullptr);
 
 // Standard normal values, tiled from one block: filling must not take longer than measuring.
 Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype);

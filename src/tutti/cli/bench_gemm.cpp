@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/loss_chunk.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
@@ -44,16 +45,18 @@ const char* name_of(Product product) {
 
 Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
     Bench& bench = sweep.bench;
-    const Timing t = time_gemm(bench, shape, {.seconds = seconds, .min_runs = 3, .max_runs = 30});
+    std::string engine;
+    const Timing t = time_gemm(bench, shape, {.seconds = seconds, .min_runs = 3, .max_runs = 30}, &engine);
     const double rate = shape.flops() / t.median;
     sweep.peak.see_gemm(shape.flops() / t.min, size_text(shape));
     bench.text << left(shape.name, 24) << right(std::to_string(shape.rows), 7) << right(std::to_string(shape.out), 7)
                << right(std::to_string(shape.in), 7) << right(fixed(rate / 1e12, 3), 9)
-               << right(plan::format_percent(rate / sweep.peak.flops_per_s()), 9) << timing_columns(t) << std::endl;
-    BenchRecord row = {{"name", shape.name}, {"product", std::string(name_of(shape.product))},
-                       {"rows", shape.rows}, {"out", shape.out},
-                       {"in", shape.in},     {"flops", shape.flops()},
-                       {"flops_per_s", rate}};
+               << right(plan::format_percent(rate / sweep.peak.flops_per_s()), 9) << "  " << left(engine, 7)
+               << timing_columns(t) << std::endl;
+    BenchRecord row = {{"name", shape.name},  {"product", std::string(name_of(shape.product))},
+                       {"rows", shape.rows},  {"out", shape.out},
+                       {"in", shape.in},      {"flops", shape.flops()},
+                       {"flops_per_s", rate}, {"engine", engine}};
     for (auto& entry : timing_record(t)) row.push_back(entry);
     sweep.result.rows.push_back(std::move(row));
     sweep.rates.push_back(rate);
@@ -96,7 +99,7 @@ std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype) {
         linears.push_back({"ffn gate, up", kTokens, m.ffn, m.width});
     }
     linears.push_back({"ffn down", kTokens, m.width, m.ffn});
-    linears.push_back({"head", ops::loss_chunk_rows(kTokens, m.vocab, dtype), m.vocab, m.width});
+    linears.push_back({"head", loss_chunk_rows(kTokens, m.vocab * size_of(dtype)), m.vocab, m.width});
     return linears;
 }
 
@@ -119,7 +122,7 @@ void sweep_model(Sweep& sweep, const std::string& name) {
 
 }  // namespace
 
-Timing time_gemm(Bench& bench, const GemmShape& s, const Patience& patience) {
+Timing time_gemm(Bench& bench, const GemmShape& s, const Patience& patience, std::string* engine) {
     ops::Context& ctx = bench.ctx;
     const bool weights = s.product == Product::weight_gradient;
     // In the weight gradient x and y are read and w is written, in the input gradient x is.
@@ -130,13 +133,12 @@ Timing time_gemm(Bench& bench, const GemmShape& s, const Patience& patience) {
                              : normal_values(ctx, {s.out, s.in}, bench.dtype);
     const Tensor y = s.product == Product::forward ? ops::zeros(ctx, {s.rows, s.out}, bench.dtype, Purpose::workspace)
                                                    : normal_values(ctx, {s.rows, s.out}, bench.dtype);
-    kernels::Gemm gemm{.a = x, .b = w, .c = y, .transpose_b = true};
-    if (s.product == Product::input_gradient) gemm = {.a = y, .b = w, .c = x};
-    if (weights) gemm = {.a = y, .b = x, .c = w, .transpose_a = true, .accumulate = true};
-    const Timing t = time_calls(patience, [&] {
-        ops::call(ctx, &kernels::KernelTable::gemm, "gemm", gemm);
+    const kernels::Gemm gemm = ops::gemm_of(s.product, x, w, y);
+    Timing t = time_calls(patience, [&] {
+        ops::gemm(ctx, gemm);
         ctx.device.synchronize();
     });
+    if (engine) *engine = ctx.kernels.gemm_engine(ctx.device.stream(), gemm);
     return t;
 }
 
@@ -145,7 +147,7 @@ BenchResult bench_gemm(Bench& bench) {
     Sweep sweep{bench, {}, measure_peak(bench, 0.5), {}};
     bench.text << "peak: " << plan::format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
                << left("", 24) << right("M", 7) << right("N", 7) << right("K", 7) << right("TFLOP/s", 9)
-               << right("of peak", 9) << timing_heading() << std::endl;
+               << right("of peak", 9) << "  " << left("by", 7) << timing_heading() << std::endl;
     sweep_squares(sweep, bench.arguments.model.empty() ? bench.patience_left() : bench.patience_left() / 2);
     size_t best = 0;
     for (size_t i = 0; i < sweep.rates.size(); ++i)

@@ -130,7 +130,10 @@ BenchResult bench_memory(Bench& bench) {
         ops::Context& ctx = bench.ctx;
         measure(bench, result,
                 {"rms_norm", "1 r, 1 w", 2 * kBytes,
-                 [&] { ops::call(ctx, &KernelTable::rms_norm_forward, "rms_norm_forward", x, w, 1e-5f, y, rstd); }},
+                 [&] {
+                     ops::call(ctx, &KernelTable::rms_norm_forward, "rms_norm_forward",
+                               kernels::RmsNormForward{.x = x, .w = w, .eps = 1e-5f, .y = y, .rstd = rstd});
+                 }},
                 copy_rate, 4);
         measure(bench, result,
                 {"add", "2 r, 1 w", 3 * kBytes, [&] { ops::call(ctx, &KernelTable::add, "add", x, z, y); }}, copy_rate,

@@ -58,7 +58,7 @@ Section look_at_build(Findings& findings) {
     s.facts.push_back(text_fact("build_type", "build type", build.build_type));
     s.facts.push_back(text_fact("compiler", "compiler", build.compiler));
     if (!build.sanitizer.empty()) s.facts.push_back(text_fact("sanitizer", "sanitizer", build.sanitizer));
-    s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::gemm_engine()));
+    s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::gemm_engines()));
     s.facts.push_back(
         {"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
     const std::string sentencepiece = data::sentencepiece_version();
@@ -94,7 +94,7 @@ Section look_at_processor(Findings& findings) {
     try {
         const kernels::Isa isa = kernels::best_isa();
         s.facts.push_back(text_fact("isa", "kernels that run", kernels::cpu_table(isa).name));
-        if (isa != kernels::Isa::avx512)
+        if (isa == kernels::Isa::avx2)
             findings.warnings.push_back(
                 "no AVX-512 with bf16: bf16 is stored as such but computed in f32, at f32's rate");
     } catch (const Error& unfit) {

@@ -15,13 +15,13 @@ int version(const VersionArguments& arguments, const Io& io) {
         const nlohmann::ordered_json document = {{"version", build.version},
                                                  {"build_type", build.build_type},
                                                  {"compiler", build.compiler},
-                                                 {"gemm_engine", kernels::gemm_engine()},
+                                                 {"gemm_engine", kernels::gemm_engines()},
                                                  {"sentencepiece", data::sentencepiece_version()},
                                                  {"mpi", mpi}};
         io.out << document.dump(2) << '\n';
     } else {
         io.out << "tutti " << build.version << " (" << build.build_type << ", " << build.compiler << ", "
-               << kernels::gemm_engine()
+               << kernels::gemm_engines()
                << (data::sentencepiece_version().empty() ? "" : ", " + data::sentencepiece_version()) << ", "
                << (mpi.empty() ? "no MPI" : mpi) << ")\n";
     }

@@ -7,13 +7,32 @@
 
 #include <set>
 
+#include "tutti/kernels/cpu/fill.h"
+
 namespace tutti::kernels {
 namespace {
 
-std::vector<Isa> instruction_sets() {
-    std::vector<Isa> sets = {Isa::avx2};
-    if (best_isa() >= Isa::avx512) sets.push_back(Isa::avx512);
-    return sets;
+// The table of a machine with AMX, whose tiles are arrays here.
+const KernelTable& emulated_amx_table() {
+    static const KernelTable kTable = [] {
+        KernelTable table = cpu_table(Isa::avx512);
+        table.name = "cpu-amx, emulated";
+        amx_emulated::fill_attention(table);
+        table.gemm = amx_emulated::gemm;
+        table.gemm_workspace = amx_emulated::gemm_workspace;
+        return table;
+    }();
+    return kTable;
+}
+
+std::vector<const KernelTable*> tables() {
+    std::vector<const KernelTable*> list = {&cpu_table(Isa::avx2)};
+    if (best_isa() >= Isa::avx512) {
+        list.push_back(&cpu_table(Isa::avx512));
+        list.push_back(&emulated_amx_table());
+    }
+    if (best_isa() >= Isa::amx) list.push_back(&cpu_table(Isa::amx));
+    return list;
 }
 
 class Equivalence : public testing::TestWithParam<const char*> {};
@@ -27,14 +46,14 @@ TEST_P(Equivalence, OfCpuTablesAndReference) {
         EXPECT_TRUE(names.insert(c.name).second) << "two cases have this name";
         const auto expected = c.expected();
         expect_sound(c, expected);
-        for (const Isa isa : instruction_sets())
+        for (const KernelTable* table : tables())
             for (const int threads : {1, 2}) {
-                const KernelTable& table = cpu_table(isa);
-                SCOPED_TRACE(concat(name_of(isa), ", threads ", threads));
-                ASSERT_TRUE(c.present(table));
-                const auto first = c.run(table, {.stream = {.threads = threads}});
+                SCOPED_TRACE(concat(table->name, ", threads ", threads));
+                ASSERT_TRUE(c.present(*table));
+                const auto first = c.run(*table, {.stream = {.threads = threads}});
                 EXPECT_EQ(first_difference(expected, first), "");
-                EXPECT_TRUE(same_bits(first, c.run(table, {.stream = {.threads = threads}}))) << "a second run differs";
+                EXPECT_TRUE(same_bits(first, c.run(*table, {.stream = {.threads = threads}})))
+                    << "a second run differs";
             }
     }
 }
@@ -45,8 +64,8 @@ TEST(KernelCases, CoverEveryEntry) {
     std::set<std::string> ops;
     for (const Case& c : kernel_cases()) ops.insert(c.op);
     EXPECT_EQ(ops, std::set<std::string>(kOps.begin(), kOps.end()));
-    // The entries of the table besides its name, and attention_workspace, which the attention cases call.
-    EXPECT_EQ(sizeof(KernelTable) / sizeof(void*), 1 + kOps.size() + 1) << "an entry of KernelTable has no case";
+    // The entries of the table besides its name, gemm_engine and the two of workspaces, which the cases call.
+    EXPECT_EQ(sizeof(KernelTable) / sizeof(void*), 1 + kOps.size() + 3) << "an entry of KernelTable has no case";
 }
 
 }  // namespace

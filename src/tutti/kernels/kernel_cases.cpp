@@ -11,8 +11,7 @@ std::vector<Case> kernel_cases() {
     cases::add_reductions(all);
     cases::add_gemm(all);
     cases::add_embedding(all);
-    cases::add_layer_norm(all);
-    cases::add_rms_norm(all);
+    cases::add_norms(all);
     cases::add_rope(all);
     cases::add_attention_forward(all);
     cases::add_attention_backward(all);

@@ -87,10 +87,30 @@ TEST(KernelCasesNotice, AnInPlaceInput) {
 
 TEST(KernelCasesNotice, AnEpsilonThatIsMissing) {
     KernelTable wrong = reference_table();
-    wrong.rms_norm_forward = [](const Stream& s, View x, View w, float, View y, View rstd) {
-        reference_table().rms_norm_forward(s, x, w, 0, y, rstd);
+    wrong.rms_norm_forward = [](const Stream& s, const RmsNormForward& f) {
+        RmsNormForward without = f;
+        without.eps = 0;
+        reference_table().rms_norm_forward(s, without);
     };
     expect_noticed(wrong, "rms_norm_forward");
+}
+
+// x for what x + residual was rounded to; a gradient that overwrites what it should be added to.
+TEST(KernelCasesNotice, ANormThatForgetsWhatIsAdded) {
+    KernelTable wrong = reference_table();
+    wrong.layer_norm_forward = [](const Stream& s, const LayerNormForward& f) {
+        LayerNormForward alone = f;
+        alone.residual = {};
+        if (f.residual.defined()) reference_table().add(s, f.x, f.residual, f.sum);
+        reference_table().layer_norm_forward(s, alone);
+    };
+    wrong.layer_norm_backward_input = [](const Stream& s, const LayerNormBackward& b) {
+        LayerNormBackward alone = b;
+        alone.add = {};
+        reference_table().layer_norm_backward_input(s, alone);
+    };
+    expect_noticed(wrong, "layer_norm_forward");
+    expect_noticed(wrong, "layer_norm_backward_input");
 }
 
 TEST(KernelCasesNotice, ADiagonalOffByOne) {

@@ -26,6 +26,7 @@ struct Gemm {
     bool transpose_b = false;
     bool accumulate = false;  // c += product; the usual case of weight gradients, c f32
     View bias = {};           // (N) added to every row; undefined: none
+    View workspace = {};      // f32, of gemm_workspace values
 };
 
 // Query i attends to keys j <= i + query_offset when causal, j > i + query_offset - window when there is a window, and
@@ -54,6 +55,37 @@ struct AttentionBackward {
     int64_t window = 0;
     View first_key = {};
     View workspace = {};
+};
+
+// s = x [+ residual], rounded once to its type; y = (s - mean) rstd w + b, rstd = (mean_c (s - mean)^2 + eps)^(-1/2).
+struct LayerNormForward {
+    View x;     // (N, C) A
+    View w, b;  // (C)
+    float eps = 0;
+    View y;                        // (N, C) A
+    View mean, rstd;               // (N) f32, for the backward
+    View residual = {}, sum = {};  // (N, C) A: both or none; sum is s
+};
+
+// dx = [add +] the gradient of the norm at s = x, rounded once.
+struct LayerNormBackward {
+    View dy, x;       // (N, C) A
+    View w;           // (C)
+    View mean, rstd;  // (N) f32
+    View dx;          // (N, C) A
+    View add = {};    // (N, C) A, may be dx
+};
+
+// The same without mean and b: y = s rstd w, rstd = (mean_c s^2 + eps)^(-1/2).
+struct RmsNormForward {
+    View x, w;
+    float eps = 0;
+    View y, rstd;
+    View residual = {}, sum = {};
+};
+struct RmsNormBackward {
+    View dy, x, w, rstd, dx;
+    View add = {};
 };
 
 // Kept values are multiplied by 1 / (1 - probability).
@@ -133,23 +165,24 @@ struct KernelTable {
     // their total adds them exactly (base/exact_sum.h), so that it does not depend on who holds which blocks.
     void (*sums_of_squares)(const Stream&, View x, View sums) = nullptr;
 
-    // Matrix product, and db (C) f32 += sum over rows of dy (N, C) A.
+    // Matrix product; the f32 values that it needs in `workspace`; and what makes it ("own", "oneDNN"), which depends
+    // on shape, layout, types and threads only.
     void (*gemm)(const Stream&, const Gemm&) = nullptr;
+    int64_t (*gemm_workspace)(const Stream&, const Gemm&) = nullptr;
+    const char* (*gemm_engine)(const Stream&, const Gemm&) = nullptr;
+    // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;
 
     // y (N, C) = weight[tokens[n]]; dweight (V, C) f32 += dy, rows added in the order of n.
     void (*embedding_forward)(const Stream&, View tokens, View weight, View y) = nullptr;
     void (*embedding_backward)(const Stream&, View tokens, View dy, View dweight) = nullptr;
 
-    // y = (x - mean) rstd w + b; mean, rstd (N) f32.
-    void (*layer_norm_forward)(const Stream&, View x, View w, View b, float eps, View y, View mean,
-                               View rstd) = nullptr;
-    void (*layer_norm_backward_input)(const Stream&, View dy, View x, View w, View mean, View rstd, View dx) = nullptr;
+    void (*layer_norm_forward)(const Stream&, const LayerNormForward&) = nullptr;
+    void (*layer_norm_backward_input)(const Stream&, const LayerNormBackward&) = nullptr;
     void (*layer_norm_backward_weight)(const Stream&, View dy, View x, View mean, View rstd, View dw,
                                        View db) = nullptr;
-    // y = x rstd w, rstd = (mean x^2 + eps)^(-1/2); rstd (N) f32.
-    void (*rms_norm_forward)(const Stream&, View x, View w, float eps, View y, View rstd) = nullptr;
-    void (*rms_norm_backward_input)(const Stream&, View dy, View x, View w, View rstd, View dx) = nullptr;
+    void (*rms_norm_forward)(const Stream&, const RmsNormForward&) = nullptr;
+    void (*rms_norm_backward_input)(const Stream&, const RmsNormBackward&) = nullptr;
     void (*rms_norm_backward_weight)(const Stream&, View dy, View x, View rstd, View dw) = nullptr;
 
     // Rotates the pairs (k, k + D/2) of each head by the angle of its position ("rotate half"); inverse for backward.
@@ -173,12 +206,12 @@ struct KernelTable {
 const KernelTable& reference_table();
 
 // Instruction sets that the CPU table exists for, best last.
-enum class Isa : uint8_t { avx2, avx512 };
+enum class Isa : uint8_t { avx2, avx512, amx };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
 const KernelTable& cpu_table(Isa isa);
 // For NVIDIA GPUs; throws UsageError in a build without CUDA. Kernels return before the work is done.
 const KernelTable& cuda_table();
-const char* gemm_engine();  // what makes the CPU tables' matrix products: "oneDNN 2.6.3", "own"
+const char* gemm_engines();  // what makes the CPU tables' matrix products: "own, oneDNN 2.6.3"; "own"
 
 }  // namespace tutti::kernels

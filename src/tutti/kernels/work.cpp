@@ -1,6 +1,7 @@
 #include "tutti/kernels/work.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "tutti/base/error.h"
 
@@ -9,6 +10,12 @@ namespace tutti::kernels {
 namespace {
 
 double bytes_of(const View& x) { return x.defined() ? static_cast<double>(x.numel() * size_of(x.dtype)) : 0; }
+
+Work work_of_all(std::initializer_list<View> operands) {
+    Work work;
+    for (const View& x : operands) work.bytes += bytes_of(x);
+    return work;
+}
 
 // Pairs of a query and a key that it sees, of one head.
 double visible_pairs(int64_t queries, int64_t keys, bool causal, int64_t query_offset, int64_t window) {
@@ -64,6 +71,11 @@ Work work_of(const AttentionBackward& a) {
     for (const View* x : {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.dy, &a.dq, &a.dk, &a.dv}) work.bytes += bytes_of(*x);
     return work;
 }
+
+Work work_of(const LayerNormForward& f) { return work_of_all({f.x, f.w, f.b, f.y, f.mean, f.rstd, f.residual, f.sum}); }
+Work work_of(const LayerNormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.mean, b.rstd, b.dx, b.add}); }
+Work work_of(const RmsNormForward& f) { return work_of_all({f.x, f.w, f.y, f.rstd, f.residual, f.sum}); }
+Work work_of(const RmsNormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.rstd, b.dx, b.add}); }
 
 Work work_of(const Dropout& mask) { return work_of(mask.row_index); }
 Work work_of(const Normal& normal) { return work_of(normal.y); }

@@ -26,6 +26,10 @@ Work work_of(const Gemm& gemm);     // shape: M x K x N, with what is transposed
 // Of a masked attention: the pairs that a query may see, first_key left aside.
 Work work_of(const AttentionForward& attention);
 Work work_of(const AttentionBackward& attention);
+Work work_of(const LayerNormForward& norm);
+Work work_of(const LayerNormBackward& norm);
+Work work_of(const RmsNormForward& norm);
+Work work_of(const RmsNormBackward& norm);
 Work work_of(const Dropout& mask);
 Work work_of(const Normal& normal);
 Work work_of(const CrossEntropy& loss);

@@ -54,8 +54,9 @@ class Gpt2Block final : public Module {
     // x (B, T, C): x += Attention(LN(x)); x += MLP(LN(x))
     Var forward(Tape& tape, const Var& x, const Batch& batch) override {
         const Var y = packed_attention(tape, c_attn_(tape, ln_1_(tape, x)), spec_.heads, batch, layer_);
-        const Var h = add(tape, x, dropout(tape, attn_c_proj_(tape, y), spec_.dropout, batch, name_ + ".attention"));
-        const Var z = mlp_c_proj_(tape, gelu(tape, c_fc_(tape, ln_2_(tape, h))));
+        const Var a = dropout(tape, attn_c_proj_(tape, y), spec_.dropout, batch, name_ + ".attention");
+        const auto [h, normed] = ln_2_.of_sum(tape, x, a);
+        const Var z = mlp_c_proj_(tape, gelu(tape, c_fc_(tape, normed)));
         return add(tape, h, dropout(tape, z, spec_.dropout, batch, name_ + ".mlp"));
     }
 

@@ -70,8 +70,8 @@ class LlamaBlock final : public Module {
 
     // x (B, T, C): x += Attention(RMSNorm(x)); x += MLP(RMSNorm(x))
     Var forward(Tape& tape, const Var& x, const Batch& batch) override {
-        const Var h = add(tape, x, self_attention(tape, attention_norm_(tape, x), batch));
-        return add(tape, h, mlp(tape, mlp_norm_(tape, h), batch));
+        const auto [h, normed] = mlp_norm_.of_sum(tape, x, self_attention(tape, attention_norm_(tape, x), batch));
+        return add(tape, h, mlp(tape, normed, batch));
     }
 
   private:

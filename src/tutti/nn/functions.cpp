@@ -13,32 +13,35 @@ Var cheap(const Tape& tape, Var y, const Make& make) {
     return y;
 }
 
+Var record_add(Tape& tape, const Var& a, const Var& b, const Tensor& sum) {
+    return tape.record("add", {a, b}, sum, [](const Tensor& dy, Tensors&) { return Tensors{dy, dy}; });
+}
+
 }  // namespace
 
 Var add(Tape& tape, const Var& a, const Var& b) {
-    return tape.record("add", {a, b}, ops::add(tape.context(), a.value, b.value), [](const Tensor& dy) {
-        return Tensors{dy, dy};
-    });
+    return record_add(tape, a, b, ops::add(tape.context(), a.value, b.value));
 }
 
 Var relu(Tape& tape, const Var& x) {
     ops::Context& ctx = tape.context();
     const Tensor y = ops::relu(ctx, x.value);
-    return tape.record("relu", {x}, y, [&ctx, y](const Tensor& dy) { return Tensors{ops::relu_backward(ctx, dy, y)}; });
+    return tape.record("relu", {x}, y,
+                       [&ctx, y](const Tensor& dy, Tensors&) { return Tensors{ops::relu_backward(ctx, dy, y)}; });
 }
 
 Var gelu(Tape& tape, const Var& x) {
     ops::Context& ctx = tape.context();
-    const Var y = tape.record("gelu", {x}, ops::gelu(ctx, x.value), [&ctx, saved = x.value](const Tensor& dy) {
-        return Tensors{ops::gelu_backward(ctx, dy, saved)};
-    });
+    const Var y = tape.record(
+        "gelu", {x}, ops::gelu(ctx, x.value),
+        [&ctx, saved = x.value](const Tensor& dy, Tensors&) { return Tensors{ops::gelu_backward(ctx, dy, saved)}; });
     return cheap(tape, y, [&ctx, saved = x.value] { return ops::gelu(ctx, saved); });
 }
 
 Var swiglu(Tape& tape, const Var& gate, const Var& up) {
     ops::Context& ctx = tape.context();
     const Var y = tape.record("swiglu", {gate, up}, ops::swiglu(ctx, gate.value, up.value),
-                              [&ctx, g = gate.value, u = up.value](const Tensor& dy) {
+                              [&ctx, g = gate.value, u = up.value](const Tensor& dy, Tensors&) {
                                   auto d = ops::swiglu_backward(ctx, dy, g, u);
                                   return Tensors{std::move(d.gate), std::move(d.up)};
                               });
@@ -47,7 +50,7 @@ Var swiglu(Tape& tape, const Var& gate, const Var& up) {
 
 Var reshape(Tape& tape, const Var& x, const Shape& shape) {
     return tape.record("reshape", {x}, x.value.reshape(shape),
-                       [before = x.value.shape()](const Tensor& dy) { return Tensors{dy.reshape(before)}; });
+                       [before = x.value.shape()](const Tensor& dy, Tensors&) { return Tensors{dy.reshape(before)}; });
 }
 
 Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place) {
@@ -60,7 +63,7 @@ Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, co
                                 .column_offset = 0,
                                 .columns_total = columns};
     return tape.record("dropout", {x}, ops::dropout(ctx, x.value, mask),
-                       [&ctx, mask, rows = batch.row_index](const Tensor& dy) {
+                       [&ctx, mask, rows = batch.row_index](const Tensor& dy, Tensors&) {
                            return Tensors{ops::dropout(ctx, dy, mask)};  // `rows` keeps the view in `mask` alive
                        });
 }
@@ -71,8 +74,9 @@ Var linear(Tape& tape, const Var& x, Parameter& weight, Parameter* bias) {
     if (bias) parameters.push_back(bias);
     return tape.record(
         "linear", {x}, ops::linear(ctx, x.value, weight.value, bias ? &bias->value : nullptr),
-        [&ctx, &weight, wanted = x.id >= 0](const Tensor& dy) {
-            return wanted ? Tensors{ops::linear_backward_input(ctx, dy, weight.value)} : Tensors{};
+        [&ctx, &weight, wanted = x.id >= 0](const Tensor& dy, Tensors& sums) {
+            if (!wanted) return Tensors{};
+            return Tensors{ops::linear_backward_input(ctx, dy, weight.value, std::move(sums[0]))};
         },
         [&ctx, &weight, bias, kept = autograd::Kept(x)](const Tensor& dy) {
             ops::linear_backward_weight(ctx, dy, kept.take(), weight.gradient);
@@ -89,13 +93,16 @@ Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight) {
         {&weight});
 }
 
-Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, double eps) {
+namespace {
+
+// The node of y = norm(x), which the kernel has made.
+Var record_layer_norm(Tape& tape, const Var& x, const ops::LayerNorm& r, Parameter& weight, Parameter& bias,
+                      double eps) {
     ops::Context& ctx = tape.context();
-    const auto r = ops::layer_norm(ctx, x.value, weight.value, bias.value, eps);
     const Var y = tape.record(
         "layer_norm", {x}, r.y,
-        [&ctx, &weight, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
-            return Tensors{ops::layer_norm_backward_input(ctx, dy, x, weight.value, mean, rstd)};
+        [&ctx, &weight, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy, Tensors& sums) {
+            return Tensors{ops::layer_norm_backward_input(ctx, dy, x, weight.value, mean, rstd, std::move(sums[0]))};
         },
         [&ctx, &weight, &bias, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
             ops::layer_norm_backward_weight(ctx, dy, x, mean, rstd, weight.gradient, bias.gradient);
@@ -106,13 +113,12 @@ Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, dou
     });
 }
 
-Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps) {
+Var record_rms_norm(Tape& tape, const Var& x, const ops::RmsNorm& r, Parameter& weight, double eps) {
     ops::Context& ctx = tape.context();
-    const auto r = ops::rms_norm(ctx, x.value, weight.value, eps);
     const Var y = tape.record(
         "rms_norm", {x}, r.y,
-        [&ctx, &weight, x = x.value, rstd = r.rstd](const Tensor& dy) {
-            return Tensors{ops::rms_norm_backward_input(ctx, dy, x, weight.value, rstd)};
+        [&ctx, &weight, x = x.value, rstd = r.rstd](const Tensor& dy, Tensors& sums) {
+            return Tensors{ops::rms_norm_backward_input(ctx, dy, x, weight.value, rstd, std::move(sums[0]))};
         },
         [&ctx, &weight, x = x.value, rstd = r.rstd](const Tensor& dy) {
             ops::rms_norm_backward_weight(ctx, dy, x, rstd, weight.gradient);
@@ -121,10 +127,34 @@ Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps) {
     return cheap(tape, y, [&ctx, &weight, eps, x = x.value] { return ops::rms_norm(ctx, x, weight.value, eps).y; });
 }
 
+}  // namespace
+
+Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, double eps) {
+    const auto r = ops::layer_norm(tape.context(), x.value, weight.value, bias.value, eps);
+    return record_layer_norm(tape, x, r, weight, bias, eps);
+}
+
+Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps) {
+    return record_rms_norm(tape, x, ops::rms_norm(tape.context(), x.value, weight.value, eps), weight, eps);
+}
+
+SumAndNorm add_layer_norm(Tape& tape, const Var& x, const Var& residual, Parameter& weight, Parameter& bias,
+                          double eps) {
+    const auto r = ops::layer_norm(tape.context(), x.value, weight.value, bias.value, eps, residual.value);
+    const Var sum = record_add(tape, x, residual, r.sum);
+    return {sum, record_layer_norm(tape, sum, r, weight, bias, eps)};
+}
+
+SumAndNorm add_rms_norm(Tape& tape, const Var& x, const Var& residual, Parameter& weight, double eps) {
+    const auto r = ops::rms_norm(tape.context(), x.value, weight.value, eps, residual.value);
+    const Var sum = record_add(tape, x, residual, r.sum);
+    return {sum, record_rms_norm(tape, sum, r, weight, eps)};
+}
+
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table) {
     ops::Context& ctx = tape.context();
     ops::rope(ctx, x.value, positions, table, false);
-    return tape.record("rope", {x}, x.value, [&ctx, positions, table](const Tensor& dy) {
+    return tape.record("rope", {x}, x.value, [&ctx, positions, table](const Tensor& dy, Tensors&) {
         const Tensor dx = dy.unique() ? dy : ops::cast(ctx, dy, dy.dtype());
         ops::rope(ctx, dx, positions, table, true);
         return Tensors{dx};
@@ -171,7 +201,7 @@ Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch&
     const ops::AttentionShape shape{.window = window, .first_key = batch.first_key};
     const ops::Attention r = ops::attention(ctx, q.value, k.value, v.value, shape);
     return tape.record("attention", {q, k, v}, r.y,
-                       [&ctx, q = q.value, k = k.value, v = v.value, r, shape](const Tensor& dy) {
+                       [&ctx, q = q.value, k = k.value, v = v.value, r, shape](const Tensor& dy, Tensors&) {
                            Tensors d;
                            for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
                            ops::attention_backward(ctx, dy, q, k, v, r, shape, d[0], d[1], d[2]);
@@ -189,7 +219,7 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& bat
     if (!batch.caches.empty()) return {cached_attention(ctx, q, k, v, batch, layer, 0).reshape({B, T, C}), -1};
     const ops::AttentionShape shape{.first_key = batch.first_key};
     const ops::Attention r = ops::attention(ctx, q, k, v, shape);
-    return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), [=, &ctx](const Tensor& dy) {
+    return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), [=, &ctx](const Tensor& dy, Tensors&) {
         const Tensor d = ops::empty(ctx, {B, T, 3 * C}, dy.dtype());
         ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, shape, part(d, 0), part(d, 1), part(d, 2));
         return Tensors{d};
@@ -214,14 +244,14 @@ Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const 
     const auto r = ops::linear_cross_entropy(ctx, x.value, weight.value, batch.targets, vocab, batch.grad_scale,
                                              tape.recording() ? &weight.gradient : nullptr);
     return tape.record(
-        "head_loss", {x}, r.losses, [dx = r.dx](const Tensor&) { return Tensors{dx}; },
+        "head_loss", {x}, r.losses, [dx = r.dx](const Tensor&, Tensors&) { return Tensors{dx}; },
         [](const Tensor&) {},  // done in the forward; recorded so that gradient_ready is told
         {&weight});
 }
 
 Var squared_error(Tape& tape, const Var& x, const Batch& batch) {
     const auto r = ops::squared_error(tape.context(), x.value, batch.feature_targets, batch.grad_scale);
-    return tape.record("squared_error", {x}, r.losses, [dx = r.dx](const Tensor&) { return Tensors{dx}; });
+    return tape.record("squared_error", {x}, r.losses, [dx = r.dx](const Tensor&, Tensors&) { return Tensors{dx}; });
 }
 
 }  // namespace tutti::nn

@@ -25,6 +25,13 @@ Var linear(Tape& tape, const Var& x, Parameter& weight, Parameter* bias);
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);
 Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, double eps);
 Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps);
+// sum = x + residual and its norm, in one pass over memory; two nodes, so that both may be used.
+struct SumAndNorm {
+    Var sum, norm;
+};
+SumAndNorm add_layer_norm(Tape& tape, const Var& x, const Var& residual, Parameter& weight, Parameter& bias,
+                          double eps);
+SumAndNorm add_rms_norm(Tape& tape, const Var& x, const Var& residual, Parameter& weight, double eps);
 
 // x (B, T, H, D), rotated in place.
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table);

@@ -26,12 +26,18 @@ struct LayerNorm {
     Parameter weight, bias;  // (C)
     double eps = 1e-5;
     Var operator()(Tape& tape, const Var& x) { return layer_norm(tape, x, weight, bias, eps); }
+    SumAndNorm of_sum(Tape& tape, const Var& x, const Var& residual) {
+        return add_layer_norm(tape, x, residual, weight, bias, eps);
+    }
 };
 
 struct RmsNorm {
     Parameter weight;  // (C)
     double eps = 1e-5;
     Var operator()(Tape& tape, const Var& x) { return rms_norm(tape, x, weight, eps); }
+    SumAndNorm of_sum(Tape& tape, const Var& x, const Var& residual) {
+        return add_rms_norm(tape, x, residual, weight, eps);
+    }
 };
 
 // The last matrix and the loss. Its weight is one of its own, or, tied, that of the embedding. Must not be moved after

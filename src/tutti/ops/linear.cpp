@@ -20,6 +20,22 @@ Shape with_last(const Shape& shape, int64_t size) {
 
 }  // namespace
 
+Gemm gemm_of(Product product, const View& x, const View& w, const View& y) {
+    switch (product) {
+        case Product::forward: return {.a = x, .b = w, .c = y, .transpose_b = true};
+        case Product::input_gradient: return {.a = y, .b = w, .c = x};
+        case Product::weight_gradient: return {.a = y, .b = x, .c = w, .transpose_a = true, .accumulate = true};
+    }
+    return {};
+}
+
+void gemm(Context& ctx, Gemm g) {
+    Tensor workspace;
+    if (const int64_t values = ctx.kernels.gemm_workspace ? ctx.kernels.gemm_workspace(ctx.device.stream(), g) : 0)
+        g.workspace = workspace = empty(ctx, {values}, DType::f32, Purpose::workspace);
+    call(ctx, &KernelTable::gemm, "gemm", g);
+}
+
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
     check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(),
           "linear: x (..., K) and w (N, K) of one type, got ", x.shape(), " ", x.dtype(), " and ", w.shape(), " ",
@@ -27,18 +43,25 @@ Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
     check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), "linear: the bias must have ", w.dim(0),
           " values");
     Tensor y = empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype());
-    call(ctx, &KernelTable::gemm, "gemm",
-         Gemm{.a = as_matrix(x), .b = w, .c = as_matrix(y), .transpose_b = true, .bias = b ? b->view() : View{}});
+    Gemm product = gemm_of(Product::forward, as_matrix(x), w, as_matrix(y));
+    if (b) product.bias = *b;
+    gemm(ctx, product);
     return y;
 }
 
-Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w) {
+Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum) {
     check(w.rank() == 2 && dy.dim(-1) == w.dim(0) && dy.dtype() == w.dtype(),
           "linear_backward_input: dy (..., N) and w (N, K) of one type, got ", dy.shape(), " ", dy.dtype(), " and ",
           w.shape(), " ", w.dtype());
-    Tensor dx = empty(ctx, with_last(dy.shape(), w.dim(1)), dy.dtype());
-    call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = as_matrix(dy), .b = w, .c = as_matrix(dx)});
-    return dx;
+    const Shape shape = with_last(dy.shape(), w.dim(1));
+    check(!sum.defined() || (sum.shape() == shape && sum.dtype() == dy.dtype()),
+          "linear_backward_input: the sum must be ", shape, " ", dy.dtype(), ", got ", sum.shape(), " ", sum.dtype());
+    const bool in_place = sum.defined() && sum.unique();
+    const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
+    Gemm product = gemm_of(Product::input_gradient, as_matrix(dx), w, as_matrix(dy));
+    product.accumulate = in_place;
+    gemm(ctx, product);
+    return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
@@ -46,8 +69,7 @@ void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, con
               dy.view().rows() == x.view().rows(),
           "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy.shape(), ", ", x.shape(), ", ",
           dw.shape(), " ", dw.dtype());
-    call(ctx, &KernelTable::gemm, "gemm",
-         Gemm{.a = as_matrix(dy), .b = as_matrix(x), .c = dw, .transpose_a = true, .accumulate = true});
+    gemm(ctx, gemm_of(Product::weight_gradient, as_matrix(x), dw, as_matrix(dy)));
 }
 
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db) {

@@ -1,19 +1,12 @@
 #include <algorithm>
 
+#include "tutti/base/loss_chunk.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::ops {
 
 using kernels::CrossEntropy;
-using kernels::Gemm;
 using kernels::KernelTable;
-
-int64_t loss_chunk_rows(int64_t rows, int64_t vocab, DType dtype) {
-    constexpr int64_t kChunkBytes = 32 << 20;  // 64 and 128 MiB gained nothing
-    const int64_t fit = std::max<int64_t>(64, kChunkBytes / std::max<int64_t>(1, vocab * size_of(dtype)));
-    const int64_t chunks = (rows + fit - 1) / fit;
-    return std::min(rows, ((rows + chunks - 1) / chunks + 63) / 64 * 64);
-}
 
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
                                         int64_t vocab, float grad_scale, const Tensor* dw) {
@@ -29,12 +22,12 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
     if (dw) r.dx = empty(ctx, x.shape(), x.dtype());
     const Tensor x2 = x.reshape({rows, width}), targets1 = targets.reshape({rows});
     const Tensor dx2 = dw ? r.dx.reshape({rows, width}) : Tensor{};
-    const int64_t chunk = loss_chunk_rows(rows, columns, x.dtype());
+    const int64_t chunk = loss_chunk_rows(rows, columns * size_of(x.dtype()));
     const Tensor chunk_logits = empty(ctx, {chunk, columns}, x.dtype(), Purpose::workspace);
     for (int64_t begin = 0; begin < rows; begin += chunk) {
         const int64_t n = std::min(chunk, rows - begin);
         const Tensor x_chunk = x2.narrow(0, begin, n), logits = chunk_logits.narrow(0, 0, n);
-        call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = x_chunk, .b = w, .c = logits, .transpose_b = true});
+        gemm(ctx, gemm_of(Product::forward, x_chunk, w, logits));
         call(ctx, &KernelTable::cross_entropy, "cross_entropy",
              CrossEntropy{.logits = logits,
                           .targets = targets1.narrow(0, begin, n),
@@ -44,9 +37,8 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
                           .gradient = dw != nullptr});
         if (!dw) continue;
         const Tensor& dlogits = logits;  // replaced in place by the kernel
-        call(ctx, &KernelTable::gemm, "gemm", Gemm{.a = dlogits, .b = w, .c = dx2.narrow(0, begin, n)});
-        call(ctx, &KernelTable::gemm, "gemm",
-             Gemm{.a = dlogits, .b = x_chunk, .c = *dw, .transpose_a = true, .accumulate = true});
+        gemm(ctx, gemm_of(Product::input_gradient, dx2.narrow(0, begin, n), w, dlogits));
+        gemm(ctx, gemm_of(Product::weight_gradient, x_chunk, *dw, dlogits));
     }
     return r;
 }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tutti/base/exact_sum.h"
+#include "tutti/base/product.h"
 #include "tutti/ops/context.h"
 
 namespace tutti::ops {
@@ -36,9 +37,15 @@ Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  //
 void add_squares(Context& ctx, const Tensor& x, ExactSum& total);  // x f32, contiguous
 void add_values(const Tensor& x, ExactSum& total);
 
+// --- matrix product: g.workspace is allocated here ---
+void gemm(Context& ctx, kernels::Gemm g);
+// Those of a linear layer: x (rows, in), w (out, in), y (rows, out), of which `product` writes one.
+kernels::Gemm gemm_of(Product product, const View& x, const View& w, const View& y);
+
 // --- linear: x (..., K), w (N, K), b (N) ---
-Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);                  // x w^T + b
-Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w);                   // dy w
+Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);  // x w^T + b
+// [sum +] dy w. What was summed so far is handed over: the result may lie in its memory.
+Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum = {});
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);  // dw += dy^T x
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
 
@@ -46,20 +53,25 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
 Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w);
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw);
 
-// --- norms over the last dim ---
+// --- norms over the last dim: of x, or with a residual of sum = x + residual ---
 struct LayerNorm {
     Tensor y, mean, rstd;
+    Tensor sum;  // undefined without a residual
 };
-LayerNorm layer_norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double eps);
+LayerNorm layer_norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double eps,
+                     const Tensor& residual = {});
+// [sum +] dx, with `sum` as in linear_backward_input.
 Tensor layer_norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean,
-                                 const Tensor& rstd);
+                                 const Tensor& rstd, Tensor sum = {});
 void layer_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                                 const Tensor& dw, const Tensor& db);
 struct RmsNorm {
     Tensor y, rstd;
+    Tensor sum;
 };
-RmsNorm rms_norm(Context& ctx, const Tensor& x, const Tensor& w, double eps);
-Tensor rms_norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd);
+RmsNorm rms_norm(Context& ctx, const Tensor& x, const Tensor& w, double eps, const Tensor& residual = {});
+Tensor rms_norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd,
+                               Tensor sum = {});
 void rms_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw);
 
 // --- attention: q (B, Tq, H, D), k and v (B, Tk, Hkv, D) ---
@@ -96,8 +108,6 @@ struct LinearCrossEntropy {
 };
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
                                         int64_t vocab, float grad_scale, const Tensor* dw);
-// Rows of a chunk: keeps the chunk of logits near 32 MiB, a multiple of 64 rows.
-int64_t loss_chunk_rows(int64_t rows, int64_t vocab, DType dtype);
 
 struct SquaredError {
     Tensor losses;  // (N) f32

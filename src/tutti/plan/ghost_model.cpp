@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/loss_chunk.h"
 
 namespace tutti::plan {
 namespace {
@@ -15,6 +16,11 @@ Ghost activations(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes
 Ghost like(GhostTape& tape, const Ghost& x) { return activations(tape, x.bytes()); }
 Ghost workspace(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes, Purpose::workspace}; }
 
+// ops::gemm.
+void gemm(Ledger& ledger, const LocalSizes& s, Product product, int64_t rows, int64_t out, int64_t in) {
+    if (s.workspaces.gemm) const Ghost scratch(ledger, s.workspaces.gemm(product, rows, out, in), Purpose::workspace);
+}
+
 template <class Make>
 GhostVar cheap(const GhostTape& tape, GhostVar y, const Make& make) {
     if (tape.selective()) y.again = std::make_shared<GhostAgain>(GhostAgain{make, 0, {}});
@@ -24,19 +30,24 @@ GhostVar cheap(const GhostTape& tape, GhostVar y, const Make& make) {
 // --- nn/functions.cpp
 // -------------------------------------------------------------------------------------------------
 
+GhostVar record_add(GhostTape& tape, const GhostVar& a, const GhostVar& b, const Ghost& sum) {
+    return tape.record({a, b}, sum, [](const Ghost& dy, Ghosts&) { return Ghosts{dy, dy}; });
+}
+
 GhostVar add(GhostTape& tape, const GhostVar& a, const GhostVar& b) {
-    return tape.record({a, b}, like(tape, a.value), [](const Ghost& dy) { return Ghosts{dy, dy}; });
+    return record_add(tape, a, b, like(tape, a.value));
 }
 
 // relu saves its output, gelu its input.
 GhostVar relu(GhostTape& tape, const GhostVar& x) {
     const Ghost y = like(tape, x.value);
-    return tape.record({x}, y, [&ledger = tape.ledger(), y](const Ghost&) { return Ghosts{Ghost(ledger, y.bytes())}; });
+    return tape.record(
+        {x}, y, [&ledger = tape.ledger(), y](const Ghost&, Ghosts&) { return Ghosts{Ghost(ledger, y.bytes())}; });
 }
 
 GhostVar gelu(GhostTape& tape, const GhostVar& x) {
     Ledger& ledger = tape.ledger();
-    const GhostVar y = tape.record({x}, like(tape, x.value), [&ledger, saved = x.value](const Ghost&) {
+    const GhostVar y = tape.record({x}, like(tape, x.value), [&ledger, saved = x.value](const Ghost&, Ghosts&) {
         return Ghosts{Ghost(ledger, saved.bytes())};
     });
     return cheap(tape, y, [&ledger, saved = x.value] { return Ghost(ledger, saved.bytes()); });
@@ -45,7 +56,7 @@ GhostVar gelu(GhostTape& tape, const GhostVar& x) {
 GhostVar swiglu(GhostTape& tape, const GhostVar& gate, const GhostVar& up) {
     Ledger& ledger = tape.ledger();
     const GhostVar y =
-        tape.record({gate, up}, like(tape, gate.value), [&ledger, g = gate.value, u = up.value](const Ghost&) {
+        tape.record({gate, up}, like(tape, gate.value), [&ledger, g = gate.value, u = up.value](const Ghost&, Ghosts&) {
             return Ghosts{Ghost(ledger, g.bytes()), Ghost(ledger, u.bytes())};
         });
     return cheap(tape, y, [&ledger, g = gate.value, u = up.value] { return Ghost(ledger, g.bytes()); });
@@ -54,47 +65,75 @@ GhostVar swiglu(GhostTape& tape, const GhostVar& gate, const GhostVar& up) {
 // The same bytes under another shape; rotary positions are applied in place, forward and backward: their gradient is
 // copied only when somebody else holds it.
 GhostVar reshape(GhostTape& tape, const GhostVar& x) {
-    return tape.record({x}, x.value, [](const Ghost& dy) { return Ghosts{dy}; });
+    return tape.record({x}, x.value, [](const Ghost& dy, Ghosts&) { return Ghosts{dy}; });
 }
 
 GhostVar rope(GhostTape& tape, const GhostVar& x) {
-    return tape.record({x}, x.value, [&ledger = tape.ledger()](const Ghost& dy) {
+    return tape.record({x}, x.value, [&ledger = tape.ledger()](const Ghost& dy, Ghosts&) {
         return Ghosts{dy.unique() ? dy : Ghost(ledger, dy.bytes())};
     });
 }
 
 GhostVar dropout(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     if (!s.dropout) return x;
-    return tape.record({x}, like(tape, x.value),
-                       [&ledger = tape.ledger()](const Ghost& dy) { return Ghosts{Ghost(ledger, dy.bytes())}; });
+    return tape.record({x}, like(tape, x.value), [&ledger = tape.ledger()](const Ghost& dy, Ghosts&) {
+        return Ghosts{Ghost(ledger, dy.bytes())};
+    });
 }
 
-GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out) {
-    const int64_t x_bytes = x.value.bytes();
+GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out, const LocalSizes& s) {
+    Ledger& ledger = tape.ledger();
+    const int64_t x_bytes = x.value.bytes(), rows = x_bytes / in / s.element;
+    const Ghost y = activations(tape, rows * out * s.element);
+    gemm(ledger, s, Product::forward, rows, out, in);
     return tape.record(
-        {x}, activations(tape, x_bytes / in * out),
-        [&ledger = tape.ledger(), wanted = x.id >= 0, x_bytes](const Ghost&) {
-            return wanted ? Ghosts{Ghost(ledger, x_bytes)} : Ghosts{};
+        {x}, y,
+        [&ledger, s, wanted = x.id >= 0, x_bytes, rows, in, out](const Ghost&, Ghosts& sums) {
+            if (!wanted) return Ghosts{};
+            const Ghost sum = std::move(sums[0]);
+            const bool in_place = sum.defined() && sum.unique();
+            const Ghost dx = in_place ? sum : Ghost(ledger, x_bytes);
+            gemm(ledger, s, Product::input_gradient, rows, out, in);
+            return Ghosts{in_place || !sum.defined() ? dx : Ghost(ledger, x_bytes)};
         },
-        [kept = GhostKept(x)] { kept.take(); });
+        [&ledger, s, kept = GhostKept(x), rows, in, out] {
+            const Ghost saved = kept.take();
+            gemm(ledger, s, Product::weight_gradient, rows, out, in);
+        });
 }
 
 GhostVar embedding(GhostTape& tape, const LocalSizes& s) {
     return tape.record({}, activations(tape, s.rows() * s.width * s.element), {}, [] {});
 }
 
-// `statistics` f32 values per row: rstd, and for LayerNorm the mean.
-GhostVar norm(GhostTape& tape, const GhostVar& x, int64_t rows, int64_t statistics) {
-    const Ghost y = like(tape, x.value);
-    const Ghost per_row = activations(tape, statistics * rows * kF32);
+// `statistics` f32 values per row: rstd, and for LayerNorm the mean. y and the statistics are made before.
+GhostVar record_norm(GhostTape& tape, const GhostVar& x, const Ghost& y, const Ghost& per_row) {
     Ledger& ledger = tape.ledger();
     const GhostVar normed = tape.record(
-        {x}, y, [&ledger, x = x.value, per_row](const Ghost&) { return Ghosts{Ghost(ledger, x.bytes())}; },
+        {x}, y,
+        [&ledger, x = x.value, per_row](const Ghost&, Ghosts& sums) {
+            const Ghost sum = std::move(sums[0]);
+            return Ghosts{sum.defined() && sum.unique() ? sum : Ghost(ledger, x.bytes())};
+        },
         [x = x.value, per_row] {});
     return cheap(tape, normed, [&ledger, x = x.value, bytes = per_row.bytes()] {
         const Ghost again(ledger, x.bytes()), statistics_again(ledger, bytes);
         return again;
     });
+}
+
+GhostVar norm(GhostTape& tape, const GhostVar& x, int64_t rows, int64_t statistics) {
+    const Ghost y = like(tape, x.value), per_row = activations(tape, statistics * rows * kF32);
+    return record_norm(tape, x, y, per_row);
+}
+
+struct SumAndNorm {
+    GhostVar sum, norm;
+};
+SumAndNorm add_norm(GhostTape& tape, const GhostVar& x, const GhostVar& residual, int64_t rows, int64_t statistics) {
+    const Ghost y = like(tape, x.value), per_row = activations(tape, statistics * rows * kF32);
+    const GhostVar sum = record_add(tape, x, residual, like(tape, x.value));
+    return {sum, record_norm(tape, sum, y, per_row)};
 }
 
 GhostVar layer_norm(GhostTape& tape, const GhostVar& x, const LocalSizes& s) { return norm(tape, x, s.rows(), 2); }
@@ -107,26 +146,26 @@ struct Attention {
 Attention attention_forward(GhostTape& tape, const LocalSizes& s) {
     Attention r{activations(tape, s.rows() * s.heads * s.head_dim * s.element),
                 activations(tape, s.rows() * s.heads * kF32)};
-    const Ghost scratch = workspace(tape, s.attention.forward_bytes);
+    const Ghost scratch = workspace(tape, s.workspaces.attention_forward);
     return r;
 }
 
 GhostVar attention(GhostTape& tape, const GhostVar& q, const GhostVar& k, const GhostVar& v, const LocalSizes& s) {
     const Attention r = attention_forward(tape, s);
     return tape.record({q, k, v}, r.y,
-                       [&ledger = tape.ledger(), s, q = q.value, k = k.value, v = v.value, r](const Ghost&) {
+                       [&ledger = tape.ledger(), s, q = q.value, k = k.value, v = v.value, r](const Ghost&, Ghosts&) {
                            Ghosts d;
                            for (const Ghost* x : {&q, &k, &v}) d.emplace_back(ledger, x->bytes());
-                           const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
+                           const Ghost scratch(ledger, s.workspaces.attention_backward, Purpose::workspace);
                            return d;
                        });
 }
 
 GhostVar packed_attention(GhostTape& tape, const GhostVar& qkv, const LocalSizes& s) {
     const Attention r = attention_forward(tape, s);
-    return tape.record({qkv}, r.y, [&ledger = tape.ledger(), s, saved = qkv.value, r](const Ghost&) {
+    return tape.record({qkv}, r.y, [&ledger = tape.ledger(), s, saved = qkv.value, r](const Ghost&, Ghosts&) {
         Ghost d(ledger, saved.bytes());
-        const Ghost scratch(ledger, s.attention.backward_bytes, Purpose::workspace);
+        const Ghost scratch(ledger, s.workspaces.attention_backward, Purpose::workspace);
         return Ghosts{d};
     });
 }
@@ -134,14 +173,17 @@ GhostVar packed_attention(GhostTape& tape, const GhostVar& qkv, const LocalSizes
 // The gradients are taken in the forward, so dx is what the node saves.
 GhostVar head_loss(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
-    const Ghost chunk = workspace(tape, loss_chunk_rows(s.rows(), s.vocab, s.element) * s.vocab * s.element);
+    const int64_t rows = loss_chunk_rows(s.rows(), s.vocab * s.element);
+    const Ghost chunk = workspace(tape, rows * s.vocab * s.element);
+    for (const Product product : {Product::forward, Product::input_gradient, Product::weight_gradient})
+        gemm(tape.ledger(), s, product, rows, s.vocab, s.width);
     return tape.record(
-        {x}, losses, [dx](const Ghost&) { return Ghosts{dx}; }, [] {});
+        {x}, losses, [dx](const Ghost&, Ghosts&) { return Ghosts{dx}; }, [] {});
 }
 
 GhostVar squared_error(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
-    return tape.record({x}, losses, [dx](const Ghost&) { return Ghosts{dx}; });
+    return tape.record({x}, losses, [dx](const Ghost&, Ghosts&) { return Ghosts{dx}; });
 }
 
 // --- models/gpt2.cpp
@@ -154,9 +196,10 @@ GhostVar gpt2_embedding(GhostTape& tape, const LocalSizes& s) {
 
 GhostVar gpt2_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const int64_t C = s.width, A = s.heads * s.head_dim, F = s.ffn;
-    const GhostVar y = packed_attention(tape, linear(tape, layer_norm(tape, x, s), C, 3 * A), s);
-    const GhostVar h = add(tape, x, dropout(tape, linear(tape, y, A, C), s));
-    const GhostVar z = linear(tape, gelu(tape, linear(tape, layer_norm(tape, h, s), C, F)), F, C);
+    const GhostVar y = packed_attention(tape, linear(tape, layer_norm(tape, x, s), C, 3 * A, s), s);
+    const GhostVar a = dropout(tape, linear(tape, y, A, C, s), s);
+    const auto [h, normed] = add_norm(tape, x, a, s.rows(), 2);
+    const GhostVar z = linear(tape, gelu(tape, linear(tape, normed, C, F, s)), F, C, s);
     return add(tape, h, dropout(tape, z, s));
 }
 
@@ -168,22 +211,22 @@ GhostVar llama_attention(GhostTape& tape, const GhostVar& x, const LocalSizes& s
     const auto turned = [&](const GhostVar& projected, int64_t heads) {
         return rope(tape, s.head_norm ? norm(tape, projected, s.rows() * heads, 1) : projected);
     };
-    const GhostVar q = turned(reshape(tape, linear(tape, x, C, A)), s.heads);
-    const GhostVar k = turned(reshape(tape, linear(tape, x, C, K)), s.kv_heads);
-    const GhostVar v = reshape(tape, linear(tape, x, C, K));
+    const GhostVar q = turned(reshape(tape, linear(tape, x, C, A, s)), s.heads);
+    const GhostVar k = turned(reshape(tape, linear(tape, x, C, K, s)), s.kv_heads);
+    const GhostVar v = reshape(tape, linear(tape, x, C, K, s));
     const GhostVar y = reshape(tape, attention(tape, q, k, v, s));
-    return dropout(tape, linear(tape, y, A, C), s);
+    return dropout(tape, linear(tape, y, A, C, s), s);
 }
 
 GhostVar llama_mlp(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const int64_t C = s.width, F = s.ffn;
-    const GhostVar y = linear(tape, swiglu(tape, linear(tape, x, C, F), linear(tape, x, C, F)), F, C);
+    const GhostVar y = linear(tape, swiglu(tape, linear(tape, x, C, F, s), linear(tape, x, C, F, s)), F, C, s);
     return dropout(tape, y, s);
 }
 
 GhostVar llama_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
-    const GhostVar h = add(tape, x, llama_attention(tape, rms_norm(tape, x, s), s));
-    return add(tape, h, llama_mlp(tape, rms_norm(tape, h, s), s));
+    const auto [h, normed] = add_norm(tape, x, llama_attention(tape, rms_norm(tape, x, s), s), s.rows(), 1);
+    return add(tape, h, llama_mlp(tape, normed, s));
 }
 
 // --- models/mlp.cpp and the choice among families
@@ -202,7 +245,7 @@ GhostVar block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     switch (s.family) {
         case spec::Family::gpt2: return gpt2_block(tape, x, s);
         case spec::Family::llama: return llama_block(tape, x, s);
-        case spec::Family::mlp: return relu(tape, linear(tape, x, s.width, s.width));
+        case spec::Family::mlp: return relu(tape, linear(tape, x, s.width, s.width, s));
     }
     throw Error("unknown model family");
 }
@@ -218,14 +261,8 @@ GhostVar last(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
 
 }  // namespace
 
-int64_t loss_chunk_rows(int64_t rows, int64_t vocab, int64_t element_bytes) {
-    constexpr int64_t kChunkBytes = 32 << 20;
-    const int64_t fit = kChunkBytes / std::max<int64_t>(1, vocab * element_bytes) / 64 * 64;
-    return std::clamp<int64_t>(fit, std::min<int64_t>(rows, 64), rows);
-}
-
 LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequence, int64_t element_bytes,
-                       const AttentionWorkspace& attention) {
+                       const Workspaces& workspaces) {
     return {.family = model.family,
             .element = element_bytes,
             .batch = batch,
@@ -239,7 +276,7 @@ LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequ
             .layers = model.layers,
             .dropout = model.dropout > 0,
             .head_norm = model.head_norm,
-            .attention = attention};
+            .workspaces = workspaces};
 }
 
 // models::Model::forward.

@@ -3,16 +3,20 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
+#include "tutti/base/product.h"
 #include "tutti/plan/ghost_tape.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::plan {
 
-// Bytes of scratch that the back end's attention kernels ask for (KernelTable::attention_workspace), for one call.
-struct AttentionWorkspace {
-    int64_t forward_bytes = 0;
-    int64_t backward_bytes = 0;
+// Bytes of scratch that the back end's kernels ask for, for one call (KernelTable::attention_workspace and
+// gemm_workspace).
+struct Workspaces {
+    int64_t attention_forward = 0;
+    int64_t attention_backward = 0;
+    std::function<int64_t(Product, int64_t rows, int64_t out, int64_t in)> gemm = {};  // absent: none
 };
 
 // What one rank holds of one microbatch and of the model. Each parallel axis divides its own field: cp the sequence, tp
@@ -23,19 +27,16 @@ struct LocalSizes {
     int64_t batch = 1, sequence = 1;
     int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0, layers = 0;
     bool dropout = false, head_norm = false;
-    AttentionWorkspace attention;
+    Workspaces workspaces;
 
     int64_t rows() const { return batch * sequence; }
 };
 
 LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequence, int64_t element_bytes,
-                       const AttentionWorkspace& attention);
+                       const Workspaces& workspaces);
 
 // models::Model::forward with targets: returns the losses. `features` is the input of the mlp family, undefined
 // elsewhere. `segment` > 0: every run of that many blocks is recomputed.
 GhostVar forward(GhostTape& tape, const LocalSizes& sizes, const Ghost& features, int64_t segment);
-
-// ops::loss_chunk_rows, which this room may not include: rows of logits that the loss computes at a time, near 32 MiB.
-int64_t loss_chunk_rows(int64_t rows, int64_t vocab, int64_t element_bytes);
 
 }  // namespace tutti::plan

@@ -81,7 +81,7 @@ GhostVar GhostTape::recompute(const GhostVar& x, const std::function<GhostVar(Gh
     GhostTape silent(ledger_, false, inside);
     const Ghost y = forward(silent, {x.value, -1}).value;
     auto inner = std::make_shared<std::unique_ptr<GhostTape>>();
-    auto input_gradient = [this, inside, inner, x_value = x.value, forward](const Ghost& dy) {
+    auto input_gradient = [this, inside, inner, x_value = x.value, forward](const Ghost& dy, Ghosts&) {
         inner->reset(new GhostTape(ledger_, true, inside));
         GhostTape& tape = **inner;
         const GhostVar again = tape.input(x_value);
@@ -107,12 +107,15 @@ void GhostTape::run(const GhostVar& y, const Ghost& dy) {
         Ghost gradient = std::move(gradients_[static_cast<size_t>(node.output)]);
         if (!gradient.defined()) continue;
         const Ghost held_for_weights = node.weight_gradient ? gradient : Ghost{};
-        Ghosts inputs;
-        if (node.input_gradient) inputs = node.input_gradient(gradient);
+        Ghosts inputs, sums(node.inputs.size());
+        for (size_t i = 0; i < sums.size(); ++i)
+            if (node.inputs[i] >= 0) sums[i] = std::move(gradients_[static_cast<size_t>(node.inputs[i])]);
+        if (node.input_gradient) inputs = node.input_gradient(gradient, sums);
         node.input_gradient = nullptr;
         gradient = {};
-        for (size_t i = 0; i < inputs.size(); ++i)
-            if (node.inputs[i] >= 0 && inputs[i].defined()) add_gradient(node.inputs[i], std::move(inputs[i]));
+        for (Ghosts* parts : {&sums, &inputs})
+            for (size_t i = 0; i < parts->size(); ++i)
+                if (node.inputs[i] >= 0 && (*parts)[i].defined()) add_gradient(node.inputs[i], std::move((*parts)[i]));
         if (node.weight_gradient) node.weight_gradient();
         // It, dy and `inputs` go at the end of the round.
     }

@@ -28,8 +28,8 @@ struct GhostVar {
 };
 
 using Ghosts = std::vector<Ghost>;
-// One gradient per input, in order; what the function captures is what the node saves.
-using GhostInputGradient = std::function<Ghosts(const Ghost& dy)>;
+// One gradient per input, in order; what the function captures is what the node saves. `sums` as in InputGradient.
+using GhostInputGradient = std::function<Ghosts(const Ghost& dy, Ghosts& sums)>;
 // Adds to Parameter::gradient in place.
 using GhostWeightGradient = std::function<void()>;
 

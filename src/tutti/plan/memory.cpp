@@ -80,11 +80,11 @@ MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const st
     return bytes;
 }
 
-MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention, int ranks) {
+MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces, int ranks) {
     check_countable(run);
     const spec::TrainSpec& train = run.train;
     const LocalSizes sizes =
-        local_sizes(run.model, train.micro_batch, train.seq_len, compute_bytes(run.precision.compute), attention);
+        local_sizes(run.model, train.micro_batch, train.seq_len, compute_bytes(run.precision.compute), workspaces);
 
     Ledger ledger;
     ledger.enter("setting up");

@@ -24,7 +24,7 @@ struct MemoryPlan {
 // allocator's size classes take up to 12.5 % more from the system. Of the ranks, which differ by the padding of the
 // last shard, the first. Throws UsageError for a request that the plan cannot count: a parallel axis above 1 but data
 // parallelism, fp8, an unknown compute type, optimizer or recompute policy.
-MemoryPlan predict_memory(const spec::RunSpec& run, const AttentionWorkspace& attention = {}, int ranks = 1);
+MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces = {}, int ranks = 1);
 
 // What stays for the whole run when the rank holds `values` trainable values: weights in the compute type, f32
 // gradients, and under optimizer the moments and, for bf16, the f32 master weights. A sharding axis divides `values`

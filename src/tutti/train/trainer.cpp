@@ -97,18 +97,25 @@ std::string fingerprint(const data::DataSet* data) {
     return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
 }
 
-// Attention's scratch depends on the kernels and the threads, so the table is asked.
+// Scratch depends on the kernels and the threads, so the table is asked.
 plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTable& table, const Stream& stream,
                              int ranks) {
     const spec::ModelSpec& m = run.model;
-    plan::AttentionWorkspace workspace;
+    plan::Workspaces workspaces;
     if (table.attention_workspace && run.model.family != spec::Family::mlp) {
         const Shape q{run.train.micro_batch, run.train.seq_len, m.heads, m.head_dim};
         const Shape k{run.train.micro_batch, run.train.seq_len, m.kv_heads, m.head_dim};
-        workspace.forward_bytes = 4 * table.attention_workspace(stream, q, k, false);
-        workspace.backward_bytes = 4 * table.attention_workspace(stream, q, k, true);
+        workspaces.attention_forward = 4 * table.attention_workspace(stream, q, k, false);
+        workspaces.attention_backward = 4 * table.attention_workspace(stream, q, k, true);
     }
-    return plan::predict_memory(run, workspace, ranks);
+    if (table.gemm_workspace)
+        workspaces.gemm = [&table, stream, compute = spec::compute_type(run)](Product product, int64_t rows,
+                                                                              int64_t out, int64_t in) {
+            return 4 * table.gemm_workspace(stream, ops::gemm_of(product, View(nullptr, compute, {rows, in}),
+                                                                 View(nullptr, compute, {out, in}),
+                                                                 View(nullptr, compute, {rows, out})));
+        };
+    return plan::predict_memory(run, workspaces, ranks);
 }
 
 std::vector<StepMetrics::Comm> comm_per_step(const std::vector<parallel::GroupUsage>& before,

@@ -3,16 +3,14 @@
 // tiles: 52 cycles, one in 16: 4).
 #include "tutti/device/cpu/peak.h"
 
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
 #include "tutti/device/cpu/parallel.h"
+#include "tutti/device/cpu/tiles.h"
 
 namespace tutti {
 
@@ -87,21 +85,9 @@ struct Loop {
     _tile_release();
 }
 
-// Linux hands out the 8 KiB of tile registers on request only; the permission is for the whole process.
-bool tiles_allowed() {
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-
-// CPUID leaf 7, EDX: bit 22 AMX-BF16, bit 24 AMX-TILE. clang 14's __builtin_cpu_supports does not know their names.
-bool has_amx_bf16() {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1) != 0 && (d >> 24 & 1) != 0;
-}
-
 Loop best_loop(DType compute) {
     if (compute == DType::bf16) {
-        if (has_amx_bf16() && tiles_allowed()) return {"tdpbf16ps tiles", 4.0 * 2 * 16 * 16 * 32, dot_tiles};
+        if (tiles_available()) return {"tdpbf16ps tiles", 4.0 * 2 * 16 * 16 * 32, dot_tiles};
         if (__builtin_cpu_supports("avx512bf16")) return {"vdpbf16ps zmm", kAccumulators * 2.0 * 32, dot_zmm};
     }
     if (__builtin_cpu_supports("avx512f")) return {"vfmadd zmm", kAccumulators * 2.0 * 16, fma_zmm};

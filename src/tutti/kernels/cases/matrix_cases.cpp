@@ -46,8 +46,10 @@ void run_gemm(const GemmForm& f, const KernelTable& table, const Stream& stream,
     if (f.bias != GemmForm::Bias::none)
         bias = numbers(arena, f.kind, {f.N}, f.bias == GemmForm::Bias::same ? f.in : DType::f32, "bias");
     const std::vector<double> left = values(a), right = values(b), old = values(c);
+    Gemm gemm{a, b, c, f.transpose_a, f.transpose_b, f.accumulate, bias};
+    gemm.workspace = arena.workspace(table.gemm_workspace(stream, gemm));
     arena.start();
-    table.gemm(stream, {a, b, c, f.transpose_a, f.transpose_b, f.accumulate, bias});
+    table.gemm(stream, gemm);
     arena.result("c", c, [&](int64_t i) {
         if (f.kind == Numbers::whole) return 0.0;
         const int64_t m = i / f.N, n = i % f.N;

@@ -10,24 +10,58 @@ constexpr std::array<std::array<int64_t, 2>, 9> kShapes = {
     {{0, 16}, {1, 1}, {3, 17}, {5, 63}, {2, 65}, {7, 127}, {4, 1000}, {33, 768}, {300, 65}}};
 
 struct Inputs {
-    View x, w, b, dy;  // (N, C), (C), (C), (N, C)
+    View x, residual;  // (N, C); residual may be undefined
+    View s;            // what is normalised
+    View w, b, dy;     // (C), (C), (N, C)
     View mean, rstd;   // (N) f32, as the forward stores them
 };
 
+// Their sums are exact in f32, so that every table rounds them alike.
+View sixteenths(Arena& arena, const Shape& shape, DType t, const char* purpose) {
+    std::vector<double> all = values(arena.normal(shape, t, purpose, 1, 0.5));
+    for (double& v : all) v = std::round(16 * v) / 16;
+    return arena.from(shape, t, all);
+}
+
 // The mean of x is half its deviation: large enough to notice when it is forgotten or taken twice.
-Inputs make(Arena& arena, int64_t N, int64_t C, DType t, bool centred) {
-    Inputs in{.x = arena.normal({N, C}, t, "x", 1, 0.5),
+Inputs make(Arena& arena, int64_t N, int64_t C, DType t, bool centred, bool with_residual) {
+    Inputs in{.x = with_residual ? sixteenths(arena, {N, C}, t, "x") : arena.normal({N, C}, t, "x", 1, 0.5),
               .w = arena.normal({C}, t, "w", 0.2, 1),
               .b = arena.normal({C}, t, "b"),
               .dy = arena.normal({N, C}, t, "dy"),
               .mean = arena.empty({N}, DType::f32),
               .rstd = arena.empty({N}, DType::f32)};
     const View y = arena.empty({N, C}, t);
+    in.s = in.x;
+    if (with_residual) {
+        in.residual = sixteenths(arena, {N, C}, t, "residual");
+        in.s = arena.empty({N, C}, t);
+        reference_table().add({}, in.x, in.residual, in.s);
+    }
     if (centred)
-        reference_table().layer_norm_forward({}, in.x, in.w, in.b, kEps, y, in.mean, in.rstd);
+        reference_table().layer_norm_forward({}, {in.s, in.w, in.b, kEps, y, in.mean, in.rstd});
     else
-        reference_table().rms_norm_forward({}, in.x, in.w, kEps, y, in.rstd);
+        reference_table().rms_norm_forward({}, {in.s, in.w, kEps, y, in.rstd});
     return in;
+}
+
+// What the gradient of a norm is added to.
+enum class Added : uint8_t { nothing, another, itself };
+const char* name_of(Added added) {
+    return added == Added::nothing ? "" : added == Added::another ? " added" : " added in place";
+}
+
+struct Gradient {
+    View dx, add;
+    std::vector<double> before;  // of add
+};
+Gradient make_gradient(Arena& arena, int64_t N, int64_t C, DType t, Added added) {
+    Gradient g;
+    if (added == Added::nothing) return {arena.empty({N, C}, t), {}, {}};
+    g.add = arena.normal({N, C}, t, "add");
+    g.before = values(g.add);
+    g.dx = added == Added::itself ? g.add : arena.empty({N, C}, t);
+    return g;
 }
 
 // Errors of one row's statistics.
@@ -59,11 +93,12 @@ RowError rms_norm_error(int64_t C) { return {0, sum_error(C + 3) / 2 + kMath}; }
 // Bound of |x^| that stays true for x - mean computed in f32: (|x| + |mean|) rstd.
 double normalised(const Inputs& in, int64_t n, int64_t i) {
     const double mean = std::isnan(value(in.mean, n)) ? 0 : value(in.mean, n);  // RMS norm has none
-    return (std::abs(value(in.x, i)) + std::abs(mean)) * value(in.rstd, n);
+    return (std::abs(value(in.s, i)) + std::abs(mean)) * value(in.rstd, n);
 }
 
-// dx = rstd (g - mean g - x^ mean(g x^)): means of C terms, each term a few operations.
-void report_input_gradient(Arena& arena, const Inputs& in, const View& dx) {
+// dx = add + rstd (g - mean g - x^ mean(g x^)): means of C terms, each term a few operations.
+void report_input_gradient(Arena& arena, const Inputs& in, const Gradient& gradient) {
+    const View& dx = gradient.dx;
     const int64_t C = in.w.numel(), N = in.rstd.numel();
     std::vector<double> mean_g(static_cast<size_t>(N)), mean_gx(static_cast<size_t>(N));
     for (int64_t i = 0; i < N * C; ++i) {
@@ -75,7 +110,8 @@ void report_input_gradient(Arena& arena, const Inputs& in, const View& dx) {
         const int64_t n = i / C;
         const double size = std::abs(value(in.dy, i) * value(in.w, i % C)) + mean_g[static_cast<size_t>(n)] +
                             normalised(in, n, i) * mean_gx[static_cast<size_t>(n)];
-        return sum_error(C + 10) * value(in.rstd, n) * size + rounding(dx.dtype, value(dx, i));
+        const double before = gradient.before.empty() ? 0 : std::abs(gradient.before[static_cast<size_t>(i)]);
+        return sum_error(C + 10) * value(in.rstd, n) * size + 2 * u * before + rounding(dx.dtype, value(dx, i));
     });
 }
 
@@ -90,90 +126,107 @@ void report_weight_gradient(Arena& arena, const Inputs& in, const char* name, co
     arena.result(name, dw, [&](int64_t c) { return sum_error(N + 8) * size[static_cast<size_t>(c)]; });
 }
 
-}  // namespace
-
-void add_layer_norm(std::vector<Case>& all) {
-    for (const DType t : kActivationTypes)
-        for (const auto& [N, C] : kShapes) {
-            const std::string name = concat(t, " (", N, ", ", C, ")");
-            add(all, "layer_norm_forward", &KernelTable::layer_norm_forward, name,
-                [=](const auto& table, const auto& stream, Arena& arena) {
-                    const Inputs in = make(arena, N, C, t, true);
-                    const View y = arena.empty({N, C}, t), mean = arena.empty({N}, DType::f32);
-                    const View rstd = arena.empty({N}, DType::f32);
-                    arena.start();
-                    table.layer_norm_forward(stream, in.x, in.w, in.b, kEps, y, mean, rstd);
-                    std::vector<RowError> errors;
-                    for (int64_t n = 0; n < N; ++n) errors.push_back(layer_norm_error(in.x, n, C));
-                    // y = (x - mean) rstd w + b: the errors of mean and rstd, and six operations.
-                    arena.result("y", y, [&](int64_t i) {
-                        const auto& [mean_error, rstd_error] = errors[static_cast<size_t>(i / C)];
-                        const double w = std::abs(value(in.w, i % C)), r = value(in.rstd, i / C);
-                        const double xhat = std::abs(value(in.x, i) - value(in.mean, i / C)) * r;
-                        return w * (r * mean_error + xhat * (rstd_error + 6 * u)) +
-                               2 * u * std::abs(value(in.b, i % C)) + rounding(t, value(y, i));
-                    });
-                    arena.result("mean", mean, [&](int64_t n) {
-                        return errors[static_cast<size_t>(n)].mean + rounding(DType::f32, value(mean, n));
-                    });
-                    arena.result("rstd", rstd, [&](int64_t n) {
-                        return (errors[static_cast<size_t>(n)].rstd_relative + 2 * u) * value(in.rstd, n);
-                    });
-                });
-            add(all, "layer_norm_backward_input", &KernelTable::layer_norm_backward_input, name,
-                [=](const auto& table, const auto& stream, Arena& arena) {
-                    const Inputs in = make(arena, N, C, t, true);
-                    const View dx = arena.empty({N, C}, t);
-                    arena.start();
-                    table.layer_norm_backward_input(stream, in.dy, in.x, in.w, in.mean, in.rstd, dx);
-                    report_input_gradient(arena, in, dx);
-                });
-            add(all, "layer_norm_backward_weight", &KernelTable::layer_norm_backward_weight, name,
-                [=](const auto& table, const auto& stream, Arena& arena) {
-                    const Inputs in = make(arena, N, C, t, true);
-                    const View dw = arena.normal({C}, DType::f32, "dw"), db = arena.normal({C}, DType::f32, "db");
-                    const std::vector<double> dw_before = values(dw), db_before = values(db);
-                    arena.start();
-                    table.layer_norm_backward_weight(stream, in.dy, in.x, in.mean, in.rstd, dw, db);
-                    report_weight_gradient(arena, in, "dw", dw, dw_before, true);
-                    report_weight_gradient(arena, in, "db", db, db_before, false);
-                });
-        }
+void add_layer_norm_forward(std::vector<Case>& all, DType t, int64_t N, int64_t C, bool residual) {
+    add(all, "layer_norm_forward", &KernelTable::layer_norm_forward,
+        concat(t, " (", N, ", ", C, ")", residual ? " of a sum" : ""),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const Inputs in = make(arena, N, C, t, true, residual);
+            const View y = arena.empty({N, C}, t), mean = arena.empty({N}, DType::f32);
+            const View rstd = arena.empty({N}, DType::f32), sum = residual ? arena.empty({N, C}, t) : View();
+            arena.start();
+            table.layer_norm_forward(stream, {in.x, in.w, in.b, kEps, y, mean, rstd, in.residual, sum});
+            std::vector<RowError> errors;
+            for (int64_t n = 0; n < N; ++n) errors.push_back(layer_norm_error(in.s, n, C));
+            // y = (s - mean) rstd w + b: the errors of mean and rstd, and six operations.
+            arena.result("y", y, [&](int64_t i) {
+                const auto& [mean_error, rstd_error] = errors[static_cast<size_t>(i / C)];
+                const double w = std::abs(value(in.w, i % C)), r = value(in.rstd, i / C);
+                const double xhat = std::abs(value(in.s, i) - value(in.mean, i / C)) * r;
+                return w * (r * mean_error + xhat * (rstd_error + 6 * u)) + 2 * u * std::abs(value(in.b, i % C)) +
+                       rounding(t, value(y, i));
+            });
+            arena.result("mean", mean, [&](int64_t n) {
+                return errors[static_cast<size_t>(n)].mean + rounding(DType::f32, value(mean, n));
+            });
+            arena.result("rstd", rstd, [&](int64_t n) {
+                return (errors[static_cast<size_t>(n)].rstd_relative + 2 * u) * value(in.rstd, n);
+            });
+            if (residual) arena.result("sum", sum, [](int64_t) { return 0; });
+        });
 }
 
-void add_rms_norm(std::vector<Case>& all) {
+void add_rms_norm_forward(std::vector<Case>& all, DType t, int64_t N, int64_t C, bool residual) {
+    add(all, "rms_norm_forward", &KernelTable::rms_norm_forward,
+        concat(t, " (", N, ", ", C, ")", residual ? " of a sum" : ""),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const Inputs in = make(arena, N, C, t, false, residual);
+            const View y = arena.empty({N, C}, t), rstd = arena.empty({N}, DType::f32);
+            const View sum = residual ? arena.empty({N, C}, t) : View();
+            arena.start();
+            table.rms_norm_forward(stream, {in.x, in.w, kEps, y, rstd, in.residual, sum});
+            const double error = rms_norm_error(C).rstd_relative;
+            arena.result("y", y,
+                         [&](int64_t i) { return (error + 4 * u) * std::abs(value(y, i)) + rounding(t, value(y, i)); });
+            arena.result("rstd", rstd, [&](int64_t n) { return (error + 2 * u) * value(in.rstd, n); });
+            if (residual) arena.result("sum", sum, [](int64_t) { return 0; });
+        });
+}
+
+void add_backward_input(std::vector<Case>& all, DType t, int64_t N, int64_t C, Added added) {
+    const std::string name = concat(t, " (", N, ", ", C, ")", name_of(added));
+    add(all, "layer_norm_backward_input", &KernelTable::layer_norm_backward_input, name,
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const Inputs in = make(arena, N, C, t, true, false);
+            const Gradient g = make_gradient(arena, N, C, t, added);
+            arena.start();
+            table.layer_norm_backward_input(stream, {in.dy, in.s, in.w, in.mean, in.rstd, g.dx, g.add});
+            report_input_gradient(arena, in, g);
+        });
+    add(all, "rms_norm_backward_input", &KernelTable::rms_norm_backward_input, name,
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const Inputs in = make(arena, N, C, t, false, false);
+            const Gradient g = make_gradient(arena, N, C, t, added);
+            arena.start();
+            table.rms_norm_backward_input(stream, {in.dy, in.s, in.w, in.rstd, g.dx, g.add});
+            report_input_gradient(arena, in, g);
+        });
+}
+
+void add_backward_weight(std::vector<Case>& all, DType t, int64_t N, int64_t C) {
+    const std::string name = concat(t, " (", N, ", ", C, ")");
+    add(all, "layer_norm_backward_weight", &KernelTable::layer_norm_backward_weight, name,
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const Inputs in = make(arena, N, C, t, true, false);
+            const View dw = arena.normal({C}, DType::f32, "dw"), db = arena.normal({C}, DType::f32, "db");
+            const std::vector<double> dw_before = values(dw), db_before = values(db);
+            arena.start();
+            table.layer_norm_backward_weight(stream, in.dy, in.s, in.mean, in.rstd, dw, db);
+            report_weight_gradient(arena, in, "dw", dw, dw_before, true);
+            report_weight_gradient(arena, in, "db", db, db_before, false);
+        });
+    add(all, "rms_norm_backward_weight", &KernelTable::rms_norm_backward_weight, name,
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const Inputs in = make(arena, N, C, t, false, false);
+            const View dw = arena.normal({C}, DType::f32, "dw");
+            const std::vector<double> before = values(dw);
+            arena.start();
+            table.rms_norm_backward_weight(stream, in.dy, in.s, in.rstd, dw);
+            report_weight_gradient(arena, in, "dw", dw, before, true);
+        });
+}
+
+}  // namespace
+
+void add_norms(std::vector<Case>& all) {
     for (const DType t : kActivationTypes)
         for (const auto& [N, C] : kShapes) {
-            const std::string name = concat(t, " (", N, ", ", C, ")");
-            add(all, "rms_norm_forward", &KernelTable::rms_norm_forward, name,
-                [=](const auto& table, const auto& stream, Arena& arena) {
-                    const Inputs in = make(arena, N, C, t, false);
-                    const View y = arena.empty({N, C}, t), rstd = arena.empty({N}, DType::f32);
-                    arena.start();
-                    table.rms_norm_forward(stream, in.x, in.w, kEps, y, rstd);
-                    const double error = rms_norm_error(C).rstd_relative;
-                    arena.result("y", y, [&](int64_t i) {
-                        return (error + 4 * u) * std::abs(value(y, i)) + rounding(t, value(y, i));
-                    });
-                    arena.result("rstd", rstd, [&](int64_t n) { return (error + 2 * u) * value(in.rstd, n); });
-                });
-            add(all, "rms_norm_backward_input", &KernelTable::rms_norm_backward_input, name,
-                [=](const auto& table, const auto& stream, Arena& arena) {
-                    const Inputs in = make(arena, N, C, t, false);
-                    const View dx = arena.empty({N, C}, t);
-                    arena.start();
-                    table.rms_norm_backward_input(stream, in.dy, in.x, in.w, in.rstd, dx);
-                    report_input_gradient(arena, in, dx);
-                });
-            add(all, "rms_norm_backward_weight", &KernelTable::rms_norm_backward_weight, name,
-                [=](const auto& table, const auto& stream, Arena& arena) {
-                    const Inputs in = make(arena, N, C, t, false);
-                    const View dw = arena.normal({C}, DType::f32, "dw");
-                    const std::vector<double> before = values(dw);
-                    arena.start();
-                    table.rms_norm_backward_weight(stream, in.dy, in.x, in.rstd, dw);
-                    report_weight_gradient(arena, in, "dw", dw, before, true);
-                });
+            for (const bool residual : {false, true}) {
+                add_layer_norm_forward(all, t, N, C, residual);
+                add_rms_norm_forward(all, t, N, C, residual);
+            }
+            for (const Added added : {Added::nothing, Added::another, Added::itself})
+                add_backward_input(all, t, N, C, added);
+            add_backward_weight(all, t, N, C);
         }
 }
 

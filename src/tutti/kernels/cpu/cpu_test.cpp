@@ -16,11 +16,12 @@ namespace {
 
 std::vector<Isa> isas() {
     std::vector<Isa> list = {Isa::avx2};
-    if (best_isa() == Isa::avx512) list.push_back(Isa::avx512);
+    if (best_isa() >= Isa::avx512) list.push_back(Isa::avx512);
+    if (best_isa() >= Isa::amx) list.push_back(Isa::amx);
     return list;
 }
 
-VectorMath math_of(Isa isa) { return isa == Isa::avx512 ? avx512::vector_math() : avx2::vector_math(); }
+VectorMath math_of(Isa isa) { return isa == Isa::avx2 ? avx2::vector_math() : avx512::vector_math(); }
 
 template <class T>
 View view(std::vector<T>& values) {
@@ -78,6 +79,42 @@ TEST(vector_math, errors_in_ulp) {
     }
 }
 
+// The largest relative error over 2 million values evenly spread over [low, high].
+double relative_error(void (*function)(const float*, float*, int64_t), double (*exact)(double), double low,
+                      double high) {
+    std::vector<float> x(2'000'001);
+    for (size_t i = 0; i < x.size(); ++i)
+        x[i] = static_cast<float>(low + (high - low) * static_cast<double>(i) / static_cast<double>(x.size() - 1));
+    std::vector<float> y(x.size());
+    function(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+        const double want = exact(static_cast<double>(x[i]));
+        const double error = std::abs(static_cast<double>(y[i]) - want) / want;
+        worst = std::max(worst, std::isnan(error) ? 1e30 : error);
+    }
+    return worst;
+}
+
+// What simd.h and vec_*.h promise: 2^-13.7 and 2^-14 of the parts add up to less than 2^-12.8.
+TEST(vector_math, relative_errors) {
+    const auto logistic = [](double x) { return 1 / (1 + std::exp(-x)); };
+    for (const Isa isa : isas()) {
+        SCOPED_TRACE(name_of(isa));
+        const VectorMath math = math_of(isa);
+        const auto inverse = [](double x) { return 1 / x; };
+        EXPECT_LE(relative_error(math.reciprocal, inverse, 1, 2), 0x1p-23);
+        EXPECT_LE(relative_error(math.reciprocal, inverse, 2, 0x1p126), 0x1p-23);
+        EXPECT_LE(relative_error(
+                      math.exp2_for_bf16, [](double x) { return std::exp2(x); }, -126, 126),
+                  0x1.4p-14);
+        EXPECT_LE(relative_error(math.sigmoid_for_bf16, logistic, -87, 87), 0x1.2p-13);
+        float least = -200, y = 1;
+        math.sigmoid_for_bf16(&least, &y, 1);
+        EXPECT_LE(y, 0x1p-126f);
+    }
+}
+
 TEST(vector_math, special_values) {
     constexpr float kInf = std::numeric_limits<float>::infinity();
     const std::vector<float> x = {kInf, -kInf, 0.0f, -0.0f, 88.8f, -104.0f, std::nanf(""), 88.72283f};
@@ -98,6 +135,8 @@ TEST(vector_math, special_values) {
         EXPECT_EQ(y[0], 1.0f);
         EXPECT_EQ(y[1], 0.0f);
         EXPECT_EQ(y[2], 0.5f);
+        EXPECT_TRUE(std::isnan(y[6]));
+        math_of(isa).sigmoid_for_bf16(x.data(), y.data(), size);
         EXPECT_TRUE(std::isnan(y[6]));
     }
 }
@@ -224,10 +263,83 @@ TEST(weight_gradients, same_bits_for_any_thread_count) {
     }
 }
 
+// Sizes beyond what is packed at a time: several pieces of K, of the columns and of the rows, and edges everywhere.
+// Whole numbers, whose sums are exact, so every element is checked against integer arithmetic.
+struct Pieces {
+    int64_t M, N, K;
+    bool transpose_a, transpose_b;
+};
+// a and b of `p`, and the rows of their product that are looked at: every 37th of many.
+class WholeProduct {
+  public:
+    explicit WholeProduct(const Pieces& p) : p_(p), a_(size(p.M, p.K)), b_(size(p.K, p.N)), step_(p.M > 100 ? 37 : 1) {
+        for (int64_t m = 0; m < p.M; ++m)
+            for (int64_t k = 0; k < p.K; ++k)
+                a_[static_cast<size_t>(p.transpose_a ? k * p.M + m : m * p.K + k)] = bf16(number(m, k, m * k / 11));
+        for (int64_t k = 0; k < p.K; ++k)
+            for (int64_t n = 0; n < p.N; ++n)
+                b_[static_cast<size_t>(p.transpose_b ? n * p.K + k : k * p.N + n)] = bf16(number(k, n, k * n / 13));
+        for (int64_t m = 0; m < p.M; m += step_)
+            for (int64_t n = 0; n < p.N; ++n) {
+                float sum = 1;  // below 2^24: exact
+                for (int64_t k = 0; k < p.K; ++k) sum += number(m, k, m * k / 11) * number(k, n, k * n / 13);
+                expected_.push_back(sum);
+            }
+    }
+
+    // c = 1 + a b.
+    void expect(void (*gemm)(const Stream&, const Gemm&), int64_t (*workspace_of)(const Stream&, const Gemm&)) {
+        for (const int threads : {1, 3}) {
+            std::vector<float> c(size(p_.M, p_.N), 1.0f);
+            const Shape shape_a = p_.transpose_a ? Shape{p_.K, p_.M} : Shape{p_.M, p_.K};
+            const Shape shape_b = p_.transpose_b ? Shape{p_.N, p_.K} : Shape{p_.K, p_.N};
+            Gemm g{View(a_.data(), DType::bf16, shape_a),
+                   View(b_.data(), DType::bf16, shape_b),
+                   View(c.data(), DType::f32, {p_.M, p_.N}),
+                   p_.transpose_a,
+                   p_.transpose_b,
+                   true};
+            std::vector<float> workspace(static_cast<size_t>(workspace_of(Stream{.threads = threads}, g)));
+            g.workspace = view(workspace);
+            gemm(Stream{.threads = threads}, g);
+            std::vector<float> seen;
+            for (int64_t m = 0; m < p_.M; m += step_)
+                seen.insert(seen.end(), c.begin() + m * p_.N, c.begin() + (m + 1) * p_.N);
+            EXPECT_TRUE(seen == expected_) << p_.M << " x " << p_.N << " x " << p_.K << ", threads " << threads;
+        }
+    }
+
+  private:
+    static size_t size(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
+    static float number(int64_t row, int64_t column, int64_t salt) {
+        return static_cast<float>((row * 7 + column * 3 + salt) % 5 - 2);
+    }
+
+    Pieces p_;
+    std::vector<bf16> a_, b_;
+    int64_t step_;
+    std::vector<float> expected_;
+};
+
+TEST(gemm, sums_over_pieces_are_exact) {
+    for (const Pieces& p : {Pieces{33, 70, 20001, false, false},      // K in three pieces of pairs
+                            Pieces{40, 50, 9001, true, true},         // and of a that is packed
+                            Pieces{70, 36000, 300, false, true},      // columns in pieces
+                            Pieces{30000, 40, 600, true, false},      // rows in pieces
+                            Pieces{260, 530, 8300, false, false}}) {  // several blocks whose sums wait
+        WholeProduct product(p);
+        product.expect(avx2::gemm, avx2::gemm_workspace);
+        if (best_isa() < Isa::avx512) continue;
+        product.expect(avx512::gemm, avx512::gemm_workspace);
+        product.expect(amx_emulated::gemm, amx_emulated::gemm_workspace);
+        if (best_isa() >= Isa::amx) product.expect(amx::gemm, amx::gemm_workspace);
+    }
+}
+
 TEST(table, is_complete_and_named) {
     for (const Isa isa : isas()) {
         const KernelTable& table = cpu_table(isa);
-        EXPECT_STREQ(table.name, isa == Isa::avx512 ? "cpu-avx512" : "cpu-avx2");
+        EXPECT_EQ(table.name, concat("cpu-", name_of(isa)));
         EXPECT_NE(table.fill, nullptr);
         EXPECT_NE(table.adamw, nullptr);
         EXPECT_EQ(&table, &cpu_table(isa));

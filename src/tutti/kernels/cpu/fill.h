@@ -1,5 +1,5 @@
 // kernels/cpu/fill.h: the parts that table.cpp puts together. Each part sets its own entries of the table and no other.
-// The two lists are the same functions, compiled for each instruction set from cpu/isa.
+// The lists are the same functions, compiled for each instruction set from cpu/isa.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -8,10 +8,18 @@ namespace tutti::kernels {
 
 void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without oneDNN cpu/gemm_own.cpp
 
+// What gemm.cpp chooses between, for who compares them: oneDNN's product, absent in builds without it, and each ISA's
+// own.
+void gemm_onednn(const Stream& stream, const Gemm& gemm);
+
 // Arrays through the vector functions of isa/simd.h, for the test that measures their errors.
 struct VectorMath {
     void (*exp)(const float* x, float* y, int64_t n) = nullptr;
     void (*sigmoid)(const float* x, float* y, int64_t n) = nullptr;
+    void (*reciprocal)(const float* x, float* y, int64_t n) = nullptr;
+    // For results that are rounded to bf16 next.
+    void (*exp2_for_bf16)(const float* x, float* y, int64_t n) = nullptr;
+    void (*sigmoid_for_bf16)(const float* x, float* y, int64_t n) = nullptr;
 };
 
 namespace avx2 {
@@ -29,6 +37,7 @@ void fill_attention(KernelTable& table);
 void fill_cross_entropy(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);  // the product without oneDNN, for cpu/gemm*.cpp
+int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 }  // namespace avx2
 
 namespace avx512 {
@@ -46,6 +55,19 @@ void fill_attention(KernelTable& table);
 void fill_cross_entropy(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
+int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512
+
+namespace amx {  // what multiplies matrices; everything else is avx512's
+void fill_attention(KernelTable& table);
+void gemm(const Stream& stream, const Gemm& gemm);
+int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
+}  // namespace amx
+
+namespace amx_emulated {  // the same source with tiles as arrays: in tests only
+void fill_attention(KernelTable& table);
+void gemm(const Stream& stream, const Gemm& gemm);
+int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
+}  // namespace amx_emulated
 
 }  // namespace tutti::kernels

@@ -1,6 +1,5 @@
-// kernels/cpu/gemm.cpp: the matrix products of the CPU tables. oneDNN where it is good, which was measured to be
-// everywhere that it has the type (bench/results/gemm_cpu_zen4.md); isa/gemm_plain.cpp for the rest: bf16 on a machine
-// without AVX-512, for which oneDNN 2.6 has no kernel at all. The choice depends on the ISA and the type only.
+// kernels/cpu/gemm.cpp: the matrix products of the CPU tables: our own (isa/gemm_blocked.cpp) or oneDNN's, by the rule
+// below. It depends on ISA, types and shape only, never on a clock, so that a build gives the same bits every time.
 //
 // No cache of primitives here: oneDNN's own (1024 entries, keyed by shape, layout, attributes and thread count) gives
 // one back in 1.4 us, and a whole call costs 3.3 us on top of the product. A first call of a shape costs 0.3 ms.
@@ -10,6 +9,7 @@
 // Below: oneDNN, OpenMP. Called by: table.cpp.
 #include <omp.h>
 
+#include <algorithm>
 #include <dnnl.hpp>
 #include <string>
 #include <type_traits>
@@ -61,6 +61,48 @@ Matmul make_matmul(const dnnl::engine& engine, const memory::desc& a, const memo
 
 int64_t depth_of(const Gemm& g) { return g.transpose_a ? g.a.shape[0] : g.a.shape[1]; }
 
+// Who makes a product, as measured with `bench/cpu_kernels.cpp gemm` (bench/results/gemm_cpu_zen4.md):
+// - f32: oneDNN, which reaches 90 % of the peak and more.
+// - bf16 on AVX-512: our own where every side has 512 and more: up to 1.3 times as fast. With less to do, what packing
+//   costs is missed: oneDNN.
+// - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and is at a third of the peak on large
+//   ones. Has not been measured yet.
+// - bf16 on AVX2: our own. oneDNN 2.6 has no kernel for it at all.
+// - Empty products (c, bias or zeros come out): our own, which needs no descriptor for them.
+bool is_own(Isa isa, const Gemm& g) {
+    const int64_t shortest = std::min({g.c.shape[0], g.c.shape[1], depth_of(g)});
+    if (shortest == 0) return true;
+    if (g.a.dtype != DType::bf16) return false;
+    switch (isa) {
+        case Isa::avx2: return true;
+        case Isa::avx512: return shortest >= 512;
+        case Isa::amx: return shortest >= 256;
+    }
+    return false;
+}
+
+struct Own {
+    void (*gemm)(const Stream&, const Gemm&);
+    int64_t (*workspace)(const Stream&, const Gemm&);
+};
+template <Isa isa>
+constexpr Own kOwn = isa == Isa::avx2     ? Own{avx2::gemm, avx2::gemm_workspace}
+                     : isa == Isa::avx512 ? Own{avx512::gemm, avx512::gemm_workspace}
+                                          : Own{amx::gemm, amx::gemm_workspace};
+
+template <Isa isa>
+void fill(KernelTable& table) {
+    table.gemm = [](const Stream& stream, const Gemm& g) {
+        is_own(isa, g) ? kOwn<isa>.gemm(stream, g) : gemm_onednn(stream, g);
+    };
+    table.gemm_workspace = [](const Stream& stream, const Gemm& g) {
+        return is_own(isa, g) ? kOwn<isa>.workspace(stream, g) : 0;
+    };
+    table.gemm_engine = [](const Stream&, const Gemm& g) { return is_own(isa, g) ? "own" : "oneDNN"; };
+}
+
+}  // namespace
+
 void gemm_onednn(const Stream& stream, const Gemm& g) {
     const int64_t M = g.c.shape[0], N = g.c.shape[1], K = depth_of(g);
     const TeamSize team(stream.threads);
@@ -85,25 +127,18 @@ void gemm_onednn(const Stream& stream, const Gemm& g) {
     queue.wait();
 }
 
-// Empty products (c, bias or zeros come out) are left to our own kernel, which needs no descriptor for them.
-bool is_empty(const Gemm& g) { return g.c.numel() == 0 || depth_of(g) == 0; }
-
-void gemm_avx2(const Stream& stream, const Gemm& g) {
-    is_empty(g) || g.a.dtype == DType::bf16 ? avx2::gemm(stream, g) : gemm_onednn(stream, g);
+void fill_gemm(KernelTable& table, Isa isa) {
+    switch (isa) {
+        case Isa::avx2: return fill<Isa::avx2>(table);
+        case Isa::avx512: return fill<Isa::avx512>(table);
+        case Isa::amx: return fill<Isa::amx>(table);
+    }
 }
 
-void gemm_avx512(const Stream& stream, const Gemm& g) {
-    is_empty(g) ? avx512::gemm(stream, g) : gemm_onednn(stream, g);
-}
-
-}  // namespace
-
-void fill_gemm(KernelTable& table, Isa isa) { table.gemm = isa == Isa::avx512 ? gemm_avx512 : gemm_avx2; }
-
-const char* gemm_engine() {
+const char* gemm_engines() {
     static const std::string name = [] {
         const dnnl_version_t* version = dnnl_version();
-        return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch);
+        return concat("own, oneDNN ", version->major, ".", version->minor, ".", version->patch);
     }();
     return name.c_str();
 }

@@ -7,16 +7,38 @@
 // std::ostream), no std containers or algorithms. scripts/check_isa.sh looks at the objects.
 #pragma once
 
-#if defined(TUTTI_ISA_AVX512)
+// AVX-512 with AMX tiles beside it: the files for which tiles matter are compiled for `amx` too, and, for tests, once
+// more for `amx_emulated`.
+#if defined(TUTTI_ISA_AMX)
+#define TUTTI_ISA amx
+#elif defined(TUTTI_ISA_AMX_EMULATED)
+#define TUTTI_ISA amx_emulated
+#define TUTTI_AMX_EMULATED
+#elif defined(TUTTI_ISA_AVX512)
 #define TUTTI_ISA avx512
-#include "tutti/kernels/cpu/isa/pairs_avx512.h"
-#include "tutti/kernels/cpu/isa/vec_avx512.h"
-#include "tutti/kernels/cpu/isa/words_avx512.h"
 #elif defined(TUTTI_ISA_AVX2)
 #define TUTTI_ISA avx2
+#else
+#error "a file of kernels/cpu/isa is compiled by cmake/kernels.cmake only"
+#endif
+
+#if defined(TUTTI_ISA_AVX2)
 #include "tutti/kernels/cpu/isa/pairs_avx2.h"
 #include "tutti/kernels/cpu/isa/vec_avx2.h"
 #include "tutti/kernels/cpu/isa/words_avx2.h"
 #else
-#error "a file of kernels/cpu/isa is compiled by cmake/kernels.cmake only"
+#include "tutti/kernels/cpu/isa/pairs_avx512.h"
+#include "tutti/kernels/cpu/isa/vec_avx512.h"
+#include "tutti/kernels/cpu/isa/words_avx512.h"
 #endif
+#if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
+#include "tutti/kernels/cpu/isa/tiles_amx.h"
+#endif
+
+namespace tutti::kernels::TUTTI_ISA {
+#if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
+inline constexpr bool kTiles = true;  // products of bf16 pairs go through tiles
+#else
+inline constexpr bool kTiles = false;
+#endif
+}  // namespace tutti::kernels::TUTTI_ISA

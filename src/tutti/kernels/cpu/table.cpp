@@ -1,16 +1,24 @@
 // kernels/cpu/table.cpp: which instruction set this machine has, and the table of kernels for it. Called once per
 // device.
 #include "tutti/base/error.h"
+#include "tutti/device/cpu/tiles.h"
 #include "tutti/kernels/cpu/fill.h"
 
 namespace tutti::kernels {
 
-const char* name_of(Isa isa) { return isa == Isa::avx512 ? "avx512" : "avx2"; }
+const char* name_of(Isa isa) {
+    switch (isa) {
+        case Isa::avx2: return "avx2";
+        case Isa::avx512: return "avx512";
+        case Isa::amx: return "amx";
+    }
+    return "";
+}
 
 Isa best_isa() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16"))
-        return Isa::avx512;
+        return tiles_available() ? Isa::amx : Isa::avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
         return Isa::avx2;
     throw UsageError(
@@ -54,7 +62,19 @@ const KernelTable& cpu_table(Isa isa) {
         fill_gemm(table, Isa::avx512);
         return table;
     }();
-    return isa == Isa::avx512 ? kAvx512 : kAvx2;
+    static const KernelTable kAmx = [] {
+        KernelTable table = kAvx512;
+        table.name = "cpu-amx";
+        amx::fill_attention(table);
+        fill_gemm(table, Isa::amx);
+        return table;
+    }();
+    switch (isa) {
+        case Isa::avx2: return kAvx2;
+        case Isa::avx512: return kAvx512;
+        case Isa::amx: return kAmx;
+    }
+    return kAvx2;
 }
 
 }  // namespace tutti::kernels

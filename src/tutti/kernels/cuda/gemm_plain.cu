@@ -96,6 +96,10 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
 
 }  // namespace
 
-void fill_gemm_plain(KernelTable& table) { table.gemm = gemm_plain; }
+void fill_gemm_plain(KernelTable& table) {
+    table.gemm = gemm_plain;
+    table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };
+    table.gemm_engine = [](const Stream&, const Gemm&) { return "own"; };
+}
 
 }  // namespace tutti::kernels::cuda

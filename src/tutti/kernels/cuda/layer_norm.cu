@@ -9,37 +9,36 @@ namespace {
 
 template <class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
-    layer_norm_kernel(int64_t rows, int64_t columns, const T* x, const T* w, const T* b, float eps, T* y, float* mean,
-                      float* rstd) {
-    const int64_t n = Team::row();
+    layer_norm_kernel(int64_t rows, int64_t columns, const T* x, const T* residual, T* sum, const T* w, const T* b,
+                      float eps, T* y, float* mean, float* rstd) {
+    const int64_t n = Team::row(), row = n * columns;
     if (n >= rows) return;
-    x += n * columns;
-    y += n * columns;
     const auto C = static_cast<float>(columns);
-    float sum = 0;
+    float total = 0;
     for_columns<Team, N>(columns, [&](int64_t c) {
-        float in[N];
-        load<N>(x + c, in);
+        float s[N];
+        load_sum<N>(x, residual, sum, row + c, s);
 #pragma unroll
-        for (int k = 0; k < N; ++k) sum += in[k];
+        for (int k = 0; k < N; ++k) total += s[k];
     });
-    const float m = Team::sum(sum) / C;
+    const float m = Team::sum(total) / C;
+    const T* const normalised = residual == nullptr ? x : sum;  // a thread reads here what it wrote itself
     float squares = 0;
     for_columns<Team, N>(columns, [&](int64_t c) {
-        float in[N];
-        load<N>(x + c, in);
+        float s[N];
+        load<N>(normalised + row + c, s);
 #pragma unroll
-        for (int k = 0; k < N; ++k) squares += (in[k] - m) * (in[k] - m);
+        for (int k = 0; k < N; ++k) squares += (s[k] - m) * (s[k] - m);
     });
     const float r = 1 / sqrtf(Team::sum(squares) / C + eps);
     for_columns<Team, N>(columns, [&](int64_t c) {
-        float in[N], weight[N], bias[N];
-        load<N>(x + c, in);
+        float s[N], weight[N], bias[N];
+        load<N>(normalised + row + c, s);
         load<N>(w + c, weight);
         load<N>(b + c, bias);
 #pragma unroll
-        for (int k = 0; k < N; ++k) in[k] = (in[k] - m) * r * weight[k] + bias[k];
-        store<N>(in, y + c);
+        for (int k = 0; k < N; ++k) s[k] = (s[k] - m) * r * weight[k] + bias[k];
+        store<N>(s, y + row + c);
     });
     if (Team::rank() == 0) {
         mean[n] = m;
@@ -47,11 +46,11 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     }
 }
 
-// With g = dy w:  dx = rstd (g - mean_c g - x^ mean_c (g x^))
+// With g = dy w:  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^))
 template <class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
     layer_norm_input_kernel(int64_t rows, int64_t columns, const T* dy, const T* x, const T* w, const float* mean,
-                            const float* rstd, T* dx) {
+                            const float* rstd, const T* add, T* dx) {
     const int64_t n = Team::row();
     if (n >= rows) return;
     const float m = mean[n], r = rstd[n], C = static_cast<float>(columns);
@@ -80,8 +79,10 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     for_columns<Team, N>(columns, [&](int64_t c) {
         float g[N], xhat[N];
         load_row(c, g, xhat);
+        float before[N];
+        load_or_zero<N>(add, n * columns + c, before);
 #pragma unroll
-        for (int k = 0; k < N; ++k) g[k] = r * (g[k] - mean_g - xhat[k] * mean_gx);
+        for (int k = 0; k < N; ++k) g[k] = before[k] + r * (g[k] - mean_g - xhat[k] * mean_gx);
         store<N>(g, dx + n * columns + c);
     });
 }
@@ -103,28 +104,32 @@ struct WeightTerms {
     }
 };
 
-void layer_norm_forward(const Stream& stream, View x, View w, View b, float eps, View y, View mean, View rstd) {
-    const int64_t N = x.rows(), C = x.columns();
+void layer_norm_forward(const Stream& stream, const LayerNormForward& f) {
+    const int64_t N = f.x.rows(), C = f.x.columns();
     if (N == 0) return;
-    with_activation(x.dtype, [&](auto type) {
+    with_activation(f.x.dtype, [&](auto type) {
         using T = decltype(type);
-        with_team<T>(C, rows_aligned<T>(C, x.data, w.data, b.data, y.data), [&](auto team, auto width) {
+        const bool wide = rows_aligned<T>(C, f.x.data, f.residual.data, f.sum.data, f.w.data, f.b.data, f.y.data);
+        with_team<T>(C, wide, [&](auto team, auto width) {
             using Rows = decltype(team);
-            launch(layer_norm_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, x.as<const T>(),
-                   w.as<const T>(), b.as<const T>(), eps, y.as<T>(), mean.as<float>(), rstd.as<float>());
+            launch(layer_norm_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, f.x.as<const T>(),
+                   f.residual.as<const T>(), f.sum.as<T>(), f.w.as<const T>(), f.b.as<const T>(), f.eps, f.y.as<T>(),
+                   f.mean.as<float>(), f.rstd.as<float>());
         });
     });
 }
 
-void layer_norm_backward_input(const Stream& stream, View dy, View x, View w, View mean, View rstd, View dx) {
-    const int64_t N = x.rows(), C = x.columns();
+void layer_norm_backward_input(const Stream& stream, const LayerNormBackward& b) {
+    const int64_t N = b.x.rows(), C = b.x.columns();
     if (N == 0) return;
-    with_activation(x.dtype, [&](auto type) {
+    with_activation(b.x.dtype, [&](auto type) {
         using T = decltype(type);
-        with_team<T>(C, rows_aligned<T>(C, dy.data, x.data, w.data, dx.data), [&](auto team, auto width) {
+        const bool wide = rows_aligned<T>(C, b.dy.data, b.x.data, b.w.data, b.add.data, b.dx.data);
+        with_team<T>(C, wide, [&](auto team, auto width) {
             using Rows = decltype(team);
-            launch(layer_norm_input_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, dy.as<const T>(),
-                   x.as<const T>(), w.as<const T>(), mean.as<const float>(), rstd.as<const float>(), dx.as<T>());
+            launch(layer_norm_input_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, b.dy.as<const T>(),
+                   b.x.as<const T>(), b.w.as<const T>(), b.mean.as<const float>(), b.rstd.as<const float>(),
+                   b.add.as<const T>(), b.dx.as<T>());
         });
     });
 }

@@ -6,7 +6,7 @@ namespace tutti::kernels::reference {
 
 // c[m, n] = sum_k op(a)[m, k] op(b)[k, n] [+ bias[n]] [+ c[m, n]]
 void gemm(const Stream&, const Gemm& gemm) {
-    const auto& [a, b, c, transpose_a, transpose_b, accumulate, bias] = gemm;
+    const auto& [a, b, c, transpose_a, transpose_b, accumulate, bias, workspace] = gemm;
     const int64_t M = c.shape[0], N = c.shape[1], K = transpose_a ? a.shape[0] : a.shape[1];
     for (int64_t m = 0; m < M; ++m)
         for (int64_t n = 0; n < N; ++n) {

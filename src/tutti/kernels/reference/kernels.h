@@ -35,11 +35,11 @@ void embedding_forward(const Stream&, View tokens, View weight, View y);
 void embedding_backward(const Stream&, View tokens, View dy, View dweight);
 
 // norm.cpp
-void layer_norm_forward(const Stream&, View x, View w, View b, float eps, View y, View mean, View rstd);
-void layer_norm_backward_input(const Stream&, View dy, View x, View w, View mean, View rstd, View dx);
+void layer_norm_forward(const Stream&, const LayerNormForward& f);
+void layer_norm_backward_input(const Stream&, const LayerNormBackward& b);
 void layer_norm_backward_weight(const Stream&, View dy, View x, View mean, View rstd, View dw, View db);
-void rms_norm_forward(const Stream&, View x, View w, float eps, View y, View rstd);
-void rms_norm_backward_input(const Stream&, View dy, View x, View w, View rstd, View dx);
+void rms_norm_forward(const Stream&, const RmsNormForward& f);
+void rms_norm_backward_input(const Stream&, const RmsNormBackward& b);
 void rms_norm_backward_weight(const Stream&, View dy, View x, View rstd, View dw);
 
 // rope.cpp

@@ -7,8 +7,23 @@
 
 namespace tutti::kernels::reference {
 
+namespace {
+
+// What is normalised: x, or x + residual as it is rounded when it is stored.
+View summed(const Stream& stream, const View& x, const View& residual, const View& sum) {
+    if (!residual.defined()) return x;
+    add(stream, x, residual, sum);
+    return sum;
+}
+
+double load_or_zero(const View& x, int64_t i) { return x.defined() ? load(x, i) : 0; }
+
+}  // namespace
+
 // x^ = (x - mean) rstd, rstd = (mean_c (x - mean)^2 + eps)^(-1/2);  y = x^ w + b
-void layer_norm_forward(const Stream&, View x, View w, View b, float eps, View y, View mean, View rstd) {
+void layer_norm_forward(const Stream& stream, const LayerNormForward& f) {
+    const auto& [before, w, b, eps, y, mean, rstd, residual, sum] = f;
+    const View x = summed(stream, before, residual, sum);
     const int64_t N = x.rows(), C = x.columns();
     for (int64_t n = 0; n < N; ++n) {
         double m = 0, variance = 0;
@@ -23,8 +38,9 @@ void layer_norm_forward(const Stream&, View x, View w, View b, float eps, View y
     }
 }
 
-// With g = dy w:  dx = rstd (g - mean_c g - x^ mean_c (g x^))
-void layer_norm_backward_input(const Stream&, View dy, View x, View w, View mean, View rstd, View dx) {
+// With g = dy w:  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^))
+void layer_norm_backward_input(const Stream&, const LayerNormBackward& b) {
+    const auto& [dy, x, w, mean, rstd, dx, add] = b;
     const int64_t N = x.rows(), C = x.columns();
     for (int64_t n = 0; n < N; ++n) {
         const double m = load(mean, n), r = load(rstd, n);
@@ -36,7 +52,7 @@ void layer_norm_backward_input(const Stream&, View dy, View x, View w, View mean
         }
         for (int64_t c = 0; c < C; ++c) {
             const double g = load(dy, n * C + c) * load(w, c), xhat = (load(x, n * C + c) - m) * r;
-            store(dx, n * C + c, r * (g - mean_g - xhat * mean_gx));
+            store(dx, n * C + c, load_or_zero(add, n * C + c) + r * (g - mean_g - xhat * mean_gx));
         }
     }
 }
@@ -56,7 +72,9 @@ void layer_norm_backward_weight(const Stream&, View dy, View x, View mean, View 
 }
 
 // x^ = x rstd, rstd = (mean_c x^2 + eps)^(-1/2);  y = x^ w
-void rms_norm_forward(const Stream&, View x, View w, float eps, View y, View rstd) {
+void rms_norm_forward(const Stream& stream, const RmsNormForward& f) {
+    const auto& [before, w, eps, y, rstd, residual, sum] = f;
+    const View x = summed(stream, before, residual, sum);
     const int64_t N = x.rows(), C = x.columns();
     for (int64_t n = 0; n < N; ++n) {
         double mean_square = 0;
@@ -68,8 +86,9 @@ void rms_norm_forward(const Stream&, View x, View w, float eps, View y, View rst
     }
 }
 
-// With g = dy w:  dx = rstd (g - x^ mean_c (g x^))
-void rms_norm_backward_input(const Stream&, View dy, View x, View w, View rstd, View dx) {
+// With g = dy w:  dx = [add +] rstd (g - x^ mean_c (g x^))
+void rms_norm_backward_input(const Stream&, const RmsNormBackward& b) {
+    const auto& [dy, x, w, rstd, dx, add] = b;
     const int64_t N = x.rows(), C = x.columns();
     for (int64_t n = 0; n < N; ++n) {
         const double r = load(rstd, n);
@@ -78,7 +97,7 @@ void rms_norm_backward_input(const Stream&, View dy, View x, View w, View rstd, 
             mean_gx += load(dy, n * C + c) * load(w, c) * load(x, n * C + c) * r / static_cast<double>(C);
         for (int64_t c = 0; c < C; ++c) {
             const double g = load(dy, n * C + c) * load(w, c), xhat = load(x, n * C + c) * r;
-            store(dx, n * C + c, r * (g - xhat * mean_gx));
+            store(dx, n * C + c, load_or_zero(add, n * C + c) + r * (g - xhat * mean_gx));
         }
     }
 }

@@ -21,6 +21,8 @@ const KernelTable& reference_table() {
         .dropout = reference::dropout,
         .sums_of_squares = reference::sums_of_squares,
         .gemm = reference::gemm,
+        .gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; },
+        .gemm_engine = [](const Stream&, const Gemm&) { return "reference"; },
         .bias_backward = reference::bias_backward,
         .embedding_forward = reference::embedding_forward,
         .embedding_backward = reference::embedding_backward,

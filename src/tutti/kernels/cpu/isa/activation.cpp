@@ -5,19 +5,20 @@
 namespace tutti::kernels::TUTTI_ISA {
 namespace {
 
-// y = function(x)
+// y = function(x), for results of type T
 template <class Function>
 void map(const Stream& stream, View x, View y, Function function) {
     with_type(y.dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         const T* in = x.as<T>();
         T* out = y.as<T>();
-        for_vectors_parallel(stream, numel(y),
-                             [=](int64_t i, auto part) { store(function(load(in + i, part)), out + i, part); });
+        for_vectors_parallel(stream, numel(y), [=](int64_t i, auto part) {
+            store_flushed(function(load(in + i, part), type), out + i, part);
+        });
     });
 }
 
-// y = function(a, b)
+// y = function(a, b), likewise
 template <class Function>
 void map(const Stream& stream, View a, View b, View y, Function function) {
     with_type(y.dtype, [&](auto type) {
@@ -25,52 +26,53 @@ void map(const Stream& stream, View a, View b, View y, Function function) {
         const T *first = a.as<T>(), *second = b.as<T>();
         T* out = y.as<T>();
         for_vectors_parallel(stream, numel(y), [=](int64_t i, auto part) {
-            store(function(load(first + i, part), load(second + i, part)), out + i, part);
+            store_flushed(function(load(first + i, part), load(second + i, part), type), out + i, part);
         });
     });
 }
 
 void relu_forward(const Stream& stream, View x, View y) {
-    map(stream, x, y, [](Vec v) { return max(zero(), v); });  // in this order NaN stays NaN and is noticed
+    map(stream, x, y, [](Vec v, auto) { return max(zero(), v); });  // in this order NaN stays NaN and is noticed
 }
 
 void relu_backward(const Stream& stream, View dy, View y, View dx) {
-    map(stream, dy, y, dx, [](Vec gradient, Vec value) { return zero_unless(value > zero(), gradient); });
+    map(stream, dy, y, dx, [](Vec gradient, Vec value, auto) { return zero_unless(value > zero(), gradient); });
 }
 
-// gelu(x) = x/2 (1 + tanh a) = x sigmoid(2a), a = sqrt(2/pi) (x + 0.044715 x^3): 1 + tanh would cancel for x < 0.
-struct Gelu {
-    Sigmoid s;  // of 2a
-    Vec slope;  // of 2a
-};
-[[gnu::always_inline]] inline Gelu gelu_parts(Vec x) {
-    constexpr float kTwiceSqrt2OverPi = 1.59576912160573071f, kCubic = 0.044715f;
-    // Beyond 32 sigmoid is 0 or 1 long since, and x^2 may not overflow: infinity times 0 would be NaN.
-    const Vec bounded = min(broadcast(32.0f), max(broadcast(-32.0f), x));
-    const Vec square = bounded * bounded;
-    const Vec factor = broadcast(kTwiceSqrt2OverPi);
-    const Vec argument = bounded * fma(square, broadcast(kTwiceSqrt2OverPi * kCubic), factor);
-    return {sigmoid(argument), fma(square, broadcast(3 * kTwiceSqrt2OverPi * kCubic), factor)};
-}
+// gelu(x) = x/2 (1 + tanh a) = x s, s = sigmoid(2a) = 1 / (1 + 2^t), a = sqrt(2/pi) (x + 0.044715 x^3): 1 + tanh would
+// cancel for x < 0. t = -2a log2(e) = x (kLinear + kCubic x^2).
+constexpr double kTwiceSqrt2OverPi = 1.59576912160573071, kGeluCubic = 0.044715, kLog2OfE = 1.44269504088896341;
+constexpr auto kLinear = static_cast<float>(-kTwiceSqrt2OverPi * kLog2OfE);
+constexpr auto kCubic = static_cast<float>(-kTwiceSqrt2OverPi * kLog2OfE * kGeluCubic);
+constexpr float kFar = 10;  // |t| is 126 here, and s or 1 - s the least normal float: 0 for all that matters
 
 void gelu_forward(const Stream& stream, View x, View y) {
-    map(stream, x, y, [](Vec v) { return v * gelu_parts(v).s.value; });
+    map(stream, x, y, []<class T>(Vec v, Type<T>) {
+        const Vec near = clamp(v, kFar);
+        return v * sigmoid_exp2<T>(near * fma(near * near, broadcast(kCubic), broadcast(kLinear))).value;
+    });
 }
 
-// gelu' = s + x s (1 - s) slope
+// gelu' = s + x s (1 - s) slope, slope = d(2a)/dx = kSlope + kSlopeSquare x^2
+constexpr auto kSlope = static_cast<float>(kTwiceSqrt2OverPi);
+constexpr auto kSlopeSquare = static_cast<float>(3 * kTwiceSqrt2OverPi * kGeluCubic);
+
+// In the digits of f32 for any type: the two terms cancel at x = -0.75.
 void gelu_backward(const Stream& stream, View dy, View x, View dx) {
-    map(stream, dy, x, dx, [](Vec gradient, Vec v) {
-        const Gelu g = gelu_parts(v);
-        const Vec bell = g.s.value * g.s.complement;
-        return gradient * fma(bell * g.slope, v, g.s.value);
+    map(stream, dy, x, dx, [](Vec gradient, Vec v, auto) {
+        const Vec near = clamp(v, kFar), square = near * near;
+        const Sigmoid s = sigmoid_exp2<float>(near * fma(square, broadcast(kCubic), broadcast(kLinear)));
+        const Vec slope = near * fma(square, broadcast(kSlopeSquare), broadcast(kSlope));
+        return gradient * fma(s.value * s.complement, slope, s.value);
     });
 }
 
 void swiglu_forward(const Stream& stream, View gate, View up, View y) {
-    map(stream, gate, up, y, [](Vec g, Vec u) { return g * sigmoid(g).value * u; });
+    map(stream, gate, up, y, []<class T>(Vec g, Vec u, Type<T>) { return g * u * sigmoid<T>(g).value; });
 }
 
-// silu'(g) = s (1 + g (1 - s)); dgate = dy up silu'(g), dup = dy silu(g)
+// silu'(g) = s (1 + g (1 - s)); dgate = dy up silu'(g), dup = dy silu(g). In the digits of f32 for any type: the two
+// terms cancel at g = -1.28.
 void swiglu_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
     with_type(dy.dtype, [&](auto type) {
         using T = typename decltype(type)::type;
@@ -78,10 +80,10 @@ void swiglu_backward(const Stream& stream, View dy, View gate, View up, View dga
         T *gate_gradients = dgate.as<T>(), *up_gradients = dup.as<T>();
         for_vectors_parallel(stream, numel(dy), [=](int64_t i, auto part) {
             const Vec d = load(gradients + i, part), g = load(gates + i, part), u = load(ups + i, part);
-            const Sigmoid s = sigmoid(g);
-            const Vec slope = s.value * fma(g, s.complement, broadcast(1.0f));
-            store(d * u * slope, gate_gradients + i, part);
-            store(d * g * s.value, up_gradients + i, part);
+            const Sigmoid s = sigmoid<float>(g);
+            const Vec ds = d * s.value;
+            store_flushed(u * ds * fma(g, s.complement, broadcast(1.0f)), gate_gradients + i, part);
+            store_flushed(g * ds, up_gradients + i, part);
         });
     });
 }

@@ -179,15 +179,6 @@ struct Workspace {
     }
 };
 
-// body(task, slot) for all tasks, handed out one by one; a slot is used by one thread at a time, so it may own memory.
-template <class Body>
-void tasks_in_slots(const Stream& stream, int64_t tasks, Body&& body) {
-    int64_t next = 0;
-    parallel_tasks(stream, smaller(stream.threads, tasks), [&](int64_t slot) {
-        for (int64_t task; (task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < tasks;) body(task, slot);
-    });
-}
-
 void attend_few_rows(const Stream& stream, const AttentionForward& a);
 int64_t attention_backward_workspace(const Stream& stream, const Sizes& s);
 void attention_backward(const Stream& stream, const AttentionBackward& a);

@@ -7,19 +7,9 @@
 namespace tutti::kernels::TUTTI_ISA {
 
 template <int K>
-struct Vecs {
-    Vec v[K];
-};
-template <int K>
 struct Targets {
     float* p[K];
 };
-
-template <int K>
-[[gnu::always_inline]] inline Vecs<K> operator+(Vecs<K> a, const Vecs<K>& b) {
-    for (int k = 0; k < K; ++k) a.v[k] = a.v[k] + b.v[k];
-    return a;
-}
 
 // targets[k][c] += sum over rows n of value(n, c, part).v[k]
 //

@@ -32,7 +32,12 @@ struct Normalizer {
     float maximum = -kInfinity, sum = 0;  // sum_v exp(x_v - maximum)
 };
 
-// exp(x - m) of one number, by the same function as the rest of the row.
+// e^x for x <= 0. Terms below the least normal float count as that: a test of every vector would cost more.
+template <class T>
+[[gnu::always_inline]] inline Vec exp_term(Vec x) {
+    return exp2_normal<T>(max(broadcast(-126.0f), x * broadcast(kLog2E)));
+}
+
 float exp_of(float x) {
     float lanes[kLanes];
     store(exp(broadcast(x)), lanes, Full{});
@@ -51,17 +56,22 @@ Normalizer normalizer(const T* x, int64_t n) {
         }
         // A row may begin with words at -infinity, and -infinity minus itself is no number.
         const Vec safe = broadcast(total.maximum > -1e38f ? total.maximum : -1e38f);
-        total.sum += row_sum(count, [&](int64_t j, auto part) { return exp(load(x + i + j, part) - safe); });
+        total.sum +=
+            row_sum(count, [&](int64_t j, auto part) { return exp_term<float>(load(x + i + j, part) - safe); });
     }
     return total;
 }
 
-// x_v = scale (exp(x_v - m) / sum - [v = target])
+// x_v = scale (exp(x_v - m) / sum - [v = target]). Of the least terms bf16 keeps nothing, and f32 no subnormals.
 template <class T>
 void replace_by_gradient(T* x, int64_t vocab, int64_t target, const Normalizer& total, float scale) {
     const float p = exp_of(static_cast<float>(x[target]) - total.maximum) / total.sum;
     const Vec maximum = broadcast(total.maximum), factor = broadcast(scale / total.sum);
-    for_vectors(0, vocab, [&](int64_t i, auto part) { store(exp(load(x + i, part) - maximum) * factor, x + i, part); });
+    for_vectors(0, vocab, [&](int64_t i, auto part) {
+        const Vec difference = load(x + i, part) - maximum;
+        const Vec term = sizeof(T) == sizeof(float) ? exp_bounded(difference) : exp_term<T>(difference);
+        store_flushed(term * factor, x + i, part);
+    });
     x[target] = T(scale * (p - 1));
 }
 

@@ -2,70 +2,105 @@
 // so the variance takes a pass of its own around the mean and loses nothing to cancellation.
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/column_sums.h"
-#include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/norm_rows.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {
 
-// x^ = (x - mean) rstd, rstd = (mean_c (x - mean)^2 + eps)^(-1/2);  y = x^ w + b
-void layer_norm_forward(const Stream& stream, View x, View w, View b, float eps, View y, View mean, View rstd) {
-    const int64_t width = columns(x);
-    with_type(x.dtype, [&](auto x_type) {
-        with_type(w.dtype, [&](auto w_type) {
-            using T = typename decltype(x_type)::type;
-            const auto* weight = w.as<typename decltype(w_type)::type>();
-            const auto* bias = b.as<typename decltype(w_type)::type>();
-            parallel_for(stream, rows(x), row_grain(width), [&](int64_t begin, int64_t end) {
-                for (int64_t n = begin; n < end; ++n) {
-                    const T* in = x.as<T>() + n * width;
-                    T* out = y.as<T>() + n * width;
-                    const float m = row_sum(width, [=](int64_t c, auto part) { return load(in + c, part); }) /
-                                    static_cast<float>(width);
-                    const Vec center = broadcast(m);
-                    const float squares = row_sum(width, [=](int64_t c, auto part) {
-                        const Vec difference = load(in + c, part) - center;
-                        return difference * difference;
-                    });
-                    const float r = 1.0f / __builtin_sqrtf(squares / static_cast<float>(width) + eps);
-                    const Vec inverse = broadcast(r);
-                    for_vectors(0, width, [=](int64_t c, auto part) {
-                        const Vec xhat = (load(in + c, part) - center) * inverse;
-                        store(fma(xhat, load(weight + c, part), load(bias + c, part)), out + c, part);
-                    });
-                    mean.as<float>()[n] = m;
-                    rstd.as<float>()[n] = r;
-                }
-            });
+// s = x [+ residual];  x^ = (s - mean) rstd, rstd = (mean_c (s - mean)^2 + eps)^(-1/2);  y = x^ w + b
+template <int R, class T, class W>
+void forward_rows(const LayerNormForward& f, int64_t n) {
+    const int64_t width = columns(f.x);
+    const auto count = static_cast<float>(width);
+    const T* in = summed_rows<T>(f.x, f.residual, f.sum, n, R);
+    const W *weight = f.w.as<W>(), *bias = f.b.as<W>();
+    T* out = f.y.as<T>() + n * width;
+    const Floats<R> totals = row_sums<R>(width, [=](int64_t c, auto part) {
+        Vecs<R> x;
+        for (int k = 0; k < R; ++k) x.v[k] = load(in + k * width + c, part);
+        return x;
+    });
+    Vecs<R> center, inverse;
+    for (int k = 0; k < R; ++k) {
+        f.mean.as<float>()[n + k] = totals.v[k] / count;
+        center.v[k] = broadcast(totals.v[k] / count);
+    }
+    const Floats<R> squares = row_sums<R>(width, [=](int64_t c, auto part) {
+        Vecs<R> square;
+        for (int k = 0; k < R; ++k) {
+            const Vec difference = load(in + k * width + c, part) - center.v[k];
+            square.v[k] = difference * difference;
+        }
+        return square;
+    });
+    for (int k = 0; k < R; ++k) {
+        const float r = 1.0f / __builtin_sqrtf(squares.v[k] / count + f.eps);
+        f.rstd.as<float>()[n + k] = r;
+        inverse.v[k] = broadcast(r);
+    }
+    for_vectors(0, width, [=](int64_t c, auto part) {
+        const Vec w = load(weight + c, part), b = load(bias + c, part);
+        for (int k = 0; k < R; ++k) {
+            const Vec xhat = (load(in + k * width + c, part) - center.v[k]) * inverse.v[k];
+            store_flushed(fma(xhat, w, b), out + k * width + c, part);
+        }
+    });
+}
+
+void layer_norm_forward(const Stream& stream, const LayerNormForward& f) {
+    with_type(f.x.dtype, [&]<class T>(Type<T>) {
+        with_type(f.w.dtype, [&]<class W>(Type<W>) {
+            for_rows_parallel(stream, rows(f.x), columns(f.x),
+                              [&]<int R>(Rows<R>, int64_t n) { forward_rows<R, T, W>(f, n); });
         });
     });
 }
 
-// With g = dy w:  dx = rstd (g - mean_c g - x^ mean_c (g x^))
-void layer_norm_backward_input(const Stream& stream, View dy, View x, View w, View mean, View rstd, View dx) {
-    const int64_t width = columns(x);
-    with_type(x.dtype, [&](auto x_type) {
-        with_type(w.dtype, [&](auto w_type) {
-            using T = typename decltype(x_type)::type;
-            const auto* weight = w.as<typename decltype(w_type)::type>();
-            parallel_for(stream, rows(x), row_grain(width), [&](int64_t begin, int64_t end) {
-                for (int64_t n = begin; n < end; ++n) {
-                    const T *gradient = dy.as<T>() + n * width, *in = x.as<T>() + n * width;
-                    T* out = dx.as<T>() + n * width;
-                    const Vec center = broadcast(mean.as<float>()[n]), inverse = broadcast(rstd.as<float>()[n]);
-                    const auto g = [=](int64_t c, auto part) {
-                        return load(gradient + c, part) * load(weight + c, part);
-                    };
-                    const auto xhat = [=](int64_t c, auto part) { return (load(in + c, part) - center) * inverse; };
-                    const float count = static_cast<float>(width);
-                    const Vec mean_g = broadcast(row_sum(width, g) / count);
-                    const Vec mean_gx = broadcast(
-                        row_sum(width, [=](int64_t c, auto part) { return g(c, part) * xhat(c, part); }) / count);
-                    for_vectors(0, width, [=](int64_t c, auto part) {
-                        const Vec centered = g(c, part) - mean_g;
-                        store(inverse * fma_negative(xhat(c, part), mean_gx, centered), out + c, part);
-                    });
-                }
-            });
+// With g = dy w:  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^))
+template <int R, class T, class W>
+void backward_rows(const LayerNormBackward& b, int64_t n) {
+    const int64_t width = columns(b.x);
+    const auto count = static_cast<float>(width);
+    const T *dy = b.dy.as<T>() + n * width, *in = b.x.as<T>() + n * width, *add = row_or_null<T>(b.add, n);
+    const W* weight = b.w.as<W>();
+    T* out = b.dx.as<T>() + n * width;
+    Vecs<R> center, inverse;
+    for (int k = 0; k < R; ++k) {
+        center.v[k] = broadcast(b.mean.as<float>()[n + k]);
+        inverse.v[k] = broadcast(b.rstd.as<float>()[n + k]);
+    }
+    const auto sums = row_sums<2 * R>(width, [=](int64_t c, auto part) {  // of g and of g x^
+        const Vec w = load(weight + c, part);
+        Vecs<2 * R> terms;
+        for (int k = 0; k < R; ++k) {
+            const Vec g = load(dy + k * width + c, part) * w;
+            terms.v[k] = g;
+            terms.v[R + k] = g * ((load(in + k * width + c, part) - center.v[k]) * inverse.v[k]);
+        }
+        return terms;
+    });
+    Vecs<R> mean_g, mean_gx;
+    for (int k = 0; k < R; ++k) {
+        mean_g.v[k] = broadcast(sums.v[k] / count);
+        mean_gx.v[k] = broadcast(sums.v[R + k] / count);
+    }
+    for_vectors(0, width, [=](int64_t c, auto part) {
+        const Vec w = load(weight + c, part);
+        for (int k = 0; k < R; ++k) {
+            const int64_t i = k * width + c;
+            const Vec centered = load(dy + i, part) * w - mean_g.v[k];
+            const Vec xhat = (load(in + i, part) - center.v[k]) * inverse.v[k];
+            const Vec before = add ? load(add + i, part) : zero();
+            store_flushed(fma(inverse.v[k], fma_negative(xhat, mean_gx.v[k], centered), before), out + i, part);
+        }
+    });
+}
+
+void layer_norm_backward_input(const Stream& stream, const LayerNormBackward& b) {
+    with_type(b.x.dtype, [&]<class T>(Type<T>) {
+        with_type(b.w.dtype, [&]<class W>(Type<W>) {
+            for_rows_parallel(stream, rows(b.x), columns(b.x),
+                              [&]<int R>(Rows<R>, int64_t n) { backward_rows<R, T, W>(b, n); });
         });
     });
 }

@@ -56,6 +56,15 @@ void for_vectors_parallel(const Stream& stream, int64_t n, Body&& body) {
     parallel_for(stream, n, kGrain, [&](int64_t begin, int64_t end) { for_vectors(begin, end, body); });
 }
 
+// body(task, slot) for all tasks, handed out one by one; a slot is used by one thread at a time, so it may own memory.
+template <class Body>
+void tasks_in_slots(const Stream& stream, int64_t tasks, Body&& body) {
+    int64_t next = 0;
+    parallel_tasks(stream, smaller(stream.threads, tasks), [&](int64_t slot) {
+        for (int64_t task; (task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < tasks;) body(task, slot);
+    });
+}
+
 // sum_i value(i) over [0, n), in f32, in an order that depends on n only.
 template <class Value>
 [[gnu::always_inline]] inline float row_sum(int64_t n, Value&& value) {
@@ -66,6 +75,60 @@ template <class Value>
     for (; i + kLanes <= n; i += kLanes) sums[0] = sums[0] + value(i, Full{});
     if (i < n) sums[1] = sums[1] + keep(value(i, Tail{n - i}), Tail{n - i});
     return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+// K values side by side: of K rows, or of K sums over one row.
+template <int K>
+struct Vecs {
+    Vec v[K];
+};
+
+template <int K>
+[[gnu::always_inline]] inline Vecs<K> operator+(Vecs<K> a, const Vecs<K>& b) {
+    for (int k = 0; k < K; ++k) a.v[k] = a.v[k] + b.v[k];
+    return a;
+}
+
+template <int K>
+struct Floats {
+    float v[K];
+};
+
+// K sums at a time: their chains of additions and their horizontal ends overlap. The order of each depends on n only.
+template <int K, class Value>
+[[gnu::always_inline]] inline Floats<K> row_sums(int64_t n, Value&& value) {
+    Vecs<K> even, odd;
+    for (int k = 0; k < K; ++k) even.v[k] = odd.v[k] = zero();
+    int64_t i = 0;
+    for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+        even = even + value(i, Full{});
+        odd = odd + value(i + kLanes, Full{});
+    }
+    if (i + kLanes <= n) {
+        even = even + value(i, Full{});
+        i += kLanes;
+    }
+    if (i < n) {
+        Vecs<K> last = value(i, Tail{n - i});
+        for (int k = 0; k < K; ++k) last.v[k] = keep(last.v[k], Tail{n - i});
+        odd = odd + last;
+    }
+    Floats<K> sums;
+    for (int k = 0; k < K; ++k) sums.v[k] = reduce_add(even.v[k] + odd.v[k]);
+    return sums;
+}
+
+// body(Rows<R>, n) for the rows [0, row_count), two (R = 2) at a time and a last one: what a row waits for at the end
+// of its sums the other one fills.
+template <int R>
+struct Rows {};
+template <class Body>
+void for_rows_parallel(const Stream& stream, int64_t row_count, int64_t width, Body&& body) {
+    parallel_for(stream, row_count, row_grain(width), [&](int64_t begin, int64_t end) {
+        int64_t n = begin;
+        for (; n + 2 <= end; n += 2) body(Rows<2>{}, n);
+        if (n < end) body(Rows<1>{}, n);
+    });
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -5,7 +5,7 @@
 
 #include "tutti/kernels/cpu/isa/vec_avx512.h"
 
-namespace tutti::kernels::avx512 {
+namespace tutti::kernels::TUTTI_ISA {
 
 struct Pair {
     uint32_t bits;
@@ -36,4 +36,4 @@ inline void interleave(const bf16* low, const bf16* high, Pair* p) {
     _mm512_storeu_si512(p, _mm512_or_si512(l, _mm512_slli_epi32(h, 16)));
 }
 
-}  // namespace tutti::kernels::avx512
+}  // namespace tutti::kernels::TUTTI_ISA

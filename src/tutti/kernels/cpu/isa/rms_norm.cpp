@@ -1,61 +1,83 @@
-// kernels/cpu/isa/rms_norm.cpp: RMS norm (Zhang and Sennrich 2019). A row is read from memory once, then from L1.
+// kernels/cpu/isa/rms_norm.cpp: RMS norm (Zhang and Sennrich 2019). A row is read from memory once, then
+// from L1.
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/column_sums.h"
-#include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/norm_rows.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {
 
-// x^ = x rstd, rstd = (mean_c x^2 + eps)^(-1/2);  y = x^ w
-void rms_norm_forward(const Stream& stream, View x, View w, float eps, View y, View rstd) {
-    const int64_t width = columns(x);
-    with_type(x.dtype, [&](auto x_type) {
-        with_type(w.dtype, [&](auto w_type) {
-            using T = typename decltype(x_type)::type;
-            const auto* weight = w.as<typename decltype(w_type)::type>();
-            parallel_for(stream, rows(x), row_grain(width), [&](int64_t begin, int64_t end) {
-                for (int64_t n = begin; n < end; ++n) {
-                    const T* in = x.as<T>() + n * width;
-                    T* out = y.as<T>() + n * width;
-                    const float squares = row_sum(width, [=](int64_t c, auto part) {
-                        const Vec v = load(in + c, part);
-                        return v * v;
-                    });
-                    const float r = 1.0f / __builtin_sqrtf(squares / static_cast<float>(width) + eps);
-                    const Vec inverse = broadcast(r);
-                    for_vectors(0, width, [=](int64_t c, auto part) {
-                        store(load(in + c, part) * inverse * load(weight + c, part), out + c, part);
-                    });
-                    rstd.as<float>()[n] = r;
-                }
-            });
+// s = x [+ residual];  x^ = s rstd, rstd = (mean_c s^2 + eps)^(-1/2);  y = x^ w
+template <int R, class T, class W>
+void forward_rows(const RmsNormForward& f, int64_t n) {
+    const int64_t width = columns(f.x);
+    const T* in = summed_rows<T>(f.x, f.residual, f.sum, n, R);
+    const W* weight = f.w.as<W>();
+    T* out = f.y.as<T>() + n * width;
+    const Floats<R> squares = row_sums<R>(width, [=](int64_t c, auto part) {
+        Vecs<R> square;
+        for (int k = 0; k < R; ++k) {
+            const Vec v = load(in + k * width + c, part);
+            square.v[k] = v * v;
+        }
+        return square;
+    });
+    Vecs<R> inverse;
+    for (int k = 0; k < R; ++k) {
+        const float r = 1.0f / __builtin_sqrtf(squares.v[k] / static_cast<float>(width) + f.eps);
+        f.rstd.as<float>()[n + k] = r;
+        inverse.v[k] = broadcast(r);
+    }
+    for_vectors(0, width, [=](int64_t c, auto part) {
+        const Vec w = load(weight + c, part);
+        for (int k = 0; k < R; ++k)
+            store_flushed(load(in + k * width + c, part) * inverse.v[k] * w, out + k * width + c, part);
+    });
+}
+
+void rms_norm_forward(const Stream& stream, const RmsNormForward& f) {
+    with_type(f.x.dtype, [&]<class T>(Type<T>) {
+        with_type(f.w.dtype, [&]<class W>(Type<W>) {
+            for_rows_parallel(stream, rows(f.x), columns(f.x),
+                              [&]<int R>(Rows<R>, int64_t n) { forward_rows<R, T, W>(f, n); });
         });
     });
 }
 
-// With g = dy w:  dx = rstd (g - x^ mean_c (g x^))
-void rms_norm_backward_input(const Stream& stream, View dy, View x, View w, View rstd, View dx) {
-    const int64_t width = columns(x);
-    with_type(x.dtype, [&](auto x_type) {
-        with_type(w.dtype, [&](auto w_type) {
-            using T = typename decltype(x_type)::type;
-            const auto* weight = w.as<typename decltype(w_type)::type>();
-            parallel_for(stream, rows(x), row_grain(width), [&](int64_t begin, int64_t end) {
-                for (int64_t n = begin; n < end; ++n) {
-                    const T *gradient = dy.as<T>() + n * width, *in = x.as<T>() + n * width;
-                    T* out = dx.as<T>() + n * width;
-                    const Vec inverse = broadcast(rstd.as<float>()[n]);
-                    const auto g = [=](int64_t c, auto part) {
-                        return load(gradient + c, part) * load(weight + c, part);
-                    };
-                    const auto xhat = [=](int64_t c, auto part) { return load(in + c, part) * inverse; };
-                    const float sum = row_sum(width, [=](int64_t c, auto part) { return g(c, part) * xhat(c, part); });
-                    const Vec mean_gx = broadcast(sum / static_cast<float>(width));
-                    for_vectors(0, width, [=](int64_t c, auto part) {
-                        store(inverse * fma_negative(xhat(c, part), mean_gx, g(c, part)), out + c, part);
-                    });
-                }
-            });
+// With g = dy w:  dx = [add +] rstd (g - x^ mean_c (g x^))
+template <int R, class T, class W>
+void backward_rows(const RmsNormBackward& b, int64_t n) {
+    const int64_t width = columns(b.x);
+    const T *dy = b.dy.as<T>() + n * width, *in = b.x.as<T>() + n * width, *add = row_or_null<T>(b.add, n);
+    const W* weight = b.w.as<W>();
+    T* out = b.dx.as<T>() + n * width;
+    Vecs<R> inverse;
+    for (int k = 0; k < R; ++k) inverse.v[k] = broadcast(b.rstd.as<float>()[n + k]);
+    const Floats<R> sums = row_sums<R>(width, [=](int64_t c, auto part) {
+        const Vec w = load(weight + c, part);
+        Vecs<R> gx;
+        for (int k = 0; k < R; ++k)
+            gx.v[k] = load(dy + k * width + c, part) * w * (load(in + k * width + c, part) * inverse.v[k]);
+        return gx;
+    });
+    Vecs<R> mean_gx;
+    for (int k = 0; k < R; ++k) mean_gx.v[k] = broadcast(sums.v[k] / static_cast<float>(width));
+    for_vectors(0, width, [=](int64_t c, auto part) {
+        const Vec w = load(weight + c, part);
+        for (int k = 0; k < R; ++k) {
+            const int64_t i = k * width + c;
+            const Vec g = load(dy + i, part) * w, xhat = load(in + i, part) * inverse.v[k];
+            const Vec before = add ? load(add + i, part) : zero();
+            store_flushed(fma(inverse.v[k], fma_negative(xhat, mean_gx.v[k], g), before), out + i, part);
+        }
+    });
+}
+
+void rms_norm_backward_input(const Stream& stream, const RmsNormBackward& b) {
+    with_type(b.x.dtype, [&]<class T>(Type<T>) {
+        with_type(b.w.dtype, [&]<class W>(Type<W>) {
+            for_rows_parallel(stream, rows(b.x), columns(b.x),
+                              [&]<int R>(Rows<R>, int64_t n) { backward_rows<R, T, W>(b, n); });
         });
     });
 }

@@ -6,38 +6,71 @@
 
 namespace tutti::kernels::TUTTI_ISA {
 
+inline constexpr float kLog2E = 1.44269502f;
+
+// T, here and below, is what the result is rounded to next: float, or bf16, whose rounding of 2^-9 hides an error of
+// 2^-14 relative (half of the instructions).
+
+// 2^f for |f| <= 1/2: minimax polynomials (Remez), 2^-29 and 2^-13.7 relative.
+template <class T>
+[[gnu::always_inline]] inline Vec exp2_fraction(Vec f) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+        Vec p = fma(broadcast(1.53458124e-4f), f, broadcast(1.33999309e-3f));
+        p = fma(p, f, broadcast(9.61848907e-3f));
+        p = fma(p, f, broadcast(5.55032864e-2f));
+        p = fma(p, f, broadcast(2.40226462e-1f));
+        p = fma(p, f, broadcast(6.93147182e-1f));
+        return fma(p, f, broadcast(1.0f));
+    } else {
+        const Vec p = fma(broadcast(5.51716685e-2f), f, broadcast(2.42611125e-1f));
+        return fma(fma(p, f, broadcast(6.93260968e-1f)), f, broadcast(9.99928057e-1f));
+    }
+}
+
+// 2^t for |t| <= 126.
+template <class T>
+[[gnu::always_inline]] inline Vec exp2_normal(Vec t) {
+    const Vec n = round(t);
+    return times_power_of_two(exp2_fraction<T>(t - n), n);
+}
+
 // e^x for x < 90, 1 ulp. Below ln of the least normal float the result is 0: no subnormal ever enters a product (which
 // costs over a hundred cycles on some machines, and masked scores are full of them). NaN stays.
 [[gnu::always_inline]] inline Vec exp_bounded(Vec x) {
-    // x = n ln2 + r with |r| <= ln2 / 2; ln2 in two parts (Cody and Waite) so that r is exact to float.
-    const Vec least = broadcast(-87.33654f);
-    const Vec bounded = max(least, x);
-    const Vec n = round(bounded * broadcast(1.44269504088896341f));
-    const Vec r = fma_negative(n, broadcast(-2.12194440e-4f), fma_negative(n, broadcast(0.693359375f), bounded));
-    // Polynomial of Cephes' expf (Moshier).
-    Vec p = broadcast(1.9875691500e-4f);
-    p = fma(p, r, broadcast(1.3981999507e-3f));
-    p = fma(p, r, broadcast(8.3334519073e-3f));
-    p = fma(p, r, broadcast(4.1665795894e-2f));
-    p = fma(p, r, broadcast(1.6666665459e-1f));
-    p = fma(p, r, broadcast(5.0000001201e-1f));
-    const Vec power = fma(p * r, r, r) + broadcast(1.0f);
-    return times_power_of_two(not_less(x, least), power, n);
+    // x log2(e) = n + f; log2(e) in two parts (Cody and Waite), since one float of it is off by 2^-26, which x would
+    // multiply.
+    const Vec log2e = broadcast(kLog2E);
+    const Vec n = round(x * log2e);
+    const Vec f = fma(x, broadcast(1.92596299e-8f), fma(x, log2e, zero() - n));
+    return times_power_of_two(not_less(x, broadcast(-87.33654f)), exp2_fraction<float>(f), n);
 }
 
 // The same for any x; overflow gives infinity.
 [[gnu::always_inline]] inline Vec exp(Vec x) { return exp_bounded(min(broadcast(89.0f), x)); }
 
-// s = 1 / (1 + e^-x) and 1 - s, both to a few ulp: from e^-|x|, which neither overflows nor cancels.
+// Keeps NaN.
+[[gnu::always_inline]] inline Vec clamp(Vec x, float most) { return min(broadcast(most), max(broadcast(-most), x)); }
+
+// s and 1 - s, which does not cancel.
 struct Sigmoid {
     Vec value, complement;
 };
+
+// s = 1 / (1 + 2^t) for |t| <= 126
+template <class T>
+[[gnu::always_inline]] inline Sigmoid sigmoid_exp2(Vec t) {
+    const Vec e = exp2_normal<T>(t), sum = broadcast(1.0f) + e;
+    const Vec s = sizeof(T) == sizeof(float) ? reciprocal(sum) : rough_reciprocal(sum);
+    return {s, e * s};
+}
+
+// s = 1 / (1 + e^-x). Where e^x is below the least normal float: 0, and for bf16 that float.
+template <class T>
 [[gnu::always_inline]] inline Sigmoid sigmoid(Vec x) {
-    const Vec e = exp_bounded(minus_abs(x));
-    const Vec large = broadcast(1.0f) / (broadcast(1.0f) + e);
-    const Vec small = e * large;
-    const Mask negative = x < zero();
-    return {select(negative, small, large), select(negative, large, small)};
+    if constexpr (sizeof(T) < sizeof(float)) return sigmoid_exp2<T>(clamp(x * broadcast(-kLog2E), 126));
+    constexpr float kLeast = -87.33654f;
+    const Vec e = exp_bounded(zero() - max(broadcast(kLeast), x)), s = reciprocal(broadcast(1.0f) + e);
+    return {zero_unless(not_less(x, broadcast(kLeast)), s), e * s};
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -91,6 +91,19 @@ void tile_product(Left<E> a, Right<E> b, Product c, int64_t M, int64_t N, int64_
 inline void transpose_words(const uint32_t* x, int64_t x_row, int64_t rows, int64_t columns, uint32_t* y,
                             int64_t y_row) {
     int64_t r = 0;
+    for (; r + kLanes <= rows; r += kLanes) {
+        int64_t c = 0;
+        for (; c + kLanes <= columns; c += kLanes) {
+            Words w[kLanes];
+#pragma GCC unroll 16
+            for (int i = 0; i < kLanes; ++i) w[i] = load_words(x + (r + i) * x_row + c);
+            transpose_square(w);
+#pragma GCC unroll 16
+            for (int i = 0; i < kLanes; ++i) store_words(w[i], y + (c + i) * y_row + r);
+        }
+        for (; c < columns; ++c)
+            for (int64_t i = r; i < r + kLanes; ++i) y[c * y_row + i] = x[i * x_row + c];
+    }
     for (; r + 4 <= rows; r += 4) {
         int64_t c = 0;
         for (; c + kLanes <= columns; c += kLanes) {

@@ -36,6 +36,12 @@ inline Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }            // a b + c
 inline Vec fma_negative(Vec a, Vec b, Vec c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a b
+// 1 / a for normal a and 1 / a: to 2^-22 (the instruction's 2^-11 and a step of Newton's), and exactly rounded.
+inline Vec rough_reciprocal(Vec a) {
+    const Vec y = {_mm256_rcp_ps(a.v)};
+    return fma(fma_negative(a, y, broadcast(1.0f)), y, y);
+}
+inline Vec reciprocal(Vec a) { return broadcast(1.0f) / a; }
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
 // Of a NaN and a number both return the second argument: put the value that may be NaN there to keep it.
 inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
@@ -57,6 +63,12 @@ inline Vec times_power_of_two(Mask m, Vec x, Vec n) {
     const __m256 a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(first, bias), 23));
     const __m256 b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(second, bias), 23));
     return {_mm256_and_ps(m.m, _mm256_mul_ps(_mm256_mul_ps(x.v, a), b))};
+}
+
+// x 2^n for whole n in [-126, 127].
+inline Vec times_power_of_two(Vec x, Vec n) {
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));
+    return {_mm256_mul_ps(x.v, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)))};
 }
 
 inline Vec keep(Vec x, Full) { return x; }
@@ -109,6 +121,8 @@ inline void store(Vec x, float* p, Full) { _mm256_storeu_ps(p, x.v); }
 inline void store(Vec x, float* p, Tail t) { _mm256_maskstore_ps(p, t.mask(), x.v); }
 inline void store(Vec x, bf16* p, Full) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16(x)); }
 inline void store(Vec x, bf16* p, Tail t) { store_16_bit(to_bf16(x), p, t); }
+// The same where subnormals of 16 bits may become 0, which is cheaper in vec_avx512.h.
+inline void store_flushed(Vec x, auto* p, auto part) { store(x, p, part); }
 inline void store(Vec x, f16* p, Full) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_f16(x)); }
 inline void store(Vec x, f16* p, Tail t) { store_16_bit(to_f16(x), p, t); }
 

@@ -8,7 +8,7 @@
 
 #include "tutti/base/dtype.h"
 
-namespace tutti::kernels::avx512 {
+namespace tutti::kernels::TUTTI_ISA {
 
 inline constexpr int64_t kLanes = 16;
 
@@ -33,6 +33,12 @@ inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }            // a b + c
 inline Vec fma_negative(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a b
+// 1 / a for normal a and 1 / a: to 2^-14, and with a step of Newton's to 1 ulp (a division takes three times as long).
+inline Vec rough_reciprocal(Vec a) { return {_mm512_rcp14_ps(a.v)}; }
+inline Vec reciprocal(Vec a) {
+    const Vec y = rough_reciprocal(a);
+    return fma(fma_negative(a, y, broadcast(1.0f)), y, y);
+}
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 // Of a NaN and a number both return the second argument: put the value that may be NaN there to keep it.
 inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
@@ -50,6 +56,9 @@ inline Vec zero_unless(Mask m, Vec x) { return {_mm512_maskz_mov_ps(m.m, x.v)}; 
 // x 2^n where m, else 0, for whole n in [-252, 254]; overflows to infinity.
 inline Vec times_power_of_two(Mask m, Vec x, Vec n) { return {_mm512_maskz_scalef_ps(m.m, x.v, n.v)}; }
 
+// x 2^n for whole n in [-126, 127].
+inline Vec times_power_of_two(Vec x, Vec n) { return {_mm512_scalef_ps(x.v, n.v)}; }
+
 inline Vec keep(Vec x, Full) { return x; }
 inline Vec keep(Vec x, Tail t) { return {_mm512_maskz_mov_ps(t.mask(), x.v)}; }
 
@@ -57,20 +66,17 @@ inline float reduce_add(Vec a) { return _mm512_reduce_add_ps(a.v); }
 inline float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
 
 // The bits of bf16_bits(). The instruction rounds as it does and keeps NaN, but flushes subnormals: those (there are
-// hardly ever any) go through integers.
-[[gnu::noinline, gnu::cold]] inline __m256i to_bf16_with_subnormals(__m512 x) {
-    const __m512i bits = _mm512_castps_si512(x);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x00400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
-}
-inline __m256i to_bf16(Vec x) {
+// hardly ever any) go through integers. Inline, because a call would cost the loops around it all their registers.
+[[gnu::always_inline]] inline __m256i to_bf16(Vec x) {
     constexpr int kSubnormal = 0x20;
-    if (_mm512_fpclass_ps_mask(x.v, kSubnormal)) [[unlikely]]
-        return to_bf16_with_subnormals(x.v);
-    return (__m256i)_mm512_cvtneps_pbh(x.v);
+    const __mmask16 subnormal = _mm512_fpclass_ps_mask(x.v, kSubnormal);
+    const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(x.v);
+    if (subnormal == 0) [[likely]]
+        return rounded;
+    const __m512i bits = _mm512_castps_si512(x.v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i exact = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    return _mm256_mask_mov_epi16(rounded, subnormal, _mm512_cvtepi32_epi16(_mm512_srli_epi32(exact, 16)));
 }
 inline Vec from_bf16(__m256i bits) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))}; }
 inline __m256i to_f16(Vec x) { return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -88,6 +94,14 @@ inline void store(Vec x, float* p, Full) { _mm512_storeu_ps(p, x.v); }
 inline void store(Vec x, float* p, Tail t) { _mm512_mask_storeu_ps(p, t.mask(), x.v); }
 inline void store(Vec x, bf16* p, Full) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x)); }
 inline void store(Vec x, bf16* p, Tail t) { _mm256_mask_storeu_epi16(p, t.mask(), to_bf16(x)); }
+// The same, but subnormals of 16 bits may become 0, as they do in dot products: saves a test per vector.
+inline void store_flushed(Vec x, float* p, auto part) { store(x, p, part); }
+inline void store_flushed(Vec x, bf16* p, Full) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x.v));
+}
+inline void store_flushed(Vec x, bf16* p, Tail t) {
+    _mm256_mask_storeu_epi16(p, t.mask(), (__m256i)_mm512_cvtneps_pbh(x.v));
+}
 inline void store(Vec x, f16* p, Full) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(x)); }
 inline void store(Vec x, f16* p, Tail t) { _mm256_mask_storeu_epi16(p, t.mask(), to_f16(x)); }
 
@@ -106,4 +120,4 @@ struct Doubles {
     static __m512d high_half(Vec x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1)); }
 };
 
-}  // namespace tutti::kernels::avx512
+}  // namespace tutti::kernels::TUTTI_ISA

@@ -43,5 +43,21 @@ inline void transpose_groups(Words (&w)[4]) {
     w[2].v = _mm256_unpacklo_epi64(t1, t3);
     w[3].v = _mm256_unpackhi_epi64(t1, t3);
 }
+// Transposes kLanes x kLanes words: 4x4 in all groups, then the groups.
+[[gnu::always_inline]] inline void transpose_square(Words (&w)[kLanes]) {
+#pragma GCC unroll 2
+    for (int g = 0; g < 2; ++g) {
+        Words four[4] = {w[4 * g], w[4 * g + 1], w[4 * g + 2], w[4 * g + 3]};
+        transpose_groups(four);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) w[4 * g + i] = four[i];
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const __m256i low = _mm256_permute2x128_si256(w[i].v, w[4 + i].v, 0x20);
+        w[4 + i].v = _mm256_permute2x128_si256(w[i].v, w[4 + i].v, 0x31);
+        w[i].v = low;
+    }
+}
 
 }  // namespace tutti::kernels::avx2

@@ -4,7 +4,7 @@
 
 #include "tutti/kernels/cpu/isa/vec_avx512.h"
 
-namespace tutti::kernels::avx512 {
+namespace tutti::kernels::TUTTI_ISA {
 
 struct Words {
     __m512i v;
@@ -40,5 +40,26 @@ inline void transpose_groups(Words (&w)[4]) {
     w[2].v = _mm512_unpacklo_epi64(t1, t3);
     w[3].v = _mm512_unpackhi_epi64(t1, t3);
 }
+// Transposes kLanes x kLanes words: 4x4 in all groups, then the groups.
+[[gnu::always_inline]] inline void transpose_square(Words (&w)[kLanes]) {
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; ++g) {
+        Words four[4] = {w[4 * g], w[4 * g + 1], w[4 * g + 2], w[4 * g + 3]};
+        transpose_groups(four);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) w[4 * g + i] = four[i];
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const __m512i low01 = _mm512_shuffle_i32x4(w[i].v, w[4 + i].v, 0x44);
+        const __m512i high01 = _mm512_shuffle_i32x4(w[i].v, w[4 + i].v, 0xee);
+        const __m512i low23 = _mm512_shuffle_i32x4(w[8 + i].v, w[12 + i].v, 0x44);
+        const __m512i high23 = _mm512_shuffle_i32x4(w[8 + i].v, w[12 + i].v, 0xee);
+        w[i].v = _mm512_shuffle_i32x4(low01, low23, 0x88);
+        w[4 + i].v = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+        w[8 + i].v = _mm512_shuffle_i32x4(high01, high23, 0x88);
+        w[12 + i].v = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+    }
+}
 
-}  // namespace tutti::kernels::avx512
+}  // namespace tutti::kernels::TUTTI_ISA

@@ -1,0 +1,151 @@
+// bench/cpu_passes.cpp: the CPU tables' kernels whose least cost is memory, beside the bandwidth of the same run, for
+// bench/results/passes_cpu_*.md. Matrix products and attention: cpu_kernels.cpp. Not part of the build:
+//   g++ -std=c++20 -O2 -Isrc bench/cpu_passes.cpp build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp
+//   OMP_WAIT_POLICY=passive ./a.out THREADS [avx2|avx512]
+// Best of 0.4 s each.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tutti/kernels/kernel_table.h"
+#include "tutti/kernels/work.h"
+
+using namespace tutti;
+using namespace tutti::kernels;
+
+namespace {
+
+template <class Run>
+double best_seconds(Run&& run) {
+    using Clock = std::chrono::steady_clock;
+    double best = 1e9;
+    const auto end = Clock::now() + std::chrono::milliseconds(400);
+    for (int i = 0; i < 3 || Clock::now() < end; ++i) {
+        const auto start = Clock::now();
+        run();
+        best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+    }
+    return best;
+}
+
+// Numbers between -1.1 and 1.1 in huge pages, as HostMemory gives them.
+View array(DType type, const Shape& shape) {
+    const size_t page = 2 << 20, bytes = (static_cast<size_t>(shape.numel() * size_of(type)) + page) / page * page;
+    void* data = std::aligned_alloc(page, bytes);
+    madvise(data, bytes, MADV_HUGEPAGE);
+    const View x(data, type, shape);
+    for (int64_t i = 0; i < shape.numel(); ++i) {
+        const float value = static_cast<float>(i % 37 - 18) / 16;
+        type == DType::f32 ? void(x.as<float>()[i] = value) : void(x.as<bf16>()[i] = bf16(value));
+    }
+    return x;
+}
+
+// Bytes per second of a copy or of an update in place of 256 MiB, whichever is faster.
+double bandwidth(const KernelTable& table, const Stream& stream) {
+    const Shape shape = {64 << 20};
+    const View x = array(DType::f32, shape), y = array(DType::f32, shape);
+    const double bytes = 8.0 * static_cast<double>(shape.numel());
+    const double copy = best_seconds([&] { table.cast(stream, x, y); });
+    const double update = best_seconds([&] { table.scale(stream, x, 1.0f); });
+    for (const View& v : {x, y}) std::free(v.data);
+    return bytes / std::min(copy, update);
+}
+
+// Every kernel whose least cost is memory, on (rows, 3072) activations and (rows, 768) residual streams, as in GPT-2.
+// What a store fetches before it overwrites is not counted: a pass that reads one array and writes another can reach
+// two thirds where neither fits a cache.
+class Passes {
+  public:
+    Passes(const KernelTable& table, const Stream& stream, DType type, int64_t rows, double bytes_per_s)
+        : table_(table), stream_(stream), bytes_per_s_(bytes_per_s) {
+        std::printf("%s, %ld rows; floor at %.1f GB/s\n", type == DType::f32 ? "f32" : "bf16", rows, bytes_per_s / 1e9);
+        activations(type, {rows, 3072});
+        norms(type, rows, 768);
+        losses(type, rows / 4);
+        optimizer(rows * 768);
+    }
+
+  private:
+    template <class... Parameters, class... Arguments>
+    void time(const char* name, void (*kernel)(const Stream&, Parameters...), const Arguments&... arguments) {
+        const double s = best_seconds([&] { kernel(stream_, arguments...); });
+        const double floor = work_of_call(name, arguments...).bytes / bytes_per_s_;
+        std::printf("  %-28s %8.3f ms, %3.0f %% of the floor\n", name, 1e3 * s, 100 * floor / s);
+    }
+    void activations(DType type, const Shape& shape) {
+        const View x = array(type, shape), y = array(type, shape), dy = array(type, shape);
+        const View up = array(type, shape), dup = array(type, shape), db = array(DType::f32, {shape[1]});
+        time("gelu_forward", table_.gelu_forward, x, y);
+        time("gelu_backward", table_.gelu_backward, dy, x, y);
+        time("swiglu_forward", table_.swiglu_forward, x, up, y);
+        time("swiglu_backward", table_.swiglu_backward, dy, x, up, y, dup);
+        time("add", table_.add, x, up, y);
+        time("accumulate", table_.accumulate, x, y);
+        time("bias_backward", table_.bias_backward, dy, db);
+        for (const View& v : {x, y, dy, up, dup, db}) std::free(v.data);
+    }
+    void norms(DType type, int64_t rows, int64_t width) {
+        const View x = array(type, {rows, width}), y = array(type, {rows, width}), dy = array(type, {rows, width});
+        const View w = array(type, {width}), b = array(type, {width}), sum = array(type, {rows, width});
+        const View mean = array(DType::f32, {rows}), rstd = array(DType::f32, {rows});
+        const View dw = array(DType::f32, {width}), db = array(DType::f32, {width});
+        time("layer_norm_forward", table_.layer_norm_forward, LayerNormForward{x, w, b, 1e-5f, y, mean, rstd});
+        time("layer_norm_forward", table_.layer_norm_forward, LayerNormForward{x, w, b, 1e-5f, y, mean, rstd, dy, sum});
+        time("layer_norm_backward_input", table_.layer_norm_backward_input, LayerNormBackward{dy, x, w, mean, rstd, y});
+        time("layer_norm_backward_input", table_.layer_norm_backward_input,
+             LayerNormBackward{dy, x, w, mean, rstd, y, y});
+        time("layer_norm_backward_weight", table_.layer_norm_backward_weight, dy, x, mean, rstd, dw, db);
+        time("rms_norm_forward", table_.rms_norm_forward, RmsNormForward{x, w, 1e-5f, y, rstd});
+        time("rms_norm_forward", table_.rms_norm_forward, RmsNormForward{x, w, 1e-5f, y, rstd, dy, sum});
+        time("rms_norm_backward_input", table_.rms_norm_backward_input, RmsNormBackward{dy, x, w, rstd, y});
+        time("rms_norm_backward_input", table_.rms_norm_backward_input, RmsNormBackward{dy, x, w, rstd, y, y});
+        time("rms_norm_backward_weight", table_.rms_norm_backward_weight, dy, x, rstd, dw);
+        for (const View& v : {x, y, dy, w, b, sum, mean, rstd, dw, db}) std::free(v.data);
+    }
+    void losses(DType type, int64_t rows) {
+        const int64_t vocab = 50257;
+        const View logits = array(type, {rows, vocab}), targets = array(DType::f32, {rows});
+        const View losses = array(DType::f32, {rows});
+        std::memset(targets.data, 0, static_cast<size_t>(rows) * 4);
+        const CrossEntropy loss{.logits = logits,
+                                .targets = View(targets.data, DType::i32, {rows}),
+                                .losses = losses,
+                                .vocab = vocab,
+                                .gradient = true};
+        time("cross_entropy", table_.cross_entropy, loss);
+        for (const View& v : {logits, targets, losses}) std::free(v.data);
+    }
+    void optimizer(int64_t n) {
+        const View master = array(DType::f32, {n}), m = array(DType::f32, {n}), v = array(DType::f32, {n});
+        const View gradient = array(DType::f32, {n}), value = array(DType::bf16, {n});
+        const View sums = array(DType::f32, {2 * (n / kSumBlock + 1)});
+        table_.fill(stream_, v, 1);
+        const AdamW update{.master = master, .m = m, .v = v, .gradient = gradient, .value = value, .lr = 1e-6f};
+        time("adamw", table_.adamw, update);
+        time("sums_of_squares", table_.sums_of_squares, gradient,
+             View(sums.data, DType::f64, {(n + kSumBlock - 1) / kSumBlock}));
+        time("fill", table_.fill, gradient, 0.0f);
+        for (const View& x : {master, m, v, gradient, value, sums}) std::free(x.data);
+    }
+
+    const KernelTable& table_;
+    const Stream& stream_;
+    double bytes_per_s_;
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    if (count < 2) return std::fprintf(stderr, "usage: cpu_passes THREADS [avx2|avx512]\n"), 2;
+    const Stream stream{std::atoi(arguments[1])};
+    const Isa isa = count > 2 ? (std::strcmp(arguments[2], "avx2") == 0 ? Isa::avx2 : Isa::avx512) : best_isa();
+    const KernelTable& table = cpu_table(isa);
+    std::printf("%s, threads %d\n", table.name, stream.threads);
+    for (const DType type : {DType::bf16, DType::f32})
+        for (const int64_t rows : {1024, 8192}) Passes(table, stream, type, rows, bandwidth(table, stream));
+}

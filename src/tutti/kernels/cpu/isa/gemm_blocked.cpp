@@ -1,0 +1,463 @@
+// kernels/cpu/isa/gemm_blocked.cpp: our own matrix product, for every ISA and type. On bf16 the fastest we know (on AMX
+// tiles, or pairs of AVX512_BF16); in f32, and bf16 on machines with AVX2 only, what builds without oneDNN use.
+// Below: tile_product.h, tiles_amx.h. Called by: cpu/gemm*.cpp, which chooses between this and oneDNN.
+//
+// After Goto and van de Geijn (2008), turned round so that c leaves once: a task makes one block of c (kRows, kWidth),
+// summed in f32 in its L2 over all of K, and writes it through bias, old c and rounding. For that op(b) is packed
+// before, by all threads, in panels (K, kPanel) that every task reads; a is read where it lies, and packed only when it
+// is transposed, of another type or of odd size. K beyond kPackedDepth comes in pieces, with the blocks of c waiting.
+//
+// The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
+#include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/isa/tile_product.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+
+namespace {
+
+// How elements of type T enter a product: as words of kPack elements each, in whole steps of kUnit words.
+template <class T>
+struct Entry {
+    using Word = float;
+    static constexpr int64_t kPack = 1, kUnit = 1;
+};
+template <bool pairs>
+struct Bf16Entry : Entry<float> {};
+template <>
+struct Bf16Entry<true> {
+    using Word = Pair;
+    static constexpr int64_t kPack = 2, kUnit = kTiles ? 16 : 1;
+};
+template <>
+struct Entry<bf16> : Bf16Entry<kFastPairs> {};
+
+// Of one multiplication: c (kSumRows, kPanel) in registers. With tiles four of them, two by two.
+template <class Word>
+inline constexpr bool kOnTiles = kTiles&& __is_same(Word, Pair);
+template <class Word>
+inline constexpr int64_t kPanel = kOnTiles<Word> ? 32 : kVectors* kLanes;
+template <class Word>
+inline constexpr int64_t kSumRows = kOnTiles<Word> ? 32 : kSums / kVectors;
+
+// A block of c, one of a and one of b share the L2: 192 + 192 + 256 KB of 1 MB; with tiles 512 + 128 + 256 KB of 2 MB.
+// A panel of b and the rows of a that it meets share the L1 where tiles consume them ten times as fast.
+template <class Word>
+inline constexpr int64_t kRows = kOnTiles<Word> ? 256 : 192;
+template <class Word>
+inline constexpr int64_t kWidth = kOnTiles<Word> ? 512 : 256;
+template <class Word>
+inline constexpr int64_t kDepth = kOnTiles<Word> ? 128 : 256;  // in words, like all depths below
+
+constexpr int64_t kPackedDepth = 4096;
+constexpr int64_t kPackedWords = 8 << 20;  // of a and of b each: 32 MiB
+
+struct Range {
+    int64_t begin, size;
+};
+
+// How one product is cut: by its shape, the types and the number of threads.
+template <class T>
+struct Plan {
+    using Word = typename Entry<T>::Word;
+    int64_t M, N, K;
+    int64_t words;       // of K, in whole units
+    int64_t depth;       // words that are packed at a time
+    int64_t columns;     // of c between two packings of b
+    int64_t rows;        // of c between two packings of a
+    bool packs_a;        // otherwise it is read where it lies
+    int64_t a_row;       // words from one packed row to the next; not a power of two, which would share few cache sets
+    int64_t block_rows;  // of a block of c
+    int64_t block_columns;
+
+    Plan(const Stream& stream, const Gemm& g)
+        : M(size(g.c, 0)),
+          N(size(g.c, 1)),
+          K(g.transpose_a ? size(g.a, 0) : size(g.a, 1)),
+          words(round_up((K + Entry<T>::kPack - 1) / Entry<T>::kPack, Entry<T>::kUnit)),
+          depth(smaller(words, kPackedDepth)),
+          columns(smaller(round_up(N, kPanel<Word>),
+                          larger(kWidth<Word>, kPackedWords / larger(depth, 1) / kWidth<Word> * kWidth<Word>))),
+          rows(M),
+          packs_a(g.transpose_a || sizeof(T) * Entry<T>::kPack != sizeof(Word) ||
+                  K % (Entry<T>::kPack * Entry<T>::kUnit) != 0),
+          a_row(depth + 16) {
+        if (packs_a) rows = smaller(rows, kPackedWords / a_row / kRows<Word> * kRows<Word>);
+        if (depth < words) rows = smaller(rows, kPackedWords / columns / kRows<Word> * kRows<Word>);
+        rows = larger(rows, smaller(M, kRows<Word>));
+        block_rows = share(rows, kRows<Word>, kSumRows<Word>);
+        block_columns = share(columns, kWidth<Word>, kPanel<Word>);
+        while (blocks() < 4 * stream.threads) {
+            if (block_columns > 2 * kPanel<Word> && block_columns >= block_rows)
+                block_columns = share(columns, block_columns / 2, kPanel<Word>);
+            else if (block_rows > 48)
+                block_rows = share(rows, block_rows / 2, kSumRows<Word>);
+            else
+                break;
+        }
+        // Few blocks: as many for every thread.
+        int64_t parts = larger(1, down());
+        while (parts * across() % stream.threads != 0 && parts * across() < 16 * stream.threads) ++parts;
+        block_rows = larger(kSumRows<Word>, round_up((rows + parts - 1) / parts, kSumRows<Word>));
+    }
+
+    // n in equal parts of at most `most`, in whole units.
+    static int64_t share(int64_t n, int64_t most, int64_t unit) {
+        const int64_t parts = larger(1, (n + most - 1) / most);
+        return larger(unit, round_up((n + parts - 1) / parts, unit));
+    }
+    int64_t down() const { return (rows + block_rows - 1) / block_rows; }
+    int64_t across() const { return (columns + block_columns - 1) / block_columns; }
+    int64_t blocks() const { return down() * across(); }
+    bool sums_wait() const { return depth < words; }  // for the next piece of K
+    int64_t block_size() const { return block_rows * block_columns; }
+
+    // The workspace, in words: packed b, packed a, sums.
+    int64_t packed_b() const { return columns * depth; }
+    int64_t packed_a() const { return packs_a ? round_up(rows, kSumRows<Word>) * a_row : 0; }
+    int64_t sums(const Stream& stream) const {
+        return (sums_wait() ? blocks() : smaller(blocks(), stream.threads)) * block_size();
+    }
+    int64_t workspace(const Stream& stream) const { return packed_b() + packed_a() + sums(stream) + 3 * 16; }
+};
+
+// --- packing ---
+
+// `words` words of a row with `left` elements; zeros follow them.
+template <class T>
+void copy_row(const T* x, int64_t left, float* y, int64_t words) {
+    const int64_t n = smaller(left, words);
+    for_vectors(0, n, [&](int64_t i, auto part) { store(load(x + i, part), y + i, part); });
+    for (int64_t i = larger(n, 0); i < words; ++i) y[i] = 0;
+}
+inline void copy_row(const bf16* x, int64_t left, Pair* y, int64_t words) {
+    const int64_t bytes = larger(0, smaller(2 * left, 4 * words));
+    __builtin_memcpy(y, x, static_cast<size_t>(bytes));
+    __builtin_memset(reinterpret_cast<char*>(y) + bytes, 0, static_cast<size_t>(4 * words - bytes));
+}
+
+// y (width) = the words of row k of a matrix stored (K, n), zeros where it ends. A word spans rows k kPack ...
+template <class T>
+void take_row(const T* x, int64_t stride, int64_t k, int64_t, int64_t width, float* y) {
+    copy_row(x + k * stride, width, y, width);
+}
+inline void take_row(const bf16* x, int64_t stride, int64_t k, int64_t K, int64_t width, Pair* y) {
+    const bf16* low = x + 2 * k * stride;
+    const bool paired = 2 * k + 1 < K;
+    int64_t i = 0;
+    if (paired)
+        for (; i + kLanes <= width; i += kLanes) interleave(low + i, low + stride + i, y + i);
+    for (; i < width; ++i) y[i].bits = low[i].bits | (paired ? static_cast<uint32_t>(low[stride + i].bits) << 16 : 0u);
+}
+
+// Pieces that are staged in the L1 are read in the order of memory, in runs long enough for the prefetcher.
+constexpr int64_t kRun = 256, kSquare = 16;  // words
+
+// y (words, width) <- x (count, elements of K): rows of x become columns of y.
+template <class T, class Word>
+void pack_columns(const T* x, int64_t stride, int64_t count, int64_t left, int64_t words, Word* y, int64_t width) {
+    alignas(64) Word staged[kSquare * kRun];
+    for (int64_t i = 0; i < count; i += kSquare)
+        for (int64_t k = 0; k < words; k += kRun) {
+            const int64_t rows = smaller(kSquare, count - i), deep = smaller(kRun, words - k);
+            for (int64_t r = 0; r < rows; ++r)
+                copy_row(x + (i + r) * stride + k * Entry<T>::kPack, left - k * Entry<T>::kPack, staged + r * kRun,
+                         deep);
+            transpose_words(reinterpret_cast<const uint32_t*>(staged), kRun, rows, deep,
+                            reinterpret_cast<uint32_t*>(y + k * width + i), width);
+        }
+}
+
+// Panels [first, end) of op(b), columns n + panel * kPanel, words `part` of the packed words k.
+template <class T, class Word>
+void pack_panels(const Gemm& g, const Plan<T>& plan, Range k, Range part, int64_t n, int64_t first, int64_t end,
+                 Word* y) {
+    const T* b = g.b.as<const T>();
+    const int64_t stride = g.b.strides[0], pack = Entry<T>::kPack, begin = k.begin + part.begin;
+    const auto panel = [&](int64_t p) { return y + (p * k.size + part.begin) * kPanel<Word>; };
+    const auto columns = [&](int64_t p) { return smaller(kPanel<Word>, plan.N - n - p * kPanel<Word>); };
+    if (columns(end - 1) < kPanel<Word>)
+        __builtin_memset(panel(end - 1), 0, static_cast<size_t>(part.size * kPanel<Word>) * sizeof(Word));
+    if (g.transpose_b) {
+        for (int64_t p = first; p < end; ++p)
+            pack_columns(b + (n + p * kPanel<Word>)*stride + begin * pack, stride, columns(p), plan.K - begin * pack,
+                         part.size, panel(p), kPanel<Word>);
+        return;
+    }
+    for (int64_t i = 0; i < part.size; ++i)
+        for (int64_t p = first; p < end; ++p) {
+            Word* row = panel(p) + i * kPanel<Word>;
+            if ((begin + i) * pack < plan.K)
+                take_row(b + n + p * kPanel<Word>, stride, begin + i, plan.K, columns(p), row);
+            else
+                __builtin_memset(row, 0, kPanel<Word> * sizeof(Word));
+        }
+}
+
+// Rows [m, m + count) of op(a), words of k; y (count, a_row).
+template <class T, class Word>
+void pack_rows(const Gemm& g, const Plan<T>& plan, Range k, int64_t m, int64_t count, Word* y) {
+    const T* a = g.a.as<const T>();
+    const int64_t stride = g.a.strides[0], pack = Entry<T>::kPack;
+    if (!g.transpose_a) {
+        for (int64_t i = 0; i < count; ++i)
+            copy_row(a + (m + i) * stride + k.begin * pack, plan.K - k.begin * pack, y + i * plan.a_row, k.size);
+        return;
+    }
+    alignas(64) Word staged[kSquare * kRun];
+    for (int64_t begin = 0; begin < k.size; begin += kSquare) {
+        const int64_t deep = smaller(kSquare, k.size - begin);
+        for (int64_t i = 0; i < deep; ++i) {
+            if ((k.begin + begin + i) * pack < plan.K)
+                take_row(a + m, stride, k.begin + begin + i, plan.K, count, staged + i * kRun);
+            else
+                __builtin_memset(staged + i * kRun, 0, kRun * sizeof(Word));
+        }
+        transpose_words(reinterpret_cast<const uint32_t*>(staged), kRun, deep, count,
+                        reinterpret_cast<uint32_t*>(y + begin), plan.a_row);
+    }
+}
+
+// --- the product of blocks ---
+
+// What a thread holds while it multiplies.
+template <bool on_tiles>
+struct ProductScope {
+    ProductScope() {}
+};
+
+// Rows of op(a): where they lie, and words from one to the next (of pairs, halves of a word: bytes would do as well).
+struct Rows {
+    const char* data;
+    int64_t row_bytes;
+};
+
+// c (R, kVectors) vectors, stored one after the other [+]= a (R, words) b (words, kVectors).
+template <int R, class Word>
+[[gnu::noinline]] void multiply_rows(Rows a, const Word* b, float* c, int64_t words, bool add) {
+    constexpr int V = kVectors;
+    Vec sum[R][V];
+#pragma GCC unroll 24
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) sum[r][v] = add ? load(c + (r * V + v) * kLanes, Full{}) : zero();
+    // Three rows are in reach of one address register.
+    const char* row[(R + 2) / 3];
+#pragma GCC unroll 8
+    for (int i = 0; i < (R + 2) / 3; ++i) row[i] = a.data + i * 3 * a.row_bytes;
+    for (int64_t k = 0; k < words; ++k, b += V * kLanes) {
+        Vec right[V];
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) right[v] = load(b + v * kLanes, Full{});
+#pragma GCC unroll 24
+        for (int r = 0; r < R; ++r) {
+            Word word;
+            __builtin_memcpy(&word, row[r / 3] + r % 3 * a.row_bytes + k * static_cast<int64_t>(sizeof word),
+                             sizeof word);
+            const Vec left = broadcast(word);
+#pragma GCC unroll 4
+            for (int v = 0; v < V; ++v) sum[r][v] = multiply_add(left, right[v], sum[r][v], b);
+        }
+    }
+#pragma GCC unroll 24
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) store(sum[r][v], c + (r * V + v) * kLanes, Full{});
+}
+
+template <int R, class Word>
+void multiply_at_most(int64_t rows, Rows a, const Word* b, float* c, int64_t words, bool add) {
+    if (rows == R) return multiply_rows<R>(a, b, c, words, add);
+    if constexpr (R > 1) multiply_at_most<R - 1>(rows, a, b, c, words, add);
+}
+
+template <class Word>
+void multiply(int64_t rows, Rows a, const Word* b, float* c, int64_t words, bool add) {
+    multiply_at_most<kSums / kVectors>(rows, a, b, c, words, add);
+}
+
+#if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
+template <>
+struct ProductScope<true> : TileScope {};
+
+// c (32, 32): tiles 0 to 3. Missing rows of a are taken as zeros.
+void multiply(int64_t rows, Rows a, const Pair* b, float* c, int64_t words, bool add) {
+    alignas(64) Pair whole[kSumRows<Pair> * kDepth<Pair>];
+    if (rows < kSumRows<Pair>) {
+        __builtin_memset(whole, 0, sizeof whole);
+        for (int64_t i = 0; i < rows; ++i)
+            __builtin_memcpy(whole + i * words, a.data + i * a.row_bytes, static_cast<size_t>(words) * sizeof(Pair));
+        a = {reinterpret_cast<const char*>(whole), words * static_cast<int64_t>(sizeof(Pair))};
+    }
+    constexpr int64_t kRowBytes = kPanel<Pair> * sizeof(float);
+    float* const lower = c + kTileRows * kPanel<Pair>;
+    if (add) {
+        tile_load<0>(c, kRowBytes);
+        tile_load<1>(c + kTileWords, kRowBytes);
+        tile_load<2>(lower, kRowBytes);
+        tile_load<3>(lower + kTileWords, kRowBytes);
+    } else {
+        tile_zero<0>();
+        tile_zero<1>();
+        tile_zero<2>();
+        tile_zero<3>();
+    }
+    for (int64_t k = 0; k < words; k += kTileWords) {
+        const char* left = a.data + k * static_cast<int64_t>(sizeof(Pair));
+        const Pair* right = b + k * kPanel<Pair>;
+        tile_load<4>(left, a.row_bytes);
+        tile_load<6>(right, kRowBytes);
+        tile_dot<0, 4, 6>();
+        tile_load<7>(right + kTileWords, kRowBytes);
+        tile_dot<1, 4, 7>();
+        tile_load<5>(left + kTileRows * a.row_bytes, a.row_bytes);
+        tile_dot<2, 5, 6>();
+        tile_dot<3, 5, 7>();
+    }
+    tile_store<0>(c, kRowBytes);
+    tile_store<1>(c + kTileWords, kRowBytes);
+    tile_store<2>(lower, kRowBytes);
+    tile_store<3>(lower + kTileWords, kRowBytes);
+}
+#endif
+
+// sums of a block, in pieces (kSumRows, kPanel), those of a panel one after the other.
+template <class Word>
+void multiply_block(Rows a, const Word* b, int64_t panel_words, int64_t rows, int64_t columns, int64_t words,
+                    float* sums, bool add) {
+    constexpr int64_t kPiece = kSumRows<Word> * kPanel<Word>;
+    const int64_t pieces = (rows + kSumRows<Word> - 1) / kSumRows<Word>;
+    if (words == 0) __builtin_memset(sums, 0, static_cast<size_t>(pieces * kSumRows<Word> * columns) * sizeof(float));
+    for (int64_t k = 0; k < words; k += kDepth<Word>) {
+        const int64_t deep = smaller(kDepth<Word>, words - k);
+        for (int64_t n = 0; n < columns; n += kPanel<Word>) {
+            const Word* panel = b + n * panel_words + k * kPanel<Word>;
+            float* piece = sums + n / kPanel<Word> * pieces * kPiece;
+            for (int64_t m = 0; m < rows; m += kSumRows<Word>, piece += kPiece)
+                multiply(smaller(kSumRows<Word>, rows - m),
+                         {a.data + m * a.row_bytes + k * static_cast<int64_t>(sizeof(Word)), a.row_bytes}, panel, piece,
+                         deep, add || k > 0);
+        }
+    }
+}
+
+constexpr int64_t kAhead = 4;  // rows of c that are fetched before they are written
+
+template <class Word, class To, class Bias>
+void write_block(const Gemm& g, Range m, Range n, const float* sums) {
+    const Bias* bias = g.bias.as<const Bias>();
+    const int64_t rows = round_up(m.size, kSumRows<Word>);
+    for (int64_t i = 0; i < m.size; ++i) {
+        To* c = g.c.as<To>() + (m.begin + i) * g.c.strides[0] + n.begin;
+        if (i + kAhead < m.size)
+            for (int64_t j = 0; j < n.size; j += 64 / static_cast<int64_t>(sizeof(To)))
+                __builtin_prefetch(c + kAhead * g.c.strides[0] + j, 1);
+        for (int64_t column = 0; column < n.size; column += kPanel<Word>) {
+            const float* piece = sums + (column / kPanel<Word> * rows + i) * kPanel<Word> - column;
+            for_vectors(column, smaller(n.size, column + kPanel<Word>), [&](int64_t j, auto part) {
+                Vec sum = load(piece + j, part);
+                if (bias != nullptr) sum = sum + load(bias + n.begin + j, part);
+                if (g.accumulate) sum = sum + load(c + j, part);
+                store(sum, c + j, part);
+            });
+        }
+    }
+}
+
+template <class Word>
+void write_block(const Gemm& g, Range m, Range n, const float* sums) {
+    with_type(g.c.dtype, [&](auto to) {
+        with_type(g.bias.dtype, [&](auto bias) {
+            write_block<Word, typename decltype(to)::type, typename decltype(bias)::type>(g, m, n, sums);
+        });
+    });
+}
+
+template <class T>
+void gemm_of(const Stream& stream, const Gemm& g) {
+    using Word = typename Entry<T>::Word;
+    const Plan<T> plan(stream, g);
+    if (plan.M == 0 || plan.N == 0) return;
+    const auto aligned = [](float* p) { return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64)); };
+    float* const packed_b = aligned(g.workspace.as<float>());
+    float* const packed_a = aligned(packed_b + plan.packed_b());
+    float* const sums = aligned(packed_a + plan.packed_a());
+    Word* const panels = reinterpret_cast<Word*>(packed_b);
+    Word* const rows_of_a = reinterpret_cast<Word*>(packed_a);
+
+    const auto pack_b = [&](Range n, Range k) {
+        // A transposed b lies panel by panel, another one row by row.
+        const int64_t count = (n.size + kPanel<Word> - 1) / kPanel<Word>;
+        if (g.transpose_b)
+            parallel_tasks(stream, count, [&](int64_t i) {
+                pack_panels(g, plan, k, {0, k.size}, n.begin, i, i + 1, panels);
+            });
+        else
+            parallel_tasks(stream, (k.size + kSquare - 1) / kSquare, [&](int64_t i) {
+                pack_panels(g, plan, k, {i * kSquare, smaller(kSquare, k.size - i * kSquare)}, n.begin, 0, count,
+                            panels);
+            });
+    };
+    const auto pack_a = [&](Range m, Range k) {
+        parallel_tasks(stream, (m.size + kRun - 1) / kRun, [&](int64_t i) {
+            pack_rows(g, plan, k, m.begin + i * kRun, smaller(kRun, m.size - i * kRun),
+                      rows_of_a + i * kRun * plan.a_row);
+        });
+    };
+    const auto multiply_all = [&](Range m, Range n, Range k) {
+        const int64_t across = (n.size + plan.block_columns - 1) / plan.block_columns;
+        const int64_t down = (m.size + plan.block_rows - 1) / plan.block_rows;
+        const bool last = k.begin + k.size >= plan.words;
+        tasks_in_slots(stream, across * down, [&](int64_t task, int64_t slot) {
+            // Neighbours share the panels of b.
+            const int64_t row = task % down * plan.block_rows, column = task / down * plan.block_columns;
+            const Range height = {m.begin + row, smaller(plan.block_rows, m.size - row)};
+            const Range width = {n.begin + column, smaller(plan.block_columns, n.size - column)};
+            if (height.size <= 0 || width.size <= 0) return;
+            const Rows a = plan.packs_a
+                               ? Rows{reinterpret_cast<const char*>(rows_of_a + row * plan.a_row),
+                                      plan.a_row * static_cast<int64_t>(sizeof(Word))}
+                               : Rows{reinterpret_cast<const char*>(g.a.as<const T>() + height.begin * g.a.strides[0] +
+                                                                    k.begin * Entry<T>::kPack),
+                                      g.a.strides[0] * static_cast<int64_t>(sizeof(T))};
+            float* block = sums + (plan.sums_wait() ? task : slot) * plan.block_size();
+            {
+                [[maybe_unused]] const ProductScope<kOnTiles<Word>> scope;
+                multiply_block(a, panels + column * k.size, k.size, height.size, round_up(width.size, kPanel<Word>),
+                               k.size, block, k.begin > 0);
+            }
+            if (last) write_block<Word>(g, height, width, block);
+        });
+    };
+
+    for (int64_t n = 0; n < plan.N; n += plan.columns) {
+        const Range width = {n, smaller(plan.columns, plan.N - n)};
+        for (int64_t m = 0; m < plan.M; m += plan.rows) {
+            const Range height = {m, smaller(plan.rows, plan.M - m)};
+            int64_t k = 0;
+            do {
+                const Range deep = {k, smaller(plan.depth, plan.words - k)};
+                if (m == 0 || plan.sums_wait()) pack_b(width, deep);
+                if (plan.packs_a) pack_a(height, deep);
+                multiply_all(height, width, deep);
+                k += plan.depth;
+            } while (k < plan.words);
+        }
+    }
+}
+
+}  // namespace
+
+int64_t gemm_workspace(const Stream& stream, const Gemm& g) {
+    int64_t words = 0;
+    with_type(g.a.dtype, [&](auto type) {
+        const Plan<typename decltype(type)::type> plan(stream, g);
+        words = plan.M == 0 || plan.N == 0 ? 0 : plan.workspace(stream);
+    });
+    return words;
+}
+
+void gemm(const Stream& stream, const Gemm& g) {
+    with_type(g.a.dtype, [&](auto type) { gemm_of<typename decltype(type)::type>(stream, g); });
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA
