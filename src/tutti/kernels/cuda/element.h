@@ -69,6 +69,10 @@ __device__ __forceinline__ void store_one(float value, float* y) { *y = value; }
 __device__ __forceinline__ void store_one(float value, bf16* y) { y->bits = to_bf16_bits(value); }
 __device__ __forceinline__ void store_one(float value, f16* y) { y->bits = to_f16_bits(value); }
 
+// x as it is when it was stored and loaded.
+__device__ __forceinline__ float rounded(float x, const float*) { return x; }
+__device__ __forceinline__ float rounded(float x, const bf16*) { return bf16_value(to_bf16_bits(x)); }
+
 // The elements of one 16-byte word.
 template <class T>
 inline constexpr int kPack = 16 / sizeof(T);

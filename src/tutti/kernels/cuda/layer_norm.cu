@@ -9,38 +9,36 @@ namespace {
 
 template <class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
-    layer_norm_kernel(int64_t rows, int64_t columns, const T* x, const T* w, const T* b, float eps, T* y, float* mean,
-                      float* rstd, const T* residual, T* sum) {
-    const int64_t n = Team::row();
+    layer_norm_kernel(int64_t rows, int64_t columns, const T* x, const T* residual, T* sum, const T* w, const T* b,
+                      float eps, T* y, float* mean, float* rstd) {
+    const int64_t n = Team::row(), row = n * columns;
     if (n >= rows) return;
-    x += n * columns;
-    y += n * columns;
-    if (residual != nullptr) x = write_sum<Team, N>(columns, x, residual + n * columns, sum + n * columns);
     const auto C = static_cast<float>(columns);
     float total = 0;
     for_columns<Team, N>(columns, [&](int64_t c) {
-        float in[N];
-        load<N>(x + c, in);
+        float s[N];
+        load_sum<N>(x, residual, sum, row + c, s);
 #pragma unroll
-        for (int k = 0; k < N; ++k) total += in[k];
+        for (int k = 0; k < N; ++k) total += s[k];
     });
     const float m = Team::sum(total) / C;
+    const T* const normalised = residual == nullptr ? x : sum;  // a thread reads here what it wrote itself
     float squares = 0;
     for_columns<Team, N>(columns, [&](int64_t c) {
-        float in[N];
-        load<N>(x + c, in);
+        float s[N];
+        load<N>(normalised + row + c, s);
 #pragma unroll
-        for (int k = 0; k < N; ++k) squares += (in[k] - m) * (in[k] - m);
+        for (int k = 0; k < N; ++k) squares += (s[k] - m) * (s[k] - m);
     });
     const float r = 1 / sqrtf(Team::sum(squares) / C + eps);
     for_columns<Team, N>(columns, [&](int64_t c) {
-        float in[N], weight[N], bias[N];
-        load<N>(x + c, in);
+        float s[N], weight[N], bias[N];
+        load<N>(normalised + row + c, s);
         load<N>(w + c, weight);
         load<N>(b + c, bias);
 #pragma unroll
-        for (int k = 0; k < N; ++k) in[k] = (in[k] - m) * r * weight[k] + bias[k];
-        store<N>(in, y + c);
+        for (int k = 0; k < N; ++k) s[k] = (s[k] - m) * r * weight[k] + bias[k];
+        store<N>(s, y + row + c);
     });
     if (Team::rank() == 0) {
         mean[n] = m;
@@ -48,7 +46,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     }
 }
 
-// With g = dy w:  dx = rstd (g - mean_c g - x^ mean_c (g x^))
+// With g = dy w:  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^))
 template <class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
     layer_norm_input_kernel(int64_t rows, int64_t columns, const T* dy, const T* x, const T* w, const float* mean,
@@ -81,13 +79,10 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     for_columns<Team, N>(columns, [&](int64_t c) {
         float g[N], xhat[N];
         load_row(c, g, xhat);
+        float before[N];
+        load_or_zero<N>(add, n * columns + c, before);
 #pragma unroll
-        for (int k = 0; k < N; ++k) g[k] = r * (g[k] - mean_g - xhat[k] * mean_gx);
-        if (add != nullptr) {
-            load<N>(add + n * columns + c, xhat);
-#pragma unroll
-            for (int k = 0; k < N; ++k) g[k] += xhat[k];
-        }
+        for (int k = 0; k < N; ++k) g[k] = before[k] + r * (g[k] - mean_g - xhat[k] * mean_gx);
         store<N>(g, dx + n * columns + c);
     });
 }
@@ -109,33 +104,33 @@ struct WeightTerms {
     }
 };
 
-void layer_norm_forward(const Stream& stream, const LayerNormForward& a) {
-    const int64_t N = a.x.rows(), C = a.x.columns();
+void layer_norm_forward(const Stream& stream, const LayerNormForward& f) {
+    const int64_t N = f.x.rows(), C = f.x.columns();
     if (N == 0) return;
-    with_activation(a.x.dtype, [&](auto type) {
+    with_activation(f.x.dtype, [&](auto type) {
         using T = decltype(type);
-        with_team<T>(C, rows_aligned<T>(C, a.x.data, a.w.data, a.b.data, a.y.data, a.residual.data, a.sum.data),
-                     [&](auto team, auto width) {
-                         using Rows = decltype(team);
-                         launch(layer_norm_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C,
-                                a.x.as<const T>(), a.w.as<const T>(), a.b.as<const T>(), a.eps, a.y.as<T>(),
-                                a.mean.as<float>(), a.rstd.as<float>(), a.residual.as<const T>(), a.sum.as<T>());
-                     });
+        const bool wide = rows_aligned<T>(C, f.x.data, f.residual.data, f.sum.data, f.w.data, f.b.data, f.y.data);
+        with_team<T>(C, wide, [&](auto team, auto width) {
+            using Rows = decltype(team);
+            launch(layer_norm_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, f.x.as<const T>(),
+                   f.residual.as<const T>(), f.sum.as<T>(), f.w.as<const T>(), f.b.as<const T>(), f.eps, f.y.as<T>(),
+                   f.mean.as<float>(), f.rstd.as<float>());
+        });
     });
 }
 
-void layer_norm_backward_input(const Stream& stream, const LayerNormBackward& a) {
-    const int64_t N = a.x.rows(), C = a.x.columns();
+void layer_norm_backward_input(const Stream& stream, const LayerNormBackward& b) {
+    const int64_t N = b.x.rows(), C = b.x.columns();
     if (N == 0) return;
-    with_activation(a.x.dtype, [&](auto type) {
+    with_activation(b.x.dtype, [&](auto type) {
         using T = decltype(type);
-        with_team<T>(C, rows_aligned<T>(C, a.dy.data, a.x.data, a.w.data, a.dx.data, a.add.data),
-                     [&](auto team, auto width) {
-                         using Rows = decltype(team);
-                         launch(layer_norm_input_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C,
-                                a.dy.as<const T>(), a.x.as<const T>(), a.w.as<const T>(), a.mean.as<const float>(),
-                                a.rstd.as<const float>(), a.add.as<const T>(), a.dx.as<T>());
-                     });
+        const bool wide = rows_aligned<T>(C, b.dy.data, b.x.data, b.w.data, b.add.data, b.dx.data);
+        with_team<T>(C, wide, [&](auto team, auto width) {
+            using Rows = decltype(team);
+            launch(layer_norm_input_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, b.dy.as<const T>(),
+                   b.x.as<const T>(), b.w.as<const T>(), b.mean.as<const float>(), b.rstd.as<const float>(),
+                   b.add.as<const T>(), b.dx.as<T>());
+        });
     });
 }
 

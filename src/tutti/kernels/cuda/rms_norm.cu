@@ -9,33 +9,31 @@ namespace {
 
 template <class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
-    rms_norm_kernel(int64_t rows, int64_t columns, const T* x, const T* w, float eps, T* y, float* rstd,
-                    const T* residual, T* sum) {
-    const int64_t n = Team::row();
+    rms_norm_kernel(int64_t rows, int64_t columns, const T* x, const T* residual, T* sum, const T* w, float eps, T* y,
+                    float* rstd) {
+    const int64_t n = Team::row(), row = n * columns;
     if (n >= rows) return;
-    x += n * columns;
-    y += n * columns;
-    if (residual != nullptr) x = write_sum<Team, N>(columns, x, residual + n * columns, sum + n * columns);
     float squares = 0;
     for_columns<Team, N>(columns, [&](int64_t c) {
-        float in[N];
-        load<N>(x + c, in);
+        float s[N];
+        load_sum<N>(x, residual, sum, row + c, s);
 #pragma unroll
-        for (int k = 0; k < N; ++k) squares += in[k] * in[k];
+        for (int k = 0; k < N; ++k) squares += s[k] * s[k];
     });
     const float r = 1 / sqrtf(Team::sum(squares) / static_cast<float>(columns) + eps);
+    const T* const normalised = residual == nullptr ? x : sum;  // a thread reads here what it wrote itself
     for_columns<Team, N>(columns, [&](int64_t c) {
-        float in[N], weight[N];
-        load<N>(x + c, in);
+        float s[N], weight[N];
+        load<N>(normalised + row + c, s);
         load<N>(w + c, weight);
 #pragma unroll
-        for (int k = 0; k < N; ++k) in[k] = in[k] * r * weight[k];
-        store<N>(in, y + c);
+        for (int k = 0; k < N; ++k) s[k] = s[k] * r * weight[k];
+        store<N>(s, y + row + c);
     });
     if (Team::rank() == 0) rstd[n] = r;
 }
 
-// With g = dy w:  dx = rstd (g - x^ mean_c (g x^))
+// With g = dy w:  dx = [add +] rstd (g - x^ mean_c (g x^))
 template <class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
     rms_norm_input_kernel(int64_t rows, int64_t columns, const T* dy, const T* x, const T* w, const float* rstd,
@@ -65,13 +63,10 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     for_columns<Team, N>(columns, [&](int64_t c) {
         float g[N], xhat[N];
         load_row(c, g, xhat);
+        float before[N];
+        load_or_zero<N>(add, n * columns + c, before);
 #pragma unroll
-        for (int k = 0; k < N; ++k) g[k] = r * (g[k] - xhat[k] * mean_gx);
-        if (add != nullptr) {
-            load<N>(add + n * columns + c, xhat);
-#pragma unroll
-            for (int k = 0; k < N; ++k) g[k] += xhat[k];
-        }
+        for (int k = 0; k < N; ++k) g[k] = before[k] + r * (g[k] - xhat[k] * mean_gx);
         store<N>(g, dx + n * columns + c);
     });
 }
@@ -93,33 +88,31 @@ struct WeightTerms {
     }
 };
 
-void rms_norm_forward(const Stream& stream, const RmsNormForward& a) {
-    const int64_t N = a.x.rows(), C = a.x.columns();
+void rms_norm_forward(const Stream& stream, const RmsNormForward& f) {
+    const int64_t N = f.x.rows(), C = f.x.columns();
     if (N == 0) return;
-    with_activation(a.x.dtype, [&](auto type) {
+    with_activation(f.x.dtype, [&](auto type) {
         using T = decltype(type);
-        with_team<T>(C, rows_aligned<T>(C, a.x.data, a.w.data, a.y.data, a.residual.data, a.sum.data),
-                     [&](auto team, auto width) {
-                         using Rows = decltype(team);
-                         launch(rms_norm_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C,
-                                a.x.as<const T>(), a.w.as<const T>(), a.eps, a.y.as<T>(), a.rstd.as<float>(),
-                                a.residual.as<const T>(), a.sum.as<T>());
-                     });
+        const bool wide = rows_aligned<T>(C, f.x.data, f.residual.data, f.sum.data, f.w.data, f.y.data);
+        with_team<T>(C, wide, [&](auto team, auto width) {
+            using Rows = decltype(team);
+            launch(rms_norm_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, f.x.as<const T>(),
+                   f.residual.as<const T>(), f.sum.as<T>(), f.w.as<const T>(), f.eps, f.y.as<T>(), f.rstd.as<float>());
+        });
     });
 }
 
-void rms_norm_backward_input(const Stream& stream, const RmsNormBackward& a) {
-    const int64_t N = a.x.rows(), C = a.x.columns();
+void rms_norm_backward_input(const Stream& stream, const RmsNormBackward& b) {
+    const int64_t N = b.x.rows(), C = b.x.columns();
     if (N == 0) return;
-    with_activation(a.x.dtype, [&](auto type) {
+    with_activation(b.x.dtype, [&](auto type) {
         using T = decltype(type);
-        with_team<T>(C, rows_aligned<T>(C, a.dy.data, a.x.data, a.w.data, a.dx.data, a.add.data),
-                     [&](auto team, auto width) {
-                         using Rows = decltype(team);
-                         launch(rms_norm_input_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C,
-                                a.dy.as<const T>(), a.x.as<const T>(), a.w.as<const T>(), a.rstd.as<const float>(),
-                                a.add.as<const T>(), a.dx.as<T>());
-                     });
+        const bool wide = rows_aligned<T>(C, b.dy.data, b.x.data, b.w.data, b.add.data, b.dx.data);
+        with_team<T>(C, wide, [&](auto team, auto width) {
+            using Rows = decltype(team);
+            launch(rms_norm_input_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, b.dy.as<const T>(),
+                   b.x.as<const T>(), b.w.as<const T>(), b.rstd.as<const float>(), b.add.as<const T>(), b.dx.as<T>());
+        });
     });
 }
 

@@ -73,6 +73,25 @@ __device__ __forceinline__ void for_columns(int64_t columns, F&& f) {
     for (int64_t c = Team::rank() * N; c < columns; c += Team::kThreads * N) f(c);
 }
 
+// s = x + residual, rounded as it is stored in `sum`; x itself without a residual.
+template <int N, class T>
+__device__ __forceinline__ void load_sum(const T* x, const T* residual, T* sum, int64_t at, float (&s)[N]) {
+    load<N>(x + at, s);
+    if (residual == nullptr) return;
+    float other[N];
+    load<N>(residual + at, other);
+#pragma unroll
+    for (int k = 0; k < N; ++k) s[k] = rounded(s[k] + other[k], x);
+    store<N>(s, sum + at);
+}
+// Added to a gradient: zeros without `add`.
+template <int N, class T>
+__device__ __forceinline__ void load_or_zero(const T* add, int64_t at, float (&values)[N]) {
+    if (add != nullptr) return load<N>(add + at, values);
+#pragma unroll
+    for (int k = 0; k < N; ++k) values[k] = 0;
+}
+
 // Calls f(team, width): a warp per row up to kWarpColumns columns, a block otherwise; `wide` says whether all rows of T
 // can be read 16 bytes at a time.
 inline constexpr int64_t kWarpColumns = 1024;
@@ -100,20 +119,6 @@ Grid grid_of_rows(int64_t rows) {
 template <class T, class... Pointers>
 bool rows_aligned(int64_t columns, const Pointers*... rows) {
     return columns % kPack<T> == 0 && (is_aligned(rows) && ...);
-}
-
-// sum = x + residual, a row, rounded to its type; returns sum. A thread reads back only what it wrote itself.
-template <class Team, int N, class T>
-__device__ const T* write_sum(int64_t columns, const T* x, const T* residual, T* sum) {
-    for_columns<Team, N>(columns, [&](int64_t c) {
-        float in[N], more[N];
-        load<N>(x + c, in);
-        load<N>(residual + c, more);
-#pragma unroll
-        for (int k = 0; k < N; ++k) in[k] += more[k];
-        store<N>(in, sum + c);
-    });
-    return sum;
 }
 
 }  // namespace tutti::kernels::cuda
