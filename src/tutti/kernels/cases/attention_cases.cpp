@@ -251,8 +251,9 @@ void run_forward(const Form& f, const KernelTable& table, const Stream& stream, 
 }
 
 // Backward. P = exp(S - lse) is off by delta relative: the error of S, 3 u (|S| + |lse|) and kMath. dS = P (dP - D_i)
-// with two dot products of D terms: its error is delta |dS| + P sum_error(D + 4) (sum|dy v| + sum|dy o|). Then sums: of
-// the visible keys for dq, of group Tq queries for dk and dv.
+// with two dot products of D terms: its error is delta |dS| + P sum_error(D + 4) (sum|dy v| + sum|dy o|). A P below the
+// least normal float, or near it, may be 0: then delta is 1. Then sums: of the visible keys for dq, of group Tq queries
+// for dk and dv.
 struct BackwardBound {
     RowErrors dq, dk, dv;
 };
@@ -274,8 +275,9 @@ BackwardBound bound(const Form& f, const AttentionBackward& a) {
                     const auto key = static_cast<size_t>(j);
                     const Dot s = dot(q[query], k[key]), dP = dot(dy[query], v[key]);
                     const double S = a.scale * s.value, P = std::exp(S - lse), dS = P * (dP.value - D_i.value);
-                    const double delta =
+                    const double normal =
                         sum_error(f.D + 3) * a.scale * s.size + 3 * u * (std::abs(S) + std::abs(lse)) + kMath;
+                    const double delta = P < 0x1p-125 ? 1 : normal;
                     const double dS_error = delta * std::abs(dS) + P * sum_error(f.D + 4) * (dP.size + D_i.size);
                     const int64_t key_row = (b * f.Tk + j) * f.Hkv + g;
                     out.dq.add((b * f.Tq + i) * f.H + h, a.scale * dS, a.scale * dS_error, k[key]);
