@@ -4,9 +4,6 @@
 
 namespace tutti::kernels::cuda {
 
-void fill_gemm(KernelTable& table) {
-    fill_gemm_plain(table);
-    table.gemm_engine = "own";
-}
+void fill_gemm(KernelTable& table) { fill_gemm_plain(table); }
 
 }  // namespace tutti::kernels::cuda

@@ -120,7 +120,7 @@ Section look_at_gpus(Findings& findings) {
     s.facts.push_back({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, all});
     if (gpus.found.empty()) return s;
     try {
-        s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::cuda_table().gemm_engine));
+        s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::cuda_table().gemm_engines));
     } catch (const Error& missing) {
         s.facts.push_back({"gemm_engine", "matrix products", "none", nullptr});
         findings.problems.push_back(missing.what());
