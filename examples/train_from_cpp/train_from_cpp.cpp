@@ -50,13 +50,13 @@ void train(const std::string& text, int64_t steps) {
         const auto losses = model.forward(tape, batches->microbatch(step, 0));
         tape.backward(losses);
         tutti::ExactSum squares;
-        for (const auto* p : model.parameters()) tutti::ops::add_squares(ctx, p->gradient, squares);
+        for (const auto* p : model.parameters()) tutti::ops::squares(ctx, p->gradient).add_to(squares);
         optimizer.step(tutti::optim::learning_rate(recipe, steps, step),
                        tutti::optim::clip_factor(std::sqrt(squares.value()), recipe.clip));
 
         if (step != 1 && step % 20 != 0 && step != steps) continue;
         tutti::ExactSum loss;
-        tutti::ops::add_values(losses.value, loss);
+        tutti::ops::Terms(losses.value).add_to(loss);
         std::printf("step %lld loss %.4f\n", static_cast<long long>(step),
                     loss.value() / static_cast<double>(batches->terms(step)));
     }
