@@ -1,10 +1,10 @@
 // bench/cpu_kernels.cpp: rates of the CPU tables' matrix products and attention beside the peak of the same run, for
 // bench/results/*_cpu_*.md. Not part of the build:
 //   g++ -std=c++20 -O2 -Isrc bench/cpu_kernels.cpp build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp
-//   OMP_WAIT_POLICY=passive ./a.out gemm|attention THREADS [avx2|avx512]
-// One thread is timed by its own CPU time, which a busy machine hardly disturbs; more by the clock. Best of 0.6 s.
+//   (a build with CUDA: and -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt)
+//   OMP_WAIT_POLICY=passive ./a.out gemm|attention THREADS [avx2|avx512|amx]
+// One thread is timed by its own CPU time, which a busy machine hardly disturbs; more by the clock. Best of 0.3 s.
 #include <immintrin.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "array.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/kernel_table.h"
@@ -37,19 +38,6 @@ double best_seconds(int threads, Run&& run) {
         best = std::min(best, seconds(threads) - start);
     }
     return best;
-}
-
-// Small numbers in huge pages, as HostMemory gives them.
-View array(DType type, const Shape& shape) {
-    const size_t page = 2 << 20, bytes = (static_cast<size_t>(shape.numel() * size_of(type)) + page) / page * page;
-    void* data = std::aligned_alloc(page, bytes);
-    madvise(data, bytes, MADV_HUGEPAGE);
-    const View x(data, type, shape);
-    for (int64_t i = 0; i < shape.numel(); ++i) {
-        const float value = static_cast<float>(i % 37 - 18) / 16;
-        type == DType::f32 ? void(x.as<float>()[i] = value) : void(x.as<bf16>()[i] = bf16(value));
-    }
-    return x;
 }
 
 constexpr int kChains = 12;
@@ -81,13 +69,12 @@ void print_peak(int threads) {
                 64e-9 * steps / time(multiply_adds<true>));
 }
 
-void bench_gemm(const KernelTable& table, const Stream& stream) {
+void bench_gemm(const OwnGemm& own, const Stream& stream) {
     struct Layer {
         int64_t M, K, N;
     };
     std::printf("GFLOP/s, own / %s: forward x W^T, input gradient dy W, weight gradient dy^T x summed into f32\n",
                 gemm_engines());
-    const bool wide = &table != &cpu_table(Isa::avx2);
     for (const DType t : {DType::bf16, DType::f32})
         for (const auto& [M, K, N] :
              {Layer{4096, 768, 768}, {4096, 768, 2304}, {4096, 768, 3072}, {4096, 3072, 768}, {1024, 768, 768},
@@ -97,11 +84,9 @@ void bench_gemm(const KernelTable& table, const Stream& stream) {
             const View x = array(t, {M, K}), w = array(t, {N, K}), y = array(t, {M, N}), dw = array(DType::f32, {N, K});
             const double work = 2e-9 * static_cast<double>(M * N * K);
             const auto rate = [&](Gemm g) {
-                const auto own = wide ? avx512::gemm : avx2::gemm;
-                const View workspace =
-                    array(DType::f32, {(wide ? avx512::gemm_workspace : avx2::gemm_workspace)(stream, g)});
+                const View workspace = array(DType::f32, {own.workspace(stream, g)});
                 g.workspace = workspace;
-                const double ours = best_seconds(stream.threads, [&] { own(stream, g); });
+                const double ours = best_seconds(stream.threads, [&] { own.gemm(stream, g); });
                 const double theirs = best_seconds(stream.threads, [&] { gemm_onednn(stream, g); });
                 std::free(workspace.data);
                 std::printf("  %4.0f / %4.0f%s", work / ours, work / theirs, ours > theirs ? "-" : " ");
@@ -149,11 +134,15 @@ void bench_attention(const KernelTable& table, const Stream& stream) {
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count < 3) return std::fprintf(stderr, "usage: cpu_kernels gemm|attention THREADS [avx2|avx512]\n"), 2;
+    if (count < 3) return std::fprintf(stderr, "usage: cpu_kernels gemm|attention THREADS [avx2|avx512|amx]\n"), 2;
     const Stream stream{std::atoi(arguments[2])};
-    const Isa isa = count > 3 ? (std::strcmp(arguments[3], "avx2") == 0 ? Isa::avx2 : Isa::avx512) : best_isa();
-    if (best_isa() == Isa::avx512) print_peak(stream.threads);
+    Isa isa = best_isa();
+    while (count > 3 && std::strcmp(arguments[3], name_of(isa)) != 0) {
+        if (isa == Isa::avx2) return std::fprintf(stderr, "this machine has no %s\n", arguments[3]), 2;
+        isa = static_cast<Isa>(static_cast<int>(isa) - 1);
+    }
+    if (best_isa() >= Isa::avx512) print_peak(stream.threads);
     const KernelTable& table = cpu_table(isa);
     std::printf("%s, threads %d\n", table.name, stream.threads);
-    std::strcmp(arguments[1], "gemm") == 0 ? bench_gemm(table, stream) : bench_attention(table, stream);
+    std::strcmp(arguments[1], "gemm") == 0 ? bench_gemm(own_gemm(isa), stream) : bench_attention(table, stream);
 }

@@ -1,16 +1,16 @@
 // bench/cpu_passes.cpp: the CPU tables' kernels whose least cost is memory, beside the bandwidth of the same run, for
 // bench/results/passes_cpu_*.md. Matrix products and attention: cpu_kernels.cpp. Not part of the build:
 //   g++ -std=c++20 -O2 -Isrc bench/cpu_passes.cpp build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp
+//   (a build with CUDA: and -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt)
 //   OMP_WAIT_POLICY=passive ./a.out THREADS [avx2|avx512]
 // Best of 0.4 s each.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "array.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/kernels/work.h"
 
@@ -30,19 +30,6 @@ double best_seconds(Run&& run) {
         best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
     }
     return best;
-}
-
-// Numbers between -1.1 and 1.1 in huge pages, as HostMemory gives them.
-View array(DType type, const Shape& shape) {
-    const size_t page = 2 << 20, bytes = (static_cast<size_t>(shape.numel() * size_of(type)) + page) / page * page;
-    void* data = std::aligned_alloc(page, bytes);
-    madvise(data, bytes, MADV_HUGEPAGE);
-    const View x(data, type, shape);
-    for (int64_t i = 0; i < shape.numel(); ++i) {
-        const float value = static_cast<float>(i % 37 - 18) / 16;
-        type == DType::f32 ? void(x.as<float>()[i] = value) : void(x.as<bf16>()[i] = bf16(value));
-    }
-    return x;
 }
 
 // Bytes per second of a copy or of an update in place of 256 MiB, whichever is faster.

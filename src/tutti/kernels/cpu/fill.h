@@ -8,8 +8,12 @@ namespace tutti::kernels {
 
 void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without oneDNN cpu/gemm_own.cpp
 
-// What gemm.cpp chooses between, for who compares them: oneDNN's product, absent in builds without it, and each ISA's
-// own.
+// What gemm.cpp chooses between, for who compares them: each ISA's own product, and oneDNN's, absent in builds without.
+struct OwnGemm {
+    void (*gemm)(const Stream&, const Gemm&);
+    int64_t (*workspace)(const Stream&, const Gemm&);
+};
+OwnGemm own_gemm(Isa isa);
 void gemm_onednn(const Stream& stream, const Gemm& gemm);
 
 // Arrays through the vector functions of isa/simd.h, for the test that measures their errors.

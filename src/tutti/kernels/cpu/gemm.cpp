@@ -81,22 +81,13 @@ bool is_own(Isa isa, const Gemm& g) {
     return false;
 }
 
-struct Own {
-    void (*gemm)(const Stream&, const Gemm&);
-    int64_t (*workspace)(const Stream&, const Gemm&);
-};
-template <Isa isa>
-constexpr Own kOwn = isa == Isa::avx2     ? Own{avx2::gemm, avx2::gemm_workspace}
-                     : isa == Isa::avx512 ? Own{avx512::gemm, avx512::gemm_workspace}
-                                          : Own{amx::gemm, amx::gemm_workspace};
-
 template <Isa isa>
 void fill(KernelTable& table) {
     table.gemm = [](const Stream& stream, const Gemm& g) {
-        is_own(isa, g) ? kOwn<isa>.gemm(stream, g) : gemm_onednn(stream, g);
+        is_own(isa, g) ? own_gemm(isa).gemm(stream, g) : gemm_onednn(stream, g);
     };
     table.gemm_workspace = [](const Stream& stream, const Gemm& g) {
-        return is_own(isa, g) ? kOwn<isa>.workspace(stream, g) : 0;
+        return is_own(isa, g) ? own_gemm(isa).workspace(stream, g) : 0;
     };
     table.gemm_engines = gemm_engines();
     table.gemm_engine = [](const Stream&, const Gemm& g) { return is_own(isa, g) ? "own" : "oneDNN"; };

@@ -5,10 +5,8 @@
 namespace tutti::kernels {
 
 void fill_gemm(KernelTable& table, Isa isa) {
-    table.gemm = isa == Isa::avx2 ? avx2::gemm : isa == Isa::avx512 ? avx512::gemm : amx::gemm;
-    table.gemm_workspace = isa == Isa::avx2     ? avx2::gemm_workspace
-                           : isa == Isa::avx512 ? avx512::gemm_workspace
-                                                : amx::gemm_workspace;
+    table.gemm = own_gemm(isa).gemm;
+    table.gemm_workspace = own_gemm(isa).workspace;
     table.gemm_engines = gemm_engines();
     table.gemm_engine = [](const Stream&, const Gemm&) { return "own"; };
 }

@@ -25,6 +25,15 @@ Isa best_isa() {
         "the CPU back end needs AVX2, FMA and F16C, which this processor lacks; run on one from 2013 or later");
 }
 
+OwnGemm own_gemm(Isa isa) {
+    switch (isa) {
+        case Isa::avx2: return {avx2::gemm, avx2::gemm_workspace};
+        case Isa::avx512: return {avx512::gemm, avx512::gemm_workspace};
+        case Isa::amx: return {amx::gemm, amx::gemm_workspace};
+    }
+    return {};
+}
+
 const KernelTable& cpu_table(Isa isa) {
     static const KernelTable kAvx2 = [] {
         KernelTable table;

@@ -22,25 +22,6 @@ inline constexpr int64_t kStep = kTiles ? 32 : 16;  // rows that are left out to
 // So few rows per key head (a new token without grouped heads) leave most lanes empty: attention_decode.cpp.
 inline constexpr int64_t kFewRows = 4;
 
-// How elements enter a product, and how many of them are in one word.
-template <class T>
-struct Operand {
-    using Word = float;
-    static constexpr int64_t kPack = 1;
-    static int64_t words(int64_t n) { return n; }   // of n elements along the summed dim
-    static int64_t height(int64_t n) { return n; }  // of n rows of a left operand
-};
-template <bool pairs>
-struct Bf16Operand : Operand<float> {};
-template <>
-struct Bf16Operand<true> {
-    using Word = Pair;
-    static constexpr int64_t kPack = 2;
-    static int64_t words(int64_t n) { return round_up((n + 1) / 2, kUnit<Pair>); }
-    static int64_t height(int64_t n) { return round_up(n, kUnit<Pair>); }
-};
-template <>
-struct Operand<bf16> : Bf16Operand<kFastPairs> {};
 // What words() and height() are at most.
 inline int64_t padded(int64_t n) { return round_up(n, 16); }
 

@@ -15,22 +15,6 @@ namespace tutti::kernels::TUTTI_ISA {
 
 namespace {
 
-// How elements of type T enter a product: as words of kPack elements each, in whole steps of kUnit words.
-template <class T>
-struct Entry {
-    using Word = float;
-    static constexpr int64_t kPack = 1, kUnit = 1;
-};
-template <bool pairs>
-struct Bf16Entry : Entry<float> {};
-template <>
-struct Bf16Entry<true> {
-    using Word = Pair;
-    static constexpr int64_t kPack = 2, kUnit = kTiles ? 16 : 1;
-};
-template <>
-struct Entry<bf16> : Bf16Entry<kFastPairs> {};
-
 // Of one multiplication: c (kSumRows, kPanel) in registers. With tiles four of them, two by two.
 template <class Word>
 inline constexpr bool kOnTiles = kTiles&& __is_same(Word, Pair);
@@ -58,7 +42,7 @@ struct Range {
 // How one product is cut: by its shape, the types and the number of threads.
 template <class T>
 struct Plan {
-    using Word = typename Entry<T>::Word;
+    using Word = typename Operand<T>::Word;
     int64_t M, N, K;
     int64_t words;       // of K, in whole units
     int64_t depth;       // words that are packed at a time
@@ -73,13 +57,13 @@ struct Plan {
         : M(size(g.c, 0)),
           N(size(g.c, 1)),
           K(g.transpose_a ? size(g.a, 0) : size(g.a, 1)),
-          words(round_up((K + Entry<T>::kPack - 1) / Entry<T>::kPack, Entry<T>::kUnit)),
+          words(Operand<T>::words(K)),
           depth(smaller(words, kPackedDepth)),
           columns(smaller(round_up(N, kPanel<Word>),
                           larger(kWidth<Word>, kPackedWords / larger(depth, 1) / kWidth<Word> * kWidth<Word>))),
           rows(M),
-          packs_a(g.transpose_a || sizeof(T) * Entry<T>::kPack != sizeof(Word) ||
-                  K % (Entry<T>::kPack * Entry<T>::kUnit) != 0),
+          packs_a(g.transpose_a || sizeof(T) * Operand<T>::kPack != sizeof(Word) ||
+                  K % (Operand<T>::kPack * kUnit<Word>) != 0),
           a_row(depth + 16) {
         if (packs_a) rows = smaller(rows, kPackedWords / a_row / kRows<Word> * kRows<Word>);
         if (depth < words) rows = smaller(rows, kPackedWords / columns / kRows<Word> * kRows<Word>);
@@ -160,7 +144,7 @@ void pack_columns(const T* x, int64_t stride, int64_t count, int64_t left, int64
         for (int64_t k = 0; k < words; k += kRun) {
             const int64_t rows = smaller(kSquare, count - i), deep = smaller(kRun, words - k);
             for (int64_t r = 0; r < rows; ++r)
-                copy_row(x + (i + r) * stride + k * Entry<T>::kPack, left - k * Entry<T>::kPack, staged + r * kRun,
+                copy_row(x + (i + r) * stride + k * Operand<T>::kPack, left - k * Operand<T>::kPack, staged + r * kRun,
                          deep);
             transpose_words(reinterpret_cast<const uint32_t*>(staged), kRun, rows, deep,
                             reinterpret_cast<uint32_t*>(y + k * width + i), width);
@@ -172,7 +156,7 @@ template <class T, class Word>
 void pack_panels(const Gemm& g, const Plan<T>& plan, Range k, Range part, int64_t n, int64_t first, int64_t end,
                  Word* y) {
     const T* b = g.b.as<const T>();
-    const int64_t stride = g.b.strides[0], pack = Entry<T>::kPack, begin = k.begin + part.begin;
+    const int64_t stride = g.b.strides[0], pack = Operand<T>::kPack, begin = k.begin + part.begin;
     const auto panel = [&](int64_t p) { return y + (p * k.size + part.begin) * kPanel<Word>; };
     const auto columns = [&](int64_t p) { return smaller(kPanel<Word>, plan.N - n - p * kPanel<Word>); };
     if (columns(end - 1) < kPanel<Word>)
@@ -197,7 +181,7 @@ void pack_panels(const Gemm& g, const Plan<T>& plan, Range k, Range part, int64_
 template <class T, class Word>
 void pack_rows(const Gemm& g, const Plan<T>& plan, Range k, int64_t m, int64_t count, Word* y) {
     const T* a = g.a.as<const T>();
-    const int64_t stride = g.a.strides[0], pack = Entry<T>::kPack;
+    const int64_t stride = g.a.strides[0], pack = Operand<T>::kPack;
     if (!g.transpose_a) {
         for (int64_t i = 0; i < count; ++i)
             copy_row(a + (m + i) * stride + k.begin * pack, plan.K - k.begin * pack, y + i * plan.a_row, k.size);
@@ -337,7 +321,7 @@ void write_block(const Gemm& g, Range m, Range n, const float* sums) {
 
 template <class T>
 void gemm_of(const Stream& stream, const Gemm& g) {
-    using Word = typename Entry<T>::Word;
+    using Word = typename Operand<T>::Word;
     const Plan<T> plan(stream, g);
     if (plan.M == 0 || plan.N == 0) return;
     const auto aligned = [](float* p) { return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64)); };
@@ -380,7 +364,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                                ? Rows{reinterpret_cast<const char*>(rows_of_a + row * plan.a_row),
                                       plan.a_row * static_cast<int64_t>(sizeof(Word))}
                                : Rows{reinterpret_cast<const char*>(g.a.as<const T>() + height.begin * g.a.strides[0] +
-                                                                    k.begin * Entry<T>::kPack),
+                                                                    k.begin * Operand<T>::kPack),
                                       g.a.strides[0] * static_cast<int64_t>(sizeof(T))};
             float* block = sums + (plan.sums_wait() ? task : slot) * plan.block_size();
             multiply_block(a, panels + column * k.size, k.size, height.size, round_up(width.size, kPanel<Word>), k.size,

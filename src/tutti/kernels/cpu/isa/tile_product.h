@@ -147,4 +147,24 @@ inline void transpose_words(const uint32_t* x, int64_t x_row, int64_t rows, int6
 
 inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+// How elements enter a product, and how many of them are in one word.
+template <class T>
+struct Operand {
+    using Word = float;
+    static constexpr int64_t kPack = 1;
+    static int64_t words(int64_t n) { return n; }   // of n elements along the summed dim
+    static int64_t height(int64_t n) { return n; }  // of n rows of a left operand
+};
+template <bool pairs>
+struct Bf16Operand : Operand<float> {};
+template <>
+struct Bf16Operand<true> {
+    using Word = Pair;
+    static constexpr int64_t kPack = 2;
+    static int64_t words(int64_t n) { return round_up((n + 1) / 2, kUnit<Pair>); }
+    static int64_t height(int64_t n) { return round_up(n, kUnit<Pair>); }
+};
+template <>
+struct Operand<bf16> : Bf16Operand<kFastPairs> {};
+
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -1,0 +1,22 @@
+// bench/array.h: operands for the programs here that time kernels: cpu_kernels.cpp and cpu_passes.cpp.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+
+#include "tutti/tensor/view.h"
+
+// Numbers between -1.1 and 1.1 in huge pages, as HostMemory gives them; std::free(view.data) gives them back.
+inline tutti::View array(tutti::DType type, const tutti::Shape& shape) {
+    const size_t page = 2 << 20, bytes = (static_cast<size_t>(shape.numel() * size_of(type)) + page) / page * page;
+    void* data = std::aligned_alloc(page, bytes);
+    madvise(data, bytes, MADV_HUGEPAGE);
+    const tutti::View x(data, type, shape);
+    for (int64_t i = 0; i < shape.numel(); ++i) {
+        const float value = static_cast<float>(i % 37 - 18) / 16;
+        type == tutti::DType::f32 ? void(x.as<float>()[i] = value) : void(x.as<tutti::bf16>()[i] = tutti::bf16(value));
+    }
+    return x;
+}
