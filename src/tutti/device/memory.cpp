@@ -1,6 +1,6 @@
 #include "tutti/device/memory.h"
 
-#include <bit>
+#include <algorithm>
 
 #include "tutti/base/error.h"
 #include "tutti/device/device.h"
@@ -9,12 +9,11 @@ namespace tutti {
 
 namespace {
 
-// Rounds up to one of eight classes per octave; at least 256 bytes.
-int64_t size_class(int64_t bytes) {
-    if (bytes <= 256) return 256;
-    const int64_t octave = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes - 1)));
-    const int64_t step = octave / 8;
-    return (bytes + step - 1) / step * step;
+// What a block takes of its segment.
+int64_t rounded(int64_t bytes) {
+    constexpr int64_t kGrain = 256, kPage = 4096;
+    const int64_t to = bytes < kLargeBlock ? kGrain : kPage;
+    return std::max((bytes + to - 1) / to * to, kGrain);
 }
 
 }  // namespace
@@ -29,21 +28,14 @@ Allocator::~Allocator() { trim(); }
 
 void* Allocator::allocate(int64_t bytes, Purpose purpose) {
     check(bytes >= 0, "cannot allocate ", bytes, " bytes for ", name_of(purpose));
-    const int64_t rounded = size_class(bytes);
+    const int64_t size = rounded(bytes);
     std::lock_guard lock(mutex_);
-    void* data = nullptr;
-    if (auto& blocks = free_[rounded]; !blocks.empty()) {
-        data = blocks.back();
-        blocks.pop_back();
-    } else {
-        data = raw_->take(rounded);
-        if (data == nullptr) {
-            trim_locked();
-            data = raw_->take(rounded);
-        }
-        check(data != nullptr, "out of memory: ", bytes, " bytes for ", name_of(purpose), " on top of ", total_.current,
-              " in use; ", raw_->advice());
-        reserved_ += rounded;
+    Segments& segments = segments_of(size);
+    void* data = segments.take(size);
+    if (data == nullptr) {
+        check(grow(segments, raw_->segment_bytes(size)) || grow(segments, size), "out of memory: ", bytes,
+              " bytes for ", name_of(purpose), " on top of ", total_.current, " in use; ", raw_->advice());
+        data = segments.take(size);
     }
     auto& usage = usage_[static_cast<size_t>(purpose)];
     usage.current += bytes;
@@ -58,7 +50,7 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
 
 void Allocator::release(void* data, int64_t bytes, Purpose purpose) {
     std::lock_guard lock(mutex_);
-    free_[size_class(bytes)].push_back(data);
+    segments_of(rounded(bytes)).give_back(data);
     usage_[static_cast<size_t>(purpose)].current -= bytes;
     total_.current -= bytes;
 }
@@ -98,11 +90,23 @@ void Allocator::trim() {
 }
 
 void Allocator::trim_locked() {
-    for (auto& [bytes, blocks] : free_) {
-        for (void* data : blocks) raw_->give_back(data, bytes);
-        reserved_ -= bytes * static_cast<int64_t>(blocks.size());
-        blocks.clear();
+    for (Segments* segments : {&small_, &large_})
+        for (const auto& [data, bytes] : segments->remove_unused()) {
+            raw_->give_back(data, bytes);
+            reserved_ -= bytes;
+        }
+}
+
+bool Allocator::grow(Segments& segments, int64_t bytes) {
+    void* data = raw_->take(bytes);
+    if (data == nullptr) {
+        trim_locked();
+        data = raw_->take(bytes);
     }
+    if (data == nullptr) return false;
+    segments.add(data, bytes);
+    reserved_ += bytes;
+    return true;
 }
 
 void* Buffer::data() const {

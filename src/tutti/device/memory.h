@@ -4,13 +4,12 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "tutti/base/purpose.h"
+#include "tutti/device/segments.h"
 
 namespace tutti {
 
@@ -25,14 +24,19 @@ class RawMemory {
     virtual ~RawMemory() = default;
     virtual void* take(int64_t bytes) = 0;  // nullptr when there is none; aligned to 64 bytes or more
     virtual void give_back(void* data, int64_t bytes) = 0;
+    // How much to take at once when nothing free holds a block of `bytes`: the rest serves later blocks.
+    virtual int64_t segment_bytes(int64_t bytes) const { return bytes; }
     virtual void will_need(void*, int64_t) {}  // soon: may be fetched from where it is
     virtual std::string advice() const;        // what to try when take() finds none
 };
 
-// Keeps released blocks in free lists by size class and hands them out again. Size classes are eight to an octave, so a
-// block is at most 12.5 % larger than asked for. Usage counts what was asked for; `reserved` what the system gave.
+// Keeps what is released (segments.h) and hands it out again; goes back to the system only for more. Usage counts what
+// was asked for; `reserved` what the system gave. Blocks below 1 MiB have segments of their own: one that stays would
+// cut the space of large ones in two.
 // Thread safe: a background checkpoint writer may release buffers of a rank. Made by std::make_shared: buffers keep it,
 // because when a rank fails another one may still be reading what they were communicating.
+inline constexpr int64_t kLargeBlock = 1 << 20;
+
 class Allocator : public std::enable_shared_from_this<Allocator> {
   public:
     explicit Allocator(std::unique_ptr<RawMemory> raw);
@@ -50,15 +54,17 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     // What each purpose held at the instant of the peak of the sum.
     std::array<int64_t, kPurposes> at_peak() const;
     void reset_peaks();
-    void trim();  // gives cached blocks back to the system
+    void trim();  // gives unused segments back to the system
     void will_need(void* data, int64_t bytes) { raw_->will_need(data, bytes); }
 
   private:
+    Segments& segments_of(int64_t rounded_bytes) { return rounded_bytes < kLargeBlock ? small_ : large_; }
+    bool grow(Segments& segments, int64_t bytes);  // false: the system has no more
     void trim_locked();
 
     std::unique_ptr<RawMemory> raw_;
     mutable std::mutex mutex_;
-    std::map<int64_t, std::vector<void*>> free_;  // by size class
+    Segments small_, large_;
     std::array<MemoryUsage, kPurposes> usage_{};
     std::array<int64_t, kPurposes> at_peak_{};
     MemoryUsage total_;

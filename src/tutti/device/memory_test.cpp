@@ -54,15 +54,24 @@ TEST(Allocator, CountsByPurposeAndRemembersThePeakOfTheSum) {
     EXPECT_EQ(taken, 0);  // everything went back
 }
 
-TEST(Allocator, ReusesBlocksOfTheSameClass) {
+TEST(Allocator, ReusesWhatIsFreeForBlocksOfAnySize) {
     int64_t taken = 0;
-    const auto shared = std::make_shared<Allocator>(std::make_unique<SmallMemory>(1 << 20, taken));
+    const auto shared = std::make_shared<Allocator>(std::make_unique<SmallMemory>(64 << 20, taken));
     Allocator& memory = *shared;
-    void* first = memory.allocate(10'000, Purpose::activations);
-    memory.release(first, 10'000, Purpose::activations);
-    EXPECT_EQ(memory.allocate(10'001, Purpose::workspace), first);
-    memory.release(first, 10'001, Purpose::workspace);
-    EXPECT_LE(memory.reserved(), 10'000 * 9 / 8);
+    void* first = memory.allocate(9 << 20, Purpose::activations);
+    memory.release(first, 9 << 20, Purpose::activations);
+    EXPECT_EQ(memory.allocate(5 << 20, Purpose::gradients), first);
+    EXPECT_EQ(memory.allocate(4 << 20, Purpose::workspace), static_cast<std::byte*>(first) + (5 << 20));
+    memory.release(first, 5 << 20, Purpose::gradients);
+    memory.release(static_cast<std::byte*>(first) + (5 << 20), 4 << 20, Purpose::workspace);
+    EXPECT_EQ(memory.allocate((9 << 20) - 1000, Purpose::activations), first);
+    void* small = memory.allocate(100, Purpose::data);  // never in a segment of large ones
+    EXPECT_EQ(memory.reserved(), (9 << 20) + 256);
+    memory.release(first, (9 << 20) - 1000, Purpose::activations);
+    memory.release(small, 100, Purpose::data);
+    memory.trim();
+    EXPECT_EQ(memory.reserved(), 0);
+    EXPECT_EQ(taken, 0);
 }
 
 TEST(Allocator, GivesTheCacheBackBeforeItFails) {

@@ -20,9 +20,14 @@ std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters) {
     std::vector<Piece> pieces;
     for (Parameter* p : parameters) {
         const auto flat = [&](const Tensor& x) { return x.reshape({x.numel()}); };
-        pieces.push_back({p, 0, flat(p->master), flat(p->value), flat(p->gradient)});
+        pieces.push_back({p, 0, flat(p->master), flat(p->value), &p->gradient, 0});
     }
     return pieces;
+}
+
+Tensor Piece::gradient() const {
+    check(gradients->defined(), parameter->name, ": its gradient is wanted, and no step has made one");
+    return gradients->reshape({gradients->numel()}).narrow(0, gradient_begin, master.numel());
 }
 
 Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec, Device* home)
@@ -52,7 +57,7 @@ void Optimizer::step(double lr, double grad_scale) {
                       kernels::AdamW{.master = piece.master,
                                      .m = first_[i],
                                      .v = second_[i],
-                                     .gradient = piece.gradient,
+                                     .gradient = piece.gradient(),
                                      .value = rounded_copy(piece),
                                      .lr = static_cast<float>(lr),
                                      .beta1 = static_cast<float>(spec_.beta1),
@@ -66,7 +71,7 @@ void Optimizer::step(double lr, double grad_scale) {
             ops::call(ctx_, &KernelTable::sgd, "sgd",
                       kernels::Sgd{.master = piece.master,
                                    .momentum_buffer = first_[i],
-                                   .gradient = piece.gradient,
+                                   .gradient = piece.gradient(),
                                    .value = rounded_copy(piece),
                                    .lr = static_cast<float>(lr),
                                    .momentum = static_cast<float>(spec_.momentum),

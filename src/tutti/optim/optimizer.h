@@ -16,10 +16,13 @@ using autograd::Parameter;
 // A contiguous part of a flattened parameter that this rank updates. Its tensors are one-dimensional, of equal size.
 struct Piece {
     Parameter* parameter = nullptr;
-    int64_t begin = 0;  // its first element in the parameter
-    Tensor master;      // f32
-    Tensor value;       // in the compute type; the master itself when that is f32
-    Tensor gradient;    // f32
+    int64_t begin = 0;                  // its first element in the parameter
+    Tensor master;                      // f32
+    Tensor value;                       // in the compute type; the master itself when that is f32
+    const Tensor* gradients = nullptr;  // f32; where the gradient is while a step has one
+    int64_t gradient_begin = 0;         // its first element there
+
+    Tensor gradient() const;  // Error when there is none
 };
 // Parameters with memory of their own (autograd::materialize), each as one piece.
 std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters);

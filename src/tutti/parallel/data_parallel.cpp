@@ -65,7 +65,8 @@ bool DataParallel::saves() const {
 void DataParallel::begin_step() {
     for (const auto& state : states_) {
         state->reduced = false;
-        state->flat->zero_gradients();
+        state->flat->drop_gradients();
+        state->flat->drop_gradient_shard();
     }
 }
 
@@ -109,7 +110,7 @@ std::string DataParallel::first_non_finite() {
     auto bad = static_cast<double>(order.size());
     for (const optim::Piece& piece : pieces()) {
         ExactSum squares;
-        ops::squares(ctx_, piece.gradient).add_to(squares);
+        ops::squares(ctx_, piece.gradient()).add_to(squares);
         if (std::isfinite(squares.value())) continue;
         bad = static_cast<double>(std::find(order.begin(), order.end(), piece.parameter) - order.begin());
         break;
@@ -233,6 +234,8 @@ void DataParallel::start_reduction(State& state) {
         if (in_flight_) finish_reduction(*in_flight_);
         if (state.reduced)
             state.received = ops::empty(ctx_, flat.gradient_shard().shape(), DType::f32, Purpose::communication);
+        else
+            flat.take_gradient_shard();
         state.reduction =
             groups_.dp_shard->reduce_scatter(flat.gradients(), state.reduced ? state.received : flat.gradient_shard());
         in_flight_ = &state;

@@ -41,12 +41,12 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
       layout_(layout_of(parameters_, options.shards)) {
     const DType compute = options_.compute;
     check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
-    const int64_t size = layout_.shard_size, first = options_.shard * size;
+    const int64_t size = layout_.shard_size;
     if (options_.zero == Zero::weights) {
         weight_shard_ = fresh(size, compute, Purpose::weights, options_.weights_home);
     } else {
         take_weights();
-        weight_shard_ = weights_.narrow(0, first, size);
+        weight_shard_ = weights_.narrow(0, options_.shard * size, size);
     }
     masters_ =
         compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer, options_.masters_home);
@@ -54,12 +54,6 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
         autograd::draw_range(ctx_, *piece.parameter, options_.seed, piece.begin, piece.master);
     round_masters();
     if (!options_.updates) masters_ = {};
-    if (options_.zero >= Zero::gradients) {
-        gradient_shard_ = ops::zeros(ctx_, {size}, DType::f32, Purpose::gradients);
-    } else {
-        take_gradients();
-        gradient_shard_ = gradients_.narrow(0, first, size);
-    }
 }
 
 // Padding is zero from the start and nothing changes it; without padding all of it is written anyway.
@@ -81,10 +75,9 @@ std::vector<optim::Piece> FlatUnit::pieces() const {
         const int64_t offset = layout_.offsets[i];
         const int64_t from = std::max(first, offset), to = std::min(end, offset + parameters_[i]->shape.numel());
         if (from >= to) continue;
-        const auto part = [&](const Tensor& x) {
-            return x.defined() ? x.narrow(0, from - first, to - from) : Tensor{};
-        };
-        pieces.push_back({parameters_[i], from - offset, part(masters_), part(weight_shard_), part(gradient_shard_)});
+        const auto part = [&](const Tensor& x) { return x.narrow(0, from - first, to - from); };
+        pieces.push_back(
+            {parameters_[i], from - offset, part(masters_), part(weight_shard_), &gradient_shard_, from - first});
     }
     return pieces;
 }
@@ -103,6 +96,7 @@ void FlatUnit::drop_weights() {
 void FlatUnit::take_gradients() {
     const bool leased = options_.zero >= Zero::gradients;
     gradients_ = ops::zeros(ctx_, {layout_.padded}, DType::f32, leased ? Purpose::communication : Purpose::gradients);
+    if (!leased) gradient_shard_ = gradients_.narrow(0, options_.shard * layout_.shard_size, layout_.shard_size);
     point_into(parameters_, &Parameter::gradient, gradients_, layout_);
 }
 
@@ -111,8 +105,11 @@ void FlatUnit::drop_gradients() {
     point_nowhere(parameters_, &Parameter::gradient);
 }
 
-void FlatUnit::zero_gradients() {
-    if (gradients_.defined()) ops::fill(ctx_, gradients_, 0);
+void FlatUnit::take_gradient_shard() {
+    if (!gradient_shard_.defined())
+        gradient_shard_ = ops::empty(ctx_, {layout_.shard_size}, DType::f32, Purpose::gradients);
 }
+
+void FlatUnit::drop_gradient_shard() { gradient_shard_ = {}; }
 
 }  // namespace tutti::parallel

@@ -27,9 +27,9 @@ struct FlatOptions {
 
 class FlatUnit {
   public:
-    // Allocates what stays for the whole run and draws this rank's part of the initial values: element e of a parameter
-    // is normal(random_key(seed, name), e), as everywhere. With more than one shard the weights are not complete before
-    // the first gather.
+    // Allocates what stays for the whole run, weights and masters, and draws this rank's part of the initial values:
+    // element e of a parameter is normal(random_key(seed, name), e), as everywhere. With more than one shard the
+    // weights are not complete before the first gather.
     FlatUnit(ops::Context& ctx, std::vector<autograd::Parameter*> parameters, const FlatOptions& options);
 
     const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
@@ -47,13 +47,15 @@ class FlatUnit {
     // The weights of this rank's shard become its masters, rounded.
     void round_masters();
 
-    // f32 gradients of all shards; zeroed when taken. As with weights, for ZeRO-2 and 3.
+    // f32 gradients of all shards, zero when taken: no step needs them before its first backward. With ZeRO < 2 the
+    // shard is a part of them; else it is taken by itself, not set.
     void take_gradients();
     void drop_gradients();
+    void take_gradient_shard();
+    void drop_gradient_shard();
     bool has_gradients() const { return gradients_.defined(); }
     const Tensor& gradients() const { return gradients_; }
     const Tensor& gradient_shard() const { return gradient_shard_; }
-    void zero_gradients();
 
   private:
     Tensor fresh(int64_t size, DType dtype, Purpose purpose, Device* home = nullptr) const;
@@ -62,9 +64,9 @@ class FlatUnit {
     std::vector<autograd::Parameter*> parameters_;
     FlatOptions options_;
     mesh::FlatLayout layout_;
-    Tensor weights_, weight_shard_;      // with ZeRO < 3 the shard is a part of the whole
-    Tensor masters_;                     // f32, of the shard; in f32 the weight shard itself
-    Tensor gradients_, gradient_shard_;  // with ZeRO < 2 the shard is a part of the whole
+    Tensor weights_, weight_shard_;  // with ZeRO < 3 the shard is a part of the whole
+    Tensor masters_;                 // f32, of the shard; in f32 the weight shard itself
+    Tensor gradients_, gradient_shard_;
 };
 
 }  // namespace tutti::parallel

@@ -38,7 +38,8 @@ GhostShards::GhostShards(Ledger& ledger, const ShardedModel& model, int64_t zero
     : ledger_(ledger), model_(model), zero_(zero), element_(element), workers_(workers), states_(model.layouts.size()) {
     for (size_t s = 0; s < states_.size(); ++s) {
         states_[s].reduced = before == Before::shards;
-        if (before == Before::gradients && zero >= 2) take_gradients(s);
+        if (before == Before::gradients) take_gradients(s);
+        if (before == Before::shards) take_gradient_shard(s);
     }
 }
 
@@ -95,13 +96,19 @@ void GhostShards::after_backward(size_t unit) { rest(unit); }
 // --- gradients -------------------------------------------------------------------------------------------------------
 
 void GhostShards::need_gradients(size_t unit) {
-    if (zero_ < 2) return;
     for (size_t s : model_.uses[unit]) take_gradients(s);
 }
 
 void GhostShards::take_gradients(size_t state) {
     if (!states_[state].gradients.defined())
-        states_[state].gradients = Ghost(ledger_, model_.layouts[state].padded * 4, Purpose::communication);
+        states_[state].gradients =
+            Ghost(ledger_, model_.layouts[state].padded * 4, zero_ >= 2 ? Purpose::communication : Purpose::gradients);
+}
+
+// With ZeRO < 2 a part of the gradients.
+void GhostShards::take_gradient_shard(size_t state) {
+    if (zero_ >= 2 && !states_[state].shard.defined())
+        states_[state].shard = Ghost(ledger_, model_.layouts[state].shard_size * 4, Purpose::gradients);
 }
 
 void GhostShards::gradients_ready(size_t unit) {
@@ -116,6 +123,8 @@ void GhostShards::start_reduction(size_t s) {
         states_[s].received = Ghost(ledger_, workers_ * model_.layouts[s].values * 4, Purpose::communication);
     else if (states_[s].reduced)
         states_[s].received = Ghost(ledger_, model_.layouts[s].shard_size * 4, Purpose::communication);
+    else
+        take_gradient_shard(s);
     states_[s].reduced = true;
     in_flight_ = s;
 }
@@ -123,7 +132,7 @@ void GhostShards::start_reduction(size_t s) {
 void GhostShards::finish_reduction(size_t s) {
     in_flight_ = kNone;
     states_[s].received = {};
-    states_[s].gradients = {};
+    if (zero_ >= 2) states_[s].gradients = {};
 }
 
 void GhostShards::finish_gradients() {

@@ -36,12 +36,13 @@ class GhostShards final : public GhostHooks {
 
   private:
     struct State {
-        Ghost weights, gradients, received;
+        Ghost weights, gradients, shard, received;
         bool resting = false;
         bool reduced = false;
     };
     void take_weights(size_t state);
     void take_gradients(size_t state);
+    void take_gradient_shard(size_t state);
     void acquire(size_t unit);
     void prefetch(size_t unit);
     void rest(size_t unit);

@@ -32,8 +32,8 @@ int64_t shards_of(const spec::RunSpec& run, int ranks) {
     return std::max<int64_t>(1, spec::data_parallel_shards(run.parallel, ranks));
 }
 
-// ZeRO-1 cuts the optimizer's state, 2 the gradients too, 3 the weights too. Flat buffers are padded to whole blocks;
-// moments, which have a tensor for each piece of a parameter, are not.
+// What stays from step to step: no gradients (GhostShards). ZeRO-1 cuts the optimizer's state, 3 the weights too. Flat
+// buffers are padded to whole blocks; moments, which have a tensor for each piece of a parameter, are not.
 MemoryByPurpose state_of_rank(const spec::RunSpec& run, const ShardedModel& model) {
     const int64_t zero = run.parallel.zero;
     MemoryByPurpose state;
@@ -43,7 +43,6 @@ MemoryByPurpose state_of_rank(const spec::RunSpec& run, const ShardedModel& mode
         const auto one = state_bytes(1, run.precision.compute, run.optimizer.name);
         const auto none = state_bytes(1, "f32", run.optimizer.name);  // moments only
         state[Purpose::weights] += one[Purpose::weights] * (zero >= 3 ? flat.shard_size : flat.padded);
-        state[Purpose::gradients] += one[Purpose::gradients] * (zero >= 2 ? flat.shard_size : flat.padded);
         state[Purpose::optimizer] +=
             none[Purpose::optimizer] * moments + (one[Purpose::optimizer] - none[Purpose::optimizer]) * of_shard;
     }
@@ -90,7 +89,7 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces
     ledger.enter("setting up");
     const ShardedModel model = sharded_model(run.model, shards_of(run, ranks));
     const MemoryByPurpose state = state_of_rank(run, model);
-    for (const Purpose purpose : {Purpose::weights, Purpose::gradients, Purpose::optimizer}) {
+    for (const Purpose purpose : {Purpose::weights, Purpose::optimizer}) {
         ledger.add(state[purpose], purpose);
         const bool away =
             purpose == Purpose::optimizer ? run.offload.optimizer : purpose == Purpose::weights && run.offload.params;

@@ -20,15 +20,15 @@ struct MemoryPlan {
     int64_t peak() const { return at_peak.total(); }
 };
 
-// A rank of a run of `ranks`, one microbatch after another, as train/step.cpp runs them. Counts what is asked for; the
-// allocator's size classes take up to 12.5 % more from the system. Of the ranks, which differ by the padding of the
-// last shard, the first. Throws UsageError for a request that the plan cannot count: a parallel axis above 1 but data
-// parallelism, fp8, an unknown compute type, optimizer or recompute policy.
+// A rank of a run of `ranks`, one microbatch after another, as train/step.cpp runs them. Counts what is asked for. Of
+// the ranks, which differ by the padding of the last shard, the first. Throws UsageError for a request that the plan
+// cannot count: a parallel axis above 1 but data parallelism, fp8, an unknown compute type, optimizer or recompute
+// policy.
 MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces = {}, int ranks = 1);
 
-// What stays for the whole run when the rank holds `values` trainable values: weights in the compute type, f32
-// gradients, and under optimizer the moments and, for bf16, the f32 master weights. A sharding axis divides `values`
-// per field.
+// The state of `values` trainable values on a rank that holds them: weights in the compute type, f32 gradients (from a
+// step's first backward to the next step), and under optimizer the moments and, for bf16, the f32 master weights. A
+// sharding axis divides `values` per field.
 MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const std::string& optimizer);
 
 }  // namespace tutti::plan

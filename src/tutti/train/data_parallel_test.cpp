@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -41,7 +42,7 @@ struct Outcome {
     double eval_loss = 0;
     std::map<std::string, std::vector<float>> weights;    // masters at the end
     std::map<std::string, std::vector<float>> gradients;  // of the first step
-    std::array<int64_t, kPurposes> state{};               // bytes of all ranks before the first step
+    std::array<int64_t, kPurposes> state{};               // bytes of all ranks after the first step
     std::map<std::string, comm::Usage> usage;             // of the first rank in the last step, by group
     comm::testing::Calls calls;                           // of the first rank
 };
@@ -89,12 +90,12 @@ class Tokens final : public data::TokenSource {
     std::string where(int64_t) const override { return "test"; }
 };
 
-void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vector<optim::Piece>& pieces,
-                 Tensor optim::Piece::*which) {
+template <class Which>
+void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vector<optim::Piece>& pieces, Which which) {
     for (const optim::Piece& piece : pieces) {
         auto& whole = all[piece.parameter->name];
         whole.resize(static_cast<size_t>(piece.parameter->shape.numel()), NAN);
-        const std::vector<float> values = (piece.*which).to_host<float>();
+        const std::vector<float> values = std::invoke(which, piece).template to_host<float>();
         std::copy(values.begin(), values.end(), whole.begin() + piece.begin);
     }
 }
@@ -132,15 +133,13 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             });
             parallel::DataParallel& dp = engine.data_parallel;
             const parallel::Groups& groups = engine.groups;
-            {
-                const std::lock_guard lock(mutex);
-                for (size_t p = 0; p < kPurposes; ++p)
-                    outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
-            }
             for (int64_t step = 1; step <= steps; ++step) {
                 const auto before = groups.usage();
                 const StepResult r = train_step(engine, step);
                 const std::lock_guard lock(mutex);
+                if (step == 1)
+                    for (size_t p = 0; p < kPurposes; ++p)
+                        outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
                 if (world.rank() == 0) outcome.usage = difference(before, groups.usage());
                 if (step == 1 && dp.saves()) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
                 if (world.rank() != 0) continue;

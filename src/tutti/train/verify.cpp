@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
 #include "tutti/comm/run.h"
 #include "tutti/comm/threads/thread_world.h"
@@ -20,13 +21,14 @@ using autograd::Parameter;
 
 // One parameter's values from the pieces of all ranks. The bits are added as integers, zeros elsewhere: whatever the
 // engine, nothing is rounded. Collective over the ranks of the engine.
-std::vector<float> whole(Engine& engine, const Parameter& parameter, Tensor optim::Piece::*which) {
+template <class Which>
+std::vector<float> whole(Engine& engine, const Parameter& parameter, Which which) {
     const int64_t size = parameter.shape.numel();
     std::vector<int32_t> bits(static_cast<size_t>(size));
     if (engine.data_parallel.saves())
         for (const optim::Piece& piece : engine.optimizer.pieces()) {
             if (piece.parameter != &parameter) continue;
-            const std::vector<float> values = (piece.*which).to_host<float>();
+            const std::vector<float> values = std::invoke(which, piece).template to_host<float>();
             std::memcpy(bits.data() + piece.begin, values.data(), values.size() * sizeof(float));
         }
     const Tensor sum = Tensor::from_host<int32_t>(*engine.device, {size}, bits, Purpose::communication);
@@ -65,7 +67,7 @@ void compare(Engine& many, Engine* one, int64_t steps, Console& console, VerifyO
             .step = step, .bound = verify_bound(many.run, step), .loss = result.loss, .one_rank_loss = alone.loss};
         v.loss_difference = std::abs(result.loss - alone.loss) / std::abs(alone.loss);
         outcome.equal = outcome.equal && result.loss == alone.loss;
-        const auto see = [&](const Parameter& p, Tensor optim::Piece::*which, double& largest, std::string& name) {
+        const auto see = [&](const Parameter& p, auto which, double& largest, std::string& name) {
             const std::vector<float> ours = whole(many, p, which);
             if (!one) return;
             const Difference d = difference(ours, whole(*one, one->model.parameter(p.name), which));

@@ -17,7 +17,8 @@ namespace tutti {
 
 namespace {
 
-// Blocks of 2 MiB and more ask for huge pages: a GEMM over 4 KiB pages loses several percent to TLB misses.
+// Segments of 2 MiB and more ask for huge pages: a GEMM over 4 KiB pages loses several percent to TLB misses. Blocks
+// share segments that are larger than they: what was never touched takes no memory.
 class HostMemory final : public RawMemory {
   public:
     void* take(int64_t bytes) override {
@@ -29,9 +30,17 @@ class HostMemory final : public RawMemory {
         return data;
     }
     void give_back(void* data, int64_t) override { std::free(data); }
+    int64_t segment_bytes(int64_t bytes) const override {
+        return std::max(bytes, bytes < kLargeBlock ? kSmallSegment : kSegment);
+    }
 
   private:
     static constexpr int64_t kHugePage = 2 << 20;
+#ifdef __SANITIZE_ADDRESS__
+    static constexpr int64_t kSmallSegment = 0, kSegment = 0;  // a block of its own for each, whose ends are watched
+#else
+    static constexpr int64_t kSmallSegment = kHugePage, kSegment = int64_t{1} << 30;
+#endif
 };
 
 class CopyAtHand final : public HostCopy {
