@@ -49,6 +49,7 @@ class Sizes:
 
 MODELS = {
     "gpt2-124m": Sizes("gpt2", 50257), "llama-110m": Sizes("llama", 32000, ffn=2048),
+    "llama-5m": Sizes("llama", 256, 256, 6, 4, ffn=704, max_positions=2048),
     "llama3.2-1b": Sizes("llama", 128256, 2048, 16, 32, 8, 64, 8192, 8192, 5e5),
     "llama3.2-3b": Sizes("llama", 128256, 3072, 28, 24, 8, 128, 8192, 8192, 5e5),
 }

@@ -43,7 +43,8 @@ RANKS = {
 }
 EVERYONE = {**CONTENDERS, **RANKS}
 # vocab, C, L, and the values of the matrices of one block, as the presets have them
-MODELS = {"gpt2-124m": (50257, 768, 12, 12 * 768 * 768), "llama-110m": (32000, 768, 12, 4 * 768 * 768 + 3 * 768 * 2048)}
+MODELS = {"gpt2-124m": (50257, 768, 12, 12 * 768 * 768), "llama-110m": (32000, 768, 12, 4 * 768 * 768 + 3 * 768 * 2048),
+          "llama-5m": (256, 256, 6, 4 * 256 * 256 + 3 * 256 * 704)}
 
 
 def flops_per_token(model, seq_len):
@@ -327,7 +328,7 @@ def save(options, document):
 def parse_options():
     venv = pathlib.Path(os.environ.get("TUTTI_PEER_VENV") or pathlib.Path.home() / ".cache/tutti/peer-venv")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["gpt2-124m", "llama-110m"])
     parser.add_argument("--dtypes", nargs="+", choices=["bf16", "f32"], default=["bf16", "f32"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--contenders", nargs="+", choices=EVERYONE, default=list(CONTENDERS))
