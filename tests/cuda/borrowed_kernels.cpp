@@ -37,7 +37,7 @@ const KernelTable& cuda_table() {
     static const KernelTable table =
         borrow<&T::fill, &T::normal, &T::cast, &T::add, &T::accumulate, &T::scale, &T::relu_forward, &T::relu_backward,
                &T::gelu_forward, &T::gelu_backward, &T::swiglu_forward, &T::swiglu_backward, &T::dropout,
-               &T::sums_of_squares, &T::gemm, &T::gemm_workspace, &T::gemm_engine, &T::bias_backward,
+               &T::sums_of_squares, &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_engine, &T::bias_backward,
                &T::embedding_forward, &T::embedding_backward, &T::layer_norm_forward, &T::layer_norm_backward_input,
                &T::layer_norm_backward_weight, &T::rms_norm_forward, &T::rms_norm_backward_input,
                &T::rms_norm_backward_weight, &T::rope, &T::attention_workspace, &T::attention_forward,

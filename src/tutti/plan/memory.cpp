@@ -4,6 +4,7 @@
 
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
+#include "tutti/base/exact_sum.h"
 #include "tutti/plan/ghost_shards.h"
 #include "tutti/spec/recompute.h"
 #include "tutti/spec/validate.h"
@@ -99,6 +100,7 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces
     ledger.restart_peaks();
     ledger.add(workspaces.stream, Purpose::workspace);
     ledger.add(rope_table_bytes(run.model, train.seq_len), Purpose::workspace);
+    ledger.add(ExactSum::kWords * size_of(DType::i64), Purpose::workspace);  // of the losses
 
     // train_step: each microbatch starts from the same holdings.
     const bool has_features = run.model.family == spec::Family::mlp, documents = run.data.documents == "respected";
