@@ -3,6 +3,7 @@
 // copy ends the test. Linked by cuda_memory_tests in place of kernels/cuda.
 #include "tests/cuda/training.h"
 #include "tutti/device/cuda/emulation/memory.h"
+#include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti {
@@ -15,7 +16,10 @@ template <auto Entry>
 struct Borrowed;
 template <class Result, class... Args, Result (*KernelTable::*Entry)(const Stream&, Args...)>
 struct Borrowed<Entry> {
-    static Result run(const Stream&, Args... args) {
+    static Result run(const Stream& stream, Args... args) {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        check(cudaStreamIsCapturing(native(stream), &status) == cudaSuccess && status == cudaStreamCaptureStatusNone,
+              "a borrowed kernel runs on the host: no graph can hold it");
         const emulation::DeviceAccess access;
         return (cpu_table(best_isa()).*Entry)(Stream{}, args...);
     }

@@ -1,5 +1,6 @@
 #include "tutti/device/memory.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "tutti/base/error.h"
@@ -23,6 +24,29 @@ std::string RawMemory::advice() const {
     return "try a smaller train.micro_batch, recompute.policy = \"full\" or a smaller model";
 }
 
+void Tally::add(int64_t bytes, Purpose purpose) {
+    MemoryUsage& usage = of[static_cast<size_t>(purpose)];
+    usage.current += bytes;
+    usage.peak = std::max(usage.peak, usage.current);
+    total.current += bytes;
+    if (total.current <= total.peak) return;
+    total.peak = total.current;
+    for (size_t p = 0; p < kPurposes; ++p) at_peak[p] = of[p].current;
+}
+
+void Tally::add_peaks(const Tally& more) {
+    for (size_t p = 0; p < kPurposes; ++p) of[p].peak = std::max(of[p].peak, of[p].current + more.of[p].peak);
+    if (total.current + more.total.peak <= total.peak) return;
+    total.peak = total.current + more.total.peak;
+    for (size_t p = 0; p < kPurposes; ++p) at_peak[p] = of[p].current + more.at_peak[p];
+}
+
+void Tally::reset_peaks() {
+    for (MemoryUsage& usage : of) usage.peak = usage.current;
+    for (size_t p = 0; p < kPurposes; ++p) at_peak[p] = of[p].current;
+    total.peak = total.current;
+}
+
 Allocator::Allocator(std::unique_ptr<RawMemory> raw) : raw_(std::move(raw)) {}
 
 Allocator::~Allocator() { trim(); }
@@ -32,7 +56,7 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
     const int64_t rounded = size_class(bytes);
     std::lock_guard lock(mutex_);
     void* data = nullptr;
-    if (auto& blocks = free_[rounded]; !blocks.empty()) {
+    if (auto& blocks = (pool_ ? pool_->free_ : free_)[rounded]; !blocks.empty()) {
         data = blocks.back();
         blocks.pop_back();
     } else {
@@ -41,36 +65,36 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
             trim_locked();
             data = raw_->take(rounded);
         }
-        check(data != nullptr, "out of memory: ", bytes, " bytes for ", name_of(purpose), " on top of ", total_.current,
-              " in use; ", raw_->advice());
+        check(data != nullptr, "out of memory: ", bytes, " bytes for ", name_of(purpose), " on top of ",
+              usage_.total.current, " in use; ", raw_->advice());
         reserved_ += rounded;
+        if (pool_) pooled_[data] = pool_;
     }
-    auto& usage = usage_[static_cast<size_t>(purpose)];
-    usage.current += bytes;
-    usage.peak = std::max(usage.peak, usage.current);
-    total_.current += bytes;
-    if (total_.current > total_.peak) {
-        total_.peak = total_.current;
-        for (size_t p = 0; p < kPurposes; ++p) at_peak_[p] = usage_[p].current;
-    }
+    usage_.add(bytes, purpose);
+    if (pool_) pool_->usage_.add(bytes, purpose);
     return data;
 }
 
 void Allocator::release(void* data, int64_t bytes, Purpose purpose) {
     std::lock_guard lock(mutex_);
-    free_[size_class(bytes)].push_back(data);
-    usage_[static_cast<size_t>(purpose)].current -= bytes;
-    total_.current -= bytes;
+    usage_.add(-bytes, purpose);
+    const auto pooled = pooled_.find(data);
+    if (pooled == pooled_.end()) {
+        free_[size_class(bytes)].push_back(data);
+    } else {
+        pooled->second->usage_.add(-bytes, purpose);
+        pooled->second->free_[size_class(bytes)].push_back(data);
+    }
 }
 
 MemoryUsage Allocator::usage(Purpose purpose) const {
     std::lock_guard lock(mutex_);
-    return usage_[static_cast<size_t>(purpose)];
+    return usage_.of[static_cast<size_t>(purpose)];
 }
 
 MemoryUsage Allocator::total() const {
     std::lock_guard lock(mutex_);
-    return total_;
+    return usage_.total;
 }
 
 int64_t Allocator::reserved() const {
@@ -80,16 +104,12 @@ int64_t Allocator::reserved() const {
 
 std::array<int64_t, kPurposes> Allocator::at_peak() const {
     std::lock_guard lock(mutex_);
-    return at_peak_;
+    return usage_.at_peak;
 }
 
 void Allocator::reset_peaks() {
     std::lock_guard lock(mutex_);
-    for (size_t p = 0; p < kPurposes; ++p) {
-        usage_[p].peak = usage_[p].current;
-        at_peak_[p] = usage_[p].current;
-    }
-    total_.peak = total_.current;
+    usage_.reset_peaks();
 }
 
 void Allocator::trim() {
@@ -104,6 +124,35 @@ void Allocator::trim_locked() {
         blocks.clear();
     }
 }
+
+// --- pools -----------------------------------------------------------------------------------------------------------
+
+Pool::~Pool() {
+    std::lock_guard lock(allocator_->mutex_);
+    for (auto& [bytes, blocks] : free_) {
+        auto& all = allocator_->free_[bytes];
+        all.insert(all.end(), blocks.begin(), blocks.end());
+    }
+    std::erase_if(allocator_->pooled_, [this](const auto& block) { return block.second == this; });
+}
+
+Pool::Use::Use(Pool& pool) : allocator_(*pool.allocator_) {
+    std::lock_guard lock(allocator_.mutex_);
+    check(allocator_.pool_ == nullptr, "memory comes from one pool at a time");
+    allocator_.pool_ = &pool;
+}
+
+Pool::Use::~Use() {
+    std::lock_guard lock(allocator_.mutex_);
+    allocator_.pool_ = nullptr;
+}
+
+void Pool::count_again() {
+    std::lock_guard lock(allocator_->mutex_);
+    allocator_->usage_.add_peaks(usage_);
+}
+
+// --- buffers ---------------------------------------------------------------------------------------------------------
 
 void* Buffer::data() const {
     check(!away(), "a buffer of ", bytes_, " bytes for ", name_of(purpose_), " is used while it is offloaded");

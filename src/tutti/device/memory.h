@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tutti/base/purpose.h"
@@ -18,6 +19,19 @@ struct MemoryUsage {
     int64_t current = 0;  // bytes
     int64_t peak = 0;
 };
+
+// What is in use, by purpose.
+struct Tally {
+    std::array<MemoryUsage, kPurposes> of{};
+    MemoryUsage total;                         // its peak is the peak of the sum, not the sum of the peaks
+    std::array<int64_t, kPurposes> at_peak{};  // what each purpose held at the instant of the peak of the sum
+
+    void add(int64_t bytes, Purpose purpose);  // negative: released
+    void add_peaks(const Tally& more);         // of work that took `more` on top of what is in use, and released it
+    void reset_peaks();
+};
+
+class Pool;
 
 // Where an allocator takes its memory from: the host's pages, a GPU's.
 class RawMemory {
@@ -54,15 +68,47 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     void will_need(void* data, int64_t bytes) { raw_->will_need(data, bytes); }
 
   private:
+    friend class Pool;
+    using FreeLists = std::map<int64_t, std::vector<void*>>;  // by size class
+
     void trim_locked();
 
     std::unique_ptr<RawMemory> raw_;
     mutable std::mutex mutex_;
-    std::map<int64_t, std::vector<void*>> free_;  // by size class
-    std::array<MemoryUsage, kPurposes> usage_{};
-    std::array<int64_t, kPurposes> at_peak_{};
-    MemoryUsage total_;
+    FreeLists free_;
+    Tally usage_;
     int64_t reserved_ = 0;
+    Pool* pool_ = nullptr;                     // that blocks come from now
+    std::unordered_map<void*, Pool*> pooled_;  // blocks of pools, in use or not
+};
+
+// Blocks apart from all others: while a Use exists they come from here, and here they return whenever they are
+// released. So nobody else gets the memory of work that will be repeated at the same addresses: a recorded graph's.
+class Pool {
+  public:
+    explicit Pool(Allocator& allocator) : allocator_(allocator.shared_from_this()) {}
+    ~Pool();  // its blocks become the allocator's
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+
+    class Use {
+      public:
+        explicit Use(Pool& pool);
+        ~Use();
+        Use(const Use&) = delete;
+        Use& operator=(const Use&) = delete;
+
+      private:
+        Allocator& allocator_;
+    };
+    // The work runs again and allocates nothing: its peak counts as if it did.
+    void count_again();
+
+  private:
+    friend class Allocator;
+    std::shared_ptr<Allocator> allocator_;
+    Allocator::FreeLists free_;
+    Tally usage_;
 };
 
 class Device;

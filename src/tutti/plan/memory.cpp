@@ -107,6 +107,9 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces
     const Ghost features = has_features ? noise(ledger, sizes) : Ghost{};
     const Ghost rest =
         has_features ? noise(ledger, sizes) : Ghost(ledger, batch_bytes(sizes, documents), Purpose::data);
+    if (train.cuda_graphs)  // the recording has its inputs in a place of their own
+        ledger.add(has_features ? 2 * sizes.rows() * sizes.width * sizes.element : batch_bytes(sizes, documents),
+                   Purpose::data);
     {
         const spec::Recompute recompute = spec::recompute_of(run.recompute.policy, sizes.layers);
         const int64_t microbatches =

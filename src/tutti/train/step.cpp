@@ -19,13 +19,22 @@ nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
     return s.batches->microbatch(step, index);
 }
 
+void forward_backward(Engine& s, const nn::Batch& batch) {
+    const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
+    TracingHooks traced(s.data_parallel, s.trace);
+    autograd::Hooks* hooks = s.trace != nullptr ? &traced : static_cast<autograd::Hooks*>(&s.data_parallel);
+    Tape tape(s.ctx, true, hooks, s.run.offload.activations ? s.home.get() : nullptr);
+    tape.set_selective(recompute.selective);
+    const Var losses = s.model.forward(tape, batch, recompute.segment);
+    tape.backward(losses);
+    s.losses.add(losses.value);
+}
+
 }  // namespace
 
 StepResult train_step(Engine& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
-    const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
     const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.dp->size());
-    ops::Sum losses(s.ctx);
 
     const TraceScope whole(s.trace, {Activity::step, "step"});
     s.data_parallel.begin_step();
@@ -34,18 +43,15 @@ StepResult train_step(Engine& s, int64_t step) {
         batch.seed = static_cast<uint64_t>(train.seed);
         batch.step = static_cast<uint64_t>(step);
         s.data_parallel.begin_microbatch(i + 1 == microbatches);
-        TracingHooks traced(s.data_parallel, s.trace);
-        autograd::Hooks* hooks = s.trace != nullptr ? &traced : static_cast<autograd::Hooks*>(&s.data_parallel);
-        Tape tape(s.ctx, true, hooks, s.run.offload.activations ? s.home.get() : nullptr);
-        tape.set_selective(recompute.selective);
-        const Var y = s.model.forward(tape, batch, recompute.segment);
-        tape.backward(y);
-        losses.add(y.value);
+        if (s.graph && s.ctx.times == nullptr)  // kernels that are timed are started one by one
+            s.graph->run(batch, [&s](const nn::Batch& inputs) { forward_backward(s, inputs); });
+        else
+            forward_backward(s, batch);
     }
     {
         const TraceScope span(s.trace, {Activity::other, "finish gradients"});
         s.data_parallel.finish_gradients();
-        losses.send();
+        s.losses.send();
     }
 
     StepResult r;
@@ -53,7 +59,7 @@ StepResult train_step(Engine& s, int64_t step) {
     {
         const TraceScope span(s.trace, {Activity::compute, "gradient norm"});
         r.grad_norm = s.data_parallel.gradient_norm();  // the one wait for the device
-        ExactSum loss = losses.take();
+        ExactSum loss = s.losses.take();
         s.groups.dp->sum(loss);
         r.loss = loss.value() / static_cast<double>(r.terms);
     }

@@ -65,7 +65,11 @@ class CpuDevice final : public Device {
     std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) override {
         return std::make_unique<CopyAtHand>(device_data, bytes);
     }
+    void copy(void* to, const void* from, int64_t bytes) override { copy_in(to, from, bytes); }
     void synchronize() override {}
+    std::unique_ptr<Recording> record(const std::function<void()>&) override {
+        throw Error(concat(name(), " records no work: only a GPU has graphs"));
+    }
     ArithmeticPeak peak(DType compute, double seconds) override {
         return measure_register_peak(stream_, compute, seconds);
     }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/device/cuda/queue.h"
+#include "tutti/device/cuda/graph.h"
 
 namespace tutti {
 
@@ -86,7 +86,11 @@ class CudaDevice : public Device {
     std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) override {
         return queue_->start_copy_out(device_data, bytes);
     }
+    void copy(void* to, const void* from, int64_t bytes) override { queue_->copy(to, from, bytes); }
     void synchronize() override { queue_->synchronize(); }
+    std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+        return cuda::record(queue_, work);
+    }
 
     // By the data sheet: no clock holds under full load, and shares of what a product happened to reach cannot be
     // compared.
