@@ -81,7 +81,8 @@ struct LocalRank {
 
 // `kind`: cpu; cuda; auto: a GPU when this build can use one and there is one, else the CPU. threads = 0: the rank's
 // part of the cores. Of several ranks, each takes the GPU of its number, counted round: there may be fewer GPUs.
-// UsageError when there is no such device. Belongs to the thread that makes it: kernels start from there.
+// UsageError when there is no such device, or a GPU that this build has no kernels for. Belongs to the thread that
+// makes it: kernels start from there.
 std::unique_ptr<Device> make_device(std::string_view kind, int threads, const LocalRank& local = {});
 // The same UsageError, before anything else was begun.
 void check_device(std::string_view kind);

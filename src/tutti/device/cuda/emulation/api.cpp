@@ -19,6 +19,8 @@ struct EmulatedEvent {
 
 namespace {
 
+int capability = 90;
+
 // Whether `data` is what the kind of a copy says of it. Host memory that CUDA does not know of is left unchecked.
 bool fits(const void* data, size_t bytes, bool device, bool any) {
     if (in_device(data)) return (device || any) && in_device_block(data, bytes);
@@ -26,6 +28,8 @@ bool fits(const void* data, size_t bytes, bool device, bool any) {
 }
 
 }  // namespace
+
+void tutti::emulation::set_capability(int major, int minor) { capability = 10 * major + minor; }
 
 const char* cudaGetErrorName(cudaError_t error) {
     switch (error) {
@@ -84,7 +88,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->multiProcessorCount = 132;
     properties->maxThreadsPerBlock = 1024;
     properties->warpSize = 32;
-    properties->major = 9;
+    properties->major = capability / 10;
+    properties->minor = capability % 10;
     properties->l2CacheSize = 50 << 20;
     properties->asyncEngineCount = 1;
     properties->memoryBusWidth = 5120;
@@ -98,8 +103,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         case cudaDevAttrMultiProcessorCount: *value = 132; return cudaSuccess;
         case cudaDevAttrMemoryClockRate: *value = 2'619'000; return cudaSuccess;
         case cudaDevAttrGlobalMemoryBusWidth: *value = 5120; return cudaSuccess;
-        case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
-        case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+        case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; return cudaSuccess;
+        case cudaDevAttrComputeCapabilityMinor: *value = capability % 10; return cudaSuccess;
         case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; return cudaSuccess;
     }
     return cudaErrorInvalidValue;

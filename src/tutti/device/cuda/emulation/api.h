@@ -64,6 +64,10 @@ enum cudaDeviceAttr : int {
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
 
+namespace tutti::emulation {
+void set_capability(int major, int minor);  // of the one GPU, 9.0 at first: what an older or newer one would say
+}
+
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
