@@ -23,5 +23,8 @@ foreach(room device kernels)
     -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter $<$<BOOL:${TUTTI_WERROR}>:--Werror=all-warnings -Xcompiler=-Werror>>)
   target_sources(tutti_${room} PRIVATE $<TARGET_OBJECTS:tutti_${room}_cuda>)
 endforeach()
+list(JOIN TUTTI_CUDA_ARCHITECTURES "," architectures)
+set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/device/cuda/architectures.cpp PROPERTIES
+  COMPILE_DEFINITIONS TUTTI_CUDA_ARCHITECTURES="${architectures}")
 set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/kernels/cuda/normal.cu PROPERTIES
   COMPILE_OPTIONS $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)

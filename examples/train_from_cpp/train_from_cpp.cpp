@@ -49,16 +49,16 @@ void train(const std::string& text, int64_t steps) {
         tutti::autograd::Tape tape(ctx, true);
         const auto losses = model.forward(tape, batches->microbatch(step, 0));
         tape.backward(losses);
-        tutti::ExactSum squares;
-        for (const auto* p : model.parameters()) tutti::ops::squares(ctx, p->gradient).add_to(squares);
+        tutti::ops::Sum squares(ctx);
+        for (const auto* p : model.parameters()) squares.add_squares(p->gradient);
         optimizer.step(tutti::optim::learning_rate(recipe, steps, step),
-                       tutti::optim::clip_factor(std::sqrt(squares.value()), recipe.clip));
+                       tutti::optim::clip_factor(std::sqrt(squares.take().value()), recipe.clip));
 
         if (step != 1 && step % 20 != 0 && step != steps) continue;
-        tutti::ExactSum loss;
-        tutti::ops::Terms(losses.value).add_to(loss);
+        tutti::ops::Sum loss(ctx);
+        loss.add(losses.value);
         std::printf("step %lld loss %.4f\n", static_cast<long long>(step),
-                    loss.value() / static_cast<double>(batches->terms(step)));
+                    loss.take().value() / static_cast<double>(batches->terms(step)));
     }
 
     tutti::train::generate(ctx, model, tutti::DType::bf16, kWindow, {{'\n'}}, {.max_tokens = 120},

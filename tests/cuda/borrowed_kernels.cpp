@@ -3,6 +3,7 @@
 // copy ends the test. Linked by cuda_memory_tests in place of kernels/cuda.
 #include "tests/cuda/training.h"
 #include "tutti/device/cuda/emulation/memory.h"
+#include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti {
@@ -15,7 +16,10 @@ template <auto Entry>
 struct Borrowed;
 template <class Result, class... Args, Result (*KernelTable::*Entry)(const Stream&, Args...)>
 struct Borrowed<Entry> {
-    static Result run(const Stream&, Args... args) {
+    static Result run(const Stream& stream, Args... args) {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        check(cudaStreamIsCapturing(native(stream), &status) == cudaSuccess && status == cudaStreamCaptureStatusNone,
+              "a borrowed kernel runs on the host: no graph can hold it");
         const emulation::DeviceAccess access;
         return (cpu_table(best_isa()).*Entry)(Stream{}, args...);
     }
@@ -37,7 +41,7 @@ const KernelTable& cuda_table() {
     static const KernelTable table =
         borrow<&T::fill, &T::normal, &T::cast, &T::add, &T::accumulate, &T::scale, &T::relu_forward, &T::relu_backward,
                &T::gelu_forward, &T::gelu_backward, &T::swiglu_forward, &T::swiglu_backward, &T::dropout,
-               &T::sums_of_squares, &T::gemm, &T::gemm_workspace, &T::gemm_engine, &T::bias_backward,
+               &T::sums_of_squares, &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_engine, &T::bias_backward,
                &T::embedding_forward, &T::embedding_backward, &T::layer_norm_forward, &T::layer_norm_backward_input,
                &T::layer_norm_backward_weight, &T::rms_norm_forward, &T::rms_norm_backward_input,
                &T::rms_norm_backward_weight, &T::rope, &T::attention_workspace, &T::attention_forward,

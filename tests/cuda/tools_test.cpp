@@ -2,20 +2,25 @@
 // with kernels of the CPU in device memory (borrowed_kernels.cpp).
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tutti/base/error.h"
 #include "tutti/cli/cli.h"
+#include "tutti/device/cuda/architectures.h"
+#include "tutti/device/cuda/emulation/api.h"
+#include "tutti/device/device.h"
 
 namespace tutti::cli {
 namespace {
 
-nlohmann::json tutti(const std::vector<const char*>& words) {
+nlohmann::json tutti(const std::vector<const char*>& words, int exit_code = 0) {
     std::vector<const char*> argv = {"tutti"};
     argv.insert(argv.end(), words.begin(), words.end());
     argv.push_back("--json");
     std::ostringstream out, err;
-    EXPECT_EQ(run(static_cast<int>(argv.size()), argv.data(), Io{out, err}), 0) << err.str();
+    EXPECT_EQ(run(static_cast<int>(argv.size()), argv.data(), Io{out, err}), exit_code) << err.str();
     return nlohmann::json::parse(out.str());
 }
 
@@ -24,6 +29,55 @@ TEST(CudaTools, DoctorNamesTheGpu) {
     ASSERT_EQ(gpus.size(), 1U);
     EXPECT_EQ(gpus[0]["name"], "emulated GPU");
     EXPECT_EQ(gpus[0]["compute_capability"], "9.0");
+}
+
+TEST(CudaTools, AGpuWithoutKernelsIsNamedAtOnce) {
+    emulation::set_capability(8, 6);
+    const std::string why =
+        "the emulated GPU has compute capability 8.6, and the kernels of this program are compiled for 90a-real; build "
+        "it with -DTUTTI_CUDA_ARCHITECTURES=86-real, or hide that GPU (CUDA_VISIBLE_DEVICES)";
+    for (const char* kind : {"cuda", "auto"})
+        for (const std::function<void()>& call :
+             std::vector<std::function<void()>>{[&] { check_device(kind); }, [&] { make_device(kind, 1); }})
+            try {
+                call();
+                ADD_FAILURE() << kind;
+            } catch (const UsageError& error) {
+                EXPECT_EQ(std::string(error.what()),
+                          concat("device = \"", kind, "\": ", why, "; device = \"cpu\" trains without a GPU"));
+            }
+    EXPECT_EQ(make_device("cpu", 1)->kind(), DeviceKind::cpu);
+    const auto document = tutti({"doctor"}, 4);
+    EXPECT_EQ(document["gpu"]["architectures"], "90a-real");
+    EXPECT_NE(document.dump().find(why), std::string::npos) << document.dump();
+    emulation::set_capability(9, 0);
+    EXPECT_EQ(make_device("auto", 1)->kind(), DeviceKind::cuda);
+}
+
+TEST(CudaTools, WhichArchitecturesRunWhere) {
+    struct Row {
+        const char* architectures;
+        int major, minor;
+        bool runs;
+    };
+    for (const Row& r : std::vector<Row>{{"90a-real", 9, 0, true},
+                                         {"90a-real", 10, 0, false},
+                                         {"90a-real", 8, 0, false},
+                                         {"80-real", 8, 6, true},
+                                         {"86-real", 8, 0, false},
+                                         {"80-real", 9, 0, false},
+                                         {"80-virtual", 9, 0, true},
+                                         {"80", 12, 0, true},
+                                         {"90", 8, 9, false},
+                                         {"90a-virtual", 10, 0, false},
+                                         {"100f-real", 10, 3, true},
+                                         {"100f-virtual", 12, 0, false},
+                                         {"80-real,90a-real", 9, 0, true},
+                                         {"80-real,90a-real", 8, 9, true},
+                                         {"80-real,100a", 9, 0, false},
+                                         {"native", 8, 0, true}})
+        EXPECT_EQ(cuda::runs_on(r.architectures, r.major, r.minor), r.runs)
+            << r.architectures << " on " << r.major << "." << r.minor;
 }
 
 TEST(CudaTools, BenchGemm) {

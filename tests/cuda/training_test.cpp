@@ -3,93 +3,15 @@
 // (borrowed_kernels.cpp), with emulated kernels and with a GPU (cuda_kernels.cpp): CMakeLists.txt.
 #include "tests/cuda/training.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <map>
-#include <nlohmann/json.hpp>
-
-#include "tutti/checkpoint/store.h"
-#include "tutti/checkpoint/training_state.h"
+#include "tests/cuda/training_runs.h"
 #include "tutti/train/generate.h"
 #include "tutti/train/stored_model.h"
-#include "tutti/train/testing/small_run.h"
 #include "tutti/train/verify.h"
 
 namespace tutti::train {
 namespace {
 
-using Settings = std::vector<std::string>;
-
-Settings operator+(Settings a, const Settings& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-}
-
 constexpr double kRounding = 1e-5;  // of f32 sums cut in other ways, over eight steps
-
-struct Logged {
-    double loss, grad_norm;
-    bool operator==(const Logged&) const = default;
-};
-
-class CudaTraining : public SmallRun {
-  protected:
-    const Settings gpt2_ = {"model.preset=gpt2-124m", "model.width=32",          "model.layers=2", "model.heads=2",
-                            "model.kv_heads=2",       "model.head_dim=16",       "model.ffn=64",   "model.vocab=256",
-                            "model.max_positions=16", "data.tokenizer=\"bytes\""};
-    const Settings f32_ = {"precision.compute=f32"};
-
-    // The losses and norms of a run on `device`.
-    std::vector<Logged> run(const std::string& device, const Settings& set, int ranks = 1) {
-        const TrainOptions o = options_of(device, set, ranks);
-        EXPECT_EQ(train(o).step, o.run.train.steps);
-        return metrics(o);
-    }
-    TrainOptions options_of(const std::string& device, const Settings& set, int ranks = 1) {
-        const bool has_model = !set.empty() && set.front().starts_with("model.preset");
-        const std::string out = concat("run", runs_++);
-        const Settings all = Settings{"train.steps=8", "optimizer.warmup_steps=2", "train.device=" + device} + set;
-        if (!has_model) return options(out, all, ranks);
-        return options_without_model(out, set + all, ranks);
-    }
-    static std::vector<Logged> metrics(const TrainOptions& o) {
-        return logged(o, [](const std::string& line) {
-            const auto json = nlohmann::json::parse(line);
-            return Logged{json.at("loss"), json.at("grad_norm")};
-        });
-    }
-    // All tensors of the newest checkpoint, to the byte.
-    static std::map<std::string, std::vector<std::byte>> weights(const TrainOptions& o) {
-        std::map<std::string, std::vector<std::byte>> all;
-        checkpoint::PosixFileSystem files;
-        checkpoint::Store store(files, o.out + "/checkpoints", checkpoint::Access::read, [](const std::string&) {});
-        store.load_newest(
-            [&](const checkpoint::CheckpointReader& reader) {
-                for (int rank = 0; rank < o.ranks; ++rank) {
-                    const auto file = reader.safetensors(checkpoint::rank_file_name(rank, o.ranks));
-                    for (const auto& tensor : file.tensors()) {
-                        auto& bytes = all[tensor.name];
-                        bytes.resize(static_cast<size_t>(tensor.bytes()));
-                        file.read(tensor.name, bytes);
-                    }
-                }
-            },
-            checkpoint::OnDamage::stop);
-        EXPECT_FALSE(all.empty());
-        return all;
-    }
-    static void expect_follows(const std::vector<Logged>& gpu, const std::vector<Logged>& cpu, double tolerance) {
-        ASSERT_EQ(gpu.size(), cpu.size());
-        for (size_t i = 0; i < cpu.size(); ++i) {
-            EXPECT_NEAR(gpu[i].loss, cpu[i].loss, tolerance * cpu[i].loss) << "step " << i + 1;
-            EXPECT_NEAR(gpu[i].grad_norm, cpu[i].grad_norm, 10 * tolerance * cpu[i].grad_norm) << "step " << i + 1;
-        }
-    }
-
-  private:
-    int runs_ = 0;
-};
 
 TEST_F(CudaTraining, TwentyStepsFollowTheCpu) {
     const Settings steps = f32_ + Settings{"train.steps=20"};

@@ -13,27 +13,40 @@
 #include <cstdint>
 #include <limits>
 
+#include "tutti/base/host_device.h"
+
 namespace tutti {
 
 class ExactSum {
   public:
     // Digit k counts 2^(32 k - 1074). The last word counts terms that were not finite.
-    static constexpr size_t kDigits = 67, kWords = kDigits + 1;
+    static constexpr uint32_t kDigits = 67, kWords = kDigits + 1;
     using Words = std::array<int64_t, kWords>;
 
-    void add(double term) {
-        if (!std::isfinite(term)) {
-            ++words_[kDigits];
-            return;
-        }
+    static constexpr int64_t kAddsBeforeCarry = int64_t{1} << 30;
+
+    // What a term adds to three words in a row.
+    struct Addend {
+        uint32_t first;  // of the words
+        int64_t digits[3];
+    };
+    TUTTI_HOST_DEVICE static Addend addend(double term) {
         const auto bits = std::bit_cast<uint64_t>(term);
-        const auto exponent = static_cast<int64_t>(bits >> 52 & 0x7ff);
+        const auto exponent = static_cast<uint32_t>(bits >> 52 & 0x7ff);
+        if (exponent == 0x7ff) return {kWords - 3, {0, 0, 1}};  // infinite, or no number
         const uint64_t mantissa = (bits & 0xfffffffffffffu) | (exponent > 0 ? uint64_t{1} << 52 : 0);
-        const auto place = static_cast<uint64_t>(exponent > 0 ? exponent - 1 : 0);  // of the mantissa's last bit
-        const auto shifted = static_cast<unsigned __int128>(mantissa) << (place % 32);
+        const uint32_t place = exponent > 0 ? exponent - 1 : 0;  // of the mantissa's last bit
+        const uint32_t shift = place % 32;
+        const uint64_t low = mantissa << shift, high = mantissa >> 32 >> (32 - shift);  // shift may be 0
         const int64_t sign = (bits >> 63) != 0 ? -1 : 1;
-        for (size_t i = 0; i < 3; ++i)
-            words_[place / 32 + i] += sign * static_cast<int64_t>(static_cast<uint32_t>(shifted >> (32 * i)));
+        return {place / 32,
+                {sign * static_cast<int64_t>(low & 0xffffffffu), sign * static_cast<int64_t>(low >> 32),
+                 sign * static_cast<int64_t>(high)}};
+    }
+
+    void add(double term) {
+        const Addend a = addend(term);
+        for (size_t i = 0; i < 3; ++i) words_[a.first + i] += a.digits[i];
         if (++adds_ == kAddsBeforeCarry) carry();
     }
 
@@ -67,8 +80,6 @@ class ExactSum {
     }
 
   private:
-    static constexpr int64_t kAddsBeforeCarry = int64_t{1} << 30;
-
     static void carry(Words& words) {
         for (size_t k = 0; k + 1 < kDigits; ++k) {
             const int64_t over = words[k] >> 32;  // floor: digits become non-negative

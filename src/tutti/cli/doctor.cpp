@@ -119,6 +119,9 @@ Section look_at_gpus(Findings& findings) {
     }
     s.facts.push_back({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, all});
     if (gpus.found.empty()) return s;
+    s.facts.push_back(text_fact("architectures", "kernels compiled for", kernel_architectures()));
+    for (const Gpu& gpu : gpus.found)
+        if (const std::string why = why_unfit(gpu); !why.empty()) findings.problems.push_back(why);
     try {
         s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::cuda_table().gemm_engines));
     } catch (const Error& missing) {

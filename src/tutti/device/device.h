@@ -1,6 +1,7 @@
 // device/device.h: the machine that a rank computes on. A rank owns one Device; kernels get its Stream.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,6 +42,13 @@ class HostCopy {
     }
 };
 
+// Work of a device that was recorded once and runs again as a whole: a CUDA graph.
+class Recording {
+  public:
+    virtual ~Recording() = default;
+    virtual void run() = 0;  // at this place of the stream; returns before it is done
+};
+
 class Device {
   public:
     virtual ~Device() = default;
@@ -55,7 +63,13 @@ class Device {
     virtual void copy_out(void* host_data, const void* device_data, int64_t bytes) = 0;
     // The same as copy_out without waiting.
     virtual std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) = 0;
+    // Between two places of this device's memory, in the order of the stream.
+    virtual void copy(void* to, const void* from, int64_t bytes) = 0;
     virtual void synchronize() = 0;
+    // Records what `work` starts, instead of running it. The recording has the addresses and the numbers that the
+    // kernels were given, so what differs from run to run must be in memory. Work that waits for the device, copies
+    // between it and the host or needs memory that the allocator does not have is an Error; so is any on a CPU.
+    virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
     // In the compute type with sums in f32; takes about `seconds` where it must be measured.
     virtual ArithmeticPeak peak(DType compute, double seconds) = 0;
 };
@@ -67,7 +81,8 @@ struct LocalRank {
 
 // `kind`: cpu; cuda; auto: a GPU when this build can use one and there is one, else the CPU. threads = 0: the rank's
 // part of the cores. Of several ranks, each takes the GPU of its number, counted round: there may be fewer GPUs.
-// UsageError when there is no such device. Belongs to the thread that makes it: kernels start from there.
+// UsageError when there is no such device, or a GPU that this build has no kernels for. Belongs to the thread that
+// makes it: kernels start from there.
 std::unique_ptr<Device> make_device(std::string_view kind, int threads, const LocalRank& local = {});
 // The same UsageError, before anything else was begun.
 void check_device(std::string_view kind);

@@ -15,6 +15,9 @@ int gpus_for(std::string_view kind) {
     const Gpus gpus = find_gpus();
     check<UsageError>(!gpus.found.empty() || kind == "auto", "device = \"cuda\": ", gpus.why_none,
                       "; `tutti doctor` says what this machine has, device = \"cpu\" trains without a GPU");
+    for (const Gpu& gpu : gpus.found)
+        check<UsageError>(why_unfit(gpu).empty(), "device = \"", kind, "\": ", why_unfit(gpu),
+                          "; device = \"cpu\" trains without a GPU");
     return static_cast<int>(gpus.found.size());
 }
 

@@ -12,7 +12,7 @@ namespace {
 // What a block takes of its segment.
 int64_t rounded(int64_t bytes) {
     constexpr int64_t kGrain = 256, kPage = 4096;
-    const int64_t to = bytes < kLargeBlock ? kGrain : kPage;
+    const int64_t to = FreeSpace::is_large(bytes) ? kPage : kGrain;
     return std::max((bytes + to - 1) / to * to, kGrain);
 }
 
@@ -20,6 +20,29 @@ int64_t rounded(int64_t bytes) {
 
 std::string RawMemory::advice() const {
     return "try a smaller train.micro_batch, recompute.policy = \"full\" or a smaller model";
+}
+
+void Tally::add(int64_t bytes, Purpose purpose) {
+    MemoryUsage& usage = of[static_cast<size_t>(purpose)];
+    usage.current += bytes;
+    usage.peak = std::max(usage.peak, usage.current);
+    total.current += bytes;
+    if (total.current <= total.peak) return;
+    total.peak = total.current;
+    for (size_t p = 0; p < kPurposes; ++p) at_peak[p] = of[p].current;
+}
+
+void Tally::add_peaks(const Tally& more) {
+    for (size_t p = 0; p < kPurposes; ++p) of[p].peak = std::max(of[p].peak, of[p].current + more.of[p].peak);
+    if (total.current + more.total.peak <= total.peak) return;
+    total.peak = total.current + more.total.peak;
+    for (size_t p = 0; p < kPurposes; ++p) at_peak[p] = of[p].current + more.at_peak[p];
+}
+
+void Tally::reset_peaks() {
+    for (MemoryUsage& usage : of) usage.peak = usage.current;
+    for (size_t p = 0; p < kPurposes; ++p) at_peak[p] = of[p].current;
+    total.peak = total.current;
 }
 
 Allocator::Allocator(std::unique_ptr<RawMemory> raw) : raw_(std::move(raw)) {}
@@ -30,39 +53,41 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
     check(bytes >= 0, "cannot allocate ", bytes, " bytes for ", name_of(purpose));
     const int64_t size = rounded(bytes);
     std::lock_guard lock(mutex_);
-    Segments& segments = segments_of(size);
+    Segments& segments = (pool_ != nullptr ? pool_->free_ : free_).of(size);
     void* data = segments.take(size);
     if (data == nullptr) {
         check(grow(segments, raw_->segment_bytes(size)) || grow(segments, size), "out of memory: ", bytes,
-              " bytes for ", name_of(purpose), " on top of ", total_.current, " in use; ", raw_->advice());
+              " bytes for ", name_of(purpose), " on top of ", usage_.total.current, " in use; ", raw_->advice());
         data = segments.take(size);
     }
-    auto& usage = usage_[static_cast<size_t>(purpose)];
-    usage.current += bytes;
-    usage.peak = std::max(usage.peak, usage.current);
-    total_.current += bytes;
-    if (total_.current > total_.peak) {
-        total_.peak = total_.current;
-        for (size_t p = 0; p < kPurposes; ++p) at_peak_[p] = usage_[p].current;
+    usage_.add(bytes, purpose);
+    if (pool_ != nullptr) {
+        pool_->usage_.add(bytes, purpose);
+        pooled_[data] = pool_;
     }
     return data;
 }
 
 void Allocator::release(void* data, int64_t bytes, Purpose purpose) {
     std::lock_guard lock(mutex_);
-    segments_of(rounded(bytes)).give_back(data);
-    usage_[static_cast<size_t>(purpose)].current -= bytes;
-    total_.current -= bytes;
+    usage_.add(-bytes, purpose);
+    FreeSpace* free = &free_;
+    if (const auto pooled = pooled_.find(data); pooled != pooled_.end()) {
+        pooled->second->usage_.add(-bytes, purpose);
+        free = &pooled->second->free_;
+        pooled_.erase(pooled);
+    }
+    free->of(rounded(bytes)).give_back(data);
 }
 
 MemoryUsage Allocator::usage(Purpose purpose) const {
     std::lock_guard lock(mutex_);
-    return usage_[static_cast<size_t>(purpose)];
+    return usage_.of[static_cast<size_t>(purpose)];
 }
 
 MemoryUsage Allocator::total() const {
     std::lock_guard lock(mutex_);
-    return total_;
+    return usage_.total;
 }
 
 int64_t Allocator::reserved() const {
@@ -72,16 +97,12 @@ int64_t Allocator::reserved() const {
 
 std::array<int64_t, kPurposes> Allocator::at_peak() const {
     std::lock_guard lock(mutex_);
-    return at_peak_;
+    return usage_.at_peak;
 }
 
 void Allocator::reset_peaks() {
     std::lock_guard lock(mutex_);
-    for (size_t p = 0; p < kPurposes; ++p) {
-        usage_[p].peak = usage_[p].current;
-        at_peak_[p] = usage_[p].current;
-    }
-    total_.peak = total_.current;
+    usage_.reset_peaks();
 }
 
 void Allocator::trim() {
@@ -90,7 +111,7 @@ void Allocator::trim() {
 }
 
 void Allocator::trim_locked() {
-    for (Segments* segments : {&small_, &large_})
+    for (Segments* segments : {&free_.small, &free_.large})
         for (const auto& [data, bytes] : segments->remove_unused()) {
             raw_->give_back(data, bytes);
             reserved_ -= bytes;
@@ -108,6 +129,33 @@ bool Allocator::grow(Segments& segments, int64_t bytes) {
     reserved_ += bytes;
     return true;
 }
+
+// --- pools -----------------------------------------------------------------------------------------------------------
+
+Pool::~Pool() {
+    std::lock_guard lock(allocator_->mutex_);
+    allocator_->free_.small.absorb(free_.small);
+    allocator_->free_.large.absorb(free_.large);
+    std::erase_if(allocator_->pooled_, [this](const auto& block) { return block.second == this; });
+}
+
+Pool::Use::Use(Pool& pool) : allocator_(*pool.allocator_) {
+    std::lock_guard lock(allocator_.mutex_);
+    check(allocator_.pool_ == nullptr, "memory comes from one pool at a time");
+    allocator_.pool_ = &pool;
+}
+
+Pool::Use::~Use() {
+    std::lock_guard lock(allocator_.mutex_);
+    allocator_.pool_ = nullptr;
+}
+
+void Pool::count_again() {
+    std::lock_guard lock(allocator_->mutex_);
+    allocator_->usage_.add_peaks(usage_);
+}
+
+// --- buffers ---------------------------------------------------------------------------------------------------------
 
 void* Buffer::data() const {
     check(!away(), "a buffer of ", bytes_, " bytes for ", name_of(purpose_), " is used while it is offloaded");

@@ -7,6 +7,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "tutti/base/purpose.h"
 #include "tutti/device/segments.h"
@@ -17,6 +19,19 @@ struct MemoryUsage {
     int64_t current = 0;  // bytes
     int64_t peak = 0;
 };
+
+// What is in use, by purpose.
+struct Tally {
+    std::array<MemoryUsage, kPurposes> of{};
+    MemoryUsage total;                         // its peak is the peak of the sum, not the sum of the peaks
+    std::array<int64_t, kPurposes> at_peak{};  // what each purpose held at the instant of the peak of the sum
+
+    void add(int64_t bytes, Purpose purpose);  // negative: released
+    void add_peaks(const Tally& more);         // of work that took `more` on top of what is in use, and released it
+    void reset_peaks();
+};
+
+class Pool;
 
 // Where an allocator takes its memory from: the host's pages, a GPU's.
 class RawMemory {
@@ -31,12 +46,9 @@ class RawMemory {
 };
 
 // Keeps what is released (segments.h) and hands it out again; goes back to the system only for more. Usage counts what
-// was asked for; `reserved` what the system gave. Blocks below 1 MiB have segments of their own: one that stays would
-// cut the space of large ones in two.
+// was asked for; `reserved` what the system gave.
 // Thread safe: a background checkpoint writer may release buffers of a rank. Made by std::make_shared: buffers keep it,
 // because when a rank fails another one may still be reading what they were communicating.
-inline constexpr int64_t kLargeBlock = 1 << 20;
-
 class Allocator : public std::enable_shared_from_this<Allocator> {
   public:
     explicit Allocator(std::unique_ptr<RawMemory> raw);
@@ -58,17 +70,47 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     void will_need(void* data, int64_t bytes) { raw_->will_need(data, bytes); }
 
   private:
-    Segments& segments_of(int64_t rounded_bytes) { return rounded_bytes < kLargeBlock ? small_ : large_; }
+    friend class Pool;
+
     bool grow(Segments& segments, int64_t bytes);  // false: the system has no more
     void trim_locked();
 
     std::unique_ptr<RawMemory> raw_;
     mutable std::mutex mutex_;
-    Segments small_, large_;
-    std::array<MemoryUsage, kPurposes> usage_{};
-    std::array<int64_t, kPurposes> at_peak_{};
-    MemoryUsage total_;
+    FreeSpace free_;
+    Tally usage_;
     int64_t reserved_ = 0;
+    Pool* pool_ = nullptr;                     // that blocks come from now
+    std::unordered_map<void*, Pool*> pooled_;  // blocks in use that belong to pools
+};
+
+// Memory apart from all other: while a Use exists blocks come from here, and here they return whenever they are
+// released. So nobody else gets the memory of work that will be repeated at the same addresses: a recorded graph's.
+class Pool {
+  public:
+    explicit Pool(Allocator& allocator) : allocator_(allocator.shared_from_this()) {}
+    ~Pool();  // its memory becomes the allocator's
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+
+    class Use {
+      public:
+        explicit Use(Pool& pool);
+        ~Use();
+        Use(const Use&) = delete;
+        Use& operator=(const Use&) = delete;
+
+      private:
+        Allocator& allocator_;
+    };
+    // The work runs again and allocates nothing: its peak counts as if it did.
+    void count_again();
+
+  private:
+    friend class Allocator;
+    std::shared_ptr<Allocator> allocator_;
+    FreeSpace free_;
+    Tally usage_;
 };
 
 class Device;

@@ -133,5 +133,48 @@ TEST(FileDevice, LeavesNoFileAndNamesTheDirectoryThatItCannotUse) {
     EXPECT_TRUE(refused("/proc/self").starts_with("offload.dir /proc/self: no file can be made there"));
 }
 
+// A recording's memory: apart while it exists, also when it is released at another time; counted when it runs again.
+TEST(Pool, KeepsItsBlocksToItself) {
+    int64_t taken = 0;
+    const auto shared = std::make_shared<Allocator>(std::make_unique<SmallMemory>(1 << 20, taken));
+    Allocator& memory = *shared;
+    void* late = nullptr;
+    {
+        Pool pool(memory);
+        void* inside = nullptr;
+        {
+            const Pool::Use use(pool);
+            inside = memory.allocate(1000, Purpose::activations);
+            late = memory.allocate(1000, Purpose::data);
+            memory.release(inside, 1000, Purpose::activations);
+            EXPECT_THROW({ const Pool::Use twice(pool); }, Error);
+        }
+        memory.release(late, 1000, Purpose::data);
+        void* const outside = memory.allocate(1000, Purpose::weights);
+        EXPECT_NE(outside, inside);
+        EXPECT_NE(outside, late);
+        memory.trim();  // the pool's blocks are not spare
+        EXPECT_EQ(memory.reserved(), 3 * 1024);
+
+        memory.reset_peaks();
+        EXPECT_EQ(memory.total().peak, 1000);
+        pool.count_again();
+        EXPECT_EQ(memory.total().peak, 3000);
+        EXPECT_EQ(memory.total().current, 1000);
+        EXPECT_EQ(memory.usage(Purpose::activations).peak, 1000);
+        EXPECT_EQ(memory.at_peak()[static_cast<size_t>(Purpose::data)], 1000);
+        EXPECT_EQ(memory.at_peak()[static_cast<size_t>(Purpose::weights)], 1000);
+        {
+            const Pool::Use use(pool);
+            late = memory.allocate(1000, Purpose::data);
+            EXPECT_TRUE(late == inside || memory.reserved() == 3 * 1024);
+        }
+        memory.release(outside, 1000, Purpose::weights);
+    }
+    memory.release(late, 1000, Purpose::data);  // after its pool
+    memory.trim();
+    EXPECT_EQ(taken, 0);
+}
+
 }  // namespace
 }  // namespace tutti

@@ -59,6 +59,16 @@ std::vector<Segments::Range> Segments::remove_unused() {
     return unused;
 }
 
+void Segments::absorb(Segments& other) {
+    for (auto [data, part] : other.parts_) {
+        part.segment += segments_;
+        parts_[data] = part;
+        if (part.free) free_[{part.segment, data}] = part.bytes;
+    }
+    segments_ += other.segments_;
+    other = {};
+}
+
 bool Segments::join(Parts::iterator part, Parts::iterator next) const {
     return part->second.free && next->second.free && part->second.segment == next->second.segment;
 }

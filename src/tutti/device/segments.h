@@ -27,6 +27,8 @@ class Segments {
     void give_back(void* data);
     // Takes out the segments of which nothing is in use.
     std::vector<Range> remove_unused();
+    // Takes over all segments of `other`, as younger ones, in use or not.
+    void absorb(Segments& other);
 
   private:
     struct Part {
@@ -43,6 +45,14 @@ class Segments {
     Parts parts_;
     std::map<std::pair<int64_t, std::byte*>, int64_t> free_;  // bytes, by segment and address
     int64_t segments_ = 0;
+};
+
+// Blocks of 1 MiB and more apart from smaller ones: a small one that stays would cut the space of large ones in two.
+struct FreeSpace {
+    Segments small, large;
+
+    static bool is_large(int64_t bytes) { return bytes >= 1 << 20; }
+    Segments& of(int64_t bytes) { return is_large(bytes) ? large : small; }
 };
 
 }  // namespace tutti

@@ -47,6 +47,21 @@ TEST(Segments, NeverGrowTogether) {
     EXPECT_EQ(segments.remove_unused().size(), 2u);
 }
 
+TEST(Segments, TakeOverThoseOfOthers) {
+    std::vector<std::byte> a(100), b(40);
+    Segments segments, other;
+    segments.add(a.data(), 100);
+    other.add(b.data(), 40);
+    ASSERT_EQ(other.take(30), b.data());
+    segments.absorb(other);
+    EXPECT_EQ(other.take(1), nullptr);
+    EXPECT_EQ(segments.take(100), a.data());
+    EXPECT_EQ(segments.take(10), b.data() + 30);
+    segments.give_back(b.data());
+    segments.give_back(b.data() + 30);
+    EXPECT_EQ(segments.take(40), b.data());
+}
+
 // The first gap of `bytes` between what is held.
 std::byte* by_hand(std::vector<std::vector<std::byte>>& memory, const std::vector<Segments::Range>& held,
                    int64_t bytes) {

@@ -43,8 +43,12 @@ TEST(KernelCasesNotice, ATailThatIsLeftOut) {
     wrong.sums_of_squares = [](const Stream& s, View x, View sums) {
         reference_table().sums_of_squares(s, without_last(x), sums);
     };
+    wrong.exact_sum = [](const Stream& s, View x, View words) {
+        reference_table().exact_sum(s, without_last(x), words);
+    };
     expect_noticed(wrong, "gelu_forward");
     EXPECT_GT(noticed(wrong, "sums_of_squares", "("), 0);
+    EXPECT_GT(noticed(wrong, "exact_sum", "f32 ("), 0);
 }
 
 TEST(KernelCasesNotice, AWriteBehindTheEnd) {

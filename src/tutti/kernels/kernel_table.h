@@ -162,9 +162,12 @@ struct KernelTable {
     void (*swiglu_backward)(const Stream&, View dy, View gate, View up, View dgate, View dup) = nullptr;
     void (*dropout)(const Stream&, View x, const Dropout&, View y) = nullptr;  // forward and backward alike
 
-    // sums[b] = sum of the squares of block b, kSumBlock values of x f32 (n); sums (ceil(n / kSumBlock)) f64. Who wants
-    // their total adds them exactly (base/exact_sum.h), so that it does not depend on who holds which blocks.
+    // sums[b] = sum of the squares of block b, kSumBlock values of x f32 (n); sums (ceil(n / kSumBlock)) f64. Their
+    // total is taken by exact_sum, so that it does not depend on who holds which blocks.
     void (*sums_of_squares)(const Stream&, View x, View sums) = nullptr;
+    // words (68) i64, those of an ExactSum (base/exact_sum.h), += the sum of values f32 or f64 (n), n at most 2^30.
+    // Integers: every table and every order gives the same words.
+    void (*exact_sum)(const Stream&, View values, View words) = nullptr;
 
     // Matrix product; the f32 values that it needs in `workspace`; and what makes it ("own", "oneDNN"), which depends
     // on shape, layout, types and threads only.

@@ -19,12 +19,7 @@ Tensor empty(Context& ctx, const Shape& shape, DType dtype, Purpose purpose) {
 
 Tensor zeros(Context& ctx, const Shape& shape, DType dtype, Purpose purpose) {
     Tensor y = empty(ctx, shape, dtype, purpose);
-    if (dtype == DType::f64) {  // scalars of reductions; kernels know only the types of activations
-        const std::vector<double> nothing(static_cast<size_t>(shape.numel()), 0.0);
-        ctx.device.copy_in(y.view().data, nothing.data(), y.bytes());
-    } else {
-        fill(ctx, y, 0);
-    }
+    fill(ctx, y, 0);
     return y;
 }
 
@@ -111,24 +106,6 @@ Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask) {
     Tensor y = like(ctx, x);
     call(ctx, &KernelTable::dropout, "dropout", x, mask, y);
     return y;
-}
-
-Terms::Terms(const Tensor& x) : dtype_(x.dtype()), copy_(x.device().start_copy_out(x.view().data, x.bytes())) {
-    check(x.contiguous() && (dtype_ == DType::f32 || dtype_ == DType::f64), "terms of a sum are contiguous f32 or f64");
-}
-
-void Terms::add_to(ExactSum& total) {
-    const auto add_all = [&total](const auto values) {
-        for (const auto value : values) total.add(static_cast<double>(value));
-    };
-    dtype_ == DType::f32 ? add_all(copy_->values<float>()) : add_all(copy_->values<double>());
-}
-
-Terms squares(Context& ctx, const Tensor& x) {
-    const int64_t blocks = (x.numel() + kernels::kSumBlock - 1) / kernels::kSumBlock;
-    const Tensor sums = empty(ctx, {blocks}, DType::f64, Purpose::workspace);
-    call(ctx, &KernelTable::sums_of_squares, "sums_of_squares", x, sums);
-    return Terms(sums);
 }
 
 }  // namespace tutti::ops

@@ -34,17 +34,21 @@ SwigluGradients swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& ga
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  // its own backward
 
 // --- sums, added exactly ---
-// Terms of a sum on their way to the host: who starts many, and asks later, waits for the device once.
-class Terms {
+// A sum in the device's memory, as base/exact_sum.h keeps it; 0 at first. Only its words come to the host.
+class Sum {
   public:
-    explicit Terms(const Tensor& x);  // contiguous; f32 or f64
-    void add_to(ExactSum& total);
+    explicit Sum(Context& ctx);
+    void add(const Tensor& terms);      // contiguous; f32 or f64
+    void add_squares(const Tensor& x);  // contiguous; f32
+    // It sets out for the host and begins anew: who sends several and takes them later waits for the device once.
+    void send();
+    ExactSum take();  // what was sent; sends it first if nothing was
 
   private:
-    DType dtype_;
-    std::unique_ptr<HostCopy> copy_;
+    Context& ctx_;
+    Tensor words_;  // (68) i64
+    std::unique_ptr<HostCopy> sent_;
 };
-Terms squares(Context& ctx, const Tensor& x);  // x f32, contiguous: their sum is that of the squares
 
 // --- matrix product: g.workspace is allocated here ---
 void gemm(Context& ctx, kernels::Gemm g);

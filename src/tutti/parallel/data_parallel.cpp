@@ -65,8 +65,12 @@ bool DataParallel::saves() const {
 void DataParallel::begin_step() {
     for (const auto& state : states_) {
         state->reduced = false;
-        state->flat->drop_gradients();
-        state->flat->drop_gradient_shard();
+        if (options_.keep_gradients) {
+            state->flat->take_gradients();
+        } else {
+            state->flat->drop_gradients();
+            state->flat->drop_gradient_shard();
+        }
     }
 }
 
@@ -93,11 +97,10 @@ void DataParallel::finish_gradients() {
 }
 
 double DataParallel::gradient_norm() {
-    std::vector<ops::Terms> of_shards;
+    ops::Sum sum(ctx_);
     if (updates())
-        for (const auto& state : states_) of_shards.push_back(ops::squares(ctx_, state->flat->gradient_shard()));
-    ExactSum squares;
-    for (ops::Terms& terms : of_shards) terms.add_to(squares);
+        for (const auto& state : states_) sum.add_squares(state->flat->gradient_shard());
+    ExactSum squares = sum.take();
     if (options_.zero != Zero::none) groups_.dp_shard->sum(squares);
     if (server_) groups_.dp->sum(squares);  // which is the server's
     return std::sqrt(squares.value());
@@ -109,9 +112,9 @@ std::string DataParallel::first_non_finite() {
         order.insert(order.end(), state->flat->parameters().begin(), state->flat->parameters().end());
     auto bad = static_cast<double>(order.size());
     for (const optim::Piece& piece : pieces()) {
-        ExactSum squares;
-        ops::squares(ctx_, piece.gradient()).add_to(squares);
-        if (std::isfinite(squares.value())) continue;
+        ops::Sum squares(ctx_);
+        squares.add_squares(piece.gradient());
+        if (std::isfinite(squares.take().value())) continue;
         bad = static_cast<double>(std::find(order.begin(), order.end(), piece.parameter) - order.begin());
         break;
     }

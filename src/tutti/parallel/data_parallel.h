@@ -28,6 +28,7 @@ struct DataParallelOptions {
     // reduce once, as 0 and 1 do: more memory, less traffic. The two add in different orders; with one microbatch they
     // are the same.
     bool reduce_each_microbatch = true;
+    bool keep_gradients = false;     // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
     bool parameter_server = false;   // in place of collectives; for Zero::none
     Device* masters_home = nullptr;  // offload: FlatOptions
     Device* weights_home = nullptr;

@@ -94,6 +94,7 @@ void FlatUnit::drop_weights() {
 }
 
 void FlatUnit::take_gradients() {
+    if (gradients_.defined()) return ops::fill(ctx_, gradients_, 0);
     const bool leased = options_.zero >= Zero::gradients;
     gradients_ = ops::zeros(ctx_, {layout_.padded}, DType::f32, leased ? Purpose::communication : Purpose::gradients);
     if (!leased) gradient_shard_ = gradients_.narrow(0, options_.shard * layout_.shard_size, layout_.shard_size);

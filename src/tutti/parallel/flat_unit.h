@@ -47,8 +47,8 @@ class FlatUnit {
     // The weights of this rank's shard become its masters, rounded.
     void round_masters();
 
-    // f32 gradients of all shards, zero when taken: no step needs them before its first backward. With ZeRO < 2 the
-    // shard is a part of them; else it is taken by itself, not set.
+    // f32 gradients of all shards, zero when taken, and again when taken again. With ZeRO < 2 the shard is a part of
+    // them; else it is taken by itself, not set.
     void take_gradients();
     void drop_gradients();
     void take_gradient_shard();

@@ -4,6 +4,7 @@
 
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
+#include "tutti/base/exact_sum.h"
 #include "tutti/plan/ghost_shards.h"
 #include "tutti/spec/recompute.h"
 #include "tutti/spec/validate.h"
@@ -98,21 +99,27 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces
     ledger.restart_peaks();
     ledger.add(workspaces.stream, Purpose::workspace);
     ledger.add(rope_table_bytes(run.model, train.seq_len), Purpose::workspace);
+    ledger.add(ExactSum::kWords * size_of(DType::i64), Purpose::workspace);  // of the losses
 
     // train_step: each microbatch starts from the same holdings.
     const bool has_features = run.model.family == spec::Family::mlp, documents = run.data.documents == "respected";
     const Ghost features = has_features ? noise(ledger, sizes) : Ghost{};
     const Ghost rest =
         has_features ? noise(ledger, sizes) : Ghost(ledger, batch_bytes(sizes, documents), Purpose::data);
+    if (train.cuda_graphs)  // the recording has its inputs in a place of their own
+        ledger.add(has_features ? 2 * sizes.rows() * sizes.width * sizes.element : batch_bytes(sizes, documents),
+                   Purpose::data);
     {
         const spec::Recompute recompute = spec::recompute_of(run.recompute.policy, sizes.layers);
         const int64_t microbatches =
             train.global_batch /
             (train.micro_batch * std::max<int64_t>(1, spec::data_parallel_ranks(run.parallel, ranks)));
         using Before = GhostShards::Before;  // of the last microbatch, which needs most
-        const Before before = microbatches <= 1                                            ? Before::nothing
-                              : run.parallel.accumulate == "full" || run.parallel.zero < 2 ? Before::gradients
-                                                                                           : Before::shards;
+        const bool whole = run.parallel.accumulate == "full" || run.parallel.zero < 2;
+        const Before before = train.cuda_graphs   ? Before::gradients  // they stay from step to step
+                              : microbatches <= 1 ? Before::nothing
+                              : whole             ? Before::gradients
+                                                  : Before::shards;
         const int64_t workers = run.parallel.strategy == "parameter_server" ? ranks - 1 : 0;
         GhostShards shards(ledger, model, run.parallel.zero, sizes.element, before, workers);
         GhostTape tape(ledger, {&shards, run.offload.activations, recompute.selective});

@@ -137,6 +137,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("max_skipped", t.max_skipped, at_least(1), "stop after this many non-finite steps in a row");
     key("threads", t.threads, between(0, 4096), "CPU threads of a rank; 0: cores / ranks");
     key("device", t.device, one_of({"auto", "cpu", "cuda"}), "where the tensors are; auto: a GPU if there is one");
+    key("cuda_graphs", t.cuda_graphs, any(),
+        "record a microbatch once and let the GPU repeat it: for small models, on one rank of a GPU");
 
     section = "optimizer";
     auto& o = run.optimizer;

@@ -34,6 +34,7 @@ struct TrainSpec {
     int64_t max_skipped = 10;     // stop after this many non-finite steps in a row
     int64_t threads = 0;          // CPU threads of a rank; 0: cores / ranks
     std::string device = "auto";  // auto | cpu | cuda
+    bool cuda_graphs = false;
     bool operator==(const TrainSpec&) const = default;
 };
 

@@ -287,6 +287,24 @@ void check_offload(const RunSpec& run, Problems& problems) {
             " keeps all weights on every rank; set zero = 3, which gathers them unit by unit");
 }
 
+// A recorded microbatch repeats the same numbers at the same addresses, and no copies to or from the host.
+void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
+    if (!run.train.cuda_graphs) return;
+    const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
+        require(problems, !asked, "[train] cuda_graphs = true: ", key, " = ", toml_text(value), ": ", reason);
+    };
+    refuse(run.train.device == "cpu", "[train] device", run.train.device, "only a GPU has graphs; set cuda or auto");
+    require(problems, ranks <= 1, "[train] cuda_graphs = true: ", ranks,
+            " ranks communicate through the host; set cuda_graphs = false or train on one rank");
+    refuse(run.parallel.zero > 1, "[parallel] zero", run.parallel.zero, "buffers come and go in a step; set 0 or 1");
+    refuse(run.offload.optimizer || run.offload.params || run.offload.activations, "[offload] any", true,
+           "copies pass through the host; set optimizer, params and activations to false");
+    refuse(run.log.trace, "[log] trace", true, "nothing of a microbatch can be seen from the host; set false");
+    refuse(run.model.dropout > 0, "[model] dropout", run.model.dropout, "its masks differ from step to step; set 0.0");
+    refuse(run.data.documents == "respected", "[data] documents", run.data.documents,
+           "the number of targets, which gradients are scaled by, differs from step to step; set packed");
+}
+
 // Requests that this version of the program cannot meet yet. A feature that arrives deletes its line; nothing else
 // keeps such a list.
 void check_what_exists(const RunSpec& run, Problems& problems) {
@@ -345,6 +363,7 @@ void validate(const RunSpec& run, int ranks) {
     check_log(run, problems);
     check_mesh(run.parallel, ranks, problems);
     check_offload(run, problems);
+    check_cuda_graphs(run, ranks, problems);
     check_what_exists(run, problems);
     if (problems.empty()) return;
     std::string all;

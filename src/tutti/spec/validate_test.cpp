@@ -186,6 +186,23 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
     for (const auto& [request, message] : requests) EXPECT_EQ(problems_of({request}), message);
 }
 
+TEST(Validate, ARecordedMicrobatchRepeatsTheSame) {
+    EXPECT_EQ(problems_of({"train.cuda_graphs=true", "train.device=cuda", "parallel.zero=0"}), "");
+    const std::pair<const char*, const char*> requests[] = {
+        {"train.device=cpu", "[train] device = \"cpu\": only a GPU has graphs; set cuda or auto"},
+        {"parallel.zero=2", "[parallel] zero = 2: buffers come and go in a step; set 0 or 1"},
+        {"offload.activations=true",
+         "[offload] any = true: copies pass through the host; set optimizer, params and activations to false"},
+        {"log.trace=true", "[log] trace = true: nothing of a microbatch can be seen from the host; set false"},
+        {"model.dropout=0.1", "[model] dropout = 0.1: its masks differ from step to step; set 0.0"},
+        {"data.documents=respected",
+         "[data] documents = \"respected\": the number of targets, which gradients are scaled by, differs from step to "
+         "step; set packed"}};
+    for (const auto& [request, problem] : requests)
+        EXPECT_EQ(problems_of({"train.cuda_graphs=true", "data.eod=10", request}),
+                  concat("[train] cuda_graphs = true: ", problem));
+}
+
 TEST(Validate, ATraceBeginsInsideTheRun) {
     EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=7", "train.steps=7"}), "");
     EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=8", "train.steps=7"}),

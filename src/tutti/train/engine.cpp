@@ -26,6 +26,7 @@ parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, De
             .compute = spec::compute_type(run),
             .seed = static_cast<uint64_t>(run.train.seed),
             .reduce_each_microbatch = run.parallel.accumulate != "full",
+            .keep_gradients = run.train.cuda_graphs,
             .parameter_server = run.parallel.strategy == "parameter_server",
             .masters_home = run.offload.optimizer ? home : nullptr,
             .weights_home = run.offload.params ? home : nullptr};
@@ -54,7 +55,13 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, const EngineOption
       model(models::make_model(ctx, run.model, run.train.seq_len)),
       data_parallel(ctx, model.units(), groups, data_parallel_options(run, home.get())),
       optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? home.get() : nullptr),
-      batches(make_batches(ctx, share_of(*groups.dp))) {}
+      batches(make_batches(ctx, share_of(*groups.dp))),
+      losses(ctx) {
+    if (!run.train.cuda_graphs) return;
+    check<UsageError>(device->kind() == DeviceKind::cuda, "[train] cuda_graphs = true: needs a GPU; this rank is on ",
+                      device->name());
+    graph.emplace(ctx);
+}
 
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory) {
     return {.timeout_s = run.comm.timeout_s,

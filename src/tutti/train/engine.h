@@ -16,6 +16,7 @@
 #include "tutti/parallel/data_parallel.h"
 #include "tutti/spec/run_spec.h"
 #include "tutti/train/batches.h"
+#include "tutti/train/microbatch_graph.h"
 
 namespace tutti::train {
 
@@ -43,7 +44,9 @@ struct Engine {
     parallel::DataParallel data_parallel;
     optim::Optimizer optimizer;
     std::unique_ptr<Batches> batches;
-    Trace* trace = nullptr;  // where the step notes what it does when; nullptr: nowhere
+    ops::Sum losses;                       // of the step that runs
+    std::optional<MicrobatchGraph> graph;  // with train.cuda_graphs
+    Trace* trace = nullptr;                // where the step notes what it does when; nullptr: nowhere
 };
 
 // As [comm] says; `flight_directory` "": no flight records.

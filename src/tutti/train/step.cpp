@@ -19,13 +19,22 @@ nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
     return s.batches->microbatch(step, index);
 }
 
+void forward_backward(Engine& s, const nn::Batch& batch) {
+    const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
+    TracingHooks traced(s.data_parallel, s.trace);
+    autograd::Hooks* hooks = s.trace != nullptr ? &traced : static_cast<autograd::Hooks*>(&s.data_parallel);
+    Tape tape(s.ctx, true, hooks, s.run.offload.activations ? s.home.get() : nullptr);
+    tape.set_selective(recompute.selective);
+    const Var losses = s.model.forward(tape, batch, recompute.segment);
+    tape.backward(losses);
+    s.losses.add(losses.value);
+}
+
 }  // namespace
 
 StepResult train_step(Engine& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
-    const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
     const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.dp->size());
-    std::vector<ops::Terms> losses_of;
 
     const TraceScope whole(s.trace, {Activity::step, "step"});
     s.data_parallel.begin_step();
@@ -34,28 +43,25 @@ StepResult train_step(Engine& s, int64_t step) {
         batch.seed = static_cast<uint64_t>(train.seed);
         batch.step = static_cast<uint64_t>(step);
         s.data_parallel.begin_microbatch(i + 1 == microbatches);
-        TracingHooks traced(s.data_parallel, s.trace);
-        autograd::Hooks* hooks = s.trace != nullptr ? &traced : static_cast<autograd::Hooks*>(&s.data_parallel);
-        Tape tape(s.ctx, true, hooks, s.run.offload.activations ? s.home.get() : nullptr);
-        tape.set_selective(recompute.selective);
-        const Var losses = s.model.forward(tape, batch, recompute.segment);
-        tape.backward(losses);
-        losses_of.emplace_back(losses.value);
+        if (s.graph && s.ctx.times == nullptr)  // kernels that are timed are started one by one
+            s.graph->run(batch, [&s](const nn::Batch& inputs) { forward_backward(s, inputs); });
+        else
+            forward_backward(s, batch);
     }
-    ExactSum loss;
     {
         const TraceScope span(s.trace, {Activity::other, "finish gradients"});
         s.data_parallel.finish_gradients();
-        for (ops::Terms& losses : losses_of) losses.add_to(loss);
-        s.groups.dp->sum(loss);
+        s.losses.send();
     }
 
     StepResult r;
     r.terms = s.batches->terms(step);
-    r.loss = loss.value() / static_cast<double>(r.terms);
     {
         const TraceScope span(s.trace, {Activity::compute, "gradient norm"});
-        r.grad_norm = s.data_parallel.gradient_norm();
+        r.grad_norm = s.data_parallel.gradient_norm();  // the one wait for the device
+        ExactSum loss = s.losses.take();
+        s.groups.dp->sum(loss);
+        r.loss = loss.value() / static_cast<double>(r.terms);
     }
     r.lr = optim::learning_rate(s.run.optimizer, train.steps, step);
     if (!std::isfinite(r.loss) || !std::isfinite(r.grad_norm)) {
@@ -74,17 +80,19 @@ StepResult train_step(Engine& s, int64_t step) {
 }
 
 double evaluate(Engine& s, Batches& source, int64_t batches) {
-    ExactSum loss, rows;
+    ops::Sum losses(s.ctx);
+    ExactSum rows;
     const int64_t rank = s.groups.dp->rank(), ranks = s.groups.dp->size();
     s.data_parallel.begin_evaluation();
     for (int64_t i = 0; i * ranks < batches; ++i) {
         const nn::Batch batch = source.microbatch(i + 1, 0);
         Tape tape(s.ctx, false, &s.data_parallel);
-        const Var losses = s.model.forward(tape, batch);
+        const Var y = s.model.forward(tape, batch);
         if (i * ranks + rank >= batches) continue;  // it only keeps step with the others
-        ops::Terms(losses.value).add_to(loss);
+        losses.add(y.value);
         for (int32_t target : batch.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     }
+    ExactSum loss = losses.take();
     s.groups.dp->sum(loss);
     s.groups.dp->sum(rows);
     return loss.value() / rows.value();

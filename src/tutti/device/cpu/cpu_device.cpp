@@ -31,7 +31,7 @@ class HostMemory final : public RawMemory {
     }
     void give_back(void* data, int64_t) override { std::free(data); }
     int64_t segment_bytes(int64_t bytes) const override {
-        return std::max(bytes, bytes < kLargeBlock ? kSmallSegment : kSegment);
+        return std::max(bytes, FreeSpace::is_large(bytes) ? kSegment : kSmallSegment);
     }
 
   private:
@@ -74,7 +74,11 @@ class CpuDevice final : public Device {
     std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) override {
         return std::make_unique<CopyAtHand>(device_data, bytes);
     }
+    void copy(void* to, const void* from, int64_t bytes) override { copy_in(to, from, bytes); }
     void synchronize() override {}
+    std::unique_ptr<Recording> record(const std::function<void()>&) override {
+        throw Error(concat(name(), " records no work: only a GPU has graphs"));
+    }
     ArithmeticPeak peak(DType compute, double seconds) override {
         return measure_register_peak(stream_, compute, seconds);
     }

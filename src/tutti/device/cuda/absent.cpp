@@ -8,6 +8,8 @@ Gpus find_gpus() {
     return {{}, "this build has no CUDA back end: install the CUDA toolkit and configure with -DTUTTI_CUDA=ON"};
 }
 
+std::string kernel_architectures() { return "none"; }
+std::string why_unfit(const Gpu&) { return find_gpus().why_none; }
 std::unique_ptr<Device> make_cuda_device(int, int) { throw UsageError(find_gpus().why_none); }
 std::unique_ptr<Device> make_pinned_home(Device&) { throw UsageError(find_gpus().why_none); }
 

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/device/cuda/queue.h"
+#include "tutti/device/cuda/architectures.h"
+#include "tutti/device/cuda/graph.h"
 
 namespace tutti {
 
@@ -86,7 +87,9 @@ class CudaDevice : public Device {
     std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) override {
         return queue_->start_copy_out(device_data, bytes);
     }
+    void copy(void* to, const void* from, int64_t bytes) override { queue_->copy(to, from, bytes); }
     void synchronize() override { queue_->synchronize(); }
+    std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(queue_, work); }
 
     // By the data sheet: no clock holds under full load, and shares of what a product happened to reach cannot be
     // compared.
@@ -152,6 +155,16 @@ Gpus find_gpus() {
     }
     if (count == 0) gpus.why_none = "CUDA sees no GPU";
     return gpus;
+}
+
+std::string kernel_architectures() { return std::string(cuda::compiled_architectures()); }
+
+std::string why_unfit(const Gpu& gpu) {
+    if (cuda::runs_on(cuda::compiled_architectures(), gpu.major, gpu.minor)) return "";
+    return concat("the ", gpu.name, " has compute capability ", gpu.major, ".", gpu.minor,
+                  ", and the kernels of this program are compiled for ", cuda::compiled_architectures(),
+                  "; build it with -DTUTTI_CUDA_ARCHITECTURES=", gpu.major, gpu.minor,
+                  "-real, or hide that GPU (CUDA_VISIBLE_DEVICES)");
 }
 
 std::unique_ptr<Device> make_cuda_device(int index, int sharing) {

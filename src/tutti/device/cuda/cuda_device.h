@@ -23,6 +23,10 @@ struct Gpus {
     std::string why_none;  // when there is none: this build has no CUDA, the driver is missing, no GPU is visible
 };
 Gpus find_gpus();  // does not throw
+// The architectures that this build's kernels were compiled for: "90a-real".
+std::string kernel_architectures();
+// Why they do not run on this GPU, and what to do; "" when they do.
+std::string why_unfit(const Gpu& gpu);
 
 // `sharing`: ranks that use this GPU, each with a part of its peak.
 std::unique_ptr<Device> make_cuda_device(int index, int sharing = 1);

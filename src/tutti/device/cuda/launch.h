@@ -9,6 +9,7 @@
 #include "tutti/device/cuda/runtime.h"
 #ifdef TUTTI_CUDA_EMULATED
 #include "tutti/device/cuda/emulation/block.h"
+#include "tutti/device/cuda/emulation/graph.h"
 #endif
 
 namespace tutti {
@@ -22,10 +23,12 @@ struct Grid {
 #ifdef TUTTI_CUDA_EMULATED
 
 template <class... P, class... A>
-void launch(void (*kernel)(P...), const Grid& grid, const Stream&, const A&... arguments) {
+void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const A&... arguments) {
     (emulation::check_argument(arguments), ...);
-    const std::tuple<P...> values(arguments...);
-    emulation::run_grid(grid.blocks, grid.threads, grid.shared_bytes, [&] { std::apply(kernel, values); });
+    const auto run = [kernel, grid, values = std::tuple<P...>(arguments...)] {
+        emulation::run_grid(grid.blocks, grid.threads, grid.shared_bytes, [&] { std::apply(kernel, values); });
+    };
+    if (!emulation::captured(native(stream), run)) run();
 }
 
 template <class T>

@@ -58,7 +58,23 @@ Queue::~Queue() {
     cudaStreamDestroy(stream_);
 }
 
-void Queue::synchronize() { check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize on ", name_); }
+// A recorded copy would repeat today's pinned block, and CUDA's own message for a wait is a number.
+void Queue::check_not_recorded(const char* what) const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing on ", name_);
+    check(status == cudaStreamCaptureStatusNone, what, " while work of ", name_,
+          " is recorded: a CUDA graph holds kernels and copies within the GPU only; set train.cuda_graphs = false");
+}
+
+void Queue::copy(void* to, const void* from, int64_t bytes) {
+    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "cudaMemcpyAsync of ",
+               bytes, " bytes within ", name_);
+}
+
+void Queue::synchronize() {
+    check_not_recorded("a wait");
+    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize on ", name_);
+}
 
 void Queue::copy(void* to, const void* from, int64_t bytes, Passage& passage) {
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "cudaMemcpyAsync of ",
@@ -69,6 +85,7 @@ void Queue::copy(void* to, const void* from, int64_t bytes, Passage& passage) {
 void Queue::wait(const Passage& passage) const { check_cuda(passage.done->wait(), "cudaEventSynchronize on ", name_); }
 
 void Queue::copy_in(void* device_data, const void* host_data, int64_t bytes) {
+    check_not_recorded("a copy between the host and the GPU");
     for (int64_t at = 0; at < bytes; at += kPiece) {
         const int64_t n = std::min(kPiece, bytes - at);
         while (!sent_.empty() && (sent_.size() >= kMostSent || sent_.front()->done->passed())) {
@@ -84,6 +101,7 @@ void Queue::copy_in(void* device_data, const void* host_data, int64_t bytes) {
 
 // One piece crosses the bus while the host takes the one before out of its block.
 void Queue::copy_out(void* host_data, const void* device_data, int64_t bytes) {
+    check_not_recorded("a copy between the host and the GPU");
     std::array<std::unique_ptr<Passage>, 2> pieces;
     for (auto& piece : pieces) piece = std::make_unique<Passage>(*this, std::min(kPiece, bytes));
     const auto take = [&](int64_t at) {
@@ -119,6 +137,7 @@ class Queue::Copy final : public HostCopy {
 };
 
 std::unique_ptr<HostCopy> Queue::start_copy_out(const void* device_data, int64_t bytes) {
+    check_not_recorded("a copy between the host and the GPU");
     auto passage = std::make_unique<Passage>(*this, bytes);
     if (bytes > 0) copy(passage->data(), device_data, bytes, *passage);
     return std::make_unique<Copy>(*this, std::move(passage), bytes);

@@ -49,6 +49,7 @@ class Queue {
     void copy_in(void* device_data, const void* host_data, int64_t bytes);
     void copy_out(void* host_data, const void* device_data, int64_t bytes);
     std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes);
+    void copy(void* to, const void* from, int64_t bytes);  // both on the GPU
     void synchronize();
 
   private:
@@ -62,6 +63,7 @@ class Queue {
     class Copy;
 
     void copy(void* to, const void* from, int64_t bytes, Passage& passage);
+    void check_not_recorded(const char* what) const;
     void wait(const Passage& passage) const;
 
     int gpu_;

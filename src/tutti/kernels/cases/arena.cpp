@@ -25,7 +25,10 @@ int64_t offset_of(const View& x, int64_t i) {
 
 }  // namespace
 
-double value(const View& x, int64_t i) { return reference::load(x, offset_of(x, i)); }
+double value(const View& x, int64_t i) {
+    const int64_t offset = offset_of(x, i);
+    return x.dtype == DType::i64 ? static_cast<double>(x.as<const int64_t>()[offset]) : reference::load(x, offset);
+}
 
 std::vector<double> values(const View& x) {
     std::vector<double> all(static_cast<size_t>(x.numel()));

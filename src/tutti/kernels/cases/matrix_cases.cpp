@@ -1,4 +1,7 @@
 // kernels/cases/matrix_cases.cpp: matrix products, reductions, embedding.
+#include <limits>
+
+#include "tutti/base/exact_sum.h"
 #include "tutti/kernels/cases/cases.h"
 
 namespace tutti::kernels::cases {
@@ -114,6 +117,46 @@ void add_sums(std::vector<Case>& all, Numbers kind, int64_t n) {
         });
 }
 
+// Every table must give the same words; in double they are exact, being below 2^32 but for the highest, which is small.
+void add_exact_sum(std::vector<Case>& all, std::string name, DType t, const std::vector<double>& given,
+                   const std::vector<double>& before) {
+    add(all, "exact_sum", &KernelTable::exact_sum, std::move(name),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View x = arena.from({static_cast<int64_t>(given.size())}, t, given);
+            const View words = arena.from({ExactSum::kWords}, DType::i64, before);
+            arena.start();
+            table.exact_sum(stream, x, words);
+            arena.result("words", words, [](int64_t) { return 0; });
+        });
+}
+
+// Sums of every size and sign, to which nothing was added yet, or less than nothing.
+void add_exact_sums(std::vector<Case>& all) {
+    const std::vector<double> zero(ExactSum::kWords);
+    std::vector<double> below_zero(ExactSum::kWords, 0xffffffff);  // -2^-1074
+    below_zero[ExactSum::kDigits - 1] = -1;
+    below_zero[ExactSum::kDigits] = 2;
+    for (const DType t : {DType::f32, DType::f64})
+        for (const int64_t n : {0, 1, 3, 100, 9000, 40001}) {
+            std::vector<double> near, far;
+            for (int64_t i = 0; i < n; ++i) {
+                const double x = tutti::normal(random_key(7, "terms"), static_cast<uint64_t>(i));
+                near.push_back(x * x);
+                const int range = t == DType::f32 ? 270 : 2090;  // from subnormal to nearly infinite
+                far.push_back(std::ldexp(x, static_cast<int>(i * 7919 % range) - (t == DType::f32 ? 145 : 1070)));
+            }
+            add_exact_sum(all, concat(t, " (", n, ")"), t, near, below_zero);
+            add_exact_sum(all, concat(t, " (", n, ") far apart"), t, far, zero);
+        }
+    const double infinity = std::numeric_limits<double>::infinity(), largest = std::numeric_limits<double>::max();
+    const double least = std::numeric_limits<double>::denorm_min();
+    add_exact_sum(all, "not finite", DType::f32, {1, infinity, -2, -infinity, std::nan(""), 0, -0.0}, below_zero);
+    add_exact_sum(all, "not finite f64", DType::f64, {1, infinity, -2, -infinity, std::nan(""), 0, -0.0}, zero);
+    add_exact_sum(all, "ends of f64", DType::f64, {largest, largest, -least, least, least, -largest, 0x1p-1022}, zero);
+    add_exact_sum(all, "one below zero", DType::f64, {-least}, zero);
+    add_exact_sum(all, "equal terms", DType::f64, std::vector<double>(20000, -0x1.fffffffffffffp31), below_zero);
+}
+
 void add_bias_backward(std::vector<Case>& all, DType t, Numbers kind, int64_t N, int64_t C) {
     add(all, "bias_backward", &KernelTable::bias_backward, concat(t, " (", N, ", ", C, ")", name_of(kind)),
         [=](const auto& table, const auto& stream, Arena& arena) {
@@ -185,6 +228,7 @@ void add_reductions(std::vector<Case>& all) {
                 for (const int64_t n : kLengths) add_sums(all, kind, n);
             for (const auto& [N, C] : kShapes) add_bias_backward(all, t, kind, N, C);
         }
+    add_exact_sums(all);
 }
 
 void add_embedding(std::vector<Case>& all) {

@@ -51,6 +51,7 @@ const KernelTable& cpu_table(Isa isa) {
         avx2::fill_attention(table);
         avx2::fill_cross_entropy(table);
         fill_gemm(table, Isa::avx2);
+        fill_exact_sum(table);
         return table;
     }();
     static const KernelTable kAvx512 = [] {
@@ -69,6 +70,7 @@ const KernelTable& cpu_table(Isa isa) {
         avx512::fill_attention(table);
         avx512::fill_cross_entropy(table);
         fill_gemm(table, Isa::avx512);
+        fill_exact_sum(table);
         return table;
     }();
     static const KernelTable kAmx = [] {

@@ -10,6 +10,7 @@ void fill_elementwise(KernelTable& table);  // fill, cast, add, accumulate, scal
 void fill_activation(KernelTable& table);   // relu, gelu, swiglu
 void fill_normal(KernelTable& table);
 void fill_dropout(KernelTable& table);
+void fill_exact_sum(KernelTable& table);
 void fill_reduction(KernelTable& table);  // sums_of_squares, bias_backward, squared_error
 void fill_embedding(KernelTable& table);
 void fill_layer_norm(KernelTable& table);

@@ -12,6 +12,7 @@ const KernelTable& cuda_table() {
         cuda::fill_normal(t);
         cuda::fill_dropout(t);
         cuda::fill_reduction(t);
+        cuda::fill_exact_sum(t);
         cuda::fill_embedding(t);
         cuda::fill_layer_norm(t);
         cuda::fill_rms_norm(t);

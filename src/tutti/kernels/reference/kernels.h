@@ -25,6 +25,7 @@ void dropout(const Stream&, View x, const Dropout& dropout, View y);
 
 // reductions.cpp
 void sums_of_squares(const Stream&, View x, View sums);
+void exact_sum(const Stream&, View values, View words);
 void bias_backward(const Stream&, View dy, View db);
 
 // gemm.cpp

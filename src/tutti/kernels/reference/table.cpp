@@ -20,6 +20,7 @@ const KernelTable& reference_table() {
         .swiglu_backward = reference::swiglu_backward,
         .dropout = reference::dropout,
         .sums_of_squares = reference::sums_of_squares,
+        .exact_sum = reference::exact_sum,
         .gemm = reference::gemm,
         .gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; },
         .gemm_engine = [](const Stream&, const Gemm&) { return "reference"; },

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "tutti/device/cuda/emulation/graph.h"
 #include "tutti/device/cuda/emulation/memory.h"
 
 using namespace tutti::emulation;
@@ -18,6 +19,8 @@ struct EmulatedEvent {
 
 namespace {
 
+int capability = 90;
+
 // Whether `data` is what the kind of a copy says of it. Host memory that CUDA does not know of is left unchecked.
 bool fits(const void* data, size_t bytes, bool device, bool any) {
     if (in_device(data)) return (device || any) && in_device_block(data, bytes);
@@ -25,6 +28,8 @@ bool fits(const void* data, size_t bytes, bool device, bool any) {
 }
 
 }  // namespace
+
+void tutti::emulation::set_capability(int major, int minor) { capability = 10 * major + minor; }
 
 const char* cudaGetErrorName(cudaError_t error) {
     switch (error) {
@@ -35,7 +40,10 @@ const char* cudaGetErrorName(cudaError_t error) {
         case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
         case cudaErrorNoDevice: return "cudaErrorNoDevice";
         case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+        case cudaErrorIllegalState: return "cudaErrorIllegalState";
         case cudaErrorNotReady: return "cudaErrorNotReady";
+        case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+        case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
     }
     return "cudaErrorUnknown";
 }
@@ -49,7 +57,10 @@ const char* cudaGetErrorString(cudaError_t error) {
         case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
         case cudaErrorNoDevice: return "no CUDA-capable device is detected";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
+        case cudaErrorIllegalState: return "the operation cannot be performed in the present state";
         case cudaErrorNotReady: return "device not ready";
+        case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+        case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
     }
     return "unknown error";
 }
@@ -77,7 +88,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->multiProcessorCount = 132;
     properties->maxThreadsPerBlock = 1024;
     properties->warpSize = 32;
-    properties->major = 9;
+    properties->major = capability / 10;
+    properties->minor = capability % 10;
     properties->l2CacheSize = 50 << 20;
     properties->asyncEngineCount = 1;
     properties->memoryBusWidth = 5120;
@@ -91,14 +103,14 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         case cudaDevAttrMultiProcessorCount: *value = 132; return cudaSuccess;
         case cudaDevAttrMemoryClockRate: *value = 2'619'000; return cudaSuccess;
         case cudaDevAttrGlobalMemoryBusWidth: *value = 5120; return cudaSuccess;
-        case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
-        case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+        case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; return cudaSuccess;
+        case cudaDevAttrComputeCapabilityMinor: *value = capability % 10; return cudaSuccess;
         case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; return cudaSuccess;
     }
     return cudaErrorInvalidValue;
 }
 
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return outside_of_capture(); }
 cudaError_t cudaDriverGetVersion(int* version) {
     *version = 13000;
     return cudaSuccess;
@@ -106,16 +118,22 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
     *data = bytes == 0 ? nullptr : take_device(bytes);
     return bytes == 0 || *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-cudaError_t cudaFree(void* data) { return data == nullptr || give_device(data) ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaFree(void* data) {
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    return data == nullptr || give_device(data) ? cudaSuccess : cudaErrorInvalidValue;
+}
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
     *data = take_pinned(bytes);
     return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) { return cudaMallocHost(data, bytes); }
 cudaError_t cudaFreeHost(void* data) {
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
     return data == nullptr || give_pinned(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -124,7 +142,9 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+namespace {
+
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return cudaSuccess;
     const bool any = kind == cudaMemcpyDefault;
     const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
@@ -134,17 +154,32 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
     std::memmove(to, from, bytes);
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
-    return cudaMemcpy(to, from, bytes, kind);
-}
-cudaError_t cudaMemset(void* data, int byte, size_t bytes) {
+cudaError_t set(void* data, int byte, size_t bytes) {
     if (bytes == 0) return cudaSuccess;
     if (!in_device_block(data, bytes) && !in_pinned_block(data, bytes)) return cudaErrorInvalidValue;
     const DeviceAccess access;
     std::memset(data, byte, bytes);
     return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* data, int byte, size_t bytes, cudaStream_t) { return cudaMemset(data, byte, bytes); }
+
+}  // namespace
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    return copy(to, from, bytes, kind);
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    if (captured(stream, [=] { copy(to, from, bytes, kind); })) return cudaSuccess;
+    return copy(to, from, bytes, kind);
+}
+cudaError_t cudaMemset(void* data, int byte, size_t bytes) {
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    return set(data, byte, bytes);
+}
+cudaError_t cudaMemsetAsync(void* data, int byte, size_t bytes, cudaStream_t stream) {
+    if (captured(stream, [=] { set(data, byte, bytes); })) return cudaSuccess;
+    return set(data, byte, bytes);
+}
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     *stream = new EmulatedStream;
@@ -154,8 +189,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     delete stream;
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return outside_of_capture(); }
+cudaError_t cudaStreamQuery(cudaStream_t) { return outside_of_capture(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
     return event != nullptr ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -172,8 +207,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
     event->time = std::chrono::steady_clock::now();
     return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return outside_of_capture(); }
+cudaError_t cudaEventQuery(cudaEvent_t) { return outside_of_capture(); }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
     if (!begin->timed || !end->timed) return cudaErrorInvalidValue;
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <source_location>
 #include <type_traits>
+#include <utility>
 
 #include "tutti/device/cuda/emulation/api.h"
 
@@ -116,6 +117,10 @@ inline unsigned __ballot_sync(unsigned mask, int predicate,
     unsigned votes = 0;
     for (size_t lane = 0; lane < slots.size(); ++lane) votes |= static_cast<unsigned>(slots[lane][0]) << lane;
     return votes;
+}
+// A fiber gives up its turn at barriers only. Kernels of two ranks never add to one word.
+inline unsigned long long atomicAdd(unsigned long long* sum, unsigned long long value) {
+    return std::exchange(*sum, *sum + value);
 }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -199,6 +200,69 @@ TEST(Emulation, CopiesCheckBothEnds) {
     EXPECT_EQ(cudaMemcpy(x.data(), host.data(), 12, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
     EXPECT_EQ(cudaMemcpy(x.data(), host.data(), 12, cudaMemcpyHostToDevice), cudaSuccess);
     EXPECT_EQ(cudaFree(host.data()), cudaErrorInvalidValue);
+}
+
+__global__ void add_to(int* x, int value) { x[threadIdx.x] += value; }
+
+class CapturedStream : public ::testing::Test {
+  protected:
+    CapturedStream() { cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
+    ~CapturedStream() override { cudaStreamDestroy(stream_); }
+    void begin() const { ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess); }
+    void add(const DeviceInts& x, int value) const {
+        launch(add_to, {.blocks = dim3(1), .threads = dim3(2)}, Stream{.native = stream_}, x.data(), value);
+    }
+
+    cudaStream_t stream_ = nullptr;
+    cudaGraph_t graph_ = nullptr;
+};
+
+TEST_F(CapturedStream, IsDoneAtEachLaunchWithTheNumbersOfTheCapture) {
+    const DeviceInts x({0, 10}), y({0, 0});
+    begin();
+    for (int value = 1; value <= 2; ++value) add(x, value);
+    cudaMemcpyAsync(y.data(), x.data(), y.bytes(), cudaMemcpyDeviceToDevice, stream_);
+    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaSuccess);
+    EXPECT_EQ(x.values(), (std::vector<int>{0, 10}));  // nothing was done
+
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph_, 0), cudaSuccess);
+    cudaGraphDestroy(graph_);  // the other lives on
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+    cudaGraphExecDestroy(exec);
+    EXPECT_EQ(x.values(), (std::vector<int>{9, 19}));
+    EXPECT_EQ(y.values(), (std::vector<int>{9, 19}));
+    add(x, 1);
+    EXPECT_EQ(x.values(), (std::vector<int>{10, 20}));
+}
+
+TEST_F(CapturedStream, IsSpoiltByWhatCudaForbids) {
+    const DeviceInts x({1, 2});
+    cudaEvent_t event = nullptr;
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    void* data = nullptr;
+    int host[2];
+    const std::function<cudaError_t()> calls[] = {[&] { return cudaMalloc(&data, 8); },
+                                                  [&] { return cudaFree(x.data()); },
+                                                  [&] { return cudaMallocHost(&data, 8); },
+                                                  [&] { return cudaStreamSynchronize(stream_); },
+                                                  [&] { return cudaDeviceSynchronize(); },
+                                                  [&] { return cudaEventSynchronize(event); },
+                                                  [&] { return cudaEventQuery(event); },
+                                                  [&] { return cudaMemcpy(host, x.data(), 8, cudaMemcpyDeviceToHost); }};
+    for (const auto& call : calls) {
+        begin();
+        add(x, 1);
+        EXPECT_EQ(call(), cudaErrorStreamCaptureUnsupported);
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        cudaStreamIsCapturing(stream_, &status);
+        EXPECT_EQ(status, cudaStreamCaptureStatusInvalidated);
+        EXPECT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaErrorStreamCaptureInvalidated);
+        EXPECT_EQ(graph_, nullptr);
+    }
+    cudaEventDestroy(event);
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaErrorIllegalState);
+    EXPECT_EQ(x.values(), (std::vector<int>{1, 2}));
 }
 
 }  // namespace

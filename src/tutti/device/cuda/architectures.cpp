@@ -1,0 +1,34 @@
+#include "tutti/device/cuda/architectures.h"
+
+#include <charconv>
+
+namespace tutti::cuda {
+
+namespace {
+
+bool one_runs_on(std::string_view architecture, int major, int minor) {
+    int number = 0;
+    const auto [rest, error] = std::from_chars(architecture.begin(), architecture.end(), number);
+    if (error != std::errc()) return true;
+    const std::string_view kind(rest, static_cast<size_t>(architecture.end() - rest));
+    const int capability = 10 * major + minor;
+    if (kind.starts_with("a")) return number == capability;
+    const bool forward = number <= capability, same_major = number / 10 == major;
+    if (kind.starts_with("f") || kind.ends_with("-real")) return forward && same_major;
+    return forward;
+}
+
+}  // namespace
+
+std::string_view compiled_architectures() { return TUTTI_CUDA_ARCHITECTURES; }
+
+bool runs_on(std::string_view architectures, int major, int minor) {
+    while (true) {
+        const size_t comma = architectures.find(',');
+        if (one_runs_on(architectures.substr(0, comma), major, minor)) return true;
+        if (comma == std::string_view::npos) return false;
+        architectures.remove_prefix(comma + 1);
+    }
+}
+
+}  // namespace tutti::cuda

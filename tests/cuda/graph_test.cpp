@@ -1,0 +1,144 @@
+// Runs whose microbatches are recorded once and repeated (train.cuda_graphs) against the same runs without: the same to
+// the last bit. Linked with kernels that can be recorded: emulated ones, and those of a GPU.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/cuda/training_runs.h"
+#include "tutti/base/error.h"
+#include "tutti/device/cuda/cuda_device.h"
+#include "tutti/ops/ops.h"
+#include "tutti/train/microbatch_graph.h"
+
+namespace tutti::train {
+namespace {
+
+const Settings kGraphs = {"train.cuda_graphs=true"};
+
+class CudaGraphs : public CudaTraining {
+  protected:
+    void expect_the_same_bits(const Settings& set) {
+        const Settings steps = set + Settings{"train.steps=20"};
+        const TrainOptions with = options_of("cuda", steps + kGraphs), without = options_of("cuda", steps);
+        train(without);
+        train(with);
+        EXPECT_EQ(metrics(with).size(), 20U);
+        EXPECT_EQ(metrics(with), metrics(without));
+        EXPECT_EQ(weights(with), weights(without));
+    }
+};
+
+// Recorded in the first step, which has four microbatches, or two; or in the second, where a step has one.
+TEST_F(CudaGraphs, FourMicrobatchesAStep) { expect_the_same_bits({"precision.compute=bf16", "train.micro_batch=1"}); }
+TEST_F(CudaGraphs, FullRecompute) { expect_the_same_bits({"precision.compute=f32", "recompute.policy=full"}); }
+TEST_F(CudaGraphs, OneMicrobatchAndSelectiveRecompute) {
+    expect_the_same_bits({"train.micro_batch=4", "recompute.policy=selective"});
+}
+TEST_F(CudaGraphs, Gpt2WithoutZero) { expect_the_same_bits(gpt2_ + Settings{"parallel.zero=0"}); }
+TEST_F(CudaGraphs, Mlp) {
+    expect_the_same_bits(
+        {"model.preset=mlp-8192", "model.width=24", "model.layers=2", "data.train=[]", "train.seq_len=4"});
+}
+
+TEST_F(CudaGraphs, EvaluationAndCheckpointsInBetweenAndResume) {
+    const Settings set = {"checkpoint.every=3", "data.valid_fraction=0.2", "train.eval_every=2"};
+    const TrainOptions without = options_of("cuda", set);
+    const double eval_loss = train(without).eval_loss;
+    TrainOptions with = options_of("cuda", set + kGraphs);
+    int asked = 0;
+    with.stop_requested = [&] { return ++asked == 4; };
+    EXPECT_TRUE(train(with).preempted);
+    with.stop_requested = [] { return false; };
+    EXPECT_EQ(train(with).eval_loss, eval_loss);
+    EXPECT_EQ(metrics(with), metrics(without));
+    EXPECT_EQ(weights(with), weights(without));
+}
+
+// In a step that records, and in one that repeats: the peak that metrics.jsonl has.
+TEST_F(CudaGraphs, PredictedMemoryIsWhatIsCounted) {
+    for (const Settings& set : std::vector<Settings>{{}, {"train.micro_batch=4", "precision.compute=f32"}}) {
+        const TrainOptions o = options_of("cuda", set + kGraphs);
+        train(o);
+        std::ifstream in(o.out + "/run.json");
+        const auto totals = nlohmann::json::parse(in);
+        int64_t predicted = 0;
+        for (const auto& purpose : totals.at("memory")) {
+            EXPECT_EQ(purpose.at("measured_bytes"), purpose.at("predicted_bytes")) << purpose.dump();
+            predicted += purpose.at("predicted_bytes").get<int64_t>();
+        }
+        const auto peaks = logged(
+            o, [](const std::string& line) { return nlohmann::json::parse(line).at("mem_peak_bytes").get<int64_t>(); });
+        EXPECT_EQ(peaks, std::vector<int64_t>(8, predicted));
+    }
+}
+
+class GraphOfABatch : public ::testing::Test {
+  protected:
+    nn::Batch batch(std::vector<float> values, float grad_scale = 1) {
+        nn::Batch b;
+        b.features = Tensor::from_host<float>(*device_, {static_cast<int64_t>(values.size())}, values, Purpose::data);
+        b.grad_scale = grad_scale;
+        return b;
+    }
+    // sum += grad_scale * sum of the batch
+    void run(const nn::Batch& b) {
+        graph_.run(b, [&](const nn::Batch& inputs) {
+            ++called_;
+            const Tensor scaled = ops::cast(ctx_, inputs.features, DType::f32);
+            ops::scale(ctx_, scaled, inputs.grad_scale);
+            sum_.add(scaled);
+        });
+    }
+
+    std::unique_ptr<Device> device_ = make_cuda_device(0);
+    ops::Context ctx_{*device_, kernels::table_for(*device_)};
+    ops::Sum sum_{ctx_};
+    MicrobatchGraph graph_{ctx_};
+    int called_ = 0;
+};
+
+TEST_F(GraphOfABatch, IsRecordedOnceForEachKind) {
+    for (int i = 1; i <= 5; ++i) run(batch({static_cast<float>(i), 100}));
+    EXPECT_EQ(called_, 2);
+    EXPECT_EQ(sum_.take().value(), 515);
+    for (int i = 1; i <= 5; ++i) run(batch({static_cast<float>(i)}));  // another shape
+    EXPECT_EQ(called_, 4);
+    EXPECT_EQ(sum_.take().value(), 15);
+    for (int i = 1; i <= 5; ++i) run(batch({static_cast<float>(i)}, 0.5f));  // another number
+    EXPECT_EQ(called_, 6);
+    EXPECT_EQ(sum_.take().value(), 7.5);
+}
+
+// The memory of a recording is nobody else's: a tensor that is made later keeps its values.
+TEST_F(GraphOfABatch, SharesNoMemory) {
+    for (int i = 0; i < 2; ++i) run(batch(std::vector<float>(1000, 1)));
+    std::vector<Tensor> later;
+    for (int i = 0; i < 20; ++i) {
+        later.push_back(ops::empty(ctx_, {1000}, DType::f32));
+        ops::fill(ctx_, later.back(), static_cast<float>(i));
+    }
+    run(batch(std::vector<float>(1000, 2)));
+    for (size_t i = 0; i < later.size(); ++i)
+        EXPECT_EQ(later[i].to_host<float>(), std::vector<float>(1000, static_cast<float>(i)));
+    EXPECT_EQ(sum_.take().value(), 4000);
+}
+
+TEST_F(GraphOfABatch, WorkThatCannotBeRecordedIsAnError) {
+    const Tensor x = ops::zeros(ctx_, {100}, DType::f32);
+    const auto error_of = [&](const std::function<void()>& work) {
+        try {
+            device_->record(work);
+        } catch (const Error& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_NE(error_of([&] { x.to_host<float>(); }).find("while work of GPU 0"), std::string::npos);
+    EXPECT_NE(error_of([&] { device_->synchronize(); }).find("train.cuda_graphs = false"), std::string::npos);
+    EXPECT_NE(error_of([&] { ops::empty(ctx_, {1 << 20}, DType::f32); }).find("capturing"), std::string::npos);
+    EXPECT_NE(error_of([&] { throw Error("of the work itself"); }).find("of the work itself"), std::string::npos);
+    EXPECT_EQ(x.to_host<float>(), std::vector<float>(100));  // the stream goes on
+}
+
+}  // namespace
+}  // namespace tutti::train
