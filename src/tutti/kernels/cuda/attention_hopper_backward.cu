@@ -3,7 +3,7 @@
 // order. The first warp group of a block copies tiles into a ring, each of the others owns 64 rows: while one makes P
 // and dS, the other has its products.
 #include "tutti/kernels/cuda/attention_tiles.h"
-#include "tutti/kernels/cuda/hopper.h"
+#include "tutti/kernels/cuda/slab_tile.h"
 #include "tutti/kernels/cuda/tensor_map.h"
 
 namespace tutti::kernels::cuda {
@@ -33,7 +33,7 @@ struct HopperBackward {
     static constexpr int kOwn = 64 * kConsumers;
     // Registers: a sum has kD / 2, dk and dv are two; S and dP have kStream / 2 each, and half of that in bf16.
     static constexpr int kStream = keys_own ? 64 : 128;
-    static constexpr int kStages = 2;
+    static constexpr int kStages = keys_own ? 3 : 2;           // what shared memory has room for
     static constexpr int kProducers = keys_own ? kStream : 1;  // threads: each brings a query
     static_assert(kProducers <= kWarpGroup);
     using Own = SlabTile<kOwn, kD>;
@@ -187,9 +187,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, 1)
                     return keys_own ? queries.delta[keys_own ? first_column + column : 0] : own_queries[half].delta;
                 };
                 wait(memory.full[turn.stage], turn.parity);
-                begin_products(s);
                 start_transposed(s, own1, own_row, stream1);
-                begin_products(dp);
                 start_transposed(dp, own2, own_row, stream2);
                 wait_for_products<1>(s);
                 const bool all_seen = keys_own ? queries.all : all.first <= tile && tile + kStream <= all.end;
@@ -205,16 +203,12 @@ __global__ void __launch_bounds__(Sizes::kThreads, 1)
                 });
                 if constexpr (keys_own) round_to(p, s);
                 wait_for_products<0>(dp);
-                if constexpr (keys_own) {
-                    begin_products(sums2);
-                    start_product(sums2, p, stream2);
-                }
+                if constexpr (keys_own) start_product(sums2, p, stream2);
                 for_each<kStream>(s, [&](float& probability, int half, int column) {
                     float& of_dp = dp[column / 8][2 * half + column % 8];
                     of_dp = probability * (of_dp - delta_at(half, column));
                 });
                 round_to(ds, dp);
-                begin_products(sums1);
                 start_product(sums1, ds, stream1);
                 wait_for_products<0>(sums1);
                 if constexpr (keys_own) wait_for_products<0>(sums2);

@@ -3,7 +3,7 @@
 // runs beside products of others: of the tile before, in the same warp group, and of the other warp groups, which take
 // turns at starting theirs.
 #include "tutti/kernels/cuda/attention_softmax.h"
-#include "tutti/kernels/cuda/hopper.h"
+#include "tutti/kernels/cuda/slab_tile.h"
 #include "tutti/kernels/cuda/tensor_map.h"
 
 namespace tutti::kernels::cuda {
@@ -111,13 +111,9 @@ __global__ void __launch_bounds__(Sizes::kThreads, 1)
         FragmentA p[kKeys / 16];
         float decay[2];
         Turn<kStages> k_turn, v_turn;
-        const auto start_scores = [&] {
-            begin_products(s);
-            start_transposed(s, q, 64 * consumer, Streamed{memory.k[k_turn.stage]});
-        };
+        const auto start_scores = [&] { start_transposed(s, q, 64 * consumer, Streamed{memory.k[k_turn.stage]}); };
         const auto start_output = [&] {
             wait(memory.v_full[v_turn.stage], v_turn.parity);
-            begin_products(out);
             start_product(out, p, Streamed{memory.v[v_turn.stage]});
         };
         const auto take_scores = [&](int tile) {
@@ -132,8 +128,17 @@ __global__ void __launch_bounds__(Sizes::kThreads, 1)
             start_scores();
             wait_for_products<0>(s);
             take_scores(span.any.first);
-            round_to(p, s);
-            for (int tile = span.any.first + kKeys; tile < span.any.end; tile += kKeys) {
+            // P V of a tile runs until the loop begins again: a wait for it at the end would be moved before the
+            // softmax (ptxas 13.0), which it is to run beside.
+            for (int tile = span.any.first + kKeys;; tile += kKeys) {
+                wait_for_products<0>(out);
+                if (tile > span.any.first + kKeys) {
+                    release(memory.v_empty[v_turn.stage]);
+                    v_turn.next();
+                }
+                rescale<kD>(out, decay);
+                round_to(p, s);
+                if (tile >= span.any.end) break;
                 wait(memory.k_full[k_turn.stage], k_turn.parity);
                 order.wait_for_turn();
                 start_scores();
@@ -141,11 +146,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, 1)
                 order.pass_on();
                 wait_for_products<1>(s);
                 take_scores(tile);
-                wait_for_products<0>(out);
-                release(memory.v_empty[v_turn.stage]);
-                v_turn.next();
-                rescale<kD>(out, decay);
-                round_to(p, s);
+                pin(s);
             }
             start_output();
             wait_for_products<0>(out);

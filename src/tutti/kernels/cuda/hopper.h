@@ -1,6 +1,6 @@
 // kernels/cuda/hopper.h: the instructions of compute capability 9.0a that our attention uses (PTX ISA 9.0: mbarrier
 // 9.7.13.15, bar 9.7.13.1, cp.async.bulk.tensor 9.7.9.25, wgmma 9.7.15, setmaxnreg 9.7.19.5), each with a twin for the
-// emulation, and tiles in shared memory as both of them want it. Used by attention_hopper_*.cu.
+// emulation. Used by slab_tile.h and attention_hopper_*.cu.
 //
 // A warp group, four warps, multiplies 64 rows; warp w of it holds rows 16 w to 16 w + 15 of the sums, as the
 // accumulators of mma.sync (tensor_core.h) hold 16 rows, and the left operand likewise when it comes from registers.
@@ -56,8 +56,9 @@ template <int kBlocks>
 void wgmma(Accumulator (&c)[kBlocks], const FragmentA& a, uint64_t b, bool accumulate) {
     emulation::warp_group_multiply({c[0], 8 * kBlocks, a, 0, b, false, true, accumulate}, emulation::Place::current());
 }
-template <int kBlocks>
-void begin_products(Accumulator (&)[kBlocks]) {}
+template <class Registers>
+void pin(Registers&) {}
+inline void fence_registers() {}
 inline void commit_products() { emulation::commit_products(); }
 template <int pending, int kBlocks>
 void wait_for_products(Accumulator (&)[kBlocks]) {
@@ -120,7 +121,7 @@ __device__ __forceinline__ void take_registers() {
 }
 
 // Keeps the compiler from moving what it does with these registers across this point: it does not know that a product
-// goes on after its instruction.
+// goes on after its instruction, nor that a wait is to come late.
 template <int kBlocks>
 __device__ __forceinline__ void pin(Accumulator (&c)[kBlocks]) {
 #pragma unroll
@@ -128,12 +129,15 @@ __device__ __forceinline__ void pin(Accumulator (&c)[kBlocks]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(c[n][i])::"memory");
 }
-// Before products that add to c, or that read registers, written since the last product.
-template <int kBlocks>
-__device__ __forceinline__ void begin_products(Accumulator (&c)[kBlocks]) {
-    pin(c);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+template <int kSteps>
+__device__ __forceinline__ void pin(FragmentA (&a)[kSteps]) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[k][i])::"memory");
 }
+// Before products that read or add to registers written since the last product.
+__device__ __forceinline__ void fence_registers() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until all groups but the last `pending` are done; c is what this makes readable.
 template <int pending, int kBlocks>
@@ -220,83 +224,5 @@ __device__ __forceinline__ void wgmma(Accumulator (&c)[kBlocks], const FragmentA
 }
 
 #endif
-
-// A tile of kRows rows of kD bf16 in shared memory as columns of slabs, 64 elements wide: a row of a slab is 128 bytes
-// whose eight 16-byte words are permuted by the row's number, at addresses that are multiples of 1024 (the 128-byte
-// swizzle of CUtensorMap and of matrix descriptors). It is one operand's rows along K as it stands (K-major) and the
-// other one's columns (N-major): PTX ISA 9.7.15.5.1.2, canonical layouts. The same numbers stand in CUTLASS,
-// cute/atom/mma_traits_sm90_gmma.hpp (make_gmma_desc).
-template <int kRows, int kD>
-struct SlabTile {
-    static_assert(kRows % 8 == 0 && kRows <= 256 && kD % 64 == 0);
-    static constexpr int kSlabs = kD / 64;
-    static constexpr uint32_t kSlabBytes = kRows * 128, kBytes = kSlabs * kSlabBytes;
-    std::byte* data;
-
-    // Starts copying rows [first, first + kRows) of a head: kBytes on the barrier.
-    __device__ __forceinline__ void fetch(const CUtensorMap& map, Mbarrier& barrier, int b, int head, int first) const {
-#pragma unroll
-        for (int slab = 0; slab < kSlabs; ++slab)
-            load_box(data + slab * kSlabBytes, map, barrier, 64 * slab, first, head, b);
-    }
-
-    // 9.7.15.5.1.2.2. Bits 0 to 13: address; 16 to 29: leading offset; 32 to 45: stride offset, all in 16 bytes; 62:
-    // the 128-byte swizzle. The stride offset goes to the next eight rows, which is along K when N-major.
-    __device__ static __forceinline__ uint64_t descriptor(const std::byte* start, uint32_t leading) {
-        return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{leading >> 4} << 16 |
-               (shared_address(start) & 0x3ffff) >> 4;
-    }
-    // Rows from `row` on, a multiple of 8, columns [16 k, 16 k + 16): M or N along rows, K along columns. The leading
-    // offset is not used; 1 by convention.
-    __device__ __forceinline__ uint64_t k_major(int row, int k) const {
-        return descriptor(data + k / 4 * kSlabBytes + row * 128 + k % 4 * 32, 16);
-    }
-    // Rows [16 k, 16 k + 16), all columns: K along rows, N along columns. The leading offset goes to the next 64
-    // columns.
-    __device__ __forceinline__ uint64_t n_major(int k) const { return descriptor(data + k * 16 * 128, kSlabBytes); }
-};
-
-// sums (64, kRows) = 64 rows of x, from `row` on, times the transposed tile y.
-template <int kOwn, int kRows, int kD>
-__device__ __forceinline__ void start_transposed(Accumulator (&sums)[kRows / 8], const SlabTile<kOwn, kD>& x, int row,
-                                                 const SlabTile<kRows, kD>& y) {
-#pragma unroll
-    for (int k = 0; k < kD / 16; ++k) wgmma(sums, x.k_major(row, k), y.k_major(0, k), k > 0);
-    commit_products();
-}
-// sums (64, kD) += p (64, kRows) from registers times the tile y.
-template <int kRows, int kD>
-__device__ __forceinline__ void start_product(Accumulator (&sums)[kD / 8], const FragmentA (&p)[kRows / 16],
-                                              const SlabTile<kRows, kD>& y) {
-#pragma unroll
-    for (int k = 0; k < kRows / 16; ++k) wgmma(sums, p[k], y.n_major(k), true);
-    commit_products();
-}
-
-// A tile of sums, rounded to bf16, as left operands.
-template <int kSteps>
-__device__ __forceinline__ void round_to(FragmentA (&p)[kSteps], const Accumulator (&sums)[2 * kSteps]) {
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) round_to(p[k], sums[2 * k], sums[2 * k + 1]);
-}
-
-// Stages of a ring in turn, with the parity of the pass.
-template <int kStages>
-struct Turn {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == kStages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-// The dynamic shared memory from its first multiple of 1024 on.
-__device__ __forceinline__ std::byte* slab_memory() {
-    std::byte* const begin = dynamic_shared();
-    return begin + (-shared_address(begin) & 1023);
-}
 
 }  // namespace tutti::kernels::cuda
