@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
+#include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"
@@ -16,11 +17,18 @@ KernelTable table_with(const char* kernel) {
     return table;
 }
 
+// The emulated GPU is one of Hopper.
+bool is_hopper() {
+    int major = 0;
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "cudaDeviceGetAttribute");
+    return major == 9;
+}
+
 // From the names of the cases: "bf16 B 1 Tq 63 Tk 63 H 2/1 D 80 causal".
 bool takes(const std::string& kernel, const std::string& name) {
     if (kernel == "plain") return true;
     const int D = std::stoi(name.substr(name.find(" D ") + 3));
-    return name.starts_with("bf16") && D % 8 == 0 && (kernel == "tensor" || D <= 128);
+    return name.starts_with("bf16") && D % 8 == 0 && (kernel == "tensor" || (D <= 128 && is_hopper()));
 }
 
 class CudaAttention : public testing::TestWithParam<const char*> {};
@@ -49,7 +57,7 @@ TEST_P(CudaAttention, OfEachKernelAndReference) {
             EXPECT_TRUE(same_bits(first, c.run(table, cuda_place()))) << "a second run differs";
             run_backwards(false);
         }
-    EXPECT_GE(taken, 60);
+    EXPECT_GE(taken, GetParam() == std::string("hopper") && !is_hopper() ? 0 : 60);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, CudaAttention, testing::Values("hopper", "tensor", "plain"),

@@ -1,6 +1,6 @@
-// kernels/cuda/hopper.h: the instructions of compute capability 9.0a that our attention uses (PTX ISA 9.0: mbarrier
-// 9.7.13.15, bar 9.7.13.1, cp.async.bulk.tensor 9.7.9.25, wgmma 9.7.15, setmaxnreg 9.7.19.5), each with a twin for the
-// emulation. Used by slab_tile.h and attention_hopper_*.cu.
+// kernels/cuda/hopper.h: the instructions of compute capability 9.0a that our attention uses (PTX ISA: mbarrier, bar,
+// cp.async.bulk.tensor, setmaxnreg, and wgmma, section 9.7.15), each with a twin for the emulation. Used by slab_tile.h
+// and attention_hopper_*.cu.
 //
 // A warp group, four warps, multiplies 64 rows; warp w of it holds rows 16 w to 16 w + 15 of the sums, as the
 // accumulators of mma.sync (tensor_core.h) hold 16 rows, and the left operand likewise when it comes from registers.

@@ -14,21 +14,21 @@ namespace tutti::emulation {
 
 inline constexpr int kWarpGroup = 128;
 
-// mbarrier, PTX ISA 9.7.13.15: a phase is complete when all arrivals and all expected bytes have come.
+// mbarrier: a phase is complete when all arrivals and all expected bytes have come.
 void barrier_init(uint64_t* barrier, uint32_t arrivals);
 void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes);
 void barrier_wait(uint64_t* barrier, uint32_t parity, Place place);
 
-// bar.sync and bar.arrive, 9.7.13.1: `threads` of them together end a phase.
+// bar.sync and bar.arrive: `threads` of them together end a phase.
 void named_barrier_sync(int id, int threads, Place place);
 void named_barrier_arrive(int id, int threads);
 
-// cp.async.bulk.tensor, 9.7.9.25: the map's box at these coordinates, innermost first, to shared memory; zeros where
+// cp.async.bulk.tensor: the map's box at these coordinates, innermost first, to shared memory; zeros where
 // the tensor ends. Its bytes, those too, count on the barrier.
 void load_box(void* shared, const CUtensorMap* map, uint64_t* barrier, const int (&coordinates)[4]);
 
-// wgmma.mma_async, 9.7.15.5: sums (64, columns) = [sums +] a (64, 16) b (16, columns) in bf16, called by the 128
-// threads of a warp group. a comes from registers, or from shared memory by its descriptor.
+// wgmma.mma_async, PTX ISA 9.7.15.5: sums (64, columns) = [sums +] a (64, 16) b (16, columns) in bf16, called by the
+// 128 threads of a warp group. a comes from registers, or from shared memory by its descriptor.
 struct WarpGroupProduct {
     float* sums;  // of this thread: columns / 2
     int columns;
