@@ -38,8 +38,9 @@ def main():
     for name, result in summary["tests"].items():
         print(f"{name:24} exit code {result['exit_code']}, {result['says']}")
 
-    gemm, attention, memory = (document(folder, name) for name in ("gemm", "attention", "memory"))
-    for name, said in (("gemm", gemm), ("attention", attention), ("memory", memory)):
+    benches = {name: document(folder, name) for name in ("gemm", "attention", "attention_tensor", "memory")}
+    gemm, memory = benches["gemm"], benches["memory"]
+    for name, said in benches.items():
         if said is None:
             print(f"bench {name:18} failed: see {folder}/{name}.err")
     if gemm:
@@ -47,8 +48,9 @@ def main():
         print(f"\n{gemm['machine']}, {gemm['gemm_engine']}, peak {gemm['device_peak_flops_per_s'] / 1e12:.0f} TFLOP/s")
         for row in gemm["rows"]:
             print(f"gemm {row['name']:12} {row['flops_per_s'] / 1e12:8.1f} TFLOP/s {row['share_of_peak']:7.1%}")
-    for row in attention["rows"] if attention else []:
-        print(f"attention T {row['T']:6} D {row['D']:4} {row['pass']:18} {row['flops_per_s'] / 1e12:8.1f} TFLOP/s")
+    for name in ("attention", "attention_tensor"):
+        for row in benches[name]["rows"] if benches[name] else []:
+            print(f"{name:16} T {row['T']:6} D {row['D']:4} {row['pass']:18} {row['flops_per_s'] / 1e12:8.1f} TFLOP/s")
     for row in memory["rows"] if memory else []:
         print(f"memory {row['name']:12} {row['bytes_per_s'] / 1e9:8.0f} GB/s")
 

@@ -18,6 +18,10 @@ foreach(room device kernels)
   add_library(tutti_${room}_cuda OBJECT ${TUTTI_CUDA_SOURCES_${room}})
   target_include_directories(tutti_${room}_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
   target_link_libraries(tutti_${room}_cuda PRIVATE tutti_options CUDA::cudart_static)
+  # The kernels for Hopper are made for 90a and are empty elsewhere.
+  if(TUTTI_CUDA_ARCHITECTURES MATCHES "90a")
+    target_compile_definitions(tutti_${room}_cuda PRIVATE TUTTI_CUDA_SM90A)
+  endif()
   # Relaxed constexpr: the exact conversions and Philox of base/ are the same functions on both sides.
   target_compile_options(tutti_${room}_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr
     -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter $<$<BOOL:${TUTTI_WERROR}>:--Werror=all-warnings -Xcompiler=-Werror>>)

@@ -6,6 +6,7 @@
 #ifdef TUTTI_CUDA_EMULATED
 #include "tutti/device/cuda/emulation/api.h"
 #else
+#include <cuda.h>
 #include <cuda_runtime.h>
 #endif
 

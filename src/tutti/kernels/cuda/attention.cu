@@ -1,16 +1,65 @@
 // kernels/cuda/attention.cu: which kernels compute attention, and what the backward needs first. Below: attention.h.
+#include <cstdlib>
+#include <initializer_list>
+#include <string>
+
 #include "tutti/kernels/cuda/attention.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
+#include "tutti/kernels/cuda/tensor_map.h"
 
 namespace tutti::kernels::cuda {
 
 namespace {
 
+using Views = std::initializer_list<View>;
+
 // Whether every row of each view can be copied in words of 16 bytes: what cp.async and ldmatrix need.
-template <class... Views>
-bool suits_tensor_cores(const Views&... views) {
-    return ((views.dtype == DType::bf16 && views.shape[3] % kPack<bf16> == 0 && Heads<bf16>(views).aligned()) && ...);
+bool suits_tensor_cores(const Views& views) {
+    for (const View& x : views)
+        if (x.dtype != DType::bf16 || x.shape[3] % kPack<bf16> != 0 || !Heads<bf16>(x).aligned()) return false;
+    return true;
+}
+
+bool suits_hopper(const Views& views) {
+#ifdef TUTTI_CUDA_SM90A
+    int device = 0, major = 0;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+    if (major != 9 || !suits_tensor_cores(views)) return false;
+    for (const View& x : views)
+        if (x.shape[3] > 128 || !suits_tensor_map(x)) return false;
+    return true;
+#else
+    return false;
+#endif
+}
+
+// The first that suits a request computes it, unless TUTTI_CUDA_ATTENTION names one.
+struct AttentionKernel {
+    const char *name, *takes;
+    bool (*suits)(const Views& views);
+    void (*forward)(const Stream&, const AttentionForward&);
+    void (*backward)(const Stream&, const AttentionBackward&);
+};
+constexpr AttentionKernel kKernels[] = {
+    {"hopper",
+     "what \"tensor\" takes, not empty, with head dims up to 128, on compute capability 9.0 in a build for 90a",
+     suits_hopper, attention_forward_hopper, attention_backward_hopper},
+    {"tensor", "bf16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes",
+     suits_tensor_cores, attention_forward_tensor, attention_backward_tensor},
+    {"plain", "everything", [](const Views&) { return true; }, attention_forward_plain, attention_backward_plain},
+};
+constexpr int kAny = -1;
+
+// `named`: of kKernels, or kAny.
+const AttentionKernel& kernel_for(int named, const View& q, const Views& views) {
+    for (const AttentionKernel& kernel : kKernels)
+        if ((named == kAny || &kernel == &kKernels[named]) && kernel.suits(views)) return kernel;
+    const AttentionKernel& kernel = kKernels[named];
+    throw UsageError(concat("TUTTI_CUDA_ATTENTION=", kernel.name, " takes ", kernel.takes, "; got q (", q.shape[0],
+                            ", ", q.shape[1], ", ", q.shape[2], ", ", q.shape[3], ") in ", q.dtype,
+                            ". Without the variable the request chooses; TUTTI_CUDA_ATTENTION=plain takes all"));
 }
 
 // D_i = dO_i.O_i, a warp per row (b, h, i).
@@ -33,15 +82,15 @@ int64_t attention_workspace(const Stream&, const Shape& q, const Shape&, bool ba
     return backward ? q[0] * q[1] * q[2] : 0;
 }
 
+template <int named>
 void attention_forward(const Stream& stream, const AttentionForward& a) {
     if (a.q.numel() == 0) return;
-    if (suits_tensor_cores(a.q, a.k, a.v, a.o))
-        attention_forward_tensor(stream, a);
-    else
-        attention_forward_plain(stream, a);
+    kernel_for(named, a.q, {a.q, a.k, a.v, a.o}).forward(stream, a);
 }
 
+template <int named>
 void attention_backward(const Stream& stream, const AttentionBackward& a) {
+    const AttentionKernel& kernel = kernel_for(named, a.q, {a.q, a.k, a.v, a.dy, a.dq, a.dk, a.dv});
     const AttentionShape s(a);
     if (a.q.numel() > 0)
         with_activation(a.q.dtype, [&](auto type) {
@@ -49,18 +98,28 @@ void attention_backward(const Stream& stream, const AttentionBackward& a) {
             launch(delta_kernel<T>, grid_of_rows<Team<1>>(int64_t{s.B} * s.H * s.Tq), stream, s, Heads<const T>(a.dy),
                    Heads<const T>(a.o), a.workspace.as<float>());
         });
-    if (suits_tensor_cores(a.q, a.k, a.v, a.dy, a.dq, a.dk, a.dv))
-        attention_backward_tensor(stream, a);
-    else
-        attention_backward_plain(stream, a);
+    kernel.backward(stream, a);
+}
+
+template <int named>
+void fill(KernelTable& table) {
+    table.attention_workspace = attention_workspace;
+    table.attention_forward = attention_forward<named>;
+    table.attention_backward = attention_backward<named>;
 }
 
 }  // namespace
 
-void fill_attention(KernelTable& table) {
-    table.attention_workspace = attention_workspace;
-    table.attention_forward = attention_forward;
-    table.attention_backward = attention_backward;
+void fill_attention(KernelTable& table, const char* kernel) {
+    if (kernel == nullptr) return fill<kAny>(table);
+    constexpr void (*kFill[])(KernelTable&) = {fill<0>, fill<1>, fill<2>};
+    static_assert(std::size(kFill) == std::size(kKernels));
+    std::string names;
+    for (size_t i = 0; i < std::size(kKernels); ++i) {
+        if (kKernels[i].name == std::string(kernel)) return kFill[i](table);
+        names += concat(i == 0 ? "" : ", ", kKernels[i].name);
+    }
+    throw UsageError(concat("TUTTI_CUDA_ATTENTION must be one of ", names, ", got \"", kernel, "\""));
 }
 
 }  // namespace tutti::kernels::cuda

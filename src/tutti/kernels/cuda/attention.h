@@ -1,6 +1,7 @@
 // kernels/cuda/attention.h: what the attention kernels share: shapes, the mask, which tiles it touches. The kernels for
-// tensor cores are in attention_forward.cu and attention_backward.cu, those for f32 and for odd shapes in
-// attention_plain.cu. Letters as in kernels/reference/attention.cpp: S scores, P probabilities, O output.
+// tensor cores are in attention_forward.cu and attention_backward.cu, for those of Hopper in attention_hopper_*.cu,
+// those for f32 and for odd shapes in attention_plain.cu; attention.cu chooses. Letters as in
+// kernels/reference/attention.cpp: S scores, P probabilities, O output.
 #pragma once
 
 #include "tutti/kernels/cuda/element.h"
@@ -109,5 +110,8 @@ void attention_backward_plain(const Stream& stream, const AttentionBackward& a);
 // bf16 whose rows can be read 16 bytes at a time, D a multiple of 8: attention_forward.cu, attention_backward.cu.
 void attention_forward_tensor(const Stream& stream, const AttentionForward& a);
 void attention_backward_tensor(const Stream& stream, const AttentionBackward& a);
+// The same with D <= 128 and tensors that a tensor map can describe, on compute capability 9.0: attention_hopper_*.cu.
+void attention_forward_hopper(const Stream& stream, const AttentionForward& a);
+void attention_backward_hopper(const Stream& stream, const AttentionBackward& a);
 
 }  // namespace tutti::kernels::cuda

@@ -1,7 +1,7 @@
 // kernels/cuda/attention_forward.cu: attention on tensor cores, the softmax taken as the keys come (Dao 2023,
 // FlashAttention-2): a block owns a tile of queries of one head, each warp some rows of it, and streams tiles of K and
 // V, the next one on its way while this one is used. S and P stay in registers.
-#include "tutti/kernels/cuda/attention_tiles.h"
+#include "tutti/kernels/cuda/attention_softmax.h"
 
 namespace tutti::kernels::cuda {
 
@@ -19,64 +19,6 @@ struct ForwardSizes {
     using Streamed = Tile<kKeys, kD>;
     static constexpr size_t kBytes = Own::kBytes + 4 * Streamed::kBytes;
 };
-
-// Running maximum, in units of S, and sum of the softmax of the lane's two rows.
-struct Softmax {
-    float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-};
-
-// Over the four lanes that share a row.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
-// S = -infinity where key `tile` + column is hidden from the row.
-template <int kKeys>
-__device__ __forceinline__ void hide(RowSums<kKeys>& s, int tile, const Keys (&visible)[2]) {
-    const int column = tile + 2 * (static_cast<int>(threadIdx.x) % 4);
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int j = column + 8 * n + i % 2;
-            if (j < visible[i / 2].first || j >= visible[i / 2].end) s[n][i] = -INFINITY;
-        }
-}
-
-// m' = max(m, max_j S_j);  P_j = exp(scale (S_j - m'));  sum' = sum exp(scale (m - m')) + sum_j P_j;  O *= the same.
-// P replaces S. `scale` has log2 e in it.
-template <int kKeys, int kD>
-__device__ __forceinline__ void update(RowSums<kKeys>& s, float scale, Softmax& softmax, RowSums<kD>& o) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        float largest = softmax.maximum[half];
-#pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n) largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-        largest = row_max(largest);
-        // A row that has seen no key has maximum -infinity, and -infinity minus itself is no number.
-        const float safe = fmaxf(largest, -1e37f), decay = fast_exp2((softmax.maximum[half] - safe) * scale);
-        softmax.maximum[half] = largest;
-        float sum = 0;
-#pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-            for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                s[n][i] = fast_exp2((s[n][i] - safe) * scale);
-                sum += s[n][i];
-            }
-        softmax.sum[half] = softmax.sum[half] * decay + sum;  // of this lane's columns; row_sum comes last
-#pragma unroll
-        for (int n = 0; n < kD / 8; ++n) {
-            o[n][2 * half] *= decay;
-            o[n][2 * half + 1] *= decay;
-        }
-    }
-}
 
 template <class Sizes>
 __global__ void __launch_bounds__(kTensorThreads)
@@ -127,23 +69,15 @@ __global__ void __launch_bounds__(kTensorThreads)
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
             if (!all_visible) hide<kKeys>(s[r], tile, visible[r]);
-            update<kKeys, kD>(s[r], scale, softmax[r], out[r]);
+            float decay[2];
+            softmax[r].template advance<kKeys>(s[r], scale, decay);
+            rescale<kD>(out[r], decay);
         }
         multiply<kRowTiles, kKeys, kD>(out, s, stage(2 * buffer + 1));
     }
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-        float inverse[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const float sum = row_sum(softmax[r].sum[half]);
-            inverse[half] = sum == 0 ? 0 : 1 / sum;
-            const int i = first + first_of_warp + 16 * r + lane / 4 + 8 * half;
-            if (lane % 4 == 0 && i < shape.Tq)
-                lse[shape.lse_at(b, h, i)] = sum == 0 ? -INFINITY : softmax[r].maximum[half] * shape.scale + logf(sum);
-        }
-        store_rows<kD>(out[r], inverse, o, b, h, first + first_of_warp + 16 * r, shape.Tq, shape.D);
-    }
+    for (int r = 0; r < kRowTiles; ++r)
+        softmax[r].template finish<kD>(shape, out[r], o, lse, b, h, first + first_of_warp + 16 * r);
 }
 
 }  // namespace

@@ -79,8 +79,7 @@ __device__ __forceinline__ void multiply_transposed(RowSums<kRows> (&sums)[kBloc
     }
 }
 
-// sums (16, kD) += p (16, kRows), rounded to bf16, times the tile y. An accumulator's registers are where the left
-// operand wants them.
+// sums (16, kD) += p (16, kRows), rounded to bf16, times the tile y.
 template <int kBlocks, int kRows, int kD>
 __device__ __forceinline__ void multiply(RowSums<kD> (&sums)[kBlocks], const RowSums<kRows> (&p)[kBlocks],
                                          const Tile<kRows, kD>& y) {
@@ -88,12 +87,7 @@ __device__ __forceinline__ void multiply(RowSums<kD> (&sums)[kBlocks], const Row
     for (int k = 0; k < kRows / 16; ++k) {
         FragmentA a[kBlocks];
 #pragma unroll
-        for (int i = 0; i < kBlocks; ++i)
-#pragma unroll
-            for (int r = 0; r < 4; ++r) {
-                const Accumulator& source = p[i][2 * k + r / 2];
-                a[i][r] = to_bf16_pair(source[2 * (r % 2)], source[2 * (r % 2) + 1]);
-            }
+        for (int i = 0; i < kBlocks; ++i) round_to(a[i], p[i][2 * k], p[i][2 * k + 1]);
 #pragma unroll
         for (int n = 0; n < kD / 16; ++n) {
             FragmentB b[2];

@@ -131,6 +131,14 @@ __device__ __forceinline__ void wait_for_copies() {
 
 #endif
 
+// 16 columns of accumulators, rounded to bf16, as the left operand: their registers are where it wants them.
+__device__ __forceinline__ void round_to(FragmentA& a, const Accumulator& left, const Accumulator& right) {
+    a[0] = to_bf16_pair(left[0], left[1]);
+    a[1] = to_bf16_pair(left[2], left[3]);
+    a[2] = to_bf16_pair(right[0], right[1]);
+    a[3] = to_bf16_pair(right[2], right[3]);
+}
+
 // 2^x, off by two units in the last place.
 __device__ __forceinline__ float fast_exp2(float x) {
 #ifdef TUTTI_CUDA_EMULATED

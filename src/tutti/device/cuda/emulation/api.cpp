@@ -214,3 +214,11 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
     return cudaSuccess;
 }
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+    const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
+    *function = known ? reinterpret_cast<void*>(&cuTensorMapEncodeTiled) : nullptr;
+    *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,13 +16,14 @@ namespace tutti::emulation {
 namespace {
 
 constexpr size_t kSharedBytes = 227 << 10, kStaticSharedBytes = 48 << 10;  // Hopper's
+constexpr uint32_t kSharedBase = 1024 + 128;
 
 std::string text(const Place& place) {
     const std::string_view file = place.file_name();
     return concat(file.substr(file.rfind('/') + 1), ":", place.line());
 }
 
-enum class State : uint8_t { ready, at_barrier, at_warp, done };
+enum class State : uint8_t { ready, at_barrier, at_warp, waiting, done };
 
 constexpr size_t kCopyBytes = 16;
 struct AsyncCopy {
@@ -33,7 +35,8 @@ struct AsyncCopy {
 struct Thread {
     void* stack = nullptr;
     State state = State::ready;
-    Place place;  // where it waits
+    Place place;                                   // where it waits
+    const std::function<bool()>* until = nullptr;  // and for what, when `waiting`
     std::vector<AsyncCopy> copies;
     int group = 0;  // of the next copy
 };
@@ -84,14 +87,16 @@ class Block {
         static_bytes_ = 0;
         variables_.clear();
         for (Warp& warp : warps_) warp.arrived = 0;
-        for (size_t i = 0; i < threads_.size(); ++i) threads_[i] = {stacks_.prepare(i, entry), State::ready, {}, {}, 0};
+        for (size_t i = 0; i < threads_.size(); ++i) threads_[i] = {.stack = stacks_.prepare(i, entry)};
         alive_ = threads_.size();
         at_barrier_ = 0;
+        late_.clear();
+        ++number_;
         running_ = true;
         while (alive_ > 0 && !error_) {
             bool progress = false;
             for (size_t w = 0; w < warps_.size(); ++w) progress |= run_warp(in_order(w, warps_.size()));
-            if (!progress && !error_) error_ = std::make_exception_ptr(Error(stuck()));
+            if (!progress && !error_ && !do_late_action()) error_ = std::make_exception_ptr(Error(stuck()));
         }
         running_ = false;
         if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
@@ -168,7 +173,26 @@ class Block {
         });
     }
 
+    void wait_until(const std::function<bool()>& ready, Place place) {
+        if (ready()) return;
+        threads_[current_].until = &ready;
+        wait(State::waiting, place);
+    }
+    void do_late(std::function<void()> action) { late_.push_back(std::move(action)); }
+
+    uint32_t shared_address(const void* data) {
+        const auto offset = static_cast<const std::byte*>(data) - shared();
+        check(offset >= 0 && offset < static_cast<ptrdiff_t>(kSharedBytes), "a pointer to no shared memory");
+        return kSharedBase + static_cast<uint32_t>(offset);
+    }
+    std::byte* shared_pointer(uint32_t address, size_t bytes) {
+        check(address >= kSharedBase && address + bytes <= kSharedBase + dynamic_bytes_, "shared memory ends at ",
+              kSharedBase + dynamic_bytes_, ", got the address ", address, " of ", bytes, " bytes");
+        return shared() + (address - kSharedBase);
+    }
+
     size_t current() const { return current_; }
+    uint64_t number() const { return number_; }
 
   private:
     static void entry();
@@ -181,12 +205,27 @@ class Block {
             ran = false;
             for (size_t i = 0; i < warpSize; ++i) {
                 const size_t thread = w * warpSize + in_order(i, warpSize);
-                if (thread >= threads_.size() || threads_[thread].state != State::ready || error_) continue;
+                if (thread >= threads_.size() || error_ || !can_go_on(threads_[thread])) continue;
                 go_on(thread);
                 ran = progress = true;
             }
         }
         return progress;
+    }
+
+    static bool can_go_on(Thread& thread) {
+        if (thread.state == State::waiting && (*thread.until)()) thread.state = State::ready;
+        return thread.state == State::ready;
+    }
+
+    // Backwards: the last one that was asked for is the first to be done.
+    bool do_late_action() {
+        if (late_.empty()) return false;
+        const auto at = order == Order::forward ? late_.begin() : late_.end() - 1;
+        const std::function<void()> action = std::move(*at);
+        late_.erase(at);
+        action();
+        return true;
     }
 
     void go_on(size_t thread) {
@@ -212,6 +251,8 @@ class Block {
         for (const Thread& thread : threads_)
             if (thread.state == State::at_warp)
                 return concat("a warp function at ", text(thread.place), " waits for lanes that never come");
+        for (const Thread& thread : threads_)
+            if (thread.state == State::waiting) return concat("a thread waits for ever at ", text(thread.place));
         return concat("__syncthreads at ", text(barrier_), " waits for threads that never come");
     }
 
@@ -221,6 +262,8 @@ class Block {
     std::vector<Warp> warps_;
     std::vector<std::byte> shared_;
     std::vector<SharedVariable> variables_;
+    std::vector<std::function<void()>> late_;
+    uint64_t number_ = 0;
     size_t dynamic_bytes_ = 0, static_bytes_ = 0;
     size_t current_ = 0, alive_ = 0, at_barrier_ = 0;
     Place barrier_;
@@ -281,6 +324,12 @@ void block_barrier(Place place) { block().barrier(place); }
 const WarpSlots& warp_meet(const void* data, size_t bytes, void (*combine)(WarpSlots&), unsigned mask, Place place) {
     return block().meet(data, bytes, combine, mask, place);
 }
+void wait_until(const std::function<bool()>& ready, Place place) { block().wait_until(ready, place); }
+void do_late(std::function<void()> action) { block().do_late(std::move(action)); }
+int thread_of_block() { return static_cast<int>(block().current()); }
+uint64_t block_number() { return block().number(); }
+uint32_t shared_address(const void* shared) { return block().shared_address(shared); }
+std::byte* shared_pointer(uint32_t address, size_t bytes) { return block().shared_pointer(address, bytes); }
 int lane() { return static_cast<int>(block().current() % warpSize); }
 
 }  // namespace tutti::emulation

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <source_location>
 #include <type_traits>
 #include <utility>
@@ -26,6 +27,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct uint3 {
     unsigned x, y, z;
@@ -69,6 +71,16 @@ void* shared_variable(const void* tag, size_t bytes, size_t alignment);
 std::byte* dynamic_shared();
 
 void block_barrier(Place place);
+
+// What the instructions of Hopper (hopper.h) are made of. The fiber goes on once ready() is true.
+void wait_until(const std::function<bool()>& ready, Place place);
+// What the hardware does beside the threads: as late as it can, when no thread of the block can go on.
+void do_late(std::function<void()> action);
+int thread_of_block();
+uint64_t block_number();  // another one in every block that the host thread runs
+// Addresses of the shared state space. The block's memory begins at one that is a multiple of 128 and of no more.
+uint32_t shared_address(const void* shared);
+std::byte* shared_pointer(uint32_t address, size_t bytes);
 
 // What a lane brings to a warp function and takes from it.
 using Slot = std::array<std::byte, 64>;

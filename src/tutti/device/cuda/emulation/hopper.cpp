@@ -1,0 +1,319 @@
+#include "tutti/device/cuda/emulation/hopper.h"
+
+#include <algorithm>
+#include <bitset>
+#include <limits>
+#include <list>
+#include <map>
+#include <vector>
+
+#include "tutti/base/dtype.h"
+#include "tutti/base/error.h"
+#include "tutti/device/cuda/emulation/memory.h"
+
+namespace {
+
+// What cuTensorMapEncodeTiled keeps; the hardware's own layout of the 128 bytes is not documented.
+struct Map {
+    const std::byte* address;
+    uint64_t dims[5], strides[5];  // in elements; in bytes, the first one the element's size
+    uint32_t box[5];
+    uint32_t rank, chunks;  // 16-byte chunks of the span that is swizzled: 1, 2, 4, 8
+};
+static_assert(sizeof(Map) <= sizeof(CUtensorMap));
+
+constexpr uint64_t kElement = 2;  // bf16
+
+}  // namespace
+
+// The conditions are those of its documentation in cuda.h.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
+                                const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+    if (reinterpret_cast<uintptr_t>(map) % 64 != 0 || type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || rank != 4 ||
+        interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || address == nullptr ||
+        reinterpret_cast<uintptr_t>(address) % 16 != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    Map made{static_cast<const std::byte*>(address), {}, {kElement}, {}, rank, 1u << static_cast<int>(swizzle)};
+    for (cuuint32_t i = 0; i < rank; ++i) {
+        if (dims[i] == 0 || dims[i] > uint64_t{1} << 32 || box[i] == 0 || box[i] > 256 || element_strides[i] != 1)
+            return CUDA_ERROR_INVALID_VALUE;
+        made.dims[i] = dims[i];
+        made.box[i] = box[i];
+    }
+    for (cuuint32_t i = 0; i + 1 < rank; ++i) {
+        if (strides[i] == 0 || strides[i] % 16 != 0 || strides[i] >= uint64_t{1} << 40) return CUDA_ERROR_INVALID_VALUE;
+        made.strides[i + 1] = strides[i];
+    }
+    const uint64_t row = box[0] * kElement;
+    if (row % 16 != 0 || (swizzle != CU_TENSOR_MAP_SWIZZLE_NONE && row > 16u * made.chunks))
+        return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(map, &made, sizeof made);
+    return CUDA_SUCCESS;
+}
+
+namespace tutti::emulation {
+
+namespace {
+
+// The state of an mbarrier in its 64 bits. Memory that was never written is all ones.
+struct Barrier {
+    uint64_t pending : 20, arrivals : 20, bytes : 23, phase : 1;  // bytes: modulo 2^23, some may come before expected
+};
+Barrier load(const uint64_t* barrier) {
+    check(*barrier != ~uint64_t{0}, "an mbarrier was used before its init");
+    return std::bit_cast<Barrier>(*barrier);
+}
+void store(uint64_t* barrier, Barrier state) {
+    if (state.pending == 0 && state.bytes == 0) {
+        state.pending = state.arrivals;
+        state.phase = state.phase ^ 1;
+    }
+    *barrier = std::bit_cast<uint64_t>(state);
+}
+
+// 16-byte chunks change places by the three address bits from 7 on: CuTe's Swizzle<log2 chunks, 4, 3>, the figures of
+// 9.7.15.5.1.2.
+uint32_t swizzled(uint32_t address, uint32_t chunks) { return address ^ (address >> 7 & (chunks - 1)) << 4; }
+
+// An operand's elements: (rows, 16), rows along M or N.
+std::vector<uint16_t> read_operand(uint64_t descriptor, int rows, bool transposed) {
+    const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
+    const uint32_t start = field(0), leading = field(16), stride = field(32);
+    check((descriptor >> 49 & 7) == 0, "a matrix descriptor with a base offset: its tile must begin at 1024 bytes");
+    constexpr uint32_t kChunks[] = {1, 8, 4, 2};  // by swizzle mode
+    const uint32_t chunks = kChunks[descriptor >> 62];
+    std::vector<uint16_t> elements;
+    for (uint32_t r = 0; r < static_cast<uint32_t>(rows); ++r)
+        for (uint32_t k = 0; k < 16; ++k) {
+            uint32_t at = 0;  // 9.7.15.5.1.2.1.3, canonical layouts
+            if (transposed && chunks == 1)
+                at = r % 8 * 2 + r / 8 * stride + k % 8 * 16 + k / 8 * leading;
+            else if (transposed)
+                at = r % (8 * chunks) * 2 + r / (8 * chunks) * leading + k % 8 * (16 * chunks) + k / 8 * stride;
+            else if (chunks == 1)
+                at = r % 8 * 16 + r / 8 * stride + k % 8 * 2 + k / 8 * leading;
+            else
+                at = r % 8 * (16 * chunks) + r / 8 * stride + k * 2;
+            uint16_t element;
+            std::memcpy(&element, shared_pointer(swizzled(start + at, chunks), sizeof element), sizeof element);
+            elements.push_back(element);
+        }
+    return elements;
+}
+
+struct Operand {
+    uint64_t descriptor;
+    int rows;
+    bool transposed;
+    std::vector<uint16_t> elements;
+};
+
+// Sums that products are on their way to.
+struct Pending {
+    float* sums[kWarpGroup];
+    int columns = 0;
+    std::vector<float> values;  // (64, columns)
+    std::vector<Operand> operands;
+    int group = 0;
+    std::bitset<kWarpGroup> taken;  // by which threads
+};
+
+struct WarpGroup {
+    WarpGroupProduct asked[kWarpGroup];
+    int arrived = 0;
+    uint64_t meeting = 0;
+    Place place;
+    int groups[kWarpGroup] = {};  // that each thread has committed
+    std::list<Pending> pending;
+};
+
+struct NamedBarrier {
+    int arrived = 0, threads = 0;
+    uint64_t phase = 0;
+};
+
+struct BlockState {
+    uint64_t number = 0;
+    NamedBarrier named[16];
+    std::map<int, WarpGroup> warp_groups;
+};
+
+BlockState& state() {
+    static thread_local BlockState the_state;
+    if (the_state.number != block_number()) {
+        the_state = {};
+        the_state.number = block_number();
+    }
+    return the_state;
+}
+
+// Lane l of warp w holds rows 16 w + l/4 and + 8; register i of a sum is row half i/2 % 2, column 8 (i/4) + 2 (l%4) +
+// i%2: figure of .m64nNk16, D.
+struct Position {
+    int row, column;
+};
+Position position_of_sum(int thread, int i) {
+    return {thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8, i / 4 * 8 + thread % 4 * 2 + i % 2};
+}
+
+void multiply(WarpGroup& group, Place place) {
+    const WarpGroupProduct& first = group.asked[0];
+    for (const WarpGroupProduct& other : group.asked)
+        check(other.columns == first.columns && other.accumulate == first.accumulate &&
+                  (other.a == nullptr) == (first.a == nullptr) && other.b_descriptor == first.b_descriptor &&
+                  (first.a != nullptr || other.a_descriptor == first.a_descriptor),
+              "threads of a warp group ask for different products");
+    check(first.columns % 8 == 0 && first.columns >= 8 && first.columns <= 256, "wgmma makes 8 to 256 columns, got ",
+          first.columns);
+    auto entry = std::find_if(group.pending.begin(), group.pending.end(),
+                              [&](const Pending& p) { return p.sums[0] == first.sums; });
+    if (entry == group.pending.end()) {
+        entry = group.pending.insert(group.pending.end(), Pending{});
+        entry->columns = first.columns;
+        entry->values.resize(static_cast<size_t>(64 * first.columns));
+        for (int t = 0; t < kWarpGroup; ++t) {
+            float* const sums = group.asked[t].sums;
+            entry->sums[t] = sums;
+            for (int i = 0; i < first.columns / 2; ++i) {
+                const auto [row, column] = position_of_sum(t, i);
+                entry->values[static_cast<size_t>(row * first.columns + column)] = sums[i];
+                sums[i] = std::numeric_limits<float>::quiet_NaN();
+            }
+        }
+    }
+    if (!first.accumulate) std::fill(entry->values.begin(), entry->values.end(), 0.0f);
+    entry->group = group.groups[0];
+
+    float a[64][16], b[16][256];
+    if (first.a != nullptr) {
+        for (int t = 0; t < kWarpGroup; ++t)  // figure of .m64nNk16, A: register r is row half r%2, column half r/2
+            for (int r = 0; r < 4; ++r)
+                for (int half = 0; half < 2; ++half)
+                    a[t / 32 * 16 + t % 32 / 4 + r % 2 * 8][t % 4 * 2 + r / 2 * 8 + half] =
+                        bf16_value(static_cast<uint16_t>(group.asked[t].a[r] >> (16 * half)));
+    } else {
+        Operand left{first.a_descriptor, 64, first.a_transposed,
+                     read_operand(first.a_descriptor, 64, first.a_transposed)};
+        for (size_t i = 0; i < left.elements.size(); ++i) a[i / 16][i % 16] = bf16_value(left.elements[i]);
+        entry->operands.push_back(std::move(left));
+    }
+    Operand right{first.b_descriptor, first.columns, first.b_transposed,
+                  read_operand(first.b_descriptor, first.columns, first.b_transposed)};
+    for (size_t i = 0; i < right.elements.size(); ++i) b[i % 16][i / 16] = bf16_value(right.elements[i]);
+    entry->operands.push_back(std::move(right));
+    for (int row = 0; row < 64; ++row) {
+        float product[256] = {};
+        for (int k = 0; k < 16; ++k)
+            for (int column = 0; column < first.columns; ++column) product[column] += a[row][k] * b[k][column];
+        for (int column = 0; column < first.columns; ++column)
+            entry->values[static_cast<size_t>(row * first.columns + column)] += product[column];
+    }
+    group.place = place;
+}
+
+}  // namespace
+
+void barrier_init(uint64_t* barrier, uint32_t arrivals) {
+    check(shared_address(barrier) % 8 == 0 && arrivals >= 1 && arrivals < 1u << 20,
+          "an mbarrier expects 1 to 2^20 - 1 arrivals, got ", arrivals);
+    *barrier = std::bit_cast<uint64_t>(Barrier{arrivals, arrivals, 0, 0});
+}
+void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes) {
+    Barrier state = load(barrier);
+    check(state.pending > 0, "an mbarrier got more arrivals than it expects");
+    state.bytes = (state.bytes + expected_bytes) & 0x7fffff;
+    state.pending = state.pending - 1;
+    store(barrier, state);
+}
+void barrier_wait(uint64_t* barrier, uint32_t parity, Place place) {
+    wait_until([=] { return load(barrier).phase != parity; }, place);
+}
+
+void named_barrier_arrive(int id, int threads) {
+    check(id > 0 && id < 16 && threads % 32 == 0, "a named barrier has a number from 1 to 15 and whole warps, got ", id,
+          " and ", threads, " threads");
+    NamedBarrier& barrier = state().named[id];
+    check(barrier.arrived == 0 || barrier.threads == threads, "barrier ", id, " is asked for ", threads, " and for ",
+          barrier.threads, " threads");
+    barrier.threads = threads;
+    if (++barrier.arrived < threads) return;
+    barrier.arrived = 0;
+    ++barrier.phase;
+}
+void named_barrier_sync(int id, int threads, Place place) {
+    NamedBarrier& barrier = state().named[id];
+    const uint64_t phase = barrier.phase;
+    named_barrier_arrive(id, threads);
+    wait_until([&barrier, phase] { return barrier.phase != phase; }, place);
+}
+
+void load_box(void* shared, const CUtensorMap* map, uint64_t* barrier, const int (&coordinates)[4]) {
+    Map m;
+    std::memcpy(&m, map, sizeof m);
+    const uint32_t to = shared_address(shared);
+    check(to % 128 == 0, "a tensor copy needs 128-byte aligned shared memory, got ", to);
+    const uint32_t rows = m.box[1] * m.box[2] * m.box[3], row_bytes = m.box[0] * static_cast<uint32_t>(kElement);
+    std::memset(shared_pointer(to, size_t{rows} * row_bytes), 0xFF, size_t{rows} * row_bytes);
+    int64_t from[4];
+    std::copy(std::begin(coordinates), std::end(coordinates), from);
+    do_late([=] {
+        for (uint32_t row = 0; row < rows; ++row)
+            for (uint32_t column = 0; column < m.box[0]; ++column) {
+                const int64_t at[4] = {from[0] + column, from[1] + row % m.box[1], from[2] + row / m.box[1] % m.box[2],
+                                       from[3] + row / m.box[1] / m.box[2]};
+                uint16_t element = 0;
+                const std::byte* source = m.address;
+                bool exists = true;
+                for (int i = 0; i < 4; ++i) {
+                    exists = exists && at[i] >= 0 && at[i] < static_cast<int64_t>(m.dims[i]);
+                    source += at[i] * static_cast<int64_t>(m.strides[i]);
+                }
+                if (exists) std::memcpy(&element, source, sizeof element);
+                const uint32_t offset = row * row_bytes + column * static_cast<uint32_t>(kElement);
+                std::memcpy(shared_pointer(swizzled(to + offset, m.chunks), sizeof element), &element, sizeof element);
+            }
+        Barrier state = load(barrier);
+        state.bytes = (state.bytes - rows * row_bytes) & 0x7fffff;
+        store(barrier, state);
+    });
+}
+
+void warp_group_multiply(const WarpGroupProduct& product, Place place) {
+    WarpGroup& group = state().warp_groups[thread_of_block() / kWarpGroup];
+    if (group.arrived == 0) group.place = place;
+    check(group.place.line() == place.line(), "a warp group asks for a product at lines ", place.line(), " and ",
+          group.place.line());
+    group.asked[thread_of_block() % kWarpGroup] = product;
+    if (++group.arrived < kWarpGroup) {
+        const uint64_t meeting = group.meeting;
+        wait_until([&group, meeting] { return group.meeting != meeting; }, place);
+        return;
+    }
+    multiply(group, place);
+    group.arrived = 0;
+    ++group.meeting;
+}
+
+void commit_products() { ++state().warp_groups[thread_of_block() / kWarpGroup].groups[thread_of_block() % kWarpGroup]; }
+
+void wait_for_products(int pending) {
+    const int thread = thread_of_block() % kWarpGroup;
+    WarpGroup& group = state().warp_groups[thread_of_block() / kWarpGroup];
+    const auto take = [&](Pending& p) {
+        if (p.taken[static_cast<size_t>(thread)] || p.group >= group.groups[thread] - pending) return false;
+        if (thread % 32 == 0)
+            for (const Operand& operand : p.operands)
+                check(operand.elements == read_operand(operand.descriptor, operand.rows, operand.transposed),
+                      "shared memory changed under a product that was not waited for");
+        for (int i = 0; i < p.columns / 2; ++i) {
+            const auto [row, column] = position_of_sum(thread, i);
+            p.sums[thread][i] = p.values[static_cast<size_t>(row * p.columns + column)];
+        }
+        return p.taken.set(static_cast<size_t>(thread)).all();
+    };
+    group.pending.remove_if(take);
+}
+
+}  // namespace tutti::emulation

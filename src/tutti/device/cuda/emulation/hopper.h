@@ -1,0 +1,44 @@
+// device/cuda/emulation/hopper.h: the instructions of compute capability 9.0 that work beside the threads, on the CPU:
+// mbarriers, named barriers, tensor copies (TMA) and products of warp groups (wgmma). They read what the hardware
+// reads: tensor maps, matrix descriptors, addresses of shared memory.
+//
+// Found out, where a GPU may stay silent: a copy that nobody waited for (it arrives as late as it can, NaN stands there
+// until then), a product that nobody waited for (its registers are NaN until then), shared memory that changes under a
+// product, bytes that a barrier expects and that never come.
+// Below: block.h. Included by kernels/cuda/hopper.h.
+#pragma once
+
+#include "tutti/device/cuda/emulation/block.h"
+
+namespace tutti::emulation {
+
+inline constexpr int kWarpGroup = 128;
+
+// mbarrier: a phase is complete when all arrivals and all expected bytes have come.
+void barrier_init(uint64_t* barrier, uint32_t arrivals);
+void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes);
+void barrier_wait(uint64_t* barrier, uint32_t parity, Place place);
+
+// bar.sync and bar.arrive: `threads` of them together end a phase.
+void named_barrier_sync(int id, int threads, Place place);
+void named_barrier_arrive(int id, int threads);
+
+// cp.async.bulk.tensor: the map's box at these coordinates, innermost first, to shared memory; zeros where
+// the tensor ends. Its bytes, those too, count on the barrier.
+void load_box(void* shared, const CUtensorMap* map, uint64_t* barrier, const int (&coordinates)[4]);
+
+// wgmma.mma_async, PTX ISA 9.7.15.5: sums (64, columns) = [sums +] a (64, 16) b (16, columns) in bf16, called by the
+// 128 threads of a warp group. a comes from registers, or from shared memory by its descriptor.
+struct WarpGroupProduct {
+    float* sums;  // of this thread: columns / 2
+    int columns;
+    const uint32_t* a;  // 4 registers, or null
+    uint64_t a_descriptor, b_descriptor;
+    bool a_transposed, b_transposed;  // M-major, N-major
+    bool accumulate;
+};
+void warp_group_multiply(const WarpGroupProduct& product, Place place);
+void commit_products();
+void wait_for_products(int pending);  // until all groups of the calling thread but the last `pending` are done
+
+}  // namespace tutti::emulation

@@ -1,0 +1,228 @@
+// kernels/cuda/hopper.h: the instructions of compute capability 9.0a that our attention uses (PTX ISA: mbarrier, bar,
+// cp.async.bulk.tensor, setmaxnreg, and wgmma, section 9.7.15), each with a twin for the emulation. Used by slab_tile.h
+// and attention_hopper_*.cu.
+//
+// A warp group, four warps, multiplies 64 rows; warp w of it holds rows 16 w to 16 w + 15 of the sums, as the
+// accumulators of mma.sync (tensor_core.h) hold 16 rows, and the left operand likewise when it comes from registers.
+#pragma once
+
+#include "tutti/kernels/cuda/tensor_core.h"
+#ifdef TUTTI_CUDA_EMULATED
+#include "tutti/device/cuda/emulation/hopper.h"
+#endif
+
+namespace tutti::kernels::cuda {
+
+inline constexpr int kWarpGroup = 128;
+
+// False where code is made for another architecture: a kernel's body is empty there.
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool kHasHopper = false;
+#else
+inline constexpr bool kHasHopper = true;
+#endif
+
+using Mbarrier = uint64_t;  // in shared memory
+
+#ifdef TUTTI_CUDA_EMULATED
+
+inline uint32_t shared_address(const void* shared) { return emulation::shared_address(shared); }
+inline void init_barrier(Mbarrier& barrier, int arrivals) {
+    emulation::barrier_init(&barrier, static_cast<uint32_t>(arrivals));
+}
+inline void publish_barriers() {}
+inline void arrive(Mbarrier& barrier) { emulation::barrier_arrive(&barrier, 0); }
+inline void arrive_expecting(Mbarrier& barrier, uint32_t bytes) { emulation::barrier_arrive(&barrier, bytes); }
+inline void wait(Mbarrier& barrier, uint32_t parity) {
+    emulation::barrier_wait(&barrier, parity, emulation::Place::current());
+}
+inline void named_barrier_sync(int id, int threads) {
+    emulation::named_barrier_sync(id, threads, emulation::Place::current());
+}
+inline void named_barrier_arrive(int id, int threads) { emulation::named_barrier_arrive(id, threads); }
+inline void load_box(void* shared, const CUtensorMap& map, Mbarrier& barrier, int column, int row, int head, int b) {
+    emulation::load_box(shared, &map, &barrier, {column, row, head, b});
+}
+template <int registers>
+void give_registers() {}
+template <int registers>
+void take_registers() {}
+template <int kBlocks>
+void wgmma(Accumulator (&c)[kBlocks], uint64_t a, uint64_t b, bool accumulate) {
+    emulation::warp_group_multiply({c[0], 8 * kBlocks, nullptr, a, b, false, false, accumulate},
+                                   emulation::Place::current());
+}
+template <int kBlocks>
+void wgmma(Accumulator (&c)[kBlocks], const FragmentA& a, uint64_t b, bool accumulate) {
+    emulation::warp_group_multiply({c[0], 8 * kBlocks, a, 0, b, false, true, accumulate}, emulation::Place::current());
+}
+template <class Registers>
+void pin(Registers&) {}
+inline void fence_registers() {}
+inline void commit_products() { emulation::commit_products(); }
+template <int pending, int kBlocks>
+void wait_for_products(Accumulator (&)[kBlocks]) {
+    emulation::wait_for_products(pending);
+}
+
+#else
+
+__device__ __forceinline__ void init_barrier(Mbarrier& barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
+}
+// Makes the initialised barriers visible to the copies; threads see them after a __syncthreads.
+__device__ __forceinline__ void publish_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void arrive(Mbarrier& barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+__device__ __forceinline__ void arrive_expecting(Mbarrier& barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
+                 : "memory");
+}
+// Until the phase of this parity is complete; the one before the first counts as complete, with parity 1.
+__device__ __forceinline__ void wait(Mbarrier& barrier, uint32_t parity) {
+    uint32_t complete;
+    do {
+        asm volatile(
+            "{\n.reg .pred complete;\nmbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+            "selp.b32 %0, 1, 0, complete;\n}"
+            : "=r"(complete)
+            : "r"(shared_address(&barrier)), "r"(parity)
+            : "memory");
+    } while (complete == 0);
+}
+// Of so many threads, in whole warps; number 0 is __syncthreads.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// The map's box that begins at (b, head, row, column) of the tensor; zeros where the tensor ends. Its bytes count on
+// the barrier.
+__device__ __forceinline__ void load_box(void* shared, const CUtensorMap& map, Mbarrier& barrier, int column, int row,
+                                         int head, int b) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4,%5,%6}], "
+        "[%2];" ::"r"(shared_address(shared)),
+        "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(row), "r"(head), "r"(b)
+        : "memory");
+}
+// Registers of each thread of a warp group, multiples of 8, from and to the pool of the block.
+template <int registers>
+__device__ __forceinline__ void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// Keeps the compiler from moving what it does with these registers across this point: it does not know that a product
+// goes on after its instruction, nor that a wait is to come late.
+template <int kBlocks>
+__device__ __forceinline__ void pin(Accumulator (&c)[kBlocks]) {
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(c[n][i])::"memory");
+}
+template <int kSteps>
+__device__ __forceinline__ void pin(FragmentA (&a)[kSteps]) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[k][i])::"memory");
+}
+// Before products that read or add to registers written since the last product.
+__device__ __forceinline__ void fence_registers() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all groups but the last `pending` are done; c is what this makes readable.
+template <int pending, int kBlocks>
+__device__ __forceinline__ void wait_for_products(Accumulator (&c)[kBlocks]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+    pin(c);
+}
+
+// c (64, 8 kBlocks) = [c +] a (64, 16) b (16, 8 kBlocks). Operands in shared memory, K-major both.
+template <int kBlocks>
+__device__ __forceinline__ void wgmma(Accumulator (&c)[kBlocks], uint64_t a, uint64_t b, bool accumulate) {
+    static_assert(kBlocks == 8 || kBlocks == 16);
+    if constexpr (kBlocks == 8)
+        asm volatile(
+            "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %34, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+            "}, %32, %33, accumulate, 1, 1, 0, 0;\n}"
+            : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
+              "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
+              "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
+              "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
+              "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+            : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+    else
+        asm volatile(
+            "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+            "}, %64, %65, accumulate, 1, 1, 0, 0;\n}"
+            : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
+              "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
+              "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
+              "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
+              "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]), "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]),
+              "+f"(c[8][3]), "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]), "+f"(c[10][0]), "+f"(c[10][1]),
+              "+f"(c[10][2]), "+f"(c[10][3]), "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]),
+              "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]),
+              "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]),
+              "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
+            : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+// The same with a from registers and b N-major.
+template <int kBlocks>
+__device__ __forceinline__ void wgmma(Accumulator (&c)[kBlocks], const FragmentA& a, uint64_t b, bool accumulate) {
+    static_assert(kBlocks == 8 || kBlocks == 16);
+    if constexpr (kBlocks == 8)
+        asm volatile(
+            "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %37, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+            "}, {%32,%33,%34,%35}, %36, accumulate, 1, 1, 1;\n}"
+            : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
+              "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
+              "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
+              "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
+              "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+    else
+        asm volatile(
+            "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %69, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+            "}, {%64,%65,%66,%67}, %68, accumulate, 1, 1, 1;\n}"
+            : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
+              "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
+              "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
+              "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
+              "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]), "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]),
+              "+f"(c[8][3]), "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]), "+f"(c[10][0]), "+f"(c[10][1]),
+              "+f"(c[10][2]), "+f"(c[10][3]), "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]),
+              "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]),
+              "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]),
+              "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+#endif
+
+}  // namespace tutti::kernels::cuda

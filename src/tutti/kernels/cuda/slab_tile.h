@@ -1,0 +1,93 @@
+// kernels/cuda/slab_tile.h: tiles of bf16 rows in shared memory as the tensor copies and the warp group products of
+// Hopper want them, products of such tiles, and the rings that tiles come in. Below: hopper.h. Used by
+// attention_hopper_*.cu.
+#pragma once
+
+#include "tutti/kernels/cuda/hopper.h"
+
+namespace tutti::kernels::cuda {
+
+// A tile of kRows rows of kD bf16 in shared memory as columns of slabs, 64 elements wide: a row of a slab is 128 bytes
+// whose eight 16-byte words are permuted by the row's number, at addresses that are multiples of 1024 (the 128-byte
+// swizzle of CUtensorMap and of matrix descriptors). It is one operand's rows along K as it stands (K-major) and the
+// other one's columns (N-major): PTX ISA 9.7.15.5.1.2, canonical layouts. The same numbers stand in CUTLASS,
+// cute/atom/mma_traits_sm90_gmma.hpp (make_gmma_desc).
+template <int kRows, int kD>
+struct SlabTile {
+    static_assert(kRows % 8 == 0 && kRows <= 256 && kD % 64 == 0);
+    static constexpr int kSlabs = kD / 64;
+    static constexpr uint32_t kSlabBytes = kRows * 128, kBytes = kSlabs * kSlabBytes;
+    std::byte* data;
+
+    // Starts copying rows [first, first + kRows) of a head: kBytes on the barrier.
+    __device__ __forceinline__ void fetch(const CUtensorMap& map, Mbarrier& barrier, int b, int head, int first) const {
+#pragma unroll
+        for (int slab = 0; slab < kSlabs; ++slab)
+            load_box(data + slab * kSlabBytes, map, barrier, 64 * slab, first, head, b);
+    }
+
+    // 9.7.15.5.1.2.2. Bits 0 to 13: address; 16 to 29: leading offset; 32 to 45: stride offset, all in 16 bytes; 62:
+    // the 128-byte swizzle. The stride offset goes to the next eight rows, which is along K when N-major.
+    __device__ static __forceinline__ uint64_t descriptor(const std::byte* start, uint32_t leading) {
+        return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{leading >> 4} << 16 |
+               (shared_address(start) & 0x3ffff) >> 4;
+    }
+    // Rows from `row` on, a multiple of 8, columns [16 k, 16 k + 16): M or N along rows, K along columns. The leading
+    // offset is not used; 1 by convention.
+    __device__ __forceinline__ uint64_t k_major(int row, int k) const {
+        return descriptor(data + k / 4 * kSlabBytes + row * 128 + k % 4 * 32, 16);
+    }
+    // Rows [16 k, 16 k + 16), all columns: K along rows, N along columns. The leading offset goes to the next 64
+    // columns.
+    __device__ __forceinline__ uint64_t n_major(int k) const { return descriptor(data + k * 16 * 128, kSlabBytes); }
+};
+
+// Starts sums (64, kRows) = 64 rows of x, from `row` on, times the transposed tile y: a group of its own.
+template <int kOwn, int kRows, int kD>
+__device__ __forceinline__ void start_transposed(Accumulator (&sums)[kRows / 8], const SlabTile<kOwn, kD>& x, int row,
+                                                 const SlabTile<kRows, kD>& y) {
+    pin(sums);
+    fence_registers();
+#pragma unroll
+    for (int k = 0; k < kD / 16; ++k) wgmma(sums, x.k_major(row, k), y.k_major(0, k), k > 0);
+    commit_products();
+}
+// Likewise sums (64, kD) += p (64, kRows) from registers times the tile y.
+template <int kRows, int kD>
+__device__ __forceinline__ void start_product(Accumulator (&sums)[kD / 8], FragmentA (&p)[kRows / 16],
+                                              const SlabTile<kRows, kD>& y) {
+    pin(sums);
+    pin(p);
+    fence_registers();
+#pragma unroll
+    for (int k = 0; k < kRows / 16; ++k) wgmma(sums, p[k], y.n_major(k), true);
+    commit_products();
+}
+
+// A tile of sums, rounded to bf16, as left operands.
+template <int kSteps>
+__device__ __forceinline__ void round_to(FragmentA (&p)[kSteps], const Accumulator (&sums)[2 * kSteps]) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) round_to(p[k], sums[2 * k], sums[2 * k + 1]);
+}
+
+// Stages of a ring in turn, with the parity of the pass.
+template <int kStages>
+struct Turn {
+    int stage = 0;
+    uint32_t parity = 0;
+    __device__ __forceinline__ void next() {
+        if (++stage == kStages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// The dynamic shared memory from its first multiple of 1024 on.
+__device__ __forceinline__ std::byte* slab_memory() {
+    std::byte* const begin = dynamic_shared();
+    return begin + (-shared_address(begin) & 1023);
+}
+
+}  // namespace tutti::kernels::cuda

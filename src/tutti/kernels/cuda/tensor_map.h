@@ -1,0 +1,15 @@
+// kernels/cuda/tensor_map.h: what describes a view to the tensor copies of Hopper. Below: the driver, asked for its
+// function at run time, so that the program starts where there is none. Called by attention_hopper.cu.
+#pragma once
+
+#include "tutti/device/cuda/runtime.h"
+#include "tutti/tensor/view.h"
+
+namespace tutti::kernels::cuda {
+
+// Whether copies can take `x` (B, T, H, D) bf16: 16-byte aligned, with strides of whole 16 bytes, not empty.
+bool suits_tensor_map(const View& x);
+// Boxes of `rows` rows and 64 columns of one head, with the 128-byte swizzle. Throws where the driver does.
+CUtensorMap tensor_map(const View& x, int rows);
+
+}  // namespace tutti::kernels::cuda
