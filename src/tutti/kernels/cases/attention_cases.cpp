@@ -25,7 +25,7 @@ struct Form {
 // Documents of one token, of less than a vector, across the tiles of both directions.
 constexpr std::array<int64_t, 3> kMixed = {1, 40, 150}, kShort = {3, 1, 12}, kSingles = {1, 1, 1};
 
-constexpr std::array<Form, 39> kForms = {{
+constexpr std::array<Form, 42> kForms = {{
     {1, 1, 1, 1, 1, 64},
     {2, 3, 3, 2, 2, 64},
     {2, 17, 17, 3, 3, 32},
@@ -65,6 +65,9 @@ constexpr std::array<Form, 39> kForms = {{
     {1, 33, 65, 2, 2, 192, false, 0, Layout::whole, 1, 9},
     {1, 48, 48, 2, 1, 40, true, 0, Layout::heads_first},  // whole 16-byte words, but not whole tiles
     {1, 130, 130, 2, 1, 24, true, 0, Layout::packed, 1, 0, 50},
+    {1, 330, 330, 2, 1, 128, true},  // rings of tiles more than once around, in all directions
+    {1, 200, 200, 4, 2, 96, true, 0, Layout::packed, 1, 0, 140, kMixed},
+    {1, 70, 400, 2, 1, 128, false, 0, Layout::heads_first, 20, 30},
 }};
 
 // Key at which the document of query i begins: batch entries are at different places of the cycle of lengths.
