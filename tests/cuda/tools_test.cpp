@@ -41,5 +41,20 @@ TEST(CudaTools, BenchStep) {
     EXPECT_FALSE(document["rows"].empty());  // of kernels
 }
 
+// Two ranks on one GPU: products and copies in its memory, links through the host's.
+TEST(CudaTools, Health) {
+    const auto document =
+        tutti({"health", "--device", "cuda", "--ranks", "2", "--seconds", "0.01", "--margin", "0.999"});
+    ASSERT_EQ(document["ranks"].size(), 2U);
+    for (const auto& rank : document["ranks"]) {
+        EXPECT_EQ(rank["device"], "emulated GPU, shared by 2 ranks");
+        EXPECT_EQ(rank["wrong_rows"], 0);
+        EXPECT_EQ(rank["changed"], 0);
+        for (const char* rate : {"bf16_products", "f32_products", "memory", "to_device", "from_device"})
+            EXPECT_GT(rank[rate].get<double>(), 0) << rate;
+    }
+    EXPECT_TRUE(document["healthy"].get<bool>());
+}
+
 }  // namespace
 }  // namespace tutti::cli

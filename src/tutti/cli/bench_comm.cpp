@@ -156,9 +156,7 @@ class CommBench {
 }  // namespace
 
 int bench_comm(const BenchCommArguments& arguments, const Io& io) {
-    const comm::Launch launch = comm::detect_launcher(
-        comm::process_environment(),
-        arguments.launcher.empty() ? std::nullopt : std::optional(comm::launcher_of(arguments.launcher)));
+    const comm::Launch launch = comm::this_launch(arguments.launcher);
     const bool threads = launch.launcher == comm::Launcher::none;
     const int ranks = arguments.ranks > 0 ? arguments.ranks : threads ? 2 : 1;
     comm::run(launch, ranks, {.timeout_s = 60, .progress_thread = arguments.progress_thread}, [&](comm::World& world) {
