@@ -1,5 +1,8 @@
 // kernels/cuda/attention.cu: which kernels compute attention, and what the backward needs first. Below: attention.h.
+#include <string>
+
 #include "tutti/kernels/cuda/attention.h"
+#include "tutti/kernels/cuda/attention_cudnn.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
 
@@ -57,7 +60,10 @@ void attention_backward(const Stream& stream, const AttentionBackward& a) {
 
 }  // namespace
 
-void fill_attention(KernelTable& table) {
+void fill_attention(KernelTable& table, const char* kernel) {
+    const std::string name = kernel == nullptr ? "" : kernel;
+    if (name == "cudnn") return use_cudnn_attention(table);
+    check<UsageError>(kernel == nullptr, "TUTTI_CUDA_ATTENTION must be cudnn, got \"", name, "\"");
     table.attention_workspace = attention_workspace;
     table.attention_forward = attention_forward;
     table.attention_backward = attention_backward;

@@ -1,4 +1,6 @@
 // kernels/cuda/table.cpp: the table for NVIDIA GPUs. Called once per device.
+#include <cstdlib>
+
 #include "tutti/kernels/cuda/fill.h"
 
 namespace tutti::kernels {
@@ -18,7 +20,7 @@ const KernelTable& cuda_table() {
         cuda::fill_rope(t);
         cuda::fill_optimizer(t);
         cuda::fill_cross_entropy(t);
-        cuda::fill_attention(t);
+        cuda::fill_attention(t, std::getenv("TUTTI_CUDA_ATTENTION"));
         cuda::fill_gemm(t);
         return t;
     }();
