@@ -20,10 +20,12 @@ nlohmann::json tutti(const std::vector<const char*>& words) {
 }
 
 TEST(CudaTools, DoctorNamesTheGpu) {
-    const auto gpus = tutti({"doctor"})["gpu"]["gpus"];
+    const auto section = tutti({"doctor"})["gpu"], gpus = section["gpus"];
     ASSERT_EQ(gpus.size(), 1U);
     EXPECT_EQ(gpus[0]["name"], "emulated GPU");
     EXPECT_EQ(gpus[0]["compute_capability"], "9.0");
+    EXPECT_TRUE(section["cudnn"].is_boolean());
+    EXPECT_TRUE(section.contains("driver"));
 }
 
 TEST(CudaTools, BenchGemm) {
