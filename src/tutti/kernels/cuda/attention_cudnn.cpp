@@ -5,12 +5,12 @@
 
 #include <cudnn_frontend.h>
 
-#include <algorithm>
 #include <array>
 #include <compare>
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/cuda/library.h"
@@ -45,6 +45,7 @@ Place contiguous(const Shape& shape) { return place_of(View(nullptr, DType::bf16
 
 // All that a graph depends on.
 struct Problem {
+    int gpu = 0;
     void* stream = nullptr;
     Place q, k, v, o, dy, dq, dk, dv;  // the last four of the backward
     Lengths lse_strides{};
@@ -123,15 +124,16 @@ struct Built {
     int64_t workspace_bytes = 0;
 };
 
-// One handle and its graphs for each stream: a stream belongs to one rank.
-Built graph_for(const Problem& p) {
+// One handle and its graphs for each stream of each GPU: a stream belongs to one rank.
+Built graph_for(Problem p) {
     static std::mutex mutex;
-    static std::map<void*, cudnnHandle_t> handles;
+    static std::map<std::pair<int, void*>, cudnnHandle_t> handles;
     static std::map<Problem, Built> graphs;
+    check_cuda(cudaGetDevice(&p.gpu), "cudaGetDevice");
     std::lock_guard lock(mutex);
     Built& built = graphs[p];
     if (built.graph) return built;
-    cudnnHandle_t& handle = handles[p.stream];
+    cudnnHandle_t& handle = handles[{p.gpu, p.stream}];
     if (handle == nullptr) {
         const cudnnStatus_t created = fe::detail::create_handle(&handle);
         check(created == CUDNN_STATUS_SUCCESS, "cudnnCreate failed: ", fe::detail::get_error_string(created));
