@@ -17,7 +17,6 @@ import math
 import tempfile
 import time
 
-import numpy
 import torch
 from torch import distributed, multiprocessing, nn
 from torch.nn import functional as F
@@ -165,6 +164,7 @@ def run_ranks(options):
 def tokens_of(options, count):
     if not options.data:
         return torch.randint(MODELS[options.model].vocab, (count,))
+    import numpy  # which torch does not bring
     return torch.from_numpy(numpy.fromfile(options.data, dtype=numpy.uint16).astype(numpy.int64))
 
 

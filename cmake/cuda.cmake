@@ -3,12 +3,31 @@
 # of each folder instead. tests/cuda compiles the same files with g++ to run them without a GPU.
 #
 # --fmad=false is set on the one file that must make the bits of base/philox.h.
+# Attention by cuDNN, a peer to compare with, where the headers of cudnn-frontend and cudnn.h are: one file, 44 s of
+# compile time. The library itself is opened at run time.
+if(TUTTI_CUDA)
+  execute_process(COMMAND python3 -c "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    OUTPUT_VARIABLE python_packages OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  find_path(TUTTI_CUDNN_FRONTEND cudnn_frontend.h HINTS ${python_packages}/include
+    DOC "The directory of cudnn_frontend.h (Python package nvidia-cudnn-frontend)")
+  find_path(TUTTI_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${python_packages}/nvidia/cudnn/include
+    DOC "The directory of cudnn.h")
+endif()
+if(TUTTI_CUDA AND TUTTI_CUDNN_FRONTEND AND TUTTI_CUDNN_INCLUDE)
+  set(unused_cudnn attention_cudnn_absent.cpp)
+  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/kernels/cuda/attention_cudnn.cpp PROPERTIES
+    COMPILE_OPTIONS "-O1;-isystem;${TUTTI_CUDNN_FRONTEND};-isystem;${TUTTI_CUDNN_INCLUDE}"
+    COMPILE_DEFINITIONS "NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING;CUDNN_FRONTEND_SKIP_JSON_LIB")
+else()
+  set(unused_cudnn attention_cudnn.cpp)
+endif()
+
 foreach(room device kernels)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${room}/cuda)
   file(GLOB TUTTI_CUDA_SOURCES_${room} CONFIGURE_DEPENDS ${folder}/*.cpp ${folder}/*.cu)
-  list(FILTER TUTTI_CUDA_SOURCES_${room} EXCLUDE REGEX "absent\\.cpp$|_test\\.cpp$")
+  list(FILTER TUTTI_CUDA_SOURCES_${room} EXCLUDE REGEX "/absent\\.cpp$|_test\\.cpp$|/${unused_cudnn}$")
   if(NOT TUTTI_CUDA)
-    file(GLOB absent CONFIGURE_DEPENDS ${folder}/absent.cpp)
+    file(GLOB absent CONFIGURE_DEPENDS ${folder}/absent.cpp ${folder}/*_absent.cpp)
     target_sources(tutti_${room} PRIVATE ${absent})
     continue()
   endif()

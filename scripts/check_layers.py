@@ -24,7 +24,7 @@ THIRD_PARTY = {
     "nccl": ("NCCL::nccl",),
     "cuda": ("CUDA::cudart", "CUDA::cudart_static"),
     "cublas": ("CUDA::cudart_static",),  # the toolkit's headers; the library is opened at run time
-    "cudnn": ("CUDNN::cudnn",),
+    "cudnn": ("CUDA::cudart_static",),  # likewise
     "toml++/": ("PkgConfig::tomlplusplus", "tomlplusplus::tomlplusplus"),
     "toml.hpp": ("PkgConfig::tomlplusplus", "tomlplusplus::tomlplusplus"),
     "sentencepiece_": ("PkgConfig::sentencepiece", "sentencepiece::sentencepiece"),

@@ -25,10 +25,12 @@ nlohmann::json tutti(const std::vector<const char*>& words, int exit_code = 0) {
 }
 
 TEST(CudaTools, DoctorNamesTheGpu) {
-    const auto gpus = tutti({"doctor"})["gpu"]["gpus"];
+    const auto section = tutti({"doctor"})["gpu"], gpus = section["gpus"];
     ASSERT_EQ(gpus.size(), 1U);
     EXPECT_EQ(gpus[0]["name"], "emulated GPU");
     EXPECT_EQ(gpus[0]["compute_capability"], "9.0");
+    EXPECT_TRUE(section["cudnn"].is_boolean());
+    EXPECT_TRUE(section.contains("driver"));
 }
 
 TEST(CudaTools, AGpuWithoutKernelsIsNamedAtOnce) {
@@ -93,6 +95,21 @@ TEST(CudaTools, BenchStep) {
                                  "train.global_batch=2", "--set", "train.micro_batch=1", "--set", "train.seq_len=32"});
     EXPECT_GT(document["last_loss"].get<double>(), 0);
     EXPECT_FALSE(document["rows"].empty());  // of kernels
+}
+
+// Two ranks on one GPU: products and copies in its memory, links through the host's.
+TEST(CudaTools, Health) {
+    const auto document =
+        tutti({"health", "--device", "cuda", "--ranks", "2", "--seconds", "0.01", "--margin", "0.999"});
+    ASSERT_EQ(document["ranks"].size(), 2U);
+    for (const auto& rank : document["ranks"]) {
+        EXPECT_EQ(rank["device"], "emulated GPU, shared by 2 ranks");
+        EXPECT_EQ(rank["wrong_rows"], 0);
+        EXPECT_EQ(rank["changed"], 0);
+        for (const char* rate : {"bf16_products", "f32_products", "memory", "to_device", "from_device"})
+            EXPECT_GT(rank[rate].get<double>(), 0) << rate;
+    }
+    EXPECT_TRUE(document["healthy"].get<bool>());
 }
 
 }  // namespace

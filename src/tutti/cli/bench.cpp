@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/philox.h"
 #include "tutti/cli/build_info.h"
 #include "tutti/cli/text.h"
-#include "tutti/ops/ops.h"
 #include "tutti/plan/units.h"
 
 namespace tutti::cli {
@@ -106,34 +104,7 @@ void add_peak(BenchRecord& record, const Peak& peak) {
     record.emplace_back("best_gemm_shape", peak.gemm_shape);
 }
 
-// --- values, memory, columns -----------------------------------------------------------------------------------------
-
-namespace {
-
-// A GPU draws faster than it is filled from outside.
-Tensor drawn_values(ops::Context& ctx, const Shape& shape) {
-    const Tensor x = ops::empty(ctx, shape, DType::f32, Purpose::workspace);
-    const int64_t columns = x.view().columns();
-    ops::normal(ctx, {.y = x.reshape({x.view().rows(), columns}), .key = random_key(0, "bench"), .row_step = columns});
-    return x;
-}
-
-Tensor tiled_values(ops::Context& ctx, const Shape& shape) {
-    constexpr size_t kBlock = 1 << 16;
-    static_assert(kBlock % 2 == 0);
-    std::vector<float> values(static_cast<size_t>(shape.numel()));
-    const RandomKey key = random_key(0, "bench");
-    for (size_t i = 0; i < std::min(values.size(), kBlock); ++i) values[i] = normal(key, i);
-    for (size_t i = kBlock; i < values.size(); ++i) values[i] = values[i - kBlock];
-    return Tensor::from_host<float>(ctx.device, shape, values, Purpose::workspace);
-}
-
-}  // namespace
-
-Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype) {
-    const Tensor x = ctx.device.kind() == DeviceKind::cpu ? tiled_values(ctx, shape) : drawn_values(ctx, shape);
-    return dtype == DType::f32 ? x : ops::cast(ctx, x, dtype, Purpose::workspace);
-}
+// --- columns ---------------------------------------------------------------------------------------------------------
 
 BenchRecord timing_record(const Timing& t) {
     return {{"median_s", t.median}, {"min_s", t.min}, {"max_s", t.max}, {"runs", int64_t{t.runs}}};

@@ -1,5 +1,5 @@
 // cli/bench.h: what the benchmarks share. Each fills a BenchResult while it prints its lines; bench.cpp writes the
-// result as JSON. Below: peak.h, timing.h, the kernels.
+// result as JSON. Below: measure.h.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "tutti/base/product.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cli/timing.h"
-#include "tutti/ops/context.h"
+#include "tutti/cli/measure.h"
 
 namespace tutti::cli {
 
@@ -39,7 +37,7 @@ struct Bench {
     double patience_left() const { return end - seconds_now(); }
     // Of calls that start kernels.
     Timing time(const Patience& patience, const std::function<void()>& call) const {
-        return time_calls(patience, call, [this] { device->synchronize(); });
+        return time_kernels(*device, patience, call);
     }
     void note(BenchResult& result, const std::string& words) const;  // prints and keeps
 };
@@ -61,24 +59,7 @@ struct Peak {
     std::string origin() const;  // "vdpbf16ps zmm on registers"
 };
 Peak measure_peak(Bench& bench, double seconds);
-// Bytes read and written per second by a copy or by an update in place, whichever is the faster.
-double measure_bandwidth(Bench& bench, const Patience& patience);
 void add_peak(BenchRecord& record, const Peak& peak);
-
-// One product as ops/linear.cpp makes them.
-struct GemmShape {
-    std::string name;
-    int64_t rows, out, in;  // x (rows, in), w (out, in), y (rows, out)
-    Product product = Product::forward;
-    double flops() const {
-        return 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
-    }
-};
-// `engine`: where to say what made it (KernelTable::gemm_engine).
-Timing time_gemm(Bench& bench, const GemmShape& shape, const Patience& patience, std::string* engine = nullptr);
-
-// Standard normal values; on the CPU tiled from one block: filling must not take longer than measuring.
-Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype);
 
 BenchRecord timing_record(const Timing& timing);
 std::string timing_columns(const Timing& timing);  // median, min .. max, runs

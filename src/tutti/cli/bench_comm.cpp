@@ -9,8 +9,8 @@
 #include "tutti/cli/build_info.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/machine.h"
+#include "tutti/cli/measure.h"
 #include "tutti/cli/text.h"
-#include "tutti/cli/timing.h"
 #include "tutti/comm/run.h"
 #include "tutti/plan/units.h"
 
@@ -22,8 +22,6 @@ using comm::Communicator;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargest = 64 << 20;
-constexpr double kShortestRun = 2e-3;  // seconds; shorter calls are timed several to a run
-
 // A collective on `bytes` of the full tensor: what nccl-tests calls the size.
 struct Case {
     const char* name;
@@ -64,29 +62,6 @@ const std::vector<Case>& cases() {
     return all;
 }
 
-struct Measured {
-    double median = 0, min = 0, max = 0;
-    int runs = 0;
-};
-
-// All ranks take the same decisions: what the slowest one says. The time of a run is that of its slowest rank.
-Measured measure(Communicator& group, double seconds, const std::function<void()>& call) {
-    const auto run = [&](int calls) {
-        group.barrier();
-        const double begin = seconds_now();
-        for (int i = 0; i < calls; ++i) call();
-        return group.max(seconds_now() - begin) / calls;
-    };
-    run(1);
-    const double once = run(1);
-    const int calls = static_cast<int>(std::clamp(kShortestRun / once, 1.0, 10000.0));
-    const int runs = static_cast<int>(std::clamp(seconds / (calls * once), 5.0, 200.0));
-    std::vector<double> times;
-    for (int i = 0; i < runs; ++i) times.push_back(run(calls));
-    std::sort(times.begin(), times.end());
-    return {times[times.size() / 2], times.front(), times.back(), runs};
-}
-
 class CommBench {
   public:
     CommBench(comm::World& world, const BenchCommArguments& arguments, std::ostream& text)
@@ -111,7 +86,7 @@ class CommBench {
             copies.push_back(copy_rate());
         }
         std::sort(copies.begin(), copies.end());
-        const Measured barrier = measure(*group_, patience(), [&] { group_->barrier(); });
+        const Timing barrier = time_together(*group_, patience(), [&] { group_->barrier(); });
         text_ << "\nbarrier " << short_time(barrier.median) << " (fastest " << short_time(barrier.min) << "); copy "
               << plan::format_bytes(static_cast<int64_t>(copies[copies.size() / 2]))
               << "/s by all ranks together (fastest " << plan::format_bytes(static_cast<int64_t>(fastest_copy_))
@@ -135,7 +110,7 @@ class CommBench {
     // Bytes copied per second by all ranks together, each in its own memory: what a collective that moves every byte
     // once could reach at most.
     double copy_rate() {
-        const Measured m = measure(
+        const Timing m = time_together(
             *group_, patience(), [&] { std::memcpy(y_.view().data, x_.view().data, static_cast<size_t>(x_.bytes())); });
         fastest_copy_ = std::max(fastest_copy_, static_cast<double>(x_.bytes()) * group_->size() / m.min);
         return static_cast<double>(x_.bytes()) * group_->size() / m.median;
@@ -144,7 +119,7 @@ class CommBench {
     Json run_case(const Case& c, int64_t bytes, double copy) {
         const int64_t n = std::max<int64_t>(bytes / 4 / group_->size(), 1) * group_->size();
         const Tensor x = x_.narrow(0, 0, n), y = y_.narrow(0, 0, n);
-        const Measured m = measure(*group_, patience(), [&] { c.call(*group_, x, y); });
+        const Timing m = time_together(*group_, patience(), [&] { c.call(*group_, x, y); });
         const double algorithm = static_cast<double>(x.bytes()) / m.median,
                      bus = algorithm * c.bus_factor(group_->size());
         text_ << left(c.name, 16) << right(plan::format_bytes(x.bytes()), 10) << right(short_time(m.median), 11)
@@ -181,9 +156,7 @@ class CommBench {
 }  // namespace
 
 int bench_comm(const BenchCommArguments& arguments, const Io& io) {
-    const comm::Launch launch = comm::detect_launcher(
-        comm::process_environment(),
-        arguments.launcher.empty() ? std::nullopt : std::optional(comm::launcher_of(arguments.launcher)));
+    const comm::Launch launch = comm::this_launch(arguments.launcher);
     const bool threads = launch.launcher == comm::Launcher::none;
     const int ranks = arguments.ranks > 0 ? arguments.ranks : threads ? 2 : 1;
     comm::run(launch, ranks, {.timeout_s = 60, .progress_thread = arguments.progress_thread}, [&](comm::World& world) {

@@ -7,7 +7,6 @@
 #include "tutti/cli/bench.h"
 #include "tutti/cli/text.h"
 #include "tutti/kernels/kernel_table.h"
-#include "tutti/ops/ops.h"
 #include "tutti/plan/units.h"
 #include "tutti/spec/model_spec.h"
 
@@ -45,7 +44,8 @@ const char* name_of(Product product) {
 Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
     Bench& bench = sweep.bench;
     std::string engine;
-    const Timing t = time_gemm(bench, shape, {.seconds = seconds, .min_runs = 3, .max_runs = 30}, &engine);
+    const Timing t =
+        time_gemm(bench.ctx, bench.dtype, shape, {.seconds = seconds, .min_runs = 3, .max_runs = 30}, &engine);
     const double rate = shape.flops() / t.median;
     sweep.peak.see_gemm(shape.flops() / t.min, size_text(shape));
     bench.text << left(shape.name, 24) << right(std::to_string(shape.rows), 7) << right(std::to_string(shape.out), 7)
@@ -121,22 +121,6 @@ void sweep_model(Sweep& sweep, const std::string& name) {
 }
 
 }  // namespace
-
-Timing time_gemm(Bench& bench, const GemmShape& s, const Patience& patience, std::string* engine) {
-    ops::Context& ctx = bench.ctx;
-    const bool weights = s.product == Product::weight_gradient;
-    // In the weight gradient x and y are read and w is written, in the input gradient x is.
-    const Tensor x = s.product == Product::input_gradient
-                         ? ops::zeros(ctx, {s.rows, s.in}, bench.dtype, Purpose::workspace)
-                         : normal_values(ctx, {s.rows, s.in}, bench.dtype);
-    const Tensor w = weights ? ops::zeros(ctx, {s.out, s.in}, DType::f32, Purpose::workspace)
-                             : normal_values(ctx, {s.out, s.in}, bench.dtype);
-    const Tensor y = s.product == Product::forward ? ops::zeros(ctx, {s.rows, s.out}, bench.dtype, Purpose::workspace)
-                                                   : normal_values(ctx, {s.rows, s.out}, bench.dtype);
-    const kernels::Gemm gemm = ops::gemm_of(s.product, x, w, y);
-    if (engine) *engine = ctx.kernels.gemm_engine(ctx.device.stream(), gemm);
-    return bench.time(patience, [&] { ops::gemm(ctx, gemm); });
-}
 
 BenchResult bench_gemm(Bench& bench) {
     if (!bench.arguments.model.empty()) spec::preset(bench.arguments.model);  // a slip in the name is said at once

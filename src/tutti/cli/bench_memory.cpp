@@ -1,8 +1,6 @@
 // cli/bench_memory.cpp: `tutti bench memory`. The ceiling is a plain copy; kernels that do little arithmetic per byte
 // should come near it. Bytes are what the algorithm must read and write; a store that first fetches its line moves
 // more.
-#include <cstring>
-
 #include "tutti/base/error.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/text.h"
@@ -17,7 +15,6 @@ namespace {
 
 using kernels::KernelTable;
 
-constexpr int64_t kBufferBytes = 256 << 20;  // several times the last-level cache of common servers
 constexpr int64_t kWidth = 1024;
 
 struct MemoryCase {
@@ -27,14 +24,6 @@ struct MemoryCase {
     std::function<void()> call;
 };
 
-// A GPU copies by a kernel: a cast to the type that the values have.
-void copy(ops::Context& ctx, const Tensor& x, const Tensor& y) {
-    if (ctx.device.kind() != DeviceKind::cpu) return ops::cast_into(ctx, x, y);
-    parallel_for(ctx.device.stream(), x.bytes(), 1 << 20, [&](int64_t begin, int64_t end) {
-        std::memcpy(y.view().as<char>() + begin, x.view().as<char>() + begin, static_cast<size_t>(end - begin));
-    });
-}
-
 // McCalpin's STREAM triad, a = b + s c, in f32.
 void triad(const Stream& stream, const Tensor& b, const Tensor& c, const Tensor& a) {
     parallel_for(stream, a.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
@@ -43,12 +32,6 @@ void triad(const Stream& stream, const Tensor& b, const Tensor& c, const Tensor&
         float* __restrict z = a.view().as<float>();
         for (int64_t i = begin; i < end; ++i) z[i] = x[i] + 3.0f * y[i];
     });
-}
-
-Tensor filled(ops::Context& ctx, const Shape& shape, DType dtype, float value) {
-    const Tensor x = ops::empty(ctx, shape, dtype, Purpose::workspace);
-    ops::fill(ctx, x, value);
-    return x;
 }
 
 // Bytes of a copy between two buffers of kBufferBytes, read and written.
@@ -91,17 +74,6 @@ MemoryCase adamw_case(Bench& bench, int64_t values, std::vector<Tensor>& keep) {
 
 }  // namespace
 
-// A store into a line that was not read fetches it first: an update in place moves less than it seems.
-double measure_bandwidth(Bench& bench, const Patience& patience) {
-    const Shape shape = {kBufferBytes / 4};
-    const Tensor a = filled(bench.ctx, shape, DType::f32, 1), b = filled(bench.ctx, shape, DType::f32, 2);
-    const auto fastest = [&](const std::function<void()>& call) {
-        return kCopyBytes / bench.time({patience.seconds / 2, patience.min_runs, patience.max_runs}, call).min;
-    };
-    return std::max(fastest([&] { copy(bench.ctx, a, b); }),
-                    fastest([&] { ops::call(bench.ctx, &KernelTable::scale, "scale", a, 1.0f); }));
-}
-
 BenchResult bench_memory(Bench& bench) {
     BenchResult result;
     constexpr int kBuffers = 6;  // that live at once, AdamW's five and one
@@ -117,7 +89,8 @@ BenchResult bench_memory(Bench& bench) {
         const int64_t n = kBufferBytes / 4;
         const Tensor a = filled(bench.ctx, {n}, DType::f32, 1), b = filled(bench.ctx, {n}, DType::f32, 2);
         const Tensor c = filled(bench.ctx, {n}, DType::f32, 3);
-        copy_rate = measure(bench, result, {"copy", "1 r, 1 w", kCopyBytes, [&] { copy(bench.ctx, a, b); }}, 0, 6);
+        copy_rate =
+            measure(bench, result, {"copy", "1 r, 1 w", kCopyBytes, [&] { copy_values(bench.ctx, a, b); }}, 0, 6);
         if (bench.device->kind() == DeviceKind::cpu) {  // a loop of the host
             const Stream& stream = bench.device->stream();
             const MemoryCase of_triad{"triad (f32)", "2 r, 1 w", 3 * kBytes, [&] { triad(stream, a, b, c); }};

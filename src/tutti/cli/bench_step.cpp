@@ -111,7 +111,7 @@ void see_peak(Bench& bench, Peak& peak) {
     double last = 0;
     for (int64_t n = 1024; n <= 2048 || (n <= 16384 && last < kNoTime); n *= 2) {
         const GemmShape shape{concat("N = ", n), n, n, n};
-        const Timing t = time_gemm(bench, shape, {.seconds = 0.5, .min_runs = 3, .max_runs = 20});
+        const Timing t = time_gemm(bench.ctx, bench.dtype, shape, {.seconds = 0.5, .min_runs = 3, .max_runs = 20});
         peak.see_gemm(shape.flops() / t.min, concat(n, " x ", n, " x ", n));
         last = t.median;
     }
@@ -271,7 +271,7 @@ BenchResult bench_step(Bench& bench) {
     print_five_steps(bench.text, report);
     result.summary = summary_of(report);
     if (bench.arguments.kernels) {
-        const double bandwidth = measure_bandwidth(bench, {.seconds = 1, .min_runs = 5, .max_runs = 20});
+        const double bandwidth = measure_bandwidth(bench.ctx, {.seconds = 1, .min_runs = 5, .max_runs = 20});
         print_kernels(bench.text, report, bandwidth, result);
         result.summary.emplace_back("memory_bytes_per_s", bandwidth);
     }

@@ -33,6 +33,7 @@ struct Arguments {
     BenchArguments bench;
     DataArguments data;
     BenchCommArguments bench_comm;
+    HealthArguments health;
     std::function<int()> command;
 };
 
@@ -200,16 +201,43 @@ void add_report(CLI::App& app, Arguments& all, const Io& io) {
         "  tutti report --flight runs/failed");
 }
 
-void add_bench_comm(CLI::App& parent, Arguments& all, const Io& io) {
-    BenchCommArguments& a = all.bench_comm;
-    CLI::App* c =
-        add_command(parent, all, io, "comm", "collectives, 1 KiB ... 64 MiB, as shares of a copy", a, bench_comm);
-    c->add_option("--ranks", a.ranks, "ranks, as threads")->check(CLI::Range(1, 4096))->option_text("N [2]");
+// What says who measures and how long: of `bench comm` and `health`.
+template <class A>
+void add_measuring_options(CLI::App* c, A& a, const char* default_ranks) {
+    c->add_option("--ranks", a.ranks, "ranks, as threads")->check(CLI::Range(1, 4096))->option_text(default_ranks);
     c->add_option("--launcher", a.launcher, "who started this process, if not what its environment says")
         ->option_text("NAME");
     c->add_option("--seconds", a.seconds, "patience for all measurements together")
         ->check(CLI::Range(1e-3, 1e6))
         ->option_text("S [20]");
+}
+
+void add_health(CLI::App& app, Arguments& all, const Io& io) {
+    HealthArguments& a = all.health;
+    CLI::App* c =
+        add_command(app, all, io, "health", "is a rank or a link slow or wrong? products, memory, links", a, health);
+    add_measuring_options(c, a, "N [one per GPU, or 2]");
+    add_device_option(*c, a.device);
+    add_threads_option(*c, a.threads);
+    c->add_option("--margin", a.margin, "slow is what lacks more than this of the median of its peers")
+        ->check(CLI::Range(1e-3, 0.999))
+        ->option_text("M [0.2]");
+    c->add_flag("--one-by-one", a.one_by_one, "one link at a time, not all pairs of a round at once");
+    c->footer(
+        "All ranks measure at the same time: matrix products, memory, copies to and from a GPU, every link\n"
+        "between two ranks. A product of known values is checked, and repeated: its bits must stay the same,\n"
+        "and be those of equal devices. Exit code 0: healthy; 1: something is slow or wrong, named last.\n\n"
+        "Examples:\n"
+        "  tutti health --ranks 4\n"
+        "  mpirun -n 16 tutti health --device cuda\n"
+        "  srun tutti health --margin 0.05 --seconds 60 --json");
+}
+
+void add_bench_comm(CLI::App& parent, Arguments& all, const Io& io) {
+    BenchCommArguments& a = all.bench_comm;
+    CLI::App* c =
+        add_command(parent, all, io, "comm", "collectives, 1 KiB ... 64 MiB, as shares of a copy", a, bench_comm);
+    add_measuring_options(c, a, "N [2]");
     c->add_flag("--progress-thread", a.progress_thread, "one more thread per rank, which communicates");
     c->footer(
         "Examples:\n"
@@ -353,6 +381,7 @@ int run(int argc, const char* const* argv, const Io& io) {
     add_convert(app, arguments, io);
     add_report(app, arguments, io);
     add_bench(app, arguments, io);
+    add_health(app, arguments, io);
     add_data(app, arguments.command, arguments.data, io);
     add_command(app, arguments, io, "doctor", "what this build and this machine have", arguments.doctor, doctor);
     add_command(app, arguments, io, "version", "version and build", arguments.version, version);

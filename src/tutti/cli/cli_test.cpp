@@ -114,6 +114,7 @@ TEST(CommandLine, HelpFitsTheTerminalAndHasExamples) {
                                                                                        {"bench", "attention"},
                                                                                        {"bench", "memory"},
                                                                                        {"bench", "step"},
+                                                                                       {"health"},
                                                                                        {"data", "train-tokenizer"}}) {
         std::vector<std::string> asked = words;
         asked.push_back("--help");

@@ -105,4 +105,16 @@ struct BenchCommArguments {
 };
 int bench_comm(const BenchCommArguments& arguments, const Io& io);
 
+struct HealthArguments {
+    int ranks = 0;         // threads; 0: one for each GPU, else two; or as many as were started
+    std::string launcher;  // "": detected
+    std::string device = "auto";
+    int threads = 0;          // of a rank; 0: its part of the cores
+    double seconds = 20;      // for all measurements, about
+    double margin = 0.2;      // slow is below 1 - margin of the peers' median
+    bool one_by_one = false;  // links
+    bool json = false;
+};
+int health(const HealthArguments& arguments, const Io& io);
+
 }  // namespace tutti::cli

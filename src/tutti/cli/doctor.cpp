@@ -3,6 +3,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "tutti/comm/mpi/mpi_world.h"
 #include "tutti/data/tokenizers/sentencepiece.h"
 #include "tutti/device/cuda/cuda_device.h"
+#include "tutti/kernels/cuda/attention_cudnn.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/plan/units.h"
 
@@ -103,6 +105,15 @@ Section look_at_processor(Findings& findings) {
     return s;
 }
 
+// "580.65.06" of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."; "": there is none.
+std::string gpu_driver() {
+    std::ifstream file("/proc/driver/nvidia/version");
+    for (std::string word; file >> word;)
+        if (word.size() > 2 && std::isdigit(static_cast<unsigned char>(word[0])) && word.find('.') != word.npos)
+            return word;
+    return "";
+}
+
 // Matrix products need NVIDIA's library, which is looked for only where there is a GPU.
 Section look_at_gpus(Findings& findings) {
     Section s{"gpu", "GPUs", {}};
@@ -118,6 +129,10 @@ Section look_at_gpus(Findings& findings) {
                        {"multiprocessors", gpu.multiprocessors}});
     }
     s.facts.push_back({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, all});
+    const std::string driver = gpu_driver();
+    if (!gpus.found.empty() || !driver.empty())
+        s.facts.push_back({"driver", "NVIDIA driver", driver.empty() ? "unknown" : driver,
+                           driver.empty() ? Json(nullptr) : Json(driver)});
     if (gpus.found.empty()) return s;
     s.facts.push_back(text_fact("architectures", "kernels compiled for", kernel_architectures()));
     for (const Gpu& gpu : gpus.found)
@@ -127,6 +142,13 @@ Section look_at_gpus(Findings& findings) {
     } catch (const Error& missing) {
         s.facts.push_back({"gemm_engine", "matrix products", "none", nullptr});
         findings.problems.push_back(missing.what());
+    }
+    try {
+        kernels::KernelTable table;
+        kernels::cuda::use_cudnn_attention(table);
+        s.facts.push_back({"cudnn", "attention by cuDNN", "can be chosen: TUTTI_CUDA_ATTENTION=cudnn", true});
+    } catch (const Error& missing) {
+        s.facts.push_back({"cudnn", "attention by cuDNN", concat("none: ", missing.what()), false});
     }
     return s;
 }

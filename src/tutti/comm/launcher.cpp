@@ -110,4 +110,8 @@ Launch detect_launcher(const Environment& environment, std::optional<Launcher> f
     return {};
 }
 
+Launch this_launch(std::string_view name) {
+    return detect_launcher(process_environment(), name.empty() ? std::nullopt : std::optional(launcher_of(name)));
+}
+
 }  // namespace tutti::comm

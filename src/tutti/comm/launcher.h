@@ -35,5 +35,7 @@ Environment process_environment();
 // and so does an interactive Slurm shell of one task count as no launcher. UsageError when variables are missing or are
 // no numbers, with the one at fault.
 Launch detect_launcher(const Environment& environment, std::optional<Launcher> forced = std::nullopt);
+// Of this process. `name`: the launcher to look for; "": the first.
+Launch this_launch(std::string_view name);
 
 }  // namespace tutti::comm

@@ -53,7 +53,8 @@ class Device {
   public:
     virtual ~Device() = default;
     virtual DeviceKind kind() const = 0;
-    virtual std::string name() const = 0;  // "AMD EPYC 9R14, 2 threads"
+    virtual std::string name() const = 0;   // "AMD EPYC 9R14, 2 threads", "GPU 3 (NVIDIA H200)"
+    virtual std::string model() const = 0;  // equal for devices that should be equally fast: "NVIDIA H200"
     virtual Allocator& memory() = 0;
     virtual int64_t free_bytes() = 0;  // that memory() could still take from the system, about
     virtual const Stream& stream() const = 0;
@@ -95,6 +96,7 @@ std::unique_ptr<Device> make_file_device(const std::string& directory, int threa
 
 int available_cores();    // respects the affinity mask and the cgroup's cpu.max
 std::string cpu_model();  // "AMD EPYC 9R14", from /proc/cpuinfo
+std::string host_name();  // "localhost" when it has none
 int64_t host_memory_bytes();
 std::optional<int64_t> cgroup_memory_limit();  // nullopt: none
 int64_t available_host_memory();               // MemAvailable, within the cgroup's limit

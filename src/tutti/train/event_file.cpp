@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "tutti/base/error.h"
+#include "tutti/device/device.h"
 
 namespace tutti::train {
 
@@ -87,11 +88,6 @@ int64_t newest_in(const std::string& folder) {
         newest = std::max(newest, time);
     }
     return newest;
-}
-
-std::string host_name() {
-    std::array<char, 256> name{};
-    return ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0' ? name.data() : "localhost";
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // The host as a device: page-aligned memory, kernels run in the calling thread and its OpenMP team.
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -62,6 +64,7 @@ class CpuDevice final : public Device {
     std::string name() const override {
         return concat(cpu_model(), ", ", stream_.threads, stream_.threads == 1 ? " thread" : " threads");
     }
+    std::string model() const override { return name(); }
     Allocator& memory() override { return *memory_; }
     int64_t free_bytes() override { return available_host_memory(); }
     const Stream& stream() const override { return stream_; }
@@ -114,6 +117,11 @@ std::string cpu_model() {
     for (std::string line; std::getline(info, line);)
         if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
     return "unknown CPU";
+}
+
+std::string host_name() {
+    std::array<char, 256> name{};
+    return ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0' ? name.data() : "localhost";
 }
 
 }  // namespace tutti

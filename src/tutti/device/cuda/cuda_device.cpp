@@ -71,6 +71,9 @@ class CudaDevice : public Device {
 
     DeviceKind kind() const override { return DeviceKind::cuda; }
     std::string name() const override { return name_; }
+    std::string model() const override {
+        return concat(queue_->model(), sharing_ > 1 ? concat(", shared by ", sharing_, " ranks") : "");
+    }
     Allocator& memory() override { return *memory_; }
     int64_t free_bytes() override {
         size_t free = 0, total = 0;

@@ -13,10 +13,10 @@ namespace {
 constexpr int64_t kPiece = 4 << 20;
 constexpr size_t kMostSent = 16;
 
-std::string name_of_gpu(int gpu) {
+std::string model_of_gpu(int gpu) {
     cudaDeviceProp properties{};
     check_cuda(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties of GPU ", gpu);
-    return concat("GPU ", gpu, " (", properties.name, ")");
+    return properties.name;
 }
 
 }  // namespace
@@ -48,7 +48,10 @@ bool Event::passed() const {
 // --- the queue -------------------------------------------------------------------------------------------------------
 
 Queue::Queue(int gpu)
-    : gpu_(gpu), name_(name_of_gpu(gpu)), pinned_(std::make_shared<Allocator>(std::make_unique<PinnedMemory>())) {
+    : gpu_(gpu),
+      model_(model_of_gpu(gpu)),
+      name_(concat("GPU ", gpu, " (", model_, ")")),
+      pinned_(std::make_shared<Allocator>(std::make_unique<PinnedMemory>())) {
     check_cuda(cudaSetDevice(gpu), "cudaSetDevice of ", name_);
     check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate on ", name_);
 }

@@ -43,7 +43,8 @@ class Queue {
     Queue& operator=(const Queue&) = delete;
 
     int gpu() const { return gpu_; }
-    const std::string& name() const { return name_; }  // "GPU 0 (NVIDIA H100 80GB HBM3)"
+    const std::string& model() const { return model_; }  // "NVIDIA H100 80GB HBM3"
+    const std::string& name() const { return name_; }    // "GPU 0 (NVIDIA H100 80GB HBM3)"
     cudaStream_t stream() const { return stream_; }
 
     void copy_in(void* device_data, const void* host_data, int64_t bytes);
@@ -67,7 +68,7 @@ class Queue {
     void wait(const Passage& passage) const;
 
     int gpu_;
-    std::string name_;
+    std::string model_, name_;
     cudaStream_t stream_ = nullptr;
     std::shared_ptr<Allocator> pinned_;
     std::deque<std::unique_ptr<Passage>> sent_;  // of copy_in; the GPU may still be reading them

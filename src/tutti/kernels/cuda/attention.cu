@@ -1,9 +1,9 @@
 // kernels/cuda/attention.cu: which kernels compute attention, and what the backward needs first. Below: attention.h.
-#include <cstdlib>
 #include <initializer_list>
 #include <string>
 
 #include "tutti/kernels/cuda/attention.h"
+#include "tutti/kernels/cuda/attention_cudnn.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
 #include "tutti/kernels/cuda/tensor_map.h"
@@ -114,12 +114,14 @@ void fill_attention(KernelTable& table, const char* kernel) {
     if (kernel == nullptr) return fill<kAny>(table);
     constexpr void (*kFill[])(KernelTable&) = {fill<0>, fill<1>, fill<2>};
     static_assert(std::size(kFill) == std::size(kKernels));
-    std::string names;
+    const std::string name = kernel;
+    if (name == "cudnn") return use_cudnn_attention(table);
+    std::string names = "cudnn";
     for (size_t i = 0; i < std::size(kKernels); ++i) {
-        if (kKernels[i].name == std::string(kernel)) return kFill[i](table);
-        names += concat(i == 0 ? "" : ", ", kKernels[i].name);
+        if (kKernels[i].name == name) return kFill[i](table);
+        names += concat(", ", kKernels[i].name);
     }
-    throw UsageError(concat("TUTTI_CUDA_ATTENTION must be one of ", names, ", got \"", kernel, "\""));
+    throw UsageError(concat("TUTTI_CUDA_ATTENTION must be one of ", names, "; got \"", name, "\""));
 }
 
 }  // namespace tutti::kernels::cuda

@@ -68,7 +68,7 @@ TEST(CudaAttention, AnUnknownNameIsAnError) {
         table_with("fast");
         ADD_FAILURE() << "no error";
     } catch (const UsageError& error) {
-        EXPECT_STREQ(error.what(), "TUTTI_CUDA_ATTENTION must be one of hopper, tensor, plain, got \"fast\"");
+        EXPECT_STREQ(error.what(), "TUTTI_CUDA_ATTENTION must be one of cudnn, hopper, tensor, plain; got \"fast\"");
     }
 }
 

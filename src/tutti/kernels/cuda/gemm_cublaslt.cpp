@@ -26,6 +26,7 @@
 
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/cuda/fill.h"
+#include "tutti/kernels/cuda/library.h"
 
 namespace tutti::kernels::cuda {
 
@@ -35,25 +36,14 @@ namespace {
 
 constexpr const char* kFile = "libcublasLt.so.13";
 
-std::vector<std::string> places() {
-    if (const char* named = std::getenv("TUTTI_CUBLASLT")) return {named};  // that one or none
-    std::vector<std::string> files = {kFile};
-    if (const char* home = std::getenv("CUDA_HOME")) files.push_back(concat(home, "/lib64/", kFile));
-    files.push_back(concat("/usr/local/cuda/lib64/", kFile));
-    return files;
-}
-
 // Stays open: kernels of it may run until the process ends.
-void* open_library() {
-    std::string tried;
-    for (const std::string& file : places()) {
-        if (void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-        tried += concat("\n  ", dlerror());
-    }
-    throw UsageError(
-        concat("matrix products on a GPU need NVIDIA's cuBLASLt, which was not found:", tried,
-               "\nIt comes with the CUDA toolkit and with the Python package nvidia-cublas; name the file in "
-               "TUTTI_CUBLASLT. TUTTI_CUDA_GEMM=plain takes our own, slower kernel instead"));
+void* open_cublaslt() {
+    return open_library({.what = "matrix products on a GPU need NVIDIA's cuBLASLt",
+                         .file = kFile,
+                         .variable = "TUTTI_CUBLASLT",
+                         .remedy = "It comes with the CUDA toolkit and with the Python package nvidia-cublas; name the "
+                                   "file in TUTTI_CUBLASLT. TUTTI_CUDA_GEMM=plain takes our own, slower kernel "
+                                   "instead"});
 }
 
 template <class Function>
@@ -94,7 +84,7 @@ class CublasLt {
 };
 
 CublasLt::CublasLt() {
-    void* library = open_library();
+    void* library = open_cublaslt();
     find(library, "cublasLtCreate", create);
     find(library, "cublasLtGetVersion", get_version);
     find(library, "cublasLtGetStatusString", status_string);

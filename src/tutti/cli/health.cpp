@@ -1,0 +1,170 @@
+// cli/health.cpp: `tutti health`: measures every rank and every link at once, and names who is slow or wrong. Below:
+// health.h.
+#include "tutti/cli/health.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/build_info.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/text.h"
+#include "tutti/comm/run.h"
+#include "tutti/device/cuda/cuda_device.h"
+#include "tutti/kernels/kernel_table.h"
+#include "tutti/plan/units.h"
+#include "tutti/train/engine.h"
+
+namespace tutti::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kUnhealthy = 1;
+constexpr int kMostOneByOne = 64;  // 2016 links
+
+double rate_of(const RankHealth& rank, Figure figure) { return rank.rates[static_cast<size_t>(figure)]; }
+
+double all_reduce_bus_rate(const ClusterHealth& c) {
+    return 2.0 * (c.size() - 1) / c.size() * static_cast<double>(c.all_reduce_bytes) / c.all_reduce_s;
+}
+
+void print_ranks(const ClusterHealth& c, std::ostream& text) {
+    size_t host_width = 6, device_width = 8;
+    for (const RankHealth& rank : c.ranks) {
+        host_width = std::max(host_width, rank.host_name().size() + 2);
+        device_width = std::max(device_width, rank.device_name().size() + 2);
+    }
+    text << right("rank", 5) << "  " << left("host", host_width) << left("device", device_width)
+         << right("bf16 products", 16) << right("f32 products", 16) << right("memory", 13) << right("to device", 13)
+         << right("from device", 13) << right("repeats", 9) << '\n';
+    for (int r = 0; r < c.size(); ++r) {
+        const RankHealth& rank = c.rank(r);
+        const auto rate = [&](Figure figure, size_t width) {
+            return right(format_rate_of(figure, rate_of(rank, figure)), width);
+        };
+        text << right(std::to_string(r), 5) << "  " << left(rank.host_name(), host_width)
+             << left(rank.device_name(), device_width) << rate(Figure::bf16_products, 16)
+             << rate(Figure::f32_products, 16) << rate(Figure::memory, 13) << rate(Figure::to_device, 13)
+             << rate(Figure::from_device, 13) << right(std::to_string(rank.repeats), 9) << '\n';
+    }
+}
+
+void print_links(const ClusterHealth& c, std::ostream& text) {
+    for (const bool same_host : {true, false}) {
+        std::vector<double> rates, latencies;
+        for (int a = 0; a < c.size(); ++a)
+            for (int b = a + 1; b < c.size(); ++b) {
+                if (c.same_host(a, b) != same_host) continue;
+                rates.push_back(c.link(a, b).bytes_per_s / 1e9);
+                latencies.push_back(c.link(a, b).latency_s);
+            }
+        if (rates.empty()) continue;
+        std::sort(rates.begin(), rates.end());
+        std::sort(latencies.begin(), latencies.end());
+        const size_t middle = rates.size() / 2;
+        text << '\n'
+             << rates.size() << (rates.size() == 1 ? " link " : " links ")
+             << (same_host ? "within a host: " : "between hosts: ") << fixed(rates[middle], 2) << " GB/s each way ("
+             << fixed(rates.front(), 2) << " to " << fixed(rates.back(), 2) << "), latency "
+             << short_time(latencies[middle]) << " (" << short_time(latencies.front()) << " to "
+             << short_time(latencies.back()) << ")";
+    }
+    if (c.size() > 1)
+        text << "\nall_reduce of " << plan::format_bytes(c.all_reduce_bytes) << ": " << short_time(c.all_reduce_s)
+             << ", bus " << fixed(all_reduce_bus_rate(c) / 1e9, 2) << " GB/s\n";
+}
+
+void print_verdict(const Verdict& verdict, double margin, std::ostream& text) {
+    text << '\n';
+    for (const std::string& note : verdict.notes) text << "note: " << note << '\n';
+    for (const Finding& f : verdict.findings)
+        text << (f.share > 0 ? "slow: " : "WRONG: ") << f.text << "\n  try: " << f.advice << '\n';
+    if (verdict.findings.empty())
+        text << "Healthy: nothing is wrong, nothing slower than its peers by more than " << plan::format_percent(margin)
+             << ".\n";
+}
+
+Json to_json(const ClusterHealth& c, const Verdict& verdict, const std::string& engine, double margin) {
+    Json ranks = Json::array(), links = Json::array(), findings = Json::array();
+    for (int r = 0; r < c.size(); ++r) {
+        const RankHealth& rank = c.rank(r);
+        Json row = {{"rank", r}, {"host", rank.host_name()}, {"device", rank.device_name()}};
+        for (size_t f = 0; f < kFigures; ++f)
+            row[name_of(static_cast<Figure>(f))] = rank.rates[f] > 0 ? Json(rank.rates[f]) : Json(nullptr);
+        row["wrong_rows"] = rank.wrong_rows;
+        row["repeats"] = rank.repeats;
+        row["changed"] = rank.changed;
+        row["digest"] = rank.digest;
+        ranks.push_back(row);
+        for (int peer = r + 1; peer < c.size(); ++peer) {
+            const LinkHealth& link = c.link(r, peer);
+            links.push_back({{"ranks", {r, peer}},
+                             {"same_host", c.same_host(r, peer)},
+                             {"bytes_per_s", link.bytes_per_s},
+                             {"latency_s", link.latency_s},
+                             {"wrong_words", link.wrong_words + c.link(peer, r).wrong_words}});
+        }
+    }
+    for (const Finding& f : verdict.findings)
+        findings.push_back({{"finding", f.share > 0 ? "slow" : "wrong"},
+                            {"what", f.what},
+                            {"ranks", f.ranks},
+                            {"share_of_peers", f.share > 0 ? Json(f.share) : Json(nullptr)},
+                            {"text", f.text},
+                            {"try", f.advice}});
+    return {
+        {"version", build_info().version},
+        {"engine", engine},
+        {"margin", margin},
+        {"healthy", verdict.findings.empty()},
+        {"ranks", ranks},
+        {"links", links},
+        {"all_reduce",
+         {{"bytes", c.all_reduce_bytes}, {"median_s", c.all_reduce_s}, {"bus_bytes_per_s", all_reduce_bus_rate(c)}}},
+        {"findings", findings},
+        {"notes", verdict.notes}};
+}
+
+// One for each GPU; without GPUs two, as threads.
+int default_ranks(const HealthArguments& arguments) {
+    const size_t gpus = arguments.device == "cpu" ? 0 : find_gpus().found.size();
+    return gpus > 0 ? static_cast<int>(gpus) : 2;
+}
+
+}  // namespace
+
+int health(const HealthArguments& arguments, const Io& io) {
+    const comm::Launch launch = comm::this_launch(arguments.launcher);
+    const bool threads = launch.launcher == comm::Launcher::none;
+    check_device(arguments.device);
+    const int asked = arguments.ranks > 0 ? arguments.ranks : threads ? default_ranks(arguments) : 1;
+    const int ranks = launch.ranks(asked);
+    check<UsageError>(!arguments.one_by_one || ranks <= kMostOneByOne, "--one-by-one is for at most ", kMostOneByOne,
+                      " ranks, here are ", ranks, " with ", ranks * (ranks - 1) / 2,
+                      " links: leave it out to measure the pairs of a round at once");
+    int code = 0;
+    comm::run(launch, asked, {.timeout_s = 60 + arguments.seconds}, [&](comm::World& world) {
+        std::ostream silent(nullptr);
+        std::ostream& text = world.rank() == 0 ? io.text(arguments.json) : silent;
+        const LocalRank local = train::local_rank(launch, world.rank(), world.size());
+        const auto device = make_device(arguments.device, arguments.threads, local);
+        ops::Context ctx{*device, kernels::table_for(*device)};
+        text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", engine "
+             << world.engine() << ", about " << plan::format_duration(arguments.seconds) << "\n"
+             << std::endl;
+        const ClusterHealth cluster = measure_health(
+            world, ctx, {.seconds = arguments.seconds, .local = local, .one_by_one = arguments.one_by_one});
+        if (world.rank() != 0) return;  // rank 0 tells how it ended
+        const Verdict verdict = judge(cluster, arguments.margin);
+        print_ranks(cluster, text);
+        print_links(cluster, text);
+        print_verdict(verdict, arguments.margin, text);
+        if (arguments.json) io.out << to_json(cluster, verdict, world.engine(), arguments.margin).dump(2) << '\n';
+        code = verdict.findings.empty() ? 0 : kUnhealthy;
+    });
+    return code;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,266 @@
+// cli/health_judge.cpp: what the figures of `tutti health` mean: who is wrong, and who is slower than its peers.
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/health.h"
+#include "tutti/cli/text.h"
+#include "tutti/plan/units.h"
+
+namespace tutti::cli {
+
+namespace {
+
+constexpr double kLatencyMargin = 0.5;  // at least: latencies spread more than rates
+
+constexpr Figure kAllFigures[] = {Figure::bf16_products, Figure::f32_products, Figure::memory, Figure::to_device,
+                                  Figure::from_device};
+static_assert(std::size(kAllFigures) == kFigures);
+
+const char* words_of(Figure figure) {
+    switch (figure) {
+        case Figure::bf16_products: return "matrix products in bf16";
+        case Figure::f32_products: return "matrix products in f32";
+        case Figure::memory: return "memory";
+        case Figure::to_device: return "copies to the device";
+        case Figure::from_device: return "copies from the device";
+    }
+    return "";
+}
+
+const char* advice_on(Figure figure) {
+    switch (figure) {
+        case Figure::bf16_products:
+        case Figure::f32_products:
+            return "other processes on it (top, nvidia-smi), cores that ranks share, clocks and power limit (a GPU's: "
+                   "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE)";
+        case Figure::memory:
+            return "other processes on its host, memory of another NUMA node (numactl --hardware), a GPU's ECC and "
+                   "remapped rows (nvidia-smi -q -d ECC,ROW_REMAPPER)";
+        case Figure::to_device:
+        case Figure::from_device:
+            return "generation and width of its PCIe link (nvidia-smi -q | grep -A8 'GPU Link Info'), and the NUMA "
+                   "node of its cores (nvidia-smi topo -m)";
+    }
+    return "";
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const size_t middle = values.size() / 2;
+    return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+// Figures of equals; each is compared with the median of the others.
+class Peers {
+  public:
+    void add(double speed) { speeds_.insert(std::lower_bound(speeds_.begin(), speeds_.end(), speed), speed); }
+    // Of one that was added; nullopt: it has no peers, or was not measured.
+    std::optional<double> share(double speed) const {
+        if (speed <= 0 || speeds_.size() < 2) return std::nullopt;
+        const auto own = static_cast<size_t>(std::lower_bound(speeds_.begin(), speeds_.end(), speed) - speeds_.begin());
+        const auto other = [&](size_t i) { return speeds_[i < own ? i : i + 1]; };
+        const size_t others = speeds_.size() - 1;
+        return speed / (others % 2 == 1 ? other(others / 2) : (other(others / 2 - 1) + other(others / 2)) / 2);
+    }
+
+  private:
+    std::vector<double> speeds_;  // sorted
+};
+
+std::string place_of(const ClusterHealth& c, int rank) {
+    return concat("rank ", rank, " (", c.rank(rank).host_name(), ", ", c.rank(rank).device_name(), ")");
+}
+
+std::string places_of(const ClusterHealth& c, const std::vector<int>& ranks) {
+    std::string text;
+    for (size_t i = 0; i < ranks.size(); ++i)
+        text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + place_of(c, ranks[i]);
+    return text;
+}
+
+std::string of_peers(double share) { return plan::format_percent(share) + " of the median of its peers"; }
+
+// --- what is wrong ---------------------------------------------------------------------------------------------------
+
+constexpr const char* kTakeOut =
+    "take it out of service: it corrupts training in silence; then a GPU's ECC errors (nvidia-smi -q -d ECC, dcgmi "
+    "diag -r 3) or the host's memory";
+
+void find_wrong_products(const ClusterHealth& c, Verdict& verdict) {
+    for (int r = 0; r < c.size(); ++r) {
+        const RankHealth& rank = c.rank(r);
+        if (rank.wrong_rows > 0)
+            verdict.findings.push_back({"wrong_product",
+                                        {r},
+                                        0,
+                                        concat(place_of(c, r), ": ", rank.wrong_rows,
+                                               " rows of a matrix product whose values are known are wrong"),
+                                        kTakeOut});
+        if (rank.changed > 0)
+            verdict.findings.push_back({"wrong_product",
+                                        {r},
+                                        0,
+                                        concat(place_of(c, r), ": ", rank.changed, " of ", rank.repeats,
+                                               " repeats of a matrix product gave other bits than its first"),
+                                        kTakeOut});
+    }
+}
+
+// Equal devices give equal bits for equal operands.
+void find_other_bits(const ClusterHealth& c, Verdict& verdict) {
+    std::map<std::string, std::map<uint64_t, std::vector<int>>> devices;  // ranks by device and digest
+    for (int r = 0; r < c.size(); ++r) devices[c.rank(r).device_name()][c.rank(r).digest].push_back(r);
+    for (const auto& [device, digests] : devices) {
+        if (digests.size() == 1) continue;
+        std::vector<int> all, odd;
+        bool majority = false;
+        for (const auto& [digest, ranks] : digests) all.insert(all.end(), ranks.begin(), ranks.end());
+        for (const auto& [digest, ranks] : digests) {
+            if (2 * ranks.size() > all.size())
+                majority = true;
+            else
+                odd.insert(odd.end(), ranks.begin(), ranks.end());
+        }
+        std::sort(odd.begin(), odd.end());
+        verdict.findings.push_back(
+            {"wrong_product", odd, 0,
+             concat(places_of(c, odd), majority ? ": other bits than most peers for the same product"
+                                                : ": they disagree on the bits of the same product"),
+             kTakeOut});
+    }
+}
+
+void find_wrong_links(const ClusterHealth& c, Verdict& verdict) {
+    for (int a = 0; a < c.size(); ++a)
+        for (int b = a + 1; b < c.size(); ++b) {
+            const int64_t wrong = c.link(a, b).wrong_words + c.link(b, a).wrong_words;
+            if (wrong > 0)
+                verdict.findings.push_back(
+                    {"wrong_link",
+                     {a, b},
+                     0,
+                     concat(places_of(c, {a, b}), ": ", wrong, " words of a message did not arrive as they were sent"),
+                     "take the link out of service; then the error counters of its ports"});
+        }
+}
+
+// --- what is slow ----------------------------------------------------------------------------------------------------
+
+void find_slow_ranks(const ClusterHealth& c, Figure figure, double margin, Verdict& verdict) {
+    const auto rate = [&](int r) { return c.rank(r).rates[static_cast<size_t>(figure)]; };
+    std::map<std::string, Peers> devices;
+    for (int r = 0; r < c.size(); ++r) devices[c.rank(r).device_name()].add(rate(r));
+    for (int r = 0; r < c.size(); ++r) {
+        const auto share = devices[c.rank(r).device_name()].share(rate(r));
+        if (share && *share < 1 - margin)
+            verdict.findings.push_back({name_of(figure),
+                                        {r},
+                                        *share,
+                                        concat(place_of(c, r), ": ", words_of(figure), " at ",
+                                               format_rate_of(figure, rate(r)), ", ", of_peers(*share)),
+                                        advice_on(figure)});
+    }
+}
+
+struct LinkKind {
+    const char *what, *words;
+    double margin;
+    double (*speed)(const LinkHealth&);
+    std::string (*text)(const LinkHealth&);
+};
+
+void find_slow_links(const ClusterHealth& c, const LinkKind& kind, Verdict& verdict) {
+    const int n = c.size();
+    std::map<bool, Peers> peers;  // within a host, between hosts
+    for (int a = 0; a < n; ++a)
+        for (int b = a + 1; b < n; ++b) peers[c.same_host(a, b)].add(kind.speed(c.link(a, b)));
+    struct Link {
+        int a, b;
+        double share;
+    };
+    std::vector<Link> links;
+    std::vector<std::vector<double>> shares(static_cast<size_t>(n));  // of each rank's links
+    for (int a = 0; a < n; ++a)
+        for (int b = a + 1; b < n; ++b) {
+            const auto share = peers[c.same_host(a, b)].share(kind.speed(c.link(a, b)));
+            if (!share) continue;
+            links.push_back({a, b, *share});
+            for (const int r : {a, b}) shares[static_cast<size_t>(r)].push_back(*share);
+        }
+    std::vector<bool> named(static_cast<size_t>(n));
+    for (int r = 0; r < n; ++r) {
+        if (shares[static_cast<size_t>(r)].size() < 2) continue;
+        const double share = median(shares[static_cast<size_t>(r)]);
+        named[static_cast<size_t>(r)] = share < 1 - kind.margin;
+        if (named[static_cast<size_t>(r)])
+            verdict.findings.push_back({kind.what,
+                                        {r},
+                                        share,
+                                        concat(place_of(c, r), ": most of its ", kind.words, ", at ", of_peers(share)),
+                                        "its network card, cable and switch port (ethtool -S, ibstat, ibqueryerrors), "
+                                        "the load of its host, the binding of its rank to cores"});
+    }
+    for (const Link& l : links)
+        if (l.share < 1 - kind.margin && !named[static_cast<size_t>(l.a)] && !named[static_cast<size_t>(l.b)])
+            verdict.findings.push_back({kind.what,
+                                        {l.a, l.b},
+                                        l.share,
+                                        concat(places_of(c, {l.a, l.b}), ": ", kind.words, " at ",
+                                               kind.text(c.link(l.a, l.b)), ", ", of_peers(l.share)),
+                                        c.same_host(l.a, l.b)
+                                            ? "the binding of both to cores and NUMA nodes, other processes there"
+                                            : "the switches between them, other traffic, --one-by-one to measure it "
+                                              "alone"});
+}
+
+// --------------------------------------------------------------------------------------------------------------------
+
+void note_ranks_without_peers(const ClusterHealth& c, Verdict& verdict) {
+    for (int r = 0; r < c.size(); ++r)
+        if (std::count_if(c.ranks.begin(), c.ranks.end(),
+                          [&](const RankHealth& other) { return other.device == c.rank(r).device; }) == 1)
+            verdict.notes.push_back(concat(place_of(c, r), " has no peer: its speed was not judged"));
+    if (c.size() == 2) verdict.notes.push_back("one link has no peers: its speed was not judged");
+}
+
+}  // namespace
+
+const char* name_of(Figure figure) {
+    switch (figure) {
+        case Figure::bf16_products: return "bf16_products";
+        case Figure::f32_products: return "f32_products";
+        case Figure::memory: return "memory";
+        case Figure::to_device: return "to_device";
+        case Figure::from_device: return "from_device";
+    }
+    return "";
+}
+
+std::string format_rate_of(Figure figure, double rate) {
+    if (rate <= 0) return "-";
+    return figure == Figure::bf16_products || figure == Figure::f32_products ? plan::format_flop_rate(rate)
+                                                                             : fixed(rate / 1e9, 1) + " GB/s";
+}
+
+Verdict judge(const ClusterHealth& c, double margin) {
+    Verdict verdict;
+    find_wrong_products(c, verdict);
+    find_other_bits(c, verdict);
+    find_wrong_links(c, verdict);
+    for (const Figure figure : kAllFigures) find_slow_ranks(c, figure, margin, verdict);
+    find_slow_links(c,
+                    {"link", "links", margin, [](const LinkHealth& l) { return l.bytes_per_s; },
+                     [](const LinkHealth& l) { return fixed(l.bytes_per_s / 1e9, 2) + " GB/s each way"; }},
+                    verdict);
+    find_slow_links(
+        c,
+        {"latency", "latencies", std::max(margin, kLatencyMargin), [](const LinkHealth& l) { return 1 / l.latency_s; },
+         [](const LinkHealth& l) { return short_time(l.latency_s); }},
+        verdict);
+    note_ranks_without_peers(c, verdict);
+    return verdict;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,101 @@
+#include "tutti/cli/measure.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/base/philox.h"
+#include "tutti/device/cpu/parallel.h"
+#include "tutti/ops/ops.h"
+
+namespace tutti::cli {
+
+namespace {
+
+// A GPU draws faster than it is filled from outside.
+Tensor drawn_values(ops::Context& ctx, const Shape& shape) {
+    const Tensor x = ops::empty(ctx, shape, DType::f32, Purpose::workspace);
+    const int64_t columns = x.view().columns();
+    ops::normal(ctx, {.y = x.reshape({x.view().rows(), columns}), .key = random_key(0, "bench"), .row_step = columns});
+    return x;
+}
+
+Tensor tiled_values(ops::Context& ctx, const Shape& shape) {
+    constexpr size_t kBlock = 1 << 16;
+    static_assert(kBlock % 2 == 0);
+    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    const RandomKey key = random_key(0, "bench");
+    for (size_t i = 0; i < std::min(values.size(), kBlock); ++i) values[i] = normal(key, i);
+    for (size_t i = kBlock; i < values.size(); ++i) values[i] = values[i - kBlock];
+    return Tensor::from_host<float>(ctx.device, shape, values, Purpose::workspace);
+}
+
+}  // namespace
+
+Timing time_kernels(Device& device, const Patience& patience, const std::function<void()>& call) {
+    return time_calls(patience, call, [&device] { device.synchronize(); });
+}
+
+Timing time_together(comm::Communicator& group, double seconds, const std::function<void()>& call) {
+    constexpr double kShortestRun = 2e-3;
+    const auto run = [&](int calls) {
+        group.barrier();
+        const double begin = seconds_now();
+        for (int i = 0; i < calls; ++i) call();
+        return group.max(seconds_now() - begin) / calls;
+    };
+    run(1);
+    const double once = run(1);
+    const int calls = static_cast<int>(std::clamp(kShortestRun / once, 1.0, 10000.0));
+    const int runs = static_cast<int>(std::clamp(seconds / (calls * once), 5.0, 200.0));
+    std::vector<double> times;
+    for (int i = 0; i < runs; ++i) times.push_back(run(calls));
+    std::sort(times.begin(), times.end());
+    return {times[times.size() / 2], times.front(), times.back(), runs};
+}
+
+Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const Patience& patience, std::string* engine) {
+    const bool weights = s.product == Product::weight_gradient;
+    // In the weight gradient x and y are read and w is written, in the input gradient x is.
+    const Tensor x = s.product == Product::input_gradient ? ops::zeros(ctx, {s.rows, s.in}, dtype, Purpose::workspace)
+                                                          : normal_values(ctx, {s.rows, s.in}, dtype);
+    const Tensor w = weights ? ops::zeros(ctx, {s.out, s.in}, DType::f32, Purpose::workspace)
+                             : normal_values(ctx, {s.out, s.in}, dtype);
+    const Tensor y = s.product == Product::forward ? ops::zeros(ctx, {s.rows, s.out}, dtype, Purpose::workspace)
+                                                   : normal_values(ctx, {s.rows, s.out}, dtype);
+    const kernels::Gemm gemm = ops::gemm_of(s.product, x, w, y);
+    if (engine) *engine = ctx.kernels.gemm_engine(ctx.device.stream(), gemm);
+    return time_kernels(ctx.device, patience, [&] { ops::gemm(ctx, gemm); });
+}
+
+// A store into a line that was not read fetches it first: an update in place moves less than it seems.
+double measure_bandwidth(ops::Context& ctx, const Patience& patience, int64_t buffer_bytes) {
+    const Shape shape = {buffer_bytes / 4};
+    const Tensor a = filled(ctx, shape, DType::f32, 1), b = filled(ctx, shape, DType::f32, 2);
+    const auto fastest = [&](const std::function<void()>& call) {
+        return 2.0 * static_cast<double>(buffer_bytes) /
+               time_kernels(ctx.device, {patience.seconds / 2, patience.min_runs, patience.max_runs}, call).min;
+    };
+    return std::max(fastest([&] { copy_values(ctx, a, b); }), fastest([&] {
+                        ops::call(ctx, &kernels::KernelTable::scale, "scale", static_cast<View>(a), 1.0f);
+                    }));
+}
+
+void copy_values(ops::Context& ctx, const Tensor& x, const Tensor& y) {
+    if (ctx.device.kind() != DeviceKind::cpu) return ops::cast_into(ctx, x, y);
+    parallel_for(ctx.device.stream(), x.bytes(), 1 << 20, [&](int64_t begin, int64_t end) {
+        std::memcpy(y.view().as<char>() + begin, x.view().as<char>() + begin, static_cast<size_t>(end - begin));
+    });
+}
+
+Tensor filled(ops::Context& ctx, const Shape& shape, DType dtype, float value) {
+    const Tensor x = ops::empty(ctx, shape, dtype, Purpose::workspace);
+    ops::fill(ctx, x, value);
+    return x;
+}
+
+Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype) {
+    const Tensor x = ctx.device.kind() == DeviceKind::cpu ? tiled_values(ctx, shape) : drawn_values(ctx, shape);
+    return dtype == DType::f32 ? x : ops::cast(ctx, x, dtype, Purpose::workspace);
+}
+
+}  // namespace tutti::cli
