@@ -73,6 +73,14 @@ class Program {
         }
         return true;
     }
+    bool ends_within(std::chrono::seconds limit) {
+        const auto begin = std::chrono::steady_clock::now();
+        while (!ended()) {
+            if (std::chrono::steady_clock::now() - begin > limit) return false;
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        return true;
+    }
     Result wait() {
         if (!ended(0)) ADD_FAILURE() << "waitpid failed";
         return {code_, read_file(out_), read_file(err_)};
