@@ -355,6 +355,11 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
     const auto files = [&] { return std::distance(fs::directory_iterator(dir / ""), fs::directory_iterator()); };
     const auto before = files();
     ASSERT_EQ(tutti({"train", config, "--out", out, "--dry-run"}).code, 0);
+    if (find_gpus().found.empty()) {
+        const Ran graphs = tutti({"train", config, "--out", out, "--dry-run", "--set", "train.cuda_graphs=true"});
+        EXPECT_EQ(graphs.code, 2);
+        EXPECT_TRUE(contains(graphs.err, "cuda_graphs = true: needs a GPU")) << graphs.err;
+    }
     EXPECT_EQ(files(), before);
     const Ran trained = tutti({"train", config, "--out", out});
     ASSERT_EQ(trained.code, 0) << trained.err;

@@ -45,10 +45,17 @@ LocalRank local_rank(const comm::Launch& launch, int rank, int ranks) {
     return {rank, ranks};
 }
 
+std::unique_ptr<Device> device_of(const spec::RunSpec& run, const LocalRank& local) {
+    auto device = make_device(run.train.device, static_cast<int>(run.train.threads), local);
+    check<UsageError>(!run.train.cuda_graphs || device->kind() == DeviceKind::cuda,
+                      "[train] cuda_graphs = true: needs a GPU; this rank is on ", device->name());
+    return device;
+}
+
 Engine::Engine(const spec::RunSpec& run_, comm::World& world, const EngineOptions& options,
                const MakeBatches& make_batches)
     : run(run_),
-      device(make_device(run.train.device, static_cast<int>(run.train.threads), options.local)),
+      device(device_of(run, options.local)),
       home(make_home(run, *device, options.offload_dir)),
       ctx{*device, kernels::table_for(*device)},
       groups(parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()))),
@@ -57,10 +64,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, const EngineOption
       optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? home.get() : nullptr),
       batches(make_batches(ctx, share_of(*groups.dp))),
       losses(ctx) {
-    if (!run.train.cuda_graphs) return;
-    check<UsageError>(device->kind() == DeviceKind::cuda, "[train] cuda_graphs = true: needs a GPU; this rank is on ",
-                      device->name());
-    graph.emplace(ctx);
+    if (run.train.cuda_graphs) graph.emplace(ctx);
 }
 
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory) {

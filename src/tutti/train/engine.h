@@ -53,6 +53,8 @@ struct Engine {
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
 // Among the ranks of a run that share this machine.
 LocalRank local_rank(const comm::Launch& launch, int rank, int ranks);
+// What a rank of `run` computes on. UsageError when it is not there, or lacks what the run asks of it.
+std::unique_ptr<Device> device_of(const spec::RunSpec& run, const LocalRank& local);
 
 // Nothing for the mlp family. `write`: the ids of a text may be kept beside it.
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write);

@@ -368,8 +368,7 @@ TrainOutcome train(const TrainOptions& options) {
     if (options.dry_run) {
         Console console(options.console, options.terminal, 0);
         const auto data = open_data(options.run, console, false);
-        const auto device = make_device(options.run.train.device, static_cast<int>(options.run.train.threads),
-                                        local_rank(options.launch, options.launch.rank, options.ranks));
+        const auto device = device_of(options.run, local_rank(options.launch, options.launch.rank, options.ranks));
         const kernels::KernelTable& table = kernels::table_for(*device);
         const auto memory = plan_memory(options.run, table, device->stream(), options.ranks);
         console.text(plan::render_card(card_of(options, device->name(), memory)));
