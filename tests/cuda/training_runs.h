@@ -3,13 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "tutti/checkpoint/store.h"
-#include "tutti/checkpoint/training_state.h"
 #include "tutti/train/testing/small_run.h"
 
 namespace tutti::train {
@@ -51,26 +48,6 @@ class CudaTraining : public SmallRun {
             const auto json = nlohmann::json::parse(line);
             return Logged{json.at("loss"), json.at("grad_norm")};
         });
-    }
-    // All tensors of the newest checkpoint, to the byte.
-    static std::map<std::string, std::vector<std::byte>> weights(const TrainOptions& o) {
-        std::map<std::string, std::vector<std::byte>> all;
-        checkpoint::PosixFileSystem files;
-        checkpoint::Store store(files, o.out + "/checkpoints", checkpoint::Access::read, [](const std::string&) {});
-        store.load_newest(
-            [&](const checkpoint::CheckpointReader& reader) {
-                for (int rank = 0; rank < o.ranks; ++rank) {
-                    const auto file = reader.safetensors(checkpoint::rank_file_name(rank, o.ranks));
-                    for (const auto& tensor : file.tensors()) {
-                        auto& bytes = all[tensor.name];
-                        bytes.resize(static_cast<size_t>(tensor.bytes()));
-                        file.read(tensor.name, bytes);
-                    }
-                }
-            },
-            checkpoint::OnDamage::stop);
-        EXPECT_FALSE(all.empty());
-        return all;
     }
     static void expect_follows(const std::vector<Logged>& gpu, const std::vector<Logged>& cpu, double tolerance) {
         ASSERT_EQ(gpu.size(), cpu.size());

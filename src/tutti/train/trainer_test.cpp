@@ -40,28 +40,6 @@ class TrainerTest : public SmallRun {
             return json.dump();
         });
     }
-
-    // All tensors of the newest checkpoint, to the byte.
-    static std::map<std::string, std::vector<std::byte>> weights(const TrainOptions& o) {
-        std::map<std::string, std::vector<std::byte>> all;
-        checkpoint::PosixFileSystem files;
-        checkpoint::Store store(files, o.out + "/checkpoints", checkpoint::Access::read, [](const std::string&) {});
-        const auto newest = store.load_newest(
-            [&](const checkpoint::CheckpointReader& reader) {
-                all.clear();
-                for (int rank = 0; rank < o.ranks; ++rank) {
-                    const auto file = reader.safetensors(checkpoint::rank_file_name(rank, o.ranks));
-                    for (const auto& tensor : file.tensors()) {
-                        auto& bytes = all[tensor.name];
-                        bytes.resize(static_cast<size_t>(tensor.bytes()));
-                        file.read(tensor.name, bytes);
-                    }
-                }
-            },
-            checkpoint::OnDamage::stop);
-        EXPECT_TRUE(newest.has_value());
-        return all;
-    }
 };
 
 TEST_F(TrainerTest, LearnsAndLogsEveryStepOnce) {

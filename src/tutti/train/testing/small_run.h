@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "tutti/base/philox.h"
 #include "tutti/base/testing/scratch.h"
+#include "tutti/checkpoint/store.h"
+#include "tutti/checkpoint/training_state.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/trainer.h"
@@ -56,6 +59,29 @@ class SmallRun : public ::testing::Test {
         std::ifstream in(o.out + "/metrics.jsonl");
         for (std::string line; std::getline(in, line);) lines.push_back(parse(line));
         return lines;
+    }
+
+    // All tensors of the newest checkpoint, to the byte.
+    static std::map<std::string, std::vector<std::byte>> weights(const TrainOptions& o) {
+        std::map<std::string, std::vector<std::byte>> all;
+        checkpoint::PosixFileSystem files;
+        checkpoint::Store store(files, o.out + "/checkpoints", checkpoint::Access::read, [](const std::string&) {});
+        const auto newest = store.load_newest(
+            [&](const checkpoint::CheckpointReader& reader) {
+                all.clear();
+                for (int rank = 0; rank < o.ranks; ++rank) {
+                    const auto file = reader.safetensors(checkpoint::rank_file_name(rank, o.ranks));
+                    for (const auto& tensor : file.tensors()) {
+                        auto& bytes = all[tensor.name];
+                        bytes.resize(static_cast<size_t>(tensor.bytes()));
+                        file.read(tensor.name, bytes);
+                    }
+                }
+            },
+            checkpoint::OnDamage::stop);
+        EXPECT_TRUE(newest.has_value());
+        EXPECT_FALSE(all.empty());
+        return all;
     }
 
     ScratchFolder folder_;
