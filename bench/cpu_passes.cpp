@@ -112,8 +112,8 @@ class Passes {
         const View gradient = array(DType::f32, {n}), value = array(DType::bf16, {n});
         const View sums = array(DType::f32, {2 * (n / kSumBlock + 1)});
         table_.fill(stream_, v, 1);
-        const AdamW update{.master = master, .m = m, .v = v, .gradient = gradient, .value = value, .lr = 1e-6f};
-        time("adamw", table_.adamw, update);
+        const OptimizerPiece piece{.master = master, .gradient = gradient, .value = value, .m = m, .v = v};
+        time("adamw", table_.adamw, AdamW{.pieces = {&piece, 1}, .lr = 1e-6f});
         time("sums_of_squares", table_.sums_of_squares, gradient,
              View(sums.data, DType::f64, {(n + kSumBlock - 1) / kSumBlock}));
         time("fill", table_.fill, gradient, 0.0f);

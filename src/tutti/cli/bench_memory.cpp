@@ -54,22 +54,19 @@ double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double co
 MemoryCase adamw_case(Bench& bench, int64_t values, std::vector<Tensor>& keep) {
     for (int i = 0; i < 3; ++i) keep.push_back(filled(bench.ctx, {values}, DType::f32, 0.0f));
     keep.push_back(filled(bench.ctx, {values}, DType::f32, 1e-3f));
-    kernels::AdamW update{.master = keep[0],
-                          .m = keep[1],
-                          .v = keep[2],
-                          .gradient = keep[3],
-                          .lr = 1e-4f,
-                          .weight_decay = 0.1f,
-                          .correction1 = 0.1f,
-                          .correction2 = 0.05f};
+    kernels::OptimizerPiece piece{
+        .master = keep[0], .gradient = keep[3], .m = keep[1], .v = keep[2], .weight_decay = 0.1f};
     const bool rounded = bench.dtype == DType::bf16;
     if (rounded) {
         keep.push_back(filled(bench.ctx, {values}, DType::bf16, 0.0f));
-        update.value = keep.back();
+        piece.value = keep.back();
     }
-    return {"adamw", rounded ? "3 f32 rw, 1 r, bf16 w" : "3 f32 rw, 1 f32 r",
-            static_cast<double>(values) * (rounded ? 30 : 28),
-            [&bench, update] { ops::call(bench.ctx, &KernelTable::adamw, "adamw", update); }};
+    return {
+        "adamw", rounded ? "3 f32 rw, 1 r, bf16 w" : "3 f32 rw, 1 f32 r",
+        static_cast<double>(values) * (rounded ? 30 : 28), [&bench, piece] {
+            const kernels::AdamW update{.pieces = {&piece, 1}, .lr = 1e-4f, .correction1 = 0.1f, .correction2 = 0.05f};
+            ops::call(bench.ctx, &KernelTable::adamw, "adamw", update);
+        }};
 }
 
 }  // namespace

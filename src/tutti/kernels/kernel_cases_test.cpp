@@ -185,10 +185,14 @@ TEST(KernelCasesNotice, AMissingBiasCorrectionAndACopyOfTheOldWeights) {
     };
     expect_noticed(wrong, "adamw");
     wrong.sgd = [](const Stream& s, const Sgd& a) {
-        if (a.value.defined()) reference_table().cast(s, a.master, a.value);
-        Sgd no_copy = a;
-        no_copy.value = {};
-        reference_table().sgd(s, no_copy);
+        std::vector<OptimizerPiece> no_copy(a.pieces.begin(), a.pieces.end());
+        for (OptimizerPiece& piece : no_copy) {
+            if (piece.value.defined()) reference_table().cast(s, piece.master, piece.value);
+            piece.value = {};
+        }
+        Sgd update = a;
+        update.pieces = no_copy;
+        reference_table().sgd(s, update);
     };
     EXPECT_GT(noticed(wrong, "sgd", "bf16"), 0);
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "tutti/base/philox.h"
 #include "tutti/device/device.h"
@@ -120,23 +121,29 @@ struct CrossEntropy {
     bool gradient = false;
 };
 
+// A parameter, or what this rank has of one, as an optimizer updates it.
+struct OptimizerPiece {
+    View master;          // (n) f32, updated
+    View gradient;        // (n) f32
+    View value = {};      // (n) bf16: rounded copy of master; undefined: master is what the model reads
+    View m = {}, v = {};  // (n) f32, updated: AdamW's moments; of SGD m alone, its momentum
+    float weight_decay = 0;
+};
+
 // m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr (m / c1 / (sqrt(v / c2) + eps) + decay p), with
 // g = grad_scale * gradient and c_i = 1 - b_i^step (Loshchilov and Hutter 2019; the order of PyTorch's AdamW).
+// All pieces in one call: a GPU updates hundreds in one launch.
 struct AdamW {
-    View master, m, v;  // (n) f32, updated
-    View gradient;      // (n) f32
-    View value = {};    // (n) bf16: rounded copy of master; undefined: master is what the model reads
-    float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0;
+    std::span<const OptimizerPiece> pieces;
+    float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
     float correction1 = 1, correction2 = 1;  // c1, c2
     float grad_scale = 1;
 };
 
-// u = momentum u + (g + decay p);  p -= lr u.
+// m = momentum m + (g + decay p);  p -= lr m.
 struct Sgd {
-    View master, momentum_buffer;  // (n) f32, updated
-    View gradient;                 // (n) f32
-    View value = {};               // as in AdamW
-    float lr = 0, momentum = 0, weight_decay = 0, grad_scale = 1;
+    std::span<const OptimizerPiece> pieces;
+    float lr = 0, momentum = 0, grad_scale = 1;
 };
 
 inline constexpr int64_t kSumBlock = 4096;

@@ -247,14 +247,15 @@ TEST_F(Reference, SquaredErrorByHand) {
 TEST_F(Reference, AdamWFirstStepIsTheSign) {
     std::vector<double> p = {1, 1, 2}, m(3), v(3), g = {5, -0.001, 1};
     std::vector<uint16_t> value(3);
-    const AdamW step{.master = f64(p),
-                     .m = f64(m),
-                     .v = f64(v),
-                     .gradient = f64(g),
-                     .value = View(value.data(), DType::bf16, {3}),
+    const OptimizerPiece piece{.master = f64(p),
+                               .gradient = f64(g),
+                               .value = View(value.data(), DType::bf16, {3}),
+                               .m = f64(m),
+                               .v = f64(v),
+                               .weight_decay = 0.5f};
+    const AdamW step{.pieces = {&piece, 1},
                      .lr = 0.125f,
                      .eps = 0,
-                     .weight_decay = 0.5f,
                      .correction1 = 1 - 0.9f,
                      .correction2 = 1 - 0.95f,
                      .grad_scale = 4};
@@ -271,8 +272,8 @@ TEST_F(Reference, AdamWFirstStepIsTheSign) {
 // A constant gradient under momentum mu: u_1 = g, u_2 = (1 + mu) g.
 TEST_F(Reference, SgdGathersMomentum) {
     std::vector<double> p = {1}, u = {0}, g = {2};
-    const Sgd step{
-        .master = f64(p), .momentum_buffer = f64(u), .gradient = f64(g), .value = {}, .lr = 0.25f, .momentum = 0.5f};
+    OptimizerPiece piece{.master = f64(p), .gradient = f64(g), .m = f64(u)};
+    const Sgd step{.pieces = {&piece, 1}, .lr = 0.25f, .momentum = 0.5f};
     table.sgd(stream, step);
     EXPECT_EQ(p[0], 1 - 0.25 * 2);
     table.sgd(stream, step);
@@ -280,7 +281,7 @@ TEST_F(Reference, SgdGathersMomentum) {
     EXPECT_EQ(p[0], 0.5 - 0.25 * 3);
     Sgd decay = step;
     decay.grad_scale = 0;
-    decay.weight_decay = 4;
+    piece.weight_decay = 4;
     decay.momentum = 0;
     table.sgd(stream, decay);
     EXPECT_EQ(p[0], -0.25 + 0.25 * 4 * 0.25);

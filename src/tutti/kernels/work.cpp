@@ -37,6 +37,14 @@ Work attention_work(const Attention& a, int products) {
             .shape = concat(B, " x ", Tq, ", ", H, " heads of ", D)};
 }
 
+Work work_of_update(std::span<const OptimizerPiece> pieces) {
+    Work work;
+    for (const OptimizerPiece& p : pieces)
+        work.bytes +=
+            2 * (bytes_of(p.master) + bytes_of(p.m) + bytes_of(p.v)) + bytes_of(p.gradient) + bytes_of(p.value);
+    return work;
+}
+
 }  // namespace
 
 Work& Work::operator+=(const Work& other) {
@@ -84,14 +92,8 @@ Work work_of(const CrossEntropy& loss) {
     return {.bytes = (loss.gradient ? 2 : 1) * bytes_of(loss.logits) + bytes_of(loss.targets) + bytes_of(loss.losses)};
 }
 
-Work work_of(const AdamW& u) {
-    return {.bytes =
-                2 * (bytes_of(u.master) + bytes_of(u.m) + bytes_of(u.v)) + bytes_of(u.gradient) + bytes_of(u.value)};
-}
-
-Work work_of(const Sgd& u) {
-    return {.bytes = 2 * (bytes_of(u.master) + bytes_of(u.momentum_buffer)) + bytes_of(u.gradient) + bytes_of(u.value)};
-}
+Work work_of(const AdamW& update) { return work_of_update(update.pieces); }
+Work work_of(const Sgd& update) { return work_of_update(update.pieces); }
 
 Work work_of_embedding(const View& tokens, const View& rows_or_matrix, const View& matrix_or_rows) {
     return {.bytes = bytes_of(tokens) + 2 * std::min(bytes_of(rows_or_matrix), bytes_of(matrix_or_rows))};

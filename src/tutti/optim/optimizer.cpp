@@ -48,36 +48,33 @@ Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::O
 
 void Optimizer::step(double lr, double grad_scale) {
     ++updates_;
-    const double t = static_cast<double>(updates_);
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-        const Piece& piece = pieces_[i];
-        const auto decay = static_cast<float>(piece.parameter->decays() ? spec_.weight_decay : 0.0);
-        if (spec_.name == "adamw") {
-            ops::call(ctx_, &KernelTable::adamw, "adamw",
-                      kernels::AdamW{.master = piece.master,
-                                     .m = first_[i],
-                                     .v = second_[i],
-                                     .gradient = piece.gradient(),
-                                     .value = rounded_copy(piece),
-                                     .lr = static_cast<float>(lr),
-                                     .beta1 = static_cast<float>(spec_.beta1),
-                                     .beta2 = static_cast<float>(spec_.beta2),
-                                     .eps = static_cast<float>(spec_.eps),
-                                     .weight_decay = decay,
-                                     .correction1 = static_cast<float>(1 - std::pow(spec_.beta1, t)),
-                                     .correction2 = static_cast<float>(1 - std::pow(spec_.beta2, t)),
-                                     .grad_scale = static_cast<float>(grad_scale)});
-        } else {
-            ops::call(ctx_, &KernelTable::sgd, "sgd",
-                      kernels::Sgd{.master = piece.master,
-                                   .momentum_buffer = first_[i],
-                                   .gradient = piece.gradient(),
-                                   .value = rounded_copy(piece),
-                                   .lr = static_cast<float>(lr),
-                                   .momentum = static_cast<float>(spec_.momentum),
-                                   .weight_decay = decay,
-                                   .grad_scale = static_cast<float>(grad_scale)});
-        }
+    std::vector<kernels::OptimizerPiece> pieces;
+    pieces.reserve(pieces_.size());
+    for (size_t i = 0; i < pieces_.size(); ++i)
+        pieces.push_back(
+            {.master = pieces_[i].master,
+             .gradient = pieces_[i].gradient(),
+             .value = rounded_copy(pieces_[i]),
+             .m = first_[i],
+             .v = second_[i].defined() ? second_[i].view() : View{},
+             .weight_decay = static_cast<float>(pieces_[i].parameter->decays() ? spec_.weight_decay : 0.0)});
+    if (spec_.name == "adamw") {
+        const auto t = static_cast<double>(updates_);
+        ops::call(ctx_, &KernelTable::adamw, "adamw",
+                  kernels::AdamW{.pieces = pieces,
+                                 .lr = static_cast<float>(lr),
+                                 .beta1 = static_cast<float>(spec_.beta1),
+                                 .beta2 = static_cast<float>(spec_.beta2),
+                                 .eps = static_cast<float>(spec_.eps),
+                                 .correction1 = static_cast<float>(1 - std::pow(spec_.beta1, t)),
+                                 .correction2 = static_cast<float>(1 - std::pow(spec_.beta2, t)),
+                                 .grad_scale = static_cast<float>(grad_scale)});
+    } else {
+        ops::call(ctx_, &KernelTable::sgd, "sgd",
+                  kernels::Sgd{.pieces = pieces,
+                               .lr = static_cast<float>(lr),
+                               .momentum = static_cast<float>(spec_.momentum),
+                               .grad_scale = static_cast<float>(grad_scale)});
     }
 }
 

@@ -1,5 +1,7 @@
-// kernels/cuda/optimizer.cu: one update of a flat parameter in one launch, at the speed of memory. Formulas as in
+// kernels/cuda/optimizer.cu: one update of all parameters in one launch, at the speed of memory. Formulas as in
 // kernels/kernel_table.h.
+#include <initializer_list>
+
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/cuda/fill.h"
 
@@ -8,98 +10,132 @@ namespace tutti::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-struct AdamWNumbers {
-    float lr, beta1, beta2, eps, weight_decay, correction1, correction2, grad_scale;
-};
-
-template <int N>
-__device__ __forceinline__ void adamw_elements(int64_t i, const AdamWNumbers& a, const float* gradient, float* master,
-                                               float* m, float* v, bf16* value) {
-    float p[N], g[N], first[N], second[N];
-    load<N>(gradient + i, g);
-    load<N>(master + i, p);
-    load<N>(m + i, first);
-    load<N>(v + i, second);
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-        g[k] *= a.grad_scale;
-        first[k] = a.beta1 * first[k] + (1 - a.beta1) * g[k];
-        second[k] = a.beta2 * second[k] + (1 - a.beta2) * g[k] * g[k];
-        const float direction = first[k] / a.correction1 / (sqrtf(second[k] / a.correction2) + a.eps);
-        p[k] -= a.lr * (direction + a.weight_decay * p[k]);
-    }
-    store<N>(first, m + i);
-    store<N>(second, v + i);
-    store<N>(p, master + i);
-    if (value != nullptr) store<N>(p, value + i);
-}
-
-struct SgdNumbers {
-    float lr, momentum, weight_decay, grad_scale;
-};
-
-template <int N>
-__device__ __forceinline__ void sgd_elements(int64_t i, const SgdNumbers& s, const float* gradient, float* master,
-                                             float* momentum_buffer, bf16* value) {
-    float p[N], g[N], u[N];
-    load<N>(gradient + i, g);
-    load<N>(master + i, p);
-    load<N>(momentum_buffer + i, u);
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-        u[k] = s.momentum * u[k] + (s.grad_scale * g[k] + s.weight_decay * p[k]);
-        p[k] -= s.lr * u[k];
-    }
-    store<N>(u, momentum_buffer + i);
-    store<N>(p, master + i);
-    if (value != nullptr) store<N>(p, value + i);
-}
-
-template <int N>
-__global__ void __launch_bounds__(kThreads)
-    adamw_kernel(int64_t n, AdamWNumbers a, const float* gradient, float* master, float* m, float* v, bf16* value) {
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
-    if (i + N <= n) return adamw_elements<N>(i, a, gradient, master, m, v, value);
-    for (; i < n; ++i) adamw_elements<1>(i, a, gradient, master, m, v, value);
-}
-
-template <int N>
-__global__ void __launch_bounds__(kThreads)
-    sgd_kernel(int64_t n, SgdNumbers s, const float* gradient, float* master, float* momentum_buffer, bf16* value) {
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
-    if (i + N <= n) return sgd_elements<N>(i, s, gradient, master, momentum_buffer, value);
-    for (; i < n; ++i) sgd_elements<1>(i, s, gradient, master, momentum_buffer, value);
-}
-
 // A 16-byte word of bf16 values stands beside two of each f32 array.
 constexpr int kWide = kPack<bf16>;
+constexpr int64_t kBlockElements = kThreads * kWide;
 
-Grid grid_of(int64_t n, bool wide) {
-    return {.blocks = dim3(static_cast<unsigned>(ceil_div(n, (wide ? kWide : 1) * kThreads))),
-            .threads = dim3(kThreads)};
+struct Part {
+    float* master;
+    const float* gradient;
+    bf16* value;  // or nullptr
+    float *m, *v;
+    int64_t n;
+    float weight_decay;
+    unsigned first_block;  // of the launch: where this part's blocks begin
+
+    __device__ bool is_wide() const {
+        const auto bits = [](const void* data) { return reinterpret_cast<uintptr_t>(data); };
+        return (bits(master) | bits(gradient) | bits(value) | bits(m) | bits(v)) % 16 == 0;
+    }
+};
+// What one launch updates. It travels as an argument of the kernel, which may have 32764 bytes from sm_70 on.
+struct Parts {
+    static constexpr int kCapacity = 512;
+    Part at[kCapacity];
+    int count = 0;
+
+    __device__ const Part& of_block(unsigned block) const {
+        int low = 0, high = count;  // the last one that begins at `block` or before
+        while (high - low > 1) {
+            const int middle = (low + high) / 2;
+            (at[middle].first_block <= block ? low : high) = middle;
+        }
+        return at[low];
+    }
+    template <class F>
+    void for_pointers(F f) const {
+        for (const Part& part : std::span(at, static_cast<size_t>(count)))
+            for (const void* data :
+                 std::initializer_list<const void*>{part.master, part.gradient, part.value, part.m, part.v})
+                f(data);
+    }
+};
+
+struct AdamWRule {
+    static constexpr bool kHasSecond = true;
+    float lr, beta1, beta2, eps, correction1, correction2, grad_scale;
+
+    __device__ __forceinline__ void operator()(float& p, float g, float& m, float& v, float decay) const {
+        g *= grad_scale;
+        m = beta1 * m + (1 - beta1) * g;
+        v = beta2 * v + (1 - beta2) * g * g;
+        const float direction = m / correction1 / (sqrtf(v / correction2) + eps);
+        p -= lr * (direction + decay * p);
+    }
+};
+struct SgdRule {
+    static constexpr bool kHasSecond = false;
+    float lr, momentum, grad_scale;
+
+    __device__ __forceinline__ void operator()(float& p, float g, float& m, float&, float decay) const {
+        m = momentum * m + (grad_scale * g + decay * p);
+        p -= lr * m;
+    }
+};
+
+template <int N, class Rule>
+__device__ __forceinline__ void update_elements(const Part& part, int64_t i, const Rule& rule) {
+    float p[N], g[N], m[N], v[N] = {};
+    load<N>(part.gradient + i, g);
+    load<N>(part.master + i, p);
+    load<N>(part.m + i, m);
+    if constexpr (Rule::kHasSecond) load<N>(part.v + i, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) rule(p[k], g[k], m[k], v[k], part.weight_decay);
+    store<N>(m, part.m + i);
+    if constexpr (Rule::kHasSecond) store<N>(v, part.v + i);
+    store<N>(p, part.master + i);
+    if (part.value != nullptr) store<N>(p, part.value + i);
+}
+
+template <class Rule>
+__global__ void __launch_bounds__(kThreads) update_kernel(const __grid_constant__ Parts parts, Rule rule) {
+    const Part& part = parts.of_block(blockIdx.x);
+    const int64_t begin = (blockIdx.x - part.first_block) * kBlockElements;
+    const int64_t end = begin + kBlockElements < part.n ? begin + kBlockElements : part.n;
+    if (part.is_wide()) {
+        int64_t i = begin + static_cast<int64_t>(threadIdx.x) * kWide;
+        if (i + kWide <= end) return update_elements<kWide>(part, i, rule);
+        for (; i < end; ++i) update_elements<1>(part, i, rule);
+    } else {
+        for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) update_elements<1>(part, i, rule);
+    }
+}
+
+template <class Rule>
+void update(const Stream& stream, std::span<const OptimizerPiece> pieces, const Rule& rule) {
+    static_assert(sizeof(Parts) + sizeof(Rule) <= 32764);
+    Parts parts;
+    int64_t blocks = 0;
+    const auto flush = [&] {
+        if (blocks == 0) return;
+        launch(update_kernel<Rule>, {.blocks = dim3(static_cast<unsigned>(blocks)), .threads = dim3(kThreads)}, stream,
+               parts, rule);
+        parts.count = 0;
+        blocks = 0;
+    };
+    for (const OptimizerPiece& piece : pieces) {
+        const int64_t n = piece.master.numel();
+        if (n == 0) continue;
+        if (parts.count == Parts::kCapacity) flush();
+        parts.at[parts.count++] = {.master = piece.master.as<float>(),
+                                   .gradient = piece.gradient.as<const float>(),
+                                   .value = piece.value.as<bf16>(),
+                                   .m = piece.m.as<float>(),
+                                   .v = piece.v.as<float>(),
+                                   .n = n,
+                                   .weight_decay = piece.weight_decay,
+                                   .first_block = static_cast<unsigned>(blocks)};
+        blocks += ceil_div(n, kBlockElements);
+    }
+    flush();
 }
 
 void adamw(const Stream& stream, const AdamW& a) {
-    const int64_t n = a.master.numel();
-    if (n == 0) return;
-    const AdamWNumbers numbers{a.lr,           a.beta1,       a.beta2,       a.eps,
-                               a.weight_decay, a.correction1, a.correction2, a.grad_scale};
-    const bool wide = is_aligned(a.gradient.data) && is_aligned(a.master.data) && is_aligned(a.m.data) &&
-                      is_aligned(a.v.data) && is_aligned(a.value.data);
-    launch(wide ? adamw_kernel<kWide> : adamw_kernel<1>, grid_of(n, wide), stream, n, numbers,
-           a.gradient.as<const float>(), a.master.as<float>(), a.m.as<float>(), a.v.as<float>(), a.value.as<bf16>());
+    update(stream, a.pieces, AdamWRule{a.lr, a.beta1, a.beta2, a.eps, a.correction1, a.correction2, a.grad_scale});
 }
 
-void sgd(const Stream& stream, const Sgd& s) {
-    const int64_t n = s.master.numel();
-    if (n == 0) return;
-    const SgdNumbers numbers{s.lr, s.momentum, s.weight_decay, s.grad_scale};
-    const bool wide = is_aligned(s.gradient.data) && is_aligned(s.master.data) && is_aligned(s.momentum_buffer.data) &&
-                      is_aligned(s.value.data);
-    launch(wide ? sgd_kernel<kWide> : sgd_kernel<1>, grid_of(n, wide), stream, n, numbers, s.gradient.as<const float>(),
-           s.master.as<float>(), s.momentum_buffer.as<float>(), s.value.as<bf16>());
-}
+void sgd(const Stream& stream, const Sgd& s) { update(stream, s.pieces, SgdRule{s.lr, s.momentum, s.grad_scale}); }
 
 }  // namespace
 

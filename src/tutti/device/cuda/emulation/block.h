@@ -65,6 +65,7 @@ template <class T>
 void check_argument(const T& argument) {
     if constexpr (std::is_pointer_v<T>) check_pointer(argument);
     if constexpr (requires { check_pointer(argument.data); }) check_pointer(argument.data);
+    if constexpr (requires { argument.for_pointers(check_pointer); }) argument.for_pointers(check_pointer);
 }
 
 void* shared_variable(const void* tag, size_t bytes, size_t alignment);
