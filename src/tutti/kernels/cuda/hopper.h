@@ -146,82 +146,56 @@ __device__ __forceinline__ void wait_for_products(Accumulator (&c)[kBlocks]) {
     pin(c);
 }
 
+// An instruction names all sums of the thread as operands, and nothing but the preprocessor can repeat these.
+#define TUTTI_SUMS_OF(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define TUTTI_SUMS_OF_8(n)                                                                                    \
+    TUTTI_SUMS_OF(n), TUTTI_SUMS_OF(n + 1), TUTTI_SUMS_OF(n + 2), TUTTI_SUMS_OF(n + 3), TUTTI_SUMS_OF(n + 4), \
+        TUTTI_SUMS_OF(n + 5), TUTTI_SUMS_OF(n + 6), TUTTI_SUMS_OF(n + 7)
+#define TUTTI_32_SUMS                                        \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define TUTTI_64_SUMS                                                   \
+    TUTTI_32_SUMS                                                       \
+    ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TUTTI_WGMMA(shape, sums, operands, accumulate, majors)                                                    \
+    "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, " accumulate                                              \
+    ", 0;\n"                                                                                                      \
+    "wgmma.mma_async.sync.aligned." shape "k16.f32.bf16.bf16 {" sums "}, " operands ", accumulate, 1, 1, " majors \
+    ";\n}"
+
 // c (64, 8 kBlocks) = [c +] a (64, 16) b (16, 8 kBlocks). Operands in shared memory, K-major both.
 template <int kBlocks>
 __device__ __forceinline__ void wgmma(Accumulator (&c)[kBlocks], uint64_t a, uint64_t b, bool accumulate) {
     static_assert(kBlocks == 8 || kBlocks == 16);
     if constexpr (kBlocks == 8)
-        asm volatile(
-            "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %34, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-            "}, %32, %33, accumulate, 1, 1, 0, 0;\n}"
-            : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
-              "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
-              "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
-              "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
-              "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-            : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+        asm volatile(TUTTI_WGMMA("m64n64", TUTTI_32_SUMS, "%32, %33", "%34", "0, 0")
+                     : TUTTI_SUMS_OF_8(0)
+                     : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
     else
-        asm volatile(
-            "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-            "}, %64, %65, accumulate, 1, 1, 0, 0;\n}"
-            : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
-              "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
-              "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
-              "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
-              "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]), "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]),
-              "+f"(c[8][3]), "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]), "+f"(c[10][0]), "+f"(c[10][1]),
-              "+f"(c[10][2]), "+f"(c[10][3]), "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]),
-              "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]),
-              "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]),
-              "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
-            : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+        asm volatile(TUTTI_WGMMA("m64n128", TUTTI_64_SUMS, "%64, %65", "%66", "0, 0")
+                     : TUTTI_SUMS_OF_8(0), TUTTI_SUMS_OF_8(8)
+                     : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 // The same with a from registers and b N-major.
 template <int kBlocks>
 __device__ __forceinline__ void wgmma(Accumulator (&c)[kBlocks], const FragmentA& a, uint64_t b, bool accumulate) {
     static_assert(kBlocks == 8 || kBlocks == 16);
     if constexpr (kBlocks == 8)
-        asm volatile(
-            "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %37, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-            "}, {%32,%33,%34,%35}, %36, accumulate, 1, 1, 1;\n}"
-            : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
-              "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
-              "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
-              "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
-              "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+        asm volatile(TUTTI_WGMMA("m64n64", TUTTI_32_SUMS, "{%32,%33,%34,%35}, %36", "%37", "1")
+                     : TUTTI_SUMS_OF_8(0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
     else
-        asm volatile(
-            "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %69, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-            "}, {%64,%65,%66,%67}, %68, accumulate, 1, 1, 1;\n}"
-            : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
-              "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
-              "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
-              "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
-              "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]), "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]),
-              "+f"(c[8][3]), "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]), "+f"(c[10][0]), "+f"(c[10][1]),
-              "+f"(c[10][2]), "+f"(c[10][3]), "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]),
-              "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]),
-              "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]),
-              "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+        asm volatile(TUTTI_WGMMA("m64n128", TUTTI_64_SUMS, "{%64,%65,%66,%67}, %68", "%69", "1")
+                     : TUTTI_SUMS_OF_8(0), TUTTI_SUMS_OF_8(8)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
+
+#undef TUTTI_WGMMA
+#undef TUTTI_64_SUMS
+#undef TUTTI_32_SUMS
+#undef TUTTI_SUMS_OF_8
+#undef TUTTI_SUMS_OF
 
 #endif
 
