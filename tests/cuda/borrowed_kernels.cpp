@@ -45,7 +45,7 @@ const KernelTable& cuda_table() {
                &T::embedding_forward, &T::embedding_backward, &T::layer_norm_forward, &T::layer_norm_backward_input,
                &T::layer_norm_backward_weight, &T::rms_norm_forward, &T::rms_norm_backward_input,
                &T::rms_norm_backward_weight, &T::rope, &T::attention_workspace, &T::attention_forward,
-               &T::attention_backward, &T::cross_entropy, &T::squared_error, &T::adamw, &T::sgd>();
+               &T::attention_backward, &T::cross_entropy, &T::squared_error, &T::sample, &T::adamw, &T::sgd>();
     return table;
 }
 

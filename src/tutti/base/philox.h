@@ -102,7 +102,7 @@ inline float normal(RandomKey key, uint64_t index) {
 }
 
 // A uniform integer in [0, n), n > 0 (Lemire's multiply-shift on 64 bits; bias below n / 2^64).
-inline uint64_t uniform_below(RandomKey key, uint64_t index, uint64_t n) {
+constexpr uint64_t uniform_below(RandomKey key, uint64_t index, uint64_t n) {
     const auto words = philox(key, index);
     const uint64_t bits = (static_cast<uint64_t>(words[0]) << 32) | words[1];
     return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * n) >> 64);

@@ -197,6 +197,22 @@ TEST(KernelCasesNotice, AMissingBiasCorrectionAndACopyOfTheOldWeights) {
     EXPECT_GT(noticed(wrong, "sgd", "bf16"), 0);
 }
 
+TEST(KernelCasesNotice, DrawsFromThePaddingAndTopPBeforeTopK) {
+    KernelTable wrong = reference_table();
+    wrong.sample = [](const Stream& s, const Sample& d) {
+        Sample padded = d;
+        padded.vocab = d.logits.shape[1];
+        reference_table().sample(s, padded);
+    };
+    expect_noticed(wrong, "sample");
+    wrong.sample = [](const Stream& s, const Sample& d) {
+        Sample all = d;
+        if (d.top_p < 1) all.top_k = 0;
+        reference_table().sample(s, all);
+    };
+    expect_noticed(wrong, "sample");
+}
+
 TEST(KernelCasesNotice, AMaskOfLocalRows) {
     KernelTable wrong = reference_table();
     wrong.dropout = [](const Stream& s, View x, const Dropout& d, View y) {

@@ -121,6 +121,24 @@ struct CrossEntropy {
     bool gradient = false;
 };
 
+// tokens[n] is drawn from softmax(logits[n, :vocab] / temperature) among the tokens that are kept: with top_k those at
+// least as likely as the k-th most likely one; of these, with top_p < 1, those at least as likely as the last of the
+// fewest that have the share top_p together. Equally likely tokens are kept or left out together, so that no order of
+// sorting shows. Temperature 0: the most likely one, of several the lowest. A row with a NaN, or without one finite
+// largest logit: -1.
+// The draw: weights exp((x - largest) / temperature) as multiples of 2^-40, laid end to end in the order of tokens; the
+// one at uniform_below(key, draws[n], their sum). In integers, so that no order of adding shows either.
+struct Sample {
+    View logits = {};  // (N, V) A, unit inner stride
+    View draws = {};   // (N) i64: index of the draw among those of the key
+    View tokens = {};  // (N) i32
+    RandomKey key = 0;
+    int64_t vocab = 0;
+    float temperature = 1;
+    int64_t top_k = 0;  // 0: all
+    double top_p = 1;
+};
+
 // A parameter, or what this rank has of one, as an optimizer updates it.
 struct OptimizerPiece {
     View master;          // (n) f32, updated
@@ -208,6 +226,8 @@ struct KernelTable {
     void (*cross_entropy)(const Stream&, const CrossEntropy&) = nullptr;
     // losses[n] = sum_c (x[n, c] - target[n, c])^2; dx = grad_scale * 2 (x - target) when dx is defined.
     void (*squared_error)(const Stream&, View x, View target, float grad_scale, View losses, View dx) = nullptr;
+
+    void (*sample)(const Stream&, const Sample&) = nullptr;
 
     void (*adamw)(const Stream&, const AdamW&) = nullptr;
     void (*sgd)(const Stream&, const Sgd&) = nullptr;

@@ -92,6 +92,8 @@ Work work_of(const CrossEntropy& loss) {
     return {.bytes = (loss.gradient ? 2 : 1) * bytes_of(loss.logits) + bytes_of(loss.targets) + bytes_of(loss.losses)};
 }
 
+Work work_of(const Sample& s) { return work_of_all({s.logits, s.draws, s.tokens}); }
+
 Work work_of(const AdamW& update) { return work_of_update(update.pieces); }
 Work work_of(const Sgd& update) { return work_of_update(update.pieces); }
 

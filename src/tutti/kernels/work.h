@@ -33,6 +33,7 @@ Work work_of(const RmsNormBackward& norm);
 Work work_of(const Dropout& mask);
 Work work_of(const Normal& normal);
 Work work_of(const CrossEntropy& loss);
+Work work_of(const Sample& sample);
 Work work_of(const AdamW& update);
 Work work_of(const Sgd& update);
 Work work_of(std::integral auto) { return {}; }

@@ -128,4 +128,9 @@ struct SquaredError {
 };
 SquaredError squared_error(Context& ctx, const Tensor& x, const Tensor& target, float grad_scale);
 
+// --- sampling ---
+// Tokens (N) i32 drawn from the rows of logits (N, V) by `how`, all but its views; draws (N) i64. -1: a row of which
+// none can be drawn.
+Tensor sample(Context& ctx, const Tensor& logits, const Tensor& draws, kernels::Sample how);
+
 }  // namespace tutti::ops

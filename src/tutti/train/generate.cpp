@@ -1,45 +1,11 @@
 #include "tutti/train/generate.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "tutti/base/philox.h"
+#include "tutti/ops/ops.h"
 
 namespace tutti::train {
-
-int32_t sample_token(std::vector<float> logits, const SamplingOptions& options, uint64_t index) {
-    check(!logits.empty(), "sample_token: no logits");
-    const auto best = std::max_element(logits.begin(), logits.end());
-    if (options.temperature <= 0) return static_cast<int32_t>(best - logits.begin());
-    const double top = *best;
-    std::vector<int32_t> order(logits.size());
-    std::iota(order.begin(), order.end(), 0);
-    // Ties go to the lower id, so that the choice does not depend on the sort.
-    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-        const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-        return x != y ? x > y : a < b;
-    });
-    size_t kept = order.size();
-    if (options.top_k > 0) kept = std::min(kept, static_cast<size_t>(options.top_k));
-    std::vector<double> weights;
-    for (size_t i = 0; i < kept; ++i)
-        weights.push_back(std::exp((logits[static_cast<size_t>(order[i])] - top) / options.temperature));
-    double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-    if (options.top_p < 1) {
-        double reached = 0;
-        size_t n = 0;
-        while (n < weights.size() && reached < options.top_p * total) reached += weights[n++];
-        weights.resize(std::max<size_t>(n, 1));
-        total = std::accumulate(weights.begin(), weights.end(), 0.0);
-    }
-    double left = static_cast<double>(uniform(random_key(options.seed, "sample"), index)) * total;
-    for (size_t i = 0; i < weights.size(); ++i) {
-        left -= weights[i];
-        if (left < 0) return order[i];
-    }
-    return order[weights.size() - 1];
-}
 
 namespace {
 
@@ -50,22 +16,23 @@ struct Text {
     int64_t made = 0;
 };
 
-// Logits of the next token of each, `vocab` of them. Texts of one fresh token go together, the others alone.
-std::vector<std::vector<float>> next_logits(ops::Context& ctx, models::Model& model, std::vector<Text>& texts,
-                                            int64_t vocab) {
-    std::vector<std::vector<float>> logits(texts.size());
+// The next token of each. Texts of one fresh token go together, the others alone.
+std::vector<int32_t> next_tokens(ops::Context& ctx, models::Model& model, std::vector<Text>& texts,
+                                 const kernels::Sample& how) {
+    std::vector<int32_t> next(texts.size());
     const auto run = [&](const std::vector<size_t>& which, const std::vector<int32_t>& tokens) {
         std::vector<nn::KvCache*> caches;
-        for (const size_t i : which) caches.push_back(&texts[i].cache);
+        std::vector<int64_t> draws;
+        for (const size_t i : which) {
+            caches.push_back(&texts[i].cache);
+            draws.push_back(texts[i].made);
+        }
         const nn::Batch batch = nn::make_continuation(ctx.device, tokens, std::move(caches));
         autograd::Tape tape(ctx, false);
-        const Tensor rows = model.forward(tape, batch).value;
-        const auto values = rows.to_floats();
-        const auto V = static_cast<std::ptrdiff_t>(rows.dim(1));
-        for (size_t r = 0; r < which.size(); ++r) {
-            const auto row = values.begin() + static_cast<std::ptrdiff_t>(r) * V;
-            logits[which[r]].assign(row, row + vocab);
-        }
+        const Tensor logits = model.forward(tape, batch).value;
+        const auto draw = Tensor::from_host<int64_t>(ctx.device, {logits.dim(0)}, draws, Purpose::data);
+        const auto sampled = ops::sample(ctx, logits, draw, how).to_host<int32_t>();
+        for (size_t r = 0; r < which.size(); ++r) next[which[r]] = sampled[r];
         nn::advance(batch);
     };
     std::vector<size_t> together;
@@ -81,7 +48,7 @@ std::vector<std::vector<float>> next_logits(ops::Context& ctx, models::Model& mo
         }
     }
     if (!together.empty()) run(together, last);
-    return logits;
+    return next;
 }
 
 }  // namespace
@@ -99,6 +66,11 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compu
             check<UsageError>(token >= 0 && token < vocab, "generate: token ", token,
                               " of a prompt is not in the vocabulary of ", vocab);
     }
+    const kernels::Sample how{.key = random_key(options.seed, "sample"),
+                              .vocab = vocab,
+                              .temperature = static_cast<float>(options.temperature),
+                              .top_k = options.top_k,
+                              .top_p = options.top_p};
     std::vector<Ended> ended(prompts.size(), Ended::length);
     std::vector<Text> texts;
     for (size_t next = 0; next < prompts.size() || !texts.empty();) {
@@ -111,11 +83,14 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compu
                 text.context.erase(text.context.begin(), text.context.end() - longest / 2);
                 text.cache.length = 0;  // positions moved: all keys are made anew
             }
-        const auto logits = next_logits(ctx, model, texts, vocab);
+        const auto tokens = next_tokens(ctx, model, texts, how);
         std::vector<Text> going_on;
         for (size_t i = 0; i < texts.size(); ++i) {
             Text& text = texts[i];
-            const int32_t token = sample_token(logits[i], options, static_cast<uint64_t>(text.made));
+            const int32_t token = tokens[i];
+            check<DataError>(token >= 0, "generate: the logits of new token ", text.made, " of prompt ", text.prompt,
+                             " hold a NaN or an infinity; the model's weights are damaged, or overflow in ",
+                             name_of(compute));
             const auto& stops = options.stop_tokens;
             if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
                 ended[text.prompt] = Ended::stop_token;

@@ -13,15 +13,12 @@ namespace tutti::train {
 struct SamplingOptions {
     int64_t max_tokens = 256;  // new ones of each prompt
     double temperature = 0.8;  // 0: greedy
-    int64_t top_k = 0;         // keep the k most likely; 0: all
-    double top_p = 1.0;        // then the fewest whose probability reaches p
+    int64_t top_k = 0;         // keep the k most likely, and what is as likely as the k-th; 0: all
+    double top_p = 1.0;        // then the fewest whose probability reaches p, and what is as likely as the last
     uint64_t seed = 1234;
     int64_t vocab = 0;                 // ids below this only, those of the tokenizer; 0: all of the model
     std::vector<int32_t> stop_tokens;  // end a text and are not part of it
 };
-
-// The next token from logits (V): a pure function of (logits, options, index of the token).
-int32_t sample_token(std::vector<float> logits, const SamplingOptions& options, uint64_t index);
 
 enum class Ended { length, stop_token, stopped };  // stopped: emit said so
 

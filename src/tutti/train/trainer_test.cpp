@@ -331,20 +331,5 @@ TEST_F(TrainerTest, EvaluatesAndGeneratesFromACheckpoint) {
     EXPECT_EQ(text({.max_tokens = 9, .temperature = 0}), text({.max_tokens = 9, .temperature = 1, .top_p = 1e-9}));
 }
 
-TEST(SampleToken, FollowsTheDistribution) {
-    const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
-    std::map<int32_t, int> all, nucleus;
-    const int n = 20000;
-    for (int i = 0; i < n; ++i) {
-        ++all[sample_token(logits, {.temperature = 1, .seed = 3}, static_cast<uint64_t>(i))];
-        ++nucleus[sample_token(logits, {.temperature = 1, .top_p = 0.8, .seed = 3}, static_cast<uint64_t>(i))];
-    }
-    const double expected[] = {0.5, 0.3, 0.15, 0.05};
-    for (int t = 0; t < 4; ++t)
-        EXPECT_NEAR(static_cast<double>(all[t]) / n, expected[t], 5 * std::sqrt(expected[t] / n));  // 5 sigma
-    EXPECT_EQ(nucleus.size(), 2u);
-    EXPECT_NEAR(static_cast<double>(nucleus[0]) / n, 0.625, 5 * std::sqrt(0.625 / n));
-}
-
 }  // namespace
 }  // namespace tutti::train

@@ -27,7 +27,8 @@ int64_t offset_of(const View& x, int64_t i) {
 
 double value(const View& x, int64_t i) {
     const int64_t offset = offset_of(x, i);
-    return x.dtype == DType::i64 ? static_cast<double>(x.as<const int64_t>()[offset]) : reference::load(x, offset);
+    const bool is_index = x.dtype == DType::i64 || x.dtype == DType::i32;
+    return is_index ? static_cast<double>(reference::load_index(x, offset)) : reference::load(x, offset);
 }
 
 std::vector<double> values(const View& x) {

@@ -13,7 +13,7 @@
 
 namespace tutti::kernels::cases {
 
-// Element i, in row-major order, of a view of any strides and any float type.
+// Element i, in row-major order, of a view of any strides; floats and integers.
 double value(const View& x, int64_t i);
 std::vector<double> values(const View& x);
 // Indices [begin, begin + size) of one dim.

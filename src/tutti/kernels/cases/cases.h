@@ -66,6 +66,7 @@ void add_rope(std::vector<Case>& all);
 void add_attention_forward(std::vector<Case>& all);
 void add_attention_backward(std::vector<Case>& all);
 void add_losses(std::vector<Case>& all);
+void add_sampling(std::vector<Case>& all);
 void add_optimizers(std::vector<Case>& all);
 
 }  // namespace tutti::kernels::cases

@@ -52,6 +52,7 @@ const KernelTable& cpu_table(Isa isa) {
         avx2::fill_cross_entropy(table);
         fill_gemm(table, Isa::avx2);
         fill_exact_sum(table);
+        fill_sampling(table);
         return table;
     }();
     static const KernelTable kAvx512 = [] {
@@ -71,6 +72,7 @@ const KernelTable& cpu_table(Isa isa) {
         avx512::fill_cross_entropy(table);
         fill_gemm(table, Isa::avx512);
         fill_exact_sum(table);
+        fill_sampling(table);
         return table;
     }();
     static const KernelTable kAmx = [] {

@@ -1,4 +1,4 @@
-// kernels/cuda/exact_sum.cu: sums without rounding. The one kernel with atomics: of integers, so that no order shows.
+// kernels/cuda/exact_sum.cu: sums without rounding. Atomics add integers, so that no order shows.
 #include "tutti/base/exact_sum.h"
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/cuda/fill.h"

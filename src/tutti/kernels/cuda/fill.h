@@ -18,6 +18,7 @@ void fill_rms_norm(KernelTable& table);
 void fill_rope(KernelTable& table);
 void fill_optimizer(KernelTable& table);  // adamw, sgd
 void fill_cross_entropy(KernelTable& table);
+void fill_sampling(KernelTable& table);
 // `kernel`: the name of the one to use for everything, as in TUTTI_CUDA_ATTENTION; null: the request chooses.
 void fill_attention(KernelTable& table, const char* kernel);
 void fill_gemm_plain(KernelTable& table);  // our own product, on no tensor cores: for tests and by name

@@ -21,6 +21,7 @@ const KernelTable& cuda_table() {
         cuda::fill_rope(t);
         cuda::fill_optimizer(t);
         cuda::fill_cross_entropy(t);
+        cuda::fill_sampling(t);
         cuda::fill_attention(t, std::getenv("TUTTI_CUDA_ATTENTION"));
         cuda::fill_gemm(t);
         return t;

@@ -55,6 +55,9 @@ void attention_backward(const Stream&, const AttentionBackward& a);
 void cross_entropy(const Stream&, const CrossEntropy& c);
 void squared_error(const Stream&, View x, View target, float grad_scale, View losses, View dx);
 
+// sampling.cpp
+void sample(const Stream&, const Sample& s);
+
 // optimizer.cpp
 void adamw(const Stream&, const AdamW& a);
 void sgd(const Stream&, const Sgd& s);

@@ -39,6 +39,7 @@ const KernelTable& reference_table() {
         .attention_backward = reference::attention_backward,
         .cross_entropy = reference::cross_entropy,
         .squared_error = reference::squared_error,
+        .sample = reference::sample,
         .adamw = reference::adamw,
         .sgd = reference::sgd,
     };

@@ -44,6 +44,7 @@ inline const std::vector<const char*> kOps = {"fill",
                                               "attention_backward",
                                               "cross_entropy",
                                               "squared_error",
+                                              "sample",
                                               "adamw",
                                               "sgd"};
 

@@ -1,0 +1,88 @@
+// kernels/cpu/sampling.cpp: a token from a row of logits, the same for all instruction sets: a few passes over a row,
+// two exponentials a logit, beside a forward pass that reads all weights. Called by: table.cpp.
+#include "tutti/kernels/sampling.h"
+
+#include <algorithm>
+
+#include "tutti/base/dtype.h"
+#include "tutti/device/cpu/parallel.h"
+#include "tutti/kernels/cpu/fill.h"
+
+namespace tutti::kernels {
+
+namespace {
+
+template <class T>
+struct Row {
+    const T* logits;
+    int64_t vocab;
+    float largest;
+    float temperature;
+
+    float at(int64_t i) const { return static_cast<float>(logits[i]); }
+    uint64_t weight(int64_t i) const { return sampling_weight(at(i), largest, temperature); }
+};
+
+// Measures: how many, or how likely.
+template <class T, class Measure>
+uint32_t cut_at(const Row<T>& row, uint32_t floor, uint64_t need, Measure measure) {
+    Cut cut{.need = need};
+    for (int shift = Cut::kKeyBits - Cut::kDigitBits; shift >= 0; shift -= Cut::kDigitBits) {
+        uint64_t histogram[Cut::kDigits] = {};
+        for (int64_t i = 0; i < row.vocab; ++i) {
+            const uint32_t key = order_key(row.at(i));
+            if (key >= floor && cut.matches(key, shift)) histogram[Cut::digit(key, shift)] += measure(i);
+        }
+        cut.find_digit(histogram);
+    }
+    return cut.prefix;
+}
+
+template <class T>
+uint64_t total_weight(const Row<T>& row, uint32_t floor) {
+    uint64_t total = 0;
+    for (int64_t i = 0; i < row.vocab; ++i)
+        if (order_key(row.at(i)) >= floor) total += row.weight(i);
+    return total;
+}
+
+template <class T>
+int32_t draw_token(const Sample& s, const T* logits, uint64_t draw) {
+    Row<T> row{logits, s.vocab, -INFINITY, s.temperature};
+    for (int64_t i = 0; i < s.vocab; ++i) {
+        const float x = row.at(i);
+        if (std::isnan(x)) return -1;
+        row.largest = std::max(row.largest, x);
+    }
+    if (!std::isfinite(row.largest)) return -1;
+    uint32_t floor = 0;
+    if (s.top_k > 0 && s.top_k < s.vocab)
+        floor = cut_at(row, floor, static_cast<uint64_t>(s.top_k), [](int64_t) { return uint64_t{1}; });
+    if (s.top_p < 1)
+        floor =
+            cut_at(row, floor, share_of(s.top_p, total_weight(row, floor)), [&](int64_t i) { return row.weight(i); });
+    uint64_t left = s.temperature > 0 ? uniform_below(s.key, draw, total_weight(row, floor)) : 0;
+    for (int64_t i = 0;; ++i) {
+        if (order_key(row.at(i)) < floor) continue;
+        const uint64_t weight = row.weight(i);
+        if (left < weight) return static_cast<int32_t>(i);
+        left -= weight;
+    }
+}
+
+void sample(const Stream& stream, const Sample& s) {
+    const auto draw_rows = [&]<class T>(const T* logits) {
+        parallel_for(stream, s.logits.shape[0], 1, [&](int64_t begin, int64_t end) {
+            for (int64_t n = begin; n < end; ++n)
+                s.tokens.as<int32_t>()[n] = draw_token(s, logits + n * s.logits.stride(0),
+                                                       static_cast<uint64_t>(s.draws.as<const int64_t>()[n]));
+        });
+    };
+    s.logits.dtype == DType::f32 ? draw_rows(s.logits.as<const float>()) : draw_rows(s.logits.as<const bf16>());
+}
+
+}  // namespace
+
+void fill_sampling(KernelTable& table) { table.sample = sample; }
+
+}  // namespace tutti::kernels
