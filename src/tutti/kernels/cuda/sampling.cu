@@ -1,10 +1,9 @@
 // kernels/cuda/sampling.cu: a token from a row of logits by one block: cuts digit by digit over histograms in shared
 // memory, then the draw. Sums are of integers, so atomics leave no order to see.
-#include "tutti/kernels/sampling.h"
-
 #include "tutti/base/philox.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
+#include "tutti/kernels/sampling.h"
 
 namespace tutti::kernels::cuda {
 
