@@ -32,9 +32,10 @@ struct Parameter {
     int sections = 1;  // of dim 0: 3 for a fused q | k | v
     mesh::Placement placement;
 
-    Tensor value;     // what forward reads, in the compute type
-    Tensor master;    // f32; shares memory with value when the compute type is f32
-    Tensor gradient;  // f32, accumulated over the microbatches of a step
+    Tensor value;                 // what forward reads, in the compute type
+    Tensor master;                // f32; shares memory with value when the compute type is f32
+    Tensor gradient;              // f32, accumulated over the microbatches of a step
+    bool gradient_unset = false;  // it has no term yet: the first one overwrites whatever its memory holds
 
     bool decays() const { return shape.rank() >= 2; }  // weight decay leaves biases and norm weights alone
 };

@@ -1,5 +1,7 @@
 #include "tutti/nn/functions.h"
 
+#include <utility>
+
 namespace tutti::nn {
 
 namespace {
@@ -11,6 +13,15 @@ template <class Make>
 Var cheap(const Tape& tape, Var y, const Make& make) {
     if (tape.selective() && tape.recording()) y.again = autograd::Again(make);
     return y;
+}
+
+// Whether the term that comes now is to be added to the gradient, or is its first one and overwrites.
+bool adds_to_gradient(Parameter& p) { return !std::exchange(p.gradient_unset, false); }
+
+// For kernels that can only add.
+const Tensor& gradient_to_add_to(ops::Context& ctx, Parameter& p) {
+    if (!adds_to_gradient(p)) ops::fill(ctx, p.gradient, 0);
+    return p.gradient;
 }
 
 Var record_add(Tape& tape, const Var& a, const Var& b, const Tensor& sum) {
@@ -79,18 +90,19 @@ Var linear(Tape& tape, const Var& x, Parameter& weight, Parameter* bias) {
             return Tensors{ops::linear_backward_input(ctx, dy, weight.value, std::move(sums[0]))};
         },
         [&ctx, &weight, bias, kept = autograd::Kept(x)](const Tensor& dy) {
-            ops::linear_backward_weight(ctx, dy, kept.take(), weight.gradient);
-            if (bias) ops::bias_backward(ctx, dy, bias->gradient);
+            ops::linear_backward_weight(ctx, dy, kept.take(), weight.gradient, adds_to_gradient(weight));
+            if (bias) ops::bias_backward(ctx, dy, gradient_to_add_to(ctx, *bias));
         },
         parameters);
 }
 
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight) {
     ops::Context& ctx = tape.context();
-    return tape.record(
-        "embedding", {}, ops::embedding(ctx, tokens, weight.value), {},
-        [&ctx, &weight, tokens](const Tensor& dy) { ops::embedding_backward(ctx, tokens, dy, weight.gradient); },
-        {&weight});
+    return tape.record("embedding", {}, ops::embedding(ctx, tokens, weight.value), {},
+                       [&ctx, &weight, tokens](const Tensor& dy) {
+                           ops::embedding_backward(ctx, tokens, dy, gradient_to_add_to(ctx, weight));
+                       },
+                       {&weight});
 }
 
 namespace {
@@ -105,7 +117,8 @@ Var record_layer_norm(Tape& tape, const Var& x, const ops::LayerNorm& r, Paramet
             return Tensors{ops::layer_norm_backward_input(ctx, dy, x, weight.value, mean, rstd, std::move(sums[0]))};
         },
         [&ctx, &weight, &bias, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
-            ops::layer_norm_backward_weight(ctx, dy, x, mean, rstd, weight.gradient, bias.gradient);
+            ops::layer_norm_backward_weight(ctx, dy, x, mean, rstd, gradient_to_add_to(ctx, weight),
+                                            gradient_to_add_to(ctx, bias));
         },
         {&weight, &bias});
     return cheap(tape, y, [&ctx, &weight, &bias, eps, x = x.value] {
@@ -121,7 +134,7 @@ Var record_rms_norm(Tape& tape, const Var& x, const ops::RmsNorm& r, Parameter& 
             return Tensors{ops::rms_norm_backward_input(ctx, dy, x, weight.value, rstd, std::move(sums[0]))};
         },
         [&ctx, &weight, x = x.value, rstd = r.rstd](const Tensor& dy) {
-            ops::rms_norm_backward_weight(ctx, dy, x, rstd, weight.gradient);
+            ops::rms_norm_backward_weight(ctx, dy, x, rstd, gradient_to_add_to(ctx, weight));
         },
         {&weight});
     return cheap(tape, y, [&ctx, &weight, eps, x = x.value] { return ops::rms_norm(ctx, x, weight.value, eps).y; });
@@ -242,7 +255,8 @@ Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const 
     ops::Context& ctx = tape.context();
     if (!batch.targets.defined()) return {last_logits(ctx, x.value, weight.value), -1};
     const auto r = ops::linear_cross_entropy(ctx, x.value, weight.value, batch.targets, vocab, batch.grad_scale,
-                                             tape.recording() ? &weight.gradient : nullptr);
+                                             tape.recording() ? &weight.gradient : nullptr,
+                                             tape.recording() && adds_to_gradient(weight));
     return tape.record(
         "head_loss", {x}, r.losses, [dx = r.dx](const Tensor&, Tensors&) { return Tensors{dx}; },
         [](const Tensor&) {},  // done in the forward; recorded so that gradient_ready is told

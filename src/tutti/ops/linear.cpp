@@ -64,12 +64,14 @@ Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Te
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate) {
     check(dw.rank() == 2 && dy.dim(-1) == dw.dim(0) && x.dim(-1) == dw.dim(1) && dw.dtype() == DType::f32 &&
               dy.view().rows() == x.view().rows(),
           "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy.shape(), ", ", x.shape(), ", ",
           dw.shape(), " ", dw.dtype());
-    gemm(ctx, gemm_of(Product::weight_gradient, as_matrix(x), dw, as_matrix(dy)));
+    Gemm product = gemm_of(Product::weight_gradient, as_matrix(x), dw, as_matrix(dy));
+    product.accumulate = accumulate;
+    gemm(ctx, product);
 }
 
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db) {

@@ -9,7 +9,7 @@ using kernels::CrossEntropy;
 using kernels::KernelTable;
 
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
-                                        int64_t vocab, float grad_scale, const Tensor* dw) {
+                                        int64_t vocab, float grad_scale, const Tensor* dw, bool accumulate) {
     const int64_t rows = x.view().rows(), width = x.view().columns(), columns = w.dim(0);
     check(w.rank() == 2 && w.dim(1) == width && x.dtype() == w.dtype() && x.contiguous(),
           "linear_cross_entropy: x (N, C) and w (V, C) of one type, got ", x.shape(), " and ", w.shape());
@@ -38,7 +38,9 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
         if (!dw) continue;
         const Tensor& dlogits = logits;  // replaced in place by the kernel
         gemm(ctx, gemm_of(Product::input_gradient, dx2.narrow(0, begin, n), w, dlogits));
-        gemm(ctx, gemm_of(Product::weight_gradient, x_chunk, *dw, dlogits));
+        kernels::Gemm weight_gradient = gemm_of(Product::weight_gradient, x_chunk, *dw, dlogits);
+        weight_gradient.accumulate = accumulate || begin > 0;
+        gemm(ctx, weight_gradient);
     }
     return r;
 }

@@ -59,7 +59,8 @@ kernels::Gemm gemm_of(Product product, const View& x, const View& w, const View&
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);  // x w^T + b
 // [sum +] dy w. What was summed so far is handed over: the result may lie in its memory.
 Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum = {});
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);  // dw += dy^T x
+// dw = [dw +] dy^T x
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate = true);
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
 
 // --- embedding: tokens (B, T) i32, w (V, C) -> (B, T, C) ---
@@ -114,13 +115,13 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
 // --- losses ---
 // The head and its loss in chunks of rows: the (N, V) logits never exist as a whole.
 // x (N, C), w (V, C), targets (N) i32 (negative: ignored). With `dw`, also the gradients of grad_scale * sum(losses):
-// returns dx and adds to dw (V, C) f32.
+// returns dx and adds to dw (V, C) f32, or overwrites it when `accumulate` is false.
 struct LinearCrossEntropy {
     Tensor losses;  // (N) f32
     Tensor dx;      // (N, C), undefined without dw
 };
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
-                                        int64_t vocab, float grad_scale, const Tensor* dw);
+                                        int64_t vocab, float grad_scale, const Tensor* dw, bool accumulate = true);
 
 struct SquaredError {
     Tensor losses;  // (N) f32

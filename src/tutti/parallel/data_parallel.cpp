@@ -65,8 +65,9 @@ bool DataParallel::saves() const {
 void DataParallel::begin_step() {
     for (const auto& state : states_) {
         state->reduced = false;
-        if (options_.keep_gradients) {
-            state->flat->take_gradients();
+        if (options_.keep_gradients) {  // what is recorded once runs for every microbatch: it can only add
+            if (!state->flat->has_gradients()) state->flat->take_gradients();
+            state->flat->zero_gradients();
         } else {
             state->flat->drop_gradients();
             state->flat->drop_gradient_shard();
@@ -229,6 +230,7 @@ void DataParallel::gradient_ready(Parameter& parameter) {
 
 void DataParallel::start_reduction(State& state) {
     FlatUnit& flat = *state.flat;
+    flat.complete_gradients();
     if (server_) {
         server_->push(flat.gradients());
     } else if (options_.zero == Zero::none) {

@@ -1,6 +1,7 @@
 #include "tutti/parallel/flat_unit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tutti/ops/ops.h"
 
@@ -94,11 +95,23 @@ void FlatUnit::drop_weights() {
 }
 
 void FlatUnit::take_gradients() {
-    if (gradients_.defined()) return ops::fill(ctx_, gradients_, 0);
     const bool leased = options_.zero >= Zero::gradients;
-    gradients_ = ops::zeros(ctx_, {layout_.padded}, DType::f32, leased ? Purpose::communication : Purpose::gradients);
+    gradients_ = ops::empty(ctx_, {layout_.padded}, DType::f32, leased ? Purpose::communication : Purpose::gradients);
+    if (const int64_t padding = layout_.padded - layout_.values; padding > 0)
+        ops::fill(ctx_, gradients_.narrow(0, layout_.values, padding), 0);
     if (!leased) gradient_shard_ = gradients_.narrow(0, options_.shard * layout_.shard_size, layout_.shard_size);
     point_into(parameters_, &Parameter::gradient, gradients_, layout_);
+    for (Parameter* p : parameters_) p->gradient_unset = true;
+}
+
+void FlatUnit::zero_gradients() {
+    ops::fill(ctx_, gradients_, 0);
+    for (Parameter* p : parameters_) p->gradient_unset = false;
+}
+
+void FlatUnit::complete_gradients() {
+    for (Parameter* p : parameters_)
+        if (std::exchange(p->gradient_unset, false)) ops::fill(ctx_, p->gradient, 0);
 }
 
 void FlatUnit::drop_gradients() {

@@ -47,9 +47,12 @@ class FlatUnit {
     // The weights of this rank's shard become its masters, rounded.
     void round_masters();
 
-    // f32 gradients of all shards, zero when taken, and again when taken again. With ZeRO < 2 the shard is a part of
-    // them; else it is taken by itself, not set.
+    // f32 gradients of all shards. Taken, they are unset (Parameter::gradient_unset) but for the padding, and
+    // completed, those to which nothing was added are zero. With ZeRO < 2 the shard is a part of them; else it is taken
+    // by itself, not set.
     void take_gradients();
+    void zero_gradients();
+    void complete_gradients();
     void drop_gradients();
     void take_gradient_shard();
     void drop_gradient_shard();

@@ -10,6 +10,7 @@
 
 #include "tutti/comm/testing/faulty_world.h"
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/nn/functions.h"
 #include "tutti/ops/ops.h"
 #include "tutti/train/step.h"
 
@@ -311,6 +312,29 @@ INSTANTIATE_TEST_SUITE_P(Models, Parity,
                          [](const auto& model) {
                              return std::string(spec::name_of(model.param.first)) + (model.param.second ? "_tied" : "");
                          });
+
+// Memory that holds NaN must not be seen: a first term overwrites it, and what gets no term is zero.
+TEST(FlatUnit, GradientsStartFromNothing) {
+    const auto device = make_cpu_device(1);
+    ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+    autograd::Parameter used{.name = "used", .shape = {3, 2}}, unused{.name = "unused", .shape = {4}};
+    parallel::FlatUnit unit(ctx, {&used, &unused}, {.compute = DType::f32});
+    unit.take_gradients();
+    for (const autograd::Parameter* p : unit.parameters()) ops::fill(ctx, p->gradient, NAN);
+    const auto tensor = [&](const Shape& shape, float value) {
+        const Tensor x = ops::empty(ctx, shape, DType::f32, Purpose::activations);
+        ops::fill(ctx, x, value);
+        return x;
+    };
+    for (int microbatch = 0; microbatch < 2; ++microbatch) {
+        autograd::Tape tape(ctx, true);
+        tape.backward(nn::linear(tape, tape.input(tensor({5, 2}, 2)), used, nullptr), tensor({5, 3}, 3));
+    }
+    unit.complete_gradients();
+    std::vector<float> expected(static_cast<size_t>(unit.layout().padded), 0);
+    std::fill_n(expected.begin() + unit.layout().offsets[0], 6, 2 * 5 * 2 * 3);  // microbatches x rows x x dy
+    EXPECT_EQ(unit.gradients().to_host<float>(), expected);
+}
 
 // Bytes per parameter of parallelism.md, section 2: 2 weights + 4 gradients + 12 optimizer, on each rank or on all
 // together; to the byte, with the padding to whole blocks in what is cut. Moments have no padding.
