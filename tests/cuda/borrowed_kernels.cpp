@@ -49,6 +49,8 @@ const KernelTable& cuda_table() {
     return table;
 }
 
+const KernelTable& cuda_tf32_table() { return cuda_table(); }  // the CPU rounds no factor
+
 }  // namespace kernels
 
 double kernel_tolerance() { return 0; }

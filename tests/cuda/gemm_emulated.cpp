@@ -4,6 +4,6 @@
 
 namespace tutti::kernels::cuda {
 
-void fill_gemm(KernelTable& table) { fill_gemm_plain(table); }
+void fill_gemm(KernelTable& table, bool tf32) { fill_gemm_plain(table, tf32); }
 
 }  // namespace tutti::kernels::cuda

@@ -91,7 +91,7 @@ class GraphOfABatch : public ::testing::Test {
     }
 
     std::unique_ptr<Device> device_ = make_cuda_device(0);
-    ops::Context ctx_{*device_, kernels::table_for(*device_)};
+    ops::Context ctx_{*device_, kernels::table_for(*device_, Arithmetic::f32)};
     ops::Sum sum_{ctx_};
     MicrobatchGraph graph_{ctx_};
     int called_ = 0;

@@ -31,6 +31,13 @@ TEST_F(CudaTraining, TwentyStepsInBf16FollowTheCpu) {
     expect_follows(run("cuda", gpt2_ + steps), run("cpu", gpt2_ + steps), tolerance);
 }
 
+// Factors of 10 bits in f32 runs. Borrowed kernels have no TF32, elsewhere it must be seen.
+TEST_F(CudaTraining, Tf32FollowsF32) {
+    const std::vector<Logged> f32 = run("cuda", f32_), tf32 = run("cuda", {"precision.compute=tf32"});
+    expect_follows(tf32, f32, kernel_tolerance() > 0 ? 1.0 / 1024 : 0);
+    EXPECT_EQ(tf32 == f32, kernel_tolerance() == 0);
+}
+
 TEST_F(CudaTraining, TheMlpTrainsToo) {
     const Settings mlp = {"model.preset=mlp-8192", "model.width=24", "model.layers=2",
                           "precision.compute=f32", "data.train=[]",  "train.seq_len=4"};

@@ -22,6 +22,10 @@ const char* name_of(BenchArguments::Kind kind) {
     return "";
 }
 
+Arithmetic arithmetic_of(const BenchArguments& a) {
+    return a.kind == BenchArguments::Kind::step ? spec::arithmetic_of(step_run(a)) : *arithmetic_from(a.dtype);
+}
+
 BenchResult run_kind(Bench& bench) {
     switch (bench.arguments.kind) {
         case BenchArguments::Kind::gemm: return bench_gemm(bench);
@@ -45,7 +49,7 @@ nlohmann::ordered_json to_json(const Bench& bench, const BenchResult& result) {
         {"threads", bench.device->stream().threads},
         {"kernels", bench.ctx.kernels.name},
         {"gemm_engine", bench.ctx.kernels.gemm_engines},
-        {"dtype", std::string(tutti::name_of(bench.dtype))}};
+        {"dtype", std::string(tutti::name_of(bench.arithmetic))}};
     add(document, result.summary);
     document["rows"] = nlohmann::ordered_json::array();
     for (const BenchRecord& row : result.rows)
@@ -60,8 +64,9 @@ Bench::Bench(const BenchArguments& arguments_, std::ostream& text_)
     : arguments(arguments_),
       text(text_),
       device(make_device(arguments_.device, arguments_.threads)),
-      ctx{*device, kernels::table_for(*device)},
-      dtype(arguments_.dtype == "f32" ? DType::f32 : DType::bf16),
+      arithmetic(arithmetic_of(arguments_)),
+      ctx{*device, kernels::table_for(*device, arithmetic)},
+      dtype(storage_of(arithmetic)),
       end(seconds_now() + (arguments_.seconds > 0 ? arguments_.seconds : 20)) {}
 
 void Bench::note(BenchResult& result, const std::string& words) const {
@@ -71,7 +76,7 @@ void Bench::note(BenchResult& result, const std::string& words) const {
 
 int bench(const BenchArguments& arguments, const Io& io) {
     Bench bench(arguments, io.text(arguments.json));
-    bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.dtype << ", " << bench.device->name()
+    bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.arithmetic << ", " << bench.device->name()
                << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << bench.ctx.kernels.gemm_engines
                << ", " << plan::format_bytes(bench.device->free_bytes()) << " of memory available\n"
                << std::endl;
@@ -92,7 +97,7 @@ std::string Peak::origin() const { return gemm > device.flops_per_s ? "matrix pr
 
 Peak measure_peak(Bench& bench, double seconds) {
     Peak peak;
-    peak.device = bench.device->peak(bench.dtype, seconds);
+    peak.device = bench.device->peak(bench.arithmetic, seconds);
     return peak;
 }
 

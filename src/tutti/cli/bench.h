@@ -12,6 +12,7 @@
 
 #include "tutti/cli/commands.h"
 #include "tutti/cli/measure.h"
+#include "tutti/spec/run_spec.h"
 
 namespace tutti::cli {
 
@@ -30,9 +31,10 @@ struct Bench {
     const BenchArguments& arguments;
     std::ostream& text;  // for people
     std::unique_ptr<Device> device;
+    Arithmetic arithmetic;
     ops::Context ctx;
-    DType dtype;
-    double end;  // on the clock of seconds_now(): when patience ends
+    DType dtype;  // of operands
+    double end;   // on the clock of seconds_now(): when patience ends
 
     double patience_left() const { return end - seconds_now(); }
     // Of calls that start kernels.
@@ -41,6 +43,8 @@ struct Bench {
     }
     void note(BenchResult& result, const std::string& words) const;  // prints and keeps
 };
+
+spec::RunSpec step_run(const BenchArguments& arguments);  // what bench_step trains
 
 BenchResult bench_memory(Bench& bench);
 BenchResult bench_gemm(Bench& bench);

@@ -20,24 +20,6 @@ namespace tutti::cli {
 
 namespace {
 
-// What was given with --set counts over what a benchmark would choose.
-spec::RunSpec run_of(const BenchArguments& a) {
-    std::vector<std::string> overrides = {"model.preset=" + (a.model.empty() ? std::string("llama-tiny") : a.model),
-                                          "precision.compute=" + a.dtype,
-                                          "train.global_batch=8",
-                                          "train.micro_batch=8",
-                                          "train.steps=1000000",
-                                          "train.device=" + a.device};
-    overrides.insert(overrides.end(), a.set.begin(), a.set.end());
-    spec::RunSpec run = spec::parse_text("", "bench step", overrides);
-    check<UsageError>(run.data == spec::DataSpec{},
-                      "bench step makes its own random tokens; leave [data] out of --set");
-    if (run.model.family != spec::Family::mlp) run.data.train = {"random tokens"};
-    if (a.threads > 0) run.train.threads = a.threads;
-    spec::validate(run, 1);
-    return run;
-}
-
 // The same values for every microbatch of every step.
 class FixedBatches final : public train::Batches {
   public:
@@ -143,7 +125,7 @@ void print_head(const Bench& bench, const spec::RunSpec& run, const char* unit) 
     for (const std::string& set : bench.arguments.set) bench.text << ", " << set;
     bench.text << '\n'
                << plan::format_count(static_cast<double>(spec::parameter_count(run.model))) << " parameters, "
-               << bench.dtype << ", batch " << t.global_batch << " x " << t.seq_len << " = "
+               << bench.arithmetic << ", batch " << t.global_batch << " x " << t.seq_len << " = "
                << t.global_batch * t.seq_len << ' ' << unit << " in " << microbatches
                << (microbatches == 1 ? " microbatch" : " microbatches") << ", recompute " << run.recompute.policy
                << '\n'
@@ -250,9 +232,26 @@ BenchRecord summary_of(const StepReport& r) {
 
 }  // namespace
 
+// What was given with --set counts over what a benchmark would choose.
+spec::RunSpec step_run(const BenchArguments& a) {
+    std::vector<std::string> overrides = {"model.preset=" + (a.model.empty() ? std::string("llama-tiny") : a.model),
+                                          "precision.compute=" + a.dtype,
+                                          "train.global_batch=8",
+                                          "train.micro_batch=8",
+                                          "train.steps=1000000",
+                                          "train.device=" + a.device};
+    overrides.insert(overrides.end(), a.set.begin(), a.set.end());
+    spec::RunSpec run = spec::parse_text("", "bench step", overrides);
+    check<UsageError>(run.data == spec::DataSpec{},
+                      "bench step makes its own random tokens; leave [data] out of --set");
+    if (run.model.family != spec::Family::mlp) run.data.train = {"random tokens"};
+    if (a.threads > 0) run.train.threads = a.threads;
+    spec::validate(run, 1);
+    return run;
+}
+
 BenchResult bench_step(Bench& bench) {
-    const spec::RunSpec run = run_of(bench.arguments);
-    bench.dtype = spec::compute_type(run);
+    const spec::RunSpec run = step_run(bench.arguments);
     const int64_t needed = plan::predict_memory(run).peak();
     check<UsageError>(needed < bench.device->free_bytes(), "a step of this model needs about ",
                       plan::format_bytes(needed), " of memory, available are ",

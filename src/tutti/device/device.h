@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "tutti/base/dtype.h"
+#include "tutti/base/arithmetic.h"
 #include "tutti/device/memory.h"
 
 namespace tutti {
@@ -71,8 +71,8 @@ class Device {
     // kernels were given, so what differs from run to run must be in memory. Work that waits for the device, copies
     // between it and the host or needs memory that the allocator does not have is an Error; so is any on a CPU.
     virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
-    // In the compute type with sums in f32; takes about `seconds` where it must be measured.
-    virtual ArithmeticPeak peak(DType compute, double seconds) = 0;
+    // With sums in f32; takes about `seconds` where it must be measured.
+    virtual ArithmeticPeak peak(Arithmetic arithmetic, double seconds) = 0;
 };
 
 // The ranks of one machine, which share its cores and its GPUs.

@@ -244,7 +244,8 @@ const KernelTable& cpu_table(Isa isa);
 const char* gemm_engines();  // of the CPU tables
 // For NVIDIA GPUs; throws UsageError in a build without CUDA. Kernels return before the work is done.
 const KernelTable& cuda_table();
-// The table that computes in the memory of `device`: the CPU's best, or CUDA's.
-const KernelTable& table_for(const Device& device);
+const KernelTable& cuda_tf32_table();  // the same, whose f32 products may round their factors to TF32
+// The table that computes in the memory of `device`: the CPU's best, or CUDA's. UsageError for tf32 on a CPU.
+const KernelTable& table_for(const Device& device, Arithmetic arithmetic);
 
 }  // namespace tutti::kernels

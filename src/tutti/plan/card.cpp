@@ -36,6 +36,15 @@ std::string optimizer(const spec::OptimizerSpec& o) {
     return text + (o.clip > 0 ? concat(", clip ", o.clip) : ", no clipping");
 }
 
+std::string precision(Arithmetic arithmetic) {
+    switch (arithmetic) {
+        case Arithmetic::f32: return "f32 throughout";
+        case Arithmetic::tf32: return "f32, matrix products in TF32";
+        case Arithmetic::bf16: return "bf16, f32 master weights and gradients";
+    }
+    return "";
+}
+
 std::string recompute(const spec::RunSpec& run) {
     const std::string& policy = run.recompute.policy;
     const int64_t segment = spec::recompute_of(policy, run.model.layers).segment;
@@ -205,9 +214,7 @@ std::string render_card(const Card& card, const CardStyle& style) {
               concat(run.train.steps, " steps, ",
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
     box.field("mesh", mesh(run, card.ranks));
-    box.field("precision", run.precision.compute == "f32"
-                               ? "f32 throughout"
-                               : run.precision.compute + ", f32 master weights and gradients");
+    box.field("precision", precision(spec::arithmetic_of(run)));
     box.field("recompute", recompute(run));
     box.field("optimizer", optimizer(run.optimizer));
     box.field("machine", card.machine);

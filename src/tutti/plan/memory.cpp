@@ -23,9 +23,9 @@ void check_countable(const spec::RunSpec& run) {
 }
 
 int64_t compute_bytes(const std::string& compute) {
-    check<UsageError>(compute == "f32" || compute == "bf16", "precision.compute must be f32 or bf16, got \"", compute,
-                      "\"");
-    return size_of(*dtype_from(compute));
+    const auto arithmetic = arithmetic_from(compute);
+    check<UsageError>(arithmetic.has_value(), "precision.compute must be f32, tf32 or bf16, got \"", compute, "\"");
+    return size_of(storage_of(*arithmetic));
 }
 
 int64_t shards_of(const spec::RunSpec& run, int ranks) {
@@ -72,7 +72,7 @@ MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const st
     constexpr int64_t kF32 = 4;
     const int64_t element = compute_bytes(compute);
     const int64_t moments = optimizer == "adamw" ? 2 : 1;  // m and v; the momentum
-    const int64_t masters = compute == "f32" ? 0 : 1;      // in f32 the weights are their own masters
+    const int64_t masters = element == kF32 ? 0 : 1;       // in f32 the weights are their own masters
     MemoryByPurpose bytes;
     bytes[Purpose::weights] = values * element;
     bytes[Purpose::gradients] = values * kF32;

@@ -187,7 +187,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("dir", run.offload.dir, any(), "where a CPU rank offloads to; \"\": OUT/offload");
 
     section = "precision";
-    key("compute", run.precision.compute, one_of({"bf16", "f32"}), "forward and backward; master weights are f32");
+    key("compute", run.precision.compute, one_of({"bf16", "f32", "tf32"}),
+        "forward and backward; master weights are f32. tf32: f32, with matrix products in TF32 (GPUs)");
     key("reduce", run.precision.reduce, one_of({"f32", "bf16"}), "type of gradients on the wire");
     key("fp8", run.precision.fp8, any(), "recipe for matrix products: none");
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/dtype.h"
+#include "tutti/base/arithmetic.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::spec {
@@ -85,7 +85,7 @@ struct OffloadSpec {
 };
 
 struct PrecisionSpec {
-    std::string compute = "bf16";  // bf16 | f32
+    std::string compute = "bf16";  // bf16 | f32 | tf32
     std::string reduce = "f32";
     std::string fp8 = "none";
     bool operator==(const PrecisionSpec&) const = default;
@@ -129,7 +129,10 @@ struct RunSpec {
     bool operator==(const RunSpec&) const = default;
 };
 
-// What the forward and backward compute in.
-inline DType compute_type(const RunSpec& run) { return run.precision.compute == "f32" ? DType::f32 : DType::bf16; }
+// What the forward and backward compute in, of a validated run; and the type of weights and activations.
+inline Arithmetic arithmetic_of(const RunSpec& run) {
+    return arithmetic_from(run.precision.compute).value_or(Arithmetic::bf16);
+}
+inline DType compute_type(const RunSpec& run) { return storage_of(arithmetic_of(run)); }
 
 }  // namespace tutti::spec

@@ -287,6 +287,11 @@ void check_offload(const RunSpec& run, Problems& problems) {
             " keeps all weights on every rank; set zero = 3, which gathers them unit by unit");
 }
 
+void check_precision(const RunSpec& run, Problems& problems) {
+    require(problems, run.precision.compute != "tf32" || run.train.device != "cpu",
+            "[precision] compute = \"tf32\": [train] device = \"cpu\" has no TF32; set compute to f32 or bf16");
+}
+
 // A recorded microbatch repeats the same numbers at the same addresses, and no copies to or from the host.
 void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
     if (!run.train.cuda_graphs) return;
@@ -363,6 +368,7 @@ void validate(const RunSpec& run, int ranks) {
     check_log(run, problems);
     check_mesh(run.parallel, ranks, problems);
     check_offload(run, problems);
+    check_precision(run, problems);
     check_cuda_graphs(run, ranks, problems);
     check_what_exists(run, problems);
     if (problems.empty()) return;

@@ -203,6 +203,12 @@ TEST(Validate, ARecordedMicrobatchRepeatsTheSame) {
                   concat("[train] cuda_graphs = true: ", problem));
 }
 
+TEST(Validate, Tf32NeedsAGpu) {
+    EXPECT_EQ(problems_of({"precision.compute=tf32", "train.device=cuda"}), "");
+    EXPECT_EQ(problems_of({"precision.compute=tf32", "train.device=cpu"}),
+              "[precision] compute = \"tf32\": [train] device = \"cpu\" has no TF32; set compute to f32 or bf16");
+}
+
 TEST(Validate, ATraceBeginsInsideTheRun) {
     EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=7", "train.steps=7"}), "");
     EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=8", "train.steps=7"}),
@@ -229,7 +235,7 @@ TEST(Validate, ReportsAllAtOnceAndOnlyThose) {
             "[model] head_dim = 4611686018427387904: must be in [0, 65536]\n"
             "[train] steps = -1: must be in [1, 1000000000000000]\n"
             "[train] global_batch = 0: must be in [1, 2147483647]\n"
-            "[precision] compute = \"f23\": must be one of bf16 | f32; the nearest is \"f32\"\n"
+            "[precision] compute = \"f23\": must be one of bf16 | f32 | tf32; the nearest is \"f32\"\n"
             "[model] heads * head_dim = 12 * 4611686018427387904 = 9223372036854775807: in gpt2 it must equal width = "
             "4611686018427387904; heads must divide width, nearest: heads = 8 or 16");
     }

@@ -57,7 +57,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, const EngineOption
     : run(run_),
       device(device_of(run, options.local)),
       home(make_home(run, *device, options.offload_dir)),
-      ctx{*device, kernels::table_for(*device)},
+      ctx{*device, kernels::table_for(*device, spec::arithmetic_of(run))},
       groups(parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()))),
       model(models::make_model(ctx, run.model, run.train.seq_len)),
       data_parallel(ctx, model.units(), groups, data_parallel_options(run, home.get())),

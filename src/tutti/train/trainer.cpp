@@ -201,7 +201,7 @@ TrainOutcome Run::train() {
                        concat("dp_shard ", engine_.groups.dp_shard->rank(), ", dp_replicate ",
                               engine_.groups.dp_replicate->rank()),
                        [this](const std::string& message) { console_.warn(message); });
-    peak_ = engine_.groups.dp->sum(engine_.device->peak(spec::compute_type(run_), 0.05).flops_per_s);
+    peak_ = engine_.groups.dp->sum(engine_.device->peak(spec::arithmetic_of(run_), 0.05).flops_per_s);
     logged_step_ = state_.step;
     logged_usage_ = engine_.groups.usage();
     logged_tokens_ = state_.tokens;
@@ -369,7 +369,7 @@ TrainOutcome train(const TrainOptions& options) {
         Console console(options.console, options.terminal, 0);
         const auto data = open_data(options.run, console, false);
         const auto device = device_of(options.run, local_rank(options.launch, options.launch.rank, options.ranks));
-        const kernels::KernelTable& table = kernels::table_for(*device);
+        const kernels::KernelTable& table = kernels::table_for(*device, spec::arithmetic_of(options.run));
         const auto memory = plan_memory(options.run, table, device->stream(), options.ranks);
         console.text(plan::render_card(card_of(options, device->name(), memory)));
         if (!options.run.model.hf.empty() && std::filesystem::exists(options.run.model.hf)) {  // else a run may resume

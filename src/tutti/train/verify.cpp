@@ -112,8 +112,10 @@ bool VerifyOutcome::within() const {
 }
 
 double verify_bound(const spec::RunSpec& run, int64_t step) {
-    if (step == 1 || spec::compute_type(run) == DType::f32) return 1e-5;
-    return std::sqrt(20.0 * static_cast<double>(run.model.layers)) / 512;
+    const Arithmetic arithmetic = spec::arithmetic_of(run);
+    if (step == 1 || arithmetic == Arithmetic::f32) return 1e-5;
+    return std::sqrt(20.0 * static_cast<double>(run.model.layers)) *
+           (arithmetic == Arithmetic::tf32 ? 0x1p-12 : 0x1p-9);
 }
 
 spec::RunSpec one_rank_of(const spec::RunSpec& run) {

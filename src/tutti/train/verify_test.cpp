@@ -40,6 +40,7 @@ TEST(Verify, LayoutsFollowOneRankWithinTheBound) {
 TEST(Verify, TheBoundIsOfRoundingOnly) {
     EXPECT_EQ(verify_bound(mlp("f32"), 7), 1e-5);
     EXPECT_EQ(verify_bound(mlp("bf16"), 1), 1e-5);
+    EXPECT_EQ(verify_bound(mlp("tf32"), 2), verify_bound(mlp("bf16"), 2) / 8);
     EXPECT_LT(verify_bound(mlp("bf16"), 2), 0.05) << "a dropped or doubled sum of two ranks differs by a third";
     VerifiedStep step{.step = 2, .bound = 1e-5, .gradient_difference = 2e-5};
     EXPECT_FALSE(step.within());

@@ -82,8 +82,8 @@ class CpuDevice final : public Device {
     std::unique_ptr<Recording> record(const std::function<void()>&) override {
         throw Error(concat(name(), " records no work: only a GPU has graphs"));
     }
-    ArithmeticPeak peak(DType compute, double seconds) override {
-        return measure_register_peak(stream_, compute, seconds);
+    ArithmeticPeak peak(Arithmetic arithmetic, double seconds) override {
+        return measure_register_peak(stream_, storage_of(arithmetic), seconds);
     }
 
   private:

@@ -39,19 +39,20 @@ int attribute(cudaDeviceAttr which, int gpu) {
     return value;
 }
 
-// FLOP of one multiprocessor in a cycle, dense, sums in f32: NVIDIA's architecture white papers. `boost_mhz`: the clock
+// FLOP of one multiprocessor in a cycle, dense, sums in f32: NVIDIA's architecture white papers. TF32 has half of
+// bf16's rate on all of them. `boost_mhz`: the clock
 // that its data sheets multiply with, where the highest clock of the tensor cores is lower than that of the rest.
-struct Arithmetic {
+struct Rates {
     int capability;
     double bf16, f32;
     double boost_mhz;
 };
-constexpr Arithmetic kArithmetic[] = {
+constexpr Rates kRates[] = {
     {80, 2048, 128, 0}, {86, 1024, 256, 0}, {90, 4096, 256, 1830}, {100, 8192, 256, 0}, {120, 1024, 256, 0}};
 
-const Arithmetic& arithmetic_of(int capability) {
-    const Arithmetic* best = kArithmetic;
-    for (const Arithmetic& row : kArithmetic)
+const Rates& rates_of(int capability) {
+    const Rates* best = kRates;
+    for (const Rates& row : kRates)
         if (row.capability <= capability) best = &row;
     return *best;
 }
@@ -96,13 +97,14 @@ class CudaDevice : public Device {
 
     // By the data sheet: no clock holds under full load, and shares of what a product happened to reach cannot be
     // compared.
-    ArithmeticPeak peak(DType compute, double) override {
+    ArithmeticPeak peak(Arithmetic arithmetic, double) override {
         const int gpu = queue_->gpu(), multiprocessors = attribute(cudaDevAttrMultiProcessorCount, gpu);
-        const Arithmetic& row = arithmetic_of(10 * attribute(cudaDevAttrComputeCapabilityMajor, gpu) +
-                                              attribute(cudaDevAttrComputeCapabilityMinor, gpu));
+        const Rates& row = rates_of(10 * attribute(cudaDevAttrComputeCapabilityMajor, gpu) +
+                                    attribute(cudaDevAttrComputeCapabilityMinor, gpu));
         double mhz = attribute(cudaDevAttrClockRate, gpu) / 1000.0;
-        if (compute == DType::bf16 && row.boost_mhz > 0) mhz = std::min(mhz, row.boost_mhz);
-        const double of_cycle = compute == DType::bf16 ? row.bf16 : row.f32;
+        const bool tensor_cores = arithmetic != Arithmetic::f32;
+        if (tensor_cores && row.boost_mhz > 0) mhz = std::min(mhz, row.boost_mhz);
+        const double of_cycle = !tensor_cores ? row.f32 : arithmetic == Arithmetic::bf16 ? row.bf16 : row.bf16 / 2;
         return {multiprocessors * mhz * 1e6 * of_cycle / sharing_,
                 concat(multiprocessors, " multiprocessors x ", of_cycle, " FLOP x ", mhz, " MHz",
                        sharing_ > 1 ? concat(", shared by ", sharing_, " ranks") : "")};

@@ -4,6 +4,8 @@
 
 namespace tutti::kernels {
 
+const KernelTable& cuda_tf32_table() { return cuda_table(); }
+
 const KernelTable& cuda_table() {
     throw UsageError(
         "this build has no CUDA: install the CUDA toolkit (nvcc) and configure with -DTUTTI_CUDA=ON, or use "

@@ -3,6 +3,7 @@
 // emulated.
 #include <gtest/gtest.h>
 
+#include "tutti/kernels/cases/cases.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"
 
@@ -24,6 +25,29 @@ TEST_P(CudaEquivalence, OfTableAndReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, CudaEquivalence, testing::ValuesIn(kOps), [](const auto& op) { return op.param; });
+
+// Of each case's name: "f32 to f32 (M, N, K) nt".
+int64_t terms_of(const std::string& name) { return std::stoll(name.substr(name.rfind(", ") + 2)); }
+
+// |error| of a product of factors cut to 10 bits of fraction: 2^-9 of it. The tolerance of a case is sum_error(K + 4)
+// of the products' size.
+TEST(CudaTf32, RoundsFactorsOfF32ProductsAlone) {
+    int rounded = 0;
+    for (const Case& c : cases_of("gemm")) {
+        SCOPED_TRACE(c.name);
+        const auto f32 = c.run(cuda_table(), cuda_place()), tf32 = c.run(cuda_tf32_table(), cuda_place());
+        if (!c.name.starts_with("f32")) {
+            EXPECT_TRUE(same_bits(f32, tf32));
+            continue;
+        }
+        auto expected = c.expected();
+        for (Output& output : expected)
+            for (double& t : output.tolerance) t *= 1 + 0x1p-9 / cases::sum_error(terms_of(c.name) + 4);
+        EXPECT_EQ(first_difference(expected, tf32), "");
+        rounded += !same_bits(f32, tf32);
+    }
+    EXPECT_GE(rounded, 60);
+}
 
 }  // namespace
 }  // namespace tutti::kernels

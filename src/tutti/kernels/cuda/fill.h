@@ -21,7 +21,9 @@ void fill_cross_entropy(KernelTable& table);
 void fill_sampling(KernelTable& table);
 // `kernel`: the name of the one to use for everything, as in TUTTI_CUDA_ATTENTION; null: the request chooses.
 void fill_attention(KernelTable& table, const char* kernel);
-void fill_gemm_plain(KernelTable& table);  // our own product, on no tensor cores: for tests and by name
-void fill_gemm(KernelTable& table);        // by cuBLASLt, or our own; where CUDA is emulated, our own
+// Our own product, on no tensor cores: for tests and by name. With tf32, factors of f32 products are rounded to it.
+void fill_gemm_plain(KernelTable& table, bool tf32 = false);
+// By cuBLASLt, or our own; where CUDA is emulated, our own.
+void fill_gemm(KernelTable& table, bool tf32 = false);
 
 }  // namespace tutti::kernels::cuda

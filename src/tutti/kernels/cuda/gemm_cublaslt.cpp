@@ -1,6 +1,6 @@
 // kernels/cuda/gemm_cublaslt.cpp: the matrix products of the CUDA table. cuBLASLt thinks in columns: a row-major matrix
-// is to it the transposed one, so c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T. Sums are in f32, and f32
-// products are f32 products (no TF32).
+// is to it the transposed one, so c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T. Sums are in f32. f32
+// products are f32 products, in the table for TF32 (cuda_tf32_table) those that may round their factors.
 //
 // Which algorithm: the first of the library's heuristic, which knows the GPU and the shape and measures nothing, among
 // those that add in a fixed order. It is asked once per shape and kept, so a run repeats bit for bit on the same GPU
@@ -148,12 +148,12 @@ struct Problem {
     std::array<int64_t, 3> row_lengths{};
     std::array<uint32_t, 4> alignments{};  // of a, b, c, bias
     DType inputs = DType::f32, output = DType::f32;
-    bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+    bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, tf32 = false;
     int64_t workspace_bytes = 0;
     auto operator<=>(const Problem&) const = default;
 };
 
-Problem problem_of(const Stream& stream, const Gemm& g) {
+Problem problem_of(const Stream& stream, const Gemm& g, bool tf32) {
     Problem p{.M = g.c.shape[0],
               .N = g.c.shape[1],
               .K = g.transpose_a ? g.a.shape[0] : g.a.shape[1],
@@ -165,6 +165,7 @@ Problem problem_of(const Stream& stream, const Gemm& g) {
               .transpose_b = g.transpose_b,
               .accumulate = g.accumulate,
               .bias = g.bias.defined(),
+              .tf32 = tf32,
               .workspace_bytes = stream.workspace_bytes};
     check_cuda(cudaGetDevice(&p.gpu), "cudaGetDevice");
     return p;
@@ -190,9 +191,9 @@ class Layout {
 // c^T = first second: the library's A is our b, its B our a.
 class Product {
   public:
-    explicit Product(const Gemm& g) : first(g.b), second(g.a), result(g.c) {
-        check_status(library().matmul_desc_create(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                     "cublasLtMatmulDescCreate");
+    Product(const Gemm& g, bool tf32) : first(g.b), second(g.a), result(g.c) {
+        const cublasComputeType_t compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+        check_status(library().matmul_desc_create(&operation_, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
         set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
         set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
         if (!g.bias.defined()) return;
@@ -275,20 +276,23 @@ bool takes(const Gemm& g) {
     return !empty && (!g.bias.defined() || g.bias.dtype == g.c.dtype);
 }
 
+template <bool kTf32>
 void gemm_plain(const Stream& stream, const Gemm& g) {
     static const KernelTable kPlain = [] {
         KernelTable table;
-        fill_gemm_plain(table);
+        fill_gemm_plain(table, kTf32);
         return table;
     }();
     kPlain.gemm(stream, g);
 }
 
+template <bool kTf32>
 void gemm_cublaslt(const Stream& stream, const Gemm& g) {
-    if (!takes(g)) return gemm_plain(stream, g);
-    const Product product(g);
-    const Algorithm algorithm = algorithm_for(problem_of(stream, g), product);
-    if (!algorithm) return gemm_plain(stream, g);
+    if (!takes(g)) return gemm_plain<kTf32>(stream, g);
+    const bool tf32 = kTf32 && g.a.dtype == DType::f32;
+    const Product product(g, tf32);
+    const Algorithm algorithm = algorithm_for(problem_of(stream, g, tf32), product);
+    if (!algorithm) return gemm_plain<kTf32>(stream, g);
     const float alpha = 1, beta = g.accumulate ? 1 : 0;
     const cublasStatus_t status =
         library().matmul(library().handle(), product.operation(), &alpha, g.b.data, product.first.get(), g.a.data,
@@ -300,17 +304,17 @@ void gemm_cublaslt(const Stream& stream, const Gemm& g) {
 
 }  // namespace
 
-void fill_gemm(KernelTable& table) {
+void fill_gemm(KernelTable& table, bool tf32) {
     const char* named = std::getenv("TUTTI_CUDA_GEMM");
     const std::string engine = named != nullptr ? named : "cublaslt";
     check<UsageError>(engine == "cublaslt" || engine == "plain", "TUTTI_CUDA_GEMM must be cublaslt or plain, got \"",
                       engine, "\"");
     if (engine == "plain") {
-        fill_gemm_plain(table);
+        fill_gemm_plain(table, tf32);
         return;
     }
     static const std::string kVersion = library().version();
-    table.gemm = gemm_cublaslt;
+    table.gemm = tf32 ? gemm_cublaslt<true> : gemm_cublaslt<false>;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
     table.gemm_engine = [](const Stream&, const Gemm&) { return "cuBLASLt"; };
     table.gemm_engines = kVersion.c_str();

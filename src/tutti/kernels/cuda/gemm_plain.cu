@@ -21,17 +21,24 @@ struct Operand {
 struct GemmShape {
     Operand a, b;
     int64_t K, c_row;
-    bool accumulate, bias_is_f32;
+    bool accumulate, bias_is_f32, tf32;
 };
+
+// To the nearest number with 10 bits of fraction, ties away from zero (cvt.rna.tf32).
+__device__ float tf32_value(float x) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x);
+    return fabsf(x) < INFINITY ? std::bit_cast<float>((bits + 0x1000u) & ~0x1fffu) : x;
+}
 
 // A (kTile, kDepth) piece of an operand, zeros outside; neighbouring threads read neighbouring addresses.
 template <class T>
-__device__ void load_tile(const T* x, const Operand& s, int64_t first, int64_t k_first, int64_t K,
+__device__ void load_tile(const T* x, const Operand& s, int64_t first, int64_t k_first, int64_t K, bool tf32,
                           float (&tile)[kDepth][kTile + 4]) {
     for (int at = static_cast<int>(threadIdx.x); at < kTile * kDepth; at += kThreads) {
         const int i = s.side == 1 ? at % kTile : at / kDepth, k = s.side == 1 ? at / kTile : at % kDepth;
         const int64_t row = first + i, column = k_first + k;
-        tile[k][i] = row < s.size && column < K ? load_one(x + row * s.side + column * s.depth) : 0;
+        const float value = row < s.size && column < K ? load_one(x + row * s.side + column * s.depth) : 0;
+        tile[k][i] = tf32 ? tf32_value(value) : value;
     }
 }
 
@@ -44,8 +51,8 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(GemmShape s, const T* a,
     float sums[kEach][kEach] = {};
     for (int64_t k_first = 0; k_first < s.K; k_first += kDepth) {
         __syncthreads();  // the tiles before have been used
-        load_tile(a, s.a, first_m, k_first, s.K, tiles.a);
-        load_tile(b, s.b, first_n, k_first, s.K, tiles.b);
+        load_tile(a, s.a, first_m, k_first, s.K, s.tf32, tiles.a);
+        load_tile(b, s.b, first_n, k_first, s.K, s.tf32, tiles.b);
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < kDepth; ++k)
@@ -70,6 +77,7 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(GemmShape s, const T* a,
         }
 }
 
+template <bool kTf32>
 void gemm_plain(const Stream& stream, const Gemm& g) {
     const int64_t M = g.c.shape[0], N = g.c.shape[1], K = g.transpose_a ? g.a.shape[0] : g.a.shape[1];
     if (M * N == 0) return;
@@ -79,7 +87,8 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
                           .K = K,
                           .c_row = g.c.stride(0),
                           .accumulate = g.accumulate,
-                          .bias_is_f32 = g.bias.dtype == DType::f32};
+                          .bias_is_f32 = g.bias.dtype == DType::f32,
+                          .tf32 = kTf32 && g.a.dtype == DType::f32};
     const Grid grid{
         .blocks = dim3(static_cast<unsigned>(ceil_div(M, kTile)), static_cast<unsigned>(ceil_div(N, kTile))),
         .threads = dim3(kThreads)};
@@ -96,8 +105,8 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
 
 }  // namespace
 
-void fill_gemm_plain(KernelTable& table) {
-    table.gemm = gemm_plain;
+void fill_gemm_plain(KernelTable& table, bool tf32) {
+    table.gemm = tf32 ? gemm_plain<true> : gemm_plain<false>;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };
     table.gemm_engine = [](const Stream&, const Gemm&) { return "own"; };
     table.gemm_engines = "own";

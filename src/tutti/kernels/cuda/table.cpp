@@ -29,4 +29,13 @@ const KernelTable& cuda_table() {
     return table;
 }
 
+const KernelTable& cuda_tf32_table() {
+    static const KernelTable table = [] {
+        KernelTable t = cuda_table();
+        cuda::fill_gemm(t, true);
+        return t;
+    }();
+    return table;
+}
+
 }  // namespace tutti::kernels
