@@ -63,8 +63,8 @@ int64_t depth_of(const Gemm& g) { return g.transpose_a ? g.a.shape[0] : g.a.shap
 
 // Who makes a product, as measured with `bench/cpu_kernels.cpp gemm` (bench/results/gemm_cpu_zen4.md):
 // - f32: oneDNN, which reaches 90 % of the peak and more.
-// - bf16 on AVX-512: our own where every side has 512 and more: up to 1.3 times as fast. With less to do, what packing
-//   costs is missed: oneDNN.
+// - bf16 on AVX-512: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast. With less to
+//   do, what packing costs is missed: oneDNN.
 // - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and is at a third of the peak on large
 //   ones. Has not been measured yet.
 // - bf16 on AVX2: our own. oneDNN 2.6 has no kernel for it at all.
@@ -75,7 +75,7 @@ bool is_own(Isa isa, const Gemm& g) {
     if (g.a.dtype != DType::bf16) return false;
     switch (isa) {
         case Isa::avx2: return true;
-        case Isa::avx512: return shortest >= 512;
+        case Isa::avx512: return shortest >= 512 && g.c.shape[0] > 512;
         case Isa::amx: return shortest >= 256;
     }
     return false;
