@@ -25,7 +25,7 @@ constexpr uint64_t kSeed = 1234;
 void train(const std::string& text, int64_t steps) {
     // What a rank has: a device, kernels for it, nothing global.
     const auto device = tutti::make_device("auto", 0);
-    tutti::ops::Context ctx{*device, tutti::kernels::table_for(*device)};
+    tutti::ops::Context ctx{*device, tutti::kernels::table_for(*device, tutti::Arithmetic::bf16)};
 
     // The model: a preset with fewer layers. Weights follow from the seed and the parameters' names.
     tutti::spec::ModelSpec spec = tutti::spec::preset("llama-tiny");
