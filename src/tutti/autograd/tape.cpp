@@ -1,6 +1,7 @@
 #include "tutti/autograd/tape.h"
 
 #include <memory>
+#include <ranges>
 #include <utility>
 
 #include "tutti/ops/ops.h"
@@ -92,7 +93,7 @@ void Tape::end_part(const Tensor& y) {
         if (saved.lock() != y.buffer()) part->push_back(std::move(saved));
     recorded_.assign(1, y.buffer());
     record_mark([this, part, before = part_] {
-        for (const std::weak_ptr<Buffer>& saved : *part)
+        for (const std::weak_ptr<Buffer>& saved : *part | std::views::reverse)  // the last ones are used first
             if (const auto buffer = saved.lock()) buffer->bring_back(ctx_.device);
         if (!before) return;
         for (const std::weak_ptr<Buffer>& saved : *before)

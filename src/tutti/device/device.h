@@ -66,6 +66,9 @@ class Device {
     virtual std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) = 0;
     // Between two places of this device's memory, in the order of the stream.
     virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+    // Between this device's memory and its home's, which it reaches by itself (offload), or within either: after what
+    // the stream was given so far and after the other copies aside, and beside all that comes. nullptr: it is done.
+    virtual std::shared_ptr<SideCopy> copy_aside(void* to, const void* from, int64_t bytes) = 0;
     virtual void synchronize() = 0;
     // Records what `work` starts, instead of running it. The recording has the addresses and the numbers that the
     // kernels were given, so what differs from run to run must be in memory. Work that waits for the device, copies

@@ -1,6 +1,7 @@
 #include "tutti/device/memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/device/device.h"
@@ -60,6 +61,7 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
               " bytes for ", name_of(purpose), " on top of ", usage_.total.current, " in use; ", raw_->advice());
         data = segments.take(size);
     }
+    join_copies(data, size);
     usage_.add(bytes, purpose);
     if (pool_ != nullptr) {
         pool_->usage_.add(bytes, purpose);
@@ -68,8 +70,19 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
     return data;
 }
 
-void Allocator::release(void* data, int64_t bytes, Purpose purpose) {
+void Allocator::join_copies(void* data, int64_t bytes) {
+    auto* const begin = static_cast<std::byte*>(data);
+    std::erase_if(copied_, [begin, end = begin + bytes](const Place& place) {
+        const bool overlaps = place.begin < end && begin < place.end;
+        if (overlaps) place.copy->join();
+        return overlaps;
+    });
+}
+
+void Allocator::release(void* data, int64_t bytes, Purpose purpose, std::shared_ptr<SideCopy> copy) {
     std::lock_guard lock(mutex_);
+    auto* const begin = static_cast<std::byte*>(data);
+    if (copy) copied_.push_back({begin, begin + bytes, std::move(copy)});
     usage_.add(-bytes, purpose);
     FreeSpace* free = &free_;
     if (const auto pooled = pooled_.find(data); pooled != pooled_.end()) {
@@ -159,13 +172,14 @@ void Pool::count_again() {
 
 void* Buffer::data() const {
     check(!away(), "a buffer of ", bytes_, " bytes for ", name_of(purpose_), " is used while it is offloaded");
+    if (copy_) std::exchange(copy_, nullptr)->join();
     return data_;
 }
 
 void Buffer::send_away(Device& device, Device& home) {
     void* there = home.memory().allocate(bytes_, purpose_);
-    device.copy_out(there, data(), bytes_);
-    allocator_->release(data_, bytes_, purpose_);
+    copy_ = device.copy_aside(there, data(), bytes_);
+    allocator_->release(data_, bytes_, purpose_, copy_);
     data_ = there;
     away_ = home.memory().shared_from_this();
 }
@@ -177,8 +191,8 @@ void Buffer::will_need() {
 void Buffer::bring_back(Device& device) {
     if (!away_) return;
     void* here = allocator_->allocate(bytes_, purpose_);
-    device.copy_in(here, data_, bytes_);
-    away_->release(data_, bytes_, purpose_);
+    copy_ = device.copy_aside(here, data_, bytes_);
+    away_->release(data_, bytes_, purpose_, copy_);
     data_ = here;
     away_ = nullptr;
 }

@@ -33,6 +33,13 @@ struct Tally {
 
 class Pool;
 
+// A copy that runs beside the other work of a device (Device::copy_aside).
+class SideCopy {
+  public:
+    virtual ~SideCopy() = default;
+    virtual void join() = 0;  // work that the device is given from now on begins after it; the host does not wait
+};
+
 // Where an allocator takes its memory from: the host's pages, a GPU's.
 class RawMemory {
   public:
@@ -58,7 +65,8 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
 
     // Throws Error naming bytes, purpose and the usage so far when the system has no memory left.
     void* allocate(int64_t bytes, Purpose purpose);
-    void release(void* data, int64_t bytes, Purpose purpose);
+    // `copy`: one that may still be reading or writing there. Whoever gets the place joins it first.
+    void release(void* data, int64_t bytes, Purpose purpose, std::shared_ptr<SideCopy> copy = nullptr);
 
     MemoryUsage usage(Purpose purpose) const;
     MemoryUsage total() const;  // its peak is the peak of the sum, not the sum of the peaks
@@ -73,6 +81,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     friend class Pool;
 
     bool grow(Segments& segments, int64_t bytes);  // false: the system has no more
+    void join_copies(void* data, int64_t bytes);
     void trim_locked();
 
     std::unique_ptr<RawMemory> raw_;
@@ -80,6 +89,11 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     FreeSpace free_;
     Tally usage_;
     int64_t reserved_ = 0;
+    struct Place {
+        std::byte *begin, *end;
+        std::shared_ptr<SideCopy> copy;
+    };
+    std::vector<Place> copied_;                // free places with a copy that nobody joined yet
     Pool* pool_ = nullptr;                     // that blocks come from now
     std::unordered_map<void*, Pool*> pooled_;  // blocks in use that belong to pools
 };
@@ -123,7 +137,7 @@ class Buffer {
           data_(allocator.allocate(bytes, purpose)),
           bytes_(bytes),
           purpose_(purpose) {}
-    ~Buffer() { (away_ ? *away_ : *allocator_).release(data_, bytes_, purpose_); }
+    ~Buffer() { (away_ ? *away_ : *allocator_).release(data_, bytes_, purpose_, copy_); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
 
@@ -131,7 +145,9 @@ class Buffer {
     int64_t bytes() const { return bytes_; }
     Purpose purpose() const { return purpose_; }
 
-    // `device` is whose memory it was made in. The address changes: no View of it may be kept over these calls.
+    // `device` is whose memory it was made in; `home` is memory that it reaches. Neither call waits: the copies run
+    // beside the device's work, which joins them where the values or the memory are used next. The address changes: no
+    // View of it may be kept over these calls.
     void send_away(Device& device, Device& home);
     void will_need();  // soon, here again
     void bring_back(Device& device);
@@ -143,6 +159,7 @@ class Buffer {
     void* data_;
     int64_t bytes_;
     Purpose purpose_;
+    mutable std::shared_ptr<SideCopy> copy_;  // the one to data_, until somebody joins it
 };
 
 }  // namespace tutti

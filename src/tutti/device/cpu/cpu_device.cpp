@@ -78,6 +78,10 @@ class CpuDevice final : public Device {
         return std::make_unique<CopyAtHand>(device_data, bytes);
     }
     void copy(void* to, const void* from, int64_t bytes) override { copy_in(to, from, bytes); }
+    std::shared_ptr<SideCopy> copy_aside(void* to, const void* from, int64_t bytes) override {
+        copy(to, from, bytes);
+        return nullptr;
+    }
     void synchronize() override {}
     std::unique_ptr<Recording> record(const std::function<void()>&) override {
         throw Error(concat(name(), " records no work: only a GPU has graphs"));

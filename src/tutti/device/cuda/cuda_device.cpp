@@ -92,6 +92,9 @@ class CudaDevice : public Device {
         return queue_->start_copy_out(device_data, bytes);
     }
     void copy(void* to, const void* from, int64_t bytes) override { queue_->copy(to, from, bytes); }
+    std::shared_ptr<SideCopy> copy_aside(void* to, const void* from, int64_t bytes) override {
+        return queue_->copy_aside(to, from, bytes);
+    }
     void synchronize() override { queue_->synchronize(); }
     std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(queue_, work); }
 

@@ -57,8 +57,11 @@ Queue::Queue(int gpu)
 }
 
 Queue::~Queue() {
-    cudaStreamSynchronize(stream_);
-    cudaStreamDestroy(stream_);
+    for (cudaStream_t stream : {stream_, aside_})
+        if (stream != nullptr) {
+            cudaStreamSynchronize(stream);
+            cudaStreamDestroy(stream);
+        }
 }
 
 // A recorded copy would repeat today's pinned block, and CUDA's own message for a wait is a number.
@@ -77,6 +80,29 @@ void Queue::copy(void* to, const void* from, int64_t bytes) {
 void Queue::synchronize() {
     check_not_recorded("a wait");
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize on ", name_);
+    if (aside_ != nullptr) check_cuda(cudaStreamSynchronize(aside_), "cudaStreamSynchronize aside on ", name_);
+}
+
+class Queue::Aside final : public SideCopy {
+  public:
+    explicit Aside(const Queue& queue) : queue_(queue), done_(queue.aside_) {}
+    void join() override {
+        check_cuda(done_.hold(queue_.stream_), "cudaStreamWaitEvent for a copy aside on ", queue_.name_);
+    }
+
+  private:
+    const Queue& queue_;
+    Event done_;
+};
+
+std::shared_ptr<SideCopy> Queue::copy_aside(void* to, const void* from, int64_t bytes) {
+    check_not_recorded("a copy between the host and the GPU");
+    if (aside_ == nullptr)  // 0: the lowest priority
+        check_cuda(cudaStreamCreateWithPriority(&aside_, cudaStreamNonBlocking, 0), "cudaStreamCreate on ", name_);
+    check_cuda(Event(stream_).hold(aside_), "cudaStreamWaitEvent on ", name_);
+    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, aside_), "cudaMemcpyAsync of ",
+               bytes, " bytes aside on ", name_);
+    return std::make_shared<Aside>(*this);
 }
 
 void Queue::copy(void* to, const void* from, int64_t bytes, Passage& passage) {

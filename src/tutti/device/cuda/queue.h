@@ -1,6 +1,6 @@
-// device/cuda/queue.h: one stream of one GPU and the copies on it. Copies pass through pinned memory, which the GPU
-// reads and writes by itself: the host goes on as soon as it has put its values there. Below: runtime.h. Called by
-// cuda_device.cpp.
+// device/cuda/queue.h: one stream of one GPU and the copies on it and beside it. Copies pass through pinned memory,
+// which the GPU reads and writes by itself: the host goes on as soon as it has put its values there. Below: runtime.h.
+// Called by cuda_device.cpp.
 #pragma once
 
 #include <deque>
@@ -30,6 +30,7 @@ class Event {
     Event& operator=(const Event&) = delete;
     bool passed() const;
     cudaError_t wait() const { return cudaEventSynchronize(event_); }
+    cudaError_t hold(cudaStream_t stream) const { return cudaStreamWaitEvent(stream, event_, 0); }  // until it passed
 
   private:
     cudaEvent_t event_ = nullptr;
@@ -50,7 +51,8 @@ class Queue {
     void copy_in(void* device_data, const void* host_data, int64_t bytes);
     void copy_out(void* host_data, const void* device_data, int64_t bytes);
     std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes);
-    void copy(void* to, const void* from, int64_t bytes);  // both on the GPU
+    void copy(void* to, const void* from, int64_t bytes);                             // both on the GPU
+    std::shared_ptr<SideCopy> copy_aside(void* to, const void* from, int64_t bytes);  // one on the GPU, one pinned
     void synchronize();
 
   private:
@@ -62,6 +64,7 @@ class Queue {
         std::optional<Event> done;
     };
     class Copy;
+    class Aside;
 
     void copy(void* to, const void* from, int64_t bytes, Passage& passage);
     void check_not_recorded(const char* what) const;
@@ -70,6 +73,7 @@ class Queue {
     int gpu_;
     std::string model_, name_;
     cudaStream_t stream_ = nullptr;
+    cudaStream_t aside_ = nullptr;  // of copy_aside; made when it is first needed
     std::shared_ptr<Allocator> pinned_;
     std::deque<std::unique_ptr<Passage>> sent_;  // of copy_in; the GPU may still be reading them
 };

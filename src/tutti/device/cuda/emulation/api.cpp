@@ -1,25 +1,62 @@
-// device/cuda/emulation/api.cpp: the functions of api.h. Calls are done when they return; a stream is only a handle,
-// an event a point in time.
+// device/cuda/emulation/api.cpp: the functions of api.h. Calls are done when they return, but for copies on a stream
+// with a priority: those are done when somebody waits for them, as late as a GPU may. An event is a point in time and a
+// place in its stream.
 #include "tutti/device/cuda/emulation/api.h"
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
 
 #include "tutti/device/cuda/emulation/graph.h"
 #include "tutti/device/cuda/emulation/memory.h"
 
 using namespace tutti::emulation;
 
-struct EmulatedStream {};
+// What a stream was given and has not begun.
+struct Late {
+    std::deque<std::function<void()>> waiting;
+    int64_t begun = 0;  // of all that it was ever given
+
+    int64_t end() const { return begun + static_cast<int64_t>(waiting.size()); }
+    void run_until(int64_t place) {
+        for (; begun < place; ++begun) {
+            waiting.front()();
+            waiting.pop_front();
+        }
+    }
+};
+struct EmulatedStream {
+    std::shared_ptr<Late> late;  // null: all is done at once
+};
 struct EmulatedEvent {
     std::chrono::steady_clock::time_point time;
     bool timed = true;
+    std::shared_ptr<Late> late;  // the stream that it is in
+    int64_t place = 0;
+
+    bool passed() const { return !late || late->begun >= place; }
+    void pass() const {
+        if (late) late->run_until(place);
+    }
 };
 
 namespace {
 
 int capability = 90;
+thread_local std::vector<std::weak_ptr<Late>> late_streams;  // of the calling thread
+
+// What waits for the whole GPU waits for these.
+cudaError_t wait_for_all() {
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    for (const auto& stream : late_streams)
+        if (const auto late = stream.lock()) late->run_until(late->end());
+    return cudaSuccess;
+}
 
 // Whether `data` is what the kind of a copy says of it. Host memory that CUDA does not know of is left unchecked.
 bool fits(const void* data, size_t bytes, bool device, bool any) {
@@ -110,7 +147,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     return cudaErrorInvalidValue;
 }
 
-cudaError_t cudaDeviceSynchronize() { return outside_of_capture(); }
+cudaError_t cudaDeviceSynchronize() { return wait_for_all(); }
 cudaError_t cudaDriverGetVersion(int* version) {
     *version = 13000;
     return cudaSuccess;
@@ -123,7 +160,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
     return bytes == 0 || *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void* data) {
-    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    if (const cudaError_t no = wait_for_all(); no != cudaSuccess) return no;
     return data == nullptr || give_device(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
@@ -133,7 +170,7 @@ cudaError_t cudaMallocHost(void** data, size_t bytes) {
 }
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) { return cudaMallocHost(data, bytes); }
 cudaError_t cudaFreeHost(void* data) {
-    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    if (const cudaError_t no = wait_for_all(); no != cudaSuccess) return no;
     return data == nullptr || give_pinned(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -170,7 +207,13 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
     if (captured(stream, [=] { copy(to, from, bytes, kind); })) return cudaSuccess;
-    return copy(to, from, bytes, kind);
+    if (stream == nullptr || !stream->late) return copy(to, from, bytes, kind);
+    stream->late->waiting.emplace_back([=] {
+        if (copy(to, from, bytes, kind) == cudaSuccess) return;
+        std::fprintf(stderr, "emulated GPU: a copy of %zu bytes beside other work lost its memory\n", bytes);
+        std::abort();
+    });
+    return cudaSuccess;
 }
 cudaError_t cudaMemset(void* data, int byte, size_t bytes) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
@@ -185,30 +228,50 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     *stream = new EmulatedStream;
     return cudaSuccess;
 }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+    *stream = new EmulatedStream{std::make_shared<Late>()};
+    std::erase_if(late_streams, [](const auto& late) { return late.expired(); });
+    late_streams.push_back((*stream)->late);
+    return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    if (stream->late) stream->late->run_until(stream->late->end());
     delete stream;
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return outside_of_capture(); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (stream != nullptr && stream->late) stream->late->run_until(stream->late->end());
+    return outside_of_capture();
+}
 cudaError_t cudaStreamQuery(cudaStream_t) { return outside_of_capture(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
-    return event != nullptr ? cudaSuccess : cudaErrorInvalidValue;
+    if (event == nullptr) return cudaErrorInvalidValue;
+    event->pass();
+    return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-    *event = new EmulatedEvent{.time = {}, .timed = (flags & cudaEventDisableTiming) == 0};
+    *event = new EmulatedEvent{.time = {}, .timed = (flags & cudaEventDisableTiming) == 0, .late = nullptr};
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     delete event;
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->time = std::chrono::steady_clock::now();
+    event->late = stream != nullptr ? stream->late : nullptr;
+    event->place = event->late ? event->late->end() : 0;
     return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return outside_of_capture(); }
-cudaError_t cudaEventQuery(cudaEvent_t) { return outside_of_capture(); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    event->pass();
+    return outside_of_capture();
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    return event->passed() ? cudaSuccess : cudaErrorNotReady;
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
     if (!begin->timed || !end->timed) return cudaErrorInvalidValue;
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();

@@ -1,0 +1,67 @@
+// What is sent away from a GPU and comes back, copied beside its other work: on a GPU, and emulated, where such a copy
+// is as late as it may be.
+#include <gtest/gtest.h>
+
+#include "tutti/device/cuda/cuda_device.h"
+#include "tutti/ops/ops.h"
+
+namespace tutti {
+namespace {
+
+class CudaOffload : public testing::Test {
+  protected:
+    Tensor filled(float value, int64_t n = 100'000) {
+        const Tensor x = ops::empty(ctx_, {n}, DType::f32, Purpose::activations);
+        ops::fill(ctx_, x, value);
+        return x;
+    }
+    static void expect_all(const Tensor& x, float value) {
+        EXPECT_EQ(x.to_host<float>(), std::vector<float>(static_cast<size_t>(x.numel()), value));
+    }
+
+    std::unique_ptr<Device> device_ = make_cuda_device(0);
+    std::unique_ptr<Device> home_ = make_pinned_home(*device_);
+    ops::Context ctx_{*device_, kernels::table_for(*device_, Arithmetic::f32)};
+};
+
+TEST_F(CudaOffload, APlaceIsNotWrittenBeforeItWasRead) {
+    std::vector<Tensor> away;
+    for (const float value : {1.0f, 2.0f, 3.0f}) {
+        away.push_back(filled(value));
+        const void* place = away.back().view().data;
+        away.back().buffer()->send_away(*device_, *home_);
+        const Tensor next = filled(-value);
+        EXPECT_EQ(next.view().data, place) << "the place is free at once";
+        expect_all(next, -value);
+    }
+    EXPECT_EQ(device_->memory().usage(Purpose::activations).current, 0);
+    for (size_t i = away.size(); i-- > 0;) away[i].buffer()->bring_back(*device_);
+    EXPECT_EQ(home_->memory().usage(Purpose::activations).current, 0);
+    for (size_t i = 0; i < away.size(); ++i) expect_all(away[i], static_cast<float>(i) + 1);
+}
+
+TEST_F(CudaOffload, WhatComesBackIsThereBeforeAKernelReadsIt) {
+    const Tensor x = filled(4);
+    x.buffer()->send_away(*device_, *home_);
+    const Tensor y = filled(5);
+    x.buffer()->bring_back(*device_);
+    expect_all(ops::add(ctx_, x, y), 9);
+}
+
+// Released before anybody used it: the copy must not write over the next owner's values.
+TEST_F(CudaOffload, WhatIsReleasedOnItsWayBackHarmsNobody) {
+    std::optional<Tensor> x = filled(6);
+    x->buffer()->send_away(*device_, *home_);
+    x->buffer()->bring_back(*device_);
+    x.reset();
+    const Tensor next = filled(7);
+    device_->synchronize();
+    expect_all(next, 7);
+    x = filled(8);
+    x->buffer()->send_away(*device_, *home_);
+    x.reset();  // away
+    EXPECT_EQ(home_->memory().usage(Purpose::activations).current, 0);
+}
+
+}  // namespace
+}  // namespace tutti
