@@ -257,14 +257,12 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
     const auto add = [&](const char* name, const char* description, BenchArguments::Kind kind) {
         CLI::App* c = add_command(*parent, all, io, name, description, a, bench);
         c->parse_complete_callback([&a, kind] { a.kind = kind; });
-        if (kind == BenchArguments::Kind::gemm || kind == BenchArguments::Kind::step)
-            c->add_option("--dtype", a.dtype, "[bf16], f32, or tf32 on a GPU")
-                ->check(CLI::IsMember({"bf16", "f32", "tf32"}))
-                ->option_text("TYPE");
-        else
-            c->add_option("--dtype", a.dtype, "[bf16] or f32")
-                ->check(CLI::IsMember({"bf16", "f32"}))
-                ->option_text("TYPE");
+        std::vector<std::string> types = {"bf16", "f32"};
+        const bool makes_products = kind == BenchArguments::Kind::gemm || kind == BenchArguments::Kind::step;
+        if (makes_products) types.emplace_back("tf32");
+        c->add_option("--dtype", a.dtype, makes_products ? "[bf16], f32, or tf32 on a GPU" : "[bf16] or f32")
+            ->check(CLI::IsMember(types))
+            ->option_text("TYPE");
         add_device_option(*c, a.device);
         add_threads_option(*c, a.threads);
         c->add_option("--seconds", a.seconds, "patience for all measurements together")
