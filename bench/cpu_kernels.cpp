@@ -2,7 +2,7 @@
 // bench/results/*_cpu_*.md. Not part of the build:
 //   g++ -std=c++20 -O2 -Isrc bench/cpu_kernels.cpp build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp
 //   (a build with CUDA: and -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt)
-//   OMP_WAIT_POLICY=passive ./a.out gemm|attention THREADS [avx2|avx512|amx]
+//   OMP_WAIT_POLICY=passive ./a.out gemm|attention THREADS [avx2|avx512|avx512_bf16|amx]
 // One thread is timed by its own CPU time, which a busy machine hardly disturbs; more by the clock. Best of 0.3 s.
 #include <immintrin.h>
 #include <time.h>
@@ -65,8 +65,9 @@ void print_peak(int threads) {
     const auto time = [&](auto kernel) {
         return best_seconds(threads, [&] { parallel_tasks(stream, threads, [&](int64_t) { kernel(); }); });
     };
-    std::printf("peak, GFLOP/s: f32 %.0f, bf16 %.0f\n", 32e-9 * steps / time(multiply_adds<false>),
-                64e-9 * steps / time(multiply_adds<true>));
+    std::printf("peak, GFLOP/s: f32 %.0f", 32e-9 * steps / time(multiply_adds<false>));
+    if (best_isa() >= Isa::avx512_bf16) std::printf(", bf16 %.0f", 64e-9 * steps / time(multiply_adds<true>));
+    std::printf("\n");
 }
 
 void bench_gemm(const OwnGemm& own, const Stream& stream) {
@@ -134,7 +135,8 @@ void bench_attention(const KernelTable& table, const Stream& stream) {
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count < 3) return std::fprintf(stderr, "usage: cpu_kernels gemm|attention THREADS [avx2|avx512|amx]\n"), 2;
+    if (count < 3)
+        return std::fprintf(stderr, "usage: cpu_kernels gemm|attention THREADS [avx2|avx512|avx512_bf16|amx]\n"), 2;
     const Stream stream{std::atoi(arguments[2])};
     Isa isa = best_isa();
     while (count > 3 && std::strcmp(arguments[3], name_of(isa)) != 0) {

@@ -2,7 +2,7 @@
 // bench/results/passes_cpu_*.md. Matrix products and attention: cpu_kernels.cpp. Not part of the build:
 //   g++ -std=c++20 -O2 -Isrc bench/cpu_passes.cpp build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp
 //   (a build with CUDA: and -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt)
-//   OMP_WAIT_POLICY=passive ./a.out THREADS [avx2|avx512]
+//   OMP_WAIT_POLICY=passive ./a.out THREADS [avx2|avx512|avx512_bf16]
 // Best of 0.4 s each.
 #include <algorithm>
 #include <chrono>
@@ -128,9 +128,13 @@ class Passes {
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count < 2) return std::fprintf(stderr, "usage: cpu_passes THREADS [avx2|avx512]\n"), 2;
+    if (count < 2) return std::fprintf(stderr, "usage: cpu_passes THREADS [avx2|avx512|avx512_bf16]\n"), 2;
     const Stream stream{std::atoi(arguments[1])};
-    const Isa isa = count > 2 ? (std::strcmp(arguments[2], "avx2") == 0 ? Isa::avx2 : Isa::avx512) : best_isa();
+    Isa isa = best_isa();
+    while (count > 2 && std::strcmp(arguments[2], name_of(isa)) != 0) {
+        if (isa == Isa::avx2) return std::fprintf(stderr, "this machine has no %s\n", arguments[2]), 2;
+        isa = static_cast<Isa>(static_cast<int>(isa) - 1);
+    }
     const KernelTable& table = cpu_table(isa);
     std::printf("%s, threads %d\n", table.name, stream.threads);
     for (const DType type : {DType::bf16, DType::f32})

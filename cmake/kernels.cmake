@@ -1,19 +1,20 @@
 # The vector kernels: src/tutti/kernels/cpu/isa/*.cpp, compiled once per instruction set into namespace
-# tutti::kernels::avx2 and ::avx512 (cpu/isa.h), as objects inside libtutti_kernels.a; what multiplies matrices also into
-# ::amx. cpu/table.cpp chooses at run time. ::amx_emulated goes into the tests only.
+# tutti::kernels::avx2, ::avx512 and ::avx512_bf16 (cpu/isa.h), as objects inside libtutti_kernels.a; what multiplies
+# matrices also into ::amx. cpu/table.cpp chooses at run time. ::amx_emulated goes into the tests only.
 #
 # -ffp-contract=off: a multiply-add is fused where the source says fma() and nowhere else, so that the last elements of an
 # array get the same bits as those in the middle. -O3 in every build type: without inlining nothing here makes sense.
 # -Wno-maybe-uninitialized: gcc 12's own AVX-512 headers trip it (GCC bug 105593).
 set(TUTTI_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
-set(TUTTI_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c)
-set(TUTTI_ISA_FLAGS_amx ${TUTTI_ISA_FLAGS_avx512})  # tile instructions are inline assembly
+set(TUTTI_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c)
+set(TUTTI_ISA_FLAGS_avx512_bf16 ${TUTTI_ISA_FLAGS_avx512} -mavx512bf16)
+set(TUTTI_ISA_FLAGS_amx ${TUTTI_ISA_FLAGS_avx512_bf16})  # tile instructions are inline assembly
 set(TUTTI_ISA_FLAGS_amx_emulated ${TUTTI_ISA_FLAGS_avx512})
 
 file(GLOB isa_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/kernels/cpu/isa/*.cpp)
 set(tile_sources ${isa_sources})
 list(FILTER tile_sources INCLUDE REGEX "/(attention|gemm)[a-z_]*\\.cpp$")
-foreach(isa avx2 avx512 amx amx_emulated)
+foreach(isa avx2 avx512 avx512_bf16 amx amx_emulated)
   string(TOUPPER ${isa} upper)
   if(isa MATCHES amx)
     add_library(tutti_kernels_${isa} OBJECT ${tile_sources})

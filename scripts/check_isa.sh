@@ -9,7 +9,7 @@ nm --defined-only "$1" | awk '
     /:$/ { finish(); member = $0; own = ""; count = 0; next }
     NF == 3 && $2 ~ /^[TWiu]$/ {
         symbols[count++] = $3
-        if (match($3, /^_ZN5tutti7kernels(6avx512|4avx2|3amx)/)) own = substr($3, 18, RLENGTH - 17)
+        if (match($3, /^_ZN5tutti7kernels(6avx512|11avx512_bf16|4avx2|3amx)/)) own = substr($3, 18, RLENGTH - 17)
     }
     function finish(   i) {
         if (own == "") return

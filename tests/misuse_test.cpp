@@ -60,6 +60,19 @@ TEST_F(Misuse, AGpuThatIsNotThere) {
     EXPECT_EQ(run(train_arguments("run", {"train.device=auto"}), hide_gpus).exit_code, 0);
 }
 
+TEST_F(Misuse, AnInstructionSetThatIsNotThere) {
+    const auto name = [](const char* isa) { return [isa] { setenv("TUTTI_CPU_ISA", isa, 1); }; };
+    const Result r = run(train_arguments("run", {"train.device=cpu"}), name("avx1024"));
+    EXPECT_EQ(r.exit_code, 2) << r.err;
+    expect_contains(r.err, "TUTTI_CPU_ISA must be one of this processor's (avx2");
+    expect_contains(r.err, "got \"avx1024\"");
+    EXPECT_FALSE(fs::exists(path("run") + "/metrics.jsonl"));
+    const Result least = run({"doctor"}, name("avx2"));
+    EXPECT_EQ(least.exit_code, 0) << least.err;
+    expect_contains(least.out, "cpu-avx2\n");
+    EXPECT_EQ(run(train_arguments("run", {"train.device=cpu"}), name("avx2")).exit_code, 0);
+}
+
 TEST_F(Misuse, OffloadNeedsADirectoryWithSpaceAndWeightsInShards) {
     Result r = train("run", {"offload.optimizer=true", "offload.dir=/proc/tutti"});
     EXPECT_EQ(r.exit_code, 2) << r.err;

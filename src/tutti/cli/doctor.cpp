@@ -93,9 +93,9 @@ Section look_at_processor(Findings& findings) {
     const std::vector<std::string> features = cpu_features();
     s.facts.push_back({"features", "instructions", joined(features), features});
     try {
-        const kernels::Isa isa = kernels::best_isa();
+        const kernels::Isa isa = kernels::chosen_isa();
         s.facts.push_back(text_fact("isa", "kernels that run", kernels::cpu_table(isa).name));
-        if (isa == kernels::Isa::avx2)
+        if (isa < kernels::Isa::avx512_bf16)
             findings.warnings.push_back(
                 "no AVX-512 with bf16: bf16 is stored as such but computed in f32, at f32's rate");
     } catch (const Error& unfit) {

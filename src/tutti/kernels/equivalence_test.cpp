@@ -26,12 +26,10 @@ const KernelTable& emulated_amx_table() {
 }
 
 std::vector<const KernelTable*> tables() {
-    std::vector<const KernelTable*> list = {&cpu_table(Isa::avx2)};
-    if (best_isa() >= Isa::avx512) {
-        list.push_back(&cpu_table(Isa::avx512));
-        list.push_back(&emulated_amx_table());
-    }
-    if (best_isa() >= Isa::amx) list.push_back(&cpu_table(Isa::amx));
+    std::vector<const KernelTable*> list;
+    for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx})
+        if (best_isa() >= isa) list.push_back(&cpu_table(isa));
+    if (best_isa() >= Isa::avx512) list.push_back(&emulated_amx_table());
     return list;
 }
 

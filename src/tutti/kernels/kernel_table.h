@@ -236,10 +236,14 @@ struct KernelTable {
 // Plain loops in double on the CPU: what every other table is tested against.
 const KernelTable& reference_table();
 
-// Instruction sets that the CPU table exists for, best last.
-enum class Isa : uint8_t { avx2, avx512, amx };
+// Instruction sets that the CPU table exists for, best last: AVX2 with FMA; AVX-512 with BW, DQ and VL (Skylake to Ice
+// Lake); the same with BF16 (Cooper Lake, Zen 4); and with AMX tiles beside that (Sapphire Rapids).
+enum class Isa : uint8_t { avx2, avx512, avx512_bf16, amx };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
+// The one that is used: the best, or what TUTTI_CPU_ISA names, so that unequal machines compute the same bits.
+// UsageError where this machine lacks it.
+Isa chosen_isa();
 const KernelTable& cpu_table(Isa isa);
 const char* gemm_engines();  // of the CPU tables
 // For NVIDIA GPUs; throws UsageError in a build without CUDA. Kernels return before the work is done.

@@ -15,13 +15,21 @@ namespace tutti::kernels {
 namespace {
 
 std::vector<Isa> isas() {
-    std::vector<Isa> list = {Isa::avx2};
-    if (best_isa() >= Isa::avx512) list.push_back(Isa::avx512);
-    if (best_isa() >= Isa::amx) list.push_back(Isa::amx);
+    std::vector<Isa> list;
+    for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx})
+        if (best_isa() >= isa) list.push_back(isa);
     return list;
 }
 
-VectorMath math_of(Isa isa) { return isa == Isa::avx2 ? avx2::vector_math() : avx512::vector_math(); }
+VectorMath math_of(Isa isa) {
+    switch (isa) {
+        case Isa::avx2: return avx2::vector_math();
+        case Isa::avx512: return avx512::vector_math();
+        case Isa::avx512_bf16:
+        case Isa::amx: return avx512_bf16::vector_math();
+    }
+    return {};
+}
 
 template <class T>
 View view(std::vector<T>& values) {
@@ -330,11 +338,8 @@ TEST(gemm, sums_over_pieces_are_exact) {
                             Pieces{30000, 40, 600, true, false},      // rows in pieces
                             Pieces{260, 530, 8300, false, false}}) {  // several blocks whose sums wait
         WholeProduct product(p);
-        product.expect(avx2::gemm, avx2::gemm_workspace);
-        if (best_isa() < Isa::avx512) continue;
-        product.expect(avx512::gemm, avx512::gemm_workspace);
-        product.expect(amx_emulated::gemm, amx_emulated::gemm_workspace);
-        if (best_isa() >= Isa::amx) product.expect(amx::gemm, amx::gemm_workspace);
+        for (const Isa isa : isas()) product.expect(own_gemm(isa).gemm, own_gemm(isa).workspace);
+        if (best_isa() >= Isa::avx512) product.expect(amx_emulated::gemm, amx_emulated::gemm_workspace);
     }
 }
 

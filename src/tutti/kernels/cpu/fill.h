@@ -1,5 +1,4 @@
 // kernels/cpu/fill.h: the parts that table.cpp puts together. Each part sets its own entries of the table and no other.
-// The lists are the same functions, compiled for each instruction set from cpu/isa.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -29,49 +28,35 @@ struct VectorMath {
     void (*sigmoid_for_bf16)(const float* x, float* y, int64_t n) = nullptr;
 };
 
+// What cpu/isa/*.cpp is compiled to, once per instruction set.
 namespace avx2 {
-void fill_elementwise(KernelTable& table);  // fill, cast, add, accumulate, scale
-void fill_activation(KernelTable& table);   // relu, gelu, swiglu
-void fill_normal(KernelTable& table);
-void fill_dropout(KernelTable& table);
-void fill_reduction(KernelTable& table);  // sums_of_squares, bias_backward, squared_error
-void fill_embedding(KernelTable& table);
-void fill_layer_norm(KernelTable& table);
-void fill_rms_norm(KernelTable& table);
-void fill_rope(KernelTable& table);
-void fill_optimizer(KernelTable& table);  // adamw, sgd
-void fill_attention(KernelTable& table);
-void fill_cross_entropy(KernelTable& table);
+void fill_table(KernelTable& table);  // all but the products
 VectorMath vector_math();
-void gemm(const Stream& stream, const Gemm& gemm);  // the product without oneDNN, for cpu/gemm*.cpp
+void gemm(const Stream& stream, const Gemm& gemm);
 int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 }  // namespace avx2
 
 namespace avx512 {
-void fill_elementwise(KernelTable& table);
-void fill_activation(KernelTable& table);
-void fill_normal(KernelTable& table);
-void fill_dropout(KernelTable& table);
-void fill_reduction(KernelTable& table);
-void fill_embedding(KernelTable& table);
-void fill_layer_norm(KernelTable& table);
-void fill_rms_norm(KernelTable& table);
-void fill_rope(KernelTable& table);
-void fill_optimizer(KernelTable& table);
-void fill_attention(KernelTable& table);
-void fill_cross_entropy(KernelTable& table);
+void fill_table(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
 int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512
 
-namespace amx {  // what multiplies matrices; everything else is avx512's
+namespace avx512_bf16 {
+void fill_table(KernelTable& table);
+VectorMath vector_math();
+void gemm(const Stream& stream, const Gemm& gemm);
+int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
+}  // namespace avx512_bf16
+
+namespace amx {  // what multiplies matrices; everything else is avx512_bf16's
 void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
 int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 }  // namespace amx
 
-namespace amx_emulated {  // the same source with tiles as arrays: in tests only
+namespace amx_emulated {  // the same source with tiles as arrays and no instruction beyond avx512's: in tests only
 void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
 int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);

@@ -61,21 +61,29 @@ Matmul make_matmul(const dnnl::engine& engine, const memory::desc& a, const memo
 
 int64_t depth_of(const Gemm& g) { return g.transpose_a ? g.a.shape[0] : g.a.shape[1]; }
 
-// Who makes a product, as measured with `bench/cpu_kernels.cpp gemm` (bench/results/gemm_cpu_zen4.md):
-// - f32: oneDNN, which reaches 90 % of the peak and more.
-// - bf16 on AVX-512: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast. With less to
-//   do, what packing costs is missed: oneDNN.
+// oneDNN's f32 products with b as it is stored drop to half of their rate where c is wide (from 2304 columns on, most
+// of all where they are a multiple of 512 and no power of two); ours do not.
+bool is_slow_in_onednn(const Gemm& g) { return !g.transpose_b && g.c.shape[1] >= 2304; }
+
+// Who makes a product, as measured with `bench/cpu_kernels.cpp gemm` (bench/results/gemm_cpu_*.md):
+// - f32: oneDNN, which reaches 90 % of the peak and more; on AVX-512 alone (measured on Ice Lake) our own where it is
+//   slow.
+// - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast. With
+// less
+//   to do, what packing costs is missed: oneDNN.
 // - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and is at a third of the peak on large
 //   ones. Has not been measured yet.
-// - bf16 on AVX2: our own. oneDNN 2.6 has no kernel for it at all.
+// - bf16 on AVX2 and on AVX-512 alone: our own, in f32. oneDNN 2.6 has no kernel for the former at all, and takes four
+//   times as long on the latter, but for a single row of c.
 // - Empty products (c, bias or zeros come out): our own, which needs no descriptor for them.
 bool is_own(Isa isa, const Gemm& g) {
     const int64_t shortest = std::min({g.c.shape[0], g.c.shape[1], depth_of(g)});
     if (shortest == 0) return true;
-    if (g.a.dtype != DType::bf16) return false;
+    if (g.a.dtype != DType::bf16) return isa == Isa::avx512 && shortest >= 256 && is_slow_in_onednn(g);
     switch (isa) {
         case Isa::avx2: return true;
-        case Isa::avx512: return shortest >= 512 && g.c.shape[0] > 512;
+        case Isa::avx512: return g.c.shape[0] > 1;
+        case Isa::avx512_bf16: return shortest >= 512 && g.c.shape[0] > 512;
         case Isa::amx: return shortest >= 256;
     }
     return false;
@@ -123,6 +131,7 @@ void fill_gemm(KernelTable& table, Isa isa) {
     switch (isa) {
         case Isa::avx2: return fill<Isa::avx2>(table);
         case Isa::avx512: return fill<Isa::avx512>(table);
+        case Isa::avx512_bf16: return fill<Isa::avx512_bf16>(table);
         case Isa::amx: return fill<Isa::amx>(table);
     }
 }

@@ -14,6 +14,8 @@
 #elif defined(TUTTI_ISA_AMX_EMULATED)
 #define TUTTI_ISA amx_emulated
 #define TUTTI_AMX_EMULATED
+#elif defined(TUTTI_ISA_AVX512_BF16)
+#define TUTTI_ISA avx512_bf16
 #elif defined(TUTTI_ISA_AVX512)
 #define TUTTI_ISA avx512
 #elif defined(TUTTI_ISA_AVX2)

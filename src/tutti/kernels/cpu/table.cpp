@@ -1,5 +1,9 @@
 // kernels/cpu/table.cpp: which instruction set this machine has, and the table of kernels for it. Called once per
 // device.
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
 #include "tutti/base/error.h"
 #include "tutti/device/cpu/tiles.h"
 #include "tutti/kernels/cpu/fill.h"
@@ -10,6 +14,7 @@ const char* name_of(Isa isa) {
     switch (isa) {
         case Isa::avx2: return "avx2";
         case Isa::avx512: return "avx512";
+        case Isa::avx512_bf16: return "avx512_bf16";
         case Isa::amx: return "amx";
     }
     return "";
@@ -17,74 +22,65 @@ const char* name_of(Isa isa) {
 
 Isa best_isa() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16"))
-        return tiles_available() ? Isa::amx : Isa::avx512;
+        __builtin_cpu_supports("avx512vl")) {
+        if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
+        return tiles_available() ? Isa::amx : Isa::avx512_bf16;
+    }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
         return Isa::avx2;
     throw UsageError(
         "the CPU back end needs AVX2, FMA and F16C, which this processor lacks; run on one from 2013 or later");
 }
 
+Isa chosen_isa() {
+    const Isa best = best_isa();
+    const char* named = std::getenv("TUTTI_CPU_ISA");
+    if (named == nullptr) return best;
+    std::string names;
+    for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
+        if (isa > best) break;
+        if (named == std::string_view(name_of(isa))) return isa;
+        names += concat(names.empty() ? "" : ", ", name_of(isa));
+    }
+    throw UsageError(concat("TUTTI_CPU_ISA must be one of this processor's (", names, "), got \"", named, "\""));
+}
+
 OwnGemm own_gemm(Isa isa) {
     switch (isa) {
         case Isa::avx2: return {avx2::gemm, avx2::gemm_workspace};
         case Isa::avx512: return {avx512::gemm, avx512::gemm_workspace};
+        case Isa::avx512_bf16: return {avx512_bf16::gemm, avx512_bf16::gemm_workspace};
         case Isa::amx: return {amx::gemm, amx::gemm_workspace};
     }
     return {};
 }
 
+namespace {
+
+KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable&)) {
+    KernelTable table;
+    table.name = name;
+    fill_table(table);
+    fill_gemm(table, isa);
+    fill_exact_sum(table);
+    fill_sampling(table);
+    return table;
+}
+
+}  // namespace
+
 const KernelTable& cpu_table(Isa isa) {
-    static const KernelTable kAvx2 = [] {
-        KernelTable table;
-        table.name = "cpu-avx2";
-        avx2::fill_elementwise(table);
-        avx2::fill_activation(table);
-        avx2::fill_normal(table);
-        avx2::fill_dropout(table);
-        avx2::fill_reduction(table);
-        avx2::fill_embedding(table);
-        avx2::fill_layer_norm(table);
-        avx2::fill_rms_norm(table);
-        avx2::fill_rope(table);
-        avx2::fill_optimizer(table);
-        avx2::fill_attention(table);
-        avx2::fill_cross_entropy(table);
-        fill_gemm(table, Isa::avx2);
-        fill_exact_sum(table);
-        fill_sampling(table);
-        return table;
-    }();
-    static const KernelTable kAvx512 = [] {
-        KernelTable table;
-        table.name = "cpu-avx512";
-        avx512::fill_elementwise(table);
-        avx512::fill_activation(table);
-        avx512::fill_normal(table);
-        avx512::fill_dropout(table);
-        avx512::fill_reduction(table);
-        avx512::fill_embedding(table);
-        avx512::fill_layer_norm(table);
-        avx512::fill_rms_norm(table);
-        avx512::fill_rope(table);
-        avx512::fill_optimizer(table);
-        avx512::fill_attention(table);
-        avx512::fill_cross_entropy(table);
-        fill_gemm(table, Isa::avx512);
-        fill_exact_sum(table);
-        fill_sampling(table);
-        return table;
-    }();
-    static const KernelTable kAmx = [] {
-        KernelTable table = kAvx512;
-        table.name = "cpu-amx";
+    static const KernelTable kAvx2 = make_table("cpu-avx2", Isa::avx2, avx2::fill_table);
+    static const KernelTable kAvx512 = make_table("cpu-avx512", Isa::avx512, avx512::fill_table);
+    static const KernelTable kAvx512Bf16 = make_table("cpu-avx512_bf16", Isa::avx512_bf16, avx512_bf16::fill_table);
+    static const KernelTable kAmx = make_table("cpu-amx", Isa::amx, [](KernelTable& table) {
+        avx512_bf16::fill_table(table);
         amx::fill_attention(table);
-        fill_gemm(table, Isa::amx);
-        return table;
-    }();
+    });
     switch (isa) {
         case Isa::avx2: return kAvx2;
         case Isa::avx512: return kAvx512;
+        case Isa::avx512_bf16: return kAvx512Bf16;
         case Isa::amx: return kAmx;
     }
     return kAvx2;

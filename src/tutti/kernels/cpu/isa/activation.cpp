@@ -1,6 +1,6 @@
 // kernels/cpu/isa/activation.cpp: ReLU, GELU and SwiGLU with their gradients, one pass over memory each.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {

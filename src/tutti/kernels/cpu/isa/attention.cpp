@@ -4,8 +4,8 @@
 //
 // bf16: with AVX512_BF16 both products take bf16 operands and sum in f32; P is rounded to bf16 on the way, its sum is
 // not (as on GPUs). Without, everything after the load is f32.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/attention_tiles.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 

@@ -3,8 +3,8 @@
 //
 // A row is read twice from memory: once for its maximum and sum, taken together piece by piece (Milakov and Gimelshein
 // 2018), once for the gradient. The logits are the largest array of a small model, so reading is what costs.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 

@@ -1,6 +1,6 @@
 // kernels/cpu/isa/dropout.cpp: y = x / (1 - p) where kept, else 0, with the mask of base/philox.h bit for bit.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 #include "tutti/kernels/cpu/isa/philox_words.h"
 
 namespace tutti::kernels::TUTTI_ISA {

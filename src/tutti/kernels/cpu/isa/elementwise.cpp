@@ -1,6 +1,6 @@
 // kernels/cpu/isa/elementwise.cpp: fill, cast, add, accumulate, scale. All wait for memory and nothing else.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {

@@ -1,6 +1,6 @@
 // kernels/cpu/isa/embedding.cpp: rows of a table by token number, and their gradients.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {

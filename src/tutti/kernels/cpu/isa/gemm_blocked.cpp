@@ -8,7 +8,7 @@
 // is transposed, of another type or of odd size. K beyond kPackedDepth comes in pieces, with the blocks of c waiting.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
-#include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 #include "tutti/kernels/cpu/isa/tile_product.h"
 
 namespace tutti::kernels::TUTTI_ISA {

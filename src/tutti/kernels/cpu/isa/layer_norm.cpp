@@ -1,8 +1,8 @@
 // kernels/cpu/isa/layer_norm.cpp: layer norm (Ba et al. 2016). A row is a few KB: read from memory once, then from L1,
 // so the variance takes a pass of its own around the mean and loses nothing to cancellation.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/column_sums.h"
 #include "tutti/kernels/cpu/isa/norm_rows.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {

@@ -1,6 +1,6 @@
 // kernels/cpu/isa/normal.cpp: standard normal numbers by index, the bits of base/philox.h.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 #include "tutti/kernels/cpu/isa/philox_words.h"
 
 namespace tutti::kernels::TUTTI_ISA {

@@ -1,7 +1,7 @@
 // kernels/cpu/isa/optimizer.cpp: AdamW and SGD in one pass over memory; the bf16 copy that the model reads is made in
 // it.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {

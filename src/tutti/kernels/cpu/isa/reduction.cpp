@@ -1,7 +1,7 @@
 // kernels/cpu/isa/reduction.cpp: sums over blocks, over rows (bias gradient), along rows (squared error).
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/column_sums.h"
 #include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {

@@ -1,8 +1,8 @@
 // kernels/cpu/isa/rms_norm.cpp: RMS norm (Zhang and Sennrich 2019). A row is read from memory once, then
 // from L1.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/column_sums.h"
 #include "tutti/kernels/cpu/isa/norm_rows.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {

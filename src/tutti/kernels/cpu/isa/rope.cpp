@@ -1,7 +1,7 @@
 // kernels/cpu/isa/rope.cpp: rotary position embedding (Su et al. 2021), pairs (k, k + D/2). x and y may be strided
 // (heads inside a fused projection) and may be the same; the innermost dim is contiguous.
-#include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/loops.h"
+#include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {

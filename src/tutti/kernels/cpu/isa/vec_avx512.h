@@ -65,19 +65,32 @@ inline Vec keep(Vec x, Tail t) { return {_mm512_maskz_mov_ps(t.mask(), x.v)}; }
 inline float reduce_add(Vec a) { return _mm512_reduce_add_ps(a.v); }
 inline float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
 
-// The bits of bf16_bits(). The instruction rounds as it does and keeps NaN, but flushes subnormals: those (there are
-// hardly ever any) go through integers. Inline, because a call would cost the loops around it all their registers.
+// The bits of bf16_bits(), by integers.
+[[gnu::always_inline]] inline __m256i to_bf16_by_integers(Vec x) {
+    const __m512i bits = _mm512_castps_si512(x.v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+    const __m512i kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x00400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+}
+#if defined(__AVX512BF16__)
+// The same where subnormals may become 0: the instruction rounds as bf16_bits() does and keeps NaN.
+inline __m256i to_bf16_flushed(Vec x) { return (__m256i)_mm512_cvtneps_pbh(x.v); }
+// The bits of bf16_bits(). Subnormals (there are hardly ever any) go through integers. Inline, because a call would
+// cost the loops around it all their registers.
 [[gnu::always_inline]] inline __m256i to_bf16(Vec x) {
     constexpr int kSubnormal = 0x20;
     const __mmask16 subnormal = _mm512_fpclass_ps_mask(x.v, kSubnormal);
-    const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(x.v);
+    const __m256i rounded = to_bf16_flushed(x);
     if (subnormal == 0) [[likely]]
         return rounded;
-    const __m512i bits = _mm512_castps_si512(x.v);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i exact = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-    return _mm256_mask_mov_epi16(rounded, subnormal, _mm512_cvtepi32_epi16(_mm512_srli_epi32(exact, 16)));
+    return _mm256_mask_mov_epi16(rounded, subnormal, to_bf16_by_integers(x));
 }
+#else
+inline __m256i to_bf16_flushed(Vec x) { return to_bf16_by_integers(x); }
+inline __m256i to_bf16(Vec x) { return to_bf16_by_integers(x); }
+#endif
 inline Vec from_bf16(__m256i bits) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))}; }
 inline __m256i to_f16(Vec x) { return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
@@ -94,14 +107,12 @@ inline void store(Vec x, float* p, Full) { _mm512_storeu_ps(p, x.v); }
 inline void store(Vec x, float* p, Tail t) { _mm512_mask_storeu_ps(p, t.mask(), x.v); }
 inline void store(Vec x, bf16* p, Full) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x)); }
 inline void store(Vec x, bf16* p, Tail t) { _mm256_mask_storeu_epi16(p, t.mask(), to_bf16(x)); }
-// The same, but subnormals of 16 bits may become 0, as they do in dot products: saves a test per vector.
+// The same, but subnormals of 16 bits may become 0, as they do in dot products: saves a test per vector with BF16.
 inline void store_flushed(Vec x, float* p, auto part) { store(x, p, part); }
 inline void store_flushed(Vec x, bf16* p, Full) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x.v));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16_flushed(x));
 }
-inline void store_flushed(Vec x, bf16* p, Tail t) {
-    _mm256_mask_storeu_epi16(p, t.mask(), (__m256i)_mm512_cvtneps_pbh(x.v));
-}
+inline void store_flushed(Vec x, bf16* p, Tail t) { _mm256_mask_storeu_epi16(p, t.mask(), to_bf16_flushed(x)); }
 inline void store(Vec x, f16* p, Full) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(x)); }
 inline void store(Vec x, f16* p, Tail t) { _mm256_mask_storeu_epi16(p, t.mask(), to_f16(x)); }
 

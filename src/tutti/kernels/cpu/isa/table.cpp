@@ -1,0 +1,23 @@
+// kernels/cpu/isa/table.cpp: all entries of an instruction set but the products, which cpu/gemm*.cpp chooses. Called by
+// cpu/table.cpp.
+#include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/isa/parts.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+
+void fill_table(KernelTable& table) {
+    fill_elementwise(table);
+    fill_activation(table);
+    fill_normal(table);
+    fill_dropout(table);
+    fill_reduction(table);
+    fill_embedding(table);
+    fill_layer_norm(table);
+    fill_rms_norm(table);
+    fill_rope(table);
+    fill_optimizer(table);
+    fill_attention(table);
+    fill_cross_entropy(table);
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA
