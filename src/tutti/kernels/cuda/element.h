@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "tutti/base/dtype.h"
+#include "tutti/base/host_device.h"
 #include "tutti/device/cuda/launch.h"
 #include "tutti/tensor/view.h"
 
@@ -136,7 +137,7 @@ __device__ __forceinline__ void store(const float (&from)[N], T* to) {
     }
 }
 
-inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+TUTTI_HOST_DEVICE inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

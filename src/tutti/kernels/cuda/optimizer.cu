@@ -24,8 +24,7 @@ struct Part {
     unsigned first_block;  // of the launch: where this part's blocks begin
 
     __device__ bool is_wide() const {
-        const auto bits = [](const void* data) { return reinterpret_cast<uintptr_t>(data); };
-        return (bits(master) | bits(gradient) | bits(value) | bits(m) | bits(v)) % 16 == 0;
+        return is_aligned(master) && is_aligned(gradient) && is_aligned(value) && is_aligned(m) && is_aligned(v);
     }
 };
 // What one launch updates. It travels as an argument of the kernel, which may have 32764 bytes from sm_70 on.
