@@ -57,10 +57,14 @@ Var Tape::record(const char* op, const std::vector<Var>& inputs, const Tensor& o
         op,         {}, static_cast<int>(gradients_.size()), std::move(input_gradient), std::move(weight_gradient),
         parameters, {}};
     for (const Var& input : inputs) node.inputs.push_back(input.id);
-    if (home_) recorded_.push_back(output.buffer());
+    saves(output);
     gradients_.emplace_back();
     nodes_.push_back(std::move(node));
     return {output, nodes_.back().output};
+}
+
+void Tape::saves(const Tensor& value) {
+    if (home_) recorded_.push_back(value.buffer());
 }
 
 void Tape::record_mark(std::function<void()> mark) {

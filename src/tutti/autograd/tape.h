@@ -100,6 +100,9 @@ class Tape {
     Var record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
                WeightGradient weight_gradient = {}, const std::vector<Parameter*>& parameters = {});
 
+    // A value that the next node saves, though no node made it: it is offloaded as their outputs are.
+    void saves(const Tensor& value);
+
     // Runs `forward` as one unit, with the hooks around its forward and backward.
     Var unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& forward);
     // Runs `forward` without saving anything inside, and once more under a tape of its own when the gradient is needed.

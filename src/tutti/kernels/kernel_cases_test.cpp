@@ -71,6 +71,22 @@ TEST(KernelCasesNotice, ASumThatForgetsOneTerm) {
     expect_noticed(wrong, "gemm");
 }
 
+TEST(KernelCasesNotice, AnEpilogueThatKeepsNothingAndOneOfTheWrongNumber) {
+    KernelTable wrong = reference_table();
+    wrong.gemm = [](const Stream& s, const Gemm& g) {
+        Gemm forgets = g;
+        if (g.epilogue == Epilogue::swiglu) forgets.x = {};
+        reference_table().gemm(s, forgets);
+    };
+    expect_noticed(wrong, "gemm");
+    wrong.gemm = [](const Stream& s, const Gemm& g) {
+        Gemm other = g;
+        if (g.epilogue == Epilogue::gelu_backward) other.epilogue = Epilogue::none;
+        reference_table().gemm(s, other);
+    };
+    expect_noticed(wrong, "gemm");
+}
+
 TEST(KernelCasesNotice, AccumulationThatOverwrites) {
     KernelTable wrong = reference_table();
     wrong.bias_backward = [](const Stream& s, View dy, View db) {

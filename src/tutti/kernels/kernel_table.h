@@ -18,9 +18,19 @@
 
 namespace tutti::kernels {
 
+// What z = op(a) x op(b) [+ bias], rounded to its type, goes through on its way to memory. The result has the bits of
+// the entry of that name taken of a z in memory; but a gelu_backward may take z as it was before it was rounded.
+enum class Epilogue : uint8_t {
+    none,             // c = z [+ c]
+    gelu,             // x = z, c = gelu(x)
+    gelu_backward,    // c = z gelu'(x)
+    swiglu,           // x = z, c = silu(gate) x
+    swiglu_backward,  // c = z x silu'(gate), dup = z silu(gate): the gradients of gate and of up, which is x
+};
+
 // c (M, N) = op(a) (M, K) x op(b) (K, N) [+ bias] [+ c]. Views are 2-d with unit inner stride; a and b have one type
-// (f32 or bf16), c is f32 or that type, bias is of that type or f32. transpose_a: a is stored (K, M); transpose_b: b is
-// stored (N, K).
+// (f32, bf16 or f16), c is f32 or that type, bias is of that type or f32. transpose_a: a is stored (K, M); transpose_b:
+// b is stored (N, K). With an epilogue c and its views have the type of a, f32 or bf16, and are contiguous.
 struct Gemm {
     View a, b, c;
     bool transpose_a = false;
@@ -28,6 +38,10 @@ struct Gemm {
     bool accumulate = false;  // c += product; the usual case of weight gradients, c f32
     View bias = {};           // (N) added to every row; undefined: none
     View workspace = {};      // f32, of gemm_workspace values
+    Epilogue epilogue = Epilogue::none;
+    View x = {};     // (M, N): written by gelu and swiglu (undefined: z is not kept), read by their backward
+    View gate = {};  // (M, N), read by swiglu and its backward
+    View dup = {};   // (M, N), written by swiglu_backward
 };
 
 // Query i attends to keys j <= i + query_offset when causal, j > i + query_offset - window when there is a window, and
@@ -180,9 +194,9 @@ struct KernelTable {
     void (*relu_forward)(const Stream&, View x, View y) = nullptr;
     void (*relu_backward)(const Stream&, View dy, View y, View dx) = nullptr;  // dx = dy where y > 0
     // gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's
-    void (*gelu_forward)(const Stream&, View x, View y) = nullptr;
-    void (*gelu_backward)(const Stream&, View dy, View x, View dx) = nullptr;
-    // y = silu(gate) * up
+    void (*gelu_forward)(const Stream&, View x, View y) = nullptr;             // y may be x
+    void (*gelu_backward)(const Stream&, View dy, View x, View dx) = nullptr;  // dx may be dy
+    // y = silu(gate) * up; y may be up, dgate may be dy
     void (*swiglu_forward)(const Stream&, View gate, View up, View y) = nullptr;
     void (*swiglu_backward)(const Stream&, View dy, View gate, View up, View dgate, View dup) = nullptr;
     void (*dropout)(const Stream&, View x, const Dropout&, View y) = nullptr;  // forward and backward alike

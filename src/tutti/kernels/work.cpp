@@ -61,11 +61,14 @@ double Work::floor_s(double flops_per_s, double bytes_per_s) const {
 Work work_of(const View& operand) { return {.bytes = bytes_of(operand)}; }
 
 Work work_of(const Gemm& g) {
+    constexpr const char* kEpilogue[] = {"", ", gelu", ", gelu backward", ", swiglu", ", swiglu backward"};
     const int64_t M = g.c.shape[0], N = g.c.shape[1], K = g.transpose_a ? g.a.shape[0] : g.a.shape[1];
     return {.flops = 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K),
-            .bytes = bytes_of(g.a) + bytes_of(g.b) + (g.accumulate ? 2 : 1) * bytes_of(g.c) + bytes_of(g.bias),
+            .bytes = bytes_of(g.a) + bytes_of(g.b) + (g.accumulate ? 2 : 1) * bytes_of(g.c) + bytes_of(g.bias) +
+                     bytes_of(g.x) + bytes_of(g.gate) + bytes_of(g.dup),
             .shape = concat(M, " x ", K, " x ", N, g.transpose_a ? ", a transposed" : "",
-                            g.transpose_b ? ", b transposed" : "", g.accumulate ? ", added" : "")};
+                            g.transpose_b ? ", b transposed" : "", g.accumulate ? ", added" : "",
+                            kEpilogue[static_cast<size_t>(g.epilogue)])};
 }
 
 Work work_of(const AttentionForward& a) {

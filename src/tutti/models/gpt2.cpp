@@ -56,7 +56,7 @@ class Gpt2Block final : public Module {
         const Var y = packed_attention(tape, c_attn_(tape, ln_1_(tape, x)), spec_.heads, batch, layer_);
         const Var a = dropout(tape, attn_c_proj_(tape, y), spec_.dropout, batch, name_ + ".attention");
         const auto [h, normed] = ln_2_.of_sum(tape, x, a);
-        const Var z = mlp_c_proj_(tape, gelu(tape, c_fc_(tape, normed)));
+        const Var z = gelu_mlp(tape, normed, c_fc_, mlp_c_proj_);
         return add(tape, h, dropout(tape, z, spec_.dropout, batch, name_ + ".mlp"));
     }
 

@@ -89,7 +89,7 @@ class LlamaBlock final : public Module {
     }
     // W_down (silu(W_gate x) * W_up x)
     Var mlp(Tape& tape, const Var& x, const Batch& batch) {
-        const Var y = down_(tape, swiglu(tape, gate_(tape, x), up_(tape, x)));
+        const Var y = swiglu_mlp(tape, x, gate_, up_, down_);
         return dropout(tape, y, spec_.dropout, batch, name_ + ".mlp");
     }
 

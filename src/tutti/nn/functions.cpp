@@ -41,24 +41,6 @@ Var relu(Tape& tape, const Var& x) {
                        [&ctx, y](const Tensor& dy, Tensors&) { return Tensors{ops::relu_backward(ctx, dy, y)}; });
 }
 
-Var gelu(Tape& tape, const Var& x) {
-    ops::Context& ctx = tape.context();
-    const Var y = tape.record(
-        "gelu", {x}, ops::gelu(ctx, x.value),
-        [&ctx, saved = x.value](const Tensor& dy, Tensors&) { return Tensors{ops::gelu_backward(ctx, dy, saved)}; });
-    return cheap(tape, y, [&ctx, saved = x.value] { return ops::gelu(ctx, saved); });
-}
-
-Var swiglu(Tape& tape, const Var& gate, const Var& up) {
-    ops::Context& ctx = tape.context();
-    const Var y = tape.record("swiglu", {gate, up}, ops::swiglu(ctx, gate.value, up.value),
-                              [&ctx, g = gate.value, u = up.value](const Tensor& dy, Tensors&) {
-                                  auto d = ops::swiglu_backward(ctx, dy, g, u);
-                                  return Tensors{std::move(d.gate), std::move(d.up)};
-                              });
-    return cheap(tape, y, [&ctx, g = gate.value, u = up.value] { return ops::swiglu(ctx, g, u); });
-}
-
 Var reshape(Tape& tape, const Var& x, const Shape& shape) {
     return tape.record("reshape", {x}, x.value.reshape(shape),
                        [before = x.value.shape()](const Tensor& dy, Tensors&) { return Tensors{dy.reshape(before)}; });
@@ -79,21 +61,72 @@ Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, co
                        });
 }
 
-Var linear(Tape& tape, const Var& x, Parameter& weight, Parameter* bias) {
+namespace {
+
+const Tensor* value_of(const Parameter* bias) { return bias ? &bias->value : nullptr; }
+
+std::vector<Parameter*> parameters_of(Affine& layer) {
+    std::vector<Parameter*> parameters = {&layer.weight};
+    if (layer.bias) parameters.push_back(layer.bias);
+    return parameters;
+}
+
+// Of y = x w^T + b.
+autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& layer, const Var& x) {
+    return [&ctx, layer, kept = autograd::Kept(x)](const Tensor& dy) {
+        ops::linear_backward_weight(ctx, dy, kept.take(), layer.weight.gradient, adds_to_gradient(layer.weight));
+        if (layer.bias) ops::bias_backward(ctx, dy, gradient_to_add_to(ctx, *layer.bias));
+    };
+}
+
+// The node of y = x w^T + b, which a kernel has made.
+Var record_linear(Tape& tape, const Var& x, Affine layer, const Tensor& y) {
     ops::Context& ctx = tape.context();
-    std::vector<Parameter*> parameters = {&weight};
-    if (bias) parameters.push_back(bias);
     return tape.record(
-        "linear", {x}, ops::linear(ctx, x.value, weight.value, bias ? &bias->value : nullptr),
-        [&ctx, &weight, wanted = x.id >= 0](const Tensor& dy, Tensors& sums) {
+        "linear", {x}, y,
+        [&ctx, &weight = layer.weight, wanted = x.id >= 0](const Tensor& dy, Tensors& sums) {
             if (!wanted) return Tensors{};
             return Tensors{ops::linear_backward_input(ctx, dy, weight.value, std::move(sums[0]))};
         },
-        [&ctx, &weight, bias, kept = autograd::Kept(x)](const Tensor& dy) {
-            ops::linear_backward_weight(ctx, dy, kept.take(), weight.gradient, adds_to_gradient(weight));
-            if (bias) ops::bias_backward(ctx, dy, gradient_to_add_to(ctx, *bias));
+        weight_gradient_of(ctx, layer, x), parameters_of(layer));
+}
+
+}  // namespace
+
+Var linear(Tape& tape, const Var& x, Affine layer) {
+    const Tensor y = ops::linear(tape.context(), x.value, layer.weight.value, value_of(layer.bias));
+    return record_linear(tape, x, layer, y);
+}
+
+Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out) {
+    ops::Context& ctx = tape.context();
+    const auto [before, y] = ops::linear_gelu(ctx, x.value, in.weight.value, value_of(in.bias), tape.recording());
+    const Var z = record_linear(tape, x, in, before);
+    tape.saves(y);
+    const Var active = cheap(tape, {y, -1}, [&ctx, z = z.value] { return ops::gelu(ctx, z); });
+    return tape.record(
+        "gelu_linear", {z}, ops::linear(ctx, y, out.weight.value, value_of(out.bias)),
+        [&ctx, &weight = out.weight, z = z.value](const Tensor& dy, Tensors&) {
+            return Tensors{ops::linear_gelu_backward(ctx, dy, weight.value, z)};
         },
-        parameters);
+        weight_gradient_of(ctx, out, active), parameters_of(out));
+}
+
+Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down) {
+    ops::Context& ctx = tape.context();
+    const Var g = linear(tape, x, gate);
+    const auto [before, y] =
+        ops::linear_swiglu(ctx, g.value, x.value, up.weight.value, value_of(up.bias), tape.recording());
+    const Var u = record_linear(tape, x, up, before);
+    tape.saves(y);
+    const Var active = cheap(tape, {y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
+    return tape.record(
+        "swiglu_linear", {g, u}, ops::linear(ctx, y, down.weight.value, value_of(down.bias)),
+        [&ctx, &weight = down.weight, g = g.value, u = u.value](const Tensor& dy, Tensors&) {
+            auto d = ops::linear_swiglu_backward(ctx, dy, weight.value, g, u);
+            return Tensors{std::move(d.gate), std::move(d.up)};
+        },
+        weight_gradient_of(ctx, down, active), parameters_of(down));
 }
 
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight) {

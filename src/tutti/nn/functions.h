@@ -13,15 +13,22 @@ using autograd::Var;
 
 Var add(Tape& tape, const Var& a, const Var& b);
 Var relu(Tape& tape, const Var& x);
-Var gelu(Tape& tape, const Var& x);
-Var swiglu(Tape& tape, const Var& gate, const Var& up);
 Var reshape(Tape& tape, const Var& x, const Shape& shape);
 // x (B, T, C). `place` names where in the model ("h.3.mlp"): with seed, step and global element index it fixes the
 // mask.
 Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place);
 
-// x (..., K), weight (N, K), bias (N) or null.
-Var linear(Tape& tape, const Var& x, Parameter& weight, Parameter* bias);
+// The parameters of y = x w^T + b: weight (N, K), bias (N) or null.
+struct Affine {
+    Parameter& weight;
+    Parameter* bias;
+};
+// x (..., K)
+Var linear(Tape& tape, const Var& x, Affine layer);
+// out(gelu(in(x))) and down(silu(gate(x)) up(x)), with the activation function and its gradient in the epilogues of the
+// products before and after it.
+Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out);
+Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down);
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);
 Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, double eps);
 Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps);

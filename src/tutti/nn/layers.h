@@ -14,7 +14,8 @@ using autograd::Role;
 struct Linear {
     Parameter weight;  // (out, in)
     std::optional<Parameter> bias;
-    Var operator()(Tape& tape, const Var& x) { return linear(tape, x, weight, bias ? &*bias : nullptr); }
+    operator Affine() { return {weight, bias ? &*bias : nullptr}; }
+    Var operator()(Tape& tape, const Var& x) { return linear(tape, x, *this); }
 };
 
 struct Embedding {

@@ -77,25 +77,11 @@ Tensor gelu(Context& ctx, const Tensor& x) {
     return y;
 }
 
-Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x) {
-    check_same("gelu_backward", dy, x);
-    Tensor dx = like(ctx, x);
-    call(ctx, &KernelTable::gelu_backward, "gelu_backward", dy, x, dx);
-    return dx;
-}
-
 Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up) {
     check_same("swiglu", gate, up);
     Tensor y = like(ctx, gate);
     call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", gate, up, y);
     return y;
-}
-
-SwigluGradients swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate, const Tensor& up) {
-    check_same("swiglu_backward", dy, gate);
-    SwigluGradients d{like(ctx, gate), like(ctx, up)};
-    call(ctx, &KernelTable::swiglu_backward, "swiglu_backward", dy, gate, up, d.gate, d.up);
-    return d;
 }
 
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask) {

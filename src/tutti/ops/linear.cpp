@@ -2,6 +2,7 @@
 
 namespace tutti::ops {
 
+using kernels::Epilogue;
 using kernels::Gemm;
 using kernels::KernelTable;
 
@@ -36,24 +37,68 @@ void gemm(Context& ctx, Gemm g) {
     call(ctx, &KernelTable::gemm, "gemm", g);
 }
 
-Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
-    check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(),
-          "linear: x (..., K) and w (N, K) of one type, got ", x.shape(), " ", x.dtype(), " and ", w.shape(), " ",
-          w.dtype());
-    check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), "linear: the bias must have ", w.dim(0),
+namespace {
+
+// y = x w^T + b, which has yet to be computed.
+struct Forward {
+    Tensor y;
+    Gemm product;
+};
+
+Forward forward_of(Context& ctx, const char* name, const Tensor& x, const Tensor& w, const Tensor* b) {
+    check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(), name,
+          ": x (..., K) and w (N, K) of one type, got ", x.shape(), " ", x.dtype(), " and ", w.shape(), " ", w.dtype());
+    check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), name, ": the bias must have ", w.dim(0),
           " values");
-    Tensor y = empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype());
-    Gemm product = gemm_of(Product::forward, as_matrix(x), w, as_matrix(y));
-    if (b) product.bias = *b;
-    gemm(ctx, product);
-    return y;
+    Forward f{empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype()), {}};
+    f.product = gemm_of(Product::forward, as_matrix(x), w, as_matrix(f.y));
+    if (b) f.product.bias = *b;
+    return f;
+}
+
+Shape input_shape(const char* name, const Tensor& dy, const Tensor& w) {
+    check(w.rank() == 2 && dy.dim(-1) == w.dim(0) && dy.dtype() == w.dtype(), name,
+          ": dy (..., N) and w (N, K) of one type, got ", dy.shape(), " ", dy.dtype(), " and ", w.shape(), " ",
+          w.dtype());
+    return with_last(dy.shape(), w.dim(1));
+}
+
+// What an epilogue reads beside the product that is to be `shape`.
+View beside(const char* name, const Tensor& saved, const Shape& shape, DType dtype) {
+    check(saved.shape() == shape && saved.dtype() == dtype, name, ": what was saved must be ", shape, " ", dtype,
+          ", got ", saved.shape(), " ", saved.dtype());
+    return as_matrix(saved);
+}
+
+Activated activated(Context& ctx, Forward f, Epilogue epilogue, bool kept) {
+    Activated r{kept ? empty(ctx, f.y.shape(), f.y.dtype()) : Tensor{}, f.y};
+    f.product.epilogue = epilogue;
+    if (kept) f.product.x = as_matrix(r.z);
+    gemm(ctx, f.product);
+    return r;
+}
+
+}  // namespace
+
+Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
+    const Forward f = forward_of(ctx, "linear", x, w, b);
+    gemm(ctx, f.product);
+    return f.y;
+}
+
+Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, bool kept) {
+    return activated(ctx, forward_of(ctx, "linear_gelu", x, w, b), Epilogue::gelu, kept);
+}
+
+Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b,
+                        bool kept) {
+    Forward f = forward_of(ctx, "linear_swiglu", x, w, b);
+    f.product.gate = beside("linear_swiglu", gate, f.y.shape(), f.y.dtype());
+    return activated(ctx, std::move(f), Epilogue::swiglu, kept);
 }
 
 Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum) {
-    check(w.rank() == 2 && dy.dim(-1) == w.dim(0) && dy.dtype() == w.dtype(),
-          "linear_backward_input: dy (..., N) and w (N, K) of one type, got ", dy.shape(), " ", dy.dtype(), " and ",
-          w.shape(), " ", w.dtype());
-    const Shape shape = with_last(dy.shape(), w.dim(1));
+    const Shape shape = input_shape("linear_backward_input", dy, w);
     check(!sum.defined() || (sum.shape() == shape && sum.dtype() == dy.dtype()),
           "linear_backward_input: the sum must be ", shape, " ", dy.dtype(), ", got ", sum.shape(), " ", sum.dtype());
     const bool in_place = sum.defined() && sum.unique();
@@ -62,6 +107,29 @@ Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Te
     product.accumulate = in_place;
     gemm(ctx, product);
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
+}
+
+Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z) {
+    const Shape shape = input_shape("linear_gelu_backward", dy, w);
+    const Tensor dz = empty(ctx, shape, dy.dtype());
+    Gemm product = gemm_of(Product::input_gradient, as_matrix(dz), w, as_matrix(dy));
+    product.epilogue = Epilogue::gelu_backward;
+    product.x = beside("linear_gelu_backward", z, shape, dy.dtype());
+    gemm(ctx, product);
+    return dz;
+}
+
+SwigluGradients linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
+                                       const Tensor& up) {
+    const Shape shape = input_shape("linear_swiglu_backward", dy, w);
+    const SwigluGradients d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
+    Gemm product = gemm_of(Product::input_gradient, as_matrix(d.gate), w, as_matrix(dy));
+    product.epilogue = Epilogue::swiglu_backward;
+    product.gate = beside("linear_swiglu_backward", gate, shape, dy.dtype());
+    product.x = beside("linear_swiglu_backward", up, shape, dy.dtype());
+    product.dup = as_matrix(d.up);
+    gemm(ctx, product);
+    return d;
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate) {

@@ -25,12 +25,7 @@ void scale(Context& ctx, const Tensor& x, float factor);          // in place
 Tensor relu(Context& ctx, const Tensor& x);
 Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y);
 Tensor gelu(Context& ctx, const Tensor& x);
-Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x);
 Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up);
-struct SwigluGradients {
-    Tensor gate, up;
-};
-SwigluGradients swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate, const Tensor& up);
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  // its own backward
 
 // --- sums, added exactly ---
@@ -59,6 +54,20 @@ kernels::Gemm gemm_of(Product product, const View& x, const View& w, const View&
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);  // x w^T + b
 // [sum +] dy w. What was summed so far is handed over: the result may lie in its memory.
 Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum = {});
+// With an activation function in the product's epilogue. z = x w^T + b is handed back when it is `kept`.
+struct Activated {
+    Tensor z;
+    Tensor y;  // gelu(z); silu(gate) z
+};
+Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, bool kept);
+Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b, bool kept);
+// The gradient of z, and of gate, from that of y w^T: of the linear layer that follows.
+Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z);
+struct SwigluGradients {
+    Tensor gate, up;
+};
+SwigluGradients linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
+                                       const Tensor& up);
 // dw = [dw +] dy^T x
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate = true);
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);

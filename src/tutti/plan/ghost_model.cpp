@@ -38,28 +38,11 @@ GhostVar add(GhostTape& tape, const GhostVar& a, const GhostVar& b) {
     return record_add(tape, a, b, like(tape, a.value));
 }
 
-// relu saves its output, gelu its input.
+// It saves its output.
 GhostVar relu(GhostTape& tape, const GhostVar& x) {
     const Ghost y = like(tape, x.value);
     return tape.record(
         {x}, y, [&ledger = tape.ledger(), y](const Ghost&, Ghosts&) { return Ghosts{Ghost(ledger, y.bytes())}; });
-}
-
-GhostVar gelu(GhostTape& tape, const GhostVar& x) {
-    Ledger& ledger = tape.ledger();
-    const GhostVar y = tape.record({x}, like(tape, x.value), [&ledger, saved = x.value](const Ghost&, Ghosts&) {
-        return Ghosts{Ghost(ledger, saved.bytes())};
-    });
-    return cheap(tape, y, [&ledger, saved = x.value] { return Ghost(ledger, saved.bytes()); });
-}
-
-GhostVar swiglu(GhostTape& tape, const GhostVar& gate, const GhostVar& up) {
-    Ledger& ledger = tape.ledger();
-    const GhostVar y =
-        tape.record({gate, up}, like(tape, gate.value), [&ledger, g = gate.value, u = up.value](const Ghost&, Ghosts&) {
-            return Ghosts{Ghost(ledger, g.bytes()), Ghost(ledger, u.bytes())};
-        });
-    return cheap(tape, y, [&ledger, g = gate.value, u = up.value] { return Ghost(ledger, g.bytes()); });
 }
 
 // The same bytes under another shape; rotary positions are applied in place, forward and backward: their gradient is
@@ -81,25 +64,90 @@ GhostVar dropout(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     });
 }
 
-GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out, const LocalSizes& s) {
-    Ledger& ledger = tape.ledger();
-    const int64_t x_bytes = x.value.bytes(), rows = x_bytes / in / s.element;
-    const Ghost y = activations(tape, rows * out * s.element);
-    gemm(ledger, s, Product::forward, rows, out, in);
+// y = x w^T of `rows` rows of x (in) and y (out).
+struct Affine {
+    int64_t rows, in, out;
+};
+
+GhostWeightGradient weight_gradient_of(GhostTape& tape, const LocalSizes& s, Affine layer, const GhostVar& x) {
+    return [&ledger = tape.ledger(), s, layer, kept = GhostKept(x)] {
+        const Ghost saved = kept.take();
+        gemm(ledger, s, Product::weight_gradient, layer.rows, layer.out, layer.in);
+    };
+}
+
+// ops::linear.
+Ghost product_of(GhostTape& tape, const LocalSizes& s, Affine layer) {
+    const Ghost y = activations(tape, layer.rows * layer.out * s.element);
+    gemm(tape.ledger(), s, Product::forward, layer.rows, layer.out, layer.in);
+    return y;
+}
+
+// ops::linear_gelu and linear_swiglu.
+struct Activated {
+    Ghost z, y;
+};
+Activated activated_product_of(GhostTape& tape, const LocalSizes& s, Affine layer) {
+    const Ghost y = activations(tape, layer.rows * layer.out * s.element);
+    const Ghost z = tape.recording() ? like(tape, y) : Ghost{};
+    gemm(tape.ledger(), s, Product::forward, layer.rows, layer.out, layer.in);
+    return {z, y};
+}
+
+GhostVar record_linear(GhostTape& tape, const GhostVar& x, const LocalSizes& s, Affine layer, const Ghost& y) {
     return tape.record(
         {x}, y,
-        [&ledger, s, wanted = x.id >= 0, x_bytes, rows, in, out](const Ghost&, Ghosts& sums) {
+        [&ledger = tape.ledger(), s, wanted = x.id >= 0, x_bytes = x.value.bytes(), layer](const Ghost&, Ghosts& sums) {
             if (!wanted) return Ghosts{};
             const Ghost sum = std::move(sums[0]);
             const bool in_place = sum.defined() && sum.unique();
             const Ghost dx = in_place ? sum : Ghost(ledger, x_bytes);
-            gemm(ledger, s, Product::input_gradient, rows, out, in);
+            gemm(ledger, s, Product::input_gradient, layer.rows, layer.out, layer.in);
             return Ghosts{in_place || !sum.defined() ? dx : Ghost(ledger, x_bytes)};
         },
-        [&ledger, s, kept = GhostKept(x), rows, in, out] {
-            const Ghost saved = kept.take();
-            gemm(ledger, s, Product::weight_gradient, rows, out, in);
-        });
+        weight_gradient_of(tape, s, layer, x));
+}
+
+GhostVar linear(GhostTape& tape, const GhostVar& x, int64_t in, int64_t out, const LocalSizes& s) {
+    const Affine layer{x.value.bytes() / in / s.element, in, out};
+    const Ghost y = product_of(tape, s, layer);
+    return record_linear(tape, x, s, layer, y);
+}
+
+GhostVar gelu_mlp(GhostTape& tape, const GhostVar& x, int64_t width, int64_t ffn, const LocalSizes& s) {
+    Ledger& ledger = tape.ledger();
+    const Affine in{s.rows(), width, ffn}, out{s.rows(), ffn, width};
+    const auto [before, y] = activated_product_of(tape, s, in);
+    const GhostVar z = record_linear(tape, x, s, in, before);
+    tape.saves(y);
+    const GhostVar active = cheap(tape, {y, -1}, [&ledger, z = z.value] { return Ghost(ledger, z.bytes()); });
+    return tape.record(
+        {z}, product_of(tape, s, out),
+        [&ledger, s, out, z = z.value](const Ghost&, Ghosts&) {
+            Ghost dz(ledger, z.bytes());
+            gemm(ledger, s, Product::input_gradient, out.rows, out.out, out.in);
+            return Ghosts{std::move(dz)};
+        },
+        weight_gradient_of(tape, s, out, active));
+}
+
+GhostVar swiglu_mlp(GhostTape& tape, const GhostVar& x, int64_t width, int64_t ffn, const LocalSizes& s) {
+    Ledger& ledger = tape.ledger();
+    const Affine up{s.rows(), width, ffn}, down{s.rows(), ffn, width};
+    const GhostVar g = linear(tape, x, width, ffn, s);
+    const auto [before, y] = activated_product_of(tape, s, up);
+    const GhostVar u = record_linear(tape, x, s, up, before);
+    tape.saves(y);
+    const GhostVar active =
+        cheap(tape, {y, -1}, [&ledger, g = g.value, u = u.value] { return Ghost(ledger, g.bytes()); });
+    return tape.record(
+        {g, u}, product_of(tape, s, down),
+        [&ledger, s, down, g = g.value, u = u.value](const Ghost&, Ghosts&) {
+            Ghosts d{Ghost(ledger, g.bytes()), Ghost(ledger, u.bytes())};
+            gemm(ledger, s, Product::input_gradient, down.rows, down.out, down.in);
+            return d;
+        },
+        weight_gradient_of(tape, s, down, active));
 }
 
 GhostVar embedding(GhostTape& tape, const LocalSizes& s) {
@@ -195,12 +243,11 @@ GhostVar gpt2_embedding(GhostTape& tape, const LocalSizes& s) {
 }
 
 GhostVar gpt2_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
-    const int64_t C = s.width, A = s.heads * s.head_dim, F = s.ffn;
+    const int64_t C = s.width, A = s.heads * s.head_dim;
     const GhostVar y = packed_attention(tape, linear(tape, layer_norm(tape, x, s), C, 3 * A, s), s);
     const GhostVar a = dropout(tape, linear(tape, y, A, C, s), s);
     const auto [h, normed] = add_norm(tape, x, a, s.rows(), 2);
-    const GhostVar z = linear(tape, gelu(tape, linear(tape, normed, C, F, s)), F, C, s);
-    return add(tape, h, dropout(tape, z, s));
+    return add(tape, h, dropout(tape, gelu_mlp(tape, normed, C, s.ffn, s), s));
 }
 
 // --- models/llama.cpp
@@ -219,9 +266,7 @@ GhostVar llama_attention(GhostTape& tape, const GhostVar& x, const LocalSizes& s
 }
 
 GhostVar llama_mlp(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
-    const int64_t C = s.width, F = s.ffn;
-    const GhostVar y = linear(tape, swiglu(tape, linear(tape, x, C, F, s), linear(tape, x, C, F, s)), F, C, s);
-    return dropout(tape, y, s);
+    return dropout(tape, swiglu_mlp(tape, x, s.width, s.ffn, s), s);
 }
 
 GhostVar llama_block(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {

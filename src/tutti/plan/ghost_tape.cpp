@@ -28,10 +28,14 @@ GhostVar GhostTape::record(const std::vector<GhostVar>& inputs, const Ghost& out
     if (!recording_) return {output, -1};
     Node node{{}, static_cast<int>(gradients_.size()), std::move(input_gradient), std::move(weight_gradient), {}};
     for (const GhostVar& input : inputs) node.inputs.push_back(input.id);
-    if (options_.offload) recorded_.push_back(output.block());
+    saves(output);
     gradients_.emplace_back();
     nodes_.push_back(std::move(node));
     return {output, nodes_.back().output};
+}
+
+void GhostTape::saves(const Ghost& value) {
+    if (options_.offload) recorded_.push_back(value.block());
 }
 
 void GhostTape::record_mark(std::function<void()> mark) {

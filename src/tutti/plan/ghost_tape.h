@@ -68,11 +68,13 @@ class GhostTape {
     GhostTape& operator=(const GhostTape&) = delete;
 
     Ledger& ledger() const { return ledger_; }
+    bool recording() const { return recording_; }
     bool selective() const { return options_.selective && recording_; }
 
     GhostVar input(const Ghost& value);
     GhostVar record(const std::vector<GhostVar>& inputs, const Ghost& output, GhostInputGradient input_gradient,
                     GhostWeightGradient weight_gradient = {});
+    void saves(const Ghost& value);
     GhostVar unit(size_t index, const std::string& name, const GhostVar& x,
                   const std::function<GhostVar(const GhostVar&)>& forward);
     GhostVar recompute(const GhostVar& x, const std::function<GhostVar(GhostTape&, const GhostVar&)>& forward);

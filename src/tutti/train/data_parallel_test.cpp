@@ -328,7 +328,7 @@ TEST(FlatUnit, GradientsStartFromNothing) {
     };
     for (int microbatch = 0; microbatch < 2; ++microbatch) {
         autograd::Tape tape(ctx, true);
-        tape.backward(nn::linear(tape, tape.input(tensor({5, 2}, 2)), used, nullptr), tensor({5, 3}, 3));
+        tape.backward(nn::linear(tape, tape.input(tensor({5, 2}, 2)), {used, nullptr}), tensor({5, 3}, 3));
     }
     unit.complete_gradients();
     std::vector<float> expected(static_cast<size_t>(unit.layout().padded), 0);

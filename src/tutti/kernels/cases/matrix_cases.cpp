@@ -65,6 +65,80 @@ void run_gemm(const GemmForm& f, const KernelTable& table, const Stream& stream,
     });
 }
 
+// A product of normal numbers with an epilogue.
+struct EpilogueForm {
+    int64_t M, N, K;
+    DType t = DType::f32;
+    Epilogue epilogue = Epilogue::gelu;
+    bool transpose_b = false, bias = false, keeps_z = true;
+};
+
+std::string label(const EpilogueForm& f) {
+    constexpr const char* kNames[] = {"none", "gelu", "gelu_backward", "swiglu", "swiglu_backward"};
+    return concat(f.t, " (", f.M, ", ", f.N, ", ", f.K, ") n", f.transpose_b ? "t " : "n ",
+                  kNames[static_cast<size_t>(f.epilogue)], f.bias ? " bias" : "", f.keeps_z ? "" : " z not kept");
+}
+
+// z is off by that of a product, and by its rounding. The slopes of GELU and SiLU are at most 1.13 and 1.1; what the
+// functions themselves add stands in elementwise_cases.cpp.
+void run_epilogue(const EpilogueForm& f, const KernelTable& table, const Stream& stream, Arena& arena) {
+    const bool backward = f.epilogue == Epilogue::gelu_backward || f.epilogue == Epilogue::swiglu_backward;
+    const Shape shape = {f.M, f.N};
+    const View a = arena.normal({f.M, f.K}, f.t, "a");
+    const View b = arena.normal(f.transpose_b ? Shape{f.N, f.K} : Shape{f.K, f.N}, f.t, "b");
+    Gemm g{.a = a, .b = b, .c = arena.empty(shape, f.t), .transpose_b = f.transpose_b, .epilogue = f.epilogue};
+    if (f.bias) g.bias = arena.normal({f.N}, f.t, "bias");
+    if (backward)
+        g.x = arena.normal(shape, f.t, "x");
+    else if (f.keeps_z)
+        g.x = arena.empty(shape, f.t);
+    if (f.epilogue == Epilogue::swiglu || f.epilogue == Epilogue::swiglu_backward)
+        g.gate = arena.normal(shape, f.t, "gate");
+    if (f.epilogue == Epilogue::swiglu_backward) g.dup = arena.empty(shape, f.t);
+    g.workspace = arena.workspace(table.gemm_workspace(stream, g));
+    arena.start();
+    table.gemm(stream, g);
+
+    struct Z {
+        double value, error;
+    };
+    const auto z_at = [&](int64_t i) {
+        const int64_t m = i / f.N, n = i % f.N;
+        double sum = f.bias ? value(g.bias, n) : 0, size = std::abs(sum);
+        for (int64_t k = 0; k < f.K; ++k) {
+            const double term = value(a, m * f.K + k) * value(b, f.transpose_b ? n * f.K + k : k * f.N + n);
+            sum += term;
+            size += std::abs(term);
+        }
+        return Z{sum, sum_error(f.K + 4) * size + rounding(f.t, sum)};
+    };
+    const auto silu = [](double x) { return x / (1 + std::exp(-x)); };
+    const auto tolerance_of_c = [&](int64_t i) {
+        const auto [z, error] = z_at(i);
+        const double x = backward ? value(g.x, i) : z, gate = g.gate.defined() ? value(g.gate, i) : 0;
+        const double last = rounding(f.t, value(g.c, i));
+        switch (f.epilogue) {
+            case Epilogue::none: break;
+            case Epilogue::gelu: return 1.13 * error + 8 * u * std::abs(z) + last;
+            case Epilogue::gelu_backward:
+                return 1.13 * error + 8 * u * std::abs(z) * (1 + 0.8 * std::abs(x) * (1 + 0.1342 * x * x)) + last;
+            case Epilogue::swiglu: return std::abs(silu(gate)) * error + 10 * u * std::abs(value(g.c, i)) + last;
+            case Epilogue::swiglu_backward:
+                return std::abs(x) * (1.1 * error + 16 * u * (1 + std::abs(gate)) * std::abs(z)) + last;
+        }
+        return last;
+    };
+    arena.result("c", g.c, tolerance_of_c);
+    if (!backward && f.keeps_z) arena.result("x", g.x, [&](int64_t i) { return z_at(i).error; });
+    if (g.dup.defined())
+        arena.result("dup", g.dup, [&](int64_t i) {
+            const auto [z, error] = z_at(i);
+            const double gate = value(g.gate, i);
+            return std::abs(silu(gate)) * error + 10 * u * (1 + std::abs(gate)) * std::abs(z) +
+                   rounding(f.t, value(g.dup, i));
+        });
+}
+
 }  // namespace
 
 void add_gemm(std::vector<Case>& all) {
@@ -73,8 +147,11 @@ void add_gemm(std::vector<Case>& all) {
             [f](const KernelTable& table, const Stream& stream, Arena& arena) { run_gemm(f, table, stream, arena); });
     };
     using Bias = GemmForm::Bias;
-    const std::pair<DType, DType> types[] = {
-        {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}};
+    const std::pair<DType, DType> types[] = {{DType::f32, DType::f32},
+                                             {DType::bf16, DType::bf16},
+                                             {DType::bf16, DType::f32},
+                                             {DType::f16, DType::f16},
+                                             {DType::f16, DType::f32}};
     const std::array<int64_t, 3> sizes[] = {{1, 1, 1},    {3, 17, 5},    {17, 63, 65},  {65, 127, 33},
                                             {1, 300, 64}, {63, 3, 1000}, {128, 96, 64}, {127, 65, 257}};
     for (const auto& [in, out] : types) {
@@ -95,6 +172,23 @@ void add_gemm(std::vector<Case>& all) {
         add_form({3, 5, 0, in, out});                                 // no terms: zeros
         add_form({3, 5, 0, in, out, false, false, true, Bias::f32});  // no terms: c + bias
     }
+    const auto add_epilogue = [&](const EpilogueForm& f) {
+        add(all, "gemm", &KernelTable::gemm, label(f),
+            [f](const KernelTable& table, const Stream& stream, Arena& arena) {
+                run_epilogue(f, table, stream, arena);
+            });
+    };
+    for (const DType t : kActivationTypes)
+        for (const auto& [M, N, K] :
+             {std::array<int64_t, 3>{1, 1, 1}, {17, 63, 65}, {128, 96, 64}, {200, 300, 40}, {0, 5, 7}, {3, 5, 0}}) {
+            for (const Epilogue forward : {Epilogue::gelu, Epilogue::swiglu}) {
+                add_epilogue({M, N, K, t, forward, true});
+                add_epilogue({M, N, K, t, forward, true, true});
+                add_epilogue({M, N, K, t, forward, true, true, false});
+            }
+            for (const Epilogue backward : {Epilogue::gelu_backward, Epilogue::swiglu_backward})
+                add_epilogue({M, N, K, t, backward, false});
+        }
 }
 
 namespace {

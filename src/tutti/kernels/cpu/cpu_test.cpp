@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,6 +11,7 @@
 
 #include "tutti/base/philox.h"
 #include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/epilogue.h"
 
 namespace tutti::kernels {
 namespace {
@@ -341,6 +343,54 @@ TEST(gemm, sums_over_pieces_are_exact) {
         for (const Isa isa : isas()) product.expect(own_gemm(isa).gemm, own_gemm(isa).workspace);
         if (best_isa() >= Isa::avx512) product.expect(amx_emulated::gemm, amx_emulated::gemm_workspace);
     }
+}
+
+// Values of the type of `t` that arrays of floats may be cast to.
+struct Matrix {
+    Matrix(DType t, int64_t rows, int64_t columns, const char* purpose) {
+        std::vector<float> numbers(static_cast<size_t>(rows * columns));
+        for (size_t i = 0; i < numbers.size(); ++i)
+            numbers[i] = static_cast<float>(tutti::normal(random_key(4, purpose), i));
+        bytes.resize(numbers.size() * static_cast<size_t>(size_of(t)));
+        view = View(bytes.data(), t, {rows, columns});
+        reference_table().cast(Stream{}, View(numbers.data(), DType::f32, {rows, columns}), view);
+    }
+    std::vector<char> bytes;
+    View view;
+};
+
+// That a product with an epilogue, and the product followed by the kernel, write the same bits, in both types.
+TEST(gemm, epilogues_have_the_bits_of_the_kernels) {
+    constexpr int64_t M = 210, N = 300, K = 70;
+    std::vector<std::pair<const KernelTable*, OwnGemm>> all;
+    for (const Isa isa : isas()) all.emplace_back(&cpu_table(isa), own_gemm(isa));
+    if (best_isa() >= Isa::avx512)
+        all.emplace_back(&cpu_table(Isa::avx512), OwnGemm{amx_emulated::gemm, amx_emulated::gemm_workspace});
+    for (const auto& [table, own] : all)
+        for (const DType t : {DType::f32, DType::bf16})
+            for (const Epilogue epilogue :
+                 {Epilogue::gelu, Epilogue::gelu_backward, Epilogue::swiglu, Epilogue::swiglu_backward}) {
+                SCOPED_TRACE(concat(table->name, " ", t, " ", static_cast<int>(epilogue)));
+                const Matrix a(t, M, K, "a"), b(t, K, N, "b"), gate(t, M, N, "gate");
+                const auto run = [&](bool apart) {
+                    Matrix c(t, M, N, "c"), x(t, M, N, "x"), dup(t, M, N, "dup");
+                    Gemm g{.a = a.view,
+                           .b = b.view,
+                           .c = c.view,
+                           .epilogue = epilogue,
+                           .x = x.view,
+                           .gate = gate.view,
+                           .dup = dup.view};
+                    const Gemm plain = apart ? without_epilogue(g) : g;
+                    std::vector<float> workspace(static_cast<size_t>(own.workspace(Stream{.threads = 2}, plain)));
+                    Gemm product = plain;
+                    product.workspace = view(workspace);
+                    own.gemm(Stream{.threads = 2}, product);
+                    if (apart) apply_epilogue(*table, Stream{}, g);
+                    return std::array{c.bytes, x.bytes, dup.bytes};
+                };
+                EXPECT_EQ(run(false), run(true));
+            }
 }
 
 TEST(table, is_complete_and_named) {

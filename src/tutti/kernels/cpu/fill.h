@@ -15,6 +15,8 @@ struct OwnGemm {
     int64_t (*workspace)(const Stream&, const Gemm&);
 };
 OwnGemm own_gemm(Isa isa);
+// Our own, in the way that is fastest on `isa`: through its epilogue, or with a kernel after it. The same bits.
+void multiply(Isa isa, const Stream& stream, const Gemm& gemm);
 void gemm_onednn(const Stream& stream, const Gemm& gemm);
 
 // Arrays through the vector functions of isa/simd.h, for the test that measures their errors.

@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/epilogue.h"
 
 namespace tutti::kernels {
 
@@ -75,10 +76,11 @@ bool is_slow_in_onednn(const Gemm& g) { return !g.transpose_b && g.c.shape[1] >=
 //   ones. Has not been measured yet.
 // - bf16 on AVX2 and on AVX-512 alone: our own, in f32. oneDNN 2.6 has no kernel for the former at all, and takes four
 //   times as long on the latter, but for a single row of c.
+// - f16: our own, in f32; oneDNN 2.6 has none.
 // - Empty products (c, bias or zeros come out): our own, which needs no descriptor for them.
 bool is_own(Isa isa, const Gemm& g) {
     const int64_t shortest = std::min({g.c.shape[0], g.c.shape[1], depth_of(g)});
-    if (shortest == 0) return true;
+    if (shortest == 0 || g.a.dtype == DType::f16) return true;
     if (g.a.dtype != DType::bf16) return isa == Isa::avx512 && shortest >= 256 && is_slow_in_onednn(g);
     switch (isa) {
         case Isa::avx2: return true;
@@ -92,7 +94,9 @@ bool is_own(Isa isa, const Gemm& g) {
 template <Isa isa>
 void fill(KernelTable& table) {
     table.gemm = [](const Stream& stream, const Gemm& g) {
-        is_own(isa, g) ? own_gemm(isa).gemm(stream, g) : gemm_onednn(stream, g);
+        if (is_own(isa, g)) return multiply(isa, stream, g);
+        gemm_onednn(stream, without_epilogue(g));
+        apply_epilogue(cpu_table(isa), stream, g);
     };
     table.gemm_workspace = [](const Stream& stream, const Gemm& g) {
         return is_own(isa, g) ? own_gemm(isa).workspace(stream, g) : 0;

@@ -4,8 +4,22 @@
 
 namespace tutti::kernels {
 
+namespace {
+
+template <Isa isa>
+void fill(KernelTable& table) {
+    table.gemm = [](const Stream& stream, const Gemm& g) { multiply(isa, stream, g); };
+}
+
+}  // namespace
+
 void fill_gemm(KernelTable& table, Isa isa) {
-    table.gemm = own_gemm(isa).gemm;
+    switch (isa) {
+        case Isa::avx2: fill<Isa::avx2>(table); break;
+        case Isa::avx512: fill<Isa::avx512>(table); break;
+        case Isa::avx512_bf16: fill<Isa::avx512_bf16>(table); break;
+        case Isa::amx: fill<Isa::amx>(table); break;
+    }
     table.gemm_workspace = own_gemm(isa).workspace;
     table.gemm_engines = gemm_engines();
     table.gemm_engine = [](const Stream&, const Gemm&) { return "own"; };

@@ -27,6 +27,7 @@
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/library.h"
+#include "tutti/kernels/epilogue.h"
 
 namespace tutti::kernels::cuda {
 
@@ -130,7 +131,13 @@ void check_status(cublasStatus_t status, const char* call) {
 
 // --- a product -------------------------------------------------------------------------------------------------------
 
-cudaDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t type_of(DType dtype) {
+    switch (dtype) {
+        case DType::bf16: return CUDA_R_16BF;
+        case DType::f16: return CUDA_R_16F;
+        default: return CUDA_R_32F;
+    }
+}
 
 // Of a row-major matrix; the stride of a single row means nothing.
 int64_t row_length(const View& x) { return x.shape[0] == 1 ? x.shape[1] : x.stride(0); }
@@ -146,9 +153,10 @@ struct Problem {
     int gpu = 0;
     int64_t M = 0, N = 0, K = 0;
     std::array<int64_t, 3> row_lengths{};
-    std::array<uint32_t, 4> alignments{};  // of a, b, c, bias
+    std::array<uint32_t, 5> alignments{};  // of a, b, c, bias, x
     DType inputs = DType::f32, output = DType::f32;
     bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, tf32 = false;
+    bool gelu_backward = false;
     int64_t workspace_bytes = 0;
     auto operator<=>(const Problem&) const = default;
 };
@@ -158,7 +166,7 @@ Problem problem_of(const Stream& stream, const Gemm& g, bool tf32) {
               .N = g.c.shape[1],
               .K = g.transpose_a ? g.a.shape[0] : g.a.shape[1],
               .row_lengths = {row_length(g.a), row_length(g.b), row_length(g.c)},
-              .alignments = {alignment(g.a), alignment(g.b), alignment(g.c), alignment(g.bias)},
+              .alignments = {alignment(g.a), alignment(g.b), alignment(g.c), alignment(g.bias), alignment(g.x)},
               .inputs = g.a.dtype,
               .output = g.c.dtype,
               .transpose_a = g.transpose_a,
@@ -166,6 +174,7 @@ Problem problem_of(const Stream& stream, const Gemm& g, bool tf32) {
               .accumulate = g.accumulate,
               .bias = g.bias.defined(),
               .tf32 = tf32,
+              .gelu_backward = g.epilogue == Epilogue::gelu_backward,
               .workspace_bytes = stream.workspace_bytes};
     check_cuda(cudaGetDevice(&p.gpu), "cudaGetDevice");
     return p;
@@ -196,6 +205,12 @@ class Product {
         check_status(library().matmul_desc_create(&operation_, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
         set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
         set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+        if (g.epilogue == Epilogue::gelu_backward) {
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const void*>(g.x.data));
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row_length(g.x));
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(g.x.dtype));
+        }
         if (!g.bias.defined()) return;
         set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
         set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
@@ -286,13 +301,14 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
     kPlain.gemm(stream, g);
 }
 
+// Whether the library has made it.
 template <bool kTf32>
-void gemm_cublaslt(const Stream& stream, const Gemm& g) {
-    if (!takes(g)) return gemm_plain<kTf32>(stream, g);
+bool multiply(const Stream& stream, const Gemm& g) {
+    if (!takes(g)) return false;
     const bool tf32 = kTf32 && g.a.dtype == DType::f32;
     const Product product(g, tf32);
     const Algorithm algorithm = algorithm_for(problem_of(stream, g, tf32), product);
-    if (!algorithm) return gemm_plain<kTf32>(stream, g);
+    if (!algorithm) return false;
     const float alpha = 1, beta = g.accumulate ? 1 : 0;
     const cublasStatus_t status =
         library().matmul(library().handle(), product.operation(), &alpha, g.b.data, product.first.get(), g.a.data,
@@ -300,6 +316,17 @@ void gemm_cublaslt(const Stream& stream, const Gemm& g) {
                          &*algorithm, stream.workspace, static_cast<size_t>(stream.workspace_bytes), native(stream));
     check(status == CUBLAS_STATUS_SUCCESS, "cublasLtMatmul (", g.c.shape[0], ", ", g.c.shape[1], ") over ",
           g.transpose_a ? g.a.shape[0] : g.a.shape[1], " of ", g.a.dtype, " failed: ", library().status_string(status));
+    return true;
+}
+
+// Of the epilogues, the library makes GELU's gradient (which is GPT-2's, by tanh). Its GELU would not have the bits of
+// ours, with which recompute makes it again, and it has no SwiGLU.
+template <bool kTf32>
+void gemm_cublaslt(const Stream& stream, const Gemm& g) {
+    if (g.epilogue == Epilogue::gelu_backward && !g.bias.defined() && multiply<kTf32>(stream, g)) return;
+    const Gemm plain = without_epilogue(g);
+    if (!multiply<kTf32>(stream, plain)) gemm_plain<kTf32>(stream, plain);
+    apply_epilogue(cuda_table(), stream, g);
 }
 
 }  // namespace

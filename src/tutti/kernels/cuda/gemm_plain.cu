@@ -2,6 +2,7 @@
 // tensor cores, so that f32 is f32. For tests, and where it is chosen by name.
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/cuda/fill.h"
+#include "tutti/kernels/epilogue.h"
 
 namespace tutti::kernels::cuda {
 
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(GemmShape s, const T* a,
 }
 
 template <bool kTf32>
-void gemm_plain(const Stream& stream, const Gemm& g) {
+void multiply(const Stream& stream, const Gemm& g) {
     const int64_t M = g.c.shape[0], N = g.c.shape[1], K = g.transpose_a ? g.a.shape[0] : g.a.shape[1];
     if (M * N == 0) return;
     const int64_t a_row = g.a.stride(0), b_row = g.b.stride(0);
@@ -92,7 +93,7 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
     const Grid grid{
         .blocks = dim3(static_cast<unsigned>(ceil_div(M, kTile)), static_cast<unsigned>(ceil_div(N, kTile))),
         .threads = dim3(kThreads)};
-    with_activation(g.a.dtype, [&](auto type) {
+    with_type(g.a.dtype, [&](auto type) {
         using T = decltype(type);
         if (g.c.dtype == DType::f32)
             launch(gemm_kernel<T, float>, grid, stream, shape, g.a.as<const T>(), g.b.as<const T>(),
@@ -101,6 +102,12 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
             launch(gemm_kernel<T, T>, grid, stream, shape, g.a.as<const T>(), g.b.as<const T>(),
                    static_cast<const void*>(g.bias.data), g.c.as<T>());
     });
+}
+
+template <bool kTf32>
+void gemm_plain(const Stream& stream, const Gemm& g) {
+    multiply<kTf32>(stream, without_epilogue(g));
+    apply_epilogue(cuda_table(), stream, g);
 }
 
 }  // namespace

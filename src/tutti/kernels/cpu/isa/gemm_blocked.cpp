@@ -1,13 +1,16 @@
 // kernels/cpu/isa/gemm_blocked.cpp: our own matrix product, for every ISA and type. On bf16 the fastest we know (on AMX
-// tiles, or pairs of AVX512_BF16); in f32, and bf16 on machines with AVX2 only, what builds without oneDNN use.
+// tiles, or pairs of AVX512_BF16). In f32: for builds without oneDNN, for f16, for bf16 on machines that cannot
+// multiply it, and where oneDNN is slow.
 // Below: tile_product.h, tiles_amx.h. Called by: cpu/gemm*.cpp, which chooses between this and oneDNN.
 //
 // After Goto and van de Geijn (2008), turned round so that c leaves once: a task makes one block of c (kRows, kWidth),
-// summed in f32 in its L2 over all of K, and writes it through bias, old c and rounding. For that op(b) is packed
-// before, by all threads, in panels (K, kPanel) that every task reads; a is read where it lies, and packed only when it
-// is transposed, of another type or of odd size. K beyond kPackedDepth comes in pieces, with the blocks of c waiting.
+// summed in f32 in its L2 over all of K, and writes it through bias, old c, epilogue and rounding. For that op(b) is
+// packed before, by all threads, in panels (K, kPanel) that every task reads; a is read where it lies, and packed only
+// when it is transposed, of another type or of odd size. K beyond kPackedDepth comes in pieces, with the blocks of c
+// waiting.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
+#include "tutti/kernels/cpu/isa/activation.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 #include "tutti/kernels/cpu/isa/tile_product.h"
 
@@ -289,34 +292,95 @@ void multiply_block(Rows a, const Word* b, int64_t panel_words, int64_t rows, in
 
 constexpr int64_t kAhead = 4;  // rows of c that are fetched before they are written
 
-template <class Word, class To, class Bias>
-void write_block(const Gemm& g, Range m, Range n, const float* sums) {
+// The row of x, stored as c is, that will be written or read. What lies beside c goes no nearer than the L2: rows that
+// are a multiple of 4 KiB apart share few places of the L1.
+inline void prefetch_row(const Gemm& g, const View& x, int64_t row, Range n) {
+    const int64_t element = size_of(x.dtype);
+    const char* p = x.as<const char>() + (row * g.c.strides[0] + n.begin) * element;
+    for (int64_t j = 0; j < n.size * element; j += 64)
+        x.data == g.c.data ? __builtin_prefetch(p + j, 1) : __builtin_prefetch(p + j, 0, 2);
+}
+
+// finish(sum, at, part) takes every vector of sums, its bias added, to element `at` of c.
+template <class Word, class Bias, class Finish>
+void for_sums(const Gemm& g, Range m, Range n, const float* sums, Finish&& finish) {
     const Bias* bias = g.bias.as<const Bias>();
     const int64_t rows = round_up(m.size, kSumRows<Word>);
     for (int64_t i = 0; i < m.size; ++i) {
-        To* c = g.c.as<To>() + (m.begin + i) * g.c.strides[0] + n.begin;
         if (i + kAhead < m.size)
-            for (int64_t j = 0; j < n.size; j += 64 / static_cast<int64_t>(sizeof(To)))
-                __builtin_prefetch(c + kAhead * g.c.strides[0] + j, 1);
+            for (const View* x : {&g.c, &g.x, &g.gate, &g.dup})
+                if (x->data != nullptr) prefetch_row(g, *x, m.begin + i + kAhead, n);
+        const int64_t row = (m.begin + i) * g.c.strides[0] + n.begin;
         for (int64_t column = 0; column < n.size; column += kPanel<Word>) {
             const float* piece = sums + (column / kPanel<Word> * rows + i) * kPanel<Word> - column;
             for_vectors(column, smaller(n.size, column + kPanel<Word>), [&](int64_t j, auto part) {
                 Vec sum = load(piece + j, part);
                 if (bias != nullptr) sum = sum + load(bias + n.begin + j, part);
-                if (g.accumulate) sum = sum + load(c + j, part);
-                store(sum, c + j, part);
+                finish(sum, row + j, part);
             });
         }
     }
 }
 
-template <class Word>
-void write_block(const Gemm& g, Range m, Range n, const float* sums) {
-    with_type(g.c.dtype, [&](auto to) {
-        with_type(g.bias.dtype, [&](auto bias) {
-            write_block<Word, typename decltype(to)::type, typename decltype(bias)::type>(g, m, n, sums);
-        });
+template <class Word, class To, class Bias>
+void write_plain(const Gemm& g, Range m, Range n, const float* sums) {
+    To* const c = g.c.as<To>();
+    for_sums<Word, Bias>(g, m, n, sums, [&](Vec sum, int64_t at, auto part) {
+        if (g.accumulate) sum = sum + load(c + at, part);
+        store(sum, c + at, part);
     });
+}
+
+// Every epilogue has the bits of its kernel in activation.cpp.
+template <class Word, class T, class Bias>
+[[gnu::noinline]] void write_through_epilogue(const Gemm& g, Range m, Range n, const float* sums) {
+    T *const c = g.c.as<T>(), *const x = g.x.as<T>(), *const gate = g.gate.as<T>(), *const dup = g.dup.as<T>();
+    const auto for_z = [&](auto&& finish) {
+        for_sums<Word, Bias>(g, m, n, sums, [&](Vec sum, int64_t at, auto part) { finish(rounded<T>(sum), at, part); });
+    };
+    switch (g.epilogue) {
+        case Epilogue::none: return;
+        case Epilogue::gelu:
+            return for_z([=](Vec z, int64_t at, auto part) {
+                if (x != nullptr) store(z, x + at, part);
+                store_flushed(gelu<T>(z), c + at, part);
+            });
+        case Epilogue::gelu_backward:
+            return for_z([=](Vec z, int64_t at, auto part) {
+                store_flushed(gelu_gradient(z, load(x + at, part)), c + at, part);
+            });
+        case Epilogue::swiglu:
+            return for_z([=](Vec z, int64_t at, auto part) {
+                if (x != nullptr) store(z, x + at, part);
+                store_flushed(swiglu<T>(load(gate + at, part), z), c + at, part);
+            });
+        case Epilogue::swiglu_backward:
+            return for_z([=](Vec z, int64_t at, auto part) {
+                const SwigluGradient d = swiglu_gradient(z, load(gate + at, part), load(x + at, part));
+                store_flushed(d.gate, c + at, part);
+                store_flushed(d.up, dup + at, part);
+            });
+    }
+}
+
+// body(Type<T>) for the types of matrices.
+template <class Body>
+void with_matrix_type(DType dtype, Body&& body) {
+    if (dtype == DType::f16)
+        body(Type<f16>{});
+    else
+        with_type(dtype, body);
+}
+
+template <class Word, class T>
+void write_block(const Gemm& g, Range m, Range n, const float* sums) {
+    const bool bias_is_f32 = g.bias.dtype == DType::f32, result_is_f32 = g.c.dtype == DType::f32;
+    const auto with_bias = [&]<class Bias>(Type<Bias>) {
+        if constexpr (!__is_same(T, f16))
+            if (g.epilogue != Epilogue::none) return write_through_epilogue<Word, T, Bias>(g, m, n, sums);
+        result_is_f32 ? write_plain<Word, float, Bias>(g, m, n, sums) : write_plain<Word, T, Bias>(g, m, n, sums);
+    };
+    bias_is_f32 ? with_bias(Type<float>{}) : with_bias(Type<T>{});
 }
 
 template <class T>
@@ -369,7 +433,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             float* block = sums + (plan.sums_wait() ? task : slot) * plan.block_size();
             multiply_block(a, panels + column * k.size, k.size, height.size, round_up(width.size, kPanel<Word>), k.size,
                            block, k.begin > 0);
-            if (last) write_block<Word>(g, height, width, block);
+            if (last) write_block<Word, T>(g, height, width, block);
         });
     };
 
@@ -393,7 +457,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
 
 int64_t gemm_workspace(const Stream& stream, const Gemm& g) {
     int64_t words = 0;
-    with_type(g.a.dtype, [&](auto type) {
+    with_matrix_type(g.a.dtype, [&](auto type) {
         const Plan<typename decltype(type)::type> plan(stream, g);
         words = plan.M == 0 || plan.N == 0 ? 0 : plan.workspace(stream);
     });
@@ -401,7 +465,7 @@ int64_t gemm_workspace(const Stream& stream, const Gemm& g) {
 }
 
 void gemm(const Stream& stream, const Gemm& g) {
-    with_type(g.a.dtype, [&](auto type) { gemm_of<typename decltype(type)::type>(stream, g); });
+    with_matrix_type(g.a.dtype, [&](auto type) { gemm_of<typename decltype(type)::type>(stream, g); });
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

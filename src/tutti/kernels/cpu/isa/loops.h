@@ -43,6 +43,15 @@ void with_type(DType dtype, Body&& body) {
         body(Type<float>{});
 }
 
+// x as it is when it was stored as T and loaded.
+template <class T>
+[[gnu::always_inline]] inline Vec rounded(Vec x) {
+    if constexpr (__is_same(T, bf16))
+        return from_bf16(to_bf16(x));
+    else
+        return x;
+}
+
 template <class Body>
 [[gnu::always_inline]] inline void for_vectors(int64_t begin, int64_t end, Body&& body) {
     int64_t i = begin;

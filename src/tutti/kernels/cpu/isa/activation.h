@@ -1,0 +1,50 @@
+// kernels/cpu/isa/activation.h: GELU and SwiGLU of vectors, with their gradients. activation.cpp makes passes over
+// memory of them, gemm_blocked.cpp epilogues: the same bits. T as in simd.h: what the result is rounded to next.
+#pragma once
+
+#include "tutti/kernels/cpu/isa/simd.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+
+// gelu(x) = x/2 (1 + tanh a) = x s, s = sigmoid(2a) = 1 / (1 + 2^t), a = sqrt(2/pi) (x + 0.044715 x^3): 1 + tanh would
+// cancel for x < 0. t = -2a log2(e) = x (kLinear + kCubic x^2).
+inline constexpr double kTwiceSqrt2OverPi = 1.59576912160573071, kGeluCubic = 0.044715, kLog2OfE = 1.44269504088896341;
+inline constexpr auto kLinear = static_cast<float>(-kTwiceSqrt2OverPi * kLog2OfE);
+inline constexpr auto kCubic = static_cast<float>(-kTwiceSqrt2OverPi * kLog2OfE * kGeluCubic);
+inline constexpr float kFar = 10;  // |t| is 126 here, and s or 1 - s the least normal float: 0 for all that matters
+
+template <class T>
+[[gnu::always_inline]] inline Vec gelu(Vec x) {
+    const Vec near = clamp(x, kFar);
+    return x * sigmoid_exp2<T>(near * fma(near * near, broadcast(kCubic), broadcast(kLinear))).value;
+}
+
+// gelu' = s + x s (1 - s) slope, slope = d(2a)/dx = kSlope + kSlopeSquare x^2
+inline constexpr auto kSlope = static_cast<float>(kTwiceSqrt2OverPi);
+inline constexpr auto kSlopeSquare = static_cast<float>(3 * kTwiceSqrt2OverPi * kGeluCubic);
+
+// dy gelu'(x), in the digits of f32 for any type: the two terms cancel at x = -0.75.
+[[gnu::always_inline]] inline Vec gelu_gradient(Vec dy, Vec x) {
+    const Vec near = clamp(x, kFar), square = near * near;
+    const Sigmoid s = sigmoid_exp2<float>(near * fma(square, broadcast(kCubic), broadcast(kLinear)));
+    const Vec slope = near * fma(square, broadcast(kSlopeSquare), broadcast(kSlope));
+    return dy * fma(s.value * s.complement, slope, s.value);
+}
+
+template <class T>
+[[gnu::always_inline]] inline Vec swiglu(Vec gate, Vec up) {
+    return gate * up * sigmoid<T>(gate).value;
+}
+
+struct SwigluGradient {
+    Vec gate, up;
+};
+// silu'(g) = s (1 + g (1 - s)); dgate = dy up silu'(g), dup = dy silu(g). In the digits of f32 for any type: the two
+// terms cancel at g = -1.28.
+[[gnu::always_inline]] inline SwigluGradient swiglu_gradient(Vec dy, Vec gate, Vec up) {
+    const Sigmoid s = sigmoid<float>(gate);
+    const Vec ds = dy * s.value;
+    return {up * ds * fma(gate, s.complement, broadcast(1.0f)), gate * ds};
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA
