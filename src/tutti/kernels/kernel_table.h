@@ -255,8 +255,8 @@ const KernelTable& reference_table();
 enum class Isa : uint8_t { avx2, avx512, avx512_bf16, amx };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
-// The one that is used: the best, or what TUTTI_CPU_ISA names, so that unequal machines compute the same bits.
-// UsageError where this machine lacks it.
+// The one that is used: the best, or what TUTTI_CPU_ISA names, so that unequal machines run the same kernels; oneDNN
+// keeps to it too, but chooses its blocks by the caches. UsageError where this machine lacks it.
 Isa chosen_isa();
 const KernelTable& cpu_table(Isa isa);
 const char* gemm_engines();  // of the CPU tables

@@ -18,6 +18,8 @@ OwnGemm own_gemm(Isa isa);
 // Our own, in the way that is fastest on `isa`: through its epilogue, or with a kernel after it. The same bits.
 void multiply(Isa isa, const Stream& stream, const Gemm& gemm);
 void gemm_onednn(const Stream& stream, const Gemm& gemm);
+// From now on oneDNN uses no instruction beyond `isa`. Before its first product.
+void bound_library(Isa isa);
 
 // Arrays through the vector functions of isa/simd.h, for the test that measures their errors.
 struct VectorMath {

@@ -69,9 +69,8 @@ bool is_slow_in_onednn(const Gemm& g) { return !g.transpose_b && g.c.shape[1] >=
 // Who makes a product, as measured with `bench/cpu_kernels.cpp gemm` (bench/results/gemm_cpu_*.md):
 // - f32: oneDNN, which reaches 90 % of the peak and more; on AVX-512 alone (measured on Ice Lake) our own where it is
 //   slow.
-// - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast. With
-// less
-//   to do, what packing costs is missed: oneDNN.
+// - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast.
+//   With less to do, what packing costs is missed: oneDNN.
 // - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and is at a third of the peak on large
 //   ones. Has not been measured yet.
 // - bf16 on AVX2 and on AVX-512 alone: our own, in f32. oneDNN 2.6 has no kernel for the former at all, and takes four
@@ -138,6 +137,20 @@ void fill_gemm(KernelTable& table, Isa isa) {
         case Isa::avx512_bf16: return fill<Isa::avx512_bf16>(table);
         case Isa::amx: return fill<Isa::amx>(table);
     }
+}
+
+void bound_library(Isa isa) {
+    const auto most = [isa] {
+        switch (isa) {
+            case Isa::avx2: return dnnl::cpu_isa::avx2;
+            case Isa::avx512: return dnnl::cpu_isa::avx512_core;
+            case Isa::avx512_bf16: return dnnl::cpu_isa::avx512_core_bf16;
+            case Isa::amx: break;
+        }
+        return dnnl::cpu_isa::all;
+    }();
+    check(dnnl::set_max_cpu_isa(most) == dnnl::status::success,
+          "oneDNN was used before TUTTI_CPU_ISA was read, and no longer takes a bound");
 }
 
 const char* gemm_engines() {

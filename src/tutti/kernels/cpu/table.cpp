@@ -33,17 +33,29 @@ Isa best_isa() {
         "the CPU back end needs AVX2, FMA and F16C, which this processor lacks; run on one from 2013 or later");
 }
 
-Isa chosen_isa() {
-    const Isa best = best_isa();
-    const char* named = std::getenv("TUTTI_CPU_ISA");
-    if (named == nullptr) return best;
+namespace {
+
+Isa named_isa(std::string_view named) {
     std::string names;
     for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
-        if (isa > best) break;
-        if (named == std::string_view(name_of(isa))) return isa;
+        if (isa > best_isa()) break;
+        if (named == name_of(isa)) return isa;
         names += concat(names.empty() ? "" : ", ", name_of(isa));
     }
     throw UsageError(concat("TUTTI_CPU_ISA must be one of this processor's (", names, "), got \"", named, "\""));
+}
+
+}  // namespace
+
+Isa chosen_isa() {
+    static const Isa kChosen = [] {
+        const char* named = std::getenv("TUTTI_CPU_ISA");
+        if (named == nullptr) return best_isa();
+        const Isa isa = named_isa(named);
+        bound_library(isa);
+        return isa;
+    }();
+    return kChosen;
 }
 
 OwnGemm own_gemm(Isa isa) {
