@@ -69,7 +69,7 @@ OwnGemm own_gemm(Isa isa) {
 }
 
 // `bench/cpu_kernels.cpp epilogue` (bench/results/gemm_cpu_icelake.md): on AVX2 and AVX-512 the kernel after the
-// product takes as long as an epilogue in f32, and 2 to 6 % less in bf16. On AMX, where products are several times as
+// product takes as long as an epilogue in f32, and up to 7 % less in bf16. On AMX, where products are several times as
 // fast and memory is not, a pass over memory should count for more: through the epilogue. That has not been measured.
 void multiply(Isa isa, const Stream& stream, const Gemm& g) {
     const bool apart = g.epilogue != Epilogue::none && isa != Isa::amx;
