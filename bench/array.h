@@ -1,11 +1,15 @@
-// bench/array.h: operands for the programs here that time kernels: cpu_kernels.cpp and cpu_passes.cpp.
+// bench/array.h: what the programs here that time kernels share, cpu_kernels.cpp and cpu_passes.cpp: operands, and the
+// instruction set that an argument names.
 #pragma once
 
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
+#include "tutti/kernels/kernel_table.h"
 #include "tutti/tensor/view.h"
 
 // Numbers between -1.1 and 1.1 in huge pages, as HostMemory gives them; std::free(view.data) gives them back.
@@ -19,4 +23,15 @@ inline tutti::View array(tutti::DType type, const tutti::Shape& shape) {
         type == tutti::DType::f32 ? void(x.as<float>()[i] = value) : void(x.as<tutti::bf16>()[i] = tutti::bf16(value));
     }
     return x;
+}
+
+// nullptr: the best one. Ends the program where this machine lacks it.
+inline tutti::kernels::Isa isa_named(const char* name) {
+    using tutti::kernels::Isa;
+    Isa isa = tutti::kernels::best_isa();
+    while (name != nullptr && std::strcmp(name, tutti::kernels::name_of(isa)) != 0) {
+        if (isa == Isa::avx2) std::fprintf(stderr, "this machine has no %s\n", name), std::exit(2);
+        isa = static_cast<Isa>(static_cast<int>(isa) - 1);
+    }
+    return isa;
 }

@@ -185,11 +185,7 @@ int main(int count, char** arguments) {
                             "usage: cpu_kernels gemm|epilogue|attention THREADS [avx2|avx512|avx512_bf16|amx]\n"),
                2;
     const Stream stream{std::atoi(arguments[2])};
-    Isa isa = best_isa();
-    while (count > 3 && std::strcmp(arguments[3], name_of(isa)) != 0) {
-        if (isa == Isa::avx2) return std::fprintf(stderr, "this machine has no %s\n", arguments[3]), 2;
-        isa = static_cast<Isa>(static_cast<int>(isa) - 1);
-    }
+    const Isa isa = isa_named(count > 3 ? arguments[3] : nullptr);
     if (best_isa() >= Isa::avx512) print_peak(stream.threads);
     const KernelTable& table = cpu_table(isa);
     std::printf("%s, threads %d\n", table.name, stream.threads);

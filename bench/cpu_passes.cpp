@@ -130,11 +130,7 @@ class Passes {
 int main(int count, char** arguments) {
     if (count < 2) return std::fprintf(stderr, "usage: cpu_passes THREADS [avx2|avx512|avx512_bf16]\n"), 2;
     const Stream stream{std::atoi(arguments[1])};
-    Isa isa = best_isa();
-    while (count > 2 && std::strcmp(arguments[2], name_of(isa)) != 0) {
-        if (isa == Isa::avx2) return std::fprintf(stderr, "this machine has no %s\n", arguments[2]), 2;
-        isa = static_cast<Isa>(static_cast<int>(isa) - 1);
-    }
+    const Isa isa = isa_named(count > 2 ? arguments[2] : nullptr);
     const KernelTable& table = cpu_table(isa);
     std::printf("%s, threads %d\n", table.name, stream.threads);
     for (const DType type : {DType::bf16, DType::f32})
