@@ -5,9 +5,9 @@
 //
 // After Goto and van de Geijn (2008), turned round so that c leaves once: a task makes one block of c (kRows, kWidth),
 // summed in f32 in its L2 over all of K, and writes it through bias, old c, epilogue and rounding. For that op(b) is
-// packed before, by all threads, in panels (K, kPanel) that every task reads; a is read where it lies, and packed only
-// when it is transposed, of another type or of odd size. K beyond kPackedDepth comes in pieces, with the blocks of c
-// waiting.
+// packed before, by all threads, in panels (K, kPanel) that every task reads. a is read where it lies; where it is of
+// another type or of odd size a task converts what it is about to read, and where it is transposed it is packed before.
+// K beyond kPackedDepth comes in pieces, with the blocks of c waiting.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
 #include "tutti/kernels/cpu/isa/activation.h"
@@ -26,14 +26,15 @@ inline constexpr int64_t kPanel = kOnTiles<Word> ? 32 : kVectors* kLanes;
 template <class Word>
 inline constexpr int64_t kSumRows = kOnTiles<Word> ? 32 : kSums / kVectors;
 
-// A block of c, one of a and one of b share the L2: 192 + 192 + 256 KB of 1 MB; with tiles 512 + 128 + 256 KB of 2 MB.
-// A panel of b and the rows of a that it meets share the L1 where tiles consume them ten times as fast.
+// A block of c, one of a and one of b share the L2: 192 + 96 + 128 KB of 1 MB; with tiles 512 + 128 + 256 KB of 2 MB.
+// A panel of b, 32 KB, and the rows of a that it meets share the L1; with tiles, which consume them ten times as fast,
+// 16 KB. Zen 4, the one with AVX512_BF16 and no tiles, reads panels of twice the depth from its L2 as fast.
 template <class Word>
 inline constexpr int64_t kRows = kOnTiles<Word> ? 256 : 192;
 template <class Word>
 inline constexpr int64_t kWidth = kOnTiles<Word> ? 512 : 256;
 template <class Word>
-inline constexpr int64_t kDepth = kOnTiles<Word> ? 128 : 256;  // in words, like all depths below
+inline constexpr int64_t kDepth = kLanes == 8 || (kFastPairs && !kTiles) ? 256 : 128;  // in words, as all depths below
 
 constexpr int64_t kPackedDepth = 4096;
 constexpr int64_t kPackedWords = 8 << 20;  // of a and of b each: 32 MiB
@@ -42,17 +43,29 @@ struct Range {
     int64_t begin, size;
 };
 
+// How the rows of op(a) are found: where they lie; converted by every task; all packed before.
+enum class RowsOfA : uint8_t { in_place, converted, packed };
+
+template <class T>
+RowsOfA rows_of_a(const Gemm& g, int64_t K) {
+    using Word = typename Operand<T>::Word;
+    constexpr int64_t pack = Operand<T>::kPack;
+    if (g.transpose_a) return RowsOfA::packed;
+    return sizeof(T) * pack == sizeof(Word) && K % (pack * kUnit<Word>) == 0 ? RowsOfA::in_place : RowsOfA::converted;
+}
+
 // How one product is cut: by its shape, the types and the number of threads.
 template <class T>
 struct Plan {
     using Word = typename Operand<T>::Word;
     int64_t M, N, K;
-    int64_t words;       // of K, in whole units
-    int64_t depth;       // words that are packed at a time
-    int64_t columns;     // of c between two packings of b
-    int64_t rows;        // of c between two packings of a
-    bool packs_a;        // otherwise it is read where it lies
-    int64_t a_row;       // words from one packed row to the next; not a power of two, which would share few cache sets
+    int64_t words;    // of K, in whole units
+    int64_t depth;    // words that are packed at a time
+    int64_t columns;  // of c between two packings of b
+    int64_t rows;     // of c between two packings of a
+    RowsOfA a;
+    int64_t a_row;       // words of a converted or packed row, of which kDepth are used: no power of two of bytes, as
+                         // such rows share few sets of a cache
     int64_t block_rows;  // of a block of c
     int64_t block_columns;
 
@@ -65,10 +78,9 @@ struct Plan {
           columns(smaller(round_up(N, kPanel<Word>),
                           larger(kWidth<Word>, kPackedWords / larger(depth, 1) / kWidth<Word> * kWidth<Word>))),
           rows(M),
-          packs_a(g.transpose_a || sizeof(T) * Operand<T>::kPack != sizeof(Word) ||
-                  K % (Operand<T>::kPack * kUnit<Word>) != 0),
-          a_row(depth + 16) {
-        if (packs_a) rows = smaller(rows, kPackedWords / a_row / kRows<Word> * kRows<Word>);
+          a(rows_of_a<T>(g, K)),
+          a_row(smaller(depth, kDepth<Word>) + 16) {
+        if (a == RowsOfA::packed) rows = smaller(rows, kPackedWords / packed_row() / kRows<Word> * kRows<Word>);
         if (depth < words) rows = smaller(rows, kPackedWords / columns / kRows<Word> * kRows<Word>);
         rows = larger(rows, smaller(M, kRows<Word>));
         block_rows = share(rows, kRows<Word>, kSumRows<Word>);
@@ -98,13 +110,19 @@ struct Plan {
     bool sums_wait() const { return depth < words; }  // for the next piece of K
     int64_t block_size() const { return block_rows * block_columns; }
 
-    // The workspace, in words: packed b, packed a, sums.
+    int64_t slots(const Stream& stream) const { return smaller(blocks(), stream.threads); }
+    int64_t pieces() const { return (depth + kDepth<Word> - 1) / kDepth<Word>; }  // of the packed words
+    int64_t packed_row() const { return pieces() * a_row; }
+
+    // The workspace, in words: packed b, rows of a, sums.
     int64_t packed_b() const { return columns * depth; }
-    int64_t packed_a() const { return packs_a ? round_up(rows, kSumRows<Word>) * a_row : 0; }
-    int64_t sums(const Stream& stream) const {
-        return (sums_wait() ? blocks() : smaller(blocks(), stream.threads)) * block_size();
+    int64_t converted_rows() const { return block_rows * a_row; }  // of a task
+    int64_t all_rows(const Stream& stream) const {
+        if (a == RowsOfA::in_place) return 0;
+        return a == RowsOfA::packed ? rows * packed_row() : slots(stream) * converted_rows();
     }
-    int64_t workspace(const Stream& stream) const { return packed_b() + packed_a() + sums(stream) + 3 * 16; }
+    int64_t sums(const Stream& stream) const { return (sums_wait() ? blocks() : slots(stream)) * block_size(); }
+    int64_t workspace(const Stream& stream) const { return packed_b() + all_rows(stream) + sums(stream) + 3 * 16; }
 };
 
 // --- packing ---
@@ -180,7 +198,7 @@ void pack_panels(const Gemm& g, const Plan<T>& plan, Range k, Range part, int64_
         }
 }
 
-// Rows [m, m + count) of op(a), words of k; y (count, a_row).
+// Rows [m, m + count) of op(a), words of k; y (count, a_row). `count` is at most kRun of a transposed a.
 template <class T, class Word>
 void pack_rows(const Gemm& g, const Plan<T>& plan, Range k, int64_t m, int64_t count, Word* y) {
     const T* a = g.a.as<const T>();
@@ -270,22 +288,23 @@ void multiply(int64_t rows, Rows a, const Pair* b, float* c, int64_t words, bool
 }
 #endif
 
-// sums of a block, in pieces (kSumRows, kPanel), those of a panel one after the other.
-template <class Word>
-void multiply_block(Rows a, const Word* b, int64_t panel_words, int64_t rows, int64_t columns, int64_t words,
+// sums of a block, in pieces (kSumRows, kPanel), those of a panel one after the other. rows_at(Range of words) finds
+// the rows of op(a).
+template <class Word, class RowsAt>
+void multiply_block(RowsAt&& rows_at, const Word* b, int64_t panel_words, int64_t rows, int64_t columns, int64_t words,
                     float* sums, bool add) {
     constexpr int64_t kPiece = kSumRows<Word> * kPanel<Word>;
     const int64_t pieces = (rows + kSumRows<Word> - 1) / kSumRows<Word>;
     if (words == 0) __builtin_memset(sums, 0, static_cast<size_t>(pieces * kSumRows<Word> * columns) * sizeof(float));
     for (int64_t k = 0; k < words; k += kDepth<Word>) {
         const int64_t deep = smaller(kDepth<Word>, words - k);
+        const Rows a = rows_at(Range{k, deep});
         for (int64_t n = 0; n < columns; n += kPanel<Word>) {
             const Word* panel = b + n * panel_words + k * kPanel<Word>;
             float* piece = sums + n / kPanel<Word> * pieces * kPiece;
             for (int64_t m = 0; m < rows; m += kSumRows<Word>, piece += kPiece)
-                multiply(smaller(kSumRows<Word>, rows - m),
-                         {a.data + m * a.row_bytes + k * static_cast<int64_t>(sizeof(Word)), a.row_bytes}, panel, piece,
-                         deep, add || k > 0);
+                multiply(smaller(kSumRows<Word>, rows - m), {a.data + m * a.row_bytes, a.row_bytes}, panel, piece, deep,
+                         add || k > 0);
         }
     }
 }
@@ -390,10 +409,10 @@ void gemm_of(const Stream& stream, const Gemm& g) {
     if (plan.M == 0 || plan.N == 0) return;
     const auto aligned = [](float* p) { return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64)); };
     float* const packed_b = aligned(g.workspace.as<float>());
-    float* const packed_a = aligned(packed_b + plan.packed_b());
-    float* const sums = aligned(packed_a + plan.packed_a());
+    float* const rows_of_a = aligned(packed_b + plan.packed_b());
+    float* const sums = aligned(rows_of_a + plan.all_rows(stream));
     Word* const panels = reinterpret_cast<Word*>(packed_b);
-    Word* const rows_of_a = reinterpret_cast<Word*>(packed_a);
+    Word* const rows = reinterpret_cast<Word*>(rows_of_a);
 
     const auto pack_b = [&](Range n, Range k) {
         // A transposed b lies panel by panel, another one row by row.
@@ -408,10 +427,15 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                             panels);
             });
     };
+    // Packed rows lie piece by piece: what a block reads of a is in one place.
+    const auto rows_of_piece = [&](int64_t word) { return rows + word / kDepth<Word> * plan.rows * plan.a_row; };
     const auto pack_a = [&](Range m, Range k) {
-        parallel_tasks(stream, (m.size + kRun - 1) / kRun, [&](int64_t i) {
-            pack_rows(g, plan, k, m.begin + i * kRun, smaller(kRun, m.size - i * kRun),
-                      rows_of_a + i * kRun * plan.a_row);
+        const int64_t down = (m.size + kRun - 1) / kRun;
+        parallel_tasks(stream, down * plan.pieces(), [&](int64_t i) {
+            const int64_t row = i % down * kRun, word = i / down * kDepth<Word>;
+            if (word < k.size)
+                pack_rows(g, plan, {k.begin + word, smaller(kDepth<Word>, k.size - word)}, m.begin + row,
+                          smaller(kRun, m.size - row), rows_of_piece(word) + row * plan.a_row);
         });
     };
     const auto multiply_all = [&](Range m, Range n, Range k) {
@@ -424,15 +448,20 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             const Range height = {m.begin + row, smaller(plan.block_rows, m.size - row)};
             const Range width = {n.begin + column, smaller(plan.block_columns, n.size - column)};
             if (height.size <= 0 || width.size <= 0) return;
-            const Rows a = plan.packs_a
-                               ? Rows{reinterpret_cast<const char*>(rows_of_a + row * plan.a_row),
-                                      plan.a_row * static_cast<int64_t>(sizeof(Word))}
-                               : Rows{reinterpret_cast<const char*>(g.a.as<const T>() + height.begin * g.a.strides[0] +
-                                                                    k.begin * Operand<T>::kPack),
-                                      g.a.strides[0] * static_cast<int64_t>(sizeof(T))};
+            const auto rows_at = [&](Range part) {
+                const Range words = {k.begin + part.begin, part.size};
+                if (plan.a == RowsOfA::in_place)
+                    return Rows{reinterpret_cast<const char*>(g.a.as<const T>() + height.begin * g.a.strides[0] +
+                                                              words.begin * Operand<T>::kPack),
+                                g.a.strides[0] * static_cast<int64_t>(sizeof(T))};
+                Word* at = rows_of_piece(part.begin) + row * plan.a_row;
+                if (plan.a == RowsOfA::converted)
+                    pack_rows(g, plan, words, height.begin, height.size, at = rows + slot * plan.converted_rows());
+                return Rows{reinterpret_cast<const char*>(at), plan.a_row * static_cast<int64_t>(sizeof(Word))};
+            };
             float* block = sums + (plan.sums_wait() ? task : slot) * plan.block_size();
-            multiply_block(a, panels + column * k.size, k.size, height.size, round_up(width.size, kPanel<Word>), k.size,
-                           block, k.begin > 0);
+            multiply_block(rows_at, panels + column * k.size, k.size, height.size, round_up(width.size, kPanel<Word>),
+                           k.size, block, k.begin > 0);
             if (last) write_block<Word, T>(g, height, width, block);
         });
     };
@@ -445,7 +474,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             do {
                 const Range deep = {k, smaller(plan.depth, plan.words - k)};
                 if (m == 0 || plan.sums_wait()) pack_b(width, deep);
-                if (plan.packs_a) pack_a(height, deep);
+                if (plan.a == RowsOfA::packed) pack_a(height, deep);
                 multiply_all(height, width, deep);
                 k += plan.depth;
             } while (k < plan.words);
