@@ -152,8 +152,8 @@ void add_gemm(std::vector<Case>& all) {
                                              {DType::bf16, DType::f32},
                                              {DType::f16, DType::f16},
                                              {DType::f16, DType::f32}};
-    const std::array<int64_t, 3> sizes[] = {{1, 1, 1},    {3, 17, 5},    {17, 63, 65},  {65, 127, 33},
-                                            {1, 300, 64}, {63, 3, 1000}, {128, 96, 64}, {127, 65, 257}};
+    const std::array<int64_t, 3> sizes[] = {{1, 1, 1},     {3, 17, 5},    {17, 63, 65},   {65, 127, 33}, {1, 300, 64},
+                                            {63, 3, 1000}, {128, 96, 64}, {127, 65, 257}, {4, 130, 77},  {16, 70, 40}};
     for (const auto& [in, out] : types) {
         for (const auto& [M, N, K] : sizes)
             for (const bool ta : {false, true})
@@ -179,8 +179,13 @@ void add_gemm(std::vector<Case>& all) {
             });
     };
     for (const DType t : kActivationTypes)
-        for (const auto& [M, N, K] :
-             {std::array<int64_t, 3>{1, 1, 1}, {17, 63, 65}, {128, 96, 64}, {200, 300, 40}, {0, 5, 7}, {3, 5, 0}}) {
+        for (const auto& [M, N, K] : {std::array<int64_t, 3>{1, 1, 1},
+                                      {4, 70, 33},
+                                      {17, 63, 65},
+                                      {128, 96, 64},
+                                      {200, 300, 40},
+                                      {0, 5, 7},
+                                      {3, 5, 0}}) {
             for (const Epilogue forward : {Epilogue::gelu, Epilogue::swiglu}) {
                 add_epilogue({M, N, K, t, forward, true});
                 add_epilogue({M, N, K, t, forward, true, true});

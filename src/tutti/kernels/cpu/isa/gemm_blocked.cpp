@@ -1,7 +1,7 @@
 // kernels/cpu/isa/gemm_blocked.cpp: our own matrix product, for every ISA and type. On bf16 the fastest we know (on AMX
 // tiles, or pairs of AVX512_BF16). In f32: for builds without oneDNN, for f16, for bf16 on machines that cannot
 // multiply it, and where oneDNN is slow.
-// Below: tile_product.h, tiles_amx.h. Called by: cpu/gemm*.cpp, which chooses between this and oneDNN.
+// Below: tile_product.h, tiles_amx.h, gemm_few_rows.h. Called by: cpu/gemm*.cpp, which chooses between this and oneDNN.
 //
 // After Goto and van de Geijn (2008), turned round so that c leaves once: a task makes one block of c (kRows, kWidth),
 // summed in f32 in its L2 over all of K, and writes it through bias, old c, epilogue and rounding. For that op(b) is
@@ -11,6 +11,7 @@
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
 #include "tutti/kernels/cpu/isa/activation.h"
+#include "tutti/kernels/cpu/isa/gemm_few_rows.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 #include "tutti/kernels/cpu/isa/tile_product.h"
 
@@ -403,10 +404,26 @@ void write_block(const Gemm& g, Range m, Range n, const float* sums) {
 }
 
 template <class T>
+void gemm_of_few_rows(const Stream& stream, const Gemm& g) {
+    using Word = typename Operand<T>::Word;
+    const int64_t M = size(g.c, 0), N = size(g.c, 1), K = size(g.a, 1);
+    const int64_t panels = (N + kPanel<Word> - 1) / kPanel<Word>;
+    parallel_for(stream, panels, row_grain(K * kPanel<Word>), [&](int64_t begin, int64_t end) {
+        alignas(64) float sums[kFewRowsOfC<T> * kPanel<Word>];
+        for (int64_t n = begin * kPanel<Word>; n < smaller(N, end * kPanel<Word>); n += kPanel<Word>) {
+            const Range width = {n, smaller(kPanel<Word>, N - n)};
+            sum_few_rows<T>(g, n, width.size, sums, kPanel<Word>);
+            write_block<Word, T>(g, {0, M}, width, sums);
+        }
+    });
+}
+
+template <class T>
 void gemm_of(const Stream& stream, const Gemm& g) {
     using Word = typename Operand<T>::Word;
     const Plan<T> plan(stream, g);
     if (plan.M == 0 || plan.N == 0) return;
+    if (has_few_rows<T>(g)) return gemm_of_few_rows<T>(stream, g);
     const auto aligned = [](float* p) { return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64)); };
     float* const packed_b = aligned(g.workspace.as<float>());
     float* const rows_of_a = aligned(packed_b + plan.packed_b());
@@ -487,8 +504,9 @@ void gemm_of(const Stream& stream, const Gemm& g) {
 int64_t gemm_workspace(const Stream& stream, const Gemm& g) {
     int64_t words = 0;
     with_matrix_type(g.a.dtype, [&](auto type) {
-        const Plan<typename decltype(type)::type> plan(stream, g);
-        words = plan.M == 0 || plan.N == 0 ? 0 : plan.workspace(stream);
+        using T = typename decltype(type)::type;
+        const Plan<T> plan(stream, g);
+        words = plan.M == 0 || plan.N == 0 || has_few_rows<T>(g) ? 0 : plan.workspace(stream);
     });
     return words;
 }
