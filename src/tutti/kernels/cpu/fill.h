@@ -15,6 +15,9 @@ struct OwnGemm {
     int64_t (*workspace)(const Stream&, const Gemm&);
 };
 OwnGemm own_gemm(Isa isa);
+// Up to so many rows of c our own reads a transposed b where it lies (isa/gemm_few_rows.h). With more, the arithmetic
+// beside the reading counts, and packing pays.
+inline constexpr int64_t kFewRowsOfC = 16;
 // Our own, in the way that is fastest on `isa`: through its epilogue, or with a kernel after it. The same bits.
 void multiply(Isa isa, const Stream& stream, const Gemm& gemm);
 void gemm_onednn(const Stream& stream, const Gemm& gemm);

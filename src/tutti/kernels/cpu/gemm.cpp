@@ -67,10 +67,10 @@ int64_t depth_of(const Gemm& g) { return g.transpose_a ? g.a.shape[0] : g.a.shap
 // times as fast with ours, too.
 bool is_slow_in_onednn(const Gemm& g) { return !g.transpose_b && (!g.transpose_a || g.c.shape[1] >= 2304); }
 
-// As isa/gemm_few_rows.h has it.
+// Our own does the arithmetic of few rows in f32: instructions for bf16 win sooner.
 bool has_few_rows(Isa isa, const Gemm& g) {
     const bool multiplies_bf16 = g.a.dtype == DType::bf16 && isa >= Isa::avx512_bf16;
-    return g.transpose_b && !g.transpose_a && g.c.shape[0] <= (multiplies_bf16 ? 4 : 16);
+    return g.transpose_b && !g.transpose_a && g.c.shape[0] <= (multiplies_bf16 ? 4 : kFewRowsOfC);
 }
 
 // Who makes a product, as measured with `bench/cpu_kernels.cpp gemm` (bench/results/gemm_cpu_*.md):
@@ -83,8 +83,8 @@ bool has_few_rows(Isa isa, const Gemm& g) {
 // - bf16 on AVX2 and on AVX-512 alone: our own, in f32. oneDNN 2.6 has no kernel for the former at all, and takes four
 //   times as long on the latter, but for a single row of c where b is not transposed.
 // - f16: our own, in f32; oneDNN 2.6 has none.
-// - Few rows of c times a transposed b, as in generation: our own, which reads b once where it lies: 1.1 to 1.6 times
-//   as fast in f32, several times in bf16 without instructions for it.
+// - Few rows of c times a transposed b, as in generation: our own, which reads b once, where it lies: 1.1 to 1.6 times
+//   as fast in f32, and several times in bf16 without instructions for it.
 // - Empty products (c, bias or zeros come out): our own, which needs no descriptor for them.
 bool is_own(Isa isa, const Gemm& g) {
     const int64_t shortest = std::min({g.c.shape[0], g.c.shape[1], depth_of(g)});

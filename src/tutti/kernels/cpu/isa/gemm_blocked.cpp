@@ -409,7 +409,7 @@ void gemm_of_few_rows(const Stream& stream, const Gemm& g) {
     const int64_t M = size(g.c, 0), N = size(g.c, 1), K = size(g.a, 1);
     const int64_t panels = (N + kPanel<Word> - 1) / kPanel<Word>;
     parallel_for(stream, panels, row_grain(K * kPanel<Word>), [&](int64_t begin, int64_t end) {
-        alignas(64) float sums[kFewRowsOfC<T> * kPanel<Word>];
+        alignas(64) float sums[kFewRowsOfC * kPanel<Word>];
         for (int64_t n = begin * kPanel<Word>; n < smaller(N, end * kPanel<Word>); n += kPanel<Word>) {
             const Range width = {n, smaller(kPanel<Word>, N - n)};
             sum_few_rows<T>(g, n, width.size, sums, kPanel<Word>);
@@ -423,7 +423,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
     using Word = typename Operand<T>::Word;
     const Plan<T> plan(stream, g);
     if (plan.M == 0 || plan.N == 0) return;
-    if (has_few_rows<T>(g)) return gemm_of_few_rows<T>(stream, g);
+    if (has_few_rows(g)) return gemm_of_few_rows<T>(stream, g);
     const auto aligned = [](float* p) { return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64)); };
     float* const packed_b = aligned(g.workspace.as<float>());
     float* const rows_of_a = aligned(packed_b + plan.packed_b());
@@ -504,9 +504,8 @@ void gemm_of(const Stream& stream, const Gemm& g) {
 int64_t gemm_workspace(const Stream& stream, const Gemm& g) {
     int64_t words = 0;
     with_matrix_type(g.a.dtype, [&](auto type) {
-        using T = typename decltype(type)::type;
-        const Plan<T> plan(stream, g);
-        words = plan.M == 0 || plan.N == 0 || has_few_rows<T>(g) ? 0 : plan.workspace(stream);
+        const Plan<typename decltype(type)::type> plan(stream, g);
+        words = plan.M == 0 || plan.N == 0 || has_few_rows(g) ? 0 : plan.workspace(stream);
     });
     return words;
 }

@@ -2,20 +2,12 @@
 // it lies, and everything waits for memory; packing would read and write it again. Used by gemm_blocked.cpp.
 #pragma once
 
-#include "tutti/kernels/cpu/isa/tile_product.h"
-#include "tutti/kernels/kernel_table.h"
+#include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/isa/loops.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 
-// With more of them the arithmetic beside the reading counts, and packing pays. It is done in f32: instructions for
-// bf16 win sooner.
-template <class T>
-inline constexpr int64_t kFewRowsOfC = Operand<T>::kPack == 1 ? 16 : 4;
-
-template <class T>
-bool has_few_rows(const Gemm& g) {
-    return g.transpose_b && !g.transpose_a && size(g.c, 0) <= kFewRowsOfC<T>;
-}
+inline bool has_few_rows(const Gemm& g) { return g.transpose_b && !g.transpose_a && size(g.c, 0) <= kFewRowsOfC; }
 
 // Rows of b that are fetched before they are read: the hardware begins anew at every row.
 inline constexpr int64_t kRowsAhead = 8;
