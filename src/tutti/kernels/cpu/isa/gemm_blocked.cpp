@@ -1,229 +1,23 @@
 // kernels/cpu/isa/gemm_blocked.cpp: our own matrix product, for every ISA and type. On bf16 the fastest we know (on AMX
 // tiles, or pairs of AVX512_BF16). In f32: for builds without oneDNN, for f16, for bf16 on machines that cannot
 // multiply it, and where oneDNN is slow.
-// Below: tile_product.h, tiles_amx.h, gemm_few_rows.h. Called by: cpu/gemm*.cpp, which chooses between this and oneDNN.
+// Below: gemm_plan.h, gemm_pack.h, gemm_few_rows.h. Called by: cpu/gemm*.cpp, which chooses between this and oneDNN.
 //
-// After Goto and van de Geijn (2008), turned round so that c leaves once: a task makes one block of c (kRows, kWidth),
-// summed in f32 in its L2 over all of K, and writes it through bias, old c, epilogue and rounding. For that op(b) is
-// packed before, by all threads, in panels (K, kPanel) that every task reads. a is read where it lies; where it is of
-// another type or of odd size a task converts what it is about to read, and where it is transposed it is packed before.
-// K beyond kPackedDepth comes in pieces, with the blocks of c waiting.
+// After Goto and van de Geijn (2008), turned round so that c leaves once: a task makes one block of c (kBlockRows,
+// kBlockWidth), summed in f32 in its L2 over all of K, and writes it through bias, old c, epilogue and rounding. For
+// that op(b) is packed before, by all threads, in panels (K, kPanel) that every task reads. a is read where it lies;
+// where it is of another type or of odd size a task converts what it is about to read, and where it is transposed it is
+// packed before. K beyond kPackedDepth comes in pieces, with the blocks of c waiting.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
 #include "tutti/kernels/cpu/isa/activation.h"
 #include "tutti/kernels/cpu/isa/gemm_few_rows.h"
+#include "tutti/kernels/cpu/isa/gemm_pack.h"
 #include "tutti/kernels/cpu/isa/parts.h"
-#include "tutti/kernels/cpu/isa/tile_product.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 
 namespace {
-
-// Of one multiplication: c (kSumRows, kPanel) in registers. With tiles four of them, two by two.
-template <class Word>
-inline constexpr bool kOnTiles = kTiles&& __is_same(Word, Pair);
-template <class Word>
-inline constexpr int64_t kPanel = kOnTiles<Word> ? 32 : kVectors* kLanes;
-template <class Word>
-inline constexpr int64_t kSumRows = kOnTiles<Word> ? 32 : kSums / kVectors;
-
-// A block of c, one of a and one of b share the L2: 192 + 96 + 128 KB of 1 MB; with tiles 512 + 128 + 256 KB of 2 MB.
-// A panel of b, 32 KB, and the rows of a that it meets share the L1; with tiles, which consume them ten times as fast,
-// 16 KB. Zen 4, the one with AVX512_BF16 and no tiles, reads panels of twice the depth from its L2 as fast.
-template <class Word>
-inline constexpr int64_t kRows = kOnTiles<Word> ? 256 : 192;
-template <class Word>
-inline constexpr int64_t kWidth = kOnTiles<Word> ? 512 : 256;
-template <class Word>
-inline constexpr int64_t kDepth = kLanes == 8 || (kFastPairs && !kTiles) ? 256 : 128;  // in words, as all depths below
-
-constexpr int64_t kPackedDepth = 4096;
-constexpr int64_t kPackedWords = 8 << 20;  // of a and of b each: 32 MiB
-
-struct Range {
-    int64_t begin, size;
-};
-
-// How the rows of op(a) are found: where they lie; converted by every task; all packed before.
-enum class RowsOfA : uint8_t { in_place, converted, packed };
-
-template <class T>
-RowsOfA rows_of_a(const Gemm& g, int64_t K) {
-    using Word = typename Operand<T>::Word;
-    constexpr int64_t pack = Operand<T>::kPack;
-    if (g.transpose_a) return RowsOfA::packed;
-    return sizeof(T) * pack == sizeof(Word) && K % (pack * kUnit<Word>) == 0 ? RowsOfA::in_place : RowsOfA::converted;
-}
-
-// How one product is cut: by its shape, the types and the number of threads.
-template <class T>
-struct Plan {
-    using Word = typename Operand<T>::Word;
-    int64_t M, N, K;
-    int64_t words;    // of K, in whole units
-    int64_t depth;    // words that are packed at a time
-    int64_t columns;  // of c between two packings of b
-    int64_t rows;     // of c between two packings of a
-    RowsOfA a;
-    int64_t a_row;       // words of a converted or packed row, of which kDepth are used: no power of two of bytes, as
-                         // such rows share few sets of a cache
-    int64_t block_rows;  // of a block of c
-    int64_t block_columns;
-
-    Plan(const Stream& stream, const Gemm& g)
-        : M(size(g.c, 0)),
-          N(size(g.c, 1)),
-          K(g.transpose_a ? size(g.a, 0) : size(g.a, 1)),
-          words(Operand<T>::words(K)),
-          depth(smaller(words, kPackedDepth)),
-          columns(smaller(round_up(N, kPanel<Word>),
-                          larger(kWidth<Word>, kPackedWords / larger(depth, 1) / kWidth<Word> * kWidth<Word>))),
-          rows(M),
-          a(rows_of_a<T>(g, K)),
-          a_row(smaller(depth, kDepth<Word>) + 16) {
-        if (a == RowsOfA::packed) rows = smaller(rows, kPackedWords / packed_row() / kRows<Word> * kRows<Word>);
-        if (depth < words) rows = smaller(rows, kPackedWords / columns / kRows<Word> * kRows<Word>);
-        rows = larger(rows, smaller(M, kRows<Word>));
-        block_rows = share(rows, kRows<Word>, kSumRows<Word>);
-        block_columns = share(columns, kWidth<Word>, kPanel<Word>);
-        while (blocks() < 4 * stream.threads) {
-            if (block_columns > 2 * kPanel<Word> && block_columns >= block_rows)
-                block_columns = share(columns, block_columns / 2, kPanel<Word>);
-            else if (block_rows > 48)
-                block_rows = share(rows, block_rows / 2, kSumRows<Word>);
-            else
-                break;
-        }
-        // Few blocks: as many for every thread.
-        int64_t parts = larger(1, down());
-        while (parts * across() % stream.threads != 0 && parts * across() < 16 * stream.threads) ++parts;
-        block_rows = larger(kSumRows<Word>, round_up((rows + parts - 1) / parts, kSumRows<Word>));
-    }
-
-    // n in equal parts of at most `most`, in whole units.
-    static int64_t share(int64_t n, int64_t most, int64_t unit) {
-        const int64_t parts = larger(1, (n + most - 1) / most);
-        return larger(unit, round_up((n + parts - 1) / parts, unit));
-    }
-    int64_t down() const { return (rows + block_rows - 1) / block_rows; }
-    int64_t across() const { return (columns + block_columns - 1) / block_columns; }
-    int64_t blocks() const { return down() * across(); }
-    bool sums_wait() const { return depth < words; }  // for the next piece of K
-    int64_t block_size() const { return block_rows * block_columns; }
-
-    int64_t slots(const Stream& stream) const { return smaller(blocks(), stream.threads); }
-    int64_t pieces() const { return (depth + kDepth<Word> - 1) / kDepth<Word>; }  // of the packed words
-    int64_t packed_row() const { return pieces() * a_row; }
-
-    // The workspace, in words: packed b, rows of a, sums.
-    int64_t packed_b() const { return columns * depth; }
-    int64_t converted_rows() const { return block_rows * a_row; }  // of a task
-    int64_t all_rows(const Stream& stream) const {
-        if (a == RowsOfA::in_place) return 0;
-        return a == RowsOfA::packed ? rows * packed_row() : slots(stream) * converted_rows();
-    }
-    int64_t sums(const Stream& stream) const { return (sums_wait() ? blocks() : slots(stream)) * block_size(); }
-    int64_t workspace(const Stream& stream) const { return packed_b() + all_rows(stream) + sums(stream) + 3 * 16; }
-};
-
-// --- packing ---
-
-// `words` words of a row with `left` elements; zeros follow them.
-template <class T>
-void copy_row(const T* x, int64_t left, float* y, int64_t words) {
-    const int64_t n = smaller(left, words);
-    for_vectors(0, n, [&](int64_t i, auto part) { store(load(x + i, part), y + i, part); });
-    for (int64_t i = larger(n, 0); i < words; ++i) y[i] = 0;
-}
-inline void copy_row(const bf16* x, int64_t left, Pair* y, int64_t words) {
-    const int64_t bytes = larger(0, smaller(2 * left, 4 * words));
-    __builtin_memcpy(y, x, static_cast<size_t>(bytes));
-    __builtin_memset(reinterpret_cast<char*>(y) + bytes, 0, static_cast<size_t>(4 * words - bytes));
-}
-
-// y (width) = the words of row k of a matrix stored (K, n), zeros where it ends. A word spans rows k kPack ...
-template <class T>
-void take_row(const T* x, int64_t stride, int64_t k, int64_t, int64_t width, float* y) {
-    copy_row(x + k * stride, width, y, width);
-}
-inline void take_row(const bf16* x, int64_t stride, int64_t k, int64_t K, int64_t width, Pair* y) {
-    const bf16* low = x + 2 * k * stride;
-    const bool paired = 2 * k + 1 < K;
-    int64_t i = 0;
-    if (paired)
-        for (; i + kLanes <= width; i += kLanes) interleave(low + i, low + stride + i, y + i);
-    for (; i < width; ++i) y[i].bits = low[i].bits | (paired ? static_cast<uint32_t>(low[stride + i].bits) << 16 : 0u);
-}
-
-// Pieces that are staged in the L1 are read in the order of memory, in runs long enough for the prefetcher.
-constexpr int64_t kRun = 256, kSquare = 16;  // words
-
-// y (words, width) <- x (count, elements of K): rows of x become columns of y.
-template <class T, class Word>
-void pack_columns(const T* x, int64_t stride, int64_t count, int64_t left, int64_t words, Word* y, int64_t width) {
-    alignas(64) Word staged[kSquare * kRun];
-    for (int64_t i = 0; i < count; i += kSquare)
-        for (int64_t k = 0; k < words; k += kRun) {
-            const int64_t rows = smaller(kSquare, count - i), deep = smaller(kRun, words - k);
-            for (int64_t r = 0; r < rows; ++r)
-                copy_row(x + (i + r) * stride + k * Operand<T>::kPack, left - k * Operand<T>::kPack, staged + r * kRun,
-                         deep);
-            transpose_words(reinterpret_cast<const uint32_t*>(staged), kRun, rows, deep,
-                            reinterpret_cast<uint32_t*>(y + k * width + i), width);
-        }
-}
-
-// Panels [first, end) of op(b), columns n + panel * kPanel, words `part` of the packed words k.
-template <class T, class Word>
-void pack_panels(const Gemm& g, const Plan<T>& plan, Range k, Range part, int64_t n, int64_t first, int64_t end,
-                 Word* y) {
-    const T* b = g.b.as<const T>();
-    const int64_t stride = g.b.strides[0], pack = Operand<T>::kPack, begin = k.begin + part.begin;
-    const auto panel = [&](int64_t p) { return y + (p * k.size + part.begin) * kPanel<Word>; };
-    const auto columns = [&](int64_t p) { return smaller(kPanel<Word>, plan.N - n - p * kPanel<Word>); };
-    if (columns(end - 1) < kPanel<Word>)
-        __builtin_memset(panel(end - 1), 0, static_cast<size_t>(part.size * kPanel<Word>) * sizeof(Word));
-    if (g.transpose_b) {
-        for (int64_t p = first; p < end; ++p)
-            pack_columns(b + (n + p * kPanel<Word>)*stride + begin * pack, stride, columns(p), plan.K - begin * pack,
-                         part.size, panel(p), kPanel<Word>);
-        return;
-    }
-    for (int64_t i = 0; i < part.size; ++i)
-        for (int64_t p = first; p < end; ++p) {
-            Word* row = panel(p) + i * kPanel<Word>;
-            if ((begin + i) * pack < plan.K)
-                take_row(b + n + p * kPanel<Word>, stride, begin + i, plan.K, columns(p), row);
-            else
-                __builtin_memset(row, 0, kPanel<Word> * sizeof(Word));
-        }
-}
-
-// Rows [m, m + count) of op(a), words of k; y (count, a_row). `count` is at most kRun of a transposed a.
-template <class T, class Word>
-void pack_rows(const Gemm& g, const Plan<T>& plan, Range k, int64_t m, int64_t count, Word* y) {
-    const T* a = g.a.as<const T>();
-    const int64_t stride = g.a.strides[0], pack = Operand<T>::kPack;
-    if (!g.transpose_a) {
-        for (int64_t i = 0; i < count; ++i)
-            copy_row(a + (m + i) * stride + k.begin * pack, plan.K - k.begin * pack, y + i * plan.a_row, k.size);
-        return;
-    }
-    alignas(64) Word staged[kSquare * kRun];
-    for (int64_t begin = 0; begin < k.size; begin += kSquare) {
-        const int64_t deep = smaller(kSquare, k.size - begin);
-        for (int64_t i = 0; i < deep; ++i) {
-            if ((k.begin + begin + i) * pack < plan.K)
-                take_row(a + m, stride, k.begin + begin + i, plan.K, count, staged + i * kRun);
-            else
-                __builtin_memset(staged + i * kRun, 0, kRun * sizeof(Word));
-        }
-        transpose_words(reinterpret_cast<const uint32_t*>(staged), kRun, deep, count,
-                        reinterpret_cast<uint32_t*>(y + begin), plan.a_row);
-    }
-}
-
-// --- the product of blocks ---
 
 // Rows of op(a): where they lie, and words from one to the next (of pairs, halves of a word: bytes would do as well).
 struct Rows {
@@ -278,7 +72,7 @@ void multiply(int64_t rows, Rows a, const Word* b, float* c, int64_t words, bool
 #if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
 // c (32, 32): tiles 0 to 3. Missing rows of a are taken as zeros.
 void multiply(int64_t rows, Rows a, const Pair* b, float* c, int64_t words, bool add) {
-    alignas(64) Pair whole[kSumRows<Pair> * kDepth<Pair>];
+    alignas(64) Pair whole[kSumRows<Pair> * kBlockDepth<Pair>];
     if (rows < kSumRows<Pair>) {
         __builtin_memset(whole, 0, sizeof whole);
         for (int64_t i = 0; i < rows; ++i)
@@ -297,8 +91,8 @@ void multiply_block(RowsAt&& rows_at, const Word* b, int64_t panel_words, int64_
     constexpr int64_t kPiece = kSumRows<Word> * kPanel<Word>;
     const int64_t pieces = (rows + kSumRows<Word> - 1) / kSumRows<Word>;
     if (words == 0) __builtin_memset(sums, 0, static_cast<size_t>(pieces * kSumRows<Word> * columns) * sizeof(float));
-    for (int64_t k = 0; k < words; k += kDepth<Word>) {
-        const int64_t deep = smaller(kDepth<Word>, words - k);
+    for (int64_t k = 0; k < words; k += kBlockDepth<Word>) {
+        const int64_t deep = smaller(kBlockDepth<Word>, words - k);
         const Rows a = rows_at(Range{k, deep});
         for (int64_t n = 0; n < columns; n += kPanel<Word>) {
             const Word* panel = b + n * panel_words + k * kPanel<Word>;
@@ -421,7 +215,7 @@ void gemm_of_few_rows(const Stream& stream, const Gemm& g) {
 template <class T>
 void gemm_of(const Stream& stream, const Gemm& g) {
     using Word = typename Operand<T>::Word;
-    const Plan<T> plan(stream, g);
+    const GemmPlan<T> plan(stream, g);
     if (plan.M == 0 || plan.N == 0) return;
     if (has_few_rows(g)) return gemm_of_few_rows<T>(stream, g);
     const auto aligned = [](float* p) { return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64)); };
@@ -445,13 +239,13 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             });
     };
     // Packed rows lie piece by piece: what a block reads of a is in one place.
-    const auto rows_of_piece = [&](int64_t word) { return rows + word / kDepth<Word> * plan.rows * plan.a_row; };
+    const auto rows_of_piece = [&](int64_t word) { return rows + word / kBlockDepth<Word> * plan.rows * plan.a_row; };
     const auto pack_a = [&](Range m, Range k) {
         const int64_t down = (m.size + kRun - 1) / kRun;
         parallel_tasks(stream, down * plan.pieces(), [&](int64_t i) {
-            const int64_t row = i % down * kRun, word = i / down * kDepth<Word>;
+            const int64_t row = i % down * kRun, word = i / down * kBlockDepth<Word>;
             if (word < k.size)
-                pack_rows(g, plan, {k.begin + word, smaller(kDepth<Word>, k.size - word)}, m.begin + row,
+                pack_rows(g, plan, {k.begin + word, smaller(kBlockDepth<Word>, k.size - word)}, m.begin + row,
                           smaller(kRun, m.size - row), rows_of_piece(word) + row * plan.a_row);
         });
     };
@@ -504,7 +298,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
 int64_t gemm_workspace(const Stream& stream, const Gemm& g) {
     int64_t words = 0;
     with_matrix_type(g.a.dtype, [&](auto type) {
-        const Plan<typename decltype(type)::type> plan(stream, g);
+        const GemmPlan<typename decltype(type)::type> plan(stream, g);
         words = plan.M == 0 || plan.N == 0 || has_few_rows(g) ? 0 : plan.workspace(stream);
     });
     return words;

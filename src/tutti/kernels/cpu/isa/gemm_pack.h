@@ -1,0 +1,104 @@
+// kernels/cpu/isa/gemm_pack.h: operands of a product as words in the order in which it reads them: panels of op(b), and
+// rows of op(a). Used by gemm_blocked.cpp.
+#pragma once
+
+#include "tutti/kernels/cpu/isa/gemm_plan.h"
+
+namespace tutti::kernels::TUTTI_ISA {
+
+// `words` words of a row with `left` elements; zeros follow them.
+template <class T>
+void copy_row(const T* x, int64_t left, float* y, int64_t words) {
+    const int64_t n = smaller(left, words);
+    for_vectors(0, n, [&](int64_t i, auto part) { store(load(x + i, part), y + i, part); });
+    for (int64_t i = larger(n, 0); i < words; ++i) y[i] = 0;
+}
+inline void copy_row(const bf16* x, int64_t left, Pair* y, int64_t words) {
+    const int64_t bytes = larger(0, smaller(2 * left, 4 * words));
+    __builtin_memcpy(y, x, static_cast<size_t>(bytes));
+    __builtin_memset(reinterpret_cast<char*>(y) + bytes, 0, static_cast<size_t>(4 * words - bytes));
+}
+
+// y (width) = the words of row k of a matrix stored (K, n), zeros where it ends. A word spans rows k kPack ...
+template <class T>
+void take_row(const T* x, int64_t stride, int64_t k, int64_t, int64_t width, float* y) {
+    copy_row(x + k * stride, width, y, width);
+}
+inline void take_row(const bf16* x, int64_t stride, int64_t k, int64_t K, int64_t width, Pair* y) {
+    const bf16* low = x + 2 * k * stride;
+    const bool paired = 2 * k + 1 < K;
+    int64_t i = 0;
+    if (paired)
+        for (; i + kLanes <= width; i += kLanes) interleave(low + i, low + stride + i, y + i);
+    for (; i < width; ++i) y[i].bits = low[i].bits | (paired ? static_cast<uint32_t>(low[stride + i].bits) << 16 : 0u);
+}
+
+// Pieces that are staged in the L1 are read in the order of memory, in runs long enough for the prefetcher.
+inline constexpr int64_t kRun = 256, kSquare = 16;  // words
+
+// y (words, width) <- x (count, elements of K): rows of x become columns of y.
+template <class T, class Word>
+void pack_columns(const T* x, int64_t stride, int64_t count, int64_t left, int64_t words, Word* y, int64_t width) {
+    alignas(64) Word staged[kSquare * kRun];
+    for (int64_t i = 0; i < count; i += kSquare)
+        for (int64_t k = 0; k < words; k += kRun) {
+            const int64_t rows = smaller(kSquare, count - i), deep = smaller(kRun, words - k);
+            for (int64_t r = 0; r < rows; ++r)
+                copy_row(x + (i + r) * stride + k * Operand<T>::kPack, left - k * Operand<T>::kPack, staged + r * kRun,
+                         deep);
+            transpose_words(reinterpret_cast<const uint32_t*>(staged), kRun, rows, deep,
+                            reinterpret_cast<uint32_t*>(y + k * width + i), width);
+        }
+}
+
+// Panels [first, end) of op(b), columns n + panel * kPanel, words `part` of the packed words k.
+template <class T, class Word>
+void pack_panels(const Gemm& g, const GemmPlan<T>& plan, Range k, Range part, int64_t n, int64_t first, int64_t end,
+                 Word* y) {
+    const T* b = g.b.as<const T>();
+    const int64_t stride = g.b.strides[0], pack = Operand<T>::kPack, begin = k.begin + part.begin;
+    const auto panel = [&](int64_t p) { return y + (p * k.size + part.begin) * kPanel<Word>; };
+    const auto columns = [&](int64_t p) { return smaller(kPanel<Word>, plan.N - n - p * kPanel<Word>); };
+    if (columns(end - 1) < kPanel<Word>)
+        __builtin_memset(panel(end - 1), 0, static_cast<size_t>(part.size * kPanel<Word>) * sizeof(Word));
+    if (g.transpose_b) {
+        for (int64_t p = first; p < end; ++p)
+            pack_columns(b + (n + p * kPanel<Word>)*stride + begin * pack, stride, columns(p), plan.K - begin * pack,
+                         part.size, panel(p), kPanel<Word>);
+        return;
+    }
+    for (int64_t i = 0; i < part.size; ++i)
+        for (int64_t p = first; p < end; ++p) {
+            Word* row = panel(p) + i * kPanel<Word>;
+            if ((begin + i) * pack < plan.K)
+                take_row(b + n + p * kPanel<Word>, stride, begin + i, plan.K, columns(p), row);
+            else
+                __builtin_memset(row, 0, kPanel<Word> * sizeof(Word));
+        }
+}
+
+// Rows [m, m + count) of op(a), words of k; y (count, a_row). `count` is at most kRun of a transposed a.
+template <class T, class Word>
+void pack_rows(const Gemm& g, const GemmPlan<T>& plan, Range k, int64_t m, int64_t count, Word* y) {
+    const T* a = g.a.as<const T>();
+    const int64_t stride = g.a.strides[0], pack = Operand<T>::kPack;
+    if (!g.transpose_a) {
+        for (int64_t i = 0; i < count; ++i)
+            copy_row(a + (m + i) * stride + k.begin * pack, plan.K - k.begin * pack, y + i * plan.a_row, k.size);
+        return;
+    }
+    alignas(64) Word staged[kSquare * kRun];
+    for (int64_t begin = 0; begin < k.size; begin += kSquare) {
+        const int64_t deep = smaller(kSquare, k.size - begin);
+        for (int64_t i = 0; i < deep; ++i) {
+            if ((k.begin + begin + i) * pack < plan.K)
+                take_row(a + m, stride, k.begin + begin + i, plan.K, count, staged + i * kRun);
+            else
+                __builtin_memset(staged + i * kRun, 0, kRun * sizeof(Word));
+        }
+        transpose_words(reinterpret_cast<const uint32_t*>(staged), kRun, deep, count,
+                        reinterpret_cast<uint32_t*>(y + begin), plan.a_row);
+    }
+}
+
+}  // namespace tutti::kernels::TUTTI_ISA
