@@ -141,6 +141,22 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
             for (const TracedSpan& s : spans_of(rank, "compute", "backward"))
                 if (s.step == step.step) backwards.push_back(s);
             EXPECT_EQ(reductions.size(), 8u);
+            // In the order of the rank's own program, whatever the machine does beside it: all but the last begin
+            // before another backward, and a wait, if any, comes after one has begun, but for the last of each
+            // microbatch.
+            const auto backward_between = [&](double begin_us, double end_us) {
+                return std::any_of(backwards.begin(), backwards.end(),
+                                   [&](const TracedSpan& b) { return b.begin_us > begin_us && b.begin_us < end_us; });
+            };
+            EXPECT_EQ(std::count_if(reductions.begin(), reductions.end(),
+                                    [&](const TracedSpan& r) { return backward_between(r.begin_us, step.end_us); }),
+                      7);
+            int64_t waits_at_once = 0;
+            for (const TracedSpan& wait : spans_of(rank, "wait", "wait reduce_scatter"))
+                for (const TracedSpan& r : reductions)
+                    if (r.group == wait.group && r.number == wait.number)
+                        waits_at_once += !backward_between(r.begin_us, wait.begin_us);
+            EXPECT_LE(waits_at_once, 2);
             overlaps += std::count_if(reductions.begin(), reductions.end(), [&](const TracedSpan& r) {
                 return std::any_of(backwards.begin(), backwards.end(), [&](const TracedSpan& b) {
                     return overlap(r, b) && !inside(r, b) && b.begin_us > r.begin_us;
