@@ -214,10 +214,10 @@ void gemm_of_few_rows(const Stream& stream, const Gemm& g) {
 
 template <class T>
 void gemm_of(const Stream& stream, const Gemm& g) {
+    if (has_few_rows(g)) return gemm_of_few_rows<T>(stream, g);
     using Word = typename Operand<T>::Word;
     const GemmPlan<T> plan(stream, g);
     if (plan.M == 0 || plan.N == 0) return;
-    if (has_few_rows(g)) return gemm_of_few_rows<T>(stream, g);
     const auto aligned = [](float* p) { return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64)); };
     float* const packed_b = aligned(g.workspace.as<float>());
     float* const rows_of_a = aligned(packed_b + plan.packed_b());
@@ -265,9 +265,10 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                     return Rows{reinterpret_cast<const char*>(g.a.as<const T>() + height.begin * g.a.strides[0] +
                                                               words.begin * Operand<T>::kPack),
                                 g.a.strides[0] * static_cast<int64_t>(sizeof(T))};
-                Word* at = rows_of_piece(part.begin) + row * plan.a_row;
-                if (plan.a == RowsOfA::converted)
-                    pack_rows(g, plan, words, height.begin, height.size, at = rows + slot * plan.converted_rows());
+                const bool converts = plan.a == RowsOfA::converted;
+                Word* at =
+                    converts ? rows + slot * plan.converted_rows() : rows_of_piece(part.begin) + row * plan.a_row;
+                if (converts) pack_rows(g, plan, words, height.begin, height.size, at);
                 return Rows{reinterpret_cast<const char*>(at), plan.a_row * static_cast<int64_t>(sizeof(Word))};
             };
             float* block = sums + (plan.sums_wait() ? task : slot) * plan.block_size();
@@ -296,10 +297,11 @@ void gemm_of(const Stream& stream, const Gemm& g) {
 }  // namespace
 
 int64_t gemm_workspace(const Stream& stream, const Gemm& g) {
+    if (has_few_rows(g)) return 0;
     int64_t words = 0;
     with_matrix_type(g.a.dtype, [&](auto type) {
         const GemmPlan<typename decltype(type)::type> plan(stream, g);
-        words = plan.M == 0 || plan.N == 0 || has_few_rows(g) ? 0 : plan.workspace(stream);
+        words = plan.M == 0 || plan.N == 0 ? 0 : plan.workspace(stream);
     });
     return words;
 }
