@@ -38,6 +38,10 @@ struct Gemm {
     bool accumulate = false;  // c += product; the usual case of weight gradients, c f32
     View bias = {};           // (N) added to every row; undefined: none
     View workspace = {};      // f32, of gemm_workspace values
+    // For several products with one b: f32, of gemm_packed_b values; written by the first, read where b_is_packed.
+    // Undefined: b is packed in the workspace, for this product alone.
+    View packed_b = {};
+    bool b_is_packed = false;
     Epilogue epilogue = Epilogue::none;
     View x = {};     // (M, N): written by gelu and swiglu (undefined: z is not kept), read by their backward
     View gate = {};  // (M, N), read by swiglu and its backward
@@ -212,6 +216,8 @@ struct KernelTable {
     // on shape, layout, types and threads only.
     void (*gemm)(const Stream&, const Gemm&) = nullptr;
     int64_t (*gemm_workspace)(const Stream&, const Gemm&) = nullptr;
+    int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product keeps none
+    bool packing_counts = false;  // products in bf16 are so fast that packing b is a good part of one
     const char* (*gemm_engine)(const Stream&, const Gemm&) = nullptr;
     // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;

@@ -7,10 +7,17 @@
 
 namespace tutti::ops {
 
+class PackedWeights;
+
+// Which weights are kept packed for further products (ops/packed_weights.h).
+enum class Packing : uint8_t { never, where_it_pays, always };
+
 struct Context {
     Device& device;
     const kernels::KernelTable& kernels;
     KernelTimes* times = nullptr;  // where every kernel's time is noted; nullptr: nowhere
+    Packing packing = Packing::where_it_pays;
+    PackedWeights* packed_weights = nullptr;  // of the products that run now; nullptr: each packs for itself
 };
 
 // Calls one kernel, or says which kernel the back end lacks.

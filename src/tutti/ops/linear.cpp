@@ -1,4 +1,5 @@
 #include "tutti/ops/ops.h"
+#include "tutti/ops/packed_weights.h"
 
 namespace tutti::ops {
 
@@ -74,7 +75,7 @@ Activated activated(Context& ctx, Forward f, Epilogue epilogue, bool kept) {
     Activated r{kept ? empty(ctx, f.y.shape(), f.y.dtype()) : Tensor{}, f.y};
     f.product.epilogue = epilogue;
     if (kept) f.product.x = as_matrix(r.z);
-    gemm(ctx, f.product);
+    multiply_by_weight(ctx, f.product);
     return r;
 }
 
@@ -82,7 +83,7 @@ Activated activated(Context& ctx, Forward f, Epilogue epilogue, bool kept) {
 
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
     const Forward f = forward_of(ctx, "linear", x, w, b);
-    gemm(ctx, f.product);
+    multiply_by_weight(ctx, f.product);
     return f.y;
 }
 
@@ -105,7 +106,7 @@ Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Te
     const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
     Gemm product = gemm_of(Product::input_gradient, as_matrix(dx), w, as_matrix(dy));
     product.accumulate = in_place;
-    gemm(ctx, product);
+    multiply_by_weight(ctx, product);
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
@@ -115,7 +116,7 @@ Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, con
     Gemm product = gemm_of(Product::input_gradient, as_matrix(dz), w, as_matrix(dy));
     product.epilogue = Epilogue::gelu_backward;
     product.x = beside("linear_gelu_backward", z, shape, dy.dtype());
-    gemm(ctx, product);
+    multiply_by_weight(ctx, product);
     return dz;
 }
 
@@ -128,7 +129,7 @@ SwigluGradients linear_swiglu_backward(Context& ctx, const Tensor& dy, const Ten
     product.gate = beside("linear_swiglu_backward", gate, shape, dy.dtype());
     product.x = beside("linear_swiglu_backward", up, shape, dy.dtype());
     product.dup = as_matrix(d.up);
-    gemm(ctx, product);
+    multiply_by_weight(ctx, product);
     return d;
 }
 

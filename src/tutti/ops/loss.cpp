@@ -2,6 +2,7 @@
 
 #include "tutti/base/loss_chunk.h"
 #include "tutti/ops/ops.h"
+#include "tutti/ops/packed_weights.h"
 
 namespace tutti::ops {
 
@@ -24,10 +25,13 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
     const Tensor dx2 = dw ? r.dx.reshape({rows, width}) : Tensor{};
     const int64_t chunk = loss_chunk_rows(rows, columns * size_of(x.dtype()));
     const Tensor chunk_logits = empty(ctx, {chunk, columns}, x.dtype(), Purpose::workspace);
+    PackedWeights head;  // for all chunks, where nobody keeps it for longer
+    Context products = ctx;
+    if (chunk < rows && ctx.packed_weights == nullptr) products.packed_weights = &head;
     for (int64_t begin = 0; begin < rows; begin += chunk) {
         const int64_t n = std::min(chunk, rows - begin);
         const Tensor x_chunk = x2.narrow(0, begin, n), logits = chunk_logits.narrow(0, 0, n);
-        gemm(ctx, gemm_of(Product::forward, x_chunk, w, logits));
+        multiply_by_weight(products, gemm_of(Product::forward, x_chunk, w, logits));
         call(ctx, &KernelTable::cross_entropy, "cross_entropy",
              CrossEntropy{.logits = logits,
                           .targets = targets1.narrow(0, begin, n),
@@ -37,7 +41,7 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
                           .gradient = dw != nullptr});
         if (!dw) continue;
         const Tensor& dlogits = logits;  // replaced in place by the kernel
-        gemm(ctx, gemm_of(Product::input_gradient, dx2.narrow(0, begin, n), w, dlogits));
+        multiply_by_weight(products, gemm_of(Product::input_gradient, dx2.narrow(0, begin, n), w, dlogits));
         kernels::Gemm weight_gradient = gemm_of(Product::weight_gradient, x_chunk, *dw, dlogits);
         weight_gradient.accumulate = accumulate || begin > 0;
         gemm(ctx, weight_gradient);

@@ -3,6 +3,8 @@
 #include "tutti/plan/ghost_model.h"
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/loss_chunk.h"
@@ -12,14 +14,28 @@ namespace {
 
 constexpr int64_t kF32 = 4;
 
+// y = x w^T of `rows` rows of x (in) and y (out).
+struct Affine {
+    int64_t rows, in, out;
+};
+
 Ghost activations(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes, Purpose::activations}; }
 Ghost like(GhostTape& tape, const Ghost& x) { return activations(tape, x.bytes()); }
 Ghost workspace(GhostTape& tape, int64_t bytes) { return {tape.ledger(), bytes, Purpose::workspace}; }
 
-// ops::gemm.
-void gemm(Ledger& ledger, const LocalSizes& s, Product product, int64_t rows, int64_t out, int64_t in) {
-    if (s.workspaces.gemm) const Ghost scratch(ledger, s.workspaces.gemm(product, rows, out, in), Purpose::workspace);
+GemmBytes bytes_of(const LocalSizes& s, Product product, Affine layer, bool keeps) {
+    if (!s.workspaces.gemm) return {};
+    return s.workspaces.gemm(product, layer.rows, layer.out, layer.in, keeps);
 }
+
+// ops::gemm.
+void gemm(Ledger& ledger, const LocalSizes& s, Product product, Affine layer) {
+    const bool keeps = s.keeps_packed && product != Product::weight_gradient;
+    const Ghost scratch(ledger, bytes_of(s, product, layer, keeps).workspace, Purpose::workspace);
+}
+
+// Of the head's loss.
+Affine head_chunk(const LocalSizes& s) { return {loss_chunk_rows(s.rows(), s.vocab * s.element), s.width, s.vocab}; }
 
 template <class Make>
 GhostVar cheap(const GhostTape& tape, GhostVar y, const Make& make) {
@@ -64,22 +80,17 @@ GhostVar dropout(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     });
 }
 
-// y = x w^T of `rows` rows of x (in) and y (out).
-struct Affine {
-    int64_t rows, in, out;
-};
-
 GhostWeightGradient weight_gradient_of(GhostTape& tape, const LocalSizes& s, Affine layer, const GhostVar& x) {
     return [&ledger = tape.ledger(), s, layer, kept = GhostKept(x)] {
         const Ghost saved = kept.take();
-        gemm(ledger, s, Product::weight_gradient, layer.rows, layer.out, layer.in);
+        gemm(ledger, s, Product::weight_gradient, layer);
     };
 }
 
 // ops::linear.
 Ghost product_of(GhostTape& tape, const LocalSizes& s, Affine layer) {
     const Ghost y = activations(tape, layer.rows * layer.out * s.element);
-    gemm(tape.ledger(), s, Product::forward, layer.rows, layer.out, layer.in);
+    gemm(tape.ledger(), s, Product::forward, layer);
     return y;
 }
 
@@ -90,7 +101,7 @@ struct Activated {
 Activated activated_product_of(GhostTape& tape, const LocalSizes& s, Affine layer) {
     const Ghost y = activations(tape, layer.rows * layer.out * s.element);
     const Ghost z = tape.recording() ? like(tape, y) : Ghost{};
-    gemm(tape.ledger(), s, Product::forward, layer.rows, layer.out, layer.in);
+    gemm(tape.ledger(), s, Product::forward, layer);
     return {z, y};
 }
 
@@ -102,7 +113,7 @@ GhostVar record_linear(GhostTape& tape, const GhostVar& x, const LocalSizes& s, 
             const Ghost sum = std::move(sums[0]);
             const bool in_place = sum.defined() && sum.unique();
             const Ghost dx = in_place ? sum : Ghost(ledger, x_bytes);
-            gemm(ledger, s, Product::input_gradient, layer.rows, layer.out, layer.in);
+            gemm(ledger, s, Product::input_gradient, layer);
             return Ghosts{in_place || !sum.defined() ? dx : Ghost(ledger, x_bytes)};
         },
         weight_gradient_of(tape, s, layer, x));
@@ -125,7 +136,7 @@ GhostVar gelu_mlp(GhostTape& tape, const GhostVar& x, int64_t width, int64_t ffn
         {z}, product_of(tape, s, out),
         [&ledger, s, out, z = z.value](const Ghost&, Ghosts&) {
             Ghost dz(ledger, z.bytes());
-            gemm(ledger, s, Product::input_gradient, out.rows, out.out, out.in);
+            gemm(ledger, s, Product::input_gradient, out);
             return Ghosts{std::move(dz)};
         },
         weight_gradient_of(tape, s, out, active));
@@ -144,7 +155,7 @@ GhostVar swiglu_mlp(GhostTape& tape, const GhostVar& x, int64_t width, int64_t f
         {g, u}, product_of(tape, s, down),
         [&ledger, s, down, g = g.value, u = u.value](const Ghost&, Ghosts&) {
             Ghosts d{Ghost(ledger, g.bytes()), Ghost(ledger, u.bytes())};
-            gemm(ledger, s, Product::input_gradient, down.rows, down.out, down.in);
+            gemm(ledger, s, Product::input_gradient, down);
             return d;
         },
         weight_gradient_of(tape, s, down, active));
@@ -221,10 +232,18 @@ GhostVar packed_attention(GhostTape& tape, const GhostVar& qkv, const LocalSizes
 // The gradients are taken in the forward, so dx is what the node saves.
 GhostVar head_loss(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
-    const int64_t rows = loss_chunk_rows(s.rows(), s.vocab * s.element);
-    const Ghost chunk = workspace(tape, rows * s.vocab * s.element);
-    for (const Product product : {Product::forward, Product::input_gradient, Product::weight_gradient})
-        gemm(tape.ledger(), s, product, rows, s.vocab, s.width);
+    const Affine chunk = head_chunk(s);
+    const Ghost logits = workspace(tape, chunk.rows * s.vocab * s.element);
+    const bool several = chunk.rows < s.rows();
+    LocalSizes of_chunk = s;
+    of_chunk.keeps_packed |= several;
+    std::map<Product, Ghost> packed;  // by the first chunk, for this loss
+    for (int i = 0; i < (several ? 2 : 1); ++i)
+        for (const Product product : {Product::forward, Product::input_gradient, Product::weight_gradient}) {
+            if (i == 0 && of_chunk.keeps_packed && !s.keeps_packed && product != Product::weight_gradient)
+                packed[product] = workspace(tape, bytes_of(s, product, chunk, true).packed_b);
+            gemm(tape.ledger(), of_chunk, product, chunk);
+        }
     return tape.record(
         {x}, losses, [dx](const Ghost&, Ghosts&) { return Ghosts{dx}; }, [] {});
 }
@@ -322,6 +341,26 @@ LocalSizes local_sizes(const spec::ModelSpec& model, int64_t batch, int64_t sequ
             .dropout = model.dropout > 0,
             .head_norm = model.head_norm,
             .workspaces = workspaces};
+}
+
+int64_t packed_weights_bytes(const LocalSizes& s) {
+    const int64_t rows = s.rows(), C = s.width, A = s.heads * s.head_dim, K = s.kv_heads * s.head_dim;
+    std::vector<Affine> block;
+    switch (s.family) {
+        case spec::Family::mlp: block = {{rows, C, C}}; break;
+        case spec::Family::gpt2: block = {{rows, C, 3 * A}, {rows, A, C}, {rows, C, s.ffn}, {rows, s.ffn, C}}; break;
+        case spec::Family::llama:
+            block = {{rows, C, A},     {rows, C, K},     {rows, C, K},    {rows, A, C},
+                     {rows, C, s.ffn}, {rows, C, s.ffn}, {rows, s.ffn, C}};
+            break;
+    }
+    const auto of = [&s](Product product, Affine layer) { return bytes_of(s, product, layer, true).packed_b; };
+    int64_t bytes = 0;
+    for (const Affine& layer : block)
+        bytes += s.layers * of(Product::forward, layer) + s.layers * of(Product::input_gradient, layer);
+    if (s.family == spec::Family::mlp)  // nobody wants the gradient of its features
+        return bytes - of(Product::input_gradient, block[0]);
+    return bytes + of(Product::forward, head_chunk(s)) + of(Product::input_gradient, head_chunk(s));
 }
 
 // models::Model::forward.

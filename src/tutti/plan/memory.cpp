@@ -83,8 +83,11 @@ MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const st
 MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces, int ranks) {
     check_countable(run);
     const spec::TrainSpec& train = run.train;
-    const LocalSizes sizes =
+    const int64_t microbatches =
+        train.global_batch / (train.micro_batch * std::max<int64_t>(1, spec::data_parallel_ranks(run.parallel, ranks)));
+    LocalSizes sizes =
         local_sizes(run.model, train.micro_batch, train.seq_len, compute_bytes(run.precision.compute), workspaces);
+    sizes.keeps_packed = spec::keeps_packed_weights(run, microbatches);
 
     Ledger ledger;
     ledger.enter("setting up");
@@ -101,6 +104,8 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces
     ledger.add(rope_table_bytes(run.model, train.seq_len), Purpose::workspace);
     ledger.add(ExactSum::kWords * size_of(DType::i64), Purpose::workspace);  // of the losses
 
+    if (sizes.keeps_packed) ledger.add(packed_weights_bytes(sizes), Purpose::workspace);
+
     // train_step: each microbatch starts from the same holdings.
     const bool has_features = run.model.family == spec::Family::mlp, documents = run.data.documents == "respected";
     const Ghost features = has_features ? noise(ledger, sizes) : Ghost{};
@@ -111,9 +116,6 @@ MemoryPlan predict_memory(const spec::RunSpec& run, const Workspaces& workspaces
                    Purpose::data);
     {
         const spec::Recompute recompute = spec::recompute_of(run.recompute.policy, sizes.layers);
-        const int64_t microbatches =
-            train.global_batch /
-            (train.micro_batch * std::max<int64_t>(1, spec::data_parallel_ranks(run.parallel, ranks)));
         using Before = GhostShards::Before;  // of the last microbatch, which needs most
         const bool whole = run.parallel.accumulate == "full" || run.parallel.zero < 2;
         const Before before = train.cuda_graphs   ? Before::gradients  // they stay from step to step

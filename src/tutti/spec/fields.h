@@ -137,6 +137,9 @@ void for_each_field(Run& run, const Visit& visit) {
     key("max_skipped", t.max_skipped, at_least(1), "stop after this many non-finite steps in a row");
     key("threads", t.threads, between(0, 4096), "CPU threads of a rank; 0: cores / ranks");
     key("device", t.device, one_of({"auto", "cpu", "cuda"}), "where the tensors are; auto: a GPU if there is one");
+    key("packed_weights", t.packed_weights, one_of({"auto", "always", "never"}),
+        "weights stay packed for the CPU's products from one microbatch to the next: 4 bytes a weight where bf16 has "
+        "instructions, 8 elsewhere; auto: in bf16 where it has, but for zero = 3");
     key("cuda_graphs", t.cuda_graphs, any(),
         "record a microbatch once and let the GPU repeat it: for small models, on one rank of a GPU");
 

@@ -29,11 +29,12 @@ struct TrainSpec {
     int64_t global_batch = 32;  // sequences per step over all ranks
     int64_t micro_batch = 8;    // sequences per forward on one rank
     int64_t seed = 1234;
-    int64_t eval_every = 0;       // steps; 0: only at the end when validation data exists
-    int64_t eval_batches = 16;    // micro batches per evaluation
-    int64_t max_skipped = 10;     // stop after this many non-finite steps in a row
-    int64_t threads = 0;          // CPU threads of a rank; 0: cores / ranks
-    std::string device = "auto";  // auto | cpu | cuda
+    int64_t eval_every = 0;               // steps; 0: only at the end when validation data exists
+    int64_t eval_batches = 16;            // micro batches per evaluation
+    int64_t max_skipped = 10;             // stop after this many non-finite steps in a row
+    int64_t threads = 0;                  // CPU threads of a rank; 0: cores / ranks
+    std::string device = "auto";          // auto | cpu | cuda
+    std::string packed_weights = "auto";  // auto | always | never
     bool cuda_graphs = false;
     bool operator==(const TrainSpec&) const = default;
 };
@@ -134,5 +135,10 @@ inline Arithmetic arithmetic_of(const RunSpec& run) {
     return arithmetic_from(run.precision.compute).value_or(Arithmetic::bf16);
 }
 inline DType compute_type(const RunSpec& run) { return storage_of(arithmetic_of(run)); }
+
+// Whether a step of so many microbatches may keep its weights packed for all of them: they stay where they are.
+inline bool keeps_packed_weights(const RunSpec& run, int64_t microbatches) {
+    return microbatches > 1 && run.parallel.zero < 3 && run.train.packed_weights != "never";
+}
 
 }  // namespace tutti::spec

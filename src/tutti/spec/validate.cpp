@@ -292,6 +292,15 @@ void check_precision(const RunSpec& run, Problems& problems) {
             "[precision] compute = \"tf32\": [train] device = \"cpu\" has no TF32; set compute to f32 or bf16");
 }
 
+void check_packed_weights(const RunSpec& run, Problems& problems) {
+    if (run.train.packed_weights != "always") return;
+    require(problems, run.parallel.zero < 3,
+            "[train] packed_weights = \"always\": with [parallel] zero = 3 weights come and go; set auto, or zero to 2 "
+            "or less");
+    require(problems, run.train.device != "cuda",
+            "[train] packed_weights = \"always\": [train] device = \"cuda\" packs no weights; set auto");
+}
+
 // A recorded microbatch repeats the same numbers at the same addresses, and no copies to or from the host.
 void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
     if (!run.train.cuda_graphs) return;
@@ -369,6 +378,7 @@ void validate(const RunSpec& run, int ranks) {
     check_mesh(run.parallel, ranks, problems);
     check_offload(run, problems);
     check_precision(run, problems);
+    check_packed_weights(run, problems);
     check_cuda_graphs(run, ranks, problems);
     check_what_exists(run, problems);
     if (problems.empty()) return;

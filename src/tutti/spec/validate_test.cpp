@@ -203,6 +203,16 @@ TEST(Validate, ARecordedMicrobatchRepeatsTheSame) {
                   concat("[train] cuda_graphs = true: ", problem));
 }
 
+TEST(Validate, PackedWeightsStayWhereTheyAre) {
+    EXPECT_EQ(problems_of({"train.packed_weights=always", "parallel.zero=2"}), "");
+    EXPECT_EQ(problems_of({"parallel.zero=3", "train.device=cuda"}), "");
+    EXPECT_EQ(problems_of({"train.packed_weights=always", "parallel.zero=3"}),
+              "[train] packed_weights = \"always\": with [parallel] zero = 3 weights come and go; set auto, or zero to "
+              "2 or less");
+    EXPECT_EQ(problems_of({"train.packed_weights=always", "train.device=cuda"}),
+              "[train] packed_weights = \"always\": [train] device = \"cuda\" packs no weights; set auto");
+}
+
 TEST(Validate, Tf32NeedsAGpu) {
     EXPECT_EQ(problems_of({"precision.compute=tf32", "train.device=cuda"}), "");
     EXPECT_EQ(problems_of({"precision.compute=tf32", "train.device=cpu"}),

@@ -45,10 +45,18 @@ LocalRank local_rank(const comm::Launch& launch, int rank, int ranks) {
     return {rank, ranks};
 }
 
+ops::Packing packing_of(const spec::RunSpec& run) {
+    if (run.train.packed_weights == "never") return ops::Packing::never;
+    return run.train.packed_weights == "always" ? ops::Packing::always : ops::Packing::where_it_pays;
+}
+
 std::unique_ptr<Device> device_of(const spec::RunSpec& run, const LocalRank& local) {
     auto device = make_device(run.train.device, static_cast<int>(run.train.threads), local);
     check<UsageError>(!run.train.cuda_graphs || device->kind() == DeviceKind::cuda,
                       "[train] cuda_graphs = true: needs a GPU; this rank is on ", device->name());
+    check<UsageError>(run.train.packed_weights != "always" || device->kind() == DeviceKind::cpu,
+                      "[train] packed_weights = \"always\": only the CPU packs weights, and this rank is on ",
+                      device->name(), "; set auto");
     return device;
 }
 
@@ -57,7 +65,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, const EngineOption
     : run(run_),
       device(device_of(run, options.local)),
       home(make_home(run, *device, options.offload_dir)),
-      ctx{*device, kernels::table_for(*device, spec::arithmetic_of(run))},
+      ctx{*device, kernels::table_for(*device, spec::arithmetic_of(run)), nullptr, packing_of(run)},
       groups(parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()))),
       model(models::make_model(ctx, run.model, run.train.seq_len)),
       data_parallel(ctx, model.units(), groups, data_parallel_options(run, home.get())),

@@ -12,6 +12,7 @@
 #include "tutti/comm/world.h"
 #include "tutti/data/data_set.h"
 #include "tutti/models/model.h"
+#include "tutti/ops/packed_weights.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/parallel/data_parallel.h"
 #include "tutti/spec/run_spec.h"
@@ -45,6 +46,7 @@ struct Engine {
     optim::Optimizer optimizer;
     std::unique_ptr<Batches> batches;
     ops::Sum losses;                       // of the step that runs
+    ops::PackedWeights packed_weights;     // of the step that runs
     std::optional<MicrobatchGraph> graph;  // with train.cuda_graphs
     Trace* trace = nullptr;                // where the step notes what it does when; nullptr: nowhere
 };
@@ -53,6 +55,8 @@ struct Engine {
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
 // Among the ranks of a run that share this machine.
 LocalRank local_rank(const comm::Launch& launch, int rank, int ranks);
+// As train.packed_weights says.
+ops::Packing packing_of(const spec::RunSpec& run);
 // What a rank of `run` computes on. UsageError when it is not there, or lacks what the run asks of it.
 std::unique_ptr<Device> device_of(const spec::RunSpec& run, const LocalRank& local);
 

@@ -1,6 +1,7 @@
 #include "tutti/train/step.h"
 
 #include <cmath>
+#include <optional>
 
 #include "tutti/ops/ops.h"
 #include "tutti/optim/schedule.h"
@@ -38,6 +39,8 @@ StepResult train_step(Engine& s, int64_t step) {
 
     const TraceScope whole(s.trace, {Activity::step, "step"});
     s.data_parallel.begin_step();
+    std::optional<ops::KeepPacked> packed(
+        std::in_place, s.ctx, spec::keeps_packed_weights(s.run, microbatches) ? &s.packed_weights : nullptr);
     for (int64_t i = 0; i < microbatches; ++i) {
         nn::Batch batch = next_batch(s, step, i);
         batch.seed = static_cast<uint64_t>(train.seed);
@@ -48,6 +51,7 @@ StepResult train_step(Engine& s, int64_t step) {
         else
             forward_backward(s, batch);
     }
+    packed.reset();
     {
         const TraceScope span(s.trace, {Activity::other, "finish gradients"});
         s.data_parallel.finish_gradients();

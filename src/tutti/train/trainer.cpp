@@ -108,11 +108,14 @@ plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTabl
         workspaces.attention_backward = 4 * table.attention_workspace(stream, q, k, true);
     }
     if (table.gemm_workspace)
-        workspaces.gemm = [&table, stream, compute = spec::compute_type(run)](Product product, int64_t rows,
-                                                                              int64_t out, int64_t in) {
-            return 4 * table.gemm_workspace(stream, ops::gemm_of(product, View(nullptr, compute, {rows, in}),
-                                                                 View(nullptr, compute, {out, in}),
-                                                                 View(nullptr, compute, {rows, out})));
+        workspaces.gemm = [&table, stream, compute = spec::compute_type(run), packing = packing_of(run)](
+                              Product product, int64_t rows, int64_t out, int64_t in, bool keeps) {
+            kernels::Gemm g = ops::gemm_of(product, View(nullptr, compute, {rows, in}),
+                                           View(nullptr, compute, {out, in}), View(nullptr, compute, {rows, out}));
+            const int64_t packed = keeps ? ops::packed_values(table, stream, packing, g) : 0;
+            float somewhere = 0;
+            if (packed > 0) g.packed_b = View(&somewhere, DType::f32, {packed});
+            return plan::GemmBytes{4 * table.gemm_workspace(stream, g), 4 * packed};
         };
     return plan::predict_memory(run, workspaces, ranks);
 }

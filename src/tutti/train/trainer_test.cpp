@@ -87,6 +87,33 @@ TEST_F(TrainerTest, RecomputePolicyAndSavingInTheBackgroundChangeNoBit) {
     }
 }
 
+// Weights that stay packed are those of their step: of one rank, of several, in the head's chunks, with forwards that
+// run again.
+TEST_F(TrainerTest, PackedWeightsChangeNoBit) {
+    struct Case {
+        std::vector<std::string> set;
+        int ranks = 1;
+    };
+    const std::vector<std::string> gpt2 = {"model.preset=gpt2-124m", "model.width=32",        "model.heads=2",
+                                           "model.kv_heads=2",       "model.ffn=128",         "model.vocab=300",
+                                           "model.layers=2",         "model.max_positions=64"};
+    for (const Case& c :
+         {Case{{}}, Case{{"precision.compute=f32", "recompute.policy=full"}}, Case{gpt2},
+          Case{{"parallel.zero=2", "train.micro_batch=1", "train.seq_len=32", "train.global_batch=8"}, 2},
+          Case{{"model.vocab=80000", "train.seq_len=256", "train.micro_batch=4", "train.steps=2"}}}) {
+        const auto make = [&](const char* packing) {
+            std::vector<std::string> all = c.set;
+            all.push_back(concat("train.packed_weights=", packing));
+            return options(concat(packing, c.set.size(), c.ranks), all, c.ranks);
+        };
+        const auto never = make("never"), always = make("always");
+        train(never);
+        train(always);
+        EXPECT_EQ(metrics(always), metrics(never)) << c.set.size();
+        EXPECT_EQ(weights(always), weights(never)) << c.set.size();
+    }
+}
+
 TEST_F(TrainerTest, AThreadThatCommunicatesChangesNoBit) {
     for (const int zero : {1, 3}) {
         const auto make = [&](bool thread) {
@@ -198,6 +225,10 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
         {"offload.activations=true", "recompute.policy=selective", "precision.compute=f32", "model.dropout=0.1"},
         {"offload.optimizer=true", "offload.params=true", "offload.activations=true", "parallel.zero=3"},
         {"data.documents=respected", "data.eod=10"},
+        {"train.packed_weights=always"},
+        {"train.packed_weights=always", "recompute.policy=full", "model.tie_embeddings=false"},
+        {"train.packed_weights=always", "model.vocab=80000", "train.seq_len=256", "train.micro_batch=4",
+         "train.steps=2"},  // chunks of the head's loss
         {"model.preset=gpt2-124m", "model.width=32", "model.heads=2", "model.kv_heads=2", "model.head_dim=16",
          "model.ffn=128", "model.vocab=300", "model.layers=2", "model.max_positions=64"}};
     for (size_t i = 0; i < cases.size(); ++i) {
@@ -224,8 +255,10 @@ TEST_F(TrainerTest, PredictedMemoryOfManyRanksIsWhatIsMeasured) {
                  {"train.global_batch=8", "parallel.accumulate=full", "precision.compute=f32"},
                  {"train.global_batch=8", "parallel.dp_replicate=2", "recompute.policy=full"},
                  {"train.global_batch=8", "offload.activations=true", "offload.optimizer=true"},
+                 {"train.global_batch=8", "train.seq_len=32", "train.packed_weights=always"},
                  {"train.global_batch=8", "parallel.strategy=parameter_server"}}) {
             if (more.back() == "parallel.strategy=parameter_server" && std::string(zero) != "0") continue;
+            if (more.back() == "train.packed_weights=always" && std::string(zero) == "3") continue;
             std::vector<std::string> set = {"train.micro_batch=1", "train.steps=2", "model.layers=4",
                                             concat("parallel.zero=", zero)};
             set.insert(set.end(), more.begin(), more.end());

@@ -23,6 +23,8 @@ std::vector<Isa> isas() {
     return list;
 }
 
+constexpr OwnGemm kEmulatedTiles{amx_emulated::gemm, amx_emulated::gemm_workspace, amx_emulated::gemm_packed_b};
+
 VectorMath math_of(Isa isa) {
     switch (isa) {
         case Isa::avx2: return avx2::vector_math();
@@ -299,9 +301,10 @@ class WholeProduct {
             }
     }
 
-    // c = 1 + a b.
-    void expect(void (*gemm)(const Stream&, const Gemm&), int64_t (*workspace_of)(const Stream&, const Gemm&)) {
-        for (const int threads : {1, 3}) {
+    // c = 1 + a b: b packed for one product, packed to be kept, and as it was kept by another number of threads.
+    void expect(const OwnGemm& own) {
+        std::vector<float> packed;
+        for (const auto& [threads, keeps_b] : {std::pair{1, false}, {3, false}, {2, true}, {3, true}}) {
             std::vector<float> c(size(p_.M, p_.N), 1.0f);
             const Shape shape_a = p_.transpose_a ? Shape{p_.K, p_.M} : Shape{p_.M, p_.K};
             const Shape shape_b = p_.transpose_b ? Shape{p_.N, p_.K} : Shape{p_.K, p_.N};
@@ -311,13 +314,21 @@ class WholeProduct {
                    p_.transpose_a,
                    p_.transpose_b,
                    true};
-            std::vector<float> workspace(static_cast<size_t>(workspace_of(Stream{.threads = threads}, g)));
+            const std::vector<bf16> nothing(b_.size(), bf16(NAN));
+            if (keeps_b) {
+                g.b_is_packed = !packed.empty();
+                if (g.b_is_packed) g.b.data = const_cast<bf16*>(nothing.data());
+                packed.resize(static_cast<size_t>(own.packed_b(Stream{.threads = threads}, g)), NAN);
+                g.packed_b = view(packed);
+            }
+            std::vector<float> workspace(static_cast<size_t>(own.workspace(Stream{.threads = threads}, g)));
             g.workspace = view(workspace);
-            gemm(Stream{.threads = threads}, g);
+            own.gemm(Stream{.threads = threads}, g);
             std::vector<float> seen;
             for (int64_t m = 0; m < p_.M; m += step_)
                 seen.insert(seen.end(), c.begin() + m * p_.N, c.begin() + (m + 1) * p_.N);
-            EXPECT_TRUE(seen == expected_) << p_.M << " x " << p_.N << " x " << p_.K << ", threads " << threads;
+            EXPECT_TRUE(seen == expected_)
+                << p_.M << " x " << p_.N << " x " << p_.K << ", threads " << threads << (keeps_b ? ", b kept" : "");
         }
     }
 
@@ -340,8 +351,8 @@ TEST(gemm, sums_over_pieces_are_exact) {
                             Pieces{30000, 40, 600, true, false},      // rows in pieces
                             Pieces{260, 530, 8300, false, false}}) {  // several blocks whose sums wait
         WholeProduct product(p);
-        for (const Isa isa : isas()) product.expect(own_gemm(isa).gemm, own_gemm(isa).workspace);
-        if (best_isa() >= Isa::avx512) product.expect(amx_emulated::gemm, amx_emulated::gemm_workspace);
+        for (const Isa isa : isas()) product.expect(own_gemm(isa));
+        if (best_isa() >= Isa::avx512) product.expect(kEmulatedTiles);
     }
 }
 
@@ -364,8 +375,7 @@ TEST(gemm, epilogues_have_the_bits_of_the_kernels) {
     constexpr int64_t M = 210, N = 300, K = 70;
     std::vector<std::pair<const KernelTable*, OwnGemm>> all;
     for (const Isa isa : isas()) all.emplace_back(&cpu_table(isa), own_gemm(isa));
-    if (best_isa() >= Isa::avx512)
-        all.emplace_back(&cpu_table(Isa::avx512), OwnGemm{amx_emulated::gemm, amx_emulated::gemm_workspace});
+    if (best_isa() >= Isa::avx512) all.emplace_back(&cpu_table(Isa::avx512), kEmulatedTiles);
     for (const auto& [table, own] : all)
         for (const DType t : {DType::f32, DType::bf16})
             for (const Epilogue epilogue :

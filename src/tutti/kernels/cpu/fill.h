@@ -13,6 +13,7 @@ void fill_sampling(KernelTable& table);
 struct OwnGemm {
     void (*gemm)(const Stream&, const Gemm&);
     int64_t (*workspace)(const Stream&, const Gemm&);
+    int64_t (*packed_b)(const Stream&, const Gemm&);  // of any product but of few rows
 };
 OwnGemm own_gemm(Isa isa);
 // Up to so many rows of c our own reads a transposed b where it lies (isa/gemm_few_rows.h). With more, the arithmetic
@@ -41,6 +42,7 @@ void fill_table(KernelTable& table);  // all but the products
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
 int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
+int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace avx2
 
 namespace avx512 {
@@ -48,6 +50,7 @@ void fill_table(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
 int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
+int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512
 
 namespace avx512_bf16 {
@@ -55,18 +58,21 @@ void fill_table(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
 int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
+int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512_bf16
 
 namespace amx {  // what multiplies matrices; everything else is avx512_bf16's
 void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
 int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
+int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace amx
 
 namespace amx_emulated {  // the same source with tiles as arrays and no instruction beyond avx512's: in tests only
 void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
 int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
+int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace amx_emulated
 
 }  // namespace tutti::kernels

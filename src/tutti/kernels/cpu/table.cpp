@@ -60,10 +60,10 @@ Isa chosen_isa() {
 
 OwnGemm own_gemm(Isa isa) {
     switch (isa) {
-        case Isa::avx2: return {avx2::gemm, avx2::gemm_workspace};
-        case Isa::avx512: return {avx512::gemm, avx512::gemm_workspace};
-        case Isa::avx512_bf16: return {avx512_bf16::gemm, avx512_bf16::gemm_workspace};
-        case Isa::amx: return {amx::gemm, amx::gemm_workspace};
+        case Isa::avx2: return {avx2::gemm, avx2::gemm_workspace, avx2::gemm_packed_b};
+        case Isa::avx512: return {avx512::gemm, avx512::gemm_workspace, avx512::gemm_packed_b};
+        case Isa::avx512_bf16: return {avx512_bf16::gemm, avx512_bf16::gemm_workspace, avx512_bf16::gemm_packed_b};
+        case Isa::amx: return {amx::gemm, amx::gemm_workspace, amx::gemm_packed_b};
     }
     return {};
 }
@@ -84,6 +84,7 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     table.name = name;
     fill_table(table);
     fill_gemm(table, isa);
+    table.packing_counts = isa >= Isa::avx512_bf16;
     fill_exact_sum(table);
     fill_sampling(table);
     return table;

@@ -86,7 +86,7 @@ void multiply(int64_t rows, Rows a, const Pair* b, float* c, int64_t words, bool
 // sums of a block, in pieces (kSumRows, kPanel), those of a panel one after the other. rows_at(Range of words) finds
 // the rows of op(a).
 template <class Word, class RowsAt>
-void multiply_block(RowsAt&& rows_at, const Word* b, int64_t panel_words, int64_t rows, int64_t columns, int64_t words,
+void multiply_block(RowsAt&& rows_at, Panels<Word> b, int64_t first_panel, int64_t rows, int64_t columns, int64_t words,
                     float* sums, bool add) {
     constexpr int64_t kPiece = kSumRows<Word> * kPanel<Word>;
     const int64_t pieces = (rows + kSumRows<Word> - 1) / kSumRows<Word>;
@@ -95,7 +95,7 @@ void multiply_block(RowsAt&& rows_at, const Word* b, int64_t panel_words, int64_
         const int64_t deep = smaller(kBlockDepth<Word>, words - k);
         const Rows a = rows_at(Range{k, deep});
         for (int64_t n = 0; n < columns; n += kPanel<Word>) {
-            const Word* panel = b + n * panel_words + k * kPanel<Word>;
+            const Word* panel = b.at(first_panel + n / kPanel<Word>, k);
             float* piece = sums + n / kPanel<Word> * pieces * kPiece;
             for (int64_t m = 0; m < rows; m += kSumRows<Word>, piece += kPiece)
                 multiply(smaller(kSumRows<Word>, rows - m), {a.data + m * a.row_bytes, a.row_bytes}, panel, piece, deep,
@@ -222,10 +222,15 @@ void gemm_of(const Stream& stream, const Gemm& g) {
     float* const packed_b = aligned(g.workspace.as<float>());
     float* const rows_of_a = aligned(packed_b + plan.packed_b());
     float* const sums = aligned(rows_of_a + plan.all_rows(stream));
-    Word* const panels = reinterpret_cast<Word*>(packed_b);
     Word* const rows = reinterpret_cast<Word*>(rows_of_a);
+    const Panels<Word> kept{reinterpret_cast<Word*>(g.packed_b.as<float>()), plan.words};
 
+    const auto panels_of = [&](Range n, Range k) {
+        if (plan.keeps_b) return Panels<Word>{kept.at(n.begin / kPanel<Word>, k.begin), kept.words};
+        return Panels<Word>{reinterpret_cast<Word*>(packed_b), k.size};
+    };
     const auto pack_b = [&](Range n, Range k) {
+        const Panels<Word> panels = panels_of(n, k);
         // A transposed b lies panel by panel, another one row by row.
         const int64_t count = (n.size + kPanel<Word> - 1) / kPanel<Word>;
         if (g.transpose_b)
@@ -272,8 +277,8 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                 return Rows{reinterpret_cast<const char*>(at), plan.a_row * static_cast<int64_t>(sizeof(Word))};
             };
             float* block = sums + (plan.sums_wait() ? task : slot) * plan.block_size();
-            multiply_block(rows_at, panels + column * k.size, k.size, height.size, round_up(width.size, kPanel<Word>),
-                           k.size, block, k.begin > 0);
+            multiply_block(rows_at, panels_of(n, k), column / kPanel<Word>, height.size,
+                           round_up(width.size, kPanel<Word>), k.size, block, k.begin > 0);
             if (last) write_block<Word, T>(g, height, width, block);
         });
     };
@@ -285,7 +290,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             int64_t k = 0;
             do {
                 const Range deep = {k, smaller(plan.depth, plan.words - k)};
-                if (m == 0 || plan.sums_wait()) pack_b(width, deep);
+                if (plan.keeps_b ? m == 0 && !g.b_is_packed : m == 0 || plan.sums_wait()) pack_b(width, deep);
                 if (plan.a == RowsOfA::packed) pack_a(height, deep);
                 multiply_all(height, width, deep);
                 k += plan.depth;
@@ -303,6 +308,14 @@ int64_t gemm_workspace(const Stream& stream, const Gemm& g) {
         const GemmPlan<typename decltype(type)::type> plan(stream, g);
         words = plan.M == 0 || plan.N == 0 ? 0 : plan.workspace(stream);
     });
+    return words;
+}
+
+int64_t gemm_packed_b(const Stream& stream, const Gemm& g) {
+    if (has_few_rows(g)) return 0;
+    int64_t words = 0;
+    with_matrix_type(g.a.dtype,
+                     [&](auto type) { words = GemmPlan<typename decltype(type)::type>(stream, g).kept_b(); });
     return words;
 }
 

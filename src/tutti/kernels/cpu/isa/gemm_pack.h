@@ -51,13 +51,22 @@ void pack_columns(const T* x, int64_t stride, int64_t count, int64_t left, int64
         }
 }
 
+// Panels of packed b: (words, kPanel) each, one after the other, `words` apart.
+template <class Word>
+struct Panels {
+    Word* data;
+    int64_t words;
+
+    Word* at(int64_t panel, int64_t word) const { return data + (panel * words + word) * kPanel<Word>; }
+};
+
 // Panels [first, end) of op(b), columns n + panel * kPanel, words `part` of the packed words k.
 template <class T, class Word>
 void pack_panels(const Gemm& g, const GemmPlan<T>& plan, Range k, Range part, int64_t n, int64_t first, int64_t end,
-                 Word* y) {
+                 Panels<Word> y) {
     const T* b = g.b.as<const T>();
     const int64_t stride = g.b.strides[0], pack = Operand<T>::kPack, begin = k.begin + part.begin;
-    const auto panel = [&](int64_t p) { return y + (p * k.size + part.begin) * kPanel<Word>; };
+    const auto panel = [&](int64_t p) { return y.at(p, part.begin); };
     const auto columns = [&](int64_t p) { return smaller(kPanel<Word>, plan.N - n - p * kPanel<Word>); };
     if (columns(end - 1) < kPanel<Word>)
         __builtin_memset(panel(end - 1), 0, static_cast<size_t>(part.size * kPanel<Word>) * sizeof(Word));

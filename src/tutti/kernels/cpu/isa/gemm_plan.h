@@ -53,6 +53,7 @@ struct GemmPlan {
     int64_t depth;    // words that are packed at a time
     int64_t columns;  // of c between two packings of b
     int64_t rows;     // of c between two packings of a
+    bool keeps_b;     // packed, as Gemm::packed_b
     RowsOfA a;
     int64_t a_row;  // words of a converted or packed row, of which kBlockDepth are used: no power of two of bytes, as
                     // such rows share few sets of a cache
@@ -69,6 +70,7 @@ struct GemmPlan {
               round_up(N, kPanel<Word>),
               larger(kBlockWidth<Word>, kPackedWords / larger(depth, 1) / kBlockWidth<Word> * kBlockWidth<Word>))),
           rows(M),
+          keeps_b(g.packed_b.data != nullptr),
           a(rows_of_a<T>(g, K)),
           a_row(smaller(depth, kBlockDepth<Word>) + 16) {
         if (a == RowsOfA::packed)
@@ -106,8 +108,11 @@ struct GemmPlan {
     int64_t pieces() const { return (depth + kBlockDepth<Word> - 1) / kBlockDepth<Word>; }  // of the packed words
     int64_t packed_row() const { return pieces() * a_row; }
 
+    // A kept b, in words: all of it, whoever reads it.
+    int64_t kept_b() const { return round_up(N, kPanel<Word>) * words; }
+
     // The workspace, in words: packed b, rows of a, sums.
-    int64_t packed_b() const { return columns * depth; }
+    int64_t packed_b() const { return keeps_b ? 0 : columns * depth; }
     int64_t converted_rows() const { return block_rows * a_row; }  // of a task
     int64_t all_rows(const Stream& stream) const {
         if (a == RowsOfA::in_place) return 0;
