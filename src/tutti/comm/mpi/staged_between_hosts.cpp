@@ -106,18 +106,21 @@ std::vector<int> StagedOperation::standing_still() const {
     return still;
 }
 
-// Who stands still is seen by the ranks of its host; a rank that is alone there is seen by those that miss its data.
+// Who stands still, or has not begun, is seen by the ranks of its host; a rank that is alone there is seen by those
+// that miss its data or its word. Another may be held up itself, by one that its host sees.
 bool StagedOperation::at_second_hand() const {
     if (group_->self().finished < sequence() - 1 || exchange_) return false;
+    const auto is_alone = [&](int rank) {
+        const auto host = static_cast<size_t>(group_->shape.host_of[static_cast<size_t>(rank)]);
+        return group_->shape.members[host].size() == 1;
+    };
     for (const Word& word : words_in_)
-        if (word.request >= 0) return false;
+        if (word.request >= 0 && is_alone(word.from)) return false;
     for (const int rank : group_->shape.locals())
         if (group_->member(rank).begun < sequence()) return false;
     if (!standing_still().empty()) return false;
-    for (const Transfer& t : awaited()) {
-        const auto host = static_cast<size_t>(group_->shape.host_of[static_cast<size_t>(t.peer)]);
-        if (group_->shape.members[host].size() == 1) return false;
-    }
+    for (const Transfer& t : awaited())
+        if (is_alone(t.peer)) return false;
     return true;
 }
 
