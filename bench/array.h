@@ -1,13 +1,15 @@
-// bench/array.h: what the programs here that time kernels share, cpu_kernels.cpp and cpu_passes.cpp: operands, and the
-// instruction set that an argument names.
+// bench/array.h: what the programs here that time kernels share (cpu_*.cpp): operands, medians, and the instruction set
+// that an argument names.
 #pragma once
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/tensor/view.h"
@@ -23,6 +25,11 @@ inline tutti::View array(tutti::DType type, const tutti::Shape& shape) {
         type == tutti::DType::f32 ? void(x.as<float>()[i] = value) : void(x.as<tutti::bf16>()[i] = tutti::bf16(value));
     }
     return x;
+}
+
+inline double median(std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+    return values[values.size() / 2];
 }
 
 // nullptr: the best one. Ends the program where this machine lacks it.

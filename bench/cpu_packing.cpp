@@ -5,14 +5,12 @@
 //   bench/cpu_packing.cpp build/release/libtutti_{device,base}.a -lfmt
 //   ./a.out THREADS TFLOPS
 // Of copies of each weight that together exceed the caches, in turn: medians. TFLOPS: the rate of the product.
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
 #include "array.h"
-#include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/cpu/isa/gemm_pack.h"
 
 using namespace tutti;
@@ -22,19 +20,6 @@ using namespace tutti::kernels::TUTTI_ISA;
 namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-// As gemm_blocked.cpp does.
-void pack(const Stream& stream, const Gemm& g, const GemmPlan<bf16>& plan, Pair* packed) {
-    const Range k{0, plan.words};
-    const Panels<Pair> panels{packed, plan.words};
-    const int64_t count = (plan.N + kPanel<Pair> - 1) / kPanel<Pair>;
-    if (g.transpose_b)
-        parallel_tasks(stream, count, [&](int64_t i) { pack_panels(g, plan, k, k, 0, i, i + 1, panels); });
-    else
-        parallel_tasks(stream, (k.size + kSquare - 1) / kSquare, [&](int64_t i) {
-            pack_panels(g, plan, k, {i * kSquare, smaller(kSquare, k.size - i * kSquare)}, 0, 0, count, panels);
-        });
-}
 
 }  // namespace
 
@@ -60,11 +45,10 @@ int main(int count, char** arguments) {
                 for (const View& w : weights) {
                     g.b = w;
                     const double begin = now();
-                    pack(stream, g, plan, packed.as<Pair>());
+                    pack_b(stream, g, plan, {0, plan.N}, {0, plan.words}, Panels<Pair>{packed.as<Pair>(), plan.words});
                     if (round > 0) times.push_back(now() - begin);
                 }
-            std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
-            const double seconds = times[times.size() / 2], values = static_cast<double>(K * N);
+            const double seconds = median(times), values = static_cast<double>(K * N);
             const double product = 2 * 1024 * values / flops;
             std::printf("(%5ld, %5ld) %-14s %7.3f ms %5.1f GB/s %5.1f %% %5.1f %%\n", N, K,
                         forward ? "forward" : "input gradient", 1e3 * seconds, 2e-9 * values / seconds,

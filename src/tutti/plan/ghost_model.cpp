@@ -3,7 +3,6 @@
 #include "tutti/plan/ghost_model.h"
 
 #include <algorithm>
-#include <map>
 #include <vector>
 
 #include "tutti/base/error.h"
@@ -234,16 +233,15 @@ GhostVar head_loss(GhostTape& tape, const GhostVar& x, const LocalSizes& s) {
     const Ghost losses = activations(tape, s.rows() * kF32), dx = like(tape, x.value);
     const Affine chunk = head_chunk(s);
     const Ghost logits = workspace(tape, chunk.rows * s.vocab * s.element);
-    const bool several = chunk.rows < s.rows();
-    LocalSizes of_chunk = s;
-    of_chunk.keeps_packed |= several;
-    std::map<Product, Ghost> packed;  // by the first chunk, for this loss
-    for (int i = 0; i < (several ? 2 : 1); ++i)
-        for (const Product product : {Product::forward, Product::input_gradient, Product::weight_gradient}) {
-            if (i == 0 && of_chunk.keeps_packed && !s.keeps_packed && product != Product::weight_gradient)
-                packed[product] = workspace(tape, bytes_of(s, product, chunk, true).packed_b);
-            gemm(tape.ledger(), of_chunk, product, chunk);
-        }
+    LocalSizes later = s;  // of the chunks after the first, which hold most
+    Ghosts packed;
+    if (chunk.rows < s.rows() && !s.keeps_packed) {
+        later.keeps_packed = true;
+        for (const Product product : {Product::forward, Product::input_gradient})
+            packed.push_back(workspace(tape, bytes_of(s, product, chunk, true).packed_b));
+    }
+    for (const Product product : {Product::forward, Product::input_gradient, Product::weight_gradient})
+        gemm(tape.ledger(), later, product, chunk);
     return tape.record(
         {x}, losses, [dx](const Ghost&, Ghosts&) { return Ghosts{dx}; }, [] {});
 }

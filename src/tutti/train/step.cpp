@@ -1,7 +1,6 @@
 #include "tutti/train/step.h"
 
 #include <cmath>
-#include <optional>
 
 #include "tutti/ops/ops.h"
 #include "tutti/optim/schedule.h"
@@ -39,19 +38,20 @@ StepResult train_step(Engine& s, int64_t step) {
 
     const TraceScope whole(s.trace, {Activity::step, "step"});
     s.data_parallel.begin_step();
-    std::optional<ops::KeepPacked> packed(
-        std::in_place, s.ctx, spec::keeps_packed_weights(s.run, microbatches) ? &s.packed_weights : nullptr);
-    for (int64_t i = 0; i < microbatches; ++i) {
-        nn::Batch batch = next_batch(s, step, i);
-        batch.seed = static_cast<uint64_t>(train.seed);
-        batch.step = static_cast<uint64_t>(step);
-        s.data_parallel.begin_microbatch(i + 1 == microbatches);
-        if (s.graph && s.ctx.times == nullptr)  // kernels that are timed are started one by one
-            s.graph->run(batch, [&s](const nn::Batch& inputs) { forward_backward(s, inputs); });
-        else
-            forward_backward(s, batch);
+    {
+        const ops::KeepPacked packed(s.ctx,
+                                     spec::keeps_packed_weights(s.run, microbatches) ? &s.packed_weights : nullptr);
+        for (int64_t i = 0; i < microbatches; ++i) {
+            nn::Batch batch = next_batch(s, step, i);
+            batch.seed = static_cast<uint64_t>(train.seed);
+            batch.step = static_cast<uint64_t>(step);
+            s.data_parallel.begin_microbatch(i + 1 == microbatches);
+            if (s.graph && s.ctx.times == nullptr)  // kernels that are timed are started one by one
+                s.graph->run(batch, [&s](const nn::Batch& inputs) { forward_backward(s, inputs); });
+            else
+                forward_backward(s, batch);
+        }
     }
-    packed.reset();
     {
         const TraceScope span(s.trace, {Activity::other, "finish gradients"});
         s.data_parallel.finish_gradients();

@@ -31,6 +31,15 @@ class TrainerTest : public SmallRun {
         return SmallRun::options(out, all, ranks);
     }
 
+    // What run.json says was held at the peak.
+    static int64_t workspace_bytes(const TrainOptions& o) {
+        std::ifstream in(o.out + "/run.json");
+        const auto json = nlohmann::json::parse(in);
+        for (const auto& purpose : json.at("memory"))
+            if (purpose.at("purpose") == "workspace") return purpose.at("measured_bytes");
+        return -1;
+    }
+
     // Every logged value that is not a time (nor traffic, of which saving has its part), by step.
     static std::vector<std::string> metrics(const TrainOptions& o) {
         return logged(o, [](const std::string& line) {
@@ -87,6 +96,10 @@ TEST_F(TrainerTest, RecomputePolicyAndSavingInTheBackgroundChangeNoBit) {
     }
 }
 
+// With products that our own makes on every ISA, in two microbatches.
+const std::vector<std::string> kWide = {"model.width=512",   "model.head_dim=256", "model.ffn=512",
+                                        "train.seq_len=288", "model.layers=1",     "train.steps=3"};
+
 // Weights that stay packed are those of their step: of one rank, of several, in the head's chunks, with forwards that
 // run again.
 TEST_F(TrainerTest, PackedWeightsChangeNoBit) {
@@ -98,7 +111,7 @@ TEST_F(TrainerTest, PackedWeightsChangeNoBit) {
                                            "model.kv_heads=2",       "model.ffn=128",         "model.vocab=300",
                                            "model.layers=2",         "model.max_positions=64"};
     for (const Case& c :
-         {Case{{}}, Case{{"precision.compute=f32", "recompute.policy=full"}}, Case{gpt2},
+         {Case{{}}, Case{{"recompute.policy=full", "model.tie_embeddings=false"}}, Case{gpt2}, Case{kWide},
           Case{{"parallel.zero=2", "train.micro_batch=1", "train.seq_len=32", "train.global_batch=8"}, 2},
           Case{{"model.vocab=80000", "train.seq_len=256", "train.micro_batch=4", "train.steps=2"}}}) {
         const auto make = [&](const char* packing) {
@@ -111,6 +124,9 @@ TEST_F(TrainerTest, PackedWeightsChangeNoBit) {
         train(always);
         EXPECT_EQ(metrics(always), metrics(never)) << c.set.size();
         EXPECT_EQ(weights(always), weights(never)) << c.set.size();
+        if (c.set == kWide) {  // they were kept
+            EXPECT_GT(workspace_bytes(always), workspace_bytes(never));
+        }
     }
 }
 
@@ -206,6 +222,8 @@ TEST_F(TrainerTest, ExceptionsOfRanksLoseNothing) {
 
 // What the plan says is what the allocator counts, purpose by purpose.
 TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
+    std::vector<std::string> wide_packed = kWide;
+    wide_packed.emplace_back("train.packed_weights=always");
     const std::vector<std::vector<std::string>> cases = {
         {},
         {"precision.compute=f32"},
@@ -226,6 +244,7 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
         {"offload.optimizer=true", "offload.params=true", "offload.activations=true", "parallel.zero=3"},
         {"data.documents=respected", "data.eod=10"},
         {"train.packed_weights=always"},
+        wide_packed,
         {"train.packed_weights=always", "recompute.policy=full", "model.tie_embeddings=false"},
         {"train.packed_weights=always", "model.vocab=80000", "train.seq_len=256", "train.micro_batch=4",
          "train.steps=2"},  // chunks of the head's loss

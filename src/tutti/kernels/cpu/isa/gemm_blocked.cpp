@@ -229,20 +229,6 @@ void gemm_of(const Stream& stream, const Gemm& g) {
         if (plan.keeps_b) return Panels<Word>{kept.at(n.begin / kPanel<Word>, k.begin), kept.words};
         return Panels<Word>{reinterpret_cast<Word*>(packed_b), k.size};
     };
-    const auto pack_b = [&](Range n, Range k) {
-        const Panels<Word> panels = panels_of(n, k);
-        // A transposed b lies panel by panel, another one row by row.
-        const int64_t count = (n.size + kPanel<Word> - 1) / kPanel<Word>;
-        if (g.transpose_b)
-            parallel_tasks(stream, count, [&](int64_t i) {
-                pack_panels(g, plan, k, {0, k.size}, n.begin, i, i + 1, panels);
-            });
-        else
-            parallel_tasks(stream, (k.size + kSquare - 1) / kSquare, [&](int64_t i) {
-                pack_panels(g, plan, k, {i * kSquare, smaller(kSquare, k.size - i * kSquare)}, n.begin, 0, count,
-                            panels);
-            });
-    };
     // Packed rows lie piece by piece: what a block reads of a is in one place.
     const auto rows_of_piece = [&](int64_t word) { return rows + word / kBlockDepth<Word> * plan.rows * plan.a_row; };
     const auto pack_a = [&](Range m, Range k) {
@@ -290,7 +276,8 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             int64_t k = 0;
             do {
                 const Range deep = {k, smaller(plan.depth, plan.words - k)};
-                if (plan.keeps_b ? m == 0 && !g.b_is_packed : m == 0 || plan.sums_wait()) pack_b(width, deep);
+                if (plan.keeps_b ? m == 0 && !g.b_is_packed : m == 0 || plan.sums_wait())
+                    pack_b(stream, g, plan, width, deep, panels_of(width, deep));
                 if (plan.a == RowsOfA::packed) pack_a(height, deep);
                 multiply_all(height, width, deep);
                 k += plan.depth;

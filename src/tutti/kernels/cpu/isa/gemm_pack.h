@@ -86,6 +86,19 @@ void pack_panels(const Gemm& g, const GemmPlan<T>& plan, Range k, Range part, in
         }
 }
 
+// All panels of columns n of op(b), words k, by all threads. A transposed b lies panel by panel, another one row by
+// row.
+template <class T, class Word>
+void pack_b(const Stream& stream, const Gemm& g, const GemmPlan<T>& plan, Range n, Range k, Panels<Word> y) {
+    const int64_t count = (n.size + kPanel<Word> - 1) / kPanel<Word>;
+    if (g.transpose_b)
+        parallel_tasks(stream, count, [&](int64_t i) { pack_panels(g, plan, k, {0, k.size}, n.begin, i, i + 1, y); });
+    else
+        parallel_tasks(stream, (k.size + kSquare - 1) / kSquare, [&](int64_t i) {
+            pack_panels(g, plan, k, {i * kSquare, smaller(kSquare, k.size - i * kSquare)}, n.begin, 0, count, y);
+        });
+}
+
 // Rows [m, m + count) of op(a), words of k; y (count, a_row). `count` is at most kRun of a transposed a.
 template <class T, class Word>
 void pack_rows(const Gemm& g, const GemmPlan<T>& plan, Range k, int64_t m, int64_t count, Word* y) {
