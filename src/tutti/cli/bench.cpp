@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/units.h"
 #include "tutti/cli/build_info.h"
 #include "tutti/cli/text.h"
-#include "tutti/plan/units.h"
 
 namespace tutti::cli {
 
@@ -78,7 +78,7 @@ int bench(const BenchArguments& arguments, const Io& io) {
     Bench bench(arguments, io.text(arguments.json));
     bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.arithmetic << ", " << bench.device->name()
                << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << bench.ctx.kernels.gemm_engines
-               << ", " << plan::format_bytes(bench.device->free_bytes()) << " of memory available\n"
+               << ", " << format_bytes(bench.device->free_bytes()) << " of memory available\n"
                << std::endl;
     const BenchResult result = run_kind(bench);
     if (arguments.json) io.out << to_json(bench, result).dump(2) << '\n';

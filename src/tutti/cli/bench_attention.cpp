@@ -5,11 +5,11 @@
 #include <cstdlib>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/text.h"
 #include "tutti/kernels/cuda/attention_cudnn.h"
 #include "tutti/ops/ops.h"
-#include "tutti/plan/units.h"
 
 namespace tutti::cli {
 
@@ -81,9 +81,8 @@ void print_and_add(Bench& bench, BenchResult& result, const std::string& by, con
                              Pass{"forward, backward", times.both, 3.5 * c.forward_flops()}}) {
         const double rate = pass.flops / pass.timing.median, share = rate / peak.flops_per_s();
         bench.text << right(std::to_string(c.T), 7) << right(std::to_string(c.H()), 5) << right(std::to_string(c.D), 6)
-                   << "  " << left(pass.name, 19) << right(fixed(rate / 1e12, 3), 9)
-                   << right(plan::format_percent(share), 10) << "  " << left(by, 7) << timing_columns(pass.timing)
-                   << std::endl;
+                   << "  " << left(pass.name, 19) << right(fixed(rate / 1e12, 3), 9) << right(format_percent(share), 10)
+                   << "  " << left(by, 7) << timing_columns(pass.timing) << std::endl;
         BenchRecord row = {{"T", c.T},
                            {"H", c.H()},
                            {"D", c.D},
@@ -105,7 +104,7 @@ BenchResult bench_attention(Bench& bench) {
     const int64_t window = bench.arguments.window;
     const Peak peak = measure_peak(bench, 0.5);
     const std::vector<Contender> all = contenders(bench, result);
-    bench.text << "peak: " << plan::format_flop_rate(peak.flops_per_s()) << ", " << peak.origin()
+    bench.text << "peak: " << format_flop_rate(peak.flops_per_s()) << ", " << peak.origin()
                << "\ncausal half convention, batch 1" << (window > 0 ? concat(", window of ", window, " keys") : "")
                << "\n\n"
                << right("T", 7) << right("H", 5) << right("D", 6) << left("", 21) << right("TFLOP/s", 9)
@@ -114,8 +113,8 @@ BenchResult bench_attention(Bench& bench) {
     for (int64_t T = 1024; T <= 16384; T *= 2) {
         const double predicted = 4 * last;
         if (predicted > bench.patience_left()) {
-            bench.note(result, concat("stopped before T = ", T, ": it needs about ", plan::format_duration(predicted),
-                                      ", patience has ", plan::format_duration(std::max(bench.patience_left(), 0.0)),
+            bench.note(result, concat("stopped before T = ", T, ": it needs about ", format_duration(predicted),
+                                      ", patience has ", format_duration(std::max(bench.patience_left(), 0.0)),
                                       " (--seconds)"));
             break;
         }

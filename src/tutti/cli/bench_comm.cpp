@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/build_info.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/machine.h"
 #include "tutti/cli/measure.h"
 #include "tutti/cli/text.h"
 #include "tutti/comm/run.h"
-#include "tutti/plan/units.h"
 
 namespace tutti::cli {
 
@@ -88,9 +88,8 @@ class CommBench {
         std::sort(copies.begin(), copies.end());
         const Timing barrier = time_together(*group_, patience(), [&] { group_->barrier(); });
         text_ << "\nbarrier " << short_time(barrier.median) << " (fastest " << short_time(barrier.min) << "); copy "
-              << plan::format_bytes(static_cast<int64_t>(copies[copies.size() / 2]))
-              << "/s by all ranks together (fastest " << plan::format_bytes(static_cast<int64_t>(fastest_copy_))
-              << "/s)\n";
+              << format_bytes(static_cast<int64_t>(copies[copies.size() / 2])) << "/s by all ranks together (fastest "
+              << format_bytes(static_cast<int64_t>(fastest_copy_)) << "/s)\n";
         return {{"bench", "comm"},
                 {"version", build_info().version},
                 {"machine", cpu_model()},
@@ -122,9 +121,9 @@ class CommBench {
         const Timing m = time_together(*group_, patience(), [&] { c.call(*group_, x, y); });
         const double algorithm = static_cast<double>(x.bytes()) / m.median,
                      bus = algorithm * c.bus_factor(group_->size());
-        text_ << left(c.name, 16) << right(plan::format_bytes(x.bytes()), 10) << right(short_time(m.median), 11)
+        text_ << left(c.name, 16) << right(format_bytes(x.bytes()), 10) << right(short_time(m.median), 11)
               << right(short_time(m.min), 11) << right(short_time(m.max), 11) << right(fixed(algorithm / 1e9, 2), 10)
-              << right(fixed(bus / 1e9, 2), 9) << right(plan::format_percent(bus / copy), 9) << std::endl;
+              << right(fixed(bus / 1e9, 2), 9) << right(format_percent(bus / copy), 9) << std::endl;
         return {{"collective", c.name},
                 {"bytes", x.bytes()},
                 {"median_s", m.median},

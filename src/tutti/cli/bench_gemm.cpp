@@ -4,10 +4,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/loss_chunk.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/text.h"
 #include "tutti/kernels/kernel_table.h"
-#include "tutti/plan/units.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::cli {
@@ -50,7 +50,7 @@ Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
     sweep.peak.see_gemm(shape.flops() / t.min, size_text(shape));
     bench.text << left(shape.name, 24) << right(std::to_string(shape.rows), 7) << right(std::to_string(shape.out), 7)
                << right(std::to_string(shape.in), 7) << right(fixed(rate / 1e12, 3), 9)
-               << right(plan::format_percent(rate / sweep.peak.flops_per_s()), 9) << "  " << left(engine, 7)
+               << right(format_percent(rate / sweep.peak.flops_per_s()), 9) << "  " << left(engine, 7)
                << timing_columns(t) << std::endl;
     BenchRecord row = {{"name", shape.name},  {"product", std::string(name_of(shape.product))},
                        {"rows", shape.rows},  {"out", shape.out},
@@ -71,14 +71,13 @@ void sweep_squares(Sweep& sweep, double patience) {
         const double left_s = end - seconds_now(), predicted = 4 * 8 * last;  // two to warm up, two more; 8: (2 N)^3
         if (n > kSmallest && predicted > left_s) {
             sweep.bench.note(sweep.result,
-                             concat("stopped before N = ", n, ": it needs about ", plan::format_duration(predicted),
-                                    ", patience has ", plan::format_duration(std::max(left_s, 0.0)), " (--seconds)"));
+                             concat("stopped before N = ", n, ": it needs about ", format_duration(predicted),
+                                    ", patience has ", format_duration(std::max(left_s, 0.0)), " (--seconds)"));
             return;
         }
         if (memory_of(shape, sweep.bench.dtype) > sweep.bench.device->free_bytes()) {
-            sweep.bench.note(sweep.result,
-                             concat("stopped before N = ", n, ": it needs ",
-                                    plan::format_bytes(memory_of(shape, sweep.bench.dtype)), " of memory"));
+            sweep.bench.note(sweep.result, concat("stopped before N = ", n, ": it needs ",
+                                                  format_bytes(memory_of(shape, sweep.bench.dtype)), " of memory"));
             return;
         }
         last = measure(sweep, shape, std::min(2.0, left_s / 2)).median;
@@ -125,7 +124,7 @@ void sweep_model(Sweep& sweep, const std::string& name) {
 BenchResult bench_gemm(Bench& bench) {
     if (!bench.arguments.model.empty()) spec::preset(bench.arguments.model);  // a slip in the name is said at once
     Sweep sweep{bench, {}, measure_peak(bench, 0.5), {}};
-    bench.text << "peak: " << plan::format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
+    bench.text << "peak: " << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
                << left("", 24) << right("M", 7) << right("N", 7) << right("K", 7) << right("TFLOP/s", 9)
                << right("of peak", 9) << "  " << left("by", 7) << timing_heading() << std::endl;
     sweep_squares(sweep, bench.arguments.model.empty() ? bench.patience_left() : bench.patience_left() / 2);
@@ -140,9 +139,9 @@ BenchResult bench_gemm(Bench& bench) {
         sweep.result.rows[i].emplace_back("share_of_peak", sweep.rates[i] / sweep.peak.flops_per_s());
     add_peak(sweep.result.summary, sweep.peak);
     sweep.result.summary.emplace_back("best_square_flops_per_s", best_rate);
-    bench.text << "\nbest square: " << plan::format_flop_rate(best_rate) << " at " << best_name << ", "
-               << plan::format_percent(best_rate / sweep.peak.flops_per_s()) << " of the peak ("
-               << plan::format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << ")" << std::endl;
+    bench.text << "\nbest square: " << format_flop_rate(best_rate) << " at " << best_name << ", "
+               << format_percent(best_rate / sweep.peak.flops_per_s()) << " of the peak ("
+               << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << ")" << std::endl;
     return sweep.result;
 }
 

@@ -2,12 +2,12 @@
 // should come near it. Bytes are what the algorithm must read and write; a store that first fetches its line moves
 // more.
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/text.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/ops/ops.h"
-#include "tutti/plan/units.h"
 
 namespace tutti::cli {
 
@@ -43,7 +43,7 @@ double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double co
     const double rate = c.bytes / t.median;
     const double share = copy_rate > 0 ? rate / copy_rate : 1;
     bench.text << left(c.name, 20) << left(c.traffic, 22) << right(fixed(rate / 1e9, 1), 8)
-               << right(plan::format_percent(share), 10) << timing_columns(t) << std::endl;
+               << right(format_percent(share), 10) << timing_columns(t) << std::endl;
     BenchRecord row = {{"name", c.name}, {"bytes", c.bytes}, {"bytes_per_s", rate}, {"share_of_copy", share}};
     for (auto& entry : timing_record(t)) row.push_back(entry);
     result.rows.push_back(std::move(row));
@@ -75,8 +75,8 @@ BenchResult bench_memory(Bench& bench) {
     BenchResult result;
     constexpr int kBuffers = 6;  // that live at once, AdamW's five and one
     check(bench.device->free_bytes() > kBuffers * kBufferBytes, "bench memory needs ",
-          plan::format_bytes(kBuffers * kBufferBytes), " of memory, available are ",
-          plan::format_bytes(bench.device->free_bytes()));
+          format_bytes(kBuffers * kBufferBytes), " of memory, available are ",
+          format_bytes(bench.device->free_bytes()));
     bench.text << left("", 20) << left("traffic per value", 22) << right("GB/s", 8) << right("of copy", 10)
                << timing_heading() << std::endl;
 
@@ -121,7 +121,7 @@ BenchResult bench_memory(Bench& bench) {
     measure(bench, result, adamw_case(bench, kBufferBytes / 4, keep), copy_rate, 1);
     result.summary.emplace_back("copy_bytes_per_s", copy_rate);
     result.summary.emplace_back("buffer_bytes", kBufferBytes);
-    bench.text << "\nBuffers of " << plan::format_bytes(kBufferBytes)
+    bench.text << "\nBuffers of " << format_bytes(kBufferBytes)
                << "; medians. of copy: the share of the copy's rate.\n";
     return result;
 }

@@ -5,13 +5,13 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/plan/flops.h"
 #include "tutti/plan/memory.h"
-#include "tutti/plan/units.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/step.h"
@@ -124,7 +124,7 @@ void print_head(const Bench& bench, const spec::RunSpec& run, const char* unit) 
     bench.text << run.model.preset;
     for (const std::string& set : bench.arguments.set) bench.text << ", " << set;
     bench.text << '\n'
-               << plan::format_count(static_cast<double>(spec::parameter_count(run.model))) << " parameters, "
+               << format_count(static_cast<double>(spec::parameter_count(run.model))) << " parameters, "
                << bench.arithmetic << ", batch " << t.global_batch << " x " << t.seq_len << " = "
                << t.global_batch * t.seq_len << ' ' << unit << " in " << microbatches
                << (microbatches == 1 ? " microbatch" : " microbatches") << ", recompute " << run.recompute.policy
@@ -144,23 +144,23 @@ void print_five_steps(std::ostream& text, const StepReport& r) {
         if (attention) line("", value, "full attention");
     };
     const Timing& t = r.measured.timing;
-    line("1  FLOPs of the model", plan::format_flops(flops.causal() * r.tokens()),
-         concat(plan::format_flops(flops.causal()), " x ", fixed(r.tokens(), 0), ' ', r.unit(),
+    line("1  FLOPs of the model", format_flops(flops.causal() * r.tokens()),
+         concat(format_flops(flops.causal()), " x ", fixed(r.tokens(), 0), ' ', r.unit(),
                 attention ? "; causal: half of the attention" : ""));
-    full_line(plan::format_flops(flops.full() * r.tokens()));
+    full_line(format_flops(flops.full() * r.tokens()));
     line("2  time per step", short_time(t.median),
          concat("median of ", t.runs, "; ", short_time(t.min), " to ", short_time(t.max)));
-    line("3  reached: 1 / 2", plan::format_flop_rate(r.rate(flops.causal())), causal);
-    full_line(plan::format_flop_rate(r.rate(flops.full())));
-    line("4  peak in this run", plan::format_flop_rate(r.peak.flops_per_s()), r.peak.origin());
-    line("", plan::format_flop_rate(r.peak.gemm), "best matrix product, " + r.peak.gemm_shape);
-    line("5  MFU: 3 / 4", plan::format_percent(r.share(flops.causal())), causal);
-    full_line(plan::format_percent(r.share(flops.full())));
-    line("   of the best product", plan::format_percent(r.rate(flops.causal()) / r.peak.gemm), causal);
+    line("3  reached: 1 / 2", format_flop_rate(r.rate(flops.causal())), causal);
+    full_line(format_flop_rate(r.rate(flops.full())));
+    line("4  peak in this run", format_flop_rate(r.peak.flops_per_s()), r.peak.origin());
+    line("", format_flop_rate(r.peak.gemm), "best matrix product, " + r.peak.gemm_shape);
+    line("5  MFU: 3 / 4", format_percent(r.share(flops.causal())), causal);
+    full_line(format_percent(r.share(flops.full())));
+    line("   of the best product", format_percent(r.rate(flops.causal()) / r.peak.gemm), causal);
     if (r.run.recompute.policy != "none")
-        line("   HFU", plan::format_percent(r.share(r.hardware().causal())), "what is recomputed counts too");
+        line("   HFU", format_percent(r.share(r.hardware().causal())), "what is recomputed counts too");
     text << '\n'
-         << plan::format_rate(r.tokens() / r.seconds(), r.unit()) << ", " << plan::format_bytes(r.measured.memory)
+         << format_rate(r.tokens() / r.seconds(), r.unit()) << ", " << format_bytes(r.measured.memory)
          << " of memory at most, loss " << fixed(r.measured.first_loss, 4) << " to " << fixed(r.measured.last_loss, 4)
          << std::endl;
 }
@@ -178,9 +178,8 @@ void print_kernels(std::ostream& text, const StepReport& r, double memory_bytes_
         const char* bound = row.work.flops / flops > row.work.bytes / memory_bytes_per_s ? "arithmetic" : "memory";
         rest -= seconds;
         text << left(row.kernel, 28) << left(row.shape, 46) << right(std::to_string(row.calls / kTimedSteps), 7)
-             << right(fixed(1e3 * seconds, 2), 10) << right(plan::format_percent(seconds / step_s), 9)
-             << right(fixed(1e3 * floor, 2), 10) << right(plan::format_percent(floor / seconds), 9) << "  " << bound
-             << '\n';
+             << right(fixed(1e3 * seconds, 2), 10) << right(format_percent(seconds / step_s), 9)
+             << right(fixed(1e3 * floor, 2), 10) << right(format_percent(floor / seconds), 9) << "  " << bound << '\n';
         result.rows.push_back({{"kernel", row.kernel},
                                {"shape", row.shape},
                                {"calls", row.calls / kTimedSteps},
@@ -191,9 +190,8 @@ void print_kernels(std::ostream& text, const StepReport& r, double memory_bytes_
                                {"floor_s", floor},
                                {"bound_by", bound}});
     }
-    text << left("outside kernels", 81) << right(fixed(1e3 * rest, 2), 10)
-         << right(plan::format_percent(rest / step_s), 9) << "\n\nFloor: FLOPs over the peak, or bytes over memory's "
-         << fixed(memory_bytes_per_s / 1e9, 1)
+    text << left("outside kernels", 81) << right(fixed(1e3 * rest, 2), 10) << right(format_percent(rest / step_s), 9)
+         << "\n\nFloor: FLOPs over the peak, or bytes over memory's " << fixed(memory_bytes_per_s / 1e9, 1)
          << " GB/s (a copy or an update in place); operands in a cache may beat it. A step took " << short_time(step_s)
          << " while its kernels were timed.\n";
 }
@@ -253,9 +251,8 @@ spec::RunSpec step_run(const BenchArguments& a) {
 BenchResult bench_step(Bench& bench) {
     const spec::RunSpec run = step_run(bench.arguments);
     const int64_t needed = plan::predict_memory(run).peak();
-    check<UsageError>(needed < bench.device->free_bytes(), "a step of this model needs about ",
-                      plan::format_bytes(needed), " of memory, available are ",
-                      plan::format_bytes(bench.device->free_bytes()),
+    check<UsageError>(needed < bench.device->free_bytes(), "a step of this model needs about ", format_bytes(needed),
+                      " of memory, available are ", format_bytes(bench.device->free_bytes()),
                       "; --set train.micro_batch=1, recompute.policy=full or a smaller model need less");
     StepReport report{run, {}, {}};
     BenchResult result;

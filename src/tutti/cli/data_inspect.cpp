@@ -8,12 +8,12 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/data_commands.h"
 #include "tutti/cli/text.h"
 #include "tutti/cli/timing.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/jsonl.h"
-#include "tutti/plan/units.h"
 
 namespace tutti::cli {
 
@@ -172,7 +172,7 @@ int verify_data(const TokenFileArguments& a, const Io& io) {
         if (!a.json)
             io.out << file << ": sound: " << content.format << ", " << content.tokens << " tokens, "
                    << content.lengths.documents << " documents, largest id " << content.largest << " ("
-                   << plan::format_rate(rate, "tok") << ")\n";
+                   << format_rate(rate, "tok") << ")\n";
     }
     const nlohmann::ordered_json document = {{"sound", true}, {"files", files}};
     if (a.json) io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';

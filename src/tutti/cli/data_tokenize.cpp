@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/data_commands.h"
 #include "tutti/cli/timing.h"
 #include "tutti/data/jsonl.h"
 #include "tutti/data/token_writer.h"
-#include "tutti/plan/units.h"
 
 namespace tutti::cli {
 
@@ -58,10 +58,10 @@ class Progress {
         const double share = static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(total_, 1));
         std::string bar;
         for (int64_t i = 0; i < kWidth; ++i) bar += static_cast<double>(i) < share * kWidth ? "━" : "╌";
-        out_ << "\r\033[K" << bar << ' ' << plan::format_percent(share) << " of " << plan::format_bytes(total_) << "  "
-             << plan::format_bytes(static_cast<int64_t>(static_cast<double>(bytes) / elapsed)) << "/s  "
-             << plan::format_rate(static_cast<double>(tokens) / elapsed, "tok") << "  "
-             << plan::format_duration(elapsed / share - elapsed) << " left" << std::flush;
+        out_ << "\r\033[K" << bar << ' ' << format_percent(share) << " of " << format_bytes(total_) << "  "
+             << format_bytes(static_cast<int64_t>(static_cast<double>(bytes) / elapsed)) << "/s  "
+             << format_rate(static_cast<double>(tokens) / elapsed, "tok") << "  "
+             << format_duration(elapsed / share - elapsed) << " left" << std::flush;
         shown_ = now;
         drawn_ = true;
     }
@@ -126,8 +126,8 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
         return 0;
     }
     io.out << writer.tokens() << " tokens of " << writer.documents() << " documents, " << bytes << " bytes, in "
-           << plan::format_duration(seconds) << " (" << plan::format_bytes(static_cast<int64_t>(rate(bytes))) << "/s, "
-           << plan::format_rate(rate(writer.tokens()), "tok") << ")\n";
+           << format_duration(seconds) << " (" << format_bytes(static_cast<int64_t>(rate(bytes))) << "/s, "
+           << format_rate(rate(writer.tokens()), "tok") << ")\n";
     if (writer.only_read() > 0) io.out << writer.only_read() << " tokens of prompts are no targets\n";
     for (const std::string& path : paths) io.out << "wrote " << path << '\n';
     return 0;

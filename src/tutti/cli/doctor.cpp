@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/build_info.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/machine.h"
@@ -18,7 +19,6 @@
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/cuda/attention_cudnn.h"
 #include "tutti/kernels/kernel_table.h"
-#include "tutti/plan/units.h"
 
 namespace tutti::cli {
 
@@ -43,9 +43,7 @@ struct Findings {
 };
 
 Fact text_fact(const char* key, const char* label, const std::string& text) { return {key, label, text, text}; }
-Fact bytes_fact(const char* key, const char* label, int64_t bytes) {
-    return {key, label, plan::format_bytes(bytes), bytes};
-}
+Fact bytes_fact(const char* key, const char* label, int64_t bytes) { return {key, label, format_bytes(bytes), bytes}; }
 
 std::string joined(const std::vector<std::string>& words) {
     std::string text;
@@ -121,7 +119,7 @@ Section look_at_gpus(Findings& findings) {
     Json all = Json::array();
     std::string text;
     for (const Gpu& gpu : gpus.found) {
-        text += concat(text.empty() ? "" : "; ", gpu.name, ", ", plan::format_bytes(gpu.memory_bytes),
+        text += concat(text.empty() ? "" : "; ", gpu.name, ", ", format_bytes(gpu.memory_bytes),
                        ", compute capability ", gpu.major, ".", gpu.minor);
         all.push_back({{"name", gpu.name},
                        {"memory_bytes", gpu.memory_bytes},
@@ -158,8 +156,8 @@ Section look_at_memory(Findings& findings) {
     s.facts.push_back(bytes_fact("total_bytes", "of the host", host_memory_bytes()));
     s.facts.push_back(bytes_fact("available_bytes", "available now", available_host_memory()));
     const auto limit = cgroup_memory_limit();
-    s.facts.push_back({"cgroup_bytes", "cgroup limit", limit ? plan::format_bytes(*limit) : "none",
-                       limit ? Json(*limit) : Json(nullptr)});
+    s.facts.push_back(
+        {"cgroup_bytes", "cgroup limit", limit ? format_bytes(*limit) : "none", limit ? Json(*limit) : Json(nullptr)});
     std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
     std::string line, chosen = "unknown";
     if (std::getline(file, line) && line.find('[') != std::string::npos)
@@ -176,7 +174,7 @@ Fact limit_fact(const char* key, const char* label, decltype(RLIMIT_AS) resource
     getrlimit(resource, &limit);
     if (limit.rlim_cur == RLIM_INFINITY) return {key, label, "unlimited", nullptr};
     const auto value = static_cast<int64_t>(limit.rlim_cur);
-    return {key, label, bytes ? plan::format_bytes(value) : std::to_string(value), value};
+    return {key, label, bytes ? format_bytes(value) : std::to_string(value), value};
 }
 
 Section look_at_limits() {

@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/build_info.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text.h"
 #include "tutti/comm/run.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/kernel_table.h"
-#include "tutti/plan/units.h"
 #include "tutti/train/engine.h"
 
 namespace tutti::cli {
@@ -72,8 +72,8 @@ void print_links(const ClusterHealth& c, std::ostream& text) {
              << short_time(latencies.back()) << ")";
     }
     if (c.size() > 1)
-        text << "\nall_reduce of " << plan::format_bytes(c.all_reduce_bytes) << ": " << short_time(c.all_reduce_s)
-             << ", bus " << fixed(all_reduce_bus_rate(c) / 1e9, 2) << " GB/s\n";
+        text << "\nall_reduce of " << format_bytes(c.all_reduce_bytes) << ": " << short_time(c.all_reduce_s) << ", bus "
+             << fixed(all_reduce_bus_rate(c) / 1e9, 2) << " GB/s\n";
 }
 
 void print_verdict(const Verdict& verdict, double margin, std::ostream& text) {
@@ -82,7 +82,7 @@ void print_verdict(const Verdict& verdict, double margin, std::ostream& text) {
     for (const Finding& f : verdict.findings)
         text << (f.share > 0 ? "slow: " : "WRONG: ") << f.text << "\n  try: " << f.advice << '\n';
     if (verdict.findings.empty())
-        text << "Healthy: nothing is wrong, nothing slower than its peers by more than " << plan::format_percent(margin)
+        text << "Healthy: nothing is wrong, nothing slower than its peers by more than " << format_percent(margin)
              << ".\n";
 }
 
@@ -152,7 +152,7 @@ int health(const HealthArguments& arguments, const Io& io) {
         const auto device = make_device(arguments.device, arguments.threads, local);
         ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::bf16)};
         text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", engine "
-             << world.engine() << ", about " << plan::format_duration(arguments.seconds) << "\n"
+             << world.engine() << ", about " << format_duration(arguments.seconds) << "\n"
              << std::endl;
         const ClusterHealth cluster = measure_health(
             world, ctx, {.seconds = arguments.seconds, .local = local, .one_by_one = arguments.one_by_one});

@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/health.h"
 #include "tutti/cli/text.h"
-#include "tutti/plan/units.h"
 
 namespace tutti::cli {
 
@@ -80,7 +80,7 @@ std::string places_of(const ClusterHealth& c, const std::vector<int>& ranks) {
     return text;
 }
 
-std::string of_peers(double share) { return plan::format_percent(share) + " of the median of its peers"; }
+std::string of_peers(double share) { return format_percent(share) + " of the median of its peers"; }
 
 // --- what is wrong ---------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ const char* name_of(Figure figure) {
 
 std::string format_rate_of(Figure figure, double rate) {
     if (rate <= 0) return "-";
-    return figure == Figure::bf16_products || figure == Figure::f32_products ? plan::format_flop_rate(rate)
+    return figure == Figure::bf16_products || figure == Figure::f32_products ? format_flop_rate(rate)
                                                                              : fixed(rate / 1e9, 1) + " GB/s";
 }
 

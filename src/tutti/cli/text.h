@@ -1,4 +1,4 @@
-// cli/text.h: columns of text. Numbers with units are plan/units.h.
+// cli/text.h: columns of text. Numbers with units are base/units.h.
 #pragma once
 
 #include <string>

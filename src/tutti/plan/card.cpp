@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/plan/flops.h"
-#include "tutti/plan/units.h"
 #include "tutti/spec/recompute.h"
 #include "tutti/spec/validate.h"
 

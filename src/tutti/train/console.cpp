@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <ostream>
 
-#include "tutti/plan/units.h"
+#include "tutti/base/units.h"
 
 namespace tutti::train {
 
@@ -19,10 +19,10 @@ void Console::warn(const std::string& message) { text("warning: " + message); }
 
 void Console::step(const StepMetrics& m) {
     const int digits = static_cast<int>(fmt::formatted_size("{}", steps_));
-    std::string line = fmt::format(
-        "step {:>{}}/{} | loss {:7.4f} | norm {:7.3f} | lr {:.2e} | {:>8} | {:>16} | mfu {:>6}", m.step, digits, steps_,
-        m.result.loss, m.result.grad_norm, m.result.lr, plan::format_duration(m.step_ms / 1000),
-        plan::format_rate(m.tokens_per_s, "tok"), plan::format_percent(m.mfu));
+    std::string line =
+        fmt::format("step {:>{}}/{} | loss {:7.4f} | norm {:7.3f} | lr {:.2e} | {:>8} | {:>16} | mfu {:>6}", m.step,
+                    digits, steps_, m.result.loss, m.result.grad_norm, m.result.lr, format_duration(m.step_ms / 1000),
+                    format_rate(m.tokens_per_s, "tok"), format_percent(m.mfu));
     if (m.eval_loss) line += fmt::format(" | eval {:.4f}", *m.eval_loss);
     if (m.result.skipped) line += " | skipped: " + m.result.culprit + " is not finite";
     text(line);
@@ -36,7 +36,7 @@ void Console::progress(int64_t step, double seconds_per_step) {
     for (int64_t i = 0; i < kWidth; ++i) bar += i < filled ? "━" : "╌";
     *out_ << "\r\033[K" << bar
           << fmt::format(" {:3} %  step {} of {}  {} left", steps_ > 0 ? 100 * step / steps_ : 100, step, steps_,
-                         plan::format_duration(static_cast<double>(steps_ - step) * seconds_per_step))
+                         format_duration(static_cast<double>(steps_ - step) * seconds_per_step))
           << std::flush;
     bar_drawn_ = true;
 }

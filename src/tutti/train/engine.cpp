@@ -6,8 +6,8 @@
 #include <chrono>
 #include <future>
 
+#include "tutti/base/units.h"
 #include "tutti/device/cuda/cuda_device.h"
-#include "tutti/plan/units.h"
 #include "tutti/train/console.h"
 
 namespace tutti::train {
@@ -84,10 +84,9 @@ comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& fl
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write) {
     if (run.model.family == spec::Family::mlp) return std::nullopt;
     const auto show = [&console](const data::EncodeProgress& p) {
-        const std::string line =
-            fmt::format("encoding {}: {} of {}, {} tokens, {}", p.path, plan::format_bytes(p.bytes),
-                        plan::format_bytes(p.bytes_total), p.tokens,
-                        plan::format_rate(p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds : 0, "B"));
+        const std::string line = fmt::format(
+            "encoding {}: {} of {}, {} tokens, {}", p.path, format_bytes(p.bytes), format_bytes(p.bytes_total),
+            p.tokens, format_rate(p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds : 0, "B"));
         p.bytes == p.bytes_total ? console.text(line) : console.status(line);
     };
     const data::EncodeOptions options{.threads = static_cast<int>(run.train.threads), .write = write, .progress = show};

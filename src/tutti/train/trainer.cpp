@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "tutti/base/units.h"
 #include "tutti/comm/run.h"
 #include "tutti/hf/export.h"
 #include "tutti/hf/weights.h"
@@ -16,7 +17,6 @@
 #include "tutti/plan/card.h"
 #include "tutti/plan/flops.h"
 #include "tutti/plan/memory.h"
-#include "tutti/plan/units.h"
 #include "tutti/spec/print.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"

@@ -1,12 +1,12 @@
 // Numbers as people read them: the border between two units, signs, and what is not a number.
-#include "tutti/plan/units.h"
+#include "tutti/base/units.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-namespace tutti::plan {
+namespace tutti {
 namespace {
 
 TEST(Units, BytesUseBinaryUnits) {
@@ -82,4 +82,4 @@ TEST(Units, WhatIsNoNumberIsAQuestionMark) {
 }
 
 }  // namespace
-}  // namespace tutti::plan
+}  // namespace tutti

@@ -1,4 +1,4 @@
-#include "tutti/plan/units.h"
+#include "tutti/base/units.h"
 
 #include <array>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::plan {
+namespace tutti {
 namespace {
 
 std::string fixed(double value, int decimals) {
@@ -94,4 +94,4 @@ std::string format_difference(double share) {
     return concat(share < 0 && size != "0.0 %" ? "-" : "+", size);
 }
 
-}  // namespace tutti::plan
+}  // namespace tutti

@@ -1,5 +1,4 @@
-// plan/units.h: numbers as people read them. Used by the plan card, the console lines of train/ and bench/; nothing
-// here is read back by a program (metrics and JSON carry plain numbers).
+// base/units.h: numbers as people read them. No program reads these texts back: metrics and JSON carry plain numbers.
 //
 // Scaled values have two decimals below 10 and one above: "1.16 GiB", "474.7 MiB". What rounds up to a full unit is
 // written in that unit ("1.00 M", never "1000.0 k"). A value that is not finite is written "?".
@@ -9,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tutti::plan {
+namespace tutti {
 
 std::string format_bytes(int64_t bytes);                            // binary units: "512 B", "37.0 MiB", "1.16 GiB"
 std::string format_count(double n);                                 // "512", "8.19 k", "124.4 M", "405.9 B" (billion)
@@ -20,4 +19,4 @@ std::string format_duration(double seconds);  // "350 us", "41.2 ms", "7.5 s", "
 std::string format_percent(double share);     // 0.372 -> "37.2 %"
 std::string format_difference(double share);  // 0.012 -> "+1.2 %", with the sign always
 
-}  // namespace tutti::plan
+}  // namespace tutti
