@@ -10,11 +10,11 @@
 #include "tutti/autograd/tape.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/sampler.h"
+#include "tutti/engine/batches.h"
 #include "tutti/models/model.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/optim/schedule.h"
-#include "tutti/train/batches.h"
 #include "tutti/train/generate.h"
 
 namespace {
@@ -37,7 +37,7 @@ void train(const std::string& text, int64_t steps) {
     tutti::spec::DataSpec files;
     files.train = {text};
     const auto data = tutti::data::open(files, spec.vocab, kWindow);
-    const auto batches = tutti::train::token_batches(*device, {data.train, kWindow, kSeed}, kSequences, kSequences);
+    const auto batches = tutti::engine::token_batches(*device, {data.train, kWindow, kSeed}, kSequences, kSequences);
 
     tutti::spec::OptimizerSpec recipe;
     recipe.lr = 3e-3;

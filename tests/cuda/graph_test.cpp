@@ -7,8 +7,8 @@
 #include "tests/cuda/training_runs.h"
 #include "tutti/base/error.h"
 #include "tutti/device/cuda/cuda_device.h"
+#include "tutti/engine/microbatch_graph.h"
 #include "tutti/ops/ops.h"
-#include "tutti/train/microbatch_graph.h"
 
 namespace tutti::train {
 namespace {
@@ -93,7 +93,7 @@ class GraphOfABatch : public ::testing::Test {
     std::unique_ptr<Device> device_ = make_cuda_device(0);
     ops::Context ctx_{*device_, kernels::table_for(*device_, Arithmetic::f32)};
     ops::Sum sum_{ctx_};
-    MicrobatchGraph graph_{ctx_};
+    engine::MicrobatchGraph graph_{ctx_};
     int called_ = 0;
 };
 

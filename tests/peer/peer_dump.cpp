@@ -1,5 +1,5 @@
 // tests/peer/peer_dump.cpp: what Tutti computes for a small model, as files that test_models.py holds against PyTorch.
-// Below: train/step, models, checkpoint/safetensors. Nothing here computes; it runs the library and writes what came.
+// Below: engine/step, models, checkpoint/safetensors. Nothing here computes; it runs the library and writes what came.
 //
 //   tutti_peer_dump outputs CONFIG.toml TOKENS OUT [--set K=V]... [--reference]
 //   tutti_peer_dump train   CONFIG.toml TOKENS OUT [--set K=V]... [--reference]
@@ -18,12 +18,12 @@
 
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/engine/step.h"
 #include "tutti/hf/weights.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/spec/recompute.h"
 #include "tutti/spec/toml.h"
-#include "tutti/train/step.h"
 
 namespace {
 
@@ -67,7 +67,7 @@ std::vector<int32_t> read_tokens(const std::string& path, int64_t window) {
 }
 
 // The windows of the file in their order, where the trainer's sampler would shuffle: the peer reads the same file.
-class FileBatches final : public train::Batches {
+class FileBatches final : public engine::Batches {
   public:
     FileBatches(Device& device, std::vector<int32_t> tokens, const spec::TrainSpec& spec)
         : device_(device), tokens_(std::move(tokens)), spec_(spec) {}
@@ -199,7 +199,7 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
                    comm::World& one_rank) {
     std::map<std::string, std::vector<float>> start;
     for (const autograd::Parameter* p : model.parameters()) start[p->name] = p->master.to_host<float>();
-    train::Engine engine(run, one_rank, {}, [&](ops::Context& context, const train::Share&) {
+    engine::Engine engine(run, one_rank, {}, [&](ops::Context& context, const engine::Share&) {
         return std::make_unique<FileBatches>(context.device, std::move(tokens), run.train);
     });
     engine.data_parallel.load_masters([&] {
@@ -208,7 +208,7 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
     });
     std::printf("[");
     for (int64_t step = 1; step <= run.train.steps; ++step) {
-        const train::StepResult r = train::train_step(engine, step);
+        const engine::StepResult r = engine::train_step(engine, step);
         check(!r.skipped, "step ", step, " was skipped: ", r.culprit, " is not finite");
         std::printf("%s\n{\"step\": %lld, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": %.17g, \"terms\": %lld}",
                     step > 1 ? "," : "", static_cast<long long>(step), r.loss, r.grad_norm, r.lr,

@@ -1,5 +1,5 @@
 // cli/bench_step.cpp: `tutti bench step`: a training step and its MFU, by the five steps of the definition. The step is
-// train/step.cpp's own, on one batch that lies ready: reading data is not part of it.
+// engine/step.cpp's own, on one batch that lies ready: reading data is not part of it.
 #include <cmath>
 #include <filesystem>
 
@@ -10,18 +10,18 @@
 #include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/engine/step.h"
 #include "tutti/plan/flops.h"
 #include "tutti/plan/memory.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
-#include "tutti/train/step.h"
 
 namespace tutti::cli {
 
 namespace {
 
 // The same values for every microbatch of every step.
-class FixedBatches final : public train::Batches {
+class FixedBatches final : public engine::Batches {
   public:
     FixedBatches(ops::Context& ctx, const spec::RunSpec& run) : terms_(run.train.global_batch * run.train.seq_len) {
         const int64_t B = run.train.micro_batch, T = run.train.seq_len;
@@ -57,13 +57,13 @@ struct StepMeasurement {
 constexpr int kTimedSteps = 3;
 
 StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, bool kernels, comm::World& one_rank) {
-    train::Engine engine(
+    engine::Engine engine(
         run, one_rank, {.offload_dir = std::filesystem::temp_directory_path()},
-        [&](ops::Context& ctx, const train::Share&) { return std::make_unique<FixedBatches>(ctx, run); });
+        [&](ops::Context& ctx, const engine::Share&) { return std::make_unique<FixedBatches>(ctx, run); });
     StepMeasurement measured;
     int64_t step = 0;
     const auto take_step = [&] {
-        const train::StepResult result = train::train_step(engine, ++step);
+        const engine::StepResult result = engine::train_step(engine, ++step);
         engine.device->synchronize();
         check(!result.skipped, "step ", step, " is not finite, first in ", result.culprit,
               ": it was not a whole step and its time means nothing; try a smaller optimizer.lr");

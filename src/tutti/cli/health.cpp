@@ -12,8 +12,8 @@
 #include "tutti/cli/text.h"
 #include "tutti/comm/run.h"
 #include "tutti/device/cuda/cuda_device.h"
+#include "tutti/engine/engine.h"
 #include "tutti/kernels/kernel_table.h"
-#include "tutti/train/engine.h"
 
 namespace tutti::cli {
 
@@ -148,7 +148,7 @@ int health(const HealthArguments& arguments, const Io& io) {
     comm::run(launch, asked, {.timeout_s = 60 + arguments.seconds}, [&](comm::World& world) {
         std::ostream silent(nullptr);
         std::ostream& text = world.rank() == 0 ? io.text(arguments.json) : silent;
-        const LocalRank local = train::local_rank(launch, world.rank(), world.size());
+        const LocalRank local = engine::local_rank(launch, world.rank(), world.size());
         const auto device = make_device(arguments.device, arguments.threads, local);
         ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::bf16)};
         text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", engine "

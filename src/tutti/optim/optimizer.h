@@ -1,6 +1,6 @@
 // optim/optimizer.h: AdamW and SGD with momentum over pieces of parameters: whole ones, or what sharding left to
 // this rank. Reads the gradient, updates the master and rewrites the rounded value in one pass. Called by
-// train/step.cpp.
+// engine/step.cpp.
 #pragma once
 
 #include <string>

@@ -2,7 +2,7 @@
 // are summed over the ranks, overlapping the backward; state is replicated (ZeRO-0) or cut into shards (ZeRO-1, 2, 3 =
 // FSDP; with dp_replicate > 1 HSDP). Rajbhandari et al. 2020; Zhao et al. 2023.
 //
-// Attaches to the engine through Hooks, unit by unit. Below: flat_unit.h, comm/. Called by train/step.cpp, which sees
+// Attaches to the engine through Hooks, unit by unit. Below: flat_unit.h, comm/. Called by engine/step.cpp, which sees
 // the same few calls whatever the stage.
 #pragma once
 

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/engine/engine.h"
+#include "tutti/engine/step.h"
 #include "tutti/plan/flops.h"
-#include "tutti/train/console.h"
-#include "tutti/train/engine.h"
-#include "tutti/train/step.h"
+#include "tutti/train/shared_data.h"
 #include "tutti/train/testing/small_run.h"
 
 namespace tutti::train {
@@ -19,11 +19,12 @@ class KernelTimesTest : public SmallRun {
         const auto data = open_data(run, quiet, false);
         std::vector<ops::KernelTimes::Row> rows;
         comm::run_ranks(1, {}, [&](comm::World& world) {
-            Engine engine(run, world, {.offload_dir = path("")}, training_batches(run, data ? &*data : nullptr));
-            train_step(engine, 1);
+            engine::Engine engine(run, world, {.offload_dir = path("")},
+                                  engine::training_batches(run, data ? &*data : nullptr));
+            engine::train_step(engine, 1);
             ops::KernelTimes times;
             engine.ctx.times = &times;
-            train_step(engine, 2);
+            engine::train_step(engine, 2);
             rows = times.rows();
             double sum = 0;
             for (const auto& row : rows) sum += row.seconds;

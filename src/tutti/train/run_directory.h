@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "tutti/engine/step.h"
 #include "tutti/plan/memory.h"
 #include "tutti/train/event_file.h"
-#include "tutti/train/step.h"
 
 namespace tutti::train {
 
@@ -18,7 +18,7 @@ namespace tutti::train {
 struct StepMetrics {
     int64_t step = 0;
     int64_t tokens = 0;  // since the run began
-    StepResult result;
+    engine::StepResult result;
     double step_ms = 0;  // mean per step since the line before
     double tokens_per_s = 0;
     double mfu = 0, hfu = 0;  // of the peak measured at the start (device/cpu/peak.h), causal half

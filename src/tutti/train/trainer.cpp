@@ -11,6 +11,7 @@
 
 #include "tutti/base/units.h"
 #include "tutti/comm/run.h"
+#include "tutti/engine/step.h"
 #include "tutti/hf/export.h"
 #include "tutti/hf/weights.h"
 #include "tutti/ops/ops.h"
@@ -23,7 +24,7 @@
 #include "tutti/train/generate.h"
 #include "tutti/train/report.h"
 #include "tutti/train/run_directory.h"
-#include "tutti/train/step.h"
+#include "tutti/train/shared_data.h"
 #include "tutti/train/trace_file.h"
 
 namespace tutti::train {
@@ -44,9 +45,9 @@ class Run {
     std::optional<RunState> resume();
     void start_from_hf();
     void one_step();
-    void log(const StepResult& result);
+    void log(const engine::StepResult& result);
     std::optional<double> evaluate_now();
-    void stop_if_hopeless(const StepResult& result);
+    void stop_if_hopeless(const engine::StepResult& result);
     void finish();
     std::string sample();
     std::string totals();
@@ -61,7 +62,7 @@ class Run {
     Clock::time_point begin_ = Clock::now();
 
     std::optional<data::DataSet> data_;
-    Engine engine_;
+    engine::Engine engine_;
     plan::MemoryPlan plan_;
     Checkpointing checkpoints_;
     RunState state_;
@@ -82,7 +83,7 @@ std::string checkpoint_directory(const TrainOptions& o) {
 }
 
 // What this rank holds of the state. Of equal copies one is saved.
-std::vector<checkpoint::Piece> state_pieces(const Engine& engine) {
+std::vector<checkpoint::Piece> state_pieces(const engine::Engine& engine) {
     const bool saves = engine.data_parallel.saves();
     std::vector<checkpoint::Piece> pieces;
     for (const optim::Piece& p : engine.optimizer.pieces())
@@ -108,7 +109,7 @@ plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTabl
         workspaces.attention_backward = 4 * table.attention_workspace(stream, q, k, true);
     }
     if (table.gemm_workspace)
-        workspaces.gemm = [&table, stream, compute = spec::compute_type(run), packing = packing_of(run)](
+        workspaces.gemm = [&table, stream, compute = spec::compute_type(run), packing = engine::packing_of(run)](
                               Product product, int64_t rows, int64_t out, int64_t in, bool keeps) {
             kernels::Gemm g = ops::gemm_of(product, View(nullptr, compute, {rows, in}),
                                            View(nullptr, compute, {out, in}), View(nullptr, compute, {rows, out}));
@@ -142,8 +143,8 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
       data_(data.open(run_, console_, world)),
-      engine_(run_, world, {local_rank(options.launch, world.rank(), world.size()), options.out + "/offload"},
-              training_batches(run_, data_ ? &*data_ : nullptr)),
+      engine_(run_, world, {engine::local_rank(options.launch, world.rank(), world.size()), options.out + "/offload"},
+              engine::training_batches(run_, data_ ? &*data_ : nullptr)),
       plan_(plan_memory(run_, engine_.ctx.kernels, engine_.device->stream(), world.size())),
       checkpoints_({.run = run_,
                     .directory = checkpoint_directory(options),
@@ -224,7 +225,7 @@ void Run::one_step() {
     const bool first = outcome_.step == 0;
     engine_.device->memory().reset_peaks();
     engine_.trace = trace_ ? trace_->before(state_.step + 1) : nullptr;
-    const StepResult result = train_step(engine_, state_.step + 1);
+    const engine::StepResult result = engine::train_step(engine_, state_.step + 1);
     ++state_.step;
     state_.updates = engine_.optimizer.updates();
     state_.tokens += result.terms;
@@ -247,7 +248,7 @@ void Run::one_step() {
     console_.progress(state_.step, seconds_since(begin));
 }
 
-void Run::log(const StepResult& result) {
+void Run::log(const engine::StepResult& result) {
     const int64_t step = state_.step;
     const bool evaluates = run_.train.eval_every > 0 && step % run_.train.eval_every == 0;
     const bool ends = step == run_.train.steps;
@@ -278,12 +279,12 @@ std::optional<double> Run::evaluate_now() {
     const int64_t batches = std::min(run_.train.eval_batches, sampler.samples_per_epoch() / micro);
     const int64_t ranks = engine_.groups.dp->size();
     const auto source =
-        token_batches(*engine_.device, sampler, micro, micro * ranks, {engine_.groups.dp->rank(), ranks});
-    outcome_.eval_loss = evaluate(engine_, *source, batches);
+        engine::token_batches(*engine_.device, sampler, micro, micro * ranks, {engine_.groups.dp->rank(), ranks});
+    outcome_.eval_loss = engine::evaluate(engine_, *source, batches);
     return outcome_.eval_loss;
 }
 
-void Run::stop_if_hopeless(const StepResult& result) {
+void Run::stop_if_hopeless(const engine::StepResult& result) {
     if (state_.skipped_in_a_row < run_.train.max_skipped) return;
     checkpoints_.wait();
     throw Error(
@@ -371,7 +372,8 @@ TrainOutcome train(const TrainOptions& options) {
     if (options.dry_run) {
         Console console(options.console, options.terminal, 0);
         const auto data = open_data(options.run, console, false);
-        const auto device = device_of(options.run, local_rank(options.launch, options.launch.rank, options.ranks));
+        const auto device =
+            engine::device_of(options.run, engine::local_rank(options.launch, options.launch.rank, options.ranks));
         const kernels::KernelTable& table = kernels::table_for(*device, spec::arithmetic_of(options.run));
         const auto memory = plan_memory(options.run, table, device->stream(), options.ranks);
         console.text(plan::render_card(card_of(options, device->name(), memory)));
@@ -386,7 +388,7 @@ TrainOutcome train(const TrainOptions& options) {
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");
     TrainOutcome outcome;
     SharedData data;
-    const comm::WorldOptions of_world = world_options(options.run, options.out + "/flight");
+    const comm::WorldOptions of_world = engine::world_options(options.run, options.out + "/flight");
     comm::run(options.launch, options.ranks, of_world, [&](comm::World& world) {
         const TrainOutcome of_rank = Run(options, world, data).train();
         if (world.rank() == 0) outcome = of_rank;

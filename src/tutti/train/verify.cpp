@@ -10,8 +10,8 @@
 
 #include "tutti/comm/run.h"
 #include "tutti/comm/threads/thread_world.h"
-#include "tutti/train/console.h"
-#include "tutti/train/step.h"
+#include "tutti/engine/step.h"
+#include "tutti/train/shared_data.h"
 
 namespace tutti::train {
 
@@ -22,7 +22,7 @@ using autograd::Parameter;
 // One parameter's values from the pieces of all ranks. The bits are added as integers, zeros elsewhere: whatever the
 // engine, nothing is rounded. Collective over the ranks of the engine.
 template <class Which>
-std::vector<float> whole(Engine& engine, const Parameter& parameter, Which which) {
+std::vector<float> whole(engine::Engine& engine, const Parameter& parameter, Which which) {
     const int64_t size = parameter.shape.numel();
     std::vector<int32_t> bits(static_cast<size_t>(size));
     if (engine.data_parallel.saves())
@@ -55,11 +55,11 @@ Difference difference(const std::vector<float>& a, const std::vector<float>& b) 
 }
 
 // `one` is on rank 0 only.
-void compare(Engine& many, Engine* one, int64_t steps, Console& console, VerifyOutcome& outcome) {
+void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& console, VerifyOutcome& outcome) {
     for (int64_t step = 1; step <= steps; ++step) {
-        const StepResult result = train_step(many, step);
-        const StepResult alone = one ? train_step(*one, step) : result;
-        for (const StepResult* r : {&result, &alone})
+        const engine::StepResult result = engine::train_step(many, step);
+        const engine::StepResult alone = one ? engine::train_step(*one, step) : result;
+        for (const engine::StepResult* r : {&result, &alone})
             check(!r->skipped, "step ", step, r == &alone ? " on one rank" : "", " is not finite, first in ",
                   r->culprit, ": there is nothing to compare; try a lower optimizer.lr");
         many.data_parallel.settle();
@@ -130,13 +130,13 @@ VerifyOutcome verify(const VerifyOptions& options) {
     check_device(options.run.train.device);
     Console console(options.launch.rank == 0 ? options.console : nullptr, options.terminal, 0);
     const auto data = open_data(options.run, console, false);
-    const MakeBatches batches = training_batches(options.run, data ? &*data : nullptr);
+    const engine::MakeBatches batches = engine::training_batches(options.run, data ? &*data : nullptr);
     spec::RunSpec alone = one_rank_of(options.run);
     VerifyOutcome outcome;
-    comm::run(options.launch, options.ranks, world_options(options.run, ""), [&](comm::World& world) {
-        const EngineOptions engine_options{local_rank(options.launch, world.rank(), world.size()),
-                                           std::filesystem::temp_directory_path().string()};
-        Engine many(options.run, world, engine_options, batches);
+    comm::run(options.launch, options.ranks, engine::world_options(options.run, ""), [&](comm::World& world) {
+        const engine::EngineOptions engine_options{engine::local_rank(options.launch, world.rank(), world.size()),
+                                                   std::filesystem::temp_directory_path().string()};
+        engine::Engine many(options.run, world, engine_options, batches);
         if (world.rank() != 0) {
             VerifyOutcome nothing;
             Console quiet(nullptr, false, 0);
@@ -144,7 +144,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
         }
         alone.train.threads = many.device->stream().threads;  // other threads, other sums
         comm::run_ranks(1, {}, [&](comm::World& one_rank) {
-            Engine one(alone, one_rank, {}, batches);
+            engine::Engine one(alone, one_rank, {}, batches);
             compare(many, &one, options.steps, console, outcome);
         });
     });

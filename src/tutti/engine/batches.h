@@ -1,5 +1,5 @@
-// train/batches.h: the microbatches of a step, as a pure function of (data, seed, step, index). Nothing is carried from
-// step to step, so a resumed run continues with the samples that it would have seen.
+// engine/batches.h: the microbatches of a step, as a pure function of (data, seed, step, index). Nothing is carried
+// from step to step, so a resumed run continues with the samples that it would have seen.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 #include "tutti/ops/context.h"
 #include "tutti/spec/run_spec.h"
 
-namespace tutti::train {
+namespace tutti::engine {
 
 // Which microbatches of a global batch a rank works on: every `ranks`-th, beginning with number `rank`. The i-th of a
 // rank is number i * ranks + rank of the step.
@@ -37,4 +37,4 @@ std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& samp
 // Standard normal features and targets of the mlp family, keyed by the global row.
 std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share = {});
 
-}  // namespace tutti::train
+}  // namespace tutti::engine

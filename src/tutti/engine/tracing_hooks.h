@@ -1,5 +1,5 @@
-// train/tracing_hooks.h: notes the forward and the backward of each unit as spans of a trace, inside whatever
-// parallelism does around them: its waits before and after a unit are not the unit's. Called by step.cpp.
+// engine/tracing_hooks.h: notes the forward and the backward of each unit as spans of a trace, inside whatever
+// parallelism does around them: its waits before and after a unit are not the unit's.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 #include "tutti/autograd/tape.h"
 #include "tutti/base/trace.h"
 
-namespace tutti::train {
+namespace tutti::engine {
 
 class TracingHooks final : public autograd::Hooks {
   public:
@@ -39,4 +39,4 @@ class TracingHooks final : public autograd::Hooks {
     std::optional<TraceScope> span_;
 };
 
-}  // namespace tutti::train
+}  // namespace tutti::engine

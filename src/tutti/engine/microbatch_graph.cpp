@@ -1,6 +1,6 @@
-#include "tutti/train/microbatch_graph.h"
+#include "tutti/engine/microbatch_graph.h"
 
-namespace tutti::train {
+namespace tutti::engine {
 
 namespace {
 
@@ -51,4 +51,4 @@ void MicrobatchGraph::run(const Batch& batch, const std::function<void(const Bat
     recording_->run();
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::engine

@@ -1,13 +1,13 @@
-#include "tutti/train/step.h"
+#include "tutti/engine/step.h"
 
 #include <cmath>
 
+#include "tutti/engine/tracing_hooks.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/schedule.h"
 #include "tutti/spec/recompute.h"
-#include "tutti/train/tracing_hooks.h"
 
-namespace tutti::train {
+namespace tutti::engine {
 
 using autograd::Tape;
 using autograd::Var;
@@ -102,4 +102,4 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
     return loss.value() / rows.value();
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::engine

@@ -10,11 +10,11 @@
 
 #include "tutti/comm/testing/faulty_world.h"
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/engine/step.h"
 #include "tutti/nn/functions.h"
 #include "tutti/ops/ops.h"
-#include "tutti/train/step.h"
 
-namespace tutti::train {
+namespace tutti::engine {
 namespace {
 
 struct Layout {
@@ -428,4 +428,4 @@ TEST(ZeroTraffic, IsWhatTheFormulasSay) {
 }
 
 }  // namespace
-}  // namespace tutti::train
+}  // namespace tutti::engine

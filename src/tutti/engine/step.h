@@ -1,11 +1,11 @@
-// train/step.h: one optimizer update, as the algorithm box of a paper would have it.
+// engine/step.h: one optimizer update, as the algorithm box of a paper would have it.
 #pragma once
 
 #include <string>
 
-#include "tutti/train/engine.h"
+#include "tutti/engine/engine.h"
 
-namespace tutti::train {
+namespace tutti::engine {
 
 struct StepResult {
     double loss = 0;       // mean over the terms of the global batch, before the update
@@ -23,4 +23,4 @@ StepResult train_step(Engine& engine, int64_t step);
 // any number of ranks; nothing is recorded or updated.
 double evaluate(Engine& engine, Batches& source, int64_t batches);
 
-}  // namespace tutti::train
+}  // namespace tutti::engine

@@ -1,6 +1,5 @@
-// train/engine.h: everything that one rank trains with, in the order in which it is built: device, groups, model,
-// state, optimizer, data. step.cpp steps it; trainer.cpp runs, saves and logs it; verify.cpp compares two. Below: every
-// room that computes.
+// engine/engine.h: everything that one rank trains with, in the order in which it is built: device, groups, model,
+// state, optimizer, batches. step.h steps it. An Engine prints nothing and writes no files: a run around it does.
 #pragma once
 
 #include <functional>
@@ -11,17 +10,15 @@
 #include "tutti/comm/launcher.h"
 #include "tutti/comm/world.h"
 #include "tutti/data/data_set.h"
+#include "tutti/engine/batches.h"
+#include "tutti/engine/microbatch_graph.h"
 #include "tutti/models/model.h"
 #include "tutti/ops/packed_weights.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/parallel/data_parallel.h"
 #include "tutti/spec/run_spec.h"
-#include "tutti/train/batches.h"
-#include "tutti/train/microbatch_graph.h"
 
-namespace tutti::train {
-
-class Console;
+namespace tutti::engine {
 
 using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, const Share& share)>;
 
@@ -60,19 +57,7 @@ ops::Packing packing_of(const spec::RunSpec& run);
 // What a rank of `run` computes on. UsageError when it is not there, or lacks what the run asks of it.
 std::unique_ptr<Device> device_of(const spec::RunSpec& run, const LocalRank& local);
 
-// Nothing for the mlp family. `write`: the ids of a text may be kept beside it.
-std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write);
-// What all ranks of a run read. Rank 0 opens it first, since a text is encoded once; meanwhile it tells the others that
-// it is at work, because their wait knows a time-out. The ranks of one process share what was opened. Collective.
-class SharedData {
-  public:
-    std::optional<data::DataSet> open(const spec::RunSpec& run, Console& console, comm::World& world);
-
-  private:
-    std::optional<data::DataSet> data_;
-    bool opened_ = false;  // in this process
-};
 // The training batches of a run; `data` null: the noise of the mlp family.
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data);
 
-}  // namespace tutti::train
+}  // namespace tutti::engine

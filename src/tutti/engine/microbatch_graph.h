@@ -1,5 +1,5 @@
-// train/microbatch_graph.h: the forward and backward of a microbatch as one piece of work that the GPU repeats, so that
-// the host does not start its kernels one by one (train.cuda_graphs). Below: Device::record, Pool. Called by step.cpp.
+// engine/microbatch_graph.h: the forward and backward of a microbatch as one piece of work that the GPU repeats, so
+// that the host does not start its kernels one by one (train.cuda_graphs). Below: Device::record, Pool.
 //
 // A microbatch has no decision of the host in it. What differs from one to the next is in its tensors, which are copied
 // to a place of their own; what is passed to kernels as a number (grad_scale) is recorded, and another number means
@@ -13,7 +13,7 @@
 #include "tutti/nn/batch.h"
 #include "tutti/ops/context.h"
 
-namespace tutti::train {
+namespace tutti::engine {
 
 class MicrobatchGraph {
   public:
@@ -34,4 +34,4 @@ class MicrobatchGraph {
     std::unique_ptr<Recording> recording_;
 };
 
-}  // namespace tutti::train
+}  // namespace tutti::engine

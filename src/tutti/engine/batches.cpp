@@ -1,10 +1,10 @@
-#include "tutti/train/batches.h"
+#include "tutti/engine/batches.h"
 
 #include <algorithm>
 
 #include "tutti/ops/ops.h"
 
-namespace tutti::train {
+namespace tutti::engine {
 
 namespace {
 
@@ -114,4 +114,4 @@ std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& r
     return std::make_unique<NoiseBatches>(ctx, run, share);
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::engine

@@ -1,0 +1,41 @@
+#include "tutti/train/shared_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+
+#include "tutti/base/units.h"
+
+namespace tutti::train {
+
+std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write) {
+    if (run.model.family == spec::Family::mlp) return std::nullopt;
+    const auto show = [&console](const data::EncodeProgress& p) {
+        const std::string line = fmt::format(
+            "encoding {}: {} of {}, {} tokens, {}", p.path, format_bytes(p.bytes), format_bytes(p.bytes_total),
+            p.tokens, format_rate(p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds : 0, "B"));
+        p.bytes == p.bytes_total ? console.text(line) : console.status(line);
+    };
+    const data::EncodeOptions options{.threads = static_cast<int>(run.train.threads), .write = write, .progress = show};
+    return data::open(run.data, run.model.vocab, run.train.seq_len, options);
+}
+
+std::optional<data::DataSet> SharedData::open(const spec::RunSpec& run, Console& console, comm::World& world) {
+    const auto ranks = world.everyone("data");
+    if (world.rank() == 0) {
+        auto opening = std::async(std::launch::async, [&] { return open_data(run, console, true); });
+        const std::chrono::duration<double> often(std::min(1.0, run.comm.timeout_s / 4));
+        while (opening.wait_for(often) != std::future_status::ready) ranks->max(1);
+        data_ = opening.get();
+        opened_ = true;
+        ranks->max(0);
+    } else {
+        while (ranks->max(0) > 0) continue;
+        if (!opened_) data_ = open_data(run, console, true);  // a process of its own
+    }
+    return data_;
+}
+
+}  // namespace tutti::train
