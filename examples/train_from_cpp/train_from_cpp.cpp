@@ -11,11 +11,11 @@
 #include "tutti/data/data_set.h"
 #include "tutti/data/sampler.h"
 #include "tutti/engine/batches.h"
+#include "tutti/infer/generate.h"
 #include "tutti/models/model.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/optim/schedule.h"
-#include "tutti/train/generate.h"
 
 namespace {
 
@@ -61,7 +61,7 @@ void train(const std::string& text, int64_t steps) {
                     loss.take().value() / static_cast<double>(batches->terms(step)));
     }
 
-    tutti::train::generate(ctx, model, tutti::DType::bf16, kWindow, {{'\n'}}, {.max_tokens = 120},
+    tutti::infer::generate(ctx, model, tutti::DType::bf16, kWindow, {{'\n'}}, {.max_tokens = 120},
                            [](size_t, int32_t token) { return std::putchar(token) != EOF; });
     std::putchar('\n');
 }

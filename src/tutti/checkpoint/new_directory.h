@@ -1,5 +1,5 @@
 // checkpoint/new_directory.h: a directory that appears complete and durable, or not at all. Below: file.h. Called by
-// train/convert.cpp.
+// infer/convert.cpp.
 #pragma once
 
 #include <string>

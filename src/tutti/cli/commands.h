@@ -55,7 +55,7 @@ struct GenerateArguments {
 int generate(const GenerateArguments& arguments, const Io& io);
 
 struct ConvertArguments {
-    std::string from, to, format, dtype;  // format, dtype "": see train/convert.h
+    std::string from, to, format, dtype;  // format, dtype "": see infer/convert.h
     int64_t max_shard_size = 5'000'000'000;
     bool json = false;
 };

@@ -1,5 +1,5 @@
 // cli/convert.cpp: `tutti convert`. Weights from one place and format to another.
-#include "tutti/train/convert.h"
+#include "tutti/infer/convert.h"
 
 #include <nlohmann/json.hpp>
 
@@ -9,12 +9,12 @@
 namespace tutti::cli {
 
 int convert(const ConvertArguments& arguments, const Io& io) {
-    train::ConvertOptions options{.from = arguments.from,
+    infer::ConvertOptions options{.from = arguments.from,
                                   .to = arguments.to,
                                   .format = arguments.format,
                                   .max_shard_bytes = arguments.max_shard_size};
     if (!arguments.dtype.empty()) options.dtype = dtype_from(arguments.dtype);
-    const train::ConvertOutcome outcome = train::convert(options);
+    const infer::ConvertOutcome outcome = infer::convert(options);
     if (arguments.json) {
         const nlohmann::ordered_json document = {{"from", outcome.from},
                                                  {"to", arguments.to},

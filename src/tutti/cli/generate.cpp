@@ -1,6 +1,6 @@
 // cli/generate.cpp: `tutti generate`. Continues prompts with a model and writes the texts as they are made: the first
 // one at once, the others behind it in their order.
-#include "tutti/train/generate.h"
+#include "tutti/infer/generate.h"
 
 #include <charconv>
 #include <fstream>
@@ -14,7 +14,7 @@
 #include "tutti/cli/utf8_stream.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/tokenizer.h"
-#include "tutti/train/stored_model.h"
+#include "tutti/infer/stored_model.h"
 
 namespace tutti::cli {
 
@@ -60,7 +60,7 @@ std::vector<std::string> prompt_texts(const GenerateArguments& a) {
     return texts;
 }
 
-std::unique_ptr<const data::Tokenizer> tokenizer_of(const train::LoadedModel& loaded) {
+std::unique_ptr<const data::Tokenizer> tokenizer_of(const infer::LoadedModel& loaded) {
     try {
         const std::string& name = loaded.stored.tokenizer;
         check<UsageError>(!name.empty(), loaded.stored.path, " comes without a tokenizer");
@@ -71,7 +71,7 @@ std::unique_ptr<const data::Tokenizer> tokenizer_of(const train::LoadedModel& lo
 }
 
 // What ends a text: the ids that the model's files name, those of the tokenizer, and what ended documents in training.
-Ids stop_tokens(const GenerateArguments& arguments, const train::StoredModel& stored,
+Ids stop_tokens(const GenerateArguments& arguments, const infer::StoredModel& stored,
                 const data::Tokenizer* tokenizer) {
     Ids ids;
     if (!arguments.stop_ids.empty()) ids = parse_ids("--stop-ids", arguments.stop_ids);
@@ -122,17 +122,17 @@ class Output {
     bool begun_ = false;
 };
 
-const char* name_of(train::Ended ended) {
+const char* name_of(infer::Ended ended) {
     switch (ended) {
-        case train::Ended::length: return "length";
-        case train::Ended::stop_token: return "token";
-        case train::Ended::stopped: return "text";
+        case infer::Ended::length: return "length";
+        case infer::Ended::stop_token: return "token";
+        case infer::Ended::stopped: return "text";
     }
     return "";
 }
 
-nlohmann::ordered_json describe(const train::LoadedModel& loaded, const train::SamplingOptions& sampling,
-                                const std::vector<Text>& texts, const std::vector<train::Ended>& ended, bool ids,
+nlohmann::ordered_json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sampling,
+                                const std::vector<Text>& texts, const std::vector<infer::Ended>& ended, bool ids,
                                 double seconds) {
     nlohmann::ordered_json document = {{"checkpoint", loaded.stored.path}, {"step", loaded.stored.step}};
     auto outputs = nlohmann::ordered_json::array();
@@ -165,7 +165,7 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     std::vector<Text> texts;
     for (const std::string& option : arguments.prompt_ids)
         texts.push_back({.prompt_ids = parse_ids("--prompt-ids", option), .stop = StopText(arguments.stop)});
-    train::SamplingOptions sampling{.max_tokens = arguments.max_tokens,
+    infer::SamplingOptions sampling{.max_tokens = arguments.max_tokens,
                                     .temperature = arguments.greedy ? 0 : arguments.temperature,
                                     .top_k = arguments.top_k,
                                     .top_p = arguments.top_p,
@@ -174,8 +174,8 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     size_t longest = 64;
     for (const std::string& prompt : prompts) longest = std::max(longest, 64 + prompt.size());
     for (const Text& text : texts) longest = std::max(longest, text.prompt_ids.size());
-    const train::LoadedModel loaded =
-        train::load_model(arguments.checkpoint, {.device = arguments.device,
+    const infer::LoadedModel loaded =
+        infer::load_model(arguments.checkpoint, {.device = arguments.device,
                                                  .threads = arguments.threads,
                                                  .compute = arguments.compute,
                                                  .longest = static_cast<int64_t>(longest) + arguments.max_tokens});
@@ -197,7 +197,7 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     std::vector<Ids> ids;
     for (const Text& text : texts) ids.push_back(text.prompt_ids);
     const double begin = seconds_now();
-    const auto ended = train::generate(
+    const auto ended = infer::generate(
         *loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, ids, sampling,
         [&](size_t prompt, int32_t token) {
             Text& text = texts[prompt];

@@ -1,5 +1,5 @@
 // From a run to Hugging Face and back: bytes, refusals, training that starts from the result, texts of all of them.
-#include "tutti/train/convert.h"
+#include "tutti/infer/convert.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tutti/infer/generate.h"
+#include "tutti/infer/stored_model.h"
 #include "tutti/spec/toml.h"
-#include "tutti/train/generate.h"
-#include "tutti/train/stored_model.h"
 #include "tutti/train/testing/small_run.h"
 
 namespace tutti::train {
@@ -32,10 +32,10 @@ class ConvertTest : public SmallRun {
     TrainOptions from_hf(const std::string& out, const std::string& hf, int64_t steps) const {
         return options_without_model(out, brief({"model.hf=" + path(hf), "train.seed=7"}, steps));
     }
-    ConvertOutcome to(const std::string& from, const std::string& target, ConvertOptions o = {}) const {
+    infer::ConvertOutcome to(const std::string& from, const std::string& target, infer::ConvertOptions o = {}) const {
         o.from = path(from);
         o.to = path(target);
-        return convert(o);
+        return infer::convert(o);
     }
     std::string content(const std::string& name) const {
         std::ifstream file(path(name), std::ios::binary);
@@ -44,13 +44,14 @@ class ConvertTest : public SmallRun {
         return text.str();
     }
     std::vector<int32_t> text(const std::string& model) const {
-        const LoadedModel loaded = load_model(path(model), {.device = "cpu", .threads = 1, .compute = "f32"});
+        const infer::LoadedModel loaded =
+            infer::load_model(path(model), {.device = "cpu", .threads = 1, .compute = "f32"});
         std::vector<int32_t> made;
-        generate(*loaded.ctx, *loaded.model, loaded.compute, 16, {{97, 98}}, {.max_tokens = 20, .temperature = 0},
-                 [&](size_t, int32_t token) {
-                     made.push_back(token);
-                     return true;
-                 });
+        infer::generate(*loaded.ctx, *loaded.model, loaded.compute, 16, {{97, 98}},
+                        {.max_tokens = 20, .temperature = 0}, [&](size_t, int32_t token) {
+                            made.push_back(token);
+                            return true;
+                        });
         return made;
     }
     double first_loss(const std::string& run) const {

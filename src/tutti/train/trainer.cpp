@@ -14,6 +14,7 @@
 #include "tutti/engine/step.h"
 #include "tutti/hf/export.h"
 #include "tutti/hf/weights.h"
+#include "tutti/infer/generate.h"
 #include "tutti/ops/ops.h"
 #include "tutti/plan/card.h"
 #include "tutti/plan/flops.h"
@@ -21,7 +22,6 @@
 #include "tutti/spec/print.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
-#include "tutti/train/generate.h"
 #include "tutti/train/report.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/shared_data.h"
@@ -328,15 +328,15 @@ std::string Run::sample() {
     const bool bytes_of_others = run_.data.tokenizer == "bytes" && tokenizer.vocab() != run_.model.vocab;
     if (bytes_of_others || tokenizer.vocab() > run_.model.vocab) return "";
     std::vector<int32_t> made;
-    const SamplingOptions options{.max_tokens = 300,
-                                  .temperature = 0.7,
-                                  .seed = static_cast<uint64_t>(run_.train.seed),
-                                  .vocab = tokenizer.vocab()};
-    generate(engine_.ctx, engine_.model, spec::compute_type(run_), run_.train.seq_len, {tokenizer.encode("\n")},
-             options, [&](size_t, int32_t token) {
-                 made.push_back(token);
-                 return true;
-             });
+    const infer::SamplingOptions options{.max_tokens = 300,
+                                         .temperature = 0.7,
+                                         .seed = static_cast<uint64_t>(run_.train.seed),
+                                         .vocab = tokenizer.vocab()};
+    infer::generate(engine_.ctx, engine_.model, spec::compute_type(run_), run_.train.seq_len, {tokenizer.encode("\n")},
+                    options, [&](size_t, int32_t token) {
+                        made.push_back(token);
+                        return true;
+                    });
     return tokenizer.decode(made);
 }
 

@@ -14,8 +14,8 @@
 
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
-#include "tutti/train/generate.h"
-#include "tutti/train/stored_model.h"
+#include "tutti/infer/generate.h"
+#include "tutti/infer/stored_model.h"
 #include "tutti/train/testing/small_run.h"
 
 namespace tutti::train {
@@ -366,15 +366,15 @@ TEST_F(TrainerTest, EvaluatesAndGeneratesFromACheckpoint) {
     const auto o = options("run", {"data.valid_fraction=0.2", "train.eval_every=4"});
     const auto outcome = train(o);
     EXPECT_TRUE(std::isfinite(outcome.eval_loss));
-    LoadedModel loaded = load_model(o.out, {.device = "cpu", .threads = 1});
+    infer::LoadedModel loaded = infer::load_model(o.out, {.device = "cpu", .threads = 1});
     EXPECT_EQ(loaded.stored.step, 8);
-    const auto text = [&](const SamplingOptions& sampling) {
+    const auto text = [&](const infer::SamplingOptions& sampling) {
         std::vector<int32_t> made;
-        generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, {{97, 98}}, sampling,
-                 [&](size_t, int32_t token) {
-                     made.push_back(token);
-                     return true;
-                 });
+        infer::generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, {{97, 98}}, sampling,
+                        [&](size_t, int32_t token) {
+                            made.push_back(token);
+                            return true;
+                        });
         return made;
     };
     EXPECT_EQ(text({.max_tokens = 40, .seed = 5}), text({.max_tokens = 40, .seed = 5}));  // past the window of 16

@@ -1,5 +1,5 @@
-// train/stored_model.h: a model where it is stored: a Hugging Face directory, a run directory, the checkpoints of a run
-// or one of them. Below: checkpoint/, hf/. Called by generate and convert.
+// infer/stored_model.h: a model where it is stored: a Hugging Face directory, a run directory, the checkpoints of a run
+// or one of them. Stands on checkpoint/ and hf/.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 #include "tutti/hf/weights.h"
 #include "tutti/spec/run_spec.h"
 
-namespace tutti::train {
+namespace tutti::infer {
 
 struct StoredModel {
     bool hugging_face = false;
@@ -53,4 +53,4 @@ struct LoadOptions {
 };
 LoadedModel load_model(const std::string& path, const LoadOptions& options = {});
 
-}  // namespace tutti::train
+}  // namespace tutti::infer

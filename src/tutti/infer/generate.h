@@ -1,5 +1,4 @@
-// train/generate.h: texts from a model: prompts continued through key-value caches, several at once. Below: models/.
-// Called by cli/generate.cpp and by the trainer for its sample.
+// infer/generate.h: texts from a model: prompts continued through key-value caches, several at once. Stands on models/.
 #pragma once
 
 #include <functional>
@@ -8,7 +7,7 @@
 
 #include "tutti/models/model.h"
 
-namespace tutti::train {
+namespace tutti::infer {
 
 struct SamplingOptions {
     int64_t max_tokens = 256;  // new ones of each prompt
@@ -32,4 +31,4 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compu
                             const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
                             const EmitToken& emit, size_t batch = 16);
 
-}  // namespace tutti::train
+}  // namespace tutti::infer

@@ -1,5 +1,5 @@
-// train/convert.h: weights from where they are stored to another place and format. Below: stored_model.h, hf/,
-// checkpoint/. Called by cli/convert.cpp.
+// infer/convert.h: weights from where they are stored to another place and format. Stands on stored_model.h, hf/ and
+// checkpoint/.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include "tutti/base/dtype.h"
 
-namespace tutti::train {
+namespace tutti::infer {
 
 struct ConvertOptions {
     std::string from;                         // what open_stored_model takes
@@ -29,4 +29,4 @@ struct ConvertOutcome {
 // `convert` read. `to` appears complete or not at all; a damaged source stops it. Reads and writes tensor by tensor.
 ConvertOutcome convert(const ConvertOptions& options);
 
-}  // namespace tutti::train
+}  // namespace tutti::infer

@@ -1,11 +1,11 @@
 // Several texts at once: each as if alone, with any number of them in a forward; how they end.
-#include "tutti/train/generate.h"
+#include "tutti/infer/generate.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-namespace tutti::train {
+namespace tutti::infer {
 namespace {
 
 using Texts = std::vector<std::vector<int32_t>>;
@@ -94,4 +94,4 @@ INSTANTIATE_TEST_SUITE_P(Families, GenerateTest, ::testing::Values("gpt2", "llam
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace
-}  // namespace tutti::train
+}  // namespace tutti::infer

@@ -1,11 +1,11 @@
-#include "tutti/train/generate.h"
+#include "tutti/infer/generate.h"
 
 #include <algorithm>
 
 #include "tutti/base/philox.h"
 #include "tutti/ops/ops.h"
 
-namespace tutti::train {
+namespace tutti::infer {
 
 namespace {
 
@@ -108,4 +108,4 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compu
     return ended;
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::infer

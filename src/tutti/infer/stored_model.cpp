@@ -1,4 +1,4 @@
-#include "tutti/train/stored_model.h"
+#include "tutti/infer/stored_model.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/toml.h"
 
-namespace tutti::train {
+namespace tutti::infer {
 
 namespace fs = std::filesystem;
 using checkpoint::CheckpointReader;
@@ -123,4 +123,4 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
     return loaded;
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::infer

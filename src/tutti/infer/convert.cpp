@@ -1,14 +1,14 @@
-#include "tutti/train/convert.h"
+#include "tutti/infer/convert.h"
 
 #include <nlohmann/json.hpp>
 
 #include "tutti/checkpoint/new_directory.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/hf/export.h"
+#include "tutti/infer/stored_model.h"
 #include "tutti/spec/print.h"
-#include "tutti/train/stored_model.h"
 
-namespace tutti::train {
+namespace tutti::infer {
 
 namespace {
 
@@ -85,4 +85,4 @@ ConvertOutcome convert(const ConvertOptions& options) {
     return outcome;
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::infer
