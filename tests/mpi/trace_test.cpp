@@ -9,7 +9,7 @@
 #include <map>
 #include <string>
 
-#include "tutti/train/trace_read.h"
+#include "tutti/report/trace_read.h"
 
 namespace {
 
@@ -34,7 +34,7 @@ TEST(MpiTrace, HasAllRanksOnOneClock) {
     const int status = std::system(line.c_str());
     ASSERT_EQ(WEXITSTATUS(status), 0) << std::ifstream(folder / "output").rdbuf();
 
-    const auto trace = tutti::train::read_trace(folder / "run" / "trace.json");
+    const auto trace = tutti::report::read_trace(folder / "run" / "trace.json");
     ASSERT_EQ(trace.size(), 3u);
     // (group, number) -> how many ranks have it, the last begin, the first end. None ends before all have begun it.
     struct Seen {

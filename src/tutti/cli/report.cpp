@@ -1,5 +1,5 @@
-// cli/report.cpp: `tutti report`. The page is train/report.h's; here it gets to its place whole or not at all.
-#include "tutti/train/report.h"
+// cli/report.cpp: `tutti report`. The page is report/report.h's; here it gets to its place whole or not at all.
+#include "tutti/report/report.h"
 
 #include <unistd.h>
 
@@ -34,9 +34,9 @@ void write_whole(const std::filesystem::path& path, const std::string& text) {
 }
 
 // Means per traced step of each rank; [] without a trace.
-nlohmann::ordered_json describe_trace(const train::RunHistory& run) {
+nlohmann::ordered_json describe_trace(const report::RunHistory& run) {
     auto ranks = nlohmann::ordered_json::array();
-    for (const train::RankTimes& t : train::times_of(run.trace))
+    for (const report::RankTimes& t : report::times_of(run.trace))
         ranks.push_back({{"rank", t.rank},
                          {"steps", t.steps},
                          {"step_ms", t.step_ms},
@@ -53,18 +53,18 @@ nlohmann::ordered_json describe_trace(const train::RunHistory& run) {
 int report(const ReportArguments& arguments, const Io& io) {
     if (!arguments.flight.empty()) return report_flight(arguments.flight, arguments.json, io);
     check<UsageError>(!arguments.run_dirs.empty(), "RUN_DIR is required: the directory of a run, or --flight DIR");
-    std::vector<train::RunHistory> runs;
-    for (const std::string& directory : arguments.run_dirs) runs.push_back(train::read_run(directory));
+    std::vector<report::RunHistory> runs;
+    for (const std::string& directory : arguments.run_dirs) runs.push_back(report::read_run(directory));
     const bool one = runs.size() == 1;
     std::filesystem::path path = arguments.out;
     if (path.empty()) path = one ? std::filesystem::path(arguments.run_dirs[0]) / "report.html" : "comparison.html";
-    const std::string page = one ? train::render_report(runs[0]) : train::render_comparison(runs);
+    const std::string page = one ? report::render_report(runs[0]) : report::render_comparison(runs);
     write_whole(path, page);
-    if (!arguments.csv.empty()) write_whole(arguments.csv, train::render_csv(runs));
+    if (!arguments.csv.empty()) write_whole(arguments.csv, report::render_csv(runs));
 
     nlohmann::ordered_json document = {{"report", path.string()}, {"bytes", page.size()}};
     if (!arguments.csv.empty()) document["csv"] = arguments.csv;
-    for (const train::RunHistory& run : runs) {
+    for (const report::RunHistory& run : runs) {
         const nlohmann::ordered_json about = {{"run", run.name},
                                               {"logged_steps", run.steps.size()},
                                               {"last_step", run.steps.empty() ? 0 : run.steps.back().step},

@@ -5,7 +5,7 @@
 #include <iosfwd>
 #include <string>
 
-#include "tutti/train/run_directory.h"
+#include "tutti/train/step_metrics.h"
 
 namespace tutti::train {
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/read_file.h"
+#include "tutti/device/device.h"
 #include "tutti/hf/export.h"
 
 namespace tutti::train {
@@ -35,12 +36,6 @@ nlohmann::ordered_json comm_of(const StepMetrics& m) {
 
 }  // namespace
 
-int64_t StepMetrics::comm_bytes() const {
-    double sum = 0;
-    for (const Comm& group : comm) sum += group.bytes;
-    return std::llround(sum);
-}
-
 RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn)
     : path_(std::move(path)), warn_(std::move(warn)) {
     std::error_code error;
@@ -48,7 +43,7 @@ RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, 
     check<UsageError>(!error && std::filesystem::is_directory(path_), "cannot make the run directory ", path_, ": ",
                       error ? error.message() : "a file of that name exists", "; choose another with --out");
     drop_lines_after(resumed_step);
-    if (events) events_.emplace(path_ + "/tensorboard", resumed_step + 1);
+    if (events) events_.emplace(path_ + "/tensorboard", resumed_step + 1, host_name());
 }
 
 // Keeps the lines up to `step` and drops the rest, a torn last line included.
@@ -96,18 +91,18 @@ void RunDirectory::write_totals(const std::string& json) { write_whole("run.json
 
 // The tags that Hugging Face's trainer and the large trainers have in common, as far as they agree.
 void RunDirectory::log_events(const StepMetrics& m) {
-    std::vector<Scalar> scalars = {{"train/loss", m.result.loss},
-                                   {"train/grad_norm", m.result.grad_norm},
-                                   {"train/learning_rate", m.result.lr},
-                                   {"train/tokens", static_cast<double>(m.tokens)},
-                                   {"train/skipped", static_cast<double>(m.skipped)},
-                                   {"perf/step_ms", m.step_ms},
-                                   {"perf/tokens_per_s", m.tokens_per_s},
-                                   {"perf/mfu", m.mfu},
-                                   {"perf/hfu", m.hfu},
-                                   {"perf/mem_peak_bytes", static_cast<double>(m.mem_peak_bytes)},
-                                   {"perf/comm_bytes", static_cast<double>(m.comm_bytes())},
-                                   {"perf/bubble", 0}};
+    std::vector<report::Scalar> scalars = {{"train/loss", m.result.loss},
+                                           {"train/grad_norm", m.result.grad_norm},
+                                           {"train/learning_rate", m.result.lr},
+                                           {"train/tokens", static_cast<double>(m.tokens)},
+                                           {"train/skipped", static_cast<double>(m.skipped)},
+                                           {"perf/step_ms", m.step_ms},
+                                           {"perf/tokens_per_s", m.tokens_per_s},
+                                           {"perf/mfu", m.mfu},
+                                           {"perf/hfu", m.hfu},
+                                           {"perf/mem_peak_bytes", static_cast<double>(m.mem_peak_bytes)},
+                                           {"perf/comm_bytes", static_cast<double>(m.comm_bytes())},
+                                           {"perf/bubble", 0}};
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
     warn_(concat("cannot write ", events_->path(), ": ", std::strerror(errno), "; training goes on"));

@@ -1,5 +1,4 @@
-// trace.json: what real runs leave, held against the counters and against the order in which a step must work; the
-// times that the report works out, against spans made by hand.
+// trace.json: what real runs leave, held against the counters and against the order in which a step must work.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -9,9 +8,9 @@
 #include <set>
 
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/report/trace_read.h"
 #include "tutti/train/testing/small_run.h"
 #include "tutti/train/trace_file.h"
-#include "tutti/train/trace_read.h"
 #include "tutti/train/trainer.h"
 
 namespace tutti::train {
@@ -19,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+using report::TracedRank, report::TracedSpan, report::read_trace, report::times_of;
 
 class TraceTest : public SmallRun {
   protected:
@@ -168,7 +168,7 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
     EXPECT_GE(overlaps, 1);
     const auto times = times_of(trace);
     ASSERT_EQ(times.size(), 4u);
-    for (const RankTimes& t : times) {
+    for (const report::RankTimes& t : times) {
         EXPECT_EQ(t.steps, 2);
         EXPECT_GT(t.compute_ms, 0);
         EXPECT_GT(t.hidden_ms, 0);
@@ -375,47 +375,6 @@ TEST(Trace, ClocksOfOtherMachinesAreComparedAtBarriers) {
     const TraceClock clock{.offset_ns = span.begin_ns - 2'001'000, .origin_ns = 1'500'000};
     const Json event = Json::parse("[" + events_of(trace, 0, "", clock) + "]").back();
     EXPECT_DOUBLE_EQ(event["ts"], 501.0);
-}
-
-TracedSpan made(const char* activity, double begin, double end) {
-    return {.name = activity, .activity = activity, .step = 1, .begin_us = begin, .end_us = end};
-}
-
-TEST(TraceTimes, AreThoseOfTheDrawing) {
-    //  step     0 -------------------------------------- 1000
-    //  compute     100 ------------ 500   600 --- 700
-    //  wait               300-400                    800-900
-    //  communication  200 ------------------ 650     800-900   950 ---- 1200
-    const TracedRank rank{
-        .rank = 2,
-        .spans = {made("step", 0, 1000), made("compute", 100, 500), made("compute", 600, 700), made("data", 0, 50),
-                  made("wait", 300, 400), made("begin", 350, 400), made("wait", 800, 900),
-                  made("communication", 200, 650), made("communication", 250, 600), made("communication", 800, 900),
-                  made("communication", 950, 1200)}};
-    const RankTimes t = times_of({rank}).at(0);
-    EXPECT_EQ(t.rank, 2);
-    EXPECT_DOUBLE_EQ(t.step_ms, 1.0);
-    EXPECT_DOUBLE_EQ(t.compute_ms, 0.4);
-    EXPECT_DOUBLE_EQ(t.data_ms, 0.05);
-    EXPECT_DOUBLE_EQ(t.wait_ms, 0.2);
-    EXPECT_DOUBLE_EQ(t.communication_ms, 0.6);
-    EXPECT_DOUBLE_EQ(t.hidden_ms, 0.25);  // 200-300, 400-500, 600-650
-}
-
-TEST_F(TraceTest, ADamagedFileIsNamed) {
-    const auto error = [&](const std::string& text) -> std::string {
-        std::ofstream(path("trace.json")) << text;
-        try {
-            read_trace(path("trace.json"));
-        } catch (const DataError& e) {
-            return e.what();
-        }
-        return "";
-    };
-    EXPECT_NE(error("{\"traceEvents\":[").find("trace.json: damaged at byte 17"), std::string::npos)
-        << error("{\"traceEvents\":[");
-    EXPECT_NE(error("{}").find("trace.json: not a trace of this program"), std::string::npos);
-    EXPECT_NE(error("{\"traceEvents\":[{\"ph\":\"X\"}]}").find("key 'pid' not found"), std::string::npos);
 }
 
 }  // namespace

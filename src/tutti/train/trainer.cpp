@@ -19,10 +19,10 @@
 #include "tutti/plan/card.h"
 #include "tutti/plan/flops.h"
 #include "tutti/plan/memory.h"
+#include "tutti/report/report.h"
 #include "tutti/spec/print.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
-#include "tutti/train/report.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/shared_data.h"
 #include "tutti/train/trace_file.h"
@@ -315,7 +315,7 @@ void Run::finish() {
     if (!directory_) return;
     directory_->write_totals(totals());
     if (outcome_.preempted) return;
-    const std::string text = render_report(read_run(options_.out));
+    const std::string text = report::render_report(report::read_run(options_.out));
     checkpoint::PosixFileSystem files;
     checkpoint::write_file_atomically(files, options_.out, {.name = "report.html", .head = text});
 }

@@ -1,10 +1,10 @@
-// train/report_style.h: the style sheet inside every run report. Included by report_parts.cpp only.
+// report/style.h: the style sheet inside every run report. Included by parts.cpp only.
 //
 // Colours are of the Okabe-Ito palette, which people with any common colour blindness can tell apart; evaluation and
 // prediction differ by line and marker too. Dark applies to screens only: paper is always light.
 #pragma once
 
-namespace tutti::train {
+namespace tutti::report {
 
 inline constexpr const char* kReportStyle = R"css(
 :root{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#1d2025;--soft:#5d636d;--rule:#e2e2dc;--grid:#ecece7;
@@ -69,4 +69,4 @@ footer{color:var(--soft);font-size:13px;margin-top:24px}
 figcaption b,h2,summary{font-size:12.5px}pre{font-size:9.5px}details::details-content{content-visibility:visible;block-size:auto}}
 )css";
 
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,12 +1,12 @@
-// train/report_timeline.cpp: timeline() of report_svg.h.
+// report/timeline.cpp: timeline() of svg.h.
 #include <algorithm>
 #include <map>
 
 #include "tutti/base/error.h"
-#include "tutti/train/report_svg.h"
-#include "tutti/train/report_svg_parts.h"
+#include "tutti/report/svg.h"
+#include "tutti/report/svg_parts.h"
 
-namespace tutti::train {
+namespace tutti::report {
 
 using svg::coordinate, svg::segment, svg::text_at;
 
@@ -43,4 +43,4 @@ std::string timeline(const Timeline& chart) {
     return text + "</svg>";
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

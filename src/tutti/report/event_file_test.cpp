@@ -1,5 +1,5 @@
-// train/event_file_test.cpp: records with the bytes that TensorFlow's own writer makes, and files that sort by time.
-#include "tutti/train/event_file.h"
+// report/event_file_test.cpp: records with the bytes that TensorFlow's own writer makes, and files that sort by time.
+#include "tutti/report/event_file.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::train {
+namespace tutti::report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -52,7 +52,7 @@ TEST(EventFile, SessionsSort) {
     ASSERT_NE(mkdtemp(folder.data()), nullptr);
     std::string before;
     for (int64_t session = 0; session < 3; ++session) {
-        EventFile file(folder + "/tensorboard", 1 + 10 * session);
+        EventFile file(folder + "/tensorboard", 1 + 10 * session, "host");
         EXPECT_TRUE(file.add(1 + 10 * session, {{"train/loss", 1.5}}));
         EXPECT_LT(before, file.path());
         before = file.path();
@@ -62,9 +62,9 @@ TEST(EventFile, SessionsSort) {
     }
     fs::remove_all(folder);
     std::ofstream(folder) << "a file";
-    EXPECT_THROW(EventFile(folder, 1), UsageError);
+    EXPECT_THROW(EventFile(folder, 1, "host"), UsageError);
     fs::remove(folder);
 }
 
 }  // namespace
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,15 +1,15 @@
-// train/report_parts.h: what the page of one run and the page of several share: series out of a run's log, charts with
-// captions, the frame. Stands on report_svg.h. Called by report.cpp and report_compare.cpp.
+// report/parts.h: what the page of one run and the page of several share: series out of a run's log, charts with
+// captions, the frame. Stands on run_history.h and svg.h.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tutti/train/report.h"
-#include "tutti/train/report_svg.h"
+#include "tutti/report/run_history.h"
+#include "tutti/report/svg.h"
 
-namespace tutti::train {
+namespace tutti::report {
 
 using Field = std::optional<double> LoggedStep::*;
 
@@ -29,11 +29,11 @@ std::string chart_card(const Chart& chart);  // "" when there is no finite value
 // A full-width card: two drawings, because one that fits a desk has letters too small for a phone.
 std::string wide_card(Chart chart);
 
-// Of report_trace.cpp; "" when the run left nothing to show.
+// Of trace_card.cpp; "" when the run left nothing to show.
 std::string trace_card(const RunHistory& run);
 std::string groups_card(const RunHistory& run);
 
 // The whole document.
 std::string page(const std::string& title, const std::string& body);
 
-}  // namespace tutti::train
+}  // namespace tutti::report

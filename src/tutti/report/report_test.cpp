@@ -1,5 +1,5 @@
 // Tests of the run report: reading a run directory, the arithmetic of the charts, and the page as a whole.
-#include "tutti/train/report.h"
+#include "tutti/report/report.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include <regex>
 
 #include "tutti/base/error.h"
-#include "tutti/train/report_svg.h"
+#include "tutti/report/svg.h"
 
-namespace tutti::train {
+namespace tutti::report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -392,4 +392,4 @@ TEST(ReportPage, ARunThatHasNotLoggedYet) {
 }
 
 }  // namespace
-}  // namespace tutti::train
+}  // namespace tutti::report

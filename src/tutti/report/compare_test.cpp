@@ -7,9 +7,9 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
-#include "tutti/train/report.h"
+#include "tutti/report/report.h"
 
-namespace tutti::train {
+namespace tutti::report {
 namespace {
 
 size_t count(const std::string& text, const std::string& part) {
@@ -95,4 +95,4 @@ TEST(ReportCsv, NumbersReadBackToTheSameBits) {
 }
 
 }  // namespace
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,5 +1,5 @@
-// train/report_svg.cpp: see report_svg.h. Coordinates are the drawing's own units; one unit is about one pixel.
-#include "tutti/train/report_svg.h"
+// report/svg.cpp: see svg.h. Coordinates are the drawing's own units; one unit is about one pixel.
+#include "tutti/report/svg.h"
 
 #include <algorithm>
 #include <array>
@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "tutti/base/error.h"
-#include "tutti/train/report_svg_parts.h"
+#include "tutti/report/svg_parts.h"
 
-namespace tutti::train {
+namespace tutti::report {
 
 using svg::coordinate, svg::segment, svg::text_at;
 
@@ -380,4 +380,4 @@ std::string memory_bars(const std::string& id, const std::string& title, const s
     return svg + "</svg>";
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,4 +1,4 @@
-#include "tutti/train/trace_read.h"
+#include "tutti/report/trace_read.h"
 
 #include <algorithm>
 #include <fstream>
@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::train {
+namespace tutti::report {
 
 namespace {
 
@@ -120,4 +120,4 @@ std::vector<RankTimes> times_of(const std::vector<TracedRank>& trace) {
     return all;
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,5 +1,5 @@
-// train/trace_read.h: trace.json of a run, read back: where the time of each rank's steps went, and how much of its
-// communication was hidden behind computing. Stands on base only. Called by report_read.cpp and report_trace.cpp.
+// report/trace_read.h: trace.json of a run, read back: where the time of each rank's steps went, and how much of its
+// communication was hidden behind computing.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tutti::train {
+namespace tutti::report {
 
 struct TracedSpan {
     std::string name, activity, group;  // "backward h.3", "compute" (base/trace.h), "dp_shard"
@@ -34,4 +34,4 @@ struct RankTimes {
 };
 std::vector<RankTimes> times_of(const std::vector<TracedRank>& trace);
 
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,13 +1,13 @@
-// train/report_parts.cpp: see report_parts.h.
-#include "tutti/train/report_parts.h"
+// report/parts.cpp: see parts.h.
+#include "tutti/report/parts.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "tutti/base/error.h"
-#include "tutti/train/report_style.h"
+#include "tutti/report/style.h"
 
-namespace tutti::train {
+namespace tutti::report {
 namespace {
 
 constexpr size_t kSmoothFrom = 20;  // points; fewer are readable as they are
@@ -125,4 +125,4 @@ std::string page(const std::string& title, const std::string& body) {
         "</main></body></html>\n");
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

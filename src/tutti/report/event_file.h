@@ -1,5 +1,4 @@
-// train/event_file.h: scalars as TensorBoard reads them. Stands on base; run_directory.cpp writes one beside
-// metrics.jsonl when log.tensorboard is set.
+// report/event_file.h: scalars as TensorBoard reads them.
 //
 // A file is a row of records {u64 length, u32 masked CRC32C of the length, payload, u32 masked CRC32C of the payload},
 // each payload a protobuf Event {1: double wall_time, 2: int64 step, 3: string file_version, 5: Summary, 7:
@@ -11,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tutti::train {
+namespace tutti::report {
 
 struct Scalar {
     std::string_view tag;  // "train/loss"
@@ -28,8 +27,9 @@ class EventFile {
   public:
     // A new file in `folder`, which is made when missing: readers take the files of a folder in the order of their
     // names, each with the time of its making. The session starts at `first_step`, so steps that an earlier session
-    // logged and lost are not shown twice.
-    EventFile(const std::string& folder, int64_t first_step);
+    // logged and lost are not shown twice. `host`, the machine's name, is part of the file's, as TensorFlow has it.
+    // UsageError when folder or file cannot be made.
+    EventFile(const std::string& folder, int64_t first_step, const std::string& host);
     ~EventFile();
     EventFile(const EventFile&) = delete;
     EventFile& operator=(const EventFile&) = delete;
@@ -46,4 +46,4 @@ class EventFile {
     int64_t size_ = 0;  // of whole records
 };
 
-}  // namespace tutti::train
+}  // namespace tutti::report

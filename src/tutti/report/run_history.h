@@ -1,18 +1,17 @@
-// train/report.h: finished (or running) runs as one HTML page, or as CSV. Stands on base only: it reads the files of a
-// run directory, not the trainer. Called by `tutti report`, and by the trainer when a run ends.
+// report/run_history.h: what a run left in its directory, as plain data, and its reading. Pages and CSV are made of
+// this. Knows the files of a run directory, not the trainer that writes them.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tutti/train/trace_read.h"
+#include "tutti/report/trace_read.h"
 
-namespace tutti::train {
+namespace tutti::report {
 
 // One line of metrics.jsonl. nullopt: the line has no such key. NaN: the key is there and holds null, which is how a
 // number that is not finite is written.
@@ -56,15 +55,4 @@ struct RunHistory {
 // metrics.jsonl that was cut off by a crash is left out with a note. Any other damage throws DataError with file:line.
 RunHistory read_run(const std::filesystem::path& run_dir);
 
-// One self-contained page: no network, no script. Charts are SVG, text is escaped, light and dark, phone and paper.
-std::string render_report(const RunHistory& run);
-
-// The same of 2 to 8 runs: their curves over one another, tables of results and of the keys of their configs that
-// differ. UsageError for another number of runs.
-std::string render_comparison(const std::vector<RunHistory>& runs);
-
-// One line per logged step of each run, with a header: run, step and the numbers of metrics.jsonl; "skipped" counts the
-// steps since the line before. A number that the line lacks is empty, one that is not finite is nan.
-std::string render_csv(const std::vector<RunHistory>& runs);
-
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,11 +1,11 @@
-// train/report_csv.cpp: render_csv() of report.h (RFC 4180: fields with commas, quotes or line ends are quoted).
+// report/csv.cpp: render_csv() of report.h (RFC 4180: fields with commas, quotes or line ends are quoted).
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "tutti/train/report_parts.h"
+#include "tutti/report/parts.h"
 
-namespace tutti::train {
+namespace tutti::report {
 namespace {
 
 constexpr std::pair<const char*, Field> kColumns[] = {{"tokens", &LoggedStep::tokens},
@@ -51,4 +51,4 @@ std::string render_csv(const std::vector<RunHistory>& runs) {
     return csv;
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

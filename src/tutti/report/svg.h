@@ -1,12 +1,12 @@
-// train/report_svg.h: the charts of the run report, as SVG text. Knows nothing of training; colours come from the
-// page's CSS classes, so that one drawing serves light, dark and paper. Called by report.cpp.
+// report/svg.h: the charts of the run report, as SVG text. Knows nothing of training; colours come from the
+// page's CSS classes, so that one drawing serves light, dark and paper.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace tutti::train {
+namespace tutti::report {
 
 struct Point {
     double x = 0;
@@ -85,4 +85,4 @@ struct Timeline {
 };
 std::string timeline(const Timeline& chart);
 
-}  // namespace tutti::train
+}  // namespace tutti::report

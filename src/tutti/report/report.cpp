@@ -1,14 +1,14 @@
-// train/report.cpp: render_report() of report.h: what goes on the page and in which order. The drawing is in
-// report_svg.cpp, what several pages share in report_parts.cpp, the reading of the files in report_read.cpp.
-#include "tutti/train/report.h"
+// report/report.cpp: render_report() of report.h: what goes on the page and in which order. The drawing is in
+// svg.cpp, what several pages share in parts.cpp, the reading of the files in run_history.cpp.
+#include "tutti/report/report.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "tutti/base/error.h"
-#include "tutti/train/report_parts.h"
+#include "tutti/report/parts.h"
 
-namespace tutti::train {
+namespace tutti::report {
 namespace {
 
 constexpr size_t kTableRows = 50;
@@ -180,4 +180,4 @@ std::string render_report(const RunHistory& run) {
     return page(run.name + " – Tutti run report", body);
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,14 +1,14 @@
-// train/report_trace.cpp: what the report shows of communication: the counters of each group, where the time of the
-// traced steps went on each rank, and one of those steps as a drawing. See report_parts.h.
+// report/trace_card.cpp: what the report shows of communication: the counters of each group, where the time of the
+// traced steps went on each rank, and one of those steps as a drawing. See parts.h.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
 
 #include "tutti/base/error.h"
-#include "tutti/train/report_parts.h"
+#include "tutti/report/parts.h"
 
-namespace tutti::train {
+namespace tutti::report {
 namespace {
 
 constexpr size_t kTableRanks = 64, kDrawnRanks = 8;
@@ -169,4 +169,4 @@ std::string groups_card(const RunHistory& run) {
            "<p class=\"quiet\">Of the first rank, medians over the logged steps.</p></section>\n";
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,4 +1,4 @@
-// train/report_compare.cpp: render_comparison() of report.h: the curves of several runs over one another, what they
+// report/compare.cpp: render_comparison() of report.h: the curves of several runs over one another, what they
 // came to and where their configs differ, side by side.
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
-#include "tutti/train/report_parts.h"
+#include "tutti/report/parts.h"
 
-namespace tutti::train {
+namespace tutti::report {
 namespace {
 
 int colour_of(size_t run) { return static_cast<int>(run) + 1; }
@@ -231,4 +231,4 @@ std::string render_comparison(const std::vector<RunHistory>& runs) {
     return page(concat(runs.size(), " runs – Tutti run report"), body);
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,5 +1,5 @@
-// train/event_file.cpp: the encoding, and names that sort by time.
-#include "tutti/train/event_file.h"
+// report/event_file.cpp: the encoding, and names that sort by time.
+#include "tutti/report/event_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,9 +14,8 @@
 #include <filesystem>
 
 #include "tutti/base/error.h"
-#include "tutti/device/device.h"
 
-namespace tutti::train {
+namespace tutti::report {
 
 namespace {
 
@@ -127,7 +126,7 @@ std::string record_of(std::string_view event) {
     return record;
 }
 
-EventFile::EventFile(const std::string& folder, int64_t first_step) {
+EventFile::EventFile(const std::string& folder, int64_t first_step, const std::string& host) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     check<UsageError>(!error && std::filesystem::is_directory(folder), "cannot make the folder of event files ", folder,
@@ -135,7 +134,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step) {
     const double wall = wall_now();
     // Two sessions within a second must still sort.
     const int64_t time = std::max(static_cast<int64_t>(wall), newest_in(folder) + 1);
-    path_ = concat(folder, "/", kPrefix, time, ".", host_name(), ".", ::getpid(), ".0");
+    path_ = concat(folder, "/", kPrefix, time, ".", host, ".", ::getpid(), ".0");
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     check<UsageError>(descriptor_ >= 0, path_, ": cannot be written: ", std::strerror(errno));
     if (write(version_event(wall)) && write(session_event(wall, first_step))) return;
@@ -165,4 +164,4 @@ bool EventFile::write(const std::string& event) {
     return true;
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

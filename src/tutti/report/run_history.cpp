@@ -1,12 +1,12 @@
-// train/report_read.cpp: read_run() of report.h: the files of a run directory as a RunHistory.
+#include "tutti/report/run_history.h"
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
-#include "tutti/train/report.h"
 
-namespace tutti::train {
+namespace tutti::report {
 namespace {
 
 using Json = nlohmann::json;
@@ -187,4 +187,4 @@ RunHistory read_run(const fs::path& run_dir) {
     return run;
 }
 
-}  // namespace tutti::train
+}  // namespace tutti::report

@@ -1,0 +1,39 @@
+// train/step_metrics.h: what a run says of a logged step: plain data that metrics.jsonl, event files and the console
+// show.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/engine/step.h"
+
+namespace tutti::train {
+
+// One line of metrics.jsonl (design.md, section 5). Numbers read back to the same bits.
+struct StepMetrics {
+    int64_t step = 0;
+    int64_t tokens = 0;  // since the run began
+    engine::StepResult result;
+    double step_ms = 0;  // mean per step since the line before
+    double tokens_per_s = 0;
+    double mfu = 0, hfu = 0;  // of the peak measured at the start (device/cpu/peak.h), causal half
+    int64_t mem_peak_bytes = 0;
+    // Of the first rank per step since the line before, by group; in bytes those sent over links.
+    struct Comm {
+        std::string group;
+        double operations = 0, bytes = 0, wait_ms = 0;
+    };
+    std::vector<Comm> comm;
+    int64_t comm_bytes() const {  // of all groups
+        double sum = 0;
+        for (const Comm& group : comm) sum += group.bytes;
+        return std::llround(sum);
+    }
+    int64_t skipped = 0;  // in the run so far
+    std::optional<double> eval_loss;
+};
+
+}  // namespace tutti::train
