@@ -1,5 +1,7 @@
 # tutti_room(NAME DEPENDS rooms... LIBRARIES targets...): src/tutti/NAME/**.cpp becomes the library tutti_NAME;
-# its *_test.cpp become the test program NAME_tests. A room without a .cpp is an interface library.
+# its *_test.cpp become the test program NAME_tests. A room without a .cpp is an interface library. Sources in folders
+# testing/ are no part of the product: they become tutti_NAME_testing, which exists with TUTTI_TESTS only, and which
+# NAME_tests and tests elsewhere link.
 
 set(TUTTI_ROOMS "")
 
@@ -35,7 +37,9 @@ function(tutti_room name)
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   list(FILTER tests EXCLUDE REGEX "/cuda/")
   # cmake/kernels.cmake and cmake/cuda.cmake compile those.
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/kernels/cpu/isa/|/(device|kernels)/cuda/")
+  set(testing ${sources})
+  list(FILTER testing INCLUDE REGEX "/testing/")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/testing/|/kernels/cpu/isa/|/(device|kernels)/cuda/")
   list(TRANSFORM ROOM_DEPENDS PREPEND tutti_)
 
   if(sources)
@@ -52,9 +56,16 @@ function(tutti_room name)
   target_link_libraries(tutti_${name} ${scope} ${ROOM_DEPENDS} Threads::Threads)
   set_target_properties(tutti_${name} PROPERTIES EXPORT_NAME ${name})
 
+  set(testing_library "")
+  if(TUTTI_TESTS AND testing)
+    set(testing_library tutti_${name}_testing)
+    add_library(tutti_${name}_testing STATIC ${testing})
+    target_link_libraries(tutti_${name}_testing PUBLIC tutti_${name} PRIVATE tutti_options)
+  endif()
   if(TUTTI_TESTS AND tests)
     add_executable(${name}_tests ${tests})
-    target_link_libraries(${name}_tests PRIVATE tutti_${name} tutti_options ${ROOM_LIBRARIES} GTest::gtest GTest::gtest_main)
+    target_link_libraries(${name}_tests PRIVATE ${testing_library} tutti_${name} tutti_options ${ROOM_LIBRARIES}
+      GTest::gtest GTest::gtest_main)
     gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST PROPERTIES LABELS fast TIMEOUT ${TUTTI_TEST_SECONDS})
   endif()
   set(TUTTI_ROOMS ${TUTTI_ROOMS} ${name} PARENT_SCOPE)

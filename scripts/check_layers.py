@@ -7,7 +7,7 @@ Rules, each printed with file:line where it is broken:
   3. Our headers are included by their full path ("tutti/ROOM/..."), so that rule 1 can see them.
   4. Third-party headers stand in .cpp and .cu files only, and only in rooms that CMake links to that library. One
      header is the door to the CUDA runtime: device/cuda/runtime.h.
-  5. GoogleTest stands in *_test.cpp files and in folders `testing/` only.
+  5. GoogleTest and the headers of folders `testing/` stand in *_test.cpp files and in folders `testing/` only.
 Exit code 0: all hold. 1: some do not. 2: the inputs cannot be read.
 """
 
@@ -100,6 +100,7 @@ def targets_of(header):
 def check_file(path, name, room, allowed, libraries):
     """Problems of one file. `name` is the path as printed."""
     problems = []
+    is_test = path.name.endswith("_test.cpp") or "testing" in path.parts[-3:-1]
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         match = INCLUDE.match(line)
         if not match:
@@ -108,6 +109,8 @@ def check_file(path, name, room, allowed, libraries):
         place = f"{name}:{number}: "
         if header.startswith("tutti/"):
             target = header.split("/")[1]
+            if "/testing/" in header and not is_test:
+                problems.append(f"{place}includes \"{header}\" outside a *_test.cpp file or a folder testing/")
             if target not in allowed:
                 problems.append(f"{place}includes \"{header}\": `{target}` is not a room of layers.txt")
             elif target != room and target not in allowed[room]:
@@ -122,7 +125,7 @@ def check_file(path, name, room, allowed, libraries):
                 problems.append(f"{place}room `{room}` includes <{header}>, but CMakeLists.txt does not link it to "
                                 f"{' or '.join(targets)}")
         elif header.startswith(("gtest/", "gmock/")):
-            if not path.name.endswith("_test.cpp") and "testing" not in path.parts[-3:-1]:
+            if not is_test:
                 problems.append(f"{place}<{header}> outside a *_test.cpp file or a folder testing/")
         elif quote == '"':
             problems.append(f"{place}includes \"{header}\"; our headers are written \"tutti/ROOM/...\"")

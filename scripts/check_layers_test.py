@@ -66,6 +66,10 @@ class CheckLayers(unittest.TestCase):
     def test_googletest_outside_a_test(self):
         self.expect("src/tutti/base/a.cpp:1:", "outside a *_test.cpp", {"src/tutti/base/a.cpp": "#include <gtest/gtest.h>\n"})
 
+    def test_code_of_tests_outside_a_test(self):
+        self.expect("src/tutti/spec/a.cpp:1:", "outside a *_test.cpp",
+                    {"src/tutti/spec/a.cpp": '#include "tutti/base/testing/b.h"\n'})
+
     def test_layers_that_go_up(self):
         self.expect("layers.txt:1:", "only rooms above its line", {}, layers="base: spec\nspec: base\n",
                     cmake="tutti_room(base DEPENDS spec)\ntutti_room(spec DEPENDS base)\n")

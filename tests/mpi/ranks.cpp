@@ -1,5 +1,5 @@
 // tests/mpi/ranks.cpp: one rank of a test of the engine of processes, started by mpirun or srun:
-//   mpi_ranks conformance [progress] [hosts=0,0,1,1]   every check of comm/conformance.h
+//   mpi_ranks conformance [progress] [hosts=0,0,1,1]   every check of comm/testing/conformance.h
 //   mpi_ranks bits [hosts=…]                           the same collectives over threads give the same bits
 //   mpi_ranks WAY_TO_FAIL                              throw, exit, disagree, absent, loop (until a signal comes)
 // Exit code 0: all well. TUTTI_TEST_DIR: where `loop` says that it runs, and flight records go.
@@ -15,8 +15,8 @@
 #include <random>
 #include <thread>
 
-#include "tutti/comm/conformance.h"
 #include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/testing/conformance.h"
 #include "tutti/comm/threads/thread_world.h"
 
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tutti/data/encode_files.h"
 #include "tutti/data/sampler.h"
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
 namespace {

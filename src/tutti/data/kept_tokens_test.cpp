@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "tutti/data/jsonl.h"
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 #include "tutti/data/tokenizers/bpe_trainer.h"
 #include "tutti/data/tokenizers/byte_level.h"
 

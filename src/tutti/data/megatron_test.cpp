@@ -5,7 +5,7 @@
 #include <array>
 
 #include "tutti/base/philox.h"
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 #include "tutti/data/token_source.h"
 
 namespace tutti::data {

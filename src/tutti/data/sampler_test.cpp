@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
 namespace {

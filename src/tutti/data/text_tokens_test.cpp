@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "tutti/data/data_set.h"
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 #include "tutti/data/tokenizers/bpe_trainer.h"
 #include "tutti/data/tokenizers/tokenizer_json.h"
 

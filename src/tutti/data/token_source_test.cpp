@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <iterator>
 
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 #include "tutti/data/token_source.h"
 
 namespace tutti::data {

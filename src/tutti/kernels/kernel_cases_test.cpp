@@ -1,6 +1,6 @@
 // The list of cases is only as good as what it notices: each entry of a wrong table below has one small, plausible
 // mistake, and at least one case must see it in every type that the mistake can occur in.
-#include "tutti/kernels/kernel_cases.h"
+#include "tutti/kernels/testing/kernel_cases.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/comm/conformance.h"
+#include "tutti/comm/testing/conformance.h"
 
 namespace tutti::comm {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
 namespace {

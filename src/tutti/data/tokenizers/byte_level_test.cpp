@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tutti/data/test_files.h"
+#include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
 namespace {

@@ -2,7 +2,7 @@
 // one of the two definitions (tests/cuda).
 #pragma once
 
-#include "tutti/kernels/kernel_cases.h"
+#include "tutti/kernels/testing/kernel_cases.h"
 
 namespace tutti::kernels {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/kernels/kernel_cases.h"
+#include "tutti/kernels/testing/kernel_cases.h"
 
 namespace tutti::kernels {
 

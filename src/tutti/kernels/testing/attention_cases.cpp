@@ -1,8 +1,8 @@
-// kernels/cases/attention_cases.cpp: attention forward and backward: head dims, grouped queries, Tq != Tk with an
+// kernels/testing/attention_cases.cpp: attention forward and backward: head dims, grouped queries, Tq != Tk with an
 // offset, causal and full, windows and documents, q, k and v inside one packed projection or stored head by head.
 #include <algorithm>
 
-#include "tutti/kernels/cases/cases.h"
+#include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels::cases {
 

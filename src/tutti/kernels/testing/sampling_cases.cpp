@@ -1,8 +1,8 @@
-// kernels/cases/sampling_cases.cpp: tokens drawn from rows with ties, masked words and NaNs. A token is right or wrong:
-// tables may differ only where a draw falls within rounding of a border, and these do not.
+// kernels/testing/sampling_cases.cpp: tokens drawn from rows with ties, masked words and NaNs. A token is right or
+// wrong: tables may differ only where a draw falls within rounding of a border, and these do not.
 #include <span>
 
-#include "tutti/kernels/cases/cases.h"
+#include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels::cases {
 

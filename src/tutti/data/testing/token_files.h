@@ -1,4 +1,4 @@
-// data/test_files.h: token files for the tests of this room, and what they share with those of others.
+// data/testing/token_files.h: token files for the tests of this room, and what they share with those of others.
 #pragma once
 
 #include <cstdint>

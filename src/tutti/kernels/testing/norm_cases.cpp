@@ -1,5 +1,5 @@
-// kernels/cases/norm_cases.cpp: layer norm, RMS norm, forward and backward.
-#include "tutti/kernels/cases/cases.h"
+// kernels/testing/norm_cases.cpp: layer norm, RMS norm, forward and backward.
+#include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels::cases {
 

@@ -1,8 +1,8 @@
-// kernels/cases/elementwise_cases.cpp: fill, cast, add, accumulate, scale, the activations and dropout.
+// kernels/testing/elementwise_cases.cpp: fill, cast, add, accumulate, scale, the activations and dropout.
 #include <algorithm>
 #include <limits>
 
-#include "tutti/kernels/cases/cases.h"
+#include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels::cases {
 

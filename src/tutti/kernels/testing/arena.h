@@ -1,6 +1,5 @@
-// kernels/cases/arena.h: the memory of one case. Every array stands between guard bytes, results begin as NaN, and what
-// is not a result must be the same afterwards: a kernel that writes too much or too little is found out.
-// Below: kernel_table.h, reference/element.h. Used by the cases only.
+// kernels/testing/arena.h: the memory of one case. Every array stands between guard bytes, results begin as NaN, and
+// what is not a result must be the same afterwards: a kernel that writes too much or too little is found out.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/kernels/kernel_cases.h"
+#include "tutti/kernels/testing/kernel_cases.h"
 
 namespace tutti::kernels::cases {
 

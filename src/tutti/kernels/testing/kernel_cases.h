@@ -1,7 +1,7 @@
-// kernels/kernel_cases.h: one list of cases, op x dtype x shape, for everything that compares or times kernel tables:
-// equivalence_test.cpp and `tutti bench`. A case makes its own inputs (Philox, so the same ones everywhere), runs one
-// entry of a table on them and hands back what the entry wrote, with the error that arithmetic allows.
-// Below: kernel_table.h. The cases themselves are in cases/, one file per topic.
+// kernels/testing/kernel_cases.h: one list of cases, op x dtype x shape, for the tests that compare kernel tables.
+// A case makes its own inputs (Philox, so the same ones everywhere), runs one entry of a table on them and hands back
+// what the entry wrote, with the error that arithmetic allows. The cases themselves are in *_cases.cpp, one file per
+// topic.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-#include "tutti/comm/conformance.h"
+#include "tutti/comm/testing/conformance.h"
 
 #include <algorithm>
 #include <bit>

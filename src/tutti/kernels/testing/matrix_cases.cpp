@@ -1,8 +1,8 @@
-// kernels/cases/matrix_cases.cpp: matrix products, reductions, embedding.
+// kernels/testing/matrix_cases.cpp: matrix products, reductions, embedding.
 #include <limits>
 
 #include "tutti/base/exact_sum.h"
-#include "tutti/kernels/cases/cases.h"
+#include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels::cases {
 

@@ -1,8 +1,8 @@
-// kernels/cases/optimizer_cases.cpp: AdamW and SGD on one parameter and on many, with and without the bf16 copy of the
-// weights.
+// kernels/testing/optimizer_cases.cpp: AdamW and SGD on one parameter and on many, with and without the bf16 copy of
+// the weights.
 #include <span>
 
-#include "tutti/kernels/cases/cases.h"
+#include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels::cases {
 

@@ -1,4 +1,4 @@
-#include "tutti/kernels/cases/arena.h"
+#include "tutti/kernels/testing/arena.h"
 
 #include <algorithm>
 #include <cstring>

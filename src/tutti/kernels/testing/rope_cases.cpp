@@ -1,5 +1,5 @@
-// kernels/cases/rope_cases.cpp: rotary embedding, both directions, in place and not.
-#include "tutti/kernels/cases/cases.h"
+// kernels/testing/rope_cases.cpp: rotary embedding, both directions, in place and not.
+#include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels::cases {
 

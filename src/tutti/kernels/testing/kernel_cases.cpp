@@ -1,7 +1,7 @@
-// kernels/kernel_cases.cpp: the list, put together from cases/.
-#include "tutti/kernels/kernel_cases.h"
+// kernels/testing/kernel_cases.cpp: the list, put together from *_cases.cpp.
+#include "tutti/kernels/testing/kernel_cases.h"
 
-#include "tutti/kernels/cases/cases.h"
+#include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels {
 

@@ -1,5 +1,4 @@
-// kernels/cases/cases.h: what the files of this folder share: how a case is added, how rounding is bounded.
-// Below: arena.h. Called by kernel_cases.cpp.
+// kernels/testing/cases.h: what the files *_cases.cpp share: how a case is added, how rounding is bounded.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/kernels/cases/arena.h"
-#include "tutti/kernels/kernel_cases.h"
+#include "tutti/kernels/testing/arena.h"
+#include "tutti/kernels/testing/kernel_cases.h"
 
 namespace tutti::kernels::cases {
 

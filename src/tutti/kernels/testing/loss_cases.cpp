@@ -1,7 +1,7 @@
-// kernels/cases/loss_cases.cpp: cross entropy with padding and ignored targets, squared error.
+// kernels/testing/loss_cases.cpp: cross entropy with padding and ignored targets, squared error.
 #include <algorithm>
 
-#include "tutti/kernels/cases/cases.h"
+#include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels::cases {
 
