@@ -55,6 +55,13 @@ class CheckLayers(unittest.TestCase):
     def test_a_path_that_hides_its_room(self):
         self.expect("src/tutti/base/a.cpp:1:", "our headers are written", {"src/tutti/base/a.cpp": '#include "../spec/b.h"\n'})
 
+    def test_the_emulated_gpu_has_doors(self):
+        text = '#include "tests/cuda/emulation/api.h"\n'
+        layers, cmake = "device:\n", "tutti_room(device)\n"
+        self.assertEqual(self.problems({"src/tutti/device/cuda/runtime.h": text}, layers=layers, cmake=cmake), [])
+        self.expect("src/tutti/device/a.h:1:", "our headers are written", {"src/tutti/device/a.h": text}, layers=layers,
+                    cmake=cmake)
+
     def test_third_party_in_a_header(self):
         self.expect("src/tutti/tensor/a.h:1:", "in a header", {"src/tutti/tensor/a.h": "#include <dnnl.hpp>\n"})
 

@@ -1,8 +1,8 @@
 // A CUDA table whose kernels are the CPU's, run while the emulated GPU's memory is open: a run on the GPU then is the
 // run on the CPU to the last bit, unless the engine forgets a copy. And a touch of device memory outside of a kernel or
 // copy ends the test. Linked by cuda_memory_tests in place of kernels/cuda.
+#include "tests/cuda/emulation/memory.h"
 #include "tests/cuda/training.h"
-#include "tutti/device/cuda/emulation/memory.h"
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/kernel_table.h"
 

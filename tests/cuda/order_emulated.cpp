@@ -1,5 +1,5 @@
 // The part of cuda_place.h for the emulation.
-#include "tutti/device/cuda/emulation/block.h"
+#include "tests/cuda/emulation/block.h"
 #include "tutti/kernels/testing/cuda_place.h"
 
 namespace tutti::kernels {

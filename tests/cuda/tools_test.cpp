@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/cuda/emulation/api.h"
 #include "tutti/base/error.h"
 #include "tutti/cli/cli.h"
 #include "tutti/device/cuda/architectures.h"
-#include "tutti/device/cuda/emulation/api.h"
 #include "tutti/device/device.h"
 
 namespace tutti::cli {

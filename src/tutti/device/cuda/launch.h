@@ -8,8 +8,8 @@
 
 #include "tutti/device/cuda/runtime.h"
 #ifdef TUTTI_CUDA_EMULATED
-#include "tutti/device/cuda/emulation/block.h"
-#include "tutti/device/cuda/emulation/graph.h"
+#include "tests/cuda/emulation/block.h"
+#include "tests/cuda/emulation/graph.h"
 #endif
 
 namespace tutti {

@@ -1,10 +1,10 @@
 // device/cuda/runtime.h: the one door to the CUDA runtime: its host functions, and how their errors become ours. In a
-// build with TUTTI_CUDA_EMULATED (test programs, tests/cuda) the same names come from emulation/, which runs kernels on
-// the CPU. Called by the files of device/cuda and kernels/cuda; what only kernels need is in launch.h.
+// build with TUTTI_CUDA_EMULATED (test programs, tests/cuda) the same names come from tests/cuda/emulation, which runs
+// kernels on the CPU. Called by the files of device/cuda and kernels/cuda; what only kernels need is in launch.h.
 #pragma once
 
 #ifdef TUTTI_CUDA_EMULATED
-#include "tutti/device/cuda/emulation/api.h"
+#include "tests/cuda/emulation/api.h"
 #else
 #include <cuda.h>
 #include <cuda_runtime.h>

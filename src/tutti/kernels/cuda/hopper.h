@@ -8,7 +8,7 @@
 
 #include "tutti/kernels/cuda/tensor_core.h"
 #ifdef TUTTI_CUDA_EMULATED
-#include "tutti/device/cuda/emulation/hopper.h"
+#include "tests/cuda/emulation/hopper.h"
 #endif
 
 namespace tutti::kernels::cuda {

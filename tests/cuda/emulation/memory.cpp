@@ -1,4 +1,4 @@
-#include "tutti/device/cuda/emulation/memory.h"
+#include "tests/cuda/emulation/memory.h"
 
 #include <sys/mman.h>
 

@@ -1,10 +1,10 @@
-// device/cuda/emulation/graph.h: streams that are captured and the graphs made of them: closures in the order in which
+// tests/cuda/emulation/graph.h: streams that are captured and the graphs made of them: closures in the order in which
 // they were started. Called by api.cpp and launch.h.
 #pragma once
 
 #include <functional>
 
-#include "tutti/device/cuda/emulation/api.h"
+#include "tests/cuda/emulation/api.h"
 
 namespace tutti::emulation {
 

@@ -1,4 +1,4 @@
-#include "tutti/device/cuda/emulation/hopper.h"
+#include "tests/cuda/emulation/hopper.h"
 
 #include <algorithm>
 #include <bitset>
@@ -7,9 +7,9 @@
 #include <map>
 #include <vector>
 
+#include "tests/cuda/emulation/memory.h"
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
-#include "tutti/device/cuda/emulation/memory.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-// device/cuda/emulation/block.h: the device side of CUDA on the CPU. A block runs in one host thread; each of its
+// tests/cuda/emulation/block.h: the device side of CUDA on the CPU. A block runs in one host thread; each of its
 // threads is a fiber that runs until it must wait for others, so that barriers and warp functions do what they do on a
 // GPU. The words of the language that g++ does not know become empty here.
 //
@@ -20,7 +20,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "tutti/device/cuda/emulation/api.h"
+#include "tests/cuda/emulation/api.h"
 
 #define __global__
 #define __device__

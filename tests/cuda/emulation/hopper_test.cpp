@@ -1,6 +1,6 @@
 // The twins of Hopper's instructions, against products from the definition, over layouts that are written out here as
 // PTX ISA draws them and not as the twins compute them.
-#include "tutti/device/cuda/emulation/hopper.h"
+#include "tests/cuda/emulation/hopper.h"
 
 #include <gtest/gtest.h>
 

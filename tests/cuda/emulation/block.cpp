@@ -1,4 +1,4 @@
-#include "tutti/device/cuda/emulation/block.h"
+#include "tests/cuda/emulation/block.h"
 
 #include <cstdlib>
 #include <exception>
@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cuda/emulation/fiber.h"
+#include "tests/cuda/emulation/memory.h"
 #include "tutti/base/error.h"
-#include "tutti/device/cuda/emulation/fiber.h"
-#include "tutti/device/cuda/emulation/memory.h"
 
 namespace tutti::emulation {
 

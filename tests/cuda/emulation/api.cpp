@@ -1,7 +1,7 @@
-// device/cuda/emulation/api.cpp: the functions of api.h. Calls are done when they return, but for copies on a stream
+// tests/cuda/emulation/api.cpp: the functions of api.h. Calls are done when they return, but for copies on a stream
 // with a priority: those are done when somebody waits for them, as late as a GPU may. An event is a point in time and a
 // place in its stream.
-#include "tutti/device/cuda/emulation/api.h"
+#include "tests/cuda/emulation/api.h"
 
 #include <chrono>
 #include <cstdio>
@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/device/cuda/emulation/graph.h"
-#include "tutti/device/cuda/emulation/memory.h"
+#include "tests/cuda/emulation/graph.h"
+#include "tests/cuda/emulation/memory.h"
 
 using namespace tutti::emulation;
 

@@ -1,4 +1,4 @@
-// device/cuda/emulation/memory.h: the emulated GPU's memory: a range of addresses that the host may not touch except
+// tests/cuda/emulation/memory.h: the emulated GPU's memory: a range of addresses that the host may not touch except
 // while a kernel or a copy runs. Called by api.cpp and block.cpp.
 #pragma once
 

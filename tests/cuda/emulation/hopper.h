@@ -1,4 +1,4 @@
-// device/cuda/emulation/hopper.h: the instructions of compute capability 9.0 that work beside the threads, on the CPU:
+// tests/cuda/emulation/hopper.h: the instructions of compute capability 9.0 that work beside the threads, on the CPU:
 // mbarriers, named barriers, tensor copies (TMA) and products of warp groups (wgmma). They read what the hardware
 // reads: tensor maps, matrix descriptors, addresses of shared memory.
 //
@@ -8,7 +8,7 @@
 // Below: block.h. Included by kernels/cuda/hopper.h.
 #pragma once
 
-#include "tutti/device/cuda/emulation/block.h"
+#include "tests/cuda/emulation/block.h"
 
 namespace tutti::emulation {
 

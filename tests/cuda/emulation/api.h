@@ -1,4 +1,4 @@
-// device/cuda/emulation/api.h: the host functions of the CUDA runtime that Tutti uses, under their own names, on the
+// tests/cuda/emulation/api.h: the host functions of the CUDA runtime that Tutti uses, under their own names, on the
 // CPU: what is queued is done at once. Tests link it (tests/cuda) to run the CUDA back end where there is no GPU.
 //
 // Two things are stricter than on a GPU. Memory of cudaMalloc can be touched by kernels and by copies only: the host

@@ -1,4 +1,4 @@
-#include "tutti/device/cuda/emulation/fiber.h"
+#include "tests/cuda/emulation/fiber.h"
 
 #include <sanitizer/asan_interface.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// device/cuda/emulation/fiber.h: many stacks in one host thread, and the switch between them. A switch costs
+// tests/cuda/emulation/fiber.h: many stacks in one host thread, and the switch between them. A switch costs
 // nanoseconds: it saves the registers that a call keeps, and nothing else. Called by block.cpp.
 #pragma once
 

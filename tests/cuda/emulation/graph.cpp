@@ -1,4 +1,4 @@
-#include "tutti/device/cuda/emulation/graph.h"
+#include "tests/cuda/emulation/graph.h"
 
 #include <memory>
 #include <utility>
