@@ -84,6 +84,15 @@ std::string format_rate(double per_second, std::string_view what) {
 
 std::string format_duration(double seconds) { return with_sign(seconds, positive_duration); }
 
+std::string format_time(double seconds) {
+    const auto in = [](double value, const char* unit) { return scaled(value) + unit; };
+    if (!std::isfinite(seconds)) return "-";
+    if (seconds < 0.99995e-3) return in(seconds * 1e6, " us");
+    return seconds < 0.99995 ? in(seconds * 1e3, " ms") : in(seconds, " s");
+}
+
+std::string format_fixed(double value, int decimals) { return std::isfinite(value) ? fixed(value, decimals) : "-"; }
+
 std::string format_percent(double share) {
     return with_sign(share, [](double s) { return fixed(100 * s, 1) + " %"; });
 }

@@ -16,7 +16,10 @@ std::string format_flops(double flops);                             // "798.1 MF
 std::string format_flop_rate(double flops_per_s);                   // "312.4 GFLOP/s"
 std::string format_rate(double per_second, std::string_view what);  // "12.3 k tokens/s"
 std::string format_duration(double seconds);  // "350 us", "41.2 ms", "7.5 s", "2m 05s", "1h 02m", "3d 04h"
-std::string format_percent(double share);     // 0.372 -> "37.2 %"
-std::string format_difference(double share);  // 0.012 -> "+1.2 %", with the sign always
+// Seconds of a measurement, in three or four digits: "41.2 us", "8.31 ms", "2.05 s"; "-" when not finite.
+std::string format_time(double seconds);
+std::string format_fixed(double value, int decimals);  // "12.30"; "-" when not finite
+std::string format_percent(double share);              // 0.372 -> "37.2 %"
+std::string format_difference(double share);           // 0.012 -> "+1.2 %", with the sign always
 
 }  // namespace tutti

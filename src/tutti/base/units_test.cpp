@@ -81,5 +81,15 @@ TEST(Units, WhatIsNoNumberIsAQuestionMark) {
     EXPECT_EQ(format_difference(-infinity), "?");
 }
 
+TEST(Units, TimesOfMeasurementsAndFixedDecimals) {
+    EXPECT_EQ(format_time(41.26e-6), "41.3 us");
+    EXPECT_EQ(format_time(8.314e-3), "8.31 ms");
+    EXPECT_EQ(format_time(0.99996e-3), "1.00 ms");
+    EXPECT_EQ(format_time(12), "12.0 s");
+    EXPECT_EQ(format_time(std::numeric_limits<double>::quiet_NaN()), "-");
+    EXPECT_EQ(format_fixed(2.345, 1), "2.3");
+    EXPECT_EQ(format_fixed(std::numeric_limits<double>::infinity(), 1), "-");
+}
+
 }  // namespace
 }  // namespace tutti

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/build_info.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/build_info.h"
 #include "tutti/cli/text.h"
 
 namespace tutti::cli {
@@ -120,7 +120,7 @@ std::string timing_heading() {
 }
 
 std::string timing_columns(const Timing& t) {
-    return right(short_time(t.median), 10) + right(short_time(t.min), 10) + right(short_time(t.max), 10) +
+    return right(format_time(t.median), 10) + right(format_time(t.min), 10) + right(format_time(t.max), 10) +
            right(std::to_string(t.runs), 6);
 }
 

@@ -81,8 +81,9 @@ void print_and_add(Bench& bench, BenchResult& result, const std::string& by, con
                              Pass{"forward, backward", times.both, 3.5 * c.forward_flops()}}) {
         const double rate = pass.flops / pass.timing.median, share = rate / peak.flops_per_s();
         bench.text << right(std::to_string(c.T), 7) << right(std::to_string(c.H()), 5) << right(std::to_string(c.D), 6)
-                   << "  " << left(pass.name, 19) << right(fixed(rate / 1e12, 3), 9) << right(format_percent(share), 10)
-                   << "  " << left(by, 7) << timing_columns(pass.timing) << std::endl;
+                   << "  " << left(pass.name, 19) << right(format_fixed(rate / 1e12, 3), 9)
+                   << right(format_percent(share), 10) << "  " << left(by, 7) << timing_columns(pass.timing)
+                   << std::endl;
         BenchRecord row = {{"T", c.T},
                            {"H", c.H()},
                            {"D", c.D},

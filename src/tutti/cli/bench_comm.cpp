@@ -5,9 +5,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/build_info.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/machine.h"
 #include "tutti/cli/measure.h"
@@ -87,7 +87,7 @@ class CommBench {
         }
         std::sort(copies.begin(), copies.end());
         const Timing barrier = time_together(*group_, patience(), [&] { group_->barrier(); });
-        text_ << "\nbarrier " << short_time(barrier.median) << " (fastest " << short_time(barrier.min) << "); copy "
+        text_ << "\nbarrier " << format_time(barrier.median) << " (fastest " << format_time(barrier.min) << "); copy "
               << format_bytes(static_cast<int64_t>(copies[copies.size() / 2])) << "/s by all ranks together (fastest "
               << format_bytes(static_cast<int64_t>(fastest_copy_)) << "/s)\n";
         return {{"bench", "comm"},
@@ -121,9 +121,10 @@ class CommBench {
         const Timing m = time_together(*group_, patience(), [&] { c.call(*group_, x, y); });
         const double algorithm = static_cast<double>(x.bytes()) / m.median,
                      bus = algorithm * c.bus_factor(group_->size());
-        text_ << left(c.name, 16) << right(format_bytes(x.bytes()), 10) << right(short_time(m.median), 11)
-              << right(short_time(m.min), 11) << right(short_time(m.max), 11) << right(fixed(algorithm / 1e9, 2), 10)
-              << right(fixed(bus / 1e9, 2), 9) << right(format_percent(bus / copy), 9) << std::endl;
+        text_ << left(c.name, 16) << right(format_bytes(x.bytes()), 10) << right(format_time(m.median), 11)
+              << right(format_time(m.min), 11) << right(format_time(m.max), 11)
+              << right(format_fixed(algorithm / 1e9, 2), 10) << right(format_fixed(bus / 1e9, 2), 9)
+              << right(format_percent(bus / copy), 9) << std::endl;
         return {{"collective", c.name},
                 {"bytes", x.bytes()},
                 {"median_s", m.median},

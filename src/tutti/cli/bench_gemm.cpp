@@ -49,7 +49,7 @@ Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
     const double rate = shape.flops() / t.median;
     sweep.peak.see_gemm(shape.flops() / t.min, size_text(shape));
     bench.text << left(shape.name, 24) << right(std::to_string(shape.rows), 7) << right(std::to_string(shape.out), 7)
-               << right(std::to_string(shape.in), 7) << right(fixed(rate / 1e12, 3), 9)
+               << right(std::to_string(shape.in), 7) << right(format_fixed(rate / 1e12, 3), 9)
                << right(format_percent(rate / sweep.peak.flops_per_s()), 9) << "  " << left(engine, 7)
                << timing_columns(t) << std::endl;
     BenchRecord row = {{"name", shape.name},  {"product", std::string(name_of(shape.product))},

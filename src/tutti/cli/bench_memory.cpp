@@ -42,7 +42,7 @@ double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double co
     const Timing t = bench.time({.seconds = bench.patience_left() / cases, .min_runs = 5, .max_runs = 30}, c.call);
     const double rate = c.bytes / t.median;
     const double share = copy_rate > 0 ? rate / copy_rate : 1;
-    bench.text << left(c.name, 20) << left(c.traffic, 22) << right(fixed(rate / 1e9, 1), 8)
+    bench.text << left(c.name, 20) << left(c.traffic, 22) << right(format_fixed(rate / 1e9, 1), 8)
                << right(format_percent(share), 10) << timing_columns(t) << std::endl;
     BenchRecord row = {{"name", c.name}, {"bytes", c.bytes}, {"bytes_per_s", rate}, {"share_of_copy", share}};
     for (auto& entry : timing_record(t)) row.push_back(entry);

@@ -145,11 +145,11 @@ void print_five_steps(std::ostream& text, const StepReport& r) {
     };
     const Timing& t = r.measured.timing;
     line("1  FLOPs of the model", format_flops(flops.causal() * r.tokens()),
-         concat(format_flops(flops.causal()), " x ", fixed(r.tokens(), 0), ' ', r.unit(),
+         concat(format_flops(flops.causal()), " x ", format_fixed(r.tokens(), 0), ' ', r.unit(),
                 attention ? "; causal: half of the attention" : ""));
     full_line(format_flops(flops.full() * r.tokens()));
-    line("2  time per step", short_time(t.median),
-         concat("median of ", t.runs, "; ", short_time(t.min), " to ", short_time(t.max)));
+    line("2  time per step", format_time(t.median),
+         concat("median of ", t.runs, "; ", format_time(t.min), " to ", format_time(t.max)));
     line("3  reached: 1 / 2", format_flop_rate(r.rate(flops.causal())), causal);
     full_line(format_flop_rate(r.rate(flops.full())));
     line("4  peak in this run", format_flop_rate(r.peak.flops_per_s()), r.peak.origin());
@@ -161,8 +161,8 @@ void print_five_steps(std::ostream& text, const StepReport& r) {
         line("   HFU", format_percent(r.share(r.hardware().causal())), "what is recomputed counts too");
     text << '\n'
          << format_rate(r.tokens() / r.seconds(), r.unit()) << ", " << format_bytes(r.measured.memory)
-         << " of memory at most, loss " << fixed(r.measured.first_loss, 4) << " to " << fixed(r.measured.last_loss, 4)
-         << std::endl;
+         << " of memory at most, loss " << format_fixed(r.measured.first_loss, 4) << " to "
+         << format_fixed(r.measured.last_loss, 4) << std::endl;
 }
 
 // Milliseconds of a step; the last line is what no kernel accounts for.
@@ -178,8 +178,9 @@ void print_kernels(std::ostream& text, const StepReport& r, double memory_bytes_
         const char* bound = row.work.flops / flops > row.work.bytes / memory_bytes_per_s ? "arithmetic" : "memory";
         rest -= seconds;
         text << left(row.kernel, 28) << left(row.shape, 46) << right(std::to_string(row.calls / kTimedSteps), 7)
-             << right(fixed(1e3 * seconds, 2), 10) << right(format_percent(seconds / step_s), 9)
-             << right(fixed(1e3 * floor, 2), 10) << right(format_percent(floor / seconds), 9) << "  " << bound << '\n';
+             << right(format_fixed(1e3 * seconds, 2), 10) << right(format_percent(seconds / step_s), 9)
+             << right(format_fixed(1e3 * floor, 2), 10) << right(format_percent(floor / seconds), 9) << "  " << bound
+             << '\n';
         result.rows.push_back({{"kernel", row.kernel},
                                {"shape", row.shape},
                                {"calls", row.calls / kTimedSteps},
@@ -190,9 +191,10 @@ void print_kernels(std::ostream& text, const StepReport& r, double memory_bytes_
                                {"floor_s", floor},
                                {"bound_by", bound}});
     }
-    text << left("outside kernels", 81) << right(fixed(1e3 * rest, 2), 10) << right(format_percent(rest / step_s), 9)
-         << "\n\nFloor: FLOPs over the peak, or bytes over memory's " << fixed(memory_bytes_per_s / 1e9, 1)
-         << " GB/s (a copy or an update in place); operands in a cache may beat it. A step took " << short_time(step_s)
+    text << left("outside kernels", 81) << right(format_fixed(1e3 * rest, 2), 10)
+         << right(format_percent(rest / step_s), 9) << "\n\nFloor: FLOPs over the peak, or bytes over memory's "
+         << format_fixed(memory_bytes_per_s / 1e9, 1)
+         << " GB/s (a copy or an update in place); operands in a cache may beat it. A step took " << format_time(step_s)
          << " while its kernels were timed.\n";
 }
 

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
-#include "tutti/cli/build_info.h"
 #include "tutti/cli/command_line.h"
 #include "tutti/cli/commands.h"
 #include "tutti/spec/nearest.h"

@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/data_commands.h"
 #include "tutti/cli/text.h"
-#include "tutti/cli/timing.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/jsonl.h"
 

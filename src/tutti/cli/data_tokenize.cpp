@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/data_commands.h"
-#include "tutti/cli/timing.h"
 #include "tutti/data/jsonl.h"
 #include "tutti/data/token_writer.h"
 

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/build_info.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
@@ -86,7 +86,7 @@ Section look_at_processor(Findings& findings) {
         {"cores", "cores for this process", concat(available_cores(), " of ", online), available_cores()});
     s.facts.push_back({"cores_online", "cores online", std::to_string(online), online});
     const auto limit = cgroup_cpu_limit();
-    s.facts.push_back({"cgroup_cores", "cgroup limit", limit ? fixed(*limit, 2) + " cores" : "none",
+    s.facts.push_back({"cgroup_cores", "cgroup limit", limit ? format_fixed(*limit, 2) + " cores" : "none",
                        limit ? Json(*limit) : Json(nullptr)});
     const std::vector<std::string> features = cpu_features();
     s.facts.push_back({"features", "instructions", joined(features), features});

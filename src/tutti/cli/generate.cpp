@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/timing.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/stop_text.h"
-#include "tutti/cli/timing.h"
 #include "tutti/cli/utf8_stream.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/tokenizer.h"

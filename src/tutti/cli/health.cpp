@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/build_info.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text.h"
 #include "tutti/comm/run.h"
 #include "tutti/device/cuda/cuda_device.h"
-#include "tutti/engine/engine.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::cli {
@@ -66,14 +65,14 @@ void print_links(const ClusterHealth& c, std::ostream& text) {
         const size_t middle = rates.size() / 2;
         text << '\n'
              << rates.size() << (rates.size() == 1 ? " link " : " links ")
-             << (same_host ? "within a host: " : "between hosts: ") << fixed(rates[middle], 2) << " GB/s each way ("
-             << fixed(rates.front(), 2) << " to " << fixed(rates.back(), 2) << "), latency "
-             << short_time(latencies[middle]) << " (" << short_time(latencies.front()) << " to "
-             << short_time(latencies.back()) << ")";
+             << (same_host ? "within a host: " : "between hosts: ") << format_fixed(rates[middle], 2)
+             << " GB/s each way (" << format_fixed(rates.front(), 2) << " to " << format_fixed(rates.back(), 2)
+             << "), latency " << format_time(latencies[middle]) << " (" << format_time(latencies.front()) << " to "
+             << format_time(latencies.back()) << ")";
     }
     if (c.size() > 1)
-        text << "\nall_reduce of " << format_bytes(c.all_reduce_bytes) << ": " << short_time(c.all_reduce_s) << ", bus "
-             << fixed(all_reduce_bus_rate(c) / 1e9, 2) << " GB/s\n";
+        text << "\nall_reduce of " << format_bytes(c.all_reduce_bytes) << ": " << format_time(c.all_reduce_s)
+             << ", bus " << format_fixed(all_reduce_bus_rate(c) / 1e9, 2) << " GB/s\n";
 }
 
 void print_verdict(const Verdict& verdict, double margin, std::ostream& text) {
@@ -148,7 +147,7 @@ int health(const HealthArguments& arguments, const Io& io) {
     comm::run(launch, asked, {.timeout_s = 60 + arguments.seconds}, [&](comm::World& world) {
         std::ostream silent(nullptr);
         std::ostream& text = world.rank() == 0 ? io.text(arguments.json) : silent;
-        const LocalRank local = engine::local_rank(launch, world.rank(), world.size());
+        const LocalRank local = comm::local_rank(launch, world.rank(), world.size());
         const auto device = make_device(arguments.device, arguments.threads, local);
         ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::bf16)};
         text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", engine "

@@ -6,7 +6,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/health.h"
-#include "tutti/cli/text.h"
 
 namespace tutti::cli {
 
@@ -241,7 +240,7 @@ const char* name_of(Figure figure) {
 std::string format_rate_of(Figure figure, double rate) {
     if (rate <= 0) return "-";
     return figure == Figure::bf16_products || figure == Figure::f32_products ? format_flop_rate(rate)
-                                                                             : fixed(rate / 1e9, 1) + " GB/s";
+                                                                             : format_fixed(rate / 1e9, 1) + " GB/s";
 }
 
 Verdict judge(const ClusterHealth& c, double margin) {
@@ -252,12 +251,12 @@ Verdict judge(const ClusterHealth& c, double margin) {
     for (const Figure figure : kAllFigures) find_slow_ranks(c, figure, margin, verdict);
     find_slow_links(c,
                     {"link", "links", margin, [](const LinkHealth& l) { return l.bytes_per_s; },
-                     [](const LinkHealth& l) { return fixed(l.bytes_per_s / 1e9, 2) + " GB/s each way"; }},
+                     [](const LinkHealth& l) { return format_fixed(l.bytes_per_s / 1e9, 2) + " GB/s each way"; }},
                     verdict);
     find_slow_links(
         c,
         {"latency", "latencies", std::max(margin, kLatencyMargin), [](const LinkHealth& l) { return 1 / l.latency_s; },
-         [](const LinkHealth& l) { return short_time(l.latency_s); }},
+         [](const LinkHealth& l) { return format_time(l.latency_s); }},
         verdict);
     note_ranks_without_peers(c, verdict);
     return verdict;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tutti/base/product.h"
-#include "tutti/cli/timing.h"
+#include "tutti/base/timing.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/ops/context.h"
 

@@ -1,4 +1,4 @@
-// The small parts of the command line: text that comes in pieces, signals, timing, columns.
+// The small parts of the command line: text that comes in pieces, signals, columns.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,7 +9,6 @@
 #include "tutti/cli/stop_signals.h"
 #include "tutti/cli/stop_text.h"
 #include "tutti/cli/text.h"
-#include "tutti/cli/timing.h"
 #include "tutti/cli/utf8_stream.h"
 #include "tutti/device/cpu/peak.h"
 
@@ -130,36 +129,10 @@ TEST_F(StopSignalsDeathTest, SecondTerminateWaitsForTheCheckpoint) {
     EXPECT_EXIT(body(), ::testing::ExitedWithCode(42), "");
 }
 
-TEST(Timing, CountsRunsAndOrdersThem) {
-    int calls = 0;
-    const Timing t = time_calls({.seconds = 0, .min_runs = 4, .max_runs = 9}, [&] {
-        ++calls;
-        std::this_thread::sleep_for(std::chrono::milliseconds(calls == 1 ? 20 : 3));
-    });
-    EXPECT_EQ(t.runs, 4);
-    EXPECT_EQ(calls, 5);  // one to warm up
-    EXPECT_GE(t.min, 3e-3);
-    EXPECT_LE(t.min, t.median);
-    EXPECT_LE(t.median, t.max);
-}
-
-TEST(Timing, ShortCallsAreTimedTogether) {
-    int64_t calls = 0;
-    const Timing t = time_calls({.seconds = 0, .min_runs = 3, .max_runs = 3}, [&] { ++calls; });
-    EXPECT_EQ(t.runs, 3);
-    EXPECT_GT(calls, 1000);  // 2 ms hold many of them
-    EXPECT_LT(t.median, 1e-3);
-}
-
 TEST(Text, Columns) {
     EXPECT_EQ(left("ab", 4) + "|", "ab  |");
     EXPECT_EQ(right("\xE2\x82\xAC", 3), "  \xE2\x82\xAC");
     EXPECT_EQ(right("long", 2), "long");
-    EXPECT_EQ(fixed(2.345, 1), "2.3");
-    EXPECT_EQ(short_time(41.26e-6), "41.3 us");
-    EXPECT_EQ(short_time(8.314e-3), "8.31 ms");
-    EXPECT_EQ(short_time(0.99996e-3), "1.00 ms");
-    EXPECT_EQ(short_time(12), "12.0 s");
 }
 
 TEST(Peak, TwoFlopsPerLaneAndNoMoreThanThePossible) {

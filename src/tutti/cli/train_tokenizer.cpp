@@ -6,9 +6,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/mapped_file.h"
+#include "tutti/base/timing.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/data_commands.h"
-#include "tutti/cli/text.h"
-#include "tutti/cli/timing.h"
 #include "tutti/data/tokenizers/bpe_trainer.h"
 #include "tutti/data/tokenizers/tokenizer_json.h"
 
@@ -72,7 +72,7 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
         return 0;
     }
     io.out << a.out << ": " << tokenizer.vocab() << " tokens learnt from " << bytes << " bytes in "
-           << short_time(seconds) << ", which become " << tokens << " tokens (" << fixed(bytes_per_token, 2)
+           << format_time(seconds) << ", which become " << tokens << " tokens (" << format_fixed(bytes_per_token, 2)
            << " bytes each)\n";
     if (tokenizer.vocab() < a.vocab)
         io.out << "asked for " << a.vocab << ": no further pair is in the text " << a.min_frequency

@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "tutti/cli/build_info.h"
+#include "tutti/base/build_info.h"
 #include "tutti/cli/commands.h"
 #include "tutti/comm/mpi/mpi_world.h"
 #include "tutti/data/tokenizers/sentencepiece.h"

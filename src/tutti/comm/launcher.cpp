@@ -1,5 +1,6 @@
 #include "tutti/comm/launcher.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -112,6 +113,12 @@ Launch detect_launcher(const Environment& environment, std::optional<Launcher> f
 
 Launch this_launch(std::string_view name) {
     return detect_launcher(process_environment(), name.empty() ? std::nullopt : std::optional(launcher_of(name)));
+}
+
+LocalRank local_rank(const Launch& launch, int rank, int ranks) {
+    if (launch.size > 1)
+        return {launch.local_rank >= 0 ? launch.local_rank : launch.rank, std::max(1, launch.local_size)};
+    return {rank, ranks};
 }
 
 }  // namespace tutti::comm

@@ -1,11 +1,12 @@
-// comm/launcher.h: who started this process and as which rank, read from the environment and from nothing else. Called
-// by whoever creates a World; `tutti doctor` prints it. Below: base/.
+// comm/launcher.h: who started this process and as which rank, read from the environment and from nothing else.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "tutti/device/device.h"
 
 namespace tutti::comm {
 
@@ -37,5 +38,8 @@ Environment process_environment();
 Launch detect_launcher(const Environment& environment, std::optional<Launcher> forced = std::nullopt);
 // Of this process. `name`: the launcher to look for; "": the first.
 Launch this_launch(std::string_view name);
+
+// Rank `rank` of `ranks`, among those of the run that share this machine.
+LocalRank local_rank(const Launch& launch, int rank, int ranks);
 
 }  // namespace tutti::comm

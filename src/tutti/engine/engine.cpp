@@ -1,7 +1,5 @@
 #include "tutti/engine/engine.h"
 
-#include <algorithm>
-
 #include "tutti/device/cuda/cuda_device.h"
 
 namespace tutti::engine {
@@ -32,12 +30,6 @@ Share share_of(comm::Communicator& dp) {
 }
 
 }  // namespace
-
-LocalRank local_rank(const comm::Launch& launch, int rank, int ranks) {
-    if (launch.size > 1)
-        return {launch.local_rank >= 0 ? launch.local_rank : launch.rank, std::max(1, launch.local_size)};
-    return {rank, ranks};
-}
 
 ops::Packing packing_of(const spec::RunSpec& run) {
     if (run.train.packed_weights == "never") return ops::Packing::never;

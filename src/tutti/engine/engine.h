@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "tutti/base/trace.h"
-#include "tutti/comm/launcher.h"
 #include "tutti/comm/world.h"
 #include "tutti/data/data_set.h"
 #include "tutti/engine/batches.h"
@@ -50,8 +49,6 @@ struct Engine {
 
 // As [comm] says; `flight_directory` "": no flight records.
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
-// Among the ranks of a run that share this machine.
-LocalRank local_rank(const comm::Launch& launch, int rank, int ranks);
 // As train.packed_weights says.
 ops::Packing packing_of(const spec::RunSpec& run);
 // What a rank of `run` computes on. UsageError when it is not there, or lacks what the run asks of it.

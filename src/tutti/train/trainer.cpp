@@ -143,7 +143,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
       data_(data.open(run_, console_, world)),
-      engine_(run_, world, {engine::local_rank(options.launch, world.rank(), world.size()), options.out + "/offload"},
+      engine_(run_, world, {comm::local_rank(options.launch, world.rank(), world.size()), options.out + "/offload"},
               engine::training_batches(run_, data_ ? &*data_ : nullptr)),
       plan_(plan_memory(run_, engine_.ctx.kernels, engine_.device->stream(), world.size())),
       checkpoints_({.run = run_,
@@ -373,7 +373,7 @@ TrainOutcome train(const TrainOptions& options) {
         Console console(options.console, options.terminal, 0);
         const auto data = open_data(options.run, console, false);
         const auto device =
-            engine::device_of(options.run, engine::local_rank(options.launch, options.launch.rank, options.ranks));
+            engine::device_of(options.run, comm::local_rank(options.launch, options.launch.rank, options.ranks));
         const kernels::KernelTable& table = kernels::table_for(*device, spec::arithmetic_of(options.run));
         const auto memory = plan_memory(options.run, table, device->stream(), options.ranks);
         console.text(plan::render_card(card_of(options, device->name(), memory)));

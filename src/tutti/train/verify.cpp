@@ -134,7 +134,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
     spec::RunSpec alone = one_rank_of(options.run);
     VerifyOutcome outcome;
     comm::run(options.launch, options.ranks, engine::world_options(options.run, ""), [&](comm::World& world) {
-        const engine::EngineOptions engine_options{engine::local_rank(options.launch, world.rank(), world.size()),
+        const engine::EngineOptions engine_options{comm::local_rank(options.launch, world.rank(), world.size()),
                                                    std::filesystem::temp_directory_path().string()};
         engine::Engine many(options.run, world, engine_options, batches);
         if (world.rank() != 0) {

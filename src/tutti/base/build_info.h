@@ -1,9 +1,9 @@
-// cli/build_info.h: what this program was built from and how. CMake tells build_info.cpp.
+// base/build_info.h: what this program was built from and how. CMake tells build_info.cpp.
 #pragma once
 
 #include <string>
 
-namespace tutti::cli {
+namespace tutti {
 
 struct BuildInfo {
     std::string version;     // "0.1.0"
@@ -14,4 +14,4 @@ struct BuildInfo {
 };
 BuildInfo build_info();
 
-}  // namespace tutti::cli
+}  // namespace tutti

@@ -1,9 +1,9 @@
-// cli/timing.h: how long something takes, with its noise. Every benchmark reports the median of repeated runs.
+// base/timing.h: how long something takes, with its noise. Every benchmark reports the median of repeated runs.
 #pragma once
 
 #include <functional>
 
-namespace tutti::cli {
+namespace tutti {
 
 struct Timing {
     double median = 0, min = 0, max = 0;  // seconds of one call
@@ -23,4 +23,4 @@ Timing time_calls(
 
 double seconds_now();  // of the steady clock
 
-}  // namespace tutti::cli
+}  // namespace tutti

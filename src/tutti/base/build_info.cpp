@@ -1,9 +1,9 @@
-// cli/build_info.cpp: the one file that sees CMake's values, so that a change of them compiles nothing else.
-#include "tutti/cli/build_info.h"
+// base/build_info.cpp: the one file that sees CMake's values, so that a change of them compiles nothing else.
+#include "tutti/base/build_info.h"
 
 #include "tutti/base/error.h"
 
-namespace tutti::cli {
+namespace tutti {
 
 namespace {
 
@@ -21,4 +21,4 @@ std::string compiler() {
 
 BuildInfo build_info() { return {TUTTI_VERSION, TUTTI_BUILD_TYPE, compiler(), TUTTI_SANITIZER, TUTTI_HAS_OPENMP != 0}; }
 
-}  // namespace tutti::cli
+}  // namespace tutti

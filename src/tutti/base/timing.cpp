@@ -1,10 +1,10 @@
-#include "tutti/cli/timing.h"
+#include "tutti/base/timing.h"
 
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
-namespace tutti::cli {
+namespace tutti {
 
 double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -37,4 +37,4 @@ Timing time_calls(const Patience& patience, const std::function<void()>& call, c
     return {median, times.front(), times.back(), static_cast<int>(times.size())};
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti
