@@ -14,12 +14,12 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/comm/flight_findings.h"
+#include "tutti/diagnose/flight_findings.h"
 
 namespace {
 
 namespace fs = std::filesystem;
-using tutti::comm::Finding;
+using Finding = tutti::diagnose::FlightFinding::Kind;
 
 std::string read_file(const fs::path& path) {
     std::ifstream in(path);
@@ -83,9 +83,9 @@ class MpiFailure : public ::testing::Test {
         return victim;
     }
     // What `tutti report --flight` says.
-    void expect_finding(tutti::comm::Finding kind, const std::string& part) const {
-        const tutti::comm::FlightReading reading = tutti::comm::read_flight(folder_);
-        const tutti::comm::FlightFinding& first = reading.findings.at(0);
+    void expect_finding(Finding kind, const std::string& part) const {
+        const tutti::diagnose::FlightReading reading = tutti::diagnose::read_flight(folder_);
+        const tutti::diagnose::FlightFinding& first = reading.findings.at(0);
         EXPECT_EQ(name_of(first.kind), name_of(kind)) << first.text;
         // Of two that disagree while the third was not there yet, neither is the odd one.
         EXPECT_NE(std::find(first.ranks.begin(), first.ranks.end(), 1), first.ranks.end()) << first.text;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tutti/cli/commands.h"
-#include "tutti/cli/measure.h"
+#include "tutti/diagnose/measure.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::cli {
@@ -39,7 +39,7 @@ struct Bench {
     double patience_left() const { return end - seconds_now(); }
     // Of calls that start kernels.
     Timing time(const Patience& patience, const std::function<void()>& call) const {
-        return time_kernels(*device, patience, call);
+        return diagnose::time_kernels(*device, patience, call);
     }
     void note(BenchResult& result, const std::string& words) const;  // prints and keeps
 };

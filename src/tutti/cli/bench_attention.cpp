@@ -13,6 +13,8 @@
 
 namespace tutti::cli {
 
+using diagnose::normal_values;
+
 namespace {
 
 constexpr int64_t kWidth = 768, kWidthOfGpu = 4096;  // H D: 12 heads of 64, 6 of 128; 64 and 32

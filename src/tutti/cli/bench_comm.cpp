@@ -9,12 +9,13 @@
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cli/machine.h"
-#include "tutti/cli/measure.h"
 #include "tutti/cli/text.h"
 #include "tutti/comm/run.h"
+#include "tutti/diagnose/measure.h"
 
 namespace tutti::cli {
+
+using diagnose::time_together;
 
 namespace {
 

@@ -12,6 +12,8 @@
 
 namespace tutti::cli {
 
+using diagnose::GemmShape, diagnose::time_gemm;
+
 namespace {
 
 constexpr int64_t kSmallest = 512, kLargest = 8192, kLargestOfGpu = 32768;

@@ -11,6 +11,8 @@
 
 namespace tutti::cli {
 
+using diagnose::copy_values, diagnose::filled, diagnose::kBufferBytes;
+
 namespace {
 
 using kernels::KernelTable;

@@ -7,7 +7,6 @@
 #include "tutti/base/philox.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
-#include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
@@ -17,6 +16,8 @@
 #include "tutti/spec/validate.h"
 
 namespace tutti::cli {
+
+using diagnose::GemmShape, diagnose::measure_bandwidth, diagnose::normal_values, diagnose::time_gemm;
 
 namespace {
 

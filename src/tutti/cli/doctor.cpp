@@ -1,246 +1,71 @@
-// cli/doctor.cpp: `tutti doctor`: what this build and this machine have, and what will keep a run from working well.
-#include <sys/resource.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
+// cli/doctor.cpp: `tutti doctor`: what this build and this machine have, and what will keep a run from working well, in
+// words or as JSON. The facts are diagnose/doctor.h's.
+#include "tutti/diagnose/doctor.h"
 
-#include <cctype>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
-#include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cli/machine.h"
 #include "tutti/cli/text.h"
-#include "tutti/comm/mpi/mpi_world.h"
-#include "tutti/data/tokenizers/sentencepiece.h"
-#include "tutti/device/cuda/cuda_device.h"
-#include "tutti/kernels/cuda/attention_cudnn.h"
-#include "tutti/kernels/kernel_table.h"
 
 namespace tutti::cli {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
+using diagnose::Fact, diagnose::FactValue, diagnose::MachineFacts, diagnose::FactSection;
 
-struct Fact {
-    std::string key, label, text;
-    Json value;
+Json to_json(const Gpu& gpu) {
+    return {{"name", gpu.name},
+            {"memory_bytes", gpu.memory_bytes},
+            {"compute_capability", concat(gpu.major, ".", gpu.minor)},
+            {"multiprocessors", gpu.multiprocessors}};
+}
+
+struct ToJson {
+    Json operator()(std::monostate) const { return nullptr; }
+    Json operator()(const std::vector<Gpu>& gpus) const {
+        Json all = Json::array();
+        for (const Gpu& gpu : gpus) all.push_back(to_json(gpu));
+        return all;
+    }
+    template <class Value>
+    Json operator()(const Value& value) const {
+        return value;
+    }
 };
 
-struct Section {
-    std::string key, title;
-    std::vector<Fact> facts;
-};
+Json to_json(const FactValue& value) { return std::visit(ToJson(), value); }
 
-struct Findings {
-    std::vector<Section> sections;
-    std::vector<std::string> warnings;  // slower or riskier than need be
-    std::vector<std::string> problems;  // training cannot work
-};
-
-Fact text_fact(const char* key, const char* label, const std::string& text) { return {key, label, text, text}; }
-Fact bytes_fact(const char* key, const char* label, int64_t bytes) { return {key, label, format_bytes(bytes), bytes}; }
-
-std::string joined(const std::vector<std::string>& words) {
-    std::string text;
-    for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-    return text;
-}
-
-Section look_at_build(Findings& findings) {
-    const BuildInfo build = build_info();
-    Section s{"build", "This build", {}};
-    s.facts.push_back(text_fact("version", "version", build.version));
-    s.facts.push_back(text_fact("build_type", "build type", build.build_type));
-    s.facts.push_back(text_fact("compiler", "compiler", build.compiler));
-    if (!build.sanitizer.empty()) s.facts.push_back(text_fact("sanitizer", "sanitizer", build.sanitizer));
-    s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::gemm_engines()));
-    s.facts.push_back(
-        {"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
-    const std::string sentencepiece = data::sentencepiece_version();
-    s.facts.push_back({"sentencepiece", "tokenizer models",
-                       sentencepiece.empty() ? "no *.model: built without sentencepiece" : "*.model: " + sentencepiece,
-                       sentencepiece});
-    const std::string mpi = comm::mpi_library();
-    s.facts.push_back(
-        {"mpi", "ranks as processes",
-         mpi.empty() ? "none: built without MPI (install libopenmpi-dev, configure with -DTUTTI_MPI=ON)" : mpi,
-         mpi.empty() ? Json(nullptr) : Json(mpi)});
-    if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
-        findings.warnings.push_back("build type " + build.build_type +
-                                    ": slow; configure with -DCMAKE_BUILD_TYPE=Release");
-    if (!build.sanitizer.empty()) findings.warnings.push_back("built with the " + build.sanitizer + " sanitizer: slow");
-    if (!build.openmp) findings.warnings.push_back("built without OpenMP: a rank uses one core");
-    return s;
-}
-
-Section look_at_processor(Findings& findings) {
-    Section s{"processor", "Processor", {}};
-    s.facts.push_back(text_fact("model", "model", cpu_model()));
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    s.facts.push_back(
-        {"cores", "cores for this process", concat(available_cores(), " of ", online), available_cores()});
-    s.facts.push_back({"cores_online", "cores online", std::to_string(online), online});
-    const auto limit = cgroup_cpu_limit();
-    s.facts.push_back({"cgroup_cores", "cgroup limit", limit ? format_fixed(*limit, 2) + " cores" : "none",
-                       limit ? Json(*limit) : Json(nullptr)});
-    const std::vector<std::string> features = cpu_features();
-    s.facts.push_back({"features", "instructions", joined(features), features});
-    try {
-        const kernels::Isa isa = kernels::chosen_isa();
-        s.facts.push_back(text_fact("isa", "kernels that run", kernels::cpu_table(isa).name));
-        if (isa < kernels::Isa::avx512_bf16)
-            findings.warnings.push_back(
-                "no AVX-512 with bf16: bf16 is stored as such but computed in f32, at f32's rate");
-    } catch (const Error& unfit) {
-        s.facts.push_back({"isa", "kernels that run", "none", nullptr});
-        findings.problems.push_back(unfit.what());
-    }
-    return s;
-}
-
-// "580.65.06" of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."; "": there is none.
-std::string gpu_driver() {
-    std::ifstream file("/proc/driver/nvidia/version");
-    for (std::string word; file >> word;)
-        if (word.size() > 2 && std::isdigit(static_cast<unsigned char>(word[0])) && word.find('.') != word.npos)
-            return word;
-    return "";
-}
-
-// Matrix products need NVIDIA's library, which is looked for only where there is a GPU.
-Section look_at_gpus(Findings& findings) {
-    Section s{"gpu", "GPUs", {}};
-    const Gpus gpus = find_gpus();
-    Json all = Json::array();
-    std::string text;
-    for (const Gpu& gpu : gpus.found) {
-        text += concat(text.empty() ? "" : "; ", gpu.name, ", ", format_bytes(gpu.memory_bytes),
-                       ", compute capability ", gpu.major, ".", gpu.minor);
-        all.push_back({{"name", gpu.name},
-                       {"memory_bytes", gpu.memory_bytes},
-                       {"compute_capability", concat(gpu.major, ".", gpu.minor)},
-                       {"multiprocessors", gpu.multiprocessors}});
-    }
-    s.facts.push_back({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, all});
-    const std::string driver = gpu_driver();
-    if (!gpus.found.empty() || !driver.empty())
-        s.facts.push_back({"driver", "NVIDIA driver", driver.empty() ? "unknown" : driver,
-                           driver.empty() ? Json(nullptr) : Json(driver)});
-    if (gpus.found.empty()) return s;
-    s.facts.push_back(text_fact("architectures", "kernels compiled for", kernel_architectures()));
-    for (const Gpu& gpu : gpus.found)
-        if (const std::string why = why_unfit(gpu); !why.empty()) findings.problems.push_back(why);
-    try {
-        s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::cuda_table().gemm_engines));
-    } catch (const Error& missing) {
-        s.facts.push_back({"gemm_engine", "matrix products", "none", nullptr});
-        findings.problems.push_back(missing.what());
-    }
-    try {
-        kernels::KernelTable table;
-        kernels::cuda::use_cudnn_attention(table);
-        s.facts.push_back({"cudnn", "attention by cuDNN", "can be chosen: TUTTI_CUDA_ATTENTION=cudnn", true});
-    } catch (const Error& missing) {
-        s.facts.push_back({"cudnn", "attention by cuDNN", concat("none: ", missing.what()), false});
-    }
-    return s;
-}
-
-Section look_at_memory(Findings& findings) {
-    Section s{"memory", "Memory", {}};
-    s.facts.push_back(bytes_fact("total_bytes", "of the host", host_memory_bytes()));
-    s.facts.push_back(bytes_fact("available_bytes", "available now", available_host_memory()));
-    const auto limit = cgroup_memory_limit();
-    s.facts.push_back(
-        {"cgroup_bytes", "cgroup limit", limit ? format_bytes(*limit) : "none", limit ? Json(*limit) : Json(nullptr)});
-    std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-    std::string line, chosen = "unknown";
-    if (std::getline(file, line) && line.find('[') != std::string::npos)
-        chosen = line.substr(line.find('[') + 1, line.find(']') - line.find('[') - 1);
-    s.facts.push_back(text_fact("huge_pages", "huge pages", chosen));
-    if (chosen == "never")
-        findings.warnings.push_back(
-            "transparent huge pages are off: matrix products lose several percent to TLB misses");
-    return s;
-}
-
-Fact limit_fact(const char* key, const char* label, decltype(RLIMIT_AS) resource, bool bytes) {
-    rlimit limit{};
-    getrlimit(resource, &limit);
-    if (limit.rlim_cur == RLIM_INFINITY) return {key, label, "unlimited", nullptr};
-    const auto value = static_cast<int64_t>(limit.rlim_cur);
-    return {key, label, bytes ? format_bytes(value) : std::to_string(value), value};
-}
-
-Section look_at_limits() {
-    Section s{"limits", "Limits", {}};
-    s.facts.push_back(limit_fact("address_space_bytes", "address space", RLIMIT_AS, true));
-    s.facts.push_back(limit_fact("file_size_bytes", "file size", RLIMIT_FSIZE, true));
-    s.facts.push_back(limit_fact("open_files", "open files", RLIMIT_NOFILE, false));
-    s.facts.push_back(limit_fact("locked_memory_bytes", "locked memory", RLIMIT_MEMLOCK, true));
-    s.facts.push_back(limit_fact("stack_bytes", "stack", RLIMIT_STACK, true));
-    return s;
-}
-
-Section look_at_disk(Findings& findings) {
-    const std::string directory = std::filesystem::current_path().string();
-    Section s{"disk", "Disk of the working directory", {}};
-    s.facts.push_back(text_fact("directory", "directory", directory));
-    struct statvfs disk {};
-    if (statvfs(directory.c_str(), &disk) == 0) {
-        const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-        s.facts.push_back(bytes_fact("free_bytes", "free", free));
-        if (free < (int64_t{1} << 30))
-            findings.warnings.push_back("less than 1 GiB free in " + directory + ": checkpoints may not fit");
-    }
-    const auto problem = fsync_problem(directory);
-    s.facts.push_back({"fsync", "write, fsync, rename", problem ? *problem : "work", !problem.has_value()});
-    if (problem)
-        findings.warnings.push_back("runs cannot be saved in " + directory + " (" + *problem +
-                                    "): use --out elsewhere");
-    return s;
-}
-
-void print(const Findings& findings, std::ostream& out) {
-    for (const Section& section : findings.sections) {
+void print(const MachineFacts& facts, std::ostream& out) {
+    for (const FactSection& section : facts.sections) {
         out << section.title << '\n';
         for (const Fact& fact : section.facts) out << "  " << left(fact.label, 24) << fact.text << '\n';
         out << '\n';
     }
-    for (const std::string& warning : findings.warnings) out << "warning: " << warning << '\n';
-    for (const std::string& problem : findings.problems) out << "problem: " << problem << '\n';
-    if (findings.warnings.empty() && findings.problems.empty()) out << "All well.\n";
+    for (const std::string& warning : facts.warnings) out << "warning: " << warning << '\n';
+    for (const std::string& problem : facts.problems) out << "problem: " << problem << '\n';
+    if (facts.warnings.empty() && facts.problems.empty()) out << "All well.\n";
 }
 
-Json to_json(const Findings& findings) {
+Json to_json(const MachineFacts& facts) {
     Json document;
-    for (const Section& section : findings.sections)
-        for (const Fact& fact : section.facts) document[section.key][fact.key] = fact.value;
-    document["warnings"] = findings.warnings;
-    document["problems"] = findings.problems;
+    for (const FactSection& section : facts.sections)
+        for (const Fact& fact : section.facts) document[section.key][fact.key] = to_json(fact.value);
+    document["warnings"] = facts.warnings;
+    document["problems"] = facts.problems;
     return document;
 }
 
 }  // namespace
 
 int doctor(const DoctorArguments& arguments, const Io& io) {
-    Findings findings;
-    findings.sections.push_back(look_at_build(findings));
-    findings.sections.push_back(look_at_processor(findings));
-    findings.sections.push_back(look_at_gpus(findings));
-    findings.sections.push_back(look_at_memory(findings));
-    findings.sections.push_back(look_at_limits());
-    findings.sections.push_back(look_at_disk(findings));
+    const MachineFacts facts = diagnose::examine_machine();
     if (arguments.json)
-        io.out << to_json(findings).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+        io.out << to_json(facts).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
     else
-        print(findings, io.out);
-    return findings.problems.empty() ? 0 : 4;
+        print(facts, io.out);
+    return facts.problems.empty() ? 0 : 4;
 }
 
 }  // namespace tutti::cli

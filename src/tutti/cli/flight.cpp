@@ -1,5 +1,5 @@
 // cli/flight.cpp: `tutti report --flight DIR`: which rank of a failed run went another way first, in words or as JSON.
-// The finding is comm/flight_findings.h's.
+// The finding is diagnose/flight_findings.h's.
 #include <algorithm>
 #include <ctime>
 #include <iomanip>
@@ -7,13 +7,14 @@
 #include <sstream>
 
 #include "tutti/cli/commands.h"
-#include "tutti/comm/flight_findings.h"
+#include "tutti/diagnose/flight_findings.h"
 
 namespace tutti::cli {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
+using diagnose::last_operation;
 
 std::string time_text(double unix_time) {
     const auto seconds = static_cast<std::time_t>(unix_time);
@@ -33,9 +34,9 @@ std::string_view words_of(comm::Cause cause) {
     return "?";
 }
 
-Json describe(const comm::FlightReading& reading) {
+Json describe(const diagnose::FlightReading& reading) {
     Json findings = Json::array(), stood = Json::array();
-    for (const comm::FlightFinding& f : reading.findings) {
+    for (const diagnose::FlightFinding& f : reading.findings) {
         Json finding = {{"finding", name_of(f.kind)}, {"ranks", f.ranks}};
         if (!f.group.empty()) finding.update({{"group", f.group}, {"sequence", f.sequence}});
         finding["text"] = f.text;
@@ -61,7 +62,7 @@ Json describe(const comm::FlightReading& reading) {
 }  // namespace
 
 int report_flight(const std::string& directory, bool json, const Io& io) {
-    const comm::FlightReading reading = comm::read_flight(directory);
+    const diagnose::FlightReading reading = diagnose::read_flight(directory);
     if (json) {
         io.out << describe(reading).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
         return 0;
@@ -70,7 +71,7 @@ int report_flight(const std::string& directory, bool json, const Io& io) {
     for (const comm::FlightRecord& r : reading.records) written = std::max(written, r.written);
     io.out << "records of " << reading.records.size() << " of " << reading.ranks << " ranks, " << time_text(written)
            << '\n';
-    for (const comm::FlightFinding& finding : reading.findings)
+    for (const diagnose::FlightFinding& finding : reading.findings)
         io.out << (&finding == &reading.findings.front() ? "=> " : "   then: ") << finding.text << '\n';
     for (const comm::FlightRecord& r : reading.records) {
         io.out << "\nrank " << r.rank << " " << words_of(r.cause) << ": " << r.reason

@@ -1,6 +1,6 @@
-// cli/health.cpp: `tutti health`: measures every rank and every link at once, and names who is slow or wrong. Below:
-// health.h.
-#include "tutti/cli/health.h"
+// cli/health.cpp: `tutti health`: measures every rank and every link at once, and names who is slow or wrong, in words
+// or as JSON. What is measured and how it is judged: diagnose/health.h.
+#include "tutti/diagnose/health.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -19,15 +19,11 @@ namespace tutti::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using diagnose::ClusterHealth, diagnose::Figure, diagnose::HealthFinding, diagnose::LinkHealth, diagnose::RankHealth,
+    diagnose::Verdict;
 
 constexpr int kUnhealthy = 1;
 constexpr int kMostOneByOne = 64;  // 2016 links
-
-double rate_of(const RankHealth& rank, Figure figure) { return rank.rates[static_cast<size_t>(figure)]; }
-
-double all_reduce_bus_rate(const ClusterHealth& c) {
-    return 2.0 * (c.size() - 1) / c.size() * static_cast<double>(c.all_reduce_bytes) / c.all_reduce_s;
-}
 
 void print_ranks(const ClusterHealth& c, std::ostream& text) {
     size_t host_width = 6, device_width = 8;
@@ -41,7 +37,7 @@ void print_ranks(const ClusterHealth& c, std::ostream& text) {
     for (int r = 0; r < c.size(); ++r) {
         const RankHealth& rank = c.rank(r);
         const auto rate = [&](Figure figure, size_t width) {
-            return right(format_rate_of(figure, rate_of(rank, figure)), width);
+            return right(format_rate_of(figure, rank.rate(figure)), width);
         };
         text << right(std::to_string(r), 5) << "  " << left(rank.host_name(), host_width)
              << left(rank.device_name(), device_width) << rate(Figure::bf16_products, 16)
@@ -72,13 +68,13 @@ void print_links(const ClusterHealth& c, std::ostream& text) {
     }
     if (c.size() > 1)
         text << "\nall_reduce of " << format_bytes(c.all_reduce_bytes) << ": " << format_time(c.all_reduce_s)
-             << ", bus " << format_fixed(all_reduce_bus_rate(c) / 1e9, 2) << " GB/s\n";
+             << ", bus " << format_fixed(c.all_reduce_bus_rate() / 1e9, 2) << " GB/s\n";
 }
 
 void print_verdict(const Verdict& verdict, double margin, std::ostream& text) {
     text << '\n';
     for (const std::string& note : verdict.notes) text << "note: " << note << '\n';
-    for (const Finding& f : verdict.findings)
+    for (const HealthFinding& f : verdict.findings)
         text << (f.share > 0 ? "slow: " : "WRONG: ") << f.text << "\n  try: " << f.advice << '\n';
     if (verdict.findings.empty())
         text << "Healthy: nothing is wrong, nothing slower than its peers by more than " << format_percent(margin)
@@ -90,7 +86,7 @@ Json to_json(const ClusterHealth& c, const Verdict& verdict, const std::string& 
     for (int r = 0; r < c.size(); ++r) {
         const RankHealth& rank = c.rank(r);
         Json row = {{"rank", r}, {"host", rank.host_name()}, {"device", rank.device_name()}};
-        for (size_t f = 0; f < kFigures; ++f)
+        for (size_t f = 0; f < diagnose::kFigures; ++f)
             row[name_of(static_cast<Figure>(f))] = rank.rates[f] > 0 ? Json(rank.rates[f]) : Json(nullptr);
         row["wrong_rows"] = rank.wrong_rows;
         row["repeats"] = rank.repeats;
@@ -106,7 +102,7 @@ Json to_json(const ClusterHealth& c, const Verdict& verdict, const std::string& 
                              {"wrong_words", link.wrong_words + c.link(peer, r).wrong_words}});
         }
     }
-    for (const Finding& f : verdict.findings)
+    for (const HealthFinding& f : verdict.findings)
         findings.push_back({{"finding", f.share > 0 ? "slow" : "wrong"},
                             {"what", f.what},
                             {"ranks", f.ranks},
@@ -121,7 +117,7 @@ Json to_json(const ClusterHealth& c, const Verdict& verdict, const std::string& 
         {"ranks", ranks},
         {"links", links},
         {"all_reduce",
-         {{"bytes", c.all_reduce_bytes}, {"median_s", c.all_reduce_s}, {"bus_bytes_per_s", all_reduce_bus_rate(c)}}},
+         {{"bytes", c.all_reduce_bytes}, {"median_s", c.all_reduce_s}, {"bus_bytes_per_s", c.all_reduce_bus_rate()}}},
         {"findings", findings},
         {"notes", verdict.notes}};
 }
@@ -153,10 +149,10 @@ int health(const HealthArguments& arguments, const Io& io) {
         text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", engine "
              << world.engine() << ", about " << format_duration(arguments.seconds) << "\n"
              << std::endl;
-        const ClusterHealth cluster = measure_health(
+        const ClusterHealth cluster = diagnose::measure_health(
             world, ctx, {.seconds = arguments.seconds, .local = local, .one_by_one = arguments.one_by_one});
         if (world.rank() != 0) return;  // rank 0 tells how it ended
-        const Verdict verdict = judge(cluster, arguments.margin);
+        const Verdict verdict = diagnose::judge(cluster, arguments.margin);
         print_ranks(cluster, text);
         print_links(cluster, text);
         print_verdict(verdict, arguments.margin, text);

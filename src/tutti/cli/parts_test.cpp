@@ -5,7 +5,6 @@
 #include <chrono>
 #include <thread>
 
-#include "tutti/cli/machine.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/cli/stop_text.h"
 #include "tutti/cli/text.h"
@@ -142,12 +141,6 @@ TEST(Peak, TwoFlopsPerLaneAndNoMoreThanThePossible) {
     EXPECT_GT(f32.flops_per_s, 0);
     EXPECT_LT(f32.flops_per_s, 2 * 2 * 16 * 6e9);
     EXPECT_TRUE(f32.origin.starts_with("vfmadd"));
-}
-
-TEST(Machine, FsyncIsTried) {
-    EXPECT_EQ(fsync_problem("/tmp"), std::nullopt);
-    ASSERT_TRUE(fsync_problem("/proc/self").has_value());
-    EXPECT_GT(available_host_memory(), 0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// cli/machine.h: what the host lets this process have, read from /proc, /sys and the limits. Used by doctor and bench.
+// diagnose/machine.h: what the host lets this process have, read from /proc, /sys and the limits.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tutti::cli {
+namespace tutti::diagnose {
 
 std::optional<double> cgroup_cpu_limit();  // cores; nullopt: none
 std::vector<std::string> cpu_features();   // of those that Tutti or its GEMM engine uses: "avx2", "amx_bf16"
@@ -15,4 +15,4 @@ std::vector<std::string> cpu_features();   // of those that Tutti or its GEMM en
 // what failed.
 std::optional<std::string> fsync_problem(const std::string& directory);
 
-}  // namespace tutti::cli
+}  // namespace tutti::diagnose

@@ -1,13 +1,13 @@
-// cli/health_judge.cpp: what the figures of `tutti health` mean: who is wrong, and who is slower than its peers.
+// diagnose/health_judge.cpp: what the figures of `tutti health` mean: who is wrong, and who is slower than its peers.
 #include <algorithm>
 #include <map>
 #include <optional>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/health.h"
+#include "tutti/diagnose/health.h"
 
-namespace tutti::cli {
+namespace tutti::diagnose {
 
 namespace {
 
@@ -262,4 +262,4 @@ Verdict judge(const ClusterHealth& c, double margin) {
     return verdict;
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::diagnose

@@ -1,4 +1,4 @@
-#include "tutti/cli/machine.h"
+#include "tutti/diagnose/machine.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::cli {
+namespace tutti::diagnose {
 
 namespace {
 
@@ -76,4 +76,4 @@ std::optional<std::string> fsync_problem(const std::string& directory) {
     return std::nullopt;
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::diagnose

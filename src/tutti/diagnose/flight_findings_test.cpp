@@ -1,6 +1,6 @@
 // The reader of flight records: records made by hand, one per way to fail, and those of real failures of the engine of
 // threads. Failures of processes: tests/mpi/failure_test.cpp.
-#include "tutti/comm/flight_findings.h"
+#include "tutti/diagnose/flight_findings.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,10 +9,12 @@
 
 #include "tutti/comm/threads/thread_world.h"
 
-namespace tutti::comm {
+namespace tutti::diagnose {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace comm;
+using Finding = FlightFinding::Kind;
 
 Summary all_reduce_of(int64_t count) {
     return {.kind = Kind::all_reduce, .dtype = DType::f32, .count = count, .bytes = 4 * count};
@@ -352,4 +354,4 @@ TEST_F(FlightFiles, ARealError) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::diagnose

@@ -1,4 +1,4 @@
-#include "tutti/cli/measure.h"
+#include "tutti/diagnose/measure.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/ops/ops.h"
 
-namespace tutti::cli {
+namespace tutti::diagnose {
 
 namespace {
 
@@ -98,4 +98,4 @@ Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype) {
     return dtype == DType::f32 ? x : ops::cast(ctx, x, dtype, Purpose::workspace);
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::diagnose

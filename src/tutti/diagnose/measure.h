@@ -1,5 +1,4 @@
-// cli/measure.h: what `tutti bench` and `tutti health` both measure: products, memory, collectives. Below: timing.h,
-// the kernels, comm/.
+// diagnose/measure.h: how fast products, memory and collectives of this machine are, for benchmarks and for health.
 #pragma once
 
 #include <string>
@@ -9,7 +8,7 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/ops/context.h"
 
-namespace tutti::cli {
+namespace tutti::diagnose {
 
 // Of calls that start kernels.
 Timing time_kernels(Device& device, const Patience& patience, const std::function<void()>& call);
@@ -45,4 +44,4 @@ Tensor filled(ops::Context& ctx, const Shape& shape, DType dtype, float value);
 // measuring.
 Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype);
 
-}  // namespace tutti::cli
+}  // namespace tutti::diagnose

@@ -1,13 +1,15 @@
 // Three questions, each asked of all groups: do ranks mean the same by the same number; who waits for whom; and who of
 // those that are waited for waits for nobody himself. The last is where it began.
-#include "tutti/comm/flight_findings.h"
+#include "tutti/diagnose/flight_findings.h"
 
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 
-namespace tutti::comm {
+namespace tutti::diagnose {
+
+using comm::Cause, comm::FlightRecord, comm::Kind, comm::State, comm::Summary, comm::read_flight_record;
 
 namespace {
 
@@ -128,7 +130,7 @@ class Search {
             if (sides.size() < 2) continue;
             std::stable_sort(sides.begin(), sides.end(),
                              [](const auto& a, const auto& b) { return a.size() > b.size(); });
-            FlightFinding finding{.kind = Finding::different, .group = group.name, .sequence = number};
+            FlightFinding finding{.kind = FlightFinding::Kind::different, .group = group.name, .sequence = number};
             double time = calls.front().first->started + calls.front().second->start_s;
             std::string text;
             const bool majority = sides[0].size() > sides[1].size();
@@ -157,7 +159,7 @@ class Search {
             if (r.cause == Cause::failed) failed.push_back(&r);
         std::sort(failed.begin(), failed.end(), [](const auto* a, const auto* b) { return a->written < b->written; });
         for (const FlightRecord* r : failed)
-            findings_.push_back({.kind = Finding::failed,
+            findings_.push_back({.kind = FlightFinding::Kind::failed,
                                  .ranks = {r->rank},
                                  .text = concat("rank ", r->rank, " failed by itself: ", r->reason,
                                                 "; the last it began: ", last_operation(*r))});
@@ -165,7 +167,7 @@ class Search {
 
     void find_missing() {
         if (missing_.empty()) return;
-        FlightFinding finding{.kind = Finding::missing, .ranks = missing_};
+        FlightFinding finding{.kind = FlightFinding::Kind::missing, .ranks = missing_};
         finding.text = concat(ranks_text(missing_), " left no record: killed, or ",
                               missing_.size() > 1 ? "their hosts or disks are" : "its host or disk is", " gone");
         for (const int rank : missing_)
@@ -191,7 +193,7 @@ class Search {
         for (const int rank : waited_for) {
             if (record_of(rank) == nullptr || waiting.contains(rank)) continue;
             const Wait* first = first_wait_for(rank);
-            FlightFinding finding{.kind = Finding::behind, .ranks = {rank}};
+            FlightFinding finding{.kind = FlightFinding::Kind::behind, .ranks = {rank}};
             finding.text = concat("rank ", rank, " stood still or took another path: it has not begun ",
                                   what_text(*first), ", in which ", waiting_text(*first),
                                   " for it; the last it began: ", last_operation(*record_of(rank)));
@@ -242,7 +244,8 @@ class Search {
             path.push_back(&*next);
             rank = next->on;
         }
-        FlightFinding finding{.kind = Finding::circle, .text = "the ranks wait for one another in a circle"};
+        FlightFinding finding{.kind = FlightFinding::Kind::circle,
+                              .text = "the ranks wait for one another in a circle"};
         for (const Wait* w : path) {
             finding.ranks.push_back(w->rank);
             finding.text += concat(w == path.front() ? ": rank " : "; rank ", w->rank, " waits for rank ", w->on,
@@ -254,7 +257,7 @@ class Search {
     }
 
     void find_level() {
-        FlightFinding finding{.kind = Finding::level};
+        FlightFinding finding{.kind = FlightFinding::Kind::level};
         const FlightRecord* under_way = nullptr;
         const Entry* entry = nullptr;
         for (const FlightRecord& r : records_)
@@ -285,14 +288,14 @@ class Search {
 
 }  // namespace
 
-std::string_view name_of(Finding finding) {
+std::string_view name_of(FlightFinding::Kind finding) {
     switch (finding) {
-        case Finding::different: return "different";
-        case Finding::failed: return "failed";
-        case Finding::missing: return "missing";
-        case Finding::behind: return "behind";
-        case Finding::circle: return "circle";
-        case Finding::level: return "level";
+        case FlightFinding::Kind::different: return "different";
+        case FlightFinding::Kind::failed: return "failed";
+        case FlightFinding::Kind::missing: return "missing";
+        case FlightFinding::Kind::behind: return "behind";
+        case FlightFinding::Kind::circle: return "circle";
+        case FlightFinding::Kind::level: return "level";
     }
     return "?";
 }
@@ -346,4 +349,4 @@ FlightReading read_flight(const std::filesystem::path& given) {
     return reading;
 }
 
-}  // namespace tutti::comm
+}  // namespace tutti::diagnose

@@ -1,15 +1,15 @@
-// cli/health_measure.cpp: the figures of `tutti health`. Every phase begins on all ranks together and has a share of
-// the time; sizes are those that the slowest rank manages, so that all do the same.
+// diagnose/health_measure.cpp: the figures of `tutti health`. Every phase begins on all ranks together and has a share
+// of the time; sizes are those that the slowest rank manages, so that all do the same.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "tutti/base/philox.h"
-#include "tutti/cli/health.h"
-#include "tutti/cli/measure.h"
+#include "tutti/diagnose/health.h"
+#include "tutti/diagnose/measure.h"
 #include "tutti/ops/ops.h"
 
-namespace tutti::cli {
+namespace tutti::diagnose {
 
 namespace {
 
@@ -278,4 +278,4 @@ ClusterHealth measure_health(comm::World& world, ops::Context& ctx, const Health
     return cluster;
 }
 
-}  // namespace tutti::cli
+}  // namespace tutti::diagnose

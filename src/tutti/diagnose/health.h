@@ -1,5 +1,5 @@
-// cli/health.h: the figures of `tutti health`, and what is concluded from them. health_measure.cpp takes them, judge()
-// of health_judge.cpp concludes, health.cpp is the command. Below: measure.h.
+// diagnose/health.h: which rank, device or link of a cluster is slow or computes wrong bits: figures, taken by
+// measure_health(), and what judge() concludes from them, which is a pure function.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 #include "tutti/device/device.h"
 #include "tutti/ops/context.h"
 
-namespace tutti::cli {
+namespace tutti::diagnose {
 
 // What each rank measures by itself, all at the same time; all are rates.
 enum class Figure : uint8_t { bf16_products, f32_products, memory, to_device, from_device };
@@ -29,6 +29,7 @@ struct RankHealth {
     int64_t repeats = 0, changed = 0;      // of a product with the same operands; those with other bits than the first
     uint64_t digest = 0;                   // of the first's bits
 
+    double rate(Figure figure) const { return rates[static_cast<size_t>(figure)]; }
     std::string host_name() const { return host.data(); }
     std::string device_name() const { return device.data(); }
 };
@@ -45,6 +46,10 @@ struct ClusterHealth {
     std::vector<LinkHealth> links;  // (N, N): what rank a, the row, saw of its link to rank b
     int64_t all_reduce_bytes = 0;
     double all_reduce_s = 0;
+    // Sent by each rank per second when the ranks stand in a ring.
+    double all_reduce_bus_rate() const {
+        return 2.0 * (size() - 1) / size() * static_cast<double>(all_reduce_bytes) / all_reduce_s;
+    }
 
     int size() const { return static_cast<int>(ranks.size()); }
     const RankHealth& rank(int r) const { return ranks[static_cast<size_t>(r)]; }
@@ -54,7 +59,7 @@ struct ClusterHealth {
     bool same_host(int a, int b) const { return rank(a).host == rank(b).host; }
 };
 
-struct Finding {
+struct HealthFinding {
     std::string what;        // a Figure's name; "link", "latency"; "wrong_product", "wrong_link"
     std::vector<int> ranks;  // one; the two of a link; those of which at least one is wrong
     double share = 0;        // of the median of its peers, as a speed; 0: wrong, whatever its speed
@@ -62,8 +67,8 @@ struct Finding {
 };
 
 struct Verdict {
-    std::vector<Finding> findings;   // the wrong before the slow
-    std::vector<std::string> notes;  // what could not be judged
+    std::vector<HealthFinding> findings;  // the wrong before the slow
+    std::vector<std::string> notes;       // what could not be judged
 };
 
 // Slow is what reaches less than 1 - margin of the median of its peers: for a rank the others with the same device, for
@@ -87,4 +92,4 @@ struct HealthOptions {
 // the host.
 ClusterHealth measure_health(comm::World& world, ops::Context& ctx, const HealthOptions& options);
 
-}  // namespace tutti::cli
+}  // namespace tutti::diagnose

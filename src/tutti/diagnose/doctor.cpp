@@ -1,0 +1,193 @@
+#include "tutti/diagnose/doctor.h"
+
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+
+#include "tutti/base/build_info.h"
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
+#include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/data/tokenizers/sentencepiece.h"
+#include "tutti/diagnose/machine.h"
+#include "tutti/kernels/cuda/attention_cudnn.h"
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::diagnose {
+
+namespace {
+
+Fact text_fact(const char* key, const char* label, const std::string& text) { return {key, label, text, text}; }
+Fact bytes_fact(const char* key, const char* label, int64_t bytes) { return {key, label, format_bytes(bytes), bytes}; }
+
+std::string joined(const std::vector<std::string>& words) {
+    std::string text;
+    for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+    return text;
+}
+
+FactSection look_at_build(MachineFacts& facts) {
+    const BuildInfo build = build_info();
+    FactSection s{"build", "This build", {}};
+    s.facts.push_back(text_fact("version", "version", build.version));
+    s.facts.push_back(text_fact("build_type", "build type", build.build_type));
+    s.facts.push_back(text_fact("compiler", "compiler", build.compiler));
+    if (!build.sanitizer.empty()) s.facts.push_back(text_fact("sanitizer", "sanitizer", build.sanitizer));
+    s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::gemm_engines()));
+    s.facts.push_back(
+        {"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
+    const std::string sentencepiece = data::sentencepiece_version();
+    s.facts.push_back({"sentencepiece", "tokenizer models",
+                       sentencepiece.empty() ? "no *.model: built without sentencepiece" : "*.model: " + sentencepiece,
+                       sentencepiece});
+    const std::string mpi = comm::mpi_library();
+    s.facts.push_back(
+        {"mpi", "ranks as processes",
+         mpi.empty() ? "none: built without MPI (install libopenmpi-dev, configure with -DTUTTI_MPI=ON)" : mpi,
+         mpi.empty() ? FactValue() : FactValue(mpi)});
+    if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
+        facts.warnings.push_back("build type " + build.build_type +
+                                 ": slow; configure with -DCMAKE_BUILD_TYPE=Release");
+    if (!build.sanitizer.empty()) facts.warnings.push_back("built with the " + build.sanitizer + " sanitizer: slow");
+    if (!build.openmp) facts.warnings.push_back("built without OpenMP: a rank uses one core");
+    return s;
+}
+
+FactSection look_at_processor(MachineFacts& facts) {
+    FactSection s{"processor", "Processor", {}};
+    s.facts.push_back(text_fact("model", "model", cpu_model()));
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    s.facts.push_back(
+        {"cores", "cores for this process", concat(available_cores(), " of ", online), available_cores()});
+    s.facts.push_back({"cores_online", "cores online", std::to_string(online), int64_t{online}});
+    const auto limit = cgroup_cpu_limit();
+    s.facts.push_back({"cgroup_cores", "cgroup limit", limit ? format_fixed(*limit, 2) + " cores" : "none",
+                       limit ? FactValue(*limit) : FactValue()});
+    const std::vector<std::string> features = cpu_features();
+    s.facts.push_back({"features", "instructions", joined(features), features});
+    try {
+        const kernels::Isa isa = kernels::chosen_isa();
+        s.facts.push_back(text_fact("isa", "kernels that run", kernels::cpu_table(isa).name));
+        if (isa < kernels::Isa::avx512_bf16)
+            facts.warnings.push_back("no AVX-512 with bf16: bf16 is stored as such but computed in f32, at f32's rate");
+    } catch (const Error& unfit) {
+        s.facts.push_back({"isa", "kernels that run", "none", {}});
+        facts.problems.push_back(unfit.what());
+    }
+    return s;
+}
+
+// "580.65.06" of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."; "": there is none.
+std::string gpu_driver() {
+    std::ifstream file("/proc/driver/nvidia/version");
+    for (std::string word; file >> word;)
+        if (word.size() > 2 && std::isdigit(static_cast<unsigned char>(word[0])) && word.find('.') != word.npos)
+            return word;
+    return "";
+}
+
+// Matrix products need NVIDIA's library, which is looked for only where there is a GPU.
+FactSection look_at_gpus(MachineFacts& facts) {
+    FactSection s{"gpu", "GPUs", {}};
+    const Gpus gpus = find_gpus();
+    std::string text;
+    for (const Gpu& gpu : gpus.found) {
+        text += concat(text.empty() ? "" : "; ", gpu.name, ", ", format_bytes(gpu.memory_bytes),
+                       ", compute capability ", gpu.major, ".", gpu.minor);
+    }
+    s.facts.push_back({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, gpus.found});
+    const std::string driver = gpu_driver();
+    if (!gpus.found.empty() || !driver.empty())
+        s.facts.push_back({"driver", "NVIDIA driver", driver.empty() ? "unknown" : driver,
+                           driver.empty() ? FactValue() : FactValue(driver)});
+    if (gpus.found.empty()) return s;
+    s.facts.push_back(text_fact("architectures", "kernels compiled for", kernel_architectures()));
+    for (const Gpu& gpu : gpus.found)
+        if (const std::string why = why_unfit(gpu); !why.empty()) facts.problems.push_back(why);
+    try {
+        s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::cuda_table().gemm_engines));
+    } catch (const Error& missing) {
+        s.facts.push_back({"gemm_engine", "matrix products", "none", {}});
+        facts.problems.push_back(missing.what());
+    }
+    try {
+        kernels::KernelTable table;
+        kernels::cuda::use_cudnn_attention(table);
+        s.facts.push_back({"cudnn", "attention by cuDNN", "can be chosen: TUTTI_CUDA_ATTENTION=cudnn", true});
+    } catch (const Error& missing) {
+        s.facts.push_back({"cudnn", "attention by cuDNN", concat("none: ", missing.what()), false});
+    }
+    return s;
+}
+
+FactSection look_at_memory(MachineFacts& facts) {
+    FactSection s{"memory", "Memory", {}};
+    s.facts.push_back(bytes_fact("total_bytes", "of the host", host_memory_bytes()));
+    s.facts.push_back(bytes_fact("available_bytes", "available now", available_host_memory()));
+    const auto limit = cgroup_memory_limit();
+    s.facts.push_back({"cgroup_bytes", "cgroup limit", limit ? format_bytes(*limit) : "none",
+                       limit ? FactValue(*limit) : FactValue()});
+    std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+    std::string line, chosen = "unknown";
+    if (std::getline(file, line) && line.find('[') != std::string::npos)
+        chosen = line.substr(line.find('[') + 1, line.find(']') - line.find('[') - 1);
+    s.facts.push_back(text_fact("huge_pages", "huge pages", chosen));
+    if (chosen == "never")
+        facts.warnings.push_back("transparent huge pages are off: matrix products lose several percent to TLB misses");
+    return s;
+}
+
+Fact limit_fact(const char* key, const char* label, decltype(RLIMIT_AS) resource, bool bytes) {
+    rlimit limit{};
+    getrlimit(resource, &limit);
+    if (limit.rlim_cur == RLIM_INFINITY) return {key, label, "unlimited", {}};
+    const auto value = static_cast<int64_t>(limit.rlim_cur);
+    return {key, label, bytes ? format_bytes(value) : std::to_string(value), value};
+}
+
+FactSection look_at_limits() {
+    FactSection s{"limits", "Limits", {}};
+    s.facts.push_back(limit_fact("address_space_bytes", "address space", RLIMIT_AS, true));
+    s.facts.push_back(limit_fact("file_size_bytes", "file size", RLIMIT_FSIZE, true));
+    s.facts.push_back(limit_fact("open_files", "open files", RLIMIT_NOFILE, false));
+    s.facts.push_back(limit_fact("locked_memory_bytes", "locked memory", RLIMIT_MEMLOCK, true));
+    s.facts.push_back(limit_fact("stack_bytes", "stack", RLIMIT_STACK, true));
+    return s;
+}
+
+FactSection look_at_disk(MachineFacts& facts) {
+    const std::string directory = std::filesystem::current_path().string();
+    FactSection s{"disk", "Disk of the working directory", {}};
+    s.facts.push_back(text_fact("directory", "directory", directory));
+    struct statvfs disk {};
+    if (statvfs(directory.c_str(), &disk) == 0) {
+        const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+        s.facts.push_back(bytes_fact("free_bytes", "free", free));
+        if (free < (int64_t{1} << 30))
+            facts.warnings.push_back("less than 1 GiB free in " + directory + ": checkpoints may not fit");
+    }
+    const auto problem = fsync_problem(directory);
+    s.facts.push_back({"fsync", "write, fsync, rename", problem ? *problem : "work", !problem.has_value()});
+    if (problem)
+        facts.warnings.push_back("runs cannot be saved in " + directory + " (" + *problem + "): use --out elsewhere");
+    return s;
+}
+
+}  // namespace
+
+MachineFacts examine_machine() {
+    MachineFacts facts;
+    facts.sections.push_back(look_at_build(facts));
+    facts.sections.push_back(look_at_processor(facts));
+    facts.sections.push_back(look_at_gpus(facts));
+    facts.sections.push_back(look_at_memory(facts));
+    facts.sections.push_back(look_at_limits());
+    facts.sections.push_back(look_at_disk(facts));
+    return facts;
+}
+
+}  // namespace tutti::diagnose

@@ -1,0 +1,18 @@
+// What the host is asked for: a directory that can be written, and one that cannot.
+#include "tutti/diagnose/machine.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/device/device.h"
+
+namespace tutti::diagnose {
+namespace {
+
+TEST(Machine, FsyncIsTried) {
+    EXPECT_EQ(fsync_problem("/tmp"), std::nullopt);
+    ASSERT_TRUE(fsync_problem("/proc/self").has_value());
+    EXPECT_GT(available_host_memory(), 0);
+}
+
+}  // namespace
+}  // namespace tutti::diagnose
