@@ -1,4 +1,4 @@
-// comm/run.h: starts the ranks of a run, by whichever engine the way this process was started asks for. Called by cli/.
+// comm/run.h: starts the ranks of a run, by whichever engine the way this process was started asks for.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // models/model.h: a model as a list of modules, built from its spec. Knows nothing of parallelism: modules name roles.
-// Below: nn/. Called by train/ and cli/. One file per architecture: gpt2.cpp, llama.cpp, mlp.cpp.
+// Below: nn/. One file per architecture: gpt2.cpp, llama.cpp, mlp.cpp.
 #pragma once
 
 #include <memory>
