@@ -20,7 +20,7 @@ class CudaOffload : public testing::Test {
     }
 
     std::unique_ptr<Device> device_ = make_cuda_device(0);
-    std::unique_ptr<Device> home_ = make_pinned_home(*device_);
+    std::unique_ptr<Device> home_ = device_->make_offload_device("");
     ops::Context ctx_{*device_, kernels::table_for(*device_, Arithmetic::f32)};
 };
 

@@ -107,7 +107,7 @@ class Loader {
         for (size_t i = 0; i < pieces.size(); ++i) {
             const Tensor& values = pieces[i]->values;
             auto* data = values.view().as<std::byte>();
-            if (values.device().kind() != DeviceKind::cpu) {
+            if (!values.device().host_readable()) {
                 staged[i].resize(static_cast<size_t>(values.bytes()));
                 data = staged[i].data();
             }

@@ -21,7 +21,7 @@ HostState::HostState(const std::vector<Piece>& pieces, HostMemory memory) {
         check(piece.name.find(kBlockSeparator) == std::string::npos, "checkpoint: the name ", piece.name,
               " must not have a '", kBlockSeparator, "', which begins the offset of a block");
         Held held{piece, nullptr, blocks_of_range(piece.shape, piece.begin, piece.begin + values.numel())};
-        if (memory == HostMemory::copy || values.device().kind() != DeviceKind::cpu) {
+        if (memory == HostMemory::copy || !values.device().host_readable()) {
             held.copy = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(values.bytes()));
             values.device().copy_out(held.copy.get(), values.view().data, values.bytes());
         }

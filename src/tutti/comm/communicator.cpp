@@ -70,7 +70,7 @@ Work Communicator::begin(Collective collective) {
 
 // Waits for the kernels that make the input. A GPU's engine will do without.
 Landing Communicator::bring_to_host(Collective& c) const {
-    const auto on_gpu = [](const Tensor& x) { return x.defined() && x.device().kind() == DeviceKind::cuda; };
+    const auto on_gpu = [this](const Tensor& x) { return x.defined() && !reaches(x.device()); };
     const Tensor input = c.input, output = c.output;
     if (on_gpu(input)) {
         c.input = Tensor::empty(*host_, input.shape(), input.dtype(), Purpose::communication);

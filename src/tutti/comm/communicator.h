@@ -89,11 +89,13 @@ class Communicator {
     Communicator(std::string name, std::vector<int> ranks, int rank, Progress& progress, FlightRecorder& recorder);
     // Begins the operation: afterwards it needs nothing but advance(). `sequence` as in the flight recorder.
     virtual std::shared_ptr<Operation> start(Collective collective, uint64_t sequence) = 0;
+    // Whether operations work in the memory of `device` as it is. Other tensors pass through the host's memory.
+    virtual bool reaches(const Device& device) const { return device.host_readable(); }
+    virtual void wait(const Operation& operation);
     Progress& progress() { return progress_; }
 
   private:
     friend class Work;
-    void wait(const Operation& operation);
     void check_place(const Collective& collective) const;
     Landing bring_to_host(Collective& collective) const;
 

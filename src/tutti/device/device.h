@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-enum class DeviceKind : uint8_t { cpu, cuda };
+enum class DeviceKind : uint8_t { cpu, cuda, meta };
 
 // The order in which a rank's kernels run. On the CPU work is done when the call returns and `threads` says how many
 // cores a kernel may use; on a GPU `native` is the stream's handle and calls return before the work is done.
@@ -53,8 +53,10 @@ class Device {
   public:
     virtual ~Device() = default;
     virtual DeviceKind kind() const = 0;
-    virtual std::string name() const = 0;   // "AMD EPYC 9R14, 2 threads", "GPU 3 (NVIDIA H200)"
-    virtual std::string model() const = 0;  // equal for devices that should be equally fast: "NVIDIA H200"
+    virtual bool host_readable() const = 0;         // the host's code may read and write memory() where it is
+    virtual bool records() const { return false; }  // record() exists
+    virtual std::string name() const = 0;           // "AMD EPYC 9R14, 2 threads", "GPU 3 (NVIDIA H200)"
+    virtual std::string model() const = 0;          // equal for devices that should be equally fast: "NVIDIA H200"
     virtual Allocator& memory() = 0;
     virtual int64_t free_bytes() = 0;  // that memory() could still take from the system, about
     virtual const Stream& stream() const = 0;
@@ -74,6 +76,9 @@ class Device {
     // kernels were given, so what differs from run to run must be in memory. Work that waits for the device, copies
     // between it and the host or needs memory that the allocator does not have is an Error; so is any on a CPU.
     virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
+    // A device for the memory of what is offloaded, which this device's kernels and copies reach: a file in `directory`
+    // for a CPU, the host's pinned memory for a GPU.
+    virtual std::unique_ptr<Device> make_offload_device(const std::string& directory) = 0;
     // With sums in f32; takes about `seconds` where it must be measured.
     virtual ArithmeticPeak peak(Arithmetic arithmetic, double seconds) = 0;
 };
@@ -96,6 +101,9 @@ std::unique_ptr<Device> make_cpu_device(int threads);
 
 // Kernels run as on the CPU, memory is in a file in `directory` (cpu/file_memory.h): where a CPU rank offloads to.
 std::unique_ptr<Device> make_file_device(const std::string& directory, int threads);
+
+// How much memory a CPU device takes from the system when nothing free holds a block of `bytes`.
+int64_t host_segment_bytes(int64_t bytes);
 
 int available_cores();    // respects the affinity mask and the cgroup's cpu.max
 std::string cpu_model();  // "AMD EPYC 9R14", from /proc/cpuinfo

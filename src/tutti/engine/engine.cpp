@@ -9,8 +9,7 @@ namespace {
 std::unique_ptr<Device> make_home(const spec::RunSpec& run, Device& device, const std::string& directory) {
     const spec::OffloadSpec& o = run.offload;
     if (!o.optimizer && !o.params && !o.activations) return nullptr;
-    if (device.kind() == DeviceKind::cuda) return make_pinned_home(device);
-    return make_file_device(o.dir.empty() ? directory : o.dir, device.stream().threads);
+    return device.make_offload_device(o.dir.empty() ? directory : o.dir);
 }
 
 parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, Device* home) {

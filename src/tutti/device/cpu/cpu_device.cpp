@@ -19,6 +19,13 @@ namespace tutti {
 
 namespace {
 
+constexpr int64_t kHugePage = 2 << 20;
+#ifdef __SANITIZE_ADDRESS__
+constexpr int64_t kSmallSegment = 0, kSegment = 0;  // a block of its own for each, whose ends are watched
+#else
+constexpr int64_t kSmallSegment = kHugePage, kSegment = int64_t{1} << 30;
+#endif
+
 // Segments of 2 MiB and more ask for huge pages: a GEMM over 4 KiB pages loses several percent to TLB misses. Blocks
 // share segments that are larger than they: what was never touched takes no memory.
 class HostMemory final : public RawMemory {
@@ -32,17 +39,7 @@ class HostMemory final : public RawMemory {
         return data;
     }
     void give_back(void* data, int64_t) override { std::free(data); }
-    int64_t segment_bytes(int64_t bytes) const override {
-        return std::max(bytes, FreeSpace::is_large(bytes) ? kSegment : kSmallSegment);
-    }
-
-  private:
-    static constexpr int64_t kHugePage = 2 << 20;
-#ifdef __SANITIZE_ADDRESS__
-    static constexpr int64_t kSmallSegment = 0, kSegment = 0;  // a block of its own for each, whose ends are watched
-#else
-    static constexpr int64_t kSmallSegment = kHugePage, kSegment = int64_t{1} << 30;
-#endif
+    int64_t segment_bytes(int64_t bytes) const override { return host_segment_bytes(bytes); }
 };
 
 class CopyAtHand final : public HostCopy {
@@ -61,6 +58,7 @@ class CpuDevice final : public Device {
         : memory_(std::make_shared<Allocator>(std::move(memory))),
           stream_{threads > 0 ? threads : available_cores(), nullptr} {}
     DeviceKind kind() const override { return DeviceKind::cpu; }
+    bool host_readable() const override { return true; }
     std::string name() const override {
         return concat(cpu_model(), ", ", stream_.threads, stream_.threads == 1 ? " thread" : " threads");
     }
@@ -86,6 +84,9 @@ class CpuDevice final : public Device {
     std::unique_ptr<Recording> record(const std::function<void()>&) override {
         throw Error(concat(name(), " records no work: only a GPU has graphs"));
     }
+    std::unique_ptr<Device> make_offload_device(const std::string& directory) override {
+        return make_file_device(directory, stream_.threads);
+    }
     ArithmeticPeak peak(Arithmetic arithmetic, double seconds) override {
         return measure_register_peak(stream_, storage_of(arithmetic), seconds);
     }
@@ -103,6 +104,10 @@ std::unique_ptr<Device> make_cpu_device(int threads) {
 
 std::unique_ptr<Device> make_file_device(const std::string& directory, int threads) {
     return std::make_unique<CpuDevice>(std::make_unique<FileMemory>(directory), threads);
+}
+
+int64_t host_segment_bytes(int64_t bytes) {
+    return std::max(bytes, FreeSpace::is_large(bytes) ? kSegment : kSmallSegment);
 }
 
 int available_cores() {

@@ -71,6 +71,8 @@ class CudaDevice : public Device {
     CudaDevice& operator=(const CudaDevice&) = delete;
 
     DeviceKind kind() const override { return DeviceKind::cuda; }
+    bool host_readable() const override { return false; }
+    bool records() const override { return true; }
     std::string name() const override { return name_; }
     std::string model() const override {
         return concat(queue_->model(), sharing_ > 1 ? concat(", shared by ", sharing_, " ranks") : "");
@@ -98,6 +100,7 @@ class CudaDevice : public Device {
     void synchronize() override { queue_->synchronize(); }
     std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(queue_, work); }
 
+    std::unique_ptr<Device> make_offload_device(const std::string& directory) override;
     // By the data sheet: no clock holds under full load, and shares of what a product happened to reach cannot be
     // compared.
     ArithmeticPeak peak(Arithmetic arithmetic, double) override {
@@ -113,7 +116,6 @@ class CudaDevice : public Device {
                        sharing_ > 1 ? concat(", shared by ", sharing_, " ranks") : "")};
     }
 
-    const std::shared_ptr<Queue>& queue() const { return queue_; }
     void make_workspace() {
         workspace_ = std::make_unique<Buffer>(*memory_, kWorkspaceBytes, Purpose::workspace);
         stream_.workspace = workspace_->data();
@@ -144,6 +146,10 @@ class PinnedHome final : public CudaDevice {
         if (bytes > 0) std::memcpy(host_data, device_data, static_cast<size_t>(bytes));
     }
 };
+
+std::unique_ptr<Device> CudaDevice::make_offload_device(const std::string&) {
+    return std::make_unique<PinnedHome>(queue_);
+}
 
 }  // namespace
 
@@ -181,12 +187,6 @@ std::unique_ptr<Device> make_cuda_device(int index, int sharing) {
         std::make_unique<CudaDevice>(queue, std::make_unique<GpuMemory>(queue->name()), queue->name(), sharing);
     device->make_workspace();
     return device;
-}
-
-std::unique_ptr<Device> make_pinned_home(Device& device) {
-    const auto* cuda_device = dynamic_cast<const CudaDevice*>(&device);
-    check(cuda_device != nullptr, "pinned memory is the home of what a GPU offloads, not of ", device.name());
-    return std::make_unique<PinnedHome>(cuda_device->queue());
 }
 
 }  // namespace tutti

@@ -1,0 +1,68 @@
+#include "tutti/comm/meta/meta_world.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tutti/base/error.h"
+
+namespace tutti::comm {
+
+namespace {
+
+// No operation is ever waited for, so the progress engine never sleeps.
+class SilentBell final : public Bell {
+  public:
+    void sleep(Clock::time_point, const std::function<bool()>&) override { throw Error("a meta world never waits"); }
+    void ring() override {}
+    void check_abort() const override {}
+    std::chrono::nanoseconds patience() const override { return {}; }
+};
+
+class CompleteOperation final : public Operation {
+  public:
+    using Operation::Operation;
+    bool advance() override { return true; }
+    std::string waits_for() const override { return "nothing"; }
+};
+
+class MetaCommunicator final : public Communicator {
+  public:
+    MetaCommunicator(std::string name, std::vector<int> ranks, int rank, Progress& progress, FlightRecorder& recorder,
+                     CommunicationObserver* observer)
+        : Communicator(std::move(name), std::move(ranks), rank, progress, recorder), observer_(observer) {}
+
+  protected:
+    std::shared_ptr<Operation> start(Collective collective, uint64_t sequence) override {
+        if (observer_ != nullptr) observer_->begins(*this, sequence, collective);
+        return std::make_shared<CompleteOperation>(std::move(collective), name(), sequence);
+    }
+    bool reaches(const Device&) const override { return true; }
+    void wait(const Operation& operation) override {
+        if (observer_ != nullptr) observer_->waits(*this, operation);
+        Communicator::wait(operation);
+    }
+
+  private:
+    CommunicationObserver* observer_;
+};
+
+}  // namespace
+
+MetaWorld::MetaWorld(int rank, int size, CommunicationObserver* observer)
+    : rank_(rank),
+      size_(size),
+      observer_(observer),
+      progress_(std::make_shared<SilentBell>(), std::numeric_limits<double>::max(), false) {
+    check<UsageError>(0 <= rank && rank < size, "rank ", rank, " of a world of ", size, ": required 0 <= rank < size");
+}
+
+std::unique_ptr<Communicator> MetaWorld::group(const std::string& name, const std::vector<int>& ranks) {
+    const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+    check(place != ranks.end(), "rank ", rank_, " asks for group ", name, ", of which it is not a member");
+    return std::make_unique<MetaCommunicator>(name, ranks, static_cast<int>(place - ranks.begin()), progress_,
+                                              recorder_, observer_);
+}
+
+void MetaWorld::abort(const std::string& reason) { throw Error(reason); }
+
+}  // namespace tutti::comm

@@ -1,0 +1,41 @@
+// comm/meta/meta_world.h: a world without peers. It has any size and is seen from any rank; every operation is complete
+// as soon as it has begun, and no value moves. Operations are checked and counted by Communicator, as in every engine
+// (calls, bytes, bytes over links), so a rehearsed step communicates what a real one does.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/comm/world.h"
+
+namespace tutti::comm {
+
+// Is told what a rank communicates, in the order of its program.
+class CommunicationObserver {
+  public:
+    virtual ~CommunicationObserver() = default;
+    virtual void begins(const Communicator& group, uint64_t sequence, const Collective& collective) = 0;
+    virtual void waits(const Communicator& group, const Operation& operation) = 0;
+};
+
+class MetaWorld final : public World {
+  public:
+    // UsageError unless 0 <= rank < size. `observer` may be null.
+    MetaWorld(int rank, int size, CommunicationObserver* observer = nullptr);
+
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+    std::string engine() const override { return "meta"; }
+    std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override;
+    void abort(const std::string& reason) override;  // throws Error with the reason
+    Progress& progress() override { return progress_; }
+    FlightRecorder& recorder() override { return recorder_; }
+
+  private:
+    int rank_, size_;
+    CommunicationObserver* observer_;
+    FlightRecorder recorder_;
+    Progress progress_;
+};
+
+}  // namespace tutti::comm

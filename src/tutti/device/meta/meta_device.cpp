@@ -1,0 +1,105 @@
+#include "tutti/device/meta/meta_device.h"
+
+#include <sys/mman.h>
+
+#include <vector>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+
+namespace {
+
+// Each segment is a mapping of its own, without access and without pages behind it. One reservation for all would
+// collide with the address space of the sanitizers.
+class MetaMemory final : public RawMemory {
+  public:
+    explicit MetaMemory(const MetaTarget& target) : target_(target) {}
+    void* take(int64_t bytes) override {
+        if (target_.memory_bytes > 0 && taken_ + bytes > target_.memory_bytes) return nullptr;
+        void* data =
+            mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (data == MAP_FAILED) return nullptr;
+        taken_ += bytes;
+        return data;
+    }
+    void give_back(void* data, int64_t bytes) override {
+        munmap(data, static_cast<size_t>(bytes));
+        taken_ -= bytes;
+    }
+    int64_t segment_bytes(int64_t bytes) const override {
+        return target_.segment_bytes != nullptr ? target_.segment_bytes(bytes) : bytes;
+    }
+    std::string advice() const override { return concat(target_.name, " is full; ", RawMemory::advice()); }
+
+  private:
+    const MetaTarget target_;
+    int64_t taken_ = 0;
+};
+
+class Zeros final : public HostCopy {
+  public:
+    explicit Zeros(int64_t bytes) : values_(static_cast<size_t>(bytes)) {}
+    std::span<const std::byte> wait() override { return values_; }
+
+  private:
+    std::vector<std::byte> values_;
+};
+
+class DoneOnce final : public Recording {
+    void run() override {}
+};
+
+class MetaDevice final : public Device {
+  public:
+    explicit MetaDevice(const MetaTarget& target)
+        : target_(target),
+          memory_(std::make_shared<Allocator>(std::make_unique<MetaMemory>(target))),
+          stream_{.threads = target.threads, .native = &state_} {
+        if (target.workspace_bytes == 0) return;
+        workspace_ = std::make_unique<Buffer>(*memory_, target.workspace_bytes, Purpose::workspace);
+        stream_.workspace = workspace_->data();
+        stream_.workspace_bytes = target.workspace_bytes;
+    }
+    DeviceKind kind() const override { return DeviceKind::meta; }
+    bool host_readable() const override { return false; }
+    bool records() const override { return target_.records; }
+    std::string name() const override { return target_.name; }
+    std::string model() const override { return target_.name; }
+    Allocator& memory() override { return *memory_; }
+    int64_t free_bytes() override { return target_.memory_bytes - memory_->reserved(); }
+    const Stream& stream() const override { return stream_; }
+    void copy_in(void*, const void*, int64_t) override {}
+    void copy_out(void*, const void*, int64_t bytes) override {
+        throw Error(concat("the meta device has no values, and ", bytes, " bytes are read after the kernel ",
+                           state_.last_kernel, "; a rehearsed step may read its loss and gradient norm only"));
+    }
+    std::unique_ptr<HostCopy> start_copy_out(const void*, int64_t bytes) override {
+        return std::make_unique<Zeros>(bytes);
+    }
+    void copy(void*, const void*, int64_t) override {}
+    std::shared_ptr<SideCopy> copy_aside(void*, const void*, int64_t) override { return nullptr; }
+    void synchronize() override {}
+    std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+        check<UsageError>(target_.records, target_.name, " records no work: only a GPU has graphs");
+        work();
+        return std::make_unique<DoneOnce>();
+    }
+    std::unique_ptr<Device> make_offload_device(const std::string&) override {
+        return make_meta_device({.name = "offload device of " + target_.name, .threads = target_.threads});
+    }
+    ArithmeticPeak peak(Arithmetic, double) override { throw Error("the meta device computes nothing"); }
+
+  private:
+    const MetaTarget target_;
+    MetaStream state_;
+    std::shared_ptr<Allocator> memory_;
+    std::unique_ptr<Buffer> workspace_;
+    Stream stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_meta_device(const MetaTarget& target) { return std::make_unique<MetaDevice>(target); }
+
+}  // namespace tutti
