@@ -1,6 +1,6 @@
-// base/trace.h: what a rank did when: spans of time in a buffer that is reserved beforehand. The step notes what it
-// computes, the communicators note their operations and waits; train/trace_file.h writes it out. One per rank, and only
-// when it was asked for: everybody else holds a null pointer.
+// base/trace.h: what a rank does, as spans: the step notes what it computes, the communicators note their operations
+// and waits. Tracer is the interface; Trace keeps the spans with their times, in a buffer that is reserved beforehand.
+// A rank that is not traced holds a null pointer.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ enum class Activity : uint8_t {
 inline constexpr int kActivities = 7;
 std::string_view name_of(Activity activity);  // "compute"
 
-class Trace {
+class Tracer {
   public:
     struct What {
         Activity activity;
@@ -36,12 +36,21 @@ class Trace {
         uint64_t number = 0;
         int64_t bytes = 0;
     };
+    static constexpr size_t kNone = ~size_t{0};
+
+    virtual ~Tracer() = default;
+    // By the rank's own thread. The texts may be temporary. Returns the span's number, or kNone: it is not kept.
+    virtual size_t begin(const What& what) = 0;
+    virtual void end(size_t span) = 0;  // by any thread; kNone: nothing
+};
+
+class Trace final : public Tracer {
+  public:
     struct Span {
         What what;
         int64_t step;
         int64_t begin_ns, end_ns;  // of the steady clock; end -1: not yet
     };
-    static constexpr size_t kNone = ~size_t{0};
 
     explicit Trace(size_t capacity);
 
@@ -49,9 +58,9 @@ class Trace {
     void open(int64_t step);
     void close() { is_open_ = false; }
 
-    // By the rank's own thread. The texts may be temporary: each is kept once. Allocates only for a text that is new.
-    size_t begin(const What& what);
-    void end(size_t span);  // by any thread; kNone: nothing
+    // Each text is kept once: allocates only for one that is new.
+    size_t begin(const What& what) override;
+    void end(size_t span) override;
 
     size_t size() const { return spans_.size(); }
     Span span(size_t index) const;
@@ -74,16 +83,16 @@ class Trace {
 // A span as long as the object lives. Without a trace: nothing.
 class TraceScope {
   public:
-    TraceScope(Trace* trace, const Trace::What& what)
-        : trace_(trace), span_(trace != nullptr ? trace->begin(what) : Trace::kNone) {}
+    TraceScope(Tracer* tracer, const Tracer::What& what)
+        : tracer_(tracer), span_(tracer != nullptr ? tracer->begin(what) : Tracer::kNone) {}
     ~TraceScope() {
-        if (trace_ != nullptr) trace_->end(span_);
+        if (tracer_ != nullptr) tracer_->end(span_);
     }
     TraceScope(const TraceScope&) = delete;
     TraceScope& operator=(const TraceScope&) = delete;
 
   private:
-    Trace* trace_;
+    Tracer* tracer_;
     size_t span_;
 };
 

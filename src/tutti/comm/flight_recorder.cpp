@@ -53,10 +53,10 @@ void FlightRecorder::finish(uint64_t number, State state) {
     if (trace_ != nullptr) trace_->end(spans_[number % kEntries]);
 }
 
-void FlightRecorder::trace_into(Trace* trace) {
+void FlightRecorder::trace_into(Tracer* trace) {
     std::lock_guard lock(mutex_);
     trace_ = trace;
-    spans_.fill(Trace::kNone);
+    spans_.fill(Tracer::kNone);
 }
 
 std::vector<FlightRecorder::Entry> FlightRecorder::last_entries() const {

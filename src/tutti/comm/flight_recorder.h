@@ -27,7 +27,7 @@ class FlightRecorder {
     std::vector<Entry> entries() const;
     // Operations that begin from now on are spans of this trace too; nullptr: of none. It must outlive them, or be
     // taken away.
-    void trace_into(Trace* trace);
+    void trace_into(Tracer* trace);
     FlightRecord record(int rank, int ranks, Cause cause, const std::string& reason) const;
 
   private:
@@ -37,7 +37,7 @@ class FlightRecorder {
     std::vector<FlightRecord::Group> groups_;
     std::array<Entry, kEntries> ring_;
     std::array<size_t, kEntries> spans_;  // of the entries, in trace_
-    Trace* trace_ = nullptr;
+    Tracer* trace_ = nullptr;
     uint64_t count_ = 0;
     int64_t origin_ns_ = 0;
     double started_ = 0;

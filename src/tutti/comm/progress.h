@@ -66,8 +66,8 @@ class Progress {
     double waited_s() const { return waited_s_; }  // by the rank's own thread, in all
 
     // Where the rank's own thread notes its waits and begins; nullptr: nowhere.
-    void trace_into(Trace* trace) { trace_ = trace; }
-    Trace* trace() const { return trace_; }
+    void trace_into(Tracer* trace) { trace_ = trace; }
+    Tracer* trace() const { return trace_; }
 
   private:
     bool advance_all();
@@ -76,7 +76,7 @@ class Progress {
     std::shared_ptr<Bell> bell_;
     double timeout_s_;
     double waited_s_ = 0;
-    Trace* trace_ = nullptr;
+    Tracer* trace_ = nullptr;
     std::mutex advancing_;  // held by the thread that advances
     std::mutex list_mutex_;
     std::list<std::shared_ptr<Operation>> operations_;

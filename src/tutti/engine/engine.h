@@ -44,7 +44,7 @@ struct Engine {
     ops::Sum losses;                       // of the step that runs
     ops::PackedWeights packed_weights;     // of the step that runs
     std::optional<MicrobatchGraph> graph;  // with train.cuda_graphs
-    Trace* trace = nullptr;                // where the step notes what it does when; nullptr: nowhere
+    Tracer* trace = nullptr;               // where the step notes what it does when; nullptr: nowhere
 };
 
 // As [comm] says; `flight_directory` "": no flight records.

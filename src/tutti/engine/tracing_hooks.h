@@ -11,11 +11,11 @@ namespace tutti::engine {
 
 class TracingHooks final : public autograd::Hooks {
   public:
-    TracingHooks(autograd::Hooks& inner, Trace* trace) : inner_(inner), trace_(trace) {}
+    TracingHooks(autograd::Hooks& inner, Tracer* trace) : inner_(inner), trace_(trace) {}
 
     void before_forward(autograd::Unit& unit) override {
         inner_.before_forward(unit);
-        span_.emplace(trace_, Trace::What{Activity::compute, backward_ ? "recompute" : "forward", unit.name});
+        span_.emplace(trace_, Tracer::What{Activity::compute, backward_ ? "recompute" : "forward", unit.name});
     }
     void after_forward(autograd::Unit& unit) override {
         span_.reset();
@@ -24,7 +24,7 @@ class TracingHooks final : public autograd::Hooks {
     void before_backward(autograd::Unit& unit) override {
         backward_ = true;
         inner_.before_backward(unit);
-        span_.emplace(trace_, Trace::What{Activity::compute, "backward", unit.name});
+        span_.emplace(trace_, Tracer::What{Activity::compute, "backward", unit.name});
     }
     void after_backward(autograd::Unit& unit) override {
         span_.reset();
@@ -34,7 +34,7 @@ class TracingHooks final : public autograd::Hooks {
 
   private:
     autograd::Hooks& inner_;
-    Trace* trace_;
+    Tracer* trace_;
     bool backward_ = false;
     std::optional<TraceScope> span_;
 };
