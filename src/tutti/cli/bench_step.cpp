@@ -10,6 +10,7 @@
 #include "tutti/cli/text.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
+#include "tutti/ops/kernel_times.h"
 #include "tutti/plan/flops.h"
 #include "tutti/plan/memory.h"
 #include "tutti/spec/toml.h"
@@ -74,12 +75,12 @@ StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, bool ker
     measured.timing = time_calls({.seconds = seconds, .min_runs = 3, .max_runs = 100}, take_step);
     if (kernels) {
         ops::KernelTimes times;
-        engine.ctx.times = &times;
+        engine.ctx.meter = &times;
         const double begin = seconds_now();
         for (int i = 0; i < kTimedSteps; ++i) take_step();
         measured.timed_s = seconds_now() - begin;
         measured.kernels = times.rows();
-        engine.ctx.times = nullptr;
+        engine.ctx.meter = nullptr;
     }
     measured.memory = engine.device->memory().total().peak;
     return measured;
@@ -178,12 +179,12 @@ void print_kernels(std::ostream& text, const StepReport& r, double memory_bytes_
                      floor = row.work.floor_s(flops, memory_bytes_per_s) / kTimedSteps;
         const char* bound = row.work.flops / flops > row.work.bytes / memory_bytes_per_s ? "arithmetic" : "memory";
         rest -= seconds;
-        text << left(row.kernel, 28) << left(row.shape, 46) << right(std::to_string(row.calls / kTimedSteps), 7)
+        text << left(row.kernel, 28) << left(row.shape(), 46) << right(std::to_string(row.calls / kTimedSteps), 7)
              << right(format_fixed(1e3 * seconds, 2), 10) << right(format_percent(seconds / step_s), 9)
              << right(format_fixed(1e3 * floor, 2), 10) << right(format_percent(floor / seconds), 9) << "  " << bound
              << '\n';
         result.rows.push_back({{"kernel", row.kernel},
-                               {"shape", row.shape},
+                               {"shape", row.shape()},
                                {"calls", row.calls / kTimedSteps},
                                {"seconds", seconds},
                                {"share", seconds / step_s},

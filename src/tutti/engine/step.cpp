@@ -46,7 +46,8 @@ StepResult train_step(Engine& s, int64_t step) {
             batch.seed = static_cast<uint64_t>(train.seed);
             batch.step = static_cast<uint64_t>(step);
             s.data_parallel.begin_microbatch(i + 1 == microbatches);
-            if (s.graph && s.ctx.times == nullptr)  // kernels that are timed are started one by one
+            const bool single_launches = s.ctx.meter != nullptr && s.ctx.meter->needs_single_launches();
+            if (s.graph && !single_launches)
                 s.graph->run(batch, [&s](const nn::Batch& inputs) { forward_backward(s, inputs); });
             else
                 forward_backward(s, batch);

@@ -11,21 +11,34 @@ namespace {
 
 double bytes_of(const View& x) { return x.defined() ? static_cast<double>(x.numel() * size_of(x.dtype)) : 0; }
 
+ProblemShape shape_of(const View& operand) {
+    ProblemShape shape{.kind = ProblemShape::Kind::operand, .rank = static_cast<uint8_t>(operand.shape.rank())};
+    std::copy(operand.shape.begin(), operand.shape.end(), shape.sizes.begin());
+    return shape;
+}
+
+// The first is what the kernel's problem is named after.
 Work work_of_all(std::initializer_list<View> operands) {
-    Work work;
+    Work work{.shape = shape_of(*operands.begin())};
     for (const View& x : operands) work.bytes += bytes_of(x);
     return work;
 }
 
-// Pairs of a query and a key that it sees, of one head.
+// Sum over x <= last of min(max(x, 0), limit).
+double sum_of_clamped(int64_t last, int64_t limit) {
+    const auto x = static_cast<double>(std::clamp<int64_t>(last, 0, limit));
+    return x * (x + 1) / 2 + static_cast<double>(std::max<int64_t>(0, last - limit)) * static_cast<double>(limit);
+}
+
+// Pairs of a query and a key that it sees, of one head. Query i has min(max(i + query_offset + 1, 0), keys) keys up to
+// its own place, and the same of i + query_offset + 1 - window before its window.
 double visible_pairs(int64_t queries, int64_t keys, bool causal, int64_t query_offset, int64_t window) {
-    double pairs = 0;
-    for (int64_t i = 0; i < queries; ++i) {
-        const int64_t end = causal ? std::min(keys, i + query_offset + 1) : keys;
-        const int64_t begin = window > 0 ? std::max<int64_t>(0, i + query_offset + 1 - window) : 0;
-        pairs += static_cast<double>(std::max<int64_t>(0, end - begin));
-    }
-    return pairs;
+    const auto keys_before = [&](int64_t shift) {
+        return sum_of_clamped(queries - 1 + shift, keys) - sum_of_clamped(shift - 1, keys);
+    };
+    const double all =
+        causal ? keys_before(query_offset + 1) : static_cast<double>(queries) * static_cast<double>(keys);
+    return window > 0 ? all - keys_before(query_offset + 1 - window) : all;
 }
 
 // `products` of (Tq, D) and (D, Tk) for each head.
@@ -34,14 +47,16 @@ Work attention_work(const Attention& a, int products) {
     const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
     const double pairs = visible_pairs(Tq, a.k.shape[1], a.causal, a.query_offset, a.window);
     return {.flops = 2.0 * products * pairs * static_cast<double>(B * H * D),
-            .shape = concat(B, " x ", Tq, ", ", H, " heads of ", D)};
+            .shape = {.kind = ProblemShape::Kind::attention, .rank = 4, .sizes = {B, Tq, H, D}}};
 }
 
 Work work_of_update(std::span<const OptimizerPiece> pieces) {
-    Work work;
-    for (const OptimizerPiece& p : pieces)
+    Work work{.shape = {.kind = ProblemShape::Kind::operand, .rank = 1}};
+    for (const OptimizerPiece& p : pieces) {
+        work.shape.sizes[0] += p.master.numel();
         work.bytes +=
             2 * (bytes_of(p.master) + bytes_of(p.m) + bytes_of(p.v)) + bytes_of(p.gradient) + bytes_of(p.value);
+    }
     return work;
 }
 
@@ -50,7 +65,7 @@ Work work_of_update(std::span<const OptimizerPiece> pieces) {
 Work& Work::operator+=(const Work& other) {
     flops += other.flops;
     bytes += other.bytes;
-    if (shape.empty()) shape = other.shape;
+    if (shape.kind == ProblemShape::Kind::none) shape = other.shape;
     return *this;
 }
 
@@ -58,17 +73,32 @@ double Work::floor_s(double flops_per_s, double bytes_per_s) const {
     return std::max(flops / flops_per_s, bytes / bytes_per_s);
 }
 
-Work work_of(const View& operand) { return {.bytes = bytes_of(operand)}; }
+std::string ProblemShape::text() const {
+    constexpr const char* kEpilogue[] = {"", ", gelu", ", gelu backward", ", swiglu", ", swiglu backward"};
+    if (kind == Kind::attention) return concat(sizes[0], " x ", sizes[1], ", ", sizes[2], " heads of ", sizes[3]);
+    std::string text;
+    for (size_t i = 0; i < rank; ++i) text += concat(i > 0 ? " x " : "", sizes[i]);
+    return text + concat(transpose_a ? ", a transposed" : "", transpose_b ? ", b transposed" : "",
+                         accumulate ? ", added" : "", kEpilogue[static_cast<size_t>(epilogue)]);
+}
+
+Work work_of(const View& operand) {
+    if (!operand.defined()) return {};
+    return {.bytes = bytes_of(operand), .shape = shape_of(operand)};
+}
 
 Work work_of(const Gemm& g) {
-    constexpr const char* kEpilogue[] = {"", ", gelu", ", gelu backward", ", swiglu", ", swiglu backward"};
     const int64_t M = g.c.shape[0], N = g.c.shape[1], K = g.transpose_a ? g.a.shape[0] : g.a.shape[1];
     return {.flops = 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K),
             .bytes = bytes_of(g.a) + bytes_of(g.b) + (g.accumulate ? 2 : 1) * bytes_of(g.c) + bytes_of(g.bias) +
                      bytes_of(g.x) + bytes_of(g.gate) + bytes_of(g.dup),
-            .shape = concat(M, " x ", K, " x ", N, g.transpose_a ? ", a transposed" : "",
-                            g.transpose_b ? ", b transposed" : "", g.accumulate ? ", added" : "",
-                            kEpilogue[static_cast<size_t>(g.epilogue)])};
+            .shape = {.kind = ProblemShape::Kind::product,
+                      .rank = 3,
+                      .transpose_a = g.transpose_a,
+                      .transpose_b = g.transpose_b,
+                      .accumulate = g.accumulate,
+                      .epilogue = g.epilogue,
+                      .sizes = {M, K, N}}};
 }
 
 Work work_of(const AttentionForward& a) {
@@ -92,7 +122,8 @@ Work work_of(const Dropout& mask) { return work_of(mask.row_index); }
 Work work_of(const Normal& normal) { return work_of(normal.y); }
 
 Work work_of(const CrossEntropy& loss) {
-    return {.bytes = (loss.gradient ? 2 : 1) * bytes_of(loss.logits) + bytes_of(loss.targets) + bytes_of(loss.losses)};
+    return {.bytes = (loss.gradient ? 2 : 1) * bytes_of(loss.logits) + bytes_of(loss.targets) + bytes_of(loss.losses),
+            .shape = shape_of(loss.logits)};
 }
 
 Work work_of(const Sample& s) { return work_of_all({s.logits, s.draws, s.tokens}); }
@@ -101,7 +132,8 @@ Work work_of(const AdamW& update) { return work_of_update(update.pieces); }
 Work work_of(const Sgd& update) { return work_of_update(update.pieces); }
 
 Work work_of_embedding(const View& tokens, const View& rows_or_matrix, const View& matrix_or_rows) {
-    return {.bytes = bytes_of(tokens) + 2 * std::min(bytes_of(rows_or_matrix), bytes_of(matrix_or_rows))};
+    return {.bytes = bytes_of(tokens) + 2 * std::min(bytes_of(rows_or_matrix), bytes_of(matrix_or_rows)),
+            .shape = shape_of(tokens)};
 }
 
 }  // namespace tutti::kernels

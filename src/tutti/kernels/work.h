@@ -2,6 +2,8 @@
 // must read and write, each moved once. What a measured time is held against.
 #pragma once
 
+#include <array>
+#include <compare>
 #include <concepts>
 #include <string>
 #include <string_view>
@@ -10,10 +12,25 @@
 
 namespace tutti::kernels {
 
+// What a kernel works on. text(): of a matrix product M x K x N, with what is transposed, added to or fused ("1024 x
+// 768 x 3072, b transposed"); of an attention "8 x 1024, 12 heads of 64"; of others the first operand, "8 x 1024 x
+// 768".
+struct ProblemShape {
+    enum class Kind : uint8_t { none, operand, product, attention };
+    Kind kind = Kind::none;
+    uint8_t rank = 0;  // of `sizes`
+    bool transpose_a = false, transpose_b = false, accumulate = false;
+    Epilogue epilogue = Epilogue::none;
+    std::array<int64_t, Shape::kMaxDims> sizes{};
+
+    std::string text() const;
+    auto operator<=>(const ProblemShape&) const = default;
+};
+
 struct Work {
     double flops = 0;  // of matrix products; others are bound by memory
     double bytes = 0;
-    std::string shape = {};  // of a matrix product or an attention: "1024 x 768 x 3072"
+    ProblemShape shape = {};
 
     Work& operator+=(const Work& other);
     // Seconds on a machine with these ceilings: whichever is the larger. A kernel whose operands lie in a cache may be
@@ -22,7 +39,7 @@ struct Work {
 };
 
 Work work_of(const View& operand);  // read or written
-Work work_of(const Gemm& gemm);     // shape: M x K x N, with what is transposed or added to
+Work work_of(const Gemm& gemm);
 // Of a masked attention: the pairs that a query may see, first_key left aside.
 Work work_of(const AttentionForward& attention);
 Work work_of(const AttentionBackward& attention);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
-#include "tutti/ops/kernel_times.h"
+#include "tutti/ops/meter.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::ops {
@@ -15,7 +15,7 @@ enum class Packing : uint8_t { never, where_it_pays, always };
 struct Context {
     Device& device;
     const kernels::KernelTable& kernels;
-    KernelTimes* times = nullptr;  // where every kernel's time is noted; nullptr: nowhere
+    Meter* meter = nullptr;  // is told of every kernel; nullptr: nothing is
     Packing packing = Packing::where_it_pays;
     PackedWeights* packed_weights = nullptr;  // of the products that run now; nullptr: each packs for itself
 };
@@ -26,9 +26,11 @@ auto call(Context& ctx, Kernel kernels::KernelTable::*entry, const char* name, A
     const Kernel kernel = ctx.kernels.*entry;
     check(kernel != nullptr, name, " has no ", ctx.kernels.name, " kernel");
     if constexpr (std::is_void_v<decltype(kernel(ctx.device.stream(), std::forward<Args>(args)...))>)
-        if (ctx.times != nullptr)
-            return ctx.times->measure(ctx.device, name, kernels::work_of_call(name, args...),
-                                      [&] { kernel(ctx.device.stream(), args...); });
+        if (ctx.meter != nullptr) {
+            ctx.meter->before_kernel(ctx.device);
+            kernel(ctx.device.stream(), args...);
+            return ctx.meter->after_kernel(ctx.device, name, kernels::work_of_call(name, args...));
+        }
     return kernel(ctx.device.stream(), std::forward<Args>(args)...);
 }
 

@@ -4,10 +4,16 @@
 
 namespace tutti::ops {
 
-void KernelTimes::add(const std::string& name, const kernels::Work& work, double seconds) {
-    Row& row = rows_[{name, work.shape}];
-    row.kernel = name;
-    row.shape = work.shape;
+void KernelTimes::before_kernel(Device& device) {
+    device.synchronize();
+    begin_ = std::chrono::steady_clock::now();
+}
+
+void KernelTimes::after_kernel(Device& device, const char* kernel, const kernels::Work& work) {
+    device.synchronize();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    Row& row = rows_[{kernel, work.shape}];
+    row.kernel = kernel;
     ++row.calls;
     row.seconds += seconds;
     row.work += work;

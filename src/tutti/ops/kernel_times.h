@@ -1,5 +1,5 @@
 // ops/kernel_times.h: how long the kernels of a run take, by entry of the table and by shape, beside the least that
-// they can cost. Context::times points to one while somebody measures; `tutti bench step --kernels` does.
+// they can cost (`tutti bench step --kernels`).
 #pragma once
 
 #include <chrono>
@@ -8,35 +8,31 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/device/device.h"
-#include "tutti/kernels/work.h"
+#include "tutti/ops/meter.h"
 
 namespace tutti::ops {
 
-class KernelTimes {
+class KernelTimes final : public Meter {
   public:
     struct Row {
-        std::string kernel, shape;
+        std::string kernel;
         int64_t calls = 0;
         double seconds = 0;
         kernels::Work work;  // of all calls together
+        std::string shape() const { return work.shape.text(); }
     };
 
-    // Runs `kernel` with the device idle before and after it.
-    template <class Kernel>
-    void measure(Device& device, const char* name, const kernels::Work& work, const Kernel& kernel) {
-        device.synchronize();
-        const auto begin = std::chrono::steady_clock::now();
-        kernel();
-        device.synchronize();
-        add(name, work, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    }
+    // The device is idle before and after each kernel.
+    void before_kernel(Device& device) override;
+    void after_kernel(Device& device, const char* kernel, const kernels::Work& work) override;
+    bool needs_single_launches() const override { return true; }
+
     std::vector<Row> rows() const;  // those that took longest first
     double seconds() const;         // of all
 
   private:
-    void add(const std::string& name, const kernels::Work& work, double seconds);
-    std::map<std::pair<std::string, std::string>, Row> rows_;
+    std::chrono::steady_clock::time_point begin_;
+    std::map<std::pair<std::string, kernels::ProblemShape>, Row> rows_;
 };
 
 }  // namespace tutti::ops

@@ -1,4 +1,6 @@
 // What the kernels of a step are said to cost, against the formula for the model, which knows nothing of kernels.
+#include "tutti/ops/kernel_times.h"
+
 #include <gtest/gtest.h>
 
 #include "tutti/comm/threads/thread_world.h"
@@ -23,7 +25,7 @@ class KernelTimesTest : public SmallRun {
                                   engine::training_batches(run, data ? &*data : nullptr));
             engine::train_step(engine, 1);
             ops::KernelTimes times;
-            engine.ctx.times = &times;
+            engine.ctx.meter = &times;
             engine::train_step(engine, 2);
             rows = times.rows();
             double sum = 0;
