@@ -169,8 +169,10 @@ void add_gemm(std::vector<Case>& all) {
             add_form({33, 64, 48, in, out, false, tb, true, Bias::same, Numbers::normal, 16});
         }
         add_form({0, 5, 7, in, out});                                 // no rows
+        add_form({3, 0, 9001, in, out});                              // no columns, and K in pieces
         add_form({3, 5, 0, in, out});                                 // no terms: zeros
         add_form({3, 5, 0, in, out, false, false, true, Bias::f32});  // no terms: c + bias
+        add_form({3, 5, 0, in, out, true, false, true});              // no terms: a weight gradient of no rows
     }
     const auto add_epilogue = [&](const EpilogueForm& f) {
         add(all, "gemm", &KernelTable::gemm, label(f),

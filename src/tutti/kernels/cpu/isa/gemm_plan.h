@@ -73,9 +73,10 @@ struct GemmPlan {
           keeps_b(g.packed_b.data != nullptr),
           a(rows_of_a<T>(g, K)),
           a_row(smaller(depth, kBlockDepth<Word>) + 16) {
-        if (a == RowsOfA::packed)
+        if (a == RowsOfA::packed && depth > 0)
             rows = smaller(rows, kPackedWords / packed_row() / kBlockRows<Word> * kBlockRows<Word>);
-        if (depth < words) rows = smaller(rows, kPackedWords / columns / kBlockRows<Word> * kBlockRows<Word>);
+        if (depth < words && columns > 0)
+            rows = smaller(rows, kPackedWords / columns / kBlockRows<Word> * kBlockRows<Word>);
         rows = larger(rows, smaller(M, kBlockRows<Word>));
         block_rows = share(rows, kBlockRows<Word>, kSumRows<Word>);
         block_columns = share(columns, kBlockWidth<Word>, kPanel<Word>);
