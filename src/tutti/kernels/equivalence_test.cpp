@@ -19,7 +19,7 @@ const KernelTable& emulated_amx_table() {
         table.name = "cpu-amx, emulated";
         amx_emulated::fill_attention(table);
         table.gemm = amx_emulated::gemm;
-        table.gemm_workspace = amx_emulated::gemm_workspace;
+        table.gemm_workspace = own_gemm(Isa::amx).workspace;
         return table;
     }();
     return kTable;

@@ -41,38 +41,28 @@ namespace avx2 {
 void fill_table(KernelTable& table);  // all but the products
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
-int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
-int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace avx2
 
 namespace avx512 {
 void fill_table(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
-int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
-int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512
 
 namespace avx512_bf16 {
 void fill_table(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
-int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
-int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512_bf16
 
 namespace amx {  // what multiplies matrices; everything else is avx512_bf16's
 void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
-int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
-int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace amx
 
 namespace amx_emulated {  // the same source with tiles as arrays and no instruction beyond avx512's: in tests only
 void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
-int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
-int64_t gemm_packed_b(const Stream& stream, const Gemm& gemm);
 }  // namespace amx_emulated
 
 }  // namespace tutti::kernels

@@ -38,7 +38,14 @@
 #include "tutti/kernels/cpu/isa/tiles_amx.h"
 #endif
 
+#include "tutti/kernels/kernel_table.h"
+
 namespace tutti::kernels::TUTTI_ISA {
+#if defined(TUTTI_ISA_AMX_EMULATED)
+inline constexpr Isa kIsa = Isa::amx;  // whose sizes it takes
+#else
+inline constexpr Isa kIsa = Isa::TUTTI_ISA;
+#endif
 #if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
 inline constexpr bool kTiles = true;  // products of bf16 pairs go through tiles
 #else

@@ -6,7 +6,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/device/cpu/tiles.h"
+#include "tutti/kernels/cpu/attention_plan.h"
 #include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/gemm_plan.h"
 #include "tutti/kernels/epilogue.h"
 
 namespace tutti::kernels {
@@ -58,12 +60,22 @@ Isa chosen_isa() {
     return kChosen;
 }
 
+namespace {
+
+template <Isa isa>
+OwnGemm with_sizes(void (*gemm)(const Stream&, const Gemm&)) {
+    return {gemm, [](const Stream& stream, const Gemm& g) { return own_gemm_workspace(isa, stream, g); },
+            [](const Stream& stream, const Gemm& g) { return own_gemm_packed_b(isa, stream, g); }};
+}
+
+}  // namespace
+
 OwnGemm own_gemm(Isa isa) {
     switch (isa) {
-        case Isa::avx2: return {avx2::gemm, avx2::gemm_workspace, avx2::gemm_packed_b};
-        case Isa::avx512: return {avx512::gemm, avx512::gemm_workspace, avx512::gemm_packed_b};
-        case Isa::avx512_bf16: return {avx512_bf16::gemm, avx512_bf16::gemm_workspace, avx512_bf16::gemm_packed_b};
-        case Isa::amx: return {amx::gemm, amx::gemm_workspace, amx::gemm_packed_b};
+        case Isa::avx2: return with_sizes<Isa::avx2>(avx2::gemm);
+        case Isa::avx512: return with_sizes<Isa::avx512>(avx512::gemm);
+        case Isa::avx512_bf16: return with_sizes<Isa::avx512_bf16>(avx512_bf16::gemm);
+        case Isa::amx: return with_sizes<Isa::amx>(amx::gemm);
     }
     return {};
 }
@@ -85,6 +97,7 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     fill_table(table);
     fill_gemm(table, isa);
     table.packing_counts = isa >= Isa::avx512_bf16;
+    table.attention_workspace = attention::workspace;
     fill_exact_sum(table);
     fill_sampling(table);
     return table;

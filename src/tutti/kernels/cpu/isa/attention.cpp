@@ -11,13 +11,9 @@ namespace tutti::kernels::TUTTI_ISA {
 
 namespace {
 
-// Keys of a tile of K and V, which a few blocks of rows use in turn.
-constexpr int64_t kKeys = 128;
+using attention::kKeys;
+constexpr int64_t kTogether = attention::kForwardTogether;
 constexpr float kInfinity = __builtin_inff();
-
-// Blocks of rows that one task takes through the same tiles of K and V: what it costs to copy a tile out of strided
-// rows is shared by eight.
-constexpr int64_t kTogether = 8;
 
 // Any number near a row's scores will do in the place of their maximum: sums of powers of two are as exact at 2^60 as
 // at 1, and powers that are lost at 2^-126 beside them do not count. So every row begins with 0, and gets another shift
@@ -32,19 +28,19 @@ struct Tiles {
     float* o[kTogether] = {};  // (D, rows): O^T
 };
 
-int64_t words_of_slot(int64_t D) { return (3 * kKeys + 2 * kTogether * kRows) * padded(D) + (kKeys + kChunk) * kRows; }
+// `slot`: attention::forward_slot(padded_D) floats.
 template <class Word>
-Tiles<Word> tiles_of_slot(const View& workspace, int64_t slot, int64_t D) {
-    Workspace space{workspace.as<float>() + slot * words_of_slot(D)};
+Tiles<Word> tiles_of(float* slot, int64_t padded_D) {
+    Workspace space{slot};
     Tiles<Word> t;
-    t.k = space.take<Word>(kKeys * padded(D));
-    t.v = space.take<Word>(kKeys * padded(D));
-    t.staged = space.take<float>(kKeys * padded(D));
+    t.k = space.take<Word>(kKeys * padded_D);
+    t.v = space.take<Word>(kKeys * padded_D);
+    t.staged = space.take<float>(kKeys * padded_D);
     t.p = space.take<Word>(kKeys * kRows);
     t.s = space.take<float>(kChunk * kRows);
     for (int64_t i = 0; i < kTogether; ++i) {
-        t.q[i] = space.take<Word>(padded(D) * kRows);
-        t.o[i] = space.take<float>(padded(D) * kRows);
+        t.q[i] = space.take<Word>(padded_D * kRows);
+        t.o[i] = space.take<float>(padded_D * kRows);
     }
     return t;
 }
@@ -164,12 +160,11 @@ void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, float factor, Keys 
 
 // Blocks [first_block, first_block + blocks) of one key head.
 template <class T>
-void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t first_block, int64_t blocks,
-            int64_t slot) {
+void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t first_block, int64_t blocks, float* slot) {
     using Word = typename Operand<T>::Word;
     const int64_t D = s.D, words = Operand<T>::words(D);
     const int64_t b = head / s.Hkv, kv_head = head % s.Hkv;
-    const Tiles<Word> t = tiles_of_slot<Word>(a.workspace, slot, D);
+    const Tiles<Word> t = tiles_of<Word>(slot, s.padded_D);
     Word* staged = reinterpret_cast<Word*>(t.staged);
     State states[kTogether];
     for (int64_t i = 0; i < blocks; ++i) {
@@ -177,7 +172,7 @@ void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t fir
         state.block = row_block(s, b, kv_head, first_block + i);
         state.visible = visible_keys(a, state.block, s.Tk);
         for (int64_t r = 0; r < kRows; ++r) state.softmax.shift[r] = state.softmax.sum[r] = 0;
-        __builtin_memset(t.o[i], 0, static_cast<size_t>(padded(D) * kRows) * sizeof(float));
+        __builtin_memset(t.o[i], 0, static_cast<size_t>(s.padded_D * kRows) * sizeof(float));
         stage_transposed<T>(state.block, a.q, D, staged, t.q[i]);
     }
     const int64_t end = states[blocks - 1].visible.any().end;
@@ -196,15 +191,10 @@ void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t fir
     for (int64_t i = 0; i < blocks; ++i) finish<T>(a, states[i], D, t.o[i], t.staged);
 }
 
-int64_t attention_workspace(const Stream& stream, const Shape& q, const Shape& k, bool backward) {
-    const Sizes s = sizes_of(q.begin(), k.begin());
-    return backward ? attention_backward_workspace(stream, s) : stream.threads * words_of_slot(s.D);
-}
-
 void attention_forward(const Stream& stream, const AttentionForward& a) {
-    const Sizes s = sizes_of(a.q.shape.begin(), a.k.shape.begin());
-    if (s.rows() <= kFewRows) return attend_few_rows(stream, a);
-    const int64_t heads = s.B * s.Hkv, blocks = s.blocks();
+    const Sizes s = sizes_of(a.q.shape, a.k.shape);
+    if (s.rows <= kFewRows) return attend_few_rows(stream, a);
+    const int64_t heads = s.B * s.Hkv, blocks = s.blocks, slot_size = attention::forward_slot(s.padded_D);
     // Fewer together where tasks would be too few for the threads; the results are the same.
     const int64_t together = larger(1, smaller(kTogether, blocks * heads / (2 * stream.threads)));
     const int64_t tasks_of_head = (blocks + together - 1) / together;
@@ -214,7 +204,7 @@ void attention_forward(const Stream& stream, const AttentionForward& a) {
         const int64_t first = (tasks_of_head - 1 - task % tasks_of_head) * together;
         with_type(a.q.dtype, [&](auto type) {
             attend<typename decltype(type)::type>(a, s, task / tasks_of_head, first, smaller(together, blocks - first),
-                                                  slot);
+                                                  a.workspace.as<float>() + slot * slot_size);
         });
     });
 }
@@ -222,7 +212,6 @@ void attention_forward(const Stream& stream, const AttentionForward& a) {
 }  // namespace
 
 void fill_attention(KernelTable& table) {
-    table.attention_workspace = attention_workspace;
     table.attention_forward = attention_forward;
     table.attention_backward = attention_backward;
 }

@@ -13,30 +13,11 @@ namespace tutti::kernels::TUTTI_ISA {
 
 namespace {
 
-constexpr int64_t kKeys = 128;  // of a tile: long sums of dQ; P and dS of the tile stay in the L2
+using attention::kKeys;
+constexpr int64_t kTogether = attention::kBackwardTogether;
 constexpr float kInfinity = __builtin_inff();
 
-// Blocks of rows that go through the same tile of keys in turn: the sums of a tile's dK and dV stay in the L2.
-constexpr int64_t kTogether = 4;
-
-// How the work is cut and where things lie in the workspace, in floats.
-struct Plan {
-    int64_t heads, splits, keys, padded_D, sums, slot;
-
-    Plan(const Stream& stream, const Sizes& s)
-        : heads(s.B * s.Hkv), splits(1), keys(round_up(s.Tk, kKeys)), padded_D(padded(s.D)) {
-        if (heads > 0 && heads < 4 * stream.threads)
-            splits = larger(1, smaller(stream.threads / common_divisor(heads, stream.threads), s.blocks()));
-        sums = 2 * keys * padded_D;  // dK and dV of one key head
-        slot = (3 * keys + (5 * kTogether + 1) * kRows + kKeys) * padded_D + (3 * kKeys + 2 * kChunk) * kRows;
-    }
-    // With one split, a task's sums are written out at its end and the slot's next task has them.
-    int64_t sums_count(int64_t slots) const { return splits == 1 ? slots : heads * splits; }
-    int64_t sums_index(int64_t task, int64_t slot_index) const { return splits == 1 ? slot_index : task; }
-
-  private:
-    static int64_t common_divisor(int64_t a, int64_t b) { return b == 0 ? a : common_divisor(b, a % b); }
-};
+using Plan = attention::BackwardPlan;
 
 // What a block of rows brings along; lanes beyond its last row have lse = infinity, so P = 0 there.
 template <class Word>
@@ -98,7 +79,7 @@ void stage_rows(const AttentionBackward& a, const Sizes& s, const RowBlock& bloc
         const T *dy = block.row<const T>(a.dy, r), *o = block.row<const T>(a.o, r);
         rows.delta[r] = row_sum(s.D, [&](int64_t i, auto part) { return load(dy + i, part) * load(o + i, part); });
     }
-    const int64_t P = padded(s.D);
+    const int64_t P = s.padded_D;
     stage_transposed<T>(block, a.q, s.D, staged, rows.q);
     stage_transposed<T>(block, a.dy, s.D, staged, rows.dy);
     // Rows of zeros fill the block: their P is 0, but 0 times what lay there before may be no number.
@@ -111,7 +92,7 @@ void stage_rows(const AttentionBackward& a, const Sizes& s, const RowBlock& bloc
 
 template <class T, class Word>
 void stage_keys(const AttentionBackward& a, const Sizes& s, int64_t b, int64_t kv_head, const Tiles<Word>& t) {
-    const int64_t words = Operand<T>::words(s.D), P = padded(s.D);
+    const int64_t words = Operand<T>::words(s.D), P = s.padded_D;
     for (int64_t j = 0; j < s.Tk; ++j) {
         stage_row(row_of<const T>(a.k, b, j, kv_head), s.D, t.k + j * words, words);
         stage_row(row_of<const T>(a.v, b, j, kv_head), s.D, t.v + j * words, words);
@@ -164,9 +145,9 @@ void softmax_gradient(const Tiles<Word>& t, const Rows<Word>& rows, Lanes lanes,
 
 // What one block of rows and one tile of keys add to dQ, dK and dV.
 template <class T, class Word>
-void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, int64_t D, float factor, Keys tile) {
+void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, const Sizes& s, float factor, Keys tile) {
     constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t words = Operand<T>::words(D), P = padded(D);
+    const int64_t words = Operand<T>::words(s.D), P = s.padded_D;
     for (int64_t first = tile.first; first < tile.end; first += kChunk) {
         const Keys chunk{first, first + kChunk};
         const Lanes lanes = rows.visible.lanes(chunk);
@@ -189,7 +170,7 @@ void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, int64_t D, floa
                      P, lanes.count / kPack, true);
         tile_product(Left<Word>{t.k_columns + tile.first * P + row / kPack, kKeys / kPack, 1},
                      Right<Word>{t.ds_keys + row / kPack * kRows + lanes.first, kRows},
-                     Product{rows.dq + lanes.first, kRows}, Operand<T>::height(D), lanes.count, count / kPack, true);
+                     Product{rows.dq + lanes.first, kRows}, Operand<T>::height(s.D), lanes.count, count / kPack, true);
     });
 }
 
@@ -218,16 +199,15 @@ void head_gradients(const AttentionBackward& a, const Sizes& s, const Plan& plan
                     Tiles<Word>& t) {
     const int64_t b = head / s.Hkv, kv_head = head % s.Hkv;
     stage_keys<T>(a, s, b, kv_head, t);
-    for (int64_t next = split; next < s.blocks();) {
+    for (int64_t next = split; next < s.blocks;) {
         int64_t blocks = 0;
-        for (; blocks < kTogether && next < s.blocks(); ++blocks, next += plan.splits)
+        for (; blocks < kTogether && next < s.blocks; ++blocks, next += plan.splits)
             stage_rows<T>(a, s, row_block(s, b, kv_head, next), reinterpret_cast<Word*>(t.staged), t.rows[blocks]);
         const int64_t end = t.rows[blocks - 1].visible.any().end;
         for (int64_t first = t.rows[0].visible.any().first / kKeys * kKeys; first < end; first += kKeys)
             for (int64_t i = 0; i < blocks; ++i) {
                 const Keys any = t.rows[i].visible.any(), tile{first, smaller(first + kKeys, any.end)};
-                if (any.first < tile.end && first < tile.end)
-                    tile_gradient<T>(t, t.rows[i], s.D, a.scale * kLog2E, tile);
+                if (any.first < tile.end && first < tile.end) tile_gradient<T>(t, t.rows[i], s, a.scale * kLog2E, tile);
             }
         for (int64_t i = 0; i < blocks; ++i)
             store_transposed<T>(
@@ -238,13 +218,13 @@ void head_gradients(const AttentionBackward& a, const Sizes& s, const Plan& plan
 template <class T>
 void gradients(const Stream& stream, const AttentionBackward& a) {
     using Word = typename Operand<T>::Word;
-    const Sizes s = sizes_of(a.q.shape.begin(), a.k.shape.begin());
-    const Plan plan(stream, s);
+    const Sizes s = sizes_of(a.q.shape, a.k.shape);
+    const Plan plan = attention::backward_plan(stream, s);
     float* slots = a.workspace.as<float>();
     float* all_sums = slots + stream.threads * plan.slot;
     tasks_in_slots(stream, plan.heads * plan.splits, [&](int64_t task, int64_t slot) {
         const int64_t head = task / plan.splits;
-        float* sums = all_sums + plan.sums_index(task, slot) * plan.sums;
+        float* sums = all_sums + (plan.splits == 1 ? slot : task) * plan.sums;
         __builtin_memset(sums, 0, static_cast<size_t>(plan.sums) * sizeof(float));
         Tiles<Word> t = tiles_of<T, Word>(slots + slot * plan.slot, sums, plan);
         head_gradients<T>(a, s, plan, head, task % plan.splits, t);
@@ -257,11 +237,6 @@ void gradients(const Stream& stream, const AttentionBackward& a) {
 }
 
 }  // namespace
-
-int64_t attention_backward_workspace(const Stream& stream, const Sizes& s) {
-    const Plan plan(stream, s);
-    return stream.threads * plan.slot + plan.sums_count(stream.threads) * plan.sums;
-}
 
 void attention_backward(const Stream& stream, const AttentionBackward& a) {
     with_type(a.q.dtype, [&](auto type) { gradients<typename decltype(type)::type>(stream, a); });

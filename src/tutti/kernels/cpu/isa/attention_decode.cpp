@@ -31,7 +31,7 @@ void add_values(const T* v, int64_t stride, const float* p, int64_t keys, int64_
 // Query i of head h in batch entry b; o (D) is memory for the sums.
 template <class T>
 void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i, int64_t h, float* o) {
-    const int64_t kv_head = h / s.group();
+    const int64_t kv_head = h / s.group;
     const Keys visible = visible_keys(a, s.Tk, b, i);
     const T* q = row_of<const T>(a.q, b, i, h);
     float maximum = -kInfinity, sum = 0;
@@ -70,7 +70,7 @@ void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i,
 }  // namespace
 
 void attend_few_rows(const Stream& stream, const AttentionForward& a) {
-    const Sizes s = sizes_of(a.q.shape.begin(), a.k.shape.begin());
+    const Sizes s = sizes_of(a.q.shape, a.k.shape);
     tasks_in_slots(stream, s.B * s.H * s.Tq, [&](int64_t task, int64_t slot) {
         float* o = a.workspace.as<float>() + slot * round_up(s.D, 16);
         with_type(a.q.dtype, [&](auto type) {

@@ -1,5 +1,5 @@
 // kernels/cpu/isa/attention_tiles.h: what the two attention kernels share: which rows belong together, how they are
-// laid out for tile_product.h, the mask, and the workspace. Used by attention.cpp and attention_backward.cpp.
+// laid out for tile_product.h, the mask, and pieces of the workspace. Used by attention.cpp and attention_backward.cpp.
 //
 // The queries of all heads that read one key head are one list of rows, r = i G + g (query i, head g of the group): a
 // tile of K and V is then used by the whole group, and a single new token still fills G lanes. A block of rows lies
@@ -11,33 +11,24 @@
 // instructions on vectors take as well as any other. Sizes are filled up with zeros to what tiles need.
 #pragma once
 
+#include "tutti/kernels/cpu/attention_plan.h"
 #include "tutti/kernels/cpu/isa/tile_product.h"
-#include "tutti/kernels/kernel_table.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 
-inline constexpr int64_t kRows = 64;   // query rows of a block: its Q^T, O^T and one tile of S^T share the L1
-inline constexpr int64_t kChunk = 32;  // keys whose scores are made together, and stay in the L1 until they are used
+using attention::kChunk;
+using attention::kRows;
+using attention::Sizes;
+using attention::sizes_of;
 inline constexpr int64_t kStep = kTiles ? 32 : 16;  // rows that are left out together where they see none of a chunk
 // So few rows per key head (a new token without grouped heads) leave most lanes empty: attention_decode.cpp.
 inline constexpr int64_t kFewRows = 4;
-
-// What words() and height() are at most.
-inline int64_t padded(int64_t n) { return round_up(n, 16); }
 
 // x is (B, T, H, D).
 template <class T>
 T* row_of(const View& x, int64_t b, int64_t t, int64_t h) {
     return x.as<T>() + b * x.strides[0] + t * x.strides[1] + h * x.strides[2];
 }
-
-struct Sizes {
-    int64_t B, Tq, H, D, Tk, Hkv;
-    int64_t group() const { return H / Hkv; }
-    int64_t rows() const { return Tq * group(); }
-    int64_t blocks() const { return (rows() + kRows - 1) / kRows; }
-};
-inline Sizes sizes_of(const int64_t* q, const int64_t* k) { return {q[0], q[1], q[2], q[3], k[1], k[2]}; }
 
 // Rows [first, first + count) of key head g in batch b.
 struct RowBlock {
@@ -52,7 +43,7 @@ struct RowBlock {
     }
 };
 inline RowBlock row_block(const Sizes& s, int64_t b, int64_t kv_head, int64_t block) {
-    return {b, kv_head, block * kRows, smaller(kRows, s.rows() - block * kRows), s.group()};
+    return {b, kv_head, block * kRows, smaller(kRows, s.rows - block * kRows), s.group};
 }
 
 // Keys [first, end); none where end <= first.
@@ -202,7 +193,6 @@ struct Workspace {
 };
 
 void attend_few_rows(const Stream& stream, const AttentionForward& a);
-int64_t attention_backward_workspace(const Stream& stream, const Sizes& s);
 void attention_backward(const Stream& stream, const AttentionBackward& a);
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -1,10 +1,11 @@
 // kernels/cpu/isa/gemm_blocked.cpp: our own matrix product, for every ISA and type. On bf16 the fastest we know (on AMX
 // tiles, or pairs of AVX512_BF16). In f32: for builds without oneDNN, for f16, for bf16 on machines that cannot
 // multiply it, and where oneDNN is slow.
-// Below: gemm_plan.h, gemm_pack.h, gemm_few_rows.h. Called by: cpu/gemm*.cpp, which chooses between this and oneDNN.
+// Below: cpu/gemm_plan.h, gemm_pack.h, gemm_few_rows.h. Called by: cpu/gemm*.cpp, which chooses between this and
+// oneDNN.
 //
-// After Goto and van de Geijn (2008), turned round so that c leaves once: a task makes one block of c (kBlockRows,
-// kBlockWidth), summed in f32 in its L2 over all of K, and writes it through bias, old c, epilogue and rounding. For
+// After Goto and van de Geijn (2008), turned round so that c leaves once: a task makes one block of c (rows, width
+// of GemmBlocks), summed in f32 in its L2 over all of K, and writes it through bias, old c, epilogue and rounding. For
 // that op(b) is packed before, by all threads, in panels (K, kPanel) that every task reads. a is read where it lies;
 // where it is of another type or of odd size a task converts what it is about to read, and where it is transposed it is
 // packed before. K beyond kPackedDepth comes in pieces, with the blocks of c waiting.
@@ -216,12 +217,12 @@ template <class T>
 void gemm_of(const Stream& stream, const Gemm& g) {
     if (has_few_rows(g)) return gemm_of_few_rows<T>(stream, g);
     using Word = typename Operand<T>::Word;
-    const GemmPlan<T> plan(stream, g);
+    const GemmPlan plan = gemm_plan(kIsa, stream, g);
     if (plan.M == 0 || plan.N == 0) return;
     const auto aligned = [](float* p) { return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64)); };
     float* const packed_b = aligned(g.workspace.as<float>());
-    float* const rows_of_a = aligned(packed_b + plan.packed_b());
-    float* const sums = aligned(rows_of_a + plan.all_rows(stream));
+    float* const rows_of_a = aligned(packed_b + plan.packed_b);
+    float* const sums = aligned(rows_of_a + plan.rows_of_a);
     Word* const rows = reinterpret_cast<Word*>(rows_of_a);
     const Panels<Word> kept{reinterpret_cast<Word*>(g.packed_b.as<float>()), plan.words};
 
@@ -233,11 +234,11 @@ void gemm_of(const Stream& stream, const Gemm& g) {
     const auto rows_of_piece = [&](int64_t word) { return rows + word / kBlockDepth<Word> * plan.rows * plan.a_row; };
     const auto pack_a = [&](Range m, Range k) {
         const int64_t down = (m.size + kRun - 1) / kRun;
-        parallel_tasks(stream, down * plan.pieces(), [&](int64_t i) {
+        parallel_tasks(stream, down * plan.pieces, [&](int64_t i) {
             const int64_t row = i % down * kRun, word = i / down * kBlockDepth<Word>;
             if (word < k.size)
-                pack_rows(g, plan, {k.begin + word, smaller(kBlockDepth<Word>, k.size - word)}, m.begin + row,
-                          smaller(kRun, m.size - row), rows_of_piece(word) + row * plan.a_row);
+                pack_rows<T>(g, plan, {k.begin + word, smaller(kBlockDepth<Word>, k.size - word)}, m.begin + row,
+                             smaller(kRun, m.size - row), rows_of_piece(word) + row * plan.a_row);
         });
     };
     const auto multiply_all = [&](Range m, Range n, Range k) {
@@ -257,12 +258,11 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                                                               words.begin * Operand<T>::kPack),
                                 g.a.strides[0] * static_cast<int64_t>(sizeof(T))};
                 const bool converts = plan.a == RowsOfA::converted;
-                Word* at =
-                    converts ? rows + slot * plan.converted_rows() : rows_of_piece(part.begin) + row * plan.a_row;
-                if (converts) pack_rows(g, plan, words, height.begin, height.size, at);
+                Word* at = converts ? rows + slot * plan.converted_rows : rows_of_piece(part.begin) + row * plan.a_row;
+                if (converts) pack_rows<T>(g, plan, words, height.begin, height.size, at);
                 return Rows{reinterpret_cast<const char*>(at), plan.a_row * static_cast<int64_t>(sizeof(Word))};
             };
-            float* block = sums + (plan.sums_wait() ? task : slot) * plan.block_size();
+            float* block = sums + (plan.sums_wait ? task : slot) * plan.block_size;
             multiply_block(rows_at, panels_of(n, k), column / kPanel<Word>, height.size,
                            round_up(width.size, kPanel<Word>), k.size, block, k.begin > 0);
             if (last) write_block<Word, T>(g, height, width, block);
@@ -276,8 +276,8 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             int64_t k = 0;
             do {
                 const Range deep = {k, smaller(plan.depth, plan.words - k)};
-                if (plan.keeps_b ? m == 0 && !g.b_is_packed : m == 0 || plan.sums_wait())
-                    pack_b(stream, g, plan, width, deep, panels_of(width, deep));
+                if (plan.keeps_b ? m == 0 && !g.b_is_packed : m == 0 || plan.sums_wait)
+                    pack_b<T>(stream, g, plan, width, deep, panels_of(width, deep));
                 if (plan.a == RowsOfA::packed) pack_a(height, deep);
                 multiply_all(height, width, deep);
                 k += plan.depth;
@@ -287,24 +287,6 @@ void gemm_of(const Stream& stream, const Gemm& g) {
 }
 
 }  // namespace
-
-int64_t gemm_workspace(const Stream& stream, const Gemm& g) {
-    if (has_few_rows(g)) return 0;
-    int64_t words = 0;
-    with_matrix_type(g.a.dtype, [&](auto type) {
-        const GemmPlan<typename decltype(type)::type> plan(stream, g);
-        words = plan.M == 0 || plan.N == 0 ? 0 : plan.workspace(stream);
-    });
-    return words;
-}
-
-int64_t gemm_packed_b(const Stream& stream, const Gemm& g) {
-    if (has_few_rows(g)) return 0;
-    int64_t words = 0;
-    with_matrix_type(g.a.dtype,
-                     [&](auto type) { words = GemmPlan<typename decltype(type)::type>(stream, g).kept_b(); });
-    return words;
-}
 
 void gemm(const Stream& stream, const Gemm& g) {
     with_matrix_type(g.a.dtype, [&](auto type) { gemm_of<typename decltype(type)::type>(stream, g); });

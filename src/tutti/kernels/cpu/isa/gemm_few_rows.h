@@ -7,8 +7,6 @@
 
 namespace tutti::kernels::TUTTI_ISA {
 
-inline bool has_few_rows(const Gemm& g) { return g.transpose_b && !g.transpose_a && size(g.c, 0) <= kFewRowsOfC; }
-
 // Rows of b that are fetched before they are read: the hardware begins anew at every row.
 inline constexpr int64_t kRowsAhead = 8;
 

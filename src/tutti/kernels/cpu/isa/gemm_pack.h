@@ -62,7 +62,7 @@ struct Panels {
 
 // Panels [first, end) of op(b), columns n + panel * kPanel, words `part` of the packed words k.
 template <class T, class Word>
-void pack_panels(const Gemm& g, const GemmPlan<T>& plan, Range k, Range part, int64_t n, int64_t first, int64_t end,
+void pack_panels(const Gemm& g, const GemmPlan& plan, Range k, Range part, int64_t n, int64_t first, int64_t end,
                  Panels<Word> y) {
     const T* b = g.b.as<const T>();
     const int64_t stride = g.b.strides[0], pack = Operand<T>::kPack, begin = k.begin + part.begin;
@@ -89,19 +89,21 @@ void pack_panels(const Gemm& g, const GemmPlan<T>& plan, Range k, Range part, in
 // All panels of columns n of op(b), words k, by all threads. A transposed b lies panel by panel, another one row by
 // row.
 template <class T, class Word>
-void pack_b(const Stream& stream, const Gemm& g, const GemmPlan<T>& plan, Range n, Range k, Panels<Word> y) {
+void pack_b(const Stream& stream, const Gemm& g, const GemmPlan& plan, Range n, Range k, Panels<Word> y) {
     const int64_t count = (n.size + kPanel<Word> - 1) / kPanel<Word>;
     if (g.transpose_b)
-        parallel_tasks(stream, count, [&](int64_t i) { pack_panels(g, plan, k, {0, k.size}, n.begin, i, i + 1, y); });
+        parallel_tasks(stream, count, [&](int64_t i) {
+            pack_panels<T>(g, plan, k, {0, k.size}, n.begin, i, i + 1, y);
+        });
     else
         parallel_tasks(stream, (k.size + kSquare - 1) / kSquare, [&](int64_t i) {
-            pack_panels(g, plan, k, {i * kSquare, smaller(kSquare, k.size - i * kSquare)}, n.begin, 0, count, y);
+            pack_panels<T>(g, plan, k, {i * kSquare, smaller(kSquare, k.size - i * kSquare)}, n.begin, 0, count, y);
         });
 }
 
 // Rows [m, m + count) of op(a), words of k; y (count, a_row). `count` is at most kRun of a transposed a.
 template <class T, class Word>
-void pack_rows(const Gemm& g, const GemmPlan<T>& plan, Range k, int64_t m, int64_t count, Word* y) {
+void pack_rows(const Gemm& g, const GemmPlan& plan, Range k, int64_t m, int64_t count, Word* y) {
     const T* a = g.a.as<const T>();
     const int64_t stride = g.a.strides[0], pack = Operand<T>::kPack;
     if (!g.transpose_a) {

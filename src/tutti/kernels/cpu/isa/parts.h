@@ -22,6 +22,5 @@ void fill_cross_entropy(KernelTable& table);
 
 // The product without oneDNN (gemm_blocked.cpp), of which cpu/gemm*.cpp makes the entries.
 void gemm(const Stream& stream, const Gemm& gemm);
-int64_t gemm_workspace(const Stream& stream, const Gemm& gemm);
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -1,0 +1,91 @@
+// kernels/cpu/gemm_plan.h: how our own product (isa/gemm_blocked.cpp) is cut into blocks that stay in the caches, and
+// what it needs as workspace, for any instruction set on any machine: a plan sizes machines that it does not run on.
+//
+// gemm_plan.cpp is compiled without an instruction set's flags. Files that are compiled with them include this header
+// too, so no inline function stands here whose copy the linker could keep (cpu/isa.h): `consteval` leaves none.
+#pragma once
+
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels {
+
+// What of an instruction set decides how a product is cut. isa/gemm_plan.h holds these against its own.
+struct IsaConstants {
+    int64_t lanes;            // floats of a vector
+    int64_t vectors;          // a row of sums in registers
+    int64_t sums;             // vectors of sums in registers
+    bool fast_pairs = false;  // bf16 is multiplied as pairs, two elements in a 32-bit word
+    bool tiles = false;       // and pairs by tiles
+    int64_t pair_unit = 1;    // pairs of a row are filled up to a multiple of this
+    bool operator==(const IsaConstants&) const = default;
+};
+
+consteval IsaConstants constants_of(Isa isa) {
+    switch (isa) {
+        case Isa::avx2: return {.lanes = 8, .vectors = 2, .sums = 12};
+        case Isa::avx512: return {.lanes = 16, .vectors = 4, .sums = 24};
+        case Isa::avx512_bf16: return {.lanes = 16, .vectors = 4, .sums = 24, .fast_pairs = true};
+        case Isa::amx:
+            return {.lanes = 16, .vectors = 4, .sums = 24, .fast_pairs = true, .tiles = true, .pair_unit = 16};
+    }
+    return {};
+}
+
+// How a product is cut whose operands are such words: floats, or pairs of bf16. Depths, here and below, are in words.
+struct GemmBlocks {
+    int64_t pack;  // elements of a word
+    int64_t unit;  // words of a row are filled up to a multiple of this
+    // Of one multiplication: c (sum_rows, panel) in registers. With tiles four of them, two by two.
+    int64_t sum_rows, panel;
+    // A block of c, one of a and one of b share the L2: 192 + 96 + 128 KB of 1 MB; with tiles 512 + 128 + 256 KB of 2
+    // MB. A panel of b, 32 KB, and the rows of a that it meets share the L1; with tiles, which consume them ten times
+    // as fast, 16 KB. Zen 4, the one with AVX512_BF16 and no tiles, reads panels of twice the depth from its L2 as
+    // fast.
+    int64_t rows, width, depth;
+};
+
+consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
+    const bool tiles = pairs && isa.tiles;
+    return {.pack = pairs ? 2 : 1,
+            .unit = pairs ? isa.pair_unit : 1,
+            .sum_rows = tiles ? 32 : isa.sums / isa.vectors,
+            .panel = tiles ? 32 : isa.vectors * isa.lanes,
+            .rows = tiles ? 256 : 192,
+            .width = tiles ? 512 : 256,
+            .depth = isa.lanes == 8 || (isa.fast_pairs && !isa.tiles) ? 256 : 128};
+}
+
+// How the rows of op(a) are found: where they lie; converted by every task; all packed before.
+enum class RowsOfA : uint8_t { in_place, converted, packed };
+
+// How one product is cut: by its shape, the types and the number of threads.
+struct GemmPlan {
+    int64_t M, N, K;
+    int64_t words;    // of K, in whole units
+    int64_t depth;    // words that are packed at a time
+    int64_t pieces;   // of these, GemmBlocks::depth each
+    int64_t columns;  // of c between two packings of b
+    int64_t rows;     // of c between two packings of a
+    bool keeps_b;     // packed, as Gemm::packed_b
+    bool sums_wait;   // for the next piece of K
+    RowsOfA a;
+    int64_t a_row;  // words of a converted or packed row, of which GemmBlocks::depth are used: no power of two of
+                    // bytes, as such rows share few sets of a cache
+    int64_t block_rows, block_columns;  // of a block of c
+    int64_t block_size;                 // sums of a block
+    int64_t converted_rows;             // words of a task's rows of a
+
+    int64_t kept_b;  // words of a b that is kept: all of it, whoever reads it
+    // Of the workspace, in words: packed b, rows of a, and all of it with the sums.
+    int64_t packed_b, rows_of_a, workspace;
+};
+GemmPlan gemm_plan(Isa isa, const Stream& stream, const Gemm& g);
+
+// Our own reads a transposed b of so few rows of c where it lies (kFewRowsOfC): no plan, no workspace.
+bool has_few_rows(const Gemm& g);
+
+// What our own product asks for, as the entries gemm_workspace and gemm_packed_b of the table.
+int64_t own_gemm_workspace(Isa isa, const Stream& stream, const Gemm& g);
+int64_t own_gemm_packed_b(Isa isa, const Stream& stream, const Gemm& g);
+
+}  // namespace tutti::kernels

@@ -1,0 +1,88 @@
+// That every table, of whatever instruction set and of GPUs, says on this machine how much memory its kernels ask for:
+// what a plan for another machine rests on. The kernels take the same plans (gemm_plan.h, attention_plan.h) and are run
+// in workspaces of these sizes, between guards, by the cases and by cpu_test.cpp.
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/gemm_plan.h"
+
+namespace tutti::kernels {
+namespace {
+
+constexpr Isa kIsas[] = {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx};
+
+// c (M, N) = op(a) (M, K) op(b) (K, N), of shapes alone.
+Gemm product(DType type, int64_t M, int64_t N, int64_t K, bool transpose_a = false, bool transpose_b = false) {
+    return {.a = View(nullptr, type, transpose_a ? Shape{K, M} : Shape{M, K}),
+            .b = View(nullptr, type, transpose_b ? Shape{N, K} : Shape{K, N}),
+            .c = View(nullptr, type, {M, N}),
+            .transpose_a = transpose_a,
+            .transpose_b = transpose_b};
+}
+
+// By hand, for 1000 x 700 x 900 with one thread, from the constants that gemm_plan.h derives from the caches.
+//
+// Floats, 16 lanes: panels of 64 columns, blocks of 192 rows and 256 columns and 128 words. Columns 704 in three parts
+// of 256, rows in six of 168: 18 blocks. In-place a. 704 x 900 words of b, 168 x 256 sums, 48 to begin at cache lines.
+// With 8 lanes: panels of 16, 704 columns in three parts of 240; six parts of rows, of 6 each: 168.
+// Pairs: 450 words; tiles need whole units of 16, so 464 words, panels of 32, rows of 256, columns of 512: 704 in two
+// parts of 352, rows in four of 256. a is no multiple of 32 words and is converted: 256 x (128 + 16) words.
+TEST(sizes, of_a_product_by_hand) {
+    const Stream stream{.threads = 1};
+    const Gemm f32 = product(DType::f32, 1000, 700, 900), bf16 = product(DType::bf16, 1000, 700, 900);
+    EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, f32), 704 * 900 + 168 * 256 + 48);
+    EXPECT_EQ(own_gemm(Isa::avx2).workspace(stream, f32), 704 * 900 + 168 * 240 + 48);
+    EXPECT_EQ(own_gemm(Isa::amx).workspace(stream, bf16), 704 * 464 + 256 * (128 + 16) + 256 * 352 + 48);
+    EXPECT_EQ(own_gemm(Isa::amx).packed_b(stream, bf16), 704 * 464);
+    EXPECT_EQ(own_gemm(Isa::avx512_bf16).packed_b(stream, bf16), 704 * 450);
+    EXPECT_EQ(own_gemm(Isa::avx512).packed_b(stream, bf16), 704 * 900);
+
+    // A kept b leaves the workspace; few rows need none; nor do empty products.
+    Gemm kept = bf16;
+    float value = 0;
+    kept.packed_b = View(&value, DType::f32, {1});
+    EXPECT_EQ(own_gemm(Isa::amx).workspace(stream, kept), 256 * (128 + 16) + 256 * 352 + 48);
+    for (const Isa isa : kIsas) {
+        EXPECT_EQ(own_gemm(isa).workspace(stream, product(DType::bf16, kFewRowsOfC, 700, 900, false, true)), 0);
+        EXPECT_EQ(own_gemm(isa).workspace(stream, product(DType::bf16, 0, 700, 900)), 0);
+    }
+}
+
+// Of a head dim of 80 with two threads, in floats. Forward, per thread: K, V and memory to transpose in (128 keys), Q^T
+// and O^T of 8 blocks of 64 rows, P^T (128, 64) and a chunk of S^T (32, 64). Backward: attention_backward.cpp, with 300
+// keys in three tiles; 6 heads are fewer than 4 for each thread, but go into two evenly: no splits, and sums of dK and
+// dV per thread.
+TEST(sizes, of_attention_by_hand) {
+    const Stream stream{.threads = 2};
+    const Shape q{3, 500, 8, 80}, k{3, 300, 2, 80};
+    const int64_t forward = 3 * 128 * 80 + 8 * 2 * 64 * 80 + 128 * 64 + 32 * 64;
+    const int64_t staged = (64 + 128) * 80, of_rows = 4 * 5 * 64 * 80, tiles = 3 * 128 * 64 + 2 * 32 * 64;
+    const int64_t backward = 3 * 384 * 80 + staged + of_rows + tiles + 2 * 384 * 80;
+    for (const Isa isa : kIsas) {
+        EXPECT_EQ(cpu_table(isa).attention_workspace(stream, q, k, false), 2 * forward);
+        EXPECT_EQ(cpu_table(isa).attention_workspace(stream, q, k, true), 2 * backward);
+    }
+}
+
+// Every size entry of every table, on any machine.
+TEST(sizes, of_all_tables_on_this_machine) {
+    const Stream stream{.threads = 3};
+    for (const Isa isa : kIsas) {
+        const KernelTable& table = cpu_table(isa);
+        SCOPED_TRACE(table.name);
+        for (const DType type : {DType::f32, DType::bf16, DType::f16})
+            for (const bool transpose_a : {false, true})
+                for (const bool transpose_b : {false, true}) {
+                    const Gemm g = product(type, 2000, 3000, 1000, transpose_a, transpose_b);
+                    const bool own = std::string(table.gemm_engine(stream, g)) == "own";
+                    EXPECT_EQ(table.gemm_workspace(stream, g), own ? own_gemm(isa).workspace(stream, g) : 0);
+                    EXPECT_EQ(table.gemm_packed_b(stream, g), own ? own_gemm(isa).packed_b(stream, g) : 0);
+                }
+        EXPECT_GT(table.attention_workspace(stream, {2, 64, 4, 32}, {2, 64, 4, 32}, true), 0);
+    }
+}
+
+}  // namespace
+}  // namespace tutti::kernels
