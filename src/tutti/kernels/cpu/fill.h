@@ -36,32 +36,33 @@ struct VectorMath {
     void (*sigmoid_for_bf16)(const float* x, float* y, int64_t n) = nullptr;
 };
 
-// What cpu/isa/*.cpp is compiled to, once per instruction set.
+// What cpu/isa/*.cpp is compiled to, once per instruction set. Tables are filled on every machine, for their sizes:
+// without the instructions of the set, which the compiler would store pointers with.
 namespace avx2 {
-void fill_table(KernelTable& table);  // all but the products
+[[gnu::target("general-regs-only")]] void fill_table(KernelTable& table);  // all but the products
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
 }  // namespace avx2
 
 namespace avx512 {
-void fill_table(KernelTable& table);
+[[gnu::target("general-regs-only")]] void fill_table(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512
 
 namespace avx512_bf16 {
-void fill_table(KernelTable& table);
+[[gnu::target("general-regs-only")]] void fill_table(KernelTable& table);
 VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512_bf16
 
 namespace amx {  // what multiplies matrices; everything else is avx512_bf16's
-void fill_attention(KernelTable& table);
+[[gnu::target("general-regs-only")]] void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
 }  // namespace amx
 
 namespace amx_emulated {  // the same source with tiles as arrays and no instruction beyond avx512's: in tests only
-void fill_attention(KernelTable& table);
+[[gnu::target("general-regs-only")]] void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
 }  // namespace amx_emulated
 
