@@ -29,7 +29,7 @@ template <auto... Entries>
 KernelTable borrow() {
     KernelTable table;
     table.name = "borrowed";
-    table.gemm_engines = gemm_engines();
+    table.gemm_engines = gemm_engines;
     ((table.*Entries = Borrowed<Entries>::run), ...);
     return table;
 }

@@ -48,7 +48,7 @@ nlohmann::ordered_json to_json(const Bench& bench, const BenchResult& result) {
         {"machine", bench.device->kind() == DeviceKind::cpu ? cpu_model() : bench.device->name()},
         {"threads", bench.device->stream().threads},
         {"kernels", bench.ctx.kernels.name},
-        {"gemm_engine", bench.ctx.kernels.gemm_engines},
+        {"gemm_engine", bench.ctx.kernels.gemm_engines()},
         {"dtype", std::string(tutti::name_of(bench.arithmetic))}};
     add(document, result.summary);
     document["rows"] = nlohmann::ordered_json::array();
@@ -77,7 +77,7 @@ void Bench::note(BenchResult& result, const std::string& words) const {
 int bench(const BenchArguments& arguments, const Io& io) {
     Bench bench(arguments, io.text(arguments.json));
     bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.arithmetic << ", " << bench.device->name()
-               << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << bench.ctx.kernels.gemm_engines
+               << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << bench.ctx.kernels.gemm_engines()
                << ", " << format_bytes(bench.device->free_bytes()) << " of memory available\n"
                << std::endl;
     const BenchResult result = run_kind(bench);

@@ -109,7 +109,7 @@ FactSection look_at_gpus(MachineFacts& facts) {
     for (const Gpu& gpu : gpus.found)
         if (const std::string why = why_unfit(gpu); !why.empty()) facts.problems.push_back(why);
     try {
-        s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::cuda_table().gemm_engines));
+        s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::cuda_table().gemm_engines()));
     } catch (const Error& missing) {
         s.facts.push_back({"gemm_engine", "matrix products", "none", {}});
         facts.problems.push_back(missing.what());

@@ -186,7 +186,9 @@ inline constexpr int64_t kSumBlock = 4096;
 
 struct KernelTable {
     const char* name = "";
-    const char* gemm_engines = "";  // what makes its matrix products: "own, oneDNN 2.6.3", "own"
+    // What makes its matrix products: "own, oneDNN 2.6.3", "own". Opens the library that does: UsageError where that is
+    // missing. Nothing else needs the library before the first product.
+    const char* (*gemm_engines)() = nullptr;
 
     // Elementwise. Contiguous views of equal size unless said otherwise.
     void (*fill)(const Stream&, View y, float value) = nullptr;
@@ -264,9 +266,12 @@ Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and
 // The one that is used: the best, or what TUTTI_CPU_ISA names, so that unequal machines run the same kernels; oneDNN
 // keeps to it too, but chooses its blocks by the caches. UsageError where this machine lacks it.
 Isa chosen_isa();
+// Of any instruction set, whatever this machine has: its sizes (gemm_workspace, gemm_packed_b, gemm_engine,
+// attention_workspace) may be asked for everywhere, its kernels called where the machine has it.
 const KernelTable& cpu_table(Isa isa);
 const char* gemm_engines();  // of the CPU tables
-// For NVIDIA GPUs; throws UsageError in a build without CUDA. Kernels return before the work is done.
+// For NVIDIA GPUs; throws UsageError in a build without CUDA. Kernels return before the work is done. The table and its
+// sizes need no GPU, no driver and no library of NVIDIA's, unless TUTTI_CUDA_ATTENTION=cudnn, which asks the library.
 const KernelTable& cuda_table();
 const KernelTable& cuda_tf32_table();  // the same, whose f32 products may round their factors to TF32
 // The table that computes in the memory of `device`: the CPU's best, or CUDA's. UsageError for tf32 on a CPU.

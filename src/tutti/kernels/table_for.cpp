@@ -6,9 +6,12 @@ namespace tutti::kernels {
 
 const KernelTable& table_for(const Device& device, Arithmetic arithmetic) {
     const bool gpu = device.kind() == DeviceKind::cuda;
-    if (arithmetic != Arithmetic::tf32) return gpu ? cuda_table() : cpu_table(chosen_isa());
-    check<UsageError>(gpu, "tf32 needs a GPU, and this rank is on ", device.name(), "; compute in f32 or bf16");
-    return cuda_tf32_table();
+    const bool tf32 = arithmetic == Arithmetic::tf32;
+    check<UsageError>(gpu || !tf32, "tf32 needs a GPU, and this rank is on ", device.name(),
+                      "; compute in f32 or bf16");
+    const KernelTable& table = tf32 ? cuda_tf32_table() : gpu ? cuda_table() : cpu_table(chosen_isa());
+    table.gemm_engines();  // a missing library ends a run here, before anything is allocated
+    return table;
 }
 
 }  // namespace tutti::kernels

@@ -112,7 +112,7 @@ void fill(KernelTable& table) {
     table.gemm_packed_b = [](const Stream& stream, const Gemm& g) {
         return is_own(isa, g) ? own_gemm(isa).packed_b(stream, g) : 0;
     };
-    table.gemm_engines = gemm_engines();
+    table.gemm_engines = gemm_engines;
     table.gemm_engine = [](const Stream&, const Gemm& g) { return is_own(isa, g) ? "own" : "oneDNN"; };
 }
 

@@ -22,7 +22,7 @@ void fill_gemm(KernelTable& table, Isa isa) {
     }
     table.gemm_workspace = own_gemm(isa).workspace;
     table.gemm_packed_b = own_gemm(isa).packed_b;
-    table.gemm_engines = gemm_engines();
+    table.gemm_engines = gemm_engines;
     table.gemm_engine = [](const Stream&, const Gemm&) { return "own"; };
 }
 

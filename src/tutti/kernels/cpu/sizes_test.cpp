@@ -3,8 +3,10 @@
 // in workspaces of these sizes, between guards, by the cases and by cpu_test.cpp.
 #include <gtest/gtest.h>
 
-#include <array>
+#include <string>
 
+#include "tutti/base/error.h"
+#include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/gemm_plan.h"
 
@@ -81,6 +83,21 @@ TEST(sizes, of_all_tables_on_this_machine) {
                     EXPECT_EQ(table.gemm_packed_b(stream, g), own ? own_gemm(isa).packed_b(stream, g) : 0);
                 }
         EXPECT_GT(table.attention_workspace(stream, {2, 64, 4, 32}, {2, 64, 4, 32}, true), 0);
+    }
+}
+
+// No GPU, no driver and no library of NVIDIA's is asked: the test runs in processes that have none.
+TEST(sizes, of_the_cuda_table_without_a_gpu) {
+    if (kernel_architectures() == "none") {
+        EXPECT_THROW(cuda_table(), UsageError);
+        return;
+    }
+    const Stream stream;
+    for (const KernelTable* table : {&cuda_table(), &cuda_tf32_table()}) {
+        EXPECT_EQ(table->attention_workspace(stream, {2, 64, 4, 32}, {2, 64, 4, 32}, false), 0);
+        EXPECT_EQ(table->attention_workspace(stream, {2, 64, 4, 32}, {2, 64, 4, 32}, true), 2 * 64 * 4);
+        EXPECT_EQ(table->gemm_workspace(stream, product(DType::bf16, 2000, 3000, 1000)), 0);
+        EXPECT_NE(table->gemm_engine(stream, product(DType::bf16, 2000, 3000, 1000)), std::string());
     }
 }
 

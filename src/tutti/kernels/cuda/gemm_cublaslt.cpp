@@ -7,8 +7,9 @@
 // and library. What the library has no algorithm for (odd strides of bf16, say), gemm_plain.cu does; that too depends
 // on the shape only.
 //
-// The library is half a gigabyte, and every CUDA installation has it: it is opened when the table is made, not linked,
-// so that the program starts where there is none (docs/decisions/0014-cublaslt.md).
+// The library is half a gigabyte, and every CUDA installation has it: it is opened when a device asks for its kernels
+// (gemm_engines), not linked, so that the program starts, and plans a run on GPUs, where there is none
+// (docs/decisions/0014-cublaslt.md).
 //
 // Below: cublasLt.h. Called by: table.cpp.
 #include <cublasLt.h>
@@ -340,11 +341,13 @@ void fill_gemm(KernelTable& table, bool tf32) {
         fill_gemm_plain(table, tf32);
         return;
     }
-    static const std::string kVersion = library().version();
     table.gemm = tf32 ? gemm_cublaslt<true> : gemm_cublaslt<false>;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
     table.gemm_engine = [](const Stream&, const Gemm&) { return "cuBLASLt"; };
-    table.gemm_engines = kVersion.c_str();
+    table.gemm_engines = [] {
+        static const std::string kVersion = library().version();
+        return kVersion.c_str();
+    };
 }
 
 }  // namespace tutti::kernels::cuda

@@ -30,7 +30,7 @@ TEST(MetaTable, EveryKernelIsSilencedAndEverySizeIsTheTargets) {
         const KernelTable meta = meta_table(*target);
         const std::set<Word> of_target = {
             target->name,
-            target->gemm_engines,
+            reinterpret_cast<Word>(target->gemm_engines),
             reinterpret_cast<Word>(target->gemm_workspace),
             reinterpret_cast<Word>(target->gemm_packed_b),
             reinterpret_cast<Word>(target->gemm_engine),

@@ -6,6 +6,7 @@ namespace tutti::kernels {
 const KernelTable& reference_table() {
     static const KernelTable table = {
         .name = "reference",
+        .gemm_engines = [] { return "reference"; },
         .fill = reference::fill,
         .normal = reference::normal,
         .cast = reference::cast,
