@@ -240,6 +240,10 @@ struct KernelTable {
     // x, y (N, H, D) A, y may be x; positions (N) i32; cosines, sines (P, D/2) f32.
     void (*rope)(const Stream&, View x, View positions, View cosines, View sines, bool inverse, View y) = nullptr;
 
+    // cosines[p, k] = amplitude cos(p f_k), sines likewise: angle, cosine and sine in f64, rounded once. frequencies
+    // (D/2) f64; cosines, sines (P, D/2) f32, unit inner stride.
+    void (*rope_table)(const Stream&, View frequencies, double amplitude, View cosines, View sines) = nullptr;
+
     // f32 values that the two attention kernels need in `workspace`.
     int64_t (*attention_workspace)(const Stream&, const Shape& q, const Shape& k, bool backward) = nullptr;
     void (*attention_forward)(const Stream&, const AttentionForward&) = nullptr;

@@ -1,7 +1,5 @@
 #include "tutti/nn/layers.h"
 
-#include <cmath>
-
 namespace tutti::nn {
 
 Linear make_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options) {
@@ -57,17 +55,8 @@ void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, do
 ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies,
                                double amplitude) {
     const auto half = static_cast<int64_t>(frequencies.size());
-    std::vector<float> cosines, sines;
-    cosines.reserve(static_cast<size_t>(max_positions * half));
-    sines.reserve(cosines.capacity());
-    for (int64_t p = 0; p < max_positions; ++p)
-        for (double frequency : frequencies) {
-            const double angle = static_cast<double>(p) * frequency;
-            cosines.push_back(static_cast<float>(amplitude * std::cos(angle)));
-            sines.push_back(static_cast<float>(amplitude * std::sin(angle)));
-        }
-    return {Tensor::from_host<float>(ctx.device, {max_positions, half}, cosines, Purpose::workspace),
-            Tensor::from_host<float>(ctx.device, {max_positions, half}, sines, Purpose::workspace)};
+    const Tensor on_device = Tensor::from_host<double>(ctx.device, {half}, frequencies, Purpose::workspace);
+    return ops::rope_table(ctx, max_positions, on_device, amplitude);
 }
 
 }  // namespace tutti::nn

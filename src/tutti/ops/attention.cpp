@@ -31,6 +31,16 @@ Tensor workspace(Context& ctx, const Tensor& q, const Tensor& k, bool backward) 
 
 }  // namespace
 
+RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies, double amplitude) {
+    check(frequencies.rank() == 1 && frequencies.dtype() == DType::f64 && frequencies.contiguous(),
+          "rope_table: frequencies must be f64 (D/2), got ", frequencies.shape(), " ", frequencies.dtype());
+    const Shape shape{positions, frequencies.dim(0)};
+    RopeTable table{empty(ctx, shape, DType::f32, Purpose::workspace),
+                    empty(ctx, shape, DType::f32, Purpose::workspace)};
+    call(ctx, &KernelTable::rope_table, "rope_table", frequencies, amplitude, table.cosines, table.sines);
+    return table;
+}
+
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse) {
     check(x.rank() == 4 && x.contiguous() && x.dim(3) % 2 == 0, "rope: x (B, T, H, D) with even D, got ", x.shape());
     check(positions.dtype() == DType::i32 && positions.numel() == x.dim(0) * x.dim(1),

@@ -101,6 +101,8 @@ void rms_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, c
 struct RopeTable {
     Tensor cosines, sines;  // (P, D/2) f32
 };
+// amplitude times the cosines and sines of position x frequency for positions [0, positions); frequencies (D/2) f64.
+RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies, double amplitude);
 // Rotates in place: x must be the only handle that matters.
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse);
 

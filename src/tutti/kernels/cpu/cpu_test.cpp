@@ -408,6 +408,28 @@ TEST(gemm, epilogues_have_the_bits_of_the_kernels) {
             }
 }
 
+// Of any number of threads, to the bit.
+TEST(rope_table, has_the_bits_of_the_c_library) {
+    constexpr int64_t kPositions = 3000, kHalf = 24;
+    std::vector<double> frequencies(kHalf);
+    for (size_t k = 0; k < frequencies.size(); ++k) frequencies[k] = std::pow(5e5, -static_cast<double>(k) / kHalf);
+    std::vector<float> expected_cosines, expected_sines;
+    for (int64_t p = 0; p < kPositions; ++p)
+        for (const double frequency : frequencies) {
+            expected_cosines.push_back(static_cast<float>(1.25 * std::cos(static_cast<double>(p) * frequency)));
+            expected_sines.push_back(static_cast<float>(1.25 * std::sin(static_cast<double>(p) * frequency)));
+        }
+    for (const int threads : {1, 2, 7}) {
+        std::vector<float> cosines(expected_cosines.size()), sines(expected_sines.size());
+        cpu_table(best_isa())
+            .rope_table(Stream{.threads = threads}, view(frequencies), 1.25,
+                        View(cosines.data(), DType::f32, {kPositions, kHalf}),
+                        View(sines.data(), DType::f32, {kPositions, kHalf}));
+        EXPECT_EQ(cosines, expected_cosines);
+        EXPECT_EQ(sines, expected_sines);
+    }
+}
+
 TEST(table, is_complete_and_named) {
     for (const Isa isa : isas()) {
         const KernelTable& table = cpu_table(isa);

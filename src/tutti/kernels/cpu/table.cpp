@@ -100,6 +100,7 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     table.attention_workspace = attention::workspace;
     fill_exact_sum(table);
     fill_sampling(table);
+    fill_rope_table(table);
     return table;
 }
 

@@ -15,7 +15,7 @@ void fill_reduction(KernelTable& table);  // sums_of_squares, bias_backward, squ
 void fill_embedding(KernelTable& table);
 void fill_layer_norm(KernelTable& table);
 void fill_rms_norm(KernelTable& table);
-void fill_rope(KernelTable& table);
+void fill_rope(KernelTable& table);       // rope, rope_table
 void fill_optimizer(KernelTable& table);  // adamw, sgd
 void fill_cross_entropy(KernelTable& table);
 void fill_sampling(KernelTable& table);

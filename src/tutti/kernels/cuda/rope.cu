@@ -67,8 +67,36 @@ void rope(const Stream& stream, View x, View positions, View cosines, View sines
     });
 }
 
+struct TableShape {
+    int64_t P, half, cosine_row, sine_row;
+};
+
+// A thread makes one angle. Once per model: in double, which a GPU may be slow at.
+__global__ void __launch_bounds__(kThreads)
+    table_kernel(TableShape s, const double* frequencies, double amplitude, float* cosines, float* sines) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    if (i >= s.P * s.half) return;
+    const int64_t p = i / s.half, k = i % s.half;
+    const double angle = static_cast<double>(p) * frequencies[k];
+    cosines[p * s.cosine_row + k] = static_cast<float>(amplitude * cos(angle));
+    sines[p * s.sine_row + k] = static_cast<float>(amplitude * sin(angle));
+}
+
+void rope_table(const Stream& stream, View frequencies, double amplitude, View cosines, View sines) {
+    const TableShape s{
+        .P = cosines.shape[0], .half = cosines.shape[1], .cosine_row = cosines.stride(0), .sine_row = sines.stride(0)};
+    if (s.P * s.half == 0) return;
+    check(frequencies.dtype == DType::f64, "rope_table: frequencies must be f64, got ", frequencies.dtype);
+    launch(table_kernel,
+           {.blocks = dim3(static_cast<unsigned>(ceil_div(s.P * s.half, kThreads))), .threads = dim3(kThreads)}, stream,
+           s, frequencies.as<const double>(), amplitude, cosines.as<float>(), sines.as<float>());
+}
+
 }  // namespace
 
-void fill_rope(KernelTable& table) { table.rope = rope; }
+void fill_rope(KernelTable& table) {
+    table.rope = rope;
+    table.rope_table = rope_table;
+}
 
 }  // namespace tutti::kernels::cuda

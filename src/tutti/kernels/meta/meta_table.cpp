@@ -54,6 +54,7 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"rms_norm_forward">(table.rms_norm_forward);
     silence<"rms_norm_backward_input">(table.rms_norm_backward_input);
     silence<"rms_norm_backward_weight">(table.rms_norm_backward_weight);
+    silence<"rope_table">(table.rope_table);
     silence<"rope">(table.rope);
     silence<"attention_forward">(table.attention_forward);
     silence<"attention_backward">(table.attention_backward);

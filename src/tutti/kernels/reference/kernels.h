@@ -45,6 +45,7 @@ void rms_norm_backward_weight(const Stream&, View dy, View x, View rstd, View dw
 
 // rope.cpp
 void rope(const Stream&, View x, View positions, View cosines, View sines, bool inverse, View y);
+void rope_table(const Stream&, View frequencies, double amplitude, View cosines, View sines);
 
 // attention.cpp
 int64_t attention_workspace(const Stream&, const Shape& q, const Shape& k, bool backward);

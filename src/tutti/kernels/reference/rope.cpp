@@ -19,4 +19,13 @@ void rope(const Stream&, View x, View positions, View cosines, View sines, bool 
             }
 }
 
+void rope_table(const Stream&, View frequencies, double amplitude, View cosines, View sines) {
+    for (int64_t p = 0; p < cosines.shape[0]; ++p)
+        for (int64_t k = 0; k < cosines.shape[1]; ++k) {
+            const double angle = static_cast<double>(p) * load(frequencies, k);
+            store(cosines, offset(cosines, p, k), amplitude * std::cos(angle));
+            store(sines, offset(sines, p, k), amplitude * std::sin(angle));
+        }
+}
+
 }  // namespace tutti::kernels::reference

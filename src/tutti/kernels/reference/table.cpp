@@ -35,6 +35,7 @@ const KernelTable& reference_table() {
         .rms_norm_backward_input = reference::rms_norm_backward_input,
         .rms_norm_backward_weight = reference::rms_norm_backward_weight,
         .rope = reference::rope,
+        .rope_table = reference::rope_table,
         .attention_workspace = reference::attention_workspace,
         .attention_forward = reference::attention_forward,
         .attention_backward = reference::attention_backward,
