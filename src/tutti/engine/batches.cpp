@@ -88,11 +88,8 @@ class NoiseBatches final : public Batches {
 
   private:
     Tensor noise(const char* purpose, int64_t first_row) {
-        const RandomKey key = random_key(seed_, purpose);
-        std::vector<float> values(static_cast<size_t>(rows_ * width_));
-        for (size_t i = 0; i < values.size(); ++i)
-            values[i] = normal(key, static_cast<uint64_t>(first_row * width_) + i);
-        const Tensor x = Tensor::from_host<float>(ctx_.device, {rows_, width_}, values, Purpose::data);
+        const Tensor x = ops::empty(ctx_, {rows_, width_}, DType::f32, Purpose::data);
+        ops::normal(ctx_, {.y = x, .key = random_key(seed_, purpose), .first = first_row * width_, .row_step = width_});
         return compute_ == DType::f32 ? x : ops::cast(ctx_, x, compute_, Purpose::data);
     }
 
