@@ -199,9 +199,10 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
                    comm::World& one_rank) {
     std::map<std::string, std::vector<float>> start;
     for (const autograd::Parameter* p : model.parameters()) start[p->name] = p->master.to_host<float>();
-    engine::Engine engine(run, one_rank, {}, [&](ops::Context& context, const engine::Share&) {
+    const auto make_batches = [&](ops::Context& context, const engine::Share&) {
         return std::make_unique<FileBatches>(context.device, std::move(tokens), run.train);
-    });
+    };
+    engine::Engine engine(run, one_rank, engine::machine_of(run, {}, ""), make_batches);
     engine.data_parallel.load_masters([&] {
         for (const optim::Piece& p : engine.optimizer.pieces())
             ctx.device.copy_in(p.master.view().data, start.at(p.parameter->name).data(), p.master.bytes());

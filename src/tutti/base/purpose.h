@@ -16,4 +16,17 @@ constexpr std::string_view name_of(Purpose purpose) {
     return kNames[static_cast<size_t>(purpose)];
 }
 
+struct MemoryByPurpose {
+    std::array<int64_t, kPurposes> bytes{};
+
+    int64_t& operator[](Purpose purpose) { return bytes[static_cast<size_t>(purpose)]; }
+    int64_t operator[](Purpose purpose) const { return bytes[static_cast<size_t>(purpose)]; }
+    int64_t total() const {
+        int64_t sum = 0;
+        for (const int64_t of_purpose : bytes) sum += of_purpose;
+        return sum;
+    }
+    bool operator==(const MemoryByPurpose&) const = default;
+};
+
 }  // namespace tutti

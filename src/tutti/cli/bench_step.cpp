@@ -12,7 +12,7 @@
 #include "tutti/engine/step.h"
 #include "tutti/ops/kernel_times.h"
 #include "tutti/plan/flops.h"
-#include "tutti/plan/memory.h"
+#include "tutti/rehearsal/rehearse.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -21,32 +21,6 @@ namespace tutti::cli {
 using diagnose::GemmShape, diagnose::measure_bandwidth, diagnose::normal_values, diagnose::time_gemm;
 
 namespace {
-
-// The same values for every microbatch of every step.
-class FixedBatches final : public engine::Batches {
-  public:
-    FixedBatches(ops::Context& ctx, const spec::RunSpec& run) : terms_(run.train.global_batch * run.train.seq_len) {
-        const int64_t B = run.train.micro_batch, T = run.train.seq_len;
-        if (run.model.family == spec::Family::mlp) {
-            const DType compute = spec::compute_type(run);
-            batch_.features = normal_values(ctx, {B * T, run.model.width}, compute);
-            batch_.feature_targets = normal_values(ctx, {B * T, run.model.width}, compute);
-        } else {
-            std::vector<int32_t> windows(static_cast<size_t>(B * (T + 1)));
-            const RandomKey key = random_key(static_cast<uint64_t>(run.train.seed), "bench tokens");
-            for (size_t i = 0; i < windows.size(); ++i)
-                windows[i] = static_cast<int32_t>(uniform_below(key, i, static_cast<uint64_t>(run.model.vocab)));
-            batch_ = nn::make_batch(ctx.device, windows, B, 0);
-        }
-        batch_.grad_scale = 1.0f / static_cast<float>(terms_);
-    }
-    nn::Batch microbatch(int64_t, int64_t) override { return batch_; }
-    int64_t terms(int64_t) override { return terms_; }
-
-  private:
-    nn::Batch batch_;
-    int64_t terms_;
-};
 
 struct StepMeasurement {
     Timing timing;
@@ -60,8 +34,8 @@ constexpr int kTimedSteps = 3;
 
 StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, bool kernels, comm::World& one_rank) {
     engine::Engine engine(
-        run, one_rank, {.offload_dir = std::filesystem::temp_directory_path()},
-        [&](ops::Context& ctx, const engine::Share&) { return std::make_unique<FixedBatches>(ctx, run); });
+        run, one_rank, engine::machine_of(run, {}, std::filesystem::temp_directory_path()),
+        [&](ops::Context& ctx, const engine::Share& share) { return engine::fixed_batches(ctx, run, share); });
     StepMeasurement measured;
     int64_t step = 0;
     const auto take_step = [&] {
@@ -254,8 +228,10 @@ spec::RunSpec step_run(const BenchArguments& a) {
 
 BenchResult bench_step(Bench& bench) {
     const spec::RunSpec run = step_run(bench.arguments);
-    const int64_t needed = plan::predict_memory(run).peak();
-    check<UsageError>(needed < bench.device->free_bytes(), "a step of this model needs about ", format_bytes(needed),
+    const rehearsal::Rehearsal rehearsal =
+        rehearsal::rehearse(run, rehearsal::target_of(engine::machine_of(run, {}, "")), 1, 0);
+    const int64_t needed = rehearsal.memory.peak();
+    check<UsageError>(needed < bench.device->free_bytes(), "a step of this model needs ", format_bytes(needed),
                       " of memory, available are ", format_bytes(bench.device->free_bytes()),
                       "; --set train.micro_batch=1, recompute.policy=full or a smaller model need less");
     StepReport report{run, {}, {}};

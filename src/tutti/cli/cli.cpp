@@ -24,6 +24,7 @@ namespace {
 // The arguments of all commands, and what the chosen one will do with its own.
 struct Arguments {
     TrainArguments train;
+    RehearseArguments rehearse;
     VerifyArguments verify;
     GenerateArguments generate;
     ConvertArguments convert;
@@ -79,13 +80,23 @@ void add_run_options(CLI::App* c, A& a, const std::string& config) {
         ->option_text("section.key=value");
 }
 
+// What a rehearsal is for.
+template <class A>
+void add_rehearsal_options(CLI::App* c, A& a) {
+    c->add_option("--rank", a.rank, "the rank that is shown [the one with the most memory]")
+        ->check(CLI::NonNegativeNumber)
+        ->option_text("R");
+    c->add_option("--for", a.target, "machine: cpu-avx2, cpu-amx, h100, ... [this one]")->option_text("MACHINE");
+}
+
 void add_train(CLI::App& app, Arguments& all, const Io& io) {
     TrainArguments& a = all.train;
     CLI::App* c = add_command(app, all, io, "train", "train a model as a config file says", a, train);
     add_run_options(c, a, "TOML file; its keys are listed below");
     c->add_option("--out", a.out, "run directory [runs/<name of CONFIG>]")->option_text("DIR");
     c->add_option("--resume", a.resume, "[auto], never, strict or the path of a checkpoint")->option_text("HOW");
-    c->add_flag("--dry-run", a.dry_run, "check everything, print the plan card, write nothing");
+    c->add_flag("--dry-run", a.dry_run, "rehearse a step, print the plan card; needs no data or machine");
+    add_rehearsal_options(c, a);
     c->add_option("--threads", a.threads, "CPU threads of a rank: train.threads")
         ->check(CLI::Range(0, 4096))
         ->option_text("N");
@@ -94,11 +105,30 @@ void add_train(CLI::App& app, Arguments& all, const Io& io) {
         "Examples:\n"
         "  tutti train config.toml\n"
         "  tutti train config.toml --set train.steps=1000 --set optimizer.lr=1e-3 --out runs/longer\n"
-        "  tutti train config.toml --dry-run           # does it fit?\n\n"
+        "  tutti train config.toml --dry-run           # does it fit?\n"
+        "  tutti train config.toml --dry-run --ranks 64 --for h100 --set parallel.zero=3\n\n"
         "The same command continues a run that was stopped. Ctrl-C finishes the step and saves a checkpoint\n"
         "(exit code 75); twice stops at once.\n\n"
         "Keys of CONFIG, with their defaults:\n" +
         wrapped_reference(spec::reference_text()));
+}
+
+void add_rehearse(CLI::App& app, Arguments& all, const Io& io) {
+    RehearseArguments& a = all.rehearse;
+    CLI::App* c = add_command(app, all, io, "rehearse",
+                              "a training step without its memory, data, ranks and machine: what it holds, sends, runs",
+                              a, rehearse);
+    add_run_options(c, a, "TOML file, as for train");
+    add_rehearsal_options(c, a);
+    c->add_flag("--kernels", a.kernels, "the kernels and operations of a step, in order; one block for all");
+    c->add_option("--threads", a.threads, "CPU threads of a rank: train.threads")
+        ->check(CLI::Range(0, 4096))
+        ->option_text("N");
+    c->add_option("--device", a.device, "auto, cpu or cuda: train.device")->option_text("D");
+    c->footer(
+        "Examples:\n"
+        "  tutti rehearse config.toml --kernels\n"
+        "  tutti rehearse config.toml --ranks 1024 --for h100 --set parallel.zero=3 --json");
 }
 
 void add_verify(CLI::App& app, Arguments& all, const Io& io) {
@@ -381,6 +411,7 @@ int run(int argc, const char* const* argv, const Io& io) {
         "checkpoint, 4 failed, 75 stopped after a checkpoint.");
     app.get_formatter()->column_width(32);
     add_train(app, arguments, io);
+    add_rehearse(app, arguments, io);
     add_verify(app, arguments, io);
     add_generate(app, arguments, io);
     add_convert(app, arguments, io);

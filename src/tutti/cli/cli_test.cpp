@@ -68,8 +68,8 @@ TEST(CommandLine, UnknownOptionNamesTheNearest) {
     EXPECT_EQ(r.code, 2);
     EXPECT_TRUE(contains(r.err, "unknown option --dryrun of `tutti train`; the nearest is --dry-run")) << r.err;
     EXPECT_TRUE(contains(r.err, "try: tutti train --help")) << r.err;
-    const Ran without_config = tutti({"train", "--rank=2"});
-    EXPECT_TRUE(contains(without_config.err, "unknown option --rank of")) << without_config.err;
+    const Ran without_config = tutti({"train", "--rnaks=2"});
+    EXPECT_TRUE(contains(without_config.err, "unknown option --rnaks of")) << without_config.err;
 }
 
 TEST(CommandLine, WrongValuesAreRefused) {
@@ -271,6 +271,54 @@ TEST(Bench, StepIsTheDefinitionOfMfu) {
     EXPECT_LT(d["last_loss"], d["first_loss"]);
     EXPECT_EQ(tutti({"bench", "step", "--set", "model.widht=1"}).code, 2);
     EXPECT_EQ(tutti({"bench", "step", "--set", "data.train=text.txt"}).code, 2);  // not read, so refused
+}
+
+// A plan needs neither the data nor the ranks nor the machine.
+TEST(DryRun, OfAMachineAndDataThatAreNotHere) {
+    const Directory dir;
+    const std::string config = dir.write("c.toml",
+                                         "[model]\npreset = \"gpt2-124m\"\n[data]\ntrain = \"/no/such/file\"\n[train]\n"
+                                         "global_batch = 512\nmicro_batch = 4\n[parallel]\nzero = 3\n");
+    const std::vector<std::string> plan = {"train", config, "--dry-run", "--ranks", "64", "--for", "cpu-amx", "--json"};
+    const Ran dry = tutti(plan);
+    ASSERT_EQ(dry.code, 0) << dry.err;
+    EXPECT_TRUE(contains(dry.err, "of 64 ranks were rehearsed")) << dry.err;
+    const Json d = Json::parse(dry.out);
+    EXPECT_EQ(d["rank"], 0);
+    EXPECT_EQ(d["ranks"], 64);
+    int64_t sum = 0;
+    for (const auto& [purpose, bytes] : d["memory"].items()) sum += bytes.get<int64_t>();
+    EXPECT_EQ(d["peak_bytes"], sum);
+    EXPECT_TRUE(d["peak_place"].is_string());
+    EXPECT_GT(d["flops"], 0);
+    ASSERT_FALSE(d["communication"].empty());
+    for (const Json& c : d["communication"])
+        for (const char* key : {"group", "size", "operation", "calls", "bytes", "sent"})
+            EXPECT_TRUE(c.contains(key)) << key;
+    std::vector<std::string> other = plan;
+    other.insert(other.end(), {"--rank", "63"});
+    EXPECT_EQ(Json::parse(tutti(other).out)["rank"], 63);
+    other.back() = "64";
+    EXPECT_EQ(tutti(other).code, 2);
+
+    EXPECT_EQ(tutti({"train", config, "--for", "cpu-amx"}).code, 2);
+    const Ran unknown = tutti({"train", config, "--dry-run", "--for", "h10"});
+    EXPECT_EQ(unknown.code, 2);
+    EXPECT_TRUE(contains(unknown.err, "the nearest is h100")) << unknown.err;
+}
+
+TEST(Rehearse, PrintsTheStepInItsOrder) {
+    const Directory dir;
+    const std::string config = dir.write("c.toml", "[data]\ntrain = \"no such file\"\n");
+    const Ran r = tutti({"rehearse", config, "--kernels", "--for", "cpu-avx2"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    size_t at = 0;
+    for (const char* part :
+         {"forward of model.embed_tokens\n  embedding_forward", "more blocks, alike", "forward of head",
+          "backward of head", "backward of model.layers.", "swiglu", "optimizer\n  adamw"}) {
+        at = r.out.find(part, at);
+        EXPECT_NE(at, std::string::npos) << part << "\n" << r.out;
+    }
 }
 
 TEST(Train, TrainsGeneratesReports) {

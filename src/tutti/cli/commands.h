@@ -17,12 +17,27 @@ struct TrainArguments {
     std::vector<std::string> set;  // "section.key=value"
     std::string out;               // "": runs/<stem of config>
     std::string resume = "auto";
-    bool dry_run = false;
+    bool dry_run = false;               // rehearse instead
+    std::optional<int> rank;            // of a dry run: RehearseArguments
+    std::string target;                 // likewise
     std::optional<int> threads;         // train.threads
     std::optional<std::string> device;  // train.device
     bool json = false;
 };
 int train(const TrainArguments& arguments, const Io& io);
+
+struct RehearseArguments {
+    std::string config;
+    int ranks = 1;
+    std::vector<std::string> set;
+    std::optional<int> rank;            // nullopt: the one with the most memory
+    std::string target;                 // "": this machine
+    bool kernels = false;               // also the kernels of a step, in order
+    std::optional<int> threads;         // train.threads
+    std::optional<std::string> device;  // train.device
+    bool json = false;
+};
+int rehearse(const RehearseArguments& arguments, const Io& io);
 
 struct VerifyArguments {
     std::string config;

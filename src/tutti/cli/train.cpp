@@ -63,11 +63,10 @@ nlohmann::ordered_json describe(const train::TrainOptions& options, const train:
     const spec::RunSpec& run = options.run;
     const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
     nlohmann::ordered_json document = {{"out", options.out},
-                                       {"dry_run", options.dry_run},
+                                       {"dry_run", false},
                                        {"model", name_of(run.model)},
                                        {"parameters", spec::parameter_count(run.model)},
                                        {"flops_per_token", {{"causal", flops.causal()}, {"full", flops.full()}}}};
-    if (options.dry_run) return document;
     document["step"] = outcome.step;
     document["steps"] = run.train.steps;
     document["loss"] = number_or_null(outcome.loss);
@@ -84,6 +83,20 @@ nlohmann::ordered_json describe(const train::TrainOptions& options, const train:
 }  // namespace
 
 int train(const TrainArguments& arguments, const Io& io) {
+    if (arguments.dry_run) {
+        check_resume(arguments.resume);
+        return rehearse({.config = arguments.config,
+                         .ranks = arguments.ranks,
+                         .set = arguments.set,
+                         .rank = arguments.rank,
+                         .target = arguments.target,
+                         .threads = arguments.threads,
+                         .device = arguments.device,
+                         .json = arguments.json},
+                        io);
+    }
+    check<UsageError>(!arguments.rank && arguments.target.empty(),
+                      "--rank and --for say what a dry run shows; give --dry-run too");
     train::TrainOptions options;
     options.launch = comm::detect_launcher(comm::process_environment());
     options.ranks = options.launch.ranks(arguments.ranks);
@@ -92,7 +105,6 @@ int train(const TrainArguments& arguments, const Io& io) {
     options.out =
         arguments.out.empty() ? "runs/" + std::filesystem::path(arguments.config).stem().string() : arguments.out;
     options.resume = arguments.resume;
-    options.dry_run = arguments.dry_run;
     options.console = &io.text(arguments.json);
     options.terminal = io.text_terminal(arguments.json);
 

@@ -30,19 +30,19 @@ void Tally::add(int64_t bytes, Purpose purpose) {
     total.current += bytes;
     if (total.current <= total.peak) return;
     total.peak = total.current;
-    for (size_t p = 0; p < kPurposes; ++p) at_peak[p] = of[p].current;
+    for (size_t p = 0; p < kPurposes; ++p) at_peak.bytes[p] = of[p].current;
 }
 
 void Tally::add_peaks(const Tally& more) {
     for (size_t p = 0; p < kPurposes; ++p) of[p].peak = std::max(of[p].peak, of[p].current + more.of[p].peak);
     if (total.current + more.total.peak <= total.peak) return;
     total.peak = total.current + more.total.peak;
-    for (size_t p = 0; p < kPurposes; ++p) at_peak[p] = of[p].current + more.at_peak[p];
+    for (size_t p = 0; p < kPurposes; ++p) at_peak.bytes[p] = of[p].current + more.at_peak.bytes[p];
 }
 
 void Tally::reset_peaks() {
     for (MemoryUsage& usage : of) usage.peak = usage.current;
-    for (size_t p = 0; p < kPurposes; ++p) at_peak[p] = of[p].current;
+    for (size_t p = 0; p < kPurposes; ++p) at_peak.bytes[p] = of[p].current;
     total.peak = total.current;
 }
 
@@ -57,8 +57,9 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
     Segments& segments = (pool_ != nullptr ? pool_->free_ : free_).of(size);
     void* data = segments.take(size);
     if (data == nullptr) {
-        check(grow(segments, raw_->segment_bytes(size)) || grow(segments, size), "out of memory: ", bytes,
-              " bytes for ", name_of(purpose), " on top of ", usage_.total.current, " in use; ", raw_->advice());
+        check<OutOfMemory>(grow(segments, raw_->segment_bytes(size)) || grow(segments, size), "out of memory: ", bytes,
+                           " bytes for ", name_of(purpose), " on top of ", usage_.total.current, " in use; ",
+                           raw_->advice());
         data = segments.take(size);
     }
     join_copies(data, size);
@@ -108,7 +109,7 @@ int64_t Allocator::reserved() const {
     return reserved_;
 }
 
-std::array<int64_t, kPurposes> Allocator::at_peak() const {
+MemoryByPurpose Allocator::at_peak() const {
     std::lock_guard lock(mutex_);
     return usage_.at_peak;
 }

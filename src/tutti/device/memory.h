@@ -10,10 +10,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/base/purpose.h"
 #include "tutti/device/segments.h"
 
 namespace tutti {
+
+class OutOfMemory : public Error {
+  public:
+    using Error::Error;
+};
 
 struct MemoryUsage {
     int64_t current = 0;  // bytes
@@ -23,8 +29,8 @@ struct MemoryUsage {
 // What is in use, by purpose.
 struct Tally {
     std::array<MemoryUsage, kPurposes> of{};
-    MemoryUsage total;                         // its peak is the peak of the sum, not the sum of the peaks
-    std::array<int64_t, kPurposes> at_peak{};  // what each purpose held at the instant of the peak of the sum
+    MemoryUsage total;        // its peak is the peak of the sum, not the sum of the peaks
+    MemoryByPurpose at_peak;  // what each purpose held at the instant of the peak of the sum
 
     void add(int64_t bytes, Purpose purpose);  // negative: released
     void add_peaks(const Tally& more);         // of work that took `more` on top of what is in use, and released it
@@ -63,7 +69,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     Allocator(const Allocator&) = delete;
     Allocator& operator=(const Allocator&) = delete;
 
-    // Throws Error naming bytes, purpose and the usage so far when the system has no memory left.
+    // Throws OutOfMemory naming bytes, purpose and the usage so far when the system has no memory left.
     void* allocate(int64_t bytes, Purpose purpose);
     // `copy`: one that may still be reading or writing there. Whoever gets the place joins it first.
     void release(void* data, int64_t bytes, Purpose purpose, std::shared_ptr<SideCopy> copy = nullptr);
@@ -72,7 +78,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     MemoryUsage total() const;  // its peak is the peak of the sum, not the sum of the peaks
     int64_t reserved() const;
     // What each purpose held at the instant of the peak of the sum.
-    std::array<int64_t, kPurposes> at_peak() const;
+    MemoryByPurpose at_peak() const;
     void reset_peaks();
     void trim();  // gives unused segments back to the system
     void will_need(void* data, int64_t bytes) { raw_->will_need(data, bytes); }

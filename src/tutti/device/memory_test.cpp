@@ -45,8 +45,8 @@ TEST(Allocator, CountsByPurposeAndRemembersThePeakOfTheSum) {
         }
         EXPECT_EQ(memory.total().current, 0);
         EXPECT_EQ(memory.total().peak, 6000);  // weights and activations; gradients came later
-        EXPECT_EQ(memory.at_peak()[static_cast<size_t>(Purpose::activations)], 5000);
-        EXPECT_EQ(memory.at_peak()[static_cast<size_t>(Purpose::gradients)], 0);
+        EXPECT_EQ(memory.at_peak()[Purpose::activations], 5000);
+        EXPECT_EQ(memory.at_peak()[Purpose::gradients], 0);
         EXPECT_EQ(memory.usage(Purpose::gradients).peak, 3000);
         memory.reset_peaks();
         EXPECT_EQ(memory.total().peak, 0);
@@ -162,8 +162,8 @@ TEST(Pool, KeepsItsBlocksToItself) {
         EXPECT_EQ(memory.total().peak, 3000);
         EXPECT_EQ(memory.total().current, 1000);
         EXPECT_EQ(memory.usage(Purpose::activations).peak, 1000);
-        EXPECT_EQ(memory.at_peak()[static_cast<size_t>(Purpose::data)], 1000);
-        EXPECT_EQ(memory.at_peak()[static_cast<size_t>(Purpose::weights)], 1000);
+        EXPECT_EQ(memory.at_peak()[Purpose::data], 1000);
+        EXPECT_EQ(memory.at_peak()[Purpose::weights], 1000);
         {
             const Pool::Use use(pool);
             late = memory.allocate(1000, Purpose::data);

@@ -100,11 +100,55 @@ class NoiseBatches final : public Batches {
     DType compute_;
 };
 
+class FixedBatches final : public Batches {
+  public:
+    FixedBatches(Device& device, const spec::RunSpec& run, Share share)
+        : device_(device),
+          share_(std::move(share)),
+          sequences_(run.train.micro_batch),
+          targets_of_rank_(run.train.global_batch / share_.ranks * run.train.seq_len) {
+        const auto T = static_cast<size_t>(run.train.seq_len), size = static_cast<size_t>(sequences_) * T;
+        std::vector<int32_t> windows(size + static_cast<size_t>(sequences_));
+        const RandomKey key = random_key(static_cast<uint64_t>(run.train.seed), "fixed tokens");
+        for (size_t i = 0; i < windows.size(); ++i)
+            windows[i] = static_cast<int32_t>(uniform_below(key, i, static_cast<uint64_t>(run.model.vocab)));
+        for (auto window = windows.begin(); window != windows.end(); window += run.train.seq_len + 1) {
+            tokens_.insert(tokens_.end(), window, window + run.train.seq_len);
+            targets_.insert(targets_.end(), window + 1, window + run.train.seq_len + 1);
+        }
+        if (run.data.documents == "respected") first_key_.resize(size);
+    }
+
+    nn::Batch microbatch(int64_t step, int64_t index) override {
+        const nn::BatchRows rows{.tokens = tokens_, .targets = targets_, .first_key = first_key_};
+        nn::Batch batch = nn::make_batch(device_, rows, sequences_, (index * share_.ranks + share_.rank) * sequences_);
+        batch.grad_scale = 1.0f / static_cast<float>(terms(step));
+        return batch;
+    }
+    int64_t terms(int64_t step) override {
+        if (step != counted_) terms_ = std::max<int64_t>(share_.sum(targets_of_rank_), 1);
+        counted_ = step;
+        return terms_;
+    }
+
+  private:
+    Device& device_;
+    Share share_;
+    int64_t sequences_, targets_of_rank_;
+    int64_t counted_ = 0, terms_ = 0;
+    std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of a microbatch, T)
+};
+
 }  // namespace
 
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
                                        int64_t global_batch, const Share& share) {
     return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch, share);
+}
+
+std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share) {
+    if (run.model.family == spec::Family::mlp) return noise_batches(ctx, run, share);
+    return std::make_unique<FixedBatches>(ctx.device, run, share);
 }
 
 std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share) {

@@ -34,6 +34,9 @@ class Batches {
 // Windows of tokens.
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
                                        int64_t global_batch, const Share& share = {});
+// Random tokens, the same in every microbatch, drawn once: for steps without a data set. For the mlp family its noise.
+// With data.documents = "respected" each sequence is one document.
+std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share = {});
 // Standard normal features and targets of the mlp family, keyed by the global row.
 std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share = {});
 

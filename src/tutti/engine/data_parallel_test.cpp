@@ -129,9 +129,10 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             comm::World& world = fault ? static_cast<comm::World&>(faulty) : healthy;
             const data::TokenView view(std::make_shared<Tokens>(), 0, 4000, 67);
             const data::Sampler sampler(view, run.train.seq_len, 7);
-            Engine engine(run, world, {.offload_dir = testing::TempDir()}, [&](ops::Context& ctx, const Share& share) {
-                return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
-            });
+            Engine engine(
+                run, world, machine_of(run, {}, testing::TempDir()), [&](ops::Context& ctx, const Share& share) {
+                    return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
+                });
             parallel::DataParallel& dp = engine.data_parallel;
             const parallel::Groups& groups = engine.groups;
             for (int64_t step = 1; step <= steps; ++step) {

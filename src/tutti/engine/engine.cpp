@@ -1,7 +1,5 @@
 #include "tutti/engine/engine.h"
 
-#include "tutti/device/cuda/cuda_device.h"
-
 namespace tutti::engine {
 
 namespace {
@@ -10,6 +8,21 @@ std::unique_ptr<Device> make_home(const spec::RunSpec& run, Device& device, cons
     const spec::OffloadSpec& o = run.offload;
     if (!o.optimizer && !o.params && !o.activations) return nullptr;
     return device.make_offload_device(o.dir.empty() ? directory : o.dir);
+}
+
+// The machine's device, when it has what the run asks of it.
+std::unique_ptr<Device> checked(const spec::RunSpec& run, Machine& machine) {
+    check<UsageError>(!run.train.cuda_graphs || machine.device->records(),
+                      "[train] cuda_graphs = true: needs a GPU; this rank is on ", machine.device->name());
+    check<UsageError>(run.train.packed_weights != "always" || machine.kernels.gemm_packed_b != nullptr,
+                      "[train] packed_weights = \"always\": only the CPU packs weights, and this rank is on ",
+                      machine.device->name(), "; set auto");
+    return std::move(machine.device);
+}
+
+ops::Packing packing_of(const spec::RunSpec& run) {
+    if (run.train.packed_weights == "never") return ops::Packing::never;
+    return run.train.packed_weights == "always" ? ops::Packing::always : ops::Packing::where_it_pays;
 }
 
 parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, Device* home) {
@@ -30,27 +43,17 @@ Share share_of(comm::Communicator& dp) {
 
 }  // namespace
 
-ops::Packing packing_of(const spec::RunSpec& run) {
-    if (run.train.packed_weights == "never") return ops::Packing::never;
-    return run.train.packed_weights == "always" ? ops::Packing::always : ops::Packing::where_it_pays;
-}
-
-std::unique_ptr<Device> device_of(const spec::RunSpec& run, const LocalRank& local) {
+Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir) {
     auto device = make_device(run.train.device, static_cast<int>(run.train.threads), local);
-    check<UsageError>(!run.train.cuda_graphs || device->kind() == DeviceKind::cuda,
-                      "[train] cuda_graphs = true: needs a GPU; this rank is on ", device->name());
-    check<UsageError>(run.train.packed_weights != "always" || device->kind() == DeviceKind::cpu,
-                      "[train] packed_weights = \"always\": only the CPU packs weights, and this rank is on ",
-                      device->name(), "; set auto");
-    return device;
+    const kernels::KernelTable& kernels = kernels::table_for(*device, spec::arithmetic_of(run));
+    return {std::move(device), kernels, offload_dir};
 }
 
-Engine::Engine(const spec::RunSpec& run_, comm::World& world, const EngineOptions& options,
-               const MakeBatches& make_batches)
+Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, const MakeBatches& make_batches)
     : run(run_),
-      device(device_of(run, options.local)),
-      home(make_home(run, *device, options.offload_dir)),
-      ctx{*device, kernels::table_for(*device, spec::arithmetic_of(run)), nullptr, packing_of(run)},
+      device(checked(run, machine)),
+      home(make_home(run, *device, machine.offload_dir)),
+      ctx{*device, machine.kernels, nullptr, packing_of(run)},
       groups(parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()))),
       model(models::make_model(ctx, run.model, run.train.seq_len)),
       data_parallel(ctx, model.units(), groups, data_parallel_options(run, home.get())),

@@ -21,14 +21,19 @@ namespace tutti::engine {
 
 using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, const Share& share)>;
 
-struct EngineOptions {
-    LocalRank local;
-    std::string offload_dir;  // when [offload] names none, of a rank on the CPU
+// What a rank computes on. A rehearsal hands in a meta device with a silenced table.
+struct Machine {
+    std::unique_ptr<Device> device;
+    const kernels::KernelTable& kernels;  // that compute in the device's memory; must outlive the engine
+    std::string offload_dir = {};         // of a CPU, when [offload] names none
 };
+// As [train] and [precision] ask. UsageError when the machine that this process runs on lacks it.
+Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir);
 
 struct Engine {
-    // `run` and what make_batches captures must outlive it. Collective over all ranks of the world.
-    Engine(const spec::RunSpec& run, comm::World& world, const EngineOptions& options, const MakeBatches& make_batches);
+    // `run` and what make_batches captures must outlive it. Collective over all ranks of the world. UsageError when the
+    // machine lacks what the run asks of it.
+    Engine(const spec::RunSpec& run, comm::World& world, Machine machine, const MakeBatches& make_batches);
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
@@ -49,11 +54,6 @@ struct Engine {
 
 // As [comm] says; `flight_directory` "": no flight records.
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
-// As train.packed_weights says.
-ops::Packing packing_of(const spec::RunSpec& run);
-// What a rank of `run` computes on. UsageError when it is not there, or lacks what the run asks of it.
-std::unique_ptr<Device> device_of(const spec::RunSpec& run, const LocalRank& local);
-
 // The training batches of a run; `data` null: the noise of the mlp family.
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data);
 

@@ -39,8 +39,9 @@ StepResult train_step(Engine& s, int64_t step) {
     const TraceScope whole(s.trace, {Activity::step, "step"});
     s.data_parallel.begin_step();
     {
-        const ops::KeepPacked packed(s.ctx,
-                                     spec::keeps_packed_weights(s.run, microbatches) ? &s.packed_weights : nullptr);
+        // Packed weights are kept from one microbatch to the next, where weights stay in their place.
+        const bool keeps_packed = microbatches > 1 && s.run.parallel.zero < 3;
+        const ops::KeepPacked packed(s.ctx, keeps_packed ? &s.packed_weights : nullptr);
         for (int64_t i = 0; i < microbatches; ++i) {
             nn::Batch batch = next_batch(s, step, i);
             batch.seed = static_cast<uint64_t>(train.seed);

@@ -23,6 +23,31 @@ std::vector<GroupUsage> Groups::usage() const {
     return all;
 }
 
+std::vector<GroupTraffic> Groups::traffic() const {
+    std::vector<GroupTraffic> all;
+    for (const auto* group : {dp_shard.get(), dp_replicate.get(), dp.get()}) {
+        if (group->size() == 1) continue;
+        for (int k = 0; k < comm::kKinds; ++k) {
+            const auto kind = static_cast<comm::Kind>(k);
+            all.push_back({group->name(), group->size(), kind, group->traffic(kind)});
+        }
+    }
+    return all;
+}
+
+std::vector<GroupTraffic> difference(const std::vector<GroupTraffic>& now, const std::vector<GroupTraffic>& before) {
+    check(now.size() == before.size(), "traffic of ", now.size(), " and of ", before.size(), " operations of groups");
+    std::vector<GroupTraffic> all;
+    for (size_t i = 0; i < now.size(); ++i) {
+        GroupTraffic d = now[i];
+        d.traffic.calls -= before[i].traffic.calls;
+        d.traffic.bytes -= before[i].traffic.bytes;
+        d.traffic.sent -= before[i].traffic.sent;
+        if (d.traffic.calls > 0) all.push_back(d);
+    }
+    return all;
+}
+
 Groups make_groups(comm::World& world, const mesh::Mesh& mesh) {
     Groups groups;
     groups.dp_shard = world.group(mesh, "dp_shard");

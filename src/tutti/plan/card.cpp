@@ -172,7 +172,8 @@ void add_flops(Box& box, const spec::RunSpec& run) {
     if (hardware != flops) box.field("", concat(format_flops(hardware.causal()), " with what is recomputed"));
 }
 
-void add_memory(Box& box, const MemoryPlan& memory) {
+void add_memory(Box& box, const Card& card) {
+    const MemoryPlan& memory = card.memory;
     constexpr size_t kBytes = 11, kShare = 9;
     const int64_t total = memory.peak();
     for (int i = 0; i < kPurposes; ++i) {
@@ -188,6 +189,18 @@ void add_memory(Box& box, const MemoryPlan& memory) {
     if (memory.offloaded > 0)
         box.line(concat(padded("offloaded", Box::kLabel), padded_left(format_bytes(memory.offloaded), kBytes),
                         "  beside these"));
+    if (card.capacity > 0)
+        box.line(concat(padded("machine", Box::kLabel), padded_left(format_bytes(card.capacity), kBytes),
+                        card.fits ? "  it fits" : "  IT DOES NOT FIT"));
+}
+
+void add_communication(Box& box, const Card& card) {
+    constexpr size_t kOperation = 16, kCalls = 8, kBytes = 12;
+    for (const Card::Communication& c : card.communication)
+        box.line(concat(padded(c.group, Box::kLabel), padded(c.operation, kOperation),
+                        padded_left(concat(c.calls, c.calls == 1 ? " call" : " calls"), kCalls + 2),
+                        padded_left(format_bytes(c.bytes), kBytes), padded_left(format_bytes(c.sent), kBytes),
+                        " sent"));
 }
 
 std::string difference(int64_t predicted, int64_t measured) {
@@ -218,8 +231,11 @@ std::string render_card(const Card& card, const CardStyle& style) {
     box.field("recompute", recompute(run));
     box.field("optimizer", optimizer(run.optimizer));
     box.field("machine", card.machine);
-    box.middle("memory of a rank, predicted");
-    add_memory(box, card.memory);
+    const std::string rank = card.ranks == 1 ? "" : concat(" of rank ", card.rank);
+    box.middle(concat("memory", rank, ", rehearsed"));
+    add_memory(box, card);
+    if (!card.communication.empty()) box.middle(concat("communication", rank, " in a step, rehearsed"));
+    add_communication(box, card);
     box.bottom();
     return box.text();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tutti/plan/memory.h"
 #include "tutti/spec/run_spec.h"
@@ -13,8 +14,19 @@ namespace tutti::plan {
 struct Card {
     spec::RunSpec run;    // validated
     std::string machine;  // what the caller knows: "AMD EPYC 9R14, 2 threads, avx512"
-    MemoryPlan memory;    // predict_memory(run, ...)
+    MemoryPlan memory;
     int ranks = 1;
+    int rank = 0;          // whose memory and communication these are
+    int64_t capacity = 0;  // bytes of the machine's memory; 0: not known
+    bool fits = true;      // in it
+    // What the rank communicates in a step: of each group and operation. `bytes` of the tensors, `sent` over links.
+    struct Communication {
+        std::string group;
+        int size = 1;
+        std::string operation;
+        int64_t calls = 0, bytes = 0, sent = 0;
+    };
+    std::vector<Communication> communication = {};
 };
 
 struct CardStyle {

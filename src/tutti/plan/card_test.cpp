@@ -64,7 +64,7 @@ TEST(Card, WholeCardInAscii) {
         "| optimizer      adamw, lr 0.0003 cosine to 3e-05, warm-up 20 steps,       |\n"
         "|                weight decay 0.1, no clipping                             |\n"
         "| machine        a laptop                                                  |\n"
-        "+- memory of a rank, predicted --------------------------------------------+\n"
+        "+- memory, rehearsed ------------------------------------------------------+\n"
         "| weights           64.0 MiB   25.0 %  #########                           |\n"
         "| gradients              0 B    0.0 %                                      |\n"
         "| optimizer        192.0 MiB   75.0 %  ##########################          |\n"
@@ -122,7 +122,7 @@ TEST(Card, SaysWhatTheRunIs) {
     run.train.global_batch = 16;
     run.train.micro_batch = 2;
     run.recompute.policy = "sqrt";
-    const std::string text = render_card({run, "8 threads", predict_memory(run)});
+    const std::string text = render_card({run, "8 threads", {}});
     expect_frame(text, 100);
     for (const char* part :
          {"plan: llama3.2-1b", "llama, 16 layers, width 2048, 32 heads of 64 (8 kv), ffn 8192, vocab 128256, tied",
@@ -134,7 +134,7 @@ TEST(Card, SaysWhatTheRunIs) {
     run.model = spec::preset("mlp-8192");
     run.model.preset = "";
     run.precision.compute = "f32";
-    const std::string mlp = render_card({run, "", predict_memory(run)});
+    const std::string mlp = render_card({run, "", {}});
     EXPECT_TRUE(contains(mlp, "plan: mlp "));
     EXPECT_TRUE(contains(mlp, "3.22 GFLOP per token, forward and backward "));  // 6 * 8 * 8192^2
     EXPECT_TRUE(contains(mlp, "f32 throughout"));

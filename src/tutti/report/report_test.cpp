@@ -231,8 +231,9 @@ TEST(ReportRead, LinesHeaderNullAndTotals) {
                   line(2, "\"loss\": null, \"grad_norm\": null, \"skipped\": 1, \"skip_reason\": \"wq\"") +
                   line(3, "\"loss\": 5.25, \"eval_loss\": 5.4, \"skipped\": 1") +
                   line(10, "\"loss\": 5.0, \"skipped\": 4"));
-    dir.write("run.json",
-              R"({"model": "llama-tiny", "tokens": 4096, "memory": [{"purpose": "weights", "predicted_bytes": 8}]})");
+    dir.write(
+        "run.json",
+        R"({"model": "llama-tiny", "tokens": 4096, "memory": {"weights": null}, "rehearsed": {"memory": {"weights": 8}}})");
     dir.write("config.toml", "[train]\nsteps = 3\n");
     const RunHistory run = read_run(dir.path());
     EXPECT_EQ(run.name, dir.path().filename().string());

@@ -108,14 +108,15 @@ void read_totals(const Record& record, RunTotals& totals) {
     keep(totals.final_loss, record.known("final_loss"));
     const Json* memory = record.find("memory");
     if (!memory || memory->is_null()) return;
-    check<DataError>(memory->is_array(), record.where, ": `memory` must be a list, got ", memory->dump());
+    if (memory->is_array()) return;  // of a version before 0.2
+    check<DataError>(memory->is_object(), record.where, ": `memory` must be an object, got ", memory->dump());
+    const Json* rehearsed = record.find("rehearsed");
+    const Json none = Json::object();
+    const Json of_rehearsal = rehearsed && rehearsed->is_object() ? rehearsed->value("memory", none) : none;
+    const Record measured{*memory, record.where}, predicted{of_rehearsal, record.where};
     totals.memory.clear();
-    for (const Json& entry : *memory) {
-        check<DataError>(entry.is_object(), record.where, ": an entry of `memory` must be an object, got ",
-                         entry.dump());
-        const Record use{entry, record.where};
-        totals.memory.push_back({use.text("purpose"), use.known("predicted_bytes"), use.known("measured_bytes")});
-    }
+    for (const auto& [purpose, bytes] : memory->items())
+        totals.memory.push_back({purpose, predicted.known(purpose.c_str()), measured.known(purpose.c_str())});
 }
 
 void read_metrics(const fs::path& path, RunHistory& run) {

@@ -136,9 +136,4 @@ inline Arithmetic arithmetic_of(const RunSpec& run) {
 }
 inline DType compute_type(const RunSpec& run) { return storage_of(arithmetic_of(run)); }
 
-// Whether a step of so many microbatches may keep its weights packed for all of them: they stay where they are.
-inline bool keeps_packed_weights(const RunSpec& run, int64_t microbatches) {
-    return microbatches > 1 && run.parallel.zero < 3;
-}
-
 }  // namespace tutti::spec

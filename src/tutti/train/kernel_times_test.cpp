@@ -21,7 +21,7 @@ class KernelTimesTest : public SmallRun {
         const auto data = open_data(run, quiet, false);
         std::vector<ops::KernelTimes::Row> rows;
         comm::run_ranks(1, {}, [&](comm::World& world) {
-            engine::Engine engine(run, world, {.offload_dir = path("")},
+            engine::Engine engine(run, world, engine::machine_of(run, {}, path("")),
                                   engine::training_batches(run, data ? &*data : nullptr));
             engine::train_step(engine, 1);
             ops::KernelTimes times;

@@ -15,10 +15,11 @@
 #include "tutti/hf/export.h"
 #include "tutti/hf/weights.h"
 #include "tutti/infer/generate.h"
+#include "tutti/kernels/meta/meta_table.h"
 #include "tutti/ops/ops.h"
 #include "tutti/plan/card.h"
 #include "tutti/plan/flops.h"
-#include "tutti/plan/memory.h"
+#include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
 #include "tutti/spec/print.h"
 #include "tutti/train/checkpointing.h"
@@ -42,6 +43,7 @@ class Run {
     TrainOutcome train();
 
   private:
+    engine::Machine prepare();
     std::optional<RunState> resume();
     void start_from_hf();
     void one_step();
@@ -51,7 +53,7 @@ class Run {
     void finish();
     std::string sample();
     std::string totals();
-    void print_measured_memory();
+    void see_first_step(const std::vector<parallel::GroupTraffic>& before);
 
     bool first_rank() const { return world_.rank() == 0; }
 
@@ -62,8 +64,8 @@ class Run {
     Clock::time_point begin_ = Clock::now();
 
     std::optional<data::DataSet> data_;
+    rehearsal::Rehearsal rehearsal_;  // of the first rank, by itself
     engine::Engine engine_;
-    plan::MemoryPlan plan_;
     Checkpointing checkpoints_;
     RunState state_;
     std::optional<RunDirectory> directory_;  // of the first rank
@@ -75,7 +77,8 @@ class Run {
     int64_t logged_step_ = 0, logged_tokens_ = 0;
     std::vector<parallel::GroupUsage> logged_usage_;
     int64_t saved_step_ = 0;
-    std::array<int64_t, kPurposes> measured_{};  // memory at the peak of the first step
+    std::vector<MemoryByPurpose> measured_;              // of all ranks, at the peak of the first step
+    std::vector<parallel::GroupTraffic> communication_;  // of this rank in the first step
 };
 
 std::string checkpoint_directory(const TrainOptions& o) {
@@ -97,30 +100,6 @@ std::string fingerprint(const data::DataSet* data) {
     return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
 }
 
-// Scratch depends on the kernels and the device, so they are asked.
-plan::MemoryPlan plan_memory(const spec::RunSpec& run, const kernels::KernelTable& table, const Stream& stream,
-                             int ranks) {
-    const spec::ModelSpec& m = run.model;
-    plan::Workspaces workspaces{.stream = stream.workspace_bytes};
-    if (table.attention_workspace && run.model.family != spec::Family::mlp) {
-        const Shape q{run.train.micro_batch, run.train.seq_len, m.heads, m.head_dim};
-        const Shape k{run.train.micro_batch, run.train.seq_len, m.kv_heads, m.head_dim};
-        workspaces.attention_forward = 4 * table.attention_workspace(stream, q, k, false);
-        workspaces.attention_backward = 4 * table.attention_workspace(stream, q, k, true);
-    }
-    if (table.gemm_workspace)
-        workspaces.gemm = [&table, stream, compute = spec::compute_type(run), packing = engine::packing_of(run)](
-                              Product product, int64_t rows, int64_t out, int64_t in, bool keeps) {
-            kernels::Gemm g = ops::gemm_of(product, View(nullptr, compute, {rows, in}),
-                                           View(nullptr, compute, {out, in}), View(nullptr, compute, {rows, out}));
-            const int64_t packed = keeps ? ops::packed_values(table, stream, packing, g) : 0;
-            float somewhere = 0;
-            if (packed > 0) g.packed_b = View(&somewhere, DType::f32, {packed});
-            return plan::GemmBytes{4 * table.gemm_workspace(stream, g), 4 * packed};
-        };
-    return plan::predict_memory(run, workspaces, ranks);
-}
-
 std::vector<StepMetrics::Comm> comm_per_step(const std::vector<parallel::GroupUsage>& before,
                                              const std::vector<parallel::GroupUsage>& now, int64_t steps) {
     std::vector<StepMetrics::Comm> mean;
@@ -133,8 +112,14 @@ std::vector<StepMetrics::Comm> comm_per_step(const std::vector<parallel::GroupUs
     return mean;
 }
 
-plan::Card card_of(const TrainOptions& o, const std::string& machine, const plan::MemoryPlan& memory) {
-    return {.run = o.run, .machine = machine, .memory = memory, .ranks = o.ranks};
+// Before anything is allocated: what the rank is going to hold and to send.
+engine::Machine Run::prepare() {
+    auto machine = engine::machine_of(run_, comm::local_rank(options_.launch, world_.rank(), world_.size()),
+                                      options_.out + "/offload");
+    if (!first_rank()) return machine;
+    rehearsal_ = rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank());
+    console_.text(plan::render_card(rehearsal::card_of(run_, rehearsal_)));
+    return machine;
 }
 
 Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
@@ -143,16 +128,13 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
       data_(data.open(run_, console_, world)),
-      engine_(run_, world, {comm::local_rank(options.launch, world.rank(), world.size()), options.out + "/offload"},
-              engine::training_batches(run_, data_ ? &*data_ : nullptr)),
-      plan_(plan_memory(run_, engine_.ctx.kernels, engine_.device->stream(), world.size())),
+      engine_(run_, world, prepare(), engine::training_batches(run_, data_ ? &*data_ : nullptr)),
       checkpoints_({.run = run_,
                     .directory = checkpoint_directory(options),
                     .data_fingerprint = fingerprint(data_ ? &*data_ : nullptr),
                     .pieces = [this] { return state_pieces(engine_); },
                     .warn = [this](const std::string& message) { console_.warn(message); },
                     .ranks = engine_.groups.dp.get()}) {
-    console_.text(plan::render_card(card_of(options_, engine_.device->name(), plan_)));
     if (const auto resumed = resume()) {
         state_ = *resumed;
         saved_step_ = state_.step;
@@ -225,6 +207,7 @@ void Run::one_step() {
     const bool first = outcome_.step == 0;
     engine_.device->memory().reset_peaks();
     engine_.trace = trace_ ? trace_->before(state_.step + 1) : nullptr;
+    const auto traffic = first ? engine_.groups.traffic() : std::vector<parallel::GroupTraffic>{};
     const engine::StepResult result = engine::train_step(engine_, state_.step + 1);
     ++state_.step;
     state_.updates = engine_.optimizer.updates();
@@ -234,7 +217,7 @@ void Run::one_step() {
     state_.seconds += seconds_since(begin);
     outcome_.step = state_.step;
     outcome_.loss = result.loss;
-    if (first) print_measured_memory();
+    if (first) see_first_step(traffic);
 
     log(result);
     if (trace_) trace_->after(state_.step);
@@ -295,9 +278,20 @@ void Run::stop_if_hopeless(const engine::StepResult& result) {
                     checkpoints_.newest().empty() ? "the start" : checkpoints_.newest()));
 }
 
-void Run::print_measured_memory() {
-    measured_ = engine_.device->memory().at_peak();
-    console_.text(plan::render_measured(plan_, {measured_}));
+// What the first step held and sent, beside what was rehearsed.
+void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
+    communication_ = parallel::difference(engine_.groups.traffic(), before);
+    const auto everyone = world_.everyone("memory of the first step");
+    const auto host = make_cpu_device(1);
+    const MemoryByPurpose own = engine_.device->memory().at_peak();
+    const Tensor part = Tensor::from_host<int64_t>(*host, {kPurposes}, own.bytes, Purpose::communication);
+    const Tensor all = Tensor::empty(*host, {world_.size(), kPurposes}, DType::i64, Purpose::communication);
+    everyone->all_gather(part, all).wait();
+    if (!first_rank()) return;
+    const std::vector<int64_t> values = all.to_host<int64_t>();
+    measured_.resize(static_cast<size_t>(world_.size()));
+    for (size_t i = 0; i < values.size(); ++i) measured_[i / kPurposes].bytes[i % kPurposes] = values[i];
+    console_.text(plan::render_measured(rehearsal_.memory, measured_.front()));
 }
 
 void Run::finish() {
@@ -341,11 +335,10 @@ std::string Run::sample() {
 }
 
 std::string Run::totals() {
-    nlohmann::ordered_json memory = nlohmann::ordered_json::array();
-    for (size_t p = 0; p < kPurposes; ++p)
-        memory.push_back({{"purpose", name_of(static_cast<Purpose>(p))},
-                          {"predicted_bytes", plan_.at_peak[static_cast<Purpose>(p)]},
-                          {"measured_bytes", measured_[p]}});
+    using Json = nlohmann::ordered_json;
+    Json ranks = Json::array();
+    for (size_t rank = 0; rank < measured_.size(); ++rank)
+        ranks.push_back({{"rank", rank}, {"memory", Json::parse(rehearsal::to_json(measured_[rank]))}});
     nlohmann::ordered_json json = {{"model", name_of(run_.model)},
                                    {"parameters", spec::parameter_count(run_.model)},
                                    {"steps", state_.step},
@@ -357,7 +350,12 @@ std::string Run::totals() {
                                    {"checkpoint", outcome_.checkpoint},
                                    {"checkpoint_failures", checkpoints_.failures()},
                                    {"preempted", outcome_.preempted},
-                                   {"memory", memory}};
+                                   {"ranks", ranks}};
+    if (!measured_.empty()) {
+        json["memory"] = Json::parse(rehearsal::to_json(measured_.front()));
+        json["communication"] = Json::parse(rehearsal::to_json(communication_));
+        json["rehearsed"] = Json::parse(rehearsal::to_json(rehearsal_));
+    }
     if (std::isfinite(outcome_.loss)) json["final_loss"] = outcome_.loss;
     if (std::isfinite(outcome_.eval_loss)) json["eval_loss"] = outcome_.eval_loss;
     const std::string text = sample();
@@ -367,24 +365,18 @@ std::string Run::totals() {
 
 }  // namespace
 
+void check_stored_weights(const spec::RunSpec& run) {
+    if (run.model.hf.empty() || !std::filesystem::exists(run.model.hf)) return;  // else a run may resume
+    const auto device = make_meta_device({});
+    const kernels::KernelTable table = kernels::meta_table(kernels::reference_table());
+    ops::Context ctx{*device, table};
+    checkpoint::PosixFileSystem files;
+    const models::Model model = models::make_model(ctx, run.model, run.train.seq_len);
+    hf::StoredWeights::in_directory(files, run.model.hf, model);
+}
+
 TrainOutcome train(const TrainOptions& options) {
     check_device(options.run.train.device);
-    if (options.dry_run) {
-        Console console(options.console, options.terminal, 0);
-        const auto data = open_data(options.run, console, false);
-        const auto device =
-            engine::device_of(options.run, comm::local_rank(options.launch, options.launch.rank, options.ranks));
-        const kernels::KernelTable& table = kernels::table_for(*device, spec::arithmetic_of(options.run));
-        const auto memory = plan_memory(options.run, table, device->stream(), options.ranks);
-        console.text(plan::render_card(card_of(options, device->name(), memory)));
-        if (!options.run.model.hf.empty() && std::filesystem::exists(options.run.model.hf)) {  // else a run may resume
-            ops::Context ctx{*device, table};
-            checkpoint::PosixFileSystem files;
-            const models::Model model = models::make_model(ctx, options.run.model, options.run.train.seq_len);
-            hf::StoredWeights::in_directory(files, options.run.model.hf, model);
-        }
-        return {};
-    }
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");
     TrainOutcome outcome;
     SharedData data;

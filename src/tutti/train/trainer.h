@@ -19,7 +19,6 @@ struct TrainOptions {
     // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that
     // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";
-    bool dry_run = false;                                         // up to the plan card; nothing is written
     std::ostream* console = nullptr;                              // plan card and step lines; nullptr: quiet
     bool terminal = false;                                        // the console is a terminal: draw the progress bar
     std::function<bool()> stop_requested = [] { return false; };  // asked after each step: save and end
@@ -38,5 +37,8 @@ struct TrainOutcome {
 
 // Throws UsageError, DataError or Error; whatever happens, the newest committed checkpoint stays.
 TrainOutcome train(const TrainOptions& options);
+
+// That the weights of [model] hf fit the model, when its directory is there. UsageError or DataError with the tensor.
+void check_stored_weights(const spec::RunSpec& run);
 
 }  // namespace tutti::train

@@ -16,6 +16,7 @@
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/infer/generate.h"
 #include "tutti/infer/stored_model.h"
+#include "tutti/rehearsal/present.h"
 #include "tutti/train/testing/small_run.h"
 
 namespace tutti::train {
@@ -31,13 +32,28 @@ class TrainerTest : public SmallRun {
         return SmallRun::options(out, all, ranks);
     }
 
-    // What run.json says was held at the peak.
-    static int64_t workspace_bytes(const TrainOptions& o) {
+    static nlohmann::json totals(const TrainOptions& o) {
         std::ifstream in(o.out + "/run.json");
-        const auto json = nlohmann::json::parse(in);
-        for (const auto& purpose : json.at("memory"))
-            if (purpose.at("purpose") == "workspace") return purpose.at("measured_bytes");
-        return -1;
+        return nlohmann::json::parse(in);
+    }
+    static int64_t workspace_bytes(const TrainOptions& o) { return totals(o).at("memory").at("workspace"); }
+
+    // What was counted in the first step of a run is what was rehearsed: memory of every rank by purpose, and
+    // communication by group and operation, of the first one.
+    static void expect_as_rehearsed(const TrainOptions& o, const std::string& what) {
+        const auto json = totals(o);
+        const auto& rehearsed = json.at("rehearsed");
+        EXPECT_EQ(json.at("memory"), rehearsed.at("memory")) << what;
+        EXPECT_EQ(json.at("communication"), rehearsed.at("communication")) << what;
+        ASSERT_EQ(json.at("ranks").size(), static_cast<size_t>(o.ranks)) << what;
+        EXPECT_EQ(json.at("ranks")[0].at("memory"), json.at("memory")) << what;
+        engine::Machine machine = engine::machine_of(o.run, comm::local_rank({}, 0, o.ranks), "");
+        for (int rank = 0; rank < o.ranks; ++rank) {
+            const auto r = rehearsal::rehearse(o.run, rehearsal::target_of(machine), o.ranks, rank);
+            EXPECT_EQ(json.at("ranks")[static_cast<size_t>(rank)].at("memory"),
+                      nlohmann::json::parse(rehearsal::to_json(r.memory.at_peak)))
+                << what << ", rank " << rank;
+        }
     }
 
     // Every logged value that is not a time (nor traffic, of which saving has its part), by step.
@@ -220,8 +236,8 @@ TEST_F(TrainerTest, ExceptionsOfRanksLoseNothing) {
     EXPECT_EQ(metrics(o), metrics(whole));
 }
 
-// What the plan says is what the allocator counts, purpose by purpose.
-TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
+// On one rank, for everything that changes what a step holds.
+TEST_F(TrainerTest, AStepIsAsRehearsed) {
     std::vector<std::string> wide_packed = kWide;
     wide_packed.emplace_back("train.packed_weights=always");
     const std::vector<std::vector<std::string>> cases = {
@@ -253,20 +269,12 @@ TEST_F(TrainerTest, PredictedMemoryIsWhatIsMeasured) {
     for (size_t i = 0; i < cases.size(); ++i) {
         const auto o = options(concat("memory", i), cases[i]);
         train(o);
-        std::ifstream in(o.out + "/run.json");
-        const auto json = nlohmann::json::parse(in);
-        double predicted = 0, measured = 0;
-        for (const auto& purpose : json.at("memory")) {
-            predicted += purpose.at("predicted_bytes").get<double>();
-            measured += purpose.at("measured_bytes").get<double>();
-        }
-        EXPECT_EQ(measured, predicted) << "case " << i << ": " << json.at("memory").dump();
+        expect_as_rehearsed(o, concat("case ", i));
     }
 }
 
-// The same of the first of four ranks: shards with their padding, the buffers of units, what arrives of a later
-// microbatch.
-TEST_F(TrainerTest, PredictedMemoryOfManyRanksIsWhatIsMeasured) {
+// The same of four ranks: shards with their padding, the buffers of units, what arrives of a later microbatch.
+TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
     for (const char* zero : {"0", "1", "2", "3"})
         for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
                  {"train.global_batch=4"},
@@ -274,6 +282,8 @@ TEST_F(TrainerTest, PredictedMemoryOfManyRanksIsWhatIsMeasured) {
                  {"train.global_batch=8", "parallel.accumulate=full", "precision.compute=f32"},
                  {"train.global_batch=8", "parallel.dp_replicate=2", "recompute.policy=full"},
                  {"train.global_batch=8", "offload.activations=true", "offload.optimizer=true"},
+                 {"train.global_batch=24", "recompute.policy=selective"},
+                 {"train.global_batch=8", "data.documents=respected", "data.eod=10"},
                  {"train.global_batch=8", "train.seq_len=32", "train.packed_weights=always"},
                  {"train.global_batch=8", "parallel.strategy=parameter_server"}}) {
             if (more.back() == "parallel.strategy=parameter_server" && std::string(zero) != "0") continue;
@@ -284,15 +294,7 @@ TEST_F(TrainerTest, PredictedMemoryOfManyRanksIsWhatIsMeasured) {
             const auto o = options(concat("ranks", zero), set, 4);
             fs::remove_all(o.out);
             train(o);
-            std::ifstream in(o.out + "/run.json");
-            const auto json = nlohmann::json::parse(in);
-            int64_t predicted = 0, measured = 0;
-            for (const auto& purpose : json.at("memory")) {
-                predicted += purpose.at("predicted_bytes").get<int64_t>();
-                measured += purpose.at("measured_bytes").get<int64_t>();
-            }
-            EXPECT_EQ(measured, predicted) << "ZeRO-" << zero << ", " << more[0] << " "
-                                           << (more.size() > 1 ? more[1] : "") << ": " << json.at("memory").dump();
+            expect_as_rehearsed(o, concat("ZeRO-", zero, ", ", more[0], " ", more.size() > 1 ? more[1] : ""));
         }
 }
 

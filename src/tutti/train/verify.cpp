@@ -134,9 +134,9 @@ VerifyOutcome verify(const VerifyOptions& options) {
     spec::RunSpec alone = one_rank_of(options.run);
     VerifyOutcome outcome;
     comm::run(options.launch, options.ranks, engine::world_options(options.run, ""), [&](comm::World& world) {
-        const engine::EngineOptions engine_options{comm::local_rank(options.launch, world.rank(), world.size()),
-                                                   std::filesystem::temp_directory_path().string()};
-        engine::Engine many(options.run, world, engine_options, batches);
+        const LocalRank local = comm::local_rank(options.launch, world.rank(), world.size());
+        const std::string offload_dir = std::filesystem::temp_directory_path().string();
+        engine::Engine many(options.run, world, engine::machine_of(options.run, local, offload_dir), batches);
         if (world.rank() != 0) {
             VerifyOutcome nothing;
             Console quiet(nullptr, false, 0);
@@ -144,7 +144,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
         }
         alone.train.threads = many.device->stream().threads;  // other threads, other sums
         comm::run_ranks(1, {}, [&](comm::World& one_rank) {
-            engine::Engine one(alone, one_rank, {}, batches);
+            engine::Engine one(alone, one_rank, engine::machine_of(alone, {}, offload_dir), batches);
             compare(many, &one, options.steps, console, outcome);
         });
     });

@@ -59,8 +59,10 @@ MetaWorld::MetaWorld(int rank, int size, CommunicationObserver* observer)
 std::unique_ptr<Communicator> MetaWorld::group(const std::string& name, const std::vector<int>& ranks) {
     const auto place = std::find(ranks.begin(), ranks.end(), rank_);
     check(place != ranks.end(), "rank ", rank_, " asks for group ", name, ", of which it is not a member");
-    return std::make_unique<MetaCommunicator>(name, ranks, static_cast<int>(place - ranks.begin()), progress_,
-                                              recorder_, observer_);
+    auto group = std::make_unique<MetaCommunicator>(name, ranks, static_cast<int>(place - ranks.begin()), progress_,
+                                                    recorder_, observer_);
+    if (observer_ != nullptr) observer_->joins(*group);
+    return group;
 }
 
 void MetaWorld::abort(const std::string& reason) { throw Error(reason); }

@@ -14,6 +14,7 @@ namespace tutti::comm {
 class CommunicationObserver {
   public:
     virtual ~CommunicationObserver() = default;
+    virtual void joins(const Communicator& group) = 0;
     virtual void begins(const Communicator& group, uint64_t sequence, const Collective& collective) = 0;
     virtual void waits(const Communicator& group, const Operation& operation) = 0;
 };

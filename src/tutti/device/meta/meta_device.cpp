@@ -19,7 +19,8 @@ class MetaMemory final : public RawMemory {
         if (target_.memory_bytes > 0 && taken_ + bytes > target_.memory_bytes) return nullptr;
         void* data =
             mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (data == MAP_FAILED) return nullptr;
+        check(data != MAP_FAILED, "a rehearsal needs ", bytes,
+              " bytes of address space more, of which no page is used; ", "`ulimit -v` leaves it too little");
         taken_ += bytes;
         return data;
     }

@@ -1,0 +1,151 @@
+#include "tutti/rehearsal/present.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tutti/base/units.h"
+
+namespace tutti::rehearsal {
+
+namespace {
+
+std::string left(std::string text, size_t width) {
+    text.resize(std::max(width, text.size()), ' ');
+    return text;
+}
+
+std::string right(const std::string& text, size_t width) {
+    return std::string(width - std::min(width, text.size()), ' ') + text;
+}
+
+// The unit of "forward of h.3"; "" for other places.
+std::string unit_of(const std::string& place) {
+    const size_t at = place.find(" of ");
+    return at == std::string::npos ? "" : place.substr(at + 4);
+}
+
+// Units that are neither the first nor the last of the forward.
+std::vector<std::string> blocks_of(const Program& program) {
+    std::vector<std::string> units;
+    for (const std::string& place : program.places)
+        if (place.starts_with("forward of ")) units.push_back(unit_of(place));
+    if (units.size() < 3) return {};
+    return {units.begin() + 1, units.end() - 1};
+}
+
+std::string line_of(const Program& program, const Action& action) {
+    if (const auto* call = std::get_if<KernelCall>(&action.what)) {
+        const kernels::Work& work = call->work;
+        return concat("  ", left(call->kernel, 28), left(work.shape.text(), 50),
+                      right(work.flops > 0 ? format_flops(work.flops) : "", 14),
+                      right(format_bytes(static_cast<int64_t>(work.bytes)), 12));
+    }
+    if (const auto* begin = std::get_if<BeginOperation>(&action.what))
+        return concat("  ", left(concat("begin ", begin->operation.text()), 78),
+                      left(concat("  group ", program.groups[begin->group].name), 14),
+                      right(format_bytes(begin->operation.bytes), 12));
+    const auto& wait = std::get<WaitForOperation>(action.what);
+    return concat("  wait for ", name_of(wait.kind), " ", wait.sequence, " of group ", program.groups[wait.group].name);
+}
+
+}  // namespace
+
+plan::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
+    plan::Card card{.run = run,
+                    .machine = r.machine,
+                    .memory = r.memory,
+                    .ranks = r.ranks,
+                    .rank = r.rank,
+                    .capacity = r.memory_capacity,
+                    .fits = r.fits};
+    for (const parallel::GroupTraffic& t : r.communication)
+        card.communication.push_back(
+            {t.group, t.size, std::string(name_of(t.operation)), t.traffic.calls, t.traffic.bytes, t.traffic.sent});
+    return card;
+}
+
+std::string render_program(const Rehearsal& r) {
+    const std::vector<std::string> blocks = blocks_of(r.program);
+    const std::string shown = blocks.empty() ? "" : blocks[blocks.size() / 2];
+    const std::vector<Action>& actions = r.program.actions;
+    std::set<std::string> seen;
+    std::string text;
+    int64_t hidden = 0;
+    for (size_t begin = 0, end = 0; begin < actions.size();
+         begin = end) {  // one pass over a unit, or a part of the step
+        while (end < actions.size() && actions[end].place == actions[begin].place) ++end;
+        const std::string& place = r.program.places[actions[begin].place];
+        const std::string unit = unit_of(place);
+        if (!unit.empty() && !seen.insert(place).second) continue;  // of a later microbatch
+        if (unit != shown && std::find(blocks.begin(), blocks.end(), unit) != blocks.end()) {
+            ++hidden;
+            continue;
+        }
+        if (hidden > 0) text += concat("... ", hidden, hidden == 1 ? " more block" : " more blocks", ", alike\n");
+        hidden = 0;
+        text += place + "\n";
+        for (size_t i = begin; i < end; ++i) text += line_of(r.program, actions[i]) + "\n";
+    }
+    return text;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const MemoryByPurpose& memory) {
+    Json json;
+    for (int p = 0; p < kPurposes; ++p) {
+        const auto purpose = static_cast<Purpose>(p);
+        json[std::string(name_of(purpose))] = memory[purpose];
+    }
+    return json;
+}
+
+Json json_of(const std::vector<parallel::GroupTraffic>& communication) {
+    Json list = Json::array();
+    for (const parallel::GroupTraffic& t : communication)
+        list.push_back({{"group", t.group},
+                        {"size", t.size},
+                        {"operation", name_of(t.operation)},
+                        {"calls", t.traffic.calls},
+                        {"bytes", t.traffic.bytes},
+                        {"sent", t.traffic.sent}});
+    return list;
+}
+
+}  // namespace
+
+std::string to_json(const MemoryByPurpose& memory) { return json_of(memory).dump(); }
+std::string to_json(const std::vector<parallel::GroupTraffic>& communication) { return json_of(communication).dump(); }
+
+std::string to_json(const Rehearsal& r) {
+    Json json = {{"machine", r.machine},
+                 {"ranks", r.ranks},
+                 {"rank", r.rank},
+                 {"peak_bytes", r.memory.peak()},
+                 {"peak_place", r.memory.peak_place},
+                 {"memory", json_of(r.memory.at_peak)},
+                 {"offloaded_bytes", r.memory.offloaded},
+                 {"reserved_bytes", r.memory.reserved},
+                 {"capacity_bytes", nullptr},
+                 {"fits", r.fits},
+                 {"flops", r.flops},
+                 {"communication", json_of(r.communication)}};
+    if (r.memory_capacity > 0) json["capacity_bytes"] = r.memory_capacity;
+    return json.dump();
+}
+
+std::string kernels_to_json(const Rehearsal& r) {
+    Json list = Json::array();
+    for (const KernelTotal& total : kernel_totals(r.program))
+        list.push_back({{"kernel", total.kernel},
+                        {"shape", total.work.shape.text()},
+                        {"calls", total.calls},
+                        {"flops", total.work.flops},
+                        {"bytes", total.work.bytes}});
+    return list.dump();
+}
+
+}  // namespace tutti::rehearsal

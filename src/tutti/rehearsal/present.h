@@ -1,0 +1,27 @@
+// rehearsal/present.h: a rehearsal for people and programs: the plan card, the kernel program of a block, JSON.
+#pragma once
+
+#include <string>
+
+#include "tutti/plan/card.h"
+#include "tutti/rehearsal/rehearse.h"
+
+namespace tutti::rehearsal {
+
+plan::Card card_of(const spec::RunSpec& run, const Rehearsal& rehearsal);
+
+// The step in the order in which the rank runs it, one line per kernel and operation: shape, FLOPs, bytes. Of the
+// blocks one stands for all, of several microbatches the first.
+std::string render_program(const Rehearsal& rehearsal);
+
+// JSON documents. Bytes by purpose: {"weights": 1234, ...}.
+std::string to_json(const MemoryByPurpose& memory);
+// A list of {"group", "size", "operation", "calls", "bytes", "sent"}.
+std::string to_json(const std::vector<parallel::GroupTraffic>& communication);
+// "rank", "ranks", "machine", "peak_bytes", "peak_place", "memory", "offloaded_bytes", "reserved_bytes",
+// "capacity_bytes" (null: not known), "fits", "flops", "communication".
+std::string to_json(const Rehearsal& rehearsal);
+// The kernels of the step: a list of {"kernel", "shape", "calls", "flops", "bytes"}.
+std::string kernels_to_json(const Rehearsal& rehearsal);
+
+}  // namespace tutti::rehearsal

@@ -1,0 +1,254 @@
+#include "tutti/rehearsal/rehearse.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/meta/meta_world.h"
+#include "tutti/engine/step.h"
+#include "tutti/kernels/meta/meta_table.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::rehearsal {
+
+namespace {
+
+// Writes the program while the step runs, and sees where memory is at its peak.
+class Recorder final : public ops::Meter, public Tracer, public comm::CommunicationObserver {
+  public:
+    // What was set up before is left out.
+    void start(Allocator& memory) {
+        memory_ = &memory;
+        memory.reset_peaks();
+        peak_ = memory.total().peak;
+        program_.actions.clear();
+        program_.places = {"step"};
+        place_ = kStep;
+        peak_place_ = kStep;
+    }
+    size_t actions() const { return program_.actions.size(); }
+    // Actions [begin, end) stand for `times` repetitions.
+    void repeat(size_t begin, size_t end, int64_t times) {
+        for (size_t i = begin; i < end; ++i) program_.actions[i].times = times;
+    }
+    Program take_program() { return std::move(program_); }
+    std::string peak_place() const { return program_.places[peak_place_]; }
+
+    void after_kernel(Device&, const char* kernel, const kernels::Work& work) override {
+        add(KernelCall{kernel, work});
+    }
+
+    // What parallelism does between the passes over two units prepares the next one.
+    size_t begin(const What& what) override {
+        if (what.activity == Activity::communication || what.activity == Activity::wait ||
+            what.activity == Activity::begin || what.activity == Activity::step)
+            return kNone;
+        look_at_peak();
+        const std::string text = concat(what.name, what.of.empty() ? "" : " of ", what.of);
+        const auto [known, is_new] = places_.try_emplace(text, program_.places.size());
+        if (is_new) program_.places.push_back(text);
+        place_ = known->second;
+        if (what.of.empty()) return place_;
+        for (size_t i = program_.actions.size(); i > 0 && program_.actions[i - 1].place == kStep; --i)
+            program_.actions[i - 1].place = place_;
+        if (peak_place_ == kStep) peak_place_ = place_;
+        return place_;
+    }
+    void end(size_t span) override {
+        if (span == kNone) return;
+        look_at_peak();
+        place_ = kStep;
+    }
+
+    void joins(const comm::Communicator& group) override {
+        groups_[&group] = program_.groups.size();
+        program_.groups.push_back({group.name(), group.ranks()});
+    }
+    void begins(const comm::Communicator& group, uint64_t sequence, const comm::Collective& collective) override {
+        if (group.size() > 1) add(BeginOperation{groups_.at(&group), sequence, collective.summary()});
+    }
+    void waits(const comm::Communicator& group, const comm::Operation& operation) override {
+        if (group.size() > 1)
+            add(WaitForOperation{groups_.at(&group), operation.sequence(), operation.collective().kind});
+    }
+
+  private:
+    static constexpr size_t kStep = 0;
+
+    template <class What>
+    void add(What what) {
+        program_.actions.push_back({std::move(what), place_});
+        look_at_peak();
+    }
+    void look_at_peak() {
+        if (memory_ == nullptr || memory_->total().peak <= peak_) return;
+        peak_ = memory_->total().peak;
+        peak_place_ = place_;
+    }
+
+    Program program_{.places = {"step"}};
+    std::unordered_map<std::string, size_t> places_;
+    std::unordered_map<const comm::Communicator*, size_t> groups_;
+    Allocator* memory_ = nullptr;
+    int64_t peak_ = 0;
+    size_t place_ = kStep, peak_place_ = kStep;
+};
+
+// How far the step is when a microbatch begins.
+struct Mark {
+    size_t actions;
+    std::vector<parallel::GroupTraffic> traffic;
+};
+
+class MarkedBatches final : public engine::Batches {
+  public:
+    MarkedBatches(std::unique_ptr<engine::Batches> inner, std::function<void()> mark)
+        : inner_(std::move(inner)), mark_(std::move(mark)) {}
+    nn::Batch microbatch(int64_t step, int64_t index) override {
+        mark_();
+        return inner_->microbatch(step, index);
+    }
+    int64_t terms(int64_t step) override { return inner_->terms(step); }
+
+  private:
+    std::unique_ptr<engine::Batches> inner_;
+    std::function<void()> mark_;
+};
+
+// Adds `times` times what came between two marks.
+void add_repeated(std::vector<parallel::GroupTraffic>& traffic, const std::vector<parallel::GroupTraffic>& between,
+                  int64_t times) {
+    for (const parallel::GroupTraffic& more : between) {
+        const auto known = std::find_if(traffic.begin(), traffic.end(), [&](const parallel::GroupTraffic& t) {
+            return t.group == more.group && t.operation == more.operation;
+        });
+        known->traffic.calls += times * more.traffic.calls;
+        known->traffic.bytes += times * more.traffic.bytes;
+        known->traffic.sent += times * more.traffic.sent;
+    }
+}
+
+MemoryByPurpose peaks_of(Allocator& memory) {
+    MemoryByPurpose peaks;
+    for (int p = 0; p < kPurposes; ++p) peaks[static_cast<Purpose>(p)] = memory.usage(static_cast<Purpose>(p)).peak;
+    return peaks;
+}
+
+// Of a step of many microbatches only so many run: the first differs from those between, and the last reduces.
+constexpr int64_t kMicrobatches = 3;
+
+Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ranks, int rank) {
+    const int64_t of_microbatch = run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
+    const int64_t microbatches = run.train.global_batch / of_microbatch;
+    spec::RunSpec shortened = run;
+    shortened.train.global_batch = of_microbatch * std::min(microbatches, kMicrobatches);
+
+    Recorder recorder;
+    std::vector<Mark> marks;
+    comm::MetaWorld world(rank, ranks, &recorder);
+    const kernels::KernelTable table = kernels::meta_table(*target.kernels);
+    engine::Engine* at_work = nullptr;
+    const auto mark = [&] { marks.push_back({recorder.actions(), at_work->groups.traffic()}); };
+    engine::Engine engine(
+        shortened, world, {make_meta_device(target.device), table}, [&](ops::Context& ctx, const engine::Share& share) {
+            return std::make_unique<MarkedBatches>(engine::fixed_batches(ctx, shortened, share), mark);
+        });
+    at_work = &engine;
+    engine.ctx.meter = &recorder;
+    engine.trace = &recorder;
+    recorder.start(engine.device->memory());
+    const std::vector<parallel::GroupTraffic> before = engine.groups.traffic();
+    engine::train_step(engine, 1);
+
+    Rehearsal r{.machine = target.device.name, .ranks = ranks, .rank = rank};
+    Allocator& memory = engine.device->memory();
+    r.memory = {.at_peak = memory.at_peak(),
+                .peaks = peaks_of(memory),
+                .peak_place = recorder.peak_place(),
+                .offloaded = engine.home ? engine.home->memory().total().peak : 0,
+                .reserved = memory.reserved()};
+    r.memory_capacity = target.device.memory_bytes;
+    r.communication = parallel::difference(engine.groups.traffic(), before);
+    if (microbatches >= kMicrobatches) {
+        const int64_t left_out = microbatches - kMicrobatches;
+        add_repeated(r.communication, parallel::difference(marks[2].traffic, marks[1].traffic), left_out);
+        // A CUDA graph is recorded in the second microbatch and stands for the last one too.
+        recorder.repeat(marks[1].actions, marks[2].actions, 1 + left_out + (run.train.cuda_graphs ? 1 : 0));
+    }
+    r.program = recorder.take_program();
+    r.flops = r.program.flops();
+    return r;
+}
+
+}  // namespace
+
+Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank) {
+    try {
+        return rehearse_within(run, target, ranks, rank);
+    } catch (const OutOfMemory&) {
+        Target unlimited = target;
+        unlimited.device.memory_bytes = 0;
+        Rehearsal r = rehearse_within(run, unlimited, ranks, rank);
+        r.memory_capacity = target.device.memory_bytes;
+        r.fits = false;
+        return r;
+    }
+}
+
+namespace {
+
+// `center` and its neighbours along each axis.
+std::vector<int> neighbours(const mesh::Mesh& mesh, int center) {
+    constexpr size_t kMost = 8;
+    std::set<int> ranks = {center};
+    for (const mesh::Axis& axis : mesh.axes()) {
+        const std::vector<int> along = mesh.group(center, axis.name);
+        const size_t n = std::min(along.size(), kMost);
+        for (size_t i = 0; i < n; ++i) ranks.insert(along[n == 1 ? 0 : i * (along.size() - 1) / (n - 1)]);
+    }
+    return {ranks.begin(), ranks.end()};
+}
+
+}  // namespace
+
+LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank) {
+    check<UsageError>(!rank || (0 <= *rank && *rank < ranks), "rank ", rank.value_or(0), " of a run of ", ranks,
+                      " ranks: required 0 <= rank < ", ranks);
+    LayoutRehearsal all;
+    all.rehearsed = neighbours(parallel::make_mesh(run.parallel, ranks), rank.value_or(0));
+    std::vector<Rehearsal> rehearsals(all.rehearsed.size());
+    std::vector<std::exception_ptr> failures(all.rehearsed.size());
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+        for (size_t i = next++; i < rehearsals.size(); i = next++) try {
+                rehearsals[i] = rehearse(run, target, ranks, all.rehearsed[i]);
+            } catch (...) {
+                failures[i] = std::current_exception();
+            }
+    };
+    std::vector<std::thread> helpers;
+    const size_t threads = std::min<size_t>(static_cast<size_t>(available_cores()), rehearsals.size());
+    for (size_t t = 1; t < threads; ++t) helpers.emplace_back(work);
+    work();
+    for (std::thread& helper : helpers) helper.join();
+    for (const std::exception_ptr& failure : failures)
+        if (failure) std::rethrow_exception(failure);
+    for (size_t i = 0; i < rehearsals.size() && all.difference.empty(); ++i)
+        for (size_t j = i + 1; j < rehearsals.size() && all.difference.empty(); ++j)
+            all.difference =
+                first_difference(rehearsals[i].rank, rehearsals[i].program, rehearsals[j].rank, rehearsals[j].program);
+    const auto shown =
+        rank ? std::find(all.rehearsed.begin(), all.rehearsed.end(), *rank) - all.rehearsed.begin()
+             : std::max_element(rehearsals.begin(), rehearsals.end(), [](const Rehearsal& a, const Rehearsal& b) {
+                   return a.memory.peak() < b.memory.peak();
+               }) - rehearsals.begin();
+    all.shown = std::move(rehearsals[static_cast<size_t>(shown)]);
+    return all;
+}
+
+}  // namespace tutti::rehearsal

@@ -1,0 +1,426 @@
+// Rehearsals against closed formulas: activations by what each op keeps, state by bytes per parameter, FLOPs by the
+// model, traffic by the algorithms. N rows of a microbatch, C width, H heads of D, A = H D, K = kv heads times D, F
+// ffn, V vocab, e bytes of a value.
+#include "tutti/rehearsal/rehearse.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+#include "tutti/plan/flops.h"
+
+namespace tutti::rehearsal {
+namespace {
+
+spec::RunSpec run_of(const std::string& preset, const std::string& compute, int64_t batch, int64_t seq_len) {
+    spec::RunSpec run;
+    run.model = spec::preset(preset);
+    run.precision.compute = compute;
+    run.train.micro_batch = batch;
+    run.train.seq_len = seq_len;
+    return run;
+}
+
+// A machine whose kernels need no workspace.
+Target plain_machine() { return {&kernels::reference_table(), {.name = "reference"}}; }
+
+plan::MemoryPlan memory_of(const spec::RunSpec& run, int ranks = 1, int rank = 0) {
+    return rehearse(run, plain_machine(), ranks, rank).memory;
+}
+
+// What one more block adds to the activations at the peak.
+int64_t activations_of_a_block(spec::RunSpec run) {
+    const plan::MemoryPlan before = memory_of(run);
+    ++run.model.layers;
+    return memory_of(run).at_peak[Purpose::activations] - before.at_peak[Purpose::activations];
+}
+
+// Bytes per value, ZeRO paper's table with f32 gradients: 2 + 4 + (4 + 4 + 4) in bf16, 4 + 4 + 8 in f32.
+TEST(RehearsedMemory, StateOfAParameter) {
+    const auto expect = [](const char* compute, const char* optimizer, int64_t weights, int64_t gradients,
+                           int64_t state) {
+        const MemoryByPurpose bytes = plan::state_bytes(1000, compute, optimizer);
+        EXPECT_EQ(bytes[Purpose::weights], 1000 * weights) << compute << optimizer;
+        EXPECT_EQ(bytes[Purpose::gradients], 1000 * gradients) << compute << optimizer;
+        EXPECT_EQ(bytes[Purpose::optimizer], 1000 * state) << compute << optimizer;
+        EXPECT_EQ(bytes.total(), 1000 * (weights + gradients + state)) << compute << optimizer;
+    };
+    expect("bf16", "adamw", 2, 4, 12);
+    expect("f32", "adamw", 4, 4, 8);
+    expect("bf16", "sgd", 2, 4, 8);
+    expect("f32", "sgd", 4, 4, 4);
+}
+
+// gpt2-124m: 124439808 values, hence 2.24 GB of state in bf16.
+TEST(RehearsedMemory, StateOfGpt2) {
+    const plan::MemoryPlan plan = memory_of(run_of("gpt2-124m", "bf16", 1, 64));
+    EXPECT_EQ(plan.at_peak[Purpose::weights], 248879616);
+    EXPECT_EQ(plan.at_peak[Purpose::gradients], 497759232);
+    EXPECT_EQ(plan.at_peak[Purpose::optimizer], 1493277696);
+    EXPECT_EQ(plan.at_peak[Purpose::data], 64 * 20);  // tokens, targets, positions i32; row index i64
+    EXPECT_EQ(plan.at_peak[Purpose::communication], 0);
+}
+
+// Saved by a Llama block: x, its norm, h, its norm: 4 C; q and the output of attention: 2 A; k, v: 2 K; gate, up and
+// their product: 3 F; in f32 two rstd and H log-sum-exps.
+TEST(RehearsedMemory, LlamaBlock) {
+    spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
+    run.model.kv_heads = 4;
+    const int64_t N = 2 * 128, C = 768, A = 768, K = 4 * 64, F = 2048, H = 12;
+    EXPECT_EQ(activations_of_a_block(run), N * (2 * (4 * C + 2 * A + 2 * K + 3 * F) + 4 * (2 + H)));
+    run.precision.compute = "f32";
+    EXPECT_EQ(activations_of_a_block(run), N * (4 * (4 * C + 2 * A + 2 * K + 3 * F) + 4 * (2 + H)));
+    run.model.dropout = 0.1;  // masks are computed anew, not saved
+    EXPECT_EQ(activations_of_a_block(run), N * (4 * (4 * C + 2 * A + 2 * K + 3 * F) + 4 * (2 + H)));
+}
+
+// Qwen3 also keeps q and k before their norms, and an rstd for each head; biases keep nothing.
+TEST(RehearsedMemory, HeadNormsAndBiases) {
+    spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
+    const int64_t plain = activations_of_a_block(run);
+    run.model.qkv_bias = run.model.output_bias = run.model.mlp_bias = true;
+    EXPECT_EQ(activations_of_a_block(run), plain);
+    run.model.head_norm = true;
+    run.model.kv_heads = 4;
+    run.model.head_dim = 128;
+    const int64_t N = 2 * 128, C = 768, A = 12 * 128, K = 4 * 128, F = 2048;
+    EXPECT_EQ(activations_of_a_block(run), N * (2 * (4 * C + 2 * A + 2 * K + A + K + 3 * F) + 4 * (2 + 12 + 12 + 4)));
+}
+
+// GPT-2: 4 C as above; q, k, v and the output of attention: 4 A; before and after GELU: 2 F; mean and rstd twice.
+TEST(RehearsedMemory, Gpt2Block) {
+    const int64_t N = 2 * 128, C = 768, A = 768, F = 3072, H = 12;
+    EXPECT_EQ(activations_of_a_block(run_of("gpt2-124m", "bf16", 2, 128)),
+              N * (2 * (4 * C + 4 * A + 2 * F) + 4 * (4 + H)));
+}
+
+// A recomputed block keeps its input only. One more block of a segment of its own.
+TEST(RehearsedMemory, RecomputedBlock) {
+    spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
+    run.recompute.policy = "full";
+    EXPECT_EQ(activations_of_a_block(run), 2 * 128 * 2 * 768);
+}
+
+// Selective: neither the outputs of norms nor those of SwiGLU and GELU.
+TEST(RehearsedMemory, SelectiveBlock) {
+    spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
+    run.recompute.policy = "selective";
+    const int64_t N = 2 * 128, C = 768, F = 2048, H = 12;
+    EXPECT_EQ(activations_of_a_block(run), N * (2 * (2 * C + 4 * C + 2 * F) + 4 * (2 + H)));
+    spec::RunSpec gpt2 = run_of("gpt2-124m", "bf16", 2, 128);
+    gpt2.recompute.policy = "selective";
+    EXPECT_EQ(activations_of_a_block(gpt2), N * (2 * (2 * C + 4 * C + 3072) + 4 * (4 + H)));
+}
+
+// The whole peak, where it is in the loss: L blocks, the final norm's input, output and rstd, the gradient of its
+// output, the losses; the logits of all 1024 rows (118 MiB), the RoPE table and the 68 words of the sum of losses in
+// workspace.
+TEST(RehearsedMemory, PeakInTheLoss) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 2, 512);
+    run.model.vocab = 60000;
+    const int64_t N = 1024, L = 4, C = 128, A = 128, K = 128, F = 448, H = 4, e = 2;
+    const int64_t block = e * (4 * C + 2 * A + 2 * K + 3 * F) + 4 * (2 + H);
+    const plan::MemoryPlan plan = memory_of(run);
+    EXPECT_EQ(plan.peak_place, "forward of head");
+    EXPECT_EQ(plan.at_peak[Purpose::activations], N * (L * block + 3 * e * C + 4 + 4));
+    EXPECT_EQ(plan.at_peak[Purpose::workspace], N * 60000 * e + 512 * 32 * 4 + 68 * 8);
+    EXPECT_EQ(plan.peak(), plan.at_peak.total());
+}
+
+// One layer, f32: the ReLU's gradient is made while its output and the loss's gradient are there; the first layer's
+// input is data and wants no gradient.
+TEST(RehearsedMemory, MlpOfOneLayer) {
+    spec::RunSpec run = run_of("mlp-8192", "f32", 2, 8);
+    run.model.layers = 1;
+    run.model.width = 100;
+    const int64_t N = 16, C = 100;
+    const plan::MemoryPlan plan = memory_of(run);
+    EXPECT_EQ(plan.peak_place, "backward of layers.0");
+    EXPECT_EQ(plan.at_peak[Purpose::activations], 3 * N * C * 4 + N * 4);
+    EXPECT_EQ(plan.at_peak[Purpose::data], 2 * N * C * 4);
+    EXPECT_EQ(plan.at_peak[Purpose::weights], C * C * 4);
+    run.precision.compute = "bf16";  // data: 2 + 2 bytes; while the targets are rounded 2 + 2 + 4
+    EXPECT_EQ(memory_of(run).at_peak[Purpose::data], 2 * N * C * 2);
+    EXPECT_EQ(memory_of(run).peaks[Purpose::data], N * C * (2 + 2 + 4));
+}
+
+TEST(RehearsedMemory, AttentionWorkspaceIsThereWhileAttentionRuns) {
+    const spec::RunSpec run = run_of("llama-tiny", "f32", 1, 64);
+    const int64_t always = 64 * 32 * 4 + 68 * 8, chunk = 64 * 256 * 4;
+    EXPECT_EQ(memory_of(run).peaks[Purpose::workspace], always + chunk);
+    kernels::KernelTable table = kernels::reference_table();
+    const Target target{&table, {.name = "a machine with workspaces"}};
+    table.attention_workspace = [](const Stream&, const Shape&, const Shape&, bool backward) -> int64_t {
+        return (backward ? 3 << 20 : 1 << 20) / 4;
+    };
+    EXPECT_EQ(rehearse(run, target, 1, 0).memory.peaks[Purpose::workspace], always + (3 << 20));
+    table.attention_workspace = [](const Stream&, const Shape&, const Shape&, bool backward) -> int64_t {
+        return (backward ? 1 << 20 : 3 << 20) / 4;
+    };
+    EXPECT_EQ(rehearse(run, target, 1, 0).memory.peaks[Purpose::workspace], always + (3 << 20));
+}
+
+// Longer segments keep fewer inputs and more of one segment; with blocks much larger than their input, full is least.
+TEST(RehearsedMemory, RecomputePoliciesInOrder) {
+    const auto activations = [](const char* policy) {
+        spec::RunSpec run = run_of("llama-110m", "bf16", 8, 1024);
+        run.recompute.policy = policy;
+        return memory_of(run).peaks[Purpose::activations];
+    };
+    EXPECT_LT(activations("full"), activations("sqrt"));
+    EXPECT_LT(activations("sqrt"), activations("every:6"));
+    EXPECT_LT(activations("every:6"), activations("none"));
+    EXPECT_EQ(activations("every:1"), activations("full"));
+}
+
+// Twice the batch: twice the activations, the same state.
+TEST(RehearsedMemory, ActivationsGrowWithTheBatch) {
+    const plan::MemoryPlan one = memory_of(run_of("gpt2-124m", "bf16", 4, 256));
+    const plan::MemoryPlan two = memory_of(run_of("gpt2-124m", "bf16", 8, 256));
+    EXPECT_EQ(two.peaks[Purpose::activations], 2 * one.peaks[Purpose::activations]);
+    EXPECT_EQ(two.peaks[Purpose::optimizer], one.peaks[Purpose::optimizer]);
+}
+
+// 2 + 4 + 12 bytes per value in bf16: parallelism.md, section 2.
+TEST(RehearsedMemory, ShardsDivideWhatTheirStageCuts) {
+    spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
+    const auto state = [&](int64_t zero, Purpose purpose) {
+        run.parallel.zero = zero;
+        return memory_of(run, 4).peaks[purpose];
+    };
+    // Embedding with positions, 12 blocks, the last norm; each in shards of whole blocks of 4096.
+    const int64_t P = 124439808;
+    const auto padded = [](int64_t shards) {
+        const auto one = [&](int64_t values) { return (values + shards * 4096 - 1) / (shards * 4096) * shards * 4096; };
+        return one((50257 + 1024) * 768) + 12 * one(7087872) + one(2 * 768);
+    };
+    EXPECT_EQ(state(0, Purpose::weights), 2 * P);
+    EXPECT_EQ(state(0, Purpose::gradients), 4 * P);
+    EXPECT_EQ(state(0, Purpose::optimizer), 12 * P);
+    for (const int64_t zero : {1, 2, 3}) {
+        EXPECT_EQ(state(zero, Purpose::weights), zero == 3 ? 2 * padded(4) / 4 : 2 * padded(4));
+        EXPECT_EQ(state(zero, Purpose::gradients), zero >= 2 ? 4 * padded(4) / 4 : 4 * padded(4));
+        // Of the first rank, whose part of the last norm is all of it: its moments have no padding.
+        EXPECT_EQ(state(zero, Purpose::optimizer), 12 * padded(4) / 4 - 8 * (4096 - 2 * 768));
+    }
+    run.parallel.dp_replicate = 2;  // and so two shards
+    EXPECT_EQ(state(3, Purpose::optimizer), 12 * padded(2) / 2 - 8 * (4096 - 2 * 768));
+}
+
+// Offloaded state is beside the peak, not in it.
+TEST(RehearsedMemory, OffloadedStateIsElsewhere) {
+    spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
+    run.train.global_batch = 1;
+    run.offload.optimizer = true;
+    plan::MemoryPlan plan = memory_of(run);
+    EXPECT_EQ(plan.peaks[Purpose::optimizer], 0);
+    EXPECT_EQ(plan.offloaded, 12 * int64_t{124439808});
+    run.offload.params = true;
+    run.parallel.zero = 3;
+    plan = memory_of(run);
+    EXPECT_EQ(plan.peaks[Purpose::weights], 0);
+    EXPECT_EQ(plan.offloaded, 14 * int64_t{124439808});
+    // At once the weights and the gradients of the embedding, which is the head too, and of two blocks.
+    EXPECT_EQ(plan.peaks[Purpose::communication], (2 + 4) * (int64_t{51281} * 768 + 2 * 7087872));
+}
+
+// Activations too: what is left of L blocks is one and the input of the next.
+TEST(RehearsedMemory, OffloadedActivationsAreElsewhere) {
+    spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
+    const int64_t here = memory_of(run).peaks[Purpose::activations];
+    run.offload.activations = true;
+    const plan::MemoryPlan plan = memory_of(run);
+    const int64_t block = activations_of_a_block(run_of("llama-110m", "bf16", 2, 128));
+    EXPECT_LT(plan.peaks[Purpose::activations], here - 10 * block * 8 / 10);
+    EXPECT_GT(plan.offloaded, 10 * block * 9 / 10);
+    EXPECT_LE(plan.offloaded, 12 * block);
+}
+
+// --- FLOPs: the formula of the model, which knows nothing of kernels ---
+
+// Of a step. The formula counts T / 2 keys a query where (T + 1) / 2 are visible, and four products backward where a
+// kernel that keeps no scores makes five.
+double flops_by_formula(const spec::RunSpec& run, bool recomputed) {
+    const plan::TokenFlops model = plan::model_flops(run.model, run.train.seq_len);
+    const auto T = static_cast<double>(run.train.seq_len), tokens = static_cast<double>(run.train.global_batch) * T;
+    const double attention_forward = model.full_attention / 3 * (T + 1) / (2 * T);
+    const plan::TokenFlops again = plan::hardware_flops(run.model, run.train.seq_len, run.recompute.policy);
+    const double more = recomputed ? again.matmul - model.matmul + attention_forward : 0;
+    return tokens * (model.matmul + 3.5 * attention_forward + more);
+}
+
+TEST(RehearsedFlops, AreThoseOfTheModel) {
+    for (const char* preset : {"llama-tiny", "gpt2-124m", "llama3.2-1b"}) {
+        spec::RunSpec run = run_of(preset, "bf16", 1, 512);
+        run.train.global_batch = 2;
+        EXPECT_NEAR(rehearse(run, plain_machine(), 1, 0).flops, flops_by_formula(run, false),
+                    1e-12 * flops_by_formula(run, false))
+            << preset;
+        run.recompute.policy = "full";
+        EXPECT_NEAR(rehearse(run, plain_machine(), 1, 0).flops, flops_by_formula(run, true),
+                    1e-12 * flops_by_formula(run, true))
+            << preset;
+    }
+}
+
+// Many microbatches are three and repetitions of the one between.
+TEST(RehearsedFlops, OfManyMicrobatches) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+    for (const int64_t microbatches : {1, 2, 3, 4, 100}) {
+        run.train.global_batch = microbatches;
+        EXPECT_DOUBLE_EQ(rehearse(run, plain_machine(), 1, 0).flops, flops_by_formula(run, false)) << microbatches;
+    }
+}
+
+// --- traffic: parallelism.md, section 2; values are padded to whole blocks of 4096 a shard ---
+
+const parallel::GroupTraffic* find(const Rehearsal& r, const std::string& group, comm::Kind kind) {
+    for (const parallel::GroupTraffic& t : r.communication)
+        if (t.group == group && t.operation == kind) return &t;
+    return nullptr;
+}
+
+TEST(RehearsedTraffic, OfZeroStagesIsWhatTheFormulasSay) {
+    const int n = 1024;
+    spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
+    const auto padded = [&](int64_t values) { return (values + n * 4096 - 1) / (n * 4096) * (n * 4096); };
+    const int64_t embedding = padded(int64_t{51281} * 768), block = padded(7087872), head = padded(2 * 768);
+    const int64_t all = embedding + 12 * block + head;
+    for (const int64_t microbatches : {1, 7}) {
+        run.train.global_batch = n * microbatches;
+        run.parallel.zero = 1;
+        Rehearsal r = rehearse(run, plain_machine(), n, 5);
+        EXPECT_EQ(find(r, "dp_shard", comm::Kind::reduce_scatter)->traffic.bytes, 4 * all);  // once a step
+        EXPECT_EQ(find(r, "dp_shard", comm::Kind::reduce_scatter)->traffic.calls, 14);
+        EXPECT_EQ(find(r, "dp_shard", comm::Kind::all_gather)->traffic.bytes, 2 * all);
+        run.parallel.zero = 3;
+        r = rehearse(run, plain_machine(), n, 5);
+        const parallel::GroupTraffic* reduced = find(r, "dp_shard", comm::Kind::reduce_scatter);
+        EXPECT_EQ(reduced->traffic.bytes, 4 * all * microbatches);
+        EXPECT_EQ(reduced->traffic.calls, 14 * microbatches);
+        EXPECT_EQ(reduced->traffic.sent, 4 * all / n * (n - 1) * microbatches);
+        // Every block is gathered twice, the last norm once; once a step the tied embedding, with which one microbatch
+        // ends and the next begins.
+        EXPECT_EQ(find(r, "dp_shard", comm::Kind::all_gather)->traffic.bytes,
+                  2 * (embedding + (24 * block + head) * microbatches));
+        EXPECT_EQ(find(r, "dp", comm::Kind::all_reduce)->traffic.calls, 2);  // valid tokens, the loss
+    }
+}
+
+TEST(RehearsedTraffic, OneRankSendsNothing) {
+    EXPECT_TRUE(rehearse(run_of("llama-tiny", "bf16", 1, 64), plain_machine(), 1, 0).communication.empty());
+}
+
+// --- machines that are not here ---
+
+TEST(Rehearsal, ARunThatIsTooLargeSaysSo) {
+    spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
+    Target small = plain_machine();
+    small.device.memory_bytes = int64_t{1} << 30;
+    const Rehearsal r = rehearse(run, small, 1, 0);
+    EXPECT_FALSE(r.fits);
+    EXPECT_EQ(r.memory_capacity, int64_t{1} << 30);
+    EXPECT_EQ(r.memory.peak(), memory_of(run).peak());  // and how much it would be
+    small.device.memory_bytes = int64_t{4} << 30;
+    EXPECT_TRUE(rehearse(run, small, 1, 0).fits);
+}
+
+TEST(Rehearsal, OfEveryMachineThatHasAName) {
+    const spec::RunSpec run = run_of("llama-tiny", "bf16", 2, 64);
+    for (const std::string& name : target_names()) {
+        if (!name.starts_with("cpu-")) continue;
+        const Rehearsal r = rehearse(run, target_named(name, Arithmetic::bf16, 8), 1, 0);
+        EXPECT_EQ(r.memory.at_peak[Purpose::weights], memory_of(run).at_peak[Purpose::weights]) << name;
+        EXPECT_DOUBLE_EQ(r.flops, flops_by_formula(run, false)) << name;
+    }
+    EXPECT_THROW(target_named("cpu-avx513", Arithmetic::bf16, 1), UsageError);
+    EXPECT_THROW(target_named("cpu-avx2", Arithmetic::tf32, 1), UsageError);
+}
+
+TEST(Rehearsal, AKernelThatTheMachineLacksIsNamed) {
+    kernels::KernelTable table = kernels::reference_table();
+    table.name = "odd";
+    table.rope = nullptr;
+    try {
+        rehearse(run_of("llama-tiny", "f32", 1, 64), {&table, {}}, 1, 0);
+        FAIL() << "a rehearsal without RoPE";
+    } catch (const Error& e) {
+        EXPECT_NE(std::string(e.what()).find("rope has no odd kernel"), std::string::npos) << e.what();
+    }
+}
+
+// --- layouts ---
+
+TEST(LayoutRehearsal, ShowsTheRankWithTheMostMemoryAndFindsNoDifference) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+    run.train.global_batch = 8;
+    run.parallel.dp_replicate = 2;
+    for (const int64_t zero : {0, 1, 2, 3}) {
+        run.parallel.zero = zero;
+        const LayoutRehearsal all = rehearse_layout(run, plain_machine(), 8, std::nullopt);
+        EXPECT_EQ(all.rehearsed, (std::vector<int>{0, 1, 2, 3, 4})) << zero;  // dp_shard 0 to 3, dp_replicate 0 and 4
+        EXPECT_EQ(all.difference, "") << zero;
+        for (int rank = 0; rank < 8; ++rank)
+            EXPECT_GE(all.shown.memory.peak(), memory_of(run, 8, rank).peak()) << zero << ", rank " << rank;
+    }
+    EXPECT_EQ(rehearse_layout(run, plain_machine(), 8, 6).shown.rank, 6);
+    EXPECT_THROW(rehearse_layout(run, plain_machine(), 8, 8), UsageError);
+}
+
+TEST(LayoutRehearsal, OfALargeWorldComparesAFew) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+    run.train.global_batch = 4096;
+    run.parallel.zero = 3;
+    const LayoutRehearsal all = rehearse_layout(run, plain_machine(), 4096, std::nullopt);
+    EXPECT_EQ(all.rehearsed.size(), 8u);
+    EXPECT_EQ(all.rehearsed.back(), 4095);
+    EXPECT_EQ(all.difference, "");
+}
+
+class ProgramDifference : public ::testing::Test {
+  protected:
+    // Of two ranks: an all_reduce over both, then a message from 0 to 1.
+    static Program program_of(int rank) {
+        Program p{.groups = {{"dp", {0, 1}}}, .places = {"step"}};
+        p.actions.push_back({BeginOperation{0, 1, {.kind = comm::Kind::all_reduce, .dtype = DType::f32, .count = 8}}});
+        p.actions.push_back({BeginOperation{0,
+                                            1,
+                                            {.kind = rank == 0 ? comm::Kind::send : comm::Kind::receive,
+                                             .dtype = DType::bf16,
+                                             .count = 4,
+                                             .peer = 1 - rank}}});
+        return p;
+    }
+    static BeginOperation& operation(Program& p, size_t i) { return std::get<BeginOperation>(p.actions[i].what); }
+    Program zero_ = program_of(0), one_ = program_of(1);
+};
+
+TEST_F(ProgramDifference, ThereIsNone) { EXPECT_EQ(first_difference(0, zero_, 1, one_), ""); }
+
+TEST_F(ProgramDifference, AnotherSizeIsFound) {
+    operation(one_, 0).operation.count = 9;
+    EXPECT_EQ(first_difference(0, zero_, 1, one_),
+              "group dp, operation 1: rank 0 calls all_reduce of 8 f32, rank 1 calls all_reduce of 9 f32");
+}
+
+TEST_F(ProgramDifference, AnOperationMoreIsFound) {
+    zero_.actions.push_back(zero_.actions.front());
+    EXPECT_EQ(first_difference(0, zero_, 1, one_),
+              "group dp, operation 2: rank 0 calls all_reduce of 8 f32, rank 1 calls nothing");
+}
+
+TEST_F(ProgramDifference, AMessageThatIsNotReceivedIsFound) {
+    one_.actions.pop_back();
+    EXPECT_EQ(first_difference(0, zero_, 1, one_),
+              "group dp, message 1: rank 0 calls send of 4 bf16 to rank 1, rank 1 calls nothing");
+    EXPECT_NE(first_difference(1, one_, 0, zero_), "");
+}
+
+TEST_F(ProgramDifference, AGroupThatTheOtherDoesNotMakeIsFound) {
+    zero_.groups.push_back({"tp", {0, 1}});
+    EXPECT_NE(first_difference(0, zero_, 1, one_).find("group tp"), std::string::npos);
+    zero_.groups.back().ranks = {0, 2};  // none of its business
+    EXPECT_EQ(first_difference(0, zero_, 1, one_), "");
+}
+
+}  // namespace
+}  // namespace tutti::rehearsal

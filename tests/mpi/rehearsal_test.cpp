@@ -1,0 +1,72 @@
+// What processes count in their first step is what `--dry-run` says without them: memory of every rank by purpose, and
+// communication by group and operation.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+class MpiRehearsal : public ::testing::Test {
+  protected:
+    MpiRehearsal() {
+        std::string name = (fs::temp_directory_path() / "tutti_mpi_rehearsal_XXXXXX").string();
+        EXPECT_NE(mkdtemp(name.data()), nullptr);
+        folder_ = name;
+        std::ofstream text(folder_ / "text.txt");
+        for (int i = 0; i < 300; ++i) text << "line " << i * i << " of a text that repeats itself\n";
+        std::ofstream(folder_ / "tiny.toml")
+            << "[model]\npreset = \"llama-tiny\"\nwidth = 32\nlayers = 3\nheads = 2\nkv_heads = 2\nhead_dim = 16\n"
+               "ffn = 48\n[data]\ntrain = [\""
+            << (folder_ / "text.txt").string()
+            << "\"]\n[train]\nsteps = 2\nseq_len = 16\nglobal_batch = 16\nmicro_batch = 1\nthreads = 1\n"
+               "[checkpoint]\nevery = 0\n[comm]\ntimeout_s = 60\n";
+    }
+    ~MpiRehearsal() override { fs::remove_all(folder_); }
+
+    static int run(const std::string& line) { return WEXITSTATUS(std::system(line.c_str())); }
+    static Json read(const fs::path& file) {
+        std::ifstream in(file);
+        return Json::parse(in);
+    }
+    std::string arguments(const std::string& set) const { return " train " + (folder_ / "tiny.toml").string() + set; }
+
+    fs::path folder_;
+};
+
+TEST_F(MpiRehearsal, IsWhatProcessesCount) {
+    int number = 0;
+    for (const std::string set :
+         {" --set parallel.zero=0", " --set parallel.zero=1", " --set parallel.zero=2 --set recompute.policy=full",
+          " --set parallel.zero=3", " --set parallel.zero=3 --set parallel.dp_replicate=2 --set precision.compute=f32",
+          " --set parallel.zero=2 --set parallel.accumulate=full --set offload.optimizer=true"}) {
+        const fs::path out = folder_ / ("run" + std::to_string(number++)), said = folder_ / "said",
+                       dry = folder_ / "dry";
+        ASSERT_EQ(run(std::string(TUTTI_MPIRUN_LINE) + " -n 4 " TUTTI_PROGRAM + arguments(set) + " --out " +
+                      out.string() + " > " + said.string() + " 2>&1"),
+                  0)
+            << std::ifstream(said).rdbuf();
+        const Json totals = read(out / "run.json");
+        ASSERT_EQ(totals.at("ranks").size(), 4u);
+        for (int rank = 0; rank < 4; ++rank) {
+            ASSERT_EQ(run(TUTTI_PROGRAM + arguments(set) + " --dry-run --json --ranks 4 --rank " +
+                          std::to_string(rank) + " > " + dry.string() + " 2> " + said.string()),
+                      0)
+                << std::ifstream(said).rdbuf();
+            const Json rehearsed = read(dry);
+            EXPECT_EQ(totals.at("ranks")[static_cast<size_t>(rank)].at("memory"), rehearsed.at("memory"))
+                << set << ", rank " << rank;
+            if (rank == 0) EXPECT_EQ(totals.at("communication"), rehearsed.at("communication")) << set;
+        }
+    }
+}
+
+}  // namespace
