@@ -3,11 +3,11 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
-#include "tutti/base/loss_chunk.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/text.h"
 #include "tutti/kernels/kernel_table.h"
+#include "tutti/ops/loss_chunk.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::cli {
@@ -31,14 +31,15 @@ std::string size_text(const GemmShape& s) { return concat(s.rows, " x ", s.out, 
 // Bytes of x, w, y, and of the f32 values that fill the larger of x and w.
 int64_t memory_of(const GemmShape& s, DType dtype) {
     const int64_t values = s.rows * s.in + s.out * s.in + s.rows * s.out;
-    return values * (s.product == Product::weight_gradient ? 4 : size_of(dtype)) + 4 * std::max(s.rows, s.out) * s.in;
+    return values * (s.product == ops::Product::weight_gradient ? 4 : size_of(dtype)) +
+           4 * std::max(s.rows, s.out) * s.in;
 }
 
-const char* name_of(Product product) {
+const char* name_of(ops::Product product) {
     switch (product) {
-        case Product::forward: return "y = x w^T";
-        case Product::input_gradient: return "dx = dy w";
-        case Product::weight_gradient: return "dw += dy^T x";
+        case ops::Product::forward: return "y = x w^T";
+        case ops::Product::input_gradient: return "dx = dy w";
+        case ops::Product::weight_gradient: return "dw += dy^T x";
     }
     return "";
 }
@@ -100,7 +101,7 @@ std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype) {
         linears.push_back({"ffn gate, up", kTokens, m.ffn, m.width});
     }
     linears.push_back({"ffn down", kTokens, m.width, m.ffn});
-    linears.push_back({"head", loss_chunk_rows(kTokens, m.vocab * size_of(dtype)), m.vocab, m.width});
+    linears.push_back({"head", ops::loss_chunk_rows(kTokens, m.vocab * size_of(dtype)), m.vocab, m.width});
     return linears;
 }
 
@@ -110,8 +111,8 @@ void sweep_model(Sweep& sweep, const std::string& name) {
     std::vector<GemmShape> all;
     for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype)) {
         for (const auto& [product, suffix] :
-             {std::pair{Product::forward, " y"}, std::pair{Product::input_gradient, " dx"},
-              std::pair{Product::weight_gradient, " dw"}}) {
+             {std::pair{ops::Product::forward, " y"}, std::pair{ops::Product::input_gradient, " dx"},
+              std::pair{ops::Product::weight_gradient, " dw"}}) {
             all.push_back(linear);
             all.back().name += suffix;
             all.back().product = product;

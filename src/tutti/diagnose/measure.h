@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "tutti/base/product.h"
 #include "tutti/base/timing.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/ops/context.h"
+#include "tutti/ops/ops.h"
 
 namespace tutti::diagnose {
 
@@ -21,7 +21,7 @@ Timing time_together(comm::Communicator& group, double seconds, const std::funct
 struct GemmShape {
     std::string name;
     int64_t rows, out, in;  // x (rows, in), w (out, in), y (rows, out)
-    Product product = Product::forward;
+    ops::Product product = ops::Product::forward;
     double flops() const {
         return 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
     }

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "tutti/base/loss_chunk.h"
+#include "tutti/ops/loss_chunk.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/packed_weights.h"
 

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "tutti/base/exact_sum.h"
-#include "tutti/base/product.h"
 #include "tutti/ops/context.h"
 
 namespace tutti::ops {
@@ -47,7 +46,13 @@ class Sum {
 
 // --- matrix product: g.workspace is allocated here ---
 void gemm(Context& ctx, kernels::Gemm g);
-// Those of a linear layer: x (rows, in), w (out, in), y (rows, out), of which `product` writes one.
+// The products of a linear layer y = x w^T, x (rows, in), w (out, in), y (rows, out).
+enum class Product : uint8_t {
+    forward,          // y = x w^T
+    input_gradient,   // dx = dy w
+    weight_gradient,  // dw += dy^T x, f32
+};
+// `product` writes one of the three.
 kernels::Gemm gemm_of(Product product, const View& x, const View& w, const View& y);
 
 // --- linear: x (..., K), w (N, K), b (N) ---

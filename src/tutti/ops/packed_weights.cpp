@@ -4,12 +4,17 @@
 
 namespace tutti::ops {
 
+namespace {
+
+// f32 values of the packed b that is kept for products like g; 0: none.
 int64_t packed_values(const kernels::KernelTable& kernels, const Stream& stream, Packing packing,
                       const kernels::Gemm& g) {
     const bool wanted = packing == Packing::always ||
                         (packing == Packing::where_it_pays && kernels.packing_counts && g.a.dtype == DType::bf16);
     return wanted && kernels.gemm_packed_b ? kernels.gemm_packed_b(stream, g) : 0;
 }
+
+}  // namespace
 
 void PackedWeights::offer(Context& ctx, kernels::Gemm& g) {
     const int64_t values = packed_values(ctx.kernels, ctx.device.stream(), ctx.packing, g);

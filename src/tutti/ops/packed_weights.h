@@ -10,10 +10,6 @@
 
 namespace tutti::ops {
 
-// f32 values of the packed b that is kept for products like g; 0: none.
-int64_t packed_values(const kernels::KernelTable& kernels, const Stream& stream, Packing packing,
-                      const kernels::Gemm& g);
-
 // The copies of some weights, which stay as they are and where they are until forget().
 class PackedWeights {
   public:

@@ -11,18 +11,18 @@ using autograd::Parameter;
 
 namespace {
 
-mesh::FlatLayout layout_of(const std::vector<Parameter*>& parameters, int shards) {
+FlatLayout layout_of(const std::vector<Parameter*>& parameters, int shards) {
     std::vector<int64_t> sizes;
     for (const Parameter* p : parameters) {
         check(p->placement.empty(), p->name, ": flat buffers of tensor-parallel parameters do not exist yet");
         sizes.push_back(p->shape.numel());
     }
-    return mesh::flat_layout(sizes, shards);
+    return flat_layout(sizes, shards);
 }
 
 // Points a tensor of every parameter into the flat buffer.
 void point_into(const std::vector<Parameter*>& parameters, Tensor Parameter::*tensor, const Tensor& flat,
-                const mesh::FlatLayout& layout) {
+                const FlatLayout& layout) {
     for (size_t i = 0; i < parameters.size(); ++i) {
         Parameter& p = *parameters[i];
         p.*tensor = flat.narrow(0, layout.offsets[i], p.shape.numel()).reshape(p.shape);

@@ -1,14 +1,14 @@
 // parallel/flat_unit.h: the parameters that one unit owns, in flat buffers: weights, masters, gradients, and this
 // rank's shard of each. data_parallel.cpp decides when they are gathered, reduced and released. Below:
-// mesh/flat_layout.h.
+// flat_layout.h.
 #pragma once
 
 #include <vector>
 
 #include "tutti/autograd/parameter.h"
 #include "tutti/comm/communicator.h"
-#include "tutti/mesh/flat_layout.h"
 #include "tutti/optim/optimizer.h"
+#include "tutti/parallel/flat_layout.h"
 
 namespace tutti::parallel {
 
@@ -33,7 +33,7 @@ class FlatUnit {
     FlatUnit(ops::Context& ctx, std::vector<autograd::Parameter*> parameters, const FlatOptions& options);
 
     const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
-    const mesh::FlatLayout& layout() const { return layout_; }
+    const FlatLayout& layout() const { return layout_; }
     // The parts of parameters in this rank's shard; none when another rank updates.
     std::vector<optim::Piece> pieces() const;
 
@@ -66,7 +66,7 @@ class FlatUnit {
     ops::Context& ctx_;
     std::vector<autograd::Parameter*> parameters_;
     FlatOptions options_;
-    mesh::FlatLayout layout_;
+    FlatLayout layout_;
     Tensor weights_, weight_shard_;  // with ZeRO < 3 the shard is a part of the whole
     Tensor masters_;                 // f32, of the shard; in f32 the weight shard itself
     Tensor gradients_, gradient_shard_;

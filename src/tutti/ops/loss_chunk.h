@@ -1,10 +1,10 @@
-// base/loss_chunk.h: in what pieces the head and its loss are computed (ops/loss.cpp), and what the planner says of it.
+// ops/loss_chunk.h: in what pieces the head and its loss are computed (ops/loss.cpp).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-namespace tutti {
+namespace tutti::ops {
 
 // Rows of logits, of `row_bytes` each, that exist at a time: below 128 MiB, in chunks of equal size, whole 64s. For
 // every chunk the head's weights are read (and packed, where they do not stay packed: ops/packed_weights.h) and its
@@ -16,4 +16,4 @@ inline int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes) {
     return std::min(rows, ((rows + chunks - 1) / chunks + 63) / 64 * 64);
 }
 
-}  // namespace tutti
+}  // namespace tutti::ops

@@ -1,11 +1,11 @@
-// mesh/flat_layout.h: how the parameters of one unit lie one after another in a flat buffer, and how that buffer is cut
-// into equal shards. parallel/ allocates by it, plan/ counts by it. Numbers only.
+// parallel/flat_layout.h: how the parameters of one unit lie one after another in a flat buffer, and how it is cut into
+// equal shards. Numbers only.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-namespace tutti::mesh {
+namespace tutti::parallel {
 
 // Shards begin at multiples of this many values, so that sums over blocks of it (kernels::kSumBlock) are the same
 // however many shards there are.
@@ -30,4 +30,4 @@ inline FlatLayout flat_layout(const std::vector<int64_t>& sizes, int64_t shards)
     return layout;
 }
 
-}  // namespace tutti::mesh
+}  // namespace tutti::parallel

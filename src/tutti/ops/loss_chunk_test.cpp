@@ -1,8 +1,8 @@
-#include "tutti/base/loss_chunk.h"
+#include "tutti/ops/loss_chunk.h"
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::ops {
 namespace {
 
 TEST(LossChunk, IsBelow128MiBInEqualPartsOfWhole64s) {
@@ -17,4 +17,4 @@ TEST(LossChunk, IsBelow128MiBInEqualPartsOfWhole64s) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::ops
