@@ -64,7 +64,9 @@ TEST_F(MpiRehearsal, IsWhatProcessesCount) {
             const Json rehearsed = read(dry);
             EXPECT_EQ(totals.at("ranks")[static_cast<size_t>(rank)].at("memory"), rehearsed.at("memory"))
                 << set << ", rank " << rank;
-            if (rank == 0) EXPECT_EQ(totals.at("communication"), rehearsed.at("communication")) << set;
+            if (rank == 0) {
+                EXPECT_EQ(totals.at("communication"), rehearsed.at("communication")) << set;
+            }
         }
     }
 }
