@@ -104,6 +104,27 @@ TEST_F(TapeTest, HandsOverWhatLaterUsesOfAnInputGave) {
     }
 }
 
+// x -> y = f(x), z = x + y, where f saves 7 values. What f saved is freed before the two gradients of x are added.
+TEST_F(TapeTest, FreesWhatWasSavedAsSoonAsItWasUsed) {
+    const auto held = [&] { return device_->memory().usage(Purpose::activations).current / 4; };
+    const auto values = [&](int64_t n) { return ops::zeros(ctx_, {n}, DType::f32); };
+    Tape tape(ctx_, true);
+    const Var x = tape.input(values(10));
+    Var y = tape.record("f", {x}, values(10), [&, saved = values(7)](const Tensor&, std::vector<Tensor>&) {
+        return std::vector<Tensor>{values(10)};
+    });
+    const Var z = tape.record("add", {x, y}, values(10),
+                              [](const Tensor& dy, std::vector<Tensor>&) { return std::vector<Tensor>{dy, dy}; });
+    EXPECT_EQ(held(), 37);
+    y = {};
+    EXPECT_EQ(held(), 27);  // addition saves nothing
+    device_->memory().reset_peaks();
+    tape.backward(z);
+    // z is its own gradient too and is held here, so the sum of x's two gradients is new memory.
+    EXPECT_EQ(held(), 30);
+    EXPECT_EQ(device_->memory().usage(Purpose::activations).peak / 4, 40);  // x, z, f's gradient, the sum
+}
+
 TEST_F(TapeTest, AValueThatIsNotUsedCostsNothing) {
     Tape tape(ctx_, true);
     const Var x = tape.input(tensor({1}));
