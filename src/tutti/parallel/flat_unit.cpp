@@ -84,8 +84,9 @@ std::vector<optim::Piece> FlatUnit::pieces() const {
 }
 
 void FlatUnit::take_weights() {
-    const bool leased = options_.zero == Zero::weights;
-    weights_ = fresh(layout_.padded, options_.compute, leased ? Purpose::communication : Purpose::weights);
+    const bool leased = options_.zero == Zero::weights;  // then a gather writes all of them, the padding too
+    weights_ = leased ? ops::empty(ctx_, {layout_.padded}, options_.compute, Purpose::communication)
+                      : fresh(layout_.padded, options_.compute, Purpose::weights);
     point_into(parameters_, &Parameter::value, weights_, layout_);
 }
 
