@@ -1,5 +1,6 @@
 // cli/bench_step.cpp: `tutti bench step`: a training step and its MFU, by the five steps of the definition. The step is
 // engine/step.cpp's own, on one batch that lies ready: reading data is not part of it.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -78,6 +79,7 @@ void see_peak(Bench& bench, Peak& peak) {
 // All that the five steps need.
 struct StepReport {
     const spec::RunSpec& run;
+    const rehearsal::Rehearsal& rehearsal;
     StepMeasurement measured;
     Peak peak;
 
@@ -141,17 +143,29 @@ void print_five_steps(std::ostream& text, const StepReport& r) {
          << format_fixed(r.measured.last_loss, 4) << std::endl;
 }
 
+// What a rehearsed step asks of the kernel of a row; an Error when the step that ran called it differently often.
+kernels::Work rehearsed_work(const std::vector<rehearsal::KernelTotal>& totals, const ops::KernelTimes::Row& row) {
+    const auto total = std::find_if(totals.begin(), totals.end(), [&](const rehearsal::KernelTotal& t) {
+        return t.kernel == row.kernel && t.work.shape == row.work.shape;
+    });
+    const int64_t rehearsed = total == totals.end() ? 0 : total->calls;
+    check(row.calls == kTimedSteps * rehearsed, "the kernel ", row.kernel, " (", row.shape(), ") ran ", row.calls,
+          " times in ", kTimedSteps, " steps, and a rehearsed step calls it ", rehearsed, " times");
+    return total->work;
+}
+
 // Milliseconds of a step; the last line is what no kernel accounts for.
 void print_kernels(std::ostream& text, const StepReport& r, double memory_bytes_per_s, BenchResult& result) {
     text << '\n'
          << left("kernel", 28) << left("shape", 46) << right("calls", 7) << right("ms", 10) << right("share", 9)
          << right("floor ms", 10) << right("of time", 9) << "  bound by\n";
     const double step_s = r.measured.timed_s / kTimedSteps, flops = r.peak.flops_per_s();
+    const std::vector<rehearsal::KernelTotal> totals = kernel_totals(r.rehearsal.program);
     double rest = step_s;
     for (const ops::KernelTimes::Row& row : r.measured.kernels) {
-        const double seconds = row.seconds / kTimedSteps,
-                     floor = row.work.floor_s(flops, memory_bytes_per_s) / kTimedSteps;
-        const char* bound = row.work.flops / flops > row.work.bytes / memory_bytes_per_s ? "arithmetic" : "memory";
+        const kernels::Work work = rehearsed_work(totals, row);
+        const double seconds = row.seconds / kTimedSteps, floor = work.floor_s(flops, memory_bytes_per_s);
+        const char* bound = work.flops / flops > work.bytes / memory_bytes_per_s ? "arithmetic" : "memory";
         rest -= seconds;
         text << left(row.kernel, 28) << left(row.shape(), 46) << right(std::to_string(row.calls / kTimedSteps), 7)
              << right(format_fixed(1e3 * seconds, 2), 10) << right(format_percent(seconds / step_s), 9)
@@ -162,8 +176,8 @@ void print_kernels(std::ostream& text, const StepReport& r, double memory_bytes_
                                {"calls", row.calls / kTimedSteps},
                                {"seconds", seconds},
                                {"share", seconds / step_s},
-                               {"flops", row.work.flops / kTimedSteps},
-                               {"bytes", row.work.bytes / kTimedSteps},
+                               {"flops", work.flops},
+                               {"bytes", work.bytes},
                                {"floor_s", floor},
                                {"bound_by", bound}});
     }
@@ -234,7 +248,7 @@ BenchResult bench_step(Bench& bench) {
     check<UsageError>(needed < bench.device->free_bytes(), "a step of this model needs ", format_bytes(needed),
                       " of memory, available are ", format_bytes(bench.device->free_bytes()),
                       "; --set train.micro_batch=1, recompute.policy=full or a smaller model need less");
-    StepReport report{run, {}, {}};
+    StepReport report{run, rehearsal, {}, {}};
     BenchResult result;
     print_head(bench, run, report.unit());
 
