@@ -113,8 +113,9 @@ TEST_F(TapeTest, FreesWhatWasSavedAsSoonAsItWasUsed) {
     Var y = tape.record("f", {x}, values(10), [&, saved = values(7)](const Tensor&, std::vector<Tensor>&) {
         return std::vector<Tensor>{values(10)};
     });
-    const Var z = tape.record("add", {x, y}, values(10),
-                              [](const Tensor& dy, std::vector<Tensor>&) { return std::vector<Tensor>{dy, dy}; });
+    const Var z = tape.record("add", {x, y}, values(10), [](const Tensor& dy, std::vector<Tensor>&) {
+        return std::vector<Tensor>{dy, dy};
+    });
     EXPECT_EQ(held(), 37);
     y = {};
     EXPECT_EQ(held(), 27);  // addition saves nothing

@@ -49,6 +49,29 @@ std::string line_of(const Program& program, const Action& action) {
     return concat("  wait for ", name_of(wait.kind), " ", wait.sequence, " of group ", program.groups[wait.group].name);
 }
 
+// A few lines that repeat themselves at once are printed once, with how often they come again.
+std::string folded(const std::vector<std::string>& lines) {
+    constexpr size_t kLongest = 4;
+    std::string text;
+    for (size_t i = 0; i < lines.size();) {
+        size_t length = 1, times = 1;  // of the cycle that begins here and covers most lines
+        for (size_t l = 1; l <= kLongest; ++l) {
+            size_t t = 1;
+            while (i + (t + 1) * l <= lines.size() &&
+                   std::equal(lines.begin() + static_cast<ptrdiff_t>(i), lines.begin() + static_cast<ptrdiff_t>(i + l),
+                              lines.begin() + static_cast<ptrdiff_t>(i + t * l)))
+                ++t;
+            if (t > 1 && t * l > times * length) length = l, times = t;
+        }
+        for (size_t k = 0; k < length; ++k) text += lines[i + k] + "\n";
+        if (times > 1)
+            text += concat("  ... ", length == 1 ? "this line" : concat("these ", length, " lines"), " ", times - 1,
+                           times == 2 ? " time more\n" : " times more\n");
+        i += length * times;
+    }
+    return text;
+}
+
 }  // namespace
 
 plan::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
@@ -85,7 +108,9 @@ std::string render_program(const Rehearsal& r) {
         if (hidden > 0) text += concat("... ", hidden, hidden == 1 ? " more block" : " more blocks", ", alike\n");
         hidden = 0;
         text += place + "\n";
-        for (size_t i = begin; i < end; ++i) text += line_of(r.program, actions[i]) + "\n";
+        std::vector<std::string> lines;
+        for (size_t i = begin; i < end; ++i) lines.push_back(line_of(r.program, actions[i]));
+        text += folded(lines);
     }
     return text;
 }
