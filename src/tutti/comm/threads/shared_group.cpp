@@ -21,7 +21,7 @@ class GroupOperation final : public Operation {
     GroupOperation(std::shared_ptr<SharedGroup> shared, int rank, Collective what, uint64_t number)
         : Operation(std::move(what), shared->name, number), group_(std::move(shared)), rank_(rank) {
         Member& self = member(rank_);
-        self.slots[sequence() % kInFlight].collective.store(&collective(), std::memory_order_relaxed);
+        self.operations.add(sequence(), collective());
         self.posted = sequence();
         group_->bell->ring();
     }
@@ -32,6 +32,7 @@ class GroupOperation final : public Operation {
             if (self.done != sequence() - 1 || !all(&Member::posted)) return false;
             // Also when ranks disagree the share counts as done: every rank sees the disagreement, and none must wait.
             share_done_ = true;
+            for (const Member& m : group_->members) all_.push_back(&m.operations.at(sequence()));
             try {
                 check_agreement();
                 do_share();
@@ -42,6 +43,7 @@ class GroupOperation final : public Operation {
             group_->bell->ring();
         }
         if (!all(&Member::done)) return false;
+        self.operations.forget(sequence());
         if (failure_) std::rethrow_exception(failure_);
         return true;
     }
@@ -62,9 +64,7 @@ class GroupOperation final : public Operation {
   private:
     int size() const { return static_cast<int>(group_->members.size()); }
     Member& member(int r) const { return group_->members[static_cast<size_t>(r)]; }
-    const Collective& of(int r) const {
-        return *member(r).slots[sequence() % kInFlight].collective.load(std::memory_order_relaxed);
-    }
+    const Collective& of(int r) const { return *all_[static_cast<size_t>(r)]; }
     bool all(std::atomic<uint64_t> Member::*counter) const {
         for (const Member& m : group_->members)
             if ((m.*counter) < sequence()) return false;
@@ -134,6 +134,7 @@ class GroupOperation final : public Operation {
 
     std::shared_ptr<SharedGroup> group_;
     int rank_;
+    std::vector<const Collective*> all_;  // of all ranks, once they have begun
     bool share_done_ = false;
     std::exception_ptr failure_;
 };
@@ -144,7 +145,7 @@ class Send final : public Operation {
         : Operation(std::move(what), shared->name, number),
           group_(std::move(shared)),
           box_(group_->mailbox(rank, collective().peer)) {
-        box_.slots[sequence() % kMessagesInFlight].collective.store(&collective(), std::memory_order_relaxed);
+        box_.messages.add(sequence(), collective());
         box_.sent = sequence();
         group_->bell->ring();
     }
@@ -164,12 +165,12 @@ class Receive final : public Operation {
           box_(group_->mailbox(collective().peer, rank)) {}
     bool advance() override {
         if (box_.taken != sequence() - 1 || box_.sent < sequence()) return false;
-        const Collective& message =
-            *box_.slots[sequence() % kMessagesInFlight].collective.load(std::memory_order_relaxed);
+        const Collective& message = box_.messages.at(sequence());
         const bool fits = message.input.numel() == collective().output.numel() &&
                           message.input.dtype() == collective().output.dtype();
         const std::string sent = fits ? "" : message.summary().text();
         if (fits) copy(bytes_of(message.input), message.input.bytes(), mutable_bytes_of(collective().output));
+        box_.messages.forget(sequence());
         box_.taken = sequence();
         group_->bell->ring();
         check(fits, "message ", sequence(), " of group ", group_->name, ": ", collective().summary().text(),
@@ -191,18 +192,6 @@ std::shared_ptr<Operation> start(const std::shared_ptr<SharedGroup>& group, int 
     if (collective.kind == Kind::receive)
         return std::make_shared<Receive>(group, rank, std::move(collective), sequence);
     return std::make_shared<GroupOperation>(group, rank, std::move(collective), sequence);
-}
-
-bool can_start(const SharedGroup& group, int rank, const Collective& collective, uint64_t sequence) {
-    if (collective.kind == Kind::receive) return true;
-    if (collective.kind == Kind::send) {
-        const size_t box = static_cast<size_t>(rank) * group.members.size() + static_cast<size_t>(collective.peer);
-        return group.mailboxes[box].taken + kMessagesInFlight >= sequence;
-    }
-    // A slot is free again when every rank has done its share in the operation that had it.
-    for (const Member& m : group.members)
-        if (m.done + kInFlight < sequence) return false;
-    return true;
 }
 
 }  // namespace tutti::comm::threads

@@ -1,11 +1,12 @@
 // comm/threads/shared_group.h: what the threads of one group share, and their operations on it. A rank publishes what
 // it wants to do; once all have, each does its share directly on the others' memory, with no copy in between, and says
-// so; once all have said so, everybody's buffers are free again. Called by thread_world.cpp.
+// so; once all have said so, everybody's buffers are free again.
 #pragma once
 
-#include <array>
 #include <atomic>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -14,23 +15,41 @@
 
 namespace tutti::comm::threads {
 
-// What one rank publishes of an operation. The Collective lives in its Operation, until everyone is done.
-struct Published {
-    std::atomic<const Collective*> collective{nullptr};
-};
+// The operations that a rank has begun and that others may still read, by number. Any number of them may be under way,
+// so beginning one never waits. Each Collective lives in its Operation until everyone is done with it. Thread safe.
+class Published {
+  public:
+    // `number`: one more than the last one's.
+    void add(uint64_t number, const Collective& collective) {
+        std::lock_guard lock(mutex_);
+        if (collectives_.empty()) first_ = number;
+        collectives_.push_back(&collective);
+    }
+    const Collective& at(uint64_t number) const {
+        std::lock_guard lock(mutex_);
+        return *collectives_[number - first_];
+    }
+    // Nobody reads those up to `number` any more.
+    void forget(uint64_t number) {
+        std::lock_guard lock(mutex_);
+        for (; !collectives_.empty() && first_ <= number; ++first_) collectives_.pop_front();
+    }
 
-// Operations of a rank that may be under way at once, in a group and between two ranks.
-inline constexpr uint64_t kInFlight = 64, kMessagesInFlight = 16;
+  private:
+    mutable std::mutex mutex_;
+    std::deque<const Collective*> collectives_;
+    uint64_t first_ = 1;
+};
 
 struct alignas(64) Member {
     std::atomic<uint64_t> posted{0};  // operations that this rank has begun
     std::atomic<uint64_t> done{0};    // operations in which it has done its share
-    std::array<Published, kInFlight> slots;
+    Published operations;
 };
 
 struct alignas(64) Mailbox {
     std::atomic<uint64_t> sent{0}, taken{0};
-    std::array<Published, kMessagesInFlight> slots;
+    Published messages;
 };
 
 class SharedGroup {
@@ -48,9 +67,8 @@ class SharedGroup {
     std::vector<Mailbox> mailboxes;  // by from, to
 };
 
-// One operation of rank `rank`; publishes itself at once. There must be room (can_start).
+// One operation of rank `rank`; publishes itself at once.
 std::shared_ptr<Operation> start(const std::shared_ptr<SharedGroup>& group, int rank, Collective collective,
                                  uint64_t sequence);
-bool can_start(const SharedGroup& group, int rank, const Collective& collective, uint64_t sequence);
 
 }  // namespace tutti::comm::threads

@@ -44,12 +44,6 @@ class ThreadCommunicator final : public Communicator {
 
   protected:
     std::shared_ptr<Operation> start(Collective collective, uint64_t sequence) override {
-        if (!can_start(*group_, rank(), collective, sequence))
-            progress().wait_until([&] { return can_start(*group_, rank(), collective, sequence); },
-                                  [&] {
-                                      return concat(collective.summary().text(), ", operation ", sequence, " of group ",
-                                                    name(), ": waiting for earlier operations to end");
-                                  });
         return threads::start(group_, rank(), std::move(collective), sequence);
     }
 
