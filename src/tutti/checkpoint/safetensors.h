@@ -1,6 +1,6 @@
 // checkpoint/safetensors.h: the file format of weights and of optimizer state. An 8-byte length, a JSON header, the
 // bytes of the tensors without holes (huggingface/safetensors). Files are untrusted: every number is checked before
-// use. Below it: byte_source.h, file_writer.h. Above it: the part of this room that knows parameters.
+// use.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,7 @@ std::string_view safetensors_name(DType dtype);  // "BF16"
 // `text` is the JSON of a file that has `data_bytes` after it; positions in messages count from the start of the file.
 SafetensorsHeader parse_safetensors_header(std::string_view text, int64_t data_bytes, const std::string& path);
 
-// An open file whose header has been checked completely. Errors are DataError with file and byte.
+// An open file whose header has been checked completely. Errors are DataError and name the file.
 class SafetensorsFile {
   public:
     explicit SafetensorsFile(std::shared_ptr<ByteSource> source);

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/checkpoint/utf8.h"
 
 namespace tutti::checkpoint {
 
@@ -29,26 +29,13 @@ size_t order_of(DType dtype) {
     throw Error(concat("safetensors: no type for ", dtype));
 }
 
-void append_string(std::string& json, std::string_view text) {
-    check(find_invalid_utf8(text) == std::string_view::npos, "safetensors: '", text, "' is not UTF-8");
+std::string json_string(std::string_view text) {
     check(text.find('\0') == std::string_view::npos, "safetensors: a name or metadata value has a NUL byte");
-    constexpr std::string_view kControl = "\b\t\n\f\r", kLetter = "btnfr";
-    json += '"';
-    for (char c : text) {
-        if (c == '"' || c == '\\') {
-            json += '\\';
-            json += c;
-        } else if (const size_t i = kControl.find(c); i != std::string_view::npos) {
-            json += '\\';
-            json += kLetter[i];
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            json += c < 0x10 ? "\\u000" : "\\u001";
-            json += "0123456789abcdef"[c & 15];
-        } else {
-            json += c;
-        }
+    try {
+        return nlohmann::json(text).dump();
+    } catch (const nlohmann::json::exception&) {
+        throw Error(concat("safetensors: '", text, "' is not UTF-8"));
     }
-    json += '"';
 }
 
 int64_t bytes_of(const TensorToWrite& tensor) {
@@ -73,9 +60,7 @@ FileToWrite safetensors_file(std::string name, std::vector<TensorToWrite> tensor
         json += "\"__metadata__\":{";
         for (const auto& [key, value] : metadata) {
             if (json.back() != '{') json += ',';
-            append_string(json, key);
-            json += ':';
-            append_string(json, value);
+            json += json_string(key) + ':' + json_string(value);
         }
         json += '}';
     }
@@ -90,8 +75,7 @@ FileToWrite safetensors_file(std::string name, std::vector<TensorToWrite> tensor
         check(tensor.name != "__metadata__", "safetensors: a tensor cannot be named __metadata__");
         names.push_back(tensor.name);
         if (json.size() > 1) json += ',';
-        append_string(json, tensor.name);
-        json += concat(":{\"dtype\":\"", safetensors_name(tensor.dtype), "\",\"shape\":[");
+        json += concat(json_string(tensor.name), ":{\"dtype\":\"", safetensors_name(tensor.dtype), "\",\"shape\":[");
         for (size_t i = 0; i < tensor.shape.size(); ++i) json += concat(i ? "," : "", tensor.shape[i]);
         json += concat("],\"data_offsets\":[", begin, ',', begin + bytes, "]}");
         file.body.push_back(tensor.bytes);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "tutti/checkpoint/strict_json.h"
-
 namespace tutti::checkpoint {
 
 namespace {
@@ -13,28 +11,6 @@ constexpr int64_t kMaxIndexBytes = 100'000'000;  // as a safetensors header
 constexpr size_t kListed = 20;                   // problems in a message
 
 }  // namespace
-
-std::map<std::string, std::string> parse_index(std::string_view text, const std::string& path) {
-    StrictJson json(text, path, "an index of safetensors", 0);
-    std::map<std::string, std::string> files;
-    bool found = false;
-    json.object("", [&](const std::string& key, size_t) {
-        if (key != "weight_map") return json.skip_value(4);
-        found = true;
-        json.object("tensor ", [&](const std::string& tensor, size_t) {
-            json.peek();
-            const size_t start = json.at();
-            const std::string file = json.string();
-            if (!is_plain_file_name(file) || !file.ends_with(".safetensors"))
-                json.fail_at(start, "tensor '", tensor, "' is in '", file,
-                             "', which is not the plain name of a .safetensors file");
-            files.emplace(tensor, file);
-        });
-    });
-    json.end();
-    if (!found) json.fail_at(0, "it has no weight_map");
-    return files;
-}
 
 std::string write_index(const std::map<std::string, std::string>& weight_map, int64_t total_bytes) {
     std::string json = concat("{\n  \"metadata\": {\n    \"total_size\": ", total_bytes, "\n  },\n  \"weight_map\": {");

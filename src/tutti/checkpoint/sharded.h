@@ -1,5 +1,5 @@
 // checkpoint/sharded.h: the tensors of a directory in Hugging Face's layout: model.safetensors, or shards with an index
-// (formats.md B1.2). Index and shards are untrusted. Below: safetensors.h, strict_json.h. Called by hf/.
+// (formats.md B1.2). Index and shards are untrusted.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace tutti::checkpoint {
 
 constexpr std::string_view kSingleFile = "model.safetensors", kIndexFile = "model.safetensors.index.json";
 
-// Tensor name to file name. DataError with file and byte; a file name is plain (file.h) and ends in ".safetensors", so
+// Tensor name to file name. DataError names the file; a file name is plain (file.h) and ends in ".safetensors", so
 // it cannot leave the directory.
 std::map<std::string, std::string> parse_index(std::string_view text, const std::string& path);
 // The inverse: {"metadata":{"total_size":N},"weight_map":{...}}, keys sorted.

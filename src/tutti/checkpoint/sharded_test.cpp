@@ -35,16 +35,16 @@ TEST(Index, AcceptsWhatIsWritten) {
 TEST(Index, RefusesEachBrokenRule) {
     const auto map = [](const std::string& file) { return R"({"weight_map":{"t":")" + file + "\"}}"; };
     const std::vector<std::pair<std::string, std::string>> cases = {
-        {"", "ends too early"},
+        {"", "byte 0: "},
         {"{}", "no weight_map"},
-        {R"({"weight_map":[]})", "expected '{'"},
-        {R"({"weight_map":{"t":1}})", "expected '\"'"},
-        {R"({"weight_map":{}} x)", "only spaces"},
+        {R"({"weight_map":[]})", "must be an object"},
+        {R"({"weight_map":{"t":1}})", "must be string"},
+        {R"({"weight_map":{}} x)", "expected end of input"},
         {R"({"weight_map":{},"weight_map":{}})", "'weight_map' comes twice"},
-        {R"({"weight_map":{"t":"a.safetensors","t":"a.safetensors"}})", "tensor 't' comes twice"},
+        {R"({"weight_map":{"t":"a.safetensors","t":"a.safetensors"}})", "'t' comes twice"},
         {R"({"metadata":{"a":1,"a":1},"weight_map":{}})", "'a' comes twice"},
         {R"({"metadata":[[[[[1]]]]],"weight_map":{}})", "nested too deeply"},
-        {R"({"metadata":?,"weight_map":{}})", "expected a value"},
+        {R"({"metadata":?,"weight_map":{}})", "byte 12: "},
         {map("../a.safetensors"), "plain name"},
         {map("/etc/a.safetensors"), "plain name"},
         {map("b/a.safetensors"), "plain name"},
@@ -58,7 +58,7 @@ TEST(Index, RefusesEachBrokenRule) {
     };
     for (const auto& [index, message] : cases) {
         EXPECT_TRUE(contains(error_of(index), message)) << index << "\n" << error_of(index);
-        EXPECT_TRUE(contains(error_of(index), "m.index.json: byte ")) << index;
+        EXPECT_TRUE(contains(error_of(index), "m.index.json: ")) << index;
     }
 }
 
