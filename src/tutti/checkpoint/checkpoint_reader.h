@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/checkpoint/byte_source.h"
+#include "tutti/checkpoint/file_system.h"
 #include "tutti/checkpoint/manifest.h"
 #include "tutti/checkpoint/safetensors.h"
 

@@ -1,6 +1,6 @@
 // checkpoint/file_system.h: the one seam between checkpoints and the disk. Every call that changes a disk goes through
 // FileSystem, so that tests can fail the n-th call or cut the power after it; nothing else in this room calls the
-// kernel. Below it: base. Above it: file_writer, safetensors, store.
+// kernel.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,18 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/checkpoint/byte_source.h"
 
 namespace tutti::checkpoint {
+
+// Bytes that can be read at any offset: a file of a model (FileSystem::map), or a file of a checkpoint whose chunks are
+// compared with their digests as they are read (checkpoint_reader.h).
+class ByteSource {
+  public:
+    virtual ~ByteSource() = default;
+    virtual const std::string& path() const = 0;
+    virtual int64_t size() const = 0;
+    virtual void read(int64_t offset, std::span<std::byte> bytes) = 0;  // all of them, or it throws
+};
 
 // The operating system refused: "write /run/step-….tmp/x: No space left on device".
 class IoError : public DataError {

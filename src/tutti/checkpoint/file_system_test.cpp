@@ -1,4 +1,5 @@
-// The real disk behind the seam, the file helpers on it, and the two test disks (a wrong model would prove nothing).
+// The real disk behind the seam, the file helpers on it, directories that appear whole, and the two test disks (a wrong
+// model would prove nothing).
 #include "tutti/checkpoint/file_system.h"
 
 #include <fcntl.h>
@@ -10,8 +11,7 @@
 #include <fstream>
 
 #include "tutti/base/testing/scratch.h"
-#include "tutti/checkpoint/owner.h"
-#include "tutti/checkpoint/testing/contains.h"
+#include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
@@ -35,7 +35,7 @@ int code_of(const std::function<void()>& call) {
 }
 
 TEST(PosixFileSystem, DoesWhatItSaysOnARealDisk) {
-    const testing::ScratchDirectory scratch;
+    const ScratchFolder scratch;
     PosixFileSystem disk;
     const std::string directory = join(scratch.path(), "a/b/c"), path = join(directory, "x");
     make_directories(disk, directory + "/");
@@ -67,7 +67,7 @@ TEST(PosixFileSystem, DoesWhatItSaysOnARealDisk) {
 }
 
 TEST(PosixFileSystem, ErrorsNameTheCallThePathAndTheReason) {
-    const testing::ScratchDirectory scratch;
+    const ScratchFolder scratch;
     PosixFileSystem disk;
     const std::string missing = join(scratch.path(), "missing");
     EXPECT_EQ(code_of([&] { disk.open_read(missing); }), ENOENT);
@@ -115,7 +115,7 @@ TEST(PosixFileSystem, AFullDeviceSaysSo) {
 }
 
 TEST(PosixFileSystem, OnlyOneHoldsALock) {
-    const testing::ScratchDirectory scratch;
+    const ScratchFolder scratch;
     PosixFileSystem disk;
     const std::string path = join(scratch.path(), ".lock");
     auto first = disk.lock(path, "hal-2001");
@@ -224,5 +224,57 @@ TEST(MemoryFileSystem, KeepsOnlyWhatWasSynced) {
     EXPECT_EQ(disk.after_crash({Survives::nothing, Survives::everything})->content("/old"), std::string(1024, 'n'));
 }
 
+TEST(NewDirectory, AppearsWithCommitOnly) {
+    testing::MemoryFileSystem disk;
+    {
+        NewDirectory made(disk, "/a/b/");
+        write_file_atomically(disk, made.temporary(), {.name = "f", .head = "x"});
+        EXPECT_EQ(disk.kind("/a/b"), FileKind::none);
+    }
+    EXPECT_EQ(disk.list("/a"), std::vector<std::string>{});  // given up: nothing stays
+    {
+        NewDirectory made(disk, "/a/b");
+        write_file_atomically(disk, made.temporary(), {.name = "f", .head = "x"});
+        made.commit();
+    }
+    EXPECT_EQ(disk.list("/a"), std::vector<std::string>{"b"});
+    EXPECT_EQ(disk.content("/a/b/f"), "x");
+}
+
+TEST(NewDirectory, OverwritesNothing) {
+    testing::MemoryFileSystem disk;
+    disk.make_directory("/d");
+    write_file_atomically(disk, "/d", {.name = "f", .head = "x"});
+    EXPECT_THROW(NewDirectory(disk, "/d"), UsageError);
+    EXPECT_THROW(NewDirectory(disk, "/d/f"), UsageError);
+    EXPECT_EQ(disk.list("/"), std::vector<std::string>{"d"});
+}
+
+// A disk that fails once, at any call: an error, and neither the directory nor anything else is left.
+TEST(NewDirectory, LeavesNothingWhenAnyCallFails) {
+    bool failed = true;
+    for (int64_t call = 0; failed; ++call) {
+        testing::MemoryFileSystem disk;
+        testing::FaultFileSystem faulty(disk, {.call = call, .code = ENOSPC});
+        failed = false;
+        bool renamed = false;
+        try {
+            NewDirectory made(faulty, "/d");
+            write_file_atomically(faulty, made.temporary(), {.name = "f", .head = "x"});
+            made.commit();
+            renamed = true;
+        } catch (const IoError&) {
+            failed = true;
+            renamed = disk.kind("/d") != FileKind::none;  // the last call makes the rename durable
+        }
+        EXPECT_EQ(disk.list("/"), renamed ? std::vector<std::string>{"d"} : std::vector<std::string>{}) << call;
+        if (renamed) {
+            EXPECT_EQ(disk.content("/d/f"), "x");
+        }
+        ASSERT_LT(call, 50);
+    }
+}
+
 }  // namespace
+
 }  // namespace tutti::checkpoint

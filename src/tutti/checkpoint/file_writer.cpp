@@ -1,9 +1,14 @@
 #include "tutti/checkpoint/file_writer.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cstring>
 
-#include "tutti/checkpoint/owner.h"
+#include "tutti/device/device.h"
 
 namespace tutti::checkpoint {
 
@@ -98,6 +103,75 @@ FileRecord write_file_atomically(FileSystem& file_system, const std::string& dir
         }
         throw;
     }
+}
+
+namespace {
+
+// The host's name with only letters, digits and '_', so that '-' separates the parts.
+std::string plain_host_name() {
+    std::string host = host_name();
+    if (host.size() > 64) host.resize(64);
+    for (char& c : host) {
+        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!plain) c = '_';
+    }
+    return host;
+}
+
+}  // namespace
+
+std::string this_owner() { return plain_host_name() + "-" + std::to_string(::getpid()); }
+
+OwnerState state_of(std::string_view owner) {
+    if (owner == this_owner()) return OwnerState::this_process;
+    const size_t dash = owner.rfind('-');
+    if (dash == std::string_view::npos || owner.substr(0, dash) != plain_host_name()) return OwnerState::elsewhere;
+    const std::string_view digits = owner.substr(dash + 1);
+    pid_t pid = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
+    if (error != std::errc() || end != digits.data() + digits.size() || pid <= 0) return OwnerState::elsewhere;
+    return ::kill(pid, 0) == 0 || errno == EPERM ? OwnerState::running : OwnerState::gone;
+}
+
+namespace {
+
+std::string without_slashes(std::string path) {
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    return path;
+}
+
+bool is_free(FileSystem& file_system, const std::string& path) {
+    const FileKind kind = file_system.kind(path);
+    return kind == FileKind::none || (kind == FileKind::directory && file_system.list(path).empty());
+}
+
+}  // namespace
+
+NewDirectory::NewDirectory(FileSystem& file_system, std::string path)
+    : file_system_(file_system),
+      path_(without_slashes(std::move(path))),
+      temporary_(concat(path_, ".tmp-", this_owner())) {
+    check<UsageError>(!path_.empty() && is_free(file_system_, path_), "'", path_,
+                      "' must not exist, or be an empty directory: nothing is overwritten; choose another");
+    make_directories(file_system_, parent_of(path_));
+    remove_tree(file_system_, temporary_);  // of an earlier process with our id that was killed
+    file_system_.make_directory(temporary_);
+}
+
+NewDirectory::~NewDirectory() {
+    if (committed_) return;
+    try {
+        remove_tree(file_system_, temporary_);
+    } catch (const Error&) {  // the error that brought us here is the one that matters
+    }
+}
+
+void NewDirectory::commit() {
+    file_system_.fsync_directory(temporary_);
+    // rename() itself refuses a directory that somebody has filled meanwhile.
+    file_system_.rename(temporary_, path_);
+    committed_ = true;
+    file_system_.fsync_directory(parent_of(path_));
 }
 
 }  // namespace tutti::checkpoint

@@ -1,5 +1,5 @@
-// checkpoint/file_writer.h: writes one file of a checkpoint as a stream of 4 MiB chunks and digests it on the way.
-// Below it: file.h, digest.h. Called by store.cpp; with many ranks each rank writes its own file with NewFile.
+// checkpoint/file_writer.h: writes one file of a checkpoint as a stream of 4 MiB chunks and digests it on the way; a
+// directory that appears complete and durable, or not at all; who wrote a temporary file.
 #pragma once
 
 #include <concepts>
@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -69,5 +70,30 @@ class NewFile {
 // For exports beside a checkpoint: `directory`/`content.name` appears complete and durable, or not at all. Replaces an
 // older file of that name.
 FileRecord write_file_atomically(FileSystem& file_system, const std::string& directory, const FileToWrite& content);
+
+// Who wrote a temporary file: "<host>-<pid>", part of its name.
+std::string this_owner();
+
+enum class OwnerState { this_process, running, gone, elsewhere };  // elsewhere: on another host, cannot be known
+OwnerState state_of(std::string_view owner);
+
+// A directory that appears complete and durable, or not at all.
+class NewDirectory {
+  public:
+    // Makes a sibling of `path` under a temporary name. UsageError when something is at `path`, but for an empty
+    // directory: nothing is ever overwritten.
+    NewDirectory(FileSystem& file_system, std::string path);
+    ~NewDirectory();  // removes the sibling, unless commit() was called
+    NewDirectory(const NewDirectory&) = delete;
+    NewDirectory& operator=(const NewDirectory&) = delete;
+
+    const std::string& temporary() const { return temporary_; }  // where to put the files
+    void commit();
+
+  private:
+    FileSystem& file_system_;
+    std::string path_, temporary_;
+    bool committed_ = false;
+};
 
 }  // namespace tutti::checkpoint

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "tutti/checkpoint/testing/contains.h"
+#include "tutti/checkpoint/testing/sample.h"
 
 namespace tutti::checkpoint {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <map>
 
-#include "tutti/checkpoint/testing/contains.h"
+#include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 #include "tutti/checkpoint/training_state.h"
@@ -112,7 +112,7 @@ class Reshard : public ::testing::Test {
         }
     }
 
-    testing::ScratchDirectory scratch_;
+    ScratchFolder scratch_;
     PosixFileSystem files_;
     Store store_{files_, scratch_.path(), Access::write, [](const std::string&) {}};
     std::unique_ptr<Device> device_ = make_cpu_device(1);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tutti/base/dtype.h"
-#include "tutti/checkpoint/byte_source.h"
+#include "tutti/checkpoint/file_system.h"
 #include "tutti/checkpoint/file_writer.h"
 
 namespace tutti::checkpoint {

@@ -5,7 +5,6 @@
 
 #include <cstring>
 
-#include "tutti/checkpoint/testing/contains.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 

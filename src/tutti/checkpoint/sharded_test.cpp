@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/checkpoint/testing/contains.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 

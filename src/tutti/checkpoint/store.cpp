@@ -1,13 +1,46 @@
-// checkpoint/store.cpp: saving. Loading and pruning are in store_load.cpp and store_prune.cpp.
+// checkpoint/store.cpp: the names in the directory; saving; finding and loading the newest good checkpoint; pruning.
 #include "tutti/checkpoint/store.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <utility>
 
-#include "tutti/checkpoint/owner.h"
-#include "tutti/checkpoint/store_names.h"
+#include "tutti/checkpoint/file_writer.h"
 
 namespace tutti::checkpoint {
+
+namespace {
+constexpr std::string_view kStep = "step-";
+constexpr size_t kStepDigits = 10;
+}  // namespace
+
+std::string step_name(int64_t step) {
+    const std::string digits = std::to_string(step);
+    return std::string(kStep) + std::string(kStepDigits - std::min(kStepDigits, digits.size()), '0') + digits;
+}
+
+StoreName parse_store_name(std::string_view name) {
+    StoreName parsed;
+    if (name.starts_with(kTrash)) parsed.kind = NameKind::trash;
+    if (!name.starts_with(kStep)) return parsed;
+    const std::string_view digits = name.substr(kStep.size(), name.find('.') - kStep.size());
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parsed.step);
+    // step_name() is the only spelling: "step-5" or "step-0000000005x" are somebody else's.
+    if (error != std::errc() || end != digits.data() + digits.size() || parsed.step < 0 ||
+        name.substr(0, kStep.size() + digits.size()) != step_name(parsed.step))
+        return {};
+    const std::string_view rest = name.substr(kStep.size() + digits.size());
+    if (rest.empty()) parsed.kind = NameKind::checkpoint;
+    if (rest.starts_with(kReplaced)) parsed.kind = NameKind::replaced;
+    if (rest.starts_with(kCorrupt)) parsed.kind = NameKind::corrupt;
+    if (rest.starts_with(kTemporary)) {
+        parsed.kind = NameKind::temporary;
+        const std::string_view owner = rest.substr(kTemporary.size());
+        parsed.owner = owner.substr(0, owner.rfind('-'));
+    }
+    return parsed;
+}
 
 Store::Store(FileSystem& file_system, std::string directory, Access access, Warn warn)
     : file_system_(file_system), directory_(std::move(directory)), access_(access), warn_(std::move(warn)) {
@@ -164,6 +197,111 @@ std::string Store::rename_to_suffix(const StoredCheckpoint& stored, std::string_
         renamed = join(directory_, concat(name, "-", count));
     file_system_.rename(stored.path, renamed);
     return renamed;
+}
+
+std::vector<StoredCheckpoint> Store::list() const {
+    std::vector<StoredCheckpoint> stored;
+    if (file_system_.kind(directory_) == FileKind::none) return stored;
+    for (const std::string& name : file_system_.list(directory_)) {
+        const StoreName parsed = parse_store_name(name);
+        if (parsed.kind == NameKind::checkpoint || parsed.kind == NameKind::replaced)
+            stored.push_back({parsed.step, join(directory_, name), parsed.kind == NameKind::replaced});
+    }
+    std::sort(stored.begin(), stored.end(), [](const StoredCheckpoint& a, const StoredCheckpoint& b) {
+        if (a.step != b.step) return a.step > b.step;
+        return a.replaced != b.replaced ? b.replaced : a.path < b.path;
+    });
+    return stored;
+}
+
+Loaded Store::load(const std::string& path, const LoadInto& load_into) const {
+    CheckpointReader reader(file_system_, path);
+    load_into(reader);
+    reader.verify_rest();
+    return {path, reader.manifest()};
+}
+
+std::optional<Loaded> Store::load_newest(const LoadInto& load_into, OnDamage on_damage) {
+    const auto stored = list();
+    for (const StoredCheckpoint& candidate : stored) {
+        try {
+            return load(candidate.path, [&](const CheckpointReader& reader) {
+                check<DamagedError>(reader.manifest().step == candidate.step, candidate.path,
+                                    ": its manifest is of step ", reader.manifest().step);
+                load_into(reader);
+            });
+        } catch (const DamagedError& error) {
+            if (on_damage == OnDamage::stop) throw;
+            std::string kept = candidate.path;
+            if (access_ == Access::write) {
+                kept = rename_to_suffix(candidate, kCorrupt);
+                file_system_.fsync_directory(directory_);
+            }
+            warn_(concat("the checkpoint of step ", candidate.step, " is damaged: ", error.what(), "; it is kept as ",
+                         kept, ", trying the one before it"));
+        } catch (const IoError& error) {
+            // EIO: this part of the disk cannot be read. Anything else (permission, too many open files) a person can
+            // mend, and falling back would throw away work.
+            if (on_damage == OnDamage::stop || error.code() != EIO) throw;
+            warn_(concat("the checkpoint of step ", candidate.step, " cannot be read: ", error.what(),
+                         "; trying the one before it"));
+        }
+    }
+    bool damaged = !stored.empty();
+    if (file_system_.kind(directory_) != FileKind::none)
+        for (const std::string& name : file_system_.list(directory_))
+            damaged = damaged || parse_store_name(name).kind == NameKind::corrupt;
+    check<DataError>(!damaged, directory_,
+                     " has damaged checkpoints and no good one; to start from nothing, use "
+                     "--resume never with another directory, or move the damaged ones away");
+    return std::nullopt;
+}
+
+void Store::verify(const std::string& path) const { CheckpointReader(file_system_, path).verify_all(); }
+
+int64_t Store::set_aside_newer(int64_t step) {
+    require_write();
+    int64_t count = 0;
+    for (const StoredCheckpoint& candidate : list()) {
+        if (candidate.step <= step) break;
+        const std::string renamed = rename_to_suffix(candidate, kSetAside);
+        warn_(concat("resumed at step ", step, ": the checkpoint of step ", candidate.step, " is set aside as ",
+                     renamed));
+        ++count;
+    }
+    if (count > 0) file_system_.fsync_directory(directory_);
+    return count;
+}
+
+void Store::prune(int64_t keep) {
+    require_write();
+    check(keep >= 1, "prune: keep at least 1 checkpoint, got ", keep);
+    const auto stored = list();
+    std::vector<std::string> surplus;
+    int64_t steps = 0;
+    for (const StoredCheckpoint& candidate : stored) {
+        steps += candidate.replaced ? 0 : 1;
+        if ((steps > keep || candidate.replaced) && candidate.path != last_saved_) surplus.push_back(candidate.path);
+    }
+    if (surplus.empty()) return;
+    const std::string newest = last_saved_.empty() ? stored.front().path : last_saved_;
+    try {
+        verify(newest);
+    } catch (const DamagedError& error) {
+        // Not renamed here: the next load does that, and says so to the person who resumes.
+        warn_(concat("the newest checkpoint is damaged: ", error.what(), "; no older one is deleted"));
+        return;
+    }
+    for (const std::string& path : surplus) trash(path);
+}
+
+void Store::trash(const std::string& path) {
+    // Renamed first: a checkpoint that is half deleted must not look like a damaged one.
+    std::string doomed = join(directory_, concat(kTrash, last_name_of(path)));
+    if (file_system_.kind(doomed) != FileKind::none) remove_tree(file_system_, doomed);
+    file_system_.rename(path, doomed);
+    file_system_.fsync_directory(directory_);
+    remove_tree(file_system_, doomed);
 }
 
 }  // namespace tutti::checkpoint

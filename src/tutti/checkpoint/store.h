@@ -1,11 +1,20 @@
 // checkpoint/store.h: one directory of checkpoints, in which a crash at any instant leaves the previous or the new one.
+// One thread at a time uses a Store.
 //
-// Commit protocol (docs: checkpoint directories are step-NNNNNNNNNN, see store_names.h):
+// Commit protocol:
 //   1. make step-….tmp-…; create and reserve every file; write, digest, fsync, close each; fsync the directory
 //   2. write MANIFEST.json.tmp, fsync, rename to MANIFEST.json, fsync the directory
 //   3. rename the directory to step-…, fsync the parent.  <- committed: a valid manifest inside a final name
 // A pointer file ("latest") is not written and not needed: the newest valid directory is the newest checkpoint.
-// Below it: file_writer, manifest, checkpoint_reader. Above it: the trainer. One thread at a time uses a Store.
+//
+// Names in the directory:
+//   step-0000000100                     a checkpoint
+//   step-0000000100.replaced-HOST-PID   the older one of the same step, while and after it was replaced
+//   step-0000000100.tmp-HOST-PID-N      being written, or left by a crash
+//   step-0000000100.corrupt             found damaged when read; kept for a person to look at
+//   step-0000000100.set-aside           newer than the step at which a run was resumed; kept likewise
+//   .trash-…                            being deleted
+//   .lock                               held by the run that writes here
 #pragma once
 
 #include <cstdint>
@@ -13,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/checkpoint/checkpoint_reader.h"
@@ -20,6 +30,21 @@
 #include "tutti/checkpoint/manifest.h"
 
 namespace tutti::checkpoint {
+
+constexpr std::string_view kLockName = ".lock";
+constexpr std::string_view kTrash = ".trash-", kTemporary = ".tmp-", kReplaced = ".replaced-", kCorrupt = ".corrupt",
+                           kSetAside = ".set-aside";
+
+enum class NameKind { checkpoint, replaced, temporary, corrupt, trash, other };
+
+struct StoreName {
+    NameKind kind = NameKind::other;
+    int64_t step = -1;
+    std::string owner;  // of a temporary one
+};
+
+std::string step_name(int64_t step);  // "step-0000000100"
+StoreName parse_store_name(std::string_view name);
 
 // What one save writes. The files' bodies must stay unchanged until save() returns.
 struct Snapshot {

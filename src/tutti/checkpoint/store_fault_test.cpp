@@ -2,7 +2,6 @@
 // it is cut at every length. (SQLite's anomaly tests are the model.)
 #include <gtest/gtest.h>
 
-#include "tutti/checkpoint/testing/contains.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"

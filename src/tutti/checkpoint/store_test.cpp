@@ -10,9 +10,8 @@
 #include <fstream>
 #include <thread>
 
-#include "tutti/checkpoint/owner.h"
-#include "tutti/checkpoint/store_names.h"
-#include "tutti/checkpoint/testing/contains.h"
+#include "tutti/base/testing/scratch.h"
+#include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 
@@ -45,7 +44,7 @@ class StoreTest : public ::testing::Test {
     std::string step_path(int64_t step) { return join(directory, step_name(step)); }
     std::string weights_path(int64_t step) { return join(step_path(step), Sample::file_name(1)); }
 
-    testing::ScratchDirectory scratch;
+    ScratchFolder scratch;
     PosixFileSystem disk;
     std::string directory = join(scratch.path(), "run/checkpoints");
     std::vector<std::string> warnings;

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/checkpoint/testing/contains.h"
+#include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/testing/sample.h"
 
 namespace tutti::checkpoint {
@@ -38,7 +38,7 @@ class TrainingState : public ::testing::Test {
         return back.to_host<float>();
     }
 
-    testing::ScratchDirectory scratch_;
+    ScratchFolder scratch_;
     PosixFileSystem files_;
     Store store_{files_, scratch_.path(), Access::write, [](const std::string&) {}};
     std::unique_ptr<Device> device_ = make_cpu_device(1);

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "tutti/checkpoint/testing/contains.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
+#include "tutti/checkpoint/testing/sample.h"
 #include "tutti/hf/export.h"
 #include "tutti/hf/names.h"
 #include "tutti/hf/values.h"

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/checkpoint/new_directory.h"
+#include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/hf/export.h"
 #include "tutti/infer/stored_model.h"

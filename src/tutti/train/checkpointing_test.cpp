@@ -11,7 +11,7 @@
 #include <fstream>
 #include <mutex>
 
-#include "tutti/checkpoint/testing/contains.h"
+#include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 #include "tutti/comm/threads/thread_world.h"
@@ -160,7 +160,7 @@ class ManyRanks : public ::testing::Test {
         return checkpoint::testing::debris_in(files, directory());
     }
 
-    checkpoint::testing::ScratchDirectory scratch_;
+    ScratchFolder scratch_;
     spec::RunSpec run_ = spec::parse_text("", "test", {"model.preset=llama-tiny", "checkpoint.keep=2"});
 };
 

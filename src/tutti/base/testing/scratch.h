@@ -24,6 +24,7 @@ class ScratchFolder {
     ScratchFolder(const ScratchFolder&) = delete;
     ScratchFolder& operator=(const ScratchFolder&) = delete;
 
+    std::string path() const { return folder_.string(); }
     std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
     std::string write(const std::string& name, std::string_view content) const {

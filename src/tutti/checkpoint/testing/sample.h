@@ -1,10 +1,11 @@
-// checkpoint/testing/sample.h: small checkpoints with known content, for the tests of the store. Only tests include it.
+// checkpoint/testing/sample.h: small checkpoints with known content, for the tests of the store; contains() of
+// messages.
 #pragma once
 
-#include <unistd.h>
+#include <gtest/gtest.h>
 
-#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/philox.h"
@@ -12,22 +13,11 @@
 
 namespace tutti::checkpoint::testing {
 
-// A directory of the real disk that goes away with the test.
-class ScratchDirectory {
-  public:
-    ScratchDirectory() {
-        std::string pattern = (std::filesystem::temp_directory_path() / "tutti-checkpoint-XXXXXX").string();
-        check(::mkdtemp(pattern.data()) != nullptr, "cannot make a scratch directory ", pattern);
-        path_ = pattern;
-    }
-    ~ScratchDirectory() { std::filesystem::remove_all(path_); }
-    ScratchDirectory(const ScratchDirectory&) = delete;
-    ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-    const std::string& path() const { return path_; }
-
-  private:
-    std::string path_;
-};
+// EXPECT_TRUE(contains(message, "part")) shows the message when it fails.
+inline ::testing::AssertionResult contains(std::string_view text, std::string_view part) {
+    if (text.find(part) != std::string_view::npos) return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure() << "'" << text << "' does not contain '" << part << "'";
+}
 
 inline std::vector<std::byte> random_bytes(int64_t count, uint64_t seed) {
     std::vector<std::byte> bytes(static_cast<size_t>(count));
