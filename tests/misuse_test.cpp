@@ -127,16 +127,33 @@ TEST_F(Misuse, DamagedCheckpointFallsBackOrStops) {
 }
 
 // The file-size limit plays the full disk: the rank file of this model is about 200 kB, everything else is small.
+// No file grows beyond 100 kB.
+void fill_disk() {
+    const rlimit limit{100'000, 100'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    ::signal(SIGXFSZ, SIG_IGN);
+}
+
+// 75 says "stopped after a checkpoint", on which a scheduler starts the run again: not without one.
+TEST_F(Misuse, AStopWhoseCheckpointFailsIsNoGoodStop) {
+    Program program(folder_, train_arguments("run", {"train.steps=100000", "checkpoint.last_wait_s=0"}), fill_disk);
+    ASSERT_TRUE(program.wait_for("step      3/"));
+    program.signal(SIGTERM);
+    const Result r = program.wait();
+    EXPECT_EQ(r.exit_code, 4) << r.err << r.out;
+    expect_contains(r.err, "its last state is not on disk");
+    expect_contains(r.err, "it continues from the start");
+}
+
 TEST_F(Misuse, FullDiskCostsOnlyTheCheckpoint) {
     ASSERT_EQ(train("run", {"train.steps=2"}).exit_code, 0);
-    const Result r = run(train_arguments("run", {"train.steps=8"}), [] {
-        const rlimit limit{100'000, 100'000};
-        setrlimit(RLIMIT_FSIZE, &limit);
-        ::signal(SIGXFSZ, SIG_IGN);
-    });
-    EXPECT_EQ(r.exit_code, 0) << r.err << r.out;
+    const Result r = run(train_arguments("run", {"train.steps=8", "checkpoint.last_wait_s=0.2"}), fill_disk);
+    EXPECT_EQ(r.exit_code, 4) << r.err << r.out;  // its last state is not on disk
     expect_contains(r.out, "a checkpoint could not be written");
     expect_contains(r.out, "step 8/8");  // it went on to the end
+    expect_contains(r.out, "make room in");
+    expect_contains(r.err, "the run ended at step 8 and its last state is not on disk");
+    expect_contains(r.err, "it continues from");
     EXPECT_TRUE(fs::exists(path("run/checkpoints/step-0000000002/MANIFEST.json")));
     for (const auto& entry : fs::directory_iterator(path("run/checkpoints")))
         EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();

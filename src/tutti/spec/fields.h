@@ -200,6 +200,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("every", run.checkpoint.every, at_least(0), "steps; 0: only at the end");
     key("keep", run.checkpoint.keep, at_least(1), "newest checkpoints that are kept");
     key("async", run.checkpoint.async, any(), "write while training goes on");
+    key("last_wait_s", run.checkpoint.last_wait_s, at_least(0),
+        "seconds in which the last save of a run is tried again when it fails");
 
     section = "log";
     key("every", run.log.every, at_least(1), "steps between lines");

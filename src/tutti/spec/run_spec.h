@@ -97,6 +97,7 @@ struct CheckpointSpec {
     int64_t every = 100;   // steps; 0: only at the end
     int64_t keep = 3;
     bool async = true;
+    double last_wait_s = 300;  // for space, when the last save of a run fails
     bool operator==(const CheckpointSpec&) const = default;
 };
 

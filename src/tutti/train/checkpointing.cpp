@@ -1,9 +1,13 @@
 #include "tutti/train/checkpointing.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "tutti/spec/print.h"
 
@@ -176,7 +180,12 @@ void Checkpointing::choose(const std::string& mode, const checkpoint::LoadInto& 
 }
 
 std::optional<RunState> Checkpointing::resume(const std::string& mode) {
-    if (rank() != 0) return follow();
+    const std::optional<RunState> state = rank() == 0 ? lead(mode) : follow();
+    if (state) saved_step_ = state->step;
+    return state;
+}
+
+std::optional<RunState> Checkpointing::lead(const std::string& mode) {
     std::optional<RunState> state;
     const auto load_into = [&](const CheckpointReader& reader) {
         newest_ = reader.path();
@@ -201,6 +210,7 @@ std::optional<RunState> Checkpointing::resume(const std::string& mode) {
 
 void Checkpointing::start(const RunState& state, bool background) {
     wait();  // for the one before: a checkpoint that was asked for is never left out
+    saving_step_ = state.step;
     // Without a background the step loop waits, so the weights stand still while they are written.
     auto held = std::make_shared<const HostState>(setup_.pieces(), background ? HostMemory::copy : HostMemory::borrow);
     Manifest manifest{.step = state.step,
@@ -236,7 +246,7 @@ void Checkpointing::submit_save(std::shared_ptr<const HostState> held, Manifest 
                                 .data_fingerprint = manifest.data_fingerprint,
                                 .state = manifest.state,
                                 .tensors = manifest.tensors});
-        prune();
+        prune(setup_.run.checkpoint.keep);
     });
 }
 
@@ -263,13 +273,13 @@ void Checkpointing::submit_commit(std::vector<std::string> parts) {
         for (const std::string& part : parts)
             manifests.push_back(checkpoint::parse_manifest(part, concat("the part of rank ", manifests.size())));
         result_ = store_->commit(attempt_, checkpoint::merge(manifests));
-        prune();
+        prune(setup_.run.checkpoint.keep);
     });
 }
 
-void Checkpointing::prune() {
+void Checkpointing::prune(int64_t keep) {
     try {
-        store_->prune(setup_.run.checkpoint.keep);
+        store_->prune(keep);
     } catch (const DataError& error) {  // the new checkpoint is good
         setup_.warn(concat("older checkpoints could not be deleted: ", error.what()));
     }
@@ -278,6 +288,28 @@ void Checkpointing::prune() {
 void Checkpointing::save(const RunState& state) { start(state, setup_.run.checkpoint.async); }
 
 void Checkpointing::save_and_wait(const RunState& state) { start(state, false); }
+
+// All ranks try equally often, by no clock: they must agree on when to give up.
+std::string Checkpointing::save_last(const RunState& state, double seconds) {
+    wait();
+    if (saved_step_ == state.step && state.step > 0) return "";
+    const double pause = std::clamp(seconds / 10, 0.01, 10.0);
+    last_ = true;
+    for (double waited = 0;; waited += pause) {
+        start(state, false);
+        if (failure_.empty() || waited + pause > seconds) break;
+        if (store_) {
+            prune(std::max<int64_t>(1, setup_.run.checkpoint.keep - 1));
+            setup_.warn(
+                fmt::format("the last state of the run (step {}) is not on disk: {}; make room in {}. The run tries "
+                            "again for {:.0f} s (checkpoint.last_wait_s)",
+                            state.step, failure_, setup_.directory, seconds - waited));
+        }
+        std::this_thread::sleep_for(std::chrono::duration<double>(pause));
+    }
+    last_ = false;
+    return failure_;
+}
 
 std::string Checkpointing::result_of_job() {
     if (const auto error = writer_->poll_error()) throw DataError(*error);
@@ -290,7 +322,10 @@ void Checkpointing::poll() {
     if (alone() ? busy : setup_.ranks->max(busy ? 1 : 0) > 0) return;
     const Agreement ended = agree([&] { return result_of_job(); });
     if (stage_ == Stage::writing && !ended.failure) return submit_commit(ended.texts);
-    if (!ended.failure) newest_ = ended.texts.front();
+    if (!ended.failure) {
+        newest_ = ended.texts.front();
+        saved_step_ = saving_step_;
+    }
     end_save(ended.failure);
 }
 
@@ -304,6 +339,7 @@ void Checkpointing::wait() {
 
 void Checkpointing::end_save(const std::optional<Failure>& failure) {
     stage_ = Stage::idle;
+    failure_ = failure ? failure->message : "";
     if (!failure) return;
     if (store_) store_->abandon(attempt_);
     report(failure->message);
@@ -311,7 +347,7 @@ void Checkpointing::end_save(const std::optional<Failure>& failure) {
 
 void Checkpointing::report(const std::string& error) {
     ++failures_;
-    if (store_)
+    if (store_ && !last_)
         setup_.warn(concat("a checkpoint could not be written: ", error, "; training goes on, the last good one is ",
                            newest_.empty() ? "none yet" : newest_));
 }

@@ -55,11 +55,15 @@ class Checkpointing {
     // and counted on all; the run goes on and the checkpoint before stays.
     void save(const RunState& state);
     void save_and_wait(const RunState& state);
+    // Unless `state` is on disk already. A save that fails is tried again for `seconds`; what a good one would delete
+    // (checkpoint.keep) is deleted before, to make room. Returns why the state is not on disk, or "".
+    std::string save_last(const RunState& state, double seconds);
     // Once per step: commits what all ranks have written and hands out what went wrong.
     void poll();
     void wait();
 
     const std::string& newest() const { return newest_; }  // path of the last checkpoint that is known good
+    int64_t saved_step() const { return saved_step_; }     // of newest(); 0: there is none
     int64_t failures() const { return failures_; }
 
   private:
@@ -73,6 +77,7 @@ class Checkpointing {
     Agreement agree(const std::function<std::string()>& body) const;
 
     void choose(const std::string& mode, const checkpoint::LoadInto& load_into);
+    std::optional<RunState> lead(const std::string& mode);
     std::optional<RunState> follow();
     Agreement load_together(const std::string& path, const checkpoint::CheckpointReader* reader, RunState& state);
     RunState load(const checkpoint::CheckpointReader& reader, const std::vector<checkpoint::Piece>& pieces);
@@ -82,7 +87,7 @@ class Checkpointing {
     void submit_save(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest manifest);
     void submit_part(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest part);
     void submit_commit(std::vector<std::string> parts);
-    void prune();
+    void prune(int64_t keep);
     void end_save(const std::optional<Failure>& failure);
     std::string result_of_job();
     void report(const std::string& error);
@@ -94,7 +99,10 @@ class Checkpointing {
     checkpoint::Store::Attempt attempt_;        // of rank 0
     Stage stage_ = Stage::idle;                 // the same on all ranks
     std::string newest_;
-    std::string result_;  // of the background job; read after it ended
+    std::string result_;   // of the background job; read after it ended
+    std::string failure_;  // of the last save; "": it was good
+    bool last_ = false;    // save_last() is at work
+    int64_t saving_step_ = 0, saved_step_ = 0;
     int64_t failures_ = 0;
     std::unique_ptr<checkpoint::AsyncWriter> writer_;  // last: its job uses the rest
 };

@@ -107,6 +107,7 @@ class Rank {
     void warn(const std::string& text) {
         const std::lock_guard lock(mutex_);
         warnings_ += text + "\n";
+        if (on_warning) on_warning();
     }
 
     std::unique_ptr<Device> device_;
@@ -117,6 +118,7 @@ class Rank {
     std::string warnings_;
 
   public:
+    std::function<void()> on_warning;
     std::optional<Checkpointing> checkpoints;  // last: when a rank dies, its job still uses the others
 };
 
@@ -144,7 +146,7 @@ class ManyRanks : public ::testing::Test {
         EXPECT_EQ(std::count(steps.begin(), steps.end(), steps[0]), ranks);
         return steps[0];
     }
-    const std::string& directory() const { return scratch_.path(); }
+    std::string directory() const { return scratch_.path(); }
     fs::path file(int64_t step, const std::string& name) const {
         return fs::path(directory()) / concat("step-000000000", step) / name;
     }
@@ -318,6 +320,33 @@ TEST_F(ManyRanks, ARankThatDiesBeforeTheCommitLeavesThePreviousCheckpoint) {
 }
 
 // Ranks that do not save the same state, or leave a part out.
+// The disk is full when a run ends, and somebody makes room after the first complaint.
+TEST_F(ManyRanks, TheLastSaveIsTriedAgain) {
+    for (const int n : {1, 3}) {
+        const std::string place = directory() + std::to_string(n);
+        comm::run_ranks(n, {.timeout_s = 60}, [&](comm::World& world) {
+            checkpoint::PosixFileSystem posix;
+            FaultFileSystem files(posix, {.call = -1, .code = ENOSPC, .sticky = true});
+            Rank rank(world, run_, place, &files);
+            rank.step_and_save(1);
+            rank.checkpoints->wait();
+            EXPECT_EQ(rank.checkpoints->saved_step(), 1);
+            rank.set(2);
+            files.fail_from_now_on();
+            EXPECT_NE(rank.checkpoints->save_last({.step = 2}, 0).find("No space left"), std::string::npos);
+            EXPECT_EQ(rank.checkpoints->saved_step(), 1);
+            rank.on_warning = [&] { files.disarm(); };
+            if (world.rank() > 0) files.disarm();
+            EXPECT_EQ(rank.checkpoints->save_last({.step = 2}, 5), "");
+            EXPECT_EQ(rank.checkpoints->saved_step(), 2);
+            EXPECT_EQ(rank.checkpoints->save_last({.step = 2}, 5), "");  // nothing left to do
+            rank.set(-1);
+            EXPECT_EQ(rank.checkpoints->resume("auto")->step, 2);
+            EXPECT_TRUE(rank.holds(2));
+        });
+    }
+}
+
 TEST_F(ManyRanks, WhatNobodyOwnsIsNotCommitted) {
     comm::run_ranks(2, {.timeout_s = 60}, [&](comm::World& world) {
         const auto device = make_cpu_device(1);

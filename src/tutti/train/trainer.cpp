@@ -51,6 +51,7 @@ class Run {
     std::optional<double> evaluate_now();
     void stop_if_hopeless(const engine::StepResult& result);
     void finish();
+    void write_results();
     std::string sample();
     std::string totals();
     void see_first_step(const std::vector<parallel::GroupTraffic>& before);
@@ -76,7 +77,6 @@ class Run {
     Clock::time_point logged_at_ = Clock::now();
     int64_t logged_step_ = 0, logged_tokens_ = 0;
     std::vector<parallel::GroupUsage> logged_usage_;
-    int64_t saved_step_ = 0;
     std::vector<MemoryByPurpose> measured_;              // of all ranks, at the peak of the first step
     std::vector<parallel::GroupTraffic> communication_;  // of this rank in the first step
 };
@@ -137,7 +137,6 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
                     .ranks = engine_.groups.dp.get()}) {
     if (const auto resumed = resume()) {
         state_ = *resumed;
-        saved_step_ = state_.step;
         engine_.optimizer.set_updates(state_.updates);
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
     } else if (!run_.model.hf.empty()) {
@@ -224,7 +223,6 @@ void Run::one_step() {
     stop_if_hopeless(result);
     const int64_t every = run_.checkpoint.every;
     if (every > 0 && state_.step % every == 0) {
-        saved_step_ = state_.step;
         checkpoints_.save(state_);
     }
     checkpoints_.poll();
@@ -296,8 +294,7 @@ void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
 
 void Run::finish() {
     console_.clear_bar();
-    checkpoints_.wait();
-    if (saved_step_ != state_.step) checkpoints_.save_and_wait(state_);
+    const std::string unsaved = checkpoints_.save_last(state_, run_.checkpoint.last_wait_s);
     outcome_.tokens = state_.tokens;
     outcome_.skipped = state_.skipped;
     outcome_.step = state_.step;
@@ -306,7 +303,13 @@ void Run::finish() {
     engine_.data_parallel.settle();
     engine_.groups.dp->barrier();
     if (trace_) trace_->finish();
-    if (!directory_) return;
+    if (directory_) write_results();
+    check(unsaved.empty(), "the run ended at step ", state_.step, " and its last state is not on disk: ", unsaved,
+          "; make room or give it another checkpoint.dir, and start it again: it continues from ",
+          checkpoints_.newest().empty() ? "the start" : checkpoints_.newest());
+}
+
+void Run::write_results() {
     directory_->write_totals(totals());
     if (outcome_.preempted) return;
     const std::string text = report::render_report(report::read_run(options_.out));

@@ -24,6 +24,7 @@ class FaultFileSystem final : public FileSystem {
     FaultFileSystem(FileSystem& below, Fault fault) : below_(below), fault_(fault) {}
     int64_t calls() const { return calls_; }
     void disarm() { fault_.call = -1; }
+    void fail_from_now_on() { fault_.call = calls_; }                     // with sticky
     std::map<std::string, int64_t>& bytes_read() { return bytes_read_; }  // by path
     // Reading files whose path has this part fails.
     void set_read_error(std::string path_part, int code) {
