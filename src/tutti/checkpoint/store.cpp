@@ -273,7 +273,7 @@ int64_t Store::set_aside_newer(int64_t step) {
     return count;
 }
 
-void Store::prune(int64_t keep) {
+void Store::prune(int64_t keep, const std::string& pinned) {
     require_write();
     check(keep >= 1, "prune: keep at least 1 checkpoint, got ", keep);
     const auto stored = list();
@@ -281,7 +281,8 @@ void Store::prune(int64_t keep) {
     int64_t steps = 0;
     for (const StoredCheckpoint& candidate : stored) {
         steps += candidate.replaced ? 0 : 1;
-        if ((steps > keep || candidate.replaced) && candidate.path != last_saved_) surplus.push_back(candidate.path);
+        if ((steps > keep || candidate.replaced) && candidate.path != last_saved_ && candidate.path != pinned)
+            surplus.push_back(candidate.path);
     }
     if (surplus.empty()) return;
     const std::string newest = last_saved_.empty() ? stored.front().path : last_saved_;

@@ -109,9 +109,9 @@ class Store {
     // Reads the checkpoint from the disk, not from the cache. DamagedError if a bit is wrong.
     void verify(const std::string& path) const;
 
-    // Keeps the newest `keep` (>= 1) steps and whatever this Store saved last. Deletes nothing unless the newest one
-    // verifies.
-    void prune(int64_t keep);
+    // Keeps the newest `keep` (>= 1) steps, whatever this Store saved last, and the checkpoint `pinned` ("": none).
+    // Deletes nothing unless the newest one verifies.
+    void prune(int64_t keep, const std::string& pinned = "");
 
     // Renames the checkpoints after `step` to ….set-aside. For a run that resumes from an older step and continues in
     // the same directory: otherwise the abandoned future would be the newest. Returns how many.

@@ -239,14 +239,14 @@ std::string Checkpointing::state_json(const RunState& state) const {
 
 void Checkpointing::submit_save(std::shared_ptr<const HostState> held, Manifest manifest) {
     stage_ = Stage::committing;
-    writer_->submit([this, held = std::move(held), manifest = std::move(manifest)] {
+    writer_->submit([this, held = std::move(held), manifest = std::move(manifest), pinned = proven_] {
         result_ = store_->save({.step = manifest.step,
                                 .files = {held->file(0, 1)},
                                 .config_digest = manifest.config_digest,
                                 .data_fingerprint = manifest.data_fingerprint,
                                 .state = manifest.state,
                                 .tensors = manifest.tensors});
-        prune(setup_.run.checkpoint.keep);
+        prune(setup_.run.checkpoint.keep, pinned);
     });
 }
 
@@ -268,21 +268,25 @@ void Checkpointing::submit_part(std::shared_ptr<const HostState> held, Manifest 
 void Checkpointing::submit_commit(std::vector<std::string> parts) {
     stage_ = Stage::committing;
     if (!store_) return;
-    writer_->submit([this, parts = std::move(parts)] {
+    writer_->submit([this, parts = std::move(parts), pinned = proven_] {
         std::vector<Manifest> manifests;
         for (const std::string& part : parts)
             manifests.push_back(checkpoint::parse_manifest(part, concat("the part of rank ", manifests.size())));
         result_ = store_->commit(attempt_, checkpoint::merge(manifests));
-        prune(setup_.run.checkpoint.keep);
+        prune(setup_.run.checkpoint.keep, pinned);
     });
 }
 
-void Checkpointing::prune(int64_t keep) {
+void Checkpointing::prune(int64_t keep, const std::string& pinned) {
     try {
-        store_->prune(keep);
+        store_->prune(keep, pinned);
     } catch (const DataError& error) {  // the new checkpoint is good
         setup_.warn(concat("older checkpoints could not be deleted: ", error.what()));
     }
+}
+
+void Checkpointing::saw_finite_step(int64_t step) {
+    if (saved_step_ < step) proven_ = newest_;
 }
 
 void Checkpointing::save(const RunState& state) { start(state, setup_.run.checkpoint.async); }
@@ -299,7 +303,7 @@ std::string Checkpointing::save_last(const RunState& state, double seconds) {
         start(state, false);
         if (failure_.empty() || waited + pause > seconds) break;
         if (store_) {
-            prune(std::max<int64_t>(1, setup_.run.checkpoint.keep - 1));
+            prune(std::max<int64_t>(1, setup_.run.checkpoint.keep - 1), proven_);
             setup_.warn(
                 fmt::format("the last state of the run (step {}) is not on disk: {}; make room in {}. The run tries "
                             "again for {:.0f} s (checkpoint.last_wait_s)",

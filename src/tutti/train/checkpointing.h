@@ -62,6 +62,11 @@ class Checkpointing {
     void poll();
     void wait();
 
+    // Step `step` was finite, so the weights of a checkpoint before it were sound. The newest such checkpoint is never
+    // pruned: one that was saved after the weights were ruined looks as good as any, until the next step.
+    void saw_finite_step(int64_t step);
+    const std::string& proven() const { return proven_; }  // its path; "": none yet
+
     const std::string& newest() const { return newest_; }  // path of the last checkpoint that is known good
     int64_t saved_step() const { return saved_step_; }     // of newest(); 0: there is none
     int64_t failures() const { return failures_; }
@@ -87,7 +92,7 @@ class Checkpointing {
     void submit_save(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest manifest);
     void submit_part(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest part);
     void submit_commit(std::vector<std::string> parts);
-    void prune(int64_t keep);
+    void prune(int64_t keep, const std::string& pinned);
     void end_save(const std::optional<Failure>& failure);
     std::string result_of_job();
     void report(const std::string& error);
@@ -98,7 +103,7 @@ class Checkpointing {
     std::unique_ptr<checkpoint::Store> store_;  // of rank 0
     checkpoint::Store::Attempt attempt_;        // of rank 0
     Stage stage_ = Stage::idle;                 // the same on all ranks
-    std::string newest_;
+    std::string newest_, proven_;
     std::string result_;   // of the background job; read after it ended
     std::string failure_;  // of the last save; "": it was good
     bool last_ = false;    // save_last() is at work

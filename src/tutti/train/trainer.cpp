@@ -217,14 +217,13 @@ void Run::one_step() {
     outcome_.step = state_.step;
     outcome_.loss = result.loss;
     if (first) see_first_step(traffic);
+    if (!result.skipped) checkpoints_.saw_finite_step(state_.step);
 
     log(result);
     if (trace_) trace_->after(state_.step);
     stop_if_hopeless(result);
     const int64_t every = run_.checkpoint.every;
-    if (every > 0 && state_.step % every == 0) {
-        checkpoints_.save(state_);
-    }
+    if (every > 0 && state_.step % every == 0 && !result.skipped) checkpoints_.save(state_);
     checkpoints_.poll();
     console_.progress(state_.step, seconds_since(begin));
 }
@@ -273,7 +272,7 @@ void Run::stop_if_hopeless(const engine::StepResult& result) {
                     "weights were not changed by them. Try a lower optimizer.lr or a longer warm-up, and resume "
                     "from {}",
                     state_.skipped_in_a_row, result.culprit, state_.step,
-                    checkpoints_.newest().empty() ? "the start" : checkpoints_.newest()));
+                    checkpoints_.proven().empty() ? "the start" : checkpoints_.proven()));
 }
 
 // What the first step held and sent, beside what was rehearsed.

@@ -319,6 +319,28 @@ TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndStopsWhenAllAre) {
     EXPECT_FALSE(last.at("skip_reason").get<std::string>().empty());
 }
 
+// A rate of 1e30 from step 5 on: step 5 is finite and ruins the weights, so the checkpoint of step 5 is worth nothing.
+// The one of step 4, which step 5 proved good, stays and is named.
+TEST_F(TrainerTest, ARuinedRunKeepsItsLastGoodCheckpoint) {
+    const auto good = options("ruined", {"train.steps=4", "checkpoint.every=1", "checkpoint.keep=1"});
+    train(good);
+    const auto ruined = options("ruined", {"train.steps=30", "checkpoint.every=1", "checkpoint.keep=1",
+                                           "optimizer.lr=1e30", "optimizer.schedule=constant",
+                                           "optimizer.warmup_steps=0", "optimizer.clip=0", "train.max_skipped=5"});
+    std::string message;
+    try {
+        train(ruined);
+    } catch (const Error& e) {
+        message = e.what();
+    }
+    const std::string proven = good.out + "/checkpoints/step-0000000004";
+    EXPECT_NE(message.find("resume from " + proven), std::string::npos) << message;
+    EXPECT_TRUE(fs::exists(proven + "/MANIFEST.json"));
+    auto again = options("ruined", {"train.steps=6", "checkpoint.every=1"});
+    again.resume = proven;
+    EXPECT_EQ(train(again).skipped, 0);
+}
+
 TEST_F(TrainerTest, RefusesAnotherModelSeedOrData) {
     const auto o = options("run");
     train(o);
