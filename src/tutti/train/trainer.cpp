@@ -25,6 +25,7 @@
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
 #include "tutti/train/run_directory.h"
+#include "tutti/train/same_run.h"
 #include "tutti/train/shared_data.h"
 #include "tutti/train/trace_file.h"
 
@@ -112,10 +113,19 @@ std::vector<StepMetrics::Comm> comm_per_step(const std::vector<parallel::GroupUs
     return mean;
 }
 
+// For check_same: what a rank trains on and with.
+std::string kinds_of(const data::DataSet* data, const kernels::KernelTable& kernels) {
+    std::string lines = concat("kernels = ", kernels.name, "\ntraining data = ", fingerprint(data), "\n");
+    if (data) lines += fmt::format("tokenizer = {:016x}\n", data->tokenizer->fingerprint());
+    if (data && data->valid) lines += fmt::format("validation data = {:016x}\n", data->valid->fingerprint());
+    return lines;
+}
+
 // Before anything is allocated: what the rank is going to hold and to send.
 engine::Machine Run::prepare() {
     auto machine = engine::machine_of(run_, comm::local_rank(options_.launch, world_.rank(), world_.size()),
                                       options_.out + "/offload");
+    check_same(*world_.everyone("data and kernels"), kinds_of(data_ ? &*data_ : nullptr, machine.kernels));
     if (!first_rank()) return machine;
     rehearsal_ = rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank());
     console_.text(plan::render_card(rehearsal::card_of(run_, rehearsal_)));
@@ -384,6 +394,7 @@ TrainOutcome train(const TrainOptions& options) {
     SharedData data;
     const comm::WorldOptions of_world = engine::world_options(options.run, options.out + "/flight");
     comm::run(options.launch, options.ranks, of_world, [&](comm::World& world) {
+        check_same(*world.everyone("recipe"), recipe_of(options.run, options.out));
         const TrainOutcome of_rank = Run(options, world, data).train();
         if (world.rank() == 0) outcome = of_rank;
     });

@@ -1,5 +1,5 @@
-// What processes count in their first step is what `--dry-run` says without them: memory of every rank by purpose, and
-// communication by group and operation.
+// Whole runs of processes: what they count in their first step is what `--dry-run` says without them; and processes
+// that were not started alike do not train together.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,10 +15,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-class MpiRehearsal : public ::testing::Test {
+class MpiRun : public ::testing::Test {
   protected:
-    MpiRehearsal() {
-        std::string name = (fs::temp_directory_path() / "tutti_mpi_rehearsal_XXXXXX").string();
+    MpiRun() {
+        std::string name = (fs::temp_directory_path() / "tutti_mpi_run_XXXXXX").string();
         EXPECT_NE(mkdtemp(name.data()), nullptr);
         folder_ = name;
         std::ofstream text(folder_ / "text.txt");
@@ -30,7 +30,7 @@ class MpiRehearsal : public ::testing::Test {
             << "\"]\n[train]\nsteps = 2\nseq_len = 16\nglobal_batch = 16\nmicro_batch = 1\nthreads = 1\n"
                "[checkpoint]\nevery = 0\n[comm]\ntimeout_s = 60\n";
     }
-    ~MpiRehearsal() override { fs::remove_all(folder_); }
+    ~MpiRun() override { fs::remove_all(folder_); }
 
     static int run(const std::string& line) { return WEXITSTATUS(std::system(line.c_str())); }
     static Json read(const fs::path& file) {
@@ -42,7 +42,7 @@ class MpiRehearsal : public ::testing::Test {
     fs::path folder_;
 };
 
-TEST_F(MpiRehearsal, IsWhatProcessesCount) {
+TEST_F(MpiRun, IsAsRehearsed) {
     int number = 0;
     for (const std::string set :
          {" --set parallel.zero=0", " --set parallel.zero=1", " --set parallel.zero=2 --set recompute.policy=full",
@@ -68,6 +68,27 @@ TEST_F(MpiRehearsal, IsWhatProcessesCount) {
                 EXPECT_EQ(totals.at("communication"), rehearsed.at("communication")) << set;
             }
         }
+    }
+}
+
+// Exit code 2 of every process, and what differs.
+TEST_F(MpiRun, RanksThatWereNotStartedAlikeAreTold) {
+    std::ofstream(folder_ / "other.txt") << std::string(3000, 'x');
+    const fs::path said = folder_ / "said";
+    for (const auto& [set, difference] :
+         {std::pair{std::string(" --set optimizer.lr=1e-2"), "optimizer.lr: 0.01 on rank 1 ("},
+          {" --set data.train=" + (folder_ / "other.txt").string(), "data.train: "},
+          {std::string(" --set train.seed=7"), "train.seed: 1234 on rank 0 ("},
+          {" --out " + (folder_ / "elsewhere").string(), "--out: "}}) {
+        const std::string out = set.find("--out") == std::string::npos ? " --out " + (folder_ / "run").string() : "";
+        run(std::string(TUTTI_MPIRUN_LINE) + " -n 1 " TUTTI_PROGRAM +
+            arguments(" --out " + (folder_ / "run").string()) + " : -n 1 " TUTTI_PROGRAM + arguments(set) + out +
+            " > " + said.string() + " 2>&1; echo code $? >> " + said.string());
+        std::ifstream in(said);
+        const std::string text{std::istreambuf_iterator<char>(in), {}};
+        EXPECT_NE(text.find("code 2"), std::string::npos) << text;
+        EXPECT_NE(text.find(difference), std::string::npos) << set << text;
+        EXPECT_NE(text.find("start all of them with the same program"), std::string::npos) << text;
     }
 }
 
