@@ -276,5 +276,4 @@ TEST(NewDirectory, LeavesNothingWhenAnyCallFails) {
 }
 
 }  // namespace
-
 }  // namespace tutti::checkpoint
