@@ -22,7 +22,7 @@
 #include "tutti/hf/weights.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
-#include "tutti/spec/recompute.h"
+#include "tutti/spec/layers.h"
 #include "tutti/spec/toml.h"
 
 namespace {

@@ -1,11 +1,13 @@
 #include "tutti/engine/step.h"
 
 #include <cmath>
+#include <optional>
 
-#include "tutti/engine/tracing_hooks.h"
+#include "tutti/autograd/tape.h"
+#include "tutti/base/trace.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/schedule.h"
-#include "tutti/spec/recompute.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::engine {
 
@@ -13,6 +15,38 @@ using autograd::Tape;
 using autograd::Var;
 
 namespace {
+
+// Notes the forward and the backward of each unit as spans of a trace, inside whatever parallelism does around them:
+// its waits before and after a unit are not the unit's.
+class TracingHooks final : public autograd::Hooks {
+  public:
+    TracingHooks(autograd::Hooks& inner, Tracer* trace) : inner_(inner), trace_(trace) {}
+
+    void before_forward(autograd::Unit& unit) override {
+        inner_.before_forward(unit);
+        span_.emplace(trace_, Tracer::What{Activity::compute, backward_ ? "recompute" : "forward", unit.name});
+    }
+    void after_forward(autograd::Unit& unit) override {
+        span_.reset();
+        inner_.after_forward(unit);
+    }
+    void before_backward(autograd::Unit& unit) override {
+        backward_ = true;
+        inner_.before_backward(unit);
+        span_.emplace(trace_, Tracer::What{Activity::compute, "backward", unit.name});
+    }
+    void after_backward(autograd::Unit& unit) override {
+        span_.reset();
+        inner_.after_backward(unit);
+    }
+    void gradient_ready(autograd::Parameter& parameter) override { inner_.gradient_ready(parameter); }
+
+  private:
+    autograd::Hooks& inner_;
+    Tracer* trace_;
+    bool backward_ = false;
+    std::optional<TraceScope> span_;
+};
 
 nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
     const TraceScope span(s.trace, {Activity::data, "data"});

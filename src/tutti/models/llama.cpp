@@ -7,7 +7,7 @@
 
 #include "tutti/models/model.h"
 #include "tutti/nn/layers.h"
-#include "tutti/spec/window.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::models {
 

@@ -9,7 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/plan/flops.h"
-#include "tutti/spec/recompute.h"
+#include "tutti/spec/layers.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::plan {

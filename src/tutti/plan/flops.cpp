@@ -1,8 +1,7 @@
 #include "tutti/plan/flops.h"
 
 #include "tutti/base/error.h"
-#include "tutti/spec/recompute.h"
-#include "tutti/spec/window.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::plan {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
-#include "tutti/spec/recompute.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::plan {
 namespace {

@@ -1,6 +1,5 @@
 // spec/fields.h: every key of the config file, described once: section, key, member, range, help. Reading, printing,
 // --set, range checks, --help and docs/config.md are visitors of for_each_field(); a new option is one line here.
-// Below stand the plain structs of run_spec.h; toml.cpp, print.cpp and validate.cpp call it.
 #pragma once
 
 #include <initializer_list>

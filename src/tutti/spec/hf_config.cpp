@@ -10,8 +10,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/spec/layers.h"
 #include "tutti/spec/validate.h"
-#include "tutti/spec/window.h"
 
 namespace tutti::spec {
 namespace {

@@ -1,5 +1,5 @@
-// spec/hf_config.h: a model as the config.json of a Hugging Face directory describes it, and the way back. Stands on
-// model_spec.h; toml.cpp ([model] hf = "DIR") and hf/ call it. formats.md B1.3 to B1.7 has the keys.
+// spec/hf_config.h: a model as the config.json of a Hugging Face directory describes it, and the way back. formats.md
+// B1.3 to B1.7 has the keys.
 //
 // Read: model_type gpt2, llama, mistral, qwen2 and qwen3, in the spellings of transformers 4 and 5. A key that changes
 // the computation in a way that Tutti does not have is an error; so is a key that this file does not know, unless its

@@ -4,7 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/hf_config.h"
-#include "tutti/spec/window.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::spec {
 namespace {

@@ -44,7 +44,7 @@ struct ModelSpec {
     bool mlp_bias = false;         // on the three projections of the MLP
     bool head_norm = false;        // RMSNorm of each query and key head before RoPE (Qwen3)
     int64_t window = 0;            // a query sees this many newest keys, itself included (Mistral); 0: all
-    std::string window_layers;     // the layers that have the window, "0,2-5"; "": all of them (spec/window.h)
+    std::string window_layers;     // the layers that have the window, "0,2-5"; "": all of them (spec/layers.h)
     int64_t max_positions = 1024;  // learned positions of gpt2; an upper bound of seq_len elsewhere
     double norm_eps = 1e-5;
     double rope_theta = 10000;

@@ -16,7 +16,6 @@
 #include "tutti/base/read_file.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/hf_config.h"
-#include "tutti/spec/names.h"
 #include "tutti/spec/nearest.h"
 
 namespace tutti::spec {

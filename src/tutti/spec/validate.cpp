@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
-#include "tutti/spec/window.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::spec {
 namespace {

@@ -1,11 +1,13 @@
-#include "tutti/spec/window.h"
+#include "tutti/spec/layers.h"
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "tutti/base/error.h"
 
 namespace tutti::spec {
+
 namespace {
 
 int64_t layer_number(std::string_view text, const std::string& whole) {
@@ -64,6 +66,22 @@ int64_t windowed_layers(const ModelSpec& model) {
     int64_t count = 0;
     for (const LayerRange& range : layer_ranges(model.window_layers)) count += range.last - range.first + 1;
     return count;
+}
+
+Recompute recompute_of(const std::string& policy, int64_t layers) {
+    if (policy == "none") return {};
+    if (policy == "selective") return {.selective = true};
+    if (policy == "full") return {.segment = 1};
+    if (policy == "sqrt")
+        return {.segment = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(layers))))};
+    constexpr std::string_view kEvery = "every:";
+    int64_t every = 0;
+    if (policy.starts_with(kEvery)) {
+        const char* end = policy.data() + policy.size();
+        const auto [stop, error] = std::from_chars(policy.data() + kEvery.size(), end, every);
+        if (error == std::errc() && stop == end && every >= 1) return {.segment = every};
+    }
+    throw UsageError(concat("recompute.policy must be none, selective, full, sqrt or every:N, got \"", policy, "\""));
 }
 
 }  // namespace tutti::spec

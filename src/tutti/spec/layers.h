@@ -1,5 +1,5 @@
-// spec/window.h: which layers look back over a window (ModelSpec::window and window_layers). The model, the FLOPs, the
-// rules and config.json read it here.
+// spec/layers.h: what a spec says of single layers: which look back over a window (ModelSpec::window and
+// window_layers), and which are computed again in the backward (recompute.policy).
 #pragma once
 
 #include <cstdint>
@@ -25,5 +25,14 @@ std::string to_text(const std::vector<LayerRange>& ranges);
 int64_t window_of(const ModelSpec& model, int64_t layer);
 // How many layers have a window.
 int64_t windowed_layers(const ModelSpec& model);
+
+struct Recompute {
+    int64_t segment = 0;     // blocks that are run again together in the backward, from their input; 0: none
+    bool selective = false;  // norms and activation functions alone are: cheap, and a third of what a block saves
+};
+
+// "none", "selective", "full" (segments of 1), "every:N" (of N), "sqrt" (of round(sqrt(layers))). Throws UsageError for
+// any other policy.
+Recompute recompute_of(const std::string& policy, int64_t layers);
 
 }  // namespace tutti::spec
