@@ -1,5 +1,4 @@
 // data/data_set.h: the training and validation tokens of a run, opened and checked before anything is allocated.
-// Stands on token_source.h; the trainer opens a DataSet and hands its views to Sampler.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// data/encode_files.h: files of text or JSONL to token ids, document by document, on all cores, in order. Stands on
-// tokenizer.h and mapped_file.h; `tutti data tokenize` writes what comes out, jsonl.cpp keeps it.
+// data/encode_files.h: files of text or JSONL to token ids, document by document, on all cores, in order.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 #include "tutti/data/encode_files.h"
 #include "tutti/data/kept_tokens.h"
 #include "tutti/data/token_writer.h"
-#include "tutti/data/tokenizers/fingerprint.h"
+#include "tutti/data/tokenizer.h"
 
 namespace tutti::data {
 

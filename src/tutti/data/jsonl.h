@@ -1,6 +1,6 @@
 // data/jsonl.h: JSONL as a token source: one record per line, {"text": ...} or {"prompt": ..., "completion": ...},
 // whose prompt is only read. Encoded when it is opened: small files into memory, large ones once, into token files
-// beside them. Stands on encode_files.h and kept_tokens.h; data_set.cpp calls it.
+// beside them.
 #pragma once
 
 #include <memory>

@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/new_file.h"
-#include "tutti/data/tokenizers/fingerprint.h"
+#include "tutti/data/tokenizer.h"
 
 namespace tutti::data {
 

@@ -1,6 +1,5 @@
 // data/kept_tokens.h: token files that are made of a text once and found again by every later run. They are in a
-// directory beside the text, TEXT.<16 hex digits>.tokens, together with their digests. Stands on new_file.h;
-// text_tokens.cpp and jsonl.cpp call it.
+// directory beside the text, TEXT.<16 hex digits>.tokens, together with their digests.
 #pragma once
 
 #include <cstdint>

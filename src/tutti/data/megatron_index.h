@@ -1,5 +1,4 @@
-// data/megatron_index.h: the .idx file of a Megatron indexed dataset, mapped and checked against its .bin. Stands on
-// mapped_file.h; token_files.cpp reads the ids, this file says of which type they are and where documents begin.
+// data/megatron_index.h: the .idx file of a Megatron indexed dataset, mapped and checked against its .bin.
 //
 //   offset    type      value
 //   0         9 bytes   "MMIDIDX\0\0"

@@ -1,5 +1,4 @@
-// data/new_file.h: a file that exists under its name only once it is complete. Stands on base; what writes token files
-// calls it.
+// data/new_file.h: a file that exists under its name only once it is complete.
 #pragma once
 
 #include <cstddef>

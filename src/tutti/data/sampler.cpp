@@ -1,14 +1,89 @@
-// data/sampler.cpp: sample index -> view, epoch and position -> window -> tokens.
+// data/sampler.cpp: sample index -> view, epoch and position -> window -> tokens. The values of permute() are part of
+// what a resumed run relies on: sampler_test.cpp pins them.
 #include "tutti/data/sampler.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/data/permutation.h"
 
 namespace tutti::data {
+
+// The share of the left half is a whole number of 2^-52, so that the products are exact.
+namespace {
+
+constexpr int kBits = 52;
+
+__extension__ typedef unsigned __int128 Wide;  // m p with m < 2^64
+
+uint64_t floor_of_product(uint64_t m, uint64_t share) { return static_cast<uint64_t>((Wide{m} * share) >> kBits); }
+
+}  // namespace
+
+Blend::Blend(const std::vector<double>& weights) : sums_{0} {
+    check<UsageError>(!weights.empty(), "a blend needs a source");
+    for (const double weight : weights) {
+        check<UsageError>(std::isfinite(weight) && weight > 0, "the weights of a blend must be positive, got ", weight);
+        sums_.push_back(sums_.back() + weight);
+    }
+}
+
+double Blend::share(size_t part) const { return (sums_.at(part + 1) - sums_.at(part)) / sums_.back(); }
+
+Blend::Place Blend::place(uint64_t i) const {
+    size_t begin = 0, end = sums_.size() - 1;
+    while (end - begin > 1) {
+        const size_t middle = (begin + end) / 2;
+        const double p = (sums_[middle] - sums_[begin]) / (sums_[end] - sums_[begin]);
+        const auto share = static_cast<uint64_t>(std::llround(std::ldexp(p, kBits)));
+        const uint64_t left = floor_of_product(i, share);
+        if (floor_of_product(i + 1, share) > left) {
+            end = middle;
+            i = left;
+        } else {
+            begin = middle;
+            i -= left;
+        }
+    }
+    return {begin, i};
+}
+
+// The Feistel network behind the order of samples.
+namespace {
+
+constexpr size_t kRounds = 10;
+
+std::array<uint64_t, kRounds> round_keys(RandomKey key) {
+    std::array<uint64_t, kRounds> keys{};
+    for (size_t r = 0; r < kRounds; r += 2) {
+        const auto words = philox(key, r / 2);
+        keys[r] = (uint64_t{words[0]} << 32) | words[1];
+        keys[r + 1] = (uint64_t{words[2]} << 32) | words[3];
+    }
+    return keys;
+}
+
+}  // namespace
+
+int64_t permute(RandomKey key, int64_t n, int64_t i) {
+    check(n > 0 && n <= (int64_t{1} << 62) && 0 <= i && i < n, "permute: element ", i, " of ", n);
+    if (n == 1) return 0;
+    const auto limit = static_cast<uint64_t>(n);
+    const int half = (std::bit_width(limit - 1) + 1) / 2;  // bits; 4^half >= n > 4^(half-1)
+    const uint64_t mask = (uint64_t{1} << half) - 1;
+    const auto keys = round_keys(key);
+
+    auto x = static_cast<uint64_t>(i);
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (uint64_t round_key : keys) left = std::exchange(right, left ^ (mix64(round_key ^ right) & mask));
+        x = (left << half) | right;
+    } while (x >= limit);
+    return static_cast<int64_t>(x);
+}
 
 Sampler::Sampler(TokenSet set, int64_t seq_len, uint64_t seed)
     : Sampler(std::move(set), seq_len, std::optional<uint64_t>(seed)) {}

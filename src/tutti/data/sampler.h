@@ -1,17 +1,51 @@
-// data/sampler.h: which tokens are sample i. Stands on data_set.h and permutation.h; trainer and evaluation call it.
-// A sample depends on (data, seed, i) only, never on a rank, a thread or what was read before.
+// data/sampler.h: which tokens are sample i: of which source (Blend), which window (permute), where in its tokens. A
+// sample depends on (data, seed, i) only, never on a rank, a thread or what was read before.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "tutti/base/philox.h"
-#include "tutti/data/blend.h"
 #include "tutti/data/data_set.h"
 
 namespace tutti::data {
+
+// Sample i of the stream is sample `index` of source `part`, a pure function of i: each source's samples appear in
+// their own order, none left out, none twice, and after n samples source k has had n w_k / sum(w) of them within
+// 1 + log2(sources).
+//
+// The sources are halved again and again. Where the left half has the share p, sample m goes there when floor((m + 1)
+// p) > floor(m p), as its sample floor(m p); the right half gets the rest. So a place needs no history, unlike
+// Megatron's rule (the source that lags most), which has the same proportions.
+class Blend {
+  public:
+    // Weights must be positive, in any scale.
+    explicit Blend(const std::vector<double>& weights);
+
+    struct Place {
+        size_t part;
+        uint64_t index;
+    };
+    Place place(uint64_t i) const;
+    double share(size_t part) const;  // of the stream, in (0, 1]
+
+  private:
+    std::vector<double> sums_;  // weights of the sources before k
+};
+
+// A pseudo-random order of 0 .. n-1, one element at a time in O(1) memory. No shuffled list exists, so resuming at any
+// step costs nothing.
+//
+// The i-th element of the order of 0 .. n-1 that `key` names: a bijection in i for each (key, n). 0 <= i < n <= 2^62.
+//
+// A balanced Feistel network on the smallest even number of bits that holds n - 1 (Luby and Rackoff, 1988; ten rounds,
+// because halves are as small as one bit here), with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite
+// domains", 2002): an output of n or above is fed in again until it falls below n. The domain is less than 4n, so that
+// takes fewer than four passes on average.
+int64_t permute(RandomKey key, int64_t n, int64_t i);
 
 // What a model is given of a sample: T = seq_len of each.
 struct SampleRows {

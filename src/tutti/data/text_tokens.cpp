@@ -9,7 +9,7 @@
 #include "tutti/base/mapped_file.h"
 #include "tutti/data/kept_tokens.h"
 #include "tutti/data/new_file.h"
-#include "tutti/data/tokenizers/fingerprint.h"
+#include "tutti/data/tokenizer.h"
 
 namespace tutti::data {
 

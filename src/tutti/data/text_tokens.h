@@ -1,5 +1,5 @@
 // data/text_tokens.h: plain text as the ids of a learned tokenizer. Each text file is encoded once, into token files
-// beside it that later runs use again. Stands on tokenizer.h and kept_tokens.h; data_set.cpp calls it.
+// beside it that later runs use again.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// data/token_source.h: a long row of token ids, wherever it comes from, and what is known of its documents. Stands on
-// base; data_set.h cuts training and validation views out of it. open_tokens() below says which files there are.
+// data/token_source.h: a long row of token ids, wherever it comes from, and what is known of its documents.
+// open_tokens() below says which files there are.
 #pragma once
 
 #include <algorithm>

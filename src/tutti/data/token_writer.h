@@ -1,5 +1,5 @@
 // data/token_writer.h: token files in the formats that other trainers read: nanoGPT, llm.c, Megatron (token_source.h
-// has the layouts). Stands on new_file.h; `tutti data tokenize` calls it.
+// has the layouts).
 #pragma once
 
 #include <cstdint>

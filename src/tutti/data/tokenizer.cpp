@@ -1,6 +1,8 @@
-// data/tokenizer.cpp: the bytes tokenizer, the one place that knows which tokenizers exist, and encoding on many
-// threads.
+// data/tokenizer.cpp: the bytes tokenizer, the one place that knows which tokenizers exist, encoding on many threads,
+// and digests.
 #include "tutti/data/tokenizer.h"
+
+#include <xxhash.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -98,6 +100,27 @@ std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name) {
                       "\": required: \"bytes\", a tokenizer.json, a sentencepiece *.model, or a directory with one");
     check<UsageError>(fs::exists(path), "tokenizer \"", name, "\": there is no such file");
     return path.extension() == ".json" ? open_tokenizer_json(path.string()) : open_sentencepiece(path.string());
+}
+
+Fingerprint& Fingerprint::add_number(uint64_t number) {
+    bytes_.append(reinterpret_cast<const char*>(&number), sizeof number);
+    return *this;
+}
+
+Fingerprint& Fingerprint::add(std::string_view part) {
+    add_number(part.size());
+    bytes_ += part;
+    return *this;
+}
+
+uint64_t Fingerprint::value() const { return digest_of(bytes_); }
+
+uint64_t digest_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+std::string to_hex(uint64_t value) {
+    std::string text;
+    for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[value >> shift & 15];
+    return text;
 }
 
 }  // namespace tutti::data

@@ -1,7 +1,8 @@
-// data/tokenizer.h: text to token ids and back. Stands on base; `generate`, the data tools and training on plain text
-// call it. What a name may be: make_tokenizer() below; the kinds themselves are in data/tokenizers/.
+// data/tokenizer.h: text to token ids and back. What a name may be: make_tokenizer() below; the kinds themselves are in
+// data/tokenizers/.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -75,5 +76,22 @@ std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
 
 // The ids of one long text, cut at safe places and encoded on `threads` threads (0: all cores).
 std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads);
+
+// 64-bit digests: of a tokenizer, made of its parts one by one, and of a text. Together they are the key of encoded
+// text (text_tokens.h).
+class Fingerprint {
+  public:
+    Fingerprint& add(std::string_view part);  // its length goes in too: "ab" + "c" is not "a" + "bc"
+    Fingerprint& add(const char* part) { return add(std::string_view(part)); }
+    Fingerprint& add(std::integral auto number) { return add_number(static_cast<uint64_t>(number)); }
+    uint64_t value() const;
+
+  private:
+    Fingerprint& add_number(uint64_t number);
+    std::string bytes_;
+};
+
+uint64_t digest_of(std::string_view bytes);  // XXH3
+std::string to_hex(uint64_t value);          // 16 digits
 
 }  // namespace tutti::data

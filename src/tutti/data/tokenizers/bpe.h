@@ -1,5 +1,5 @@
 // data/tokenizers/bpe.h: byte pair encoding of one word: the adjacent pair of lowest rank is merged, leftmost first,
-// until no pair has a rank (Sennrich et al., arXiv:1508.07909). Stands on flat_map.h; byte_level.cpp calls it.
+// until no pair has a rank (Sennrich et al., arXiv:1508.07909).
 #pragma once
 
 #include <array>

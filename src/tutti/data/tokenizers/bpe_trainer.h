@@ -1,6 +1,5 @@
 // data/tokenizers/bpe_trainer.h: learns a byte-level BPE from text: the most frequent pair of adjacent tokens becomes a
-// token, again and again. Learns what BpeTrainer of the `tokenizers` package learns. Stands on byte_level.h; the
-// command `tutti data train-tokenizer` calls it.
+// token, again and again. Learns what BpeTrainer of the `tokenizers` package learns.
 #pragma once
 
 #include <functional>

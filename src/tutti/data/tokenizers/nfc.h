@@ -1,5 +1,4 @@
 // data/tokenizers/nfc.h: Unicode's canonical composed form (UAX #15), which the Qwen tokenizers make of their text.
-// Stands on unicode.h.
 #pragma once
 
 #include <string>

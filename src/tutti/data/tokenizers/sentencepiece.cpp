@@ -5,8 +5,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
-#include "tutti/data/tokenizers/fingerprint.h"
-#include "tutti/data/tokenizers/special_ids.h"
+#include "tutti/data/tokenizer.h"
+#include "tutti/data/tokenizers/tokenizer_json.h"
 #include "tutti/data/tokenizers/unicode.h"
 
 namespace tutti::data {

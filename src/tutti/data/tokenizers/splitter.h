@@ -1,5 +1,5 @@
 // data/tokenizers/splitter.h: cuts text into the words that a byte-level BPE merges each by itself. Exactly the regular
-// expressions of GPT-2, Llama 3 and Qwen, as code that reads each character about once. Stands on unicode.h.
+// expressions of GPT-2, Llama 3 and Qwen, as code that reads each character about once.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,14 @@
-// data/tokenizers/tokenizer_json.h: the tokenizer.json of the Hugging Face `tokenizers` package, read and written.
-// Every field that changes ids is honoured or refused by name. Stands on byte_level.h; tokenizer.cpp and the command
-// `tutti data train-tokenizer` call it.
+// data/tokenizers/tokenizer_json.h: the tokenizer.json of the Hugging Face `tokenizers` package, read and written, and
+// what the files beside a tokenizer say of its special tokens, where transformers looks too. Every field that changes
+// ids is honoured or refused by name.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "tutti/data/tokenizer.h"
 #include "tutti/data/tokenizers/byte_level.h"
 
 namespace tutti::data {
@@ -18,5 +21,14 @@ std::unique_ptr<const Tokenizer> open_tokenizer_json(const std::string& path);
 
 // The text of the file. The `tokenizers` package loads it and makes the same ids.
 std::string tokenizer_json(const ByteLevelModel& model);
+
+// bos, eos and pad by text from tokenizer_config.json, else special_tokens_map.json, else by id from
+// generation_config.json; `stop` are all eos ids of the last, else eos. `id_of` knows the tokens by their text.
+SpecialIds special_ids_beside(const std::string& tokenizer,
+                              const std::function<std::optional<int32_t>(const std::string&)>& id_of);
+
+// add_bos_token of tokenizer_config.json. Transformers 5 asks it of a tokenizer.model only: with a tokenizer.json the
+// post-processor inside decides.
+bool asks_for_bos(const std::string& tokenizer);
 
 }  // namespace tutti::data

@@ -1,5 +1,4 @@
 // data/tokenizers/unicode.h: UTF-8 and the facts about code points that tokenizers need, as tables that one load reads.
-// Stands on unicode_tables.h; splitter.cpp, nfc.cpp and added_tokens.cpp call it.
 #pragma once
 
 #include <cstddef>
