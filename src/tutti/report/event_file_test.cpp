@@ -9,11 +9,10 @@
 #include <iterator>
 
 #include "tutti/base/error.h"
+#include "tutti/base/testing/scratch.h"
 
 namespace tutti::report {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::string hex(std::string_view bytes) {
     constexpr std::string_view kDigits = "0123456789abcdef";
@@ -48,11 +47,10 @@ TEST(EventFile, VarintsAndSeveralValues) {
 }
 
 TEST(EventFile, SessionsSort) {
-    std::string folder = (fs::temp_directory_path() / "tutti_events_XXXXXX").string();
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    const ScratchFolder scratch;
     std::string before;
     for (int64_t session = 0; session < 3; ++session) {
-        EventFile file(folder + "/tensorboard", 1 + 10 * session, "host");
+        EventFile file(scratch.path("tensorboard"), 1 + 10 * session, "host");
         EXPECT_TRUE(file.add(1 + 10 * session, {{"train/loss", 1.5}}));
         EXPECT_LT(before, file.path());
         before = file.path();
@@ -60,10 +58,7 @@ TEST(EventFile, SessionsSort) {
         const std::string bytes{std::istreambuf_iterator<char>(in), {}};
         EXPECT_EQ(bytes.size(), 40u + (16 + 15) + (16 + 32));  // version, session, scalars
     }
-    fs::remove_all(folder);
-    std::ofstream(folder) << "a file";
-    EXPECT_THROW(EventFile(folder, 1, "host"), UsageError);
-    fs::remove(folder);
+    EXPECT_THROW(EventFile(scratch.write("file", "a file"), 1, "host"), UsageError);
 }
 
 }  // namespace

@@ -5,10 +5,75 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
-#include "tutti/report/style.h"
 
 namespace tutti::report {
 namespace {
+
+// The style sheet inside every page. Colours are of the Okabe-Ito palette, which people with any common colour
+// blindness can tell apart; evaluation and prediction differ by line and marker too. Dark applies to screens only:
+// paper is always light.
+constexpr const char* kReportStyle = R"css(
+:root{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#1d2025;--soft:#5d636d;--rule:#e2e2dc;--grid:#ecece7;
+--c1:#0072b2;--c2:#d55e00;--c3:#00805d;--c4:#b3478b;--c5:#9a6a00;--c6:#3f8fd6;--c7:#5b5bb5;--c8:#4a4f57;--warn:#fdf3dc;--warn-rule:#e0b84c}
+@media screen and (prefers-color-scheme:dark){:root{--page:#131518;--card:#1b1e23;--ink:#e7e8ea;--soft:#9fa6b1;--rule:#2d3138;
+--grid:#282c33;--c1:#56b4e9;--c2:#f29b4b;--c3:#3fc79a;--c4:#e39ac8;--c5:#e8c04a;--c6:#8ecbff;--c7:#b3a7f5;--c8:#c3c8d0;--warn:#2b2514;--warn-rule:#8a6d1f}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
+-webkit-text-size-adjust:100%}
+main{max-width:1140px;margin:0 auto;padding:28px 20px 48px}
+header p{margin:0;color:var(--soft)}
+h1{font-size:28px;line-height:1.2;margin:2px 0 4px;overflow-wrap:anywhere}
+h2{font-size:17px;margin:0 0 10px}
+.facts{display:flex;flex-wrap:wrap;gap:1px;margin:20px 0;padding:0;background:var(--rule);
+border:1px solid var(--rule);border-radius:10px;overflow:hidden}
+.facts div{flex:1 1 18%;min-width:130px;background:var(--card);padding:10px 14px}
+.facts dt{color:var(--soft);font-size:12.5px}
+.facts dd{margin:0;font-size:19px;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:16px}
+.card{margin:0;background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:14px 16px;min-width:0}
+.full{grid-column:1/-1}
+figcaption{display:flex;flex-wrap:wrap;align-items:baseline;gap:2px 14px;margin-bottom:8px}
+figcaption b{font-size:16px}
+figcaption .unit{color:var(--soft);font-weight:400;font-size:13px}
+.legend{display:flex;flex-wrap:wrap;gap:2px 14px;margin:0 0 0 auto;padding:0;list-style:none;font-size:13px;color:var(--soft)}
+.legend svg{width:24px;height:10px;margin-right:6px;display:inline-block}
+svg{display:block;width:100%;height:auto}
+text{fill:var(--soft);font:11.5px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;font-variant-numeric:tabular-nums}
+text.label{font-size:12px}
+.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}
+.c5{--c:var(--c5)}.c6{--c:var(--c6)}.c7{--c:var(--c7)}.c8{--c:var(--c8)}
+line.grid{stroke:var(--grid)}line.axis{stroke:var(--soft);stroke-opacity:.6}
+.line,.faint,.dashed{fill:none;stroke:var(--c);stroke-linejoin:round;stroke-linecap:round;stroke-width:2}
+.faint{stroke-width:1;stroke-opacity:.38}
+.dashed{stroke-width:1.4;stroke-dasharray:4 4}
+.dot{fill:var(--card);stroke:var(--c);stroke-width:2}
+.event,.span{fill:var(--c)}
+.bar-measured{fill:var(--c1)}
+.bar-predicted{fill:none;stroke:var(--c2);stroke-width:1.5;stroke-dasharray:3 2}
+.narrow-only{display:none}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);white-space:nowrap}
+th{color:var(--soft);font-weight:500;font-size:13px}
+th:first-child,td:first-child{text-align:left;padding-left:0}th:last-child,td:last-child{padding-right:0}
+.has-reason td{border-bottom:0;padding-bottom:0}td.reason{color:var(--soft);font-size:13px;padding-top:0;white-space:normal;overflow-wrap:anywhere}
+.scroll{overflow-x:auto}th .key{display:inline-block;width:14px;height:3px;border-radius:2px;background:var(--c);margin-right:6px;vertical-align:middle}
+th[scope=row]{text-align:left}
+.quiet{color:var(--soft);margin:0}
+.notes{background:var(--warn);border:1px solid var(--warn-rule);border-radius:10px;padding:10px 16px;margin:0 0 16px}
+.notes p{margin:2px 0}
+pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere;font:13px/1.55 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace}
+.sample{border-left:3px solid var(--c3);padding-left:14px}
+summary{cursor:pointer;font-weight:600;font-size:17px}
+details pre{margin-top:12px}
+footer{color:var(--soft);font-size:13px;margin-top:24px}
+@media screen and (max-width:700px){main{padding:18px 12px 32px}h1{font-size:23px}.narrow-only{display:block}.wide-only{display:none}
+.facts div{flex-basis:45%}.legend{margin-left:0}.card{padding:12px}}
+@page{size:A4;margin:14mm}
+@media print{:root{--page:#fff;--rule:#ccc}body{font-size:11px}main{max-width:none;padding:0}h1{font-size:20px}
+.grid{grid-template-columns:1fr 1fr;gap:8px}.facts div{min-width:0}.facts{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+.facts dd{font-size:14px}.card,.facts div,tr{break-inside:avoid}.card.long{break-inside:auto}.facts dt,.legend,figcaption .unit,footer,th,td.reason{font-size:10px}.wide-only text{font-size:15px}
+figcaption b,h2,summary{font-size:12.5px}pre{font-size:9.5px}details::details-content{content-visibility:visible;block-size:auto}}
+)css";
 
 constexpr size_t kSmoothFrom = 20;  // points; fewer are readable as they are
 

@@ -1,5 +1,5 @@
 // report/parts.h: what the page of one run and the page of several share: series out of a run's log, charts with
-// captions, the frame. Stands on run_history.h and svg.h.
+// captions, the frame.
 #pragma once
 
 #include <optional>

@@ -6,13 +6,11 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <map>
 
 #include "tutti/base/error.h"
-#include "tutti/report/svg_parts.h"
 
 namespace tutti::report {
-
-using svg::coordinate, svg::segment, svg::text_at;
 
 namespace {
 
@@ -22,6 +20,25 @@ std::string printed(const char* format, int precision, double value) {
     std::array<char, 64> text{};
     std::snprintf(text.data(), text.size(), format, precision, value);
     return text.data();
+}
+
+std::string coordinate(double value) { return printed("%.*f", 1, value); }
+
+std::string text_at(double x, double y, std::string_view anchor, std::string_view text, std::string_view style = "") {
+    return concat("<text x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" text-anchor=\"", anchor, "\"",
+                  style.empty() ? "" : concat(" class=\"", style, "\""), ">", escape_html(text), "</text>");
+}
+
+std::string segment(std::string_view style, double x1, double y1, double x2, double y2) {
+    return concat("<line class=\"", style, "\" x1=\"", coordinate(x1), "\" y1=\"", coordinate(y1), "\" x2=\"",
+                  coordinate(x2), "\" y2=\"", coordinate(y2), "\"/>");
+}
+
+// Up to its title and description, which are read aloud in place of the picture.
+std::string open_svg(std::string_view id, int width, int height, std::string_view title, std::string_view description) {
+    return concat("<svg viewBox=\"0 0 ", width, " ", height, "\" role=\"img\" aria-labelledby=\"", id, "-t ", id,
+                  "-d\"><title id=\"", id, "-t\">", escape_html(title), "</title><desc id=\"", id, "-d\">",
+                  escape_html(description), "</desc>");
 }
 
 // 0.00015 -> "1.5e-4": what people who tune learning rates write.
@@ -143,28 +160,6 @@ std::string series_marks(const Series& series, const Axis& x, const Axis& y) {
 }
 
 }  // namespace
-
-namespace svg {
-
-std::string coordinate(double value) { return printed("%.*f", 1, value); }
-
-std::string text_at(double x, double y, std::string_view anchor, std::string_view text, std::string_view style) {
-    return concat("<text x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" text-anchor=\"", anchor, "\"",
-                  style.empty() ? "" : concat(" class=\"", style, "\""), ">", escape_html(text), "</text>");
-}
-
-std::string segment(std::string_view style, double x1, double y1, double x2, double y2) {
-    return concat("<line class=\"", style, "\" x1=\"", coordinate(x1), "\" y1=\"", coordinate(y1), "\" x2=\"",
-                  coordinate(x2), "\" y2=\"", coordinate(y2), "\"/>");
-}
-
-std::string open(std::string_view id, int width, int height, std::string_view title, std::string_view description) {
-    return concat("<svg viewBox=\"0 0 ", width, " ", height, "\" role=\"img\" aria-labelledby=\"", id, "-t ", id,
-                  "-d\"><title id=\"", id, "-t\">", escape_html(title), "</title><desc id=\"", id, "-d\">",
-                  escape_html(description), "</desc>");
-}
-
-}  // namespace svg
 
 std::string escape_html(std::string_view text) {
     std::string safe;
@@ -326,7 +321,7 @@ std::string line_chart(const Chart& chart) {
     y.start = chart.height - 36;
     y.end = 10;
 
-    std::string svg = svg::open(chart.id, chart.width, chart.height, chart.title, chart.description);
+    std::string svg = open_svg(chart.id, chart.width, chart.height, chart.title, chart.description);
     for (size_t i = 0; i < y.ticks.size(); ++i) {
         const double at = y.at(y.ticks[i]);
         svg += segment("grid", x.start, at, x.end, at) + text_at(x.start - 6, at + 4, "end", y.labels[i]);
@@ -357,7 +352,7 @@ std::string memory_bars(const std::string& id, const std::string& title, const s
     if (largest <= 0) return "";
     constexpr int kWidth = 420, kRow = 38, kValues = 112;
     const int labels = 16 + 7 * static_cast<int>(std::min<size_t>(longest, 24));
-    std::string svg = svg::open(id, kWidth, 6 + kRow * static_cast<int>(bars.size()), title, description);
+    std::string svg = open_svg(id, kWidth, 6 + kRow * static_cast<int>(bars.size()), title, description);
     double top = 4;
     for (const Bar& bar : bars) {
         svg += text_at(labels - 8, top + 19, "end", bar.label, "label");
@@ -378,6 +373,39 @@ std::string memory_bars(const std::string& id, const std::string& title, const s
         top += kRow;
     }
     return svg + "</svg>";
+}
+
+std::string timeline(const Timeline& chart) {
+    constexpr int kWidth = 1060, kGap = 2, kAxis = 36;
+    size_t longest = 1;
+    int height = 6;
+    std::vector<int> tops;
+    for (const auto& [label, row_height] : chart.rows) {
+        longest = std::max(longest, label.size());
+        tops.push_back(height);
+        height += row_height + kGap;
+    }
+    const double start = 14 + 6.2 * static_cast<double>(longest), scale = (kWidth - 14 - start) / chart.end;
+    std::string text = open_svg(chart.id, kWidth, height + kAxis, chart.title, chart.description);
+    const std::vector<double> ticks = linear_ticks(0, chart.end, 5);
+    const std::vector<std::string> labels = tick_labels(ticks);
+    for (size_t i = 0; i < ticks.size(); ++i) {
+        const double at = start + ticks[i] * scale;
+        text += segment("grid", at, 4, at, height) + text_at(at, height + 15, "middle", labels[i]);
+    }
+    text += segment("axis", start, height, kWidth - 14, height);
+    text += text_at((start + kWidth - 14) / 2, height + 31, "middle", chart.x_label, "label");
+    for (size_t row = 0; row < chart.rows.size(); ++row)
+        if (!chart.rows[row].first.empty())
+            text += text_at(start - 6, tops[row] + chart.rows[row].second / 2.0 + 4, "end", chart.rows[row].first);
+    for (const TimelineBar& bar : chart.bars) {
+        const double begin = std::max(0.0, bar.begin), end = std::min(chart.end, bar.end);
+        if (begin > end) continue;
+        text += concat("<rect class=\"span c", bar.colour, "\" x=\"", coordinate(start + begin * scale), "\" y=\"",
+                       tops[bar.row], "\" width=\"", coordinate(std::max(0.3, (end - begin) * scale)), "\" height=\"",
+                       chart.rows[bar.row].second, "\"><title>", escape_html(bar.title), "</title></rect>");
+    }
+    return text + "</svg>";
 }
 
 }  // namespace tutti::report
