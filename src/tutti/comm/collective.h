@@ -1,5 +1,5 @@
 // comm/collective.h: one communication as plain data: what it is, on which tensors, and how much of it crosses links.
-// Below: tensor/. Engines carry it out; the flight recorder, the counters and the fault injector of the tests read it.
+// Engines carry it out; the flight recorder, the counters and the fault injector of the tests read it.
 #pragma once
 
 #include <cstdint>

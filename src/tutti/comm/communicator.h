@@ -1,6 +1,6 @@
 // comm/communicator.h: what parallel/ and pipeline/ communicate with: the collectives of one group of ranks. Operations
 // start at once and return a Work; tensors must not be touched until it was waited for. All ranks of a group call the
-// same operations in the same order. Below: collective.h, progress.h. Engines (threads/, mpi/) implement start().
+// same operations in the same order. Engines (threads/, mpi/) implement start().
 #pragma once
 
 #include <array>
@@ -111,5 +111,14 @@ class Communicator {
     std::array<Traffic, kKinds> traffic_{};
     double waited_s_ = 0;
 };
+
+// Text between ranks: paths, reports, errors. For what happens now and then, not in every step.
+//
+// The texts of all ranks of the group, by rank, on every rank. Each may have any bytes and any length.
+std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text);
+
+// One text, from one rank of the group to another.
+void send_text(Communicator& ranks, const std::string& text, int to);
+std::string receive_text(Communicator& ranks, int from);
 
 }  // namespace tutti::comm

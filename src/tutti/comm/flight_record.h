@@ -1,5 +1,5 @@
 // comm/flight_record.h: what a rank leaves behind when a run fails: its last operations, as plain data, and the file of
-// it. Below: collective.h. FlightRecorder makes it, diagnose/flight_findings.h reads those of all ranks.
+// it. FlightRecorder makes it, diagnose/flight_findings.h reads those of all ranks.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,5 @@
 // comm/flight_recorder.h: the last operations of a rank, kept in a ring and written out when something fails: which
-// rank took another path, or stood still, can be read from the records of all. Below: flight_record.h. Communicators
-// write it.
+// rank took another path, or stood still, can be read from the records of all. Communicators write it.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // comm/progress.h: drives a rank's operations. They are advanced by whoever waits for one of them and, when asked for,
-// by a thread of the rank's own, so that communication goes on while the rank computes. Below: operation.h. Engines
-// supply the Bell: how one sleeps until some other rank has done something.
+// by a thread of the rank's own, so that communication goes on while the rank computes. Engines supply the Bell: how
+// one sleeps until some other rank has done something.
 #pragma once
 
 #include <chrono>

@@ -12,7 +12,7 @@
 #include <sstream>
 #include <vector>
 
-#include "tutti/comm/text.h"
+#include "tutti/comm/communicator.h"
 
 namespace tutti::train {
 

@@ -1,5 +1,5 @@
 // train/trace_file.h: `[log] trace`: which steps of a run are traced, and trace.json, the spans of all ranks in the
-// format of Chrome, which ui.perfetto.dev and chrome://tracing open. Below: base/trace.h, comm/. Called by trainer.cpp.
+// format of Chrome, which ui.perfetto.dev and chrome://tracing open.
 #pragma once
 
 #include <functional>

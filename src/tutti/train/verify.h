@@ -1,5 +1,5 @@
-// train/verify.h: does this layout train the same model as one rank? Both take the same steps side by side; every
-// loss, gradient and weight is compared. Below: engine.h, step.h. Called by cli/verify.cpp.
+// train/verify.h: does this layout train the same model as one rank? Both take the same steps side by side; every loss,
+// gradient and weight is compared.
 #pragma once
 
 #include <iosfwd>

@@ -1,5 +1,5 @@
 // comm/mpi/group.h: one rank's view of a group: its shape, its host's block of shared memory, and the state that orders
-// the rank's own operations. staged_*.cpp and message.cpp work on it; world.cpp makes it.
+// the rank's own operations. staged_*.cpp and stream.cpp work on it.
 #pragma once
 
 #include <array>
@@ -112,7 +112,7 @@ uint64_t group_key(const std::string& name, const std::vector<int>& ranks, int g
 // The first of kUses tags, below `highest`.
 int first_tag_of(uint64_t key, int highest);
 
-// Begins an operation of the group (staged_operation.cpp), or a message (message.cpp).
+// Begins an operation of the group (staged_operation.cpp), or a message (stream.cpp).
 std::shared_ptr<Operation> start_staged(const std::shared_ptr<Group>& group, Collective collective, uint64_t sequence);
 std::shared_ptr<Operation> start_message(const std::shared_ptr<Group>& group, Collective collective, uint64_t sequence);
 

@@ -4,6 +4,8 @@
 #include <bit>
 #include <iterator>
 
+#include "tutti/base/error.h"
+
 namespace tutti::comm::mpi {
 
 namespace {
@@ -47,6 +49,53 @@ std::vector<Subtree> GroupShape::forest_of(int of_host) const {
     std::copy_if(forest.begin(), forest.end(), std::back_inserter(own),
                  [&](const Subtree& t) { return t.host == of_host; });
     return own;
+}
+
+namespace {
+
+int64_t elements(const Collective& c) {
+    switch (c.kind) {
+        case Kind::all_reduce:
+        case Kind::broadcast:
+        case Kind::all_gather: return c.input.numel();
+        case Kind::reduce_scatter: return c.output.numel();
+        default: return 0;
+    }
+}
+
+}  // namespace
+
+Cutting::Cutting(const GroupShape& shape, const Collective& collective, int64_t capacity)
+    : shape_(shape),
+      by_rank_(collective.kind == Kind::reduce_scatter || collective.kind == Kind::all_gather),
+      total_(elements(collective)),
+      per_chunk_(by_rank_ ? capacity / shape.ranks() : capacity) {
+    check(per_chunk_ > 0, "a group of ", shape.ranks(), " ranks is too large for slots of ", capacity, " elements");
+    chunks_ = static_cast<uint64_t>((total_ + per_chunk_ - 1) / per_chunk_);
+}
+
+Chunk Cutting::chunk(uint64_t index, uint64_t first_number) const {
+    const int64_t begin = static_cast<int64_t>(index) * per_chunk_;
+    return {first_number + index, begin, std::min(per_chunk_, total_ - begin)};
+}
+
+std::vector<Part> Cutting::parts(const Chunk& chunk) const {
+    std::vector<Part> all;
+    if (by_rank_) {
+        for (int r = 0; r < shape_.ranks(); ++r) {
+            const auto i = static_cast<size_t>(r);
+            all.push_back(
+                {r, shape_.position[i], shape_.host_of[i], r * chunk.count, chunk.count, r * total_ + chunk.begin});
+        }
+        return all;
+    }
+    const int n = shape_.lanes * shape_.hosts();
+    for (int i = 0; i < n; ++i) {
+        const int lane = i / shape_.hosts(), host = i % shape_.hosts();
+        const int64_t begin = chunk.count * i / n, end = chunk.count * (i + 1) / n;
+        all.push_back({shape_.handler(host, lane), lane, host, begin, end - begin, chunk.begin + begin});
+    }
+    return all;
 }
 
 }  // namespace tutti::comm::mpi

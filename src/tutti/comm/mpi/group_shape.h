@@ -1,10 +1,13 @@
-// comm/mpi/group_shape.h: a group's ranks seen by host, as plain data: who works together inside a host, who talks to
-// whom between hosts, and which partial sums of the tree a host can make alone. No communication. Below: nothing. Used
-// by staged_operation.cpp.
+// comm/mpi/group_shape.h: who works on what, as plain data without communication. A group's ranks seen by host: who
+// works together inside a host, who talks to whom between hosts, and which partial sums of the tree a host can make
+// alone. How a collective is cut: into chunks that fit a slot of shared memory, and each chunk into parts that
+// different ranks work on.
 #pragma once
 
 #include <cstddef>
 #include <vector>
+
+#include "tutti/comm/collective.h"
 
 namespace tutti::comm::mpi {
 
@@ -34,6 +37,37 @@ struct GroupShape {
     }
     const std::vector<int>& locals() const { return members[static_cast<size_t>(host)]; }
     std::vector<Subtree> forest_of(int of_host) const;
+};
+
+struct Chunk {
+    uint64_t number = 0;  // over all operations of the group
+    int64_t begin = 0;    // in elements: of the whole vector, or of each rank's part of it
+    int64_t count = 0;
+};
+
+// A range of a chunk. One rank, its owner, reduces it for all hosts, or has it and gives it to all; on every other host
+// the handler of its lane works with the owner. So everybody who wants it finds it with a rank of its own host.
+struct Part {
+    int owner = 0, lane = 0, host = 0;
+    int64_t begin = 0, count = 0;  // elements, in the slot
+    int64_t home = 0;              // element of the full tensor (n parts long) where the part begins
+};
+
+class Cutting {
+  public:
+    // `capacity`: elements that fit a slot.
+    Cutting(const GroupShape& shape, const Collective& collective, int64_t capacity);
+
+    uint64_t chunks() const { return chunks_; }
+    Chunk chunk(uint64_t index, uint64_t first_number) const;
+    std::vector<Part> parts(const Chunk& chunk) const;
+
+  private:
+    const GroupShape& shape_;
+    bool by_rank_;   // part r belongs to rank r: reduce_scatter, all_gather
+    int64_t total_;  // elements of the vector, or of a rank's part
+    int64_t per_chunk_;
+    uint64_t chunks_;
 };
 
 }  // namespace tutti::comm::mpi

@@ -247,8 +247,8 @@ void Host::look_around() {
 
 // --- the bell --------------------------------------------------------------------------------------------------------
 
-// As in threads/thread_bell.h: the sleeper is counted before it looks for the last time, so a ringer either sees it or
-// has published before that look; and the futex does not sleep when the bell has rung since `seen`.
+// As in threads/thread_world.cpp: the sleeper is counted before it looks for the last time, so a ringer either sees it
+// or has published before that look; and the futex does not sleep when the bell has rung since `seen`.
 void Host::sleep(Clock::time_point until, const std::function<bool()>& ready) {
     const uint32_t seen = control_->rings;
     ++control_->sleepers;

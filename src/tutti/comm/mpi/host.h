@@ -1,6 +1,6 @@
 // comm/mpi/host.h: what the ranks of one host share besides their groups: the bell, the reason why all must stop, who
 // is still alive and what each did last, and the memory that groups take their blocks from. All of it lies in one
-// window of shared memory. Below: comm/progress.h. Made by world.cpp.
+// window of shared memory.
 #pragma once
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 // comm/mpi/mpi_world.h: ranks as processes of one or many hosts, started by mpirun or srun. Same shape as
-// threads/thread_world.h. Called by run.cpp and by tests. In a build without MPI every function here is an error.
+// threads/thread_world.h. In a build without MPI every function here is an error.
 #pragma once
 
 #include <functional>

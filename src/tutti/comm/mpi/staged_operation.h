@@ -3,7 +3,7 @@
 // parts out; three chunks are under way at a time, one in each stage (staged_operation.cpp). Between hosts, the
 // reduction of a part is: every host adds what it has along the tree, the part's owner finishes the tree, and the
 // result goes back, all through MPI messages that are waited for by nobody (staged_between_hosts.cpp). all_gather and
-// broadcast are the second half of the same. Made by start_staged().
+// broadcast are the second half of the same.
 #pragma once
 
 #include <cstring>
@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/mpi/exchange.h"
 #include "tutti/comm/mpi/group.h"
-#include "tutti/comm/mpi/parts.h"
+#include "tutti/comm/mpi/group_shape.h"
+#include "tutti/comm/mpi/stream.h"
 
 namespace tutti::comm::mpi {
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/mpi/group.h"
 
 namespace tutti::comm::mpi {
 
@@ -119,6 +120,114 @@ void Incoming::check_fit() const {
                            dtype_));
     throw Error(concat("message ", sequence_, " of group ", group_.name, ": receive of ", count_, ' ', dtype_,
                        " from rank ", from_, " does not fit what came: ", head_.summary().text()));
+}
+
+Exchange::Exchange(Group& group, const Collective& collective, uint64_t sequence) : group_(group) {
+    const int64_t element = size_of(collective.input.dtype());
+    const auto* from = collective.input.view().as<const std::byte>();
+    auto* to = collective.output.view().as<std::byte>();
+    const std::byte* own_from = nullptr;
+    std::byte* own_to = nullptr;
+    for (int r = 0; r < group.shape.ranks(); ++r) {
+        const auto i = static_cast<size_t>(r);
+        const int64_t sends = collective.send_counts[i], receives = collective.receive_counts[i];
+        if (r == group.rank()) {
+            own_from = from;
+            own_to = to;
+        } else {
+            Announcement head = Announcement::of(collective, group.key, sequence);
+            head.count = sends;
+            out_.push_back({r, Outgoing(group, Lane::exchanges, r, head, from, sends * element)});
+            in_.push_back({r, Incoming(group, Lane::exchanges, r, sequence, collective.output.dtype(), receives, to)});
+        }
+        from += sends * element;
+        to += receives * element;
+    }
+    const auto own = static_cast<size_t>(group.rank());
+    check(collective.send_counts[own] == collective.receive_counts[own], "all_to_all, operation ", sequence,
+          " of group ", group.name, ": rank ", own, " sends itself ", collective.send_counts[own],
+          " elements and expects ", collective.receive_counts[own]);
+    if (collective.send_counts[own] > 0)
+        std::memcpy(own_to, own_from, static_cast<size_t>(collective.send_counts[own] * element));
+}
+
+bool Exchange::advance() {
+    std::erase_if(out_, [](Out& out) { return out.stream.advance(); });
+    for (auto in = in_.begin(); in != in_.end();) {
+        const auto next = std::next(in);
+        if (in->stream.advance()) came_.splice(came_.end(), in_, in);
+        in = next;
+    }
+    if (!out_.empty() || !in_.empty()) return false;
+    for (const In& in : came_) in.stream.check_fit();
+    return true;
+}
+
+std::string Exchange::waits_for() const {
+    std::string text;
+    for (const In& in : in_) text += concat(text.empty() ? "" : ", ", group_.who(in.from), " to send its share");
+    for (const Out& out : out_) text += concat(text.empty() ? "" : ", ", group_.who(out.to), " to take its share");
+    return text;
+}
+
+// Send and receive: one stream each. Messages between two ranks go one after the other.
+namespace {
+
+class Send final : public Operation {
+  public:
+    Send(const std::shared_ptr<Group>& group, Collective what, uint64_t number)
+        : Operation(std::move(what), group->name, number),
+          group_(group),
+          stream_(*group, Lane::messages, to(), Announcement::of(collective(), group->key, number),
+                  collective().input.view().as<const std::byte>(), collective().input.bytes()) {}
+
+    bool advance() override {
+        uint64_t& through = group_->sent[static_cast<size_t>(to())];
+        if (through != sequence() - 1 || !stream_.advance()) return false;
+        through = sequence();
+        return true;
+    }
+    std::string waits_for() const override {
+        return concat(group_->who(to()), " to receive it", group_->host.last_words(group_->world_rank(to())));
+    }
+
+  private:
+    int to() const { return collective().peer; }
+    const std::shared_ptr<Group> group_;
+    Outgoing stream_;
+};
+
+class Receive final : public Operation {
+  public:
+    Receive(const std::shared_ptr<Group>& group, Collective what, uint64_t number)
+        : Operation(std::move(what), group->name, number),
+          group_(group),
+          stream_(*group, Lane::messages, from(), number, collective().output.dtype(), collective().output.numel(),
+                  collective().output.view().as<std::byte>()) {}
+
+    bool advance() override {
+        uint64_t& through = group_->received[static_cast<size_t>(from())];
+        if (through != sequence() - 1 || !stream_.advance()) return false;
+        through = sequence();
+        stream_.check_fit();
+        return true;
+    }
+    std::string waits_for() const override {
+        return concat(group_->who(from()), " to send it", group_->host.last_words(group_->world_rank(from())));
+    }
+
+  private:
+    int from() const { return collective().peer; }
+    const std::shared_ptr<Group> group_;
+    Incoming stream_;
+};
+
+}  // namespace
+
+std::shared_ptr<Operation> start_message(const std::shared_ptr<Group>& group, Collective collective,
+                                         uint64_t sequence) {
+    if (collective.kind == Kind::send) return std::make_shared<Send>(group, std::move(collective), sequence);
+    return std::make_shared<Receive>(group, std::move(collective), sequence);
 }
 
 }  // namespace tutti::comm::mpi

@@ -1,7 +1,9 @@
 // comm/mpi/stream.h: one message on its way from one rank to another: behind its announcement, through a ring of shared
-// memory inside a host, through MPI between hosts. Used by message.cpp (send, receive) and exchange.cpp (all_to_all).
+// memory inside a host, through MPI between hosts; and the many of an all_to_all.
 #pragma once
 
+#include <list>
+#include <string>
 #include <vector>
 
 #include "tutti/comm/mpi/group.h"
@@ -53,6 +55,28 @@ class Incoming {
     bool begun_ = false, fits_ = false;
     std::vector<std::byte> refused_;  // where a message goes that does not fit
     std::vector<Wire::Request> requests_;
+};
+
+// The data of one all_to_all: a message to every other rank of the group and one from each. All ranks must mean the
+// same operation.
+class Exchange {
+  public:
+    Exchange(Group& group, const Collective& collective, uint64_t sequence);
+    bool advance();  // true once all is through; then Error when a rank sent another number than was expected
+    std::string waits_for() const;
+
+  private:
+    struct Out {
+        int to;
+        Outgoing stream;
+    };
+    struct In {
+        int from;
+        Incoming stream;
+    };
+    Group& group_;
+    std::list<Out> out_;
+    std::list<In> in_, came_;
 };
 
 }  // namespace tutti::comm::mpi

@@ -1,6 +1,5 @@
 // comm/mpi/wire.h: all that is asked of MPI itself: places of the ranks, one piece of memory that the ranks of a host
-// share, and messages that never wait. The only header behind which mpi.h stands. Below: comm/launcher.h. Called by
-// world.cpp and by the operations.
+// share, and messages that never wait. The only header behind which mpi.h stands.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // comm/threads/thread_world.h: ranks as threads of this process, the default engine. Nothing to install or to start,
-// and the reason why every distributed test is an ordinary test. Called by cli/ and by tests.
+// and the reason why every distributed test is an ordinary test.
 #pragma once
 
 #include <functional>

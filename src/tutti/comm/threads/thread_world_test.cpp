@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/comm/communicator.h"
 #include "tutti/comm/testing/conformance.h"
 
 namespace tutti::comm {
@@ -216,6 +217,23 @@ TEST(TreeReduce, BytesOnLinksAreThoseOfTheLiterature) {
     EXPECT_EQ(bytes_sent(Kind::reduce_scatter, 4000, 4), 3000);
     EXPECT_EQ(bytes_sent(Kind::all_gather, 4000, 4), 3000);
     EXPECT_EQ(bytes_sent(Kind::all_reduce, 4000, 1), 0);
+}
+
+TEST(GatherTexts, EveryRankGetsAllOfThem) {
+    for (int n : {1, 2, 5}) {
+        run_ranks(n, {.timeout_s = 60}, [&](World& world) {
+            std::vector<int> ranks;
+            std::vector<std::string> expected;
+            for (int r = 0; r < n; ++r) {
+                ranks.push_back(r);
+                expected.push_back(std::string(static_cast<size_t>(r * r * 1000), static_cast<char>('a' + r)) +
+                                   std::string("\0\xff", 2));
+            }
+            const auto group = world.group("dp", ranks);
+            EXPECT_EQ(gather_texts(*group, expected[static_cast<size_t>(world.rank())]), expected);
+            EXPECT_EQ(gather_texts(*group, ""), std::vector<std::string>(static_cast<size_t>(n)));
+        });
+    }
 }
 
 }  // namespace
