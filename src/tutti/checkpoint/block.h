@@ -1,6 +1,5 @@
 // checkpoint/block.h: the unit of every checkpoint: a rectangle of a global tensor. Ranks hold ranges of flattened
 // tensors or parts of some dims; both are lists of rectangles, so any layout can be read under any other.
-// Below: base/shape.h. Used by manifest.h (which blocks there are) and training_state.cpp (to write and read them).
 #pragma once
 
 #include <cstdint>

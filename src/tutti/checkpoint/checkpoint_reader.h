@@ -1,6 +1,5 @@
 // checkpoint/checkpoint_reader.h: reads the files of one checkpoint and compares every chunk with its digest on the
-// way, so that a good checkpoint is read once and a bad one is never used. Below it: manifest.h, byte_source.h. Called
-// by store.cpp, which hands it to the part of this room that knows parameters.
+// way, so that a good checkpoint is read once and a bad one is never used.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
 // checkpoint/digest.h: XXH3, the digest of checkpoint chunks and files. It finds accidents (bit flips, torn writes,
-// swapped files), not forgery. Below it: the xxhash library, in digest.cpp only.
+// swapped files), not forgery.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
 // checkpoint/file.h: an open file that closes itself, whole reads and writes, and small path helpers.
-// Below it: file_system.h. Used by every other file of this room.
 #pragma once
 
 #include <string>

@@ -1,7 +1,6 @@
 // checkpoint/manifest.h: MANIFEST.json, the last file of a checkpoint. A checkpoint exists when its manifest is valid:
 // it lists every file with size and digests, every tensor with the blocks that the files hold of it, and ends with a
 // digest of itself. A rank's part of a checkpoint travels to rank 0 as a manifest, too.
-// Below it: file_writer.h (FileRecord), block.h. Called by store.cpp and, for the parts, by train/checkpointing.cpp.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 // checkpoint/training_state.h: a rank's part of the training state to and from a checkpoint: the part of this room that
 // knows tensors. Values are stored by global parameter name, in blocks of global tensors (block.h), so that any layout
 // loads under any other; the compute-type weights are not stored, because they are the rounded masters.
-// Below: store.h, safetensors.h. Called by train/checkpointing.cpp and by whoever reads weights (generate, inspect).
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // cli/bench.h: what the benchmarks share. Each fills a BenchResult while it prints its lines; bench.cpp writes the
-// result as JSON. Below: measure.h.
+// result as JSON.
 #pragma once
 
 #include <algorithm>

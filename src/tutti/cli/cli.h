@@ -1,5 +1,5 @@
-// cli/cli.h: the command line. Below: every room. apps/tutti.cpp is its only caller; tests call it with own streams.
-// cli.cpp reads the arguments into the structs of commands.h; each command is a file of its own.
+// cli/cli.h: the command line. cli.cpp reads the arguments into the structs of commands.h; each command is a file of
+// its own.
 #pragma once
 
 #include "tutti/cli/io.h"

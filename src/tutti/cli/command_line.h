@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "tutti/cli/data_commands.h"
+#include "tutti/cli/commands.h"
 #include "tutti/cli/io.h"
 
 namespace CLI {

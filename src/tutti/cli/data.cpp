@@ -1,5 +1,5 @@
 // cli/data.cpp: the command line of `tutti data ...`: one function per command, called at the end by add_data. The
-// commands themselves are in files of their own, with their arguments in data_commands.h.
+// commands themselves are in files of their own, with their arguments in commands.h.
 #include <CLI/CLI.hpp>
 
 #include "tutti/cli/command_line.h"

@@ -10,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/data_commands.h"
+#include "tutti/cli/commands.h"
 #include "tutti/cli/text.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/jsonl.h"

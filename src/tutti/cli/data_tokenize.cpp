@@ -7,7 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/data_commands.h"
+#include "tutti/cli/commands.h"
 #include "tutti/data/jsonl.h"
 #include "tutti/data/token_writer.h"
 

@@ -6,9 +6,7 @@
 #include <thread>
 
 #include "tutti/cli/stop_signals.h"
-#include "tutti/cli/stop_text.h"
 #include "tutti/cli/text.h"
-#include "tutti/cli/utf8_stream.h"
 #include "tutti/device/cpu/peak.h"
 
 namespace tutti::cli {

@@ -8,7 +8,7 @@
 #include "tutti/base/mapped_file.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/data_commands.h"
+#include "tutti/cli/commands.h"
 #include "tutti/data/tokenizers/bpe_trainer.h"
 #include "tutti/data/tokenizers/tokenizer_json.h"
 

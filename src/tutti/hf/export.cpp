@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "tutti/hf/names.h"
+#include "tutti/hf/values.h"
 #include "tutti/spec/hf_config.h"
 
 namespace tutti::hf {

@@ -1,6 +1,5 @@
 // hf/export.h: writes what transformers loads: config.json, weights in one file or shards with an index, and the small
-// files that came with the model. Below: weights.h, checkpoint/. Called by infer/convert.cpp and, for the small files,
-// by the trainer.
+// files that came with the model.
 #pragma once
 
 #include <optional>

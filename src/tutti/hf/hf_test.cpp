@@ -6,7 +6,6 @@
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 #include "tutti/hf/export.h"
-#include "tutti/hf/names.h"
 #include "tutti/hf/values.h"
 #include "tutti/ops/ops.h"
 

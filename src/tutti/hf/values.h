@@ -1,14 +1,30 @@
-// hf/values.h: the bytes of a tensor in another type or turned. Below: base/. Called by load.cpp and export.cpp.
+// hf/values.h: where a parameter of Tutti is in the files of a Hugging Face model, one rule per family, and the bytes
+// of a tensor in another type or transposed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/dtype.h"
+#include "tutti/spec/model_spec.h"
 
 namespace tutti::hf {
+
+struct TensorName {
+    std::string name;
+    bool transposed = false;  // the file holds (in, out) where Tutti holds (out, in)
+};
+
+// `parameter` as models/ names it. gpt2: with "transformer." in front and the four Conv1D matrices of a block turned;
+// the published gpt2 files lack the prefix, which the caller finds out. llama and its relatives: the same name.
+TensorName tensor_name(spec::Family family, std::string_view parameter, bool with_prefix = true);
+
+// Tensors that old files carry beside the weights and that say nothing: attention masks of gpt2, RoPE frequencies.
+bool is_legacy_buffer(spec::Family family, std::string_view tensor);
 
 // f32, bf16 and f16 are what weights are stored in.
 bool is_weight_type(DType dtype);

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "tutti/checkpoint/training_state.h"
-#include "tutti/hf/names.h"
 #include "tutti/hf/values.h"
 #include "tutti/ops/ops.h"
 

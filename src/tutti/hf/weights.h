@@ -1,6 +1,5 @@
 // hf/weights.h: the weights of a model where they are stored, by Tutti's names: a Hugging Face directory or a
-// Tutti checkpoint, of however many ranks. Nothing is read before it is asked for. Below: checkpoint/, models/,
-// names.h, values.h. Called by train/ (to start from them) and by infer/convert.h (to write them elsewhere).
+// Tutti checkpoint, of however many ranks. Nothing is read before it is asked for.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,4 @@
-// infer/convert.h: weights from where they are stored to another place and format. Stands on stored_model.h, hf/ and
-// checkpoint/.
+// infer/convert.h: weights from where they are stored to another place and format.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// infer/generate.h: texts from a model: prompts continued through key-value caches, several at once. Stands on models/.
+// infer/generate.h: texts from a model: prompts continued through key-value caches, several at once.
 #pragma once
 
 #include <functional>

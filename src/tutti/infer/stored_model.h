@@ -1,5 +1,5 @@
 // infer/stored_model.h: a model where it is stored: a Hugging Face directory, a run directory, the checkpoints of a run
-// or one of them. Stands on checkpoint/ and hf/.
+// or one of them.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // What the host is asked for: a directory that can be written, and one that cannot.
-#include "tutti/diagnose/machine.h"
+#include "tutti/diagnose/doctor.h"
 
 #include <gtest/gtest.h>
 
