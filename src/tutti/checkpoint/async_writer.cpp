@@ -63,15 +63,6 @@ void AsyncWriter::submit(Job job) {
     changed_.notify_all();
 }
 
-bool AsyncWriter::try_submit(Job job) {
-    const std::lock_guard lock(mutex_);
-    if (running_) return false;
-    running_ = true;
-    waiting_ = std::move(job);
-    changed_.notify_all();
-    return true;
-}
-
 bool AsyncWriter::busy() const {
     const std::lock_guard lock(mutex_);
     return running_;

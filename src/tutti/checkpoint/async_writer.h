@@ -24,8 +24,6 @@ class AsyncWriter {
 
     // Waits until the job before it has ended, then starts this one and returns.
     void submit(Job job);
-    // Starts the job, or returns false if another is in flight.
-    bool try_submit(Job job);
     bool busy() const;
     void wait() const;
     void wait_for(std::chrono::milliseconds limit) const;  // until it is not busy, at most so long

@@ -186,19 +186,6 @@ std::string render_report(const RunHistory& run) {
 
 namespace {
 
-constexpr std::pair<const char*, Field> kColumns[] = {{"tokens", &LoggedStep::tokens},
-                                                      {"loss", &LoggedStep::loss},
-                                                      {"eval_loss", &LoggedStep::eval_loss},
-                                                      {"grad_norm", &LoggedStep::grad_norm},
-                                                      {"lr", &LoggedStep::lr},
-                                                      {"step_ms", &LoggedStep::step_ms},
-                                                      {"tokens_per_s", &LoggedStep::tokens_per_s},
-                                                      {"mfu", &LoggedStep::mfu},
-                                                      {"hfu", &LoggedStep::hfu},
-                                                      {"mem_peak_bytes", &LoggedStep::mem_peak_bytes},
-                                                      {"comm_bytes", &LoggedStep::comm_bytes},
-                                                      {"bubble", &LoggedStep::bubble}};
-
 std::string quoted(const std::string& text) {
     if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
     std::string field = "\"";
@@ -218,12 +205,12 @@ std::string cell(const std::optional<double>& value) {
 
 std::string render_csv(const std::vector<RunHistory>& runs) {
     std::string csv = "run,step";
-    for (const auto& [name, field] : kColumns) csv += std::string(",") + name;
+    for (const auto& [name, field] : kLoggedNumbers) csv += std::string(",") + name;
     csv += ",skipped\r\n";
     for (const RunHistory& run : runs)
         for (const LoggedStep& step : run.steps) {
             csv += quoted(run.name) + "," + std::to_string(step.step);
-            for (const auto& [name, field] : kColumns) csv += "," + cell(step.*field);
+            for (const auto& [name, field] : kLoggedNumbers) csv += "," + cell(step.*field);
             csv += "," + std::to_string(step.skipped_before) + "\r\n";
         }
     return csv;

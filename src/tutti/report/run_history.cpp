@@ -67,18 +67,7 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
                      step ? step->dump() : "no such key");
     LoggedStep logged;
     logged.step = step->get<int64_t>();
-    logged.tokens = line.number("tokens");
-    logged.loss = line.number("loss");
-    logged.eval_loss = line.number("eval_loss");
-    logged.grad_norm = line.number("grad_norm");
-    logged.lr = line.number("lr");
-    logged.step_ms = line.number("step_ms");
-    logged.tokens_per_s = line.number("tokens_per_s");
-    logged.mfu = line.number("mfu");
-    logged.hfu = line.number("hfu");
-    logged.mem_peak_bytes = line.number("mem_peak_bytes");
-    logged.comm_bytes = line.number("comm_bytes");
-    logged.bubble = line.number("bubble");
+    for (const auto& [key, number] : kLoggedNumbers) logged.*number = line.number(key);
     logged.skipped_before = skipped_steps(line, skipped_total);
     logged.skip_reason = line.text("skip_reason");
     if (const Json* comm = line.find("comm")) {

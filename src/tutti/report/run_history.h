@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/report/trace_read.h"
@@ -27,6 +28,21 @@ struct LoggedStep {
     };
     std::map<std::string, Group> comm;  // by group of ranks
 };
+
+// The numbers of a line by their keys in metrics.jsonl.
+inline constexpr std::pair<const char*, std::optional<double> LoggedStep::*> kLoggedNumbers[] = {
+    {"tokens", &LoggedStep::tokens},
+    {"loss", &LoggedStep::loss},
+    {"eval_loss", &LoggedStep::eval_loss},
+    {"grad_norm", &LoggedStep::grad_norm},
+    {"lr", &LoggedStep::lr},
+    {"step_ms", &LoggedStep::step_ms},
+    {"tokens_per_s", &LoggedStep::tokens_per_s},
+    {"mfu", &LoggedStep::mfu},
+    {"hfu", &LoggedStep::hfu},
+    {"mem_peak_bytes", &LoggedStep::mem_peak_bytes},
+    {"comm_bytes", &LoggedStep::comm_bytes},
+    {"bubble", &LoggedStep::bubble}};
 
 // Bytes of one purpose (weights, gradients, optimizer, ...), as planned and as the allocator counted.
 struct MemoryUse {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <iterator>
 
 #include "tutti/base/error.h"
 
@@ -42,13 +41,6 @@ GroupShape GroupShape::of(const std::vector<int>& hosts_of_ranks, int rank) {
     shape.rank = rank;
     shape.host = shape.host_of[static_cast<size_t>(rank)];
     return shape;
-}
-
-std::vector<Subtree> GroupShape::forest_of(int of_host) const {
-    std::vector<Subtree> own;
-    std::copy_if(forest.begin(), forest.end(), std::back_inserter(own),
-                 [&](const Subtree& t) { return t.host == of_host; });
-    return own;
 }
 
 namespace {

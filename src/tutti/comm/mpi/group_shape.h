@@ -36,7 +36,6 @@ struct GroupShape {
         return m[static_cast<size_t>(lane) % m.size()];
     }
     const std::vector<int>& locals() const { return members[static_cast<size_t>(host)]; }
-    std::vector<Subtree> forest_of(int of_host) const;
 };
 
 struct Chunk {

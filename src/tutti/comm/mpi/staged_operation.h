@@ -148,7 +148,6 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     Announcement own_word_;
     std::vector<Wire::Request> words_out_;
     std::deque<Word> words_in_;
-    std::vector<int> unheard_;  // ranks of other hosts
     std::unique_ptr<Exchange> exchange_;
     bool announced_ = false, listening_ = false, agreed_ = false;
     uint64_t first_ = 0;                    // number of the first chunk

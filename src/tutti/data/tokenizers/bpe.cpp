@@ -33,11 +33,6 @@ std::optional<int32_t> Bpe::id_of(std::string_view bytes) const {
     return found->second;
 }
 
-std::optional<int32_t> Bpe::id_of_byte(unsigned char byte) const {
-    if (byte_ids_[byte] < 0) return std::nullopt;
-    return byte_ids_[byte];
-}
-
 int32_t Bpe::byte_id(char c) const {
     const auto byte = static_cast<unsigned char>(c);
     check<DataError>(byte_ids_[byte] >= 0, "the tokenizer has no token for byte ", static_cast<int>(byte),

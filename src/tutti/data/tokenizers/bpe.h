@@ -29,7 +29,6 @@ class Bpe {
     int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
     const std::optional<std::string>& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
     std::optional<int32_t> id_of(std::string_view bytes) const;
-    std::optional<int32_t> id_of_byte(unsigned char byte) const;
 
     // Appends the ids of the word. DataError for a byte without a token.
     void encode(std::string_view word, std::vector<int32_t>& ids) const;
