@@ -8,7 +8,7 @@
 
 #include "tutti/base/build_info.h"
 #include "tutti/base/philox.h"
-#include "tutti/comm/text.h"
+#include "tutti/comm/communicator.h"
 #include "tutti/spec/print.h"
 
 namespace tutti::train {
