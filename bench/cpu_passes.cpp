@@ -81,17 +81,15 @@ class Passes {
         const View w = array(type, {width}), b = array(type, {width}), sum = array(type, {rows, width});
         const View mean = array(DType::f32, {rows}), rstd = array(DType::f32, {rows});
         const View dw = array(DType::f32, {width}), db = array(DType::f32, {width});
-        time("layer_norm_forward", table_.layer_norm_forward, LayerNormForward{x, w, b, 1e-5f, y, mean, rstd});
-        time("layer_norm_forward", table_.layer_norm_forward, LayerNormForward{x, w, b, 1e-5f, y, mean, rstd, dy, sum});
-        time("layer_norm_backward_input", table_.layer_norm_backward_input, LayerNormBackward{dy, x, w, mean, rstd, y});
-        time("layer_norm_backward_input", table_.layer_norm_backward_input,
-             LayerNormBackward{dy, x, w, mean, rstd, y, y});
-        time("layer_norm_backward_weight", table_.layer_norm_backward_weight, dy, x, mean, rstd, dw, db);
-        time("rms_norm_forward", table_.rms_norm_forward, RmsNormForward{x, w, 1e-5f, y, rstd});
-        time("rms_norm_forward", table_.rms_norm_forward, RmsNormForward{x, w, 1e-5f, y, rstd, dy, sum});
-        time("rms_norm_backward_input", table_.rms_norm_backward_input, RmsNormBackward{dy, x, w, rstd, y});
-        time("rms_norm_backward_input", table_.rms_norm_backward_input, RmsNormBackward{dy, x, w, rstd, y, y});
-        time("rms_norm_backward_weight", table_.rms_norm_backward_weight, dy, x, rstd, dw);
+        for (const bool centred : {true, false}) {
+            const View none, bias = centred ? b : none, means = centred ? mean : none;
+            std::printf(" %s:\n", centred ? "layer norm" : "RMS norm");
+            time("norm_forward", table_.norm_forward, NormForward{x, w, bias, 1e-5f, y, means, rstd});
+            time("norm_forward", table_.norm_forward, NormForward{x, w, bias, 1e-5f, y, means, rstd, dy, sum});
+            time("norm_backward_input", table_.norm_backward_input, NormBackward{dy, x, w, means, rstd, y});
+            time("norm_backward_input", table_.norm_backward_input, NormBackward{dy, x, w, means, rstd, y, y});
+            time("norm_backward_weight", table_.norm_backward_weight, dy, x, means, rstd, dw, centred ? db : none);
+        }
         for (const View& v : {x, y, dy, w, b, sum, mean, rstd, dw, db}) std::free(v.data);
     }
     void losses(DType type, int64_t rows) {

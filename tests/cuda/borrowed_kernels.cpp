@@ -42,9 +42,8 @@ const KernelTable& cuda_table() {
         borrow<&T::fill, &T::normal, &T::cast, &T::add, &T::accumulate, &T::scale, &T::relu_forward, &T::relu_backward,
                &T::gelu_forward, &T::gelu_backward, &T::swiglu_forward, &T::swiglu_backward, &T::dropout,
                &T::sums_of_squares, &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_engine, &T::bias_backward,
-               &T::embedding_forward, &T::embedding_backward, &T::layer_norm_forward, &T::layer_norm_backward_input,
-               &T::layer_norm_backward_weight, &T::rms_norm_forward, &T::rms_norm_backward_input,
-               &T::rms_norm_backward_weight, &T::rope, &T::rope_table, &T::attention_workspace, &T::attention_forward,
+               &T::embedding_forward, &T::embedding_backward, &T::norm_forward, &T::norm_backward_input,
+               &T::norm_backward_weight, &T::rope, &T::rope_table, &T::attention_workspace, &T::attention_forward,
                &T::attention_backward, &T::cross_entropy, &T::squared_error, &T::sample, &T::adamw, &T::sgd>();
     return table;
 }

@@ -106,8 +106,8 @@ BenchResult bench_memory(Bench& bench) {
         measure(bench, result,
                 {"rms_norm", "1 r, 1 w", 2 * kBytes,
                  [&] {
-                     ops::call(ctx, &KernelTable::rms_norm_forward, "rms_norm_forward",
-                               kernels::RmsNormForward{.x = x, .w = w, .eps = 1e-5f, .y = y, .rstd = rstd});
+                     ops::call(ctx, &KernelTable::norm_forward, "norm_forward",
+                               kernels::NormForward{.x = x, .w = w, .eps = 1e-5f, .y = y, .rstd = rstd});
                  }},
                 copy_rate, 4);
         measure(bench, result,

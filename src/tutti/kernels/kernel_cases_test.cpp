@@ -107,30 +107,30 @@ TEST(KernelCasesNotice, AnInPlaceInput) {
 
 TEST(KernelCasesNotice, AnEpsilonThatIsMissing) {
     KernelTable wrong = reference_table();
-    wrong.rms_norm_forward = [](const Stream& s, const RmsNormForward& f) {
-        RmsNormForward without = f;
+    wrong.norm_forward = [](const Stream& s, const NormForward& f) {
+        NormForward without = f;
         without.eps = 0;
-        reference_table().rms_norm_forward(s, without);
+        reference_table().norm_forward(s, without);
     };
-    expect_noticed(wrong, "rms_norm_forward");
+    expect_noticed(wrong, "norm_forward");
 }
 
 // x for what x + residual was rounded to; a gradient that overwrites what it should be added to.
 TEST(KernelCasesNotice, ANormThatForgetsWhatIsAdded) {
     KernelTable wrong = reference_table();
-    wrong.layer_norm_forward = [](const Stream& s, const LayerNormForward& f) {
-        LayerNormForward alone = f;
+    wrong.norm_forward = [](const Stream& s, const NormForward& f) {
+        NormForward alone = f;
         alone.residual = {};
         if (f.residual.defined()) reference_table().add(s, f.x, f.residual, f.sum);
-        reference_table().layer_norm_forward(s, alone);
+        reference_table().norm_forward(s, alone);
     };
-    wrong.layer_norm_backward_input = [](const Stream& s, const LayerNormBackward& b) {
-        LayerNormBackward alone = b;
+    wrong.norm_backward_input = [](const Stream& s, const NormBackward& b) {
+        NormBackward alone = b;
         alone.add = {};
-        reference_table().layer_norm_backward_input(s, alone);
+        reference_table().norm_backward_input(s, alone);
     };
-    expect_noticed(wrong, "layer_norm_forward");
-    expect_noticed(wrong, "layer_norm_backward_input");
+    expect_noticed(wrong, "norm_forward");
+    expect_noticed(wrong, "norm_backward_input");
 }
 
 TEST(KernelCasesNotice, ADiagonalOffByOne) {

@@ -76,35 +76,28 @@ struct AttentionBackward {
     View workspace = {};
 };
 
-// s = x [+ residual], rounded once to its type; y = (s - mean) rstd w + b, rstd = (mean_c (s - mean)^2 + eps)^(-1/2).
-struct LayerNormForward {
-    View x;     // (N, C) A
-    View w, b;  // (C)
+// Layer norm, or without b and mean RMS norm, whose rows are not centred: s = x [+ residual], rounded once to its type.
+// With mean:    y = (s - mean) rstd w + b, rstd = (mean_c (s - mean)^2 + eps)^(-1/2).
+// Without mean: y = s rstd w,              rstd = (mean_c s^2 + eps)^(-1/2).
+struct NormForward {
+    View x;       // (N, C) A
+    View w;       // (C) A
+    View b = {};  // (C) A
     float eps = 0;
-    View y;                        // (N, C) A
-    View mean, rstd;               // (N) f32, for the backward
+    View y;          // (N, C) A
+    View mean = {};  // (N) f32, like rstd, for the backward
+    View rstd;
     View residual = {}, sum = {};  // (N, C) A: both or none; sum is s
 };
 
 // dx = [add +] the gradient of the norm at s = x, rounded once.
-struct LayerNormBackward {
-    View dy, x;       // (N, C) A
-    View w;           // (C)
-    View mean, rstd;  // (N) f32
-    View dx;          // (N, C) A
-    View add = {};    // (N, C) A, may be dx
-};
-
-// The same without mean and b: y = s rstd w, rstd = (mean_c s^2 + eps)^(-1/2).
-struct RmsNormForward {
-    View x, w;
-    float eps = 0;
-    View y, rstd;
-    View residual = {}, sum = {};
-};
-struct RmsNormBackward {
-    View dy, x, w, rstd, dx;
-    View add = {};
+struct NormBackward {
+    View dy, x;      // (N, C) A
+    View w;          // (C) A
+    View mean = {};  // (N) f32, like rstd; undefined: of RMS norm
+    View rstd;
+    View dx;        // (N, C) A
+    View add = {};  // (N, C) A, may be dx
 };
 
 // Kept values are multiplied by 1 / (1 - probability).
@@ -228,13 +221,10 @@ struct KernelTable {
     void (*embedding_forward)(const Stream&, View tokens, View weight, View y) = nullptr;
     void (*embedding_backward)(const Stream&, View tokens, View dy, View dweight) = nullptr;
 
-    void (*layer_norm_forward)(const Stream&, const LayerNormForward&) = nullptr;
-    void (*layer_norm_backward_input)(const Stream&, const LayerNormBackward&) = nullptr;
-    void (*layer_norm_backward_weight)(const Stream&, View dy, View x, View mean, View rstd, View dw,
-                                       View db) = nullptr;
-    void (*rms_norm_forward)(const Stream&, const RmsNormForward&) = nullptr;
-    void (*rms_norm_backward_input)(const Stream&, const RmsNormBackward&) = nullptr;
-    void (*rms_norm_backward_weight)(const Stream&, View dy, View x, View rstd, View dw) = nullptr;
+    void (*norm_forward)(const Stream&, const NormForward&) = nullptr;
+    void (*norm_backward_input)(const Stream&, const NormBackward&) = nullptr;
+    // dw (C) f32 += sum over rows of dy (x - mean) rstd; db (C) f32 += sum over rows of dy. RMS norm: no mean, no db.
+    void (*norm_backward_weight)(const Stream&, View dy, View x, View mean, View rstd, View dw, View db) = nullptr;
 
     // Rotates the pairs (k, k + D/2) of each head by the angle of its position ("rotate half"); inverse for backward.
     // x, y (N, H, D) A, y may be x; positions (N) i32; cosines, sines (P, D/2) f32.

@@ -116,54 +116,45 @@ TEST_F(Gradient, Embedding) {
                     [&] { table.embedding_forward(stream, token_view, weight.view(), y.view()); });
 }
 
-TEST_F(Gradient, LayerNorm) {
+TEST_F(Gradient, Norms) {
     const int64_t N = 4, C = 7;
     Array x = random({N, C}, "x"), w = random({C}, "w"), b = random({C}, "b"), dy = random({N, C}, "dy");
-    Array y({N, C}), mean({N}), rstd({N}), dx({N, C}), dw({C}), db({C});
+    Array y({N, C}), means({N}), rstd({N}), dx({N, C});
     for (double& v : x.values) v += 1;  // a mean that matters
-    const auto forward = [&] {
-        table.layer_norm_forward(stream, {x.view(), w.view(), b.view(), 1e-2f, y.view(), mean.view(), rstd.view()});
-    };
-    forward();
-    table.layer_norm_backward_input(stream, {dy.view(), x.view(), w.view(), mean.view(), rstd.view(), dx.view()});
-    table.layer_norm_backward_weight(stream, dy.view(), x.view(), mean.view(), rstd.view(), dw.view(), db.view());
-    expect_gradient("dx", x, dx, dy, y, C, forward);
-    expect_gradient("dw", w, dw, dy, y, C, forward);
-    expect_gradient("db", b, db, dy, y, C, forward);
-}
-
-TEST_F(Gradient, RmsNorm) {
-    const int64_t N = 4, C = 7;
-    Array x = random({N, C}, "x"), w = random({C}, "w"), dy = random({N, C}, "dy");
-    Array y({N, C}), rstd({N}), dx({N, C}), dw({C});
-    const auto forward = [&] { table.rms_norm_forward(stream, {x.view(), w.view(), 1e-2f, y.view(), rstd.view()}); };
-    forward();
-    table.rms_norm_backward_input(stream, {dy.view(), x.view(), w.view(), rstd.view(), dx.view()});
-    table.rms_norm_backward_weight(stream, dy.view(), x.view(), rstd.view(), dw.view());
-    expect_gradient("dx", x, dx, dy, y, C, forward);
-    expect_gradient("dw", w, dw, dy, y, C, forward);
+    for (const bool centred : {true, false}) {
+        SCOPED_TRACE(centred ? "layer norm" : "RMS norm");
+        Array dw({C}), db({C});
+        const View bias = centred ? b.view() : View(), mean = centred ? means.view() : View();
+        const auto forward = [&] {
+            table.norm_forward(stream, {x.view(), w.view(), bias, 1e-2f, y.view(), mean, rstd.view()});
+        };
+        forward();
+        table.norm_backward_input(stream, {dy.view(), x.view(), w.view(), mean, rstd.view(), dx.view()});
+        table.norm_backward_weight(stream, dy.view(), x.view(), mean, rstd.view(), dw.view(),
+                                   centred ? db.view() : View());
+        expect_gradient("dx", x, dx, dy, y, C, forward);
+        expect_gradient("dw", w, dw, dy, y, C, forward);
+        if (centred) expect_gradient("db", b, db, dy, y, C, forward);
+    }
 }
 
 // L = sum dy y + sum ds s, of s = x + residual and y = norm(s): what comes back through s is what the norm adds to.
 TEST_F(Gradient, NormsOfASum) {
     const int64_t N = 4, C = 7;
     Array x = random({N, C}, "x"), residual = random({N, C}, "residual"), w = random({C}, "w"), b = random({C}, "b");
-    Array gradients = random({2, N, C}, "dy and ds"), outputs({2, N, C}), mean({N}), rstd({N}), dx({N, C});
+    Array gradients = random({2, N, C}, "dy and ds"), outputs({2, N, C}), means({N}), rstd({N}), dx({N, C});
     const auto half = [&](Array& both, int64_t i) { return View(&both[i * N * C], DType::f64, {N, C}); };
     const View y = half(outputs, 0), s = half(outputs, 1), dy = half(gradients, 0), ds = half(gradients, 1);
-    const auto layer_norm = [&] {
-        table.layer_norm_forward(
-            stream, {x.view(), w.view(), b.view(), 1e-2f, y, mean.view(), rstd.view(), residual.view(), s});
-    };
-    layer_norm();
-    table.layer_norm_backward_input(stream, {dy, s, w.view(), mean.view(), rstd.view(), dx.view(), ds});
-    expect_gradient("dx", x, dx, gradients, outputs, C, layer_norm);
-    const auto rms_norm = [&] {
-        table.rms_norm_forward(stream, {x.view(), w.view(), 1e-2f, y, rstd.view(), residual.view(), s});
-    };
-    rms_norm();
-    table.rms_norm_backward_input(stream, {dy, s, w.view(), rstd.view(), dx.view(), ds});
-    expect_gradient("dx", x, dx, gradients, outputs, C, rms_norm);
+    for (const bool centred : {true, false}) {
+        SCOPED_TRACE(centred ? "layer norm" : "RMS norm");
+        const View bias = centred ? b.view() : View(), mean = centred ? means.view() : View();
+        const auto forward = [&] {
+            table.norm_forward(stream, {x.view(), w.view(), bias, 1e-2f, y, mean, rstd.view(), residual.view(), s});
+        };
+        forward();
+        table.norm_backward_input(stream, {dy, s, w.view(), mean, rstd.view(), dx.view(), ds});
+        expect_gradient("dx", x, dx, gradients, outputs, C, forward);
+    }
 }
 
 TEST_F(Gradient, RopeInverse) {

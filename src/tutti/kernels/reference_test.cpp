@@ -147,15 +147,15 @@ TEST_F(Reference, EmbeddingByHand) {
 TEST_F(Reference, NormsByHand) {
     // Row 1 3 5 7: mean 4, variance 5. Mean square 21.
     std::vector<double> x = {1, 3, 5, 7}, w = {1, 2, 1, 1}, b = {0, 0, 10, 0}, y(4), mean(1), rstd(1);
-    table.layer_norm_forward(stream, {f64(x, {1, 4}), f64(w), f64(b), 0, f64(y, {1, 4}), f64(mean), f64(rstd)});
+    table.norm_forward(stream, {f64(x, {1, 4}), f64(w), f64(b), 0, f64(y, {1, 4}), f64(mean), f64(rstd)});
     EXPECT_EQ(mean[0], 4);
     EXPECT_NEAR(rstd[0], 1 / std::sqrt(5.0), kClose);
     EXPECT_NEAR(y[0], -3 / std::sqrt(5.0), kClose);
     EXPECT_NEAR(y[1], -2 / std::sqrt(5.0), kClose);
     EXPECT_NEAR(y[2], 1 / std::sqrt(5.0) + 10, kClose);
-    table.layer_norm_forward(stream, {f64(x, {1, 4}), f64(w), f64(b), 4, f64(y, {1, 4}), f64(mean), f64(rstd)});
+    table.norm_forward(stream, {f64(x, {1, 4}), f64(w), f64(b), 4, f64(y, {1, 4}), f64(mean), f64(rstd)});
     EXPECT_NEAR(rstd[0], 1.0 / 3, kClose);
-    table.rms_norm_forward(stream, {f64(x, {1, 4}), f64(w), 4, f64(y, {1, 4}), f64(rstd)});
+    table.norm_forward(stream, {f64(x, {1, 4}), f64(w), {}, 4, f64(y, {1, 4}), {}, f64(rstd)});
     EXPECT_NEAR(rstd[0], 0.2, kClose);
     EXPECT_NEAR(y[1], 3 * 0.2 * 2, kClose);
 }

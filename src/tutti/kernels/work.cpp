@@ -113,10 +113,8 @@ Work work_of(const AttentionBackward& a) {
     return work;
 }
 
-Work work_of(const LayerNormForward& f) { return work_of_all({f.x, f.w, f.b, f.y, f.mean, f.rstd, f.residual, f.sum}); }
-Work work_of(const LayerNormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.mean, b.rstd, b.dx, b.add}); }
-Work work_of(const RmsNormForward& f) { return work_of_all({f.x, f.w, f.y, f.rstd, f.residual, f.sum}); }
-Work work_of(const RmsNormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.rstd, b.dx, b.add}); }
+Work work_of(const NormForward& f) { return work_of_all({f.x, f.w, f.b, f.y, f.mean, f.rstd, f.residual, f.sum}); }
+Work work_of(const NormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.mean, b.rstd, b.dx, b.add}); }
 
 Work work_of(const Dropout& mask) { return work_of(mask.row_index); }
 Work work_of(const Normal& normal) { return work_of(normal.y); }

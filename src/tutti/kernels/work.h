@@ -43,10 +43,8 @@ Work work_of(const Gemm& gemm);
 // Of a masked attention: the pairs that a query may see, first_key left aside.
 Work work_of(const AttentionForward& attention);
 Work work_of(const AttentionBackward& attention);
-Work work_of(const LayerNormForward& norm);
-Work work_of(const LayerNormBackward& norm);
-Work work_of(const RmsNormForward& norm);
-Work work_of(const RmsNormBackward& norm);
+Work work_of(const NormForward& norm);
+Work work_of(const NormBackward& norm);
 Work work_of(const Dropout& mask);
 Work work_of(const Normal& normal);
 Work work_of(const CrossEntropy& loss);

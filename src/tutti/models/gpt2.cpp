@@ -64,7 +64,7 @@ class Gpt2Block final : public Module {
     spec::ModelSpec spec_;
     int64_t layer_;
     std::string name_;
-    LayerNorm ln_1_, ln_2_;
+    Norm ln_1_, ln_2_;
     Linear c_attn_, attn_c_proj_, c_fc_, mlp_c_proj_;
 };
 
@@ -79,7 +79,7 @@ class Gpt2Head final : public Module {
     Var forward(Tape& tape, const Var& x, const Batch& batch) override { return head_(tape, ln_f_(tape, x), batch); }
 
   private:
-    LayerNorm ln_f_;
+    Norm ln_f_;
     Head head_;
 };
 

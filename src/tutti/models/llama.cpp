@@ -77,7 +77,7 @@ class LlamaBlock final : public Module {
   private:
     Var self_attention(Tape& tape, const Var& x, const Batch& batch) {
         const int64_t B = x.value.dim(0), T = x.value.dim(1), D = spec_.head_dim;
-        const auto turned = [&](const Var& heads, std::optional<RmsNorm>& norm) {
+        const auto turned = [&](const Var& heads, std::optional<Norm>& norm) {
             return rope(tape, norm ? (*norm)(tape, heads) : heads, batch.positions, rope_);
         };
         const Var q = turned(reshape(tape, q_(tape, x), {B, T, spec_.heads, D}), q_norm_);
@@ -97,9 +97,9 @@ class LlamaBlock final : public Module {
     int64_t layer_, window_;
     ops::RopeTable rope_;
     std::string name_;
-    RmsNorm attention_norm_, mlp_norm_;
+    Norm attention_norm_, mlp_norm_;
     Linear q_, k_, v_, o_, gate_, up_, down_;
-    std::optional<RmsNorm> q_norm_, k_norm_;
+    std::optional<Norm> q_norm_, k_norm_;
 };
 
 class LlamaHead final : public Module {
@@ -114,7 +114,7 @@ class LlamaHead final : public Module {
     Var forward(Tape& tape, const Var& x, const Batch& batch) override { return head_(tape, norm_(tape, x), batch); }
 
   private:
-    RmsNorm norm_;
+    Norm norm_;
     Head head_;
 };
 

@@ -141,60 +141,34 @@ Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight) {
 namespace {
 
 // The node of y = norm(x), which the kernel has made.
-Var record_layer_norm(Tape& tape, const Var& x, const ops::LayerNorm& r, Parameter& weight, Parameter& bias,
-                      double eps) {
+Var record_norm(Tape& tape, const Var& x, const ops::Norm& r, Affine layer, double eps) {
     ops::Context& ctx = tape.context();
     const Var y = tape.record(
-        "layer_norm", {x}, r.y,
-        [&ctx, &weight, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy, Tensors& sums) {
-            return Tensors{ops::layer_norm_backward_input(ctx, dy, x, weight.value, mean, rstd, std::move(sums[0]))};
+        "norm", {x}, r.y,
+        [&ctx, &weight = layer.weight, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy, Tensors& sums) {
+            return Tensors{ops::norm_backward_input(ctx, dy, x, weight.value, mean, rstd, std::move(sums[0]))};
         },
-        [&ctx, &weight, &bias, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
-            ops::layer_norm_backward_weight(ctx, dy, x, mean, rstd, gradient_to_add_to(ctx, weight),
-                                            gradient_to_add_to(ctx, bias));
+        [&ctx, layer, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
+            ops::norm_backward_weight(ctx, dy, x, mean, rstd, gradient_to_add_to(ctx, layer.weight),
+                                      layer.bias ? gradient_to_add_to(ctx, *layer.bias) : Tensor());
         },
-        {&weight, &bias});
-    return cheap(tape, y, [&ctx, &weight, &bias, eps, x = x.value] {
-        return ops::layer_norm(ctx, x, weight.value, bias.value, eps).y;
+        parameters_of(layer));
+    return cheap(tape, y, [&ctx, layer, eps, x = x.value] {
+        return ops::norm(ctx, x, layer.weight.value, value_of(layer.bias), eps).y;
     });
-}
-
-Var record_rms_norm(Tape& tape, const Var& x, const ops::RmsNorm& r, Parameter& weight, double eps) {
-    ops::Context& ctx = tape.context();
-    const Var y = tape.record(
-        "rms_norm", {x}, r.y,
-        [&ctx, &weight, x = x.value, rstd = r.rstd](const Tensor& dy, Tensors& sums) {
-            return Tensors{ops::rms_norm_backward_input(ctx, dy, x, weight.value, rstd, std::move(sums[0]))};
-        },
-        [&ctx, &weight, x = x.value, rstd = r.rstd](const Tensor& dy) {
-            ops::rms_norm_backward_weight(ctx, dy, x, rstd, gradient_to_add_to(ctx, weight));
-        },
-        {&weight});
-    return cheap(tape, y, [&ctx, &weight, eps, x = x.value] { return ops::rms_norm(ctx, x, weight.value, eps).y; });
 }
 
 }  // namespace
 
-Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, double eps) {
-    const auto r = ops::layer_norm(tape.context(), x.value, weight.value, bias.value, eps);
-    return record_layer_norm(tape, x, r, weight, bias, eps);
+Var norm(Tape& tape, const Var& x, Affine layer, double eps) {
+    const auto r = ops::norm(tape.context(), x.value, layer.weight.value, value_of(layer.bias), eps);
+    return record_norm(tape, x, r, layer, eps);
 }
 
-Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps) {
-    return record_rms_norm(tape, x, ops::rms_norm(tape.context(), x.value, weight.value, eps), weight, eps);
-}
-
-SumAndNorm add_layer_norm(Tape& tape, const Var& x, const Var& residual, Parameter& weight, Parameter& bias,
-                          double eps) {
-    const auto r = ops::layer_norm(tape.context(), x.value, weight.value, bias.value, eps, residual.value);
+SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer, double eps) {
+    const auto r = ops::norm(tape.context(), x.value, layer.weight.value, value_of(layer.bias), eps, residual.value);
     const Var sum = record_add(tape, x, residual, r.sum);
-    return {sum, record_layer_norm(tape, sum, r, weight, bias, eps)};
-}
-
-SumAndNorm add_rms_norm(Tape& tape, const Var& x, const Var& residual, Parameter& weight, double eps) {
-    const auto r = ops::rms_norm(tape.context(), x.value, weight.value, eps, residual.value);
-    const Var sum = record_add(tape, x, residual, r.sum);
-    return {sum, record_rms_norm(tape, sum, r, weight, eps)};
+    return {sum, record_norm(tape, sum, r, layer, eps)};
 }
 
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table) {

@@ -18,7 +18,7 @@ Var reshape(Tape& tape, const Var& x, const Shape& shape);
 // mask.
 Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place);
 
-// The parameters of y = x w^T + b: weight (N, K), bias (N) or null.
+// The parameters of y = x w^T + b, weight (N, K), or of a norm, weight (C). Bias null: none.
 struct Affine {
     Parameter& weight;
     Parameter* bias;
@@ -30,15 +30,13 @@ Var linear(Tape& tape, const Var& x, Affine layer);
 Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out);
 Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down);
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);
-Var layer_norm(Tape& tape, const Var& x, Parameter& weight, Parameter& bias, double eps);
-Var rms_norm(Tape& tape, const Var& x, Parameter& weight, double eps);
+// Layer norm; without a bias RMS norm.
+Var norm(Tape& tape, const Var& x, Affine layer, double eps);
 // sum = x + residual and its norm, in one pass over memory; two nodes, so that both may be used.
 struct SumAndNorm {
     Var sum, norm;
 };
-SumAndNorm add_layer_norm(Tape& tape, const Var& x, const Var& residual, Parameter& weight, Parameter& bias,
-                          double eps);
-SumAndNorm add_rms_norm(Tape& tape, const Var& x, const Var& residual, Parameter& weight, double eps);
+SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer, double eps);
 
 // x (B, T, H, D), rotated in place.
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table);

@@ -21,29 +21,25 @@ Embedding make_embedding(const std::string& name, int64_t words, int64_t width, 
     return {{.name = name + ".weight", .shape = {words, width}, .role = role, .init = {.std = std}}};
 }
 
-LayerNorm make_layer_norm(const std::string& name, int64_t width, double eps) {
-    return {{.name = name + ".weight", .shape = {width}, .init = {.value = 1}},
-            {.name = name + ".bias", .shape = {width}},
-            eps};
+Norm make_layer_norm(const std::string& name, int64_t width, double eps) {
+    Norm layer = make_rms_norm(name, width, eps);
+    layer.bias = Parameter{.name = name + ".bias", .shape = {width}};
+    return layer;
 }
 
-RmsNorm make_rms_norm(const std::string& name, int64_t width, double eps) {
-    return {{.name = name + ".weight", .shape = {width}, .init = {.value = 1}}, eps};
+Norm make_rms_norm(const std::string& name, int64_t width, double eps) {
+    Norm layer;
+    layer.weight = {.name = name + ".weight", .shape = {width}, .init = {.value = 1}};
+    layer.eps = eps;
+    return layer;
 }
 
-void own(autograd::Unit& unit, Linear& layer) {
+void own(autograd::Unit& unit, WeightAndBias& layer) {
     unit.parameters.push_back(&layer.weight);
     if (layer.bias) unit.parameters.push_back(&*layer.bias);
 }
 
 void own(autograd::Unit& unit, Embedding& layer) { unit.parameters.push_back(&layer.weight); }
-
-void own(autograd::Unit& unit, LayerNorm& layer) {
-    unit.parameters.push_back(&layer.weight);
-    unit.parameters.push_back(&layer.bias);
-}
-
-void own(autograd::Unit& unit, RmsNorm& layer) { unit.parameters.push_back(&layer.weight); }
 
 void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, double std, Parameter* tied) {
     head.vocab = vocab;

@@ -11,10 +11,14 @@ namespace tutti::nn {
 using autograd::Init;
 using autograd::Role;
 
-struct Linear {
-    Parameter weight;  // (out, in)
+struct WeightAndBias {
+    Parameter weight;
     std::optional<Parameter> bias;
     operator Affine() { return {weight, bias ? &*bias : nullptr}; }
+};
+
+// weight (out, in), bias (out)
+struct Linear : WeightAndBias {
     Var operator()(Tape& tape, const Var& x) { return linear(tape, x, *this); }
 };
 
@@ -23,22 +27,11 @@ struct Embedding {
     Var operator()(Tape& tape, const Tensor& tokens) { return embedding(tape, tokens, weight); }
 };
 
-struct LayerNorm {
-    Parameter weight, bias;  // (C)
+// weight and bias (C): layer norm; without a bias RMS norm
+struct Norm : WeightAndBias {
     double eps = 1e-5;
-    Var operator()(Tape& tape, const Var& x) { return layer_norm(tape, x, weight, bias, eps); }
-    SumAndNorm of_sum(Tape& tape, const Var& x, const Var& residual) {
-        return add_layer_norm(tape, x, residual, weight, bias, eps);
-    }
-};
-
-struct RmsNorm {
-    Parameter weight;  // (C)
-    double eps = 1e-5;
-    Var operator()(Tape& tape, const Var& x) { return rms_norm(tape, x, weight, eps); }
-    SumAndNorm of_sum(Tape& tape, const Var& x, const Var& residual) {
-        return add_rms_norm(tape, x, residual, weight, eps);
-    }
+    Var operator()(Tape& tape, const Var& x) { return norm(tape, x, *this, eps); }
+    SumAndNorm of_sum(Tape& tape, const Var& x, const Var& residual) { return add_norm(tape, x, residual, *this, eps); }
 };
 
 // The last matrix and the loss. Its weight is one of its own, or, tied, that of the embedding. Must not be moved after
@@ -60,14 +53,12 @@ struct LinearOptions {
 // `name` without ".weight": "h.3.attn.c_attn".
 Linear make_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options);
 Embedding make_embedding(const std::string& name, int64_t words, int64_t width, double std, Role role);
-LayerNorm make_layer_norm(const std::string& name, int64_t width, double eps);
-RmsNorm make_rms_norm(const std::string& name, int64_t width, double eps);
+Norm make_layer_norm(const std::string& name, int64_t width, double eps);
+Norm make_rms_norm(const std::string& name, int64_t width, double eps);
 
 // Adds the parameters of layers to a unit, in the order given.
-void own(autograd::Unit& unit, Linear& layer);
+void own(autograd::Unit& unit, WeightAndBias& layer);
 void own(autograd::Unit& unit, Embedding& layer);
-void own(autograd::Unit& unit, LayerNorm& layer);
-void own(autograd::Unit& unit, RmsNorm& layer);
 // `tied` null: makes "lm_head.weight" (vocab, width) with normal(0, std).
 void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, double std, Parameter* tied);
 template <class... Layers>

@@ -11,7 +11,7 @@ class Meter {
   public:
     virtual ~Meter() = default;
     virtual void before_kernel(Device&) {}
-    // `kernel`: the entry of the kernel table, "rms_norm_forward".
+    // `kernel`: the entry of the kernel table, "norm_forward".
     virtual void after_kernel(Device& device, const char* kernel, const kernels::Work& work) = 0;
     // True when kernels must be launched one by one: a step then runs without CUDA graphs.
     virtual bool needs_single_launches() const { return false; }

@@ -81,26 +81,19 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
 Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w);
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw);
 
-// --- norms over the last dim: of x, or with a residual of sum = x + residual ---
-struct LayerNorm {
-    Tensor y, mean, rstd;
-    Tensor sum;  // undefined without a residual
+// --- norms over the last dim: of x, or with a residual of sum = x + residual; layer norm; with b null RMS norm ---
+struct Norm {
+    Tensor y;
+    Tensor mean, rstd;  // (rows) f32; RMS norm has no mean
+    Tensor sum;         // undefined without a residual
 };
-LayerNorm layer_norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double eps,
-                     const Tensor& residual = {});
+Norm norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, double eps, const Tensor& residual = {});
 // [sum +] dx, with `sum` as in linear_backward_input.
-Tensor layer_norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean,
-                                 const Tensor& rstd, Tensor sum = {});
-void layer_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
-                                const Tensor& dw, const Tensor& db);
-struct RmsNorm {
-    Tensor y, rstd;
-    Tensor sum;
-};
-RmsNorm rms_norm(Context& ctx, const Tensor& x, const Tensor& w, double eps, const Tensor& residual = {});
-Tensor rms_norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd,
-                               Tensor sum = {});
-void rms_norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw);
+Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean,
+                           const Tensor& rstd, Tensor sum = {});
+// RMS norm has neither mean nor db.
+void norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                          const Tensor& dw, const Tensor& db);
 
 // --- attention: q (B, Tq, H, D), k and v (B, Tk, Hkv, D) ---
 struct RopeTable {

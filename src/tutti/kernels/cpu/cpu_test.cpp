@@ -270,8 +270,8 @@ TEST(weight_gradients, same_bits_for_any_thread_count) {
             std::vector<float> db(kColumns), dw(kColumns), dw_rms(kColumns), bias(kColumns),
                 table_gradient(kVocabulary * kColumns);
             table.bias_backward(stream, dy_view, view(bias));
-            table.layer_norm_backward_weight(stream, dy_view, x_view, view(mean), view(rstd), view(dw), view(db));
-            table.rms_norm_backward_weight(stream, dy_view, x_view, view(rstd), view(dw_rms));
+            table.norm_backward_weight(stream, dy_view, x_view, view(mean), view(rstd), view(dw), view(db));
+            table.norm_backward_weight(stream, dy_view, x_view, {}, view(rstd), view(dw_rms), {});
             table.embedding_backward(stream, view(tokens), dy_view,
                                      View(table_gradient.data(), DType::f32, {kVocabulary, kColumns}));
             const std::vector<std::vector<float>> all = {bias, dw, db, dw_rms, table_gradient};

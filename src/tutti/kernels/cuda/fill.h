@@ -13,8 +13,7 @@ void fill_dropout(KernelTable& table);
 void fill_exact_sum(KernelTable& table);
 void fill_reduction(KernelTable& table);  // sums_of_squares, bias_backward, squared_error
 void fill_embedding(KernelTable& table);
-void fill_layer_norm(KernelTable& table);
-void fill_rms_norm(KernelTable& table);
+void fill_norm(KernelTable& table);
 void fill_rope(KernelTable& table);       // rope, rope_table
 void fill_optimizer(KernelTable& table);  // adamw, sgd
 void fill_cross_entropy(KernelTable& table);

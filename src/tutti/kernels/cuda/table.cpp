@@ -16,8 +16,7 @@ const KernelTable& cuda_table() {
         cuda::fill_reduction(t);
         cuda::fill_exact_sum(t);
         cuda::fill_embedding(t);
-        cuda::fill_layer_norm(t);
-        cuda::fill_rms_norm(t);
+        cuda::fill_norm(t);
         cuda::fill_rope(t);
         cuda::fill_optimizer(t);
         cuda::fill_cross_entropy(t);

@@ -48,12 +48,9 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"bias_backward">(table.bias_backward);
     silence<"embedding_forward">(table.embedding_forward);
     silence<"embedding_backward">(table.embedding_backward);
-    silence<"layer_norm_forward">(table.layer_norm_forward);
-    silence<"layer_norm_backward_input">(table.layer_norm_backward_input);
-    silence<"layer_norm_backward_weight">(table.layer_norm_backward_weight);
-    silence<"rms_norm_forward">(table.rms_norm_forward);
-    silence<"rms_norm_backward_input">(table.rms_norm_backward_input);
-    silence<"rms_norm_backward_weight">(table.rms_norm_backward_weight);
+    silence<"norm_forward">(table.norm_forward);
+    silence<"norm_backward_input">(table.norm_backward_input);
+    silence<"norm_backward_weight">(table.norm_backward_weight);
     silence<"rope_table">(table.rope_table);
     silence<"rope">(table.rope);
     silence<"attention_forward">(table.attention_forward);

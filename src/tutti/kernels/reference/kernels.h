@@ -36,12 +36,9 @@ void embedding_forward(const Stream&, View tokens, View weight, View y);
 void embedding_backward(const Stream&, View tokens, View dy, View dweight);
 
 // norm.cpp
-void layer_norm_forward(const Stream&, const LayerNormForward& f);
-void layer_norm_backward_input(const Stream&, const LayerNormBackward& b);
-void layer_norm_backward_weight(const Stream&, View dy, View x, View mean, View rstd, View dw, View db);
-void rms_norm_forward(const Stream&, const RmsNormForward& f);
-void rms_norm_backward_input(const Stream&, const RmsNormBackward& b);
-void rms_norm_backward_weight(const Stream&, View dy, View x, View rstd, View dw);
+void norm_forward(const Stream&, const NormForward& f);
+void norm_backward_input(const Stream&, const NormBackward& b);
+void norm_backward_weight(const Stream&, View dy, View x, View mean, View rstd, View dw, View db);
 
 // rope.cpp
 void rope(const Stream&, View x, View positions, View cosines, View sines, bool inverse, View y);

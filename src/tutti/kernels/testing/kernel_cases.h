@@ -29,7 +29,7 @@ struct Place {
 };
 
 struct Case {
-    std::string op;    // the entry's name: "rms_norm_forward"
+    std::string op;    // the entry's name: "norm_forward"
     std::string name;  // what distinguishes it: "bf16 (7, 127)"
     std::function<bool(const KernelTable&)> present;
     // The last output counts the bytes outside of the results that the kernel changed: must be 0.

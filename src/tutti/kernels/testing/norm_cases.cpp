@@ -9,11 +9,14 @@ constexpr float kEps = 1e-5f;
 constexpr std::array<std::array<int64_t, 2>, 9> kShapes = {
     {{0, 16}, {1, 1}, {3, 17}, {5, 63}, {2, 65}, {7, 127}, {4, 1000}, {33, 768}, {300, 65}}};
 
+enum class Kind : uint8_t { layer_norm, rms_norm };
+const char* name_of(Kind kind) { return kind == Kind::layer_norm ? " layer norm" : " RMS norm"; }
+
 struct Inputs {
     View x, residual;  // (N, C); residual may be undefined
     View s;            // what is normalised
     View w, b, dy;     // (C), (C), (N, C)
-    View mean, rstd;   // (N) f32, as the forward stores them
+    View mean, rstd;   // (N) f32, as the forward stores them; RMS norm has neither b nor mean
 };
 
 // Their sums are exact in f32, so that every table rounds them alike.
@@ -24,13 +27,15 @@ View sixteenths(Arena& arena, const Shape& shape, DType t, const char* purpose) 
 }
 
 // The mean of x is half its deviation: large enough to notice when it is forgotten or taken twice.
-Inputs make(Arena& arena, int64_t N, int64_t C, DType t, bool centred, bool with_residual) {
+Inputs make(Arena& arena, int64_t N, int64_t C, DType t, Kind kind, bool with_residual) {
     Inputs in{.x = with_residual ? sixteenths(arena, {N, C}, t, "x") : arena.normal({N, C}, t, "x", 1, 0.5),
               .w = arena.normal({C}, t, "w", 0.2, 1),
-              .b = arena.normal({C}, t, "b"),
               .dy = arena.normal({N, C}, t, "dy"),
-              .mean = arena.empty({N}, DType::f32),
               .rstd = arena.empty({N}, DType::f32)};
+    if (kind == Kind::layer_norm) {
+        in.b = arena.normal({C}, t, "b");
+        in.mean = arena.empty({N}, DType::f32);
+    }
     const View y = arena.empty({N, C}, t);
     in.s = in.x;
     if (with_residual) {
@@ -38,10 +43,7 @@ Inputs make(Arena& arena, int64_t N, int64_t C, DType t, bool centred, bool with
         in.s = arena.empty({N, C}, t);
         reference_table().add({}, in.x, in.residual, in.s);
     }
-    if (centred)
-        reference_table().layer_norm_forward({}, {in.s, in.w, in.b, kEps, y, in.mean, in.rstd});
-    else
-        reference_table().rms_norm_forward({}, {in.s, in.w, kEps, y, in.rstd});
+    reference_table().norm_forward({}, {in.s, in.w, in.b, kEps, y, in.mean, in.rstd});
     return in;
 }
 
@@ -92,8 +94,8 @@ RowError rms_norm_error(int64_t C) { return {0, sum_error(C + 3) / 2 + kMath}; }
 
 // Bound of |x^| that stays true for x - mean computed in f32: (|x| + |mean|) rstd.
 double normalised(const Inputs& in, int64_t n, int64_t i) {
-    const double mean = std::isnan(value(in.mean, n)) ? 0 : value(in.mean, n);  // RMS norm has none
-    return (std::abs(value(in.s, i)) + std::abs(mean)) * value(in.rstd, n);
+    const double mean = in.mean.defined() ? std::abs(value(in.mean, n)) : 0;
+    return (std::abs(value(in.s, i)) + mean) * value(in.rstd, n);
 }
 
 // dx = add + rstd (g - mean g - x^ mean(g x^)): means of C terms, each term a few operations.
@@ -126,28 +128,32 @@ void report_weight_gradient(Arena& arena, const Inputs& in, const char* name, co
     arena.result(name, dw, [&](int64_t c) { return sum_error(N + 8) * size[static_cast<size_t>(c)]; });
 }
 
-void add_layer_norm_forward(std::vector<Case>& all, DType t, int64_t N, int64_t C, bool residual) {
-    add(all, "layer_norm_forward", &KernelTable::layer_norm_forward,
-        concat(t, " (", N, ", ", C, ")", residual ? " of a sum" : ""),
+void add_forward(std::vector<Case>& all, Kind kind, DType t, int64_t N, int64_t C, bool residual) {
+    add(all, "norm_forward", &KernelTable::norm_forward,
+        concat(t, " (", N, ", ", C, ")", name_of(kind), residual ? " of a sum" : ""),
         [=](const auto& table, const auto& stream, Arena& arena) {
-            const Inputs in = make(arena, N, C, t, true, residual);
-            const View y = arena.empty({N, C}, t), mean = arena.empty({N}, DType::f32);
+            const bool centred = kind == Kind::layer_norm;
+            const Inputs in = make(arena, N, C, t, kind, residual);
+            const View y = arena.empty({N, C}, t), mean = centred ? arena.empty({N}, DType::f32) : View();
             const View rstd = arena.empty({N}, DType::f32), sum = residual ? arena.empty({N, C}, t) : View();
             arena.start();
-            table.layer_norm_forward(stream, {in.x, in.w, in.b, kEps, y, mean, rstd, in.residual, sum});
+            table.norm_forward(stream, {in.x, in.w, in.b, kEps, y, mean, rstd, in.residual, sum});
             std::vector<RowError> errors;
-            for (int64_t n = 0; n < N; ++n) errors.push_back(layer_norm_error(in.s, n, C));
-            // y = (s - mean) rstd w + b: the errors of mean and rstd, and six operations.
+            for (int64_t n = 0; n < N; ++n)
+                errors.push_back(centred ? layer_norm_error(in.s, n, C) : rms_norm_error(C));
+            // y = (s - mean) rstd w + b: the errors of mean and rstd, and six operations; four without mean and b.
             arena.result("y", y, [&](int64_t i) {
                 const auto& [mean_error, rstd_error] = errors[static_cast<size_t>(i / C)];
+                if (!centred) return (rstd_error + 4 * u) * std::abs(value(y, i)) + rounding(t, value(y, i));
                 const double w = std::abs(value(in.w, i % C)), r = value(in.rstd, i / C);
                 const double xhat = std::abs(value(in.s, i) - value(in.mean, i / C)) * r;
                 return w * (r * mean_error + xhat * (rstd_error + 6 * u)) + 2 * u * std::abs(value(in.b, i % C)) +
                        rounding(t, value(y, i));
             });
-            arena.result("mean", mean, [&](int64_t n) {
-                return errors[static_cast<size_t>(n)].mean + rounding(DType::f32, value(mean, n));
-            });
+            if (centred)
+                arena.result("mean", mean, [&](int64_t n) {
+                    return errors[static_cast<size_t>(n)].mean + rounding(DType::f32, value(mean, n));
+                });
             arena.result("rstd", rstd, [&](int64_t n) {
                 return (errors[static_cast<size_t>(n)].rstd_relative + 2 * u) * value(in.rstd, n);
             });
@@ -155,79 +161,44 @@ void add_layer_norm_forward(std::vector<Case>& all, DType t, int64_t N, int64_t 
         });
 }
 
-void add_rms_norm_forward(std::vector<Case>& all, DType t, int64_t N, int64_t C, bool residual) {
-    add(all, "rms_norm_forward", &KernelTable::rms_norm_forward,
-        concat(t, " (", N, ", ", C, ")", residual ? " of a sum" : ""),
+void add_backward_input(std::vector<Case>& all, Kind kind, DType t, int64_t N, int64_t C, Added added) {
+    add(all, "norm_backward_input", &KernelTable::norm_backward_input,
+        concat(t, " (", N, ", ", C, ")", name_of(kind), name_of(added)),
         [=](const auto& table, const auto& stream, Arena& arena) {
-            const Inputs in = make(arena, N, C, t, false, residual);
-            const View y = arena.empty({N, C}, t), rstd = arena.empty({N}, DType::f32);
-            const View sum = residual ? arena.empty({N, C}, t) : View();
-            arena.start();
-            table.rms_norm_forward(stream, {in.x, in.w, kEps, y, rstd, in.residual, sum});
-            const double error = rms_norm_error(C).rstd_relative;
-            arena.result("y", y,
-                         [&](int64_t i) { return (error + 4 * u) * std::abs(value(y, i)) + rounding(t, value(y, i)); });
-            arena.result("rstd", rstd, [&](int64_t n) { return (error + 2 * u) * value(in.rstd, n); });
-            if (residual) arena.result("sum", sum, [](int64_t) { return 0; });
-        });
-}
-
-void add_backward_input(std::vector<Case>& all, DType t, int64_t N, int64_t C, Added added) {
-    const std::string name = concat(t, " (", N, ", ", C, ")", name_of(added));
-    add(all, "layer_norm_backward_input", &KernelTable::layer_norm_backward_input, name,
-        [=](const auto& table, const auto& stream, Arena& arena) {
-            const Inputs in = make(arena, N, C, t, true, false);
+            const Inputs in = make(arena, N, C, t, kind, false);
             const Gradient g = make_gradient(arena, N, C, t, added);
             arena.start();
-            table.layer_norm_backward_input(stream, {in.dy, in.s, in.w, in.mean, in.rstd, g.dx, g.add});
-            report_input_gradient(arena, in, g);
-        });
-    add(all, "rms_norm_backward_input", &KernelTable::rms_norm_backward_input, name,
-        [=](const auto& table, const auto& stream, Arena& arena) {
-            const Inputs in = make(arena, N, C, t, false, false);
-            const Gradient g = make_gradient(arena, N, C, t, added);
-            arena.start();
-            table.rms_norm_backward_input(stream, {in.dy, in.s, in.w, in.rstd, g.dx, g.add});
+            table.norm_backward_input(stream, {in.dy, in.s, in.w, in.mean, in.rstd, g.dx, g.add});
             report_input_gradient(arena, in, g);
         });
 }
 
-void add_backward_weight(std::vector<Case>& all, DType t, int64_t N, int64_t C) {
-    const std::string name = concat(t, " (", N, ", ", C, ")");
-    add(all, "layer_norm_backward_weight", &KernelTable::layer_norm_backward_weight, name,
-        [=](const auto& table, const auto& stream, Arena& arena) {
-            const Inputs in = make(arena, N, C, t, true, false);
-            const View dw = arena.normal({C}, DType::f32, "dw"), db = arena.normal({C}, DType::f32, "db");
-            const std::vector<double> dw_before = values(dw), db_before = values(db);
-            arena.start();
-            table.layer_norm_backward_weight(stream, in.dy, in.s, in.mean, in.rstd, dw, db);
-            report_weight_gradient(arena, in, "dw", dw, dw_before, true);
-            report_weight_gradient(arena, in, "db", db, db_before, false);
-        });
-    add(all, "rms_norm_backward_weight", &KernelTable::rms_norm_backward_weight, name,
-        [=](const auto& table, const auto& stream, Arena& arena) {
-            const Inputs in = make(arena, N, C, t, false, false);
+void add_backward_weight(std::vector<Case>& all, Kind kind, DType t, int64_t N, int64_t C) {
+    add(all, "norm_backward_weight", &KernelTable::norm_backward_weight,
+        concat(t, " (", N, ", ", C, ")", name_of(kind)), [=](const auto& table, const auto& stream, Arena& arena) {
+            const bool centred = kind == Kind::layer_norm;
+            const Inputs in = make(arena, N, C, t, kind, false);
             const View dw = arena.normal({C}, DType::f32, "dw");
-            const std::vector<double> before = values(dw);
+            const View db = centred ? arena.normal({C}, DType::f32, "db") : View();
+            const std::vector<double> dw_before = values(dw), db_before = centred ? values(db) : std::vector<double>();
             arena.start();
-            table.rms_norm_backward_weight(stream, in.dy, in.s, in.rstd, dw);
-            report_weight_gradient(arena, in, "dw", dw, before, true);
+            table.norm_backward_weight(stream, in.dy, in.s, in.mean, in.rstd, dw, db);
+            report_weight_gradient(arena, in, "dw", dw, dw_before, true);
+            if (centred) report_weight_gradient(arena, in, "db", db, db_before, false);
         });
 }
 
 }  // namespace
 
 void add_norms(std::vector<Case>& all) {
-    for (const DType t : kActivationTypes)
-        for (const auto& [N, C] : kShapes) {
-            for (const bool residual : {false, true}) {
-                add_layer_norm_forward(all, t, N, C, residual);
-                add_rms_norm_forward(all, t, N, C, residual);
+    for (const Kind kind : {Kind::layer_norm, Kind::rms_norm})
+        for (const DType t : kActivationTypes)
+            for (const auto& [N, C] : kShapes) {
+                for (const bool residual : {false, true}) add_forward(all, kind, t, N, C, residual);
+                for (const Added added : {Added::nothing, Added::another, Added::itself})
+                    add_backward_input(all, kind, t, N, C, added);
+                add_backward_weight(all, kind, t, N, C);
             }
-            for (const Added added : {Added::nothing, Added::another, Added::itself})
-                add_backward_input(all, t, N, C, added);
-            add_backward_weight(all, t, N, C);
-        }
 }
 
 }  // namespace tutti::kernels::cases

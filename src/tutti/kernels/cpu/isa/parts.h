@@ -15,8 +15,7 @@ namespace tutti::kernels::TUTTI_ISA {
 // sums_of_squares, bias_backward, squared_error
 [[gnu::target("general-regs-only")]] void fill_reduction(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_embedding(KernelTable& table);
-[[gnu::target("general-regs-only")]] void fill_layer_norm(KernelTable& table);
-[[gnu::target("general-regs-only")]] void fill_rms_norm(KernelTable& table);
+[[gnu::target("general-regs-only")]] void fill_norm(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_rope(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_optimizer(KernelTable& table);  // adamw, sgd
 [[gnu::target("general-regs-only")]] void fill_attention(KernelTable& table);

@@ -12,8 +12,7 @@ void fill_table(KernelTable& table) {
     fill_dropout(table);
     fill_reduction(table);
     fill_embedding(table);
-    fill_layer_norm(table);
-    fill_rms_norm(table);
+    fill_norm(table);
     fill_rope(table);
     fill_optimizer(table);
     fill_attention(table);
