@@ -80,13 +80,17 @@ void add_run_options(CLI::App* c, A& a, const std::string& config) {
         ->option_text("section.key=value");
 }
 
-// What a rehearsal is for.
+// What a run, or its rehearsal, is for and on.
 template <class A>
-void add_rehearsal_options(CLI::App* c, A& a) {
+void add_machine_options(CLI::App* c, A& a) {
     c->add_option("--rank", a.rank, "the rank that is shown [the one with the most memory]")
         ->check(CLI::NonNegativeNumber)
         ->option_text("R");
     c->add_option("--for", a.target, "machine: cpu-avx2, cpu-amx, h100, ... [this one]")->option_text("MACHINE");
+    c->add_option("--threads", a.threads, "CPU threads of a rank: train.threads")
+        ->check(CLI::Range(0, 4096))
+        ->option_text("N");
+    c->add_option("--device", a.device, "auto, cpu or cuda: train.device")->option_text("D");
 }
 
 void add_train(CLI::App& app, Arguments& all, const Io& io) {
@@ -96,11 +100,7 @@ void add_train(CLI::App& app, Arguments& all, const Io& io) {
     c->add_option("--out", a.out, "run directory [runs/<name of CONFIG>]")->option_text("DIR");
     c->add_option("--resume", a.resume, "[auto], never, strict or the path of a checkpoint")->option_text("HOW");
     c->add_flag("--dry-run", a.dry_run, "rehearse a step, print the plan card; needs no data or machine");
-    add_rehearsal_options(c, a);
-    c->add_option("--threads", a.threads, "CPU threads of a rank: train.threads")
-        ->check(CLI::Range(0, 4096))
-        ->option_text("N");
-    c->add_option("--device", a.device, "auto, cpu or cuda: train.device")->option_text("D");
+    add_machine_options(c, a);
     c->footer(
         "Examples:\n"
         "  tutti train config.toml\n"
@@ -119,12 +119,8 @@ void add_rehearse(CLI::App& app, Arguments& all, const Io& io) {
                               "a training step without its memory, data, ranks and machine: what it holds, sends, runs",
                               a, rehearse);
     add_run_options(c, a, "TOML file, as for train");
-    add_rehearsal_options(c, a);
+    add_machine_options(c, a);
     c->add_flag("--kernels", a.kernels, "the kernels and operations of a step, in order; one block for all");
-    c->add_option("--threads", a.threads, "CPU threads of a rank: train.threads")
-        ->check(CLI::Range(0, 4096))
-        ->option_text("N");
-    c->add_option("--device", a.device, "auto, cpu or cuda: train.device")->option_text("D");
     c->footer(
         "Examples:\n"
         "  tutti rehearse config.toml --kernels\n"
