@@ -252,7 +252,7 @@ std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measu
     };
     Box box(style);
     box.top("memory of a rank at its peak, after the first step");
-    box.line(row("", "predicted", "measured", "difference"));
+    box.line(row("", "rehearsed", "measured", "difference"));
     for (int i = 0; i < kPurposes; ++i) {
         const auto purpose = static_cast<Purpose>(i);
         box.line(bytes_row(name_of(purpose), predicted[purpose], measured[purpose]));

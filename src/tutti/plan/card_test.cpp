@@ -84,7 +84,7 @@ TEST(Card, MeasuredBesidePredicted) {
     measured[Purpose::workspace] = 2 << 20;    // predicted as nothing
     const std::string expected =
         "┌─ memory of a rank at its peak, after the first step ─────┐\n"
-        "│                    predicted     measured   difference   │\n"
+        "│                    rehearsed     measured   difference   │\n"
         "│ weights             64.0 MiB     64.0 MiB       +0.0 %   │\n"
         "│ gradients                0 B          0 B       +0.0 %   │\n"
         "│ optimizer          192.0 MiB    144.0 MiB      -25.0 %   │\n"
