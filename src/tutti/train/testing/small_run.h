@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,18 @@ class SmallRun : public ::testing::Test {
         std::string text;
         for (uint64_t i = 0; i < 4000; ++i) text += "abcdefgh \n"[uniform_below(random_key(2, "text"), i, 10)];
         folder_.write("text.txt", text);
+    }
+
+    // Every run of every test held and sent in its first step what was rehearsed, to the byte.
+    void TearDown() override {
+        for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path(""))) {
+            if (entry.path().filename() != "run.json") continue;
+            std::ifstream in(entry.path());
+            const auto totals = nlohmann::json::parse(in);
+            if (!totals.contains("rehearsed")) continue;  // it took no step
+            for (const char* key : {"memory", "communication"})
+                EXPECT_EQ(totals.at(key), totals.at("rehearsed").at(key)) << entry.path();
+        }
     }
 
     std::string path(const std::string& name) const { return folder_.path(name); }
