@@ -37,14 +37,16 @@ Summary Collective::summary() const {
             .peer = peer};
 }
 
+bool agree(const Summary& operation, const Summary& other) {
+    return operation.kind == other.kind && operation.reduce == other.reduce && operation.dtype == other.dtype &&
+           operation.peer == other.peer && (operation.kind == Kind::all_to_all || operation.count == other.count);
+}
+
 void check_agree(std::string_view group, uint64_t sequence, int rank, const Summary& operation, int other_rank,
                  const Summary& other) {
-    const bool counts = operation.kind == Kind::all_to_all || operation.count == other.count;
-    check(operation.kind == other.kind && operation.reduce == other.reduce && operation.dtype == other.dtype &&
-              operation.peer == other.peer && counts,
-          "the ranks of group ", group, " disagree on its operation ", sequence, ": rank ", std::min(rank, other_rank),
-          " calls ", (rank < other_rank ? operation : other).text(), ", rank ", std::max(rank, other_rank), " calls ",
-          (rank < other_rank ? other : operation).text());
+    check(agree(operation, other), "the ranks of group ", group, " disagree on its operation ", sequence, ": rank ",
+          std::min(rank, other_rank), " calls ", (rank < other_rank ? operation : other).text(), ", rank ",
+          std::max(rank, other_rank), " calls ", (rank < other_rank ? other : operation).text());
 }
 
 int64_t bytes_sent(Kind kind, int64_t bytes, int64_t ranks) {

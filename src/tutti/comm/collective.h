@@ -23,6 +23,7 @@ enum class Kind : uint8_t {
 };
 inline constexpr int kKinds = 8;
 std::string_view name_of(Kind kind);  // "all_reduce"
+inline bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::receive; }
 
 enum class Reduce : uint8_t { sum, max };
 
@@ -57,8 +58,9 @@ struct Collective {
     Summary summary() const;
 };
 
-// Error, with what each calls, unless two ranks of a group mean the same by their operation `sequence`. Only all_to_all
-// may move another number of elements on every rank.
+// Whether two ranks of a group mean the same operation. Only all_to_all may move another number of elements on each.
+bool agree(const Summary& operation, const Summary& other);
+// Error, with what each calls, unless they agree on their operation `sequence`.
 void check_agree(std::string_view group, uint64_t sequence, int rank, const Summary& operation, int other_rank,
                  const Summary& other);
 

@@ -41,7 +41,7 @@ uint64_t FlightRecorder::start(size_t group, uint64_t sequence, const Summary& o
                                                    .group = groups_[group].name,
                                                    .number = sequence,
                                                    .bytes = operation.bytes});
-    if (operation.kind != Kind::send && operation.kind != Kind::receive) groups_[group].begun = sequence;
+    if (!is_message(operation.kind)) groups_[group].begun = sequence;
     return count_++;
 }
 

@@ -9,14 +9,14 @@
 
 namespace tutti::diagnose {
 
-using comm::Cause, comm::FlightRecord, comm::Kind, comm::State, comm::Summary, comm::read_flight_record;
+using comm::Cause, comm::FlightRecord, comm::State, comm::read_flight_record;
 
 namespace {
 
 using Group = FlightRecord::Group;
 using Entry = FlightRecord::Entry;
 
-bool is_message(const Entry& e) { return e.operation.kind == Kind::send || e.operation.kind == Kind::receive; }
+bool is_message(const Entry& e) { return comm::is_message(e.operation.kind); }
 
 // "rank 3", "ranks 0, 2 and 5".
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -28,12 +28,6 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 std::string place_text(const Entry& e, const Group& group) {
     return concat(is_message(e) ? "message " : "operation ", e.sequence, " of group ", group.name);
-}
-
-// The same in two ranks' words: as check_agree.
-bool agree(const Summary& a, const Summary& b) {
-    return a.kind == b.kind && a.reduce == b.reduce && a.dtype == b.dtype && a.peer == b.peer &&
-           (a.kind == Kind::all_to_all || a.count == b.count);
 }
 
 // An operation that is not complete and cannot be, because `on` has not begun its part.

@@ -14,8 +14,6 @@ namespace {
 using comm::Kind;
 using comm::Summary;
 
-bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::receive; }
-
 // The collectives that a program calls in one group; or what it sends to, or receives from, one rank of it.
 std::vector<Summary> operations(const Program& program, size_t group, auto&& wanted) {
     std::vector<Summary> found;
@@ -23,11 +21,6 @@ std::vector<Summary> operations(const Program& program, size_t group, auto&& wan
         if (const auto* begin = std::get_if<BeginOperation>(&action.what))
             if (begin->group == group && wanted(begin->operation)) found.push_back(begin->operation);
     return found;
-}
-
-bool agree(const Summary& a, const Summary& b) {
-    const bool counts = a.kind == Kind::all_to_all || a.count == b.count;
-    return a.kind == b.kind && a.reduce == b.reduce && a.dtype == b.dtype && a.peer == b.peer && counts;
 }
 
 bool fits(const Summary& sent, const Summary& received) {
@@ -93,10 +86,10 @@ std::string first_difference(int rank, const Program& program, int other_rank, c
             return concat("rank ", rank, " has group ", group.name, " of ", ranks, " ranks, and rank ", other_rank,
                           " of that group has no such group");
         const auto h = static_cast<size_t>(same - other.groups.begin());
-        const auto collective = [](const Summary& s) { return !is_message(s.kind); };
+        const auto collective = [](const Summary& s) { return !comm::is_message(s.kind); };
         std::string found =
             mismatch(concat("group ", group.name, ", operation"), rank, operations(program, g, collective), other_rank,
-                     operations(other, h, collective), agree);
+                     operations(other, h, collective), comm::agree);
         const auto to = [](Kind kind, int peer) {
             return [kind, peer](const Summary& s) { return s.kind == kind && s.peer == peer; };
         };

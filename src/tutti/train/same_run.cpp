@@ -9,7 +9,7 @@
 #include "tutti/base/build_info.h"
 #include "tutti/base/philox.h"
 #include "tutti/comm/communicator.h"
-#include "tutti/spec/print.h"
+#include "tutti/spec/fields.h"
 
 namespace tutti::train {
 
@@ -58,15 +58,9 @@ std::string recipe_of(const spec::RunSpec& run, const std::string& out) {
     const BuildInfo build = build_info();
     std::string recipe =
         concat("tutti = ", build.version, " ", build.build_type, ", ", build.compiler, "\n--out = ", out, "\n");
-    std::istringstream toml(spec::to_toml(run));
-    std::string section;
-    for (std::string line; std::getline(toml, line);) {
-        if (line.starts_with("[")) section = line.substr(1, line.find(']') - 1);
-        const size_t equals = line.find('=');
-        if (line.starts_with("[") || equals == std::string::npos) continue;
-        recipe += concat(section, '.', line.substr(0, line.find_last_not_of(' ', equals - 1) + 1), " = ",
-                         line.substr(std::min(line.size(), equals + 2)), '\n');
-    }
+    spec::for_each_field(run, [&recipe](const spec::Field& field, const auto& value) {
+        recipe += concat(field.path(), " = ", spec::toml_text(value), '\n');
+    });
     return recipe;
 }
 

@@ -78,7 +78,7 @@ class Run {
     Clock::time_point logged_at_ = Clock::now();
     int64_t logged_step_ = 0, logged_tokens_ = 0;
     std::vector<parallel::GroupUsage> logged_usage_;
-    std::vector<MemoryByPurpose> measured_;              // of all ranks, at the peak of the first step
+    std::vector<std::string> memory_of_ranks_;           // JSON, at the peak of the first step
     std::vector<parallel::GroupTraffic> communication_;  // of this rank in the first step
 };
 
@@ -288,17 +288,9 @@ void Run::stop_if_hopeless(const engine::StepResult& result) {
 // What the first step held and sent, beside what was rehearsed.
 void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
     communication_ = parallel::difference(engine_.groups.traffic(), before);
-    const auto everyone = world_.everyone("memory of the first step");
-    const auto host = make_cpu_device(1);
-    const MemoryByPurpose own = engine_.device->memory().at_peak();
-    const Tensor part = Tensor::from_host<int64_t>(*host, {kPurposes}, own.bytes, Purpose::communication);
-    const Tensor all = Tensor::empty(*host, {world_.size(), kPurposes}, DType::i64, Purpose::communication);
-    everyone->all_gather(part, all).wait();
-    if (!first_rank()) return;
-    const std::vector<int64_t> values = all.to_host<int64_t>();
-    measured_.resize(static_cast<size_t>(world_.size()));
-    for (size_t i = 0; i < values.size(); ++i) measured_[i / kPurposes].bytes[i % kPurposes] = values[i];
-    console_.text(plan::render_measured(rehearsal_.memory, measured_.front()));
+    const MemoryByPurpose memory = engine_.device->memory().at_peak();
+    memory_of_ranks_ = comm::gather_texts(*world_.everyone("memory of the first step"), rehearsal::to_json(memory));
+    if (first_rank()) console_.text(plan::render_measured(rehearsal_.memory, memory));
 }
 
 void Run::finish() {
@@ -349,8 +341,8 @@ std::string Run::sample() {
 std::string Run::totals() {
     using Json = nlohmann::ordered_json;
     Json ranks = Json::array();
-    for (size_t rank = 0; rank < measured_.size(); ++rank)
-        ranks.push_back({{"rank", rank}, {"memory", Json::parse(rehearsal::to_json(measured_[rank]))}});
+    for (size_t rank = 0; rank < memory_of_ranks_.size(); ++rank)
+        ranks.push_back({{"rank", rank}, {"memory", Json::parse(memory_of_ranks_[rank])}});
     nlohmann::ordered_json json = {{"model", name_of(run_.model)},
                                    {"parameters", spec::parameter_count(run_.model)},
                                    {"steps", state_.step},
@@ -363,8 +355,8 @@ std::string Run::totals() {
                                    {"checkpoint_failures", checkpoints_.failures()},
                                    {"preempted", outcome_.preempted},
                                    {"ranks", ranks}};
-    if (!measured_.empty()) {
-        json["memory"] = Json::parse(rehearsal::to_json(measured_.front()));
+    if (!memory_of_ranks_.empty()) {
+        json["memory"] = Json::parse(memory_of_ranks_.front());
         json["communication"] = Json::parse(rehearsal::to_json(communication_));
         json["rehearsed"] = Json::parse(rehearsal::to_json(rehearsal_));
     }

@@ -64,8 +64,7 @@ class MpiCommunicator final : public Communicator {
         LastOperation last{.sequence = sequence, .operation = collective.summary()};
         name().copy(last.group.data(), last.group.size() - 1);
         group_->host.note(last);
-        if (collective.kind == Kind::send || collective.kind == Kind::receive)
-            return start_message(group_, std::move(collective), sequence);
+        if (is_message(collective.kind)) return start_message(group_, std::move(collective), sequence);
         if (!group_->can_begin(sequence))
             progress().wait_until([&] { return group_->can_begin(sequence); },
                                   [&] {
