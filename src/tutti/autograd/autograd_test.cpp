@@ -75,7 +75,7 @@ TEST_F(TapeTest, SumsTheGradientsOfAValueThatIsUsedTwice) {
     EXPECT_EQ(seed.to_host<float>(), (std::vector<float>{1, 10}));  // the caller's tensor is as it was
 }
 
-// y = f(x) + g(x): f, which runs last in the backward, is given g's gradient, to add to where nobody else holds it.
+// y = f(x) + g(x): f, which runs last in the backward, is given g's gradient, to add to where nothing else holds it.
 TEST_F(TapeTest, HandsOverWhatLaterUsesOfAnInputGave) {
     const Tensor seed = tensor({1, 10});
     for (const bool held : {false, true}) {

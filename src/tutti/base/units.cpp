@@ -1,5 +1,6 @@
 #include "tutti/base/units.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -102,5 +103,20 @@ std::string format_difference(double share) {
     const std::string size = fixed(std::abs(100 * share), 1) + " %";
     return concat(share < 0 && size != "0.0 %" ? "-" : "+", size);
 }
+
+// UTF-8's continuation bytes, 10xxxxxx, take no column.
+size_t columns_of(std::string_view text) {
+    return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+namespace {
+std::string padding(const std::string& text, size_t width) {
+    return std::string(width - std::min(width, columns_of(text)), ' ');
+}
+}  // namespace
+
+std::string left(const std::string& text, size_t width) { return text + padding(text, width); }
+
+std::string right(const std::string& text, size_t width) { return padding(text, width) + text; }
 
 }  // namespace tutti

@@ -22,4 +22,9 @@ std::string format_fixed(double value, int decimals);  // "12.30"; "-" when not 
 std::string format_percent(double share);              // 0.372 -> "37.2 %"
 std::string format_difference(double share);           // 0.012 -> "+1.2 %", with the sign always
 
+// Text in columns; UTF-8, a code point is one column.
+size_t columns_of(std::string_view text);
+std::string left(const std::string& text, size_t width);   // padded on the right
+std::string right(const std::string& text, size_t width);  // padded on the left
+
 }  // namespace tutti

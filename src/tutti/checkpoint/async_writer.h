@@ -16,7 +16,7 @@ namespace tutti::checkpoint {
 class AsyncWriter {
   public:
     using Job = std::function<void()>;
-    // `unclaimed` gets each error that nobody has polled when the writer is destroyed.
+    // `unclaimed` gets each error that was not polled when the writer is destroyed.
     explicit AsyncWriter(std::function<void(const std::string&)> unclaimed);
     ~AsyncWriter();  // waits for the job in flight
     AsyncWriter(const AsyncWriter&) = delete;

@@ -168,7 +168,7 @@ NewDirectory::~NewDirectory() {
 
 void NewDirectory::commit() {
     file_system_.fsync_directory(temporary_);
-    // rename() itself refuses a directory that somebody has filled meanwhile.
+    // rename() itself refuses a directory that was filled meanwhile.
     file_system_.rename(temporary_, path_);
     committed_ = true;
     file_system_.fsync_directory(parent_of(path_));

@@ -102,7 +102,7 @@ void PosixFileSystem::allocate(const FileHandle& file, int64_t size) {
 void PosixFileSystem::fsync(const FileHandle& file) { require(::fsync(file.id) == 0, "fsync", file.path); }
 
 void PosixFileSystem::close(const FileHandle& file) {
-    // On Linux the descriptor is gone even after EINTR; a second close could hit somebody else's file.
+    // On Linux the descriptor is gone even after EINTR; a second close could close another file.
     require(::close(file.id) == 0 || errno == EINTR, "close", file.path);
 }
 
@@ -131,7 +131,7 @@ void PosixFileSystem::fsync_directory(const std::string& path) {
 }
 
 FileHandle PosixFileSystem::open_read(const std::string& path) {
-    // O_NONBLOCK: opening a FIFO that somebody placed here must not hang.
+    // O_NONBLOCK: opening a FIFO that lies here must not hang.
     const int fd = retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
     require(fd >= 0, "open", path);
     struct stat info = {};

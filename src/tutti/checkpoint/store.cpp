@@ -26,7 +26,7 @@ StoreName parse_store_name(std::string_view name) {
     if (!name.starts_with(kStep)) return parsed;
     const std::string_view digits = name.substr(kStep.size(), name.find('.') - kStep.size());
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parsed.step);
-    // step_name() is the only spelling: "step-5" or "step-0000000005x" are somebody else's.
+    // step_name() is the only spelling: "step-5" or "step-0000000005x" were not written by a store.
     if (error != std::errc() || end != digits.data() + digits.size() || parsed.step < 0 ||
         name.substr(0, kStep.size() + digits.size()) != step_name(parsed.step))
         return {};

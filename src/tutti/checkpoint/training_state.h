@@ -22,7 +22,7 @@ struct Piece {
 };
 Piece whole_piece(const std::string& name, const Tensor& tensor);
 
-// The pieces' values on the host, to be written. `copy`: training may go on meanwhile. `borrow`: nobody changes the
+// The pieces' values on the host, to be written. `copy`: training may go on meanwhile. `borrow`: nothing changes the
 // tensors until the file is written, so a device that is the host lends its memory and only other devices are copied.
 enum class HostMemory : uint8_t { copy, borrow };
 

@@ -9,27 +9,17 @@
 
 #include "tutti/cli/io.h"
 
+namespace tutti::spec {
+struct RunSpec;
+}
+
 namespace tutti::cli {
 
-struct TrainArguments {
-    std::string config;
-    int ranks = 1;
-    std::vector<std::string> set;  // "section.key=value"
-    std::string out;               // "": runs/<stem of config>
-    std::string resume = "auto";
-    bool dry_run = false;               // rehearse instead
-    std::optional<int> rank;            // of a dry run: RehearseArguments
-    std::string target;                 // likewise
-    std::optional<int> threads;         // train.threads
-    std::optional<std::string> device;  // train.device
-    bool json = false;
-};
-int train(const TrainArguments& arguments, const Io& io);
-
+// Of a run, and of its rehearsal.
 struct RehearseArguments {
     std::string config;
     int ranks = 1;
-    std::vector<std::string> set;
+    std::vector<std::string> set;       // "section.key=value"
     std::optional<int> rank;            // nullopt: the one with the most memory
     std::string target;                 // "": this machine
     bool kernels = false;               // also the kernels of a step, in order
@@ -38,6 +28,15 @@ struct RehearseArguments {
     bool json = false;
 };
 int rehearse(const RehearseArguments& arguments, const Io& io);
+// What the arguments make of the config, validated for so many ranks. UsageError with what is wrong.
+spec::RunSpec read_config(const RehearseArguments& arguments, int ranks);
+
+struct TrainArguments : RehearseArguments {
+    std::string out;  // "": runs/<stem of config>
+    std::string resume = "auto";
+    bool dry_run = false;  // rehearse instead
+};
+int train(const TrainArguments& arguments, const Io& io);
 
 struct VerifyArguments {
     std::string config;

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cli/text.h"
 
 namespace tutti::cli {
 

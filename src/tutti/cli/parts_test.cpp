@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tutti/base/units.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/cli/text.h"
 #include "tutti/device/cpu/peak.h"

@@ -46,15 +46,20 @@ nlohmann::ordered_json describe(const RehearseArguments& a, const spec::RunSpec&
 
 }  // namespace
 
+spec::RunSpec read_config(const RehearseArguments& arguments, int ranks) {
+    std::vector<std::string> overrides = arguments.set;
+    if (arguments.threads) overrides.push_back(concat("train.threads=", *arguments.threads));
+    if (arguments.device) overrides.push_back("train.device=" + *arguments.device);
+    spec::RunSpec run = spec::parse_file(arguments.config, overrides);
+    spec::validate(run, ranks);
+    return run;
+}
+
 int rehearse(const RehearseArguments& a, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     if (launch.rank != 0) return 0;  // one rank says what there is to say
     const int ranks = launch.ranks(a.ranks);
-    std::vector<std::string> overrides = a.set;
-    if (a.threads) overrides.push_back(concat("train.threads=", *a.threads));
-    if (a.device) overrides.push_back("train.device=" + *a.device);
-    const spec::RunSpec run = spec::parse_file(a.config, overrides);
-    spec::validate(run, ranks);
+    const spec::RunSpec run = read_config(a, ranks);
     train::check_stored_weights(run);
 
     const auto layout = rehearsal::rehearse_layout(run, target_of(a, run, launch), ranks, a.rank);

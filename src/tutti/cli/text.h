@@ -1,5 +1,5 @@
-// cli/text.h: text for a terminal: columns; bytes that come one by one; an end where one of some words begins. Numbers
-// with units are base/units.h.
+// cli/text.h: text for a terminal: bytes that come one by one; an end where one of some words begins. Columns and
+// numbers with units are base/units.h.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,6 @@
 #include <vector>
 
 namespace tutti::cli {
-
-std::string left(const std::string& text, size_t width);   // padded on the right; counts code points
-std::string right(const std::string& text, size_t width);  // padded on the left
 
 // Bytes that come one by one, as text that a terminal can show. A model of bytes makes a character in up to four
 // tokens, and sometimes bytes that are no character at all.

@@ -10,8 +10,6 @@
 #include "tutti/cli/stop_signals.h"
 #include "tutti/plan/flops.h"
 #include "tutti/spec/nearest.h"
-#include "tutti/spec/toml.h"
-#include "tutti/spec/validate.h"
 #include "tutti/train/trainer.h"
 
 namespace tutti::cli {
@@ -19,15 +17,6 @@ namespace tutti::cli {
 namespace {
 
 constexpr int kPreempted = 75;  // EX_TEMPFAIL of sysexits.h: start it again
-
-spec::RunSpec read_config(const TrainArguments& arguments, int ranks) {
-    std::vector<std::string> overrides = arguments.set;
-    if (arguments.threads) overrides.push_back(concat("train.threads=", *arguments.threads));
-    if (arguments.device) overrides.push_back("train.device=" + *arguments.device);
-    spec::RunSpec run = spec::parse_file(arguments.config, overrides);
-    spec::validate(run, ranks);
-    return run;
-}
 
 // A path that is missing is the trainer's to report; a bare word is more likely a slip.
 void check_resume(const std::string& resume) {
@@ -85,15 +74,7 @@ nlohmann::ordered_json describe(const train::TrainOptions& options, const train:
 int train(const TrainArguments& arguments, const Io& io) {
     if (arguments.dry_run) {
         check_resume(arguments.resume);
-        return rehearse({.config = arguments.config,
-                         .ranks = arguments.ranks,
-                         .set = arguments.set,
-                         .rank = arguments.rank,
-                         .target = arguments.target,
-                         .threads = arguments.threads,
-                         .device = arguments.device,
-                         .json = arguments.json},
-                        io);
+        return rehearse(arguments, io);
     }
     check<UsageError>(!arguments.rank && arguments.target.empty(),
                       "--rank and --for say what a dry run shows; give --dry-run too");

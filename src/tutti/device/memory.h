@@ -99,13 +99,13 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
         std::byte *begin, *end;
         std::shared_ptr<SideCopy> copy;
     };
-    std::vector<Place> copied_;                // free places with a copy that nobody joined yet
+    std::vector<Place> copied_;                // free places whose copy was not joined yet
     Pool* pool_ = nullptr;                     // that blocks come from now
     std::unordered_map<void*, Pool*> pooled_;  // blocks in use that belong to pools
 };
 
 // Memory apart from all other: while a Use exists blocks come from here, and here they return whenever they are
-// released. So nobody else gets the memory of work that will be repeated at the same addresses: a recorded graph's.
+// released. For a recorded CUDA graph, which replays at fixed addresses: no other owner may get its memory.
 class Pool {
   public:
     explicit Pool(Allocator& allocator) : allocator_(allocator.shared_from_this()) {}
@@ -165,7 +165,7 @@ class Buffer {
     void* data_;
     int64_t bytes_;
     Purpose purpose_;
-    mutable std::shared_ptr<SideCopy> copy_;  // the one to data_, until somebody joins it
+    mutable std::shared_ptr<SideCopy> copy_;  // the one to data_, until it is joined
 };
 
 }  // namespace tutti

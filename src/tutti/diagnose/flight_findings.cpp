@@ -172,7 +172,7 @@ class Search {
         findings_.push_back(std::move(finding));
     }
 
-    // Only a wait that ended by its time-out tells that somebody stood still: after other failures all ranks stop
+    // Only a wait that ended by its time-out tells that a rank stood still: after other failures all ranks stop
     // wherever they happen to be.
     void find_behind() {
         const auto is = [](Cause cause) { return [cause](const FlightRecord& r) { return r.cause == cause; }; };

@@ -1,6 +1,6 @@
 // parallel/parameter_server.h: the oldest way to train on many ranks (Dean et al. 2012), to learn from and to measure
 // against: rank 0 holds the optimizer, everybody sends it gradients, it sends weights back. Each worker moves 2P, the
-// server 2P for every worker, which is why nobody uses it. Below: comm/. Called by data_parallel.cpp.
+// server 2P for every worker, which is why it is not used in practice. Below: comm/. Called by data_parallel.cpp.
 #pragma once
 
 #include <vector>

@@ -83,23 +83,10 @@ std::string mesh(const spec::RunSpec& run, int ranks) {
 // --- the box
 // ----------------------------------------------------------------------------------------------------------
 
-// Characters, not bytes: UTF-8 continuation bytes (10xxxxxx) take no column.
-size_t columns_of(const std::string& text) {
-    return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 std::string repeated(const std::string& piece, size_t times) {
     std::string text;
     for (size_t i = 0; i < times; ++i) text += piece;
     return text;
-}
-
-std::string padded(const std::string& text, size_t width) {
-    return text + std::string(width - std::min(width, columns_of(text)), ' ');
-}
-
-std::string padded_left(const std::string& text, size_t width) {
-    return std::string(width - std::min(width, columns_of(text)), ' ') + text;
 }
 
 // Lines of at most `width` columns, broken between words; a longer word is cut at a character.
@@ -134,13 +121,13 @@ class Box {
     void field(const std::string& name, const std::string& text) {
         std::string label = name;
         for (const std::string& part : wrapped(text, inner_ - kLabel)) {
-            line(padded(label, kLabel) + part);
+            line(left(label, kLabel) + part);
             label.clear();
         }
     }
     void line(const std::string& text) {
         const std::string side = unicode_ ? "│" : "|";
-        text_ += side + " " + padded(text, inner_) + " " + side + "\n";
+        text_ += side + " " + left(text, inner_) + " " + side + "\n";
     }
     std::string bar(double share, size_t columns) const {
         const auto marks = static_cast<size_t>(std::lround(share * static_cast<double>(columns)));
@@ -180,27 +167,25 @@ void add_memory(Box& box, const Card& card) {
         const auto purpose = static_cast<Purpose>(i);
         const int64_t bytes = memory.at_peak[purpose];
         const double share = total > 0 ? static_cast<double>(bytes) / static_cast<double>(total) : 0;
-        box.line(concat(padded(std::string(name_of(purpose)), Box::kLabel), padded_left(format_bytes(bytes), kBytes),
-                        padded_left(format_percent(share), kShare), "  ",
+        box.line(concat(left(std::string(name_of(purpose)), Box::kLabel), right(format_bytes(bytes), kBytes),
+                        right(format_percent(share), kShare), "  ",
                         box.bar(share, box.inner() - Box::kLabel - kBytes - kShare - 2)));
     }
-    box.line(
-        concat(padded("peak", Box::kLabel), padded_left(format_bytes(total), kBytes), "  in the ", memory.peak_place));
+    box.line(concat(left("peak", Box::kLabel), right(format_bytes(total), kBytes), "  in the ", memory.peak_place));
     if (memory.offloaded > 0)
-        box.line(concat(padded("offloaded", Box::kLabel), padded_left(format_bytes(memory.offloaded), kBytes),
-                        "  beside these"));
+        box.line(
+            concat(left("offloaded", Box::kLabel), right(format_bytes(memory.offloaded), kBytes), "  beside these"));
     if (card.capacity > 0)
-        box.line(concat(padded("machine", Box::kLabel), padded_left(format_bytes(card.capacity), kBytes),
+        box.line(concat(left("machine", Box::kLabel), right(format_bytes(card.capacity), kBytes),
                         card.fits ? "  it fits" : "  IT DOES NOT FIT"));
 }
 
 void add_communication(Box& box, const Card& card) {
     constexpr size_t kOperation = 16, kCalls = 8, kBytes = 12;
     for (const Card::Communication& c : card.communication)
-        box.line(concat(padded(c.group, Box::kLabel), padded(c.operation, kOperation),
-                        padded_left(concat(c.calls, c.calls == 1 ? " call" : " calls"), kCalls + 2),
-                        padded_left(format_bytes(c.bytes), kBytes), padded_left(format_bytes(c.sent), kBytes),
-                        " sent"));
+        box.line(concat(left(c.group, Box::kLabel), left(c.operation, kOperation),
+                        right(concat(c.calls, c.calls == 1 ? " call" : " calls"), kCalls + 2),
+                        right(format_bytes(c.bytes), kBytes), right(format_bytes(c.sent), kBytes), " sent"));
 }
 
 std::string difference(int64_t predicted, int64_t measured) {
@@ -244,8 +229,7 @@ std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measu
     constexpr size_t kColumn = 13;
     const MemoryByPurpose& predicted = plan.at_peak;
     const auto row = [](std::string_view name, const std::string& a, const std::string& b, const std::string& c) {
-        return concat(padded(std::string(name), Box::kLabel), padded_left(a, kColumn), padded_left(b, kColumn),
-                      padded_left(c, kColumn));
+        return concat(left(std::string(name), Box::kLabel), right(a, kColumn), right(b, kColumn), right(c, kColumn));
     };
     const auto bytes_row = [&](std::string_view name, int64_t a, int64_t b) {
         return row(name, format_bytes(a), format_bytes(b), difference(a, b));

@@ -10,15 +10,6 @@ namespace tutti::rehearsal {
 
 namespace {
 
-std::string left(std::string text, size_t width) {
-    text.resize(std::max(width, text.size()), ' ');
-    return text;
-}
-
-std::string right(const std::string& text, size_t width) {
-    return std::string(width - std::min(width, text.size()), ' ') + text;
-}
-
 // The unit of "forward of h.3"; "" for other places.
 std::string unit_of(const std::string& place) {
     const size_t at = place.find(" of ");

@@ -320,7 +320,7 @@ TEST_F(ManyRanks, ARankThatDiesBeforeTheCommitLeavesThePreviousCheckpoint) {
 }
 
 // Ranks that do not save the same state, or leave a part out.
-// The disk is full when a run ends, and somebody makes room after the first complaint.
+// The disk is full when a run ends, and room is made after the first failed attempt.
 TEST_F(ManyRanks, TheLastSaveIsTriedAgain) {
     for (const int n : {1, 3}) {
         const std::string place = directory() + std::to_string(n);

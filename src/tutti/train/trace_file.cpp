@@ -190,7 +190,7 @@ void TraceFile::finish() {
     if (begun_ && !written_) write();
 }
 
-// Rank 0 writes what the others send, one after the other. A full disk stops nobody: the file is then absent.
+// Rank 0 writes what the others send, one after the other. A full disk does not stop the run: the file is then absent.
 void TraceFile::write() {
     written_ = true;
     world_.recorder().trace_into(nullptr);

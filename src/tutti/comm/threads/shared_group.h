@@ -29,7 +29,7 @@ class Published {
         std::lock_guard lock(mutex_);
         return *collectives_[number - first_];
     }
-    // Nobody reads those up to `number` any more.
+    // No rank reads those up to `number` any more.
     void forget(uint64_t number) {
         std::lock_guard lock(mutex_);
         for (; !collectives_.empty() && first_ <= number; ++first_) collectives_.pop_front();

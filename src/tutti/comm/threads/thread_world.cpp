@@ -14,7 +14,7 @@ namespace tutti::comm {
 namespace threads {
 namespace {
 
-// One bell for all ranks of the process. Ringing costs a load when nobody sleeps. It carries the abort flag too,
+// One bell for all ranks of the process. Ringing costs a load when no rank sleeps. It carries the abort flag too,
 // because whoever is woken must look at it.
 class ThreadBell final : public Bell {
   public:
@@ -161,7 +161,7 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
         World& world = *worlds[static_cast<size_t>(rank)];
         try {
             body(world);
-        } catch (const Aborted& e) {  // somebody else's error
+        } catch (const Aborted& e) {  // the error of another rank
             dump_flight_record(world, options.flight_directory, e);
         } catch (const std::exception& e) {
             {

@@ -1,5 +1,5 @@
 // Every kernel is silenced: an entry that is added to the table and forgotten here would compute on addresses that
-// nobody can read.
+// cannot be read.
 #include "tutti/kernels/meta/meta_table.h"
 
 #include <gtest/gtest.h>

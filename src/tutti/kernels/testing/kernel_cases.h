@@ -14,7 +14,7 @@
 namespace tutti::kernels {
 
 // What a kernel wrote. `tolerance[i]` bounds the difference of values[i] between the reference and any table that sums
-// in f32 or wider and rounds once; the derivation stands at each case. NaN: nobody wrote the element.
+// in f32 or wider and rounds once; the derivation stands at each case. NaN: the element was never written.
 struct Output {
     std::string name;
     std::vector<double> values;
