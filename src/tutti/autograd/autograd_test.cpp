@@ -8,45 +8,37 @@
 namespace tutti::autograd {
 namespace {
 
-// A matrix and a stack of matrices, over placements with sections and with two axes on one dim.
+// A matrix and stacks of matrices, over placements with sections, padding and two axes on one dim.
 TEST(InitialValues, AreNormalsOfTheGlobalIndexWhateverThePlacement) {
     const auto device = make_cpu_device(2);
     ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
-    const mesh::Mesh mesh({{"tp", 2}, {"dp_shard", 3}});
-    const auto values = [&](const Parameter& p, const Position& position) {
-        const Shape local = position.mesh ? mesh::local_shape(mesh, p.shape, p.placement, p.name) : p.shape;
-        const Tensor x = ops::empty(ctx, local, DType::f32);
-        draw(ctx, p, 42, x, position);
-        return x;
-    };
-    const std::vector<mesh::Placement> placements = {
-        {}, {{"tp", 0}}, {{"tp", 0, 3}}, {{"dp_shard", 0}}, {{"tp", 0}, {"dp_shard", 0}}, {{"tp", 1}}};
-    for (const Shape& shape : {Shape{12, 10}, Shape{12, 4, 5}, Shape{12, 2, 3, 5}}) {
-        const Parameter whole{.name = "h.0.w", .shape = shape, .init = {.std = 0.5}};
-        const std::vector<float> global = values(whole, {}).to_host<float>();
-        for (size_t i = 0; i < global.size(); ++i) ASSERT_EQ(global[i], 0.5f * normal(random_key(42, "h.0.w"), i)) << i;
+    constexpr mesh::Axis tp = mesh::Axis::tp_part, shard = mesh::Axis::dp_shard;
+    const mesh::Mesh mesh({{tp, 2}, {shard, 3}});
+    const std::vector<mesh::Placement> placements = {{},
+                                                     {{tp, 0}},
+                                                     {{tp, 0, 1, 3}},
+                                                     {{shard, 0}},
+                                                     {{{tp, shard}, 0}},
+                                                     {{tp, 1}},
+                                                     {{tp, 1}, {shard, 0}},
+                                                     {{.axes = {tp, shard}, .grain = 4, .padded = true}}};
+    for (const Shape& shape : {Shape{12, 10}, Shape{12, 4, 5}, Shape{12, 2, 3, 5}, Shape{12, 1000}}) {
+        const Parameter p{.name = "h.0.w", .shape = shape, .init = {.std = 0.5}};
         for (const mesh::Placement& placement : placements) {
-            Parameter p = whole;
-            p.placement = placement;
             for (int rank = 0; rank < mesh.size(); ++rank) {
-                const Tensor local = values(p, {&mesh, rank});
-                ASSERT_EQ(local.shape(), mesh::local_shape(mesh, shape, placement, p.name));
-                for (const mesh::Block& b : mesh::local_blocks(mesh, rank, shape, placement, p.name)) {
-                    Tensor here = local;
-                    for (int d = 0; d < shape.rank(); ++d) here = here.narrow(d, b.local[d], b.sizes[d]);
-                    for (int64_t i = 0; i < b.sizes.numel(); ++i) {
-                        int64_t rest = i, from = 0, at = 0, stride = 1;
-                        for (int d = shape.rank() - 1; d >= 0; --d) {
-                            const int64_t index = rest % b.sizes[d];
-                            rest /= b.sizes[d];
-                            from += (b.offset[d] + index) * stride;
-                            at += index * here.view().stride(d);
-                            stride *= shape[d];
-                        }
-                        ASSERT_EQ(here.view().as<float>()[at], global[static_cast<size_t>(from)])
-                            << p.shape << " " << i;
-                    }
-                }
+                const mesh::Part part = mesh::part_of(mesh, rank, shape, placement, p.name);
+                const Tensor x = ops::empty(ctx, {part.shape.numel()}, DType::f32);
+                ops::fill(ctx, x, NAN);
+                draw(ctx, p, 42, part.blocks, x);
+                std::vector<float> expected(static_cast<size_t>(x.numel()), 0);
+                for (const auto& held : part.blocks)
+                    mesh::for_each_run(
+                        held.block, mesh::whole_block(shape), held.block, [&](int64_t from, int64_t to, int64_t n) {
+                            for (int64_t i = 0; i < n; ++i)
+                                expected[static_cast<size_t>(held.begin + to + i)] =
+                                    0.5f * normal(random_key(42, "h.0.w"), static_cast<uint64_t>(from + i));
+                        });
+                ASSERT_EQ(x.to_host<float>(), expected) << shape << ", rank " << rank;
             }
         }
     }

@@ -7,69 +7,60 @@ namespace tutti::autograd {
 
 namespace {
 
-const mesh::Mesh& mesh_of(const Position& position, const mesh::Mesh& one_rank) {
-    return position.mesh ? *position.mesh : one_rank;
+// Elements [first, first + n) of the flattened global tensor. Rows of 4096, so that all threads draw, and what is left.
+void draw_run(ops::Context& ctx, kernels::Normal normal, int64_t first, int64_t n, float* values) {
+    constexpr int64_t kRow = 4096;
+    const int64_t whole = n / kRow * kRow;
+    normal.row_step = kRow;
+    for (const auto& [begin, rows, columns] :
+         {std::array{int64_t{0}, whole / kRow, kRow}, {whole, int64_t{1}, n - whole}}) {
+        normal.y = View(values + begin, DType::f32, {rows, columns});
+        normal.first = first + begin;
+        ops::normal(ctx, normal);
+    }
 }
 
-// Still without its shape and its place in the parameter.
-kernels::Normal normal_of(const Parameter& p, uint64_t seed) {
-    return {.key = random_key(seed, p.name), .std = static_cast<float>(p.init.std)};
-}
-
-// Draws one block as matrices of its last two dims: whatever the rank of the tensor, rows are contiguous in both.
-void draw_block(ops::Context& ctx, const mesh::Block& block, const Shape& global, const Tensor& local,
-                kernels::Normal normal) {
+void draw_block(ops::Context& ctx, kernels::Normal normal, const Shape& global, const mesh::Block& block,
+                float* values) {
+    const int64_t first = mesh::flat_begin(global, block);
+    if (mesh::flat_end(global, block) - first == block.numel())
+        return draw_run(ctx, normal, first, block.numel(), values);
+    // As matrices of the last two dims.
     const int rank = global.rank();
-    const int64_t columns = block.sizes[-1], rows = rank > 1 ? block.sizes[-2] : 1;
-    const int64_t matrices = block.sizes.numel() == 0 ? 0 : block.sizes.numel() / (rows * columns);
-    for (int64_t i = 0; i < matrices; ++i) {
-        int64_t rest = i, global_stride = 1, local_stride = 1, first = 0, at = 0;
-        for (int d = rank - 1; d >= 0; --d) {
-            const bool outer = d < rank - 2;
-            const int64_t index = outer ? rest % block.sizes[d] : 0;
-            if (outer) rest /= block.sizes[d];
-            first += (block.offset[d] + index) * global_stride;
-            at += (block.local[d] + index) * local_stride;
-            global_stride *= global[d];
-            local_stride *= local.dim(d);
-        }
-        normal.y = View(local.view().as<float>() + at, DType::f32, {rows, columns});
-        normal.y.strides[0] = local.dim(rank - 1);
-        normal.first = first;
-        normal.row_step = global[rank - 1];
+    mesh::Block matrix = block;
+    for (int d = 0; d < rank - 2; ++d) matrix.sizes[d] = 1;
+    const int64_t count = block.numel() / matrix.numel();
+    normal.row_step = global[-1];
+    for (int64_t i = 0; i < count; ++i) {
+        int64_t rest = i;
+        for (int d = rank - 3; d >= 0; rest /= block.sizes[d], --d)
+            matrix.offset[d] = block.offset[d] + rest % block.sizes[d];
+        normal.y = View(values + i * matrix.numel(), DType::f32, {block.sizes[-2], block.sizes[-1]});
+        normal.first = mesh::flat_begin(global, matrix);
         ops::normal(ctx, normal);
     }
 }
 
 }  // namespace
 
-void draw(ops::Context& ctx, const Parameter& p, uint64_t seed, const Tensor& values, const Position& position) {
-    if (p.init.std == 0) return ops::fill(ctx, values, static_cast<float>(p.init.value));
-    const mesh::Mesh one_rank;
-    for (const mesh::Block& block :
-         mesh::local_blocks(mesh_of(position, one_rank), position.rank, p.shape, p.placement, p.name))
-        draw_block(ctx, block, p.shape, values, normal_of(p, seed));
+void draw(ops::Context& ctx, const Parameter& p, uint64_t seed, const std::vector<mesh::HeldBlock>& blocks,
+          const Tensor& values) {
+    int64_t padding = values.numel();
+    for (const mesh::HeldBlock& held : blocks) padding -= held.block.numel();
+    if (padding > 0) ops::fill(ctx, values, 0);
+    const kernels::Normal normal{.key = random_key(seed, p.name), .std = static_cast<float>(p.init.std)};
+    for (const auto& [block, begin] : blocks) {
+        if (block.numel() == 0) continue;
+        if (p.init.std == 0)
+            ops::fill(ctx, values.narrow(0, begin, block.numel()), static_cast<float>(p.init.value));
+        else
+            draw_block(ctx, normal, p.shape, block, values.view().as<float>() + begin);
+    }
 }
 
-// Rows of 4096, so that all threads draw, and what is left.
-void draw_range(ops::Context& ctx, const Parameter& p, uint64_t seed, int64_t begin, const Tensor& values) {
-    if (p.init.std == 0) return ops::fill(ctx, values, static_cast<float>(p.init.value));
-    constexpr int64_t kRow = 4096;
-    const int64_t whole = values.numel() / kRow * kRow;
-    kernels::Normal normal = normal_of(p, seed);
-    normal.row_step = kRow;
-    normal.y = View(values.view().data, DType::f32, {whole / kRow, kRow});
-    normal.first = begin;
-    ops::normal(ctx, normal);
-    normal.y = View(values.view().as<float>() + whole, DType::f32, {1, values.numel() - whole});
-    normal.first = begin + whole;
-    ops::normal(ctx, normal);
-}
-
-void allocate(ops::Context& ctx, Parameter& p, DType compute, bool train, const Position& position) {
+void allocate(ops::Context& ctx, Parameter& p, DType compute, bool train) {
     check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
-    const mesh::Mesh one_rank;
-    const Shape local = mesh::local_shape(mesh_of(position, one_rank), p.shape, p.placement, p.name);
+    const Shape local = p.part().shape;
     p.value = ops::empty(ctx, local, compute, Purpose::weights);
     if (compute == DType::f32)
         p.master = p.value;
@@ -78,10 +69,10 @@ void allocate(ops::Context& ctx, Parameter& p, DType compute, bool train, const 
     p.gradient = train ? ops::zeros(ctx, local, DType::f32, Purpose::gradients) : Tensor{};
 }
 
-void materialize(ops::Context& ctx, Parameter& p, DType compute, uint64_t seed, bool train, const Position& position) {
-    allocate(ctx, p, compute, train, position);
+void materialize(ops::Context& ctx, Parameter& p, DType compute, uint64_t seed, bool train) {
+    allocate(ctx, p, compute, train);
     const Tensor f32 = p.master.defined() ? p.master : ops::empty(ctx, p.value.shape(), DType::f32, Purpose::workspace);
-    draw(ctx, p, seed, f32, position);
+    draw(ctx, p, seed, p.part().blocks, f32.reshape({f32.numel()}));
     if (p.value.dtype() != DType::f32) ops::cast_into(ctx, f32, p.value);
 }
 

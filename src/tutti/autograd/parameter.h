@@ -1,22 +1,26 @@
-// autograd/parameter.h: a trainable tensor, known by its global name, global shape and placement. Initial values,
-// shards, checkpoints and resharding all follow from these three.
+// autograd/parameter.h: a trainable tensor, known by its global name, its global shape and what of it this rank holds.
+// Initial values, shards, gradient sums, checkpoints and resharding all follow from these.
 #pragma once
 
-#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/mesh/mesh.h"
 #include "tutti/ops/context.h"
 
 namespace tutti::autograd {
 
-// How a parameter takes part in tensor parallelism. Models name roles; parallel::apply() turns them into placements.
+// How a parameter takes part in tensor parallelism. Models name roles; parallel::apply() says what a rank holds of each
+// and over which ranks its gradient is summed.
 enum class Role : uint8_t {
-    replicated,  // norm weights
-    column,      // (out, in) of a linear whose outputs are split
+    replicated,  // norm weights, biases of row
+    column,      // (out, in) of a linear whose outputs are split; its bias
+    key_value,   // column of the key and value heads, of which there may be fewer than ranks
     row,         // (out, in) of a linear whose inputs are split
     vocabulary,  // rows are words: embedding and head
     position,    // learned positions
+    every_head,  // used by each of the heads, which are split: the norm of queries or keys
 };
 
 struct Init {
@@ -29,36 +33,33 @@ struct Parameter {
     Shape shape;       // global
     Role role = Role::replicated;
     Init init;
-    int sections = 1;  // of dim 0: 3 for a fused q | k | v
-    mesh::Placement placement;
+    int sections = 1;   // of dim 0: 3 for a fused q | k | v
+    int64_t grain = 1;  // indices of the split dim that stay together: head_dim where it is one of heads
+
+    // As parallel::apply() says; nullopt: this rank holds all of it.
+    std::optional<mesh::Part> local = {};
+    mesh::Axes partial = {};  // axes along which ranks have partial sums of its gradient: these are added up
+    mesh::Axes copies = {};   // axes along which ranks hold the same elements, `partial` among them
 
     Tensor value;                 // what forward reads, in the compute type
     Tensor master;                // f32; shares memory with value when the compute type is f32
     Tensor gradient;              // f32, accumulated over the microbatches of a step
     bool gradient_unset = false;  // it has no term yet: the first one overwrites whatever its memory holds
 
+    mesh::Part part() const { return local.value_or(mesh::whole_part(shape)); }
     bool decays() const { return shape.rank() >= 2; }  // weight decay leaves biases and norm weights alone
-};
-
-// Where a rank stands: which blocks of a parameter it holds.
-struct Position {
-    const mesh::Mesh* mesh = nullptr;  // nullptr: one rank
-    int rank = 0;
 };
 
 // Allocates value, master and gradient of the local shape and draws the initial values: element e of the *global*
 // tensor is normal(random_key(seed, name), e), so that any layout starts from the same weights. `train` false: value
 // only.
-void materialize(ops::Context& ctx, Parameter& parameter, DType compute, uint64_t seed, bool train,
-                 const Position& position = {});
+void materialize(ops::Context& ctx, Parameter& parameter, DType compute, uint64_t seed, bool train);
 
 // Only the memory; value and master are not set.
-void allocate(ops::Context& ctx, Parameter& parameter, DType compute, bool train, const Position& position = {});
+void allocate(ops::Context& ctx, Parameter& parameter, DType compute, bool train);
 
-// The initial values alone, into `values`: f32, of the local shape.
-void draw(ops::Context& ctx, const Parameter& parameter, uint64_t seed, const Tensor& values,
-          const Position& position = {});
-// Those of elements [begin, begin + values.numel()) of the flattened parameter.
-void draw_range(ops::Context& ctx, const Parameter& parameter, uint64_t seed, int64_t begin, const Tensor& values);
+// The initial values of these blocks, into `values` f32 (n). What belongs to no block becomes zero.
+void draw(ops::Context& ctx, const Parameter& parameter, uint64_t seed, const std::vector<mesh::HeldBlock>& blocks,
+          const Tensor& values);
 
 }  // namespace tutti::autograd

@@ -1,5 +1,6 @@
 #include "tutti/autograd/tape.h"
 
+#include <array>
 #include <memory>
 #include <ranges>
 #include <utility>
@@ -21,11 +22,17 @@ Tensor Kept::take() const {
     return std::exchange(state.value, {});
 }
 
-Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks, Device* home)
+std::string_view name_of(PassKind kind) {
+    constexpr std::array<std::string_view, 5> kNames = {"forward", "recompute", "backward", "backward input",
+                                                        "backward weight"};
+    return kNames[static_cast<size_t>(kind)];
+}
+
+Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks, Device* home, int stage, int64_t microbatch)
     : ctx_(ctx),
       hooks_(hooks),
       recording_(recording),
-      training_(recording),
+      pass_{PassKind::forward, stage, microbatch, recording},
       root_(this),
       counting_(recording),
       home_(recording ? home : nullptr) {}
@@ -36,7 +43,7 @@ Tape::Tape(Tape& parent, bool recording)
     : ctx_(parent.ctx_),
       hooks_(parent.hooks_),
       recording_(recording),
-      training_(true),
+      pass_(parent.pass(recording ? PassKind::recompute : parent.pass_.kind)),
       root_(parent.root_),
       counting_(!recording && parent.counting_),
       home_(nullptr) {}
@@ -73,11 +80,23 @@ void Tape::record_mark(std::function<void()> mark) {
 
 Var Tape::unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& forward) {
     begin_part();
-    if (hooks_) hooks_->before_forward(unit);
-    if (hooks_) record_mark([this, &unit] { hooks_->after_backward(unit); });
+    if (!hooks_) {
+        Var y = forward(x);
+        end_part(y.value);
+        return y;
+    }
+    const auto backward_pass = [this] { return pass(deferring_ ? PassKind::backward_input : PassKind::backward); };
+    hooks_->before(unit, pass_);
+    record_mark([=, this, &unit] {
+        unit_ = nullptr;
+        hooks_->after(unit, backward_pass());
+    });
     Var y = forward(x);
-    if (hooks_) record_mark([this, &unit] { hooks_->before_backward(unit); });
-    if (hooks_) hooks_->after_forward(unit);
+    record_mark([=, this, &unit] {
+        unit_ = &unit;
+        hooks_->before(unit, backward_pass());
+    });
+    hooks_->after(unit, pass_);
     end_part(y.value);
     return y;
 }
@@ -143,7 +162,8 @@ void Tape::run(const Var& y, const Tensor& dy, bool defer_weights) {
         }
         Tensor gradient = std::move(gradients_[static_cast<size_t>(node.output)]);
         if (!gradient.defined()) continue;  // its output was not used
-        Pending weight{std::move(node.weight_gradient), {}, std::move(node.parameters)};
+        Pending weight{
+            std::move(node.weight_gradient), {}, std::move(node.parameters), defer_weights ? unit_ : nullptr};
         const bool has_weight = static_cast<bool>(weight.run);
         if (has_weight) weight.dy = gradient;
         std::vector<Tensor> inputs, sums(node.inputs.size());
@@ -165,22 +185,36 @@ void Tape::run(const Var& y, const Tensor& dy, bool defer_weights) {
 }
 
 void Tape::backward_weight() {
+    Unit* announced = nullptr;
+    const auto announce = [&](Unit* unit) {
+        if (unit == announced) return;
+        if (announced) hooks_->after(*announced, pass(PassKind::backward_weight));
+        if (unit) hooks_->before(*unit, pass(PassKind::backward_weight));
+        announced = unit;
+    };
     while (!pending_.empty()) {
         Pending pending = std::move(pending_.front());
         pending_.pop_front();
-        run_weight(pending);
+        announce(pending.unit);
+        pending.run(pending.dy);
+        pending.run = nullptr;
+        for (Parameter* parameter : pending.parameters)
+            end_use(*parameter, deferring_ ? PassKind::backward_weight : PassKind::backward);
     }
-}
-
-void Tape::run_weight(Pending& pending) {
-    pending.run(pending.dy);
-    pending.run = nullptr;
-    for (Parameter* parameter : pending.parameters)
-        if (--root_->uses_[parameter] == 0 && hooks_) hooks_->gradient_ready(*parameter);
+    announce(nullptr);
 }
 
 void Tape::count_use(const std::vector<Parameter*>& parameters) {
     for (Parameter* parameter : parameters) ++root_->uses_[parameter];
+}
+
+void Tape::end_use(Parameter& parameter, PassKind kind) {
+    if (--root_->uses_[&parameter] == 0 && hooks_) hooks_->gradient_ready(parameter, pass(kind));
+}
+
+void Tape::gradient_taken(Parameter& parameter) {
+    count_use({&parameter});
+    end_use(parameter, pass_.kind);
 }
 
 void Tape::add_gradient(int id, Tensor gradient) {

@@ -2,7 +2,7 @@
 // pipeline stage; afterwards it runs backward as a whole (B), or as input gradients first (I) and weight gradients
 // later (W), which is what zero-bubble schedules need. What a node saved is freed as soon as it was used.
 //
-// nn/ records nodes; train/ and later pipeline/ run tapes. A node is two functions, not a class: what they capture is
+// A node is two functions, not a class: what they capture is
 // what is saved.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -65,24 +66,38 @@ struct Unit {
     std::string name;  // "h.3"
     std::vector<Parameter*> parameters;
     bool backward_reads_weights = true;  // false for an embedding: its weights need not be gathered again
+    // Those of the parameters whose gradient is taken in the forward, with the loss (nn::head_loss).
+    std::vector<Parameter*> gradients_in_forward;
+};
+
+// What a tape does when it calls its hooks: F, F once more for the backward, B, I, W.
+enum class PassKind : uint8_t { forward, recompute, backward, backward_input, backward_weight };
+std::string_view name_of(PassKind kind);  // "backward input"
+struct Pass {
+    PassKind kind = PassKind::forward;
+    int stage = 0;  // of a pipeline, and the microbatch: those that the tape was made for
+    int64_t microbatch = 0;
+    bool training = false;  // there will be a backward
 };
 
 // What parallelism attaches to. Called on the rank's own thread.
 class Hooks {
   public:
     virtual ~Hooks() = default;
-    virtual void before_forward(Unit&) {}
-    virtual void after_forward(Unit&) {}
-    virtual void before_backward(Unit&) {}
-    virtual void after_backward(Unit&) {}       // its input gradients are done; W may be pending
-    virtual void gradient_ready(Parameter&) {}  // this tape adds nothing more to parameter.gradient
+    // Around all that a unit does in a pass. Of backward_weight: around the weight gradients that backward_input left;
+    // a unit that has none is not announced.
+    virtual void before(Unit&, const Pass&) {}
+    virtual void after(Unit&, const Pass&) {}
+    virtual void gradient_ready(Parameter&, const Pass&) {}  // the tape adds nothing more to parameter.gradient
 };
 
 class Tape {
   public:
     // Without `recording` nothing is saved: evaluation and generation. With `home`, what a unit (or a recomputed part)
-    // saved waits in that device's memory from the start of the next one until its own backward.
-    Tape(ops::Context& ctx, bool recording, Hooks* hooks = nullptr, Device* home = nullptr);
+    // saved waits in that device's memory from the start of the next one until its own backward. `stage` and
+    // `microbatch` are for the hooks.
+    Tape(ops::Context& ctx, bool recording, Hooks* hooks = nullptr, Device* home = nullptr, int stage = 0,
+         int64_t microbatch = 0);
     ~Tape();
     Tape(const Tape&) = delete;
     Tape& operator=(const Tape&) = delete;
@@ -90,7 +105,7 @@ class Tape {
     ops::Context& context() const { return ctx_; }
     bool recording() const { return recording_; }
     // True while nodes will run backward, also in the first pass of a recomputed part, which records nothing.
-    bool training() const { return training_; }
+    bool training() const { return pass_.training; }
     // Selective recompute: norms and activation functions say how their output is made again, so that it is not saved.
     bool selective() const { return selective_; }
     void set_selective(bool selective) { selective_ = selective; }
@@ -99,6 +114,9 @@ class Tape {
     Var input(const Tensor& value);
     Var record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
                WeightGradient weight_gradient = {}, const std::vector<Parameter*>& parameters = {});
+
+    // A use of a parameter whose gradient was added to in the forward: there will be no weight gradient.
+    void gradient_taken(Parameter& parameter);
 
     // A value that the next node saves, though no node made it: it is offloaded as their outputs are.
     void saves(const Tensor& value);
@@ -134,6 +152,7 @@ class Tape {
         WeightGradient run;
         Tensor dy;
         std::vector<Parameter*> parameters;
+        Unit* unit;  // to be announced when it runs; null: none
     };
 
     // Outputs of the nodes of one unit; those that are still alive when it ends are what it saved.
@@ -144,18 +163,20 @@ class Tape {
     void end_part(const Tensor& y);
     void add_gradient(int id, Tensor gradient);
     void run(const Var& y, const Tensor& dy, bool defer_weights);
-    void run_weight(Pending& pending);
     void count_use(const std::vector<Parameter*>& parameters);
+    void end_use(Parameter& parameter, PassKind kind);
+    Pass pass(PassKind kind) const { return {kind, pass_.stage, pass_.microbatch, pass_.training}; }
     void record_mark(std::function<void()> mark);
 
     ops::Context& ctx_;
     Hooks* hooks_;
     bool recording_;
-    bool training_;
+    Pass pass_;   // of a forward
     Tape* root_;  // where uses of parameters are counted; a recomputed part counts in the tape that it belongs to
     bool counting_;
     bool selective_ = false;
     bool deferring_ = false;  // in backward_input: weight gradients wait
+    Unit* unit_ = nullptr;    // whose backward runs
     std::vector<Node> nodes_;
     std::vector<Tensor> gradients_;  // by Var id; held from the first contribution to the last use
     std::deque<Pending> pending_;

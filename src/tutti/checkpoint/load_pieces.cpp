@@ -21,7 +21,7 @@ std::vector<TensorRecord> whole_tensors(const CheckpointReader& reader) {
             check<DataError>(info.shape.size() <= Shape::kMaxDims, reader.path(), ": ", info.name, " has ",
                              info.shape.size(), " dims; at most ", Shape::kMaxDims, " are supported");
             for (int64_t size : info.shape) shape.push_back(size);
-            records.push_back({info.name, info.dtype, shape, {{static_cast<int64_t>(file), whole_block(shape)}}});
+            records.push_back({info.name, info.dtype, shape, {{static_cast<int64_t>(file), mesh::whole_block(shape)}}});
         }
     }
     return records;
@@ -56,36 +56,6 @@ class WantedBlocks {
     std::vector<int64_t> furthest_;  // the largest end so far, so that it can be searched
 };
 
-// The position of the first element of `part` in the values of `block`.
-int64_t position_in(const Block& block, const Block& part) {
-    int64_t position = 0;
-    for (int i = 0; i < part.offset.rank(); ++i)
-        position = position * block.sizes[i] + part.offset[i] - block.offset[i];
-    return position;
-}
-
-// Calls run(position in a, position in b, elements) for each stretch of `part` that is contiguous in the values of both
-// blocks, in ascending order.
-template <class Run>
-void for_each_run(const Block& part, const Block& a, const Block& b, Run run) {
-    int dim = part.sizes.rank();  // the dims from here on are one run
-    int64_t length = 1;
-    bool whole = true;
-    while (dim > 0 && whole) {
-        --dim;
-        length *= part.sizes[dim];
-        whole = part.sizes[dim] == a.sizes[dim] && part.sizes[dim] == b.sizes[dim];
-    }
-    Block row = part;
-    int64_t rows = 1;
-    for (int i = 0; i < dim; ++i) rows *= part.sizes[i];
-    for (int64_t index = 0; index < rows; ++index) {
-        int64_t rest = index;
-        for (int i = dim - 1; i >= 0; rest /= part.sizes[i], --i) row.offset[i] = part.offset[i] + rest % part.sizes[i];
-        run(position_in(a, row), position_in(b, row), length);
-    }
-}
-
 class Loader {
   public:
     explicit Loader(const CheckpointReader& reader) : reader_(reader) {
@@ -94,7 +64,11 @@ class Loader {
 
     // All pieces are of one tensor.
     void load(std::span<const Piece* const> pieces) {
-        const TensorRecord& record = record_of(*pieces.front());
+        TensorRecord record = record_of(*pieces.front());
+        const Shape& shape = pieces.front()->shape;
+        // Version 1 stored moments as flat tensors.
+        const bool flat = reader_.manifest().tensors.empty() && record.shape == Shape{shape.numel()};
+        if (flat) record = {record.name, record.dtype, shape, {{record.blocks[0].file, mesh::whole_block(shape)}}};
         for (const Piece* piece : pieces) check_fits(record, *piece);
         std::vector<Block> blocks;
         for (const StoredBlock& stored : record.blocks) blocks.push_back(stored.block);
@@ -111,10 +85,11 @@ class Loader {
                 staged[i].resize(static_cast<size_t>(values.bytes()));
                 data = staged[i].data();
             }
-            for (const Block& block : blocks_of_range(record.shape, pieces[i]->begin, end_of(*pieces[i]))) {
+            for (const HeldBlock& held : pieces[i]->blocks) {
+                const Block& block = held.block;
                 if (block.numel() == 0) continue;
-                wanted.push_back({block, flat_begin(record.shape, block), flat_end(record.shape, block), data});
-                data += block.numel() * size_of(record.dtype);
+                wanted.push_back({block, flat_begin(record.shape, block), flat_end(record.shape, block),
+                                  data + held.begin * size_of(record.dtype)});
             }
         }
         read(record, WantedBlocks(std::move(wanted)));
@@ -125,8 +100,6 @@ class Loader {
     }
 
   private:
-    static int64_t end_of(const Piece& piece) { return piece.begin + piece.values.numel(); }
-
     const TensorRecord& record_of(const Piece& piece) const {
         const auto place = records_.find(piece.name);
         check<DataError>(place != records_.end(), reader_.path(), " has no tensor '", piece.name, "' among its ",
@@ -135,13 +108,15 @@ class Loader {
     }
 
     void check_fits(const TensorRecord& record, const Piece& piece) const {
-        check(piece.values.contiguous() && piece.begin >= 0 && end_of(piece) <= piece.shape.numel(), "a piece of ",
-              piece.name, " ", piece.shape, " cannot be [", piece.begin, ", ", end_of(piece), ")");
-        // Version 1 stored moments as flat tensors.
-        const bool flat = reader_.manifest().tensors.empty() && record.shape == Shape{piece.shape.numel()};
-        check<DataError>((flat || record.shape == piece.shape) && record.dtype == piece.values.dtype(), reader_.path(),
-                         ": ", record.name, " is ", record.shape, " ", record.dtype, ", the model needs ", piece.shape,
-                         " ", piece.values.dtype());
+        check(piece.values.contiguous(), "a piece of ", piece.name, " must be contiguous");
+        for (const HeldBlock& held : piece.blocks)
+            check(lies_in(piece.shape, held.block) && held.begin >= 0 &&
+                      held.begin + held.block.numel() <= piece.values.numel(),
+                  "a piece of ", piece.name, " ", piece.shape, " with ", piece.values.numel(), " values cannot hold ",
+                  held.block.sizes, " at ", held.block.offset, " from value ", held.begin);
+        check<DataError>(record.shape == piece.shape && record.dtype == piece.values.dtype(), reader_.path(), ": ",
+                         record.name, " is ", record.shape, " ", record.dtype, ", the model needs ", piece.shape, " ",
+                         piece.values.dtype());
     }
 
     void read(const TensorRecord& record, const WantedBlocks& wanted) {
@@ -190,8 +165,9 @@ class Loader {
         const SafetensorsFile& file = file_of(stored.file);
         const TensorInfo& entry = file.at(entry_name(record.name, record.shape, stored.block));
         check<DataError>(
-            std::equal(entry.shape.begin(), entry.shape.end(), stored.block.sizes.begin(), stored.block.sizes.end()) &&
-                entry.dtype == record.dtype,
+            entry.dtype == record.dtype && (reader_.manifest().tensors.empty() ||
+                                            std::equal(entry.shape.begin(), entry.shape.end(),
+                                                       stored.block.sizes.begin(), stored.block.sizes.end())),
             file.path(), ": ", entry.name, " is not the block ", stored.block.sizes, " ", record.dtype,
             " that the manifest says");
         return entry;

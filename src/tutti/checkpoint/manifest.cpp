@@ -20,6 +20,12 @@ constexpr size_t kTailBytes = kDigestKey.size() + 32 + kEnd.size();
 
 Digest128 digest_of(std::string_view text) { return xxh3_128(std::as_bytes(std::span(text))); }
 
+std::string comma_separated(const Shape& numbers) {
+    std::string text;
+    for (int64_t number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
+    return text;
+}
+
 // "3:12,0:4,5": of file 3, sizes (4, 5) at (12, 0). Lines are many, so they are short.
 std::string to_text(const StoredBlock& stored) {
     return concat(stored.file, ':', comma_separated(stored.block.offset), ':', comma_separated(stored.block.sizes));
@@ -158,6 +164,11 @@ Manifest from_json(const Json& json) {
 }
 
 }  // namespace
+
+std::string entry_name(std::string_view tensor, const Shape& shape, const Block& block) {
+    std::string name(tensor);
+    return block == mesh::whole_block(shape) ? name : name + kBlockSeparator + comma_separated(block.offset);
+}
 
 std::string write_manifest(const Manifest& manifest) {
     const std::string problem = problem_of(manifest);

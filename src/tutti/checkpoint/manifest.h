@@ -9,13 +9,20 @@
 #include <vector>
 
 #include "tutti/base/dtype.h"
-#include "tutti/checkpoint/block.h"
 #include "tutti/checkpoint/file_writer.h"
+#include "tutti/mesh/block.h"
 
 namespace tutti::checkpoint {
 
 constexpr std::string_view kManifestName = "MANIFEST.json";
 constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
+
+using mesh::Block;
+
+// The name of a block in a file: "wte.weight" for all of the tensor, else "wte.weight@12,0", with its offset. No tensor
+// has kBlockSeparator in its name.
+constexpr char kBlockSeparator = '@';
+std::string entry_name(std::string_view tensor, const Shape& shape, const Block& block);
 
 // A block of a tensor and where it is: the entry entry_name() of a safetensors file.
 struct StoredBlock {

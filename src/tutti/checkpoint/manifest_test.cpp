@@ -193,5 +193,12 @@ TEST(Manifest, RefusesToWriteWhatItCouldNotRead) {
     EXPECT_THROW(write_manifest(manifest), Error);
 }
 
+TEST(Manifest, NamesSayWhereABlockBegins) {
+    EXPECT_EQ(entry_name("w", {4, 6}, mesh::whole_block({4, 6})), "w");
+    EXPECT_EQ(entry_name("w", {4, 6}, {{0, 0}, {2, 6}}), "w@0,0");
+    EXPECT_EQ(entry_name("w", {4, 6}, {{2, 3}, {1, 3}}), "w@2,3");
+    EXPECT_EQ(entry_name("scalar", {}, mesh::whole_block({})), "scalar");
+}
+
 }  // namespace
 }  // namespace tutti::checkpoint

@@ -54,7 +54,9 @@ class Reshard : public ::testing::Test {
         return at;
     }
     Piece piece(const Spec& spec, int64_t begin, int64_t end, bool filled) {
-        Piece p{.name = spec.name, .shape = spec.shape, .begin = begin};
+        Piece p{.name = spec.name,
+                .shape = spec.shape,
+                .blocks = mesh::blocks_of_range(mesh::whole_part(spec.shape), begin, end)};
         p.values = Tensor::empty(*device_, {end - begin}, spec.dtype, Purpose::weights);
         const auto bytes = filled ? values_of(spec, begin, end)
                                   : std::vector<std::byte>(static_cast<size_t>(p.values.bytes()), std::byte{0xee});
@@ -105,9 +107,9 @@ class Reshard : public ::testing::Test {
                 const Spec& spec =
                     *std::find_if(specs().begin(), specs().end(), [&](const Spec& s) { return s.name == p.name; });
                 const auto* data = p.values.view().as<const std::byte>();
-                ASSERT_EQ(std::vector(data, data + p.values.bytes()),
-                          values_of(spec, p.begin, p.begin + p.values.numel()))
-                    << p.name << " from " << p.begin << ", rank " << rank << " of " << ranks << ", seed " << seed_;
+                const int64_t begin = mesh::flat_begin(spec.shape, p.blocks.front().block);
+                ASSERT_EQ(std::vector(data, data + p.values.bytes()), values_of(spec, begin, begin + p.values.numel()))
+                    << p.name << " from " << begin << ", rank " << rank << " of " << ranks << ", seed " << seed_;
             }
         }
     }
@@ -212,7 +214,7 @@ TEST_F(Reshard, AManifestThatDoesNotFitItsFilesIsRefused) {
         }
         return std::string("loaded");
     };
-    const StoredBlock whole{0, whole_block({4, 6})}, half{0, {{0, 0}, {2, 6}}};
+    const StoredBlock whole{0, mesh::whole_block({4, 6})}, half{0, {{0, 0}, {2, 6}}};
     EXPECT_EQ(error("w", {4, 6}, {whole}), "loaded");
     EXPECT_TRUE(contains(error("w", {4, 6}, {half}), "w of shape (4, 6) cannot be read: its blocks hold 12 of its 24"));
     EXPECT_TRUE(contains(error("w", {4, 6}, {half, whole}), "overlap"));

@@ -1,6 +1,6 @@
 // checkpoint/training_state.h: a rank's part of the training state to and from a checkpoint: the part of this room that
-// knows tensors. Values are stored by global parameter name, in blocks of global tensors (block.h), so that any layout
-// loads under any other; the compute-type weights are not stored, because they are the rounded masters.
+// knows tensors. Values are stored by global parameter name, in blocks of global tensors (mesh/block.h), so that any
+// layout loads under any other; the compute-type weights are not stored, because they are the rounded masters.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,15 @@
 
 namespace tutti::checkpoint {
 
-// What one rank holds of a tensor: a range of its elements, flattened.
+using mesh::HeldBlock;
+
+// What one rank holds of a tensor.
 struct Piece {
     std::string name;
-    Shape shape;        // of the global tensor
-    int64_t begin = 0;  // the first element that is held
-    Tensor values;      // (n), contiguous
-    bool owned = true;  // false: another rank saves these elements, this one only loads them
+    Shape shape;                    // of the global tensor
+    std::vector<HeldBlock> blocks;  // where they lie in the values; what belongs to none is padding
+    Tensor values;                  // (n), contiguous
+    bool owned = true;              // false: another rank saves these elements, this one only loads them
 };
 Piece whole_piece(const std::string& name, const Tensor& tensor);
 
@@ -38,7 +40,6 @@ class HostState {
     struct Held {
         Piece piece;
         std::unique_ptr<std::byte[]> copy;  // null: borrowed
-        std::vector<Block> blocks;          // one after another in the values
     };
     std::vector<Held> held_;
 };

@@ -69,7 +69,10 @@ TEST_F(TrainingState, NamesWhatIsMissingWhatIsTooMuchAndWhatHasAnotherShape) {
     EXPECT_EQ(error({whole_piece("a", tensor({0, 0}))}), "");
     EXPECT_TRUE(contains(error({whole_piece("c", tensor({0}))}), "has no tensor 'c' among its 2"));
     EXPECT_TRUE(contains(error({whole_piece("b", tensor({0, 0}))}), "b is (1) f32, the model needs (2) f32"));
-    const Piece half{.name = "a", .shape = {2}, .begin = 1, .values = Tensor::empty(*device_, {1}, DType::bf16, {})};
+    const Piece half{.name = "a",
+                     .shape = {2},
+                     .blocks = {{{{1}, {1}}, 0}},
+                     .values = Tensor::empty(*device_, {1}, DType::bf16, {})};
     EXPECT_TRUE(contains(error({half}), "a is (2) f32, the model needs (2) bf16"));
     store_.load(store_.list().front().path, [&](const CheckpointReader& reader) {
         EXPECT_EQ(unwanted_tensors(reader, {whole_piece("a", tensor({0, 0}))}), std::vector<std::string>{"b"});
@@ -78,7 +81,11 @@ TEST_F(TrainingState, NamesWhatIsMissingWhatIsTooMuchAndWhatHasAnotherShape) {
 
 TEST_F(TrainingState, WhatIsHeldTwiceOrByNobodyIsNotSaved) {
     const auto piece = [&](int64_t begin, const std::vector<float>& values) {
-        return Piece{.name = "a", .shape = {2, 2}, .begin = begin, .values = tensor(values)};
+        const auto end = begin + static_cast<int64_t>(values.size());
+        return Piece{.name = "a",
+                     .shape = {2, 2},
+                     .blocks = mesh::blocks_of_range(mesh::whole_part({2, 2}), begin, end),
+                     .values = tensor(values)};
     };
     EXPECT_THROW(save(1, HostState({piece(0, {1, 2, 3})}, HostMemory::borrow)), Error);
     EXPECT_THROW(save(1, HostState({piece(0, {1, 2, 3}), piece(1, {2})}, HostMemory::borrow)), Error);
@@ -106,8 +113,9 @@ TEST_F(TrainingState, VersionOneLoads) {
     const Tensor w = tensor({0, 0, 0, 0}), m = tensor({0, 0, 0, 0});
     const auto load = [&](const Shape& shape) {
         store_.load(store_.list().front().path, [&](const CheckpointReader& reader) {
-            load_pieces(reader, {{.name = "w", .shape = shape, .begin = 1, .values = w},
-                                 {.name = "m.w", .shape = shape, .begin = 1, .values = m}});
+            const auto blocks = mesh::blocks_of_range(mesh::whole_part(shape), 1, 5);
+            load_pieces(reader, {{.name = "w", .shape = shape, .blocks = blocks, .values = w},
+                                 {.name = "m.w", .shape = shape, .blocks = blocks, .values = m}});
         });
     };
     load({2, 3});

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tutti/comm/communicator.h"
-#include "tutti/mesh/mesh.h"
 
 namespace tutti::comm {
 
@@ -34,10 +33,6 @@ class World {
 
     // Everybody, in order.
     std::unique_ptr<Communicator> everyone(const std::string& name);
-    // The ranks that differ from this one along `axis` of the mesh only.
-    std::unique_ptr<Communicator> group(const mesh::Mesh& mesh, const std::string& axis) {
-        return group(axis, mesh.group(rank(), axis));
-    }
 };
 
 // WorldOptions::flight_directory/rank-N.json, whole or not at all. Does not throw: it is called when something else,

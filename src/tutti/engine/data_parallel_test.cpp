@@ -96,6 +96,7 @@ void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vect
     for (const optim::Piece& piece : pieces) {
         auto& whole = all[piece.parameter->name];
         whole.resize(static_cast<size_t>(piece.parameter->shape.numel()), NAN);
+        if (!piece.owned) continue;
         const std::vector<float> values = std::invoke(which, piece).template to_host<float>();
         std::copy(values.begin(), values.end(), whole.begin() + piece.begin);
     }
@@ -134,7 +135,8 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                     return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
                 });
             parallel::DataParallel& dp = engine.data_parallel;
-            const parallel::Groups& groups = engine.groups;
+            parallel::Groups& groups = engine.groups;
+            comm::Communicator& ranks = groups.over(mesh::kDp);
             for (int64_t step = 1; step <= steps; ++step) {
                 const auto before = groups.usage();
                 const StepResult r = train_step(engine, step);
@@ -143,18 +145,18 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                     for (size_t p = 0; p < kPurposes; ++p)
                         outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
                 if (world.rank() == 0) outcome.usage = difference(before, groups.usage());
-                if (step == 1 && dp.saves()) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
+                if (step == 1) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
                 if (world.rank() != 0) continue;
                 outcome.losses.push_back(r.loss);
                 outcome.norms.push_back(r.grad_norm);
             }
-            const auto source = token_batches(*engine.device, sampler, 2, 2 * groups.dp->size(),
-                                              {groups.dp->rank(), groups.dp->size()});
+            const auto source =
+                token_batches(*engine.device, sampler, 2, 2 * ranks.size(), {ranks.rank(), ranks.size()});
             const double eval_loss = evaluate(engine, *source, 5);
             dp.settle();
-            groups.dp->barrier();
+            groups.world().barrier();
             const std::lock_guard lock(mutex);
-            if (dp.saves()) note_pieces(outcome.weights, engine.optimizer.pieces(), &optim::Piece::master);
+            note_pieces(outcome.weights, engine.optimizer.pieces(), &optim::Piece::master);
             if (world.rank() != 0) return;
             outcome.eval_loss = eval_loss;
             outcome.calls = faulty.calls();
@@ -337,6 +339,20 @@ TEST(FlatUnit, GradientsStartFromNothing) {
     EXPECT_EQ(unit.gradients().to_host<float>(), expected);
 }
 
+// Sizes of the flat buffers of a model without tied parameters: one for each unit, and one for what is reduced before
+// the others of its unit.
+std::vector<int64_t> buffers(models::Model& model) {
+    std::vector<int64_t> sizes;
+    for (const autograd::Unit* unit : model.units(model.all())) {
+        int64_t size = 0, early = 0;
+        for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
+        for (const autograd::Parameter* p : unit->gradients_in_forward) early += p->shape.numel();
+        sizes.push_back(size - early);
+        if (early > 0) sizes.push_back(early);
+    }
+    return sizes;
+}
+
 // Bytes per parameter of parallelism.md, section 2: 2 weights + 4 gradients + 12 optimizer, on each rank or on all
 // together; to the byte, with the padding to whole blocks in what is cut. Moments have no padding.
 TEST(ZeroMemory, IsWhatTheFormulasSay) {
@@ -346,9 +362,7 @@ TEST(ZeroMemory, IsWhatTheFormulasSay) {
     models::Model model = models::make_model(ctx, run.model, 16);
     for (const int64_t n : {2, 4}) {
         int64_t padded = 0, exact = 0;
-        for (const autograd::Unit* unit : model.units()) {
-            int64_t size = 0;
-            for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
+        for (const int64_t size : buffers(model)) {
             exact += size;
             padded += (size + n * 4096 - 1) / (n * 4096) * (n * 4096);
         }
@@ -369,9 +383,9 @@ TEST(ZeroMemory, IsWhatTheFormulasSay) {
 }
 
 // Traffic of parallelism.md, section 2, of one microbatch per rank: 2P, 2P, 2P, 3P times (n - 1) / n, in padded values
-// of their own types. ZeRO-3 gathers a unit twice, but for the head, whose backward follows its forward at once, and
-// the embedding, whose backward reads no weights. With dp_replicate the shards are summed over the replicas,
-// 2 (r - 1) / r of each.
+// of their own types. ZeRO-3 gathers a unit twice, but for the head and its norm, whose backward follows their forward
+// at once, and the embedding, whose backward reads no weights. With dp_replicate the shards are summed over the
+// replicas, 2 (r - 1) / r of each.
 TEST(ZeroTraffic, IsWhatTheFormulasSay) {
     for (const char* compute : {"f32", "bf16"}) {
         const int64_t weight = compute == std::string("f32") ? 4 : 2;
@@ -379,22 +393,24 @@ TEST(ZeroTraffic, IsWhatTheFormulasSay) {
         const auto device = make_cpu_device(1);
         ops::Context ctx{*device, kernels::reference_table()};
         models::Model model = models::make_model(ctx, run.model, 16);
-        const auto units = static_cast<int64_t>(model.units().size());
-        // Beside these: the number of targets and the exact sum of the loss (dp), that of the norm (dp_shard).
+        const std::vector<int64_t> sizes = buffers(model);
+        const auto count = static_cast<int64_t>(sizes.size());
+        // Beside these: the number of targets (dp), the exact sums of the loss and of the norm (world).
         const auto sum = [](int64_t words, int64_t n) {
             return comm::bytes_sent(comm::Kind::all_reduce, 8 * words, n);
         };
         for (const auto& [shards, replicas] : {std::pair<int64_t, int64_t>{4, 1}, {2, 2}, {1, 4}}) {
             int64_t P = 0, padded = 0, head = 0, embedding = 0, whole = 0, replicated = 0;
-            for (const autograd::Unit* unit : model.units()) {
-                int64_t size = 0;
-                for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
+            for (size_t i = 0; i < sizes.size(); ++i) {
+                const int64_t size = sizes[i];
                 P += size;
                 // One shard is the whole, without padding.
-                head = shards == 1 ? size : (size + shards * 4096 - 1) / (shards * 4096) * (shards * 4096);
-                padded += head;
-                if (embedding == 0) embedding = head;
-                replicated += 2 * (replicas - 1) * (4 * head / shards) / replicas;
+                const int64_t here =
+                    shards == 1 ? size : (size + shards * 4096 - 1) / (shards * 4096) * (shards * 4096);
+                padded += here;
+                if (i == 0) embedding = here;
+                if (i + 2 >= sizes.size()) head += here;
+                replicated += 2 * (replicas - 1) * (4 * here / shards) / replicas;
                 whole += comm::bytes_sent(comm::Kind::all_reduce, 4 * size, 4);
             }
             EXPECT_LT(padded, 3 * P);  // the test's model is small; padding is 4095 values a shard and unit at most
@@ -404,25 +420,26 @@ TEST(ZeroTraffic, IsWhatTheFormulasSay) {
                 auto usage = train(run, {4, static_cast<int>(shards), zero}).usage;
                 EXPECT_EQ(usage.count("dp_shard"), shards > 1);
                 EXPECT_EQ(usage.count("dp_replicate"), replicas > 1);
+                EXPECT_EQ(usage["world"].sent, 2 * sum(ExactSum::kWords, 4));
+                EXPECT_EQ(usage["world"].operations, 2);
                 for (const auto& [name, group] : usage) {
                     EXPECT_GE(group.waited_s, 0) << name;
                     EXPECT_TRUE(group.operations > 0 || group.waited_s == 0) << name;
                 }
                 if (zero == Zero::none) {
-                    EXPECT_EQ(usage["dp"].sent, whole + sum(1, 4) + sum(ExactSum::kWords, 4));
-                    EXPECT_EQ(usage["dp"].operations, units + 2);
+                    EXPECT_EQ(usage["dp"].sent, whole + sum(1, 4));
+                    EXPECT_EQ(usage["dp"].operations, count + 1);
                     EXPECT_EQ(usage["dp_shard"].operations + usage["dp_replicate"].operations, 0);
                     continue;
                 }
                 const int64_t gathered = zero == Zero::weights ? 2 * padded - head - embedding : padded;
-                EXPECT_EQ(usage["dp"].sent, sum(1, 4) + sum(ExactSum::kWords, 4));
-                EXPECT_EQ(usage["dp"].operations, 2);
+                EXPECT_EQ(usage["dp"].sent, sum(1, 4));
+                EXPECT_EQ(usage["dp"].operations, 1);
                 EXPECT_EQ(usage["dp_replicate"].sent, replicated);
-                EXPECT_EQ(usage["dp_replicate"].operations, replicas > 1 ? units : 0);
+                EXPECT_EQ(usage["dp_replicate"].operations, replicas > 1 ? count : 0);
                 if (shards == 1) continue;
-                EXPECT_EQ(usage["dp_shard"].sent,
-                          part(4 * padded) + part(weight * gathered) + sum(ExactSum::kWords, shards));
-                EXPECT_EQ(usage["dp_shard"].operations, (zero == Zero::weights ? 3 * units - 2 : 2 * units) + 1);
+                EXPECT_EQ(usage["dp_shard"].sent, part(4 * padded) + part(weight * gathered));
+                EXPECT_EQ(usage["dp_shard"].operations, zero == Zero::weights ? 3 * count - 3 : 2 * count);
             }
         }
     }

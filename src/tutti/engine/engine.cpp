@@ -1,5 +1,7 @@
 #include "tutti/engine/engine.h"
 
+#include "tutti/parallel/apply.h"
+
 namespace tutti::engine {
 
 namespace {
@@ -36,6 +38,12 @@ parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, De
             .weights_home = run.offload.params ? home : nullptr};
 }
 
+// The model, whose parameters know what this rank holds of them.
+models::Model applied(models::Model model, const spec::RunSpec& run, const parallel::Groups& groups, int rank) {
+    parallel::apply(model.parameters(), groups.mesh(), rank, run.parallel.sequence_parallel && run.parallel.tp > 1);
+    return model;
+}
+
 Share share_of(comm::Communicator& dp) {
     return {dp.rank(), dp.size(),
             [&dp](int64_t count) { return static_cast<int64_t>(dp.sum(static_cast<double>(count))); }};
@@ -54,11 +62,11 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       device(checked(run, machine)),
       home(make_home(run, *device, machine.offload_dir)),
       ctx{*device, machine.kernels, nullptr, packing_of(run)},
-      groups(parallel::make_groups(world, parallel::make_mesh(run.parallel, world.size()))),
-      model(models::make_model(ctx, run.model, run.train.seq_len)),
-      data_parallel(ctx, model.units(), groups, data_parallel_options(run, home.get())),
+      groups(world, parallel::make_mesh(run, world.size())),
+      model(applied(models::make_model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
+      data_parallel(ctx, {model.units(model.all())}, groups, data_parallel_options(run, home.get())),
       optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? home.get() : nullptr),
-      batches(make_batches(ctx, share_of(*groups.dp))),
+      batches(make_batches(ctx, share_of(groups.over(mesh::kDp)))),
       losses(ctx) {
     if (run.train.cuda_graphs) graph.emplace(ctx);
 }

@@ -22,29 +22,21 @@ class TracingHooks final : public autograd::Hooks {
   public:
     TracingHooks(autograd::Hooks& inner, Tracer* trace) : inner_(inner), trace_(trace) {}
 
-    void before_forward(autograd::Unit& unit) override {
-        inner_.before_forward(unit);
-        span_.emplace(trace_, Tracer::What{Activity::compute, backward_ ? "recompute" : "forward", unit.name});
+    void before(autograd::Unit& unit, const autograd::Pass& pass) override {
+        inner_.before(unit, pass);
+        span_.emplace(trace_, Tracer::What{Activity::compute, autograd::name_of(pass.kind), unit.name});
     }
-    void after_forward(autograd::Unit& unit) override {
+    void after(autograd::Unit& unit, const autograd::Pass& pass) override {
         span_.reset();
-        inner_.after_forward(unit);
+        inner_.after(unit, pass);
     }
-    void before_backward(autograd::Unit& unit) override {
-        backward_ = true;
-        inner_.before_backward(unit);
-        span_.emplace(trace_, Tracer::What{Activity::compute, "backward", unit.name});
+    void gradient_ready(autograd::Parameter& parameter, const autograd::Pass& pass) override {
+        inner_.gradient_ready(parameter, pass);
     }
-    void after_backward(autograd::Unit& unit) override {
-        span_.reset();
-        inner_.after_backward(unit);
-    }
-    void gradient_ready(autograd::Parameter& parameter) override { inner_.gradient_ready(parameter); }
 
   private:
     autograd::Hooks& inner_;
     Tracer* trace_;
-    bool backward_ = false;
     std::optional<TraceScope> span_;
 };
 
@@ -53,11 +45,11 @@ nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
     return s.batches->microbatch(step, index);
 }
 
-void forward_backward(Engine& s, const nn::Batch& batch) {
+void forward_backward(Engine& s, const nn::Batch& batch, int64_t index) {
     const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
     TracingHooks traced(s.data_parallel, s.trace);
     autograd::Hooks* hooks = s.trace != nullptr ? &traced : static_cast<autograd::Hooks*>(&s.data_parallel);
-    Tape tape(s.ctx, true, hooks, s.run.offload.activations ? s.home.get() : nullptr);
+    Tape tape(s.ctx, true, hooks, s.run.offload.activations ? s.home.get() : nullptr, 0, index);
     tape.set_selective(recompute.selective);
     const Var losses = s.model.forward(tape, batch, recompute.segment);
     tape.backward(losses);
@@ -68,10 +60,10 @@ void forward_backward(Engine& s, const nn::Batch& batch) {
 
 StepResult train_step(Engine& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
-    const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.dp->size());
+    const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.over(mesh::kDp).size());
 
     const TraceScope whole(s.trace, {Activity::step, "step"});
-    s.data_parallel.begin_step();
+    s.data_parallel.begin_step(microbatches);
     {
         // Packed weights are kept from one microbatch to the next, where weights stay in their place.
         const bool keeps_packed = microbatches > 1 && s.run.parallel.zero < 3;
@@ -80,12 +72,11 @@ StepResult train_step(Engine& s, int64_t step) {
             nn::Batch batch = next_batch(s, step, i);
             batch.seed = static_cast<uint64_t>(train.seed);
             batch.step = static_cast<uint64_t>(step);
-            s.data_parallel.begin_microbatch(i + 1 == microbatches);
             const bool single_launches = s.ctx.meter != nullptr && s.ctx.meter->needs_single_launches();
             if (s.graph && !single_launches)
-                s.graph->run(batch, [&s](const nn::Batch& inputs) { forward_backward(s, inputs); });
+                s.graph->run(batch, [&s, i](const nn::Batch& inputs) { forward_backward(s, inputs, i); });
             else
-                forward_backward(s, batch);
+                forward_backward(s, batch, i);
         }
     }
     {
@@ -100,7 +91,7 @@ StepResult train_step(Engine& s, int64_t step) {
         const TraceScope span(s.trace, {Activity::compute, "gradient norm"});
         r.grad_norm = s.data_parallel.gradient_norm();  // the one wait for the device
         ExactSum loss = s.losses.take();
-        s.groups.dp->sum(loss);
+        s.groups.world().sum(loss);
         r.loss = loss.value() / static_cast<double>(r.terms);
     }
     r.lr = optim::learning_rate(s.run.optimizer, train.steps, step);
@@ -122,8 +113,8 @@ StepResult train_step(Engine& s, int64_t step) {
 double evaluate(Engine& s, Batches& source, int64_t batches) {
     ops::Sum losses(s.ctx);
     ExactSum rows;
-    const int64_t rank = s.groups.dp->rank(), ranks = s.groups.dp->size();
-    s.data_parallel.begin_evaluation();
+    const comm::Communicator& dp = s.groups.over(mesh::kDp);
+    const int64_t rank = dp.rank(), ranks = dp.size();
     for (int64_t i = 0; i * ranks < batches; ++i) {
         const nn::Batch batch = source.microbatch(i + 1, 0);
         Tape tape(s.ctx, false, &s.data_parallel);
@@ -133,8 +124,8 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
         for (int32_t target : batch.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     }
     ExactSum loss = losses.take();
-    s.groups.dp->sum(loss);
-    s.groups.dp->sum(rows);
+    s.groups.world().sum(loss);
+    s.groups.world().sum(rows);
     return loss.value() / rows.value();
 }
 

@@ -124,7 +124,9 @@ StoredWeights StoredWeights::in_checkpoint(const checkpoint::CheckpointReader& r
         const auto read = [&reader, host, p, dtype = record.dtype](int64_t offset, std::span<std::byte> out) {
             const auto count = static_cast<int64_t>(out.size()) / size_of(dtype);
             const Tensor values = Tensor::empty(*host, {count}, dtype, Purpose::data);
-            checkpoint::load_pieces(reader, {{p->name, p->shape, offset / size_of(dtype), values}});
+            const int64_t begin = offset / size_of(dtype);
+            const auto blocks = mesh::blocks_of_range(mesh::whole_part(p->shape), begin, begin + count);
+            checkpoint::load_pieces(reader, {{p->name, p->shape, blocks, values}});
             host->copy_out(out.data(), values.view().data, values.bytes());
         };
         stored.weights_[p->name] = {record.dtype, read, false};
@@ -157,34 +159,40 @@ std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, bool
     return converted;
 }
 
-void StoredWeights::load(const Parameter& p, int64_t begin, const Tensor& values) const {
+void StoredWeights::load(const Parameter& p, const std::vector<mesh::HeldBlock>& blocks, const Tensor& values) const {
     const StoredWeight& weight = weights_.at(p.name);
-    const int64_t element = size_of(values.dtype()), n = values.numel();
-    const auto put = [&](int64_t at, std::span<const std::byte> bytes) {
-        values.device().copy_in(values.view().as<std::byte>() + at * element, bytes.data(),
+    const int64_t element = size_of(values.dtype()), stored = size_of(weight.dtype);
+    constexpr int64_t kPiece = kPieceBytes / 4;
+    const auto put = [&](const mesh::HeldBlock& held, int64_t at, std::span<const std::byte> bytes) {
+        values.device().copy_in(values.view().as<std::byte>() + (held.begin + at) * element, bytes.data(),
                                 static_cast<int64_t>(bytes.size()));
     };
-    if (weight.transposed) {
-        const std::vector<std::byte> whole = read(p, values.dtype());
-        return put(0, std::span(whole).subspan(static_cast<size_t>(begin * element), static_cast<size_t>(n * element)));
-    }
-    constexpr int64_t kPiece = kPieceBytes / 4;
-    std::vector<std::byte> from, to;
-    for (int64_t at = 0; at < n; at += kPiece) {
-        const int64_t count = std::min(kPiece, n - at);
-        from.resize(static_cast<size_t>(count * size_of(weight.dtype)));
-        to.resize(static_cast<size_t>(count * element));
-        weight.read((begin + at) * size_of(weight.dtype), from);
-        convert(weight.dtype, from, values.dtype(), to);
-        put(at, to);
-    }
+    std::vector<std::byte> whole, from, to;
+    if (weight.transposed) whole = read(p, values.dtype());
+    for (const mesh::HeldBlock& held : blocks)
+        mesh::for_each_run(held.block, mesh::whole_block(p.shape), held.block,
+                           [&](int64_t first, int64_t begin, int64_t n) {
+                               if (weight.transposed)
+                                   return put(held, begin,
+                                              std::span(whole).subspan(static_cast<size_t>(first * element),
+                                                                       static_cast<size_t>(n * element)));
+                               for (int64_t at = 0; at < n; at += kPiece) {
+                                   const int64_t count = std::min(kPiece, n - at);
+                                   from.resize(static_cast<size_t>(count * stored));
+                                   to.resize(static_cast<size_t>(count * element));
+                                   weight.read((first + at) * stored, from);
+                                   convert(weight.dtype, from, values.dtype(), to);
+                                   put(held, begin + at, to);
+                               }
+                           });
 }
 
 void StoredWeights::load(ops::Context& ctx, models::Model& model) const {
     for (Parameter* p : model.parameters()) {
         const Tensor& target = p->master.defined() ? p->master : p->value;
-        check(target.defined() && target.shape() == p->shape, p->name, " has no memory for its weights");
-        load(*p, 0, target.reshape({target.numel()}));
+        const mesh::Part part = p->part();
+        check(target.defined() && target.shape() == part.shape, p->name, " has no memory for its weights");
+        load(*p, part.blocks, target.reshape({target.numel()}));
         if (p->master.defined() && p->value.dtype() != p->master.dtype()) ops::cast_into(ctx, p->master, p->value);
     }
 }

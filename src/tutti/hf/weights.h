@@ -37,8 +37,9 @@ class StoredWeights {
     DType main_dtype(const models::Model& model) const;
     // The whole parameter as `dtype`, in Tutti's orientation, or turned.
     std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, bool turned = false) const;
-    // Elements [begin, begin + values.numel()) of the flattened parameter into `values`, flat, f32 or bf16.
-    void load(const autograd::Parameter& parameter, int64_t begin, const Tensor& values) const;
+    // These blocks of the parameter into `values`, flat, f32 or bf16.
+    void load(const autograd::Parameter& parameter, const std::vector<mesh::HeldBlock>& blocks,
+              const Tensor& values) const;
     // Into value, and master and value where the parameter has a master; a parameter at a time through host memory.
     void load(ops::Context& ctx, models::Model& model) const;
 

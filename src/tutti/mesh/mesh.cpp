@@ -1,103 +1,132 @@
 #include "tutti/mesh/mesh.h"
 
+#include <algorithm>
+#include <array>
+
 namespace tutti::mesh {
 
-Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
-    for (const Axis& axis : axes_) {
-        check<UsageError>(axis.size >= 1, "mesh axis ", axis.name, " must have one rank or more, got ", axis.size);
-        size_ *= axis.size;
+std::string_view name_of(Axis axis) {
+    constexpr std::array<std::string_view, kAxes> kNames = {"tp_copy",  "tp_part",      "cp",
+                                                            "dp_shard", "dp_replicate", "pp"};
+    return kNames[static_cast<size_t>(axis)];
+}
+
+std::string name_of(Axes axes) {
+    std::string name;
+    const auto add = [&](Axes part, std::string_view text) {
+        if (!axes.contains(part)) return;
+        name += concat(name.empty() ? "" : "+", text);
+        axes = axes - part;
+    };
+    add(kTp, "tp");
+    add(kDp, "dp");
+    for (int i = 0; i < kAxes; ++i) add(static_cast<Axis>(i), name_of(static_cast<Axis>(i)));
+    return name;
+}
+
+Mesh::Mesh(std::vector<AxisSize> axes) : axes_(std::move(axes)) {
+    Axes seen;
+    for (const AxisSize& a : axes_) {
+        check<UsageError>(a.size >= 1, "mesh axis ", name_of(a.axis), " must have one rank or more, got ", a.size);
+        check(!seen.contains(a.axis), "mesh axis ", name_of(a.axis), " is named twice");
+        seen = seen | a.axis;
+        size_ *= a.size;
     }
 }
 
-const Axis* Mesh::find(std::string_view name, int& stride) const {
-    stride = 1;
-    for (const Axis& axis : axes_) {
-        if (axis.name == name) return &axis;
-        stride *= axis.size;
-    }
-    return nullptr;
+void Mesh::check_has(Axes axes) const {
+    for (const AxisSize& a : axes_) axes = axes - a.axis;
+    check(axes.empty(), "the mesh has no axis ", name_of(axes));
 }
 
-int Mesh::size(std::string_view name) const {
-    int stride;
-    const Axis* axis = find(name, stride);
-    return axis ? axis->size : 1;
+int Mesh::size(Axes axes) const {
+    check_has(axes);
+    int size = 1;
+    for (const AxisSize& a : axes_)
+        if (axes.contains(a.axis)) size *= a.size;
+    return size;
 }
 
-int Mesh::coordinate(int rank, std::string_view name) const {
+int Mesh::coordinate(int rank, Axes axes) const {
     check(rank >= 0 && rank < size_, "rank ", rank, " of a mesh of ", size_);
-    int stride;
-    const Axis* axis = find(name, stride);
-    return axis ? rank / stride % axis->size : 0;
+    check_has(axes);
+    int coordinate = 0, scale = 1;
+    for (const AxisSize& a : axes_) {
+        if (axes.contains(a.axis)) {
+            coordinate += rank % a.size * scale;
+            scale *= a.size;
+        }
+        rank /= a.size;
+    }
+    return coordinate;
 }
 
-std::vector<int> Mesh::group(int rank, std::string_view name) const {
-    int stride;
-    const Axis* axis = find(name, stride);
-    if (axis == nullptr) return {rank};
-    const int first = rank - coordinate(rank, name) * stride;
-    std::vector<int> ranks;
-    for (int i = 0; i < axis->size; ++i) ranks.push_back(first + i * stride);
+std::vector<int> Mesh::group(int rank, Axes axes) const {
+    check(rank >= 0 && rank < size_, "rank ", rank, " of a mesh of ", size_);
+    check_has(axes);
+    std::vector<int> ranks = {rank};
+    int stride = 1;
+    for (const AxisSize& a : axes_) {
+        if (axes.contains(a.axis)) {
+            const int here = rank / stride % a.size;
+            std::vector<int> more;
+            for (int i = 0; i < a.size; ++i)
+                for (int r : ranks) more.push_back(r + (i - here) * stride);
+            ranks = std::move(more);
+        }
+        stride *= a.size;
+    }
     return ranks;
 }
 
 namespace {
 
-// Cuts one section of a dim by every axis that shards it; the first axis cuts coarsest.
+// How a section of a dim is cut.
 struct Cut {
-    int64_t offset = 0, size = 0;
+    int64_t local = 0;             // indices that every part has memory for
+    int64_t offset = 0, size = 0;  // what this part holds
 };
 
-Cut cut(const Mesh& mesh, int rank, int dim, int64_t section, const Placement& placement, const Shape& global,
-        std::string_view name) {
-    Cut part{0, section};
-    for (const Shard& shard : placement) {
-        if (shard.dim != dim) continue;
-        const int ranks = mesh.size(shard.axis);
-        check<UsageError>(part.size % ranks == 0, name, " ", global, ": dim ", dim, " has ", part.size,
-                          " values to cut over ", ranks, " ranks of axis ", shard.axis,
-                          "; the axis must divide the size");
-        part.size /= ranks;
-        part.offset += part.size * mesh.coordinate(rank, shard.axis);
-    }
-    return part;
+Cut cut(const Mesh& mesh, int rank, const Shard& shard, const Shape& global, std::string_view name) {
+    const int64_t parts = mesh.size(shard.axes), section = global[shard.dim] / shard.sections;
+    const int64_t units = (section + shard.grain - 1) / shard.grain;
+    check<UsageError>(section * shard.sections == global[shard.dim], name, " ", global, ": dim ", shard.dim, " has no ",
+                      shard.sections, " equal sections");
+    if (parts == 1) return {section, 0, section};
+    check<UsageError>(shard.padded || (units * shard.grain == section && units % parts == 0), name, " ", global,
+                      ": dim ", shard.dim, " has ", section * shard.sections, " values to cut over ", parts,
+                      " ranks of axis ", name_of(shard.axes), "; the axis must divide the size",
+                      shard.grain > 1 ? concat(" in steps of ", shard.grain) : "");
+    const int64_t local = (units + parts - 1) / parts * shard.grain;
+    const int64_t first = std::min(section, local * mesh.coordinate(rank, shard.axes));
+    return {local, first, std::min(local, section - first)};
 }
 
 }  // namespace
 
-std::vector<Block> local_blocks(const Mesh& mesh, int rank, const Shape& global, const Placement& placement,
-                                std::string_view name) {
-    int sectioned = -1, sections = 1;
-    for (const Shard& shard : placement) {
-        check(shard.dim >= 0 && shard.dim < global.rank(), name, ": shard of dim ", shard.dim, " of ", global);
-        if (shard.sections == 1) continue;
-        check(sectioned < 0, name, ": only one dim may have sections");
-        check<UsageError>(global[shard.dim] % shard.sections == 0, name, " ", global, ": dim ", shard.dim, " has no ",
-                          shard.sections, " equal sections");
-        sectioned = shard.dim;
-        sections = shard.sections;
+Part part_of(const Mesh& mesh, int rank, const Shape& global, const Placement& placement, std::string_view name) {
+    Part part{global, {}};
+    Block block = whole_block(global);
+    int sections = 1;
+    Axes used;
+    for (const Shard& s : placement) {
+        check(s.dim >= 0 && s.dim < global.rank(), name, ": shard of dim ", s.dim, " of ", global);
+        check(block.sizes[s.dim] == global[s.dim] && (used & s.axes).empty(), name, ": dim ", s.dim, " or axis ",
+              name_of(s.axes), " is cut twice");
+        check(s.dim == 0 || (s.sections == 1 && !s.padded), name, ": only dim 0 may have sections or padding");
+        used = used | s.axes;
+        sections *= s.sections;
+        const Cut c = cut(mesh, rank, s, global, name);
+        part.shape[s.dim] = c.local * s.sections;
+        block.offset[s.dim] = c.offset;
+        block.sizes[s.dim] = c.size;
     }
-    std::vector<Block> blocks;
     for (int s = 0; s < sections; ++s) {
-        Block block;
-        for (int dim = 0; dim < global.rank(); ++dim) {
-            const bool here = dim == sectioned;
-            const int64_t section = here ? global[dim] / sections : global[dim];
-            const Cut part = cut(mesh, rank, dim, section, placement, global, name);
-            block.offset.push_back(part.offset + (here ? s * section : 0));
-            block.sizes.push_back(part.size);
-            block.local.push_back(here ? s * part.size : 0);
-        }
-        blocks.push_back(block);
+        if (block.numel() > 0 || global.numel() == 0)
+            part.blocks.push_back({block, s * (part.shape.numel() / sections)});
+        if (sections > 1) block.offset[0] += global[0] / sections;
     }
-    return blocks;
-}
-
-Shape local_shape(const Mesh& mesh, const Shape& global, const Placement& placement, std::string_view name) {
-    const std::vector<Block> blocks = local_blocks(mesh, 0, global, placement, name);
-    Shape shape = blocks.front().sizes;
-    for (int dim = 0; dim < shape.rank(); ++dim) shape[dim] += blocks.back().local[dim];
-    return shape;
+    return part;
 }
 
 }  // namespace tutti::mesh

@@ -1,60 +1,87 @@
-// mesh/mesh.h: the named grid of ranks, and how a tensor lies on it. Numbers only: no communication, no tensors.
-// Rank order, innermost axis first: tp, cp, dp_shard, dp_replicate, pp (docs/design.md, section 4).
+// mesh/mesh.h: the named grid of ranks, and which part of a tensor each of them holds. Numbers only: no communication,
+// no tensors.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tutti/base/shape.h"
+#include "tutti/mesh/block.h"
 
 namespace tutti::mesh {
 
-struct Axis {
-    std::string name;
+// Axes of the grid, innermost first: neighbours in rank are neighbours along the first of them. Tensor parallelism is
+// two axes, kTp: a model with fewer key and value heads than tensor-parallel ranks cuts its other weights by both, and
+// its key and value weights by `tp_part` alone, so that the ranks along `tp_copy` hold the same heads.
+enum class Axis : uint8_t { tp_copy, tp_part, cp, dp_shard, dp_replicate, pp };
+inline constexpr int kAxes = 6;
+std::string_view name_of(Axis axis);
+
+// A set of axes.
+class Axes {
+  public:
+    constexpr Axes() = default;
+    constexpr Axes(Axis axis) : bits_(1u << static_cast<unsigned>(axis)) {}
+    constexpr Axes(std::initializer_list<Axes> parts) {
+        for (Axes part : parts) bits_ |= part.bits_;
+    }
+    constexpr bool empty() const { return bits_ == 0; }
+    constexpr bool contains(Axes other) const { return (bits_ & other.bits_) == other.bits_; }
+    constexpr bool operator==(const Axes&) const = default;
+    constexpr auto operator<=>(const Axes&) const = default;
+    friend constexpr Axes operator|(Axes a, Axes b) { return from(a.bits_ | b.bits_); }
+    friend constexpr Axes operator&(Axes a, Axes b) { return from(a.bits_ & b.bits_); }
+    friend constexpr Axes operator-(Axes a, Axes b) { return from(a.bits_ & ~b.bits_); }
+
+  private:
+    static constexpr Axes from(unsigned bits) {
+        Axes axes;
+        axes.bits_ = bits;
+        return axes;
+    }
+    unsigned bits_ = 0;
+};
+inline constexpr Axes kTp{Axis::tp_copy, Axis::tp_part}, kDp{Axis::dp_shard, Axis::dp_replicate};
+std::string name_of(Axes axes);  // "dp", "dp_shard", "cp+dp_shard"
+
+struct AxisSize {
+    Axis axis;
     int size = 1;
 };
 
 // A mixed-radix grid: rank = sum of coordinate[i] * product of the sizes before i.
 class Mesh {
   public:
-    Mesh() = default;  // one rank
-    explicit Mesh(std::vector<Axis> axes);
+    Mesh() = default;  // one rank, no axes
+    explicit Mesh(std::vector<AxisSize> axes);
 
     int size() const { return size_; }
-    const std::vector<Axis>& axes() const { return axes_; }
-    int size(std::string_view axis) const;                  // 1 for an axis that the mesh lacks
-    int coordinate(int rank, std::string_view axis) const;  // 0 likewise
-    // The ranks that differ from `rank` in this axis only, by coordinate; `rank` itself included.
-    std::vector<int> group(int rank, std::string_view axis) const;
+    const std::vector<AxisSize>& axes() const { return axes_; }
+    // Of a set: the product of the sizes; the place among the ranks of group(). Error for an axis that the mesh lacks.
+    int size(Axes axes) const;
+    int coordinate(int rank, Axes axes) const;
+    // The ranks that differ from `rank` along these axes only, itself included, ascending.
+    std::vector<int> group(int rank, Axes axes) const;
 
   private:
-    const Axis* find(std::string_view axis, int& stride) const;
-    std::vector<Axis> axes_;
+    void check_has(Axes axes) const;
+    std::vector<AxisSize> axes_;
     int size_ = 1;
 };
 
-// A tensor dim is cut into as many contiguous parts as the axis has ranks. `sections` > 1: the dim is a concatenation
-// of equal sections (q | k | v of a fused projection), each of which is cut.
+// A dim is cut into as many contiguous parts as the axes have ranks.
 struct Shard {
-    std::string axis;
+    Axes axes;
     int dim = 0;
-    int sections = 1;
+    int64_t grain = 1;    // indices that are never parted: head_dim for a dim of heads
+    int sections = 1;     // > 1, of dim 0: a concatenation of equal sections (q | k | v), each of which is cut
+    bool padded = false;  // of dim 0: the parts need not be equal. Their memory is; what the last ones lack is padding
 };
-// Axes that are not named replicate. Order matters when one dim is cut by several axes: the first cuts coarsest.
+// Axes that are not named replicate. At most one Shard for a dim.
 using Placement = std::vector<Shard>;
 
-// One contiguous block of the global tensor: sizes.numel() values starting at `offset` in each dim.
-struct Block {
-    Shape offset;  // in the global tensor
-    Shape sizes;
-    Shape local;  // where the block begins in the local tensor
-};
-
-// What `rank` holds of a tensor of shape `global`: one block, or one per section. Throws UsageError when a dim does not
-// divide, naming the parameter.
-std::vector<Block> local_blocks(const Mesh& mesh, int rank, const Shape& global, const Placement& placement,
-                                std::string_view name);
-Shape local_shape(const Mesh& mesh, const Shape& global, const Placement& placement, std::string_view name);
+// What `rank` holds of a tensor of shape `global`. UsageError, naming the tensor, when a dim cannot be cut so.
+Part part_of(const Mesh& mesh, int rank, const Shape& global, const Placement& placement, std::string_view name);
 
 }  // namespace tutti::mesh

@@ -40,10 +40,11 @@ class Gpt2Block final : public Module {
         const int64_t C = s.width, F = s.ffn;
         const double residual_std = s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers));
         ln_1_ = make_layer_norm(name_ + ".ln_1", C, s.norm_eps);
-        c_attn_ = make_linear(name_ + ".attn.c_attn", C, 3 * C,
-                              {.role = Role::column, .std = s.init_std, .bias = true, .sections = 3});
-        attn_c_proj_ =
-            make_linear(name_ + ".attn.c_proj", C, C, {.role = Role::row, .std = residual_std, .bias = true});
+        c_attn_ =
+            make_linear(name_ + ".attn.c_attn", C, 3 * C,
+                        {.role = Role::column, .std = s.init_std, .bias = true, .sections = 3, .grain = s.head_dim});
+        attn_c_proj_ = make_linear(name_ + ".attn.c_proj", C, C,
+                                   {.role = Role::row, .std = residual_std, .bias = true, .grain = s.head_dim});
         ln_2_ = make_layer_norm(name_ + ".ln_2", C, s.norm_eps);
         c_fc_ = make_linear(name_ + ".mlp.c_fc", C, F, {.role = Role::column, .std = s.init_std, .bias = true});
         mlp_c_proj_ = make_linear(name_ + ".mlp.c_proj", F, C, {.role = Role::row, .std = residual_std, .bias = true});

@@ -43,16 +43,17 @@ class LlamaBlock final : public Module {
           rope_(std::move(rope)),
           name_(concat("model.layers.", layer)) {
         const int64_t C = s.width, D = s.head_dim, F = s.ffn;
-        const LinearOptions qkv{.role = Role::column, .std = s.init_std, .bias = s.qkv_bias};
+        const LinearOptions q{.role = Role::column, .std = s.init_std, .bias = s.qkv_bias, .grain = D};
+        const LinearOptions kv{.role = Role::key_value, .std = s.init_std, .bias = s.qkv_bias, .grain = D};
         const LinearOptions column{.role = Role::column, .std = s.init_std, .bias = s.mlp_bias};
         // The two projections into the residual stream start smaller, so that its variance does not grow with depth.
         const double residual_std = s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers));
         attention_norm_ = make_rms_norm(name_ + ".input_layernorm", C, s.norm_eps);
-        q_ = make_linear(name_ + ".self_attn.q_proj", C, s.heads * D, qkv);
-        k_ = make_linear(name_ + ".self_attn.k_proj", C, s.kv_heads * D, qkv);
-        v_ = make_linear(name_ + ".self_attn.v_proj", C, s.kv_heads * D, qkv);
+        q_ = make_linear(name_ + ".self_attn.q_proj", C, s.heads * D, q);
+        k_ = make_linear(name_ + ".self_attn.k_proj", C, s.kv_heads * D, kv);
+        v_ = make_linear(name_ + ".self_attn.v_proj", C, s.kv_heads * D, kv);
         o_ = make_linear(name_ + ".self_attn.o_proj", s.heads * D, C,
-                         {.role = Role::row, .std = residual_std, .bias = s.output_bias});
+                         {.role = Role::row, .std = residual_std, .bias = s.output_bias, .grain = D});
         mlp_norm_ = make_rms_norm(name_ + ".post_attention_layernorm", C, s.norm_eps);
         gate_ = make_linear(name_ + ".mlp.gate_proj", C, F, column);
         up_ = make_linear(name_ + ".mlp.up_proj", C, F, column);
@@ -61,8 +62,8 @@ class LlamaBlock final : public Module {
         unit.name = name_;
         own_all(unit, attention_norm_, q_, k_, v_);
         if (s.head_norm) {
-            q_norm_ = make_rms_norm(name_ + ".self_attn.q_norm", D, s.norm_eps);
-            k_norm_ = make_rms_norm(name_ + ".self_attn.k_norm", D, s.norm_eps);
+            q_norm_ = make_rms_norm(name_ + ".self_attn.q_norm", D, s.norm_eps, Role::every_head);
+            k_norm_ = make_rms_norm(name_ + ".self_attn.k_norm", D, s.norm_eps, Role::every_head);
             own_all(unit, *q_norm_, *k_norm_);
         }
         own_all(unit, o_, mlp_norm_, gate_, up_, down_);

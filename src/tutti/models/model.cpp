@@ -15,9 +15,9 @@ Model::Model(spec::ModelSpec spec, std::vector<std::unique_ptr<Module>> modules)
             if (std::find(parameters_.begin(), parameters_.end(), p) == parameters_.end()) parameters_.push_back(p);
 }
 
-std::vector<autograd::Unit*> Model::units() {
+std::vector<autograd::Unit*> Model::units(Span span) {
     std::vector<autograd::Unit*> units;
-    for (const auto& module : modules_) units.push_back(&module->unit);
+    for (size_t i = span.begin; i < span.end; ++i) units.push_back(&modules_.at(i)->unit);
     return units;
 }
 
@@ -27,26 +27,21 @@ autograd::Parameter& Model::parameter(const std::string& name) const {
     throw Error(concat("the model has no parameter ", name));
 }
 
-namespace {
-Var run(Module& module, Tape& tape, const Var& x, const Batch& batch) {
-    return tape.unit(module.unit, x, [&](const Var& in) { return module.forward(tape, in, batch); });
-}
-}  // namespace
-
-Var Model::forward(Tape& tape, const Batch& batch, int64_t segment) {
-    const size_t blocks_end = modules_.size() - 1;
-    Var x = run(*modules_.front(), tape, {}, batch);
-    for (size_t begin = 1; begin < blocks_end;) {
-        const size_t end = std::min(blocks_end, begin + static_cast<size_t>(std::max<int64_t>(segment, 1)));
-        const auto blocks = [this, begin, end, batch](Tape& t, const Var& in) {
-            Var h = in;
-            for (size_t i = begin; i < end; ++i) h = run(*modules_[i], t, h, batch);
-            return h;
-        };
-        x = segment > 0 ? tape.recompute(x, blocks) : blocks(tape, x);
-        begin = end;
+Var Model::run(Tape& tape, const Var& x, const Batch& batch, Span span, int64_t segment) {
+    const auto modules = [this, batch](Tape& t, Var h, size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i)
+            h = t.unit(modules_[i]->unit, h, [&](const Var& in) { return modules_[i]->forward(t, in, batch); });
+        return h;
+    };
+    const size_t head = modules_.size() - 1;
+    Var h = x;
+    for (size_t begin = span.begin, end; begin < span.end; begin = end) {
+        const bool recomputed = segment > 0 && begin > 0 && begin < head;
+        end = recomputed ? std::min({begin + static_cast<size_t>(segment), head, span.end}) : begin + 1;
+        h = recomputed ? tape.recompute(h, [=](Tape& t, const Var& in) { return modules(t, in, begin, end); })
+                       : modules(tape, h, begin, end);
     }
-    return run(*modules_.back(), tape, x, batch);
+    return h;
 }
 
 Model make_model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_positions) {

@@ -19,14 +19,23 @@ class Model {
     const spec::ModelSpec& spec() const { return spec_; }
     // In the order of the forward: embedding, blocks, head.
     std::vector<std::unique_ptr<Module>>& modules() { return modules_; }
-    std::vector<autograd::Unit*> units();  // of the modules
+    // A run of modules, one after another: all of them, or those of a pipeline stage.
+    struct Span {
+        size_t begin = 0, end = 0;
+    };
+    Span all() const { return {0, modules_.size()}; }
+    std::vector<autograd::Unit*> units(Span span);  // of the modules
     // Each parameter once (a tied matrix has two users), in the order of first use.
     const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
     autograd::Parameter& parameter(const std::string& name) const;  // throws Error with the name
 
     // Losses (N) f32, or logits (B, V) when the batch has no targets. `segment` > 0: every run of that many blocks is
     // recomputed in the backward from its input; the embedding and the head are not.
-    nn::Var forward(nn::Tape& tape, const nn::Batch& batch, int64_t segment = 0);
+    nn::Var forward(nn::Tape& tape, const nn::Batch& batch, int64_t segment = 0) {
+        return run(tape, {}, batch, all(), segment);
+    }
+    // The same of a span, from x, which is what the module before it returned; the first module ignores x.
+    nn::Var run(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch, Span span, int64_t segment = 0);
 
   private:
     spec::ModelSpec spec_;

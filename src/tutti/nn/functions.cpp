@@ -264,10 +264,8 @@ Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const 
     const auto r = ops::linear_cross_entropy(ctx, x.value, weight.value, batch.targets, vocab, batch.grad_scale,
                                              tape.recording() ? &weight.gradient : nullptr,
                                              tape.recording() && adds_to_gradient(weight));
-    return tape.record(
-        "head_loss", {x}, r.losses, [dx = r.dx](const Tensor&, Tensors&) { return Tensors{dx}; },
-        [](const Tensor&) {},  // done in the forward; recorded so that gradient_ready is told
-        {&weight});
+    if (tape.recording()) tape.gradient_taken(weight);
+    return tape.record("head_loss", {x}, r.losses, [dx = r.dx](const Tensor&, Tensors&) { return Tensors{dx}; });
 }
 
 Var squared_error(Tape& tape, const Var& x, const Batch& batch) {

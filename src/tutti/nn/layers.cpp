@@ -8,12 +8,14 @@ Linear make_linear(const std::string& name, int64_t in, int64_t out, const Linea
                     .shape = {out, in},
                     .role = options.role,
                     .init = {.std = options.std},
-                    .sections = options.sections};
+                    .sections = options.sections,
+                    .grain = options.grain};
     if (options.bias)  // a row-parallel bias is added once, after the sum: it is not split
         layer.bias = Parameter{.name = name + ".bias",
                                .shape = {out},
                                .role = options.role == Role::row ? Role::replicated : options.role,
-                               .sections = options.sections};
+                               .sections = options.sections,
+                               .grain = options.role == Role::row ? 1 : options.grain};
     return layer;
 }
 
@@ -27,9 +29,9 @@ Norm make_layer_norm(const std::string& name, int64_t width, double eps) {
     return layer;
 }
 
-Norm make_rms_norm(const std::string& name, int64_t width, double eps) {
+Norm make_rms_norm(const std::string& name, int64_t width, double eps, Role role) {
     Norm layer;
-    layer.weight = {.name = name + ".weight", .shape = {width}, .init = {.value = 1}};
+    layer.weight = {.name = name + ".weight", .shape = {width}, .role = role, .init = {.value = 1}};
     layer.eps = eps;
     return layer;
 }
@@ -46,6 +48,7 @@ void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, do
     if (!tied) head.own = make_linear("lm_head", width, vocab, {.role = Role::vocabulary, .std = std}).weight;
     head.weight = tied ? tied : &head.own;
     unit.parameters.push_back(head.weight);
+    unit.gradients_in_forward.push_back(head.weight);
 }
 
 ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies,

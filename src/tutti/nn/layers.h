@@ -47,14 +47,15 @@ struct LinearOptions {
     Role role = Role::replicated;
     double std = 0.02;
     bool bias = false;
-    int sections = 1;
+    int sections = 1;  // Parameter::sections, grain
+    int64_t grain = 1;
 };
 
 // `name` without ".weight": "h.3.attn.c_attn".
 Linear make_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options);
 Embedding make_embedding(const std::string& name, int64_t words, int64_t width, double std, Role role);
 Norm make_layer_norm(const std::string& name, int64_t width, double eps);
-Norm make_rms_norm(const std::string& name, int64_t width, double eps);
+Norm make_rms_norm(const std::string& name, int64_t width, double eps, Role role = Role::replicated);
 
 // Adds the parameters of layers to a unit, in the order given.
 void own(autograd::Unit& unit, WeightAndBias& layer);

@@ -25,6 +25,10 @@ std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters) {
     return pieces;
 }
 
+std::vector<mesh::HeldBlock> Piece::blocks() const {
+    return mesh::blocks_of_range(parameter->part(), begin, begin + master.numel());
+}
+
 Tensor Piece::gradient() const {
     check(gradients->defined(), parameter->name, ": its gradient is wanted, and no step has made one");
     return gradients->reshape({gradients->numel()}).narrow(0, gradient_begin, master.numel());
@@ -84,9 +88,8 @@ std::vector<StatePiece> Optimizer::state() const {
     for (size_t i = 0; i < pieces_.size(); ++i) {
         const Piece& piece = pieces_[i];
         const std::string& name = piece.parameter->name;
-        state.push_back(
-            {(adam ? "optimizer.m." : "optimizer.momentum.") + name, piece.parameter, piece.begin, first_[i]});
-        if (adam) state.push_back({"optimizer.v." + name, piece.parameter, piece.begin, second_[i]});
+        state.push_back({(adam ? "optimizer.m." : "optimizer.momentum.") + name, &piece, first_[i]});
+        if (adam) state.push_back({"optimizer.v." + name, &piece, second_[i]});
     }
     return state;
 }

@@ -1,6 +1,5 @@
 // optim/optimizer.h: AdamW and SGD with momentum over pieces of parameters: whole ones, or what sharding left to
-// this rank. Reads the gradient, updates the master and rewrites the rounded value in one pass. Called by
-// engine/step.cpp.
+// this rank. Reads the gradient, updates the master and rewrites the rounded value in one pass.
 #pragma once
 
 #include <string>
@@ -13,16 +12,19 @@ namespace tutti::optim {
 
 using autograd::Parameter;
 
-// A contiguous part of a flattened parameter that this rank updates. Its tensors are one-dimensional, of equal size.
+// A stretch of what this rank holds of a parameter (Parameter::part(), flattened) that this rank updates. Its tensors
+// are one-dimensional, of equal size.
 struct Piece {
     Parameter* parameter = nullptr;
-    int64_t begin = 0;                  // its first element in the parameter
+    int64_t begin = 0;                  // its first element there
     Tensor master;                      // f32
     Tensor value;                       // in the compute type; the master itself when that is f32
     const Tensor* gradients = nullptr;  // f32; where the gradient is while a step has one
     int64_t gradient_begin = 0;         // its first element there
+    bool owned = true;                  // of the ranks with equal pieces one owns them: it saves and counts them
 
-    Tensor gradient() const;  // Error when there is none
+    std::vector<mesh::HeldBlock> blocks() const;  // of the parameter, and where they lie in the tensors
+    Tensor gradient() const;                      // Error when there is none
 };
 // Parameters with memory of their own (autograd::materialize), each as one piece.
 std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters);
@@ -30,8 +32,7 @@ std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters);
 // A tensor of the optimizer's state, of the size of its piece: what a checkpoint saves beside the masters.
 struct StatePiece {
     std::string name;  // "optimizer.m.<parameter>"
-    const Parameter* parameter = nullptr;
-    int64_t begin = 0;
+    const Piece* piece = nullptr;
     Tensor values;
 };
 

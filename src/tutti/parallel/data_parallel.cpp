@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <tuple>
 #include <utility>
 
 #include "tutti/ops/ops.h"
@@ -9,43 +11,84 @@
 namespace tutti::parallel {
 
 using autograd::Parameter;
+using autograd::Pass;
+using autograd::PassKind;
 using autograd::Unit;
+using mesh::Axes;
+using mesh::Axis;
 
-DataParallel::DataParallel(ops::Context& ctx, std::vector<Unit*> units, const Groups& groups,
+namespace {
+
+// Axes that state is cut over; along the others of its copies it is held several times.
+constexpr Axes kSharding{Axis::dp_shard, Axis::cp};
+
+bool is_backward(const Pass& pass) { return pass.kind == PassKind::backward || pass.kind == PassKind::backward_input; }
+
+}  // namespace
+
+DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit*>>& runs, Groups& groups,
                            const DataParallelOptions& options)
-    : ctx_(ctx), groups_(groups), options_(options), units_(std::move(units)) {
+    : ctx_(ctx), groups_(groups), options_(options) {
     if (options.parameter_server) {
         check(options.zero == Zero::none, "a parameter server keeps the state: nothing is left to cut into shards");
-        server_.emplace(ctx, *groups.dp);
+        server_.emplace(ctx, groups.over(mesh::kDp));
     }
-    FlatOptions flat{.zero = options.zero,
-                     .updates = updates(),
-                     .compute = options.compute,
-                     .seed = options.seed,
-                     .masters_home = options.masters_home,
-                     .weights_home = options.weights_home};
-    if (options.zero != Zero::none) {
-        flat.shards = groups.dp_shard->size();
-        flat.shard = groups.dp_shard->rank();
-    }
-    uses_.resize(units_.size());
-    for (size_t u = 0; u < units_.size(); ++u) {
-        index_[units_[u]] = u;
-        std::vector<Parameter*> owned;  // a tied matrix belongs to the unit that uses it first
-        for (Parameter* p : units_[u]->parameters)
-            if (owner_.try_emplace(p, states_.size()).second) owned.push_back(p);
-        if (!owned.empty()) {
-            states_.push_back(std::make_unique<State>());
-            states_.back()->flat = std::make_unique<FlatUnit>(ctx, owned, flat);
+    std::unordered_map<const Parameter*, int> users;
+    for (const std::vector<Unit*>& run : runs)
+        for (const Unit* unit : run)
+            for (const Parameter* p : unit->parameters) ++users[p];
+    // What is reduced at one moment over the same ranks lies in one buffer. A parameter of several units is by itself,
+    // and a gradient that is taken in the forward is complete before the others of its unit.
+    using Kind = std::tuple<Axes, Axes, bool, const Parameter*>;
+    for (size_t r = 0; r < runs.size(); ++r)
+        for (Unit* unit : runs[r]) {
+            std::vector<std::pair<Kind, std::vector<Parameter*>>> kinds;
+            for (Parameter* p : unit->parameters) {
+                if (owner_.contains(p)) continue;
+                const auto& early = unit->gradients_in_forward;
+                const Kind kind{p->partial, p->copies, std::find(early.begin(), early.end(), p) != early.end(),
+                                users.at(p) > 1 ? p : nullptr};
+                auto place = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
+                if (place == kinds.end()) place = kinds.insert(place, {kind, {}});
+                place->second.push_back(p);
+            }
+            for (const auto& [kind, parameters] : kinds) add_state(parameters);
+            const size_t u = units_.size();
+            index_[unit] = u;
+            units_.push_back(unit);
+            run_.push_back(r);
+            uses_.emplace_back();
+            for (const Parameter* p : unit->parameters) {
+                State& state = owner(p);
+                if (std::find(uses_[u].begin(), uses_[u].end(), &state) != uses_[u].end()) continue;
+                uses_[u].push_back(&state);
+                if (state.users.empty() || run_[state.users.back()] != r) ++state.runs;
+                state.users.push_back(u);
+            }
         }
-        for (const Parameter* p : units_[u]->parameters) {
-            State& state = owner(p);
-            if (std::find(uses_[u].begin(), uses_[u].end(), &state) != uses_[u].end()) continue;
-            uses_[u].push_back(&state);
-            state.users.push_back(u);
-        }
-    }
     publish_weights();
+}
+
+void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
+    const Axes partial = parameters.front()->partial, copies = parameters.front()->copies;
+    const Axes cut = options_.zero == Zero::none ? Axes() : partial & kSharding;
+    auto state = std::make_unique<State>();
+    state->rest = &groups_.over(partial - cut);
+    FlatOptions flat{.zero = options_.zero,
+                     .updates = updates(),
+                     .owned = groups_.coordinate(copies - cut) == 0,
+                     .compute = options_.compute,
+                     .seed = options_.seed,
+                     .masters_home = options_.masters_home,
+                     .weights_home = options_.weights_home};
+    if (options_.zero != Zero::none) {
+        state->shards = &groups_.over(cut);
+        flat.shards = state->shards->size();
+        flat.shard = state->shards->rank();
+    }
+    state->flat = std::make_unique<FlatUnit>(ctx_, parameters, flat);
+    for (const Parameter* p : parameters) owner_[p] = states_.size();
+    states_.push_back(std::move(state));
 }
 
 std::vector<optim::Piece> DataParallel::pieces() const {
@@ -55,15 +98,13 @@ std::vector<optim::Piece> DataParallel::pieces() const {
     return all;
 }
 
-bool DataParallel::saves() const {
-    if (server_) return server_->serves();
-    return groups_.dp_replicate->rank() == 0 && (options_.zero != Zero::none || groups_.dp_shard->rank() == 0);
-}
-
 // --- the step --------------------------------------------------------------------------------------------------------
 
-void DataParallel::begin_step() {
+void DataParallel::begin_step(int64_t microbatches) {
     for (const auto& state : states_) {
+        state->expected = microbatches * state->runs;
+        state->contributions = 0;
+        state->ready = 0;
         state->reduced = false;
         if (options_.keep_gradients) {  // what is recorded once runs for every microbatch: it can only add
             if (!state->flat->has_gradients()) state->flat->take_gradients();
@@ -75,52 +116,50 @@ void DataParallel::begin_step() {
     }
 }
 
-void DataParallel::begin_microbatch(bool last) {
-    if (in_flight_) finish_reduction(*in_flight_);  // of the microbatch before
-    training_ = true;
-    backward_ = false;
-    last_microbatch_ = last;
-    for (const auto& state : states_) state->ready = 0;
-}
-
-void DataParallel::begin_evaluation() { training_ = backward_ = false; }
-
 void DataParallel::finish_gradients() {
-    training_ = false;
     for (const auto& state : states_)
-        if (!state->reduced) {  // no parameter of it was used: zeros are summed, so that all ranks do the same
-            if (!state->flat->has_gradients()) state->flat->take_gradients();
+        if (!state->complete()) {  // some parameter of it was not used: all ranks sum what there is, or zeros
+            need_gradients(*state);
+            state->contributions = state->expected;
             start_reduction(*state);
         }
-    for (const auto& state : states_) finish_reduction(*state);
-    for (const auto& state : states_) state->replicas.wait();
+    if (in_flight_) finish_reduction(*in_flight_);
+    for (const auto& state : states_) {
+        state->reduction.wait();
+        state->rest_reduction.wait();
+    }
     if (server_) server_->finish();
 }
 
 double DataParallel::gradient_norm() {
     ops::Sum sum(ctx_);
-    if (updates())
-        for (const auto& state : states_) sum.add_squares(state->flat->gradient_shard());
+    for (const auto& state : states_)
+        if (state->flat->owned()) sum.add_squares(state->flat->gradient_shard());
     ExactSum squares = sum.take();
-    if (options_.zero != Zero::none) groups_.dp_shard->sum(squares);
-    if (server_) groups_.dp->sum(squares);  // which is the server's
+    groups_.world().sum(squares);
     return std::sqrt(squares.value());
 }
 
 std::string DataParallel::first_non_finite() {
     std::vector<const Parameter*> order;
-    for (const auto& state : states_)
-        order.insert(order.end(), state->flat->parameters().begin(), state->flat->parameters().end());
-    auto bad = static_cast<double>(order.size());
+    for (const Unit* unit : units_) order.insert(order.end(), unit->parameters.begin(), unit->parameters.end());
+    auto bad = order.end();
     for (const optim::Piece& piece : pieces()) {
         ops::Sum squares(ctx_);
         squares.add_squares(piece.gradient());
-        if (std::isfinite(squares.take().value())) continue;
-        bad = static_cast<double>(std::find(order.begin(), order.end(), piece.parameter) - order.begin());
-        break;
+        if (!std::isfinite(squares.take().value()))
+            bad = std::min(bad, std::find(order.begin(), order.end(), piece.parameter));
     }
-    const auto first = static_cast<size_t>(-groups_.dp->max(-bad));
-    return first < order.size() ? order[first]->name : "";
+    // The place in the whole model: stages lie one behind the other.
+    constexpr double kStage = 1e9;
+    const double place = bad == order.end()
+                             ? std::numeric_limits<double>::infinity()
+                             : kStage * groups_.coordinate(Axis::pp) + static_cast<double>(bad - order.begin());
+    const double first = -groups_.world().max(-place);
+    const bool mine = std::isfinite(place) && place == first;
+    for (const std::string& name : comm::gather_texts(groups_.world(), mine ? (*bad)->name : ""))
+        if (!name.empty()) return name;
+    return "";
 }
 
 void DataParallel::publish_weights() {
@@ -155,7 +194,7 @@ void DataParallel::start_gather(State& state) {
     if (server_)
         state.gather = server_->pull(weights);
     else
-        state.gather.push_back(groups_.dp_shard->all_gather(state.flat->weight_shard(), weights));
+        state.gather.push_back(state.shards->all_gather(state.flat->weight_shard(), weights));
     state.gathering = true;
 }
 
@@ -167,65 +206,73 @@ void DataParallel::finish_gather(State& state) {
 
 // Weights of a unit, complete. What rested goes first, so that at most the unit in use and the next one are gathered. A
 // unit that is used again at once, such as the last one when the backward turns round, finds its weights still there.
-void DataParallel::acquire(size_t unit) {
+void DataParallel::acquire(size_t unit, const Pass& pass) {
     if (sharded_weights()) {
         for (State* state : uses_[unit]) state->resting = false;
         for (const auto& state : states_)
             if (std::exchange(state->resting, false)) state->flat->drop_weights();
-        prefetch(unit);
+        prefetch(unit, run_[unit], pass);
     }
     for (State* state : uses_[unit]) finish_gather(*state);
 }
 
-void DataParallel::prefetch(size_t unit) {
-    if (!sharded_weights() || unit >= uses_.size() || !needed(unit)) return;
+// Nothing beyond the ends of the run: the pass after this one may be of any other.
+void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
+    if (!sharded_weights() || unit >= units_.size() || run_[unit] != run) return;
+    if (is_backward(pass) && !units_[unit]->backward_reads_weights) return;
     for (State* state : uses_[unit]) {
         state->resting = false;
         if (!state->flat->weights().defined()) start_gather(*state);
     }
 }
 
-// A matrix that several units use stays from its first use to its last.
-void DataParallel::rest(size_t unit) {
+// A matrix that several units of a run use stays from its first use to its last.
+void DataParallel::rest(size_t unit, const Pass& pass) {
     for (State* state : uses_[unit]) {
-        const size_t last_use = backward_ ? state->users.front() : state->users.back();
-        const bool turns_round = training_ && !backward_ && state->users.size() > 1;
-        if (unit == last_use && !turns_round) state->resting = true;
+        const auto in_run = [&](size_t user) { return run_[user] == run_[unit]; };
+        const size_t first = *std::find_if(state->users.begin(), state->users.end(), in_run);
+        const size_t last = *std::find_if(state->users.rbegin(), state->users.rend(), in_run);
+        const bool forward = pass.kind == PassKind::forward;
+        const bool turns_round = forward && pass.training && first != last;
+        if (unit == (forward ? last : first) && !turns_round) state->resting = true;
     }
 }
 
-void DataParallel::before_forward(Unit& unit) {
-    const size_t u = index(unit);
-    acquire(u);
-    if (!backward_) prefetch(u + 1);
-    // The head makes its weight gradient in the forward, chunk by chunk with the logits (nn::head_loss).
-    if (training_ && u + 1 == uses_.size()) need_gradients(u);
+void DataParallel::before(Unit& unit, const Pass& pass) {
+    const size_t u = index_.at(&unit);
+    if (pass.kind == PassKind::forward && in_flight_) finish_reduction(*in_flight_);  // of the pass before
+    if (pass.kind != PassKind::backward_weight) acquire(u, pass);
+    if (pass.kind == PassKind::forward) prefetch(u + 1, run_[u], pass);
+    if (is_backward(pass)) prefetch(u - 1, run_[u], pass);  // of the first unit: none
+    const bool in_forward = pass.kind == PassKind::forward && pass.training;
+    if (!in_forward && pass.kind != PassKind::backward && pass.kind != PassKind::backward_weight) return;
+    const std::vector<Parameter*>& early = unit.gradients_in_forward;
+    for (const Parameter* p : unit.parameters)
+        if (in_forward == (std::find(early.begin(), early.end(), p) != early.end())) need_gradients(owner(p));
 }
 
-void DataParallel::after_forward(Unit& unit) { rest(index(unit)); }
-
-void DataParallel::before_backward(Unit& unit) {
-    backward_ = true;
-    const size_t u = index(unit);
-    acquire(u);
-    prefetch(u - 1);  // of the first unit: none
-    need_gradients(u);
+void DataParallel::after(Unit& unit, const Pass& pass) {
+    if (pass.kind != PassKind::backward_weight) rest(index_.at(&unit), pass);
 }
-
-void DataParallel::after_backward(Unit& unit) { rest(index(unit)); }
 
 // --- gradients -------------------------------------------------------------------------------------------------------
 
-void DataParallel::need_gradients(size_t unit) {
-    for (State* state : uses_[unit])
-        if (!state->flat->has_gradients()) state->flat->take_gradients();
+void DataParallel::need_gradients(State& state) {
+    if (in_flight_ == &state) finish_reduction(state);
+    if (!state.flat->has_gradients()) state.flat->take_gradients();
 }
 
-void DataParallel::gradient_ready(Parameter& parameter) {
+void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
     State& state = owner(&parameter);
+    if (state.pass.stage != pass.stage || state.pass.microbatch != pass.microbatch) state.ready = 0;
+    state.pass = pass;
     if (++state.ready < state.flat->parameters().size()) return;
+    state.ready = 0;
+    check(!state.complete(), parameter.name, ": more than the ", state.expected,
+          " forwards and backwards that the step announced add to its gradient");
+    ++state.contributions;
     const bool each = options_.zero >= Zero::gradients && options_.reduce_each_microbatch;
-    if (each || last_microbatch_) start_reduction(state);
+    if (each || state.complete()) start_reduction(state);
 }
 
 void DataParallel::start_reduction(State& state) {
@@ -234,7 +281,7 @@ void DataParallel::start_reduction(State& state) {
     if (server_) {
         server_->push(flat.gradients());
     } else if (options_.zero == Zero::none) {
-        state.reduction = groups_.dp->all_reduce(flat.gradients());
+        state.reduction = state.rest->all_reduce(flat.gradients());
     } else {
         if (in_flight_) finish_reduction(*in_flight_);
         if (state.reduced)
@@ -242,7 +289,7 @@ void DataParallel::start_reduction(State& state) {
         else
             flat.take_gradient_shard();
         state.reduction =
-            groups_.dp_shard->reduce_scatter(flat.gradients(), state.reduced ? state.received : flat.gradient_shard());
+            state.shards->reduce_scatter(flat.gradients(), state.reduced ? state.received : flat.gradient_shard());
         in_flight_ = &state;
     }
     state.reduced = true;
@@ -250,12 +297,11 @@ void DataParallel::start_reduction(State& state) {
 
 void DataParallel::finish_reduction(State& state) {
     state.reduction.wait();
-    if (in_flight_ != &state) return;
     in_flight_ = nullptr;
     if (state.received.defined())
         ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());
     if (options_.zero >= Zero::gradients) state.flat->drop_gradients();
-    if (last_microbatch_) state.replicas = groups_.dp_replicate->all_reduce(state.flat->gradient_shard());
+    if (state.complete()) state.rest_reduction = state.rest->all_reduce(state.flat->gradient_shard());
 }
 
 }  // namespace tutti::parallel

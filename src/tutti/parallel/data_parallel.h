@@ -2,8 +2,9 @@
 // are summed over the ranks, overlapping the backward; state is replicated (ZeRO-0) or cut into shards (ZeRO-1, 2, 3 =
 // FSDP; with dp_replicate > 1 HSDP). Rajbhandari et al. 2020; Zhao et al. 2023.
 //
-// Attaches to the engine through Hooks, unit by unit. Below: flat_unit.h, comm/. Called by engine/step.cpp, which sees
-// the same few calls whatever the stage.
+// A gradient is summed over the axes in Parameter::partial, whatever they are: data parallelism, context parallelism,
+// copies of tensor parallelism. Attaches to the engine through Hooks, unit by unit, in any order of the passes. Below:
+// flat_unit.h, groups.h.
 #pragma once
 
 #include <functional>
@@ -36,21 +37,21 @@ struct DataParallelOptions {
 
 class DataParallel final : public autograd::Hooks {
   public:
-    // `units` in the order of the forward. Allocates and initialises the state; collective over groups.dp.
-    DataParallel(ops::Context& ctx, std::vector<autograd::Unit*> units, const Groups& groups,
+    // One run of units for each pipeline stage that the rank has: those of its modules, in the order of the forward.
+    // Allocates and initialises the state; collective over the world. parallel::apply() comes before.
+    DataParallel(ops::Context& ctx, const std::vector<std::vector<autograd::Unit*>>& runs, Groups& groups,
                  const DataParallelOptions& options);
 
-    // What this rank updates. Of the ranks with equal pieces one is to save them.
+    // What this rank updates.
     std::vector<optim::Piece> pieces() const;
-    bool saves() const;
 
-    void begin_step();
-    void begin_microbatch(bool last);
-    void begin_evaluation();
-    // After the last backward: gradients are summed when it returns.
+    // Each run of units is going to do `microbatches` forwards and backwards, in any order. A gradient is complete, and
+    // its sum over the ranks begins, when the last of them has added to it.
+    void begin_step(int64_t microbatches);
+    // After the last pass: gradients are summed when it returns.
     void finish_gradients();
     // L2 norm of the gradient of all ranks: exact up to the last rounding, so the same for any stage and rank count
-    // that sums the same gradients. Not finite when some gradient is not.
+    // that sums the same gradients. Not finite when some gradient is not. Collective over the world, as what follows.
     double gradient_norm();
     // The first parameter, in the order of the model, whose gradient is not finite on some rank; "" if there is none.
     std::string first_non_finite();
@@ -60,51 +61,57 @@ class DataParallel final : public autograd::Hooks {
     void load_masters(const std::function<void()>& load);
     void settle();  // waits for what publish_weights() began: before weights are read outside a forward
 
-    void before_forward(autograd::Unit& unit) override;
-    void after_forward(autograd::Unit& unit) override;
-    void before_backward(autograd::Unit& unit) override;
-    void after_backward(autograd::Unit& unit) override;
-    void gradient_ready(autograd::Parameter& parameter) override;
+    void before(autograd::Unit& unit, const autograd::Pass& pass) override;
+    void after(autograd::Unit& unit, const autograd::Pass& pass) override;
+    void gradient_ready(autograd::Parameter& parameter, const autograd::Pass& pass) override;
 
   private:
+    // Parameters of one unit that are gathered, reduced and released together.
     struct State {
         std::unique_ptr<FlatUnit> flat;
-        std::vector<size_t> users;  // units, in the order of the forward; more than one when a matrix is tied
+        comm::Communicator* shards = nullptr;  // ranks that share it out: reduce_scatter, all_gather; ZeRO-0: none
+        comm::Communicator* rest = nullptr;    // ranks over which the shard is summed after that
+        std::vector<size_t> users;             // units, in the order of the forward; several when a matrix is tied
+        int64_t runs = 0;                      // with users
         std::vector<comm::Work> gather;
-        bool gathering = false;  // under way, or done and not waited for
-        bool resting = false;    // gathered and not in use: goes when another one is needed
-        size_t ready = 0;        // parameters whose gradient is complete in this microbatch
-        bool reduced = false;    // in this step
-        comm::Work reduction;    // ZeRO-0: the all_reduce; else the reduce_scatter
-        Tensor received;         // where a later microbatch's shard arrives before it is added
-        comm::Work replicas;     // all_reduce of the shard over dp_replicate
+        bool gathering = false;     // under way, or done and not waited for
+        bool resting = false;       // gathered and not in use: goes when another one is needed
+        int64_t expected = 0;       // contributions in this step: one for each run and microbatch
+        int64_t contributions = 0;  // that came
+        autograd::Pass pass;        // that the next one is counted for: `ready` of its parameters are
+        size_t ready = 0;
+        bool reduced = false;  // in this step
+        comm::Work reduction;  // ZeRO-0: the all_reduce; else the reduce_scatter
+        Tensor received;       // where a later microbatch's shard arrives before it is added
+        comm::Work rest_reduction;
+
+        bool complete() const { return contributions == expected; }
     };
 
-    bool sharded_weights() const { return options_.zero == Zero::weights; }
     State& owner(const autograd::Parameter* parameter) { return *states_[owner_.at(parameter)]; }
-    size_t index(const autograd::Unit& unit) const { return index_.at(&unit); }
+    void add_state(const std::vector<autograd::Parameter*>& parameters);
+    bool sharded_weights() const { return options_.zero == Zero::weights; }
     bool updates() const { return !server_ || server_->serves(); }
     void start_gather(State& state);
     static void finish_gather(State& state);
-    bool needed(size_t unit) const { return !backward_ || units_[unit]->backward_reads_weights; }
-    void acquire(size_t unit);
-    void prefetch(size_t unit);
-    void rest(size_t unit);
-    void need_gradients(size_t unit);
+    void acquire(size_t unit, const autograd::Pass& pass);
+    void prefetch(size_t unit, size_t run, const autograd::Pass& pass);
+    void rest(size_t unit, const autograd::Pass& pass);
+    void need_gradients(State& state);
     void start_reduction(State& state);
     void finish_reduction(State& state);
 
     ops::Context& ctx_;
-    const Groups& groups_;
+    Groups& groups_;
     DataParallelOptions options_;
     std::optional<ParameterServer> server_;
     std::vector<std::unique_ptr<State>> states_;
-    std::vector<autograd::Unit*> units_;
+    std::vector<autograd::Unit*> units_;     // of all runs, one after another
+    std::vector<size_t> run_;                // of each unit
     std::vector<std::vector<State*>> uses_;  // by unit: the states that hold its parameters
     std::unordered_map<const autograd::Unit*, size_t> index_;
     std::unordered_map<const autograd::Parameter*, size_t> owner_;
     State* in_flight_ = nullptr;  // at most one reduce_scatter, so that memory does not depend on timing
-    bool training_ = false, backward_ = false, last_microbatch_ = true;
 };
 
 }  // namespace tutti::parallel

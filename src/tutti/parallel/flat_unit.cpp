@@ -13,10 +13,7 @@ namespace {
 
 FlatLayout layout_of(const std::vector<Parameter*>& parameters, int shards) {
     std::vector<int64_t> sizes;
-    for (const Parameter* p : parameters) {
-        check(p->placement.empty(), p->name, ": flat buffers of tensor-parallel parameters do not exist yet");
-        sizes.push_back(p->shape.numel());
-    }
+    for (const Parameter* p : parameters) sizes.push_back(p->part().shape.numel());
     return flat_layout(sizes, shards);
 }
 
@@ -25,7 +22,8 @@ void point_into(const std::vector<Parameter*>& parameters, Tensor Parameter::*te
                 const FlatLayout& layout) {
     for (size_t i = 0; i < parameters.size(); ++i) {
         Parameter& p = *parameters[i];
-        p.*tensor = flat.narrow(0, layout.offsets[i], p.shape.numel()).reshape(p.shape);
+        const Shape shape = p.part().shape;
+        p.*tensor = flat.narrow(0, layout.offsets[i], shape.numel()).reshape(shape);
     }
 }
 
@@ -52,7 +50,7 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     masters_ =
         compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer, options_.masters_home);
     for (const optim::Piece& piece : pieces())
-        autograd::draw_range(ctx_, *piece.parameter, options_.seed, piece.begin, piece.master);
+        autograd::draw(ctx_, *piece.parameter, options_.seed, piece.blocks(), piece.master);
     round_masters();
     if (!options_.updates) masters_ = {};
 }
@@ -74,11 +72,11 @@ std::vector<optim::Piece> FlatUnit::pieces() const {
     const int64_t first = options_.shard * layout_.shard_size, end = first + layout_.shard_size;
     for (size_t i = 0; i < parameters_.size(); ++i) {
         const int64_t offset = layout_.offsets[i];
-        const int64_t from = std::max(first, offset), to = std::min(end, offset + parameters_[i]->shape.numel());
+        const int64_t from = std::max(first, offset), to = std::min(end, offset + parameters_[i]->part().shape.numel());
         if (from >= to) continue;
         const auto part = [&](const Tensor& x) { return x.narrow(0, from - first, to - from); };
-        pieces.push_back(
-            {parameters_[i], from - offset, part(masters_), part(weight_shard_), &gradient_shard_, from - first});
+        pieces.push_back({parameters_[i], from - offset, part(masters_), part(weight_shard_), &gradient_shard_,
+                          from - first, options_.owned});
     }
     return pieces;
 }

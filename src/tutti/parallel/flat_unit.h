@@ -19,6 +19,7 @@ struct FlatOptions {
     Zero zero = Zero::optimizer;
     int shards = 1, shard = 0;  // this rank holds shard `shard`; 1 and 0 for Zero::none
     bool updates = true;        // false: another rank does, and this one has no masters (parameter server)
+    bool owned = true;          // false: another rank has the same shard, and counts and saves it
     DType compute = DType::bf16;
     uint64_t seed = 0;
     Device* masters_home = nullptr;  // where the masters live, when not on the rank's device
@@ -27,13 +28,14 @@ struct FlatOptions {
 
 class FlatUnit {
   public:
-    // Allocates what stays for the whole run, weights and masters, and draws this rank's part of the initial values:
-    // element e of a parameter is normal(random_key(seed, name), e), as everywhere. With more than one shard the
+    // Allocates what stays for the whole run, weights and masters, and draws this rank's part of the initial values
+    // (autograd::draw). With more than one shard the
     // weights are not complete before the first gather.
     FlatUnit(ops::Context& ctx, std::vector<autograd::Parameter*> parameters, const FlatOptions& options);
 
     const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
     const FlatLayout& layout() const { return layout_; }
+    bool owned() const { return options_.owned; }
     // The parts of parameters in this rank's shard; none when another rank updates.
     std::vector<optim::Piece> pieces() const;
 

@@ -4,28 +4,49 @@
 
 namespace tutti::parallel {
 
-mesh::Mesh make_mesh(const spec::ParallelSpec& parallel, int ranks) {
-    const int64_t dp = spec::data_parallel_ranks(parallel, ranks);
-    check<UsageError>(dp >= 1 && dp * parallel.tp * parallel.cp * parallel.pp == ranks,
-                      "the axes of [parallel] do not make ", ranks, " ranks");
+using mesh::Axis;
+
+mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks) {
+    const spec::ParallelSpec& p = run.parallel;
+    const int64_t dp = spec::data_parallel_ranks(p, ranks);
+    check<UsageError>(dp >= 1 && dp * p.tp * p.cp * p.pp == ranks, "the axes of [parallel] do not make ", ranks,
+                      " ranks");
+    // Ranks beyond the key and value heads hold copies of them.
+    const int64_t kv_heads = run.model.kv_heads;
+    const int64_t copies = kv_heads > 0 && p.tp > kv_heads && p.tp % kv_heads == 0 ? p.tp / kv_heads : 1;
     const auto size = [](int64_t n) { return static_cast<int>(n); };
-    return mesh::Mesh({{"tp", size(parallel.tp)},
-                       {"cp", size(parallel.cp)},
-                       {"dp_shard", size(spec::data_parallel_shards(parallel, ranks))},
-                       {"dp_replicate", size(parallel.dp_replicate)},
-                       {"pp", size(parallel.pp)}});
+    return mesh::Mesh({{Axis::tp_copy, size(copies)},
+                       {Axis::tp_part, size(p.tp / copies)},
+                       {Axis::cp, size(p.cp)},
+                       {Axis::dp_shard, size(spec::data_parallel_shards(p, ranks))},
+                       {Axis::dp_replicate, size(p.dp_replicate)},
+                       {Axis::pp, size(p.pp)}});
+}
+
+Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::move(mesh)) {
+    mesh::Axes everything;
+    for (const mesh::AxisSize& a : mesh_.axes()) everything = everything | a.axis;
+    all_.emplace_back(everything, world.everyone("world"));
+    for (const mesh::Axes axes : {mesh::Axes(Axis::dp_shard), mesh::Axes(Axis::dp_replicate), mesh::kDp}) over(axes);
+}
+
+comm::Communicator& Groups::over(mesh::Axes axes) {
+    for (const auto& [of, group] : all_)
+        if (of == axes) return *group;
+    const std::vector<int> ranks = mesh_.group(world_.rank(), axes);
+    return *all_.emplace_back(axes, world_.group(mesh::name_of(axes), ranks)).second;
 }
 
 std::vector<GroupUsage> Groups::usage() const {
     std::vector<GroupUsage> all;
-    for (const auto* group : {dp_shard.get(), dp_replicate.get(), dp.get()})
+    for (const auto& [axes, group] : all_)
         if (group->size() > 1) all.push_back({group->name(), group->usage()});
     return all;
 }
 
 std::vector<GroupTraffic> Groups::traffic() const {
     std::vector<GroupTraffic> all;
-    for (const auto* group : {dp_shard.get(), dp_replicate.get(), dp.get()}) {
+    for (const auto& [axes, group] : all_) {
         if (group->size() == 1) continue;
         for (int k = 0; k < comm::kKinds; ++k) {
             const auto kind = static_cast<comm::Kind>(k);
@@ -46,17 +67,6 @@ std::vector<GroupTraffic> difference(const std::vector<GroupTraffic>& now, const
         if (d.traffic.calls > 0) all.push_back(d);
     }
     return all;
-}
-
-Groups make_groups(comm::World& world, const mesh::Mesh& mesh) {
-    Groups groups;
-    groups.dp_shard = world.group(mesh, "dp_shard");
-    groups.dp_replicate = world.group(mesh, "dp_replicate");
-    std::vector<int> ranks;  // dp_shard innermost: a flat sum over dp is the sum over shards, then over replicas
-    for (int replica : groups.dp_replicate->ranks())
-        for (int rank : mesh.group(replica, "dp_shard")) ranks.push_back(rank);
-    groups.dp = world.group("dp", ranks);
-    return groups;
 }
 
 }  // namespace tutti::parallel

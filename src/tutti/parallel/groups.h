@@ -1,4 +1,4 @@
-// parallel/groups.h: the groups that a run communicates in, made from the mesh of its config. Below: comm/, mesh/.
+// parallel/groups.h: the mesh of a run, and the groups that it communicates in.
 #pragma once
 
 #include <memory>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/comm/world.h"
+#include "tutti/mesh/mesh.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::parallel {
@@ -23,23 +24,33 @@ struct GroupTraffic {
     comm::Traffic traffic;
 };
 
-struct Groups {
-    std::unique_ptr<comm::Communicator> dp_shard;      // ranks that share out one copy of the state
-    std::unique_ptr<comm::Communicator> dp_replicate;  // ranks that hold the same part of different copies
-    std::unique_ptr<comm::Communicator> dp;            // both: all ranks that see different samples
+// The mesh of a run of `ranks` ranks, dp_shard = -1 filled in; all axes, in the order of mesh::Axis.
+mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks);
 
-    // By this rank so far, of the groups of more than one rank, in the order above.
+class Groups {
+  public:
+    // Makes the groups of data parallelism and that of all ranks. Collective.
+    Groups(comm::World& world, mesh::Mesh mesh);
+
+    const mesh::Mesh& mesh() const { return mesh_; }
+    int coordinate(mesh::Axes axes) const { return mesh_.coordinate(world_.rank(), axes); }
+    // The ranks that differ from this one along these axes only, in the order of rank: a sum over dp is then the sum
+    // over its shards, and over the replicas. The first call with a set makes the group and is collective over it.
+    comm::Communicator& over(mesh::Axes axes);
+    comm::Communicator& world() { return *all_.front().second; }
+
+    // By this rank so far, of the groups of more than one rank, in the order in which they were made.
     std::vector<GroupUsage> usage() const;
     // The same by kind of operation, every kind of every group.
     std::vector<GroupTraffic> traffic() const;
+
+  private:
+    comm::World& world_;
+    mesh::Mesh mesh_;
+    std::vector<std::pair<mesh::Axes, std::unique_ptr<comm::Communicator>>> all_;  // that of all ranks first
 };
 
 // What came after `before`: now - before, without operations that were not called. Both are of the same groups.
 std::vector<GroupTraffic> difference(const std::vector<GroupTraffic>& now, const std::vector<GroupTraffic>& before);
-
-// The mesh of a run of `ranks` ranks, dp_shard = -1 filled in. The axes in the order of docs/design.md.
-mesh::Mesh make_mesh(const spec::ParallelSpec& parallel, int ranks);
-// Collective over all ranks of the world.
-Groups make_groups(comm::World& world, const mesh::Mesh& mesh);
 
 }  // namespace tutti::parallel

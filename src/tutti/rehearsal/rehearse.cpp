@@ -206,8 +206,8 @@ namespace {
 std::vector<int> neighbours(const mesh::Mesh& mesh, int center) {
     constexpr size_t kMost = 8;
     std::set<int> ranks = {center};
-    for (const mesh::Axis& axis : mesh.axes()) {
-        const std::vector<int> along = mesh.group(center, axis.name);
+    for (const mesh::AxisSize& axis : mesh.axes()) {
+        const std::vector<int> along = mesh.group(center, axis.axis);
         const size_t n = std::min(along.size(), kMost);
         for (size_t i = 0; i < n; ++i) ranks.insert(along[n == 1 ? 0 : i * (along.size() - 1) / (n - 1)]);
     }
@@ -220,7 +220,7 @@ LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, 
     check<UsageError>(!rank || (0 <= *rank && *rank < ranks), "rank ", rank.value_or(0), " of a run of ", ranks,
                       " ranks: required 0 <= rank < ", ranks);
     LayoutRehearsal all;
-    all.rehearsed = neighbours(parallel::make_mesh(run.parallel, ranks), rank.value_or(0));
+    all.rehearsed = neighbours(parallel::make_mesh(run, ranks), rank.value_or(0));
     std::vector<Rehearsal> rehearsals(all.rehearsed.size());
     std::vector<std::exception_ptr> failures(all.rehearsed.size());
     std::atomic<size_t> next{0};

@@ -219,8 +219,8 @@ TEST(RehearsedMemory, OffloadedStateIsElsewhere) {
     plan = memory_of(run);
     EXPECT_EQ(plan.peaks[Purpose::weights], 0);
     EXPECT_EQ(plan.offloaded, 14 * int64_t{124439808});
-    // At once the weights and the gradients of the embedding, which is the head too, and of two blocks.
-    EXPECT_EQ(plan.peaks[Purpose::communication], (2 + 4) * (int64_t{51281} * 768 + 2 * 7087872));
+    // At once the weights and the gradients of the token embedding, which is the head too, and of two blocks.
+    EXPECT_EQ(plan.peaks[Purpose::communication], (2 + 4) * (int64_t{50257} * 768 + 2 * 7087872));
 }
 
 // Activations too: what is left of L blocks is one and the input of the next.
@@ -283,26 +283,27 @@ TEST(RehearsedTraffic, OfZeroStagesIsWhatTheFormulasSay) {
     const int n = 1024;
     spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
     const auto padded = [&](int64_t values) { return (values + n * 4096 - 1) / (n * 4096) * (n * 4096); };
-    const int64_t embedding = padded(int64_t{51281} * 768), block = padded(7087872), head = padded(2 * 768);
-    const int64_t all = embedding + 12 * block + head;
+    const int64_t tokens = padded(int64_t{50257} * 768), positions = padded(int64_t{1024} * 768);
+    const int64_t block = padded(7087872), head = padded(2 * 768), all = tokens + positions + 12 * block + head;
     for (const int64_t microbatches : {1, 7}) {
         run.train.global_batch = n * microbatches;
         run.parallel.zero = 1;
         Rehearsal r = rehearse(run, plain_machine(), n, 5);
         EXPECT_EQ(find(r, "dp_shard", comm::Kind::reduce_scatter)->traffic.bytes, 4 * all);  // once a step
-        EXPECT_EQ(find(r, "dp_shard", comm::Kind::reduce_scatter)->traffic.calls, 14);
+        EXPECT_EQ(find(r, "dp_shard", comm::Kind::reduce_scatter)->traffic.calls, 15);
         EXPECT_EQ(find(r, "dp_shard", comm::Kind::all_gather)->traffic.bytes, 2 * all);
         run.parallel.zero = 3;
         r = rehearse(run, plain_machine(), n, 5);
         const parallel::GroupTraffic* reduced = find(r, "dp_shard", comm::Kind::reduce_scatter);
         EXPECT_EQ(reduced->traffic.bytes, 4 * all * microbatches);
-        EXPECT_EQ(reduced->traffic.calls, 14 * microbatches);
+        EXPECT_EQ(reduced->traffic.calls, 15 * microbatches);
         EXPECT_EQ(reduced->traffic.sent, 4 * all / n * (n - 1) * microbatches);
-        // Every block is gathered twice, the last norm once; once a step the tied embedding, with which one microbatch
-        // ends and the next begins.
+        // Every block is gathered twice, positions and the last norm once; once a step the tied embedding, with which
+        // one microbatch ends and the next begins.
         EXPECT_EQ(find(r, "dp_shard", comm::Kind::all_gather)->traffic.bytes,
-                  2 * (embedding + (24 * block + head) * microbatches));
-        EXPECT_EQ(find(r, "dp", comm::Kind::all_reduce)->traffic.calls, 2);  // valid tokens, the loss
+                  2 * (tokens + (24 * block + positions + head) * microbatches));
+        EXPECT_EQ(find(r, "dp", comm::Kind::all_reduce)->traffic.calls, 1);     // valid tokens
+        EXPECT_EQ(find(r, "world", comm::Kind::all_reduce)->traffic.calls, 2);  // the loss, the norm
     }
 }
 

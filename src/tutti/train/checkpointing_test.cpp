@@ -49,9 +49,10 @@ class Rank {
             if (begin == end) continue;
             pieces_.push_back({.name = kTensors[t].name,
                                .shape = kTensors[t].shape,
-                               .begin = begin,
+                               .blocks = mesh::blocks_of_range(mesh::whole_part(kTensors[t].shape), begin, end),
                                .values = Tensor::empty(*device_, {end - begin}, DType::f32, Purpose::weights)});
             tensors_.push_back(t);
+            begins_.push_back(begin);
         }
         set(0);
         checkpoints.emplace(Checkpointing::Setup{.run = run,
@@ -102,7 +103,7 @@ class Rank {
     void for_each(F f, int64_t step) {
         for (size_t p = 0; p < pieces_.size(); ++p)
             for (int64_t i = 0; i < pieces_[p].values.numel(); ++i)
-                f(pieces_[p].values.view().as<float>()[i], value_of(tensors_[p], pieces_[p].begin + i, step));
+                f(pieces_[p].values.view().as<float>()[i], value_of(tensors_[p], begins_[p] + i, step));
     }
     void warn(const std::string& text) {
         const std::lock_guard lock(mutex_);
@@ -114,6 +115,7 @@ class Rank {
     std::unique_ptr<comm::Communicator> group_;
     std::vector<Piece> pieces_;
     std::vector<size_t> tensors_;
+    std::vector<int64_t> begins_;  // first elements of the pieces
     std::mutex mutex_;
     std::string warnings_;
 

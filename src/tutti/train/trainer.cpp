@@ -88,12 +88,11 @@ std::string checkpoint_directory(const TrainOptions& o) {
 
 // What this rank holds of the state. Of equal copies one is saved.
 std::vector<checkpoint::Piece> state_pieces(const engine::Engine& engine) {
-    const bool saves = engine.data_parallel.saves();
     std::vector<checkpoint::Piece> pieces;
     for (const optim::Piece& p : engine.optimizer.pieces())
-        pieces.push_back({p.parameter->name, p.parameter->shape, p.begin, p.master, saves});
+        pieces.push_back({p.parameter->name, p.parameter->shape, p.blocks(), p.master, p.owned});
     for (const optim::StatePiece& s : engine.optimizer.state())
-        pieces.push_back({s.name, s.parameter->shape, s.begin, s.values, saves});
+        pieces.push_back({s.name, s.piece->parameter->shape, s.piece->blocks(), s.values, s.piece->owned});
     return pieces;
 }
 
@@ -144,7 +143,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
                     .data_fingerprint = fingerprint(data_ ? &*data_ : nullptr),
                     .pieces = [this] { return state_pieces(engine_); },
                     .warn = [this](const std::string& message) { console_.warn(message); },
-                    .ranks = engine_.groups.dp.get()}) {
+                    .ranks = &engine_.groups.world()}) {
     if (const auto resumed = resume()) {
         state_ = *resumed;
         engine_.optimizer.set_updates(state_.updates);
@@ -166,7 +165,7 @@ void Run::start_from_hf() {
     checkpoint::PosixFileSystem files;
     const auto stored = hf::StoredWeights::in_directory(files, run_.model.hf, engine_.model);
     engine_.data_parallel.load_masters([&] {
-        for (const optim::Piece& p : engine_.optimizer.pieces()) stored.load(*p.parameter, p.begin, p.master);
+        for (const optim::Piece& p : engine_.optimizer.pieces()) stored.load(*p.parameter, p.blocks(), p.master);
     });
 }
 
@@ -193,10 +192,10 @@ TrainOutcome Run::train() {
     }
     if (run_.log.trace)
         trace_.emplace(world_, trace_window(run_, state_.step), options_.out + "/trace.json",
-                       concat("dp_shard ", engine_.groups.dp_shard->rank(), ", dp_replicate ",
-                              engine_.groups.dp_replicate->rank()),
+                       concat("dp_shard ", engine_.groups.coordinate(mesh::Axis::dp_shard), ", dp_replicate ",
+                              engine_.groups.coordinate(mesh::Axis::dp_replicate)),
                        [this](const std::string& message) { console_.warn(message); });
-    peak_ = engine_.groups.dp->sum(engine_.device->peak(spec::arithmetic_of(run_), 0.05).flops_per_s);
+    peak_ = engine_.groups.world().sum(engine_.device->peak(spec::arithmetic_of(run_), 0.05).flops_per_s);
     logged_step_ = state_.step;
     logged_usage_ = engine_.groups.usage();
     logged_tokens_ = state_.tokens;
@@ -204,7 +203,7 @@ TrainOutcome Run::train() {
     while (state_.step < run_.train.steps && !outcome_.preempted) {
         one_step();
         // A signal may reach ranks in different steps: they stop together.
-        const bool asked = engine_.groups.dp->max(options_.stop_requested() ? 1 : 0) > 0;
+        const bool asked = engine_.groups.world().max(options_.stop_requested() ? 1 : 0) > 0;
         outcome_.preempted = asked && state_.step < run_.train.steps;
     }
     finish();
@@ -267,9 +266,9 @@ std::optional<double> Run::evaluate_now() {
     const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
     const int64_t micro = std::min(run_.train.micro_batch, sampler.samples_per_epoch());
     const int64_t batches = std::min(run_.train.eval_batches, sampler.samples_per_epoch() / micro);
-    const int64_t ranks = engine_.groups.dp->size();
+    const comm::Communicator& dp = engine_.groups.over(mesh::kDp);
     const auto source =
-        engine::token_batches(*engine_.device, sampler, micro, micro * ranks, {engine_.groups.dp->rank(), ranks});
+        engine::token_batches(*engine_.device, sampler, micro, micro * dp.size(), {dp.rank(), dp.size()});
     outcome_.eval_loss = engine::evaluate(engine_, *source, batches);
     return outcome_.eval_loss;
 }
@@ -302,7 +301,7 @@ void Run::finish() {
     outcome_.checkpoint = checkpoints_.newest();
     outcome_.seconds = seconds_since(begin_);
     engine_.data_parallel.settle();
-    engine_.groups.dp->barrier();
+    engine_.groups.world().barrier();
     if (trace_) trace_->finish();
     if (directory_) write_results();
     check(unsaved.empty(), "the run ended at step ", state_.step, " and its last state is not on disk: ", unsaved,

@@ -19,20 +19,23 @@ namespace {
 
 using autograd::Parameter;
 
-// One parameter's values from the pieces of all ranks. The bits are added as integers, zeros elsewhere: whatever the
-// engine, nothing is rounded. Collective over the ranks of the engine.
+// One parameter's values from the pieces of all ranks, whichever of them hold any. The bits are added as integers,
+// zeros elsewhere: whatever the engine, nothing is rounded. Collective over the ranks of the engine.
 template <class Which>
 std::vector<float> whole(engine::Engine& engine, const Parameter& parameter, Which which) {
     const int64_t size = parameter.shape.numel();
     std::vector<int32_t> bits(static_cast<size_t>(size));
-    if (engine.data_parallel.saves())
-        for (const optim::Piece& piece : engine.optimizer.pieces()) {
-            if (piece.parameter != &parameter) continue;
-            const std::vector<float> values = std::invoke(which, piece).template to_host<float>();
-            std::memcpy(bits.data() + piece.begin, values.data(), values.size() * sizeof(float));
-        }
+    for (const optim::Piece& piece : engine.optimizer.pieces()) {
+        if (!piece.owned || piece.parameter->name != parameter.name) continue;
+        const std::vector<float> values = std::invoke(which, piece).template to_host<float>();
+        for (const auto& [block, begin] : piece.blocks())
+            mesh::for_each_run(
+                block, mesh::whole_block(parameter.shape), block, [&](int64_t to, int64_t from, int64_t n) {
+                    std::memcpy(bits.data() + to, values.data() + begin + from, static_cast<size_t>(n) * sizeof(float));
+                });
+    }
     const Tensor sum = Tensor::from_host<int32_t>(*engine.device, {size}, bits, Purpose::communication);
-    engine.groups.dp->all_reduce(sum).wait();
+    engine.groups.world().all_reduce(sum).wait();
     std::vector<float> values(static_cast<size_t>(size));
     engine.device->copy_out(values.data(), sum.view().data, sum.bytes());
     return values;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tutti/base/philox.h"
+#include "tutti/mesh/mesh.h"
 
 namespace tutti::comm::conformance {
 
@@ -124,8 +125,11 @@ void hierarchical_sums_are_flat_sums(World& world) {
     const Rank r(world);
     for (int inner = 2; inner < r.n; inner *= 2) {
         if (r.n % inner != 0) continue;
-        const mesh::Mesh mesh({{"dp_shard", inner}, {"dp_replicate", r.n / inner}});
-        const auto shard = world.group(mesh, "dp_shard"), replicate = world.group(mesh, "dp_replicate");
+        const mesh::Mesh mesh({{mesh::Axis::dp_shard, inner}, {mesh::Axis::dp_replicate, r.n / inner}});
+        const auto along = [&](mesh::Axis axis) {
+            return world.group(std::string(mesh::name_of(axis)), mesh.group(r.rank, axis));
+        };
+        const auto shard = along(mesh::Axis::dp_shard), replicate = along(mesh::Axis::dp_replicate);
         const int64_t size = 1001;
         const Tensor x = r.mine(size * inner), part = r.empty(size), flat = r.mine(size * inner);
         shard->reduce_scatter(x, part).wait();

@@ -1,8 +1,8 @@
-#include "tutti/checkpoint/block.h"
+#include "tutti/mesh/block.h"
 
 #include <algorithm>
 
-namespace tutti::checkpoint {
+namespace tutti::mesh {
 
 namespace {
 
@@ -58,6 +58,14 @@ class RangeCutter {
     const Shape& shape_;
 };
 
+// The position of the first element of `part` in the values of `block`.
+int64_t position_in(const Block& block, const Block& part) {
+    int64_t position = 0;
+    for (int i = 0; i < part.offset.rank(); ++i)
+        position = position * block.sizes[i] + part.offset[i] - block.offset[i];
+    return position;
+}
+
 }  // namespace
 
 Block whole_block(const Shape& shape) { return {zeros(shape.rank()), shape}; }
@@ -71,6 +79,24 @@ std::vector<Block> blocks_of_range(const Shape& shape, int64_t begin, int64_t en
     return std::move(cutter.blocks);
 }
 
+Part whole_part(const Shape& shape) { return {shape, {{whole_block(shape), 0}}}; }
+
+std::vector<HeldBlock> blocks_of_range(const Part& part, int64_t begin, int64_t end) {
+    check(begin >= 0 && begin <= end && end <= part.shape.numel(), "elements [", begin, ", ", end,
+          ") of a part of shape ", part.shape, ", which has ", part.shape.numel());
+    std::vector<HeldBlock> held;
+    for (const HeldBlock& whole : part.blocks) {
+        const auto inside = [&](int64_t at) { return std::clamp<int64_t>(at - whole.begin, 0, whole.block.numel()); };
+        int64_t at = std::max(begin, whole.begin) - begin;
+        for (Block& block : blocks_of_range(whole.block.sizes, inside(begin), inside(end))) {
+            for (int i = 0; i < block.offset.rank(); ++i) block.offset[i] += whole.block.offset[i];
+            held.push_back({block, at});
+            at += block.numel();
+        }
+    }
+    return held;
+}
+
 Block intersection(const Block& a, const Block& b) {
     Block both = a;
     for (int i = 0; i < a.offset.rank(); ++i) {
@@ -79,6 +105,26 @@ Block intersection(const Block& a, const Block& b) {
         both.sizes[i] = std::max<int64_t>(0, end - both.offset[i]);
     }
     return both;
+}
+
+void for_each_run(const Block& part, const Block& a, const Block& b,
+                  const std::function<void(int64_t, int64_t, int64_t)>& run) {
+    int dim = part.sizes.rank();  // the dims from here on are one run
+    int64_t length = 1;
+    bool whole = true;
+    while (dim > 0 && whole) {
+        --dim;
+        length *= part.sizes[dim];
+        whole = part.sizes[dim] == a.sizes[dim] && part.sizes[dim] == b.sizes[dim];
+    }
+    Block row = part;
+    int64_t rows = 1;
+    for (int i = 0; i < dim; ++i) rows *= part.sizes[i];
+    for (int64_t index = 0; index < rows; ++index) {
+        int64_t rest = index;
+        for (int i = dim - 1; i >= 0; rest /= part.sizes[i], --i) row.offset[i] = part.offset[i] + rest % part.sizes[i];
+        run(position_in(a, row), position_in(b, row), length);
+    }
 }
 
 int64_t flat_begin(const Shape& shape, const Block& block) { return flat(shape, block.offset); }
@@ -121,15 +167,4 @@ std::string tiling_problem(const Shape& shape, const std::vector<Block>& blocks)
     return "";
 }
 
-std::string comma_separated(const Shape& numbers) {
-    std::string text;
-    for (int64_t number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
-    return text;
-}
-
-std::string entry_name(std::string_view tensor, const Shape& shape, const Block& block) {
-    std::string name(tensor);
-    return block == whole_block(shape) ? name : name + kBlockSeparator + comma_separated(block.offset);
-}
-
-}  // namespace tutti::checkpoint
+}  // namespace tutti::mesh

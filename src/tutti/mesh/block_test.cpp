@@ -1,16 +1,14 @@
 // Ranges cut into blocks, against a count of every element; when blocks tile a tensor and when not.
-#include "tutti/checkpoint/block.h"
+#include "tutti/mesh/block.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "tutti/checkpoint/testing/sample.h"
-
-namespace tutti::checkpoint {
+namespace tutti::mesh {
 namespace {
 
-using testing::contains;
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // The positions of a block's elements in the flattened tensor, by walking over all elements of the tensor.
 std::vector<int64_t> elements_of(const Shape& shape, const Block& block) {
@@ -45,6 +43,26 @@ TEST(Block, EveryRangeOfEveryShapeIsFewBlocksInTheOrderOfItsElements) {
                 ASSERT_EQ(found, expected) << shape << " [" << begin << ", " << end << ")";
                 ASSERT_LE(static_cast<int>(blocks.size()), std::max(1, 2 * shape.rank() - 1)) << shape;
             }
+}
+
+// Three sections of a padded part: every range of its memory, element by element.
+TEST(Block, RangesOfAPartAreItsBlocksWithoutThePadding) {
+    const Shape global{9, 4};
+    const Part part{{6, 4}, {{{{1, 0}, {1, 4}}, 0}, {{{4, 0}, {1, 4}}, 8}, {{{7, 0}, {2, 4}}, 16}}};
+    std::vector<int64_t> element(24, -1);  // of the global tensor, by place in the memory
+    for (const auto& [block, begin] : part.blocks)
+        for (int64_t i = 0; i < block.numel(); ++i)
+            element[static_cast<size_t>(begin + i)] = (block.offset[0] + i / 4) * 4 + i % 4;
+    for (int64_t begin = 0; begin <= 24; ++begin)
+        for (int64_t end = begin; end <= 24; ++end) {
+            std::vector<int64_t> found(static_cast<size_t>(end - begin), -1);
+            for (const auto& [block, at] : blocks_of_range(part, begin, end)) {
+                const std::vector<int64_t> elements = elements_of(global, block);
+                std::copy(elements.begin(), elements.end(), found.begin() + at);
+            }
+            ASSERT_EQ(found, std::vector<int64_t>(element.begin() + begin, element.begin() + end))
+                << begin << " " << end;
+        }
 }
 
 TEST(Block, AWholeTensorIsOneBlockEvenWithoutElements) {
@@ -98,12 +116,5 @@ TEST(Block, LiesInChecksWithoutOverflow) {
     EXPECT_FALSE(lies_in({4}, {{INT64_MAX}, {2}}));
 }
 
-TEST(Block, NamesSayWhereABlockBegins) {
-    EXPECT_EQ(entry_name("w", {4, 6}, whole_block({4, 6})), "w");
-    EXPECT_EQ(entry_name("w", {4, 6}, {{0, 0}, {2, 6}}), "w@0,0");
-    EXPECT_EQ(entry_name("w", {4, 6}, {{2, 3}, {1, 3}}), "w@2,3");
-    EXPECT_EQ(entry_name("scalar", {}, whole_block({})), "scalar");
-}
-
 }  // namespace
-}  // namespace tutti::checkpoint
+}  // namespace tutti::mesh

@@ -1,0 +1,59 @@
+#include "tutti/parallel/apply.h"
+
+namespace tutti::parallel {
+
+using autograd::Parameter;
+using autograd::Role;
+using mesh::Axes;
+using mesh::Axis;
+using mesh::kTp;
+
+namespace {
+
+// Rows of a vocabulary are cut in whole tiles of the kernels.
+constexpr int64_t kVocabularyGrain = 64;
+
+mesh::Placement placement_of(const Parameter& p) {
+    switch (p.role) {
+        case Role::column: return {{.axes = kTp, .grain = p.grain, .sections = p.sections}};
+        case Role::key_value: return {{.axes = Axis::tp_part, .grain = p.grain, .sections = p.sections}};
+        case Role::row: return {{.axes = kTp, .dim = 1, .grain = p.grain}};
+        case Role::vocabulary: return {{.axes = kTp, .grain = kVocabularyGrain, .padded = true}};
+        case Role::replicated:
+        case Role::position:
+        case Role::every_head: return {};
+    }
+    throw Error("unknown role of a parameter");
+}
+
+// Axes beyond data parallelism along which the gradient of `p` is a partial sum.
+Axes partial_of(const Parameter& p, bool sequence_parallel) {
+    switch (p.role) {
+        case Role::key_value: return Axis::tp_copy;  // of the queries that the rank has, of all that share the head
+        case Role::every_head: return kTp;           // of the heads that the rank has
+        case Role::replicated:
+        case Role::position: return sequence_parallel ? kTp : Axes();  // of the part of the sequence
+        case Role::column:
+        case Role::row:
+        case Role::vocabulary: return {};
+    }
+    throw Error("unknown role of a parameter");
+}
+
+}  // namespace
+
+void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, int rank, bool sequence_parallel) {
+    Axes several;  // axes of one rank change nothing, and are left out of the names of groups
+    for (const mesh::AxisSize& a : mesh.axes())
+        if (a.size > 1) several = several | a.axis;
+    for (Parameter* p : parameters) {
+        const mesh::Placement placement = placement_of(*p);
+        Axes cut;
+        for (const mesh::Shard& shard : placement) cut = cut | shard.axes;
+        p->local = mesh::part_of(mesh, rank, p->shape, placement, p->name);
+        p->copies = mesh::kDp | ((Axes{Axis::cp, kTp} - cut) & several);
+        p->partial = mesh::kDp | ((Axis::cp | partial_of(*p, sequence_parallel)) & several);
+    }
+}
+
+}  // namespace tutti::parallel
