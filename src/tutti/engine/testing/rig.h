@@ -1,0 +1,171 @@
+// engine/testing/rig.h: a rank that does the passes of microbatches one by one, in whatever order a test asks for, with
+// DataParallel attached: what an executor of pipeline schedules will do, without a pipeline.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/philox.h"
+#include "tutti/device/meta/meta_device.h"
+#include "tutti/kernels/meta/meta_table.h"
+#include "tutti/models/model.h"
+#include "tutti/parallel/apply.h"
+#include "tutti/parallel/data_parallel.h"
+
+namespace tutti::engine::testing {
+
+// forward, backward, backward_input or backward_weight of a stage and a microbatch.
+struct Action {
+    autograd::PassKind kind;
+    size_t stage;
+    int64_t microbatch;
+};
+
+struct RigOptions {
+    spec::ModelSpec model;
+    mesh::Mesh mesh;
+    parallel::DataParallelOptions data_parallel;
+    size_t stages = 1;  // on this rank: the modules are cut into so many runs
+    std::function<void(autograd::Parameter&)> alter = [](autograd::Parameter&) {};  // after parallel::apply()
+    bool sequence_parallel = false;
+    mesh::Axes samples = mesh::kDp;  // ranks along these see different samples
+};
+
+// All axes, in their order.
+inline mesh::Mesh mesh_of(int tp_copy, int tp_part, int dp_shard, int dp_replicate) {
+    using mesh::Axis;
+    return mesh::Mesh({{Axis::tp_copy, tp_copy},
+                       {Axis::tp_part, tp_part},
+                       {Axis::cp, 1},
+                       {Axis::dp_shard, dp_shard},
+                       {Axis::dp_replicate, dp_replicate},
+                       {Axis::pp, 1}});
+}
+
+class Rig {
+  public:
+    // `meta`: computes nothing, on a meta device that stands for this machine with one thread.
+    Rig(comm::World& world, const RigOptions& options, bool meta = false)
+        : rank_(world.rank()),
+          samples_(options.samples),
+          device_(meta ? make_meta_device({}) : make_cpu_device(1)),
+          table_(meta ? kernels::meta_table(kernels::cpu_table(kernels::best_isa()))
+                      : kernels::cpu_table(kernels::best_isa())),
+          ctx{*device_, table_},
+          groups(world, options.mesh),
+          model(models::make_model(ctx, options.model, kTokens)),
+          spans_(spans(options.stages)),
+          data_parallel(ctx, runs(options), groups, options.data_parallel) {}
+
+    static constexpr int64_t kTokens = 8;  // of a microbatch, one sequence
+
+    // Microbatch number `microbatch` of this rank.
+    nn::Batch batch(int64_t microbatch) {
+        std::vector<int32_t> window(kTokens + 1);
+        const int64_t sample = microbatch * groups.mesh().size(samples_) + groups.coordinate(samples_);
+        for (size_t i = 0; i < window.size(); ++i)
+            window[i] = static_cast<int32_t>(
+                uniform_below(3, static_cast<uint64_t>(sample * 100) + i, static_cast<uint64_t>(model.spec().vocab)));
+        nn::Batch batch = nn::make_batch(*device_, window, 1, sample);
+        batch.grad_scale = 1.0f / 64;
+        return batch;
+    }
+
+    void run(const Action& action) {
+        Flight& f = flights_[{action.microbatch, action.stage}];
+        const bool last = action.stage + 1 == spans_.size();
+        using enum autograd::PassKind;
+        if (action.kind == forward) {
+            f.batch = batch(action.microbatch);
+            f.tape.emplace(ctx, true, &data_parallel, nullptr, static_cast<int>(action.stage), action.microbatch);
+            if (action.stage > 0)
+                f.input = f.tape->input(flights_.at({action.microbatch, action.stage - 1}).output.value);
+            f.output = model.run(*f.tape, f.input, f.batch, spans_[action.stage]);
+        } else if (action.kind == backward_weight) {
+            f.tape->backward_weight();
+        } else {
+            const Tensor seed = last ? f.output.value : std::move(f.gradient);
+            if (action.kind == backward)
+                f.tape->backward(f.output, seed);
+            else
+                f.tape->backward_input(f.output, seed);
+            if (action.stage > 0)
+                flights_.at({action.microbatch, action.stage - 1}).gradient = f.tape->take_gradient(f.input);
+            f.input = f.output = {};
+        }
+        if (action.kind == backward || action.kind == backward_weight)
+            flights_.erase({action.microbatch, action.stage});
+    }
+
+    // A step without an update: gradients summed over the ranks when it returns.
+    void step(const std::vector<Action>& actions, int64_t microbatches) {
+        data_parallel.begin_step(microbatches);
+        for (const Action& action : actions) run(action);
+        data_parallel.finish_gradients();
+    }
+
+    // The elements of each parameter that this rank owns, others NaN.
+    std::map<std::string, std::vector<float>> owned(const std::function<Tensor(const optim::Piece&)>& which) const {
+        std::map<std::string, std::vector<float>> all;
+        for (const optim::Piece& piece : data_parallel.pieces()) {
+            const Shape& shape = piece.parameter->shape;
+            auto& whole = all.try_emplace(piece.parameter->name, static_cast<size_t>(shape.numel()), NAN).first->second;
+            if (!piece.owned) continue;
+            const std::vector<float> values = which(piece).to_host<float>();
+            for (const auto& held : piece.blocks())
+                mesh::for_each_run(held.block, mesh::whole_block(shape), held.block,
+                                   [&](int64_t to, int64_t from, int64_t n) {
+                                       std::copy_n(values.begin() + held.begin + from, n, whole.begin() + to);
+                                   });
+        }
+        return all;
+    }
+
+  private:
+    struct Flight {
+        nn::Batch batch;
+        std::optional<autograd::Tape> tape;
+        autograd::Var input, output;
+        Tensor gradient;  // of the output
+    };
+
+    std::vector<models::Model::Span> spans(size_t stages) {
+        const size_t n = model.modules().size();
+        std::vector<models::Model::Span> all;
+        for (size_t s = 0; s < stages; ++s) all.push_back({s * n / stages, (s + 1) * n / stages});
+        return all;
+    }
+    std::vector<std::vector<autograd::Unit*>> runs(const RigOptions& options) {
+        parallel::apply(model.parameters(), options.mesh, rank_, options.sequence_parallel);
+        for (autograd::Parameter* p : model.parameters()) options.alter(*p);
+        std::vector<std::vector<autograd::Unit*>> all;
+        for (const auto& span : spans_) all.push_back(model.units(span));
+        return all;
+    }
+
+    int rank_;
+    mesh::Axes samples_;
+    std::unique_ptr<Device> device_;
+    kernels::KernelTable table_;
+
+  public:
+    ops::Context ctx;
+    parallel::Groups groups;
+    models::Model model;
+
+  private:
+    std::vector<models::Model::Span> spans_;
+
+  public:
+    parallel::DataParallel data_parallel;
+    Allocator& memory() { return device_->memory(); }
+
+  private:
+    std::map<std::pair<int64_t, size_t>, Flight> flights_;
+};
+
+}  // namespace tutti::engine::testing
