@@ -11,6 +11,7 @@
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 #include "tutti/checkpoint/training_state.h"
+#include "tutti/mesh/mesh.h"
 
 namespace tutti::checkpoint {
 namespace {
@@ -62,6 +63,18 @@ class Reshard : public ::testing::Test {
                                   : std::vector<std::byte>(static_cast<size_t>(p.values.bytes()), std::byte{0xee});
         device_->copy_in(p.values.view().data, bytes.data(), p.values.bytes());
         return p;
+    }
+    // What a piece holds, with zeros for its padding.
+    std::vector<std::byte> bytes_of(const Spec& spec, const Piece& piece) {
+        std::vector<std::byte> bytes(static_cast<size_t>(piece.values.bytes()));
+        const int64_t size = size_of(spec.dtype);
+        for (const mesh::HeldBlock& held : piece.blocks)
+            mesh::for_each_run(held.block, mesh::whole_block(spec.shape), held.block,
+                               [&](int64_t from, int64_t to, int64_t n) {
+                                   const auto run = values_of(spec, from, from + n);
+                                   std::copy(run.begin(), run.end(), bytes.begin() + (held.begin + to) * size);
+                               });
+        return bytes;
     }
     // Pieces of rank `rank`: tensors cut one by one, or all of them laid end to end and cut once.
     std::vector<Piece> pieces(int rank, int ranks, bool each, const std::string& purpose, bool filled) {
@@ -166,6 +179,71 @@ TEST_F(Reshard, RectanglesLoadIntoRanges) {
                 ASSERT_EQ(std::vector(data, data + p.values.bytes()), values_of(spec, begin, end))
                     << spec.name << " [" << begin << ", " << end << ")";
             }
+}
+
+// Tensor parallelism (columns, rows, sections of rows, a padded vocabulary) under ZeRO: each rank of one layout has a
+// range of its part; any layout of these loads what any other saved.
+TEST_F(Reshard, PartsCutIntoShardsLoadUnderAnyOther) {
+    constexpr mesh::Axis tp = mesh::Axis::tp_part;
+    struct Tensors {
+        Spec spec;
+        mesh::Placement placement;
+    };
+    const std::vector<Tensors> all = {{{"columns", {12, 10}}, {{tp, 1}}},
+                                      {{"rows", {12, 5}}, {{tp, 0, 2}}},
+                                      {{"packed", {12, 3}}, {{tp, 0, 1, 3}}},
+                                      {{"words", {13, 3}}, {{.axes = tp, .grain = 2, .padded = true}}},
+                                      {{"norm", {7}}, {}}};
+    struct Layout {
+        int tp, shards;
+    };
+    // Rank r of a layout has shard r / tp of its part.
+    const auto pieces_of = [&](const Layout& layout, int rank, bool filled) {
+        const mesh::Mesh mesh({{tp, layout.tp}});
+        std::vector<Piece> mine;
+        for (const auto& [spec, placement] : all) {
+            const mesh::Part part = mesh::part_of(mesh, rank % layout.tp, spec.shape, placement, spec.name);
+            const int64_t n = part.shape.numel(), shard = rank / layout.tp;
+            const int64_t begin = n * shard / layout.shards, end = n * (shard + 1) / layout.shards;
+            Piece p{.name = spec.name, .shape = spec.shape, .blocks = mesh::blocks_of_range(part, begin, end)};
+            p.values = Tensor::empty(*device_, {end - begin}, DType::f32, Purpose::weights);
+            p.owned = !placement.empty() || rank % layout.tp == 0;
+            if (filled) device_->copy_in(p.values.view().data, bytes_of(spec, p).data(), p.values.bytes());
+            mine.push_back(p);
+        }
+        return mine;
+    };
+    const std::vector<Layout> layouts = {{1, 1}, {2, 1}, {1, 3}, {2, 2}, {2, 3}};
+    for (const Layout& saved : layouts) {
+        ++seed_;
+        Store::Attempt attempt = store_.begin(seed_);
+        std::vector<Manifest> parts;
+        const int ranks = saved.tp * saved.shards;
+        for (int rank = 0; rank < ranks; ++rank) {
+            const HostState state(pieces_of(saved, rank, true), HostMemory::copy);
+            const FileToWrite file = state.file(rank, ranks);
+            Manifest part{.step = seed_, .config_digest = {}, .data_fingerprint = {}, .state = "{}", .files = {}};
+            part.files = {NewFile(files_, join(attempt.path, file.name), file.size()).write(file)};
+            part.tensors = state.tensors();
+            parts.push_back(std::move(part));
+        }
+        const CheckpointReader reader(files_, store_.commit(attempt, merge(parts)));
+        for (const Layout& loaded : layouts)
+            for (int rank = 0; rank < loaded.tp * loaded.shards; ++rank) {
+                const std::vector<Piece> mine = pieces_of(loaded, rank, false);
+                for (const Piece& p : mine) {
+                    const std::vector<std::byte> zeros(static_cast<size_t>(p.values.bytes()));
+                    device_->copy_in(p.values.view().data, zeros.data(), p.values.bytes());
+                }
+                load_pieces(reader, mine);
+                for (size_t i = 0; i < mine.size(); ++i) {
+                    const auto* data = mine[i].values.view().as<const std::byte>();
+                    ASSERT_EQ(std::vector(data, data + mine[i].values.bytes()), bytes_of(all[i].spec, mine[i]))
+                        << mine[i].name << " of " << saved.tp << " x " << saved.shards << " under " << loaded.tp
+                        << " x " << loaded.shards << ", rank " << rank;
+                }
+            }
+    }
 }
 
 TEST_F(Reshard, ReadsOnlyTheFilesThatItNeedsAndTheirBytesOnce) {

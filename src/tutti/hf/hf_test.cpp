@@ -149,6 +149,35 @@ TEST_F(Directory, LoadsEveryFamilyInEveryType) {
         }
 }
 
+// Each rank reads its part: rows or columns of a matrix, sections of a fused one, from files that hold some of them
+// turned round.
+TEST_F(Directory, LoadsThePartsOfARank) {
+    constexpr mesh::Axis tp = mesh::Axis::tp_part;
+    const mesh::Mesh mesh({{tp, 2}});
+    for (const auto family : {spec::Family::gpt2, spec::Family::llama}) {
+        const models::Model source = drawn(tiny(family));
+        put(tensors_of(source));
+        const StoredWeights stored = StoredWeights::in_directory(disk, "/", source);
+        for (const autograd::Parameter* p : source.parameters())
+            for (const mesh::Placement& placement :
+                 {mesh::Placement{}, mesh::Placement{{.axes = tp, .sections = p->sections, .padded = true}},
+                  mesh::Placement{{.axes = tp, .dim = p->shape.rank() - 1, .padded = p->shape.rank() == 1}}})
+                for (int rank = 0; rank < 2; ++rank) {
+                    const mesh::Part part = mesh::part_of(mesh, rank, p->shape, placement, p->name);
+                    const Tensor x = ops::zeros(ctx, {part.shape.numel()}, DType::f32);
+                    stored.load(*p, part.blocks, x);
+                    std::vector<float> expected(static_cast<size_t>(x.numel()));
+                    const std::vector<float> whole = p->value.to_host<float>();
+                    for (const mesh::HeldBlock& held : part.blocks)
+                        mesh::for_each_run(held.block, mesh::whole_block(p->shape), held.block,
+                                           [&](int64_t from, int64_t to, int64_t n) {
+                                               std::copy_n(whole.begin() + from, n, expected.begin() + held.begin + to);
+                                           });
+                    ASSERT_EQ(x.to_host<float>(), expected) << p->name << ", rank " << rank;
+                }
+    }
+}
+
 TEST_F(Directory, ListsEverythingThatIsWrong) {
     const models::Model model = drawn(tiny(spec::Family::llama));
     auto tensors = tensors_of(model);
