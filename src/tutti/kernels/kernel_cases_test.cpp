@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace tutti::kernels {
 namespace {
@@ -180,6 +182,29 @@ TEST(KernelCasesNotice, ABeginningOffByOne) {
             first_document.first_key.strides = {};
             reference_table().attention_backward(s, first_document);
         });
+}
+
+// A token of another shard's rows, taken for one of the nearest row here.
+TEST(KernelCasesNotice, ATokenOutsideOfTheRowsThatCounts) {
+    KernelTable wrong = reference_table();
+    static const auto held = [](View tokens, int64_t first_row, const View& rows) {
+        std::vector<int64_t> nearest;
+        for (int64_t n = 0; n < tokens.numel(); ++n)
+            nearest.push_back(std::clamp<int64_t>(tokens.as<int32_t>()[n], first_row, first_row + rows.shape[0] - 1));
+        return nearest;
+    };
+    wrong.embedding_forward = [](const Stream& s, View tokens, View weight, int64_t first_row, View y) {
+        std::vector<int64_t> nearest = held(tokens, first_row, weight);
+        tokens = View(nearest.data(), DType::i64, tokens.shape);
+        reference_table().embedding_forward(s, tokens, weight, first_row, y);
+    };
+    wrong.embedding_backward = [](const Stream& s, View tokens, View dy, int64_t first_row, View dweight) {
+        std::vector<int64_t> nearest = held(tokens, first_row, dweight);
+        tokens = View(nearest.data(), DType::i64, tokens.shape);
+        reference_table().embedding_backward(s, tokens, dy, first_row, dweight);
+    };
+    expect_noticed(wrong, "embedding_forward");
+    expect_noticed(wrong, "embedding_backward");
 }
 
 TEST(KernelCasesNotice, PaddingThatCounts) {

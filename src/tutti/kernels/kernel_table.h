@@ -217,9 +217,10 @@ struct KernelTable {
     // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;
 
-    // y (N, C) = weight[tokens[n]]; dweight (V, C) f32 += dy, rows added in the order of n.
-    void (*embedding_forward)(const Stream&, View tokens, View weight, View y) = nullptr;
-    void (*embedding_backward)(const Stream&, View tokens, View dy, View dweight) = nullptr;
+    // y (N, C) = weight[tokens[n] - first_row]; dweight (V, C) f32 += dy, rows added in the order of n. The matrix
+    // holds rows [first_row, first_row + V) of the whole table. A token outside: zeros in y, nothing added to dweight.
+    void (*embedding_forward)(const Stream&, View tokens, View weight, int64_t first_row, View y) = nullptr;
+    void (*embedding_backward)(const Stream&, View tokens, View dy, int64_t first_row, View dweight) = nullptr;
 
     void (*norm_forward)(const Stream&, const NormForward&) = nullptr;
     void (*norm_backward_input)(const Stream&, const NormBackward&) = nullptr;

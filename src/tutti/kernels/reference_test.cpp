@@ -135,13 +135,23 @@ TEST_F(Reference, GemmByHandInAllForms) {
 TEST_F(Reference, EmbeddingByHand) {
     std::vector<int32_t> tokens = {2, 0, 2};
     std::vector<double> weight = {1, 2, 3, 4, 5, 6}, y(6), dweight(6, 0.5);
-    table.embedding_forward(stream, i32(tokens), f64(weight, {3, 2}), f64(y, {3, 2}));
+    table.embedding_forward(stream, i32(tokens), f64(weight, {3, 2}), 0, f64(y, {3, 2}));
     EXPECT_EQ(y, (std::vector<double>{5, 6, 1, 2, 5, 6}));
-    table.embedding_backward(stream, i32(tokens), f64(y, {3, 2}), f64(dweight, {3, 2}));
+    table.embedding_backward(stream, i32(tokens), f64(y, {3, 2}), 0, f64(dweight, {3, 2}));
     EXPECT_EQ(dweight, (std::vector<double>{1.5, 2.5, 0.5, 0.5, 10.5, 12.5}));
     table.bias_backward(stream, f64(y, {3, 2}), f64(weight, {2}));  // columns sum to 11 and 14, onto 1 and 2
     EXPECT_EQ(weight[0], 12);
     EXPECT_EQ(weight[1], 16);
+}
+
+TEST_F(Reference, EmbeddingOfRowsOneAndTwoByHand) {
+    std::vector<int32_t> tokens = {2, 0, 1, 3, 2};
+    std::vector<double> weight = {1, 2, 3, 4}, y(10, 9.0), dweight(4, 0.5);
+    table.embedding_forward(stream, i32(tokens), f64(weight, {2, 2}), 1, f64(y, {5, 2}));
+    EXPECT_EQ(y, (std::vector<double>{3, 4, 0, 0, 1, 2, 0, 0, 3, 4}));
+    std::vector<double> dy = {1, 1, 2, 2, 3, 3, 4, 4, 5, 5};
+    table.embedding_backward(stream, i32(tokens), f64(dy, {5, 2}), 1, f64(dweight, {2, 2}));
+    EXPECT_EQ(dweight, (std::vector<double>{3.5, 3.5, 6.5, 6.5}));
 }
 
 TEST_F(Reference, NormsByHand) {

@@ -129,7 +129,8 @@ Work work_of(const Sample& s) { return work_of_all({s.logits, s.draws, s.tokens}
 Work work_of(const AdamW& update) { return work_of_update(update.pieces); }
 Work work_of(const Sgd& update) { return work_of_update(update.pieces); }
 
-Work work_of_embedding(const View& tokens, const View& rows_or_matrix, const View& matrix_or_rows) {
+Work work_of_embedding(const View& tokens, const View& rows_or_matrix, int64_t /*first_row*/,
+                       const View& matrix_or_rows) {
     return {.bytes = bytes_of(tokens) + 2 * std::min(bytes_of(rows_or_matrix), bytes_of(matrix_or_rows)),
             .shape = shape_of(tokens)};
 }

@@ -54,12 +54,12 @@ Work work_of(const Sgd& update);
 Work work_of(std::integral auto) { return {}; }
 Work work_of(std::floating_point auto) { return {}; }
 // Reads and writes rows of the matrix, not all of it.
-Work work_of_embedding(const View& tokens, const View& rows_or_matrix, const View& matrix_or_rows);
+Work work_of_embedding(const View& tokens, const View& rows_or_matrix, int64_t first_row, const View& matrix_or_rows);
 
 // Of `call(entry, arguments...)`.
 template <class... Args>
 Work work_of_call(std::string_view entry, const Args&... args) {
-    if constexpr (sizeof...(Args) == 3 && (std::convertible_to<const Args&, View> && ...))
+    if constexpr (requires { work_of_embedding(args...); })
         if (entry.starts_with("embedding")) return work_of_embedding(args...);
     Work work;
     ((work += work_of(args)), ...);

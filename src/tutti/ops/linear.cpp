@@ -149,20 +149,20 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db) {
     call(ctx, &KernelTable::bias_backward, "bias_backward", as_matrix(dy), db);
 }
 
-Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w) {
+Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w, int64_t first_row) {
     check(tokens.dtype() == DType::i32 && w.rank() == 2, "embedding: tokens i32 and w (V, C), got ", tokens.dtype(),
           " ", tokens.shape(), " and ", w.shape());
     Shape shape = tokens.shape();
     shape.push_back(w.dim(1));
     Tensor y = empty(ctx, shape, w.dtype());
-    call(ctx, &KernelTable::embedding_forward, "embedding_forward", tokens, w, as_matrix(y));
+    call(ctx, &KernelTable::embedding_forward, "embedding_forward", tokens, w, first_row, as_matrix(y));
     return y;
 }
 
-void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw) {
+void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw, int64_t first_row) {
     check(dw.rank() == 2 && dy.dim(-1) == dw.dim(1) && dy.view().rows() == tokens.numel() && dw.dtype() == DType::f32,
           "embedding_backward: tokens ", tokens.shape(), ", dy ", dy.shape(), ", dw ", dw.shape(), " f32 do not fit");
-    call(ctx, &KernelTable::embedding_backward, "embedding_backward", tokens, as_matrix(dy), dw);
+    call(ctx, &KernelTable::embedding_backward, "embedding_backward", tokens, as_matrix(dy), first_row, dw);
 }
 
 }  // namespace tutti::ops

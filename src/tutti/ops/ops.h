@@ -78,8 +78,9 @@ void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, con
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
 
 // --- embedding: tokens (B, T) i32, w (V, C) -> (B, T, C) ---
-Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w);
-void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw);
+// w and dw hold rows [first_row, first_row + V) of the whole table. A token outside: zeros, and no gradient.
+Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w, int64_t first_row = 0);
+void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw, int64_t first_row = 0);
 
 // --- norms over the last dim: of x, or with a residual of sum = x + residual; layer norm; with b null RMS norm ---
 struct Norm {

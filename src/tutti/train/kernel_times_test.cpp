@@ -80,8 +80,8 @@ TEST(Work, OfAnEmbeddingCountsRowsNotTheMatrix) {
     std::vector<int32_t> tokens(3);
     const View m(matrix.data(), DType::f32, {1000, 8}), r(rows.data(), DType::f32, {3, 8});
     const View t(tokens.data(), DType::i32, {3});
-    EXPECT_EQ(kernels::work_of_call("embedding_forward", t, m, r).bytes, 3 * 4 + 2 * 96);
-    EXPECT_EQ(kernels::work_of_call("embedding_backward", t, r, m).bytes, 3 * 4 + 2 * 96);
+    EXPECT_EQ(kernels::work_of_call("embedding_forward", t, m, 0, r).bytes, 3 * 4 + 2 * 96);
+    EXPECT_EQ(kernels::work_of_call("embedding_backward", t, r, 0, m).bytes, 3 * 4 + 2 * 96);
     EXPECT_EQ(kernels::work_of_call("add", r, r, r).bytes, 3 * 96);
 }
 

@@ -9,15 +9,21 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// y[n] = weight[tokens[n]]; a thread copies W elements.
+// The rows of the whole table that the matrix holds.
+struct HeldRows {
+    int64_t first, count;
+    __device__ bool contain(int64_t row) const { return row >= first && row < first + count; }
+};
+
+// y[n] = weight[tokens[n] - held.first], or zeros; a thread copies W elements.
 template <int W, class T>
 __global__ void __launch_bounds__(kThreads)
-    embedding_kernel(int64_t n, int64_t columns, const int32_t* tokens, const T* weight, T* y) {
+    embedding_kernel(int64_t n, int64_t columns, HeldRows held, const int32_t* tokens, const T* weight, T* y) {
     const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * W;
     if (i >= n) return;
-    const int64_t row = i / columns;
-    float values[W];
-    load<W>(weight + tokens[row] * columns + (i - row * columns), values);
+    const int64_t row = i / columns, token = tokens[row];
+    float values[W] = {};
+    if (held.contain(token)) load<W>(weight + (token - held.first) * columns + (i - row * columns), values);
     store<W>(values, y + i);
 }
 
@@ -48,17 +54,19 @@ __device__ int find_places(Places& places, const int32_t* tokens, int64_t begin,
     return total;
 }
 
-// Block (n, strip): W columns per thread. Nothing to do when the token stands earlier in the batch.
+// Block (n, strip): W columns per thread. Nothing to do when the row is not held, or the token stands earlier in the
+// batch.
 template <int W, class T>
-__global__ void __launch_bounds__(kScan)
-    embedding_backward_kernel(int64_t rows, int64_t columns, const int32_t* tokens, const T* dy, float* dweight) {
+__global__ void __launch_bounds__(kScan) embedding_backward_kernel(int64_t rows, int64_t columns, HeldRows held,
+                                                                   const int32_t* tokens, const T* dy, float* dweight) {
     Places& places = block_shared<Places>();
     const int64_t first = blockIdx.x, c = (static_cast<int64_t>(blockIdx.y) * kScan + threadIdx.x) * W;
     const int32_t token = tokens[first];
+    if (!held.contain(token)) return;
     for (int64_t begin = 0; begin < first; begin += kScan)
         if (find_places(places, tokens, begin, first, token) > 0) return;
     float sums[W] = {};
-    float* const target = dweight + token * columns + c;
+    float* const target = dweight + (token - held.first) * columns + c;
     if (c < columns) load<W>(target, sums);
     for (int64_t begin = first; begin < rows; begin += kScan) {
         const int count = find_places(places, tokens, begin, rows, token);
@@ -77,7 +85,7 @@ void check_tokens(const View& tokens) {
     check(tokens.dtype == DType::i32, "embedding: tokens must be i32, got ", tokens.dtype);
 }
 
-void embedding_forward(const Stream& stream, View tokens, View weight, View y) {
+void embedding_forward(const Stream& stream, View tokens, View weight, int64_t first_row, View y) {
     const int64_t C = weight.columns(), n = tokens.numel() * C;
     if (n == 0) return;
     check_tokens(tokens);
@@ -87,11 +95,12 @@ void embedding_forward(const Stream& stream, View tokens, View weight, View y) {
         launch(wide ? embedding_kernel<kPack<T>, T> : embedding_kernel<1, T>,
                {.blocks = dim3(static_cast<unsigned>(ceil_div(n, (wide ? kPack<T> : 1) * kThreads))),
                 .threads = dim3(kThreads)},
-               stream, n, C, tokens.as<const int32_t>(), weight.as<const T>(), y.as<T>());
+               stream, n, C, HeldRows{first_row, weight.shape[0]}, tokens.as<const int32_t>(), weight.as<const T>(),
+               y.as<T>());
     });
 }
 
-void embedding_backward(const Stream& stream, View tokens, View dy, View dweight) {
+void embedding_backward(const Stream& stream, View tokens, View dy, int64_t first_row, View dweight) {
     const int64_t N = tokens.numel(), C = dweight.columns();
     if (N == 0 || C == 0) return;
     check_tokens(tokens);
@@ -102,7 +111,8 @@ void embedding_backward(const Stream& stream, View tokens, View dy, View dweight
                {.blocks =
                     dim3(static_cast<unsigned>(N), static_cast<unsigned>(ceil_div(C, (wide ? kPack<T> : 1) * kScan))),
                 .threads = dim3(kScan)},
-               stream, N, C, tokens.as<const int32_t>(), dy.as<const T>(), dweight.as<float>());
+               stream, N, C, HeldRows{first_row, dweight.shape[0]}, tokens.as<const int32_t>(), dy.as<const T>(),
+               dweight.as<float>());
     });
 }
 

@@ -32,8 +32,8 @@ void bias_backward(const Stream&, View dy, View db);
 void gemm(const Stream&, const Gemm& gemm);
 
 // embedding.cpp
-void embedding_forward(const Stream&, View tokens, View weight, View y);
-void embedding_backward(const Stream&, View tokens, View dy, View dweight);
+void embedding_forward(const Stream&, View tokens, View weight, int64_t first_row, View y);
+void embedding_backward(const Stream&, View tokens, View dy, int64_t first_row, View dweight);
 
 // norm.cpp
 void norm_forward(const Stream&, const NormForward& f);

@@ -273,6 +273,17 @@ void add_bias_backward(std::vector<Case>& all, DType t, Numbers kind, int64_t N,
         });
 }
 
+// Tokens below V; the matrix holds rows [first_row, first_row + rows).
+struct EmbeddingForm {
+    int64_t N, V, C, first_row, rows;
+    DType dtype = DType::f32;
+    Numbers kind = Numbers::normal;
+    std::string name() const {
+        return concat(dtype, " (", N, ", ", C, ") of ", V, ", rows ", first_row, " to ", first_row + rows,
+                      name_of(kind));
+    }
+};
+
 std::vector<double> make_tokens(int64_t N, int64_t V) {
     std::vector<double> tokens;
     for (int64_t n = 0; n < N; ++n)
@@ -281,39 +292,40 @@ std::vector<double> make_tokens(int64_t N, int64_t V) {
     return tokens;
 }
 
-void add_embedding_forward(std::vector<Case>& all, DType t, int64_t N, int64_t V, int64_t C) {
-    add(all, "embedding_forward", &KernelTable::embedding_forward, concat(t, " (", N, ", ", C, ") of ", V),
-        [=](const auto& table, const auto& stream, Arena& arena) {
-            const View index = arena.from({N}, DType::i32, make_tokens(N, V));
-            const View weight = arena.normal({V, C}, t, "weight"), y = arena.empty({N, C}, t);
+void add_embedding_forward(std::vector<Case>& all, const EmbeddingForm& f) {
+    add(all, "embedding_forward", &KernelTable::embedding_forward, f.name(),
+        [f](const auto& table, const auto& stream, Arena& arena) {
+            const View index = arena.from({f.N}, DType::i32, make_tokens(f.N, f.V));
+            const View weight = arena.normal({f.rows, f.C}, f.dtype, "weight"), y = arena.empty({f.N, f.C}, f.dtype);
             arena.start();
-            table.embedding_forward(stream, index, weight, y);
+            table.embedding_forward(stream, index, weight, f.first_row, y);
             arena.result("y", y, [](int64_t) { return 0; });  // a copy
         });
 }
 
 // A row that m tokens name is a sum of m + 1 terms; a row that none names stays as it is.
-void add_embedding_backward(std::vector<Case>& all, DType t, Numbers kind, int64_t N, int64_t V, int64_t C) {
-    add(all, "embedding_backward", &KernelTable::embedding_backward,
-        concat(t, " (", N, ", ", C, ") of ", V, name_of(kind)),
-        [=](const auto& table, const auto& stream, Arena& arena) {
-            const std::vector<double> tokens = make_tokens(N, V);
-            const View index = arena.from({N}, DType::i32, tokens), dy = numbers(arena, kind, {N, C}, t, "dy");
-            const View dweight = numbers(arena, kind, {V, C}, DType::f32, "dweight");
+void add_embedding_backward(std::vector<Case>& all, const EmbeddingForm& f) {
+    add(all, "embedding_backward", &KernelTable::embedding_backward, f.name(),
+        [f](const auto& table, const auto& stream, Arena& arena) {
+            const std::vector<double> tokens = make_tokens(f.N, f.V);
+            const View index = arena.from({f.N}, DType::i32, tokens);
+            const View dy = numbers(arena, f.kind, {f.N, f.C}, f.dtype, "dy");
+            const View dweight = numbers(arena, f.kind, {f.rows, f.C}, DType::f32, "dweight");
             std::vector<double> size = values(dweight);
             std::vector<int64_t> terms(size.size(), 1);
             for (double& v : size) v = std::abs(v);
-            for (int64_t i = 0; i < N * C; ++i) {
-                const auto token = static_cast<int64_t>(tokens[static_cast<size_t>(i / C)]);
-                const auto at = static_cast<size_t>(token * C + i % C);
+            for (int64_t i = 0; i < f.N * f.C; ++i) {
+                const auto row = static_cast<int64_t>(tokens[static_cast<size_t>(i / f.C)]) - f.first_row;
+                if (row < 0 || row >= f.rows) continue;
+                const auto at = static_cast<size_t>(row * f.C + i % f.C);
                 size[at] += std::abs(value(dy, i));
                 ++terms[at];
             }
             arena.start();
-            table.embedding_backward(stream, index, dy, dweight);
+            table.embedding_backward(stream, index, dy, f.first_row, dweight);
             arena.result("dweight", dweight, [&](int64_t i) {
                 const auto at = static_cast<size_t>(i);
-                return kind == Numbers::whole || terms[at] == 1 ? 0 : sum_error(terms[at]) * size[at];
+                return f.kind == Numbers::whole || terms[at] == 1 ? 0 : sum_error(terms[at]) * size[at];
             });
         });
 }
@@ -333,12 +345,16 @@ void add_reductions(std::vector<Case>& all) {
 }
 
 void add_embedding(std::vector<Case>& all) {
-    constexpr std::array<int64_t, 3> kShapes[] = {{0, 5, 3},      {1, 1, 1},       {17, 5, 63},
-                                                  {65, 100, 127}, {1000, 300, 65}, {300, 7, 128}};
+    // N, V, C, first_row, rows: all rows; then some in the middle, at one end, none that a token names.
+    constexpr std::array<int64_t, 5> kShapes[] = {{0, 5, 3, 0, 5},         {1, 1, 1, 0, 1},         {17, 5, 63, 0, 5},
+                                                  {65, 100, 127, 0, 100},  {1000, 300, 65, 0, 300}, {300, 7, 128, 0, 7},
+                                                  {65, 100, 127, 37, 41},  {300, 7, 128, 2, 3},     {17, 5, 63, 0, 2},
+                                                  {1000, 300, 65, 299, 1}, {33, 9, 17, 9, 4}};
     for (const DType t : kActivationTypes)
-        for (const auto& [N, V, C] : kShapes) {
-            add_embedding_forward(all, t, N, V, C);
-            for (const Numbers kind : {Numbers::normal, Numbers::whole}) add_embedding_backward(all, t, kind, N, V, C);
+        for (const auto& [N, V, C, first_row, rows] : kShapes) {
+            add_embedding_forward(all, {N, V, C, first_row, rows, t});
+            for (const Numbers kind : {Numbers::normal, Numbers::whole})
+                add_embedding_backward(all, {N, V, C, first_row, rows, t, kind});
         }
 }
 

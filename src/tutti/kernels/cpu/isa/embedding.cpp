@@ -5,16 +5,21 @@
 namespace tutti::kernels::TUTTI_ISA {
 namespace {
 
-void embedding_forward(const Stream& stream, View tokens, View weight, View y) {
-    const int64_t width = columns(weight);
+void embedding_forward(const Stream& stream, View tokens, View weight, int64_t first_row, View y) {
+    const int64_t height = size(weight, 0), width = columns(weight);
     with_type(weight.dtype, [&](auto weight_type) {
         with_type(y.dtype, [&](auto y_type) {
             const auto* table = weight.as<typename decltype(weight_type)::type>();
             auto* out = y.as<typename decltype(y_type)::type>();
             parallel_for(stream, numel(tokens), row_grain(width), [&](int64_t begin, int64_t end) {
                 for (int64_t n = begin; n < end; ++n) {
-                    const auto* from = table + index_at(tokens, n) * width;
+                    const int64_t row = index_at(tokens, n) - first_row;
                     auto* to = out + n * width;
+                    if (row < 0 || row >= height) {
+                        for_vectors(0, width, [=](int64_t c, auto part) { store(zero(), to + c, part); });
+                        continue;
+                    }
+                    const auto* from = table + row * width;
                     for_vectors(0, width, [=](int64_t c, auto part) { store(load(from + c, part), to + c, part); });
                 }
             });
@@ -23,8 +28,8 @@ void embedding_forward(const Stream& stream, View tokens, View weight, View y) {
 }
 
 // Threads share out the columns: each adds all rows in the order of n, and no two write the same place.
-void embedding_backward(const Stream& stream, View tokens, View dy, View dweight) {
-    const int64_t width = columns(dweight), count = numel(tokens);
+void embedding_backward(const Stream& stream, View tokens, View dy, int64_t first_row, View dweight) {
+    const int64_t height = size(dweight, 0), width = columns(dweight), count = numel(tokens);
     float* table = dweight.as<float>();
     with_type(dy.dtype, [&](auto type) {
         const auto* gradients = dy.as<typename decltype(type)::type>();
@@ -32,8 +37,10 @@ void embedding_backward(const Stream& stream, View tokens, View dy, View dweight
         parallel_for(stream, vectors, row_grain(count * kLanes), [&](int64_t begin, int64_t end) {
             const int64_t first = begin * kLanes, last = smaller(width, end * kLanes);
             for (int64_t n = 0; n < count; ++n) {
+                const int64_t row = index_at(tokens, n) - first_row;
+                if (row < 0 || row >= height) continue;
                 const auto* from = gradients + n * width;
-                float* to = table + index_at(tokens, n) * width;
+                float* to = table + row * width;
                 for_vectors(first, last, [=](int64_t c, auto part) {
                     store(load(to + c, part) + load(from + c, part), to + c, part);
                 });
