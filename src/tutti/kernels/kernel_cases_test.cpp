@@ -217,6 +217,38 @@ TEST(KernelCasesNotice, PaddingThatCounts) {
     expect_noticed(wrong, "cross_entropy");
 }
 
+// A first shard whose words are taken for all, padding that counts, a gradient that has no target.
+TEST(KernelCasesNotice, AShardThatDoesNotKnowItsPlace) {
+    KernelTable wrong = reference_table();
+    wrong.cross_entropy_partial = [](const Stream& s, const CrossEntropy& c) {
+        CrossEntropy all = c;
+        all.vocab = std::max(c.vocab, c.first_word + c.logits.shape[1]);
+        reference_table().cross_entropy_partial(s, all);
+    };
+    expect_noticed(wrong, "cross_entropy_partial");
+    expect_noticed(wrong, "cross_entropy_finish");
+    wrong = reference_table();
+    wrong.cross_entropy_finish = [](const Stream& s, const CrossEntropy& c) {
+        CrossEntropy first = c;
+        first.first_word = 0;
+        reference_table().cross_entropy_finish(s, first);
+    };
+    expect_noticed(wrong, "cross_entropy_finish");
+    wrong.cross_entropy_finish = [](const Stream& s, const CrossEntropy& c) {
+        CrossEntropy one = c;
+        if (c.partials.shape[0] > 1) --one.partials.shape[0];
+        reference_table().cross_entropy_finish(s, one);
+    };
+    expect_noticed(wrong, "cross_entropy_finish");
+}
+
+// What the other tests take for granted: the reference's shards give the reference's whole.
+TEST(KernelCases, OfAReferenceInShards) {
+    for (const char* dtype : {"f32", "bf16"})
+        for (const char* op : {"cross_entropy", "cross_entropy_partial", "cross_entropy_finish"})
+            EXPECT_EQ(noticed(reference_table(), op, dtype), 0) << op << " " << dtype;
+}
+
 TEST(KernelCasesNotice, AMissingBiasCorrectionAndACopyOfTheOldWeights) {
     KernelTable wrong = reference_table();
     wrong.adamw = [](const Stream& s, const AdamW& a) {

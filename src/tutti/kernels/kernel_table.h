@@ -121,15 +121,23 @@ struct Normal {
     int64_t row_step = 0;
 };
 
-// losses[n] = lse(logits[n, :vocab]) - logits[n, targets[n]], 0 where the target is negative. With `gradient`, logits
-// are replaced by grad_scale * (softmax - onehot), 0 in ignored rows and in the padding columns [vocab, V).
+// losses[n] = lse(logits[n, :vocab]) - logits[n, targets[n]], 0 where the target is negative, NaN where it is vocab or
+// more. With `gradient`, logits are replaced by grad_scale * (softmax - onehot), 0 in rows without a target and in the
+// padding columns [vocab, V).
+//
+// When each of P ranks has some of the columns: cross_entropy_partial writes three numbers per row about the rank's own
+// words: their maximum (-infinity without words), the sum of exp(x - maximum), and the target's logit (0 if the target
+// is no word of this rank); -infinity, 0, 0 in rows without a target. cross_entropy_finish combines the partials of
+// all ranks in order: every rank gets the same losses, to the bit, and the gradient of its own columns.
 struct CrossEntropy {
-    View logits;   // (N, V) A
-    View targets;  // (N) i32
-    View losses;   // (N) f32
+    View logits;       // (N, W) A: words [first_word, first_word + W); from vocab on padding
+    View targets;      // (N) i32
+    View losses = {};  // (N) f32
     int64_t vocab = 0;
     float grad_scale = 1;
     bool gradient = false;
+    int64_t first_word = 0;  // 0 in cross_entropy, whose logits are (N, V)
+    View partials = {};      // f32, contiguous: (3, N) written by cross_entropy_partial, (P, 3, N) read by _finish
 };
 
 // tokens[n] is drawn from softmax(logits[n, :vocab] / temperature) among the tokens that are kept: with top_k those at
@@ -241,6 +249,8 @@ struct KernelTable {
     void (*attention_backward)(const Stream&, const AttentionBackward&) = nullptr;
 
     void (*cross_entropy)(const Stream&, const CrossEntropy&) = nullptr;
+    void (*cross_entropy_partial)(const Stream&, const CrossEntropy&) = nullptr;  // neither losses nor gradient
+    void (*cross_entropy_finish)(const Stream&, const CrossEntropy&) = nullptr;
     // losses[n] = sum_c (x[n, c] - target[n, c])^2; dx = grad_scale * 2 (x - target) when dx is defined.
     void (*squared_error)(const Stream&, View x, View target, float grad_scale, View losses, View dx) = nullptr;
 

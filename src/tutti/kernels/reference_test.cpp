@@ -246,6 +246,32 @@ TEST_F(Reference, CrossEntropyOfUniformLogitsIsLogV) {
     }
 }
 
+// Words 0 to 2 at -infinity, words 3 to 5 at ln 1, ln 2, ln 3, of which the last is padding. The target is word 4.
+TEST_F(Reference, CrossEntropyInShardsByHand) {
+    const double kInfinity = std::numeric_limits<double>::infinity();
+    std::vector<double> masked(3, -kInfinity), counted = {0, std::log(2), std::log(3)}, partials(6), losses(1);
+    std::vector<int32_t> targets = {4};
+    const CrossEntropy left{.logits = f64(masked, {1, 3}), .targets = i32(targets), .losses = f64(losses), .vocab = 5};
+    CrossEntropy shards[] = {left, left};
+    shards[1].logits = f64(counted, {1, 3});
+    shards[1].first_word = 3;
+    for (const size_t p : {size_t{0}, size_t{1}}) {
+        shards[p].partials = View(&partials[3 * p], DType::f64, {3, 1});
+        table.cross_entropy_partial(stream, shards[p]);
+    }
+    EXPECT_EQ(partials, (std::vector<double>{-kInfinity, 0, 0, std::log(2), 1.5, std::log(2)}));
+    for (CrossEntropy& shard : shards) {
+        shard.partials = f64(partials, {2, 3, 1});
+        shard.gradient = true;
+        table.cross_entropy_finish(stream, shard);
+        EXPECT_NEAR(losses[0], std::log(1.5), kClose);  // p = 2/3
+    }
+    EXPECT_EQ(masked, std::vector<double>(3, 0.0));
+    EXPECT_NEAR(counted[0], 1.0 / 3, kClose);
+    EXPECT_NEAR(counted[1], -1.0 / 3, kClose);
+    EXPECT_EQ(counted[2], 0);
+}
+
 TEST_F(Reference, SquaredErrorByHand) {
     std::vector<double> x = {1, 2, 3, 4}, target = {0, 2, 5, 1}, losses(2), dx(4);
     table.squared_error(stream, f64(x, {2, 2}), f64(target, {2, 2}), 0.5f, f64(losses), f64(dx, {2, 2}));

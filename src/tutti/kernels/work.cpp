@@ -119,8 +119,14 @@ Work work_of(const NormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.mean
 Work work_of(const Dropout& mask) { return work_of(mask.row_index); }
 Work work_of(const Normal& normal) { return work_of(normal.y); }
 
+// The gradient is written over the logits that were read. Losses made of partials need no logits.
 Work work_of(const CrossEntropy& loss) {
-    return {.bytes = (loss.gradient ? 2 : 1) * bytes_of(loss.logits) + bytes_of(loss.targets) + bytes_of(loss.losses),
+    const bool finishes = loss.losses.defined() && loss.partials.defined();
+    return {.bytes = (loss.gradient ? 2
+                      : finishes    ? 0
+                                    : 1) *
+                         bytes_of(loss.logits) +
+                     bytes_of(loss.targets) + bytes_of(loss.losses) + bytes_of(loss.partials),
             .shape = shape_of(loss.logits)};
 }
 

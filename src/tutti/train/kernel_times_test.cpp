@@ -85,6 +85,20 @@ TEST(Work, OfAnEmbeddingCountsRowsNotTheMatrix) {
     EXPECT_EQ(kernels::work_of_call("add", r, r, r).bytes, 3 * 96);
 }
 
+TEST(Work, OfALossInShardsReadsTheLogitsOnceAndForTheirGradient) {
+    std::vector<float> values(3 * 1000);
+    const View logits(values.data(), DType::f32, {3, 1000}), targets(values.data(), DType::i32, {3});
+    const View losses(values.data(), DType::f32, {3}), partials(values.data(), DType::f32, {2, 3, 3});
+    kernels::CrossEntropy loss{
+        .logits = logits, .targets = targets, .partials = View(values.data(), DType::f32, {3, 3})};
+    EXPECT_EQ(kernels::work_of(loss).bytes, 12000 + 12 + 36);
+    loss.losses = losses;
+    loss.partials = partials;
+    EXPECT_EQ(kernels::work_of(loss).bytes, 12 + 12 + 72);
+    loss.gradient = true;
+    EXPECT_EQ(kernels::work_of(loss).bytes, 2 * 12000 + 12 + 12 + 72);
+}
+
 TEST(Work, OfAttentionCountsWhatAWindowLeaves) {
     std::vector<float> values(10 * 4);
     const View x(values.data(), DType::f32, {1, 10, 1, 4});

@@ -1,5 +1,8 @@
 // kernels/cuda/cross_entropy.cu: loss and gradient of a row by one block: maximum and sum in one pass (Milakov and
-// Gimelshein 2018), the gradient in a second one over what is still in the cache.
+// Gimelshein 2018), the gradient in a second one over what is still in the cache. Of a vocabulary in shards each pass
+// is a kernel.
+#include <algorithm>
+
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
 
@@ -8,79 +11,130 @@ namespace tutti::kernels::cuda {
 namespace {
 
 using Row = Team<16>;
+constexpr int kBlocks = 4;  // on a multiprocessor at a time, as many as fit: 32 registers a thread
+
+enum class Part : uint8_t { whole, partial, finish };
 
 struct CrossEntropyShape {
-    int64_t width, stride, vocab;  // of a row: elements, distance to the next, elements that count
+    int64_t rows, shards;
+    int64_t width, stride, words;  // of a row: elements, distance to the next, elements that count
+    int64_t first_word, vocab;
     float grad_scale;
     bool gradient;
 };
 
-template <int W, class T>
-__global__ void __launch_bounds__(Row::kBlockThreads)
-    cross_entropy_kernel(CrossEntropyShape s, T* logits, const int32_t* targets, float* losses) {
-    const int64_t n = Row::row();
-    const int32_t target = targets[n];
+// Of the words of a row in one shard, or of all its words.
+struct Partial {
+    float maximum;
+    float sum;     // of exp(x - maximum)
+    float target;  // the target's logit
+};
+
+// Of row n, from partials (shards, 3, rows). The same instructions for shards of every width, and so the same bits.
+__device__ Partial sum_of_partials(const CrossEntropyShape& s, const float* partials, int64_t n) {
+    const auto value = [&](int64_t p, int i) { return partials[(3 * p + i) * s.rows + n]; };
+    Partial all{-INFINITY, 0, 0};
+    for (int64_t p = 0; p < s.shards; ++p) all.maximum = fmaxf(all.maximum, value(p, 0));
+    for (int64_t p = 0; p < s.shards; ++p) {
+        all.sum = fmaf(value(p, 1), expf(value(p, 0) - all.maximum), all.sum);
+        all.target += value(p, 2);
+    }
+    return all;
+}
+
+template <Part part, int W, class T>
+__global__ void __launch_bounds__(Row::kBlockThreads, kBlocks)
+    cross_entropy_kernel(CrossEntropyShape s, T* logits, const int32_t* targets, float* partials, float* losses) {
+    const int64_t n = Row::row(), target = targets[n], column = target - s.first_word;
     T* const row = logits + n * s.stride;
     // Element v + k of a pack; -infinity in the padding, which adds nothing to the sum.
     const auto load_row = [&](int64_t v, float(&x)[W]) {
         load<W>(row + v, x);
 #pragma unroll
         for (int k = 0; k < W; ++k)
-            if (v + k >= s.vocab) x[k] = -INFINITY;
+            if (v + k >= s.words) x[k] = -INFINITY;
     };
-    if (target < 0) {
-        if (Row::rank() == 0) losses[n] = 0;
+    const auto write_partial = [&](const Partial& p) {
+        if (Row::rank() != 0) return;
+        partials[n] = p.maximum;
+        partials[s.rows + n] = p.sum;
+        partials[2 * s.rows + n] = p.target;
+    };
+    if (target < 0 || target >= s.vocab) {
+        if constexpr (part == Part::partial) return write_partial({-INFINITY, 0, 0});
+        if (Row::rank() == 0) losses[n] = target < 0 ? 0 : NAN;  // no such word: a loss that stops the run
         const float zeros[W] = {};
         if (s.gradient) for_columns<Row, W>(s.width, [&](int64_t v) { store<W>(zeros, row + v); });
         return;
     }
-    // m = max x, sum = sum exp(x - m) of what this thread has seen; -1e38 stands for nothing yet.
-    float m = -1e38f, sum = 0;
-    for_columns<Row, W>(s.vocab, [&](int64_t v) {
-        float x[W], largest = m;
-        load_row(v, x);
+    Partial total;
+    if constexpr (part == Part::finish) {
+        total = sum_of_partials(s, partials, n);
+    } else {
+        // Read before the barriers of the sums, since the gradient replaces it.
+        total.target = column >= 0 && column < s.words ? load_one(row + column) : 0;
+        // m = max x, sum = sum exp(x - m) of what this thread has seen; -1e38 stands for nothing yet.
+        float m = -1e38f, sum = 0;
+        for_columns<Row, W>(s.words, [&](int64_t v) {
+            float x[W], largest = m;
+            load_row(v, x);
 #pragma unroll
-        for (int k = 0; k < W; ++k) largest = fmaxf(largest, x[k]);
-        if (largest > m) {
-            sum *= expf(m - largest);
-            m = largest;
-        }
+            for (int k = 0; k < W; ++k) largest = fmaxf(largest, x[k]);
+            if (largest > m) {
+                sum *= expf(m - largest);
+                m = largest;
+            }
 #pragma unroll
-        for (int k = 0; k < W; ++k) sum += expf(x[k] - m);
-    });
-    const float largest = Row::max(m);
-    const float lse = largest + logf(Row::sum(sum * expf(m - largest)));
-    if (Row::rank() == 0) losses[n] = lse - load_one(row + target);
+            for (int k = 0; k < W; ++k) sum += expf(x[k] - m);
+        });
+        total.maximum = Row::max(m);
+        total.sum = Row::sum(sum * expf(m - total.maximum));
+    }
+    if constexpr (part == Part::partial) {
+        if (total.sum == 0) total.maximum = -INFINITY;  // no words
+        return write_partial(total);
+    }
+    const float lse = total.maximum + logf(total.sum);
+    if (Row::rank() == 0) losses[n] = lse - total.target;
     if (!s.gradient) return;
-    __syncthreads();  // the target's logit has been read
     for_columns<Row, W>(s.width, [&](int64_t v) {
         float x[W];
         load_row(v, x);
 #pragma unroll
-        for (int k = 0; k < W; ++k) x[k] = s.grad_scale * (expf(x[k] - lse) - (v + k == target ? 1.0f : 0.0f));
+        for (int k = 0; k < W; ++k) x[k] = s.grad_scale * (expf(x[k] - lse) - (v + k == column ? 1.0f : 0.0f));
         store<W>(x, row + v);
     });
 }
 
+template <Part part>
 void cross_entropy(const Stream& stream, const CrossEntropy& c) {
     const int64_t N = c.logits.shape[0];
     if (N == 0) return;
     check(c.targets.dtype == DType::i32, "cross_entropy: targets must be i32, got ", c.targets.dtype);
-    const CrossEntropyShape shape{.width = c.logits.shape[1],
+    const CrossEntropyShape shape{.rows = N,
+                                  .shards = part == Part::finish ? c.partials.shape[0] : 1,
+                                  .width = c.logits.shape[1],
                                   .stride = c.logits.stride(0),
+                                  .words = std::min(c.logits.shape[1], c.vocab - c.first_word),
+                                  .first_word = c.first_word,
                                   .vocab = c.vocab,
                                   .grad_scale = c.grad_scale,
                                   .gradient = c.gradient};
     with_activation(c.logits.dtype, [&](auto type) {
         using T = decltype(type);
         const bool wide = rows_aligned<T>(shape.width, c.logits.data) && shape.stride % kPack<T> == 0;
-        launch(wide ? cross_entropy_kernel<kPack<T>, T> : cross_entropy_kernel<1, T>, grid_of_rows<Row>(N), stream,
-               shape, c.logits.as<T>(), c.targets.as<const int32_t>(), c.losses.as<float>());
+        launch(wide ? cross_entropy_kernel<part, kPack<T>, T> : cross_entropy_kernel<part, 1, T>, grid_of_rows<Row>(N),
+               stream, shape, c.logits.as<T>(), c.targets.as<const int32_t>(), c.partials.as<float>(),
+               c.losses.as<float>());
     });
 }
 
 }  // namespace
 
-void fill_cross_entropy(KernelTable& table) { table.cross_entropy = cross_entropy; }
+void fill_cross_entropy(KernelTable& table) {
+    table.cross_entropy = cross_entropy<Part::whole>;
+    table.cross_entropy_partial = cross_entropy<Part::partial>;
+    table.cross_entropy_finish = cross_entropy<Part::finish>;
+}
 
 }  // namespace tutti::kernels::cuda

@@ -56,6 +56,8 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"attention_forward">(table.attention_forward);
     silence<"attention_backward">(table.attention_backward);
     silence<"cross_entropy">(table.cross_entropy);
+    silence<"cross_entropy_partial">(table.cross_entropy_partial);
+    silence<"cross_entropy_finish">(table.cross_entropy_finish);
     silence<"squared_error">(table.squared_error);
     silence<"sample">(table.sample);
     silence<"adamw">(table.adamw);

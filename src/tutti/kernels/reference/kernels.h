@@ -51,6 +51,8 @@ void attention_backward(const Stream&, const AttentionBackward& a);
 
 // loss.cpp
 void cross_entropy(const Stream&, const CrossEntropy& c);
+void cross_entropy_partial(const Stream&, const CrossEntropy& c);
+void cross_entropy_finish(const Stream&, const CrossEntropy& c);
 void squared_error(const Stream&, View x, View target, float grad_scale, View losses, View dx);
 
 // sampling.cpp

@@ -1,4 +1,4 @@
-// kernels/reference/loss.cpp: cross entropy over a vocabulary, squared error. See kernels.h.
+// kernels/reference/loss.cpp: cross entropy over a vocabulary, whole or in shards; squared error. See kernels.h.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,26 +8,75 @@
 
 namespace tutti::kernels::reference {
 
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Of the words of a row in one shard, or of all its words.
+struct Partial {
+    double maximum = -kInfinity;
+    double sum = 0;     // of exp(x - maximum)
+    double target = 0;  // the target's logit
+};
+
+Partial partial_of_row(const CrossEntropy& c, int64_t n) {
+    const int64_t words = std::min(c.logits.shape[1], c.vocab - c.first_word), word = load_index(c.targets, n);
+    Partial p;
+    if (word < 0 || word >= c.vocab) return p;
+    const auto x = [&](int64_t v) { return load(c.logits, offset(c.logits, n, v)); };
+    for (int64_t v = 0; v < words; ++v) p.maximum = std::max(p.maximum, x(v));
+    for (int64_t v = 0; v < words; ++v)
+        if (x(v) != -kInfinity) p.sum += std::exp(x(v) - p.maximum);  // a shard's words may all be at -infinity
+    if (word >= c.first_word && word < c.first_word + words) p.target = x(word - c.first_word);
+    return p;
+}
+
+Partial sum_of_partials(const View& partials, int64_t n) {
+    Partial all;
+    for (int64_t p = 0; p < partials.shape[0]; ++p)
+        all.maximum = std::max(all.maximum, load(partials, offset(partials, p, 0, n)));
+    for (int64_t p = 0; p < partials.shape[0]; ++p) {
+        const double maximum = load(partials, offset(partials, p, 0, n));
+        all.sum += load(partials, offset(partials, p, 1, n)) * std::exp(maximum - all.maximum);
+        all.target += load(partials, offset(partials, p, 2, n));
+    }
+    return all;
+}
+
 // loss_n = lse_n - logits[n, target_n], lse_n = ln sum_{v < vocab} exp(logits[n, v]);
 // dlogits = grad_scale (exp(logits - lse_n) - [v = target_n]). A negative target: loss 0, gradient 0.
-void cross_entropy(const Stream&, const CrossEntropy& c) {
-    const int64_t N = c.logits.shape[0], V = c.logits.shape[1];
-    for (int64_t n = 0; n < N; ++n) {
-        const int64_t target = load_index(c.targets, n);
-        const bool counts = target >= 0;
-        double largest = -std::numeric_limits<double>::infinity(), total = 0;
-        for (int64_t v = 0; v < c.vocab; ++v) largest = std::max(largest, load(c.logits, offset(c.logits, n, v)));
-        for (int64_t v = 0; v < c.vocab; ++v) total += std::exp(load(c.logits, offset(c.logits, n, v)) - largest);
-        const double lse = largest + std::log(total);
-        store(c.losses, n, counts ? lse - load(c.logits, offset(c.logits, n, target)) : 0);
-        if (!c.gradient) continue;
-        for (int64_t v = 0; v < V; ++v) {
-            double gradient = 0;
-            if (counts && v < c.vocab)
-                gradient = std::exp(load(c.logits, offset(c.logits, n, v)) - lse) - (v == target ? 1 : 0);
-            store(c.logits, offset(c.logits, n, v), c.grad_scale * gradient);
-        }
+void finish_row(const CrossEntropy& c, int64_t n, const Partial& all) {
+    const int64_t target = load_index(c.targets, n);
+    const bool counts = target >= 0 && target < c.vocab;
+    const double lse = all.maximum + std::log(all.sum);
+    store(c.losses, n, counts ? lse - all.target : target < 0 ? 0 : std::numeric_limits<double>::quiet_NaN());
+    if (!c.gradient) return;
+    for (int64_t i = 0; i < c.logits.shape[1]; ++i) {
+        const int64_t v = c.first_word + i;
+        double gradient = 0;
+        if (counts && v < c.vocab)
+            gradient = std::exp(load(c.logits, offset(c.logits, n, i)) - lse) - (v == target ? 1 : 0);
+        store(c.logits, offset(c.logits, n, i), c.grad_scale * gradient);
     }
+}
+
+}  // namespace
+
+void cross_entropy(const Stream&, const CrossEntropy& c) {
+    for (int64_t n = 0; n < c.logits.shape[0]; ++n) finish_row(c, n, partial_of_row(c, n));
+}
+
+void cross_entropy_partial(const Stream&, const CrossEntropy& c) {
+    for (int64_t n = 0; n < c.logits.shape[0]; ++n) {
+        const Partial p = partial_of_row(c, n);
+        store(c.partials, offset(c.partials, 0, n), p.maximum);
+        store(c.partials, offset(c.partials, 1, n), p.sum);
+        store(c.partials, offset(c.partials, 2, n), p.target);
+    }
+}
+
+void cross_entropy_finish(const Stream&, const CrossEntropy& c) {
+    for (int64_t n = 0; n < c.logits.shape[0]; ++n) finish_row(c, n, sum_of_partials(c.partials, n));
 }
 
 // loss_n = sum_c (x - target)^2;  dx = grad_scale 2 (x - target)

@@ -37,6 +37,8 @@ const KernelTable& reference_table() {
         .attention_forward = reference::attention_forward,
         .attention_backward = reference::attention_backward,
         .cross_entropy = reference::cross_entropy,
+        .cross_entropy_partial = reference::cross_entropy_partial,
+        .cross_entropy_finish = reference::cross_entropy_finish,
         .squared_error = reference::squared_error,
         .sample = reference::sample,
         .adamw = reference::adamw,

@@ -1,4 +1,5 @@
-// kernels/cpu/isa/cross_entropy.cpp: softmax cross entropy over a vocabulary, and its gradient in place of the logits.
+// kernels/cpu/isa/cross_entropy.cpp: softmax cross entropy over a vocabulary, whole or in shards, and its gradient in
+// place of the logits.
 // Below: loops.h. Called by: cpu/table.cpp.
 //
 // A row is read twice from memory: once for its maximum and sum, taken together piece by piece (Milakov and Gimelshein
@@ -28,8 +29,13 @@ float largest(const T* x, int64_t n) {
     return vectors > rest ? vectors : rest;
 }
 
-struct Normalizer {
-    float maximum = -kInfinity, sum = 0;  // sum_v exp(x_v - maximum)
+enum class Part : uint8_t { whole, partial, finish };
+
+// Of the words of a row in one shard, or of all its words.
+struct Partial {
+    float maximum = -kInfinity;
+    float sum = 0;     // sum_v exp(x_v - maximum)
+    float target = 0;  // the target's logit
 };
 
 // e^x for x <= 0. Terms below the least normal float count as that: a test of every vector would cost more.
@@ -44,9 +50,11 @@ float exp_of(float x) {
     return lanes[0];
 }
 
+// column: the target's, negative where another shard has it.
 template <class T>
-Normalizer normalizer(const T* x, int64_t n) {
-    Normalizer total;
+Partial partial_of(const T* x, int64_t n, int64_t column) {
+    Partial total;
+    if (column >= 0) total.target = static_cast<float>(x[column]);
     for (int64_t i = 0; i < n; i += kPiece) {
         const int64_t count = smaller(kPiece, n - i);
         const float piece = largest(x + i, count);
@@ -62,51 +70,80 @@ Normalizer normalizer(const T* x, int64_t n) {
     return total;
 }
 
+// Of row n, from partials (P, 3, N).
+Partial sum_of_partials(const View& partials, int64_t n) {
+    const int64_t P = size(partials, 0), N = size(partials, 2);
+    const float* from = partials.as<const float>() + n;
+    Partial all;
+    for (int64_t p = 0; p < P; ++p)
+        if (from[3 * p * N] > all.maximum) all.maximum = from[3 * p * N];
+    for (int64_t p = 0; p < P; ++p) {
+        all.sum += from[(3 * p + 1) * N] * exp_of(from[3 * p * N] - all.maximum);
+        all.target += from[(3 * p + 2) * N];
+    }
+    return all;
+}
+
 // x_v = scale (exp(x_v - m) / sum - [v = target]). Of the least terms bf16 keeps nothing, and f32 no subnormals.
 template <class T>
-void replace_by_gradient(T* x, int64_t vocab, int64_t target, const Normalizer& total, float scale) {
-    const float p = exp_of(static_cast<float>(x[target]) - total.maximum) / total.sum;
+void replace_by_gradient(T* x, int64_t words, int64_t column, const Partial& total, float scale) {
+    const float p = exp_of(total.target - total.maximum) / total.sum;
     const Vec maximum = broadcast(total.maximum), factor = broadcast(scale / total.sum);
-    for_vectors(0, vocab, [&](int64_t i, auto part) {
+    for_vectors(0, words, [&](int64_t i, auto part) {
         const Vec difference = load(x + i, part) - maximum;
         const Vec term = sizeof(T) == sizeof(float) ? exp_bounded(difference) : exp_term<T>(difference);
         store_flushed(term * factor, x + i, part);
     });
-    x[target] = T(scale * (p - 1));
+    if (column >= 0) x[column] = T(scale * (p - 1));
 }
 
-template <class T>
+template <Part part, class T>
 void row_loss(const CrossEntropy& c, int64_t n) {
-    const int64_t V = size(c.logits, 1), target = c.targets.as<const int32_t>()[n * c.targets.strides[0]];
+    const int64_t N = size(c.logits, 0), V = size(c.logits, 1), words = larger(0, smaller(V, c.vocab - c.first_word));
+    const int64_t target = c.targets.as<const int32_t>()[n * c.targets.strides[0]];
+    const bool counts = target >= 0 && target < c.vocab;
+    const bool here = target >= c.first_word && target < c.first_word + words;
+    const int64_t column = here ? target - c.first_word : -1;
     T* x = c.logits.as<T>() + n * c.logits.strides[0];
+    if constexpr (part == Part::partial) {
+        const Partial partial = counts ? partial_of(x, words, column) : Partial{};
+        float* to = c.partials.as<float>() + n;
+        to[0] = partial.maximum;
+        to[N] = partial.sum;
+        to[2 * N] = partial.target;
+        return;
+    }
     float& loss = c.losses.as<float>()[n * c.losses.strides[0]];
     const auto clear = [&](int64_t begin) {
         if (c.gradient) __builtin_memset(static_cast<void*>(x + begin), 0, static_cast<size_t>(V - begin) * sizeof(T));
     };
-    loss = 0;
-    if (target < 0) return clear(0);
-    if (target >= c.vocab) {  // no such word: a loss that stops the run, not a read beyond the row
-        loss = __builtin_nanf("");
+    if (!counts) {
+        loss = target < 0 ? 0 : __builtin_nanf("");  // no such word: a loss that stops the run
         return clear(0);
     }
-    const Normalizer total = normalizer(x, c.vocab);
-    loss = total.maximum + __builtin_logf(total.sum) - static_cast<float>(x[target]);
+    const Partial total = part == Part::finish ? sum_of_partials(c.partials, n) : partial_of(x, words, column);
+    loss = total.maximum + __builtin_logf(total.sum) - total.target;
     if (!c.gradient) return;
-    replace_by_gradient(x, c.vocab, target, total, c.grad_scale);
-    clear(c.vocab);
+    replace_by_gradient(x, words, column, total, c.grad_scale);
+    clear(words);
 }
 
+template <Part part>
 void cross_entropy(const Stream& stream, const CrossEntropy& c) {
     const int64_t N = size(c.logits, 0);
     with_type(c.logits.dtype, [&](auto type) {
         parallel_for(stream, N, row_grain(size(c.logits, 1)), [&](int64_t begin, int64_t end) {
-            for (int64_t n = begin; n < end; ++n) row_loss<typename decltype(type)::type>(c, n);
+            for (int64_t n = begin; n < end; ++n) row_loss<part, typename decltype(type)::type>(c, n);
         });
     });
 }
 
 }  // namespace
 
-void fill_cross_entropy(KernelTable& table) { table.cross_entropy = cross_entropy; }
+void fill_cross_entropy(KernelTable& table) {
+    table.cross_entropy = cross_entropy<Part::whole>;
+    table.cross_entropy_partial = cross_entropy<Part::partial>;
+    table.cross_entropy_finish = cross_entropy<Part::finish>;
+}
 
 }  // namespace tutti::kernels::TUTTI_ISA
