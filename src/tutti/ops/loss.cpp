@@ -49,6 +49,44 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
     return r;
 }
 
+namespace {
+
+CrossEntropy columns_of_words(const char* op, const Tensor& logits, const Tensor& targets, int64_t first_word,
+                              int64_t vocab) {
+    check(logits.rank() == 2 && logits.contiguous() && first_word >= 0, op,
+          ": needs contiguous logits (N, W) of words from 0 on, got ", logits.shape(), " from ", first_word);
+    check(targets.dtype() == DType::i32 && targets.numel() == logits.dim(0) && targets.contiguous(), op, ": ",
+          logits.dim(0), " rows need as many i32 targets, got ", targets.shape());
+    return {.logits = logits, .targets = targets.reshape({logits.dim(0)}), .vocab = vocab, .first_word = first_word};
+}
+
+}  // namespace
+
+Tensor cross_entropy_partial(Context& ctx, const Tensor& logits, const Tensor& targets, int64_t first_word,
+                             int64_t vocab) {
+    CrossEntropy c = columns_of_words("cross_entropy_partial", logits, targets, first_word, vocab);
+    const Tensor partials = empty(ctx, {3, logits.dim(0)}, DType::f32);
+    c.partials = partials;
+    call(ctx, &KernelTable::cross_entropy_partial, "cross_entropy_partial", c);
+    return partials;
+}
+
+Tensor cross_entropy_finish(Context& ctx, const Tensor& logits, const Tensor& targets, const Tensor& partials,
+                            int64_t first_word, int64_t vocab, float grad_scale, bool gradient) {
+    CrossEntropy c = columns_of_words("cross_entropy_finish", logits, targets, first_word, vocab);
+    check(partials.rank() == 3 && partials.dim(1) == 3 && partials.dim(2) == logits.dim(0) &&
+              partials.dtype() == DType::f32 && partials.contiguous(),
+          "cross_entropy_finish: logits ", logits.shape(), " need partials (ranks, 3, ", logits.dim(0), ") f32, got ",
+          partials.shape(), " ", partials.dtype());
+    const Tensor losses = empty(ctx, {logits.dim(0)}, DType::f32);
+    c.losses = losses;
+    c.partials = partials;
+    c.grad_scale = grad_scale;
+    c.gradient = gradient;
+    call(ctx, &KernelTable::cross_entropy_finish, "cross_entropy_finish", c);
+    return losses;
+}
+
 SquaredError squared_error(Context& ctx, const Tensor& x, const Tensor& target, float grad_scale) {
     check(x.shape() == target.shape() && x.dtype() == target.dtype(), "squared_error: x ", x.shape(), " and target ",
           target.shape(), " must agree");
