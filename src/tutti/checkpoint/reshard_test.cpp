@@ -185,15 +185,10 @@ TEST_F(Reshard, RectanglesLoadIntoRanges) {
 // range of its part; any layout of these loads what any other saved.
 TEST_F(Reshard, PartsCutIntoShardsLoadUnderAnyOther) {
     constexpr mesh::Axis tp = mesh::Axis::tp_part;
-    struct Tensors {
-        Spec spec;
-        mesh::Placement placement;
-    };
-    const std::vector<Tensors> all = {{{"columns", {12, 10}}, {{tp, 1}}},
-                                      {{"rows", {12, 5}}, {{tp, 0, 2}}},
-                                      {{"packed", {12, 3}}, {{tp, 0, 1, 3}}},
-                                      {{"words", {13, 3}}, {{.axes = tp, .grain = 2, .padded = true}}},
-                                      {{"norm", {7}}, {}}};
+    const std::vector<Spec> specs = {
+        {"columns", {12, 10}}, {"rows", {12, 5}}, {"packed", {12, 3}}, {"words", {13, 3}}, {"norm", {7}}};
+    const std::vector<mesh::Placement> placements = {
+        {{tp, 1}}, {{tp, 0, 2}}, {{tp, 0, 1, 3}}, {{.axes = tp, .grain = 2, .padded = true}}, {}};
     struct Layout {
         int tp, shards;
     };
@@ -201,7 +196,9 @@ TEST_F(Reshard, PartsCutIntoShardsLoadUnderAnyOther) {
     const auto pieces_of = [&](const Layout& layout, int rank, bool filled) {
         const mesh::Mesh mesh({{tp, layout.tp}});
         std::vector<Piece> mine;
-        for (const auto& [spec, placement] : all) {
+        for (size_t i = 0; i < specs.size(); ++i) {
+            const Spec& spec = specs[i];
+            const mesh::Placement& placement = placements[i];
             const mesh::Part part = mesh::part_of(mesh, rank % layout.tp, spec.shape, placement, spec.name);
             const int64_t n = part.shape.numel(), shard = rank / layout.tp;
             const int64_t begin = n * shard / layout.shards, end = n * (shard + 1) / layout.shards;
@@ -238,7 +235,7 @@ TEST_F(Reshard, PartsCutIntoShardsLoadUnderAnyOther) {
                 load_pieces(reader, mine);
                 for (size_t i = 0; i < mine.size(); ++i) {
                     const auto* data = mine[i].values.view().as<const std::byte>();
-                    ASSERT_EQ(std::vector(data, data + mine[i].values.bytes()), bytes_of(all[i].spec, mine[i]))
+                    ASSERT_EQ(std::vector(data, data + mine[i].values.bytes()), bytes_of(specs[i], mine[i]))
                         << mine[i].name << " of " << saved.tp << " x " << saved.shards << " under " << loaded.tp
                         << " x " << loaded.shards << ", rank " << rank;
                 }
