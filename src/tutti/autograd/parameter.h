@@ -9,18 +9,29 @@
 #include "tutti/mesh/mesh.h"
 #include "tutti/ops/context.h"
 
+namespace tutti::comm {
+class Communicator;
+}
+
 namespace tutti::autograd {
 
 // How a parameter takes part in tensor parallelism. Models name roles; parallel::apply() says what a rank holds of each
 // and over which ranks its gradient is summed.
 enum class Role : uint8_t {
-    replicated,  // norm weights, biases of row
+    replicated,  // biases of row
     column,      // (out, in) of a linear whose outputs are split; its bias
     key_value,   // column of the key and value heads, of which there may be fewer than ranks
     row,         // (out, in) of a linear whose inputs are split
     vocabulary,  // rows are words: embedding and head
     position,    // learned positions
+    norm,        // of all channels of a token
     every_head,  // used by each of the heads, which are split: the norm of queries or keys
+};
+
+// The ranks that the layer of a parameter is spread over.
+struct TensorParallel {
+    comm::Communicator* ranks = nullptr;  // null: this rank computes the whole layer
+    bool sequence = false;                // between the products each rank has a part of the rows (nn/collectives.h)
 };
 
 struct Init {
@@ -40,6 +51,7 @@ struct Parameter {
     std::optional<mesh::Part> local = {};
     mesh::Axes partial = {};  // axes along which ranks have partial sums of its gradient: these are added up
     mesh::Axes copies = {};   // axes along which ranks hold the same elements, `partial` among them
+    TensorParallel tensor_parallel = {};
 
     Tensor value;                 // what forward reads, in the compute type
     Tensor master;                // f32; shares memory with value when the compute type is f32

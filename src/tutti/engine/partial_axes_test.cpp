@@ -67,7 +67,7 @@ TEST(Apply, SaysWhatARankHoldsAndWhereItsGradientIsSummed) {
         {"lm_head.weight", {64, 16}, none, none, none},
     };
     for (const bool sequence_parallel : {false, true}) {
-        parallel::apply(model.parameters(), mesh, 5, sequence_parallel);
+        parallel::apply(model.parameters(), mesh, 5, {nullptr, sequence_parallel});
         for (const Expected& e : all) {
             const Parameter& p = model.parameter(e.name);
             EXPECT_EQ(p.part().shape, e.local) << e.name;
@@ -79,7 +79,7 @@ TEST(Apply, SaysWhatARankHoldsAndWhereItsGradientIsSummed) {
     EXPECT_EQ(model.parameter("model.layers.1.self_attn.q_proj.weight").part().blocks[0].block.offset, (Shape{4, 0}));
     EXPECT_EQ(model.parameter("model.layers.1.self_attn.k_proj.weight").part().blocks[0].block.offset, (Shape{0, 0}));
     EXPECT_EQ(model.parameter("model.embed_tokens.weight").part().blocks[0].block, (mesh::Block{{64, 0}, {64, 16}}));
-    EXPECT_THROW(parallel::apply(model.parameters(), mesh_of(1, 3, 1, 1), 0, false), UsageError);  // 4 heads over 3
+    EXPECT_THROW(parallel::apply(model.parameters(), mesh_of(1, 3, 1, 1), 0, {}), UsageError);  // 4 heads over 3
 }
 
 struct Outcome {
@@ -147,6 +147,7 @@ RigOptions options_of(spec::Family family, const mesh::Mesh& mesh, Zero zero) {
 // As if nothing were cut over tensor parallelism: every rank holds all of each parameter.
 void hold_everything(Parameter& p) {
     p.local.reset();
+    p.tensor_parallel = {};
     p.copies = kDp | kTp;
     p.partial = kDp;
 }

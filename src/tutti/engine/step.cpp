@@ -42,8 +42,16 @@ class TracingHooks final : public autograd::Hooks {
 
 nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
     const TraceScope span(s.trace, {Activity::data, "data"});
-    return s.batches->microbatch(step, index);
+    nn::Batch batch = s.batches->microbatch(step, index);
+    if (s.run.parallel.tp > 1 && s.run.parallel.sequence_parallel) {  // dropout sees the rows of this rank
+        const comm::Communicator& tp = s.groups.over(mesh::kTp);
+        batch.row_index = nn::rows_of(batch.row_index, tp.rank(), tp.size());
+    }
+    return batch;
 }
+
+// Ranks of one tensor-parallel group compute the same losses: one of them counts them.
+bool counts_losses(const Engine& s) { return s.groups.coordinate(mesh::kTp) == 0; }
 
 void forward_backward(Engine& s, const nn::Batch& batch, int64_t index) {
     const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
@@ -53,7 +61,7 @@ void forward_backward(Engine& s, const nn::Batch& batch, int64_t index) {
     tape.set_selective(recompute.selective);
     const Var losses = s.model.forward(tape, batch, recompute.segment);
     tape.backward(losses);
-    s.losses.add(losses.value);
+    if (counts_losses(s)) s.losses.add(losses.value);
 }
 
 }  // namespace
@@ -119,7 +127,7 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
         const nn::Batch batch = source.microbatch(i + 1, 0);
         Tape tape(s.ctx, false, &s.data_parallel);
         const Var y = s.model.forward(tape, batch);
-        if (i * ranks + rank >= batches) continue;  // it only keeps step with the others
+        if (i * ranks + rank >= batches || !counts_losses(s)) continue;  // it only keeps step with the others
         losses.add(y.value);
         for (int32_t target : batch.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     }

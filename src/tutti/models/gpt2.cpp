@@ -54,7 +54,7 @@ class Gpt2Block final : public Module {
 
     // x (B, T, C): x += Attention(LN(x)); x += MLP(LN(x))
     Var forward(Tape& tape, const Var& x, const Batch& batch) override {
-        const Var y = packed_attention(tape, c_attn_(tape, ln_1_(tape, x)), spec_.heads, batch, layer_);
+        const Var y = packed_attention(tape, c_attn_(tape, ln_1_(tape, x)), spec_.head_dim, batch, layer_);
         const Var a = dropout(tape, attn_c_proj_(tape, y), spec_.dropout, batch, name_ + ".attention");
         const auto [h, normed] = ln_2_.of_sum(tape, x, a);
         const Var z = gelu_mlp(tape, normed, c_fc_, mlp_c_proj_);

@@ -77,15 +77,14 @@ class LlamaBlock final : public Module {
 
   private:
     Var self_attention(Tape& tape, const Var& x, const Batch& batch) {
-        const int64_t B = x.value.dim(0), T = x.value.dim(1), D = spec_.head_dim;
-        const auto turned = [&](const Var& heads, std::optional<Norm>& norm) {
+        const auto rotated = [&](const Var& heads, std::optional<Norm>& norm) {
             return rope(tape, norm ? (*norm)(tape, heads) : heads, batch.positions, rope_);
         };
-        const Var q = turned(reshape(tape, q_(tape, x), {B, T, spec_.heads, D}), q_norm_);
-        const Var k = turned(reshape(tape, k_(tape, x), {B, T, spec_.kv_heads, D}), k_norm_);
-        const Var v = reshape(tape, v_(tape, x), {B, T, spec_.kv_heads, D});
-        const Var y = attention(tape, q, k, v, batch, layer_, window_);
-        const Var z = o_(tape, reshape(tape, y, {B, T, spec_.heads * D}));
+        const std::vector<Var> qkv = projections(tape, x, {q_, k_, v_});
+        const Var q = rotated(split_heads(tape, qkv[0], spec_.head_dim), q_norm_);
+        const Var k = rotated(split_heads(tape, qkv[1], spec_.head_dim), k_norm_);
+        const Var v = split_heads(tape, qkv[2], spec_.head_dim);
+        const Var z = o_(tape, join_heads(tape, attention(tape, q, k, v, batch, layer_, window_)));
         return dropout(tape, z, spec_.dropout, batch, name_ + ".attention");
     }
     // W_down (silu(W_gate x) * W_up x)

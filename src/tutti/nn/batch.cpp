@@ -63,6 +63,13 @@ Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t seque
     return make_batch(device, BatchRows{tokens, targets, {}}, sequences, first_sequence);
 }
 
+Tensor rows_of(const Tensor& x, int rank, int ranks) {
+    Shape part = x.shape();
+    check(part[1] % ranks == 0, "rows of a sequence of ", part[1], " tokens do not divide over ", ranks, " ranks");
+    part[1] /= ranks;
+    return x.reshape({ranks, part.numel()}).narrow(0, rank, 1).reshape(part);
+}
+
 namespace {
 
 Batch untargeted(Device& device, std::span<const int32_t> tokens, int64_t sequences,

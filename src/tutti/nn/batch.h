@@ -41,6 +41,10 @@ Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64
 // From `sequences` windows of T + 1 tokens each, one after another: inputs are the first T, targets the last T of each.
 Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t sequences, int64_t first_sequence);
 
+// Of x (B, T, ...): row B T r / P and the B T / P - 1 after it, as (B, T / P, ...); what rank r of P has of a sequence
+// between tensor-parallel products. P divides T. Shares memory.
+Tensor rows_of(const Tensor& x, int rank, int ranks);
+
 // Tokens without targets, for generation: (B, T) from the start of each sequence.
 Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t sequences);
 // The same, for sequences that go on: the tokens of sequence b follow those that caches[b] holds, and the forward puts

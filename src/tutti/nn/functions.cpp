@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tutti/nn/collectives.h"
+
 namespace tutti::nn {
 
 namespace {
@@ -46,6 +48,16 @@ Var reshape(Tape& tape, const Var& x, const Shape& shape) {
                        [before = x.value.shape()](const Tensor& dy, Tensors&) { return Tensors{dy.reshape(before)}; });
 }
 
+Var split_heads(Tape& tape, const Var& x, int64_t head_dim) {
+    const Tensor& v = x.value;
+    return reshape(tape, x, {v.dim(0), v.dim(1), v.dim(2) / head_dim, head_dim});
+}
+
+Var join_heads(Tape& tape, const Var& x) {
+    const Tensor& v = x.value;
+    return reshape(tape, x, {v.dim(0), v.dim(1), v.dim(2) * v.dim(3)});
+}
+
 Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place) {
     if (probability == 0 || !tape.training()) return x;
     ops::Context& ctx = tape.context();
@@ -63,7 +75,37 @@ Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, co
 
 namespace {
 
+using autograd::Role;
+
+// The input of a layer whose outputs are spread over ranks: from what lies between such layers to what each reads.
+Var entered(Tape& tape, const Var& x, const Parameter& weight) {
+    const auto& [ranks, sequence] = weight.tensor_parallel;
+    const bool spread =
+        weight.role == Role::column || weight.role == Role::key_value || weight.role == Role::vocabulary;
+    if (ranks == nullptr || !spread) return x;
+    return sequence ? gather_from_sequence(tape, x, *ranks) : copy_to_region(tape, x, *ranks);
+}
+
+// The output of a layer whose terms are spread over ranks: their sum.
+Var left(Tape& tape, Var y, const Parameter& weight) {
+    const auto& [ranks, sequence] = weight.tensor_parallel;
+    if (ranks == nullptr || (weight.role != Role::row && weight.role != Role::vocabulary)) return y;
+    return sequence ? reduce_scatter_to_sequence(tape, y, *ranks) : reduce_from_region(tape, std::move(y), *ranks);
+}
+
 const Tensor* value_of(const Parameter* bias) { return bias ? &bias->value : nullptr; }
+
+// The bias that this rank adds: where the outputs of several are summed, one of them does.
+const Tensor* bias_of(const Affine& layer) {
+    const auto* ranks = layer.weight.tensor_parallel.ranks;
+    return layer.weight.role == Role::row && ranks && ranks->rank() > 0 ? nullptr : value_of(layer.bias);
+}
+
+// Of the words in a rank's part of a vocabulary; parts are of equal height.
+int64_t first_word(const Parameter& weight) {
+    const auto* ranks = weight.tensor_parallel.ranks;
+    return ranks && weight.role == Role::vocabulary ? ranks->rank() * weight.value.dim(0) : 0;
+}
 
 std::vector<Parameter*> parameters_of(Affine& layer) {
     std::vector<Parameter*> parameters = {&layer.weight};
@@ -93,49 +135,67 @@ Var record_linear(Tape& tape, const Var& x, Affine layer, const Tensor& y) {
 
 }  // namespace
 
-Var linear(Tape& tape, const Var& x, Affine layer) {
-    const Tensor y = ops::linear(tape.context(), x.value, layer.weight.value, value_of(layer.bias));
-    return record_linear(tape, x, layer, y);
+std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Affine> layers) {
+    const Var in = entered(tape, x, layers.begin()->weight);
+    std::vector<Var> outputs;
+    for (const Affine& layer : layers)
+        outputs.push_back(
+            record_linear(tape, in, layer, ops::linear(tape.context(), in.value, layer.weight.value, bias_of(layer))));
+    return outputs;
 }
 
-Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out) {
+Var linear(Tape& tape, const Var& x, Affine layer) {
+    Var y = std::move(projections(tape, x, {layer}).front());
+    return left(tape, std::move(y), layer.weight);
+}
+
+Var gelu_mlp(Tape& tape, const Var& input, Affine in, Affine out) {
     ops::Context& ctx = tape.context();
+    const Var x = entered(tape, input, in.weight);
     const auto [before, y] = ops::linear_gelu(ctx, x.value, in.weight.value, value_of(in.bias), tape.recording());
     const Var z = record_linear(tape, x, in, before);
     tape.saves(y);
     const Var active = cheap(tape, {y, -1}, [&ctx, z = z.value] { return ops::gelu(ctx, z); });
-    return tape.record(
-        "gelu_linear", {z}, ops::linear(ctx, y, out.weight.value, value_of(out.bias)),
+    Var sum = tape.record(
+        "gelu_linear", {z}, ops::linear(ctx, y, out.weight.value, bias_of(out)),
         [&ctx, &weight = out.weight, z = z.value](const Tensor& dy, Tensors&) {
             return Tensors{ops::linear_gelu_backward(ctx, dy, weight.value, z)};
         },
         weight_gradient_of(ctx, out, active), parameters_of(out));
+    return left(tape, std::move(sum), out.weight);
 }
 
-Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down) {
+Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down) {
     ops::Context& ctx = tape.context();
-    const Var g = linear(tape, x, gate);
+    const Var x = entered(tape, input, gate.weight);
+    const Var g = record_linear(tape, x, gate, ops::linear(ctx, x.value, gate.weight.value, value_of(gate.bias)));
     const auto [before, y] =
         ops::linear_swiglu(ctx, g.value, x.value, up.weight.value, value_of(up.bias), tape.recording());
     const Var u = record_linear(tape, x, up, before);
     tape.saves(y);
     const Var active = cheap(tape, {y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
-    return tape.record(
-        "swiglu_linear", {g, u}, ops::linear(ctx, y, down.weight.value, value_of(down.bias)),
+    Var sum = tape.record(
+        "swiglu_linear", {g, u}, ops::linear(ctx, y, down.weight.value, bias_of(down)),
         [&ctx, &weight = down.weight, g = g.value, u = u.value](const Tensor& dy, Tensors&) {
             auto d = ops::linear_swiglu_backward(ctx, dy, weight.value, g, u);
             return Tensors{std::move(d.gate), std::move(d.up)};
         },
         weight_gradient_of(ctx, down, active), parameters_of(down));
+    return left(tape, std::move(sum), down.weight);
 }
 
-Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight) {
+Var embedding(Tape& tape, const Tensor& all, Parameter& weight) {
     ops::Context& ctx = tape.context();
-    return tape.record("embedding", {}, ops::embedding(ctx, tokens, weight.value), {},
-                       [&ctx, &weight, tokens](const Tensor& dy) {
-                           ops::embedding_backward(ctx, tokens, dy, gradient_to_add_to(ctx, weight));
-                       },
-                       {&weight});
+    const auto& [ranks, sequence] = weight.tensor_parallel;
+    const bool some_rows = ranks && sequence && weight.role == Role::position;
+    const Tensor tokens = some_rows ? rows_of(all, ranks->rank(), ranks->size()) : all;
+    const int64_t first_row = first_word(weight);
+    Var y = tape.record("embedding", {}, ops::embedding(ctx, tokens, weight.value, first_row), {},
+                        [&ctx, &weight, tokens, first_row](const Tensor& dy) {
+                            ops::embedding_backward(ctx, tokens, dy, gradient_to_add_to(ctx, weight), first_row);
+                        },
+                        {&weight});
+    return left(tape, std::move(y), weight);
 }
 
 namespace {
@@ -229,11 +289,11 @@ Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch&
                        });
 }
 
-Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& batch, int64_t layer) {
+Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& batch, int64_t layer) {
     ops::Context& ctx = tape.context();
-    const int64_t B = qkv.value.dim(0), T = qkv.value.dim(1), C = qkv.value.dim(2) / 3;
+    const int64_t B = qkv.value.dim(0), T = qkv.value.dim(1), C = qkv.value.dim(2) / 3, heads = C / head_dim;
     const auto part = [=](const Tensor& packed, int64_t i) {
-        return packed.reshape({B, T, 3 * heads, C / heads}).narrow(2, i * heads, heads);
+        return packed.reshape({B, T, 3 * heads, head_dim}).narrow(2, i * heads, heads);
     };
     const Tensor q = part(qkv.value, 0), k = part(qkv.value, 1), v = part(qkv.value, 2);
     if (!batch.caches.empty()) return {cached_attention(ctx, q, k, v, batch, layer, 0).reshape({B, T, C}), -1};
@@ -249,21 +309,38 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& bat
 namespace {
 
 // Logits of the last position of each sequence: (B, V).
-Tensor last_logits(ops::Context& ctx, const Tensor& x, const Tensor& weight) {
+Tensor last_logits(ops::Context& ctx, const Tensor& x, const Tensor& weight, comm::Communicator* ranks) {
     const int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
     const Tensor last = ops::empty(ctx, {B, C}, x.dtype());
     for (int64_t b = 0; b < B; ++b) ops::cast_into(ctx, x.narrow(0, b, 1).narrow(1, T - 1, 1), last.narrow(0, b, 1));
-    return ops::linear(ctx, last, weight, nullptr);
+    const Tensor logits = ops::linear(ctx, last, weight, nullptr);
+    if (!ranks) return logits;
+    const int64_t P = ranks->size(), W = logits.dim(1);
+    const Tensor parts = ops::empty(ctx, {P, B, W}, x.dtype()), all = ops::empty(ctx, {B, P * W}, x.dtype());
+    ranks->all_gather(logits, parts).wait();
+    for (int64_t b = 0; b < B; ++b)
+        for (int64_t p = 0; p < P; ++p)
+            ops::cast_into(ctx, parts.narrow(0, p, 1).narrow(1, b, 1).reshape({1, W}),
+                           all.narrow(0, b, 1).narrow(1, p * W, W));
+    return all;
 }
 
 }  // namespace
 
-Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const Batch& batch) {
+Var head_loss(Tape& tape, const Var& input, Parameter& weight, int64_t vocab, const Batch& batch) {
     ops::Context& ctx = tape.context();
-    if (!batch.targets.defined()) return {last_logits(ctx, x.value, weight.value), -1};
+    const Var x = entered(tape, input, weight);
+    comm::Communicator* ranks = weight.tensor_parallel.ranks;
+    if (!batch.targets.defined()) return {last_logits(ctx, x.value, weight.value, ranks), -1};
+    const auto gather = [&](const Tensor& partial) {
+        const Tensor all = ops::empty(ctx, {ranks->size(), 3, partial.dim(1)}, DType::f32);
+        ranks->all_gather(partial, all).wait();
+        return all;
+    };
+    const ops::VocabularyShard shard{first_word(weight), gather};
     const auto r = ops::linear_cross_entropy(ctx, x.value, weight.value, batch.targets, vocab, batch.grad_scale,
                                              tape.recording() ? &weight.gradient : nullptr,
-                                             tape.recording() && adds_to_gradient(weight));
+                                             tape.recording() && adds_to_gradient(weight), ranks ? &shard : nullptr);
     if (tape.recording()) tape.gradient_taken(weight);
     return tape.record("head_loss", {x}, r.losses, [dx = r.dx](const Tensor&, Tensors&) { return Tensors{dx}; });
 }

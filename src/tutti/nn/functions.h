@@ -1,4 +1,5 @@
 // nn/functions.h: differentiable functions without parameters of their own: each runs an op and records its gradient.
+// Where ranks share out a layer (Parameter::tensor_parallel) its function communicates; results are those of one rank.
 #pragma once
 
 #include "tutti/autograd/tape.h"
@@ -14,6 +15,8 @@ using autograd::Var;
 Var add(Tape& tape, const Var& a, const Var& b);
 Var relu(Tape& tape, const Var& x);
 Var reshape(Tape& tape, const Var& x, const Shape& shape);
+Var split_heads(Tape& tape, const Var& x, int64_t head_dim);  // (B, T, H D) to (B, T, H, D)
+Var join_heads(Tape& tape, const Var& x);                     // and back
 // x (B, T, C). `place` names where in the model ("h.3.mlp"): with seed, step and global element index it fixes the
 // mask.
 Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place);
@@ -25,6 +28,8 @@ struct Affine {
 };
 // x (..., K)
 Var linear(Tape& tape, const Var& x, Affine layer);
+// Several layers of one input: of column role where ranks share them out, which then read the input once.
+std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Affine> layers);
 // out(gelu(in(x))) and down(silu(gate(x)) up(x)), with the activation function and its gradient in the epilogues of the
 // products before and after it.
 Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out);
@@ -46,7 +51,7 @@ Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer,
               int64_t window = 0);
 // The same on qkv (B, T, 3 H D), in which q, k, v lie side by side; returns (B, T, H D).
-Var packed_attention(Tape& tape, const Var& qkv, int64_t heads, const Batch& batch, int64_t layer);
+Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& batch, int64_t layer);
 
 // Loss of each row (N) f32, or the logits (B, V) of the last position when the batch has no targets. The gradients of
 // batch.grad_scale * sum(losses) are taken in the forward, chunk by chunk, so that logits are never kept.

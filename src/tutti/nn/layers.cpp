@@ -25,7 +25,7 @@ Embedding make_embedding(const std::string& name, int64_t words, int64_t width, 
 
 Norm make_layer_norm(const std::string& name, int64_t width, double eps) {
     Norm layer = make_rms_norm(name, width, eps);
-    layer.bias = Parameter{.name = name + ".bias", .shape = {width}};
+    layer.bias = Parameter{.name = name + ".bias", .shape = {width}, .role = Role::norm};
     return layer;
 }
 

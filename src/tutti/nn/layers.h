@@ -55,7 +55,7 @@ struct LinearOptions {
 Linear make_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options);
 Embedding make_embedding(const std::string& name, int64_t words, int64_t width, double std, Role role);
 Norm make_layer_norm(const std::string& name, int64_t width, double eps);
-Norm make_rms_norm(const std::string& name, int64_t width, double eps, Role role = Role::replicated);
+Norm make_rms_norm(const std::string& name, int64_t width, double eps, Role role = Role::norm);
 
 // Adds the parameters of layers to a unit, in the order given.
 void own(autograd::Unit& unit, WeightAndBias& layer);

@@ -2,6 +2,7 @@
 // functions; autograd/ and nn/ put them together. Below: kernels/. Letters as in kernel_table.h; N = all leading dims.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "tutti/base/exact_sum.h"
@@ -130,18 +131,15 @@ struct LinearCrossEntropy {
     Tensor losses;  // (N) f32
     Tensor dx;      // (N, C), undefined without dw
 };
+// With `shard`, w is one rank's part of a vocabulary and dx its part of a sum; logits are never gathered.
+struct VocabularyShard {
+    int64_t first_word = 0;  // of w
+    // From what the rank says of its words, (3, n) f32, what all ranks say, (P, 3, n): CrossEntropy in kernel_table.h.
+    std::function<Tensor(const Tensor& partial)> gather;
+};
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
-                                        int64_t vocab, float grad_scale, const Tensor* dw, bool accumulate = true);
-
-// The loss when each of P ranks has some of the head's columns: its logits (N, W) are words [first_word, first_word +
-// W), padding from vocab on; targets (N) i32 are words of the whole vocabulary. Between the two functions the ranks
-// gather their partials (3, N) f32, never their logits.
-Tensor cross_entropy_partial(Context& ctx, const Tensor& logits, const Tensor& targets, int64_t first_word,
-                             int64_t vocab);
-// Losses (N) f32 from the partials (P, 3, N) of all ranks, the same bits on each. With `gradient`, logits are replaced
-// by the gradient of grad_scale * sum(losses).
-Tensor cross_entropy_finish(Context& ctx, const Tensor& logits, const Tensor& targets, const Tensor& partials,
-                            int64_t first_word, int64_t vocab, float grad_scale, bool gradient);
+                                        int64_t vocab, float grad_scale, const Tensor* dw, bool accumulate = true,
+                                        const VocabularyShard* shard = nullptr);
 
 struct SquaredError {
     Tensor losses;  // (N) f32

@@ -21,6 +21,7 @@ mesh::Placement placement_of(const Parameter& p) {
         case Role::vocabulary: return {{.axes = kTp, .grain = kVocabularyGrain, .padded = true}};
         case Role::replicated:
         case Role::position:
+        case Role::norm:
         case Role::every_head: return {};
     }
     throw Error("unknown role of a parameter");
@@ -31,8 +32,9 @@ Axes partial_of(const Parameter& p, bool sequence_parallel) {
     switch (p.role) {
         case Role::key_value: return Axis::tp_copy;  // of the queries that the rank has, of all that share the head
         case Role::every_head: return kTp;           // of the heads that the rank has
+        case Role::position:
+        case Role::norm: return sequence_parallel ? kTp : Axes();  // of the rows that the rank has
         case Role::replicated:
-        case Role::position: return sequence_parallel ? kTp : Axes();  // of the part of the sequence
         case Role::column:
         case Role::row:
         case Role::vocabulary: return {};
@@ -42,17 +44,17 @@ Axes partial_of(const Parameter& p, bool sequence_parallel) {
 
 }  // namespace
 
-void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, int rank, bool sequence_parallel) {
-    Axes several;  // axes of one rank change nothing, and are left out of the names of groups
-    for (const mesh::AxisSize& a : mesh.axes())
-        if (a.size > 1) several = several | a.axis;
+void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, int rank,
+           const autograd::TensorParallel& tensor_parallel) {
+    const auto if_several = [&](Axes axes) { return mesh.size(axes) > 1 ? axes : Axes(); };
     for (Parameter* p : parameters) {
         const mesh::Placement placement = placement_of(*p);
         Axes cut;
         for (const mesh::Shard& shard : placement) cut = cut | shard.axes;
         p->local = mesh::part_of(mesh, rank, p->shape, placement, p->name);
-        p->copies = mesh::kDp | ((Axes{Axis::cp, kTp} - cut) & several);
-        p->partial = mesh::kDp | ((Axis::cp | partial_of(*p, sequence_parallel)) & several);
+        p->copies = mesh::kDp | if_several(Axis::cp) | if_several(kTp - cut);
+        p->partial = mesh::kDp | if_several(Axis::cp) | if_several(partial_of(*p, tensor_parallel.sequence));
+        p->tensor_parallel = tensor_parallel;
     }
 }
 

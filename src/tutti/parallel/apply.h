@@ -8,10 +8,9 @@
 
 namespace tutti::parallel {
 
-// Sets Parameter::local, partial and copies for `rank` of a mesh with all axes. With sequence parallelism the
-// parameters between the tensor-parallel products see a part of the sequence on each rank. UsageError, naming the
+// Sets Parameter::local, partial, copies and tensor_parallel for `rank` of a mesh with all axes. UsageError, naming the
 // parameter, when one cannot be cut so.
 void apply(const std::vector<autograd::Parameter*>& parameters, const mesh::Mesh& mesh, int rank,
-           bool sequence_parallel);
+           const autograd::TensorParallel& tensor_parallel);
 
 }  // namespace tutti::parallel

@@ -33,8 +33,12 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
 comm::Communicator& Groups::over(mesh::Axes axes) {
     for (const auto& [of, group] : all_)
         if (of == axes) return *group;
+    mesh::Axes named = axes;  // without axes of one rank, which do not matter
+    for (const mesh::AxisSize& a : mesh_.axes())
+        for (const mesh::Axes whole : {mesh::kTp, mesh::kDp})
+            if (a.size == 1 && whole.contains(a.axis) && !axes.contains(whole)) named = named - a.axis;
     const std::vector<int> ranks = mesh_.group(world_.rank(), axes);
-    return *all_.emplace_back(axes, world_.group(mesh::name_of(axes), ranks)).second;
+    return *all_.emplace_back(axes, world_.group(mesh::name_of(named.empty() ? axes : named), ranks)).second;
 }
 
 std::vector<GroupUsage> Groups::usage() const {

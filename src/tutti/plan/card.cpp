@@ -64,7 +64,7 @@ std::string step_line(const spec::RunSpec& run) {
                   ", ", format_flops(flops));
 }
 
-// "4 ranks: dp_replicate 2 x dp_shard 2, ZeRO-3"
+// "8 ranks: tp 2 with sequence parallelism x dp_replicate 2 x dp_shard 2, ZeRO-3"
 std::string mesh(const spec::RunSpec& run, int ranks) {
     const spec::ParallelSpec& parallel = run.parallel;
     if (ranks == 1) return "1 rank";
@@ -76,7 +76,11 @@ std::string mesh(const spec::RunSpec& run, int ranks) {
                       format_bytes(gradients + weights), "; with collectives each would send ",
                       format_bytes(2 * gradients / n * (n - 1)));
     }
-    return concat(ranks, " ranks: dp_replicate ", parallel.dp_replicate, " x dp_shard ",
+    const std::string tp =
+        parallel.tp == 1
+            ? ""
+            : concat("tp ", parallel.tp, parallel.sequence_parallel ? " with sequence parallelism x " : " x ");
+    return concat(ranks, " ranks: ", tp, "dp_replicate ", parallel.dp_replicate, " x dp_shard ",
                   spec::data_parallel_shards(parallel, ranks), ", ZeRO-", parallel.zero);
 }
 

@@ -281,6 +281,28 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
     }
 }
 
+// What tensor parallelism shares out must divide by its ranks; fewer key and value heads are copied.
+void check_tensor_parallel(const RunSpec& run, Problems& problems) {
+    const ModelSpec& m = run.model;
+    const int64_t tp = run.parallel.tp;
+    if (tp == 1) return;
+    require(problems, m.family != Family::mlp, "[parallel] tp = ", tp,
+            ": the family mlp has no tensor parallelism; set it to 1");
+    if (m.family == Family::mlp || m.heads < 1 || m.kv_heads < 1 || m.ffn < 1) return;
+    const auto divides = [&](int64_t size, const char* key) {
+        require(problems, size % tp == 0, "[parallel] tp = ", tp, ": must divide ", key, " = ", size,
+                "; nearest: tp = ", nearest_divisors(size, tp));
+    };
+    divides(m.heads, "[model] heads");
+    divides(m.ffn, "[model] ffn");
+    require(problems, m.kv_heads % tp == 0 || tp % m.kv_heads == 0, "[parallel] tp = ", tp,
+            ": must divide [model] kv_heads = ", m.kv_heads, ", or be a multiple of it");
+    if (!run.parallel.sequence_parallel || run.train.seq_len % tp == 0) return;
+    problems.push_back(concat("[train] seq_len = ", run.train.seq_len, ": with [parallel] sequence_parallel = true it ",
+                              "must be a multiple of tp = ", tp, "; nearest: seq_len = ",
+                              nearest_multiples(run.train.seq_len, tp), ", or set sequence_parallel = false"));
+}
+
 void check_offload(const RunSpec& run, Problems& problems) {
     require(problems, !run.offload.params || run.parallel.zero == 3,
             "[offload] params = true: [parallel] zero = ", run.parallel.zero,
@@ -326,8 +348,7 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
         require(problems, !asked, key, " = ", toml_text(value), ": ", reason);
     };
     const ParallelSpec& p = run.parallel;
-    constexpr const char* kNoSuchAxis = "this build is data parallel only; set it to 1";
-    refuse(p.tp > 1, "[parallel] tp", p.tp, kNoSuchAxis);
+    constexpr const char* kNoSuchAxis = "this build has no such axis yet; set it to 1";
     refuse(p.cp > 1, "[parallel] cp", p.cp, kNoSuchAxis);
     refuse(p.pp > 1, "[parallel] pp", p.pp, kNoSuchAxis);
     refuse(p.ep > 1, "[parallel] ep", p.ep, kNoSuchAxis);
@@ -376,6 +397,7 @@ void validate(const RunSpec& run, int ranks) {
     check_recompute(run, problems);
     check_log(run, problems);
     check_mesh(run.parallel, ranks, problems);
+    check_tensor_parallel(run, problems);
     check_offload(run, problems);
     check_precision(run, problems);
     check_packed_weights(run, problems);

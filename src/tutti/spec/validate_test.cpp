@@ -142,8 +142,7 @@ TEST(Validate, RecomputePolicy) {
 TEST(Validate, MeshMustFitTheRanks) {
     EXPECT_EQ(problems_of({"parallel.tp=2"}),
               "[parallel] dp_replicate * tp * cp * pp = 1 * 2 * 1 * 1 = 2: must divide the number of ranks, 1, as "
-              "dp_shard = -1 takes those that they leave\n"
-              "[parallel] tp = 2: this build is data parallel only; set it to 1");
+              "dp_shard = -1 takes those that they leave");
     EXPECT_EQ(
         problems_of({"parallel.dp_shard=3", "train.global_batch=24"}, 4),
         "[parallel] dp_replicate * tp * cp * pp = 1 * 1 * 1 * 1 = 1, times dp_shard = 3: must equal the number of "
@@ -154,6 +153,21 @@ TEST(Validate, MeshMustFitTheRanks) {
               "[parallel] accumulate = \"shard\": zero = 1 keeps whole gradients; set zero = 2 or 3, or accumulate = "
               "\"auto\"");
     EXPECT_EQ(problems_of({"parallel.accumulate=shard", "parallel.zero=2"}), "");
+}
+
+TEST(Validate, TensorParallelismMustDivideWhatItSharesOut) {
+    for (const char* good : {"parallel.tp=2", "parallel.tp=4"}) EXPECT_EQ(problems_of({good}, 4), "");
+    EXPECT_EQ(problems_of({"parallel.tp=4", "model.kv_heads=2"}, 4), "");  // copies
+    EXPECT_EQ(problems_of({"parallel.tp=8"}, 8), "[parallel] tp = 8: must divide [model] heads = 4; nearest: tp = 4");
+    EXPECT_EQ(problems_of({"parallel.tp=2", "model.ffn=449"}, 2),
+              "[parallel] tp = 2: must divide [model] ffn = 449; nearest: tp = 1 or 449");
+    EXPECT_EQ(problems_of({"parallel.tp=4", "model.heads=12", "model.kv_heads=6"}, 4),
+              "[parallel] tp = 4: must divide [model] kv_heads = 6, or be a multiple of it");
+    EXPECT_EQ(
+        problems_of({"parallel.tp=2", "train.seq_len=255"}, 2),
+        "[train] seq_len = 255: with [parallel] sequence_parallel = true it must be a multiple of tp = 2; nearest: "
+        "seq_len = 254 or 256, or set sequence_parallel = false");
+    EXPECT_EQ(problems_of({"parallel.tp=2", "train.seq_len=255", "parallel.sequence_parallel=false"}, 2), "");
 }
 
 TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
@@ -170,7 +184,7 @@ TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
 
 TEST(Validate, RefusesWhatDoesNotExistYet) {
     const std::pair<const char*, const char*> requests[] = {
-        {"parallel.ep=2", "[parallel] ep = 2: this build is data parallel only; set it to 1"},
+        {"parallel.ep=2", "[parallel] ep = 2: this build has no such axis yet; set it to 1"},
         {"parallel.cp_method=ulysses",
          "[parallel] cp_method = \"ulysses\": this build has no context parallelism; leave ring"},
         {"parallel.schedule=gpipe", "[parallel] schedule = \"gpipe\": this build has no pipeline; leave 1f1b"},

@@ -319,7 +319,8 @@ void Run::write_results() {
 
 // A few lines of what the model writes, for the report and the last lines of the console.
 std::string Run::sample() {
-    if (!data_ || outcome_.preempted || run_.parallel.zero == 3) return "";  // ZeRO-3: no rank has all weights
+    // No rank has all weights with ZeRO-3 or tensor parallelism.
+    if (!data_ || outcome_.preempted || run_.parallel.zero == 3 || run_.parallel.tp > 1) return "";
     const data::Tokenizer& tokenizer = *data_->tokenizer;
     // Token files of another tokenizer: their ids have no text here.
     const bool bytes_of_others = run_.data.tokenizer == "bytes" && tokenizer.vocab() != run_.model.vocab;

@@ -31,7 +31,8 @@ struct RigOptions {
     parallel::DataParallelOptions data_parallel;
     size_t stages = 1;  // on this rank: the modules are cut into so many runs
     std::function<void(autograd::Parameter&)> alter = [](autograd::Parameter&) {};  // after parallel::apply()
-    bool sequence_parallel = false;
+    bool sequence_parallel = false;  // between the products of tensor parallelism
+    int64_t segment = 0;             // Model::run
     mesh::Axes samples = mesh::kDp;  // ranks along these see different samples
 };
 
@@ -52,6 +53,8 @@ class Rig {
     Rig(comm::World& world, const RigOptions& options, bool meta = false)
         : rank_(world.rank()),
           samples_(options.samples),
+          sequence_parallel_(options.sequence_parallel),
+          segment_(options.segment),
           device_(meta ? make_meta_device({}) : make_cpu_device(1)),
           table_(meta ? kernels::meta_table(kernels::cpu_table(kernels::best_isa()))
                       : kernels::cpu_table(kernels::best_isa())),
@@ -72,6 +75,10 @@ class Rig {
                 uniform_below(3, static_cast<uint64_t>(sample * 100) + i, static_cast<uint64_t>(model.spec().vocab)));
         nn::Batch batch = nn::make_batch(*device_, window, 1, sample);
         batch.grad_scale = 1.0f / 64;
+        if (sequence_parallel_) {
+            const comm::Communicator& tp = groups.over(mesh::kTp);
+            batch.row_index = nn::rows_of(batch.row_index, tp.rank(), tp.size());
+        }
         return batch;
     }
 
@@ -84,7 +91,8 @@ class Rig {
             f.tape.emplace(ctx, true, &data_parallel, nullptr, static_cast<int>(action.stage), action.microbatch);
             if (action.stage > 0)
                 f.input = f.tape->input(flights_.at({action.microbatch, action.stage - 1}).output.value);
-            f.output = model.run(*f.tape, f.input, f.batch, spans_[action.stage]);
+            f.output = model.run(*f.tape, f.input, f.batch, spans_[action.stage], segment_);
+            if (last) losses.push_back(f.output.value);
         } else if (action.kind == backward_weight) {
             f.tape->backward_weight();
         } else {
@@ -140,7 +148,9 @@ class Rig {
         return all;
     }
     std::vector<std::vector<autograd::Unit*>> runs(const RigOptions& options) {
-        parallel::apply(model.parameters(), options.mesh, rank_, options.sequence_parallel);
+        autograd::TensorParallel tp;
+        if (options.mesh.size(mesh::kTp) > 1) tp = {&groups.over(mesh::kTp), options.sequence_parallel};
+        parallel::apply(model.parameters(), options.mesh, rank_, tp);
         for (autograd::Parameter* p : model.parameters()) options.alter(*p);
         std::vector<std::vector<autograd::Unit*>> all;
         for (const auto& span : spans_) all.push_back(model.units(span));
@@ -149,6 +159,8 @@ class Rig {
 
     int rank_;
     mesh::Axes samples_;
+    bool sequence_parallel_;
+    int64_t segment_;
     std::unique_ptr<Device> device_;
     kernels::KernelTable table_;
 
@@ -162,6 +174,7 @@ class Rig {
 
   public:
     parallel::DataParallel data_parallel;
+    std::vector<Tensor> losses;  // of the forwards so far
     Allocator& memory() { return device_->memory(); }
 
   private:
