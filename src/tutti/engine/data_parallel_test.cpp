@@ -25,12 +25,15 @@ struct Layout {
     bool progress_thread = false;
     const spec::OffloadSpec* offload = nullptr;
     bool parameter_server = false;
+    int tp = 1;
+    bool sequence_parallel = true;
 
     std::string name() const {
         return concat(ranks, " ranks, shard ", dp_shard, ", zero ", static_cast<int>(zero),
                       reduce_each ? "" : ", reduced once", ", recompute ", recompute,
                       progress_thread ? ", progress" : "", offload ? ", offload" : "",
-                      parameter_server ? ", parameter server" : "");
+                      parameter_server ? ", parameter server" : "",
+                      tp > 1 ? concat(", tp ", tp, sequence_parallel ? " with sequence parallelism" : "") : "");
     }
 };
 
@@ -41,6 +44,7 @@ const spec::OffloadSpec kOptimizerAway{.optimizer = true}, kStateAway{.optimizer
 struct Outcome {
     std::vector<double> losses, norms;
     double eval_loss = 0;
+    bool ranks_agree = true;                              // on losses and norms
     std::map<std::string, std::vector<float>> weights;    // masters at the end
     std::map<std::string, std::vector<float>> gradients;  // of the first step
     std::array<int64_t, kPurposes> state{};               // bytes of all ranks after the first step
@@ -95,10 +99,15 @@ template <class Which>
 void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vector<optim::Piece>& pieces, Which which) {
     for (const optim::Piece& piece : pieces) {
         auto& whole = all[piece.parameter->name];
-        whole.resize(static_cast<size_t>(piece.parameter->shape.numel()), NAN);
+        const Shape& shape = piece.parameter->shape;
+        whole.resize(static_cast<size_t>(shape.numel()), NAN);
         if (!piece.owned) continue;
         const std::vector<float> values = std::invoke(which, piece).template to_host<float>();
-        std::copy(values.begin(), values.end(), whole.begin() + piece.begin);
+        for (const auto& held : piece.blocks())
+            mesh::for_each_run(held.block, mesh::whole_block(shape), held.block,
+                               [&](int64_t to, int64_t from, int64_t n) {
+                                   std::copy_n(values.begin() + held.begin + from, n, whole.begin() + to);
+                               });
     }
 }
 
@@ -116,7 +125,9 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
               const std::optional<FaultPlan>& fault = std::nullopt) {
     spec::RunSpec run = given;
     run.parallel.dp_shard = layout.dp_shard;
-    run.parallel.dp_replicate = layout.ranks / layout.dp_shard;
+    run.parallel.dp_replicate = layout.ranks / layout.dp_shard / layout.tp;
+    run.parallel.tp = layout.tp;
+    run.parallel.sequence_parallel = layout.sequence_parallel;
     run.parallel.zero = static_cast<int64_t>(layout.zero);
     run.parallel.accumulate = layout.reduce_each ? "shard" : "full";
     run.recompute.policy = layout.recompute;
@@ -146,9 +157,12 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                         outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
                 if (world.rank() == 0) outcome.usage = difference(before, groups.usage());
                 if (step == 1) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
-                if (world.rank() != 0) continue;
-                outcome.losses.push_back(r.loss);
-                outcome.norms.push_back(r.grad_norm);
+                if (outcome.losses.size() < static_cast<size_t>(step)) {
+                    outcome.losses.push_back(r.loss);
+                    outcome.norms.push_back(r.grad_norm);
+                }
+                outcome.ranks_agree = outcome.ranks_agree && outcome.losses[static_cast<size_t>(step - 1)] == r.loss &&
+                                      outcome.norms[static_cast<size_t>(step - 1)] == r.grad_norm;
             }
             const auto source =
                 token_batches(*engine.device, sampler, 2, 2 * ranks.size(), {ranks.rank(), ranks.size()});
@@ -157,14 +171,16 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             groups.world().barrier();
             const std::lock_guard lock(mutex);
             note_pieces(outcome.weights, engine.optimizer.pieces(), &optim::Piece::master);
+            if (outcome.eval_loss == 0) outcome.eval_loss = eval_loss;
+            outcome.ranks_agree = outcome.ranks_agree && outcome.eval_loss == eval_loss;
             if (world.rank() != 0) return;
-            outcome.eval_loss = eval_loss;
             outcome.calls = faulty.calls();
         });
     return outcome;
 }
 
 void expect_same_bits(const Outcome& a, const Outcome& b) {
+    EXPECT_TRUE(a.ranks_agree && b.ranks_agree);
     EXPECT_EQ(a.losses, b.losses);
     EXPECT_EQ(a.norms, b.norms);
     EXPECT_EQ(a.eval_loss, b.eval_loss);
@@ -240,8 +256,20 @@ TEST_P(Parity, AccumulationGivesTheSameBitsWhenReducedOnce) {
 // Promise 1 of docs/design.md: f32, 1e-5 (L2) of one rank.
 TEST_P(Parity, AnyNumberOfRanksFollowsOne) {
     const Outcome one = train(run("f32", 1), {});
-    for (const Layout& layout : std::vector<Layout>{
-             {2, 2, Zero::optimizer}, {4, 2, Zero::weights}, {8, 8, Zero::gradients}, {8, 4, Zero::weights}}) {
+    for (const Layout& layout :
+         std::vector<Layout>{{2, 2, Zero::optimizer},
+                             {4, 2, Zero::weights},
+                             {8, 8, Zero::gradients},
+                             {8, 4, Zero::weights},
+                             {.ranks = 2, .tp = 2},
+                             {.ranks = 4, .zero = Zero::optimizer, .tp = 4, .sequence_parallel = false},
+                             {.ranks = 8, .dp_shard = 2, .zero = Zero::weights, .recompute = "full", .tp = 2},
+                             {.ranks = 8,
+                             .dp_shard = 2,
+                             .zero = Zero::gradients,
+                             .recompute = "selective",
+                             .offload = &kAllButWeightsAway,
+                             .tp = 4}}) {
         SCOPED_TRACE(layout.name());
         const Outcome many = train(run("f32", 1), layout);
         for (size_t i = 0; i < one.losses.size(); ++i) {
@@ -255,12 +283,27 @@ TEST_P(Parity, AnyNumberOfRanksFollowsOne) {
 }
 
 bool same_bits(const Outcome& a, const Outcome& b) {
-    return a.losses == b.losses && a.norms == b.norms && a.eval_loss == b.eval_loss && a.gradients == b.gradients &&
-           a.weights == b.weights;
+    return a.ranks_agree && b.ranks_agree && a.losses == b.losses && a.norms == b.norms && a.eval_loss == b.eval_loss &&
+           a.gradients == b.gradients && a.weights == b.weights;
 }
 
-// The comparison of the tests above sees each single operation of a run: dropped, carried out twice, or its result
-// scaled. A gather that is carried out twice gives the same; everything else must not.
+// Each single operation of a run: dropped, carried out twice, or its result scaled. A gather that is carried out twice
+// gives the same; everything else must not.
+void expect_faults_noticed(const spec::RunSpec& run, const Layout& layout, int64_t steps, const Outcome& healthy) {
+    for (const auto& [of, count] : healthy.calls) {
+        if (of.second == comm::Kind::barrier) continue;
+        for (int index = 0; index < count; ++index)
+            for (const Fault fault : {Fault::drop, Fault::twice, Fault::misscale}) {
+                if (fault == Fault::twice && of.second == comm::Kind::all_gather) continue;
+                const Outcome faulty = train(run, layout, steps, FaultPlan{fault, of.first, of.second, index});
+                EXPECT_FALSE(same_bits(healthy, faulty))
+                    << layout.name() << ": " << of.first << ' ' << name_of(of.second) << ' ' << index << ", fault "
+                    << static_cast<int>(fault);
+            }
+    }
+}
+
+// The comparison of the tests above sees all of them.
 TEST_P(Parity, NoticesEveryFaultOfEveryOperation) {
     const spec::RunSpec r = run("f32", 1);
     const Layout plain_layout{4, 1, Zero::none};
@@ -269,20 +312,16 @@ TEST_P(Parity, NoticesEveryFaultOfEveryOperation) {
              plain_layout, {4, 2, Zero::optimizer}, {4, 2, Zero::gradients, false}, {4, 2, Zero::weights, false}}) {
         const Outcome healthy = train(r, layout, 2, FaultPlan{});
         ASSERT_TRUE(same_bits(plain, healthy)) << layout.name();
-        for (const auto& [of, count] : healthy.calls) {
-            if (of.second == comm::Kind::barrier) continue;
-            for (int index = 0; index < count; ++index)
-                for (const Fault fault : {Fault::drop, Fault::twice, Fault::misscale}) {
-                    if (fault == Fault::twice && of.second == comm::Kind::all_gather) continue;
-                    const Outcome faulty = train(r, layout, 2, FaultPlan{fault, of.first, of.second, index});
-                    EXPECT_FALSE(same_bits(plain, faulty))
-                        << layout.name() << ": " << of.first << ' ' << name_of(of.second) << ' ' << index << ", fault "
-                        << static_cast<int>(fault);
-                }
-        }
+        expect_faults_noticed(r, layout, 2, healthy);
     }
 }
 
+TEST_P(Parity, NoticesEveryFaultOfTensorParallelism) {
+    const spec::RunSpec r = run("f32", 8);
+    for (const Layout& layout : std::vector<Layout>{{.ranks = 2, .zero = Zero::optimizer, .tp = 2},
+                                                    {.ranks = 2, .tp = 2, .sequence_parallel = false}})
+        expect_faults_noticed(r, layout, 1, train(r, layout, 1, FaultPlan{}));
+}
 // By other bits, or by an error: a rank's shard does not lie where another group's member has its own.
 bool notices(const Outcome& plain, const spec::RunSpec& run, const Layout& layout, const FaultPlan& fault) {
     try {
