@@ -35,17 +35,17 @@ struct AttentionTimes {
 
 AttentionTimes time_attention(const Bench& bench, ops::Context& ctx, const AttentionCase& c, double seconds) {
     const Shape shape = {1, c.T, c.H(), c.D};
-    const ops::AttentionShape shape_of{.window = c.window};
+    const kernels::AttentionMask mask{.window = c.window};
     const Tensor q = normal_values(ctx, shape, bench.dtype), k = normal_values(ctx, shape, bench.dtype);
     const Tensor v = normal_values(ctx, shape, bench.dtype), dy = normal_values(ctx, shape, bench.dtype);
     const Tensor dq = ops::empty(ctx, shape, bench.dtype), dk = ops::empty(ctx, shape, bench.dtype);
     const Tensor dv = ops::empty(ctx, shape, bench.dtype);
-    const auto forward = [&] { return ops::attention(ctx, q, k, v, shape_of); };
+    const auto forward = [&] { return ops::attention(ctx, q, k, v, mask); };
     AttentionTimes times;
     times.forward = bench.time({.seconds = seconds / 4, .min_runs = 3, .max_runs = 30}, forward);
     times.both = bench.time({.seconds = seconds * 3 / 4, .min_runs = 3, .max_runs = 30}, [&] {
         const ops::Attention y = forward();
-        ops::attention_backward(ctx, dy, q, k, v, y, shape_of, dq, dk, dv);
+        ops::attention_backward(ctx, dy, q, k, v, y, mask, dq, dk, dv);
     });
     return times;
 }

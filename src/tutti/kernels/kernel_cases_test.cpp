@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace tutti::kernels {
@@ -139,12 +140,29 @@ TEST(KernelCasesNotice, ADiagonalOffByOne) {
     KernelTable wrong = reference_table();
     wrong.attention_forward = [](const Stream& s, const AttentionForward& a) {
         AttentionForward moved = a;
-        moved.query_offset -= 1;
+        moved.mask.query_offset -= 1;
         reference_table().attention_forward(s, moved);
     };
     wrong.attention_backward = [](const Stream& s, const AttentionBackward& a) {
         AttentionBackward moved = a;
-        moved.query_offset -= 1;
+        moved.mask.query_offset -= 1;
+        reference_table().attention_backward(s, moved);
+    };
+    expect_noticed(wrong, "attention_forward");
+    expect_noticed(wrong, "attention_backward");
+}
+
+// Documents that begin where they would if the keys began at place 0.
+TEST(KernelCasesNotice, AKeyOffsetThatDocumentsIgnore) {
+    KernelTable wrong = reference_table();
+    wrong.attention_forward = [](const Stream& s, const AttentionForward& a) {
+        AttentionForward moved = a;
+        moved.mask.query_offset -= std::exchange(moved.mask.key_offset, 0);
+        reference_table().attention_forward(s, moved);
+    };
+    wrong.attention_backward = [](const Stream& s, const AttentionBackward& a) {
+        AttentionBackward moved = a;
+        moved.mask.query_offset -= std::exchange(moved.mask.key_offset, 0);
         reference_table().attention_backward(s, moved);
     };
     expect_noticed(wrong, "attention_forward");
@@ -163,23 +181,23 @@ TEST(KernelCasesNotice, ABeginningOffByOne) {
     check_noticed(
         [](const Stream& s, const AttentionForward& a) {
             AttentionForward longer = a;
-            longer.window += a.window > 0;
+            longer.mask.window += a.mask.window > 0;
             reference_table().attention_forward(s, longer);
         },
         [](const Stream& s, const AttentionBackward& a) {
             AttentionBackward longer = a;
-            longer.window += a.window > 0;
+            longer.mask.window += a.mask.window > 0;
             reference_table().attention_backward(s, longer);
         });
     check_noticed(
         [](const Stream& s, const AttentionForward& a) {
             AttentionForward first_document = a;
-            first_document.first_key.strides = {};
+            first_document.mask.first_key.strides = {};
             reference_table().attention_forward(s, first_document);
         },
         [](const Stream& s, const AttentionBackward& a) {
             AttentionBackward first_document = a;
-            first_document.first_key.strides = {};
+            first_document.mask.first_key.strides = {};
             reference_table().attention_backward(s, first_document);
         });
 }

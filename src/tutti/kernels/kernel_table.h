@@ -48,31 +48,35 @@ struct Gemm {
     View dup = {};   // (M, N), written by swiglu_backward
 };
 
-// Query i attends to keys j <= i + query_offset when causal, j > i + query_offset - window when there is a window, and
-// j >= first_key[b, i] when that is given: all that are given hold together. One that sees no key gets o = 0, lse =
-// -inf. Grouped queries: Hkv divides H, head h reads h / (H / Hkv).
+// Which keys a query attends to: query i is at place i + query_offset of a sequence, key j at place p = j + key_offset,
+// and query i attends to the keys that meet all conditions below. Tq queries and Tk keys may be any parts of the
+// sequence, which ring attention brings together.
+struct AttentionMask {
+    bool causal = true;  // p <= i + query_offset
+    int64_t query_offset = 0;
+    int64_t key_offset = 0;
+    int64_t window = 0;   // p > i + query_offset - window; 0: no window
+    View first_key = {};  // (B, Tq) i32, non-decreasing along Tq: p >= first_key[b, i]; undefined: one document
+};
+
+// A query that sees no key gets o = 0, lse = -inf. Grouped queries: Hkv divides H, head h reads h / (H / Hkv).
 struct AttentionForward {
     View q;     // (B, Tq, H, D) A; any strides with unit inner stride
     View k, v;  // (B, Tk, Hkv, D) A; likewise
     View o;     // (B, Tq, H, D) A
-    View lse;   // (B, H, Tq) f32: ln sum_j exp(scale q.k_j), what ring attention merges with
+    View lse;   // (B, H, Tq) f32: ln sum_j exp(scale q.k_j)
     float scale = 1;
-    bool causal = true;
-    int64_t query_offset = 0;
-    int64_t window = 0;   // 0: none
-    View first_key = {};  // (B, Tq) i32, non-decreasing along Tq: where a query's document begins; undefined: 0
+    AttentionMask mask = {};
     View workspace = {};  // f32, of attention_workspace values
 };
 
+// lse and o are taken as given: in ring attention they belong to all keys, k and v to one block of them.
 struct AttentionBackward {
     View q, k, v, o, lse;  // as above
     View dy;               // (B, Tq, H, D) A: gradient of o
     View dq, dk, dv;       // like q, k, v; overwritten
     float scale = 1;
-    bool causal = true;
-    int64_t query_offset = 0;
-    int64_t window = 0;
-    View first_key = {};
+    AttentionMask mask = {};
     View workspace = {};
 };
 

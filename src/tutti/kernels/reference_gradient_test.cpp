@@ -184,6 +184,7 @@ TEST_P(AttentionGradient, OfQueryKeyAndValue) {
     const View documents = first_key.empty() ? View() : View(first_key.data(), DType::i32, {B, Tq});
     Array q = random({B, Tq, H, D}, "q"), k = random({B, Tk, Hkv, D}, "k"), v = random({B, Tk, Hkv, D}, "v");
     Array o(q.shape), lse({B, H, Tq}), dy = random(q.shape, "dy"), dq(q.shape), dk(k.shape), dv(v.shape);
+    const AttentionMask mask{.causal = causal, .query_offset = query_offset, .window = window, .first_key = documents};
     const auto forward = [&] {
         table.attention_forward(stream, {.q = q.view(),
                                          .k = k.view(),
@@ -191,10 +192,7 @@ TEST_P(AttentionGradient, OfQueryKeyAndValue) {
                                          .o = o.view(),
                                          .lse = lse.view(),
                                          .scale = 0.5f,
-                                         .causal = causal,
-                                         .query_offset = query_offset,
-                                         .window = window,
-                                         .first_key = documents});
+                                         .mask = mask});
     };
     forward();
     table.attention_backward(stream, {.q = q.view(),
@@ -207,10 +205,7 @@ TEST_P(AttentionGradient, OfQueryKeyAndValue) {
                                       .dk = dk.view(),
                                       .dv = dv.view(),
                                       .scale = 0.5f,
-                                      .causal = causal,
-                                      .query_offset = query_offset,
-                                      .window = window,
-                                      .first_key = documents});
+                                      .mask = mask});
     expect_gradient("dq", q, dq, dy, o, D + Tk, forward);
     expect_gradient("dk", k, dk, dy, o, D + Tk, forward);
     expect_gradient("dv", v, dv, dy, o, D + Tk, forward);

@@ -215,7 +215,7 @@ TEST_F(Reference, AttentionOverEqualKeysIsAMean) {
                                    .o = f64(o, {1, T, 1, D}),
                                    .lse = f64(lse, {1, 1, T}),
                                    .scale = 0.5f,
-                                   .query_offset = -1};
+                                   .mask = {.query_offset = -1}};
     table.attention_forward(stream, forward);
     EXPECT_EQ(lse[0], -std::numeric_limits<double>::infinity());  // query 0 sees no key with offset -1
     EXPECT_EQ(o[0], 0);

@@ -30,22 +30,22 @@ double sum_of_clamped(int64_t last, int64_t limit) {
     return x * (x + 1) / 2 + static_cast<double>(std::max<int64_t>(0, last - limit)) * static_cast<double>(limit);
 }
 
-// Pairs of a query and a key that it sees, of one head. Query i has min(max(i + query_offset + 1, 0), keys) keys up to
-// its own place, and the same of i + query_offset + 1 - window before its window.
-double visible_pairs(int64_t queries, int64_t keys, bool causal, int64_t query_offset, int64_t window) {
+// Pairs of a query and a key that it sees, of one head. Query i has min(max(i + offset + 1, 0), keys) keys up to its
+// own place, and the same of i + offset + 1 - window before its window.
+double visible_pairs(int64_t queries, int64_t keys, const AttentionMask& mask) {
+    const int64_t offset = mask.query_offset - mask.key_offset;
     const auto keys_before = [&](int64_t shift) {
         return sum_of_clamped(queries - 1 + shift, keys) - sum_of_clamped(shift - 1, keys);
     };
-    const double all =
-        causal ? keys_before(query_offset + 1) : static_cast<double>(queries) * static_cast<double>(keys);
-    return window > 0 ? all - keys_before(query_offset + 1 - window) : all;
+    const double all = mask.causal ? keys_before(offset + 1) : static_cast<double>(queries) * static_cast<double>(keys);
+    return mask.window > 0 ? all - keys_before(offset + 1 - mask.window) : all;
 }
 
 // `products` of (Tq, D) and (D, Tk) for each head.
 template <class Attention>
 Work attention_work(const Attention& a, int products) {
     const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
-    const double pairs = visible_pairs(Tq, a.k.shape[1], a.causal, a.query_offset, a.window);
+    const double pairs = visible_pairs(Tq, a.k.shape[1], a.mask);
     return {.flops = 2.0 * products * pairs * static_cast<double>(B * H * D),
             .shape = {.kind = ProblemShape::Kind::attention, .rank = 4, .sizes = {B, Tq, H, D}}};
 }

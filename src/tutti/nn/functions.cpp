@@ -267,8 +267,8 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
         const KvCache& cache = *batch.caches[static_cast<size_t>(b)];
         const Tensor keys = append(ctx, cache.keys.at(l), cache.length, k.narrow(0, b, 1));
         const Tensor values = append(ctx, cache.values.at(l), cache.length, v.narrow(0, b, 1));
-        const ops::AttentionShape shape{.causal = true, .query_offset = cache.length, .window = window};
-        ops::cast_into(ctx, ops::attention(ctx, q.narrow(0, b, 1), keys, values, shape).y, y.narrow(0, b, 1));
+        const kernels::AttentionMask mask{.query_offset = cache.length, .window = window};
+        ops::cast_into(ctx, ops::attention(ctx, q.narrow(0, b, 1), keys, values, mask).y, y.narrow(0, b, 1));
     }
     return y;
 }
@@ -278,13 +278,14 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer, int64_t window) {
     ops::Context& ctx = tape.context();
     if (!batch.caches.empty()) return {cached_attention(ctx, q.value, k.value, v.value, batch, layer, window), -1};
-    const ops::AttentionShape shape{.window = window, .first_key = batch.first_key};
-    const ops::Attention r = ops::attention(ctx, q.value, k.value, v.value, shape);
+    const kernels::AttentionMask mask{.window = window, .first_key = batch.first_key};
+    const ops::Attention r = ops::attention(ctx, q.value, k.value, v.value, mask);
     return tape.record("attention", {q, k, v}, r.y,
-                       [&ctx, q = q.value, k = k.value, v = v.value, r, shape](const Tensor& dy, Tensors&) {
+                       [&ctx, q = q.value, k = k.value, v = v.value, r, mask, documents = batch.first_key](
+                           const Tensor& dy, Tensors&) {  // `documents` keeps the view in `mask` alive
                            Tensors d;
                            for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
-                           ops::attention_backward(ctx, dy, q, k, v, r, shape, d[0], d[1], d[2]);
+                           ops::attention_backward(ctx, dy, q, k, v, r, mask, d[0], d[1], d[2]);
                            return d;
                        });
 }
@@ -297,13 +298,14 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& 
     };
     const Tensor q = part(qkv.value, 0), k = part(qkv.value, 1), v = part(qkv.value, 2);
     if (!batch.caches.empty()) return {cached_attention(ctx, q, k, v, batch, layer, 0).reshape({B, T, C}), -1};
-    const ops::AttentionShape shape{.first_key = batch.first_key};
-    const ops::Attention r = ops::attention(ctx, q, k, v, shape);
-    return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), [=, &ctx](const Tensor& dy, Tensors&) {
+    const kernels::AttentionMask mask{.first_key = batch.first_key};
+    const ops::Attention r = ops::attention(ctx, q, k, v, mask);
+    const auto backward = [=, &ctx, documents = batch.first_key](const Tensor& dy, Tensors&) {
         const Tensor d = ops::empty(ctx, {B, T, 3 * C}, dy.dtype());
-        ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, shape, part(d, 0), part(d, 1), part(d, 2));
+        ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, mask, part(d, 0), part(d, 1), part(d, 2));
         return Tensors{d};
-    });
+    };
+    return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), backward);
 }
 
 namespace {

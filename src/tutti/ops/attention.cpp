@@ -8,17 +8,18 @@ using kernels::KernelTable;
 
 namespace {
 
-void check_inputs(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
+void check_inputs(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+                  const kernels::AttentionMask& mask) {
     check(q.rank() == 4 && k.rank() == 4 && k.shape() == v.shape() && q.dim(0) == k.dim(0) && q.dim(3) == k.dim(3) &&
               k.dim(2) > 0 && q.dim(2) % k.dim(2) == 0,
           op, ": q (B, Tq, H, D), k and v (B, Tk, Hkv, D) with Hkv dividing H, got ", q.shape(), ", ", k.shape(), ", ",
           v.shape());
     check(q.dtype() == k.dtype() && q.dtype() == v.dtype(), op, ": q, k, v must have one type, got ", q.dtype(), ", ",
           k.dtype(), ", ", v.dtype());
-    check(shape.window >= 0, op, ": window must be 0 (none) or more keys, got ", shape.window);
-    check(!shape.first_key.defined() ||
-              (shape.first_key.dtype() == DType::i32 && shape.first_key.shape() == Shape{q.dim(0), q.dim(1)}),
-          op, ": first_key must be i32 (B, Tq) for q ", q.shape(), ", got ", shape.first_key.shape());
+    check(mask.window >= 0, op, ": window must be 0 (none) or more keys, got ", mask.window);
+    check(!mask.first_key.defined() ||
+              (mask.first_key.dtype == DType::i32 && mask.first_key.shape == Shape{q.dim(0), q.dim(1)}),
+          op, ": first_key must be i32 (B, Tq) for q ", q.shape(), ", got ", mask.first_key.shape);
 }
 
 float attention_scale(const Tensor& q) { return 1.0f / std::sqrt(static_cast<float>(q.dim(3))); }
@@ -51,8 +52,9 @@ void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTabl
     call(ctx, &KernelTable::rope, "rope", flat, positions, table.cosines, table.sines, inverse, flat);
 }
 
-Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
-    check_inputs("attention", q, k, v, shape);
+Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const kernels::AttentionMask& mask) {
+    check_inputs("attention", q, k, v, mask);
     Attention r{empty(ctx, q.shape(), q.dtype()), empty(ctx, {q.dim(0), q.dim(2), q.dim(1)}, DType::f32)};
     const Tensor scratch = workspace(ctx, q, k, false);
     call(ctx, &KernelTable::attention_forward, "attention_forward",
@@ -62,18 +64,15 @@ Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor
                                    .o = r.y,
                                    .lse = r.lse,
                                    .scale = attention_scale(q),
-                                   .causal = shape.causal,
-                                   .query_offset = shape.query_offset,
-                                   .window = shape.window,
-                                   .first_key = shape.first_key,
+                                   .mask = mask,
                                    .workspace = scratch});
     return r;
 }
 
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
-                        const Attention& forward, const AttentionShape& shape, const Tensor& dq, const Tensor& dk,
-                        const Tensor& dv) {
-    check_inputs("attention_backward", q, k, v, shape);
+                        const Attention& forward, const kernels::AttentionMask& mask, const Tensor& dq,
+                        const Tensor& dk, const Tensor& dv) {
+    check_inputs("attention_backward", q, k, v, mask);
     check(dy.shape() == q.shape() && dq.shape() == q.shape() && dk.shape() == k.shape() && dv.shape() == v.shape(),
           "attention_backward: gradients must have the shapes of q ", q.shape(), " and k ", k.shape());
     const Tensor scratch = workspace(ctx, q, k, true);
@@ -88,10 +87,7 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
                                     .dk = dk,
                                     .dv = dv,
                                     .scale = attention_scale(q),
-                                    .causal = shape.causal,
-                                    .query_offset = shape.query_offset,
-                                    .window = shape.window,
-                                    .first_key = shape.first_key,
+                                    .mask = mask,
                                     .workspace = scratch});
 }
 

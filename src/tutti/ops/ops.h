@@ -106,22 +106,16 @@ RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies,
 // Rotates in place: x must be the only handle that matters.
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse);
 
-// What query i sees, all of it together.
-struct AttentionShape {
-    bool causal = true;        // keys j <= i + query_offset
-    int64_t query_offset = 0;  // place of the first query among the keys
-    int64_t window = 0;        // keys j > i + query_offset - window; 0: no window
-    Tensor first_key = {};     // (B, Tq) i32: keys j >= first_key[b, i], non-decreasing in i; undefined: all
-};
 struct Attention {
     Tensor y;    // (B, Tq, H, D)
     Tensor lse;  // (B, H, Tq) f32
 };
-Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape);
+Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const kernels::AttentionMask& mask);
 // Writes dq, dk, dv (shapes of q, k, v; may be slices of one packed tensor).
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
-                        const Attention& forward, const AttentionShape& shape, const Tensor& dq, const Tensor& dk,
-                        const Tensor& dv);
+                        const Attention& forward, const kernels::AttentionMask& mask, const Tensor& dq,
+                        const Tensor& dk, const Tensor& dv);
 
 // --- losses ---
 // The head and its loss in chunks of rows: the (N, V) logits never exist as a whole.

@@ -99,16 +99,26 @@ TEST(Work, OfALossInShardsReadsTheLogitsOnceAndForTheirGradient) {
     EXPECT_EQ(kernels::work_of(loss).bytes, 2 * 12000 + 12 + 12 + 72);
 }
 
-TEST(Work, OfAttentionCountsWhatAWindowLeaves) {
+TEST(Work, OfAttentionCountsWhatTheMaskLeaves) {
     std::vector<float> values(10 * 4);
     const View x(values.data(), DType::f32, {1, 10, 1, 4});
-    const auto pairs = [&](bool causal, int64_t window) {
-        const kernels::AttentionForward a{.q = x, .k = x, .v = x, .causal = causal, .window = window};
-        return kernels::work_of(a).flops / (4 * 4);
+    const auto pairs = [&](const kernels::AttentionMask& mask) {
+        return kernels::work_of(kernels::AttentionForward{.q = x, .k = x, .v = x, .mask = mask}).flops / (4 * 4);
     };
-    EXPECT_EQ(pairs(false, 0), 100);
-    EXPECT_EQ(pairs(true, 0), 55);
-    EXPECT_EQ(pairs(true, 3), 1 + 2 + 8 * 3);
+    EXPECT_EQ(pairs({.causal = false}), 100);
+    EXPECT_EQ(pairs({}), 55);
+    EXPECT_EQ(pairs({.window = 3}), 1 + 2 + 8 * 3);
+    for (const bool causal : {false, true})
+        for (const int64_t query_offset : {0, 4, 30})
+            for (const int64_t key_offset : {-3, 0, 4, 25, 100})
+                for (const int64_t window : {0, 3, 20}) {
+                    int counted = 0;
+                    for (int64_t i = query_offset; i < query_offset + 10; ++i)
+                        for (int64_t p = key_offset; p < key_offset + 10; ++p)
+                            counted += (!causal || p <= i) && (window == 0 || p > i - window);
+                    EXPECT_EQ(pairs({causal, query_offset, key_offset, window}), counted)
+                        << causal << " " << query_offset << " " << key_offset << " " << window;
+                }
 }
 
 }  // namespace

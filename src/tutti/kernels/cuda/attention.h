@@ -33,7 +33,8 @@ struct AttentionShape {
     int B, Tq, Tk, H, Hkv, D;
     float scale;
     bool causal;
-    int64_t query_offset, window;
+    int64_t query_offset;  // from key_offset on: key 0 is at place 0
+    int64_t key_offset, window;
     const int32_t* first_key;  // may be null
     int64_t first_key_batch, first_key_row;
     int64_t lse_batch, lse_head, lse_row;
@@ -47,12 +48,13 @@ struct AttentionShape {
           Hkv(static_cast<int>(a.k.shape[2])),
           D(static_cast<int>(a.q.shape[3])),
           scale(a.scale),
-          causal(a.causal),
-          query_offset(a.query_offset),
-          window(a.window),
-          first_key(a.first_key.template as<const int32_t>()),
-          first_key_batch(first_key == nullptr ? 0 : a.first_key.stride(0)),
-          first_key_row(first_key == nullptr ? 0 : a.first_key.stride(1)),
+          causal(a.mask.causal),
+          query_offset(a.mask.query_offset - a.mask.key_offset),
+          key_offset(a.mask.key_offset),
+          window(a.mask.window),
+          first_key(a.mask.first_key.template as<const int32_t>()),
+          first_key_batch(first_key == nullptr ? 0 : a.mask.first_key.stride(0)),
+          first_key_row(first_key == nullptr ? 0 : a.mask.first_key.stride(1)),
           lse_batch(a.lse.stride(0)),
           lse_head(a.lse.stride(1)),
           lse_row(a.lse.stride(2)) {
@@ -68,7 +70,7 @@ struct AttentionShape {
         int64_t first = window > 0 && last - window + 1 > 0 ? last - window + 1 : 0;
         int64_t end = causal && last + 1 < Tk ? last + 1 : Tk;
         if (first_key != nullptr) {
-            const int64_t document = first_key[b * first_key_batch + i * first_key_row];
+            const int64_t document = first_key[b * first_key_batch + i * first_key_row] - key_offset;
             if (document > first) first = document;
         }
         if (first > Tk) first = Tk;

@@ -151,16 +151,20 @@ Built graph_for(Problem p) {
 template <class Attention>
 Problem problem_of(const Stream& stream, const Attention& a) {
     const int64_t to_the_last = a.k.shape[1] - a.q.shape[1];
-    const bool masked = a.causal || a.window > 0;
+    const bool masked = a.mask.causal || a.mask.window > 0;
     check<UsageError>(a.q.dtype == DType::bf16, "cuDNN attention takes bf16, got ", a.q.dtype,
                       "; without TUTTI_CUDA_ATTENTION=cudnn our own kernels take it");
-    check<UsageError>(!a.first_key.defined(),
+    check<UsageError>(a.mask.key_offset == 0,
+                      "cuDNN attention knows no key_offset, which parts of ring attention need; without "
+                      "TUTTI_CUDA_ATTENTION=cudnn our own kernels compute them");
+    check<UsageError>(!a.mask.first_key.defined(),
                       "cuDNN attention cannot keep packed documents apart: set data.documents = \"packed\", or leave "
                       "TUTTI_CUDA_ATTENTION=cudnn away");
-    check<UsageError>(!masked || a.query_offset == 0 || (a.query_offset == to_the_last && to_the_last > 0),
+    check<UsageError>(!masked || a.mask.query_offset == 0 || (a.mask.query_offset == to_the_last && to_the_last > 0),
                       "cuDNN attention places the first query at the first key or the last query at the last one: "
                       "query_offset 0 or ",
-                      to_the_last, " for ", a.q.shape[1], " queries and ", a.k.shape[1], " keys, got ", a.query_offset);
+                      to_the_last, " for ", a.q.shape[1], " queries and ", a.k.shape[1], " keys, got ",
+                      a.mask.query_offset);
     return {.stream = stream.native,
             .q = place_of(a.q),
             .k = place_of(a.k),
@@ -168,9 +172,9 @@ Problem problem_of(const Stream& stream, const Attention& a) {
             .o = place_of(a.o),
             .lse_strides = {a.lse.stride(0), a.lse.stride(1), a.lse.stride(2), 1},
             .scale = a.scale,
-            .causal = a.causal,
-            .bottom_right = masked && a.query_offset != 0,
-            .window = a.window};
+            .causal = a.mask.causal,
+            .bottom_right = masked && a.mask.query_offset != 0,
+            .window = a.mask.window};
 }
 
 // Of the same shapes without gaps under the causal mask. A graph that needs more, because of its strides or its mask,

@@ -17,13 +17,12 @@ namespace {
 struct Keys {
     int64_t first, end;
 };
-template <class Attention>
-Keys visible_keys(const Attention& a, int64_t b, int64_t i) {
-    const int64_t Tk = a.k.shape[1];
-    Keys keys{0, a.causal ? std::clamp<int64_t>(i + a.query_offset + 1, 0, Tk) : Tk};
-    if (a.window > 0) keys.first = std::max(keys.first, i + a.query_offset - a.window + 1);
-    if (a.first_key.defined())
-        keys.first = std::max<int64_t>(keys.first, a.first_key.template as<int32_t>()[offset(a.first_key, b, i)]);
+Keys visible_keys(const AttentionMask& mask, int64_t Tk, int64_t b, int64_t i) {
+    const int64_t last = i + mask.query_offset - mask.key_offset;  // the key at the query's own place
+    Keys keys{0, mask.causal ? std::clamp<int64_t>(last + 1, 0, Tk) : Tk};
+    if (mask.window > 0) keys.first = std::max(keys.first, last - mask.window + 1);
+    if (mask.first_key.defined())
+        keys.first = std::max(keys.first, load_index(mask.first_key, offset(mask.first_key, b, i)) - mask.key_offset);
     return keys;
 }
 
@@ -48,7 +47,7 @@ void attention_forward(const Stream&, const AttentionForward& a) {
         for (int64_t h = 0; h < H; ++h)
             for (int64_t i = 0; i < Tq; ++i) {
                 const int64_t g = h / group;
-                const auto [first, end] = visible_keys(a, b, i);
+                const auto [first, end] = visible_keys(a.mask, Tk, b, i);
                 double largest = -std::numeric_limits<double>::infinity(), total = 0;
                 for (int64_t j = first; j < end; ++j) {
                     p[static_cast<size_t>(j)] = a.scale * dot(a.q, b, i, h, a.k, j, g);
@@ -72,8 +71,6 @@ void attention_forward(const Stream&, const AttentionForward& a) {
 
 // With D_i = dO_i.O_i:  dP_ij = dO_i.v_j;  dS_ij = P_ij (dP_ij - D_i);
 // dq_i = scale sum_j dS_ij k_j;  dk_j = scale sum_i dS_ij q_i;  dv_j = sum_i P_ij dO_i  (i also over a group's heads)
-//
-// lse and O are taken as given: in ring attention they belong to all keys, k and v to one block of them.
 void attention_backward(const Stream&, const AttentionBackward& a) {
     const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
     const int64_t Tk = a.k.shape[1], group = H / a.k.shape[2];
@@ -87,7 +84,7 @@ void attention_backward(const Stream&, const AttentionBackward& a) {
                 for (int64_t i = 0; i < Tq; ++i) {
                     const double D_i = dot(a.dy, b, i, h, a.o, i, h), lse = load(a.lse, offset(a.lse, b, h, i));
                     std::fill(dq.begin(), dq.end(), 0.0);
-                    const auto [first, end] = visible_keys(a, b, i);
+                    const auto [first, end] = visible_keys(a.mask, Tk, b, i);
                     for (int64_t j = first; j < end; ++j) {
                         const double P = std::exp(a.scale * dot(a.q, b, i, h, a.k, j, g) - lse);
                         const double dS = P * (dot(a.dy, b, i, h, a.v, j, g) - D_i);

@@ -1,5 +1,6 @@
 // kernels/testing/attention_cases.cpp: attention forward and backward: head dims, grouped queries, Tq != Tk with an
-// offset, causal and full, windows and documents, q, k and v inside one packed projection or stored head by head.
+// offset, causal and full, windows and documents, q, k and v inside one packed projection or stored head by head; parts
+// of a sequence as in ring attention.
 #include <algorithm>
 
 #include "tutti/kernels/testing/cases.h"
@@ -20,6 +21,7 @@ struct Form {
     int64_t window = 0;
     std::array<int64_t, 3> documents = {};  // lengths of documents, over and over; none: no first_key
     DType dtype = DType::f32;
+    int64_t key_offset = 0;
 };
 
 // Documents of one token, of less than a vector, across the tiles of both directions.
@@ -70,7 +72,29 @@ constexpr std::array<Form, 42> kForms = {{
     {1, 70, 400, 2, 1, 128, false, 0, Layout::heads_first, 20, 30},
 }};
 
-// Key at which the document of query i begins: batch entries are at different places of the cycle of lengths.
+// Parts of a sequence: a block of queries, and keys from elsewhere.
+constexpr Form part(Form form, int64_t key_offset) {
+    form.key_offset = key_offset;
+    return form;
+}
+constexpr std::array<Form, 14> kParts = {{
+    part({1, 65, 65, 2, 1, 64, true, 65}, 65),     // the same block
+    part({2, 65, 130, 1, 1, 64, true, 260}, 130),  // an earlier one
+    part({1, 65, 70, 2, 2, 80, true, 10}, 40),     // a later one
+    part({1, 40, 70, 2, 2, 64, true, 10}, 50),
+    part({1, 70, 90, 2, 1, 32, true, 0}, -20),
+    part({1, 70, 150, 2, 1, 32, true, -7, Layout::whole, 1, 0, 40}, -90),
+    part({1, 200, 150, 1, 1, 32, true, 300, Layout::whole, 1, 0, 280}, 120),
+    part({1, 33, 65, 2, 2, 64, true, 1 << 30}, (1 << 30) - 40),
+    part({1, 33, 65, 2, 1, 64, true, 1 << 30, Layout::whole, 1, 0, 100}, 0),  // far behind the keys
+    part({2, 70, 130, 1, 1, 64, true, 200, Layout::whole, 1, 0, 0, kMixed}, 70),
+    part({2, 70, 70, 2, 2, 32, true, 150, Layout::whole, 1, 0, 0, kMixed}, 150),
+    part({2, 65, 127, 2, 1, 36, false, 200, Layout::whole, 1, 0, 120, kMixed}, 100),
+    part({2, 1, 300, 2, 2, 64, true, 400, Layout::whole, 1, 0, 250, kMixed}, 130),  // one new token
+    part({1, 1, 30, 2, 1, 64, true, 70}, 90),
+}};
+
+// Place at which the document of query i begins: batch entries are at different places of the cycle of lengths.
 int64_t first_key(const Form& f, int64_t b, int64_t i) {
     int64_t begin = 0;
     for (auto d = static_cast<size_t>(b);; ++d) {
@@ -94,7 +118,8 @@ std::string label(const Form& f) {
                   kLayouts[static_cast<int>(f.layout)], f.amplitude != 1 ? concat(" scores of ", f.amplitude) : "",
                   f.unseen_keys ? concat(" of ", f.Tk + f.unseen_keys, " keys") : "",
                   f.window ? concat(" window ", f.window) : "",
-                  f.documents[0] ? concat(" documents of ", f.documents[0], ", ", f.documents[1], ", ...") : "");
+                  f.documents[0] ? concat(" documents of ", f.documents[0], ", ", f.documents[1], ", ...") : "",
+                  f.key_offset ? concat(" keys from ", f.key_offset) : "");
 }
 
 struct Projections {
@@ -114,6 +139,10 @@ Projections make(Arena& arena, const Form& f, int64_t Tk, bool random) {
         return {swap_middle(array({f.B, f.H, f.Tq, f.D}, "q")), swap_middle(array({f.B, f.Hkv, Tk, f.D}, "k")),
                 swap_middle(array({f.B, f.Hkv, Tk, f.D}, "v"))};
     return {array({f.B, f.Tq, f.H, f.D}, "q"), array({f.B, Tk, f.Hkv, f.D}, "k"), array({f.B, Tk, f.Hkv, f.D}, "v")};
+}
+
+AttentionMask mask_of(Arena& arena, const Form& f) {
+    return {f.causal, f.query_offset, f.key_offset, f.window, first_keys(arena, f)};
 }
 
 float scale_of(const Form& f) { return static_cast<float>(f.amplitude / std::sqrt(static_cast<double>(f.D))); }
@@ -141,9 +170,10 @@ struct Keys {
     int64_t first, end;
 };
 Keys visible_keys(const Form& f, int64_t b, int64_t i) {
-    Keys keys{0, f.causal ? std::clamp<int64_t>(i + f.query_offset + 1, 0, f.Tk) : f.Tk};
-    if (f.window > 0) keys.first = std::max(keys.first, i + f.query_offset - f.window + 1);
-    if (f.documents[0] > 0) keys.first = std::max(keys.first, first_key(f, b, i));
+    const int64_t last = i + f.query_offset - f.key_offset;
+    Keys keys{0, f.causal ? std::clamp<int64_t>(last + 1, 0, f.Tk) : f.Tk};
+    if (f.window > 0) keys.first = std::max(keys.first, last - f.window + 1);
+    if (f.documents[0] > 0) keys.first = std::max(keys.first, first_key(f, b, i) - f.key_offset);
     keys.first = std::min(keys.first, keys.end);
     return keys;
 }
@@ -236,16 +266,13 @@ void run_forward(const Form& f, const KernelTable& table, const Stream& stream, 
                              .o = arena.empty({f.B, f.Tq, f.H, f.D}, f.dtype),
                              .lse = arena.empty({f.B, f.H, f.Tq}, DType::f32),
                              .scale = scale_of(f),
-                             .causal = f.causal,
-                             .query_offset = f.query_offset,
-                             .window = f.window,
-                             .first_key = first_keys(arena, f),
+                             .mask = mask_of(arena, f),
                              .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, false))};
     arena.start();
     table.attention_forward(stream, a);
     const ForwardBound error = arena.with_tolerance() ? bound(f, a) : ForwardBound{RowErrors(f, 0), {}, {}};
     arena.result("o", a.o, [&](int64_t i) {
-        return error.o.of(i, error.o_relative[static_cast<size_t>(i / f.D)]) + rounding(f.dtype, value(a.o, i));
+        return error.o.of(i, error.o_relative[static_cast<size_t>(i / f.D)]) + rounding(a.o.dtype, value(a.o, i));
     });
     arena.result("lse", a.lse, [&](int64_t i) {
         const double lse = value(a.lse, i);
@@ -295,17 +322,9 @@ BackwardBound bound(const Form& f, const AttentionBackward& a) {
 void run_backward(const Form& f, const KernelTable& table, const Stream& stream, Arena& arena) {
     const auto [q, all_k, all_v] = make(arena, f, f.Tk + f.unseen_keys, true);
     const View o = arena.empty({f.B, f.Tq, f.H, f.D}, f.dtype), lse = arena.empty({f.B, f.H, f.Tq}, DType::f32);
-    const View first_key = first_keys(arena, f);
-    reference_table().attention_forward({}, {.q = q,
-                                             .k = all_k,
-                                             .v = all_v,
-                                             .o = o,
-                                             .lse = lse,
-                                             .scale = scale_of(f),
-                                             .causal = f.causal,
-                                             .query_offset = f.query_offset,
-                                             .window = f.window,
-                                             .first_key = first_key});
+    const AttentionMask mask = mask_of(arena, f);
+    reference_table().attention_forward(
+        {}, {.q = q, .k = all_k, .v = all_v, .o = o, .lse = lse, .scale = scale_of(f), .mask = mask});
     const View k = slice(all_k, 1, 0, f.Tk), v = slice(all_v, 1, 0, f.Tk);
     const auto [dq, dk, dv] = make(arena, f, f.Tk, false);
     const AttentionBackward a{.q = q,
@@ -318,10 +337,7 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
                               .dk = dk,
                               .dv = dv,
                               .scale = scale_of(f),
-                              .causal = f.causal,
-                              .query_offset = f.query_offset,
-                              .window = f.window,
-                              .first_key = first_key,
+                              .mask = mask,
                               .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, true))};
     arena.start();
     table.attention_backward(stream, a);
@@ -329,7 +345,7 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
         arena.with_tolerance() ? bound(f, a) : BackwardBound{RowErrors(f, 0), RowErrors(f, 0), RowErrors(f, 0)};
     const auto report = [&](const char* name, const View& dx, const RowErrors& errors, int64_t terms) {
         arena.result(name, dx, [&, terms](int64_t i) {
-            return errors.of(i, sum_error(terms + 4)) + rounding(f.dtype, value(dx, i));
+            return errors.of(i, sum_error(terms + 4)) + rounding(dx.dtype, value(dx, i));
         });
     };
     report("dq", a.dq, error.dq, f.Tk);
@@ -339,8 +355,10 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
 
 template <class Entry, class Run>
 void add_forms(std::vector<Case>& all, const char* op, Entry KernelTable::*entry, Run run) {
+    std::vector<Form> forms(kForms.begin(), kForms.end());
+    forms.insert(forms.end(), kParts.begin(), kParts.end());
     for (const DType t : kActivationTypes)
-        for (Form f : kForms) {
+        for (Form f : forms) {
             f.dtype = t;
             add(all, op, entry, label(f), [f, run](const KernelTable& table, const Stream& stream, Arena& arena) {
                 run(f, table, stream, arena);

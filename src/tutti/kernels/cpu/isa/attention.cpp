@@ -170,7 +170,7 @@ void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t fir
     for (int64_t i = 0; i < blocks; ++i) {
         State& state = states[i];
         state.block = row_block(s, b, kv_head, first_block + i);
-        state.visible = visible_keys(a, state.block, s.Tk);
+        state.visible = visible_keys(a.mask, state.block, s.Tk);
         for (int64_t r = 0; r < kRows; ++r) state.softmax.shift[r] = state.softmax.sum[r] = 0;
         __builtin_memset(t.o[i], 0, static_cast<size_t>(s.padded_D * kRows) * sizeof(float));
         stage_transposed<T>(state.block, a.q, D, staged, t.q[i]);

@@ -68,7 +68,7 @@ Tiles<Word> tiles_of(float* slot, float* sums, const Plan& plan) {
 template <class T, class Word>
 void stage_rows(const AttentionBackward& a, const Sizes& s, const RowBlock& block, Word* staged, Rows<Word>& rows) {
     rows.block = block;
-    rows.visible = visible_keys(a, block, s.Tk);
+    rows.visible = visible_keys(a.mask, block, s.Tk);
     const float* lse = a.lse.as<const float>() + block.b * a.lse.strides[0];
     for (int64_t r = 0; r < kRows; ++r) {
         rows.lse[r] = kInfinity, rows.delta[r] = 0;

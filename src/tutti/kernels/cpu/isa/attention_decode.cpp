@@ -32,7 +32,7 @@ void add_values(const T* v, int64_t stride, const float* p, int64_t keys, int64_
 template <class T>
 void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i, int64_t h, float* o) {
     const int64_t kv_head = h / s.group;
-    const Keys visible = visible_keys(a, s.Tk, b, i);
+    const Keys visible = visible_keys(a.mask, s.Tk, b, i);
     const T* q = row_of<const T>(a.q, b, i, h);
     float maximum = -kInfinity, sum = 0;
     __builtin_memset(o, 0, static_cast<size_t>(s.D) * sizeof(float));

@@ -58,13 +58,14 @@ struct Lanes {
 };
 
 // What query i of batch entry b sees; neither bound falls as i grows.
-template <class Attention>
-Keys visible_keys(const Attention& a, int64_t Tk, int64_t b, int64_t i) {
-    Keys keys{0, a.causal ? larger(0, smaller(Tk, i + a.query_offset + 1)) : Tk};
-    if (a.window > 0) keys.first = larger(0, i + a.query_offset - a.window + 1);
-    if (a.first_key.defined())
+inline Keys visible_keys(const AttentionMask& mask, int64_t Tk, int64_t b, int64_t i) {
+    const int64_t last = i + mask.query_offset - mask.key_offset;  // the key at the query's own place
+    Keys keys{0, mask.causal ? larger(0, smaller(Tk, last + 1)) : Tk};
+    if (mask.window > 0) keys.first = larger(0, last - mask.window + 1);
+    const View& document = mask.first_key;
+    if (document.defined())
         keys.first = larger(
-            keys.first, a.first_key.template as<int32_t>()[b * a.first_key.strides[0] + i * a.first_key.strides[1]]);
+            keys.first, document.as<int32_t>()[b * document.strides[0] + i * document.strides[1]] - mask.key_offset);
     return keys;
 }
 
@@ -90,12 +91,11 @@ struct Visible {
         return minus_abs(distance) >= load(minus_reach + v * kLanes, Full{});
     }
 };
-template <class Attention>
-Visible visible_keys(const Attention& a, const RowBlock& block, int64_t Tk) {
+inline Visible visible_keys(const AttentionMask& mask, const RowBlock& block, int64_t Tk) {
     Visible v{};
     v.width = block.width();
     for (int64_t r = 0; r < kRows; ++r) {
-        const Keys keys = visible_keys(a, Tk, block.b, block.query(smaller(r, block.count - 1)));
+        const Keys keys = visible_keys(mask, Tk, block.b, block.query(smaller(r, block.count - 1)));
         v.rows[r] = keys;
         v.middle[r] = 0.5f * static_cast<float>(keys.first + keys.end - 1);
         v.minus_reach[r] = 0.5f * static_cast<float>(keys.first - keys.end + 1);
