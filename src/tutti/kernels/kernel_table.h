@@ -63,7 +63,7 @@ struct AttentionMask {
 struct AttentionForward {
     View q;     // (B, Tq, H, D) A; any strides with unit inner stride
     View k, v;  // (B, Tk, Hkv, D) A; likewise
-    View o;     // (B, Tq, H, D) A
+    View o;     // (B, Tq, H, D) A or f32
     View lse;   // (B, H, Tq) f32: ln sum_j exp(scale q.k_j)
     float scale = 1;
     AttentionMask mask = {};
@@ -72,11 +72,13 @@ struct AttentionForward {
 
 // lse and o are taken as given: in ring attention they belong to all keys, k and v to one block of them.
 struct AttentionBackward {
-    View q, k, v, o, lse;  // as above
-    View dy;               // (B, Tq, H, D) A: gradient of o
-    View dq, dk, dv;       // like q, k, v; overwritten
+    View q, k, v;     // as above
+    View o, lse;      // o A or f32
+    View dy;          // (B, Tq, H, D) A: gradient of o
+    View dq, dk, dv;  // like q, k, v; all three A or all three f32
     float scale = 1;
     AttentionMask mask = {};
+    bool accumulate = false;  // dq += ..., dk += ..., dv += ...; f32
     View workspace = {};
 };
 

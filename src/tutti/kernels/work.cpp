@@ -109,7 +109,8 @@ Work work_of(const AttentionForward& a) {
 
 Work work_of(const AttentionBackward& a) {
     Work work = attention_work(a, 5);
-    for (const View* x : {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.dy, &a.dq, &a.dk, &a.dv}) work.bytes += bytes_of(*x);
+    for (const View* x : {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.dy}) work.bytes += bytes_of(*x);
+    for (const View* x : {&a.dq, &a.dk, &a.dv}) work.bytes += (a.accumulate ? 2 : 1) * bytes_of(*x);
     return work;
 }
 

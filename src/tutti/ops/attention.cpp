@@ -22,6 +22,11 @@ void check_inputs(const char* op, const Tensor& q, const Tensor& k, const Tensor
           op, ": first_key must be i32 (B, Tq) for q ", q.shape(), ", got ", mask.first_key.shape);
 }
 
+void check_result(const char* op, const Tensor& q, const char* name, DType type) {
+    check(type == q.dtype() || type == DType::f32, op, ": ", name, " must be f32 or ", q.dtype(), " like q, got ",
+          type);
+}
+
 float attention_scale(const Tensor& q) { return 1.0f / std::sqrt(static_cast<float>(q.dim(3))); }
 
 Tensor workspace(Context& ctx, const Tensor& q, const Tensor& k, bool backward) {
@@ -52,10 +57,12 @@ void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTabl
     call(ctx, &KernelTable::rope, "rope", flat, positions, table.cosines, table.sines, inverse, flat);
 }
 
-Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const kernels::AttentionMask& mask) {
+Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const kernels::AttentionMask& mask,
+                    std::optional<DType> type) {
     check_inputs("attention", q, k, v, mask);
-    Attention r{empty(ctx, q.shape(), q.dtype()), empty(ctx, {q.dim(0), q.dim(2), q.dim(1)}, DType::f32)};
+    check_result("attention", q, "y", type.value_or(q.dtype()));
+    Attention r{empty(ctx, q.shape(), type.value_or(q.dtype())),
+                empty(ctx, {q.dim(0), q.dim(2), q.dim(1)}, DType::f32)};
     const Tensor scratch = workspace(ctx, q, k, false);
     call(ctx, &KernelTable::attention_forward, "attention_forward",
          kernels::AttentionForward{.q = q,
@@ -71,10 +78,17 @@ Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor
 
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Attention& forward, const kernels::AttentionMask& mask, const Tensor& dq,
-                        const Tensor& dk, const Tensor& dv) {
+                        const Tensor& dk, const Tensor& dv, bool accumulate) {
     check_inputs("attention_backward", q, k, v, mask);
     check(dy.shape() == q.shape() && dq.shape() == q.shape() && dk.shape() == k.shape() && dv.shape() == v.shape(),
           "attention_backward: gradients must have the shapes of q ", q.shape(), " and k ", k.shape());
+    check(dy.dtype() == q.dtype(), "attention_backward: dy must be ", q.dtype(), " like q, got ", dy.dtype());
+    check_result("attention_backward", q, "y", forward.y.dtype());
+    for (const Tensor* x : {&dq, &dk, &dv}) {
+        check_result("attention_backward", q, "a gradient", x->dtype());
+        check(x->dtype() == (accumulate ? DType::f32 : dq.dtype()),
+              "attention_backward: dq, dk and dv must have one type, f32 where they are added to, got ", x->dtype());
+    }
     const Tensor scratch = workspace(ctx, q, k, true);
     call(ctx, &KernelTable::attention_backward, "attention_backward",
          kernels::AttentionBackward{.q = q,
@@ -88,6 +102,7 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
                                     .dv = dv,
                                     .scale = attention_scale(q),
                                     .mask = mask,
+                                    .accumulate = accumulate,
                                     .workspace = scratch});
 }
 

@@ -107,15 +107,17 @@ RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies,
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse);
 
 struct Attention {
-    Tensor y;    // (B, Tq, H, D)
+    Tensor y;    // (B, Tq, H, D), of q's type or f32
     Tensor lse;  // (B, H, Tq) f32
 };
-Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const kernels::AttentionMask& mask);
-// Writes dq, dk, dv (shapes of q, k, v; may be slices of one packed tensor).
+// `type`: of y; that of q unless given.
+Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const kernels::AttentionMask& mask,
+                    std::optional<DType> type = {});
+// Writes dq, dk, dv (shapes of q, k, v; may be slices of one packed tensor), all of q's type or all f32; with
+// `accumulate`, adds to them (f32). k and v may be a part of the keys that `forward` attended to.
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Attention& forward, const kernels::AttentionMask& mask, const Tensor& dq,
-                        const Tensor& dk, const Tensor& dv);
+                        const Tensor& dk, const Tensor& dv, bool accumulate = false);
 
 // --- losses ---
 // The head and its loss in chunks of rows: the (N, V) logits never exist as a whole.

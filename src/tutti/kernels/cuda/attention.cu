@@ -14,10 +14,12 @@ namespace {
 
 using Views = std::initializer_list<View>;
 
-// Whether every row of each view can be copied in words of 16 bytes: what cp.async and ldmatrix need.
+// Whether q, the first, is bf16 and every bf16 row of the views can be copied in words of 16 bytes: what cp.async and
+// ldmatrix need. f32 results are stored element by element.
 bool suits_tensor_cores(const Views& views) {
+    if (views.begin()->dtype != DType::bf16 || views.begin()->shape[3] % kPack<bf16> != 0) return false;
     for (const View& x : views)
-        if (x.dtype != DType::bf16 || x.shape[3] % kPack<bf16> != 0 || !Heads<bf16>(x).aligned()) return false;
+        if (x.dtype == DType::bf16 && !Heads<bf16>(x).aligned()) return false;
     return true;
 }
 
@@ -28,7 +30,7 @@ bool suits_hopper(const Views& views) {
     check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
     if (major != 9 || !suits_tensor_cores(views)) return false;
     for (const View& x : views)
-        if (x.shape[3] > 128 || !suits_tensor_map(x)) return false;
+        if (x.shape[3] > 128 || (x.dtype == DType::bf16 && !suits_tensor_map(x))) return false;
     return true;
 #else
     return false;
@@ -63,14 +65,15 @@ const AttentionKernel& kernel_for(int named, const View& q, const Views& views) 
 }
 
 // D_i = dO_i.O_i, a warp per row (b, h, i).
-template <class T>
+template <class T, class Output>
 __global__ void __launch_bounds__(Team<1>::kBlockThreads)
-    delta_kernel(AttentionShape s, Heads<const T> dy, Heads<const T> o, float* delta) {
+    delta_kernel(AttentionShape s, Heads<const T> dy, Heads<const Output> o, float* delta) {
     const int64_t row = Team<1>::row();
     if (row >= static_cast<int64_t>(s.B) * s.H * s.Tq) return;
     const int i = static_cast<int>(row % s.Tq), h = static_cast<int>(row / s.Tq % s.H);
     const int b = static_cast<int>(row / s.Tq / s.H);
-    const T *left = dy.at(b, i, h), *right = o.at(b, i, h);
+    const T* left = dy.at(b, i, h);
+    const Output* right = o.at(b, i, h);
     float sum = 0;
     for (int d = Team<1>::rank(); d < s.D; d += kWarp) sum += load_one(left + d) * load_one(right + d);
     sum = warp_sum(sum);
@@ -94,9 +97,12 @@ void attention_backward(const Stream& stream, const AttentionBackward& a) {
     const AttentionShape s(a);
     if (a.q.numel() > 0)
         with_activation(a.q.dtype, [&](auto type) {
-            using T = decltype(type);
-            launch(delta_kernel<T>, grid_of_rows<Team<1>>(int64_t{s.B} * s.H * s.Tq), stream, s, Heads<const T>(a.dy),
-                   Heads<const T>(a.o), a.workspace.as<float>());
+            with_activation(a.o.dtype, [&](auto type_of_o) {
+                using T = decltype(type);
+                using Output = decltype(type_of_o);
+                launch(delta_kernel<T, Output>, grid_of_rows<Team<1>>(int64_t{s.B} * s.H * s.Tq), stream, s,
+                       Heads<const T>(a.dy), Heads<const Output>(a.o), a.workspace.as<float>());
+            });
         });
     kernel.backward(stream, a);
 }

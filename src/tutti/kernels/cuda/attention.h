@@ -17,10 +17,38 @@ struct Heads {
 
     Heads() = default;
     explicit Heads(const View& x) : data(x.as<T>()), batch(x.stride(0)), row(x.stride(1)), head(x.stride(2)) {}
-    __device__ T* at(int64_t b, int64_t t, int64_t h) const { return data + b * batch + t * row + h * head; }
+    __device__ int64_t place(int64_t b, int64_t t, int64_t h) const { return b * batch + t * row + h * head; }
+    __device__ T* at(int64_t b, int64_t t, int64_t h) const { return data + place(b, t, h); }
     // Whether rows can be read 16 bytes at a time.
     bool aligned() const {
         return is_aligned(data) && batch % kPack<T> == 0 && row % kPack<T> == 0 && head % kPack<T> == 0;
+    }
+};
+
+// Rows of a result, f32 or bf16; with `add` (f32), values are added to those in memory. A kernel asks for the type when
+// it stores, at its end: registers and spills are those of kernels for bf16 alone, and a second set of kernels for f32
+// would double what is compiled.
+struct Result {
+    Heads<float> rows;  // `data` points to bf16 unless `f32`
+    bool f32 = true, add = false;
+
+    Result() = default;
+    explicit Result(const View& x, bool add_ = false) : rows(x), f32(x.dtype == DType::f32), add(add_) {}
+    __device__ bf16* rounded() const { return reinterpret_cast<bf16*>(rows.data); }
+    __device__ void store(int64_t place, float x) const {
+        if (f32)
+            rows.data[place] = add ? rows.data[place] + x : x;
+        else
+            store_one(x, rounded() + place);
+    }
+    // Of two neighbours, at an even place.
+    __device__ void store_pair(int64_t place, float x, float y) const {
+        if (f32) {
+            store(place, x);
+            store(place + 1, y);
+        } else {
+            *reinterpret_cast<uint32_t*>(rounded() + place) = to_bf16_pair(x, y);
+        }
     }
 };
 

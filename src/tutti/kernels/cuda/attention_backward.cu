@@ -64,8 +64,8 @@ __device__ __forceinline__ void differentiate(RowSums<Sizes::kStream>& s, RowSum
 template <class Sizes>
 __global__ void __launch_bounds__(kTensorThreads)
     backward_kernel(AttentionShape shape, Heads<const bf16> q, Heads<const bf16> dy, Heads<const bf16> k,
-                    Heads<const bf16> v, const float* lse, const float* delta, Heads<bf16> first_gradient,
-                    Heads<bf16> second_gradient) {
+                    Heads<const bf16> v, const float* lse, const float* delta, Result first_gradient,
+                    Result second_gradient) {
     constexpr int kD = Sizes::kD, kStream = Sizes::kStream, kOwn = Sizes::kOwn;
     constexpr bool keys_own = Sizes::keys_own;
     using Own = typename Sizes::Own;
@@ -151,8 +151,8 @@ void run(const Stream& stream, const AttentionBackward& a) {
             .threads = dim3(kTensorThreads),
             .shared_bytes = Sizes::kBytes},
            stream, s, Heads<const bf16>(a.q), Heads<const bf16>(a.dy), Heads<const bf16>(a.k), Heads<const bf16>(a.v),
-           a.lse.as<const float>(), a.workspace.as<const float>(), Heads<bf16>(Sizes::keys_own ? a.dk : a.dq),
-           Heads<bf16>(a.dv));
+           a.lse.as<const float>(), a.workspace.as<const float>(), Result(Sizes::keys_own ? a.dk : a.dq, a.accumulate),
+           Result(a.dv, a.accumulate));
 }
 
 }  // namespace

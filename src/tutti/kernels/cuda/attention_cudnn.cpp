@@ -154,9 +154,9 @@ Problem problem_of(const Stream& stream, const Attention& a) {
     const bool masked = a.mask.causal || a.mask.window > 0;
     check<UsageError>(a.q.dtype == DType::bf16, "cuDNN attention takes bf16, got ", a.q.dtype,
                       "; without TUTTI_CUDA_ATTENTION=cudnn our own kernels take it");
-    check<UsageError>(a.mask.key_offset == 0,
-                      "cuDNN attention knows no key_offset, which parts of ring attention need; without "
-                      "TUTTI_CUDA_ATTENTION=cudnn our own kernels compute them");
+    check<UsageError>(a.o.dtype == DType::bf16 && a.mask.key_offset == 0,
+                      "cuDNN attention gives no f32 parts and knows no key_offset, which parts of ring attention need; "
+                      "without TUTTI_CUDA_ATTENTION=cudnn our own kernels compute them");
     check<UsageError>(!a.mask.first_key.defined(),
                       "cuDNN attention cannot keep packed documents apart: set data.documents = \"packed\", or leave "
                       "TUTTI_CUDA_ATTENTION=cudnn away");
@@ -204,6 +204,10 @@ void attention_forward(const Stream& stream, const AttentionForward& a) {
 
 void attention_backward(const Stream& stream, const AttentionBackward& a) {
     if (a.q.numel() == 0) return;
+    check<UsageError>(
+        a.dq.dtype == DType::bf16,
+        "cuDNN attention gives gradients in bf16 only; without TUTTI_CUDA_ATTENTION=cudnn our own kernels "
+        "give f32 too");
     Problem p = problem_of(stream, a);
     p.backward = true;
     p.dy = place_of(a.dy);

@@ -9,8 +9,8 @@ namespace tutti::kernels::cuda {
 
 // Sets the entries of attention. bf16; any strides with unit inner stride; causal from the first key (query_offset 0)
 // or to the last one (Tk - Tq), with or without a window. The backward is the deterministic one. Another request,
-// packed documents (first_key) and key_offset among them, is a UsageError when it comes. UsageError here, with how to
-// get it, where this build or this machine has no cuDNN.
+// packed documents (first_key), f32 results and key_offset among them, is a UsageError when it comes. UsageError here,
+// with how to get it, where this build or this machine has no cuDNN.
 void use_cudnn_attention(KernelTable& table);
 
 }  // namespace tutti::kernels::cuda

@@ -22,7 +22,7 @@ struct ForwardSizes {
 
 template <class Sizes>
 __global__ void __launch_bounds__(kTensorThreads)
-    forward_kernel(AttentionShape shape, Heads<const bf16> q, Heads<const bf16> k, Heads<const bf16> v, Heads<bf16> o,
+    forward_kernel(AttentionShape shape, Heads<const bf16> q, Heads<const bf16> k, Heads<const bf16> v, Result o,
                    float* lse) {
     constexpr int kD = Sizes::kD, kKeys = Sizes::kKeys, kRowTiles = Sizes::kRowTiles;
     using Streamed = typename Sizes::Streamed;
@@ -91,7 +91,7 @@ void attention_forward_tensor(const Stream& stream, const AttentionForward& a) {
                                static_cast<unsigned>(s.B)),
                 .threads = dim3(kTensorThreads),
                 .shared_bytes = Sizes::kBytes},
-               stream, s, Heads<const bf16>(a.q), Heads<const bf16>(a.k), Heads<const bf16>(a.v), Heads<bf16>(a.o),
+               stream, s, Heads<const bf16>(a.q), Heads<const bf16>(a.k), Heads<const bf16>(a.v), Result(a.o),
                a.lse.as<float>());
     });
 }

@@ -121,7 +121,7 @@ __device__ __forceinline__ void for_each(RowSums<kColumns>& s, F f) {
 template <class Sizes>
 __global__ void __launch_bounds__(Sizes::kThreads, 1)
     hopper_backward_kernel(AttentionShape shape, const __grid_constant__ BackwardMaps maps, const float* lse,
-                           const float* delta, Heads<bf16> first_gradient, Heads<bf16> second_gradient) {
+                           const float* delta, Result first_gradient, Result second_gradient) {
     if constexpr (kHasHopper) {
         constexpr int kD = Sizes::kD, kStream = Sizes::kStream, kOwn = Sizes::kOwn;
         constexpr bool keys_own = Sizes::keys_own;
@@ -235,8 +235,8 @@ void run(const Stream& stream, const AttentionBackward& a) {
                            static_cast<unsigned>(s.B)),
             .threads = dim3(Sizes::kThreads),
             .shared_bytes = Sizes::kBytes},
-           stream, s, maps, a.lse.as<const float>(), a.workspace.as<const float>(), Heads<bf16>(keys_own ? a.dk : a.dq),
-           Heads<bf16>(a.dv));
+           stream, s, maps, a.lse.as<const float>(), a.workspace.as<const float>(),
+           Result(keys_own ? a.dk : a.dq, a.accumulate), Result(a.dv, a.accumulate));
 }
 
 }  // namespace

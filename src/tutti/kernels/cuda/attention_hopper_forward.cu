@@ -61,7 +61,7 @@ struct Order {
 
 template <class Sizes>
 __global__ void __launch_bounds__(Sizes::kThreads, 1)
-    hopper_forward_kernel(AttentionShape shape, const __grid_constant__ ForwardMaps maps, Heads<bf16> o, float* lse) {
+    hopper_forward_kernel(AttentionShape shape, const __grid_constant__ ForwardMaps maps, Result o, float* lse) {
     if constexpr (kHasHopper) {
         constexpr int kD = Sizes::kD, kKeys = Sizes::kKeys, kStages = Sizes::kStages;
         using Streamed = typename Sizes::Streamed;
@@ -168,7 +168,7 @@ void attention_forward_hopper(const Stream& stream, const AttentionForward& a) {
                                static_cast<unsigned>(s.B)),
                 .threads = dim3(Sizes::kThreads),
                 .shared_bytes = Sizes::kBytes},
-               stream, s, maps, Heads<bf16>(a.o), a.lse.as<float>());
+               stream, s, maps, Result(a.o), a.lse.as<float>());
     };
     if (s.D <= 64)
         run(std::integral_constant<int, 64>{});

@@ -66,7 +66,7 @@ __device__ __forceinline__ void add_rows(const float* factors, const float* stre
 // kColumns: columns of a row that a lane sums, D <= 32 kColumns.
 template <int kColumns, class T>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(AttentionShape s, Heads<const T> q, Heads<const T> k, Heads<const T> v, Heads<T> o, float* lse) {
+    forward_kernel(AttentionShape s, Heads<const T> q, Heads<const T> k, Heads<const T> v, Result o, float* lse) {
     const Tiles tiles(s.D);
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
     const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), kv_head = h / s.group();
@@ -107,22 +107,21 @@ __global__ void __launch_bounds__(kThreads)
         const float inverse = sum[r] == 0 ? 0 : 1 / sum[r];
 #pragma unroll
         for (int c = 0; c < kColumns; ++c)
-            if (lane + c * kWarp < s.D) store_one(out[r][c] * inverse, o.at(b, i, h) + lane + c * kWarp);
+            if (lane + c * kWarp < s.D) o.store(o.rows.place(b, i, h) + lane + c * kWarp, out[r][c] * inverse);
         if (lane == 0) lse[s.lse_at(b, h, i)] = sum[r] == 0 ? -INFINITY : m[r] + logf(sum[r]);
     }
 }
 
 // Gradients of the two own matrices: dq, or dk and dv.
-template <class T>
 struct OwnGradients {
-    Heads<T> first, second;
+    Result first, second;
 };
 
 // own1, stream1: q and k, or k and q. own2, stream2: dy and v, or v and dy.
 template <int kColumns, bool keys_own, class T>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(AttentionShape s, Heads<const T> q, Heads<const T> dy, Heads<const T> k, Heads<const T> v,
-                    const float* lse, const float* delta, OwnGradients<T> gradients) {
+                    const float* lse, const float* delta, OwnGradients gradients) {
     const Tiles tiles(s.D);
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
     const int b = static_cast<int>(blockIdx.z), own_head = static_cast<int>(blockIdx.y);
@@ -172,8 +171,9 @@ __global__ void __launch_bounds__(kThreads)
         for (int c = 0; c < kColumns; ++c) {
             const int d = lane + c * kWarp;
             if (d >= s.D) continue;
-            store_one(s.scale * sums1[r][c], gradients.first.at(b, row, own_head) + d);
-            if constexpr (keys_own) store_one(sums2[r][c], gradients.second.at(b, row, own_head) + d);
+            const Result &of_first = gradients.first, &of_second = gradients.second;
+            of_first.store(of_first.rows.place(b, row, own_head) + d, s.scale * sums1[r][c]);
+            if constexpr (keys_own) of_second.store(of_second.rows.place(b, row, own_head) + d, sums2[r][c]);
         }
     }
 }
@@ -204,7 +204,7 @@ void attention_forward_plain(const Stream& stream, const AttentionForward& a) {
         using T = decltype(type);
         with_columns(s.D, [&](auto columns) {
             launch(forward_kernel<columns(), T>, grid_of(s, s.Tq, s.H), stream, s, Heads<const T>(a.q),
-                   Heads<const T>(a.k), Heads<const T>(a.v), Heads<T>(a.o), a.lse.as<float>());
+                   Heads<const T>(a.k), Heads<const T>(a.v), Result(a.o), a.lse.as<float>());
         });
     });
 }
@@ -214,13 +214,15 @@ void attention_backward_plain(const Stream& stream, const AttentionBackward& a) 
     with_activation(a.q.dtype, [&](auto type) {
         using T = decltype(type);
         with_columns(s.D, [&](auto columns) {
-            const auto run = [&](auto kernel, const Grid& grid, const OwnGradients<T>& gradients) {
+            const auto run = [&](auto kernel, const Grid& grid, const OwnGradients& gradients) {
                 launch(kernel, grid, stream, s, Heads<const T>(a.q), Heads<const T>(a.dy), Heads<const T>(a.k),
                        Heads<const T>(a.v), a.lse.as<const float>(), a.workspace.as<const float>(), gradients);
             };
-            if (a.q.numel() > 0) run(backward_kernel<columns(), false, T>, grid_of(s, s.Tq, s.H), {Heads<T>(a.dq), {}});
+            if (a.q.numel() > 0)
+                run(backward_kernel<columns(), false, T>, grid_of(s, s.Tq, s.H), {Result(a.dq, a.accumulate), {}});
             if (a.k.numel() > 0)
-                run(backward_kernel<columns(), true, T>, grid_of(s, s.Tk, s.Hkv), {Heads<T>(a.dk), Heads<T>(a.dv)});
+                run(backward_kernel<columns(), true, T>, grid_of(s, s.Tk, s.Hkv),
+                    {Result(a.dk, a.accumulate), Result(a.dv, a.accumulate)});
         });
     });
 }

@@ -63,7 +63,7 @@ struct Softmax {
 
     // Rows `row` + l/4 and + 8 of head h, if below Tq: O = out / sum, and lse.
     template <int kD>
-    __device__ __forceinline__ void finish(const AttentionShape& shape, const RowSums<kD>& out, const Heads<bf16>& o,
+    __device__ __forceinline__ void finish(const AttentionShape& shape, const RowSums<kD>& out, const Result& o,
                                            float* lse, int b, int h, int row) const {
         const int lane = static_cast<int>(threadIdx.x) % kWarp;
         float inverse[2];

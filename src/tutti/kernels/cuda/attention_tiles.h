@@ -103,19 +103,18 @@ __device__ __forceinline__ void multiply(RowSums<kD> (&sums)[kBlocks], const Row
 
 // Rows `row` + l/4 and + 8 of sums, times their factors, to rows of head h below `end`.
 template <int kD>
-__device__ __forceinline__ void store_rows(const RowSums<kD>& sums, const float (&factor)[2], const Heads<bf16>& to,
-                                           int b, int h, int row, int end, int D) {
+__device__ __forceinline__ void store_rows(const RowSums<kD>& sums, const float (&factor)[2], const Result& to, int b,
+                                           int h, int row, int end, int D) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int r = row + lane / 4 + 8 * half;
         if (r >= end) continue;
-        bf16* const out = to.at(b, r, h) + 2 * (lane % 4);
+        const int64_t place = to.rows.place(b, r, h) + 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < kD / 8; ++n)
             if (8 * n < D)
-                *reinterpret_cast<uint32_t*>(out + 8 * n) =
-                    to_bf16_pair(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
+                to.store_pair(place + 8 * n, sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
     }
 }
 

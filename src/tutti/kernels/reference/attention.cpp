@@ -75,6 +75,9 @@ void attention_backward(const Stream&, const AttentionBackward& a) {
     const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
     const int64_t Tk = a.k.shape[1], group = H / a.k.shape[2];
     const auto at = [D](int64_t row, int64_t d) { return static_cast<size_t>(row * D + d); };
+    const auto put = [&](const View& x, int64_t place, double value) {
+        store(x, place, a.accumulate ? load(x, place) + value : value);
+    };
     std::vector<double> dq(at(1, 0)), dk(at(Tk, 0)), dv(at(Tk, 0));
     for (int64_t b = 0; b < B; ++b)
         for (int64_t g = 0; g < a.k.shape[2]; ++g) {
@@ -94,12 +97,12 @@ void attention_backward(const Stream&, const AttentionBackward& a) {
                             dv[at(j, d)] += P * load(a.dy, offset(a.dy, b, i, h, d));
                         }
                     }
-                    for (int64_t d = 0; d < D; ++d) store(a.dq, offset(a.dq, b, i, h, d), dq[at(0, d)]);
+                    for (int64_t d = 0; d < D; ++d) put(a.dq, offset(a.dq, b, i, h, d), dq[at(0, d)]);
                 }
             for (int64_t j = 0; j < Tk; ++j)
                 for (int64_t d = 0; d < D; ++d) {
-                    store(a.dk, offset(a.dk, b, j, g, d), dk[at(j, d)]);
-                    store(a.dv, offset(a.dv, b, j, g, d), dv[at(j, d)]);
+                    put(a.dk, offset(a.dk, b, j, g, d), dk[at(j, d)]);
+                    put(a.dv, offset(a.dv, b, j, g, d), dv[at(j, d)]);
                 }
         }
 }

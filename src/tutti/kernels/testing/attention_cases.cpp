@@ -10,6 +10,7 @@ namespace tutti::kernels::cases {
 namespace {
 
 enum class Layout { whole, packed, heads_first };
+enum class Results { like_inputs, f32, added };  // added: to f32, by the backward
 
 struct Form {
     int64_t B, Tq, Tk, H, Hkv, D;
@@ -22,6 +23,9 @@ struct Form {
     std::array<int64_t, 3> documents = {};  // lengths of documents, over and over; none: no first_key
     DType dtype = DType::f32;
     int64_t key_offset = 0;
+    Results results = Results::like_inputs;
+
+    DType result_type() const { return results == Results::like_inputs ? dtype : DType::f32; }
 };
 
 // Documents of one token, of less than a vector, across the tiles of both directions.
@@ -73,25 +77,29 @@ constexpr std::array<Form, 42> kForms = {{
 }};
 
 // Parts of a sequence: a block of queries, and keys from elsewhere.
-constexpr Form part(Form form, int64_t key_offset) {
+constexpr Form part(Form form, int64_t key_offset, Results results = Results::like_inputs) {
     form.key_offset = key_offset;
+    form.results = results;
     return form;
 }
-constexpr std::array<Form, 14> kParts = {{
+constexpr std::array<Form, 17> kParts = {{
     part({1, 65, 65, 2, 1, 64, true, 65}, 65),     // the same block
     part({2, 65, 130, 1, 1, 64, true, 260}, 130),  // an earlier one
     part({1, 65, 70, 2, 2, 80, true, 10}, 40),     // a later one
-    part({1, 40, 70, 2, 2, 64, true, 10}, 50),
+    part({1, 40, 70, 2, 2, 64, true, 10}, 50, Results::added),
     part({1, 70, 90, 2, 1, 32, true, 0}, -20),
     part({1, 70, 150, 2, 1, 32, true, -7, Layout::whole, 1, 0, 40}, -90),
     part({1, 200, 150, 1, 1, 32, true, 300, Layout::whole, 1, 0, 280}, 120),
     part({1, 33, 65, 2, 2, 64, true, 1 << 30}, (1 << 30) - 40),
     part({1, 33, 65, 2, 1, 64, true, 1 << 30, Layout::whole, 1, 0, 100}, 0),  // far behind the keys
     part({2, 70, 130, 1, 1, 64, true, 200, Layout::whole, 1, 0, 0, kMixed}, 70),
-    part({2, 70, 70, 2, 2, 32, true, 150, Layout::whole, 1, 0, 0, kMixed}, 150),
+    part({2, 70, 70, 2, 2, 32, true, 150, Layout::whole, 1, 0, 0, kMixed}, 150, Results::added),
     part({2, 65, 127, 2, 1, 36, false, 200, Layout::whole, 1, 0, 120, kMixed}, 100),
     part({2, 1, 300, 2, 2, 64, true, 400, Layout::whole, 1, 0, 250, kMixed}, 130),  // one new token
-    part({1, 1, 30, 2, 1, 64, true, 70}, 90),
+    part({1, 1, 30, 2, 1, 64, true, 70}, 90, Results::f32),
+    part({1, 1, 127, 2, 1, 80, true, 126}, 0, Results::f32),
+    part({1, 70, 130, 2, 1, 128, true, 60, Layout::heads_first}, 0, Results::f32),
+    part({1, 65, 65, 2, 1, 256, true, 0, Layout::packed}, 0, Results::added),
 }};
 
 // Place at which the document of query i begins: batch entries are at different places of the cycle of lengths.
@@ -113,13 +121,14 @@ View first_keys(Arena& arena, const Form& f) {
 
 std::string label(const Form& f) {
     constexpr const char* kLayouts[] = {"", " packed", " heads first"};
+    constexpr const char* kResults[] = {"", " to f32", " added to f32"};
     return concat(f.dtype, " B ", f.B, " Tq ", f.Tq, " Tk ", f.Tk, " H ", f.H, "/", f.Hkv, " D ", f.D,
                   f.causal ? " causal" : "", f.query_offset ? concat(" offset ", f.query_offset) : "",
                   kLayouts[static_cast<int>(f.layout)], f.amplitude != 1 ? concat(" scores of ", f.amplitude) : "",
                   f.unseen_keys ? concat(" of ", f.Tk + f.unseen_keys, " keys") : "",
                   f.window ? concat(" window ", f.window) : "",
                   f.documents[0] ? concat(" documents of ", f.documents[0], ", ", f.documents[1], ", ...") : "",
-                  f.key_offset ? concat(" keys from ", f.key_offset) : "");
+                  f.key_offset ? concat(" keys from ", f.key_offset) : "", kResults[static_cast<int>(f.results)]);
 }
 
 struct Projections {
@@ -263,7 +272,7 @@ void run_forward(const Form& f, const KernelTable& table, const Stream& stream, 
     const AttentionForward a{.q = q,
                              .k = k,
                              .v = v,
-                             .o = arena.empty({f.B, f.Tq, f.H, f.D}, f.dtype),
+                             .o = arena.empty({f.B, f.Tq, f.H, f.D}, f.result_type()),
                              .lse = arena.empty({f.B, f.H, f.Tq}, DType::f32),
                              .scale = scale_of(f),
                              .mask = mask_of(arena, f),
@@ -321,12 +330,14 @@ BackwardBound bound(const Form& f, const AttentionBackward& a) {
 
 void run_backward(const Form& f, const KernelTable& table, const Stream& stream, Arena& arena) {
     const auto [q, all_k, all_v] = make(arena, f, f.Tk + f.unseen_keys, true);
-    const View o = arena.empty({f.B, f.Tq, f.H, f.D}, f.dtype), lse = arena.empty({f.B, f.H, f.Tq}, DType::f32);
+    const View o = arena.empty({f.B, f.Tq, f.H, f.D}, f.result_type()), lse = arena.empty({f.B, f.H, f.Tq}, DType::f32);
     const AttentionMask mask = mask_of(arena, f);
     reference_table().attention_forward(
         {}, {.q = q, .k = all_k, .v = all_v, .o = o, .lse = lse, .scale = scale_of(f), .mask = mask});
     const View k = slice(all_k, 1, 0, f.Tk), v = slice(all_v, 1, 0, f.Tk);
-    const auto [dq, dk, dv] = make(arena, f, f.Tk, false);
+    Form of_results = f;
+    of_results.dtype = f.result_type();
+    const auto [dq, dk, dv] = make(arena, of_results, f.Tk, f.results == Results::added);
     const AttentionBackward a{.q = q,
                               .k = k,
                               .v = v,
@@ -338,6 +349,7 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
                               .dv = dv,
                               .scale = scale_of(f),
                               .mask = mask,
+                              .accumulate = f.results == Results::added,
                               .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, true))};
     arena.start();
     table.attention_backward(stream, a);

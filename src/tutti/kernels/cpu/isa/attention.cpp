@@ -108,13 +108,12 @@ bool move_shifts(Softmax& softmax, float* o, int64_t D, int64_t width) {
 }
 
 // o = O / sum;  lse = ln 2^shift + ln sum. A row that saw no key has sum 0: o = 0, lse = -infinity.
-template <class T>
 void finish(const AttentionForward& a, const State& state, int64_t D, float* o, float* staged) {
     const auto& [block, visible, softmax] = state;
     float inverse[kRows];
     for (int64_t r = 0; r < kRows; ++r) inverse[r] = softmax.sum[r] == 0 ? 0.0f : 1 / softmax.sum[r];
-    store_transposed<T>(
-        block, o, D, [&](int64_t r) { return inverse[r]; }, staged, a.o);
+    store_transposed(
+        block, o, D, [&](int64_t r) { return inverse[r]; }, staged, a.o, false);
     float* lse = a.lse.as<float>() + block.b * a.lse.strides[0];
     for (int64_t r = 0; r < block.count; ++r)
         lse[block.head(r) * a.lse.strides[1] + block.query(r) * a.lse.strides[2]] =
@@ -188,7 +187,7 @@ void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t fir
             if (any.first < tile.end && first < tile.end) attend_tile<T>(t, i, D, a.scale * kLog2E, tile, states[i]);
         }
     }
-    for (int64_t i = 0; i < blocks; ++i) finish<T>(a, states[i], D, t.o[i], t.staged);
+    for (int64_t i = 0; i < blocks; ++i) finish(a, states[i], D, t.o[i], t.staged);
 }
 
 void attention_forward(const Stream& stream, const AttentionForward& a) {

@@ -76,8 +76,11 @@ void stage_rows(const AttentionBackward& a, const Sizes& s, const RowBlock& bloc
         const float x = lse[block.head(r) * a.lse.strides[1] + block.query(r) * a.lse.strides[2]];
         if (x == -kInfinity) continue;  // a row that saw no key has no gradient
         rows.lse[r] = x * kLog2E;
-        const T *dy = block.row<const T>(a.dy, r), *o = block.row<const T>(a.o, r);
-        rows.delta[r] = row_sum(s.D, [&](int64_t i, auto part) { return load(dy + i, part) * load(o + i, part); });
+        const T* dy = block.row<const T>(a.dy, r);
+        with_type(a.o.dtype, [&](auto type) {
+            const auto* o = block.row<const typename decltype(type)::type>(a.o, r);
+            rows.delta[r] = row_sum(s.D, [&](int64_t i, auto part) { return load(dy + i, part) * load(o + i, part); });
+        });
     }
     const int64_t P = s.padded_D;
     stage_transposed<T>(block, a.q, s.D, staged, rows.q);
@@ -174,7 +177,7 @@ void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, const Sizes& s,
     });
 }
 
-// dk, dv of one key head = the sums of its splits, added in order and rounded once.
+// dk, dv of one key head = [dk, dv +] the sums of its splits, added in order and rounded once to the type T.
 template <class T>
 void write_sums(const AttentionBackward& a, const Sizes& s, const Plan& plan, int64_t head, const float* sums) {
     for (int64_t j = 0; j < s.Tk; ++j) {
@@ -187,8 +190,8 @@ void write_sums(const AttentionBackward& a, const Sizes& s, const Plan& plan, in
                 k = k + load(from_k + i * plan.sums, part);
                 v = v + load(from_v + i * plan.sums, part);
             }
-            store(k * broadcast(a.scale), dk + d, part);
-            store(v, dv + d, part);
+            put(k * broadcast(a.scale), a.accumulate, dk + d, part);
+            put(v, a.accumulate, dv + d, part);
         });
     }
 }
@@ -210,8 +213,8 @@ void head_gradients(const AttentionBackward& a, const Sizes& s, const Plan& plan
                 if (any.first < tile.end && first < tile.end) tile_gradient<T>(t, t.rows[i], s, a.scale * kLog2E, tile);
             }
         for (int64_t i = 0; i < blocks; ++i)
-            store_transposed<T>(
-                t.rows[i].block, t.rows[i].dq, s.D, [&](int64_t) { return a.scale; }, t.staged, a.dq);
+            store_transposed(
+                t.rows[i].block, t.rows[i].dq, s.D, [&](int64_t) { return a.scale; }, t.staged, a.dq, a.accumulate);
     }
 }
 
@@ -222,18 +225,20 @@ void gradients(const Stream& stream, const AttentionBackward& a) {
     const Plan plan = attention::backward_plan(stream, s);
     float* slots = a.workspace.as<float>();
     float* all_sums = slots + stream.threads * plan.slot;
+    const auto write = [&](int64_t head, const float* sums) {
+        with_type(a.dk.dtype, [&](auto type) { write_sums<typename decltype(type)::type>(a, s, plan, head, sums); });
+    };
     tasks_in_slots(stream, plan.heads * plan.splits, [&](int64_t task, int64_t slot) {
         const int64_t head = task / plan.splits;
         float* sums = all_sums + (plan.splits == 1 ? slot : task) * plan.sums;
         __builtin_memset(sums, 0, static_cast<size_t>(plan.sums) * sizeof(float));
         Tiles<Word> t = tiles_of<T, Word>(slots + slot * plan.slot, sums, plan);
         head_gradients<T>(a, s, plan, head, task % plan.splits, t);
-        if (plan.splits == 1) write_sums<T>(a, s, plan, head, sums);
+        if (plan.splits == 1) write(head, sums);
     });
     if (plan.splits > 1)
-        parallel_tasks(stream, plan.heads, [&](int64_t head) {
-            write_sums<T>(a, s, plan, head, all_sums + head * plan.splits * plan.sums);
-        });
+        parallel_tasks(stream, plan.heads,
+                       [&](int64_t head) { write(head, all_sums + head * plan.splits * plan.sums); });
 }
 
 }  // namespace

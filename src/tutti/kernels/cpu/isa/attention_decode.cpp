@@ -61,8 +61,10 @@ void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i,
         add_values(row_of<const T>(a.v, b, first, kv_head), a.v.strides[1], p, keys, s.D, o);
     }
     const float inverse = sum == 0 ? 0.0f : 1 / sum;
-    T* y = row_of<T>(a.o, b, i, h);
-    for_vectors(0, s.D, [&](int64_t d, auto part) { store(load(o + d, part) * broadcast(inverse), y + d, part); });
+    with_type(a.o.dtype, [&](auto type) {
+        auto* y = row_of<typename decltype(type)::type>(a.o, b, i, h);
+        for_vectors(0, s.D, [&](int64_t d, auto part) { store(load(o + d, part) * broadcast(inverse), y + d, part); });
+    });
     a.lse.as<float>()[b * a.lse.strides[0] + h * a.lse.strides[1] + i * a.lse.strides[2]] =
         sum == 0 ? -kInfinity : maximum + __builtin_logf(sum);
 }

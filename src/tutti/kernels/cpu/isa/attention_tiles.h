@@ -168,17 +168,25 @@ void stage_columns(Row&& row, int64_t count, int64_t D, Word* staged, Word* y, i
     transpose_words(reinterpret_cast<const uint32_t*>(staged), D, filled, D, reinterpret_cast<uint32_t*>(y), y_row);
 }
 
-// x (row r of the block) = factor(r) sums^T (D, kRows), rounded once.
-template <class T, class Factor>
+// y = x, or y += x.
+template <class T, class Part>
+[[gnu::always_inline]] inline void put(Vec x, bool add, T* y, Part part) {
+    store(add ? load(y, part) + x : x, y, part);
+}
+
+// x (row r of the block) = [x +] factor(r) sums^T (D, kRows), rounded once to the type of x.
+template <class Factor>
 void store_transposed(const RowBlock& block, const float* sums, int64_t D, Factor&& factor, float* staged,
-                      const View& x) {
+                      const View& x, bool add) {
     transpose_words(reinterpret_cast<const uint32_t*>(sums), kRows, D, block.count, reinterpret_cast<uint32_t*>(staged),
                     D);
-    for (int64_t r = 0; r < block.count; ++r) {
-        T* y = block.row<T>(x, r);
-        const Vec f = broadcast(factor(r));
-        for_vectors(0, D, [&](int64_t d, auto part) { store(load(staged + r * D + d, part) * f, y + d, part); });
-    }
+    with_type(x.dtype, [&](auto type) {
+        for (int64_t r = 0; r < block.count; ++r) {
+            auto* y = block.row<typename decltype(type)::type>(x, r);
+            const Vec f = broadcast(factor(r));
+            for_vectors(0, D, [&](int64_t d, auto part) { put(load(staged + r * D + d, part) * f, add, y + d, part); });
+        }
+    });
 }
 
 // Hands out pieces of the workspace, each on a cache line of its own.
