@@ -253,6 +253,10 @@ struct KernelTable {
     int64_t (*attention_workspace)(const Stream&, const Shape& q, const Shape& k, bool backward) = nullptr;
     void (*attention_forward)(const Stream&, const AttentionForward&) = nullptr;
     void (*attention_backward)(const Stream&, const AttentionBackward&) = nullptr;
+    // o (B, T, H, D) and lse (B, H, T), of some keys, become those of these keys and the keys of the part, all f32:
+    // L = ln(e^lse + e^lse_part);  o = e^(lse - L) o + e^(lse_part - L) o_part;  lse = L. Rows with lse_part = -inf,
+    // which see no key of the part, stay as they are.
+    void (*attention_merge)(const Stream&, View o, View lse, View o_part, View lse_part) = nullptr;
 
     void (*cross_entropy)(const Stream&, const CrossEntropy&) = nullptr;
     void (*cross_entropy_partial)(const Stream&, const CrossEntropy&) = nullptr;  // neither losses nor gradient

@@ -76,6 +76,16 @@ Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor
     return r;
 }
 
+void attention_merge(Context& ctx, const Attention& sum, const Attention& part) {
+    check(sum.y.rank() == 4 && sum.y.shape() == part.y.shape() && sum.lse.shape() == part.lse.shape() &&
+              sum.lse.shape() == Shape{sum.y.dim(0), sum.y.dim(2), sum.y.dim(1)},
+          "attention_merge: y (B, T, H, D) and lse (B, H, T), got ", sum.y.shape(), ", ", sum.lse.shape(), " and ",
+          part.y.shape(), ", ", part.lse.shape());
+    for (const Tensor* x : {&sum.y, &sum.lse, &part.y, &part.lse})
+        check(x->dtype() == DType::f32, "attention_merge: parts are f32, got ", x->dtype());
+    call(ctx, &KernelTable::attention_merge, "attention_merge", sum.y, sum.lse, part.y, part.lse);
+}
+
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Attention& forward, const kernels::AttentionMask& mask, const Tensor& dq,
                         const Tensor& dk, const Tensor& dv, bool accumulate) {

@@ -113,6 +113,8 @@ struct Attention {
 // `type`: of y; that of q unless given.
 Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const kernels::AttentionMask& mask,
                     std::optional<DType> type = {});
+// `sum` becomes the attention to its keys and those of `part` together; both in f32, and of different keys.
+void attention_merge(Context& ctx, const Attention& sum, const Attention& part);
 // Writes dq, dk, dv (shapes of q, k, v; may be slices of one packed tensor), all of q's type or all f32; with
 // `accumulate`, adds to them (f32). k and v may be a part of the keys that `forward` attended to.
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,

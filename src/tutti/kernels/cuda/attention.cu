@@ -107,6 +107,33 @@ void attention_backward(const Stream& stream, const AttentionBackward& a) {
     kernel.backward(stream, a);
 }
 
+// A warp per row (b, i, h). lse and lse_part are read as Heads with (b, h, i) in the place of (b, t, h).
+__global__ void __launch_bounds__(Team<1>::kBlockThreads)
+    merge_kernel(int64_t rows, int T, int H, int D, Heads<float> o, Heads<float> lse, Heads<const float> o_part,
+                 Heads<const float> lse_part) {
+    const int64_t row = Team<1>::row();
+    if (row >= rows) return;
+    const int64_t h = row % H, i = row / H % T, b = row / H / T;
+    float* const l = lse.at(b, h, i);
+    const float before = *l, part = *lse_part.at(b, h, i);
+    if (part == -INFINITY) return;
+    const float largest = fmaxf(before, part);
+    const float x = expf(before - largest), y = expf(part - largest), sum = x + y;
+    float* const to = o.at(b, i, h);
+    const float* const from = o_part.at(b, i, h);
+    for (int d = Team<1>::rank(); d < D; d += kWarp) to[d] = x / sum * to[d] + y / sum * from[d];
+    __syncwarp();  // every lane has read lse
+    if (Team<1>::rank() == 0) *l = largest + logf(sum);
+}
+
+void attention_merge(const Stream& stream, View o, View lse, View o_part, View lse_part) {
+    if (o.numel() == 0) return;
+    const int64_t rows = lse.numel();
+    const auto size = [&](int dim) { return static_cast<int>(o.shape[dim]); };
+    launch(merge_kernel, grid_of_rows<Team<1>>(rows), stream, rows, size(1), size(2), size(3), Heads<float>(o),
+           Heads<float>(lse), Heads<const float>(o_part), Heads<const float>(lse_part));
+}
+
 template <int named>
 void fill(KernelTable& table) {
     table.attention_workspace = attention_workspace;
@@ -117,6 +144,7 @@ void fill(KernelTable& table) {
 }  // namespace
 
 void fill_attention(KernelTable& table, const char* kernel) {
+    table.attention_merge = attention_merge;
     if (kernel == nullptr) return fill<kAny>(table);
     constexpr void (*kFill[])(KernelTable&) = {fill<0>, fill<1>, fill<2>};
     static_assert(std::size(kFill) == std::size(kKernels));

@@ -55,6 +55,7 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"rope">(table.rope);
     silence<"attention_forward">(table.attention_forward);
     silence<"attention_backward">(table.attention_backward);
+    silence<"attention_merge">(table.attention_merge);
     silence<"cross_entropy">(table.cross_entropy);
     silence<"cross_entropy_partial">(table.cross_entropy_partial);
     silence<"cross_entropy_finish">(table.cross_entropy_finish);

@@ -107,4 +107,21 @@ void attention_backward(const Stream&, const AttentionBackward& a) {
         }
 }
 
+void attention_merge(const Stream&, View o, View lse, View o_part, View lse_part) {
+    const int64_t B = o.shape[0], T = o.shape[1], H = o.shape[2], D = o.shape[3];
+    for (int64_t b = 0; b < B; ++b)
+        for (int64_t h = 0; h < H; ++h)
+            for (int64_t i = 0; i < T; ++i) {
+                const double before = load(lse, offset(lse, b, h, i)), part = load(lse_part, offset(lse_part, b, h, i));
+                if (std::isinf(part)) continue;
+                const double largest = std::max(before, part);
+                const double L = largest + std::log(std::exp(before - largest) + std::exp(part - largest));
+                for (int64_t d = 0; d < D; ++d)
+                    store(o, offset(o, b, i, h, d),
+                          std::exp(before - L) * load(o, offset(o, b, i, h, d)) +
+                              std::exp(part - L) * load(o_part, offset(o_part, b, i, h, d)));
+                store(lse, offset(lse, b, h, i), L);
+            }
+}
+
 }  // namespace tutti::kernels::reference

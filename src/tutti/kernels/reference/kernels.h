@@ -48,6 +48,7 @@ void rope_table(const Stream&, View frequencies, double amplitude, View cosines,
 int64_t attention_workspace(const Stream&, const Shape& q, const Shape& k, bool backward);
 void attention_forward(const Stream&, const AttentionForward& a);
 void attention_backward(const Stream&, const AttentionBackward& a);
+void attention_merge(const Stream&, View o, View lse, View o_part, View lse_part);
 
 // loss.cpp
 void cross_entropy(const Stream&, const CrossEntropy& c);

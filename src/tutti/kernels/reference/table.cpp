@@ -36,6 +36,7 @@ const KernelTable& reference_table() {
         .attention_workspace = reference::attention_workspace,
         .attention_forward = reference::attention_forward,
         .attention_backward = reference::attention_backward,
+        .attention_merge = reference::attention_merge,
         .cross_entropy = reference::cross_entropy,
         .cross_entropy_partial = reference::cross_entropy_partial,
         .cross_entropy_finish = reference::cross_entropy_finish,

@@ -1,6 +1,6 @@
 // kernels/testing/attention_cases.cpp: attention forward and backward: head dims, grouped queries, Tq != Tk with an
 // offset, causal and full, windows and documents, q, k and v inside one packed projection or stored head by head; parts
-// of a sequence as in ring attention.
+// of a sequence as in ring attention, and how two such parts are merged.
 #include <algorithm>
 
 #include "tutti/kernels/testing/cases.h"
@@ -378,10 +378,71 @@ void add_forms(std::vector<Case>& all, const char* op, Entry KernelTable::*entry
         }
 }
 
+// Two parts of which row i is seen by both, by one, by the other, by none.
+// L and o from two exponentials: with d = lse - lse_part, e^-|d| is off by u |d| and kMath relative, the sum of both
+// and the quotients by that and 2 u; each weight by at most twice that, and L by that and the errors of log and of the
+// sum.
+void run_merge(const Shape& shape, Layout layout, double distance, const KernelTable& table, const Stream& stream,
+               Arena& arena) {
+    const int64_t B = shape[0], T = shape[1], H = shape[2], D = shape[3];
+    const auto part = [&](const char* purpose, int64_t unseen) {
+        std::pair<View, View> x{layout == Layout::heads_first
+                                    ? swap_middle(arena.normal({B, H, T, D}, DType::f32, purpose))
+                                    : arena.normal(shape, DType::f32, purpose),
+                                arena.normal({B, H, T}, DType::f32, concat(purpose, " lse").c_str(), distance, 3)};
+        for (int64_t b = 0; b < B; ++b)
+            for (int64_t h = 0; h < H; ++h)
+                for (int64_t i = 0; i < T; ++i)
+                    if (((b + h + i) & unseen) != 0) {
+                        x.second.as<float>()[(b * H + h) * T + i] = -INFINITY;
+                        const View row = slice(slice(slice(x.first, 0, b, 1), 1, i, 1), 2, h, 1);
+                        std::fill_n(row.as<float>(), D, 0.0f);
+                    }
+        return x;
+    };
+    const auto [o, lse] = part("one", 1);
+    const auto [o_part, lse_part] = part("other", 2);
+    const auto o_before = values(o), l = values(lse), o_other = values(o_part), l_part = values(lse_part);
+    arena.start();
+    table.attention_merge(stream, o, lse, o_part, lse_part);
+    const auto relative = [&](size_t at) {
+        const double d = std::abs(l[at] - l_part[at]);
+        return (std::isfinite(d) ? u * d : 0) + kMath + 2 * u;
+    };
+    arena.result("o", o, [&](int64_t i) {
+        const int64_t row = i / D, h = row % H, t = row / H % T, b = row / H / T;
+        const auto at = static_cast<size_t>((b * H + h) * T + t);
+        const double L = value(lse, static_cast<int64_t>(at));
+        if (std::isinf(L)) return 0.0;
+        const double terms = std::exp(l[at] - L) * std::abs(o_before[static_cast<size_t>(i)]) +
+                             std::exp(l_part[at] - L) * std::abs(o_other[static_cast<size_t>(i)]);
+        return (2 * relative(at) + 2 * u) * terms + rounding(DType::f32, value(o, i));
+    });
+    arena.result("lse", lse, [&](int64_t i) {
+        const auto at = static_cast<size_t>(i);
+        const double L = value(lse, i), largest = std::max(l[at], l_part[at]);
+        if (std::isinf(L)) return 0.0;
+        return relative(at) + (kMath + u) * std::abs(L - largest) + rounding(DType::f32, L);
+    });
+}
+
 }  // namespace
 
 void add_attention_forward(std::vector<Case>& all) {
     add_forms(all, "attention_forward", &KernelTable::attention_forward, run_forward);
+}
+
+void add_attention_merge(std::vector<Case>& all) {
+    for (const int64_t D : {1, 17, 64, 80, 256})
+        for (const Layout layout : {Layout::whole, Layout::heads_first})
+            for (const double distance : {2, 60}) {
+                const Shape shape{2, 9, 3, D};
+                add(all, "attention_merge", &KernelTable::attention_merge,
+                    concat("D ", D, layout == Layout::whole ? "" : " heads first", ", lse within ", distance),
+                    [=](const KernelTable& table, const Stream& stream, Arena& arena) {
+                        run_merge(shape, layout, distance, table, stream, arena);
+                    });
+            }
 }
 
 void add_attention_backward(std::vector<Case>& all) {

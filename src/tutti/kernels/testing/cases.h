@@ -64,6 +64,7 @@ void add_norms(std::vector<Case>& all);
 void add_rope(std::vector<Case>& all);
 void add_attention_forward(std::vector<Case>& all);
 void add_attention_backward(std::vector<Case>& all);
+void add_attention_merge(std::vector<Case>& all);
 void add_losses(std::vector<Case>& all);
 void add_sampling(std::vector<Case>& all);
 void add_optimizers(std::vector<Case>& all);

@@ -208,11 +208,33 @@ void attention_forward(const Stream& stream, const AttentionForward& a) {
     });
 }
 
+void attention_merge(const Stream& stream, View o, View lse, View o_part, View lse_part) {
+    const int64_t B = o.shape[0], T = o.shape[1], H = o.shape[2], D = o.shape[3];
+    parallel_tasks(stream, B * T, [&](int64_t task) {
+        const int64_t b = task / T, i = task % T;
+        for (int64_t h = 0; h < H; ++h) {
+            float& before = *row_of<float>(lse, b, h, i);
+            const float added = *row_of<float>(lse_part, b, h, i);
+            if (added == -kInfinity) continue;
+            const float largest = before > added ? before : added;
+            const float e1 = __builtin_expf(before - largest), e2 = __builtin_expf(added - largest), sum = e1 + e2;
+            const Vec w1 = broadcast(e1 / sum), w2 = broadcast(e2 / sum);
+            float* y = row_of<float>(o, b, i, h);
+            const float* x = row_of<float>(o_part, b, i, h);
+            for_vectors(0, D, [&](int64_t d, auto part) {
+                store(load(y + d, part) * w1 + load(x + d, part) * w2, y + d, part);
+            });
+            before = largest + __builtin_logf(sum);
+        }
+    });
+}
+
 }  // namespace
 
 void fill_attention(KernelTable& table) {
     table.attention_forward = attention_forward;
     table.attention_backward = attention_backward;
+    table.attention_merge = attention_merge;
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA
