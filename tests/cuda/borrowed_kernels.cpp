@@ -39,13 +39,14 @@ KernelTable borrow() {
 const KernelTable& cuda_table() {
     using T = KernelTable;
     static const KernelTable table =
-        borrow<&T::fill, &T::normal, &T::cast, &T::add, &T::accumulate, &T::scale, &T::relu_forward, &T::relu_backward,
-               &T::gelu_forward, &T::gelu_backward, &T::swiglu_forward, &T::swiglu_backward, &T::dropout,
-               &T::sums_of_squares, &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_engine, &T::bias_backward,
-               &T::embedding_forward, &T::embedding_backward, &T::norm_forward, &T::norm_backward_input,
-               &T::norm_backward_weight, &T::rope, &T::rope_table, &T::attention_workspace, &T::attention_forward,
-               &T::attention_backward, &T::attention_merge, &T::cross_entropy, &T::cross_entropy_partial,
-               &T::cross_entropy_finish, &T::squared_error, &T::sample, &T::adamw, &T::sgd>();
+        borrow<&T::fill, &T::normal, &T::cast, &T::copy, &T::add, &T::accumulate, &T::scale, &T::relu_forward,
+               &T::relu_backward, &T::gelu_forward, &T::gelu_backward, &T::swiglu_forward, &T::swiglu_backward,
+               &T::dropout, &T::sums_of_squares, &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_engine,
+               &T::bias_backward, &T::embedding_forward, &T::embedding_backward, &T::norm_forward,
+               &T::norm_backward_input, &T::norm_backward_weight, &T::rope, &T::rope_table, &T::attention_workspace,
+               &T::attention_forward, &T::attention_backward, &T::attention_merge, &T::cross_entropy,
+               &T::cross_entropy_partial, &T::cross_entropy_finish, &T::squared_error, &T::sample, &T::adamw,
+               &T::sgd>();
     return table;
 }
 

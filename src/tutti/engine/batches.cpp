@@ -24,7 +24,7 @@ class TokenBatches final : public Batches {
             .tokens = part(tokens_, first, micro_batch_),
             .targets = part(targets_, first, micro_batch_),
             .first_key = sampler_.respects_documents() ? part(first_key_, first, micro_batch_) : std::span<int32_t>()};
-        nn::Batch batch = nn::make_batch(device_, rows, micro_batch_, first_sequence(index));
+        nn::Batch batch = nn::make_batch(device_, rows, micro_batch_, first_sequence(index), share_.part);
         batch.grad_scale = 1.0f / static_cast<float>(terms_);
         return batch;
     }
@@ -121,7 +121,8 @@ class FixedBatches final : public Batches {
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         const nn::BatchRows rows{.tokens = tokens_, .targets = targets_, .first_key = first_key_};
-        nn::Batch batch = nn::make_batch(device_, rows, sequences_, (index * share_.ranks + share_.rank) * sequences_);
+        nn::Batch batch =
+            nn::make_batch(device_, rows, sequences_, (index * share_.ranks + share_.rank) * sequences_, share_.part);
         batch.grad_scale = 1.0f / static_cast<float>(terms(step));
         return batch;
     }

@@ -16,6 +16,7 @@ namespace tutti::engine {
 // rank is number i * ranks + rank of the step.
 struct Share {
     int64_t rank = 0, ranks = 1;
+    nn::SequencePart part = {};  // of each sequence
     // The sum of a count over the ranks.
     std::function<int64_t(int64_t)> sum = [](int64_t count) { return count; };
 };

@@ -25,14 +25,14 @@ struct Layout {
     bool progress_thread = false;
     const spec::OffloadSpec* offload = nullptr;
     bool parameter_server = false;
-    int tp = 1;
+    int tp = 1, cp = 1;
     bool sequence_parallel = true;
 
     std::string name() const {
         return concat(ranks, " ranks, shard ", dp_shard, ", zero ", static_cast<int>(zero),
                       reduce_each ? "" : ", reduced once", ", recompute ", recompute,
                       progress_thread ? ", progress" : "", offload ? ", offload" : "",
-                      parameter_server ? ", parameter server" : "",
+                      parameter_server ? ", parameter server" : "", cp > 1 ? concat(", cp ", cp) : "",
                       tp > 1 ? concat(", tp ", tp, sequence_parallel ? " with sequence parallelism" : "") : "");
     }
 };
@@ -125,8 +125,9 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
               const std::optional<FaultPlan>& fault = std::nullopt) {
     spec::RunSpec run = given;
     run.parallel.dp_shard = layout.dp_shard;
-    run.parallel.dp_replicate = layout.ranks / layout.dp_shard / layout.tp;
+    run.parallel.dp_replicate = layout.ranks / layout.dp_shard / layout.tp / layout.cp;
     run.parallel.tp = layout.tp;
+    run.parallel.cp = layout.cp;
     run.parallel.sequence_parallel = layout.sequence_parallel;
     run.parallel.zero = static_cast<int64_t>(layout.zero);
     run.parallel.accumulate = layout.reduce_each ? "shard" : "full";
@@ -147,7 +148,6 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                 });
             parallel::DataParallel& dp = engine.data_parallel;
             parallel::Groups& groups = engine.groups;
-            comm::Communicator& ranks = groups.over(mesh::kDp);
             for (int64_t step = 1; step <= steps; ++step) {
                 const auto before = groups.usage();
                 const StepResult r = train_step(engine, step);
@@ -164,8 +164,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                 outcome.ranks_agree = outcome.ranks_agree && outcome.losses[static_cast<size_t>(step - 1)] == r.loss &&
                                       outcome.norms[static_cast<size_t>(step - 1)] == r.grad_norm;
             }
-            const auto source =
-                token_batches(*engine.device, sampler, 2, 2 * ranks.size(), {ranks.rank(), ranks.size()});
+            const auto source = token_batches(*engine.device, sampler, 2, 2 * share_of(groups).ranks, share_of(groups));
             const double eval_loss = evaluate(engine, *source, 5);
             dp.settle();
             groups.world().barrier();
@@ -256,20 +255,22 @@ TEST_P(Parity, AccumulationGivesTheSameBitsWhenReducedOnce) {
 // Promise 1 of docs/design.md: f32, 1e-5 (L2) of one rank.
 TEST_P(Parity, AnyNumberOfRanksFollowsOne) {
     const Outcome one = train(run("f32", 1), {});
-    for (const Layout& layout :
-         std::vector<Layout>{{2, 2, Zero::optimizer},
-                             {4, 2, Zero::weights},
-                             {8, 8, Zero::gradients},
-                             {8, 4, Zero::weights},
-                             {.ranks = 2, .tp = 2},
-                             {.ranks = 4, .zero = Zero::optimizer, .tp = 4, .sequence_parallel = false},
-                             {.ranks = 8, .dp_shard = 2, .zero = Zero::weights, .recompute = "full", .tp = 2},
-                             {.ranks = 8,
-                             .dp_shard = 2,
-                             .zero = Zero::gradients,
-                             .recompute = "selective",
-                             .offload = &kAllButWeightsAway,
-                             .tp = 4}}) {
+    for (const Layout& layout : std::vector<Layout>{
+             {2, 2, Zero::optimizer},
+             {4, 2, Zero::weights},
+             {8, 8, Zero::gradients},
+             {8, 4, Zero::weights},
+             {.ranks = 2, .tp = 2},
+             {.ranks = 4, .zero = Zero::optimizer, .tp = 4, .sequence_parallel = false},
+             {.ranks = 8, .dp_shard = 2, .zero = Zero::weights, .recompute = "full", .tp = 2},
+             {.ranks = 8,
+             .dp_shard = 2,
+             .zero = Zero::gradients,
+             .recompute = "selective",
+             .offload = &kAllButWeightsAway,
+             .tp = 4},
+             {.ranks = 2, .cp = 2},
+             {.ranks = 8, .dp_shard = 2, .zero = Zero::weights, .recompute = "selective", .tp = 2, .cp = 2}}) {
         SCOPED_TRACE(layout.name());
         const Outcome many = train(run("f32", 1), layout);
         for (size_t i = 0; i < one.losses.size(); ++i) {
@@ -316,9 +317,10 @@ TEST_P(Parity, NoticesEveryFaultOfEveryOperation) {
     }
 }
 
-TEST_P(Parity, NoticesEveryFaultOfTensorParallelism) {
+TEST_P(Parity, NoticesEveryFaultOfTensorAndContextParallelism) {
     const spec::RunSpec r = run("f32", 8);
     for (const Layout& layout : std::vector<Layout>{{.ranks = 2, .zero = Zero::optimizer, .tp = 2},
+                                                    {.ranks = 2, .cp = 2},
                                                     {.ranks = 2, .tp = 2, .sequence_parallel = false}})
         expect_faults_noticed(r, layout, 1, train(r, layout, 1, FaultPlan{}));
 }

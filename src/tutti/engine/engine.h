@@ -52,6 +52,8 @@ struct Engine {
     Tracer* trace = nullptr;               // where the step notes what it does when; nullptr: nowhere
 };
 
+// What a rank works on: of its place along dp and cp.
+Share share_of(parallel::Groups& groups);
 // As [comm] says; `flight_directory` "": no flight records.
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
 // The training batches of a run; `data` null: the noise of the mlp family.

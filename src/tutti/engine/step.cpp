@@ -40,14 +40,20 @@ class TracingHooks final : public autograd::Hooks {
     std::optional<TraceScope> span_;
 };
 
-nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
-    const TraceScope span(s.trace, {Activity::data, "data"});
-    nn::Batch batch = s.batches->microbatch(step, index);
-    if (s.run.parallel.tp > 1 && s.run.parallel.sequence_parallel) {  // dropout sees the rows of this rank
+// The batch as the layers of this rank see it, which may have some of its rows, and which may share its sequences.
+nn::Batch shared_out(Engine& s, nn::Batch batch) {
+    const spec::ParallelSpec& p = s.run.parallel;
+    if (p.tp > 1 && p.sequence_parallel) {  // for dropout, which lies between the products
         const comm::Communicator& tp = s.groups.over(mesh::kTp);
         batch.row_index = nn::rows_of(batch.row_index, tp.rank(), tp.size());
     }
+    if (p.cp > 1) batch.context_ranks = &s.groups.over(mesh::Axis::cp);
     return batch;
+}
+
+nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
+    const TraceScope span(s.trace, {Activity::data, "data"});
+    return shared_out(s, s.batches->microbatch(step, index));
 }
 
 // Ranks of one tensor-parallel group compute the same losses: one of them counts them.
@@ -124,7 +130,7 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
     const comm::Communicator& dp = s.groups.over(mesh::kDp);
     const int64_t rank = dp.rank(), ranks = dp.size();
     for (int64_t i = 0; i * ranks < batches; ++i) {
-        const nn::Batch batch = source.microbatch(i + 1, 0);
+        const nn::Batch batch = shared_out(s, source.microbatch(i + 1, 0));
         Tape tape(s.ctx, false, &s.data_parallel);
         const Var y = s.model.forward(tape, batch);
         if (i * ranks + rank >= batches || !counts_losses(s)) continue;  // it only keeps step with the others

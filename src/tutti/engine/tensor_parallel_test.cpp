@@ -1,5 +1,5 @@
-// Tensor and sequence parallelism against one rank: losses and every gradient of several models, with fewer key and
-// value heads than ranks, tied and not, beside data parallelism and ZeRO.
+// Tensor, sequence and context parallelism against one rank: losses and every gradient of several models, with fewer
+// key and value heads than ranks, tied and not, beside data parallelism and ZeRO.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -50,7 +50,7 @@ std::vector<Case> cases() {
 struct Outcome {
     std::map<std::string, std::vector<float>> gradients;
     std::vector<std::vector<float>> losses;  // by rank of data parallelism and microbatch
-    double norm = 0;
+    double norm = 0, loss = 0;               // of all ranks
 };
 
 Outcome step(int ranks, const RigOptions& options) {
@@ -68,12 +68,15 @@ Outcome step(int ranks, const RigOptions& options) {
         const auto owned = rig.owned([](const optim::Piece& p) { return p.gradient(); });
         const std::lock_guard lock(mutex);
         outcome.norm = norm;
-        outcome.losses.resize(static_cast<size_t>(rig.groups.mesh().size(mesh::kDp)));
-        auto& losses = outcome.losses[static_cast<size_t>(rig.groups.coordinate(mesh::kDp))];
+        const mesh::Axes samples = mesh::kDp | mesh::Axis::cp;
+        outcome.losses.resize(static_cast<size_t>(rig.groups.mesh().size(samples)));
+        auto& losses = outcome.losses[static_cast<size_t>(rig.groups.coordinate(samples))];
         std::vector<float> mine;
         for (const Tensor& l : rig.losses)
             for (const float loss : l.to_host<float>()) mine.push_back(loss);
         EXPECT_TRUE(losses.empty() || losses == mine);  // the ranks of a group agree, to the bit
+        if (losses.empty())
+            for (const float loss : mine) outcome.loss += loss;
         losses = mine;
         for (const auto& [name, values] : owned) {
             auto& whole = outcome.gradients.try_emplace(name, values.size(), NAN).first->second;
@@ -132,6 +135,40 @@ TEST_P(TensorParallel, FollowsOneRank) {
                     EXPECT_LT(relative(gradient, many.gradients.at(name)), 1e-5) << name;
             }
     }
+}
+
+// Losses of a rank are those of its chunks: together those of one rank.
+TEST_P(TensorParallel, ContextFollowsOneRank) {
+    struct Layout {
+        int cp, tp, dp;
+        Zero zero;
+        int64_t segment = 0;
+        bool sequence = true;
+    };
+    for (const bool documents : {false, true})
+        for (const Layout& layout : std::vector<Layout>{{2, 1, 1, Zero::none},
+                                                        {4, 1, 1, Zero::optimizer, 1},
+                                                        {2, 1, 2, Zero::weights},
+                                                        {2, 2, 1, Zero::gradients, 2},
+                                                        {2, 2, 2, Zero::weights, 1, false}}) {
+            SCOPED_TRACE(concat("cp ", layout.cp, ", tp ", layout.tp, ", dp ", layout.dp, ", zero ",
+                                static_cast<int>(layout.zero), documents ? ", documents" : ""));
+            RigOptions options{.model = GetParam().model,
+                               .mesh = mesh_of(1, 1, layout.dp, 1),
+                               .data_parallel = {.zero = Zero::none, .compute = DType::f32, .seed = 7},
+                               .documents = documents};
+            const Outcome one = step(layout.dp, options);
+            const int copies = GetParam().model.kv_heads < layout.tp ? layout.tp : 1;
+            options.mesh = mesh_of(copies, layout.tp / copies, layout.dp, 1, layout.cp);
+            options.data_parallel.zero = layout.zero;
+            options.segment = layout.segment;
+            options.sequence_parallel = layout.sequence;
+            const Outcome many = step(layout.cp * layout.tp * layout.dp, options);
+            EXPECT_NEAR(many.norm, one.norm, 1e-5 * one.norm);
+            EXPECT_NEAR(many.loss, one.loss, 1e-5 * one.loss);
+            for (const auto& [name, gradient] : one.gradients)
+                EXPECT_LT(relative(gradient, many.gradients.at(name)), 1e-5) << name;
+        }
 }
 
 // One sum for attention, one for the MLP, in each direction; with sequence parallelism each is a gather and a scatter.

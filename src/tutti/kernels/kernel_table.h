@@ -200,7 +200,8 @@ struct KernelTable {
     // Elementwise. Contiguous views of equal size unless said otherwise.
     void (*fill)(const Stream&, View y, float value) = nullptr;
     void (*normal)(const Stream&, const Normal&) = nullptr;
-    void (*cast)(const Stream&, View x, View y) = nullptr;         // any two of f32, bf16, f16; equal types copy
+    void (*cast)(const Stream&, View x, View y) = nullptr;  // any two of f32, bf16, f16; equal types copy
+    void (*copy)(const Stream&, View x, View y) = nullptr;  // of one type and shape; any strides, unit inner stride
     void (*add)(const Stream&, View a, View b, View y) = nullptr;  // y may be a or b
     void (*accumulate)(const Stream&, View x, View y) = nullptr;   // y += x; y f32 or x's type
     void (*scale)(const Stream&, View x, float factor) = nullptr;  // in place

@@ -28,24 +28,52 @@ void add_places(Device& device, Batch& batch, const Shape& shape, const std::vec
 
 }  // namespace
 
-Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence) {
+namespace {
+
+// Indices of the tokens of a part, of sequences of T tokens one after another.
+std::vector<int64_t> tokens_of(const SequencePart& part, int64_t sequences, int64_t T) {
+    const int64_t chunks = part.ranks == 1 ? 1 : 2 * part.ranks, size = T / chunks;
+    check(size * chunks == T, "a sequence of ", T, " tokens does not divide into the ", chunks, " chunks of ",
+          part.ranks, " ranks");
+    std::vector<int64_t> tokens;
+    for (int64_t b = 0; b < sequences; ++b)
+        for (const int64_t chunk : {int64_t{part.rank}, chunks - 1 - part.rank}) {
+            for (int64_t t = chunk * size; t < (chunk + 1) * size; ++t) tokens.push_back(b * T + t);
+            if (chunks == 1) break;
+        }
+    return tokens;
+}
+
+}  // namespace
+
+Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence,
+                 const SequencePart& part) {
     const auto size = static_cast<int64_t>(rows.tokens.size());
     const int64_t T = size / std::max<int64_t>(sequences, 1);
     check(sequences > 0 && T > 0 && T * sequences == size && rows.targets.size() == rows.tokens.size() &&
               (rows.first_key.empty() || rows.first_key.size() == rows.tokens.size()),
           "make_batch: ", size, " tokens, ", rows.targets.size(), " targets and ", rows.first_key.size(),
           " first keys are not ", sequences, " sequences");
-    const Shape shape{sequences, T};
+    const std::vector<int64_t> tokens = tokens_of(part, sequences, T);
+    const Shape shape{sequences, T / part.ranks};
+    const auto chosen = [&](const auto& value) {
+        std::vector<std::invoke_result_t<decltype(value), int64_t>> values;
+        values.reserve(tokens.size());
+        for (const int64_t i : tokens) values.push_back(value(i));
+        return upload(device, shape, values);
+    };
+    const auto of = [](std::span<const int32_t> row) {
+        return [row](int64_t i) { return row[static_cast<size_t>(i)]; };
+    };
+    const auto first_key = [&](int64_t i) {
+        return rows.first_key.empty() ? 0 : rows.first_key[static_cast<size_t>(i)];
+    };
     Batch batch;
-    batch.tokens = Tensor::from_host<int32_t>(device, shape, rows.tokens, Purpose::data);
-    batch.targets = Tensor::from_host<int32_t>(device, shape, rows.targets, Purpose::data);
-    add_places(device, batch, shape, {}, first_sequence);
-    if (rows.first_key.empty()) return batch;
-    std::vector<int32_t> positions(rows.first_key.size());
-    for (size_t i = 0; i < positions.size(); ++i)
-        positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % T) - rows.first_key[i];
-    batch.positions = upload(device, shape, positions);
-    batch.first_key = Tensor::from_host<int32_t>(device, shape, rows.first_key, Purpose::data);
+    batch.tokens = chosen(of(rows.tokens));
+    batch.targets = chosen(of(rows.targets));
+    batch.positions = chosen([&](int64_t i) { return static_cast<int32_t>(i % T) - first_key(i); });
+    batch.row_index = chosen([&](int64_t i) { return first_sequence * T + i; });
+    if (!rows.first_key.empty()) batch.first_key = chosen(of(rows.first_key));
     return batch;
 }
 

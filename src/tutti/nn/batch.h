@@ -7,6 +7,10 @@
 
 #include "tutti/tensor/tensor.h"
 
+namespace tutti::comm {
+class Communicator;
+}
+
 namespace tutti::nn {
 
 // Keys and values of one sequence's tokens so far, one pair per layer: (1, Tmax, Hkv, D). A sequence has a cache of its
@@ -27,6 +31,9 @@ struct Batch {
     uint64_t seed = 0;
     uint64_t step = 0;
     std::vector<KvCache*> caches;  // one per sequence, or none
+    // Ranks that share out the sequences (context parallelism): the tensors are this rank's chunks (SequencePart).
+    // Null: whole sequences.
+    comm::Communicator* context_ranks = nullptr;
 };
 
 // A batch on the host, (sequences, T) each, sequence after sequence.
@@ -35,8 +42,15 @@ struct BatchRows {
     std::span<const int32_t> first_key;  // empty: each sequence is one document
 };
 
+// What rank `rank` of `ranks` has of each sequence: chunks `rank` and 2 ranks - 1 - rank of 2 ranks equal ones, as ring
+// attention wants them (ring_attention.h).
+struct SequencePart {
+    int rank = 0, ranks = 1;
+};
+
 // `first_sequence` is the global index in the step's batch of the first one. Positions restart with each document.
-Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence);
+Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence,
+                 const SequencePart& part = {});
 
 // From `sequences` windows of T + 1 tokens each, one after another: inputs are the first T, targets the last T of each.
 Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t sequences, int64_t first_sequence);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tutti/nn/collectives.h"
+#include "tutti/nn/ring_attention.h"
 
 namespace tutti::nn {
 
@@ -275,17 +276,33 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
 
 }  // namespace
 
+namespace {
+
+// Of whole sequences, or of this rank's part of them to all of them.
+ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
+                      int64_t window) {
+    if (batch.context_ranks) return ring_attention(ctx, q, k, v, batch, window);
+    return ops::attention(ctx, q, k, v, {.window = window, .first_key = batch.first_key});
+}
+
+void attend_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                     const ops::Attention& r, const Batch& batch, int64_t window, const Tensor& dq, const Tensor& dk,
+                     const Tensor& dv) {
+    if (batch.context_ranks) return ring_attention_backward(ctx, dy, q, k, v, r, batch, window, dq, dk, dv);
+    ops::attention_backward(ctx, dy, q, k, v, r, {.window = window, .first_key = batch.first_key}, dq, dk, dv);
+}
+
+}  // namespace
+
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer, int64_t window) {
     ops::Context& ctx = tape.context();
     if (!batch.caches.empty()) return {cached_attention(ctx, q.value, k.value, v.value, batch, layer, window), -1};
-    const kernels::AttentionMask mask{.window = window, .first_key = batch.first_key};
-    const ops::Attention r = ops::attention(ctx, q.value, k.value, v.value, mask);
+    const ops::Attention r = attend(ctx, q.value, k.value, v.value, batch, window);
     return tape.record("attention", {q, k, v}, r.y,
-                       [&ctx, q = q.value, k = k.value, v = v.value, r, mask, documents = batch.first_key](
-                           const Tensor& dy, Tensors&) {  // `documents` keeps the view in `mask` alive
+                       [&ctx, q = q.value, k = k.value, v = v.value, r, batch, window](const Tensor& dy, Tensors&) {
                            Tensors d;
                            for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
-                           ops::attention_backward(ctx, dy, q, k, v, r, mask, d[0], d[1], d[2]);
+                           attend_backward(ctx, dy, q, k, v, r, batch, window, d[0], d[1], d[2]);
                            return d;
                        });
 }
@@ -298,11 +315,10 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& 
     };
     const Tensor q = part(qkv.value, 0), k = part(qkv.value, 1), v = part(qkv.value, 2);
     if (!batch.caches.empty()) return {cached_attention(ctx, q, k, v, batch, layer, 0).reshape({B, T, C}), -1};
-    const kernels::AttentionMask mask{.first_key = batch.first_key};
-    const ops::Attention r = ops::attention(ctx, q, k, v, mask);
-    const auto backward = [=, &ctx, documents = batch.first_key](const Tensor& dy, Tensors&) {
+    const ops::Attention r = attend(ctx, q, k, v, batch, 0);
+    const auto backward = [=, &ctx](const Tensor& dy, Tensors&) {
         const Tensor d = ops::empty(ctx, {B, T, 3 * C}, dy.dtype());
-        ops::attention_backward(ctx, dy.reshape(q.shape()), q, k, v, r, mask, part(d, 0), part(d, 1), part(d, 2));
+        attend_backward(ctx, dy.reshape(q.shape()), q, k, v, r, batch, 0, part(d, 0), part(d, 1), part(d, 2));
         return Tensors{d};
     };
     return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), backward);

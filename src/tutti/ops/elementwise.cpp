@@ -35,6 +35,14 @@ void cast_into(Context& ctx, const Tensor& x, const Tensor& y) {
     call(ctx, &KernelTable::cast, "cast", x, y);
 }
 
+void copy(Context& ctx, const Tensor& x, const Tensor& y) {
+    check(x.shape() == y.shape() && x.dtype() == y.dtype(), "copy: ", x.shape(), " ", x.dtype(), " into ", y.shape(),
+          " ", y.dtype());
+    for (const Tensor* t : {&x, &y})
+        check(t->rank() == 0 || t->dim(-1) <= 1 || t->view().stride(-1) == 1, "copy: needs a unit inner stride");
+    call(ctx, &KernelTable::copy, "copy", x, y);
+}
+
 void normal(Context& ctx, const kernels::Normal& numbers) { call(ctx, &KernelTable::normal, "normal", numbers); }
 
 void fill(Context& ctx, const Tensor& y, float value) {

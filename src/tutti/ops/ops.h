@@ -15,6 +15,7 @@ Tensor empty(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Pu
 Tensor zeros(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Purpose::activations);
 Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose = Purpose::activations);  // always a new tensor
 void cast_into(Context& ctx, const Tensor& x, const Tensor& y);
+void copy(Context& ctx, const Tensor& x, const Tensor& y);  // of one shape and type; parts of tensors too
 void fill(Context& ctx, const Tensor& y, float value);
 void normal(Context& ctx, const kernels::Normal& numbers);  // into a part of a tensor
 

@@ -28,6 +28,8 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
     for (const mesh::AxisSize& a : mesh_.axes()) everything = everything | a.axis;
     all_.emplace_back(everything, world.everyone("world"));
     for (const mesh::Axes axes : {mesh::Axes(Axis::dp_shard), mesh::Axes(Axis::dp_replicate), mesh::kDp}) over(axes);
+    for (const mesh::Axes axes : {mesh::kTp, mesh::Axes(Axis::cp)})
+        if (mesh_.size(axes) > 1) over(axes);
 }
 
 comm::Communicator& Groups::over(mesh::Axes axes) {

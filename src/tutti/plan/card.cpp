@@ -80,7 +80,8 @@ std::string mesh(const spec::RunSpec& run, int ranks) {
         parallel.tp == 1
             ? ""
             : concat("tp ", parallel.tp, parallel.sequence_parallel ? " with sequence parallelism x " : " x ");
-    return concat(ranks, " ranks: ", tp, "dp_replicate ", parallel.dp_replicate, " x dp_shard ",
+    const std::string cp = parallel.cp == 1 ? "" : concat("cp ", parallel.cp, " x ");
+    return concat(ranks, " ranks: ", tp, cp, "dp_replicate ", parallel.dp_replicate, " x dp_shard ",
                   spec::data_parallel_shards(parallel, ranks), ", ZeRO-", parallel.zero);
 }
 

@@ -281,6 +281,17 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
     }
 }
 
+// Ring attention gives each rank two chunks of a sequence.
+void check_context_parallel(const RunSpec& run, Problems& problems) {
+    const int64_t cp = run.parallel.cp, unit = 2 * cp;
+    if (cp == 1) return;
+    require(problems, run.model.family != Family::mlp, "[parallel] cp = ", cp,
+            ": the family mlp has no sequences; set it to 1");
+    require(problems, run.train.seq_len % unit == 0, "[train] seq_len = ", run.train.seq_len,
+            ": must be a multiple of 2 cp = ", unit,
+            "; nearest: seq_len = ", nearest_multiples(run.train.seq_len, unit));
+}
+
 // What tensor parallelism shares out must divide by its ranks; fewer key and value heads are copied.
 void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     const ModelSpec& m = run.model;
@@ -297,10 +308,11 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     divides(m.ffn, "[model] ffn");
     require(problems, m.kv_heads % tp == 0 || tp % m.kv_heads == 0, "[parallel] tp = ", tp,
             ": must divide [model] kv_heads = ", m.kv_heads, ", or be a multiple of it");
-    if (!run.parallel.sequence_parallel || run.train.seq_len % tp == 0) return;
+    const int64_t unit = product({tp, run.parallel.cp});
+    if (!run.parallel.sequence_parallel || run.train.seq_len % unit == 0) return;
     problems.push_back(concat("[train] seq_len = ", run.train.seq_len, ": with [parallel] sequence_parallel = true it ",
-                              "must be a multiple of tp = ", tp, "; nearest: seq_len = ",
-                              nearest_multiples(run.train.seq_len, tp), ", or set sequence_parallel = false"));
+                              "must be a multiple of tp * cp = ", unit, "; nearest: seq_len = ",
+                              nearest_multiples(run.train.seq_len, unit), ", or set sequence_parallel = false"));
 }
 
 void check_offload(const RunSpec& run, Problems& problems) {
@@ -349,11 +361,10 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     };
     const ParallelSpec& p = run.parallel;
     constexpr const char* kNoSuchAxis = "this build has no such axis yet; set it to 1";
-    refuse(p.cp > 1, "[parallel] cp", p.cp, kNoSuchAxis);
     refuse(p.pp > 1, "[parallel] pp", p.pp, kNoSuchAxis);
     refuse(p.ep > 1, "[parallel] ep", p.ep, kNoSuchAxis);
     refuse(p.cp_method != "ring", "[parallel] cp_method", p.cp_method,
-           "this build has no context parallelism; leave ring");
+           "this build has ring attention only; leave ring");
     refuse(p.schedule != "1f1b", "[parallel] schedule", p.schedule, "this build has no pipeline; leave 1f1b");
     refuse(p.virtual_stages > 1, "[parallel] virtual_stages", p.virtual_stages, "this build has no pipeline; set 1");
 
@@ -398,6 +409,7 @@ void validate(const RunSpec& run, int ranks) {
     check_log(run, problems);
     check_mesh(run.parallel, ranks, problems);
     check_tensor_parallel(run, problems);
+    check_context_parallel(run, problems);
     check_offload(run, problems);
     check_precision(run, problems);
     check_packed_weights(run, problems);

@@ -163,11 +163,19 @@ TEST(Validate, TensorParallelismMustDivideWhatItSharesOut) {
               "[parallel] tp = 2: must divide [model] ffn = 449; nearest: tp = 1 or 449");
     EXPECT_EQ(problems_of({"parallel.tp=4", "model.heads=12", "model.kv_heads=6"}, 4),
               "[parallel] tp = 4: must divide [model] kv_heads = 6, or be a multiple of it");
-    EXPECT_EQ(
-        problems_of({"parallel.tp=2", "train.seq_len=255"}, 2),
-        "[train] seq_len = 255: with [parallel] sequence_parallel = true it must be a multiple of tp = 2; nearest: "
-        "seq_len = 254 or 256, or set sequence_parallel = false");
+    EXPECT_EQ(problems_of({"parallel.tp=2", "train.seq_len=255"}, 2),
+              "[train] seq_len = 255: with [parallel] sequence_parallel = true it must be a multiple of tp * cp = 2; "
+              "nearest: seq_len = 254 or 256, or set sequence_parallel = false");
     EXPECT_EQ(problems_of({"parallel.tp=2", "train.seq_len=255", "parallel.sequence_parallel=false"}, 2), "");
+}
+
+TEST(Validate, ContextParallelismNeedsTwoChunksForEachRank) {
+    EXPECT_EQ(problems_of({"parallel.cp=4"}, 4), "");
+    EXPECT_EQ(problems_of({"parallel.cp=4", "train.seq_len=250"}, 4),
+              "[train] seq_len = 250: must be a multiple of 2 cp = 8; nearest: seq_len = 248 or 256");
+    EXPECT_EQ(problems_of({"parallel.cp=2", "parallel.tp=4", "train.seq_len=252"}, 8),
+              "[train] seq_len = 252: with [parallel] sequence_parallel = true it must be a multiple of tp * cp = 8; "
+              "nearest: seq_len = 248 or 256, or set sequence_parallel = false");
 }
 
 TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
@@ -186,7 +194,7 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
     const std::pair<const char*, const char*> requests[] = {
         {"parallel.ep=2", "[parallel] ep = 2: this build has no such axis yet; set it to 1"},
         {"parallel.cp_method=ulysses",
-         "[parallel] cp_method = \"ulysses\": this build has no context parallelism; leave ring"},
+         "[parallel] cp_method = \"ulysses\": this build has ring attention only; leave ring"},
         {"parallel.schedule=gpipe", "[parallel] schedule = \"gpipe\": this build has no pipeline; leave 1f1b"},
         {"parallel.virtual_stages=2", "[parallel] virtual_stages = 2: this build has no pipeline; set 1"},
         {"parallel.strategy=parameter_server",

@@ -40,11 +40,12 @@ struct VerifyOutcome {
     bool within() const;         // every step
 };
 
-// What rounding may make of one run under two layouts. Step 1 starts from equal weights, and only sums of gradients are
-// added in another order: 1e-5 (docs/design.md, section 6). So it stays in f32. In bf16 such a sum may later round a
-// weight to its other neighbour, after which every rounding behind it may fall otherwise: about 20 in a block, forward
-// and backward, each of 2^-9 at most and independent, so 2^-9 sqrt(20 blocks). In TF32, which rounds the factors of
-// products to 3 bits more, 2^-12.
+// What rounding may make of one run under two layouts. Step 1 starts from equal weights, and with data parallelism only
+// sums of gradients are added in another order: 1e-5 (docs/design.md, section 6). So it stays in f32, under any layout.
+// In bf16 such a sum may later round a weight to its other neighbour, after which every rounding behind it may fall
+// otherwise: about 20 in a block, forward and backward, each of 2^-9 at most and independent, so 2^-9 sqrt(20 blocks).
+// Tensor and context parallelism add and round inside a block, so theirs is this bound from step 1 on. In TF32, which
+// rounds the factors of products to 3 bits more, 2^-12.
 double verify_bound(const spec::RunSpec& run, int64_t step);
 
 // The one-rank run of the same batch, weights and samples: no axis, no recompute, no offload.

@@ -33,15 +33,16 @@ struct RigOptions {
     std::function<void(autograd::Parameter&)> alter = [](autograd::Parameter&) {};  // after parallel::apply()
     bool sequence_parallel = false;  // between the products of tensor parallelism
     int64_t segment = 0;             // Model::run
+    bool documents = false;          // two in each sequence
     mesh::Axes samples = mesh::kDp;  // ranks along these see different samples
 };
 
 // All axes, in their order.
-inline mesh::Mesh mesh_of(int tp_copy, int tp_part, int dp_shard, int dp_replicate) {
+inline mesh::Mesh mesh_of(int tp_copy, int tp_part, int dp_shard, int dp_replicate, int cp = 1) {
     using mesh::Axis;
     return mesh::Mesh({{Axis::tp_copy, tp_copy},
                        {Axis::tp_part, tp_part},
-                       {Axis::cp, 1},
+                       {Axis::cp, cp},
                        {Axis::dp_shard, dp_shard},
                        {Axis::dp_replicate, dp_replicate},
                        {Axis::pp, 1}});
@@ -55,6 +56,7 @@ class Rig {
           samples_(options.samples),
           sequence_parallel_(options.sequence_parallel),
           segment_(options.segment),
+          documents_(options.documents),
           device_(meta ? make_meta_device({}) : make_cpu_device(1)),
           table_(meta ? kernels::meta_table(kernels::cpu_table(kernels::best_isa()))
                       : kernels::cpu_table(kernels::best_isa())),
@@ -73,7 +75,12 @@ class Rig {
         for (size_t i = 0; i < window.size(); ++i)
             window[i] = static_cast<int32_t>(
                 uniform_below(3, static_cast<uint64_t>(sample * 100) + i, static_cast<uint64_t>(model.spec().vocab)));
-        nn::Batch batch = nn::make_batch(*device_, window, 1, sample);
+        const std::span<const int32_t> tokens(window);
+        std::vector<int32_t> first_key(documents_ ? kTokens : 0);  // the last three tokens are a document of their own
+        for (size_t i = kTokens - 3; i < first_key.size(); ++i) first_key[i] = kTokens - 3;
+        nn::Batch batch = nn::make_batch(*device_, {tokens.first(kTokens), tokens.last(kTokens), first_key}, 1, sample,
+                                         {groups.coordinate(mesh::Axis::cp), groups.mesh().size(mesh::Axis::cp)});
+        if (groups.mesh().size(mesh::Axis::cp) > 1) batch.context_ranks = &groups.over(mesh::Axis::cp);
         batch.grad_scale = 1.0f / 64;
         if (sequence_parallel_) {
             const comm::Communicator& tp = groups.over(mesh::kTp);
@@ -161,6 +168,7 @@ class Rig {
     mesh::Axes samples_;
     bool sequence_parallel_;
     int64_t segment_;
+    bool documents_;
     std::unique_ptr<Device> device_;
     kernels::KernelTable table_;
 

@@ -1,4 +1,4 @@
-// kernels/cuda/elementwise.cu: fill, cast, add, accumulate, scale: one pass at the speed of memory.
+// kernels/cuda/elementwise.cu: fill, cast, copy, add, accumulate, scale: one pass at the speed of memory.
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/map.h"
 
@@ -20,6 +20,49 @@ struct Product {
     float factor;
     __device__ float operator()(float x) const { return x * factor; }
 };
+
+// Of a view: element i of the flattened tensor lies at element at(i) of its memory.
+struct Places {
+    int64_t sizes[Shape::kMaxDims], strides[Shape::kMaxDims];
+    int rank;
+
+    explicit Places(const View& view) : rank(view.shape.rank()) {
+        for (int d = 0; d < rank; ++d) {
+            sizes[d] = view.shape[d];
+            strides[d] = view.stride(d);
+        }
+    }
+    __device__ int64_t at(int64_t i) const {
+        int64_t place = 0;
+        for (int d = rank - 1; d >= 0; --d) {
+            place += i % sizes[d] * strides[d];
+            i /= sizes[d];
+        }
+        return place;
+    }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kMapThreads) copy_kernel(int64_t n, const T* x, Places from, T* y, Places to) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * kMapThreads + threadIdx.x;
+    if (i < n) y[to.at(i)] = x[from.at(i)];
+}
+
+template <class T>
+void copy_as(const Stream& stream, View x, View y) {
+    const int64_t n = y.numel();
+    if (n == 0) return;
+    launch(copy_kernel<T>,
+           {.blocks = dim3(static_cast<unsigned>(ceil_div(n, kMapThreads))), .threads = dim3(kMapThreads)}, stream, n,
+           x.as<const T>(), Places(x), y.as<T>(), Places(y));
+}
+
+void copy(const Stream& stream, View x, View y) {
+    if (size_of(y.dtype) == 2) return copy_as<uint16_t>(stream, x, y);
+    if (size_of(y.dtype) == 4) return copy_as<uint32_t>(stream, x, y);
+    if (size_of(y.dtype) == 8) return copy_as<uint64_t>(stream, x, y);
+    copy_as<uint8_t>(stream, x, y);
+}
 
 void fill(const Stream& stream, View y, float value) {
     with_type(y.dtype, [&](auto type) { map(stream, y.numel(), Constant{value}, y.as<decltype(type)>()); });
@@ -62,6 +105,7 @@ void scale(const Stream& stream, View x, float factor) {
 void fill_elementwise(KernelTable& table) {
     table.fill = fill;
     table.cast = cast;
+    table.copy = copy;
     table.add = add;
     table.accumulate = accumulate;
     table.scale = scale;

@@ -32,6 +32,7 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"fill">(table.fill);
     silence<"normal">(table.normal);
     silence<"cast">(table.cast);
+    silence<"copy">(table.copy);
     silence<"add">(table.add);
     silence<"accumulate">(table.accumulate);
     silence<"scale">(table.scale);

@@ -30,6 +30,17 @@ void cast(const Stream&, View x, View y) {
     for (int64_t i = 0; i < y.numel(); ++i) store(y, i, load(x, i));
 }
 
+void copy(const Stream&, View x, View y) {
+    for (int64_t i = 0; i < y.numel(); ++i) {
+        int64_t rest = i, from = 0, to = 0;
+        for (int d = y.shape.rank() - 1; d >= 0; rest /= y.shape[d], --d) {
+            from += rest % y.shape[d] * x.stride(d);
+            to += rest % y.shape[d] * y.stride(d);
+        }
+        store(y, to, load(x, from));
+    }
+}
+
 void add(const Stream&, View a, View b, View y) {
     for (int64_t i = 0; i < y.numel(); ++i) store(y, i, load(a, i) + load(b, i));
 }

@@ -12,6 +12,7 @@ namespace tutti::kernels::reference {
 void fill(const Stream&, View y, float value);
 void normal(const Stream&, const Normal& d);
 void cast(const Stream&, View x, View y);
+void copy(const Stream&, View x, View y);
 void add(const Stream&, View a, View b, View y);
 void accumulate(const Stream&, View x, View y);
 void scale(const Stream&, View x, float factor);

@@ -10,6 +10,7 @@ const KernelTable& reference_table() {
         .fill = reference::fill,
         .normal = reference::normal,
         .cast = reference::cast,
+        .copy = reference::copy,
         .add = reference::add,
         .accumulate = reference::accumulate,
         .scale = reference::scale,

@@ -1,4 +1,4 @@
-// kernels/testing/elementwise_cases.cpp: fill, cast, add, accumulate, scale, the activations and dropout.
+// kernels/testing/elementwise_cases.cpp: fill, cast, copy, add, accumulate, scale, the activations and dropout.
 #include <algorithm>
 #include <limits>
 
@@ -66,6 +66,19 @@ void add_normal(std::vector<Case>& all, int64_t rows, int64_t columns, int64_t f
                      {.y = y, .key = random_key(3, "block"), .std = 0.02f, .first = first, .row_step = columns + 11});
         arena.result("y", y, [](int64_t) { return 0; });
     });
+}
+
+// Heads of some ranks and a part of the sequence out of a packed tensor, into another one.
+void add_copies(std::vector<Case>& all, DType t, int64_t B, int64_t T, int64_t H, int64_t D) {
+    add(all, "copy", &KernelTable::copy, concat(t, " (", B, ", ", T, ", ", H, ", ", D, ")"),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View packed = arena.normal({B, T + 3, 3 * H, D}, t, "x"),
+                       whole = arena.empty({B, T, H + 1, D + 2}, t);
+            const View x = slice(slice(packed, 1, 2, T), 2, H, H), y = slice(slice(whole, 2, 1, H), 3, 1, D);
+            arena.start();
+            table.copy(stream, x, y);
+            arena.result("y", y, [](int64_t) { return 0; });
+        });
 }
 
 // Casts round once, so every table gives the same bits; below FLT_MIN the hardware's conversions may flush.
@@ -197,6 +210,10 @@ void add_elementwise(std::vector<Case>& all) {
             add_relu_and_gelu(all, t, n);
             add_swiglu(all, t, n);
         }
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
+        for (const auto& [B, T, H, D] :
+             {std::array<int64_t, 4>{1, 1, 1, 1}, {2, 5, 3, 7}, {3, 40, 2, 64}, {2, 0, 1, 8}})
+            add_copies(all, t, B, T, H, D);
     for (const DType from : {DType::f32, DType::bf16, DType::f16})
         for (const DType to : {DType::f32, DType::bf16, DType::f16})
             for (const int64_t n : kLengths) add_casts(all, from, to, n);

@@ -15,7 +15,7 @@
 namespace tutti::kernels {
 
 inline const std::vector<const char*> kOps = {"fill",
-                                              "cast",
+                                              "cast", "copy",
                                               "add",
                                               "accumulate",
                                               "scale",

@@ -209,7 +209,7 @@ void attention_forward(const Stream& stream, const AttentionForward& a) {
 }
 
 void attention_merge(const Stream& stream, View o, View lse, View o_part, View lse_part) {
-    const int64_t B = o.shape[0], T = o.shape[1], H = o.shape[2], D = o.shape[3];
+    const int64_t B = size(o, 0), T = size(o, 1), H = size(o, 2), D = size(o, 3);
     parallel_tasks(stream, B * T, [&](int64_t task) {
         const int64_t b = task / T, i = task % T;
         for (int64_t h = 0; h < H; ++h) {

@@ -1,4 +1,4 @@
-// kernels/cpu/isa/elementwise.cpp: fill, cast, add, accumulate, scale. All wait for memory and nothing else.
+// kernels/cpu/isa/elementwise.cpp: fill, cast, copy, add, accumulate, scale. All wait for memory and nothing else.
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 
@@ -33,7 +33,7 @@ void fill(const Stream& stream, View y, float value) {
     }
 }
 
-void copy(const Stream& stream, View x, View y) {
+void copy_whole(const Stream& stream, View x, View y) {
     const char* in = x.as<char>();
     char* out = y.as<char>();
     const int64_t bytes = numel(x) * size_of(x.dtype);
@@ -59,12 +59,27 @@ void cast_from(const Stream& stream, View x, View y) {
 }
 
 void cast(const Stream& stream, View x, View y) {
-    if (x.dtype == y.dtype) return copy(stream, x, y);
+    if (x.dtype == y.dtype) return copy_whole(stream, x, y);
     switch (x.dtype) {
         case DType::bf16: return cast_from<bf16>(stream, x, y);
         case DType::f16: return cast_from<f16>(stream, x, y);
         default: return cast_from<float>(stream, x, y);
     }
+}
+
+void copy(const Stream& stream, View x, View y) {
+    const int64_t width = columns(y), element = size_of(y.dtype);
+    const auto row = [](const View& view, int64_t index) {
+        int64_t at = 0;
+        for (int d = view.shape.rank() - 2; d >= 0; index /= size(view, d), --d)
+            at += index % size(view, d) * stride(view, d);
+        return at;
+    };
+    parallel_for(stream, rows(y), row_grain(width), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r)
+            __builtin_memcpy(y.as<char>() + row(y, r) * element, x.as<char>() + row(x, r) * element,
+                             static_cast<size_t>(width * element));
+    });
 }
 
 void add(const Stream& stream, View a, View b, View y) {
@@ -109,6 +124,7 @@ void scale(const Stream& stream, View x, float factor) {
 void fill_elementwise(KernelTable& table) {
     table.fill = fill;
     table.cast = cast;
+    table.copy = copy;
     table.add = add;
     table.accumulate = accumulate;
     table.scale = scale;

@@ -1,0 +1,197 @@
+#include "tutti/nn/ring_attention.h"
+
+#include <array>
+#include <functional>
+#include <limits>
+#include <utility>
+
+namespace tutti::nn {
+
+namespace {
+
+using comm::Communicator;
+using comm::Work;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+Tensor contiguous(ops::Context& ctx, const Tensor& x) {
+    if (x.contiguous()) return x;
+    const Tensor y = ops::empty(ctx, x.shape(), x.dtype());
+    ops::copy(ctx, x, y);
+    return y;
+}
+
+// Into a part of a tensor of another type.
+void cast_into_part(ops::Context& ctx, const Tensor& x, const Tensor& part) {
+    ops::copy(ctx, x.dtype() == part.dtype() ? x : ops::cast(ctx, x, part.dtype()), part);
+}
+
+struct KeyValues {
+    Tensor k, v;
+};
+
+// What the ranks of a sequence have of it, seen from one of them.
+class Ring {
+  public:
+    Ring(ops::Context& ctx, const Batch& batch, int64_t tokens, int64_t window)
+        : ctx_(ctx), ranks_(*batch.context_ranks), chunk_(tokens / 2), window_(window), first_key_(batch.first_key) {}
+
+    int hops() const { return ranks_.size(); }
+    int source(int hop) const { return (ranks_.rank() - hop + hops()) % hops(); }
+    int destination(int hop) const { return (ranks_.rank() + hop) % hops(); }
+
+    // Half 0 or 1 of x (B, T / P, ...): one chunk.
+    Tensor half(const Tensor& x, int i) const { return x.narrow(1, i * chunk_, chunk_); }
+
+    // Calls visit(query half, key half, mask) for each pair of which a query of this rank may see a key of `source`.
+    void for_each_pair(int source, const std::function<void(int, int, const kernels::AttentionMask&)>& visit) const {
+        for (int i = 0; i < 2; ++i) {
+            Tensor first_key;  // keeps the view in `mask` alive
+            if (first_key_.defined()) first_key = contiguous(ctx_, half(first_key_, i));
+            for (int j = 0; j < 2; ++j) {
+                const int64_t query = begin(ranks_.rank(), i), key = begin(source, j);
+                if (sees(query, key)) visit(i, j, {true, query, key, window_, first_key});
+            }
+        }
+    }
+
+    // The keys and values of hop `hop`, on their way; undefined when this rank needs none of them.
+    KeyValues start(int hop, const KeyValues& own, std::vector<Work>& messages) const {
+        const int from = source(hop), to = destination(hop);
+        if (needs(to, ranks_.rank()))
+            for (const Tensor* x : {&own.k, &own.v}) messages.push_back(ranks_.send(*x, to));
+        if (!needs(ranks_.rank(), from)) return {};
+        KeyValues received;
+        for (const auto& [x, like] : {std::pair(&received.k, &own.k), std::pair(&received.v, &own.v)}) {
+            *x = ops::empty(ctx_, like->shape(), like->dtype(), Purpose::communication);
+            messages.push_back(ranks_.receive(*x, from));
+        }
+        return received;
+    }
+
+    // The way back: gradients that this rank found for the keys of `source(hop)` against those found for its own.
+    KeyValues start_back(int hop, const KeyValues& found, const Shape& shape, std::vector<Work>& messages) const {
+        const int from = destination(hop), to = source(hop);
+        if (found.k.defined())
+            for (const Tensor* x : {&found.k, &found.v}) messages.push_back(ranks_.send(*x, to));
+        if (!needs(from, ranks_.rank())) return {};
+        KeyValues received;
+        for (Tensor* x : {&received.k, &received.v}) {
+            *x = ops::empty(ctx_, shape, DType::f32, Purpose::communication);
+            messages.push_back(ranks_.receive(*x, from));
+        }
+        return received;
+    }
+
+    // visit(hop, keys) for each hop, with the keys of the next one on their way.
+    void for_each_hop(const KeyValues& own, const std::function<void(int, const KeyValues&)>& visit) const {
+        KeyValues here = own;
+        for (int hop = 0; hop < hops(); ++hop) {
+            std::vector<Work> messages;
+            const KeyValues next = hop + 1 < hops() ? start(hop + 1, own, messages) : KeyValues{};
+            visit(hop, here);
+            for (Work& message : messages) message.wait();
+            here = next;
+        }
+    }
+
+  private:
+    int64_t begin(int rank, int half) const { return chunk_ * (half == 0 ? rank : 2 * hops() - 1 - rank); }
+    // Chunks by their first tokens: the first query sees the oldest keys, the last key is the newest.
+    bool sees(int64_t query, int64_t key) const {
+        return key <= query && (window_ == 0 || key + chunk_ - 1 > query - window_);
+    }
+    bool needs(int rank, int source) const {
+        for (int i = 0; i < 2; ++i)
+            for (int j = 0; j < 2; ++j)
+                if (sees(begin(rank, i), begin(source, j))) return true;
+        return false;
+    }
+
+    ops::Context& ctx_;
+    Communicator& ranks_;
+    int64_t chunk_, window_;
+    Tensor first_key_;
+};
+
+void wait(std::vector<Work>& messages) {
+    for (Work& message : messages) message.wait();
+    messages.clear();
+}
+
+}  // namespace
+
+ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
+                              int64_t window) {
+    const int64_t B = q.dim(0), T = q.dim(1), H = q.dim(2), D = q.dim(3);
+    check(T % 2 == 0, "ring attention: a rank has two chunks of a sequence, got ", T, " tokens");
+    const Ring ring(ctx, batch, T, window);
+    std::array<ops::Attention, 2> sums;
+    for (ops::Attention& sum : sums) {
+        sum = {ops::zeros(ctx, {B, T / 2, H, D}, DType::f32), ops::empty(ctx, {B, H, T / 2}, DType::f32)};
+        ops::fill(ctx, sum.lse, -kInfinity);
+    }
+    ring.for_each_hop({contiguous(ctx, k), contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
+        ring.for_each_pair(ring.source(hop), [&](int i, int j, const kernels::AttentionMask& mask) {
+            ops::attention_merge(
+                ctx, sums[static_cast<size_t>(i)],
+                ops::attention(ctx, ring.half(q, i), ring.half(here.k, j), ring.half(here.v, j), mask, DType::f32));
+        });
+    });
+    ops::Attention r{ops::empty(ctx, q.shape(), q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
+    for (int i = 0; i < 2; ++i) {
+        const ops::Attention& sum = sums[static_cast<size_t>(i)];
+        cast_into_part(ctx, sum.y, ring.half(r.y, i));
+        ops::copy(ctx, sum.lse, r.lse.narrow(2, i * T / 2, T / 2));
+    }
+    return r;
+}
+
+void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                             const ops::Attention& forward, const Batch& batch, int64_t window, const Tensor& dq,
+                             const Tensor& dk, const Tensor& dv) {
+    const int64_t T = q.dim(1);
+    const Ring ring(ctx, batch, T, window);
+    std::array<Tensor, 2> dq_halves, dy_halves;
+    std::array<ops::Attention, 2> of_half;
+    for (int i = 0; i < 2; ++i) {
+        const auto h = static_cast<size_t>(i);
+        dq_halves[h] = ops::zeros(ctx, ring.half(q, i).shape(), DType::f32);
+        dy_halves[h] = contiguous(ctx, ring.half(dy, i));
+        of_half[h] = {contiguous(ctx, ring.half(forward.y, i)),
+                      contiguous(ctx, forward.lse.narrow(2, i * T / 2, T / 2))};
+    }
+    KeyValues sum, arriving, leaving;  // gradients in f32: of this rank's keys; from and to other ranks
+    std::vector<Work> messages;
+    const auto add_arrived = [&] {
+        wait(messages);
+        leaving = {};
+        if (!arriving.k.defined()) return;
+        ops::accumulate(ctx, arriving.k, sum.k);
+        ops::accumulate(ctx, arriving.v, sum.v);
+        arriving = {};
+    };
+    ring.for_each_hop({contiguous(ctx, k), contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
+        KeyValues found;
+        if (here.k.defined())
+            found = {ops::zeros(ctx, here.k.shape(), DType::f32), ops::zeros(ctx, here.k.shape(), DType::f32)};
+        ring.for_each_pair(ring.source(hop), [&](int i, int j, const kernels::AttentionMask& mask) {
+            const auto h = static_cast<size_t>(i);
+            ops::attention_backward(ctx, dy_halves[h], ring.half(q, i), ring.half(here.k, j), ring.half(here.v, j),
+                                    of_half[h], mask, dq_halves[h], ring.half(found.k, j), ring.half(found.v, j), true);
+        });
+        if (hop == 0) {
+            sum = found;
+            return;
+        }
+        add_arrived();
+        leaving = found;
+        arriving = ring.start_back(hop, found, k.shape(), messages);
+    });
+    add_arrived();
+    for (int i = 0; i < 2; ++i) cast_into_part(ctx, dq_halves[static_cast<size_t>(i)], ring.half(dq, i));
+    cast_into_part(ctx, sum.k, dk);
+    cast_into_part(ctx, sum.v, dv);
+}
+
+}  // namespace tutti::nn
