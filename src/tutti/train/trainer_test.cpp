@@ -100,6 +100,42 @@ TEST_F(TrainerTest, ResumesAtAnyStepBitForBit) {
     }
 }
 
+// Eight steps, each under another layout: what was saved under one is gone on with under the next.
+TEST_F(TrainerTest, ResumesUnderAnyOtherLayout) {
+    const std::vector<std::string> set = {"precision.compute=f32", "train.micro_batch=1", "train.global_batch=4",
+                                          "checkpoint.every=1"};
+    const auto whole = options("whole", set);
+    const auto one_rank = train(whole);
+    const std::pair<int, std::vector<std::string>> layouts[] = {
+        {2, {"parallel.tp=2"}},
+        {4, {"parallel.cp=2", "parallel.zero=3"}},
+        {1, {}},
+        {4, {"parallel.tp=2", "parallel.cp=2", "parallel.sequence_parallel=false"}},
+        {2, {"parallel.cp=2", "parallel.zero=0"}},
+        {4, {"parallel.tp=2", "parallel.zero=2"}},
+        {8, {"parallel.tp=2", "parallel.cp=2", "parallel.zero=3"}},
+        {4, {"parallel.dp_replicate=2", "parallel.zero=1"}}};
+    TrainOutcome outcome;
+    for (const auto& [ranks, axes] : layouts) {
+        std::vector<std::string> all = set;
+        all.insert(all.end(), axes.begin(), axes.end());
+        auto o = options("parts", all, ranks);
+        o.stop_requested = [] { return true; };
+        outcome = train(o);
+    }
+    EXPECT_EQ(outcome.step, 8);
+    EXPECT_NEAR(outcome.loss, one_rank.loss, 1e-5 * one_rank.loss);
+    const auto lines = metrics(whole), of_parts = metrics(options("parts", set));
+    ASSERT_EQ(lines.size(), of_parts.size());
+    for (size_t i = 0; i < lines.size(); ++i) {
+        const auto a = nlohmann::json::parse(lines[i]), b = nlohmann::json::parse(of_parts[i]);
+        EXPECT_NEAR(b.at("loss").get<double>(), a.at("loss").get<double>(), 1e-5 * a.at("loss").get<double>()) << i;
+        EXPECT_NEAR(b.at("grad_norm").get<double>(), a.at("grad_norm").get<double>(),
+                    1e-4 * a.at("grad_norm").get<double>())
+            << i;
+    }
+}
+
 TEST_F(TrainerTest, RecomputePolicyAndSavingInTheBackgroundChangeNoBit) {
     const auto stored = options("none", {"model.layers=3", "model.dropout=0.1"});
     train(stored);
@@ -285,6 +321,11 @@ TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
                  {"train.global_batch=24", "recompute.policy=selective"},
                  {"train.global_batch=8", "data.documents=respected", "data.eod=10"},
                  {"train.global_batch=8", "train.seq_len=32", "train.packed_weights=always"},
+                 {"train.global_batch=4", "parallel.tp=2"},
+                 {"train.global_batch=4", "parallel.tp=2", "parallel.sequence_parallel=false", "recompute.policy=full"},
+                 {"train.global_batch=4", "parallel.cp=2", "train.seq_len=32", "recompute.policy=selective"},
+                 {"train.global_batch=2", "parallel.tp=2", "parallel.cp=2", "offload.activations=true"},
+                 {"train.global_batch=4", "parallel.cp=4", "model.window=5", "data.documents=respected", "data.eod=10"},
                  {"train.global_batch=8", "parallel.strategy=parameter_server"}}) {
             if (more.back() == "parallel.strategy=parameter_server" && std::string(zero) != "0") continue;
             if (more.back() == "train.packed_weights=always" && std::string(zero) == "3") continue;

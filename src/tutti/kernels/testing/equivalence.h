@@ -15,7 +15,8 @@
 namespace tutti::kernels {
 
 inline const std::vector<const char*> kOps = {"fill",
-                                              "cast", "copy",
+                                              "cast",
+                                              "copy",
                                               "add",
                                               "accumulate",
                                               "scale",
