@@ -1,4 +1,6 @@
 // What goes wrong in practice: each gives a message with its place, the exit code of docs/design.md, and loses nothing.
+#include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "program.h"
@@ -7,6 +9,26 @@ namespace tutti::testing {
 namespace {
 
 using Misuse = ProgramTest;
+
+// A refusal ends with this code, and its last line names the cause or the way out.
+void expect_refused(const Result& r, int exit_code, const std::string& in_last_line) {
+    EXPECT_EQ(r.exit_code, exit_code) << r.out << r.err;
+    const size_t end = r.err.find_last_not_of('\n');
+    const size_t begin = end == std::string::npos ? 0 : r.err.rfind('\n', end) + 1;
+    expect_contains(r.err.substr(begin), in_last_line);
+}
+
+// Sets one f32 value of a safetensors file.
+void set_value(const fs::path& file, const std::string& tensor, size_t index, float value) {
+    std::string bytes = read_file(file);
+    uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    const auto entry = nlohmann::json::parse(bytes.substr(8, header)).at(tensor);
+    const size_t begin = 8 + header + entry.at("data_offsets").at(0).get<size_t>();
+    ASSERT_EQ(entry.at("dtype"), "F32");
+    std::memcpy(bytes.data() + begin + index * sizeof value, &value, sizeof value);
+    std::ofstream(file, std::ios::binary) << bytes;
+}
 
 TEST_F(Misuse, MissingEmptyAndShortText) {
     const Result missing = train("run", {"data.train=" + path("nowhere.txt")});
@@ -194,6 +216,47 @@ TEST_F(Misuse, OneInterruptSavesTwoStopAtOnce) {
     slow.signal(SIGINT);
     EXPECT_EQ(slow.wait().exit_code, 128 + SIGINT);
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST_F(Misuse, ValuesThatDoNotFitADtype) {
+    ASSERT_EQ(train("run", {"train.steps=1"}).exit_code, 0);
+    ASSERT_EQ(run({"convert", "--from", path("run"), "--to", path("hf")}).exit_code, 0);
+    set_value(folder_ / "hf/model.safetensors", "model.norm.weight", 3, 1e6f);
+    set_value(folder_ / "hf/model.safetensors", "model.norm.weight", 4, 1e-12f);
+    set_value(folder_ / "hf/model.safetensors", "model.norm.weight", 5, 1e-12f);
+    const auto convert = [&](const std::string& to, std::vector<std::string> more) {
+        more.insert(more.begin(), {"convert", "--from", path("hf"), "--to", path(to)});
+        return run(more);
+    };
+    for (const char* format : {"hf", "tutti"}) {
+        const Result r = convert("half", {"--format", format, "--dtype", "f16"});
+        expect_refused(r, 3, "--allow-loss");
+        expect_contains(r.err, "model.norm.weight: 1 value becomes infinite, 2 become 0");
+        EXPECT_FALSE(fs::exists(path("half")));
+    }
+    const Result told = convert("half", {"--dtype", "f16", "--allow-loss", "--json"});
+    EXPECT_EQ(told.exit_code, 0);
+    expect_contains(told.err, "warning: values that do not fit f16");
+    EXPECT_EQ(nlohmann::json::parse(told.out).at("losses").at("model.norm.weight").at("became_infinite"), 1);
+    EXPECT_EQ(convert("brain", {"--dtype", "bf16"}).exit_code, 0);
+    // Of the weights that a run holds, the config beside them says the type.
+    expect_contains(read_file(folder_ / "brain/hf/config.json"), "\"bfloat16\"");
+    expect_refused(convert("shards", {"--max-shard-size", "1MB"}), 2, "--max-shard-size");
+}
+
+TEST_F(Misuse, ImportedWeightsThatAreNotFinite) {
+    ASSERT_EQ(train("run", {"train.steps=1"}).exit_code, 0);
+    ASSERT_EQ(run({"convert", "--from", path("run"), "--to", path("hf")}).exit_code, 0);
+    set_value(folder_ / "hf/model.safetensors", "model.norm.weight", 3, NAN);
+    const Result r = run({"generate", path("hf"), "--prompt", "a"});
+    expect_refused(r, 3, "value 3 of model.norm.weight is nan");
+    write("hf.toml", read_file(path("tiny.toml"))
+                         .replace(0, std::string("[model]\npreset = \"llama-tiny\"").size(),
+                                  "[model]\nhf = \"" + path("hf") + "\""));
+    for (const char* ranks : {"1", "2"})
+        expect_refused(run({"train", path("hf.toml"), "--out", path("next"), "--ranks", ranks, "--set",
+                            "train.micro_batch=2", "--set", "parallel.zero=3"}),
+                       3, "value 3 of model.norm.weight is nan");
 }
 
 TEST_F(Misuse, JsonModePrintsOneDocument) {

@@ -70,7 +70,8 @@ int generate(const GenerateArguments& arguments, const Io& io);
 
 struct ConvertArguments {
     std::string from, to, format, dtype;  // format, dtype "": see infer/convert.h
-    int64_t max_shard_size = 5'000'000'000;
+    std::optional<int64_t> max_shard_size;
+    bool allow_loss = false;
     bool json = false;
 };
 int convert(const ConvertArguments& arguments, const Io& io);

@@ -12,16 +12,23 @@ int convert(const ConvertArguments& arguments, const Io& io) {
     infer::ConvertOptions options{.from = arguments.from,
                                   .to = arguments.to,
                                   .format = arguments.format,
+                                  .allow_loss = arguments.allow_loss,
                                   .max_shard_bytes = arguments.max_shard_size};
     if (!arguments.dtype.empty()) options.dtype = dtype_from(arguments.dtype);
     const infer::ConvertOutcome outcome = infer::convert(options);
+    if (!outcome.losses.empty())
+        io.err << "warning: values that do not fit " << arguments.dtype << ":" << hf::describe(outcome.losses) << '\n';
     if (arguments.json) {
+        auto losses = nlohmann::ordered_json::object();
+        for (const auto& [name, loss] : outcome.losses)
+            losses[name] = {{"became_infinite", loss.infinite}, {"became_zero", loss.zero}};
         const nlohmann::ordered_json document = {{"from", outcome.from},
                                                  {"to", arguments.to},
                                                  {"format", outcome.format},
                                                  {"step", outcome.step},
                                                  {"parameters", outcome.parameters},
-                                                 {"files", outcome.files}};
+                                                 {"files", outcome.files},
+                                                 {"losses", losses}};
         io.out << document.dump(2) << '\n';
         return 0;
     }

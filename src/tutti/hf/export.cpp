@@ -113,19 +113,22 @@ const std::vector<std::string>& files_beside_tokenizers() {
     return kNames;
 }
 
-std::vector<std::string> copy_side_files(FileSystem& disk, const std::string& from, const std::string& to) {
+std::vector<std::string> copy_side_files(FileSystem& disk, const std::string& from, const std::string& to,
+                                         std::optional<DType> dtype) {
     std::vector<std::string> copied;
     checkpoint::make_directories(disk, to);
     for (const std::string& name : side_files()) {
         if (disk.kind(join(from, name)) == FileKind::none) continue;
-        checkpoint::write_file_atomically(disk, to, {.name = name, .head = read_file(disk, join(from, name))});
+        std::string text = read_file(disk, join(from, name));
+        if (dtype && name == kConfig) text = spec::hf_config_with_dtype(text, *dtype);
+        checkpoint::write_file_atomically(disk, to, {.name = name, .head = text});
         copied.push_back(name);
     }
     return copied;
 }
 
 std::vector<std::string> write_directory(FileSystem& disk, const std::string& directory, const models::Model& model,
-                                         const StoredWeights& weights, const ExportOptions& options) {
+                                         const StoredWeights& weights, const ExportOptions& options, Losses& losses) {
     const spec::ModelSpec& spec = model.spec();
     const std::string config = config_text(disk, spec, options, options.dtype.value_or(weights.main_dtype(model)));
     std::vector<std::string> written;
@@ -146,8 +149,8 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
             const DType dtype = options.dtype.value_or(weights.dtype(p->name));
             const Shape shape = tensor.transposed ? Shape{p->shape[1], p->shape[0]} : p->shape;
             const int64_t size = shape.numel() * size_of(dtype);
-            const auto make = [&bytes, &weights, p, dtype, turned = tensor.transposed] {
-                bytes = weights.read(*p, dtype, turned);
+            const auto make = [&bytes, &weights, &losses, p, dtype, turned = tensor.transposed] {
+                bytes = weights.read(*p, dtype, losses, turned);
                 return std::span<const std::byte>(bytes);
             };
             tensors.push_back({tensor.name, dtype, {shape.begin(), shape.end()}, {size, make}});

@@ -14,9 +14,10 @@ namespace tutti::hf {
 const std::vector<std::string>& side_files();
 // Those of them that say which tokens of the tokenizer beside them are special.
 const std::vector<std::string>& files_beside_tokenizers();
-// Those of `from` that exist, to the byte. `to` is made when it is missing. Returns their names.
+// Those of `from` that exist, to the byte, but for the dtype in config.json, if one is given. `to` is made when it is
+// missing. Returns their names.
 std::vector<std::string> copy_side_files(checkpoint::FileSystem& file_system, const std::string& from,
-                                         const std::string& to);
+                                         const std::string& to, std::optional<DType> dtype = {});
 
 struct ExportOptions {
     std::optional<DType> dtype;               // of all weights; nothing: each as it is stored
@@ -26,9 +27,10 @@ struct ExportOptions {
 };
 
 // Into `directory`, which exists. A config.json among the side files is kept, its dtype apart, when it describes the
-// same model. Weights go through memory one at a time. Returns the names of the files.
+// same model. Weights go through memory one at a time. Returns the names of the files. What the dtype does not hold
+// goes to `losses`.
 std::vector<std::string> write_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                          const models::Model& model, const StoredWeights& weights,
-                                         const ExportOptions& options);
+                                         const ExportOptions& options, Losses& losses);
 
 }  // namespace tutti::hf

@@ -1,6 +1,7 @@
 // Weights of Hugging Face directories: names, orientation, types; what is wrong with a directory, all at once; exports.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "tutti/checkpoint/testing/memory_file_system.h"
@@ -83,6 +84,7 @@ class Directory : public ::testing::Test {
     std::unique_ptr<Device> device;
     ops::Context ctx;
     checkpoint::testing::MemoryFileSystem disk;
+    Losses losses;
 };
 
 TEST(Names, Gpt2IsPrefixedAndTurned) {
@@ -104,8 +106,11 @@ TEST(Names, Gpt2IsPrefixedAndTurned) {
 TEST(Values, ConvertAndTranspose) {
     const std::vector<float> x = {1.0f, -2.5f, 3.14159265f, 1e-30f, 65536.0f};
     std::vector<uint16_t> half(5), brain(5);
-    convert(DType::f32, std::as_bytes(std::span(x)), DType::f16, std::as_writable_bytes(std::span(half)));
-    convert(DType::f32, std::as_bytes(std::span(x)), DType::bf16, std::as_writable_bytes(std::span(brain)));
+    Loss loss = convert(DType::f32, std::as_bytes(std::span(x)), DType::f16, std::as_writable_bytes(std::span(half)));
+    EXPECT_EQ(loss.infinite, 1);  // 65536
+    EXPECT_EQ(loss.zero, 1);      // 1e-30
+    loss = convert(DType::f32, std::as_bytes(std::span(x)), DType::bf16, std::as_writable_bytes(std::span(brain)));
+    EXPECT_FALSE(loss.any());
     for (size_t i = 0; i < 5; ++i) {
         EXPECT_EQ(half[i], f16_bits(x[i]));
         EXPECT_EQ(brain[i], bf16_bits(x[i]));
@@ -178,6 +183,29 @@ TEST_F(Directory, LoadsThePartsOfARank) {
     }
 }
 
+// Infinity is what bf16 makes of values above its largest; the rest of the rows are loaded.
+TEST_F(Directory, NamesTheFirstValueThatIsNotFinite) {
+    const models::Model model = drawn(tiny(spec::Family::gpt2));
+    for (const auto& [value, stands] : {std::pair{3.4e38f, "is 3.4e+38, which is not finite in bf16"},
+                                        std::pair{std::nanf(""), "is nan, which is not finite in"}})
+        for (const char* name : {"transformer.ln_f.bias", "transformer.h.1.mlp.c_fc.weight"}) {
+            auto tensors = tensors_of(model);
+            auto values = tensors[name].to_host<float>();
+            values[5] = value;
+            tensors[name] = Tensor::from_host<float>(*device, tensors[name].shape(), values, Purpose::data);
+            put(tensors);
+            models::Model loaded = model_of(tiny(spec::Family::gpt2));
+            models::allocate(ctx, loaded, DType::bf16, false);
+            try {
+                StoredWeights::in_directory(disk, "/", loaded).load(ctx, loaded);
+                FAIL() << "loaded";
+            } catch (const DataError& error) {
+                EXPECT_TRUE(contains(error.what(), stands)) << error.what();
+                EXPECT_TRUE(contains(error.what(), std::string(name).substr(12))) << error.what();
+            }
+        }
+}
+
 TEST_F(Directory, ListsEverythingThatIsWrong) {
     const models::Model model = drawn(tiny(spec::Family::llama));
     auto tensors = tensors_of(model);
@@ -237,7 +265,7 @@ TEST_F(Directory, ExportsInShards) {
         const auto weights = StoredWeights::in_directory(disk, "/", model);
         const std::string to = concat("/", name_of(family));
         disk.make_directory(to);
-        const auto files = write_directory(disk, to, model, weights, {.max_shard_bytes = 1000});
+        const auto files = write_directory(disk, to, model, weights, {.max_shard_bytes = 1000}, losses);
         EXPECT_GT(files.size(), 4u);
         EXPECT_TRUE(contains(files[1], "model-00001-of-000"));
         EXPECT_EQ(files.back(), "model.safetensors.index.json");
@@ -247,7 +275,7 @@ TEST_F(Directory, ExportsInShards) {
         expect_equal(model, loaded);
         // One file when all fits: the bytes that came.
         disk.make_directory(to + "-one");
-        write_directory(disk, to + "-one", model, weights, {});
+        write_directory(disk, to + "-one", model, weights, {}, losses);
         EXPECT_EQ(disk.content(to + "-one/model.safetensors"), disk.content("/model.safetensors"));
     }
 }
@@ -267,7 +295,7 @@ TEST_F(Directory, KeepsAConfigThatStillFits) {
     const auto exported = [&](const ExportOptions& options) {
         checkpoint::remove_tree(disk, "/out");
         disk.make_directory("/out");
-        write_directory(disk, "/out", model, weights, options);
+        write_directory(disk, "/out", model, weights, options, losses);
         return disk.content("/out/config.json");
     };
     EXPECT_EQ(exported({.side_files = "/side"}), config);

@@ -1,6 +1,7 @@
 #include "tutti/hf/values.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tutti/base/error.h"
@@ -23,49 +24,65 @@ bool is_legacy_buffer(spec::Family family, std::string_view tensor) {
 
 namespace {
 
+// visit(T{}) for the C++ type T of weights in `dtype`.
+template <class Visit>
+auto visit_type(DType dtype, const Visit& visit) {
+    switch (dtype) {
+        case DType::f32: return visit(float{});
+        case DType::bf16: return visit(bf16{});
+        case DType::f16: return visit(f16{});
+        default: throw Error(concat("weights are f32, bf16 or f16, not ", dtype));
+    }
+}
+
 template <class T>
-T value_at(std::span<const std::byte> bytes, size_t i) {
+float float_at(std::span<const std::byte> bytes, size_t i) {
     T value;
     std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));  // a file promises no alignment
-    return value;
+    return static_cast<float>(value);
 }
 
 template <class From, class To>
-void convert_all(std::span<const std::byte> from, std::span<std::byte> to) {
+Loss convert_all(std::span<const std::byte> from, std::span<std::byte> to) {
+    Loss loss;
     for (size_t i = 0; i < to.size() / sizeof(To); ++i) {
-        const To value(static_cast<float>(value_at<From>(from, i)));
+        const auto x = float_at<From>(from, i);
+        const To value(x);
+        const auto y = static_cast<float>(value);
+        loss.infinite += std::isinf(y) && !std::isinf(x) ? 1 : 0;
+        loss.zero += y == 0 && x != 0 ? 1 : 0;
         std::memcpy(to.data() + i * sizeof(To), &value, sizeof(To));
     }
-}
-
-template <class From>
-void convert_from(std::span<const std::byte> from, DType to_type, std::span<std::byte> to) {
-    switch (to_type) {
-        case DType::f32: return convert_all<From, float>(from, to);
-        case DType::bf16: return convert_all<From, bf16>(from, to);
-        case DType::f16: return convert_all<From, f16>(from, to);
-        default: throw Error(concat("weights cannot be stored as ", to_type));
-    }
+    return loss;
 }
 
 }  // namespace
 
 bool is_weight_type(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
-void convert(DType from_type, std::span<const std::byte> from, DType to_type, std::span<std::byte> to) {
+Loss convert(DType from_type, std::span<const std::byte> from, DType to_type, std::span<std::byte> to) {
     const auto values = static_cast<int64_t>(from.size()) / size_of(from_type);
     check(static_cast<int64_t>(to.size()) == values * size_of(to_type), "convert: ", from.size(), " bytes of ",
           from_type, " do not become ", to.size(), " bytes of ", to_type);
     if (from_type == to_type) {
         std::copy(from.begin(), from.end(), to.begin());
-        return;
+        return {};
     }
-    switch (from_type) {
-        case DType::f32: return convert_from<float>(from, to_type, to);
-        case DType::bf16: return convert_from<bf16>(from, to_type, to);
-        case DType::f16: return convert_from<f16>(from, to_type, to);
-        default: throw Error(concat("weights of type ", from_type, " are not read"));
-    }
+    return visit_type(from_type, [&]<class From>(From) {
+        return visit_type(to_type, [&]<class To>(To) { return convert_all<From, To>(from, to); });
+    });
+}
+
+float value_at(DType dtype, std::span<const std::byte> values, int64_t index) {
+    return visit_type(dtype, [&]<class T>(T) { return float_at<T>(values, static_cast<size_t>(index)); });
+}
+
+std::optional<int64_t> first_not_finite(DType dtype, std::span<const std::byte> values) {
+    return visit_type(dtype, [&]<class T>(T) -> std::optional<int64_t> {
+        for (size_t i = 0; i < values.size() / sizeof(T); ++i)
+            if (!std::isfinite(float_at<T>(values, i))) return static_cast<int64_t>(i);
+        return std::nullopt;
+    });
 }
 
 void transpose(std::span<const std::byte> from, int64_t rows, int64_t columns, int64_t size, std::span<std::byte> to) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,8 +30,18 @@ bool is_legacy_buffer(spec::Family family, std::string_view tensor);
 // f32, bf16 and f16 are what weights are stored in.
 bool is_weight_type(DType dtype);
 
+// Finite values that another type does not hold.
+struct Loss {
+    int64_t infinite = 0, zero = 0;  // those that became infinite; those that became 0 and were not
+    bool any() const { return infinite + zero > 0; }
+};
+
 // Each value rounded to nearest even; equal types copy the bytes. `to` has room for as many values as `from` holds.
-void convert(DType from_type, std::span<const std::byte> from, DType to_type, std::span<std::byte> to);
+Loss convert(DType from_type, std::span<const std::byte> from, DType to_type, std::span<std::byte> to);
+
+float value_at(DType dtype, std::span<const std::byte> values, int64_t index);
+// The index of the first NaN or infinity; nothing: all values are finite.
+std::optional<int64_t> first_not_finite(DType dtype, std::span<const std::byte> values);
 
 // (rows, columns) to (columns, rows), for values of `size` bytes.
 void transpose(std::span<const std::byte> from, int64_t rows, int64_t columns, int64_t size, std::span<std::byte> to);

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "tutti/checkpoint/training_state.h"
-#include "tutti/hf/values.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::hf {
@@ -27,7 +26,7 @@ Shape shape_of(const TensorInfo& info) {
     return shape;
 }
 
-// What is wrong with a model's files, gathered.
+// What is wrong with a model's files or values, gathered.
 class Problems {
   public:
     template <class... Parts>
@@ -35,11 +34,14 @@ class Problems {
         if (all_.size() < kListed) all_.push_back(concat(parts...));
         ++count_;
     }
-    void throw_if_any(const std::string& path) const {
+    std::string text() const {
         std::string text;
         for (const std::string& problem : all_) text += "\n  " + problem;
         if (count_ > all_.size()) text += concat("\n  and ", count_ - all_.size(), " more");
-        check<DataError>(count_ == 0, path, " does not fit the model:", text);
+        return text;
+    }
+    void throw_if_any(const std::string& path) const {
+        check<DataError>(count_ == 0, path, " does not fit the model:", text());
     }
 
   private:
@@ -70,6 +72,14 @@ bool equal(const ShardedSafetensors& files, const std::string& a, const std::str
 }
 
 }  // namespace
+
+std::string describe(const Losses& losses) {
+    Problems problems;
+    for (const auto& [name, loss] : losses)
+        problems.add(name, ": ", loss.infinite, loss.infinite == 1 ? " value becomes" : " values become", " infinite, ",
+                     loss.zero, loss.zero == 1 ? " becomes 0" : " become 0");
+    return problems.text();
+}
 
 StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                           const models::Model& model) {
@@ -143,19 +153,24 @@ DType StoredWeights::main_dtype(const models::Model& model) const {
         ->first;
 }
 
-std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, bool turned) const {
+std::vector<std::byte> StoredWeights::stored_bytes(const Parameter& p, bool turned) const {
     const StoredWeight& weight = weights_.at(p.name);
     std::vector<std::byte> bytes(static_cast<size_t>(p.shape.numel() * size_of(weight.dtype)));
     weight.read(0, bytes);
-    if (weight.transposed != turned) {
-        std::vector<std::byte> other(bytes.size());
-        const int64_t rows = weight.transposed ? p.shape[1] : p.shape[0];
-        transpose(bytes, rows, p.shape.numel() / rows, size_of(weight.dtype), other);
-        bytes.swap(other);
-    }
-    if (weight.dtype == dtype) return bytes;
+    if (weight.transposed == turned) return bytes;
+    std::vector<std::byte> other(bytes.size());
+    const int64_t rows = weight.transposed ? p.shape[1] : p.shape[0];
+    transpose(bytes, rows, p.shape.numel() / rows, size_of(weight.dtype), other);
+    return other;
+}
+
+std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, Losses& losses, bool turned) const {
+    std::vector<std::byte> bytes = stored_bytes(p, turned);
+    const DType stored = weights_.at(p.name).dtype;
+    if (stored == dtype) return bytes;
     std::vector<std::byte> converted(static_cast<size_t>(p.shape.numel() * size_of(dtype)));
-    convert(weight.dtype, bytes, dtype, converted);
+    const Loss loss = convert(stored, bytes, dtype, converted);
+    if (loss.any()) losses[p.name] = loss;
     return converted;
 }
 
@@ -163,28 +178,31 @@ void StoredWeights::load(const Parameter& p, const std::vector<mesh::HeldBlock>&
     const StoredWeight& weight = weights_.at(p.name);
     const int64_t element = size_of(values.dtype()), stored = size_of(weight.dtype);
     constexpr int64_t kPiece = kPieceBytes / 4;
-    const auto put = [&](const mesh::HeldBlock& held, int64_t at, std::span<const std::byte> bytes) {
-        values.device().copy_in(values.view().as<std::byte>() + (held.begin + at) * element, bytes.data(),
-                                static_cast<int64_t>(bytes.size()));
+    std::vector<std::byte> whole, piece, to;
+    if (weight.transposed) whole = stored_bytes(p, false);
+    const auto read = [&](int64_t first, int64_t count) -> std::span<const std::byte> {
+        const auto bytes = static_cast<size_t>(count * stored);
+        if (weight.transposed) return std::span(whole).subspan(static_cast<size_t>(first * stored), bytes);
+        piece.resize(bytes);
+        weight.read(first * stored, piece);
+        return piece;
     };
-    std::vector<std::byte> whole, from, to;
-    if (weight.transposed) whole = read(p, values.dtype());
     for (const mesh::HeldBlock& held : blocks)
-        mesh::for_each_run(held.block, mesh::whole_block(p.shape), held.block,
-                           [&](int64_t first, int64_t begin, int64_t n) {
-                               if (weight.transposed)
-                                   return put(held, begin,
-                                              std::span(whole).subspan(static_cast<size_t>(first * element),
-                                                                       static_cast<size_t>(n * element)));
-                               for (int64_t at = 0; at < n; at += kPiece) {
-                                   const int64_t count = std::min(kPiece, n - at);
-                                   from.resize(static_cast<size_t>(count * stored));
-                                   to.resize(static_cast<size_t>(count * element));
-                                   weight.read((first + at) * stored, from);
-                                   convert(weight.dtype, from, values.dtype(), to);
-                                   put(held, begin + at, to);
-                               }
-                           });
+        mesh::for_each_run(
+            held.block, mesh::whole_block(p.shape), held.block, [&](int64_t first, int64_t begin, int64_t n) {
+                for (int64_t at = 0; at < n; at += kPiece) {
+                    const int64_t count = std::min(kPiece, n - at);
+                    const std::span<const std::byte> from = read(first + at, count);
+                    to.resize(static_cast<size_t>(count * element));
+                    convert(weight.dtype, from, values.dtype(), to);
+                    if (const auto bad = first_not_finite(values.dtype(), to))
+                        throw DataError(concat(path_, ": value ", first + at + *bad, " of ", p.name, " is ",
+                                               value_at(weight.dtype, from, *bad), ", which is not finite in ",
+                                               values.dtype(), "; required: weights that are finite"));
+                    values.device().copy_in(values.view().as<std::byte>() + (held.begin + begin + at) * element,
+                                            to.data(), static_cast<int64_t>(to.size()));
+                }
+            });
 }
 
 void StoredWeights::load(ops::Context& ctx, models::Model& model) const {

@@ -10,6 +10,7 @@
 
 #include "tutti/checkpoint/checkpoint_reader.h"
 #include "tutti/checkpoint/sharded.h"
+#include "tutti/hf/values.h"
 #include "tutti/models/model.h"
 
 namespace tutti::hf {
@@ -20,6 +21,11 @@ struct StoredWeight {
     std::function<void(int64_t offset, std::span<std::byte>)> read;  // bytes of the file's tensor
     bool transposed = false;                                         // the file holds the other orientation
 };
+
+// What a narrower type does not hold, by the parameter that loses it.
+using Losses = std::map<std::string, Loss>;
+// A line for each parameter: "\n  model.norm.weight: 1 value becomes infinite, 3 become 0".
+std::string describe(const Losses& losses);
 
 class StoredWeights {
   public:
@@ -35,15 +41,20 @@ class StoredWeights {
     DType dtype(const std::string& parameter) const { return weights_.at(parameter).dtype; }
     // The type of most values: what the model as a whole is said to be stored in.
     DType main_dtype(const models::Model& model) const;
-    // The whole parameter as `dtype`, in Tutti's orientation, or turned.
-    std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, bool turned = false) const;
-    // These blocks of the parameter into `values`, flat, f32 or bf16.
+    // The whole parameter as `dtype`, in Tutti's orientation, or turned. What `dtype` does not hold goes to `losses`.
+    std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, Losses& losses,
+                                bool turned = false) const;
+    // These blocks of the parameter into `values`, flat, f32 or bf16. DataError for a value that is not finite, as it
+    // is stored or as the type of `values` holds it. What becomes 0 is a rounding like any other there.
     void load(const autograd::Parameter& parameter, const std::vector<mesh::HeldBlock>& blocks,
               const Tensor& values) const;
     // Into value, and master and value where the parameter has a master; a parameter at a time through host memory.
     void load(ops::Context& ctx, models::Model& model) const;
 
   private:
+    // In Tutti's orientation, or turned.
+    std::vector<std::byte> stored_bytes(const autograd::Parameter& parameter, bool turned) const;
+
     std::string path_;
     std::map<std::string, StoredWeight> weights_;
 };

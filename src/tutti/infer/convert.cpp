@@ -29,15 +29,15 @@ spec::RunSpec weights_config(const StoredModel& stored, DType dtype) {
 
 std::vector<std::string> write_tutti(FileSystem& disk, const std::string& directory, const StoredModel& stored,
                                      const models::Model& model, const hf::StoredWeights& weights,
-                                     const ConvertOptions& options) {
+                                     const ConvertOptions& options, hf::Losses& losses) {
     const DType main = options.dtype.value_or(weights.main_dtype(model));
     const std::string config = spec::to_toml(weights_config(stored, main));
     std::vector<std::byte> bytes;  // of the tensor that is being written
     std::vector<checkpoint::TensorToWrite> tensors;
     for (const autograd::Parameter* p : model.parameters()) {
         const DType dtype = options.dtype.value_or(weights.dtype(p->name));
-        const auto make = [&bytes, &weights, p, dtype] {
-            bytes = weights.read(*p, dtype);
+        const auto make = [&bytes, &weights, &losses, p, dtype] {
+            bytes = weights.read(*p, dtype, losses);
             return std::span<const std::byte>(bytes);
         };
         tensors.push_back(
@@ -51,7 +51,7 @@ std::vector<std::string> write_tutti(FileSystem& disk, const std::string& direct
     checkpoint::write_file_atomically(disk, directory, {.name = "config.toml", .head = config});
     std::vector<std::string> files = {"config.toml", "checkpoints"};
     if (!stored.side_files.empty()) {
-        hf::copy_side_files(disk, stored.side_files, join(directory, "hf"));
+        hf::copy_side_files(disk, stored.side_files, join(directory, "hf"), options.dtype);
         files.emplace_back("hf");
     }
     return files;
@@ -60,28 +60,35 @@ std::vector<std::string> write_tutti(FileSystem& disk, const std::string& direct
 }  // namespace
 
 ConvertOutcome convert(const ConvertOptions& options) {
-    check<UsageError>(options.max_shard_bytes > 0, "max_shard_bytes must be positive, got ", options.max_shard_bytes);
+    check<UsageError>(!options.max_shard_bytes || *options.max_shard_bytes > 0,
+                      "the size of a shard must be positive, got ", options.max_shard_bytes.value_or(0));
     const auto device = make_cpu_device(1);
     ops::Context ctx{*device, kernels::reference_table()};  // nothing is computed
     checkpoint::PosixFileSystem disk;
     ConvertOutcome outcome;
-    open_stored_model(
-        options.from, ctx, 1, checkpoint::OnDamage::stop,
-        [&](const StoredModel& stored, const models::Model& model, const hf::StoredWeights& weights) {
-            outcome.from = stored.path;
-            outcome.step = stored.step;
-            outcome.parameters = spec::parameter_count(model.spec());
-            outcome.format = !options.format.empty() ? options.format : stored.hugging_face ? "tutti" : "hf";
-            checkpoint::NewDirectory target(disk, options.to);
-            outcome.files = outcome.format == "tutti"
-                                ? write_tutti(disk, target.temporary(), stored, model, weights, options)
-                                : hf::write_directory(disk, target.temporary(), model, weights,
-                                                      {.dtype = options.dtype,
-                                                       .max_shard_bytes = options.max_shard_bytes,
-                                                       .side_files = stored.side_files,
-                                                       .tokenizer = stored.hugging_face ? "" : stored.tokenizer});
-            target.commit();
-        });
+    const auto write = [&](const StoredModel& stored, const models::Model& model, const hf::StoredWeights& weights) {
+        outcome.from = stored.path;
+        outcome.step = stored.step;
+        outcome.parameters = spec::parameter_count(model.spec());
+        outcome.format = !options.format.empty() ? options.format : stored.hugging_face ? "tutti" : "hf";
+        check<UsageError>(!options.max_shard_bytes || outcome.format == "hf",
+                          "--max-shard-size is of Hugging Face files; weights of --format tutti are one file");
+        checkpoint::NewDirectory target(disk, options.to);
+        if (outcome.format == "tutti") {
+            outcome.files = write_tutti(disk, target.temporary(), stored, model, weights, options, outcome.losses);
+        } else {
+            hf::ExportOptions as_hf{.dtype = options.dtype,
+                                    .side_files = stored.side_files,
+                                    .tokenizer = stored.hugging_face ? "" : stored.tokenizer};
+            if (options.max_shard_bytes) as_hf.max_shard_bytes = *options.max_shard_bytes;
+            outcome.files = hf::write_directory(disk, target.temporary(), model, weights, as_hf, outcome.losses);
+        }
+        check<DataError>(outcome.losses.empty() || options.allow_loss, stored.path, " has values that do not fit ",
+                         options.dtype.value_or(DType::f32), ":", hf::describe(outcome.losses),
+                         "\nbf16 has the range of f32; --allow-loss writes what is left of them");
+        target.commit();
+    };
+    open_stored_model(options.from, ctx, 1, checkpoint::OnDamage::stop, write);
     return outcome;
 }
 

@@ -7,25 +7,29 @@
 #include <vector>
 
 #include "tutti/base/dtype.h"
+#include "tutti/hf/weights.h"
 
 namespace tutti::infer {
 
 struct ConvertOptions {
-    std::string from;                         // what open_stored_model takes
-    std::string to;                           // must not exist, or be an empty directory
-    std::string format;                       // hf, tutti, "": the other one than `from` has
-    std::optional<DType> dtype;               // nothing: each tensor as it is stored
-    int64_t max_shard_bytes = 5'000'000'000;  // hf
+    std::string from;                        // what open_stored_model takes
+    std::string to;                          // must not exist, or be an empty directory
+    std::string format;                      // hf, tutti, "": the other one than `from` has
+    std::optional<DType> dtype;              // nothing: each tensor as it is stored
+    bool allow_loss = false;                 // values may become infinite or 0 in `dtype`
+    std::optional<int64_t> max_shard_bytes;  // hf only; nothing: as hf/export.h says
 };
 
 struct ConvertOutcome {
     std::string from, format;
     int64_t step = 0, parameters = 0;
     std::vector<std::string> files;
+    hf::Losses losses;
 };
 
 // hf: a directory that transformers loads. tutti: a run directory with one checkpoint of weights, which `generate` and
-// `convert` read. `to` appears complete or not at all; a damaged source stops it. Reads and writes tensor by tensor.
+// `convert` read. `to` appears complete or not at all; a damaged source stops it, and so do values that do not fit the
+// dtype. Reads and writes tensor by tensor.
 ConvertOutcome convert(const ConvertOptions& options);
 
 }  // namespace tutti::infer
