@@ -269,6 +269,8 @@ void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::st
     m.ffn = keys.integer("intermediate_size");
     m.max_positions = keys.integer("max_position_embeddings");
     m.norm_eps = keys.number("rms_norm_eps");
+    if (keys.take("head_dim") == nullptr && type != "qwen3" && m.width % m.heads != 0)
+        keys.problem("num_attention_heads", "must divide hidden_size = ", m.width, ", where there is no head_dim");
     m.head_dim = keys.integer_or("head_dim", type == "qwen3" ? 128 : m.width / m.heads);
     m.tie_embeddings = keys.boolean_or("tie_word_embeddings", false);
     keys.only("hidden_act", {"silu", "swish"});

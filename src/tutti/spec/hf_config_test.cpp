@@ -181,6 +181,16 @@ TEST(HfConfig, NothingIsPassedOverUnknown) {
               "config.json: read as [model] kv_heads = 4: must divide heads = 6; nearest: 3 or 6");
 }
 
+TEST(HfConfig, RefusesHeadsThatDoNotDivideTheWidth) {
+    std::string text = llama_text("llama");
+    text.replace(text.find(R"("hidden_size":48)"), 16, R"("hidden_size":50)");
+    EXPECT_EQ(error_of(text),
+              "config.json: num_attention_heads = 6: must divide hidden_size = 50, where there is no "
+              "head_dim");
+    text.insert(text.size() - 1, R"(,"head_dim":8)");
+    EXPECT_EQ(error_of(text), "accepted");
+}
+
 TEST(HfConfig, RefusesBadJson) {
     EXPECT_TRUE(error_of("{").starts_with("config.json: not JSON: "));
     EXPECT_EQ(error_of("[]"), "config.json: required a JSON object, got array");
