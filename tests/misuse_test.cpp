@@ -193,6 +193,12 @@ TEST_F(Misuse, TwoRunsInOneDirectory) {
     expect_contains(second.err, "run/checkpoints");
 }
 
+TEST_F(Misuse, APromptLongerThanTheModel) {
+    ASSERT_EQ(train("run", {"train.steps=1"}).exit_code, 0);
+    const Result r = run({"generate", path("run"), "--prompt", "a prompt of 24 characters"});
+    expect_refused(r, 2, "a prompt has 25 tokens, the model has 16 positions");
+}
+
 TEST_F(Misuse, OneInterruptSavesTwoStopAtOnce) {
     for (int number : {SIGINT, SIGTERM}) {
         const std::string out = "run" + std::to_string(number);

@@ -61,7 +61,10 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compu
     const int64_t longest = max_positions;
     check<UsageError>(longest >= 2, "generate: a model of ", longest, " positions cannot generate");
     for (const auto& prompt : prompts) {
-        check<UsageError>(!prompt.empty(), "generate: a prompt is empty; give at least one token");
+        const auto tokens = static_cast<int64_t>(prompt.size());
+        check<UsageError>(tokens > 0, "generate: a prompt is empty; give at least one token");
+        check<UsageError>(tokens <= longest, "generate: a prompt has ", tokens, " tokens, the model has ", longest,
+                          " positions; shorten the prompt");
         for (const int32_t token : prompt)
             check<UsageError>(token >= 0 && token < vocab, "generate: token ", token,
                               " of a prompt is not in the vocabulary of ", vocab);

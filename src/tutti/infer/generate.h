@@ -26,7 +26,7 @@ using EmitToken = std::function<bool(size_t prompt, int32_t token)>;
 
 // Continues each prompt as if it were alone: no padding, a cache for each, up to `batch` of them in one forward. A text
 // that reaches max_positions (the window that the model was trained on) loses all but the newest half of its context.
-// Prompts must not be empty. Returns how each ended.
+// UsageError for a prompt that is empty or longer than max_positions. Returns how each ended.
 std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compute, int64_t max_positions,
                             const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
                             const EmitToken& emit, size_t batch = 16);
