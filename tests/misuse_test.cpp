@@ -189,8 +189,25 @@ TEST_F(Misuse, TwoRunsInOneDirectory) {
     ASSERT_TRUE(first.wait_for("step      3/"));
     fs::create_directory(folder_ / "second");
     const Result second = Program(folder_ / "second", train_arguments("run")).wait();
-    EXPECT_EQ(second.exit_code, 2);
-    expect_contains(second.err, "run/checkpoints");
+    expect_refused(second, 2, "-" + std::to_string(first.pid()) + ": two runs cannot share a directory");
+    expect_contains(second.err, "run/run.lock is locked by ");
+    const Result elsewhere =
+        Program(folder_ / "second", train_arguments("run", {"checkpoint.dir=" + path("elsewhere")})).wait();
+    expect_refused(elsewhere, 2, "run/run.lock is locked by ");
+    const Result shared =
+        Program(folder_ / "second", train_arguments("other", {"checkpoint.dir=" + path("run/checkpoints")})).wait();
+    expect_refused(shared, 2, "run/checkpoints/.lock is locked by ");
+    EXPECT_FALSE(fs::exists(path("run/flight")));
+}
+
+TEST_F(Misuse, AFailedResumeLeavesNoFlightRecord) {
+    ASSERT_EQ(train("run").exit_code, 0);
+    for (const char* ranks : {"1", "2"}) {
+        auto arguments = train_arguments("run", {"train.micro_batch=2", "train.steps=20"});
+        arguments.insert(arguments.end(), {"--resume", path("run/nowhere"), "--ranks", ranks});
+        expect_refused(run(arguments), 3, path("run/nowhere"));
+        EXPECT_FALSE(fs::exists(path("run/flight")));
+    }
 }
 
 TEST_F(Misuse, APromptLongerThanTheModel) {

@@ -204,8 +204,8 @@ std::unique_ptr<FileLock> PosixFileSystem::lock(const std::string& path, const s
         std::string holder(text.data(), static_cast<size_t>(std::max<ssize_t>(got, 0)));
         while (!holder.empty() && holder.back() == '\n') holder.pop_back();
         throw UsageError(concat(path, " is locked by ", holder.empty() ? "another process" : holder,
-                                ": two runs cannot share a checkpoint directory; stop that run or choose another "
-                                "directory with --out or checkpoint.dir"));
+                                ": two runs cannot share a directory; stop that run or choose another with --out or "
+                                "checkpoint.dir"));
     }
     const std::string line = owner + "\n";
     require(::ftruncate(fd, 0) == 0 && ::pwrite(fd, line.data(), line.size(), 0) >= 0, "write lock", path);

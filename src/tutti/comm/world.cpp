@@ -13,7 +13,7 @@ std::unique_ptr<Communicator> World::everyone(const std::string& name) {
 }
 
 std::string dump_flight_record(World& world, const std::string& directory, const std::exception& error) {
-    if (directory.empty()) return "";
+    if (directory.empty() || (world.starting() && cause_of(error) != Cause::timed_out)) return "";
     try {
         std::filesystem::create_directories(directory);
         const std::filesystem::path path = std::filesystem::path(directory) / concat("rank-", world.rank(), ".json");

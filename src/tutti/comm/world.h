@@ -33,10 +33,19 @@ class World {
 
     // Everybody, in order.
     std::unique_ptr<Communicator> everyone(const std::string& name);
+
+    // While a rank starts, its failure leaves no flight record, unless a wait timed out: the error says all, and the
+    // directory may be that of a run which has not failed.
+    void set_starting(bool starting) { starting_ = starting; }
+    bool starting() const { return starting_; }
+
+  private:
+    bool starting_ = false;
 };
 
-// WorldOptions::flight_directory/rank-N.json, whole or not at all. Does not throw: it is called when something else,
-// `error`, went wrong already, and returns why it could not write, or "". `tutti report --flight` reads them.
+// WorldOptions::flight_directory/rank-N.json, whole or not at all, when the failure leaves one. Does not throw: it is
+// called when something else, `error`, went wrong already, and returns why it could not write, or "". `tutti report
+// --flight` reads them.
 std::string dump_flight_record(World& world, const std::string& directory, const std::exception& error);
 
 }  // namespace tutti::comm

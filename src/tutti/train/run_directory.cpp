@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/read_file.h"
+#include "tutti/checkpoint/file_writer.h"
 #include "tutti/device/device.h"
 #include "tutti/hf/export.h"
 
@@ -36,12 +37,16 @@ nlohmann::ordered_json comm_of(const StepMetrics& m) {
 
 }  // namespace
 
+std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    check<UsageError>(!error && std::filesystem::is_directory(path), "cannot make the run directory ", path, ": ",
+                      error ? error.message() : "a file of that name exists", "; choose another with --out");
+    return checkpoint::PosixFileSystem().lock(path + "/run.lock", checkpoint::this_owner());
+}
+
 RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn)
     : path_(std::move(path)), warn_(std::move(warn)) {
-    std::error_code error;
-    std::filesystem::create_directories(path_, error);
-    check<UsageError>(!error && std::filesystem::is_directory(path_), "cannot make the run directory ", path_, ": ",
-                      error ? error.message() : "a file of that name exists", "; choose another with --out");
     drop_lines_after(resumed_step);
     if (events) events_.emplace(path_ + "/tensorboard", resumed_step + 1, host_name());
 }

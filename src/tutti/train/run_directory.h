@@ -4,19 +4,25 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "tutti/checkpoint/file_system.h"
 #include "tutti/report/event_file.h"
 #include "tutti/train/step_metrics.h"
 
 namespace tutti::train {
 
+// Makes the directory `path` (UsageError when it cannot) and holds it for one run: UsageError that names the other one.
+// Null where the file system knows no locks.
+std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path);
+
 class RunDirectory {
   public:
     using Warn = std::function<void(const std::string&)>;
-    // Makes the directory when missing (UsageError when it cannot). Lines of metrics.jsonl after `resumed_step` are
-    // dropped: a step is never logged twice. With `events`, each session has an event file in tensorboard/.
+    // Of a directory that exists. Lines of metrics.jsonl after `resumed_step` are dropped: a step is never logged
+    // twice. With `events`, each session has an event file in tensorboard/.
     RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn);
 
     const std::string& path() const { return path_; }

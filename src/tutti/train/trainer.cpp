@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -63,6 +64,7 @@ class Run {
     const spec::RunSpec& run_;
     comm::World& world_;
     Console console_;
+    std::unique_ptr<checkpoint::FileLock> lock_;  // of the run directory, of the first rank
     Clock::time_point begin_ = Clock::now();
 
     std::optional<data::DataSet> data_;
@@ -136,6 +138,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
       run_(options.run),
       world_(world),
       console_(world.rank() == 0 ? options.console : nullptr, options.terminal, run_.train.steps),
+      lock_(first_rank() ? lock_run(options.out) : nullptr),
       data_(data.open(run_, console_, world)),
       engine_(run_, world, prepare(), engine::training_batches(run_, data_ ? &*data_ : nullptr)),
       checkpoints_({.run = run_,
@@ -180,6 +183,7 @@ TrainOutcome Run::train() {
         engine_.data_parallel.settle();
         return outcome_;
     }
+    world_.set_starting(false);
     if (first_rank()) {
         directory_.emplace(options_.out, state_.step, run_.log.tensorboard,
                            [this](const std::string& message) { console_.warn(message); });
@@ -385,6 +389,7 @@ TrainOutcome train(const TrainOptions& options) {
     SharedData data;
     const comm::WorldOptions of_world = engine::world_options(options.run, options.out + "/flight");
     comm::run(options.launch, options.ranks, of_world, [&](comm::World& world) {
+        world.set_starting(true);
         check_same(*world.everyone("recipe"), recipe_of(options.run, options.out));
         const TrainOutcome of_rank = Run(options, world, data).train();
         if (world.rank() == 0) outcome = of_rank;
