@@ -210,6 +210,17 @@ TEST_F(Misuse, AFailedResumeLeavesNoFlightRecord) {
     }
 }
 
+TEST_F(Misuse, ASampleIsMadeWhenAsked) {
+    const auto sample = [&](const std::string& out) {
+        return nlohmann::json::parse(read_file(path(out + "/run.json"))).value("sample", "");
+    };
+    ASSERT_EQ(train("none").exit_code, 0);
+    EXPECT_EQ(sample("none"), "");
+    ASSERT_EQ(train("one", {"log.sample_tokens=20"}).exit_code, 0);
+    EXPECT_NE(sample("one"), "");
+    expect_refused(train("zero", {"log.sample_tokens=20", "parallel.zero=3"}), 2, "[log] sample_tokens = 20");
+}
+
 TEST_F(Misuse, APromptLongerThanTheModel) {
     ASSERT_EQ(train("run", {"train.steps=1"}).exit_code, 0);
     const Result r = run({"generate", path("run"), "--prompt", "a prompt of 24 characters"});

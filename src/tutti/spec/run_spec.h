@@ -107,6 +107,7 @@ struct LogSpec {
     bool trace = false;
     int64_t trace_first = 0;  // step; 0: the third one after the start or a resume
     int64_t trace_steps = 3;
+    int64_t sample_tokens = 0;  // of a text that the trained model writes; 0: none
     bool operator==(const LogSpec&) const = default;
 };
 

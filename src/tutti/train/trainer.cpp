@@ -53,9 +53,9 @@ class Run {
     std::optional<double> evaluate_now();
     void stop_if_hopeless(const engine::StepResult& result);
     void finish();
-    void write_results();
+    void write_results(const std::string& sample_text);
     std::string sample();
-    std::string totals();
+    std::string totals(const std::string& sample_text);
     void see_first_step(const std::vector<parallel::GroupTraffic>& before);
 
     bool first_rank() const { return world_.rank() == 0; }
@@ -306,30 +306,33 @@ void Run::finish() {
     engine_.data_parallel.settle();
     engine_.groups.world().barrier();
     if (trace_) trace_->finish();
-    if (directory_) write_results();
+    const std::string sample_text = sample();
+    if (directory_) write_results(sample_text);
     check(unsaved.empty(), "the run ended at step ", state_.step, " and its last state is not on disk: ", unsaved,
           "; make room or give it another checkpoint.dir, and start it again: it continues from ",
           checkpoints_.newest().empty() ? "the start" : checkpoints_.newest());
 }
 
-void Run::write_results() {
-    directory_->write_totals(totals());
+void Run::write_results(const std::string& sample_text) {
+    directory_->write_totals(totals(sample_text));
     if (outcome_.preempted) return;
     const std::string text = report::render_report(report::read_run(options_.out));
     checkpoint::PosixFileSystem files;
     checkpoint::write_file_atomically(files, options_.out, {.name = "report.html", .head = text});
 }
 
-// A few lines of what the model writes, for the report and the last lines of the console.
+// What the model writes after a line feed, for the report. Every rank makes the same text: a rank may need the others.
 std::string Run::sample() {
-    // No rank has all weights with ZeRO-3 or tensor parallelism.
-    if (!data_ || outcome_.preempted || run_.parallel.zero == 3 || run_.parallel.tp > 1) return "";
+    if (run_.log.sample_tokens == 0 || outcome_.preempted) return "";
     const data::Tokenizer& tokenizer = *data_->tokenizer;
     // Token files of another tokenizer: their ids have no text here.
     const bool bytes_of_others = run_.data.tokenizer == "bytes" && tokenizer.vocab() != run_.model.vocab;
-    if (bytes_of_others || tokenizer.vocab() > run_.model.vocab) return "";
+    if (bytes_of_others || tokenizer.vocab() > run_.model.vocab) {
+        console_.warn("no sample (log.sample_tokens): data.tokenizer is not that of the token files");
+        return "";
+    }
     std::vector<int32_t> made;
-    const infer::SamplingOptions options{.max_tokens = 300,
+    const infer::SamplingOptions options{.max_tokens = run_.log.sample_tokens,
                                          .temperature = 0.7,
                                          .seed = static_cast<uint64_t>(run_.train.seed),
                                          .vocab = tokenizer.vocab()};
@@ -341,7 +344,7 @@ std::string Run::sample() {
     return tokenizer.decode(made);
 }
 
-std::string Run::totals() {
+std::string Run::totals(const std::string& sample_text) {
     using Json = nlohmann::ordered_json;
     Json ranks = Json::array();
     for (size_t rank = 0; rank < memory_of_ranks_.size(); ++rank)
@@ -365,8 +368,7 @@ std::string Run::totals() {
     }
     if (std::isfinite(outcome_.loss)) json["final_loss"] = outcome_.loss;
     if (std::isfinite(outcome_.eval_loss)) json["eval_loss"] = outcome_.eval_loss;
-    const std::string text = sample();
-    if (!text.empty()) json["sample"] = text;
+    if (!sample_text.empty()) json["sample"] = sample_text;
     return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
