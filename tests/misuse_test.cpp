@@ -1,4 +1,6 @@
 // What goes wrong in practice: each gives a message with its place, the exit code of docs/design.md, and loses nothing.
+#include <sys/stat.h>
+
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -291,6 +293,22 @@ TEST_F(Misuse, ImportedWeightsThatAreNotFinite) {
         expect_refused(run({"train", path("hf.toml"), "--out", path("next"), "--ranks", ranks, "--set",
                             "train.micro_batch=2", "--set", "parallel.zero=3"}),
                        3, "value 3 of model.norm.weight is nan");
+}
+
+TEST_F(Misuse, NumbersThatAreNone) {
+    for (const char* temperature : {"nan", "inf", "-1"}) {
+        const Result r = run({"generate", path("run"), "--prompt", "a", "--temperature", temperature});
+        expect_refused(r, 2, "try: tutti generate --help");
+        expect_contains(r.err, std::string("required a number from 0 to 1e+06, got ") + temperature);
+    }
+    expect_refused(run({"bench", "memory", "--seconds", "nan"}), 2, "try: tutti bench memory --help");
+}
+
+TEST_F(Misuse, AnUnknownCommandWithOptions) {
+    const Result r = run({"trian", path("tiny.toml"), "--json"});
+    expect_refused(r, 2, "try: tutti --help");
+    expect_contains(r.err, "unknown command `trian` of `tutti`; the nearest is `train`");
+    expect_contains(run({"train", path("tiny.toml"), "--jsn"}).err, "unknown option --jsn of `tutti train`");
 }
 
 TEST_F(Misuse, JsonModePrintsOneDocument) {

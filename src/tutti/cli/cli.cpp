@@ -64,6 +64,16 @@ std::string wrapped_reference(const std::string& text) {
     return result;
 }
 
+// A finite number from `low` to `high`: CLI::Range lets nan pass.
+CLI::Validator number_in(double low, double high) {
+    const auto problem = [low, high](const std::string& text) {
+        double x = 0;
+        const bool inside = CLI::detail::lexical_cast(text, x) && x >= low && x <= high;
+        return inside ? "" : concat("required a number from ", low, " to ", high, ", got ", text);
+    };
+    return {problem, concat("FLOAT in [", low, " - ", high, "]"), "number_in"};
+}
+
 void add_device_option(CLI::App& command, std::string& device) {
     command.add_option("--device", device, "cpu, cuda, or [auto]: a GPU if there is one")
         ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
@@ -164,13 +174,13 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
         ->option_text("N [256]");
     CLI::Option* temperature = c->add_option("--temperature", a.temperature, "0: always the most likely token")
-                                   ->check(CLI::Range(0.0, 1e6))
+                                   ->check(number_in(0.0, 1e6))
                                    ->option_text("T [0.8]");
     c->add_option("--top-k", a.top_k, "keep the k most likely tokens; 0: all")
         ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
         ->option_text("K [0]");
     c->add_option("--top-p", a.top_p, "then the fewest that together have probability P")
-        ->check(CLI::Range(1e-9, 1.0))
+        ->check(number_in(1e-9, 1.0))
         ->option_text("P [1]");
     c->add_option("--seed", a.seed, "same seed, same text")->option_text("N [1234]");
     c->add_flag("--greedy", a.greedy, "temperature 0")->excludes(temperature)->option_text(" ");
@@ -236,7 +246,7 @@ void add_measuring_options(CLI::App* c, A& a, const char* default_ranks) {
     c->add_option("--launcher", a.launcher, "who started this process, if not what its environment says")
         ->option_text("NAME");
     c->add_option("--seconds", a.seconds, "patience for all measurements together")
-        ->check(CLI::Range(1e-3, 1e6))
+        ->check(number_in(1e-3, 1e6))
         ->option_text("S [20]");
 }
 
@@ -248,7 +258,7 @@ void add_health(CLI::App& app, Arguments& all, const Io& io) {
     add_device_option(*c, a.device);
     add_threads_option(*c, a.threads);
     c->add_option("--margin", a.margin, "slow is what lacks more than this of the median of its peers")
-        ->check(CLI::Range(1e-3, 0.999))
+        ->check(number_in(1e-3, 0.999))
         ->option_text("M [0.2]");
     c->add_flag("--one-by-one", a.one_by_one, "one link at a time, not all pairs of a round at once");
     c->footer(
@@ -294,7 +304,7 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
         add_device_option(*c, a.device);
         add_threads_option(*c, a.threads);
         c->add_option("--seconds", a.seconds, "patience for all measurements together")
-            ->check(CLI::Range(1e-3, 1e6))
+            ->check(number_in(1e-3, 1e6))
             ->option_text("S [20]");
         return c;
     };
@@ -348,22 +358,24 @@ std::vector<std::string> options_of(const CLI::App* command) {
 std::string describe(const CLI::App& app, const CLI::ParseError& error) {
     const CLI::App* command = chosen_command(&app);
     const std::vector<std::string> strangers = app.remaining(true);
-    for (const std::string& word : strangers) {
-        if (word.size() < 2 || word[0] != '-') continue;
-        const std::string name = word.substr(0, word.find('='));
+    const auto is_option = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
+    std::vector<std::string> names;
+    std::string all;
+    for (const CLI::App* c : command->get_subcommands([](const CLI::App*) { return true; })) {
+        all += (names.empty() ? "" : ", ") + c->get_name();
+        names.push_back(c->get_name());
+    }
+    const auto word = std::find_if_not(strangers.begin(), strangers.end(), is_option);
+    if (!names.empty() && word != strangers.end())
+        return concat("unknown command `", *word, "` of `", words_of(command), "`; the nearest is `",
+                      spec::nearest(*word, names), "` of ", all);
+    const auto option = std::find_if(strangers.begin(), strangers.end(), is_option);
+    if (option != strangers.end()) {
+        const std::string name = option->substr(0, option->find('='));
         return concat("unknown option ", name, " of `", words_of(command), "`; the nearest is ",
                       spec::nearest(name, options_of(command)));
     }
-    std::vector<std::string> names;
-    for (const CLI::App* c : command->get_subcommands([](const CLI::App*) { return true; }))
-        names.push_back(c->get_name());
-    if (!names.empty()) {
-        std::string all;
-        for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-        if (strangers.empty()) return concat("`", words_of(command), "` needs a command: ", all);
-        return concat("unknown command `", strangers[0], "` of `", words_of(command), "`; the nearest is `",
-                      spec::nearest(strangers[0], names), "` of ", all);
-    }
+    if (!names.empty()) return concat("`", words_of(command), "` needs a command: ", all);
     return error.what();
 }
 

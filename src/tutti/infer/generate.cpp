@@ -1,6 +1,7 @@
 #include "tutti/infer/generate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/base/philox.h"
 #include "tutti/ops/ops.h"
@@ -60,6 +61,10 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compu
     const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, model.spec().vocab) : model.spec().vocab;
     const int64_t longest = max_positions;
     check<UsageError>(longest >= 2, "generate: a model of ", longest, " positions cannot generate");
+    check<UsageError>(std::isfinite(options.temperature) && options.temperature >= 0,
+                      "generate: temperature = ", options.temperature, ": must be a finite number of at least 0");
+    check<UsageError>(options.top_p > 0 && options.top_p <= 1, "generate: top_p = ", options.top_p,
+                      ": must be in (0, 1]");
     for (const auto& prompt : prompts) {
         const auto tokens = static_cast<int64_t>(prompt.size());
         check<UsageError>(tokens > 0, "generate: a prompt is empty; give at least one token");

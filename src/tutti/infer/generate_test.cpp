@@ -88,6 +88,8 @@ TEST_P(GenerateTest, RefusesEmptyPromptsAndStrangeTokens) {
     EXPECT_THROW(run({std::vector<int32_t>(kPositions + 1, 3)}, {}, 1), UsageError);
     EXPECT_EQ(run({std::vector<int32_t>(kPositions, 3)}, {.max_tokens = 2}, 1)[0].size(), 2u);
     EXPECT_THROW(run({{1}, {50}}, {}, 1), UsageError);
+    EXPECT_THROW(run({{1}}, {.temperature = NAN}, 1), UsageError);
+    EXPECT_THROW(run({{1}}, {.top_p = 0}, 1), UsageError);
     EXPECT_THROW(run({{-1}}, {}, 1), UsageError);
     EXPECT_EQ(run({}, {}, 1), Texts{});
 }
