@@ -311,6 +311,20 @@ TEST_F(Misuse, AnUnknownCommandWithOptions) {
     expect_contains(run({"train", path("tiny.toml"), "--jsn"}).err, "unknown option --jsn of `tutti train`");
 }
 
+TEST_F(Misuse, FilesThatDoNotOpenSayWhy) {
+    fs::create_symlink("loop.json", folder_ / "loop.json");  // the reason that root meets too
+    const std::string loop = path("loop.json"), reason = "Too many levels of symbolic links";
+    expect_refused(run({"train", loop}), 2, loop + ": cannot open: " + reason);
+    expect_refused(train("run", {"data.tokenizer=" + loop}), 3, loop + ": " + reason);
+    expect_refused(train("run", {"model.preset=", "model.hf=" + loop}), 3, loop + "/config.json: " + reason);
+    ASSERT_EQ(train("run", {"train.steps=1"}).exit_code, 0);
+    expect_refused(run({"generate", path("run"), "--prompts", loop}), 3, loop + ": cannot open: " + reason);
+    expect_refused(run({"generate", loop, "--prompt", "a"}), 3, reason);
+    fs::create_directory(folder_ / "hf");
+    ASSERT_EQ(mkfifo(path("hf/config.json").c_str(), 0600), 0);
+    expect_refused(run({"generate", path("hf"), "--prompt", "a"}), 3, "hf/config.json: is not a regular file");
+}
+
 TEST_F(Misuse, JsonModePrintsOneDocument) {
     auto arguments = train_arguments("run");
     arguments.push_back("--json");

@@ -1,17 +1,16 @@
 // base/mapped_file.cpp: open, fstat, mmap, with an error for each way in which they fail.
 #include "tutti/base/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 
 namespace tutti {
 
@@ -19,29 +18,15 @@ namespace {
 
 std::string reason(int error) { return concat(std::generic_category().message(error), " (errno ", error, ")"); }
 
-// "" or the folder from which a relative path was tried: the usual cause of a missing file.
-std::string tried_from(const std::string& path) {
-    std::error_code ignored;  // a working directory that is gone only shortens the hint
-    const auto folder = std::filesystem::current_path(ignored);
-    return std::filesystem::path(path).is_absolute() || ignored ? "" : concat("; tried from ", folder.string());
-}
-
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
     try {
-        // O_NONBLOCK: opening a FIFO without a writer would wait for ever. It means nothing for regular files.
-        descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        check<DataError>(descriptor_ >= 0, path, ": cannot open: ", reason(errno), tried_from(path));
+        const RegularFile file = open_regular(path);
+        descriptor_ = file.descriptor;
+        check<DataError>(file.size > 0, path, ": is empty (0 bytes)");
 
-        struct stat status {};
-        check<DataError>(::fstat(descriptor_, &status) == 0, path, ": cannot read its size: ", reason(errno));
-        check<DataError>(!S_ISDIR(status.st_mode), path, ": is a directory; name the files in it");
-        check<DataError>(S_ISREG(status.st_mode), path,
-                         ": is not a regular file (a pipe, device or socket); copy it to one");
-        check<DataError>(status.st_size > 0, path, ": is empty (0 bytes)");
-
-        const auto size = static_cast<size_t>(status.st_size);
+        const auto size = static_cast<size_t>(file.size);
         void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor_, 0);
         check<DataError>(address != MAP_FAILED, path, ": cannot map ", size, " bytes: ", reason(errno));
         bytes_ = {static_cast<const std::byte*>(address), size};

@@ -1,21 +1,22 @@
-// base/read_file.h: a whole file as a string. What a file that cannot be read means, the caller says.
+// base/read_file.h: regular files, opened and read whole. What does not open is a DataError with the path and the
+// system's reason; a pipe, device or socket is refused, not waited for.
 #pragma once
 
-#include <fstream>
+#include <cstdint>
 #include <optional>
-#include <sstream>
 #include <string>
 
 namespace tutti {
 
-// Nothing when it cannot be opened or read to its end; errno then says why.
-inline std::optional<std::string> read_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return std::nullopt;
-    std::ostringstream text;
-    if (file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();  // inserting nothing counts as failure
-    if (file.bad() || text.fail()) return std::nullopt;
-    return std::move(text).str();
-}
+// The caller closes the descriptor.
+struct RegularFile {
+    int descriptor = -1;
+    int64_t size = 0;
+};
+RegularFile open_regular(const std::string& path);
+
+std::string read_file(const std::string& path);
+// Nothing where there is no such file.
+std::optional<std::string> read_file_if_there(const std::string& path);
 
 }  // namespace tutti

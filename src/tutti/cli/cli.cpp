@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -449,6 +451,8 @@ int run(int argc, const char* const* argv, const Io& io) {
         return fail(io, json, describe(app, error) + more, 2);
     } catch (const Error& error) {
         return fail(io, json, error.what(), error.exit_code());
+    } catch (const std::filesystem::filesystem_error& error) {
+        return fail(io, json, concat(error.path1().string(), ": ", error.code().message()), 3);
     } catch (const std::bad_alloc&) {
         return fail(io, json, "out of memory: a smaller model, micro_batch or seq_len needs less", 4);
     } catch (const std::exception& error) {

@@ -3,11 +3,12 @@
 #include "tutti/infer/generate.h"
 
 #include <charconv>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text.h"
@@ -36,14 +37,13 @@ Ids parse_ids(const std::string& option, const std::string& text) {
 }
 
 std::vector<std::string> read_lines(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    check<DataError>(file.good(), "--prompts ", path, ": cannot be opened");
+    std::istringstream file(read_file(path));
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);) {
         if (line.ends_with('\r')) line.pop_back();
         if (!line.empty()) lines.push_back(line);
     }
-    check<DataError>(!file.bad() && !lines.empty(), "--prompts ", path, ": holds no prompt; required: one per line");
+    check<DataError>(!lines.empty(), "--prompts ", path, ": holds no prompt; required: one per line");
     return lines;
 }
 

@@ -1,9 +1,8 @@
 #include "tutti/comm/flight_record.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "tutti/base/read_file.h"
 #include "tutti/comm/progress.h"
 
 namespace tutti::comm {
@@ -112,15 +111,12 @@ std::string to_json(const FlightRecord& r) {
 }
 
 FlightRecord read_flight_record(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    check<DataError>(file.is_open() && !file.bad(), path.string(), ": cannot be read");
+    const std::string text = read_file(path.string());
     constexpr const char* kAdvice = "; move it away to read the other ranks' without it, as of a rank that left none";
     try {
-        return record_of(Json::parse(text.str()));
+        return record_of(Json::parse(text));
     } catch (const Json::parse_error& error) {
-        throw DataError(concat(path.string(), ": damaged at byte ", error.byte, " of ", text.str().size(),
+        throw DataError(concat(path.string(), ": damaged at byte ", error.byte, " of ", text.size(),
                                ": required: the JSON of a flight record", kAdvice));
     } catch (const Json::exception& error) {
         throw DataError(concat(path.string(), ": not a flight record of this program: ", error.what(), kAdvice));

@@ -66,19 +66,14 @@ void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops:
     use(stored, std::move(model), weights);
 }
 
-std::string text_of(const std::string& path) {
-    auto text = read_file(path);
-    check<DataError>(text.has_value(), path, ": cannot be read");
-    return *std::move(text);
-}
-
 }  // namespace
 
 std::vector<int32_t> StoredModel::eos_tokens() const {
     for (const char* name : {"generation_config.json", kConfig}) {
         const std::string file = side_files + "/" + name;
-        if (side_files.empty() || !fs::exists(file)) continue;
-        const auto ids = spec::eos_tokens(text_of(file), file);
+        const auto text = side_files.empty() ? std::nullopt : read_file_if_there(file);
+        if (!text) continue;
+        const auto ids = spec::eos_tokens(*text, file);
         if (!ids.empty()) return ids;
     }
     return {};

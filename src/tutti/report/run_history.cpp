@@ -12,13 +12,6 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-// Nothing when there is no such file.
-std::optional<std::string> text_of(const fs::path& path) {
-    auto text = read_file(path.string());
-    check<DataError>(text.has_value() || !fs::exists(path), path.string(), ": cannot be read");
-    return text;
-}
-
 // One JSON object and where it stands; its getters name the place and the key when a value has the wrong type.
 struct Record {
     const Json& json;
@@ -109,9 +102,9 @@ void read_totals(const Record& record, RunTotals& totals) {
 }
 
 void read_metrics(const fs::path& path, RunHistory& run) {
-    const std::optional<std::string> text = text_of(path);
+    const std::optional<std::string> text = read_file_if_there(path.string());
     check<DataError>(text.has_value(), path.string(),
-                     ": cannot be read. Required: the directory of a run, as `tutti train ",
+                     ": is not there. Required: the directory of a run, as `tutti train ",
                      "--out DIR` leaves it, with metrics.jsonl in it");
     int64_t skipped_total = 0;
     size_t begin = 0;
@@ -156,7 +149,7 @@ RunHistory read_run(const fs::path& run_dir) {
     read_metrics(run_dir / "metrics.jsonl", run);
 
     const fs::path totals_path = run_dir / "run.json";
-    if (const auto text = text_of(totals_path)) {
+    if (const auto text = read_file_if_there(totals_path.string())) {
         try {
             const Json json = Json::parse(*text);
             check<DataError>(json.is_object(), totals_path.string(), ": required: one JSON object");
@@ -168,7 +161,7 @@ RunHistory read_run(const fs::path& run_dir) {
         run.notes.push_back(
             "run.json is not there: the run has not ended yet, or was stopped. Totals are as far as the log goes.");
     }
-    if (auto text = text_of(run_dir / "config.toml")) {
+    if (auto text = read_file_if_there((run_dir / "config.toml").string())) {
         run.config = std::move(*text);
     } else {
         run.notes.push_back("config.toml is not there.");

@@ -1,11 +1,11 @@
 #include "tutti/report/trace_read.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 
 namespace tutti::report {
 
@@ -70,12 +70,11 @@ TracedSpan span_of(const Json& event) {
 }  // namespace
 
 std::vector<TracedRank> read_trace(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    check<DataError>(file.is_open(), path.string(), ": cannot be read");
+    const std::string text = read_file(path.string());
     constexpr const char* kAdvice = "; remove it to report without it";
     std::map<int, TracedRank> ranks;
     try {
-        const Json document = Json::parse(file);
+        const Json document = Json::parse(text);
         for (const Json& event : document.at("traceEvents")) {
             if (event.at("ph") != "X") continue;
             const int rank = event.at("pid").get<int>();

@@ -312,9 +312,7 @@ ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
 
 ModelSpec model_from_hf(const std::string& directory) {
     const std::string path = directory + "/config.json";
-    const auto text = read_file(path);
-    check<DataError>(text.has_value(), path, ": cannot be read; a Hugging Face directory has one");
-    ModelSpec model = model_from_hf_config(*text, path);
+    ModelSpec model = model_from_hf_config(read_file(path), path);
     model.hf = directory;
     return model;
 }

@@ -252,7 +252,7 @@ TEST(HfConfig, InAConfigOfARun) {
         }
         return "accepted";
     };
-    EXPECT_EQ(error({"model.hf=/nowhere"}), "3 /nowhere/config.json: cannot be read; a Hugging Face directory has one");
+    EXPECT_EQ(error({"model.hf=/nowhere"}), "3 /nowhere/config.json: cannot open: No such file or directory (errno 2)");
     EXPECT_EQ(
         error({"model.hf=/nowhere", "model.preset=gpt2-124m"}),
         "2 --set model.hf=/nowhere: [model] hf = \"/nowhere\" and preset = \"gpt2-124m\": a model starts from one of "

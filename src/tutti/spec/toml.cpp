@@ -4,9 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -351,10 +349,13 @@ RunSpec parse_text(std::string_view text, const std::string& source_name, const 
 }
 
 RunSpec parse_file(const std::string& path, const std::vector<std::string>& overrides) {
-    check<UsageError>(!std::filesystem::is_directory(path), "cannot read the config ", path, ": it is a directory");
-    const auto text = read_file(path);
-    check<UsageError>(text.has_value(), "cannot read the config ", path, ": ", std::strerror(errno));
-    return parse_text(*text, path, overrides);
+    std::string text;
+    try {
+        text = read_file(path);
+    } catch (const DataError& error) {
+        throw UsageError(concat("cannot read the config ", error.what()));
+    }
+    return parse_text(text, path, overrides);
 }
 
 }  // namespace tutti::spec

@@ -216,8 +216,9 @@ TEST(File, IsReadOrNamed) {
     };
     EXPECT_EQ(message(path), path + ":2:1: unknown key [train] step; the nearest is [train] steps");
     std::remove(path.c_str());
-    EXPECT_EQ(message(path), "cannot read the config " + path + ": No such file or directory");
-    EXPECT_EQ(message(testing::TempDir()), "cannot read the config " + testing::TempDir() + ": it is a directory");
+    EXPECT_EQ(message(path), "cannot read the config " + path + ": cannot open: No such file or directory (errno 2)");
+    EXPECT_EQ(message(testing::TempDir()),
+              "cannot read the config " + testing::TempDir() + ": is a directory; name the files in it");
 }
 
 TEST(Nearest, CountsEdits) {

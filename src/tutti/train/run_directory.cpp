@@ -83,9 +83,7 @@ void RunDirectory::write_config(const std::string& toml) { write_whole("config.t
 void RunDirectory::copy_tokenizer(const std::string& file) {
     const std::filesystem::path path(file);
     const auto copy = [&](const std::filesystem::path& from, const std::string& name) {
-        const auto content = read_file(from.string());
-        check<DataError>(content.has_value(), from.string(), ": cannot be read");
-        write_whole(name, *content);
+        write_whole(name, read_file(from.string()));
     };
     copy(path, "tokenizer" + path.extension().string());
     for (const std::string& name : hf::files_beside_tokenizers())

@@ -42,12 +42,11 @@ class SentencepieceEncoder final : public Encoder {
 class SentencepieceTokenizer final : public Tokenizer {
   public:
     explicit SentencepieceTokenizer(const std::string& path) : path_(path) {
-        const auto model = read_file(path);
-        check<DataError>(model.has_value(), path, ": cannot be read");
-        const auto status = processor_.LoadFromSerializedProto({model->data(), model->size()});
+        const std::string model = read_file(path);
+        const auto status = processor_.LoadFromSerializedProto(model);
         check<DataError>(status.ok() && processor_.GetPieceSize() > 0, path,
                          ": is no sentencepiece model: ", status.ToString());
-        fingerprint_ = Fingerprint().add("sentencepiece").add(*model).value();
+        fingerprint_ = Fingerprint().add("sentencepiece").add(model).value();
         // Most models put a space before the text and take it away when decoding; the library does not say which do.
         std::vector<int> ids;
         std::string text;

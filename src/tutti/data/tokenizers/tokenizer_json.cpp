@@ -384,18 +384,13 @@ std::string tokenizer_json(const ByteLevelModel& model) {
 
 namespace {
 
-std::string content_of(const std::string& path) {
-    auto text = read_file(path);
-    check<DataError>(text.has_value(), path, ": cannot be read");
-    return *std::move(text);
-}
-
 // Null when there is no such file.
 Json read_beside(const std::string& path, const char* name) {
     const auto file = std::filesystem::path(path).parent_path() / name;
-    if (!std::filesystem::exists(file)) return nullptr;
+    const auto text = read_file_if_there(file.string());
+    if (!text) return nullptr;
     try {
-        return Json::parse(content_of(file.string()));
+        return Json::parse(*text);
     } catch (const Json::exception& error) {
         throw DataError(concat(file.string(), ": is not JSON: ", error.what()));
     }
@@ -450,7 +445,7 @@ bool asks_for_bos(const std::string& tokenizer) {
 }
 
 std::unique_ptr<const Tokenizer> open_tokenizer_json(const std::string& path) {
-    ByteLevelModel model = parse_tokenizer_json(content_of(path), path);
+    ByteLevelModel model = parse_tokenizer_json(read_file(path), path);
     model.special = special_ids_beside(path, [&](const std::string& text) -> std::optional<int32_t> {
         for (const AddedToken& token : model.added)
             if (token.content == text) return token.id;
