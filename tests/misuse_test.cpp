@@ -325,6 +325,15 @@ TEST_F(Misuse, FilesThatDoNotOpenSayWhy) {
     expect_refused(run({"generate", path("hf"), "--prompt", "a"}), 3, "hf/config.json: is not a regular file");
 }
 
+TEST_F(Misuse, AFileNamedLikeACheckpoint) {
+    ASSERT_EQ(train("run").exit_code, 0);
+    write("run/checkpoints/step-0000000099", "a note");
+    const Result r = train("run", {"train.steps=14"});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    expect_contains(r.out + r.err, "step-0000000099 is a file, not a checkpoint; it is passed over");
+    expect_contains(r.out, "continuing after step 12");
+}
+
 TEST_F(Misuse, JsonModePrintsOneDocument) {
     auto arguments = train_arguments("run");
     arguments.push_back("--json");

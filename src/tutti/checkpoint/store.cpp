@@ -13,6 +13,10 @@ namespace tutti::checkpoint {
 namespace {
 constexpr std::string_view kStep = "step-";
 constexpr size_t kStepDigits = 10;
+
+bool has_name_of_checkpoint(const StoreName& name) {
+    return name.kind == NameKind::checkpoint || name.kind == NameKind::replaced;
+}
 }  // namespace
 
 std::string step_name(int64_t step) {
@@ -204,7 +208,7 @@ std::vector<StoredCheckpoint> Store::list() const {
     if (file_system_.kind(directory_) == FileKind::none) return stored;
     for (const std::string& name : file_system_.list(directory_)) {
         const StoreName parsed = parse_store_name(name);
-        if (parsed.kind == NameKind::checkpoint || parsed.kind == NameKind::replaced)
+        if (has_name_of_checkpoint(parsed) && file_system_.kind(join(directory_, name)) != FileKind::file)
             stored.push_back({parsed.step, join(directory_, name), parsed.kind == NameKind::replaced});
     }
     std::sort(stored.begin(), stored.end(), [](const StoredCheckpoint& a, const StoredCheckpoint& b) {
@@ -221,7 +225,16 @@ Loaded Store::load(const std::string& path, const LoadInto& load_into) const {
     return {path, reader.manifest()};
 }
 
+void Store::warn_of_files() const {
+    if (file_system_.kind(directory_) == FileKind::none) return;
+    for (const std::string& name : file_system_.list(directory_))
+        if (has_name_of_checkpoint(parse_store_name(name)) &&
+            file_system_.kind(join(directory_, name)) == FileKind::file)
+            warn_(concat(join(directory_, name), " is a file, not a checkpoint; it is passed over"));
+}
+
 std::optional<Loaded> Store::load_newest(const LoadInto& load_into, OnDamage on_damage) {
+    warn_of_files();
     const auto stored = list();
     for (const StoredCheckpoint& candidate : stored) {
         try {

@@ -105,7 +105,7 @@ class Store {
     // This one, or an error. Every byte of it is verified, also what `load_into` does not read.
     Loaded load(const std::string& path, const LoadInto& load_into) const;
 
-    std::vector<StoredCheckpoint> list() const;  // newest first
+    std::vector<StoredCheckpoint> list() const;  // newest first; a plain file with such a name is none
     // Reads the checkpoint from the disk, not from the cache. DamagedError if a bit is wrong.
     void verify(const std::string& path) const;
 
@@ -121,6 +121,7 @@ class Store {
     void require_write() const;
     void or_abandon(const Attempt& attempt, const std::function<void()>& part_of_save);
     void remove_leftovers();
+    void warn_of_files() const;  // with names of checkpoints
     bool is_leftover(const std::string& name) const;
     std::string rename_to_suffix(const StoredCheckpoint& stored, std::string_view suffix);
     void trash(const std::string& path);
