@@ -325,6 +325,17 @@ TEST_F(Misuse, FilesThatDoNotOpenSayWhy) {
     expect_refused(run({"generate", path("hf"), "--prompt", "a"}), 3, "hf/config.json: is not a regular file");
 }
 
+TEST_F(Misuse, NothingToLearn) {
+    std::string lines;
+    for (int i = 0; i < 100; ++i) lines += "{\"prompt\": \"a question\", \"completion\": \"\"}\n";
+    write("empty.jsonl", lines);
+    expect_refused(train("run", {"data.train=" + path("empty.jsonl")}), 3, "there is nothing to learn");
+    write("wrong.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n");
+    const Result r = train("run", {"data.train=" + path("wrong.jsonl")});
+    expect_refused(r, 3, "data.text_field");
+    expect_contains(r.err, path("wrong.jsonl:2: "));
+}
+
 TEST_F(Misuse, AFileNamedLikeACheckpoint) {
     ASSERT_EQ(train("run").exit_code, 0);
     write("run/checkpoints/step-0000000099", "a note");

@@ -50,6 +50,18 @@ void TokenView::read_mask(int64_t begin, std::span<uint8_t> out) const {
     source_->read_mask(begin_ + begin, out);
 }
 
+bool TokenView::has_target() const {
+    if (!source_->has_mask()) return size() > 1;
+    std::vector<uint8_t> counted(1 << 16);
+    for (int64_t begin = 1; begin < size(); begin += static_cast<int64_t>(counted.size())) {
+        counted.resize(static_cast<size_t>(std::min<int64_t>(1 << 16, size() - begin)));
+        read_mask(begin, counted);
+        if (std::find_if(counted.begin(), counted.end(), [](uint8_t c) { return c != 0; }) != counted.end())
+            return true;
+    }
+    return false;
+}
+
 void TokenView::check_ids() const {
     if (source_->vocab_bound() <= vocab_) return;  // no id of this format can be too large
     visit_sample(*source_, begin_, end_, [this](int64_t at, std::span<const int32_t> ids) { check_ids(at, ids); });
@@ -66,9 +78,12 @@ void TokenView::check_ids(int64_t source_begin, std::span<const int32_t> ids) co
 
 namespace {
 
-void check_one_window(const TokenView& view, int64_t seq_len, const std::string& what, const std::string& remedy) {
+void check_size_and_targets(const TokenView& view, int64_t seq_len, const std::string& what,
+                            const std::string& remedy) {
     check<DataError>(view.size() >= seq_len + 1, what, ": one window of train.seq_len = ", seq_len, " needs ",
                      seq_len + 1, " tokens, got ", view.size(), "; ", remedy);
+    check<DataError>(view.has_target(), what, ": no token is a target, so there is nothing to learn: every completion ",
+                     "is empty or the loss mask is 0; required: at least one target");
 }
 
 int64_t tokens_held_out(double fraction, int64_t size) {
@@ -251,16 +266,17 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const E
     Split parts = split(sources, data.valid_fraction, vocab, rule);
     DataSet set{std::move(parts.kept), std::nullopt, tokenizer};
     for (const TokenView& view : set.train.views)
-        check_one_window(view, seq_len, concat("training data (", view.source().description(), ")"),
-                         data.valid_fraction > 0 ? "give more text, a smaller seq_len or a smaller data.valid_fraction"
-                                                 : "give more text or a smaller seq_len");
+        check_size_and_targets(view, seq_len, concat("training data (", view.source().description(), ")"),
+                               data.valid_fraction > 0
+                                   ? "give more text, a smaller seq_len or a smaller data.valid_fraction"
+                                   : "give more text or a smaller seq_len");
     if (data.valid_fraction > 0) {
         set.valid = std::move(parts.held);
         for (const TokenView& view : set.valid->views)
-            check_one_window(view, seq_len,
-                             concat("validation data (data.valid_fraction = ", data.valid_fraction, " of ",
-                                    view.source().size(), " tokens)"),
-                             larger_fraction(seq_len, view.source().size()));
+            check_size_and_targets(view, seq_len,
+                                   concat("validation data (data.valid_fraction = ", data.valid_fraction, " of ",
+                                          view.source().size(), " tokens)"),
+                                   larger_fraction(seq_len, view.source().size()));
     } else if (!data.valid.empty()) {
         const Sources held = open_sources(data.valid, how);
         for (const auto& source : held.sources)
@@ -269,8 +285,8 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const E
                               "; both must share one vocabulary");
         set.valid = split(held, 0, vocab, rule).kept;
         for (const TokenView& view : set.valid->views)
-            check_one_window(view, seq_len, concat("validation data (", view.source().description(), ")"),
-                             "give more text or a smaller seq_len");
+            check_size_and_targets(view, seq_len, concat("validation data (", view.source().description(), ")"),
+                                   "give more text or a smaller seq_len");
     }
     set.train.check_ids();
     if (set.valid) set.valid->check_ids();

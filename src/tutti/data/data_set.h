@@ -41,6 +41,9 @@ class TokenView {
     // out[i] = 0 when token begin + i is only read and no target.
     void read_mask(int64_t begin, std::span<uint8_t> out) const;
 
+    // Whether a token is a target. The first token of a view is only read.
+    bool has_target() const;
+
     // The same check over the whole view up to 8 Mi tokens, over a spread sample beyond: finds data of another
     // tokenizer at the start instead of in the middle of the night.
     void check_ids() const;
@@ -87,7 +90,7 @@ std::optional<int32_t> end_of_document(const std::string& eod, const Tokenizer& 
 // Text is read as bytes, or encoded by data.tokenizer (text_tokens.h), whose ids must be fewer than `vocab` or as many.
 // UsageError: no files, both kinds of validation, a fraction outside [0, 1), an unknown format or tokenizer, mixed
 // formats, documents to respect and nothing that tells where they end. DataError: a damaged file, an id outside the
-// vocabulary, fewer tokens than one window needs.
+// vocabulary, fewer tokens than one window needs, no token that is a target.
 DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const EncodeOptions& options = {});
 
 }  // namespace tutti::data

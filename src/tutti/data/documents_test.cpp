@@ -109,18 +109,23 @@ TEST(Jsonl, DamagedRecords) {
         const auto path = folder.write("a.jsonl", content);
         return message_of<DataError>([&] { open(of({path}), 256, 1); });
     };
-    EXPECT_EQ(missing("a.jsonl: byte offset 15: each line of JSONL must be one JSON object",
+    EXPECT_EQ(missing("a.jsonl:2:2: each line of JSONL must be one JSON object, this one is not: syntax error",
                       refused("{\"text\": \"a\"}\n{x}")),
               "");
-    EXPECT_EQ(missing("a.jsonl: byte offset 14: each line of JSONL must be a JSON object, this one is of type array",
+    EXPECT_EQ(missing("a.jsonl:2: each line of JSONL must be a JSON object, this one is of type array",
                       refused("{\"text\": \"a\"}\n[1]\n")),
               "");
-    EXPECT_EQ(missing("byte offset 0: \"text\" must be a text, is of type number", refused("{\"text\": 1}")), "");
-    EXPECT_EQ(missing("byte offset 0: this line of JSONL cannot be read: [json.exception.out_of_range.406]",
+    EXPECT_EQ(missing("a.jsonl:1: \"text\" must be a text, is of type number", refused("{\"text\": 1}")), "");
+    EXPECT_EQ(missing("a.jsonl:1: this line of JSONL cannot be read: [json.exception.out_of_range.406]",
                       refused("{\"text\": \"a\", \"n\": 1e999}")),
               "");
     EXPECT_EQ(missing("needs the field \"text\", or \"prompt\" and \"completion\"; it has content, prompt",
                       refused("{\"prompt\": \"a\", \"content\": \"b\"}")),
+              "");
+    EXPECT_EQ(missing("a.jsonl:2: a record needs the field \"text\", or", refused("\n{\"txt\": \"a\"}")), "");
+    EXPECT_EQ(missing("data.text_field", refused("{\"txt\": \"a\"}")), "");
+    EXPECT_EQ(missing("no token is a target, so there is nothing to learn",
+                      refused("{\"prompt\": \"ab\", \"completion\": \"\"}")),
               "");
     EXPECT_EQ(missing("a.jsonl: has no token", refused("\n \n")), "");
 }
@@ -175,7 +180,7 @@ TEST(EncodeFiles, TheFirstErrorIsReportedAndEndsIt) {
     FileEncoding options{.format = "jsonl", .threads = 4};
     const auto message =
         message_of<DataError>([&] { encode_files(*tokenizer, paths, options, [](EncodedPiece&&) {}); });
-    EXPECT_EQ(missing(concat("byte offset ", 100'000 * 16 + 1), message), "");
+    EXPECT_EQ(missing("a.jsonl:100001:2: ", message), "");
     int pieces = 0;
     EXPECT_EQ(missing("disk full", message_of<Error>([&] {
                           encode_files(*tokenizer, paths, options, [&](EncodedPiece&&) {

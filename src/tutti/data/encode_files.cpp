@@ -89,31 +89,40 @@ struct Record {
     std::string prompt, text;
 };
 
+// "corpus.jsonl:12". For errors only: the lines of the file before it are counted.
+std::string place(const Job& job) {
+    const auto* begin = reinterpret_cast<const char*>(job.file->bytes().data());
+    return concat(job.file->path(), ":", 1 + std::count(begin, begin + job.offset(), '\n'));
+}
+
 Record parsed(const Job& job, const std::string& field) {
-    const std::string at = concat(job.file->path(), ": byte offset ", job.offset());
     nlohmann::json json;
     try {
         json = nlohmann::json::parse(job.text);
     } catch (const nlohmann::json::parse_error& error) {
-        throw DataError(concat(job.file->path(), ": byte offset ",
-                               job.offset() + static_cast<int64_t>(error.byte > 0 ? error.byte - 1 : 0),
-                               ": each line of JSONL must be one JSON object, this one is not: ", error.what()));
+        const std::string what = error.what();  // "[json.exception...] parse error at line 1, column 3: syntax error"
+        throw DataError(concat(place(job), ":", std::max<size_t>(error.byte, 1),
+                               ": each line of JSONL must be one JSON object, this one is not",
+                               what.substr(std::min(what.find(": "), what.size()))));
     } catch (const nlohmann::json::exception& error) {  // a number that no double holds
-        throw DataError(concat(at, ": this line of JSONL cannot be read: ", error.what()));
+        throw DataError(concat(place(job), ": this line of JSONL cannot be read: ", error.what()));
     }
-    check<DataError>(json.is_object(), at, ": each line of JSONL must be a JSON object, this one is of type ",
-                     json.type_name());
+    if (!json.is_object())
+        throw DataError(
+            concat(place(job), ": each line of JSONL must be a JSON object, this one is of type ", json.type_name()));
     const auto text_of = [&](const std::string& key) {
         const auto& value = json.at(key);
-        check<DataError>(value.is_string(), at, ": \"", key, "\" must be a text, is of type ", value.type_name());
+        if (!value.is_string())
+            throw DataError(concat(place(job), ": \"", key, "\" must be a text, is of type ", value.type_name()));
         return value.get<std::string>();
     };
     if (json.contains(field)) return {"", text_of(field)};
     if (json.contains("prompt") && json.contains("completion")) return {text_of("prompt"), text_of("completion")};
     std::string keys;
     for (const auto& [key, value] : json.items()) keys += (keys.empty() ? "" : ", ") + key;
-    throw DataError(concat(at, ": a record needs the field \"", field, "\", or \"prompt\" and \"completion\"; it has ",
-                           keys.empty() ? "none" : keys, "; name the field of the text"));
+    throw DataError(concat(place(job), ": a record needs the field \"", field,
+                           "\", or \"prompt\" and \"completion\"; it has ", keys.empty() ? "none" : keys,
+                           "; data.text_field (of `tutti data`: --field) names the field of the text"));
 }
 
 class PieceEncoder {
