@@ -92,7 +92,9 @@ Wrong assign(const Field& field, const toml::node& node, int64_t& value) {
     std::string problem = wrong_type(field, value, describe(node));
     if (const auto* number = node.as_floating_point()) {
         const double x = number->get();
-        if (x == std::floor(x) && std::abs(x) < 1e15) problem += concat("; write ", static_cast<int64_t>(x));
+        const bool whole = x == std::floor(x) && std::abs(x) < 1e15;
+        if (whole && !range_problem(field, static_cast<int64_t>(x)))
+            problem += concat("; write ", static_cast<int64_t>(x));
     }
     return problem;
 }

@@ -29,21 +29,32 @@ int64_t product(std::initializer_list<int64_t> factors) {
     return all;
 }
 
-std::string either(int64_t low, int64_t high) {
-    if (low < 1 || low == high) return std::to_string(high);
-    return concat(low, " or ", high);
+// The largest value that the field by itself allows.
+int64_t most(std::string_view path) {
+    double high = 0;
+    const RunSpec run{};
+    for_each_field(run, [&](const Field& field, const auto&) {
+        if (field.path() == path) high = field.range.high;
+    });
+    return static_cast<int64_t>(high);
 }
 
-// The nearest multiples of `unit` around n: "24 or 32".
-std::string nearest_multiples(int64_t n, int64_t unit) {
+// "; nearest: KEY = 6 or 10": those of the two that the field allows; "" when it allows neither.
+std::string nearest(const std::string& before, int64_t low, int64_t high, std::string_view path) {
+    std::string values;
+    if (low >= 1 && low <= most(path)) values = std::to_string(low);
+    if (high != low && high <= most(path)) values += (values.empty() ? "" : " or ") + std::to_string(high);
+    return values.empty() ? "" : before + values;
+}
+
+std::string nearest_multiples(const std::string& before, int64_t n, int64_t unit, std::string_view path) {
     const int64_t low = n - n % unit;
     int64_t high = 0;
     if (n % unit == 0 || __builtin_add_overflow(low, unit, &high)) high = low;
-    return either(low, high);
+    return nearest(before, low, high, path);
 }
 
-// The nearest divisors of n around `value`: "6 or 10".
-std::string nearest_divisors(int64_t n, int64_t value) {
+std::string nearest_divisors(const std::string& before, int64_t n, int64_t value, std::string_view path) {
     int64_t low = 1, high = n;
     const auto consider = [&](int64_t divisor) {
         if (divisor <= value) low = std::max(low, divisor);
@@ -55,7 +66,7 @@ std::string nearest_divisors(int64_t n, int64_t value) {
         consider(d);
         consider(n / d);
     }
-    return either(low, high);
+    return nearest(before, low, high, path);
 }
 
 // --- [model] --------------------------------------------------------------------------------------------------------
@@ -107,10 +118,10 @@ void check_transformer(const ModelSpec& m, Problems& problems) {
     require(problems, all_heads == m.width || m.family != Family::gpt2, "[model] heads * head_dim = ", m.heads, " * ",
             m.head_dim, " = ", all_heads, ": in gpt2 it must equal width = ", m.width,
             m.width % m.heads == 0
-                ? concat("; for example head_dim = ", m.width / m.heads)
-                : concat("; heads must divide width, nearest: heads = ", nearest_divisors(m.width, m.heads)));
-    require(problems, m.heads % m.kv_heads == 0, "[model] kv_heads = ", m.kv_heads, ": must divide heads = ", m.heads,
-            "; nearest: ", nearest_divisors(m.heads, m.kv_heads));
+                ? nearest("; for example head_dim = ", m.width / m.heads, m.width / m.heads, "model.head_dim")
+                : nearest_divisors("; heads must divide width, nearest: heads = ", m.width, m.heads, "model.heads"));
+    require(problems, m.heads % m.kv_heads == 0 || m.family == Family::gpt2, "[model] kv_heads = ", m.kv_heads,
+            ": must divide heads = ", m.heads, nearest_divisors("; nearest: ", m.heads, m.kv_heads, "model.kv_heads"));
 }
 
 void check_positions(const ModelSpec& m, Problems& problems) {
@@ -123,8 +134,8 @@ void check_positions(const ModelSpec& m, Problems& problems) {
     }
     if (m.family == Family::llama) {
         require(problems, m.rope_theta > 0, "[model] rope_theta = ", toml_text(m.rope_theta), ": must be > 0");
-        require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE turns pairs; ",
-                "nearest: ", either(m.head_dim - 1, m.head_dim + 1));
+        require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE turns pairs",
+                nearest("; nearest: ", m.head_dim - 1, m.head_dim + 1, "model.head_dim"));
     }
 }
 
@@ -217,12 +228,13 @@ void check_train(const RunSpec& run, int ranks, Problems& problems) {
     if (t.micro_batch < 1 || t.global_batch < 1 || data_parallel < 1) return;
     const int64_t unit = product({t.micro_batch, data_parallel});
     if (t.global_batch % unit == 0) return;
-    std::string text = concat("[train] global_batch = ", t.global_batch, ": must be a multiple of micro_batch * data-",
-                              "parallel ranks = ", t.micro_batch, " * ", data_parallel, " = ", unit,
-                              "; nearest: global_batch = ", nearest_multiples(t.global_batch, unit));
-    if (t.global_batch % data_parallel == 0) {
-        text += concat(", or micro_batch = ", nearest_divisors(t.global_batch / data_parallel, t.micro_batch));
-    }
+    std::string text =
+        concat("[train] global_batch = ", t.global_batch, ": must be a multiple of micro_batch * data-",
+               "parallel ranks = ", t.micro_batch, " * ", data_parallel, " = ", unit,
+               nearest_multiples("; nearest: global_batch = ", t.global_batch, unit, "train.global_batch"));
+    if (t.global_batch % data_parallel == 0)
+        text +=
+            nearest_divisors(", or micro_batch = ", t.global_batch / data_parallel, t.micro_batch, "train.micro_batch");
     problems.push_back(text);
 }
 

@@ -34,6 +34,11 @@ TEST(Validate, HeadsAndWidth) {
         "[model] heads * head_dim = 5 * 64 = 320: in gpt2 it must equal width = 768; heads must divide width, nearest: "
         "heads = 4 or 6");
     EXPECT_EQ(problems_of({"model.heads=5", "model.kv_heads=5"}), "");  // Qwen3 has such
+    // Only values that the fields allow are suggested.
+    EXPECT_EQ(problems_of({"train.global_batch=2147483647", "train.micro_batch=2147483646"}).find("2147483648"),
+              std::string::npos);
+    EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.kv_heads=5"}),
+              "[model] kv_heads = 5: the family gpt2 has no grouped queries; it must equal heads = 12");
     EXPECT_EQ(problems_of({"model.kv_heads=3"}), "[model] kv_heads = 3: must divide heads = 4; nearest: 2 or 4");
     EXPECT_EQ(problems_of({"model.kv_heads=2"}), "");
     EXPECT_EQ(problems_of({"model.width=132", "model.head_dim=33"}),
