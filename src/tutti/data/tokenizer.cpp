@@ -84,6 +84,12 @@ std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view te
     return ids;
 }
 
+std::string tokenizer_json_of_bytes() {
+    ByteLevelModel model;
+    for (int byte = 0; byte < 256; ++byte) model.tokens.emplace_back(std::string(1, static_cast<char>(byte)));
+    return tokenizer_json(model);
+}
+
 std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name) {
     namespace fs = std::filesystem;
     if (name == "bytes") return std::make_unique<BytesTokenizer>();

@@ -68,6 +68,9 @@ class Tokenizer {
 // `name` is "bytes" (id = byte value, vocab 256), the path of a Hugging Face tokenizer.json, of a sentencepiece
 // *.model, or of a directory with one of them. UsageError when there is no such tokenizer, DataError when its file is
 // damaged or asks for something that would change ids and does not exist here.
+// A tokenizer.json whose ids are the bytes of a text, for programs that have no tokenizer "bytes".
+std::string tokenizer_json_of_bytes();
+
 std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name);
 
 // The ids of each document, on `threads` threads (0: all cores). The same ids for any number of threads.

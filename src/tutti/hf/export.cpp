@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t kMaxSideFile = int64_t{1} << 30;
 constexpr const char* kConfig = "config.json";
+constexpr const char* kTokenizer = "tokenizer.json";
 
 void write_file(FileSystem& disk, const std::string& directory, const checkpoint::FileToWrite& file) {
     checkpoint::NewFile(disk, join(directory, file.name), file.size()).write(file);
@@ -50,7 +51,7 @@ std::string config_text(FileSystem& disk, const spec::ModelSpec& spec, const Exp
 // The file of a tokenizer that the run was given, under the name by which transformers looks for it.
 void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::string& directory,
                     std::vector<std::string>& written) {
-    const std::string name = tokenizer.ends_with(".model") ? "tokenizer.model" : "tokenizer.json";
+    const std::string name = tokenizer.ends_with(".model") ? "tokenizer.model" : kTokenizer;
     if (!tokenizer.ends_with(".json") && !tokenizer.ends_with(".model")) return;  // bytes, or a directory
     if (std::find(written.begin(), written.end(), name) != written.end()) return;
     checkpoint::write_file_atomically(disk, directory, {.name = name, .head = read_file(disk, tokenizer)});
@@ -95,7 +96,7 @@ std::string shard_name(size_t index, size_t count) {
 const std::vector<std::string>& side_files() {
     static const std::vector<std::string> kNames = {kConfig,
                                                     "generation_config.json",
-                                                    "tokenizer.json",
+                                                    kTokenizer,
                                                     "tokenizer_config.json",
                                                     "special_tokens_map.json",
                                                     "added_tokens.json",
@@ -134,6 +135,16 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
     std::vector<std::string> written;
     if (!options.side_files.empty()) written = copy_side_files(disk, options.side_files, directory);
     copy_tokenizer(disk, options.tokenizer, directory, written);
+    if (!options.tokenizer_json.empty() && std::find(written.begin(), written.end(), kTokenizer) == written.end()) {
+        // Without the class, transformers takes the model's own, which puts tokens of its own around a text.
+        const std::pair<const char*, std::string> files[] = {
+            {kTokenizer, options.tokenizer_json},
+            {"tokenizer_config.json", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n"}};
+        for (const auto& [name, text] : files) {
+            checkpoint::write_file_atomically(disk, directory, {.name = name, .head = text});
+            written.emplace_back(name);
+        }
+    }
     checkpoint::write_file_atomically(disk, directory, {.name = kConfig, .head = config});
     if (std::find(written.begin(), written.end(), kConfig) == written.end()) written.insert(written.begin(), kConfig);
 

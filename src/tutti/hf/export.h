@@ -24,6 +24,7 @@ struct ExportOptions {
     int64_t max_shard_bytes = 5'000'000'000;  // a tensor is never split
     std::string side_files;                   // directory to take them from; "": none
     std::string tokenizer;                    // file, with those beside it, when the side files have none
+    std::string tokenizer_json;               // or: its text; "": none
 };
 
 // Into `directory`, which exists. A config.json among the side files is kept, its dtype apart, when it describes the

@@ -4,6 +4,7 @@
 
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/training_state.h"
+#include "tutti/data/tokenizer.h"
 #include "tutti/hf/export.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/spec/print.h"
@@ -80,6 +81,9 @@ ConvertOutcome convert(const ConvertOptions& options) {
             hf::ExportOptions as_hf{.dtype = options.dtype,
                                     .side_files = stored.side_files,
                                     .tokenizer = stored.hugging_face ? "" : stored.tokenizer};
+            // Of 256 ids they are the bytes; else data.tokenizer may never have been asked.
+            if (stored.tokenizer == "bytes" && stored.run.model.vocab == 256)
+                as_hf.tokenizer_json = data::tokenizer_json_of_bytes();
             if (options.max_shard_bytes) as_hf.max_shard_bytes = *options.max_shard_bytes;
             outcome.files = hf::write_directory(disk, target.temporary(), model, weights, as_hf, outcome.losses);
         }

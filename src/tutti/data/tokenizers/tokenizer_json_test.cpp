@@ -165,5 +165,17 @@ TEST(TokenizerJson, SpecialIdsComeFromTheFilesBesideIt) {
         "");
 }
 
+// A text of all bytes, whatever is UTF-8 in it, has the ids of the tokenizer "bytes", and comes back.
+TEST(TokenizerJson, OfBytes) {
+    const ScratchFolder folder;
+    const auto written = make_tokenizer(folder.write("tokenizer.json", tokenizer_json_of_bytes()));
+    const auto bytes = make_tokenizer("bytes");
+    std::string text = "It's a text, 1999\u2026\n\n\t end ";
+    for (int i = 0; i < 1024; ++i) text += static_cast<char>(i * 7);
+    EXPECT_EQ(written->vocab(), 256);
+    EXPECT_EQ(written->encode(text), bytes->encode(text));
+    EXPECT_EQ(written->decode(written->encode(text), ShowSpecial::yes), text);
+}
+
 }  // namespace
 }  // namespace tutti::data
