@@ -345,6 +345,22 @@ TEST_F(Misuse, AFileNamedLikeACheckpoint) {
     expect_contains(r.out, "continuing after step 12");
 }
 
+// The command line says where the model starts from; a run of bytes goes through an export and back.
+TEST_F(Misuse, AnExportInPlaceOfThePreset) {
+    ASSERT_EQ(train("run").exit_code, 0);
+    ASSERT_EQ(run({"convert", "--from", path("run"), "--to", path("hf")}).exit_code, 0);
+    const Result r = train("next", {"model.hf=" + path("hf"), "data.tokenizer=" + path("hf")});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    expect_contains(r.out, "starting from the weights of " + path("hf"));
+    EXPECT_EQ(run({"train", path("next/config.toml"), "--out", path("next"), "--set", "train.steps=13"}).exit_code, 0);
+    EXPECT_EQ(train("back", {"model.hf=" + path("hf"), "model.preset=llama-tiny"}).exit_code, 2);  // both told
+    const auto text = [&](const std::string& from) {
+        return run({"generate", path(from), "--prompt", "line 4\u00e9", "--greedy", "--compute", "f32"}).out;
+    };
+    EXPECT_EQ(text("hf"), text("run"));
+    EXPECT_NE(text("hf"), "");
+}
+
 TEST_F(Misuse, JsonModePrintsOneDocument) {
     auto arguments = train_arguments("run");
     arguments.push_back("--json");

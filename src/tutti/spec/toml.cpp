@@ -299,6 +299,18 @@ ModelSpec model_from_directory(const std::string& directory, const toml::table& 
     return model;
 }
 
+// A model starts from one of preset and hf: what the command line says of one replaces what the file says of the other.
+void keep_one_start(toml::table& root, const Overrides& overrides) {
+    toml::table* model = root["model"].as_table();
+    if (model == nullptr) return;
+    const auto replaces = [&](const char* key, const char* other) {
+        const bool given = overrides.contains(concat("model.", key)) && !model_text(key, root, overrides)->empty();
+        if (given && !overrides.contains(concat("model.", other))) model->erase(other);
+    };
+    replaces("hf", "preset");
+    replaces("preset", "hf");
+}
+
 ModelSpec starting_model(const toml::table& root, const Overrides& overrides, Problems& problems) {
     const std::optional<std::string> name = model_text("preset", root, overrides);
     const std::string directory = model_text("hf", root, overrides).value_or("");
@@ -333,6 +345,7 @@ RunSpec parse_text(std::string_view text, const std::string& source_name, const 
         problems.throw_if_any();
     }
     report_unknown_names(root, names, problems);
+    keep_one_start(root, override_of);
 
     RunSpec run;
     run.model = starting_model(root, override_of, problems);
