@@ -87,6 +87,7 @@ int train(const TrainArguments& arguments, const Io& io) {
         arguments.out.empty() ? "runs/" + std::filesystem::path(arguments.config).stem().string() : arguments.out;
     options.resume = arguments.resume;
     options.console = &io.text(arguments.json);
+    options.warnings = &io.err;
     options.terminal = io.text_terminal(arguments.json);
 
     const StopSignals signals([&io](int signal) {

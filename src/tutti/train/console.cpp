@@ -15,7 +15,11 @@ void Console::text(const std::string& lines) {
     *out_ << lines << std::endl;
 }
 
-void Console::warn(const std::string& message) { text("warning: " + message); }
+void Console::warn(const std::string& message) {
+    if (!warnings_) return;
+    clear_bar();
+    *warnings_ << "warning: " + message << std::endl;
+}
 
 void Console::step(const StepMetrics& m) {
     const int digits = static_cast<int>(fmt::formatted_size("{}", steps_));

@@ -11,7 +11,9 @@ namespace tutti::train {
 
 class Console {
   public:
-    Console(std::ostream* out, bool terminal, int64_t steps) : out_(out), terminal_(terminal), steps_(steps) {}
+    // `warnings` null: warnings go where the rest goes.
+    Console(std::ostream* out, bool terminal, int64_t steps, std::ostream* warnings = nullptr)
+        : out_(out), warnings_(warnings ? warnings : out), terminal_(terminal), steps_(steps) {}
     ~Console() { clear_bar(); }
 
     void text(const std::string& lines);  // as it is, with a line feed
@@ -25,6 +27,7 @@ class Console {
 
   private:
     std::ostream* out_;
+    std::ostream* warnings_;
     bool terminal_;
     int64_t steps_;
     bool bar_drawn_ = false;

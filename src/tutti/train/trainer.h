@@ -20,6 +20,7 @@ struct TrainOptions {
     // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";
     std::ostream* console = nullptr;                              // plan card and step lines; nullptr: quiet
+    std::ostream* warnings = nullptr;                             // nullptr: on the console
     bool terminal = false;                                        // the console is a terminal: draw the progress bar
     std::function<bool()> stop_requested = [] { return false; };  // asked after each step: save and end
 };
