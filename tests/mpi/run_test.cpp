@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 namespace {
@@ -54,6 +55,9 @@ TEST_F(MpiRun, IsAsRehearsed) {
                       out.string() + " > " + said.string() + " 2>&1"),
                   0)
             << std::ifstream(said).rdbuf();
+        std::stringstream log;
+        log << std::ifstream(said).rdbuf();
+        EXPECT_EQ(log.str().find('\033'), std::string::npos) << "escape codes in a redirected log";
         const Json totals = read(out / "run.json");
         ASSERT_EQ(totals.at("ranks").size(), 4u);
         for (int rank = 0; rank < 4; ++rank) {

@@ -16,6 +16,8 @@
 #include "tutti/base/error.h"
 #include "tutti/cli/command_line.h"
 #include "tutti/cli/commands.h"
+#include "tutti/comm/launcher.h"
+#include "tutti/device/device.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/print.h"
 
@@ -461,7 +463,9 @@ int run(int argc, const char* const* argv, const Io& io) {
 }
 
 int run(int argc, char** argv) {
-    const bool out_terminal = isatty(STDOUT_FILENO) != 0, err_terminal = isatty(STDERR_FILENO) != 0;
+    // mpirun gives its ranks terminals, whatever its own output is: a log of it must have no bars and colours.
+    const bool alone = !comm::is_launched(comm::process_environment());
+    const bool out_terminal = alone && isatty(STDOUT_FILENO) != 0, err_terminal = alone && isatty(STDERR_FILENO) != 0;
     const char* no_color = std::getenv("NO_COLOR");  // https://no-color.org: set and not empty
     const bool color = err_terminal && (no_color == nullptr || *no_color == '\0');
     return run(argc, argv, Io{std::cout, std::cerr, out_terminal, err_terminal, color});

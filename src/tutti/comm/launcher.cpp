@@ -111,6 +111,11 @@ Launch detect_launcher(const Environment& environment, std::optional<Launcher> f
     return {};
 }
 
+bool is_launched(const Environment& environment) {
+    return std::any_of(kLaunchers.begin(), kLaunchers.end(),
+                       [&](const Variables& v) { return is_there(environment, v); });
+}
+
 Launch this_launch(std::string_view name) {
     return detect_launcher(process_environment(), name.empty() ? std::nullopt : std::optional(launcher_of(name)));
 }

@@ -37,6 +37,8 @@ Environment process_environment();
 // no numbers, with the one at fault.
 Launch detect_launcher(const Environment& environment, std::optional<Launcher> forced = std::nullopt);
 // Of this process. `name`: the launcher to look for; "": the first.
+// Whether a launcher's variables are there, right or wrong.
+bool is_launched(const Environment& environment);
 Launch this_launch(std::string_view name);
 
 // Rank `rank` of `ranks`, among those of the run that share this machine.
