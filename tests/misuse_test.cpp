@@ -230,7 +230,7 @@ TEST_F(Misuse, APromptLongerThanTheModel) {
 }
 
 TEST_F(Misuse, OneInterruptSavesTwoStopAtOnce) {
-    for (int number : {SIGINT, SIGTERM}) {
+    for (int number : {SIGINT, SIGTERM, SIGHUP}) {
         const std::string out = "run" + std::to_string(number);
         Program program(folder_, train_arguments(out, {"train.steps=100000", "checkpoint.every=0"}));
         ASSERT_TRUE(program.wait_for("step      3/"));
@@ -238,8 +238,8 @@ TEST_F(Misuse, OneInterruptSavesTwoStopAtOnce) {
         const Result r = program.wait();
         EXPECT_EQ(r.exit_code, 75) << r.err;
         expect_contains(r.out + r.err, "continue with: tutti train ");
-        const Result again = train(out, {"train.steps=100000", "checkpoint.every=0", "train.seed=9"});
-        EXPECT_EQ(again.exit_code, 2);  // another seed is another run
+        const Result again = train(out, {"train.steps=100000", "checkpoint.every=0", "train.seq_len=8"});
+        expect_refused(again, 2, "`tutti convert --from " + path(out) + "/checkpoints/step-");  // it is another run
     }
     // A step of this one takes long enough for the second signal to arrive inside it.
     Program slow(folder_, train_arguments("slow", {"model.width=256", "model.heads=4", "model.kv_heads=4",
@@ -343,6 +343,29 @@ TEST_F(Misuse, AFileNamedLikeACheckpoint) {
     EXPECT_EQ(r.exit_code, 0) << r.err;
     expect_contains(r.out + r.err, "step-0000000099 is a file, not a checkpoint; it is passed over");
     expect_contains(r.out, "continuing after step 12");
+}
+
+TEST_F(Misuse, AClosedPipeEndsARunWithACheckpoint) {
+    const auto no_reader = [] {
+        int ends[2];
+        if (pipe(ends) != 0) _exit(126);
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+    };
+    const Result r = run(train_arguments("run", {"train.steps=1000000", "checkpoint.every=0"}), no_reader);
+    expect_refused(r, 75, "continue with: tutti train ");
+    expect_contains(r.err, "stopped by SIGPIPE");
+    EXPECT_FALSE(fs::is_empty(folder_ / "run/checkpoints"));
+}
+
+TEST_F(Misuse, NohupKeepsARunGoing) {
+    Program program(folder_, train_arguments("run", {"train.steps=1000000"}), [] { ::signal(SIGHUP, SIG_IGN); });
+    ASSERT_TRUE(program.wait_for("step       3/"));
+    program.signal(SIGHUP);
+    EXPECT_FALSE(program.ends_within(std::chrono::seconds(1)));
+    program.signal(SIGTERM);
+    expect_contains(program.wait().err, "stopped by SIGTERM");
 }
 
 // The command line says where the model starts from; a run of bytes goes through an export and back.

@@ -122,7 +122,8 @@ void add_train(CLI::App& app, Arguments& all, const Io& io) {
         "  tutti train config.toml --dry-run           # does it fit?\n"
         "  tutti train config.toml --dry-run --ranks 64 --for h100 --set parallel.zero=3\n\n"
         "The same command continues a run that was stopped. Ctrl-C finishes the step and saves a checkpoint\n"
-        "(exit code 75); twice stops at once.\n\n"
+        "(exit code 75); twice stops at once. SIGTERM, SIGUSR1, SIGHUP and a pipe\n"
+        "that loses its reader stop it likewise.\n\n"
         "Keys of CONFIG, with their defaults:\n" +
         wrapped_reference(spec::reference_text()));
 }
@@ -439,7 +440,7 @@ int run(int argc, const char* const* argv, const Io& io) {
     try {
         app.parse(argc, argv);
         const int code = arguments.command();
-        check(static_cast<bool>(io.out.flush()), "standard output cannot be written: is its disk full?");
+        check(code != 0 || io.out.flush(), "standard output cannot be written: is its disk full?");
         return code;
     } catch (const CLI::Success& asked) {  // --help, --version
         app.exit(asked, io.out, io.err);

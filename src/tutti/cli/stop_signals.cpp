@@ -1,5 +1,6 @@
 #include "tutti/cli/stop_signals.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -9,11 +10,27 @@
 
 namespace tutti::cli {
 
+namespace {
+
+// Of standard output, when that is a pipe.
+bool reader_has_ended() {
+    pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+    return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
+}
+
+}  // namespace
+
 StopSignals::StopSignals(std::function<void(int signal)> notice) : notice_(std::move(notice)) {
     sigemptyset(&waited_);
     for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&waited_, signal);
+    struct sigaction hangup {};
+    sigaction(SIGHUP, nullptr, &hangup);
+    if (hangup.sa_handler != SIG_IGN) sigaddset(&waited_, SIGHUP);
     const int refused = pthread_sigmask(SIG_BLOCK, &waited_, &before_);
-    check(refused == 0, "blocking SIGINT, SIGTERM and SIGUSR1 failed: error ", refused);
+    check(refused == 0, "blocking the signals that stop a run failed: error ", refused);
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignore, &pipe_before_);
     thread_ = std::thread([this] { wait_for_signals(); });
 }
 
@@ -22,14 +39,17 @@ StopSignals::~StopSignals() {
     pthread_kill(thread_.native_handle(), SIGUSR1);  // to this thread only: wakes it
     thread_.join();
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    if (signal_ != SIGPIPE) sigaction(SIGPIPE, &pipe_before_, nullptr);  // else the last words would kill
 }
 
 void StopSignals::wait_for_signals() {
     int interrupts = 0;
     for (;;) {
-        int signal = 0;
-        if (sigwait(&waited_, &signal) != 0) continue;
+        const timespec pause{.tv_sec = 0, .tv_nsec = 200'000'000};
+        int signal = sigtimedwait(&waited_, nullptr, &pause);
         if (ending_) return;
+        if (signal < 0 && reader_has_ended()) signal = SIGPIPE;
+        if (signal < 0) continue;
         if (signal == SIGINT && ++interrupts == 2) {
             std::signal(SIGINT, SIG_DFL);
             sigset_t interrupt;
@@ -48,6 +68,8 @@ const char* name_of_signal(int signal) {
         case SIGINT: return "SIGINT";
         case SIGTERM: return "SIGTERM";
         case SIGUSR1: return "SIGUSR1";
+        case SIGHUP: return "SIGHUP";
+        case SIGPIPE: return "SIGPIPE (standard output has no reader any more)";
         default: return "a signal";
     }
 }

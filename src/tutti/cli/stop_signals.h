@@ -1,5 +1,6 @@
-// cli/stop_signals.h: SIGINT, SIGTERM and SIGUSR1 (what Slurm sends before the time is up) as a question that the
-// trainer asks after each step. No handler, so no global state: the signals are blocked and one thread waits for them.
+// cli/stop_signals.h: SIGINT, SIGTERM, SIGHUP and SIGUSR1 (what Slurm sends before the time is up), and the end of the
+// reader of standard output, as a question that the trainer asks after each step. No handler, so no global state: the
+// signals are blocked and one thread waits for them. SIGHUP stays ignored where nohup had it so.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@ class StopSignals {
     // Make it before other threads start: they inherit the mask. `notice(signal)` is called once, by the waiting
     // thread, at the first signal. A second SIGINT ends the process at once, as if it had not been caught. SIGINT
     // counts also where a shell had it ignored for a background job: a stop loses nothing.
+    // A pipe whose reader has ended counts as SIGPIPE, which is ignored meanwhile, and from then on.
     explicit StopSignals(std::function<void(int signal)> notice);
     ~StopSignals();  // the mask is as before
     StopSignals(const StopSignals&) = delete;
@@ -27,6 +29,7 @@ class StopSignals {
 
     std::function<void(int)> notice_;
     sigset_t waited_{}, before_{};
+    struct sigaction pipe_before_ {};
     std::atomic<int> signal_ = 0;
     std::atomic<bool> ending_ = false;
     std::thread thread_;

@@ -181,8 +181,11 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
         " holds weights only, no optimizer state; it cannot be resumed. Start a run from it: `tutti convert` "
         "it to a Hugging Face directory and name that in [model] hf, with another --out");
     const std::string now = run_identity(setup_.run), then = json.at("identity");
-    check<UsageError>(now == then, reader.path(), " belongs to another run; these differ:", differences(now, then),
-                      "\nUse another --out to start anew, or the config of that run");
+    check<UsageError>(
+        now == then, reader.path(), " belongs to another run; these differ:", differences(now, then),
+        "\nUse another --out to start anew, or the config of that run. To go on from these weights with another "
+        "batch, length or optimizer: `tutti convert --from ",
+        reader.path(), " --to DIR --format hf`, then model.hf = DIR and another --out");
     check<DataError>(manifest.data_fingerprint == setup_.data_fingerprint, reader.path(),
                      ": the training data is not what this run was trained on (fingerprint ", setup_.data_fingerprint,
                      ", was ", manifest.data_fingerprint, "); use the same files, or another --out");
