@@ -368,6 +368,14 @@ TEST_F(Misuse, NohupKeepsARunGoing) {
     expect_contains(program.wait().err, "stopped by SIGTERM");
 }
 
+TEST_F(Misuse, FarMoreThreadsThanCores) {
+    const std::string threads = std::to_string(4 * std::thread::hardware_concurrency() + 1);
+    const Result r = train("run", {"train.steps=1", "train.threads=" + threads});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    expect_contains(r.err, "warning: " + threads + " CPU threads on ");
+    EXPECT_EQ(train("calm", {"train.steps=1"}).err, "");
+}
+
 // The command line says where the model starts from; a run of bytes goes through an export and back.
 TEST_F(Misuse, AnExportInPlaceOfThePreset) {
     ASSERT_EQ(train("run").exit_code, 0);

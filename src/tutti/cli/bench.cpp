@@ -75,6 +75,7 @@ void Bench::note(BenchResult& result, const std::string& words) const {
 }
 
 int bench(const BenchArguments& arguments, const Io& io) {
+    warn_of_threads(io, arguments.threads);
     Bench bench(arguments, io.text(arguments.json));
     bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.arithmetic << ", " << bench.device->name()
                << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << bench.ctx.kernels.gemm_engines()

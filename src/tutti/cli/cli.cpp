@@ -415,6 +415,14 @@ void add_threads_option(CLI::App& command, int& threads) {
         ->option_text("N [0]");
 }
 
+void warn_of_threads(const Io& io, int64_t threads) {
+    constexpr int64_t kFar = 4;
+    const int64_t cores = available_cores();
+    if (threads > kFar * cores)
+        io.err << "warning: " << threads << " CPU threads on " << cores << " cores wait for each other most of the "
+               << "time; fewer are faster (train.threads, --threads; 0: all cores)" << std::endl;
+}
+
 int run(int argc, const char* const* argv, const Io& io) {
     const bool json = asks_for_json(argc, argv);
     CLI::App app("Tutti trains large neural networks on all your devices at once.", "tutti");

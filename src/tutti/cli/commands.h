@@ -15,6 +15,9 @@ struct RunSpec;
 
 namespace tutti::cli {
 
+// Warns of far more CPU threads on this host than it has cores.
+void warn_of_threads(const Io& io, int64_t threads);
+
 // Of a run, and of its rehearsal.
 struct RehearseArguments {
     std::string config;

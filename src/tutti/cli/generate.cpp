@@ -160,6 +160,7 @@ nlohmann::ordered_json describe(const infer::LoadedModel& loaded, const infer::S
 }  // namespace
 
 int generate(const GenerateArguments& arguments, const Io& io) {
+    warn_of_threads(io, arguments.threads);
     const std::vector<std::string> prompts = prompt_texts(arguments);
     std::vector<Text> texts;
     for (const std::string& option : arguments.prompt_ids)

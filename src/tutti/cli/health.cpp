@@ -136,6 +136,7 @@ int health(const HealthArguments& arguments, const Io& io) {
     check_device(arguments.device);
     const int asked = arguments.ranks > 0 ? arguments.ranks : threads ? default_ranks(arguments) : 1;
     const int ranks = launch.ranks(asked);
+    if (launch.rank == 0) warn_of_threads(io, int64_t{arguments.threads} * (threads ? ranks : launch.local_size));
     check<UsageError>(!arguments.one_by_one || ranks <= kMostOneByOne, "--one-by-one is for at most ", kMostOneByOne,
                       " ranks, here are ", ranks, " with ", ranks * (ranks - 1) / 2,
                       " links: leave it out to measure the pairs of a round at once");

@@ -90,6 +90,10 @@ int train(const TrainArguments& arguments, const Io& io) {
     options.warnings = &io.err;
     options.terminal = io.text_terminal(arguments.json);
 
+    if (options.launch.rank == 0)
+        warn_of_threads(
+            io, options.run.train.threads * (options.launch.size > 1 ? options.launch.local_size : options.ranks));
+
     const StopSignals signals([&io](int signal) {
         // One write, so that it does not mix with the lines of the trainer.
         io.err << concat("\ntutti: ", name_of_signal(signal),

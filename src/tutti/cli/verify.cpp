@@ -61,6 +61,9 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     options.terminal = io.text_terminal(arguments.json);
     options.run = spec::parse_file(arguments.config, arguments.set);
     spec::validate(options.run, options.ranks);
+    if (options.launch.rank == 0)
+        warn_of_threads(
+            io, options.run.train.threads * (options.launch.size > 1 ? options.launch.local_size : options.ranks));
     spec::validate(train::one_rank_of(options.run), 1);
 
     const train::VerifyOutcome outcome = train::verify(options);
