@@ -6,19 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 
 namespace tutti {
-
-namespace {
-
-std::string reason(int error) { return concat(std::generic_category().message(error), " (errno ", error, ")"); }
-
-}  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
     try {
@@ -28,7 +21,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 
         const auto size = static_cast<size_t>(file.size);
         void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor_, 0);
-        check<DataError>(address != MAP_FAILED, path, ": cannot map ", size, " bytes: ", reason(errno));
+        check<DataError>(address != MAP_FAILED, path, ": cannot map ", size, " bytes: ", system_reason(errno));
         bytes_ = {static_cast<const std::byte*>(address), size};
     } catch (...) {
         release();
@@ -68,7 +61,7 @@ void MappedFile::forget(int64_t offset, int64_t size) const noexcept {
 
 void MappedFile::check_not_truncated() const {
     struct stat status {};
-    check<DataError>(::fstat(descriptor_, &status) == 0, path_, ": cannot read its size: ", reason(errno));
+    check<DataError>(::fstat(descriptor_, &status) == 0, path_, ": cannot read its size: ", system_reason(errno));
     check<DataError>(static_cast<size_t>(status.st_size) >= bytes_.size(), path_, ": was cut from ", bytes_.size(),
                      " to ", status.st_size, " bytes while in use; restore it and start again");
 }

@@ -14,8 +14,6 @@ namespace tutti {
 
 namespace {
 
-std::string reason(int error) { return concat(std::generic_category().message(error), " (errno ", error, ")"); }
-
 // "" or the folder from which a relative path was tried: the usual cause of a missing file.
 std::string tried_from(const std::string& path) {
     std::error_code ignored;  // a working directory that is gone only shortens the hint
@@ -27,7 +25,7 @@ std::string tried_from(const std::string& path) {
 RegularFile checked(int descriptor, const std::string& path) {
     try {
         struct stat status {};
-        check<DataError>(::fstat(descriptor, &status) == 0, path, ": cannot read its size: ", reason(errno));
+        check<DataError>(::fstat(descriptor, &status) == 0, path, ": cannot read its size: ", system_reason(errno));
         check<DataError>(!S_ISDIR(status.st_mode), path, ": is a directory; name the files in it");
         check<DataError>(S_ISREG(status.st_mode), path,
                          ": is not a regular file (a pipe, device or socket); copy it to one");
@@ -52,16 +50,18 @@ std::string content(const RegularFile& file, const std::string& path) {
     }
     const int error = errno;
     ::close(file.descriptor);
-    check<DataError>(got >= 0, path, ": cannot read: ", reason(error));
+    check<DataError>(got >= 0, path, ": cannot read: ", system_reason(error));
     text.resize(filled);
     return text;
 }
 
 }  // namespace
 
+std::string system_reason(int error) { return concat(std::generic_category().message(error), " (errno ", error, ")"); }
+
 RegularFile open_regular(const std::string& path) {
     const int descriptor = open_to_read(path);
-    check<DataError>(descriptor >= 0, path, ": cannot open: ", reason(errno), tried_from(path));
+    check<DataError>(descriptor >= 0, path, ": cannot open: ", system_reason(errno), tried_from(path));
     return checked(descriptor, path);
 }
 

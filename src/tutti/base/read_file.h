@@ -8,6 +8,8 @@
 
 namespace tutti {
 
+std::string system_reason(int error);  // of an errno: "Permission denied (errno 13)"
+
 // The caller closes the descriptor.
 struct RegularFile {
     int descriptor = -1;
