@@ -87,9 +87,10 @@ ConvertOutcome convert(const ConvertOptions& options) {
             if (options.max_shard_bytes) as_hf.max_shard_bytes = *options.max_shard_bytes;
             outcome.files = hf::write_directory(disk, target.temporary(), model, weights, as_hf, outcome.losses);
         }
-        check<DataError>(outcome.losses.empty() || options.allow_loss, stored.path, " has values that do not fit ",
-                         options.dtype.value_or(DType::f32), ":", hf::describe(outcome.losses),
-                         "\nbf16 has the range of f32; --allow-loss writes what is left of them");
+        check<DataError>(
+            outcome.losses.empty() || options.allow_loss, stored.path, " has values that do not fit ",
+            options.dtype.value_or(DType::f32), ":", hf::describe(outcome.losses),
+            "\n--dtype f32 keeps them, and bf16 nearly always; --allow-loss writes infinity and 0 in their place");
         target.commit();
     };
     open_stored_model(options.from, ctx, 1, checkpoint::OnDamage::stop, write);
