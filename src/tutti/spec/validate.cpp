@@ -40,7 +40,7 @@ int64_t most(std::string_view path) {
 }
 
 // "; nearest: KEY = 6 or 10": those of the two that the field allows; "" when it allows neither.
-std::string nearest(const std::string& before, int64_t low, int64_t high, std::string_view path) {
+std::string suggestion(const std::string& before, int64_t low, int64_t high, std::string_view path) {
     std::string values;
     if (low >= 1 && low <= most(path)) values = std::to_string(low);
     if (high != low && high <= most(path)) values += (values.empty() ? "" : " or ") + std::to_string(high);
@@ -51,7 +51,7 @@ std::string nearest_multiples(const std::string& before, int64_t n, int64_t unit
     const int64_t low = n - n % unit;
     int64_t high = 0;
     if (n % unit == 0 || __builtin_add_overflow(low, unit, &high)) high = low;
-    return nearest(before, low, high, path);
+    return suggestion(before, low, high, path);
 }
 
 std::string nearest_divisors(const std::string& before, int64_t n, int64_t value, std::string_view path) {
@@ -66,7 +66,7 @@ std::string nearest_divisors(const std::string& before, int64_t n, int64_t value
         consider(d);
         consider(n / d);
     }
-    return nearest(before, low, high, path);
+    return suggestion(before, low, high, path);
 }
 
 // --- [model] --------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ void check_transformer(const ModelSpec& m, Problems& problems) {
     require(problems, all_heads == m.width || m.family != Family::gpt2, "[model] heads * head_dim = ", m.heads, " * ",
             m.head_dim, " = ", all_heads, ": in gpt2 it must equal width = ", m.width,
             m.width % m.heads == 0
-                ? nearest("; for example head_dim = ", m.width / m.heads, m.width / m.heads, "model.head_dim")
+                ? suggestion("; for example head_dim = ", m.width / m.heads, m.width / m.heads, "model.head_dim")
                 : nearest_divisors("; heads must divide width, nearest: heads = ", m.width, m.heads, "model.heads"));
     require(problems, m.heads % m.kv_heads == 0 || m.family == Family::gpt2, "[model] kv_heads = ", m.kv_heads,
             ": must divide heads = ", m.heads, nearest_divisors("; nearest: ", m.heads, m.kv_heads, "model.kv_heads"));
@@ -135,7 +135,7 @@ void check_positions(const ModelSpec& m, Problems& problems) {
     if (m.family == Family::llama) {
         require(problems, m.rope_theta > 0, "[model] rope_theta = ", toml_text(m.rope_theta), ": must be > 0");
         require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE turns pairs",
-                nearest("; nearest: ", m.head_dim - 1, m.head_dim + 1, "model.head_dim"));
+                suggestion("; nearest: ", m.head_dim - 1, m.head_dim + 1, "model.head_dim"));
     }
 }
 
