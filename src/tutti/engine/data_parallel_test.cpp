@@ -405,7 +405,7 @@ TEST(ZeroMemory, IsWhatTheFormulasSay) {
         int64_t padded = 0, exact = 0;
         for (const int64_t size : buffers(model)) {
             exact += size;
-            padded += (size + n * 4096 - 1) / (n * 4096) * (n * 4096);
+            padded += (size + n * 256 - 1) / (n * 256) * (n * 256);
         }
         struct Expected {
             Zero zero;
@@ -446,15 +446,14 @@ TEST(ZeroTraffic, IsWhatTheFormulasSay) {
                 const int64_t size = sizes[i];
                 P += size;
                 // One shard is the whole, without padding.
-                const int64_t here =
-                    shards == 1 ? size : (size + shards * 4096 - 1) / (shards * 4096) * (shards * 4096);
+                const int64_t here = shards == 1 ? size : (size + shards * 256 - 1) / (shards * 256) * (shards * 256);
                 padded += here;
                 if (i == 0) embedding = here;
                 if (i + 2 >= sizes.size()) head += here;
                 replicated += 2 * (replicas - 1) * (4 * here / shards) / replicas;
                 whole += comm::bytes_sent(comm::Kind::all_reduce, 4 * size, 4);
             }
-            EXPECT_LT(padded, 3 * P);  // the test's model is small; padding is 4095 values a shard and unit at most
+            EXPECT_LT(padded, 3 * P);  // the test's model is small; padding is 255 values a shard and unit at most
             const auto part = [&, n = shards](int64_t bytes) { return bytes / n * (n - 1); };
             for (const Zero zero : {Zero::none, Zero::optimizer, Zero::gradients, Zero::weights}) {
                 SCOPED_TRACE(concat(compute, ", zero ", static_cast<int>(zero), ", shards ", shards));

@@ -189,7 +189,7 @@ struct Sgd {
     float lr = 0, momentum = 0, grad_scale = 1;
 };
 
-inline constexpr int64_t kSumBlock = 4096;
+inline constexpr int64_t kSumBlock = 256;
 
 struct KernelTable {
     const char* name = "";

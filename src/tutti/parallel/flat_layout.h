@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "tutti/kernels/kernel_table.h"
+
 namespace tutti::parallel {
 
-// Shards begin at multiples of this many values, so that sums over blocks of it (kernels::kSumBlock) are the same
-// however many shards there are.
-inline constexpr int64_t kShardGrain = 4096;
+// Shards begin at multiples of this many values, so that the sums of blocks (sums_of_squares) are the same however many
+// shards there are. A thousand ranks pad each buffer to a multiple of 1000 grains: 256 Ki values in 1 MiB of f32.
+inline constexpr int64_t kShardGrain = kernels::kSumBlock;
 
 struct FlatLayout {
     std::vector<int64_t> offsets;  // of each parameter

@@ -1,5 +1,5 @@
 // kernels/cpu/exact_sum.cpp: sums without rounding, the same for all instruction sets: integers that go to places which
-// the term chooses. 5 ns a term; a gradient has one term per 4096 values. Called by: table.cpp.
+// the term chooses. 5 ns a term; a gradient has one term per 256 values. Called by: table.cpp.
 #include "tutti/base/exact_sum.h"
 
 #include "tutti/kernels/cpu/fill.h"

@@ -6,13 +6,14 @@ namespace tutti::kernels::cuda {
 
 namespace {
 
-using SumTeam = Team<8>;
+using SumTeam = Team<1>;
 
-// A block of threads per block of kSumBlock values. Squares of f32 are exact in f64.
+// A warp per block of kSumBlock values. Squares of f32 are exact in f64.
 template <int N>
 __global__ void __launch_bounds__(SumTeam::kBlockThreads)
     sums_of_squares_kernel(int64_t n, const float* x, double* sums) {
     const int64_t begin = SumTeam::row() * kSumBlock, end = begin + kSumBlock < n ? begin + kSumBlock : n;
+    if (begin >= n) return;
     double sum = 0;
     for (int64_t i = begin + SumTeam::rank() * N; i < end; i += SumTeam::kThreads * N) {
         float values[N] = {};
