@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/device/cpu/file_memory.h"
@@ -27,7 +28,8 @@ constexpr int64_t kSmallSegment = kHugePage, kSegment = int64_t{1} << 30;
 #endif
 
 // Segments of 2 MiB and more ask for huge pages: a GEMM over 4 KiB pages loses several percent to TLB misses. Blocks
-// share segments that are larger than they: what was never touched takes no memory.
+// share segments that are larger than they: what was never touched takes no memory. So that a device of a few scalars,
+// as each group of ranks has one, takes a few pages, the first segment of small blocks asks for none.
 class HostMemory final : public RawMemory {
   public:
     void* take(int64_t bytes) override {
@@ -35,11 +37,15 @@ class HostMemory final : public RawMemory {
         const auto alignment = static_cast<size_t>(large ? kHugePage : 64);
         const size_t rounded = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
         void* data = std::aligned_alloc(alignment, rounded);
-        if (data != nullptr && large) madvise(data, rounded, MADV_HUGEPAGE);  // advice: refusal changes nothing
+        const bool first_small = bytes == kSmallSegment && !std::exchange(has_small_, true);
+        if (data != nullptr && large && !first_small) madvise(data, rounded, MADV_HUGEPAGE);  // refusal changes nothing
         return data;
     }
     void give_back(void* data, int64_t) override { std::free(data); }
     int64_t segment_bytes(int64_t bytes) const override { return host_segment_bytes(bytes); }
+
+  private:
+    bool has_small_ = false;
 };
 
 class CopyAtHand final : public HostCopy {
