@@ -3,12 +3,13 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/base/arithmetic.h"
+#include "tutti/device/host_memory.h"
 #include "tutti/device/memory.h"
 
 namespace tutti {
@@ -58,7 +59,8 @@ class Device {
     virtual std::string name() const = 0;           // "AMD EPYC 9R14, 2 threads", "GPU 3 (NVIDIA H200)"
     virtual std::string model() const = 0;          // equal for devices that should be equally fast: "NVIDIA H200"
     virtual Allocator& memory() = 0;
-    virtual int64_t free_bytes() = 0;  // that memory() could still take from the system, about
+    virtual std::vector<MemoryLimit> memory_limits() = 0;  // on what memory() takes from the system
+    int64_t free_bytes() { return least_available(memory_limits()); }
     virtual const Stream& stream() const = 0;
     // Copies between host memory and this device's, in the order of the stream. When they return, the host's side is
     // free: the values of copy_in were read, those of copy_out are there.
@@ -108,8 +110,5 @@ int64_t host_segment_bytes(int64_t bytes);
 int available_cores();    // respects the affinity mask and the cgroup's cpu.max
 std::string cpu_model();  // "AMD EPYC 9R14", from /proc/cpuinfo
 std::string host_name();  // "localhost" when it has none
-int64_t host_memory_bytes();
-std::optional<int64_t> cgroup_memory_limit();  // nullopt: none
-int64_t available_host_memory();               // MemAvailable, within the cgroup's limit
 
 }  // namespace tutti

@@ -132,7 +132,7 @@ FactSection look_at_gpus(MachineFacts& facts) {
 FactSection look_at_memory(MachineFacts& facts) {
     FactSection s{"memory", "Memory", {}};
     s.facts.push_back(bytes_fact("total_bytes", "of the host", host_memory_bytes()));
-    s.facts.push_back(bytes_fact("available_bytes", "available now", available_host_memory()));
+    s.facts.push_back(bytes_fact("available_bytes", "available now", least_available(host_memory_limits())));
     const auto limit = cgroup_memory_limit();
     s.facts.push_back({"cgroup_bytes", "cgroup limit", limit ? format_bytes(*limit) : "none",
                        limit ? FactValue(*limit) : FactValue()});

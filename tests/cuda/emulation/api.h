@@ -45,8 +45,12 @@ inline constexpr unsigned cudaStreamNonBlocking = 1, cudaStreamDefault = 0;
 inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2;
 
+struct cudaUUID_t {
+    char bytes[16];
+};
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem;
     size_t sharedMemPerBlock, sharedMemPerBlockOptin;
     int multiProcessorCount, maxThreadsPerBlock, warpSize;

@@ -70,7 +70,7 @@ class CpuDevice final : public Device {
     }
     std::string model() const override { return name(); }
     Allocator& memory() override { return *memory_; }
-    int64_t free_bytes() override { return available_host_memory(); }
+    std::vector<MemoryLimit> memory_limits() override { return host_memory_limits(); }
     const Stream& stream() const override { return stream_; }
     void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
         if (bytes > 0) std::memcpy(device_data, host_data, static_cast<size_t>(bytes));

@@ -1,47 +1,106 @@
-// How much memory the host has, and how much of it this process may still take.
+#include "tutti/device/host_memory.h"
+
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
-#include <string>
+#include <limits>
 
-#include "tutti/device/device.h"
+#include "tutti/base/error.h"
 
 namespace tutti {
 
 namespace {
 
-std::optional<int64_t> number_in(const char* file) {
+// "4096"; nullopt: "max", or no such file.
+std::optional<int64_t> number_in(const std::string& file) {
     std::ifstream in(file);
     int64_t number = 0;
     if (in >> number) return number;
-    return std::nullopt;  // "max", or no such file
+    return std::nullopt;
 }
 
-std::optional<int64_t> meminfo(const std::string& key) {
-    std::ifstream info("/proc/meminfo");
-    for (std::string line; std::getline(info, line);)
-        if (line.starts_with(key + ":")) return std::stoll(line.substr(key.size() + 1)) * 1024;
+// The number behind the word `key`.
+std::optional<int64_t> number_in(const std::string& file, const std::string& key) {
+    std::ifstream in(file);
+    int64_t number = 0;
+    for (std::string word; in >> word;)
+        if (word == key && in >> number) return number;
     return std::nullopt;
+}
+
+struct CgroupVersion {
+    const char* controllers;  // in /proc/self/cgroup: "4:memory:/job", "0::/job"
+    const char *mount, *limit, *usage;
+    const char *inactive_pages, *active_pages;  // of files, in memory.stat, with those of the cgroups below
+};
+constexpr CgroupVersion kVersions[] = {
+    {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+     "total_active_file"},
+    {"", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "active_file"},
+};
+constexpr int64_t kNoLimit = int64_t{1} << 60;  // version 1 writes a number above this one
+
+bool names(const std::string& list, const std::string& controller) {
+    return concat(",", list, ",").find(concat(",", controller, ",")) != std::string::npos;
+}
+
+// The path of this process in the hierarchy of `version`. Without it the mount itself is looked at: inside a container
+// that is often the process's own cgroup, whatever the path says.
+std::filesystem::path path_of(const CgroupVersion& version, const std::string& root) {
+    std::ifstream file(root + "/proc/self/cgroup");
+    for (std::string line; std::getline(file, line);) {
+        const size_t first = line.find(':'), second = line.find(':', first + 1);
+        if (second == std::string::npos) continue;
+        if (names(line.substr(first + 1, second - first - 1), version.controllers)) return line.substr(second + 1);
+    }
+    return "/";
+}
+
+void add_limits(std::vector<MemoryLimit>& limits, const CgroupVersion& version, const std::string& root) {
+    for (std::filesystem::path path = path_of(version, root);; path = path.parent_path()) {
+        const bool top = !path.has_relative_path();
+        const std::string group = version.mount + (top ? "" : path.string()), directory = root + group + "/";
+        const auto limit = number_in(directory + version.limit), used = number_in(directory + version.usage);
+        if (limit && used && *limit < kNoLimit) {
+            const std::string stat = directory + "memory.stat";
+            const int64_t pages =
+                number_in(stat, version.inactive_pages).value_or(0) + number_in(stat, version.active_pages).value_or(0);
+            limits.push_back(
+                {concat(group, "/", version.limit), *limit, std::clamp<int64_t>(*limit - *used + pages, 0, *limit)});
+        }
+        if (top) return;
+    }
 }
 
 }  // namespace
 
+std::vector<MemoryLimit> host_memory_limits(const std::string& root) {
+    constexpr int64_t kKiB = 1024;
+    std::vector<MemoryLimit> limits;
+    const std::string info = root + "/proc/meminfo";
+    const auto total = number_in(info, "MemTotal:"), available = number_in(info, "MemAvailable:");
+    if (total && available) limits.push_back({"MemAvailable of /proc/meminfo", kKiB * *total, kKiB * *available});
+    for (const CgroupVersion& version : kVersions) add_limits(limits, version, root);
+    return limits;
+}
+
+int64_t least_available(const std::vector<MemoryLimit>& limits) {
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (const MemoryLimit& limit : limits) least = std::min(least, limit.available);
+    return least;
+}
+
 int64_t host_memory_bytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
 
 std::optional<int64_t> cgroup_memory_limit() {
-    if (const auto limit = number_in("/sys/fs/cgroup/memory.max")) return limit;
-    const auto v1 = number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-    return v1 && *v1 < (int64_t{1} << 60) ? v1 : std::nullopt;  // v1 writes "no limit" as a huge number
-}
-
-int64_t available_host_memory() {
-    int64_t available = meminfo("MemAvailable").value_or(0);
-    if (const auto limit = cgroup_memory_limit()) {
-        const int64_t used = number_in("/sys/fs/cgroup/memory.current").value_or(0);
-        available = std::min(available, std::max<int64_t>(*limit - used, 0));
-    }
-    return available;
+    std::vector<MemoryLimit> limits;
+    for (const CgroupVersion& version : kVersions) add_limits(limits, version, "");
+    if (limits.empty()) return std::nullopt;
+    return std::min_element(limits.begin(), limits.end(),
+                            [](const auto& a, const auto& b) { return a.bytes < b.bytes; })
+        ->bytes;
 }
 
 }  // namespace tutti

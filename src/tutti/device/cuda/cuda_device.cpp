@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iomanip>
 
 #include "tutti/device/cuda/architectures.h"
 #include "tutti/device/cuda/graph.h"
@@ -37,6 +38,16 @@ int attribute(cudaDeviceAttr which, int gpu) {
     int value = 0;
     check_cuda(cudaDeviceGetAttribute(&value, which, gpu), "cudaDeviceGetAttribute of GPU ", gpu);
     return value;
+}
+
+// "NVIDIA H200, GPU-2f4a1c9e", with the beginning of the UUID: the same in every process, whichever GPUs each one sees.
+std::string identity_of(int gpu) {
+    cudaDeviceProp properties{};
+    check_cuda(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties of GPU ", gpu);
+    std::ostringstream text;
+    text << properties.name << ", GPU-" << std::hex << std::setfill('0');
+    for (int i = 0; i < 4; ++i) text << std::setw(2) << (properties.uuid.bytes[i] & 0xff);
+    return text.str();
 }
 
 // FLOP of one multiprocessor in a cycle, dense, sums in f32: NVIDIA's architecture white papers. TF32 has half of
@@ -78,10 +89,10 @@ class CudaDevice : public Device {
         return concat(queue_->model(), sharing_ > 1 ? concat(", shared by ", sharing_, " ranks") : "");
     }
     Allocator& memory() override { return *memory_; }
-    int64_t free_bytes() override {
+    std::vector<MemoryLimit> memory_limits() override {
         size_t free = 0, total = 0;
         check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo of ", name_);
-        return static_cast<int64_t>(free);
+        return {{identity_of(queue_->gpu()), static_cast<int64_t>(total), static_cast<int64_t>(free)}};
     }
     const Stream& stream() const override { return stream_; }
     void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
@@ -136,7 +147,7 @@ class PinnedHome final : public CudaDevice {
   public:
     explicit PinnedHome(const std::shared_ptr<Queue>& queue)
         : CudaDevice(queue, std::make_unique<cuda::PinnedMemory>(), "pinned memory of " + queue->name(), 1) {}
-    int64_t free_bytes() override { return available_host_memory(); }
+    std::vector<MemoryLimit> memory_limits() override { return host_memory_limits(); }
     void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
         synchronize();
         if (bytes > 0) std::memcpy(device_data, host_data, static_cast<size_t>(bytes));

@@ -68,7 +68,10 @@ class MetaDevice final : public Device {
     std::string name() const override { return target_.name; }
     std::string model() const override { return target_.name; }
     Allocator& memory() override { return *memory_; }
-    int64_t free_bytes() override { return target_.memory_bytes - memory_->reserved(); }
+    std::vector<MemoryLimit> memory_limits() override {
+        if (target_.memory_bytes == 0) return {};
+        return {{target_.name, target_.memory_bytes, target_.memory_bytes - memory_->reserved()}};
+    }
     const Stream& stream() const override { return stream_; }
     void copy_in(void*, const void*, int64_t) override {}
     void copy_out(void*, const void*, int64_t bytes) override {
