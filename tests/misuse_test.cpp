@@ -97,6 +97,20 @@ TEST_F(Misuse, AnInstructionSetThatIsNotThere) {
     EXPECT_EQ(run(train_arguments("run", {"train.device=cpu"}), name("avx2")).exit_code, 0);
 }
 
+// Terabytes of weights: had one of them been allocated, the system would have refused it, with exit code 4.
+TEST_F(Misuse, ARunThatDoesNotFitIsRefusedBehindItsCard) {
+    const Result r = train("run", {"train.device=cpu", "model.width=65536", "model.heads=512", "model.kv_heads=512",
+                                   "model.head_dim=128", "model.ffn=262144", "model.layers=8"});
+    EXPECT_EQ(r.exit_code, 2) << r.err;
+    expect_contains(r.out, "plan: ");
+    expect_contains(r.err, "this run does not fit: a rank needs ");
+    expect_contains(r.err, "--force");
+    EXPECT_FALSE(fs::exists(path("run") + "/checkpoints"));
+    auto fits = train_arguments("run");
+    fits.emplace_back("--force");
+    EXPECT_EQ(run(fits).exit_code, 0);
+}
+
 TEST_F(Misuse, OffloadNeedsADirectoryWithSpaceAndWeightsInShards) {
     Result r = train("run", {"offload.optimizer=true", "offload.dir=/proc/tutti"});
     EXPECT_EQ(r.exit_code, 2) << r.err;

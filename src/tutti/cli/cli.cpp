@@ -94,6 +94,10 @@ void add_run_options(CLI::App* c, A& a, const std::string& config) {
         ->option_text("section.key=value");
 }
 
+void add_force_option(CLI::App* c, bool& force) {
+    c->add_flag("--force", force, "start although memory does not suffice")->option_text(" ");
+}
+
 // What a run, or its rehearsal, is for and on.
 template <class A>
 void add_machine_options(CLI::App* c, A& a) {
@@ -114,6 +118,7 @@ void add_train(CLI::App& app, Arguments& all, const Io& io) {
     c->add_option("--out", a.out, "run directory [runs/<name of CONFIG>]")->option_text("DIR");
     c->add_option("--resume", a.resume, "[auto], never, strict or the path of a checkpoint")->option_text("HOW");
     c->add_flag("--dry-run", a.dry_run, "rehearse a step, print the plan card; needs no data or machine");
+    add_force_option(c, a.force);
     add_machine_options(c, a);
     c->footer(
         "Examples:\n"
@@ -150,6 +155,7 @@ void add_verify(CLI::App& app, Arguments& all, const Io& io) {
     c->add_option("--steps", a.steps, "steps that both take")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
         ->option_text("N [3]");
+    add_force_option(c, a.force);
     c->footer(
         "Exit code 0: the same within rounding; 1: not.\n\n"
         "Examples:\n"

@@ -38,6 +38,7 @@ struct TrainArguments : RehearseArguments {
     std::string out;  // "": runs/<stem of config>
     std::string resume = "auto";
     bool dry_run = false;  // rehearse instead
+    bool force = false;    // start although memory does not suffice
 };
 int train(const TrainArguments& arguments, const Io& io);
 
@@ -46,6 +47,7 @@ struct VerifyArguments {
     int ranks = 1;
     int64_t steps = 3;
     std::vector<std::string> set;
+    bool force = false;  // as of train
     bool json = false;
 };
 int verify(const VerifyArguments& arguments, const Io& io);

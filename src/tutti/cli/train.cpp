@@ -41,6 +41,7 @@ std::string resume_command(const TrainArguments& a) {
     for (const std::string& set : a.set) command += " --set " + quoted_for_shell(set);
     if (a.threads) command += concat(" --threads ", *a.threads);
     if (a.device) command += " --device " + quoted_for_shell(*a.device);
+    if (a.force) command += " --force";
     return a.out.empty() ? command : command + " --out " + quoted_for_shell(a.out);
 }
 
@@ -86,6 +87,7 @@ int train(const TrainArguments& arguments, const Io& io) {
     options.out =
         arguments.out.empty() ? "runs/" + std::filesystem::path(arguments.config).stem().string() : arguments.out;
     options.resume = arguments.resume;
+    options.force = arguments.force;
     options.console = &io.text(arguments.json);
     options.warnings = &io.err;
     options.terminal = io.text_terminal(arguments.json);

@@ -57,6 +57,7 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     options.launch = comm::detect_launcher(comm::process_environment());
     options.ranks = options.launch.ranks(arguments.ranks);
     options.steps = arguments.steps;
+    options.force = arguments.force;
     options.console = &io.text(arguments.json);
     options.terminal = io.text_terminal(arguments.json);
     options.run = spec::parse_file(arguments.config, arguments.set);

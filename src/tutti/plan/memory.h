@@ -14,6 +14,7 @@ struct MemoryPlan {
     std::string peak_place;   // "backward of h.11"
     int64_t offloaded = 0;    // the most that is offloaded at one time; not in the peaks
     int64_t reserved = 0;     // taken from the system for it: the peak and what is free between its blocks
+    int64_t saved = 0;        // the state that this rank writes into a checkpoint
 
     int64_t peak() const { return at_peak.total(); }
 };

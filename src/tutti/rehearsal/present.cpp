@@ -145,6 +145,7 @@ std::string to_json(const Rehearsal& r) {
                  {"memory", json_of(r.memory.at_peak)},
                  {"offloaded_bytes", r.memory.offloaded},
                  {"reserved_bytes", r.memory.reserved},
+                 {"saved_bytes", r.memory.saved},
                  {"capacity_bytes", nullptr},
                  {"fits", r.fits},
                  {"flops", r.flops},

@@ -19,7 +19,7 @@ std::string to_json(const MemoryByPurpose& memory);
 // A list of {"group", "size", "operation", "calls", "bytes", "sent"}.
 std::string to_json(const std::vector<parallel::GroupTraffic>& communication);
 // "rank", "ranks", "machine", "peak_bytes", "peak_place", "memory", "offloaded_bytes", "reserved_bytes",
-// "capacity_bytes" (null: not known), "fits", "flops", "communication".
+// "saved_bytes", "capacity_bytes" (null: not known), "fits", "flops", "communication".
 std::string to_json(const Rehearsal& rehearsal);
 // The kernels of the step: a list of {"kernel", "shape", "calls", "flops", "bytes"}.
 std::string kernels_to_json(const Rehearsal& rehearsal);

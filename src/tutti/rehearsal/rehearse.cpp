@@ -139,6 +139,13 @@ MemoryByPurpose peaks_of(Allocator& memory) {
     return peaks;
 }
 
+int64_t saved_bytes(const optim::Optimizer& optimizer) {
+    int64_t bytes = 0;
+    for (const optim::Piece& p : optimizer.pieces()) bytes += p.owned ? p.master.bytes() : 0;
+    for (const optim::StatePiece& s : optimizer.state()) bytes += s.piece->owned ? s.values.bytes() : 0;
+    return bytes;
+}
+
 // Of a step of many microbatches only so many run: the first differs from those between, and the last reduces.
 constexpr int64_t kMicrobatches = 3;
 
@@ -171,7 +178,8 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
                 .peaks = peaks_of(memory),
                 .peak_place = recorder.peak_place(),
                 .offloaded = engine.home ? engine.home->memory().total().peak : 0,
-                .reserved = memory.reserved()};
+                .reserved = memory.reserved(),
+                .saved = saved_bytes(engine.optimizer)};
     r.memory_capacity = target.device.memory_bytes;
     r.communication = parallel::difference(engine.groups.traffic(), before);
     if (microbatches >= kMicrobatches) {

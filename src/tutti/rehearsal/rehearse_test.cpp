@@ -205,6 +205,19 @@ TEST(RehearsedMemory, ShardsDivideWhatTheirStageCuts) {
     EXPECT_EQ(state(3, Purpose::optimizer), 12 * padded(2) / 2);
 }
 
+// Masters and two moments of every value, each of which one rank writes; padding is not saved.
+TEST(RehearsedMemory, RanksTogetherSaveTheStateOnce) {
+    spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
+    for (const int64_t zero : {0, 1, 3})
+        for (const int64_t replicas : {1, 2}) {
+            run.parallel.zero = zero;
+            run.parallel.dp_replicate = replicas;
+            int64_t saved = 0;
+            for (int rank = 0; rank < 4; ++rank) saved += memory_of(run, 4, rank).saved;
+            EXPECT_EQ(saved, 12 * int64_t{124439808}) << zero << replicas;
+        }
+}
+
 // Offloaded state is beside the peak, not in it.
 TEST(RehearsedMemory, OffloadedStateIsElsewhere) {
     spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);

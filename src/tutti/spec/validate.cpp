@@ -322,7 +322,7 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     if (m.family == Family::mlp || m.heads < 1 || m.kv_heads < 1 || m.ffn < 1) return;
     const auto divides = [&](int64_t size, const char* key) {
         require(problems, size % tp == 0, "[parallel] tp = ", tp, ": must divide ", key, " = ", size,
-                "; nearest: tp = ", nearest_divisors(size, tp));
+                nearest_divisors("; nearest: tp = ", size, tp, "parallel.tp"));
     };
     divides(m.heads, "[model] heads");
     divides(m.ffn, "[model] ffn");
@@ -331,8 +331,9 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     const int64_t unit = product({tp, run.parallel.cp});
     if (!run.parallel.sequence_parallel || run.train.seq_len % unit == 0) return;
     problems.push_back(concat("[train] seq_len = ", run.train.seq_len, ": with [parallel] sequence_parallel = true it ",
-                              "must be a multiple of tp * cp = ", unit, "; nearest: seq_len = ",
-                              nearest_multiples(run.train.seq_len, unit), ", or set sequence_parallel = false"));
+                              "must be a multiple of tp * cp = ", unit,
+                              nearest_multiples("; nearest: seq_len = ", run.train.seq_len, unit, "train.seq_len"),
+                              ", or set sequence_parallel = false"));
 }
 
 void check_offload(const RunSpec& run, Problems& problems) {

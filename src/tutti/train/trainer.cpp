@@ -25,6 +25,7 @@
 #include "tutti/spec/print.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
+#include "tutti/train/memory_check.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/same_run.h"
 #include "tutti/train/shared_data.h"
@@ -122,14 +123,17 @@ std::string kinds_of(const data::DataSet* data, const kernels::KernelTable& kern
     return lines;
 }
 
-// Before anything is allocated: what the rank is going to hold and to send.
+// Before anything is allocated: what the rank is going to hold and to send, and whether all ranks together fit.
 engine::Machine Run::prepare() {
     auto machine = engine::machine_of(run_, comm::local_rank(options_.launch, world_.rank(), world_.size()),
                                       options_.out + "/offload");
-    check_same(*world_.everyone("data and kernels"), kinds_of(data_ ? &*data_ : nullptr, machine.kernels));
-    if (!first_rank()) return machine;
-    rehearsal_ = rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank());
-    console_.text(plan::render_card(rehearsal::card_of(run_, rehearsal_)));
+    const auto ranks = world_.everyone("data, kernels and memory");
+    check_same(*ranks, kinds_of(data_ ? &*data_ : nullptr, machine.kernels));
+    auto rehearsed = rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank());
+    if (first_rank()) console_.text(plan::render_card(rehearsal::card_of(run_, rehearsed)));
+    check_memory(*ranks, needs_of(run_, rehearsed.memory, *machine.device), options_.force,
+                 [this](const std::string& message) { console_.warn(message); });
+    if (first_rank()) rehearsal_ = std::move(rehearsed);
     return machine;
 }
 

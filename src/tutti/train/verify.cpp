@@ -11,6 +11,8 @@
 #include "tutti/comm/run.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
+#include "tutti/rehearsal/rehearse.h"
+#include "tutti/train/memory_check.h"
 #include "tutti/train/shared_data.h"
 
 namespace tutti::train {
@@ -140,7 +142,17 @@ VerifyOutcome verify(const VerifyOptions& options) {
     comm::run(options.launch, options.ranks, engine::world_options(options.run, ""), [&](comm::World& world) {
         const LocalRank local = comm::local_rank(options.launch, world.rank(), world.size());
         const std::string offload_dir = std::filesystem::temp_directory_path().string();
-        engine::Engine many(options.run, world, engine::machine_of(options.run, local, offload_dir), batches);
+        auto machine = engine::machine_of(options.run, local, offload_dir);
+        const rehearsal::Target target = rehearsal::target_of(machine);
+        const auto rehearsed = rehearsal::rehearse(options.run, target, world.size(), world.rank());
+        std::vector<MemoryNeed> needs = needs_of(rehearsed.memory, *machine.device);
+        if (world.rank() == 0)
+            for (const MemoryNeed& need : needs_of(rehearsal::rehearse(alone, target, 1, 0).memory, *machine.device))
+                needs.push_back(need);
+        check_memory(*world.everyone("memory"), needs, options.force, [&](const std::string& message) {
+            if (world.rank() == 0) console.warn(message);
+        });
+        engine::Engine many(options.run, world, std::move(machine), batches);
         if (world.rank() != 0) {
             VerifyOutcome nothing;
             Console quiet(nullptr, false, 0);

@@ -16,6 +16,7 @@ struct VerifyOptions {
     int ranks = 1;        // threads of this process, or what `launch` started
     comm::Launch launch;  // as in TrainOptions: only rank 0 has an outcome and a console
     int64_t steps = 3;
+    bool force = false;  // as in TrainOptions
     std::ostream* console = nullptr;
     bool terminal = false;
 };

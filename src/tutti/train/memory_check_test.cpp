@@ -1,0 +1,103 @@
+// Whether a run fits: what each rank needs of which memory, the sum over the ranks of a host, and what is said.
+#include "tutti/train/memory_check.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/comm/threads/thread_world.h"
+#include "tutti/device/meta/meta_device.h"
+
+namespace tutti::train {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+struct Said {
+    std::string error, warning;  // of rank 0
+};
+
+// Rank r needs of each limit of `limits[r]` so many MiB; 100 MiB are available under each.
+Said said(const std::vector<std::vector<std::pair<std::string, int64_t>>>& ranks, bool force = false) {
+    Said said;
+    try {
+        comm::run_ranks(static_cast<int>(ranks.size()), {.timeout_s = 60}, [&](comm::World& world) {
+            std::vector<MemoryNeed> needs;
+            for (const auto& [limit, mib] : ranks[static_cast<size_t>(world.rank())])
+                needs.push_back({{limit, 200 * kMiB, 100 * kMiB}, mib * kMiB});
+            check_memory(*world.everyone("memory"), needs, force, [&](const std::string& message) {
+                if (world.rank() == 0) said.warning = message;
+            });
+        });
+    } catch (const UsageError& e) {
+        said.error = e.what();
+    }
+    return said;
+}
+
+TEST(MemoryCheck, AddsUpWhatTheRanksNeedUnderOneLimit) {
+    const Said refused = said({{{"a", 30}, {"b", 1}, {"a", 20}}, {{"a", 30}}, {{"a", 25}, {"b", 1}}});
+    EXPECT_EQ(refused.error,
+              "this run does not fit: 3 ranks together need 105.0 MiB of memory, saves included, and 100.0 MiB are "
+              "available (" +
+                  host_name() +
+                  ", a); try a smaller train.micro_batch, recompute.policy = \"full\", parallel.zero = 3 over more "
+                  "hosts, [offload], or a smaller model; --force starts it nevertheless");
+    EXPECT_EQ(refused.warning, "");
+    const Said apart = said({{{"a", 80}}, {{"b", 80}}, {{"c", 80}}});
+    EXPECT_EQ(apart.error + apart.warning, "");
+}
+
+TEST(MemoryCheck, WarnsWhenItIsCloseOrForced) {
+    EXPECT_EQ(said({{{"a", 90}}}).warning, "");
+    EXPECT_EQ(said({{{"a", 1}, {"b", 91}}}).warning,
+              "memory is short: a rank needs 91.0 MiB of memory, saves included, and 100.0 MiB are available (" +
+                  host_name() + ", b)");
+    EXPECT_EQ(said({{{"a", 100}}}).error, "");
+    EXPECT_NE(said({{{"a", 101}}}).error, "");
+    const Said forced = said({{{"a", 60}}, {{"a", 60}}}, true);
+    EXPECT_EQ(forced.error, "");
+    EXPECT_EQ(forced.warning,
+              "this run does not fit and may be killed (--force): 2 ranks together need 120.0 MiB of memory, saves "
+              "included, and 100.0 MiB are available (" +
+                  host_name() + ", a)");
+    EXPECT_EQ(said({{}, {}}).warning, "");  // no limit is known
+}
+
+// Of each limit, in the order of needs_of().
+std::vector<int64_t> bytes_of(const std::vector<MemoryNeed>& needs) {
+    std::vector<int64_t> bytes;
+    for (const MemoryNeed& need : needs) bytes.push_back(need.bytes);
+    return bytes;
+}
+
+TEST(MemoryCheck, ARankNeedsItsPeakAndTheCopiesOfItsSaves) {
+    const plan::MemoryPlan plan{.at_peak = {{100, 20, 3}}, .offloaded = 4000, .reserved = 50000, .saved = 600000};
+    spec::RunSpec run;
+    run.train.steps = 10;
+    run.checkpoint.every = 5;
+    const size_t of_host = host_memory_limits().size();
+    const auto repeated = [&](int64_t bytes) { return std::vector<int64_t>(of_host, bytes); };
+    const auto joined = [](std::vector<int64_t> a, const std::vector<int64_t>& b) {
+        a.insert(a.end(), b.begin(), b.end());
+        return a;
+    };
+    // A CPU: what is offloaded is a file, what is reserved and never touched takes nothing but huge pages that are
+    // begun.
+    const int64_t peak = 123 + 4 * kMiB;
+    const auto cpu = make_cpu_device(1);
+    EXPECT_EQ(bytes_of(needs_of(plan, *cpu)), repeated(peak));
+    EXPECT_EQ(bytes_of(needs_of(run, plan, *cpu)), joined(repeated(peak), repeated(600000)));
+    for (const auto& [async, every] : {std::pair<bool, int64_t>{false, 5}, {true, 0}, {true, 11}}) {
+        run.checkpoint.async = async;
+        run.checkpoint.every = every;
+        EXPECT_EQ(bytes_of(needs_of(run, plan, *cpu)), repeated(peak)) << async << every;
+    }
+    // A GPU whose library workspace is allocated already; the last save at least goes through the host.
+    const auto gpu = make_meta_device({.name = "GPU", .memory_bytes = 1 << 20, .workspace_bytes = 4096});
+    const auto needs = needs_of(run, plan, *gpu);
+    EXPECT_EQ(bytes_of(needs), joined({50000 - 4096}, joined(repeated(4000), repeated(600000))));
+    EXPECT_EQ(needs.front().limit.origin, "GPU");
+    EXPECT_EQ(needs.front().limit.available, (1 << 20) - 4096);
+}
+
+}  // namespace
+}  // namespace tutti::train
