@@ -309,7 +309,7 @@ void check_context_parallel(const RunSpec& run, Problems& problems) {
             ": the family mlp has no sequences; set it to 1");
     require(problems, run.train.seq_len % unit == 0, "[train] seq_len = ", run.train.seq_len,
             ": must be a multiple of 2 cp = ", unit,
-            "; nearest: seq_len = ", nearest_multiples(run.train.seq_len, unit));
+            nearest_multiples("; nearest: seq_len = ", run.train.seq_len, unit, "train.seq_len"));
 }
 
 // What tensor parallelism shares out must divide by its ranks; fewer key and value heads are copied.

@@ -19,10 +19,10 @@ struct TrainOptions {
     // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that
     // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";
-    bool force = false;                                           // start although memory does not suffice: check_memory()
-    std::ostream* console = nullptr;                              // plan card and step lines; nullptr: quiet
-    std::ostream* warnings = nullptr;                             // nullptr: on the console
-    bool terminal = false;                                        // the console is a terminal: draw the progress bar
+    bool force = false;                // start although memory does not suffice: check_memory()
+    std::ostream* console = nullptr;   // plan card and step lines; nullptr: quiet
+    std::ostream* warnings = nullptr;  // nullptr: on the console
+    bool terminal = false;             // the console is a terminal: draw the progress bar
     std::function<bool()> stop_requested = [] { return false; };  // asked after each step: save and end
 };
 
