@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "tutti/comm/testing/faulty_world.h"
 #include "tutti/comm/threads/thread_world.h"
@@ -44,6 +45,7 @@ const spec::OffloadSpec kOptimizerAway{.optimizer = true}, kStateAway{.optimizer
 struct Outcome {
     std::vector<double> losses, norms;
     double eval_loss = 0;
+    bool evaluated = false;
     bool ranks_agree = true;                              // on losses and norms
     std::map<std::string, std::vector<float>> weights;    // masters at the end
     std::map<std::string, std::vector<float>> gradients;  // of the first step
@@ -170,7 +172,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             groups.world().barrier();
             const std::lock_guard lock(mutex);
             note_pieces(outcome.weights, engine.optimizer.pieces(), &optim::Piece::master);
-            if (outcome.eval_loss == 0) outcome.eval_loss = eval_loss;
+            if (!std::exchange(outcome.evaluated, true)) outcome.eval_loss = eval_loss;
             outcome.ranks_agree = outcome.ranks_agree && outcome.eval_loss == eval_loss;
             if (world.rank() != 0) return;
             outcome.calls = faulty.calls();
@@ -289,13 +291,14 @@ bool same_bits(const Outcome& a, const Outcome& b) {
 }
 
 // Each single operation of a run: dropped, carried out twice, or its result scaled. A gather that is carried out twice
-// gives the same; everything else must not.
+// gives the same; everything else must not. Of messages their receipt.
 void expect_faults_noticed(const spec::RunSpec& run, const Layout& layout, int64_t steps, const Outcome& healthy) {
     for (const auto& [of, count] : healthy.calls) {
-        if (of.second == comm::Kind::barrier) continue;
+        if (of.second == comm::Kind::barrier || of.second == comm::Kind::send) continue;
         for (int index = 0; index < count; ++index)
             for (const Fault fault : {Fault::drop, Fault::twice, Fault::misscale}) {
-                if (fault == Fault::twice && of.second == comm::Kind::all_gather) continue;
+                const bool repeatable = of.second == comm::Kind::all_gather || of.second == comm::Kind::receive;
+                if (fault == Fault::twice && repeatable) continue;
                 const Outcome faulty = train(run, layout, steps, FaultPlan{fault, of.first, of.second, index});
                 EXPECT_FALSE(same_bits(healthy, faulty))
                     << layout.name() << ": " << of.first << ' ' << name_of(of.second) << ' ' << index << ", fault "

@@ -46,6 +46,15 @@ models::Model applied(models::Model model, const spec::RunSpec& run, parallel::G
     return model;
 }
 
+// The share of a step, whose targets are counted over the ranks.
+Share counted_share(parallel::Groups& groups) {
+    Share share = share_of(groups);
+    share.sum = [&dp = groups.over(mesh::kDp)](int64_t count) {
+        return static_cast<int64_t>(dp.sum(static_cast<double>(count)));
+    };
+    return share;
+}
+
 }  // namespace
 
 Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir) {
@@ -63,17 +72,15 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       model(applied(models::make_model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
       data_parallel(ctx, {model.units(model.all())}, groups, data_parallel_options(run, home.get())),
       optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? home.get() : nullptr),
-      batches(make_batches(ctx, share_of(groups))),
+      batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {
     if (run.train.cuda_graphs) graph.emplace(ctx);
 }
 
 Share share_of(parallel::Groups& groups) {
-    comm::Communicator& dp = groups.over(mesh::kDp);
-    return {dp.rank(),
-            dp.size(),
-            {groups.coordinate(mesh::Axis::cp), groups.mesh().size(mesh::Axis::cp)},
-            [&dp](int64_t count) { return static_cast<int64_t>(dp.sum(static_cast<double>(count))); }};
+    return {.rank = groups.coordinate(mesh::kDp),
+            .ranks = groups.mesh().size(mesh::kDp),
+            .part = {groups.coordinate(mesh::Axis::cp), groups.mesh().size(mesh::Axis::cp)}};
 }
 
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory) {
