@@ -66,7 +66,7 @@ struct Unit {
     std::string name;  // "h.3"
     std::vector<Parameter*> parameters;
     bool backward_reads_weights = true;  // false for an embedding: its weights need not be gathered again
-    // Those of the parameters whose gradient is taken in the forward, with the loss (nn::head_loss).
+    // Parameters of the unit whose gradient is taken in the forward, with the loss (nn::head_loss).
     std::vector<Parameter*> gradients_in_forward;
 };
 

@@ -14,8 +14,8 @@ namespace tutti::hf {
 const std::vector<std::string>& side_files();
 // Those of them that say which tokens of the tokenizer beside them are special.
 const std::vector<std::string>& files_beside_tokenizers();
-// Those of `from` that exist, to the byte, but for the dtype in config.json, if one is given. `to` is made when it is
-// missing. Returns their names.
+// Copies the small files of `from` that exist, to the byte, but for the dtype in config.json, if one is given, and
+// makes `to` when it is missing. Returns their names.
 std::vector<std::string> copy_side_files(checkpoint::FileSystem& file_system, const std::string& from,
                                          const std::string& to, std::optional<DType> dtype = {});
 

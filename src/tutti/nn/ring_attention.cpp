@@ -26,6 +26,11 @@ void cast_into_part(ops::Context& ctx, const Tensor& x, const Tensor& part) {
     ops::copy(ctx, x.dtype() == part.dtype() ? x : ops::cast(ctx, x, part.dtype()), part);
 }
 
+void wait(std::vector<Work>& messages) {
+    for (Work& message : messages) message.wait();
+    messages.clear();
+}
+
 struct KeyValues {
     Tensor k, v;
 };
@@ -58,29 +63,13 @@ class Ring {
     // The keys and values of hop `hop`, on their way; undefined when this rank needs none of them.
     KeyValues start(int hop, const KeyValues& own, std::vector<Work>& messages) const {
         const int from = source(hop), to = destination(hop);
-        if (needs(to, ranks_.rank()))
-            for (const Tensor* x : {&own.k, &own.v}) messages.push_back(ranks_.send(*x, to));
-        if (!needs(ranks_.rank(), from)) return {};
-        KeyValues received;
-        for (const auto& [x, like] : {std::pair(&received.k, &own.k), std::pair(&received.v, &own.v)}) {
-            *x = ops::empty(ctx_, like->shape(), like->dtype(), Purpose::communication);
-            messages.push_back(ranks_.receive(*x, from));
-        }
-        return received;
+        return exchange(needs(to, ranks_.rank()) ? own : KeyValues{}, to, needs(ranks_.rank(), from), from,
+                        own.k.shape(), own.k.dtype(), messages);
     }
-
     // The way back: gradients that this rank found for the keys of `source(hop)` against those found for its own.
     KeyValues start_back(int hop, const KeyValues& found, const Shape& shape, std::vector<Work>& messages) const {
-        const int from = destination(hop), to = source(hop);
-        if (found.k.defined())
-            for (const Tensor* x : {&found.k, &found.v}) messages.push_back(ranks_.send(*x, to));
-        if (!needs(from, ranks_.rank())) return {};
-        KeyValues received;
-        for (Tensor* x : {&received.k, &received.v}) {
-            *x = ops::empty(ctx_, shape, DType::f32, Purpose::communication);
-            messages.push_back(ranks_.receive(*x, from));
-        }
-        return received;
+        const int from = destination(hop);
+        return exchange(found, source(hop), needs(from, ranks_.rank()), from, shape, DType::f32, messages);
     }
 
     // visit(hop, keys) for each hop, with the keys of the next one on their way.
@@ -90,7 +79,7 @@ class Ring {
             std::vector<Work> messages;
             const KeyValues next = hop + 1 < hops() ? start(hop + 1, own, messages) : KeyValues{};
             visit(hop, here);
-            for (Work& message : messages) message.wait();
+            wait(messages);
             here = next;
         }
     }
@@ -108,16 +97,26 @@ class Ring {
         return false;
     }
 
+    // `sent`, when it is defined, goes to rank `to`; when something comes from rank `from` it is returned, of this
+    // shape and type.
+    KeyValues exchange(const KeyValues& sent, int to, bool comes, int from, const Shape& shape, DType type,
+                       std::vector<Work>& messages) const {
+        if (sent.k.defined())
+            for (const Tensor* x : {&sent.k, &sent.v}) messages.push_back(ranks_.send(*x, to));
+        KeyValues received;
+        if (!comes) return received;
+        for (Tensor* x : {&received.k, &received.v}) {
+            *x = ops::empty(ctx_, shape, type, Purpose::communication);
+            messages.push_back(ranks_.receive(*x, from));
+        }
+        return received;
+    }
+
     ops::Context& ctx_;
     Communicator& ranks_;
     int64_t chunk_, window_;
     Tensor first_key_;
 };
-
-void wait(std::vector<Work>& messages) {
-    for (Work& message : messages) message.wait();
-    messages.clear();
-}
 
 }  // namespace
 

@@ -22,6 +22,12 @@ namespace {
 // Axes that state is cut over; along the others of its copies it is held several times.
 constexpr Axes kSharding{Axis::dp_shard, Axis::cp};
 
+// Whether the gradient of `p` is complete when the forward of the unit is.
+bool is_early(const Unit& unit, const Parameter* p) {
+    const std::vector<Parameter*>& early = unit.gradients_in_forward;
+    return std::find(early.begin(), early.end(), p) != early.end();
+}
+
 bool is_backward(const Pass& pass) { return pass.kind == PassKind::backward || pass.kind == PassKind::backward_input; }
 
 }  // namespace
@@ -45,9 +51,7 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
             std::vector<std::pair<Kind, std::vector<Parameter*>>> kinds;
             for (Parameter* p : unit->parameters) {
                 if (owner_.contains(p)) continue;
-                const auto& early = unit->gradients_in_forward;
-                const Kind kind{p->partial, p->copies, std::find(early.begin(), early.end(), p) != early.end(),
-                                users.at(p) > 1 ? p : nullptr};
+                const Kind kind{p->partial, p->copies, is_early(*unit, p), users.at(p) > 1 ? p : nullptr};
                 auto place = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
                 if (place == kinds.end()) place = kinds.insert(place, {kind, {}});
                 place->second.push_back(p);
@@ -246,9 +250,8 @@ void DataParallel::before(Unit& unit, const Pass& pass) {
     if (is_backward(pass)) prefetch(u - 1, run_[u], pass);  // of the first unit: none
     const bool in_forward = pass.kind == PassKind::forward && pass.training;
     if (!in_forward && pass.kind != PassKind::backward && pass.kind != PassKind::backward_weight) return;
-    const std::vector<Parameter*>& early = unit.gradients_in_forward;
     for (const Parameter* p : unit.parameters)
-        if (in_forward == (std::find(early.begin(), early.end(), p) != early.end())) need_gradients(owner(p));
+        if (in_forward == is_early(unit, p)) need_gradients(owner(p));
 }
 
 void DataParallel::after(Unit& unit, const Pass& pass) {
