@@ -28,12 +28,15 @@ struct Layout {
     bool parameter_server = false;
     int tp = 1, cp = 1;
     bool sequence_parallel = true;
+    std::string cp_method = "ring";
+    int64_t cp_ulysses = 0;
 
     std::string name() const {
         return concat(ranks, " ranks, shard ", dp_shard, ", zero ", static_cast<int>(zero),
                       reduce_each ? "" : ", reduced once", ", recompute ", recompute,
                       progress_thread ? ", progress" : "", offload ? ", offload" : "",
-                      parameter_server ? ", parameter server" : "", cp > 1 ? concat(", cp ", cp) : "",
+                      parameter_server ? ", parameter server" : "",
+                      cp > 1 ? concat(", cp ", cp, " ", cp_method, " ", cp_ulysses) : "",
                       tp > 1 ? concat(", tp ", tp, sequence_parallel ? " with sequence parallelism" : "") : "");
     }
 };
@@ -130,6 +133,8 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
     run.parallel.dp_replicate = layout.ranks / layout.dp_shard / layout.tp / layout.cp;
     run.parallel.tp = layout.tp;
     run.parallel.cp = layout.cp;
+    run.parallel.cp_method = layout.cp_method;
+    run.parallel.cp_ulysses = layout.cp_ulysses;
     run.parallel.sequence_parallel = layout.sequence_parallel;
     run.parallel.zero = static_cast<int64_t>(layout.zero);
     run.parallel.accumulate = layout.reduce_each ? "shard" : "full";
@@ -272,6 +277,9 @@ TEST_P(Parity, AnyNumberOfRanksFollowsOne) {
              .offload = &kAllButWeightsAway,
              .tp = 4},
              {.ranks = 2, .cp = 2},
+             {.ranks = 4, .cp = 4, .cp_method = "all_gather"},
+             {.ranks = 4, .zero = Zero::gradients, .cp = 4, .cp_ulysses = 2},
+             {.ranks = 4, .zero = Zero::weights, .recompute = "full", .tp = 2, .cp = 2, .cp_method = "ulysses"},
              {.ranks = 8, .dp_shard = 2, .zero = Zero::weights, .recompute = "selective", .tp = 2, .cp = 2}}) {
         SCOPED_TRACE(layout.name());
         const Outcome many = train(run("f32", 1), layout);
@@ -290,14 +298,15 @@ bool same_bits(const Outcome& a, const Outcome& b) {
            a.gradients == b.gradients && a.weights == b.weights;
 }
 
-// Each single operation of a run: dropped, carried out twice, or its result scaled. A gather that is carried out twice
-// gives the same; everything else must not. Of messages their receipt.
+// Each single operation of a run: dropped, carried out twice, or its result scaled. A gather or an exchange that is
+// carried out twice gives the same; everything else must not. Of messages their receipt.
 void expect_faults_noticed(const spec::RunSpec& run, const Layout& layout, int64_t steps, const Outcome& healthy) {
     for (const auto& [of, count] : healthy.calls) {
         if (of.second == comm::Kind::barrier || of.second == comm::Kind::send) continue;
         for (int index = 0; index < count; ++index)
             for (const Fault fault : {Fault::drop, Fault::twice, Fault::misscale}) {
-                const bool repeatable = of.second == comm::Kind::all_gather || of.second == comm::Kind::receive;
+                const bool repeatable = of.second == comm::Kind::all_gather || of.second == comm::Kind::all_to_all ||
+                                        of.second == comm::Kind::receive;
                 if (fault == Fault::twice && repeatable) continue;
                 const Outcome faulty = train(run, layout, steps, FaultPlan{fault, of.first, of.second, index});
                 EXPECT_FALSE(same_bits(healthy, faulty))
@@ -324,6 +333,8 @@ TEST_P(Parity, NoticesEveryFaultOfTensorAndContextParallelism) {
     const spec::RunSpec r = run("f32", 8);
     for (const Layout& layout : std::vector<Layout>{{.ranks = 2, .zero = Zero::optimizer, .tp = 2},
                                                     {.ranks = 2, .cp = 2},
+                                                    {.ranks = 2, .cp = 2, .cp_method = "all_gather"},
+                                                    {.ranks = 2, .cp = 2, .cp_method = "ulysses"},
                                                     {.ranks = 2, .tp = 2, .sequence_parallel = false}})
         expect_faults_noticed(r, layout, 1, train(r, layout, 1, FaultPlan{}));
 }

@@ -80,7 +80,13 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
 Share share_of(parallel::Groups& groups) {
     return {.rank = groups.coordinate(mesh::kDp),
             .ranks = groups.mesh().size(mesh::kDp),
-            .part = {groups.coordinate(mesh::Axis::cp), groups.mesh().size(mesh::Axis::cp)}};
+            .part = {groups.coordinate(mesh::kCp), groups.mesh().size(mesh::kCp),
+                     groups.mesh().size(mesh::Axis::cp_ulysses)}};
+}
+
+nn::ContextParallel context_of(parallel::Groups& groups, bool gather) {
+    const auto over = [&](mesh::Axis axis) { return groups.mesh().size(axis) > 1 ? &groups.over(axis) : nullptr; };
+    return {over(mesh::Axis::cp_ulysses), over(mesh::Axis::cp_ring), gather};
 }
 
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory) {

@@ -54,6 +54,8 @@ struct Engine {
 
 // What a rank works on: of its place along dp and cp.
 Share share_of(parallel::Groups& groups);
+// Who shares out each sequence with this rank; `gather`: keys are gathered, in place of the ring.
+nn::ContextParallel context_of(parallel::Groups& groups, bool gather);
 // As [comm] says; `flight_directory` "": no flight records.
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
 // The training batches of a run; `data` null: the noise of the mlp family.

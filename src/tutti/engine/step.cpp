@@ -47,7 +47,7 @@ nn::Batch shared_out(Engine& s, nn::Batch batch) {
         const comm::Communicator& tp = s.groups.over(mesh::kTp);
         batch.row_index = nn::rows_of(batch.row_index, tp.rank(), tp.size());
     }
-    if (p.cp > 1) batch.context_ranks = &s.groups.over(mesh::Axis::cp);
+    batch.context = context_of(s.groups, p.cp_method == "all_gather");
     return batch;
 }
 

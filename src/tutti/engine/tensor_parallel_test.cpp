@@ -68,7 +68,7 @@ Outcome step(int ranks, const RigOptions& options) {
         const auto owned = rig.owned([](const optim::Piece& p) { return p.gradient(); });
         const std::lock_guard lock(mutex);
         outcome.norm = norm;
-        const mesh::Axes samples = mesh::kDp | mesh::Axis::cp;
+        const mesh::Axes samples = mesh::kDp | mesh::kCp;
         outcome.losses.resize(static_cast<size_t>(rig.groups.mesh().size(samples)));
         auto& losses = outcome.losses[static_cast<size_t>(rig.groups.coordinate(samples))];
         std::vector<float> mine;
@@ -144,22 +144,34 @@ TEST_P(TensorParallel, ContextFollowsOneRank) {
         Zero zero;
         int64_t segment = 0;
         bool sequence = true;
+        int ulysses = 1;
+        bool gather = false;
     };
     for (const bool documents : {false, true})
-        for (const Layout& layout : std::vector<Layout>{{2, 1, 1, Zero::none},
-                                                        {4, 1, 1, Zero::optimizer, 1},
-                                                        {2, 1, 2, Zero::weights},
-                                                        {2, 2, 1, Zero::gradients, 2},
-                                                        {2, 2, 2, Zero::weights, 1, false}}) {
+        for (const Layout& layout :
+             std::vector<Layout>{{2, 1, 1, Zero::none},
+                                 {4, 1, 1, Zero::optimizer, 1},
+                                 {2, 1, 2, Zero::weights},
+                                 {2, 2, 1, Zero::gradients, 2},
+                                 {2, 2, 2, Zero::weights, 1, false},
+                                 {.cp = 2, .tp = 1, .dp = 1, .zero = Zero::none, .gather = true},
+                                 {.cp = 4, .tp = 2, .dp = 1, .zero = Zero::weights, .segment = 1, .gather = true},
+                                 {.cp = 2, .tp = 1, .dp = 1, .zero = Zero::none, .ulysses = 2},
+                                 {.cp = 4, .tp = 1, .dp = 1, .zero = Zero::gradients, .ulysses = 4},
+                                 {.cp = 2, .tp = 2, .dp = 2, .zero = Zero::weights, .segment = 1, .ulysses = 2},
+                                 {.cp = 4, .tp = 1, .dp = 2, .zero = Zero::optimizer, .segment = 2, .ulysses = 2},
+                                 {.cp = 4, .tp = 2, .dp = 1, .zero = Zero::none, .ulysses = 2, .gather = true}}) {
             SCOPED_TRACE(concat("cp ", layout.cp, ", tp ", layout.tp, ", dp ", layout.dp, ", zero ",
-                                static_cast<int>(layout.zero), documents ? ", documents" : ""));
+                                static_cast<int>(layout.zero), ", ulysses ", layout.ulysses,
+                                layout.gather ? ", gathered keys" : "", documents ? ", documents" : ""));
             RigOptions options{.model = GetParam().model,
                                .mesh = mesh_of(1, 1, layout.dp, 1),
                                .data_parallel = {.zero = Zero::none, .compute = DType::f32, .seed = 7},
                                .documents = documents};
             const Outcome one = step(layout.dp, options);
             const int copies = GetParam().model.kv_heads < layout.tp ? layout.tp : 1;
-            options.mesh = mesh_of(copies, layout.tp / copies, layout.dp, 1, layout.cp);
+            options.mesh = mesh_of(copies, layout.tp / copies, layout.dp, 1, layout.cp, layout.ulysses);
+            options.gather_keys = layout.gather;
             options.data_parallel.zero = layout.zero;
             options.segment = layout.segment;
             options.sequence_parallel = layout.sequence;

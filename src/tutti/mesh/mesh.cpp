@@ -6,7 +6,7 @@
 namespace tutti::mesh {
 
 std::string_view name_of(Axis axis) {
-    constexpr std::array<std::string_view, kAxes> kNames = {"tp_copy",  "tp_part",      "cp",
+    constexpr std::array<std::string_view, kAxes> kNames = {"tp_copy",  "tp_part",      "cp_ulysses", "cp_ring",
                                                             "dp_shard", "dp_replicate", "pp"};
     return kNames[static_cast<size_t>(axis)];
 }
@@ -19,6 +19,7 @@ std::string name_of(Axes axes) {
         axes = axes - part;
     };
     add(kTp, "tp");
+    add(kCp, "cp");
     add(kDp, "dp");
     for (int i = 0; i < kAxes; ++i) add(static_cast<Axis>(i), name_of(static_cast<Axis>(i)));
     return name;

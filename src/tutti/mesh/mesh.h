@@ -13,9 +13,10 @@ namespace tutti::mesh {
 
 // Axes of the grid, innermost first: neighbours in rank are neighbours along the first of them. Tensor parallelism is
 // two axes, kTp: a model with fewer key and value heads than tensor-parallel ranks cuts its other weights by both, and
-// its key and value weights by `tp_part` alone, so that the ranks along `tp_copy` hold the same heads.
-enum class Axis : uint8_t { tp_copy, tp_part, cp, dp_shard, dp_replicate, pp };
-inline constexpr int kAxes = 6;
+// its key and value weights by `tp_part` alone, so that the ranks along `tp_copy` hold the same heads. Context
+// parallelism is two, kCp: ranks along `cp_ulysses` exchange heads for tokens, those along `cp_ring` keys and values.
+enum class Axis : uint8_t { tp_copy, tp_part, cp_ulysses, cp_ring, dp_shard, dp_replicate, pp };
+inline constexpr int kAxes = 7;
 std::string_view name_of(Axis axis);
 
 // A set of axes.
@@ -42,7 +43,8 @@ class Axes {
     }
     unsigned bits_ = 0;
 };
-inline constexpr Axes kTp{Axis::tp_copy, Axis::tp_part}, kDp{Axis::dp_shard, Axis::dp_replicate};
+inline constexpr Axes kTp{Axis::tp_copy, Axis::tp_part}, kCp{Axis::cp_ulysses, Axis::cp_ring},
+    kDp{Axis::dp_shard, Axis::dp_replicate};
 std::string name_of(Axes axes);  // "dp", "dp_shard", "cp+dp_shard"
 
 struct AxisSize {

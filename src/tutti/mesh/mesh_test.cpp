@@ -9,7 +9,7 @@ namespace tutti::mesh {
 namespace {
 
 constexpr Axis kTpPart = Axis::tp_part, kShard = Axis::dp_shard;
-const Mesh kMesh({{kTpPart, 2}, {Axis::cp, 1}, {kShard, 3}, {Axis::pp, 2}});
+const Mesh kMesh({{kTpPart, 2}, {Axis::cp_ring, 1}, {kShard, 3}, {Axis::pp, 2}});
 
 TEST(Mesh, FirstAxisIsFastest) {
     EXPECT_EQ(kMesh.size(), 12);
@@ -18,7 +18,7 @@ TEST(Mesh, FirstAxisIsFastest) {
     EXPECT_EQ(kMesh.coordinate(6, Axis::pp), 1);
     EXPECT_EQ(kMesh.group(3, kTpPart), (std::vector<int>{2, 3}));
     EXPECT_EQ(kMesh.group(3, kShard), (std::vector<int>{1, 3, 5}));
-    EXPECT_EQ(kMesh.group(3, Axis::cp), (std::vector<int>{3}));
+    EXPECT_EQ(kMesh.group(3, Axis::cp_ring), (std::vector<int>{3}));
 }
 
 // The lecture's example: 16 GPUs, tp 2, dp 2, pp 4: tp pairs are neighbours.
@@ -62,7 +62,8 @@ TEST(Mesh, SetsAreNamedAsTheFieldDoes) {
     EXPECT_EQ(name_of(kDp), "dp");
     EXPECT_EQ(name_of(kTp), "tp");
     EXPECT_EQ(name_of(Axes(kShard)), "dp_shard");
-    EXPECT_EQ(name_of(Axes{Axis::cp, kShard}), "cp+dp_shard");
+    EXPECT_EQ(name_of(Axes{kCp, kShard}), "cp+dp_shard");
+    EXPECT_EQ(name_of(Axes{Axis::cp_ring, kShard}), "cp_ring+dp_shard");
 }
 
 void expect_cover(const Mesh& mesh, const Shape& global, const Placement& placement, int copies) {

@@ -32,14 +32,17 @@ namespace {
 
 // Indices of the tokens of a part, of sequences of T tokens one after another.
 std::vector<int64_t> tokens_of(const SequencePart& part, int64_t sequences, int64_t T) {
-    const int64_t chunks = part.ranks == 1 ? 1 : 2 * part.ranks, size = T / chunks;
-    check(size * chunks == T, "a sequence of ", T, " tokens does not divide into the ", chunks, " chunks of ",
-          part.ranks, " ranks");
+    const int ring = part.ranks / part.ulysses;
+    const int64_t unit = ring == 1 ? part.ranks : std::lcm(2 * ring, part.ranks);
+    check(part.ranks % part.ulysses == 0 && T % unit == 0, "a sequence of ", T, " tokens does not divide over ",
+          part.ranks, " ranks, ", part.ulysses, " of which exchange heads: required: a multiple of ", unit);
+    const Chunks chunks{ring, T / ring / 2};
     std::vector<int64_t> tokens;
     for (int64_t b = 0; b < sequences; ++b)
-        for (const int64_t chunk : {int64_t{part.rank}, chunks - 1 - part.rank}) {
-            for (int64_t t = chunk * size; t < (chunk + 1) * size; ++t) tokens.push_back(b * T + t);
-            if (chunks == 1) break;
+        for (int64_t i = 0; i < T / part.ranks; ++i) {
+            const int64_t t = part.rank % part.ulysses * (T / part.ranks) + i;  // of the tokens of both chunks
+            const int half = ring > 1 && t >= chunks.size ? 1 : 0;
+            tokens.push_back(b * T + chunks.begin(part.rank / part.ulysses, half) + t - half * chunks.size);
         }
     return tokens;
 }
@@ -54,14 +57,12 @@ Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64
               (rows.first_key.empty() || rows.first_key.size() == rows.tokens.size()),
           "make_batch: ", size, " tokens, ", rows.targets.size(), " targets and ", rows.first_key.size(),
           " first keys are not ", sequences, " sequences");
-    const std::vector<int64_t> tokens = tokens_of(part, sequences, T);
-    const Shape shape{sequences, T / part.ranks};
-    const auto chosen = [&](const auto& value) {
+    const auto chosen_of = [&](const SequencePart& of, const auto& value) {
         std::vector<std::invoke_result_t<decltype(value), int64_t>> values;
-        values.reserve(tokens.size());
-        for (const int64_t i : tokens) values.push_back(value(i));
-        return upload(device, shape, values);
+        for (const int64_t i : tokens_of(of, sequences, T)) values.push_back(value(i));
+        return upload(device, {sequences, T / of.ranks}, values);
     };
+    const auto chosen = [&](const auto& value) { return chosen_of(part, value); };
     const auto of = [](std::span<const int32_t> row) {
         return [row](int64_t i) { return row[static_cast<size_t>(i)]; };
     };
@@ -73,7 +74,8 @@ Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64
     batch.targets = chosen(of(rows.targets));
     batch.positions = chosen([&](int64_t i) { return static_cast<int32_t>(i % T) - first_key(i); });
     batch.row_index = chosen([&](int64_t i) { return first_sequence * T + i; });
-    if (!rows.first_key.empty()) batch.first_key = chosen(of(rows.first_key));
+    if (!rows.first_key.empty())
+        batch.first_key = chosen_of({part.rank / part.ulysses, part.ranks / part.ulysses}, of(rows.first_key));
     return batch;
 }
 

@@ -20,20 +20,27 @@ struct KvCache {
     int64_t length = 0;  // tokens that all layers hold
 };
 
+// The ranks that share out each sequence, as SequencePart says. Null: this rank alone.
+struct ContextParallel {
+    comm::Communicator* ulysses = nullptr;  // exchange heads for tokens around attention
+    comm::Communicator* ring = nullptr;     // exchange keys and values in attention
+    bool gather = false;                    // by an all_gather, in place of the ring
+};
+
 struct Batch {
     Tensor tokens;     // (B, T) i32
     Tensor targets;    // (B, T) i32; negative: not counted. Undefined: the head returns logits of the last position
     Tensor positions;  // (B, T) i32: place in the sequence, or in its document
-    Tensor first_key;  // (B, T) i32: where in the sequence a token's document begins. Undefined: all is one document
-    Tensor row_index;  // (B, T) i64: global index of the token in the step's batch; keys dropout
+    // Where in the sequence the document of a token begins, i32. Undefined: a sequence is one document. (B, T); with
+    // context.ulysses (B, T P), of all tokens whose attention this rank computes.
+    Tensor first_key;
+    Tensor row_index;                  // (B, T) i64: global index of the token in the step's batch; keys dropout
     Tensor features, feature_targets;  // (N, D): the mlp family instead of tokens
     float grad_scale = 1;              // 1 / valid tokens of the global batch: the loss is a mean over all of them
     uint64_t seed = 0;
     uint64_t step = 0;
     std::vector<KvCache*> caches;  // one per sequence, or none
-    // Ranks that share out the sequences (context parallelism): the tensors are this rank's chunks (SequencePart).
-    // Null: whole sequences.
-    comm::Communicator* context_ranks = nullptr;
+    ContextParallel context = {};
 };
 
 // A batch on the host, (sequences, T) each, sequence after sequence.
@@ -42,10 +49,20 @@ struct BatchRows {
     std::span<const int32_t> first_key;  // empty: each sequence is one document
 };
 
-// What rank `rank` of `ranks` has of each sequence: chunks `rank` and 2 ranks - 1 - rank of 2 ranks equal ones, as ring
-// attention wants them (ring_attention.h).
+// A sequence of 2 R equal chunks of `size` tokens, of which rank r of R has r and 2 R - 1 - r, in this order: under a
+// causal mask the queries of all ranks see as many keys.
+struct Chunks {
+    int ranks = 1;
+    int64_t size = 0;
+    int64_t begin(int rank, int half) const { return size * (half == 0 ? rank : 2 * ranks - 1 - rank); }
+    // Half 0 or 1 of x (B, 2 size, ...), what a rank has.
+    Tensor half(const Tensor& x, int i) const { return x.narrow(1, i * size, size); }
+};
+
+// What a rank has of each sequence: rank `rank` % `ulysses` has that part of `ulysses` equal ones of the tokens that
+// Chunks gives to rank / ulysses of ranks / ulysses.
 struct SequencePart {
-    int rank = 0, ranks = 1;
+    int rank = 0, ranks = 1, ulysses = 1;
 };
 
 // `first_sequence` is the global index in the step's batch of the first one. Positions restart with each document.

@@ -34,6 +34,105 @@ Tensor reduce_scatter(ops::Context& ctx, const Tensor& x, Communicator& ranks) {
     return part;
 }
 
+// Column block `rank` of x (..., C), of `ranks` equal ones; a view.
+Tensor columns_of(const Tensor& x, int rank, int ranks) {
+    const int64_t C = x.dim(-1);
+    check(C % ranks == 0, C, " columns do not divide over ", ranks, " ranks");
+    return x.narrow(x.rank() - 1, rank * (C / ranks), C / ranks);
+}
+
+Tensor split_columns(ops::Context& ctx, const Tensor& x, Communicator& ranks) {
+    return ops::contiguous(ctx, columns_of(x, ranks.rank(), ranks.size()));
+}
+
+Tensor gather_columns(ops::Context& ctx, const Tensor& part, Communicator& ranks) {
+    const int64_t N = part.numel() / part.dim(-1), C = part.dim(-1), P = ranks.size();
+    const Tensor parts = ops::empty(ctx, {P, N, C}, part.dtype(), Purpose::communication);
+    ranks.all_gather(part, parts).wait();
+    const Tensor x = ops::empty(ctx, {N, P * C}, part.dtype());
+    for (int r = 0; r < P; ++r) ops::copy(ctx, parts.narrow(0, r, 1).reshape({N, C}), columns_of(x, r, ranks.size()));
+    Shape shape = part.shape();
+    shape[shape.rank() - 1] = P * C;
+    return x.reshape(shape);
+}
+
+// An exchange of heads for tokens, see all_to_all_sp2hp: a rank's side of the places of its values.
+class HeadExchange {
+  public:
+    // x: (B, T, S H, D), of whatever values.
+    HeadExchange(ops::Context& ctx, Communicator& ranks, const Shape& x, int64_t sections)
+        : ctx_(ctx), ranks_(ranks), P_(ranks.size()), B_(x[0]), T_(x[1]), H_(x[2] / sections), S_(sections), D_(x[3]) {
+        check<UsageError>(H_ % P_ == 0 || (P_ % H_ == 0 && S_ == 1), "an exchange of heads for tokens: ", H_,
+                          " heads over the ", P_, " ranks of group ", ranks.name(), "; one must divide the other");
+        share_ = std::max<int64_t>(H_ / P_, 1);
+        copies_ = P_ / (H_ / share_);
+    }
+
+    // (B, T, S H, D) to (B, T P, S share, D)
+    Tensor to_heads(const Tensor& x) const {
+        const Tensor sent = of_ranks(x.dtype()), received = of_ranks(x.dtype());
+        for_each_section([&](int64_t rank, int64_t s) { ops::copy(ctx_, heads(x, rank, s), section(sent, rank, s)); });
+        exchange(sent, received);
+        const Shape shape{B_, T_ * P_, S_ * share_, D_};
+        if (B_ == 1) return received.reshape(shape);
+        const Tensor y = ops::empty(ctx_, shape, x.dtype());
+        for (int64_t rank = 0; rank < P_; ++rank) ops::copy(ctx_, of_rank(received, rank), y.narrow(1, rank * T_, T_));
+        return y;
+    }
+    // And back; heads that several ranks have are summed over them, in f32.
+    Tensor to_tokens(const Tensor& y) const {
+        Tensor sent = y;
+        if (B_ > 1 || !y.contiguous()) {
+            sent = of_ranks(y.dtype());
+            for (int64_t rank = 0; rank < P_; ++rank) ops::copy(ctx_, y.narrow(1, rank * T_, T_), of_rank(sent, rank));
+        }
+        const Tensor received = of_ranks(y.dtype());
+        exchange(sent, received);
+        const Tensor x = ops::empty(ctx_, {B_, T_, S_ * H_, D_}, y.dtype());
+        if (copies_ == 1) {
+            for_each_section(
+                [&](int64_t rank, int64_t s) { ops::copy(ctx_, section(received, rank, s), heads(x, rank, s)); });
+            return x;
+        }
+        for (int64_t head = 0; head < H_; ++head) {
+            const Tensor sum = ops::zeros(ctx_, {B_, T_, 1, D_}, DType::f32);
+            for (int64_t copy = 0; copy < copies_; ++copy)
+                ops::accumulate(ctx_, of_rank(received, head * copies_ + copy), sum);
+            ops::cast_into(ctx_, sum, x.narrow(2, head, 1));
+        }
+        return x;
+    }
+
+  private:
+    // What is sent to or received from the ranks, one after another.
+    Tensor of_ranks(DType type) const {
+        return ops::empty(ctx_, {P_ * B_, T_, S_ * share_, D_}, type, Purpose::communication);
+    }
+    Tensor of_rank(const Tensor& all, int64_t rank) const { return all.narrow(0, rank * B_, B_); }
+    Tensor section(const Tensor& all, int64_t rank, int64_t s) const {
+        return of_rank(all, rank).narrow(2, s * share_, share_);
+    }
+    // The heads of rank `rank` of section s of x.
+    Tensor heads(const Tensor& x, int64_t rank, int64_t s) const {
+        return x.narrow(2, s * H_ + rank / copies_ * share_, share_);
+    }
+    template <class Visit>
+    void for_each_section(const Visit& visit) const {
+        for (int64_t rank = 0; rank < P_; ++rank)
+            for (int64_t s = 0; s < S_; ++s) visit(rank, s);
+    }
+    void exchange(const Tensor& sent, const Tensor& received) const {
+        const std::vector<int64_t> counts(static_cast<size_t>(P_), sent.numel() / P_);
+        ranks_.all_to_all(sent, counts, received, counts).wait();
+    }
+
+    ops::Context& ctx_;
+    Communicator& ranks_;
+    int64_t P_, B_, T_, H_, S_, D_;
+    int64_t share_ = 1;   // heads of a section that a rank has
+    int64_t copies_ = 1;  // ranks that have the same
+};
+
 }  // namespace
 
 Var copy_to_region(Tape& tape, const Var& x, Communicator& ranks) {
@@ -50,6 +149,19 @@ Var reduce_from_region(Tape& tape, Var x, Communicator& ranks) {
     return tape.record("reduce_from_region", {input}, sum, [](const Tensor& dy, Tensors&) { return Tensors{dy}; });
 }
 
+Var scatter_to_region(Tape& tape, const Var& x, Communicator& ranks) {
+    return tape.record("scatter_to_region", {x}, split_columns(tape.context(), x.value, ranks),
+                       [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) {
+                           return Tensors{gather_columns(ctx, dy, ranks)};
+                       });
+}
+
+Var gather_from_region(Tape& tape, const Var& x, Communicator& ranks) {
+    return tape.record(
+        "gather_from_region", {x}, gather_columns(tape.context(), x.value, ranks),
+        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) { return Tensors{split_columns(ctx, dy, ranks)}; });
+}
+
 Var gather_from_sequence(Tape& tape, const Var& x, Communicator& ranks) {
     return tape.record("gather_from_sequence", {x}, all_gather(tape.context(), x.value, ranks),
                        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) {
@@ -61,6 +173,22 @@ Var reduce_scatter_to_sequence(Tape& tape, const Var& x, Communicator& ranks) {
     return tape.record(
         "reduce_scatter_to_sequence", {x}, reduce_scatter(tape.context(), x.value, ranks),
         [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) { return Tensors{all_gather(ctx, dy, ranks)}; });
+}
+
+Var all_to_all_sp2hp(Tape& tape, const Var& x, Communicator& ranks, int64_t sections) {
+    const HeadExchange exchange(tape.context(), ranks, x.value.shape(), sections);
+    return tape.record("all_to_all_sp2hp", {x}, exchange.to_heads(x.value),
+                       [exchange](const Tensor& dy, Tensors&) { return Tensors{exchange.to_tokens(dy)}; });
+}
+
+Var all_to_all_hp2sp(Tape& tape, const Var& x, Communicator& ranks) {
+    const Tensor& v = x.value;
+    check(v.dim(1) % ranks.size() == 0, "all_to_all_hp2sp: ", v.dim(1), " tokens over the ", ranks.size(),
+          " ranks of group ", ranks.name());
+    const Shape tokens{v.dim(0), v.dim(1) / ranks.size(), v.dim(2) * ranks.size(), v.dim(3)};
+    const HeadExchange exchange(tape.context(), ranks, tokens, 1);
+    return tape.record("all_to_all_hp2sp", {x}, exchange.to_tokens(v),
+                       [exchange](const Tensor& dy, Tensors&) { return Tensors{exchange.to_heads(dy)}; });
 }
 
 }  // namespace tutti::nn

@@ -114,6 +114,108 @@ TEST_P(Collectives, ReduceScatterToSequence) {
     });
 }
 
+// x (N, C) from parts (N, C / P) side by side.
+std::vector<float> side_by_side(int P, int64_t N, const std::function<std::vector<float>(int)>& part) {
+    std::vector<float> all;
+    for (int64_t n = 0; n < N; ++n)
+        for (int r = 0; r < P; ++r) {
+            const std::vector<float> one = part(r);
+            const auto columns = static_cast<int64_t>(one.size()) / N;
+            all.insert(all.end(), one.begin() + n * columns, one.begin() + (n + 1) * columns);
+        }
+    return all;
+}
+
+TEST_P(Collectives, ColumnsOfARegionAndBack) {
+    on_ranks([&](comm::World& world, int r, int P) {
+        const int64_t C = 12, N = kB * 2;
+        const Shape whole{kB, 2, C}, part{kB, 2, C / P};
+        const auto columns = [&](const std::vector<float>& x) {
+            std::vector<float> mine;
+            for (int64_t n = 0; n < N; ++n)
+                mine.insert(mine.end(), x.begin() + n * C + r * C / P, x.begin() + n * C + (r + 1) * C / P);
+            return mine;
+        };
+        const auto of_ranks = [&](int seed) {
+            return side_by_side(P, N, [&](int other) { return numbers(part.numel(), seed + other); });
+        };
+        const Result scattered = run(
+            world, [](Tape& t, Var x, comm::Communicator& g) { return scatter_to_region(t, x, g); }, whole, 1, part,
+            20 + r);
+        EXPECT_EQ(scattered.y, columns(numbers(whole.numel(), 1)));
+        EXPECT_EQ(scattered.dx, of_ranks(20));
+        const Result gathered = run(
+            world, [](Tape& t, Var x, comm::Communicator& g) { return gather_from_region(t, x, g); }, part, 1 + r,
+            whole, 20);
+        EXPECT_EQ(gathered.y, of_ranks(1));
+        EXPECT_EQ(gathered.dx, columns(numbers(whole.numel(), 20)));
+    });
+}
+
+// heads of a section: more than ranks, as many, fewer
+TEST_P(Collectives, HeadsForTokensAndBack) {
+    constexpr int64_t T = 3, D = 2;
+    struct Case {
+        int64_t heads, sections;
+    };
+    for (const auto& [H, S] : {Case{12, 1}, Case{12, 3}, Case{GetParam(), 3}, Case{1, 1}, Case{2, 1}})
+        on_ranks([&, H = H, S = S](comm::World& world, int r, int P) {
+            if (H % P != 0 && P % H != 0) return;
+            const int64_t share = std::max<int64_t>(H / P, 1), copies = std::max<int64_t>(P / H, 1);
+            const Shape tokens{kB, T, S * H, D}, heads{kB, T * P, S * share, D};
+            // Visits the index in `tokens` of rank `of` and the index in `heads` of rank `to` of each value.
+            const auto for_each = [&](int of, int to, const std::function<void(size_t, size_t)>& visit) {
+                for (int64_t b = 0; b < kB; ++b)
+                    for (int64_t t = 0; t < T; ++t)
+                        for (int64_t s = 0; s < S; ++s)
+                            for (int64_t h = 0; h < share; ++h)
+                                for (int64_t d = 0; d < D; ++d)
+                                    visit(static_cast<size_t>(
+                                              ((b * T + t) * S * H + s * H + to / copies * share + h) * D + d),
+                                          static_cast<size_t>(
+                                              ((b * T * P + of * T + t) * S * share + s * share + h) * D + d));
+            };
+            std::vector<float> y(static_cast<size_t>(heads.numel())), dx(static_cast<size_t>(tokens.numel()));
+            for (int other = 0; other < P; ++other) {
+                const auto x = numbers(tokens.numel(), 1 + other), dy = numbers(heads.numel(), 20 + other);
+                for_each(other, r, [&](size_t token, size_t head) { y[head] = x[token]; });
+                for_each(r, other, [&](size_t token, size_t head) { dx[token] += dy[head]; });
+            }
+            const Result there = run(
+                world,
+                S == 3 ? Function([](Tape& t, Var v, comm::Communicator& g) { return all_to_all_sp2hp(t, v, g, 3); })
+                       : Function([](Tape& t, Var v, comm::Communicator& g) { return all_to_all_sp2hp(t, v, g); }),
+                tokens, 1 + r, heads, 20 + r);
+            EXPECT_EQ(there.y, y);
+            EXPECT_EQ(there.dx, dx);
+            if (S == 3 || H < P) return;
+            const Result back = run(
+                world, [](Tape& t, Var v, comm::Communicator& g) { return all_to_all_hp2sp(t, v, g); }, heads, 20 + r,
+                tokens, 1 + r);
+            EXPECT_EQ(back.y, dx);
+            EXPECT_EQ(back.dx, y);
+        });
+}
+
+TEST_P(Collectives, HeadsThatDoNotDivideAreAnError) {
+    on_ranks([&](comm::World& world, int, int P) {
+        const auto group = world.everyone("cp_ulysses");
+        const auto device = make_cpu_device(1);
+        ops::Context ctx{*device, kernels::reference_table()};
+        Tape tape(ctx, true);
+        const Shape shape{1, 2, 2 * P + 1, 1};
+        const Var x = tape.input(Tensor::from_host<float>(*device, shape, numbers(shape.numel(), 0), Purpose::data));
+        try {
+            all_to_all_sp2hp(tape, x, *group);
+            FAIL();
+        } catch (const UsageError& error) {
+            EXPECT_NE(std::string(error.what()).find(concat(2 * P + 1, " heads over the ", P, " ranks")),
+                      std::string::npos)
+                << error.what();
+        }
+    });
+}
+
 TEST(Rows, ThatDoNotDivideAreAnError) {
     const auto device = make_cpu_device(1);
     const Tensor x = Tensor::from_host<float>(*device, {1, 6, 1}, numbers(6, 0), Purpose::data);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tutti/nn/collectives.h"
+#include "tutti/nn/gathered_attention.h"
 #include "tutti/nn/ring_attention.h"
 
 namespace tutti::nn {
@@ -249,10 +250,7 @@ Tensor append(ops::Context& ctx, const Tensor& cache, int64_t length, const Tens
     check(length + x.dim(1) <= cache.dim(1), "the cache holds ", cache.dim(1), " tokens; ", length, " + ", x.dim(1),
           " do not fit");
     const Tensor room = cache.narrow(1, length, x.dim(1));
-    if (x.contiguous())
-        ops::cast_into(ctx, x, room);
-    else
-        for (int64_t t = 0; t < x.dim(1); ++t) ops::cast_into(ctx, x.narrow(1, t, 1), room.narrow(1, t, 1));
+    ops::cast_into(ctx, x, room);
     return cache.narrow(1, 0, length + x.dim(1));
 }
 
@@ -278,25 +276,29 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
 
 namespace {
 
-// Of whole sequences, or of this rank's part of them to all of them.
+// Of whole sequences, or of this rank's chunks of them to all of them.
 ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                       int64_t window) {
-    if (batch.context_ranks) return ring_attention(ctx, q, k, v, batch, window);
+    if (batch.context.ring)
+        return (batch.context.gather ? gathered_attention : ring_attention)(ctx, q, k, v, batch, window);
     return ops::attention(ctx, q, k, v, {.window = window, .first_key = batch.first_key});
 }
 
 void attend_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
                      const ops::Attention& r, const Batch& batch, int64_t window, const Tensor& dq, const Tensor& dk,
                      const Tensor& dv) {
-    if (batch.context_ranks) return ring_attention_backward(ctx, dy, q, k, v, r, batch, window, dq, dk, dv);
+    if (batch.context.ring)
+        return (batch.context.gather ? gathered_attention_backward : ring_attention_backward)(
+            ctx, dy, q, k, v, r, batch, window, dq, dk, dv);
     ops::attention_backward(ctx, dy, q, k, v, r, {.window = window, .first_key = batch.first_key}, dq, dk, dv);
 }
 
 }  // namespace
 
-Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer, int64_t window) {
+namespace {
+
+Var attention_of_heads(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t window) {
     ops::Context& ctx = tape.context();
-    if (!batch.caches.empty()) return {cached_attention(ctx, q.value, k.value, v.value, batch, layer, window), -1};
     const ops::Attention r = attend(ctx, q.value, k.value, v.value, batch, window);
     return tape.record("attention", {q, k, v}, r.y,
                        [&ctx, q = q.value, k = k.value, v = v.value, r, batch, window](const Tensor& dy, Tensors&) {
@@ -307,21 +309,45 @@ Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch&
                        });
 }
 
-Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& batch, int64_t layer) {
+// q, k or v of qkv (B, T, 3 H, D)
+Tensor section(const Tensor& qkv, int64_t i) {
+    const int64_t heads = qkv.dim(2) / 3;
+    return qkv.narrow(2, i * heads, heads);
+}
+
+Var attention_of_packed_heads(Tape& tape, const Var& qkv, const Batch& batch) {
     ops::Context& ctx = tape.context();
-    const int64_t B = qkv.value.dim(0), T = qkv.value.dim(1), C = qkv.value.dim(2) / 3, heads = C / head_dim;
-    const auto part = [=](const Tensor& packed, int64_t i) {
-        return packed.reshape({B, T, 3 * heads, head_dim}).narrow(2, i * heads, heads);
-    };
-    const Tensor q = part(qkv.value, 0), k = part(qkv.value, 1), v = part(qkv.value, 2);
-    if (!batch.caches.empty()) return {cached_attention(ctx, q, k, v, batch, layer, 0).reshape({B, T, C}), -1};
+    const Tensor q = section(qkv.value, 0), k = section(qkv.value, 1), v = section(qkv.value, 2);
     const ops::Attention r = attend(ctx, q, k, v, batch, 0);
-    const auto backward = [=, &ctx](const Tensor& dy, Tensors&) {
-        const Tensor d = ops::empty(ctx, {B, T, 3 * C}, dy.dtype());
-        attend_backward(ctx, dy.reshape(q.shape()), q, k, v, r, batch, 0, part(d, 0), part(d, 1), part(d, 2));
+    return tape.record("packed_attention", {qkv}, r.y, [=, &ctx, x = qkv.value](const Tensor& dy, Tensors&) {
+        const Tensor d = ops::empty(ctx, x.shape(), x.dtype());
+        attend_backward(ctx, dy, q, k, v, r, batch, 0, section(d, 0), section(d, 1), section(d, 2));
         return Tensors{d};
-    };
-    return tape.record("packed_attention", {qkv}, r.y.reshape({B, T, C}), backward);
+    });
+}
+
+}  // namespace
+
+Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer, int64_t window) {
+    if (!batch.caches.empty())
+        return {cached_attention(tape.context(), q.value, k.value, v.value, batch, layer, window), -1};
+    if (!batch.context.ulysses) return attention_of_heads(tape, q, k, v, batch, window);
+    const auto heads = [&](const Var& x) { return all_to_all_sp2hp(tape, x, *batch.context.ulysses); };
+    return all_to_all_hp2sp(tape, attention_of_heads(tape, heads(q), heads(k), heads(v), batch, window),
+                            *batch.context.ulysses);
+}
+
+Var packed_attention(Tape& tape, const Var& packed, int64_t head_dim, const Batch& batch, int64_t layer) {
+    const Var qkv = split_heads(tape, packed, head_dim);
+    if (!batch.caches.empty()) {
+        const Tensor &x = qkv.value,
+                     y = cached_attention(tape.context(), section(x, 0), section(x, 1), section(x, 2), batch, layer, 0);
+        return join_heads(tape, {y, -1});
+    }
+    comm::Communicator* ranks = batch.context.ulysses;
+    if (!ranks) return join_heads(tape, attention_of_packed_heads(tape, qkv, batch));
+    const Var y = attention_of_packed_heads(tape, all_to_all_sp2hp(tape, qkv, *ranks, 3), batch);
+    return join_heads(tape, all_to_all_hp2sp(tape, y, *ranks));
 }
 
 namespace {

@@ -14,18 +14,6 @@ using comm::Work;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-Tensor contiguous(ops::Context& ctx, const Tensor& x) {
-    if (x.contiguous()) return x;
-    const Tensor y = ops::empty(ctx, x.shape(), x.dtype());
-    ops::copy(ctx, x, y);
-    return y;
-}
-
-// Into a part of a tensor of another type.
-void cast_into_part(ops::Context& ctx, const Tensor& x, const Tensor& part) {
-    ops::copy(ctx, x.dtype() == part.dtype() ? x : ops::cast(ctx, x, part.dtype()), part);
-}
-
 void wait(std::vector<Work>& messages) {
     for (Work& message : messages) message.wait();
     messages.clear();
@@ -39,22 +27,25 @@ struct KeyValues {
 class Ring {
   public:
     Ring(ops::Context& ctx, const Batch& batch, int64_t tokens, int64_t window)
-        : ctx_(ctx), ranks_(*batch.context_ranks), chunk_(tokens / 2), window_(window), first_key_(batch.first_key) {}
+        : ctx_(ctx),
+          ranks_(*batch.context.ring),
+          chunks_{ranks_.size(), tokens / 2},
+          window_(window),
+          first_key_(batch.first_key) {}
 
     int hops() const { return ranks_.size(); }
     int source(int hop) const { return (ranks_.rank() - hop + hops()) % hops(); }
     int destination(int hop) const { return (ranks_.rank() + hop) % hops(); }
 
-    // Half 0 or 1 of x (B, T / P, ...): one chunk.
-    Tensor half(const Tensor& x, int i) const { return x.narrow(1, i * chunk_, chunk_); }
+    Tensor half(const Tensor& x, int i) const { return chunks_.half(x, i); }
 
     // Calls visit(query half, key half, mask) for each pair of which a query of this rank may see a key of `source`.
     void for_each_pair(int source, const std::function<void(int, int, const kernels::AttentionMask&)>& visit) const {
         for (int i = 0; i < 2; ++i) {
             Tensor first_key;  // keeps the view in `mask` alive
-            if (first_key_.defined()) first_key = contiguous(ctx_, half(first_key_, i));
+            if (first_key_.defined()) first_key = ops::contiguous(ctx_, half(first_key_, i));
             for (int j = 0; j < 2; ++j) {
-                const int64_t query = begin(ranks_.rank(), i), key = begin(source, j);
+                const int64_t query = chunks_.begin(ranks_.rank(), i), key = chunks_.begin(source, j);
                 if (sees(query, key)) visit(i, j, {true, query, key, window_, first_key});
             }
         }
@@ -85,15 +76,14 @@ class Ring {
     }
 
   private:
-    int64_t begin(int rank, int half) const { return chunk_ * (half == 0 ? rank : 2 * hops() - 1 - rank); }
     // Chunks by their first tokens: the first query sees the oldest keys, the last key is the newest.
     bool sees(int64_t query, int64_t key) const {
-        return key <= query && (window_ == 0 || key + chunk_ - 1 > query - window_);
+        return key <= query && (window_ == 0 || key + chunks_.size - 1 > query - window_);
     }
     bool needs(int rank, int source) const {
         for (int i = 0; i < 2; ++i)
             for (int j = 0; j < 2; ++j)
-                if (sees(begin(rank, i), begin(source, j))) return true;
+                if (sees(chunks_.begin(rank, i), chunks_.begin(source, j))) return true;
         return false;
     }
 
@@ -114,7 +104,8 @@ class Ring {
 
     ops::Context& ctx_;
     Communicator& ranks_;
-    int64_t chunk_, window_;
+    Chunks chunks_;
+    int64_t window_;
     Tensor first_key_;
 };
 
@@ -130,7 +121,7 @@ ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& 
         sum = {ops::zeros(ctx, {B, T / 2, H, D}, DType::f32), ops::empty(ctx, {B, H, T / 2}, DType::f32)};
         ops::fill(ctx, sum.lse, -kInfinity);
     }
-    ring.for_each_hop({contiguous(ctx, k), contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
+    ring.for_each_hop({ops::contiguous(ctx, k), ops::contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
         ring.for_each_pair(ring.source(hop), [&](int i, int j, const kernels::AttentionMask& mask) {
             ops::attention_merge(
                 ctx, sums[static_cast<size_t>(i)],
@@ -140,7 +131,7 @@ ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& 
     ops::Attention r{ops::empty(ctx, q.shape(), q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
     for (int i = 0; i < 2; ++i) {
         const ops::Attention& sum = sums[static_cast<size_t>(i)];
-        cast_into_part(ctx, sum.y, ring.half(r.y, i));
+        ops::cast_into(ctx, sum.y, ring.half(r.y, i));
         ops::copy(ctx, sum.lse, r.lse.narrow(2, i * T / 2, T / 2));
     }
     return r;
@@ -156,9 +147,9 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
     for (int i = 0; i < 2; ++i) {
         const auto h = static_cast<size_t>(i);
         dq_halves[h] = ops::zeros(ctx, ring.half(q, i).shape(), DType::f32);
-        dy_halves[h] = contiguous(ctx, ring.half(dy, i));
-        of_half[h] = {contiguous(ctx, ring.half(forward.y, i)),
-                      contiguous(ctx, forward.lse.narrow(2, i * T / 2, T / 2))};
+        dy_halves[h] = ops::contiguous(ctx, ring.half(dy, i));
+        of_half[h] = {ops::contiguous(ctx, ring.half(forward.y, i)),
+                      ops::contiguous(ctx, forward.lse.narrow(2, i * T / 2, T / 2))};
     }
     KeyValues sum, arriving, leaving;  // gradients in f32: of this rank's keys; from and to other ranks
     std::vector<Work> messages;
@@ -170,7 +161,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         ops::accumulate(ctx, arriving.v, sum.v);
         arriving = {};
     };
-    ring.for_each_hop({contiguous(ctx, k), contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
+    ring.for_each_hop({ops::contiguous(ctx, k), ops::contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
         KeyValues found;
         if (here.k.defined())
             found = {ops::zeros(ctx, here.k.shape(), DType::f32), ops::zeros(ctx, here.k.shape(), DType::f32)};
@@ -188,9 +179,9 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         arriving = ring.start_back(hop, found, k.shape(), messages);
     });
     add_arrived();
-    for (int i = 0; i < 2; ++i) cast_into_part(ctx, dq_halves[static_cast<size_t>(i)], ring.half(dq, i));
-    cast_into_part(ctx, sum.k, dk);
-    cast_into_part(ctx, sum.v, dv);
+    for (int i = 0; i < 2; ++i) ops::cast_into(ctx, dq_halves[static_cast<size_t>(i)], ring.half(dq, i));
+    ops::cast_into(ctx, sum.k, dk);
+    ops::cast_into(ctx, sum.v, dv);
 }
 
 }  // namespace tutti::nn

@@ -1,10 +1,9 @@
 // nn/ring_attention.h: causal attention over sequences that ranks share out (Liu et al. 2023), with balanced chunks.
 //
-// A sequence of T tokens is cut into 2 P chunks, and rank r of P has chunks r and 2 P - 1 - r, in this order: together
-// they see as many keys on every rank. In hop h a rank attends to the keys of rank r - h, received while it computed
-// hop h - 1; results of hops are merged in f32. Keys that no query of a rank sees, for their place or a window, are
-// neither sent to it nor computed with. In the backward the keys come again, and their gradients go back in f32, where
-// they are added in the order of hops.
+// A rank has two chunks of each sequence (nn::Chunks). In hop h rank r attends to the keys of rank r - h, received
+// while it computed hop h - 1; results of hops are merged in f32. Keys that no query of a rank sees, for their place or
+// a window, are neither sent to it nor computed with. In the backward the keys come again, and their gradients go back
+// in f32, where they are added in the order of hops.
 #pragma once
 
 #include "tutti/comm/communicator.h"
@@ -13,7 +12,7 @@
 
 namespace tutti::nn {
 
-// q (B, T / P, H, D), k and v (B, T / P, Hkv, D), of this rank; batch.context_ranks are the P.
+// q (B, T / P, H, D), k and v (B, T / P, Hkv, D), of this rank; batch.context.ring are the P.
 ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                               int64_t window);
 // Writes dq, dk, dv, which may be parts of a packed tensor. `forward` is what ring_attention returned.

@@ -30,9 +30,16 @@ Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose) {
 }
 
 void cast_into(Context& ctx, const Tensor& x, const Tensor& y) {
-    check(x.numel() == y.numel() && x.contiguous() && y.contiguous(),
-          "cast: needs contiguous tensors of equal size, got ", x.shape(), " and ", y.shape());
-    call(ctx, &KernelTable::cast, "cast", x, y);
+    check(x.numel() == y.numel(), "cast: needs tensors of equal size, got ", x.shape(), " and ", y.shape());
+    if (x.contiguous() && y.contiguous()) return call(ctx, &KernelTable::cast, "cast", x, y);
+    copy(ctx, x.dtype() == y.dtype() ? x : cast(ctx, contiguous(ctx, x), y.dtype()), y);
+}
+
+Tensor contiguous(Context& ctx, const Tensor& x) {
+    if (x.contiguous()) return x;
+    const Tensor y = like(ctx, x);
+    copy(ctx, x, y);
+    return y;
 }
 
 void copy(Context& ctx, const Tensor& x, const Tensor& y) {

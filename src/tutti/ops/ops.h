@@ -14,8 +14,10 @@ namespace tutti::ops {
 Tensor empty(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Purpose::activations);
 Tensor zeros(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Purpose::activations);
 Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose = Purpose::activations);  // always a new tensor
-void cast_into(Context& ctx, const Tensor& x, const Tensor& y);
 void copy(Context& ctx, const Tensor& x, const Tensor& y);  // of one shape and type; parts of tensors too
+// Into y of another type, or a part of a tensor; a part of another type is written through a new tensor.
+void cast_into(Context& ctx, const Tensor& x, const Tensor& y);
+Tensor contiguous(Context& ctx, const Tensor& x);  // x itself where it is
 void fill(Context& ctx, const Tensor& y, float value);
 void normal(Context& ctx, const kernels::Normal& numbers);  // into a part of a tensor
 

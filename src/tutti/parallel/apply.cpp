@@ -52,8 +52,8 @@ void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, in
         Axes cut;
         for (const mesh::Shard& shard : placement) cut = cut | shard.axes;
         p->local = mesh::part_of(mesh, rank, p->shape, placement, p->name);
-        p->copies = mesh::kDp | if_several(Axis::cp) | if_several(kTp - cut);
-        p->partial = mesh::kDp | if_several(Axis::cp) | if_several(partial_of(*p, tensor_parallel.sequence));
+        p->copies = mesh::kDp | if_several(mesh::kCp) | if_several(kTp - cut);
+        p->partial = mesh::kDp | if_several(mesh::kCp) | if_several(partial_of(*p, tensor_parallel.sequence));
         p->tensor_parallel = tensor_parallel;
     }
 }

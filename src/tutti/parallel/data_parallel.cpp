@@ -20,7 +20,7 @@ using mesh::Axis;
 namespace {
 
 // Axes that state is cut over; along the others of its copies it is held several times.
-constexpr Axes kSharding{Axis::dp_shard, Axis::cp};
+constexpr Axes kSharding{Axis::dp_shard, mesh::kCp};
 
 // Whether the gradient of `p` is complete when the forward of the unit is.
 bool is_early(const Unit& unit, const Parameter* p) {

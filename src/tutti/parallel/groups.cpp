@@ -17,7 +17,8 @@ mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks) {
     const auto size = [](int64_t n) { return static_cast<int>(n); };
     return mesh::Mesh({{Axis::tp_copy, size(copies)},
                        {Axis::tp_part, size(p.tp / copies)},
-                       {Axis::cp, size(p.cp)},
+                       {Axis::cp_ulysses, size(spec::ulysses_ranks(p))},
+                       {Axis::cp_ring, size(p.cp / spec::ulysses_ranks(p))},
                        {Axis::dp_shard, size(spec::data_parallel_shards(p, ranks))},
                        {Axis::dp_replicate, size(p.dp_replicate)},
                        {Axis::pp, size(p.pp)}});
@@ -28,7 +29,7 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
     for (const mesh::AxisSize& a : mesh_.axes()) everything = everything | a.axis;
     all_.emplace_back(everything, world.everyone("world"));
     for (const mesh::Axes axes : {mesh::Axes(Axis::dp_shard), mesh::Axes(Axis::dp_replicate), mesh::kDp}) over(axes);
-    for (const mesh::Axes axes : {mesh::kTp, mesh::Axes(Axis::cp)})
+    for (const mesh::Axes axes : {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring)})
         if (mesh_.size(axes) > 1) over(axes);
 }
 
@@ -37,7 +38,7 @@ comm::Communicator& Groups::over(mesh::Axes axes) {
         if (of == axes) return *group;
     mesh::Axes named = axes;  // without axes of one rank, which do not matter
     for (const mesh::AxisSize& a : mesh_.axes())
-        for (const mesh::Axes whole : {mesh::kTp, mesh::kDp})
+        for (const mesh::Axes whole : {mesh::kTp, mesh::kCp, mesh::kDp})
             if (a.size == 1 && whole.contains(a.axis) && !axes.contains(whole)) named = named - a.axis;
     const std::vector<int> ranks = mesh_.group(world_.rank(), axes);
     return *all_.emplace_back(axes, world_.group(mesh::name_of(named.empty() ? axes : named), ranks)).second;

@@ -170,7 +170,11 @@ void for_each_field(Run& run, const Visit& visit) {
     key("tp", p.tp, between(1, 1048576), "tensor parallel");
     key("sequence_parallel", p.sequence_parallel, any(), "the Megatron kind, rides on tp");
     key("cp", p.cp, between(1, 1048576), "context parallel");
-    key("cp_method", p.cp_method, any(), "how attention crosses cp: ring");
+    key("cp_method", p.cp_method, one_of({"ring", "all_gather", "ulysses"}),
+        "how attention crosses cp: keys travel around a ring, or are gathered; ulysses: heads are exchanged for "
+        "tokens");
+    key("cp_ulysses", p.cp_ulysses, between(0, 1048576),
+        "ranks of cp that exchange heads, a divisor of cp: the others exchange keys; 0: all with ulysses, else 1");
     key("pp", p.pp, between(1, 1048576), "pipeline positions");
     key("schedule", p.schedule,
         one_of({"naive", "gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min",

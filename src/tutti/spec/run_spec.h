@@ -64,7 +64,8 @@ struct ParallelSpec {
     int64_t tp = 1;
     bool sequence_parallel = true;
     int64_t cp = 1;
-    std::string cp_method = "ring";
+    std::string cp_method = "ring";  // ring | all_gather | ulysses
+    int64_t cp_ulysses = 0;          // 0: cp with the method ulysses, else 1
     int64_t pp = 1;
     std::string schedule = "1f1b";
     int64_t virtual_stages = 1;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
@@ -301,15 +302,38 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
     }
 }
 
-// Ring attention gives each rank two chunks of a sequence.
+// Ranks that exchange keys have two chunks of a sequence each; those that exchange heads share these chunks out, and
+// then the heads that tensor parallelism leaves them.
 void check_context_parallel(const RunSpec& run, Problems& problems) {
-    const int64_t cp = run.parallel.cp, unit = 2 * cp;
-    if (cp == 1) return;
+    const ParallelSpec& p = run.parallel;
+    const int64_t cp = p.cp, ulysses = ulysses_ranks(p);
+    if (cp == 1 && ulysses == 1) return;
     require(problems, run.model.family != Family::mlp, "[parallel] cp = ", cp,
             ": the family mlp has no sequences; set it to 1");
+    const size_t before = problems.size();
+    require(problems, p.cp_method != "ulysses" || ulysses == cp, "[parallel] cp_ulysses = ", ulysses,
+            ": with cp_method = \"ulysses\" all of cp = ", cp, " exchange heads; leave cp_ulysses at 0, or set ",
+            "cp_method to ring or all_gather, which the other ranks of cp use");
+    require(problems, cp % ulysses == 0, "[parallel] cp_ulysses = ", ulysses, ": must divide cp = ", cp,
+            nearest_divisors("; nearest: cp_ulysses = ", cp, ulysses, "parallel.cp_ulysses"));
+    if (problems.size() > before) return;
+    const int64_t chunks = cp == ulysses ? 1 : 2 * (cp / ulysses), unit = std::lcm(chunks, cp);
     require(problems, run.train.seq_len % unit == 0, "[train] seq_len = ", run.train.seq_len,
-            ": must be a multiple of 2 cp = ", unit,
-            nearest_multiples("; nearest: seq_len = ", run.train.seq_len, unit, "train.seq_len"));
+            ": must be a multiple of ",
+            unit == cp       ? "cp = "
+            : unit == 2 * cp ? "2 cp = "
+                             : "cp and of two chunks a rank, ",
+            unit, nearest_multiples("; nearest: seq_len = ", run.train.seq_len, unit, "train.seq_len"));
+    const ModelSpec& m = run.model;
+    if (ulysses == 1 || m.heads < 1 || m.kv_heads < 1 || p.tp < 1 || m.heads % p.tp != 0) return;
+    const int64_t heads = m.heads / p.tp, kv_heads = std::max<int64_t>(m.kv_heads / p.tp, 1);
+    const std::string of_rank = p.tp == 1 ? "" : concat(" / tp = ", heads);
+    require(problems, heads % ulysses == 0, "[parallel] cp_ulysses = ", ulysses,
+            ": must divide [model] heads = ", m.heads, of_rank,
+            nearest_divisors("; nearest: cp_ulysses = ", heads, ulysses, "parallel.cp_ulysses"));
+    require(problems, kv_heads % ulysses == 0 || ulysses % kv_heads == 0, "[parallel] cp_ulysses = ", ulysses,
+            ": must divide the ", kv_heads, " key and value heads of a rank ([model] kv_heads = ", m.kv_heads,
+            "), or be a multiple of them");
 }
 
 // What tensor parallelism shares out must divide by its ranks; fewer key and value heads are copied.
@@ -384,8 +408,6 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     constexpr const char* kNoSuchAxis = "this build has no such axis yet; set it to 1";
     refuse(p.pp > 1, "[parallel] pp", p.pp, kNoSuchAxis);
     refuse(p.ep > 1, "[parallel] ep", p.ep, kNoSuchAxis);
-    refuse(p.cp_method != "ring", "[parallel] cp_method", p.cp_method,
-           "this build has ring attention only; leave ring");
     refuse(p.schedule != "1f1b", "[parallel] schedule", p.schedule, "this build has no pipeline; leave 1f1b");
     refuse(p.virtual_stages > 1, "[parallel] virtual_stages", p.virtual_stages, "this build has no pipeline; set 1");
 
@@ -400,6 +422,11 @@ int64_t data_parallel_ranks(const ParallelSpec& p, int ranks) {
     if (p.dp_shard >= 1) return product({p.dp_replicate, p.dp_shard});
     const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp});
     return p.dp_shard == -1 && others >= 1 && ranks % others == 0 ? p.dp_replicate * (ranks / others) : 0;
+}
+
+int64_t ulysses_ranks(const ParallelSpec& p) {
+    if (p.cp_ulysses > 0) return p.cp_ulysses;
+    return p.cp_method == "ulysses" ? p.cp : 1;
 }
 
 int64_t data_parallel_shards(const ParallelSpec& p, int ranks) {

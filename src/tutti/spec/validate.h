@@ -21,4 +21,7 @@ std::vector<std::string> model_problems(const ModelSpec& model);
 int64_t data_parallel_ranks(const ParallelSpec& parallel, int ranks);
 int64_t data_parallel_shards(const ParallelSpec& parallel, int ranks);  // dp_shard, resolved in the same way
 
+// Ranks of cp that exchange heads for tokens: cp_ulysses, with 0 resolved. The other factor of cp exchanges keys.
+int64_t ulysses_ranks(const ParallelSpec& parallel);
+
 }  // namespace tutti::spec

@@ -183,6 +183,35 @@ TEST(Validate, ContextParallelismNeedsTwoChunksForEachRank) {
               "nearest: seq_len = 248 or 256, or set sequence_parallel = false");
 }
 
+TEST(Validate, UlyssesSharesOutHeads) {
+    const auto problems = [](std::vector<std::string> set) {
+        set.insert(set.begin(), {"parallel.cp=4", "model.heads=8", "model.kv_heads=2", "model.width=256"});
+        return problems_of(set, 4);
+    };
+    EXPECT_EQ(problems({"parallel.cp_method=ulysses"}), "");
+    EXPECT_EQ(problems({"parallel.cp_method=ulysses", "train.seq_len=252"}), "");  // any multiple of cp
+    EXPECT_EQ(problems({"parallel.cp_method=ulysses", "train.seq_len=250"}),
+              "[train] seq_len = 250: must be a multiple of cp = 4; nearest: seq_len = 248 or 252");
+    EXPECT_EQ(problems({"parallel.cp_method=all_gather", "train.seq_len=252"}),
+              "[train] seq_len = 252: must be a multiple of 2 cp = 8; nearest: seq_len = 248 or 256");
+    EXPECT_EQ(problems({"parallel.cp_ulysses=2", "train.seq_len=252"}), "");
+    EXPECT_EQ(problems({"parallel.cp_ulysses=3"}),
+              "[parallel] cp_ulysses = 3: must divide cp = 4; nearest: cp_ulysses = 2 or 4");
+    EXPECT_EQ(problems({"parallel.cp_ulysses=2", "parallel.cp_method=ulysses"}),
+              "[parallel] cp_ulysses = 2: with cp_method = \"ulysses\" all of cp = 4 exchange heads; leave cp_ulysses "
+              "at 0, or set cp_method to ring or all_gather, which the other ranks of cp use");
+    EXPECT_EQ(problems({"parallel.cp_method=ulysses", "model.heads=6"}),
+              "[parallel] cp_ulysses = 4: must divide [model] heads = 6; nearest: cp_ulysses = 3 or 6");
+    EXPECT_EQ(
+        problems({"parallel.cp_method=ulysses", "model.heads=12", "model.kv_heads=3", "model.width=192"}),
+        "[parallel] cp_ulysses = 4: must divide the 3 key and value heads of a rank ([model] kv_heads = 3), or be "
+        "a multiple of them");
+    EXPECT_EQ(problems_of({"parallel.cp=4", "parallel.cp_method=ulysses", "parallel.tp=2"}, 8),
+              "[parallel] cp_ulysses = 4: must divide [model] heads = 4 / tp = 2; nearest: cp_ulysses = 2");
+    EXPECT_EQ(problems({"parallel.cp=1", "parallel.cp_ulysses=2"}),
+              "[parallel] cp_ulysses = 2: must divide cp = 1; nearest: cp_ulysses = 1");
+}
+
 TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
     ParallelSpec p;
     EXPECT_EQ(data_parallel_ranks(p, 8), 8);
@@ -198,8 +227,6 @@ TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
 TEST(Validate, RefusesWhatDoesNotExistYet) {
     const std::pair<const char*, const char*> requests[] = {
         {"parallel.ep=2", "[parallel] ep = 2: this build has no such axis yet; set it to 1"},
-        {"parallel.cp_method=ulysses",
-         "[parallel] cp_method = \"ulysses\": this build has ring attention only; leave ring"},
         {"parallel.schedule=gpipe", "[parallel] schedule = \"gpipe\": this build has no pipeline; leave 1f1b"},
         {"parallel.virtual_stages=2", "[parallel] virtual_stages = 2: this build has no pipeline; set 1"},
         {"parallel.strategy=parameter_server",

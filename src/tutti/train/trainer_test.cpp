@@ -111,10 +111,10 @@ TEST_F(TrainerTest, ResumesUnderAnyOtherLayout) {
         {4, {"parallel.cp=2", "parallel.zero=3"}},
         {1, {}},
         {4, {"parallel.tp=2", "parallel.cp=2", "parallel.sequence_parallel=false"}},
-        {2, {"parallel.cp=2", "parallel.zero=0"}},
+        {2, {"parallel.cp=2", "parallel.zero=0", "parallel.cp_method=all_gather"}},
         {4, {"parallel.tp=2", "parallel.zero=2"}},
         {8, {"parallel.tp=2", "parallel.cp=2", "parallel.zero=3"}},
-        {4, {"parallel.dp_replicate=2", "parallel.zero=1"}}};
+        {8, {"parallel.cp=4", "parallel.cp_ulysses=2", "parallel.dp_replicate=2", "parallel.zero=1"}}};
     TrainOutcome outcome;
     for (const auto& [ranks, axes] : layouts) {
         std::vector<std::string> all = set;
@@ -325,6 +325,10 @@ TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
                  {"train.global_batch=4", "parallel.tp=2", "parallel.sequence_parallel=false", "recompute.policy=full"},
                  {"train.global_batch=4", "parallel.cp=2", "train.seq_len=32", "recompute.policy=selective"},
                  {"train.global_batch=2", "parallel.tp=2", "parallel.cp=2", "offload.activations=true"},
+                 {"train.global_batch=4", "parallel.cp=2", "parallel.cp_method=ulysses", "offload.activations=true"},
+                 {"train.global_batch=4", "parallel.cp=4", "parallel.cp_ulysses=2", "data.documents=respected",
+                  "data.eod=10"},
+                 {"train.global_batch=8", "parallel.cp=2", "parallel.cp_method=all_gather", "model.window=5"},
                  {"train.global_batch=4", "parallel.cp=4", "model.window=5", "data.documents=respected", "data.eod=10"},
                  {"train.global_batch=8", "parallel.strategy=parameter_server"}}) {
             if (more.back() == "parallel.strategy=parameter_server" && std::string(zero) != "0") continue;

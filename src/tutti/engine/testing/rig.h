@@ -11,6 +11,7 @@
 
 #include "tutti/base/philox.h"
 #include "tutti/device/meta/meta_device.h"
+#include "tutti/engine/engine.h"
 #include "tutti/kernels/meta/meta_table.h"
 #include "tutti/models/model.h"
 #include "tutti/parallel/apply.h"
@@ -34,15 +35,17 @@ struct RigOptions {
     bool sequence_parallel = false;  // between the products of tensor parallelism
     int64_t segment = 0;             // Model::run
     bool documents = false;          // two in each sequence
+    bool gather_keys = false;        // along cp_ring, in place of the ring
     mesh::Axes samples = mesh::kDp;  // ranks along these see different samples
 };
 
 // All axes, in their order.
-inline mesh::Mesh mesh_of(int tp_copy, int tp_part, int dp_shard, int dp_replicate, int cp = 1) {
+inline mesh::Mesh mesh_of(int tp_copy, int tp_part, int dp_shard, int dp_replicate, int cp = 1, int cp_ulysses = 1) {
     using mesh::Axis;
     return mesh::Mesh({{Axis::tp_copy, tp_copy},
                        {Axis::tp_part, tp_part},
-                       {Axis::cp, cp},
+                       {Axis::cp_ulysses, cp_ulysses},
+                       {Axis::cp_ring, cp / cp_ulysses},
                        {Axis::dp_shard, dp_shard},
                        {Axis::dp_replicate, dp_replicate},
                        {Axis::pp, 1}});
@@ -57,6 +60,7 @@ class Rig {
           sequence_parallel_(options.sequence_parallel),
           segment_(options.segment),
           documents_(options.documents),
+          gather_keys_(options.gather_keys),
           device_(meta ? make_meta_device({}) : make_cpu_device(1)),
           table_(meta ? kernels::meta_table(kernels::cpu_table(kernels::best_isa()))
                       : kernels::cpu_table(kernels::best_isa())),
@@ -79,8 +83,8 @@ class Rig {
         std::vector<int32_t> first_key(documents_ ? kTokens : 0);  // the last three tokens are a document of their own
         for (size_t i = kTokens - 3; i < first_key.size(); ++i) first_key[i] = kTokens - 3;
         nn::Batch batch = nn::make_batch(*device_, {tokens.first(kTokens), tokens.last(kTokens), first_key}, 1, sample,
-                                         {groups.coordinate(mesh::Axis::cp), groups.mesh().size(mesh::Axis::cp)});
-        if (groups.mesh().size(mesh::Axis::cp) > 1) batch.context_ranks = &groups.over(mesh::Axis::cp);
+                                         share_of(groups).part);
+        batch.context = context_of(groups, gather_keys_);
         batch.grad_scale = 1.0f / 64;
         if (sequence_parallel_) {
             const comm::Communicator& tp = groups.over(mesh::kTp);
@@ -168,7 +172,7 @@ class Rig {
     mesh::Axes samples_;
     bool sequence_parallel_;
     int64_t segment_;
-    bool documents_;
+    bool documents_, gather_keys_;
     std::unique_ptr<Device> device_;
     kernels::KernelTable table_;
 
