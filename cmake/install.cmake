@@ -1,5 +1,5 @@
 # find_package(tutti) for other projects: the program, the headers, every room as tutti::ROOM, and tutti::tutti which
-# links them all. Included last by CMakeLists.txt; examples/train_from_cpp uses it, tests/install_test.cmake proves it.
+# links them all. Included last by CMakeLists.txt; the programs of examples/ use it, tests/install_test.cmake proves it.
 include(CMakePackageConfigHelpers)
 
 add_library(tutti_all INTERFACE)

@@ -1,5 +1,5 @@
 # Installs the built tree into a prefix, moves that prefix (an installed package must not remember where it was made),
-# builds examples/train_from_cpp against it and runs the program. Called by ctest with:
+# builds the programs of examples/ against it and runs them. Called by ctest with:
 #   cmake -DSOURCE=... -DBUILD=... -DCXX=... -DFLAGS=... -DVERSION=... -P tests/install_test.cmake
 set(work ${BUILD}/install_test)
 file(REMOVE_RECURSE ${work})
@@ -44,6 +44,16 @@ execute_process(COMMAND ${work}/example/train_from_cpp ${work}/missing.txt RESUL
 if(NOT code EQUAL 3)
   message(FATAL_ERROR "a missing text must end with exit code 3, not ${code}: ${output}")
 endif()
+
+# Two ranks and four, each with a part of the matrices, have the loss of one.
+run(${configure} -S ${SOURCE}/examples/tensor_parallel -B ${work}/tensor_parallel)
+run(${CMAKE_COMMAND} --build ${work}/tensor_parallel)
+foreach(ranks IN ITEMS 2 4)
+  run(${work}/tensor_parallel/tensor_parallel ${ranks})
+  if(NOT output MATCHES "^loss on 1 rank ([0-9.]+), on ${ranks} ranks ([0-9.]+)\n$" OR NOT CMAKE_MATCH_1 STREQUAL CMAKE_MATCH_2)
+    message(FATAL_ERROR "the example printed: ${output}")
+  endif()
+endforeach()
 
 # The installed program starts.
 run(${work}/moved/bin/tutti --help)

@@ -232,9 +232,23 @@ TEST_F(Misuse, ASampleIsMadeWhenAsked) {
     };
     ASSERT_EQ(train("none").exit_code, 0);
     EXPECT_EQ(sample("none"), "");
-    ASSERT_EQ(train("one", {"log.sample_tokens=20"}).exit_code, 0);
-    EXPECT_NE(sample("one"), "");
-    expect_refused(train("zero", {"log.sample_tokens=20", "parallel.zero=3"}), 2, "[log] sample_tokens = 20");
+    ASSERT_EQ(train("one", {"log.sample_tokens=20", "train.micro_batch=2", "precision.compute=f32"}).exit_code, 0);
+    const std::string text = sample("one");
+    EXPECT_NE(text, "");
+    const auto on_two_ranks = [&](const std::string& out, const char* layout) {
+        std::vector<std::string> arguments =
+            train_arguments(out, {"log.sample_tokens=20", "train.micro_batch=2", "precision.compute=f32", layout});
+        arguments.insert(arguments.end(), {"--ranks", "2"});
+        return run(arguments).exit_code;
+    };
+    for (const char* zero : {"parallel.zero=2", "parallel.zero=3"}) {
+        ASSERT_EQ(on_two_ranks("zero", zero), 0);
+        EXPECT_EQ(sample("zero"), text);  // the same weights
+        fs::remove_all(path("zero"));
+    }
+    // Ranks that share out each layer.
+    ASSERT_EQ(on_two_ranks("tp", "parallel.tp=2"), 0);
+    EXPECT_EQ(sample("tp"), text);
 }
 
 TEST_F(Misuse, APromptLongerThanTheModel) {

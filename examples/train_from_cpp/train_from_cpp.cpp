@@ -61,7 +61,7 @@ void train(const std::string& text, int64_t steps) {
                     loss.take().value() / static_cast<double>(batches->terms(step)));
     }
 
-    tutti::infer::generate(ctx, model, tutti::DType::bf16, kWindow, {{'\n'}}, {.max_tokens = 120},
+    tutti::infer::generate(ctx, model, {{'\n'}}, {.max_tokens = 120, .max_positions = kWindow},
                            [](size_t, int32_t token) { return std::putchar(token) != EOF; });
     std::putchar('\n');
 }

@@ -118,14 +118,14 @@ TEST_F(CudaTraining, EvaluatesAndGenerates) {
     const TrainOptions o = options_of("cuda", set);
     const double cpu = train(options_of("cpu", set)).eval_loss;
     EXPECT_NEAR(train(o).eval_loss, cpu, kernel_tolerance() * cpu);
-    const auto text = [&](const char* device, const infer::SamplingOptions& sampling) {
+    const auto text = [&](const char* device, infer::SamplingOptions sampling) {
         const infer::LoadedModel loaded = infer::load_model(o.out, {.device = device, .threads = 1});
         std::vector<int32_t> made;
-        infer::generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, {{97, 98}, {99}}, sampling,
-                        [&](size_t, int32_t token) {
-                            made.push_back(token);
-                            return true;
-                        });
+        sampling.max_positions = loaded.max_positions;
+        infer::generate(*loaded.ctx, *loaded.model, {{97, 98}, {99}}, sampling, [&](size_t, int32_t token) {
+            made.push_back(token);
+            return true;
+        });
         return made;
     };
     EXPECT_EQ(text("cuda", {.max_tokens = 40, .seed = 5}), text("cpu", {.max_tokens = 40, .seed = 5}));

@@ -150,12 +150,12 @@ void put(const Tensor& logits, int64_t t, int64_t T, std::vector<float>& all) {
 // Logits (B, T, V) of every position, each from the prompt that ends there. `cached`: token by token through the
 // key-value cache, after a first prompt of a third of the sequence; the positions inside it stay 0.
 std::vector<float> all_logits(ops::Context& ctx, models::Model& model, std::span<const int32_t> windows, int64_t T,
-                              DType compute, bool cached) {
+                              bool cached) {
     const int64_t B = static_cast<int64_t>(windows.size()) / (T + 1), V = model.spec().vocab;
     std::vector<float> all(static_cast<size_t>(B * T * V));
     std::vector<nn::KvCache> caches;
     std::vector<nn::KvCache*> all_caches;
-    for (int64_t b = 0; cached && b < B; ++b) caches.push_back(models::make_cache(ctx, model, T, compute));
+    for (int64_t b = 0; cached && b < B; ++b) caches.emplace_back(model.spec().layers, T);
     for (nn::KvCache& cache : caches) all_caches.push_back(&cache);
     for (int64_t t = cached ? T / 3 : 0; t < T; ++t) {
         const int64_t begin = cached && caches[0].length > 0 ? t : 0;
@@ -172,11 +172,11 @@ std::vector<float> all_logits(ops::Context& ctx, models::Model& model, std::span
 }
 
 void dump_outputs(ops::Context& ctx, models::Model& model, const spec::RunSpec& run, std::vector<int32_t> tokens,
-                  DType compute, const std::string& out) {
+                  const std::string& out) {
     const int64_t T = run.train.seq_len, B = static_cast<int64_t>(tokens.size()) / (T + 1), V = run.model.vocab;
     Archive outputs;
-    outputs.add("logits", {B, T, V}, all_logits(ctx, model, tokens, T, compute, false));
-    outputs.add("cached_logits", {B, T, V}, all_logits(ctx, model, tokens, T, compute, true));
+    outputs.add("logits", {B, T, V}, all_logits(ctx, model, tokens, T, false));
+    outputs.add("cached_logits", {B, T, V}, all_logits(ctx, model, tokens, T, true));
 
     spec::TrainSpec one_batch = run.train;
     one_batch.micro_batch = one_batch.global_batch = B;
@@ -239,7 +239,7 @@ void dump(const Arguments& a) {
 
     std::vector<int32_t> tokens = read_tokens(a.tokens, run.train.seq_len + 1);
     if (a.mode == "outputs")
-        dump_outputs(ctx, model, run, std::move(tokens), compute, a.out);
+        dump_outputs(ctx, model, run, std::move(tokens), a.out);
     else
         comm::run_ranks(1, {}, [&](comm::World& world) { dump_training(ctx, model, run, std::move(tokens), world); });
 }

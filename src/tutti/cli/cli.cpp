@@ -195,6 +195,12 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
         ->option_text("P [1]");
     c->add_option("--seed", a.seed, "same seed, same text")->option_text("N [1234]");
     c->add_flag("--greedy", a.greedy, "temperature 0")->excludes(temperature)->option_text(" ");
+    c->add_option("--ranks", a.ranks, "ranks that share out a model too large for one, by tensor parallelism")
+        ->check(CLI::Range(1, 1 << 20))
+        ->option_text("N [1]");
+    c->add_option("--set", a.set, "parallel.tp=N: the same as --ranks N, as a config has it")
+        ->allow_extra_args(false)
+        ->option_text("section.key=value");
     add_device_option(*c, a.device);
     add_threads_option(*c, a.threads);
     c->footer(
@@ -205,7 +211,9 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
         "Examples:\n"
         "  tutti generate runs/bible --prompt \"In the beginning\"\n"
         "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7\n"
-        "  tutti generate models/Qwen3-0.6B --prompts questions.txt --greedy --stop \"\\n\" --json");
+        "  tutti generate models/Qwen3-0.6B --prompts questions.txt --greedy --stop \"\\n\" --json\n"
+        "  tutti generate models/Llama-3.1-70B --ranks 4 --prompt \"In the beginning\"\n"
+        "  mpirun -n 4 tutti generate models/Llama-3.1-70B --prompt \"In the beginning\"");
 }
 
 void add_convert(CLI::App& app, Arguments& all, const Io& io) {

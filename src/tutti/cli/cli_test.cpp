@@ -348,6 +348,30 @@ TEST(Train, TrainsGeneratesReports) {
     EXPECT_EQ(streamed.out, "God " + Json::parse(generated.out)["text"].get<std::string>() + "\n");
     EXPECT_EQ(tutti({"report", out}).code, 0);
 
+    // Ranks that share out the model make the text of one.
+    const std::vector<std::string> prompt = {"generate", out, "--prompt", "God ", "--max-tokens", "5"};
+    const auto with = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), prompt.begin(), prompt.end());
+        return tutti(more);
+    };
+    for (const auto& more : std::vector<std::vector<std::string>>{{"--ranks", "2"},
+                                                                  {"--ranks", "4"},
+                                                                  {"--set", "parallel.tp=2"},
+                                                                  {"--ranks", "2", "--set", "parallel.tp=2"}}) {
+        const Ran shared = with(more);
+        EXPECT_EQ(shared.code, 0) << shared.err;
+        EXPECT_EQ(shared.out, streamed.out);
+    }
+    EXPECT_EQ(Json::parse(with({"--ranks", "2", "--json"}).out)["tokens"], Json::parse(generated.out)["tokens"]);
+    for (const auto& [more, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+             {{"--ranks", "3"}, "cannot be cut"},
+             {{"--set", "parallel.cp=2"}, "--set parallel.cp=2: a text is made by tensor parallelism alone"},
+             {{"--ranks", "2", "--set", "parallel.tp=4"}, "--set parallel.tp=4: 2 ranks share out the model"}}) {
+        const Ran refused = with(more);
+        EXPECT_EQ(refused.code, 2);
+        EXPECT_TRUE(contains(refused.err, message)) << refused.err;
+    }
+
     // Several prompts, as texts and as ids; each as alone.
     const Ran several =
         tutti({"generate", out, "--prompt-ids", "71,111,100,32", "--prompt", "God ", "--max-tokens", "5", "--json"});

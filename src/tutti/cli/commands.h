@@ -68,7 +68,9 @@ struct GenerateArguments {
     uint64_t seed = 1234;
     bool greedy = false;
     std::string device = "auto";
-    int threads = 0;
+    int threads = 0;  // of each rank
+    int ranks = 1;
+    std::vector<std::string> set;
     bool json = false;
 };
 int generate(const GenerateArguments& arguments, const Io& io);

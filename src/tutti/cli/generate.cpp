@@ -12,9 +12,11 @@
 #include "tutti/base/timing.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text.h"
+#include "tutti/comm/run.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/tokenizer.h"
 #include "tutti/infer/stored_model.h"
+#include "tutti/spec/toml.h"
 
 namespace tutti::cli {
 
@@ -157,11 +159,24 @@ nlohmann::ordered_json describe(const infer::LoadedModel& loaded, const infer::S
     return document;
 }
 
-}  // namespace
+// Ranks of tensor parallelism: --ranks, parallel.tp, or the processes that a launcher started.
+int ranks_of(const GenerateArguments& a, const comm::Launch& launch) {
+    const spec::RunSpec set = spec::parse_text("", "--set", a.set);
+    spec::RunSpec only_tp;
+    only_tp.parallel.tp = set.parallel.tp;
+    check<UsageError>(set == only_tp, "--set ", a.set.back(),
+                      ": a text is made by tensor parallelism alone; required: parallel.tp=N");
+    const int tp = static_cast<int>(set.parallel.tp);
+    const int ranks = launch.ranks(tp > 1 && a.ranks == 1 ? tp : a.ranks);
+    check<UsageError>(a.set.empty() || tp == ranks, "--set parallel.tp=", tp, ": ", ranks,
+                      " ranks share out the model; leave --set out, or set parallel.tp=", ranks);
+    return ranks;
+}
 
-int generate(const GenerateArguments& arguments, const Io& io) {
-    warn_of_threads(io, arguments.threads);
-    const std::vector<std::string> prompts = prompt_texts(arguments);
+// What one rank does; all of them make the same texts, and the first writes them.
+void generate_on(const GenerateArguments& arguments, const std::vector<std::string>& prompts, comm::World& world,
+                 const LocalRank& local, const Io& io) {
+    const bool writes = world.rank() == 0;
     std::vector<Text> texts;
     for (const std::string& option : arguments.prompt_ids)
         texts.push_back({.prompt_ids = parse_ids("--prompt-ids", option), .stop = StopText(arguments.stop)});
@@ -178,7 +193,10 @@ int generate(const GenerateArguments& arguments, const Io& io) {
         infer::load_model(arguments.checkpoint, {.device = arguments.device,
                                                  .threads = arguments.threads,
                                                  .compute = arguments.compute,
-                                                 .longest = static_cast<int64_t>(longest) + arguments.max_tokens});
+                                                 .longest = static_cast<int64_t>(longest) + arguments.max_tokens,
+                                                 .world = &world,
+                                                 .local = local});
+    sampling.max_positions = loaded.max_positions;
 
     const bool needs_tokenizer = !prompts.empty() || !arguments.ids || !arguments.stop.empty();
     const auto tokenizer = needs_tokenizer ? tokenizer_of(loaded) : nullptr;
@@ -193,33 +211,43 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     for (Text& text : texts)
         if (!arguments.ids) text.prompt = text.stream.feed(text.prompt);
 
-    Output output(texts, arguments.json ? nullptr : &io.out);
+    Output output(texts, writes && !arguments.json ? &io.out : nullptr);
     std::vector<Ids> ids;
     for (const Text& text : texts) ids.push_back(text.prompt_ids);
     const double begin = seconds_now();
-    const auto ended = infer::generate(
-        *loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, ids, sampling,
-        [&](size_t prompt, int32_t token) {
-            Text& text = texts[prompt];
-            text.tokens.push_back(token);
-            const std::string piece = tokenizer ? text.stop.feed(tokenizer->piece(token)) : "";
-            text.text += arguments.ids ? concat(text.tokens.size() > 1 ? " " : "", token) : text.stream.feed(piece);
-            const bool last = text.stop.stopped() || static_cast<int64_t>(text.tokens.size()) == sampling.max_tokens;
-            if (last && !arguments.ids) text.text += text.stream.feed(text.stop.finish()) + text.stream.finish();
-            text.ended = last;
-            output.show();
-            return !text.stop.stopped();
-        });
+    const auto ended = infer::generate(*loaded.ctx, *loaded.model, ids, sampling, [&](size_t prompt, int32_t token) {
+        Text& text = texts[prompt];
+        text.tokens.push_back(token);
+        const std::string piece = tokenizer ? text.stop.feed(tokenizer->piece(token)) : "";
+        text.text += arguments.ids ? concat(text.tokens.size() > 1 ? " " : "", token) : text.stream.feed(piece);
+        const bool last = text.stop.stopped() || static_cast<int64_t>(text.tokens.size()) == sampling.max_tokens;
+        if (last && !arguments.ids) text.text += text.stream.feed(text.stop.finish()) + text.stream.finish();
+        text.ended = last;
+        output.show();
+        return !text.stop.stopped();
+    });
     const double seconds = seconds_now() - begin;
     for (Text& text : texts) {
         if (!text.ended && !arguments.ids) text.text += text.stream.feed(text.stop.finish()) + text.stream.finish();
         text.ended = true;
     }
     output.show();
-    if (arguments.json)
+    if (arguments.json && writes)
         io.out << describe(loaded, sampling, texts, ended, arguments.ids, seconds)
                       .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
                << '\n';
+}
+
+}  // namespace
+
+int generate(const GenerateArguments& arguments, const Io& io) {
+    const comm::Launch launch = comm::detect_launcher(comm::process_environment());
+    const int ranks = ranks_of(arguments, launch);
+    const std::vector<std::string> prompts = prompt_texts(arguments);
+    if (launch.rank == 0) warn_of_threads(io, arguments.threads * (launch.size > 1 ? launch.local_size : ranks));
+    comm::run(launch, ranks, {}, [&](comm::World& world) {
+        generate_on(arguments, prompts, world, comm::local_rank(launch, world.rank(), ranks), io);
+    });
     return 0;
 }
 

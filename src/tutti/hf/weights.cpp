@@ -210,6 +210,9 @@ void StoredWeights::load(ops::Context& ctx, models::Model& model) const {
         const Tensor& target = p->master.defined() ? p->master : p->value;
         const mesh::Part part = p->part();
         check(target.defined() && target.shape() == part.shape, p->name, " has no memory for its weights");
+        int64_t padding = target.numel();
+        for (const mesh::HeldBlock& held : part.blocks) padding -= held.block.numel();
+        if (padding > 0) ops::fill(ctx, target, 0);
         load(*p, part.blocks, target.reshape({target.numel()}));
         if (p->master.defined() && p->value.dtype() != p->master.dtype()) ops::cast_into(ctx, p->master, p->value);
     }

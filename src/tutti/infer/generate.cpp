@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tutti/base/philox.h"
 #include "tutti/ops/ops.h"
@@ -17,9 +18,26 @@ struct Text {
     int64_t made = 0;
 };
 
+// While it lives, each rank has all rows between tensor-parallel products.
+class WithoutSequenceParallel {
+  public:
+    explicit WithoutSequenceParallel(models::Model& model) {
+        for (autograd::Parameter* p : model.parameters())
+            if (std::exchange(p->tensor_parallel.sequence, false)) parameters_.push_back(p);
+    }
+    ~WithoutSequenceParallel() {
+        for (autograd::Parameter* p : parameters_) p->tensor_parallel.sequence = true;
+    }
+    WithoutSequenceParallel(const WithoutSequenceParallel&) = delete;
+    WithoutSequenceParallel& operator=(const WithoutSequenceParallel&) = delete;
+
+  private:
+    std::vector<autograd::Parameter*> parameters_;
+};
+
 // The next token of each. Texts of one fresh token go together, the others alone.
 std::vector<int32_t> next_tokens(ops::Context& ctx, models::Model& model, std::vector<Text>& texts,
-                                 const kernels::Sample& how) {
+                                 const kernels::Sample& how, autograd::Hooks* hooks) {
     std::vector<int32_t> next(texts.size());
     const auto run = [&](const std::vector<size_t>& which, const std::vector<int32_t>& tokens) {
         std::vector<nn::KvCache*> caches;
@@ -29,7 +47,7 @@ std::vector<int32_t> next_tokens(ops::Context& ctx, models::Model& model, std::v
             draws.push_back(texts[i].made);
         }
         const nn::Batch batch = nn::make_continuation(ctx.device, tokens, std::move(caches));
-        autograd::Tape tape(ctx, false);
+        autograd::Tape tape(ctx, false, hooks);
         const Tensor logits = model.forward(tape, batch).value;
         const auto draw = Tensor::from_host<int64_t>(ctx.device, {logits.dim(0)}, draws, Purpose::data);
         const auto sampled = ops::sample(ctx, logits, draw, how).to_host<int32_t>();
@@ -54,12 +72,11 @@ std::vector<int32_t> next_tokens(ops::Context& ctx, models::Model& model, std::v
 
 }  // namespace
 
-std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compute, int64_t max_positions,
-                            const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
-                            const EmitToken& emit, size_t batch) {
+std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::vector<std::vector<int32_t>>& prompts,
+                            const SamplingOptions& options, const EmitToken& emit, autograd::Hooks* hooks) {
     // A vocabulary may be padded: ids that the tokenizer does not have are never drawn.
     const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, model.spec().vocab) : model.spec().vocab;
-    const int64_t longest = max_positions;
+    const int64_t longest = options.max_positions;
     check<UsageError>(longest >= 2, "generate: a model of ", longest, " positions cannot generate");
     check<UsageError>(std::isfinite(options.temperature) && options.temperature >= 0,
                       "generate: temperature = ", options.temperature, ": must be a finite number of at least 0");
@@ -79,26 +96,27 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compu
                               .temperature = static_cast<float>(options.temperature),
                               .top_k = options.top_k,
                               .top_p = options.top_p};
+    const WithoutSequenceParallel whole_rows(model);
     std::vector<Ended> ended(prompts.size(), Ended::length);
     std::vector<Text> texts;
     for (size_t next = 0; next < prompts.size() || !texts.empty();) {
-        for (; texts.size() < batch && next < prompts.size(); ++next) {
+        for (; texts.size() < options.batch && next < prompts.size(); ++next) {
             const int64_t room = std::min(longest, static_cast<int64_t>(prompts[next].size()) + options.max_tokens);
-            texts.push_back({next, prompts[next], models::make_cache(ctx, model, room, compute), 0});
+            texts.push_back({next, prompts[next], nn::KvCache(model.spec().layers, room), 0});
         }
         for (Text& text : texts)
             if (static_cast<int64_t>(text.context.size()) > longest || text.cache.length == longest) {
                 text.context.erase(text.context.begin(), text.context.end() - longest / 2);
                 text.cache.length = 0;  // positions moved: all keys are made anew
             }
-        const auto tokens = next_tokens(ctx, model, texts, how);
+        const auto tokens = next_tokens(ctx, model, texts, how, hooks);
         std::vector<Text> going_on;
         for (size_t i = 0; i < texts.size(); ++i) {
             Text& text = texts[i];
             const int32_t token = tokens[i];
             check<DataError>(token >= 0, "generate: the logits of new token ", text.made, " of prompt ", text.prompt,
                              " hold a NaN or an infinity; the model's weights are damaged, or overflow in ",
-                             name_of(compute));
+                             name_of(model.parameters().front()->value.dtype()));
             const auto& stops = options.stop_tokens;
             if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
                 ended[text.prompt] = Ended::stop_token;

@@ -16,6 +16,8 @@ struct SamplingOptions {
     double top_p = 1.0;        // then the fewest whose probability reaches p, and what is as likely as the last
     uint64_t seed = 1234;
     int64_t vocab = 0;                 // ids below this only, those of the tokenizer; 0: all of the model
+    int64_t max_positions = 0;         // the window that the model was trained on
+    size_t batch = 16;                 // prompts in one forward
     std::vector<int32_t> stop_tokens;  // end a text and are not part of it
 };
 
@@ -24,11 +26,12 @@ enum class Ended { length, stop_token, stopped };  // stopped: emit said so
 // Called with the index of the prompt and each new token as it is made. False ends that text.
 using EmitToken = std::function<bool(size_t prompt, int32_t token)>;
 
-// Continues each prompt as if it were alone: no padding, a cache for each, up to `batch` of them in one forward. A text
-// that reaches max_positions (the window that the model was trained on) loses all but the newest half of its context.
-// UsageError for a prompt that is empty or longer than max_positions. Returns how each ended.
-std::vector<Ended> generate(ops::Context& ctx, models::Model& model, DType compute, int64_t max_positions,
-                            const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
-                            const EmitToken& emit, size_t batch = 16);
+// Continues each prompt as if it were alone: no padding, a cache for each, several of them in one forward. A text that
+// reaches max_positions loses all but the newest half of its context. UsageError for a prompt that is empty or longer
+// than max_positions. Returns how each ended.
+// Of a model that ranks share out, all of them call it alike and make the same texts; sequence parallelism pauses,
+// since one token has no parts. `hooks` bring weights that come and go.
+std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::vector<std::vector<int32_t>>& prompts,
+                            const SamplingOptions& options, const EmitToken& emit, autograd::Hooks* hooks = nullptr);
 
 }  // namespace tutti::infer

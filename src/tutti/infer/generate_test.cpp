@@ -25,13 +25,15 @@ class GenerateTest : public ::testing::TestWithParam<const char*> {
         model_ = std::make_unique<models::Model>(models::make_model(ctx_, s, kPositions));
         models::materialize(ctx_, *model_, DType::f32, 9, false);
     }
-    Texts run(const Texts& prompts, const SamplingOptions& options, size_t batch, std::vector<Ended>* ended = nullptr) {
+    Texts run(const Texts& prompts, SamplingOptions options, size_t batch, std::vector<Ended>* ended = nullptr) {
         Texts made(prompts.size());
         const auto emit = [&](size_t prompt, int32_t token) {
             made[prompt].push_back(token);
             return true;
         };
-        const auto ends = generate(ctx_, *model_, DType::f32, kPositions, prompts, options, emit, batch);
+        options.max_positions = kPositions;
+        options.batch = batch;
+        const auto ends = generate(ctx_, *model_, prompts, options, emit);
         if (ended) *ended = ends;
         return made;
     }
@@ -70,7 +72,7 @@ TEST_P(GenerateTest, EndsAtStopTokensWhenToldToAndAtTheLength) {
     EXPECT_LE(cut[0].size(), 4u);
 
     std::map<size_t, int> counts;
-    const auto ends = generate(ctx_, *model_, DType::f32, kPositions, prompts_, {.max_tokens = 9},
+    const auto ends = generate(ctx_, *model_, prompts_, {.max_tokens = 9, .max_positions = kPositions},
                                [&](size_t i, int32_t) { return ++counts[i] < static_cast<int>(i) + 1; });
     for (size_t i = 0; i < prompts_.size(); ++i) {
         EXPECT_EQ(counts[i], static_cast<int>(i) + 1);

@@ -6,6 +6,7 @@
 
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/training_state.h"
+#include "tutti/parallel/apply.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/toml.h"
 
@@ -97,9 +98,22 @@ void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longe
     check<DataError>(newest.has_value(), path, " holds no checkpoint and no ", kConfig);
 }
 
+namespace {
+
+// Sets what this rank holds of each parameter. A second call, with an older checkpoint, finds the groups.
+void share_out(models::Model& model, comm::World& world, std::unique_ptr<parallel::Groups>& groups) {
+    spec::RunSpec run;
+    run.model = model.spec();
+    run.parallel.tp = world.size();
+    if (!groups) groups = std::make_unique<parallel::Groups>(world, parallel::make_mesh(run, world.size()));
+    parallel::apply(model.parameters(), groups->mesh(), world.rank(), {&groups->over(mesh::kTp), false});
+}
+
+}  // namespace
+
 LoadedModel load_model(const std::string& path, const LoadOptions& options) {
     LoadedModel loaded;
-    loaded.device = make_device(options.device, options.threads);
+    loaded.device = make_device(options.device, options.threads, options.local);
     const kernels::KernelTable& table = kernels::table_for(*loaded.device, Arithmetic::f32);  // or bf16
     loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, table});
     const auto load = [&](const StoredModel& stored, models::Model model, const hf::StoredWeights& weights) {
@@ -108,13 +122,17 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
                          : stored.hugging_face     ? weights.main_dtype(model) == DType::f32
                                                    : spec::compute_type(stored.run) == DType::f32;
         loaded.compute = f32 ? DType::f32 : DType::bf16;
+        if (options.world && options.world->size() > 1) share_out(model, *options.world, loaded.groups);
         models::allocate(*loaded.ctx, model, loaded.compute, false);
         weights.load(*loaded.ctx, model);
         loaded.model = std::make_unique<models::Model>(std::move(model));
         loaded.max_positions = std::min(options.longest, stored.max_positions());
         loaded.stored = stored;
     };
-    open_stored_model(path, *loaded.ctx, options.longest, checkpoint::OnDamage::fall_back, load);
+    // Ranks that fell back to different checkpoints would make a model of pieces that do not belong together.
+    const bool alone = !options.world || options.world->size() == 1;
+    open_stored_model(path, *loaded.ctx, options.longest,
+                      alone ? checkpoint::OnDamage::fall_back : checkpoint::OnDamage::stop, load);
     return loaded;
 }
 

@@ -10,6 +10,7 @@
 
 #include "tutti/checkpoint/store.h"
 #include "tutti/hf/weights.h"
+#include "tutti/parallel/groups.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::infer {
@@ -39,6 +40,7 @@ void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longe
 struct LoadedModel {
     std::unique_ptr<Device> device;
     std::unique_ptr<ops::Context> ctx;
+    std::unique_ptr<parallel::Groups> groups;  // of the ranks that share out the model; null: this one has all of it
     std::unique_ptr<models::Model> model;
     DType compute = DType::f32;
     int64_t max_positions = 0;  // of the texts that it may see
@@ -50,7 +52,11 @@ struct LoadOptions {
     // f32, bf16, or auto: as the run computed; of a Hugging Face directory f32 when it stores f32, else bf16.
     std::string compute = "auto";
     int64_t longest = std::numeric_limits<int64_t>::max();  // as above
+    // Ranks that share out the model by tensor parallelism; null: none. Must outlive the model.
+    comm::World* world = nullptr;
+    LocalRank local = {};
 };
+// Collective over the ranks of the world. UsageError when the model cannot be cut into so many.
 LoadedModel load_model(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace tutti::infer

@@ -61,13 +61,4 @@ void allocate(ops::Context& ctx, Model& model, DType compute, bool train) {
     for (autograd::Parameter* p : model.parameters()) autograd::allocate(ctx, *p, compute, train);
 }
 
-nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t max_tokens, DType compute) {
-    nn::KvCache cache;
-    const spec::ModelSpec& s = model.spec();
-    for (int64_t l = 0; l < s.layers; ++l)
-        for (auto* side : {&cache.keys, &cache.values})
-            side->push_back(ops::empty(ctx, {1, max_tokens, s.kv_heads, s.head_dim}, compute));
-    return cache;
-}
-
 }  // namespace tutti::models

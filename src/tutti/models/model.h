@@ -53,9 +53,6 @@ void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, 
 // Only their memory: for weights that come from a file.
 void allocate(ops::Context& ctx, Model& model, DType compute, bool train);
 
-// Empty keys and values for one sequence of up to max_tokens tokens.
-nn::KvCache make_cache(ops::Context& ctx, const Model& model, int64_t max_tokens, DType compute);
-
 // Rotary frequencies theta^(-2k/D), k < D/2, scaled as the spec says, and what multiplies their cosines and sines.
 std::vector<double> rope_frequencies(const spec::ModelSpec& spec);
 double rope_amplitude(const spec::ModelSpec& spec);

@@ -314,7 +314,7 @@ TEST(Generation, CachesGiveTheLogitsOfTheFullForward) {
         const std::vector<size_t> prompts = {3, 1, 1};
         std::vector<nn::KvCache> caches;
         for (size_t i = 0; i < texts.size(); ++i) {
-            caches.push_back(make_cache(rig.ctx, rig.model, 8, DType::f32));
+            caches.emplace_back(rig.model.spec().layers, 8);
             const std::vector<int32_t> prompt(texts[i].begin(),
                                               texts[i].begin() + static_cast<std::ptrdiff_t>(prompts[i]));
             const Batch batch = nn::make_continuation(*rig.device, prompt, {&caches[i]});

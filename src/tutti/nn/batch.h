@@ -13,10 +13,14 @@ class Communicator;
 
 namespace tutti::nn {
 
-// Keys and values of one sequence's tokens so far, one pair per layer: (1, Tmax, Hkv, D). A sequence has a cache of its
-// own, so that a batch may hold sequences of any lengths and lose those that are finished: there is no padding.
+// Keys and values of one sequence's tokens so far, one pair per layer: (1, capacity, Hkv, D) of the heads that this
+// rank computes, allocated by the layer's first forward. A sequence has a cache of its own, so that a batch may hold
+// sequences of any lengths and lose those that are finished: there is no padding.
 struct KvCache {
+    KvCache(int64_t layers, int64_t capacity_)
+        : keys(static_cast<size_t>(layers)), values(static_cast<size_t>(layers)), capacity(capacity_) {}
     std::vector<Tensor> keys, values;
+    int64_t capacity;    // tokens
     int64_t length = 0;  // tokens that all layers hold
 };
 

@@ -245,13 +245,14 @@ Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable
 
 namespace {
 
-// Appends (1, T, Hkv, D) to a cache tensor (1, Tmax, Hkv, D) and returns what it then holds.
-Tensor append(ops::Context& ctx, const Tensor& cache, int64_t length, const Tensor& x) {
-    check(length + x.dim(1) <= cache.dim(1), "the cache holds ", cache.dim(1), " tokens; ", length, " + ", x.dim(1),
+// Appends x (1, T, Hkv, D) to one tensor of a cache and returns what it then holds.
+Tensor append(ops::Context& ctx, const KvCache& cache, Tensor& all, const Tensor& x) {
+    const int64_t T = x.dim(1);
+    check(cache.length + T <= cache.capacity, "the cache holds ", cache.capacity, " tokens; ", cache.length, " + ", T,
           " do not fit");
-    const Tensor room = cache.narrow(1, length, x.dim(1));
-    ops::cast_into(ctx, x, room);
-    return cache.narrow(1, 0, length + x.dim(1));
+    if (!all.defined()) all = ops::empty(ctx, {1, cache.capacity, x.dim(2), x.dim(3)}, x.dtype());
+    ops::copy(ctx, x, all.narrow(1, cache.length, T));
+    return all.narrow(1, 0, cache.length + T);
 }
 
 // One sequence at a time: their keys are of different numbers, and none sees another's.
@@ -263,9 +264,9 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
     const auto l = static_cast<size_t>(layer);
     const Tensor y = ops::empty(ctx, q.shape(), q.dtype());
     for (int64_t b = 0; b < B; ++b) {
-        const KvCache& cache = *batch.caches[static_cast<size_t>(b)];
-        const Tensor keys = append(ctx, cache.keys.at(l), cache.length, k.narrow(0, b, 1));
-        const Tensor values = append(ctx, cache.values.at(l), cache.length, v.narrow(0, b, 1));
+        KvCache& cache = *batch.caches[static_cast<size_t>(b)];
+        const Tensor keys = append(ctx, cache, cache.keys.at(l), k.narrow(0, b, 1));
+        const Tensor values = append(ctx, cache, cache.values.at(l), v.narrow(0, b, 1));
         const kernels::AttentionMask mask{.query_offset = cache.length, .window = window};
         ops::cast_into(ctx, ops::attention(ctx, q.narrow(0, b, 1), keys, values, mask).y, y.narrow(0, b, 1));
     }

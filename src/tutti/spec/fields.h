@@ -214,8 +214,7 @@ void for_each_field(Run& run, const Visit& visit) {
         "first step that is traced; 0: the third one after the start or a resume");
     key("trace_steps", run.log.trace_steps, between(1, 10000), "how many steps are traced");
     key("sample_tokens", run.log.sample_tokens, between(0, 1000000),
-        "length of a text that the model writes into the report when the run ends; 0: none. Not with parallel.zero = "
-        "3");
+        "length of a text that the model writes into the report when the run ends; 0: none");
 
     section = "comm";
     key("timeout_s", run.comm.timeout_s, above(0), "seconds, for every blocking wait");

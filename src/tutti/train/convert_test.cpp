@@ -47,8 +47,8 @@ class ConvertTest : public SmallRun {
         const infer::LoadedModel loaded =
             infer::load_model(path(model), {.device = "cpu", .threads = 1, .compute = "f32"});
         std::vector<int32_t> made;
-        infer::generate(*loaded.ctx, *loaded.model, loaded.compute, 16, {{97, 98}},
-                        {.max_tokens = 20, .temperature = 0}, [&](size_t, int32_t token) {
+        infer::generate(*loaded.ctx, *loaded.model, {{97, 98}},
+                        {.max_tokens = 20, .temperature = 0, .max_positions = 16}, [&](size_t, int32_t token) {
                             made.push_back(token);
                             return true;
                         });

@@ -340,12 +340,13 @@ std::string Run::sample() {
     const infer::SamplingOptions options{.max_tokens = run_.log.sample_tokens,
                                          .temperature = 0.7,
                                          .seed = static_cast<uint64_t>(run_.train.seed),
-                                         .vocab = tokenizer.vocab()};
-    infer::generate(engine_.ctx, engine_.model, spec::compute_type(run_), run_.train.seq_len, {tokenizer.encode("\n")},
-                    options, [&](size_t, int32_t token) {
-                        made.push_back(token);
-                        return true;
-                    });
+                                         .vocab = tokenizer.vocab(),
+                                         .max_positions = run_.train.seq_len};
+    const auto emit = [&](size_t, int32_t token) {
+        made.push_back(token);
+        return true;
+    };
+    infer::generate(engine_.ctx, engine_.model, {tokenizer.encode("\n")}, options, emit, &engine_.data_parallel);
     return tokenizer.decode(made);
 }
 

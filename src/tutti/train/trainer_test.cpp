@@ -437,13 +437,13 @@ TEST_F(TrainerTest, EvaluatesAndGeneratesFromACheckpoint) {
     EXPECT_TRUE(std::isfinite(outcome.eval_loss));
     infer::LoadedModel loaded = infer::load_model(o.out, {.device = "cpu", .threads = 1});
     EXPECT_EQ(loaded.stored.step, 8);
-    const auto text = [&](const infer::SamplingOptions& sampling) {
+    const auto text = [&](infer::SamplingOptions sampling) {
+        sampling.max_positions = loaded.max_positions;
         std::vector<int32_t> made;
-        infer::generate(*loaded.ctx, *loaded.model, loaded.compute, loaded.max_positions, {{97, 98}}, sampling,
-                        [&](size_t, int32_t token) {
-                            made.push_back(token);
-                            return true;
-                        });
+        infer::generate(*loaded.ctx, *loaded.model, {{97, 98}}, sampling, [&](size_t, int32_t token) {
+            made.push_back(token);
+            return true;
+        });
         return made;
     };
     EXPECT_EQ(text({.max_tokens = 40, .seed = 5}), text({.max_tokens = 40, .seed = 5}));  // past the window of 16
