@@ -184,6 +184,7 @@ TEST_P(TensorParallel, ContextFollowsOneRank) {
 }
 
 // One sum for attention, one for the MLP, in each direction; with sequence parallelism each is a gather and a scatter.
+// Once a step the gradients of norms and positions, of which a rank has some rows, and of the norms of heads are summed.
 TEST_P(TensorParallel, CommunicatesOnceForAttentionAndMlpAndDirection) {
     for (const bool sequence : {false, true}) {
         const RigOptions options{
@@ -203,10 +204,12 @@ TEST_P(TensorParallel, CommunicatesOnceForAttentionAndMlpAndDirection) {
             EXPECT_EQ(calls(comm::Kind::reduce_scatter), sequence ? sums : 0);
             EXPECT_EQ(calls(comm::Kind::all_gather), (sequence ? gathers : 0) + 1);  // and partial losses
             rig.run({PassKind::backward, 0, 0});
-            EXPECT_EQ(calls(comm::Kind::all_reduce), sequence ? 0 : sums + gathers);
+            rig.data_parallel.finish_gradients();
+            const int64_t of_norms = sequence ? L + 1 + (options.model.family == spec::Family::gpt2 ? 1 : 0)
+                                              : (options.model.head_norm ? L : 0);
+            EXPECT_EQ(calls(comm::Kind::all_reduce), (sequence ? 0 : sums + gathers) + of_norms);
             EXPECT_EQ(calls(comm::Kind::reduce_scatter), sequence ? sums + gathers : 0);
             EXPECT_EQ(calls(comm::Kind::all_gather), (sequence ? gathers + sums : 0) + 1);
-            rig.data_parallel.finish_gradients();
         });
     }
 }

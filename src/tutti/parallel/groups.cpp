@@ -34,14 +34,15 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
 }
 
 comm::Communicator& Groups::over(mesh::Axes axes) {
-    for (const auto& [of, group] : all_)
-        if (of == axes) return *group;
-    mesh::Axes named = axes;  // without axes of one rank, which do not matter
+    mesh::Axes several = axes;  // without axes of one rank, which do not matter; but "dp" stays "dp"
     for (const mesh::AxisSize& a : mesh_.axes())
         for (const mesh::Axes whole : {mesh::kTp, mesh::kCp, mesh::kDp})
-            if (a.size == 1 && whole.contains(a.axis) && !axes.contains(whole)) named = named - a.axis;
+            if (a.size == 1 && whole.contains(a.axis) && !axes.contains(whole)) several = several - a.axis;
+    if (!several.empty()) axes = several;
+    for (const auto& [of, group] : all_)
+        if (of == axes) return *group;
     const std::vector<int> ranks = mesh_.group(world_.rank(), axes);
-    return *all_.emplace_back(axes, world_.group(mesh::name_of(named.empty() ? axes : named), ranks)).second;
+    return *all_.emplace_back(axes, world_.group(mesh::name_of(axes), ranks)).second;
 }
 
 std::vector<GroupUsage> Groups::usage() const {

@@ -36,7 +36,7 @@ class Groups {
     const mesh::Mesh& mesh() const { return mesh_; }
     int coordinate(mesh::Axes axes) const { return mesh_.coordinate(world_.rank(), axes); }
     // The ranks that differ from this one along these axes only, in the order of rank: a sum over dp is then the sum
-    // over its shards, and over the replicas. The first call with a set makes the group and is collective over it.
+    // over its shards, and over the replicas. Sets that differ in axes of one rank have one group. The first call with a set makes the group and is collective over it.
     comm::Communicator& over(mesh::Axes axes);
     comm::Communicator& world() { return *all_.front().second; }
 

@@ -319,6 +319,55 @@ TEST(RehearsedTraffic, OfZeroStagesIsWhatTheFormulasSay) {
     }
 }
 
+// b s h of parallelism.md, 3: what a tensor-parallel layer communicates, one operation for attention and one for the
+// MLP in each direction, and one each for the embedding and the head.
+TEST(RehearsedTraffic, OfTensorParallelismIsWhatTheFormulasSay) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+    run.train.global_batch = 1;
+    const int64_t L = run.model.layers, bsh = 64 * run.model.width * 2, operations = 4 * L + 2;
+    for (const int64_t tp : {2, 4}) {
+        run.parallel.tp = tp;
+        run.parallel.sequence_parallel = false;
+        Rehearsal r = rehearse(run, plain_machine(), static_cast<int>(tp), 0);
+        const parallel::GroupTraffic* reduced = find(r, "tp", comm::Kind::all_reduce);
+        EXPECT_EQ(reduced->traffic.calls, operations);
+        EXPECT_EQ(reduced->traffic.bytes, operations * bsh);
+        EXPECT_EQ(reduced->traffic.sent, operations * 2 * bsh / tp * (tp - 1));
+
+        run.parallel.sequence_parallel = true;
+        r = rehearse(run, plain_machine(), static_cast<int>(tp), 0);
+        const int64_t losses = tp * 3 * 64 * 4;  // of all ranks: maximum, sum and target of each row
+        EXPECT_EQ(find(r, "tp", comm::Kind::reduce_scatter)->traffic.bytes, operations * bsh);
+        EXPECT_EQ(find(r, "tp", comm::Kind::all_gather)->traffic.bytes, operations * bsh + losses);
+        EXPECT_EQ(find(r, "tp", comm::Kind::reduce_scatter)->traffic.sent, operations * bsh / tp * (tp - 1));
+    }
+}
+
+TEST(RehearsedTraffic, OfContextParallelismIsWhatTheFormulasSay) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+    run.model.kv_heads = 2;
+    run.train.global_batch = 1;
+    const int64_t L = run.model.layers, D = run.model.head_dim;
+    for (const int64_t cp : {2, 4}) {
+        run.parallel.cp = cp;
+        const auto traffic = [&](const char* method, const char* group, comm::Kind kind) {
+            run.parallel.cp_method = method;
+            const Rehearsal r = rehearse(run, plain_machine(), static_cast<int>(cp), 0);
+            const parallel::GroupTraffic* found = find(r, group, kind);
+            return found ? found->traffic : comm::Traffic{};
+        };
+        const int64_t q = 64 / cp * run.model.heads * D, kv = 64 / cp * 2 * D;  // elements of a rank
+        // Keys and values of cp - 1 hops in bf16, in the backward once more, and their gradients in f32.
+        EXPECT_EQ(traffic("ring", "cp_ring", comm::Kind::send).bytes, L * (cp - 1) * 2 * kv * (2 + 2 + 4));
+        EXPECT_EQ(traffic("all_gather", "cp_ring", comm::Kind::all_gather).bytes, L * 2 * cp * kv * (2 + 2));
+        EXPECT_EQ(traffic("all_gather", "cp_ring", comm::Kind::reduce_scatter).bytes, L * 2 * cp * kv * 4);
+        // Queries, keys, values and outputs, and the gradients of all four; with 4 ranks two share a key head.
+        const int64_t exchanged = 2 * q + 2 * kv * std::max<int64_t>(cp / 2, 1);
+        EXPECT_EQ(traffic("ulysses", "cp_ulysses", comm::Kind::all_to_all).bytes, L * 2 * exchanged * 2);
+        EXPECT_EQ(traffic("ulysses", "cp_ulysses", comm::Kind::all_to_all).sent, L * 2 * exchanged * 2 / cp * (cp - 1));
+    }
+}
+
 TEST(RehearsedTraffic, OneRankSendsNothing) {
     EXPECT_TRUE(rehearse(run_of("llama-tiny", "bf16", 1, 64), plain_machine(), 1, 0).communication.empty());
 }
@@ -377,6 +426,21 @@ TEST(LayoutRehearsal, ShowsTheRankWithTheMostMemoryAndFindsNoDifference) {
     }
     EXPECT_EQ(rehearse_layout(run, plain_machine(), 8, 6).shown.rank, 6);
     EXPECT_THROW(rehearse_layout(run, plain_machine(), 8, 8), UsageError);
+}
+
+TEST(LayoutRehearsal, FindsNoDifferenceAlongAnyAxis) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+    run.train.global_batch = 8;
+    run.parallel.tp = run.parallel.cp = 2;
+    for (const int64_t zero : {0, 1, 2, 3})
+        for (const int64_t ulysses : {1, 2})
+            for (const int replicas : {1, 2}) {
+                run.parallel.zero = zero;
+                run.parallel.cp_ulysses = ulysses;
+                run.parallel.dp_replicate = replicas;
+                EXPECT_EQ(rehearse_layout(run, plain_machine(), 8 * replicas, std::nullopt).difference, "")
+                    << "zero " << zero << ", ulysses " << ulysses << ", replicas " << replicas;
+            }
 }
 
 TEST(LayoutRehearsal, OfALargeWorldComparesAFew) {
