@@ -105,6 +105,9 @@ void add_machine_options(CLI::App* c, A& a) {
         ->check(CLI::NonNegativeNumber)
         ->option_text("R");
     c->add_option("--for", a.target, "machine: cpu-avx2, cpu-amx, h100, ... [this one]")->option_text("MACHINE");
+    c->add_option("--per-host", a.ranks_per_host, "ranks of a host: warns where tensor parallelism crosses hosts [all]")
+        ->check(CLI::PositiveNumber)
+        ->option_text("N");
     c->add_option("--threads", a.threads, "CPU threads of a rank: train.threads")
         ->check(CLI::Range(0, 4096))
         ->option_text("N");
@@ -195,7 +198,7 @@ void add_generate(CLI::App& app, Arguments& all, const Io& io) {
         ->option_text("P [1]");
     c->add_option("--seed", a.seed, "same seed, same text")->option_text("N [1234]");
     c->add_flag("--greedy", a.greedy, "temperature 0")->excludes(temperature)->option_text(" ");
-    c->add_option("--ranks", a.ranks, "ranks that share out a model too large for one, by tensor parallelism")
+    c->add_option("--ranks", a.ranks, "ranks that share out the model by tensor parallelism")
         ->check(CLI::Range(1, 1 << 20))
         ->option_text("N [1]");
     c->add_option("--set", a.set, "parallel.tp=N: the same as --ranks N, as a config has it")

@@ -364,7 +364,7 @@ TEST(Train, TrainsGeneratesReports) {
     }
     EXPECT_EQ(Json::parse(with({"--ranks", "2", "--json"}).out)["tokens"], Json::parse(generated.out)["tokens"]);
     for (const auto& [more, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-             {{"--ranks", "3"}, "cannot be cut"},
+             {{"--ranks", "3"}, "128 values to cut over 3 ranks of axis tp"},
              {{"--set", "parallel.cp=2"}, "--set parallel.cp=2: a text is made by tensor parallelism alone"},
              {{"--ranks", "2", "--set", "parallel.tp=4"}, "--set parallel.tp=4: 2 ranks share out the model"}}) {
         const Ran refused = with(more);

@@ -25,6 +25,7 @@ struct RehearseArguments {
     std::vector<std::string> set;       // "section.key=value"
     std::optional<int> rank;            // nullopt: the one with the most memory
     std::string target;                 // "": this machine
+    int ranks_per_host = 0;             // 0: all are on one
     bool kernels = false;               // also the kernels of a step, in order
     std::optional<int> threads;         // train.threads
     std::optional<std::string> device;  // train.device

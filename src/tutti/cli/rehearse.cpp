@@ -5,6 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cli/commands.h"
 #include "tutti/plan/flops.h"
+#include "tutti/plan/placement.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
@@ -27,6 +28,14 @@ std::string agreement(const rehearsal::LayoutRehearsal& layout) {
     for (const int rank : layout.rehearsed) ranks += concat(ranks.empty() ? "" : ", ", rank);
     return concat(layout.rehearsed.size(), " of ", layout.shown.ranks, " ranks were rehearsed (", ranks, "): ",
                   layout.difference.empty() ? "all call the same operations in the same order" : layout.difference);
+}
+
+// Ranks of hosts are numbered one host after another.
+std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& run, const rehearsal::Rehearsal& shown) {
+    if (a.ranks_per_host == 0) return "";
+    std::vector<std::string> hosts;
+    for (int rank = 0; rank < shown.ranks; ++rank) hosts.push_back(std::to_string(rank / a.ranks_per_host));
+    return plan::placement_warning(parallel::make_mesh(run, shown.ranks), hosts, rehearsal::sent_in(shown, mesh::kTp));
 }
 
 nlohmann::ordered_json describe(const RehearseArguments& a, const spec::RunSpec& run,
@@ -67,6 +76,8 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
     text << plan::render_card(rehearsal::card_of(run, layout.shown));
     if (ranks > 1) text << agreement(layout) << '\n';
+    const std::string crossing = crossing_warning(a, run, layout.shown);
+    if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
     text << std::flush;
     if (a.json) io.out << describe(a, run, layout).dump(2) << '\n';
     check(layout.difference.empty(), "this layout would not run: ", layout.difference);

@@ -77,8 +77,8 @@ int train(const TrainArguments& arguments, const Io& io) {
         check_resume(arguments.resume);
         return rehearse(arguments, io);
     }
-    check<UsageError>(!arguments.rank && arguments.target.empty(),
-                      "--rank and --for say what a dry run shows; give --dry-run too");
+    check<UsageError>(!arguments.rank && arguments.target.empty() && arguments.ranks_per_host == 0,
+                      "--rank, --for and --per-host say what a dry run shows; give --dry-run too");
     train::TrainOptions options;
     options.launch = comm::detect_launcher(comm::process_environment());
     options.ranks = options.launch.ranks(arguments.ranks);

@@ -58,7 +58,7 @@ std::vector<GroupTraffic> Groups::traffic() const {
         if (group->size() == 1) continue;
         for (int k = 0; k < comm::kKinds; ++k) {
             const auto kind = static_cast<comm::Kind>(k);
-            all.push_back({group->name(), group->size(), kind, group->traffic(kind)});
+            all.push_back({group->name(), group->ranks(), kind, group->traffic(kind)});
         }
     }
     return all;

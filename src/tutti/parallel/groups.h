@@ -19,7 +19,7 @@ struct GroupUsage {
 // Of one kind of operation of a group.
 struct GroupTraffic {
     std::string group;
-    int size = 1;  // of the group
+    std::vector<int> ranks;  // of the group
     comm::Kind operation = comm::Kind::barrier;
     comm::Traffic traffic;
 };
@@ -36,7 +36,8 @@ class Groups {
     const mesh::Mesh& mesh() const { return mesh_; }
     int coordinate(mesh::Axes axes) const { return mesh_.coordinate(world_.rank(), axes); }
     // The ranks that differ from this one along these axes only, in the order of rank: a sum over dp is then the sum
-    // over its shards, and over the replicas. Sets that differ in axes of one rank have one group. The first call with a set makes the group and is collective over it.
+    // over its shards, and over the replicas. Sets that differ in axes of one rank have one group. The first call with
+    // a set makes the group and is collective over it.
     comm::Communicator& over(mesh::Axes axes);
     comm::Communicator& world() { return *all_.front().second; }
 

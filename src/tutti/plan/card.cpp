@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/plan/flops.h"
+#include "tutti/plan/placement.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/validate.h"
 
@@ -64,6 +65,14 @@ std::string step_line(const spec::RunSpec& run) {
                   ", ", format_flops(flops));
 }
 
+// "ring", "ulysses", "ulysses 2 x ring 4"
+std::string context_method(const spec::ParallelSpec& parallel) {
+    const int64_t ulysses = spec::ulysses_ranks(parallel);
+    if (ulysses == 1) return parallel.cp_method;
+    if (ulysses == parallel.cp) return "ulysses";
+    return concat("ulysses ", ulysses, " x ", parallel.cp_method, " ", parallel.cp / ulysses);
+}
+
 // "8 ranks: tp 2 with sequence parallelism x dp_replicate 2 x dp_shard 2, ZeRO-3"
 std::string mesh(const spec::RunSpec& run, int ranks) {
     const spec::ParallelSpec& parallel = run.parallel;
@@ -80,7 +89,7 @@ std::string mesh(const spec::RunSpec& run, int ranks) {
         parallel.tp == 1
             ? ""
             : concat("tp ", parallel.tp, parallel.sequence_parallel ? " with sequence parallelism x " : " x ");
-    const std::string cp = parallel.cp == 1 ? "" : concat("cp ", parallel.cp, " x ");
+    const std::string cp = parallel.cp == 1 ? "" : concat("cp ", parallel.cp, " (", context_method(parallel), ") x ");
     return concat(ranks, " ranks: ", tp, cp, "dp_replicate ", parallel.dp_replicate, " x dp_shard ",
                   spec::data_parallel_shards(parallel, ranks), ", ZeRO-", parallel.zero);
 }
@@ -187,10 +196,14 @@ void add_memory(Box& box, const Card& card) {
 
 void add_communication(Box& box, const Card& card) {
     constexpr size_t kOperation = 16, kCalls = 8, kBytes = 12;
-    for (const Card::Communication& c : card.communication)
-        box.line(concat(left(c.group, Box::kLabel), left(c.operation, kOperation),
+    std::string group;
+    for (const Card::Communication& c : card.communication) {
+        if (c.group != group) box.field(c.group, concat(c.ranks.size(), " ranks: ", ranks_text(c.ranks)));
+        group = c.group;
+        box.line(concat(left("", Box::kLabel), left(c.operation, kOperation),
                         right(concat(c.calls, c.calls == 1 ? " call" : " calls"), kCalls + 2),
                         right(format_bytes(c.bytes), kBytes), right(format_bytes(c.sent), kBytes), " sent"));
+    }
 }
 
 std::string difference(int64_t predicted, int64_t measured) {

@@ -22,7 +22,7 @@ struct Card {
     // What the rank communicates in a step: of each group and operation. `bytes` of the tensors, `sent` over links.
     struct Communication {
         std::string group;
-        int size = 1;
+        std::vector<int> ranks;
         std::string operation;
         int64_t calls = 0, bytes = 0, sent = 0;
     };

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tutti/base/units.h"
+#include "tutti/plan/placement.h"
 
 namespace tutti::rehearsal {
 
@@ -75,7 +76,7 @@ plan::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
                     .fits = r.fits};
     for (const parallel::GroupTraffic& t : r.communication)
         card.communication.push_back(
-            {t.group, t.size, std::string(name_of(t.operation)), t.traffic.calls, t.traffic.bytes, t.traffic.sent});
+            {t.group, t.ranks, std::string(name_of(t.operation)), t.traffic.calls, t.traffic.bytes, t.traffic.sent});
     return card;
 }
 
@@ -123,7 +124,8 @@ Json json_of(const std::vector<parallel::GroupTraffic>& communication) {
     Json list = Json::array();
     for (const parallel::GroupTraffic& t : communication)
         list.push_back({{"group", t.group},
-                        {"size", t.size},
+                        {"size", t.ranks.size()},
+                        {"ranks", plan::ranks_text(t.ranks)},
                         {"operation", name_of(t.operation)},
                         {"calls", t.traffic.calls},
                         {"bytes", t.traffic.bytes},

@@ -259,4 +259,11 @@ LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, 
     return all;
 }
 
+int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes) {
+    int64_t sent = 0;
+    for (const parallel::GroupTraffic& t : rehearsal.communication)
+        if (t.group == mesh::name_of(axes)) sent += t.traffic.sent;
+    return sent;
+}
+
 }  // namespace tutti::rehearsal

@@ -34,6 +34,9 @@ struct Rehearsal {
 // step itself would fail ("rope has no cuda kernel"). Independent of all other rehearsals; may run on any thread.
 Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank);
 
+// Bytes that the rank sends over links in a step, in the group of these axes.
+int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes);
+
 // Several ranks of one run.
 struct LayoutRehearsal {
     Rehearsal shown;             // the asked rank, or the one with the most memory

@@ -20,6 +20,7 @@
 #include "tutti/ops/ops.h"
 #include "tutti/plan/card.h"
 #include "tutti/plan/flops.h"
+#include "tutti/plan/placement.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
 #include "tutti/spec/print.h"
@@ -47,6 +48,7 @@ class Run {
 
   private:
     engine::Machine prepare();
+    void warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed);
     std::optional<RunState> resume();
     void start_from_hf();
     void one_step();
@@ -131,10 +133,19 @@ engine::Machine Run::prepare() {
     check_same(*ranks, kinds_of(data_ ? &*data_ : nullptr, machine.kernels));
     auto rehearsed = rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank());
     if (first_rank()) console_.text(plan::render_card(rehearsal::card_of(run_, rehearsed)));
+    warn_of_placement(*ranks, rehearsed);
     check_memory(*ranks, needs_of(run_, rehearsed.memory, *machine.device), options_.force,
                  [this](const std::string& message) { console_.warn(message); });
     if (first_rank()) rehearsal_ = std::move(rehearsed);
     return machine;
+}
+
+void Run::warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed) {
+    if (run_.parallel.tp == 1) return;
+    const std::vector<std::string> hosts = comm::gather_texts(ranks, host_name());
+    const std::string warning = plan::placement_warning(parallel::make_mesh(run_, ranks.size()), hosts,
+                                                        rehearsal::sent_in(rehearsed, mesh::kTp));
+    if (first_rank() && !warning.empty()) console_.warn(warning);
 }
 
 Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
