@@ -1,0 +1,41 @@
+// schedule/lowering.h: passes that turn a compute-only schedule into what a rank executes. Each takes a schedule and
+// returns another with more actions; none changes the order of what was there. lower() applies all in their order.
+#pragma once
+
+#include "tutti/schedule/schedule.h"
+
+namespace tutti::schedule {
+
+// A W right after the I of the same work becomes one B, which an executor may run as one pass.
+Schedule merge_backwards(const Schedule& schedule);
+
+// Send and receive for each edge between stages on different ranks; nothing for edges inside a rank. The algorithm is
+// that of torch.distributed.pipelining: a send is appended right after its producer, and at that moment the receive is
+// appended to the program of the consumer's rank. All programs are therefore projections of one order in which each
+// send stands next to its receive, so that even blocking sends make progress. Error when the schedule deadlocks.
+Schedule insert_messages(const Schedule& schedule);
+Schedule compute_only(const Schedule& schedule);
+
+// FSDP: unshard before a chunk is used, reshard when it is not among the next `max_active` distinct chunks of its rank
+// (as in torch.distributed.pipelining).
+Schedule insert_unshard(const Schedule& schedule, int max_active = 3);
+
+// reduce_gradient after the last W or B of each chunk.
+Schedule insert_gradient_reduction(const Schedule& schedule);
+
+// Of schedules with several replicas: replica_reduce of each chunk at the end of the program of each rank that holds a
+// replica of it, in ascending order of stages on every rank, so that the two ranks of a stage meet. Others: unchanged.
+Schedule insert_replica_reduction(const Schedule& schedule);
+
+// Memory slots: of each forward's saved tensors, until the W; of each received tensor, until the action that uses it
+// has run. The first free slot is taken, so that a rank needs as many as live at once.
+Schedule assign_slots(const Schedule& schedule);
+
+struct LowerOptions {
+    bool fsdp = false;
+    int max_active = 3;
+    bool gradient_reduction = true;
+};
+Schedule lower(const Schedule& schedule, const LowerOptions& options = {});
+
+}  // namespace tutti::schedule

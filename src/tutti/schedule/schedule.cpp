@@ -1,0 +1,86 @@
+// schedule/schedule.cpp: see schedule.h.
+#include "tutti/schedule/schedule.h"
+
+#include <algorithm>
+
+#include "tutti/base/error.h"
+
+namespace tutti::schedule {
+
+namespace {
+
+std::string_view letters_of(Op op) {
+    switch (op) {
+        case Op::forward: return "F";
+        case Op::backward: return "B";
+        case Op::backward_input: return "I";
+        case Op::backward_weight: return "W";
+        case Op::overlap: return "OVERLAP_F_B";
+        case Op::send_activation: return "SEND_F";
+        case Op::receive_activation: return "RECV_F";
+        case Op::send_gradient: return "SEND_B";
+        case Op::receive_gradient: return "RECV_B";
+        case Op::unshard: return "UNSHARD";
+        case Op::reshard: return "RESHARD";
+        case Op::reduce_gradient: return "REDUCE_GRAD";
+        case Op::replica_reduce: return "REPLICA_REDUCE";
+    }
+    throw Error("schedule: an action of unknown kind");
+}
+
+}  // namespace
+
+Parts::Parts(const Action& whole) {
+    parts_[0] = whole;
+    if (whole.op != Op::overlap) return;
+    parts_[0] = action(Op::forward, whole.work());
+    parts_[1] = action(Op::backward, whole.backward);
+    count_ = 2;
+}
+
+Placement loop_placement(int ranks, int chunks) {
+    Placement placement{ranks, ranks * chunks, 1, {}};
+    for (int stage = 0; stage < placement.stages; ++stage) placement.rank_of_chunk.push_back(stage % ranks);
+    return placement;
+}
+
+Placement v_placement(int ranks) {
+    Placement placement{ranks, 2 * ranks, 1, {}};
+    for (int stage = 0; stage < placement.stages; ++stage)
+        placement.rank_of_chunk.push_back(std::min(stage, 2 * ranks - 1 - stage));
+    return placement;
+}
+
+Placement bidirectional_placement(int ranks) {
+    Placement placement{ranks, ranks, 2, {}};
+    for (int stage = 0; stage < ranks; ++stage) placement.rank_of_chunk.push_back(stage);
+    for (int stage = 0; stage < ranks; ++stage) placement.rank_of_chunk.push_back(ranks - 1 - stage);
+    return placement;
+}
+
+int Schedule::total_microbatches() const {
+    size_t total = 0;
+    for (const std::vector<int>& of_replica : microbatches) total += of_replica.size();
+    return static_cast<int>(total);
+}
+
+bool Schedule::has_messages() const {
+    const auto is_any = [](const Action& a) { return is_message(a.op); };
+    return std::any_of(programs.begin(), programs.end(),
+                       [&](const Program& program) { return std::any_of(program.begin(), program.end(), is_any); });
+}
+
+std::string to_string(const Action& a) {
+    if (a.op == Op::overlap) {
+        const Parts parts(a);
+        return concat('(', to_string(parts.begin()[0]), ';', to_string(parts.begin()[1]), ')', letters_of(a.op));
+    }
+    return concat(a.stage, std::string(static_cast<size_t>(std::max(0, a.replica)), '\''), letters_of(a.op),
+                  a.microbatch < 0 ? "" : std::to_string(a.microbatch));
+}
+
+std::string place_of(int rank, size_t index, const Action& a) {
+    return concat("rank ", rank, ", action ", index, " (", to_string(a), ")");
+}
+
+}  // namespace tutti::schedule

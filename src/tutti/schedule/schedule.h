@@ -1,0 +1,113 @@
+// schedule/schedule.h: a pipeline schedule as data: for every rank the ordered list of what the rank does in one step.
+// Generators make schedules (generators.h), CSV files bring them (csv.h), validate() proves them (validate.h), lowering
+// adds messages and reductions (lowering.h), a timeline times and draws them (timeline.h, drawing.h). No tensors.
+//
+// p ranks, S stages, m microbatches. A chunk is one stage of one replica; a rank holds S * replicas / p chunks.
+// Replicas of the model inside one pipeline are those of bidirectional schedules (Chimera, DualPipe): two, else one.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tutti::schedule {
+
+enum class Op : uint8_t {
+    forward,          // F
+    backward,         // B: both gradients
+    backward_input,   // I: the gradient of the chunk's input, which the stage before waits for
+    backward_weight,  // W: the gradients of its weights, at any time after I
+    overlap,  // a forward and the full backward of another work, run together so that one hides the other's messages
+    send_activation,     // the output of this chunk to the next stage
+    receive_activation,  // the input of this chunk from the stage before
+    send_gradient,       // the gradient of this chunk's input to the stage before
+    receive_gradient,    // the gradient of this chunk's output from the next stage
+    unshard,             // gathers the chunk's weights (FSDP)
+    reshard,             // frees the gathered weights
+    reduce_gradient,     // sums the chunk's weight gradients over the data-parallel ranks
+    replica_reduce,      // sums them over the replicas inside the pipeline
+};
+
+// One microbatch on one chunk.
+struct Work {
+    int replica = 0;
+    int stage = 0;
+    int microbatch = -1;  // -1: all of them (unshard, reshard, reductions)
+    auto operator<=>(const Work&) const = default;
+};
+
+struct Action {
+    Op op = Op::forward;
+    int replica = 0;
+    int stage = 0;
+    int microbatch = -1;
+    Work backward;  // overlap: what goes backward; what goes forward is (replica, stage, microbatch)
+    int slot = -1;  // assign_slots(): where a forward's saved tensors, or a received tensor, lie in the rank's memory
+
+    Work work() const { return {replica, stage, microbatch}; }
+    bool operator==(const Action&) const = default;
+};
+inline Action action(Op op, const Work& work) { return {op, work.replica, work.stage, work.microbatch, {}, -1}; }
+
+// F, B, I, W or overlap.
+inline bool is_compute(Op op) { return op <= Op::overlap; }
+inline bool is_message(Op op) { return op >= Op::send_activation && op <= Op::receive_gradient; }
+inline bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }
+inline bool is_receive(Op op) { return op == Op::receive_activation || op == Op::receive_gradient; }
+
+// The one or two simple actions of which an action consists: of an overlap a forward and a backward.
+class Parts {
+  public:
+    explicit Parts(const Action& whole);
+    const Action* begin() const { return parts_; }
+    const Action* end() const { return parts_ + count_; }
+
+  private:
+    Action parts_[2];
+    int count_ = 1;
+};
+
+// Which rank holds which chunk. Whether two neighbouring stages need a message follows from here and is coded nowhere.
+struct Placement {
+    int ranks = 1;
+    int stages = 1;
+    int replicas = 1;
+    std::vector<int> rank_of_chunk;  // [replica * stages + stage]
+
+    int rank_of(int replica, int stage) const {
+        return rank_of_chunk[static_cast<size_t>(replica) * static_cast<size_t>(stages) + static_cast<size_t>(stage)];
+    }
+    int chunks_per_rank() const { return stages * replicas / ranks; }
+    bool operator==(const Placement&) const = default;
+};
+Placement loop_placement(int ranks, int chunks);  // stage s on rank s % ranks
+Placement v_placement(int ranks);                 // stages r and 2 * ranks - 1 - r on rank r
+Placement bidirectional_placement(int ranks);     // replica 0: stage s on rank s; replica 1: on rank ranks - 1 - s
+
+using Program = std::vector<Action>;
+
+struct Schedule {
+    std::string name;
+    Placement placement;
+    std::vector<std::vector<int>> microbatches;  // [replica], ascending: which of 0 ... m-1 the replica works on
+    std::vector<Program> programs;               // [rank]
+
+    // What the schedule promises, and validate() proves.
+    std::vector<int> peak_bound;  // [rank]: chunks whose saved tensors live at once, until their W; empty: no promise
+    bool ascending = true;        // each chunk adds its weight gradients in ascending order of microbatches
+    // Of assign_slots(), else empty. [rank]
+    std::vector<int> activation_slots, receive_slots;
+
+    int total_microbatches() const;
+    bool has_messages() const;  // is lowered: see insert_messages()
+    bool operator==(const Schedule&) const = default;
+};
+
+// As in the CSV files of torch.distributed.pipelining: "2F0", "3SEND_F1", "1UNSHARD", "(0F7;7B3)OVERLAP_F_B"; replica 1
+// has an apostrophe after the stage: "3'F4".
+std::string to_string(const Action& action);
+// "rank 2, action 7 (3SEND_F1)", for messages.
+std::string place_of(int rank, size_t index, const Action& action);
+
+}  // namespace tutti::schedule

@@ -1,0 +1,85 @@
+// schedule/walk.h: runs a schedule without time and without tensors: what may run next, in one order of all ranks.
+// validate() asks whether the walk reaches the end, the timeline computes times along it, and the messages are put in
+// its order: one walk, so that the three cannot disagree.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "tutti/schedule/schedule.h"
+
+namespace tutti::schedule {
+
+// What an action waits for: a result of another chunk, of its own chunk, or a message.
+struct Need {
+    Op op;  // forward, backward_input (also B), send_activation, receive_activation, ...
+    Work of;
+};
+
+// Which results and messages exist.
+class Results {
+  public:
+    explicit Results(const Schedule& schedule);
+
+    // The first thing that a simple action lacks; nullopt: the action can run.
+    std::optional<Need> missing(const Action& part) const;
+    void finish(const Action& part);
+    // Of the table that holds something for each work; Error for a work that the schedule does not have.
+    size_t index(const Work& work) const;
+    size_t works() const { return done_.size(); }
+
+  private:
+    bool has(const Need& need) const;
+    const Placement& placement_;
+    size_t microbatches_;  // largest number + 1
+    bool messages_;
+    std::vector<uint16_t> done_;  // a bit for each Op
+};
+
+// From the chunk that makes the input of a forward or backward of `work`, if another chunk does.
+std::optional<Work> source_of_input(const Placement& placement, const Work& work);
+std::optional<Work> source_of_gradient(const Placement& placement, const Work& work);
+inline bool same_rank(const Placement& placement, const Work& a, const Work& b) {
+    return placement.rank_of(a.replica, a.stage) == placement.rank_of(b.replica, b.stage);
+}
+
+struct Blocked {
+    int rank;
+    size_t index;  // in the rank's program
+    Need need;
+};
+
+// Visits all actions: in passes over the ranks, at most one action of each rank in a pass, an action when all that it
+// needs exists. `visit(rank, action)`. Returns the ranks that cannot go on; none: the schedule has no deadlock.
+template <class Visit>
+std::vector<Blocked> walk(const Schedule& schedule, Visit visit) {
+    Results results(schedule);
+    const auto missing = [&](const Action& whole) -> std::optional<Need> {
+        for (const Action& part : Parts(whole))
+            if (const std::optional<Need> need = results.missing(part)) return need;
+        return std::nullopt;
+    };
+    std::vector<size_t> next(schedule.programs.size(), 0);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t rank = 0; rank < next.size(); ++rank) {
+            const Program& program = schedule.programs[rank];
+            if (next[rank] == program.size() || missing(program[next[rank]])) continue;
+            const Action& whole = program[next[rank]++];
+            visit(static_cast<int>(rank), whole);
+            for (const Action& part : Parts(whole)) results.finish(part);
+            moved = true;
+        }
+    }
+    std::vector<Blocked> blocked;
+    for (size_t rank = 0; rank < next.size(); ++rank)
+        if (next[rank] < schedule.programs[rank].size())
+            blocked.push_back({static_cast<int>(rank), next[rank], *missing(schedule.programs[rank][next[rank]])});
+    return blocked;
+}
+
+// Throws what a walk that did not reach the end says: "deadlock: rank 0, action 3 (0B0) waits for 1B0; ...".
+void check_reached_end(const Schedule& schedule, const std::vector<Blocked>& blocked);
+std::string describe(const Schedule& schedule, const std::vector<Blocked>& blocked);
+
+}  // namespace tutti::schedule
