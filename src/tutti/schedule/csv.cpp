@@ -103,7 +103,7 @@ void split(std::string_view text, char separator, Each each) {
     }
 }
 
-// Chunks to the ranks that compute with them; DataError where two ranks do, or none does.
+// Chunks to the ranks that compute with them; UsageError where two ranks do, or none does.
 Placement placement_of(const std::vector<Program>& programs, const std::string& name) {
     std::map<std::pair<int, int>, int> rank_of;  // (replica, stage) -> rank
     Placement placement{static_cast<int>(programs.size()), 0, 1, {}};
@@ -112,9 +112,9 @@ Placement placement_of(const std::vector<Program>& programs, const std::string& 
             if (!is_compute(whole.op)) continue;
             for (const Action& part : Parts(whole)) {
                 const auto [chunk, is_new] = rank_of.try_emplace({part.replica, part.stage}, rank);
-                check<DataError>(is_new || chunk->second == rank, name, ": stage ", part.stage, " is computed by rank ",
-                                 chunk->second, " and by rank ", rank, " (", to_string(whole),
-                                 "); a stage belongs to one rank, which is one row");
+                check<UsageError>(is_new || chunk->second == rank, name, ": stage ", part.stage,
+                                  " is computed by rank ", chunk->second, " and by rank ", rank, " (", to_string(whole),
+                                  "); a stage belongs to one rank, which is one row");
                 placement.stages = std::max(placement.stages, part.stage + 1);
                 placement.replicas = std::max(placement.replicas, part.replica + 1);
             }
@@ -122,8 +122,8 @@ Placement placement_of(const std::vector<Program>& programs, const std::string& 
     for (int replica = 0; replica < placement.replicas; ++replica)
         for (int stage = 0; stage < placement.stages; ++stage) {
             const auto chunk = rank_of.find({replica, stage});
-            check<DataError>(chunk != rank_of.end(), name, ": no rank computes stage ", stage, " of replica ", replica,
-                             ", although there are ", placement.stages, " stages");
+            check<UsageError>(chunk != rank_of.end(), name, ": no rank computes stage ", stage, " of replica ", replica,
+                              ", although there are ", placement.stages, " stages");
             placement.rank_of_chunk.push_back(chunk->second);
         }
     return placement;
@@ -148,7 +148,7 @@ bool is_ascending(const Schedule& schedule) {
 
 Action parse_action(std::string_view text) {
     const std::optional<Action> a = parse(text);
-    check<DataError>(
+    check<UsageError>(
         a.has_value(), "`", text, "` is no action; expected: stage, operation, microbatch, such as 2F0, 2B0, 2I0, ",
         "2W0, 2SEND_F0, 2RECV_F0, 2SEND_B0, 2RECV_B0, 2UNSHARD, 2RESHARD, 2REDUCE_GRAD or (0F7;7B3)OVERLAP_F_B");
     return *a;
@@ -156,7 +156,7 @@ Action parse_action(std::string_view text) {
 
 Schedule parse_csv(std::string_view text, const std::string& name) {
     while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);
-    check<DataError>(!text.empty(), name, ": empty; expected one row per rank with actions such as 0F0,0F1,0B0");
+    check<UsageError>(!text.empty(), name, ": empty; expected one row per rank with actions such as 0F0,0F1,0B0");
     Schedule schedule;
     schedule.name = name;
     split(text, '\n', [&](std::string_view row) {
@@ -170,8 +170,8 @@ Schedule parse_csv(std::string_view text, const std::string& name) {
             if (a) return program.push_back(*a);
             try {
                 parse_action(cell);
-            } catch (const DataError& error) {
-                throw DataError(
+            } catch (const UsageError& error) {
+                throw UsageError(
                     concat(name, ", row ", schedule.programs.size(), ", cell ", cell_number, ": ", error.what()));
             }
         });
@@ -188,7 +188,13 @@ Schedule parse_csv(std::string_view text, const std::string& name) {
     return schedule;
 }
 
-Schedule read_csv(const std::string& path) { return parse_csv(read_file(path), path); }
+Schedule read_csv(const std::string& path) {
+    try {
+        return parse_csv(read_file(path), path);
+    } catch (const DataError& error) {
+        throw UsageError(concat("cannot read the schedule ", error.what()));
+    }
+}
 
 std::string to_csv(const Schedule& schedule) {
     std::string text;

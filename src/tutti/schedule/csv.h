@@ -10,11 +10,11 @@
 
 namespace tutti::schedule {
 
-// "2F0" -> forward of stage 2, microbatch 0. DataError with what was expected, unless the text is an action.
+// "2F0" -> forward of stage 2, microbatch 0. UsageError with what was expected, unless the text is an action.
 Action parse_action(std::string_view text);
 
 // The placement follows from who computes what: a chunk belongs to the rank that computes with it. `name` is for
-// messages. DataError, naming row and cell, for text that is no schedule; validate() judges the order.
+// messages. UsageError, naming row and cell, for text that is no schedule; validate() judges the order.
 Schedule parse_csv(std::string_view text, const std::string& name);
 Schedule read_csv(const std::string& path);
 

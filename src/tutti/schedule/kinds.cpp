@@ -4,6 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/schedule/generators.h"
+#include "tutti/schedule/walk.h"
 
 namespace tutti::schedule {
 
@@ -25,6 +26,18 @@ constexpr std::array kKinds = {
     Kind{"dualpipe", 1, false, dualpipe, "arXiv 2412.19437"},
     Kind{"dualpipe-v", 2, false, dualpipe_v, "github.com/deepseek-ai/DualPipe"},
 };
+
+// Groups of N microbatches whose last one is short can wait for each other; Megatron-LM demands m % N == 0 or >= p.
+void check_groups(const Schedule& schedule, const Dimensions& d) {
+    if (walk(schedule, [](int, const Action&) {}).empty()) return;
+    const int p = d.ranks, m = d.microbatches, asked = d.group_size == 0 ? std::min(p, m) : d.group_size;
+    int N = std::min(p, m);
+    while (m % N != 0 && m % N < p) ++N;
+    throw UsageError(concat("schedule ", schedule.name, " deadlocks with groups of ", asked,
+                            " microbatches: the last of ", m, " has ", m % asked, ", and ", p,
+                            " ranks need a full one or at least ", p, "; try a group size of ", N,
+                            ", or a multiple of ", asked, " microbatches"));
+}
 
 }  // namespace
 
@@ -49,6 +62,7 @@ Schedule generate(std::string_view name, const Dimensions& d) {
                       "; interleaved and interleaved-zb have");
     Schedule schedule = kind->generate(d);
     schedule.name = name;
+    if (kind->takes_group_size) check_groups(schedule, d);
     return schedule;
 }
 

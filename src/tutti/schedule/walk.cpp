@@ -26,28 +26,28 @@ std::optional<Work> source_of_gradient(const Placement& placement, const Work& w
     return Work{work.replica, work.stage + 1, work.microbatch};
 }
 
-Results::Results(const Schedule& schedule)
-    : placement_(schedule.placement), microbatches_(0), messages_(schedule.has_messages()) {
+WorkIndex::WorkIndex(const Schedule& schedule)
+    : replicas_(schedule.placement.replicas), stages_(schedule.placement.stages) {
     for (const std::vector<int>& of_replica : schedule.microbatches)
         for (const int k : of_replica) microbatches_ = std::max(microbatches_, static_cast<size_t>(k) + 1);
-    done_.resize(placement_.rank_of_chunk.size() * microbatches_);
 }
 
-size_t Results::index(const Work& work) const {
-    check(work.replica >= 0 && work.replica < placement_.replicas && work.stage >= 0 &&
-              work.stage < placement_.stages && work.microbatch >= 0 &&
-              static_cast<size_t>(work.microbatch) < microbatches_,
-          "schedule: microbatch ", work.microbatch, " of stage ", work.stage, " is outside the ", placement_.stages,
-          " stages and ", microbatches_, " microbatches");
-    const size_t chunk =
-        static_cast<size_t>(work.replica) * static_cast<size_t>(placement_.stages) + static_cast<size_t>(work.stage);
-    return chunk * microbatches_ + static_cast<size_t>(work.microbatch);
+size_t WorkIndex::operator()(const Work& work) const {
+    check(work.replica >= 0 && work.replica < replicas_ && work.stage >= 0 && work.stage < stages_ &&
+              work.microbatch >= 0 && static_cast<size_t>(work.microbatch) < microbatches_,
+          "schedule: microbatch ", work.microbatch, " of stage ", work.stage, ", replica ", work.replica,
+          " is outside the ", microbatches_, " microbatches, ", stages_, " stages, ", replicas_, " replicas");
+    const int chunk = work.replica * stages_ + work.stage;
+    return static_cast<size_t>(chunk) * microbatches_ + static_cast<size_t>(work.microbatch);
 }
 
-bool Results::has(const Need& need) const { return (done_[index(need.of)] & bit_of(need.op)) != 0; }
+Results::Results(const Schedule& schedule)
+    : placement_(schedule.placement), index_(schedule), messages_(schedule.has_messages()), done_(index_.size()) {}
+
+bool Results::has(const Need& need) const { return (done_[index_(need.of)] & bit_of(need.op)) != 0; }
 
 void Results::finish(const Action& part) {
-    if (part.microbatch >= 0) done_[index(part.work())] |= bit_of(part.op);
+    if (part.microbatch >= 0) done_[index_(part.work())] |= bit_of(part.op);
 }
 
 std::optional<Need> Results::missing(const Action& part) const {

@@ -10,9 +10,22 @@
 
 namespace tutti::schedule {
 
+// Numbers the works of a schedule 0, 1, 2, ..., for tables that hold something for each.
+class WorkIndex {
+  public:
+    explicit WorkIndex(const Schedule& schedule);
+    // Error for a work that the schedule does not have.
+    size_t operator()(const Work& work) const;
+    size_t size() const { return static_cast<size_t>(replicas_) * static_cast<size_t>(stages_) * microbatches_; }
+
+  private:
+    int replicas_, stages_;
+    size_t microbatches_ = 0;  // largest number + 1
+};
+
 // What an action waits for: a result of another chunk, of its own chunk, or a message.
 struct Need {
-    Op op;  // forward, backward_input (also B), send_activation, receive_activation, ...
+    Op op;  // forward; backward_input, which also a B fulfils; a send; a receive
     Work of;
 };
 
@@ -24,19 +37,17 @@ class Results {
     // The first thing that a simple action lacks; nullopt: the action can run.
     std::optional<Need> missing(const Action& part) const;
     void finish(const Action& part);
-    // Of the table that holds something for each work; Error for a work that the schedule does not have.
-    size_t index(const Work& work) const;
-    size_t works() const { return done_.size(); }
 
   private:
     bool has(const Need& need) const;
     const Placement& placement_;
-    size_t microbatches_;  // largest number + 1
+    WorkIndex index_;
     bool messages_;
     std::vector<uint16_t> done_;  // a bit for each Op
 };
 
-// From the chunk that makes the input of a forward or backward of `work`, if another chunk does.
+// The chunk whose forward makes the input of `work`, and the one whose backward makes the gradient of its output.
+// nullopt at the first and the last stage.
 std::optional<Work> source_of_input(const Placement& placement, const Work& work);
 std::optional<Work> source_of_gradient(const Placement& placement, const Work& work);
 inline bool same_rank(const Placement& placement, const Work& a, const Work& b) {

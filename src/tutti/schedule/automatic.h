@@ -1,0 +1,20 @@
+// schedule/automatic.h: a search for an order: the shortest step that it finds for given times and a limit of memory.
+#pragma once
+
+#include "tutti/schedule/generators.h"
+#include "tutti/schedule/timeline.h"
+
+namespace tutti::schedule {
+
+// Of one copy of the model: the best of
+//  - all generators of d.chunks stages per rank whose peak fits (their microbatches are what d says),
+//  - orders that a simulation finds by rules, for a grid of rules,
+//  - what small changes make of the best of these.
+// Best is the smallest makespan, then cost, then peak. The result is never worse than a generator at the same limit,
+// and always the same for the same numbers. Bidirectional schedules, which hold every weight twice, are not considered.
+//
+// `memory_limit`: chunks whose saved tensors may live at once on a rank, until their W; 0: no limit.
+// UsageError when the limit is below the d.chunks that one microbatch needs.
+Schedule automatic(const Dimensions& d, const Times<int64_t>& times, int memory_limit);
+
+}  // namespace tutti::schedule

@@ -1,0 +1,169 @@
+// schedule/greedy.cpp: see greedy.h.
+#include "tutti/schedule/greedy.h"
+
+#include <deque>
+#include <limits>
+#include <queue>
+
+#include "tutti/schedule/walk.h"
+#include "tutti/schedule/writer.h"
+
+namespace tutti::schedule {
+
+namespace {
+
+constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+
+struct GreedyChunk {
+    int stage;
+    int next_forward = 0, next_backward = 0;  // microbatches, in ascending order
+};
+
+struct GreedyRank {
+    std::vector<GreedyChunk> chunks;
+    std::deque<Work> weights;  // I is done, W is not
+    int64_t free_at = 0;
+    int ahead = 0;  // forwards without their I
+    int live = 0;   // forwards without their W
+    bool last_was_forward = false;
+};
+
+class Greedy {
+  public:
+    Greedy(const Placement& placement, int microbatches, const Times<int64_t>& times, const GreedyRules& rules)
+        : placement_(placement),
+          m_(microbatches),
+          times_(times),
+          rules_(rules),
+          schedule_(empty_schedule("greedy", placement, microbatches)) {
+        const size_t works = static_cast<size_t>(placement.stages) * static_cast<size_t>(m_);
+        input_.assign(works, kUnknown);
+        gradient_.assign(works, kUnknown);
+        ranks_.resize(static_cast<size_t>(placement.ranks));
+        for (int stage = 0; stage < placement.stages; ++stage)
+            ranks_[static_cast<size_t>(placement.rank_of(0, stage))].chunks.push_back({stage});
+        for (int k = 0; k < m_; ++k) input_[at(0, k)] = 0;
+        for (int rank = 0; rank < placement.ranks; ++rank) wake_.emplace(0, rank);
+    }
+
+    std::optional<Schedule> run() {
+        while (!wake_.empty()) {
+            const auto [time, rank] = wake_.top();
+            wake_.pop();
+            if (ranks_[static_cast<size_t>(rank)].free_at <= time) choose(rank, time);
+        }
+        const size_t all = 3 * static_cast<size_t>(placement_.chunks_per_rank()) * static_cast<size_t>(m_);
+        for (const Program& program : schedule_.programs)
+            if (program.size() != all) return std::nullopt;
+        return std::move(schedule_);
+    }
+
+  private:
+    size_t at(int stage, int microbatch) const {
+        return static_cast<size_t>(stage) * static_cast<size_t>(m_) + static_cast<size_t>(microbatch);
+    }
+
+    // The chunk whose next pass can start now, by the rule of depth. `soon`: when the first one could that cannot yet.
+    template <class Arrival>
+    GreedyChunk* ready(GreedyRank& rank, int64_t now, int64_t& soon, Arrival arrival) {
+        GreedyChunk* found = nullptr;
+        for (GreedyChunk& chunk : rank.chunks) {
+            const int64_t time = arrival(chunk);
+            if (time == kUnknown) continue;
+            if (time > now)
+                soon = std::min(soon, time);
+            else if (found == nullptr || rules_.deep)
+                found = &chunk;
+        }
+        return found;
+    }
+
+    void choose(int r, int64_t now) {
+        GreedyRank& rank = ranks_[static_cast<size_t>(r)];
+        int64_t soon = kUnknown;
+        GreedyChunk* const backward = ready(rank, now, soon, [&](const GreedyChunk& c) {
+            return c.next_backward < c.next_forward ? gradient_[at(c.stage, c.next_backward)] : kUnknown;
+        });
+        // Later chunks keep a place each: they free what earlier ones hold.
+        const auto places_kept = [&](const GreedyChunk& c) { return static_cast<int>(&rank.chunks.back() - &c); };
+        const int most_ahead = rules_.slope * (placement_.ranks - 1 - r) + rules_.offset;
+        bool full = false;
+        GreedyChunk* const forward = ready(rank, now, soon, [&](const GreedyChunk& c) {
+            if (c.next_forward == m_) return kUnknown;
+            const bool needed = &c != &rank.chunks.front();  // to finish what has begun
+            if (!needed && rank.ahead >= most_ahead) return kUnknown;
+            if (rank.live + places_kept(c) >= rules_.limit) {
+                full = full || input_[at(c.stage, c.next_forward)] <= now;
+                return kUnknown;
+            }
+            return input_[at(c.stage, c.next_forward)];
+        });
+        const bool forward_first =
+            rules_.prefer == Prefer::forward || (rules_.prefer == Prefer::alternate && !rank.last_was_forward);
+        if (forward != nullptr && (backward == nullptr || forward_first)) return run_forward(r, *forward, now);
+        if (backward != nullptr) return run_backward(r, *backward, now);
+        if (rank.weights.empty()) return;  // a message will wake the rank
+        const int64_t W = times_.of(rank.weights.front().stage).backward_weight;
+        const bool waits = soon != kUnknown && 2 * (soon - now) < rules_.patience * W;
+        if (full || !waits) run_weight(r, now);
+    }
+
+    void run_forward(int r, GreedyChunk& chunk, int64_t now) {
+        GreedyRank& rank = ranks_[static_cast<size_t>(r)];
+        const int k = chunk.next_forward++;
+        ++rank.ahead, ++rank.live;
+        rank.last_was_forward = true;
+        const int64_t end = append(r, Op::forward, {0, chunk.stage, k}, now, times_.of(chunk.stage).forward);
+        if (chunk.stage + 1 == placement_.stages)
+            gradient_[at(chunk.stage, k)] = end;
+        else
+            deliver(r, chunk.stage + 1, k, input_, end);
+    }
+    void run_backward(int r, GreedyChunk& chunk, int64_t now) {
+        GreedyRank& rank = ranks_[static_cast<size_t>(r)];
+        const Work work{0, chunk.stage, chunk.next_backward++};
+        --rank.ahead;
+        rank.last_was_forward = false;
+        rank.weights.push_back(work);
+        const int64_t end = append(r, Op::backward_input, work, now, times_.of(chunk.stage).backward_input);
+        if (chunk.stage > 0) deliver(r, chunk.stage - 1, work.microbatch, gradient_, end);
+    }
+    void run_weight(int r, int64_t now) {
+        GreedyRank& rank = ranks_[static_cast<size_t>(r)];
+        const Work work = rank.weights.front();
+        rank.weights.pop_front();
+        --rank.live;
+        append(r, Op::backward_weight, work, now, times_.of(work.stage).backward_weight);
+    }
+
+    int64_t append(int r, Op op, const Work& work, int64_t now, int64_t duration) {
+        schedule_.programs[static_cast<size_t>(r)].push_back(action(op, work));
+        ranks_[static_cast<size_t>(r)].free_at = now + duration;
+        wake_.emplace(now + duration, r);
+        return now + duration;
+    }
+    void deliver(int sender, int stage, int microbatch, std::vector<int64_t>& table, int64_t end) {
+        const int receiver = placement_.rank_of(0, stage);
+        const int64_t time = end + (receiver == sender ? 0 : times_.latency + times_.transfer);
+        table[at(stage, microbatch)] = time;
+        wake_.emplace(time, receiver);
+    }
+
+    const Placement& placement_;
+    const int m_;
+    const Times<int64_t>& times_;
+    const GreedyRules& rules_;
+    Schedule schedule_;
+    std::vector<GreedyRank> ranks_;
+    std::vector<int64_t> input_, gradient_;  // when they arrive; [stage * m + microbatch]
+    std::priority_queue<std::pair<int64_t, int>, std::vector<std::pair<int64_t, int>>, std::greater<>> wake_;
+};
+
+}  // namespace
+
+std::optional<Schedule> greedy(const Placement& placement, int microbatches, const Times<int64_t>& times,
+                               const GreedyRules& rules) {
+    return Greedy(placement, microbatches, times, rules).run();
+}
+
+}  // namespace tutti::schedule

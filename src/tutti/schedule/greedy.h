@@ -1,0 +1,27 @@
+// schedule/greedy.h: an order made by simulation: whenever a rank is free, rules choose what the rank does next among
+// what can start. In the manner of the heuristic of Qi et al., arXiv 2401.10241, section 3.1.
+#pragma once
+
+#include <optional>
+
+#include "tutti/schedule/timeline.h"
+
+namespace tutti::schedule {
+
+enum class Prefer { backward, forward, alternate };  // when both can start
+
+struct GreedyRules {
+    int limit = 1;  // chunks alive on a rank, until their W
+    // Rank r may be ahead of its backwards by slope * (p - 1 - r) + offset forwards.
+    int slope = 1, offset = 1;
+    Prefer prefer = Prefer::backward;
+    // A W fills idle time, unless a message would arrive before patience / 2 of the W.
+    int patience = 0;
+    bool deep = true;  // the later of two chunks goes first
+};
+
+// F, I and W apart, one replica. nullopt when the rules lead into a deadlock.
+std::optional<Schedule> greedy(const Placement& placement, int microbatches, const Times<int64_t>& times,
+                               const GreedyRules& rules);
+
+}  // namespace tutti::schedule

@@ -1,0 +1,59 @@
+// schedule/timeline.h: when each action of a schedule runs, given the times of F, I, W and of messages. Ranks run their
+// programs in order and wait only for results of others; messages travel beside the computation.
+//
+// T is double, or int64_t for exact numbers: times counted in any common unit.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tutti/schedule/schedule.h"
+
+namespace tutti::schedule {
+
+// Of one chunk and one microbatch. B takes backward_input + backward_weight.
+template <class T>
+struct StageTimes {
+    T forward = 1;          // F
+    T backward_input = 1;   // I
+    T backward_weight = 1;  // W
+};
+
+template <class T>
+struct Times {
+    std::vector<StageTimes<T>> stages = std::vector<StageTimes<T>>(1);  // one for all stages, or one for each
+    std::optional<T> overlap;  // of an overlapped F and B; nullopt: F + I + W of the two chunks
+    // A message takes latency + transfer. Transfer is size / bandwidth: messages from one rank to another share their
+    // link and follow each other at this distance.
+    T latency = 0;
+    T transfer = 0;
+
+    const StageTimes<T>& of(int stage) const { return stages[stages.size() == 1 ? 0 : static_cast<size_t>(stage)]; }
+};
+
+template <class T>
+struct Span {
+    T start = 0, end = 0;
+    Action action;
+};
+
+template <class T>
+struct Timeline {
+    std::vector<std::vector<Span<T>>> ranks;  // [rank], in order
+    T makespan = 0;                           // from the start of the step until the last rank is done
+    T cost = 0;    // largest time between a rank's first start and its last end: the zero-bubble papers' measure
+    T bubble = 0;  // makespan less the busiest rank's work
+    std::vector<T> busy, idle;      // [rank]; their sum is the makespan
+    std::vector<int> peak_until_w;  // [rank]: chunks whose saved tensors live at once, until their W
+    std::vector<int> peak_until_i;  // until their I: what lives if W needed nothing of the forward
+    int64_t messages = 0;           // between ranks, of a step
+};
+
+// Of the compute actions; messages follow from the placement. Error, naming the actions, when the schedule deadlocks.
+template <class T>
+Timeline<T> simulate(const Schedule& schedule, const Times<T>& times);
+extern template Timeline<double> simulate(const Schedule&, const Times<double>&);
+extern template Timeline<int64_t> simulate(const Schedule&, const Times<int64_t>&);
+
+}  // namespace tutti::schedule
