@@ -1,5 +1,5 @@
 // cli/cli.cpp: the table of contents of the program. Reads the arguments with CLI11 into the structs of commands.h
-// (those of `tutti data`: data.cpp), calls one function per command, turns exceptions into exit codes.
+// (those of `tutti data`: data.cpp; of `tutti schedule`: schedule.cpp), calls one function per command, turns exceptions into exit codes.
 #include "tutti/cli/cli.h"
 
 #include <unistd.h>
@@ -39,6 +39,7 @@ struct Arguments {
     DataArguments data;
     BenchCommArguments bench_comm;
     HealthArguments health;
+    ScheduleArguments schedule;
     std::function<int()> command;
 };
 
@@ -458,6 +459,7 @@ int run(int argc, const char* const* argv, const Io& io) {
     add_report(app, arguments, io);
     add_bench(app, arguments, io);
     add_health(app, arguments, io);
+    add_schedule(app, arguments.command, arguments.schedule, io);
     add_data(app, arguments.command, arguments.data, io);
     add_command(app, arguments, io, "doctor", "what this build and this machine have", arguments.doctor, doctor);
     add_command(app, arguments, io, "version", "version and build", arguments.version, version);

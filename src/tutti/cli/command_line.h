@@ -22,4 +22,7 @@ void add_threads_option(CLI::App& command, int& threads);
 // `tutti data ...` (data.cpp).
 void add_data(CLI::App& app, std::function<int()>& chosen, DataArguments& arguments, const Io& io);
 
+// `tutti schedule` (schedule.cpp).
+void add_schedule(CLI::App& app, std::function<int()>& chosen, ScheduleArguments& arguments, const Io& io);
+
 }  // namespace tutti::cli

@@ -1,0 +1,302 @@
+// cli/schedule.cpp: `tutti schedule`: pipeline schedules by name, from a CSV file or searched for: their order, their
+// timeline, and all of them in one table.
+#include "tutti/schedule/schedule.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
+#include "tutti/cli/command_line.h"
+#include "tutti/schedule/automatic.h"
+#include "tutti/schedule/csv.h"
+#include "tutti/schedule/drawing.h"
+#include "tutti/schedule/exact_times.h"
+#include "tutti/schedule/lowering.h"
+#include "tutti/schedule/validate.h"
+#include "tutti/spec/nearest.h"
+
+namespace tutti::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using schedule::Dimensions;
+using schedule::Schedule;
+using schedule::Timeline;
+
+// The times of the command line, counted in `unit`, so that all sums are exact.
+struct CommandTimes {
+    schedule::Times<int64_t> times;
+    int64_t unit = 1;
+
+    double seconds(int64_t count) const { return static_cast<double>(count) / static_cast<double>(unit); }
+};
+
+CommandTimes times_of(const ScheduleArguments& a, int64_t actions) {
+    const bool overlaps = !a.overlap.empty();
+    const schedule::ExactTimes exact = schedule::exact_times({{"--f", a.forward},
+                                                              {"--i", a.backward_input},
+                                                              {"--w", a.backward_weight},
+                                                              {"--comm", a.message},
+                                                              {"--fb", overlaps ? a.overlap : "0"}},
+                                                             actions);
+    CommandTimes result;
+    result.times.stages = {{exact.counts[0], exact.counts[1], exact.counts[2]}};
+    result.times.latency = exact.counts[3];
+    if (overlaps) result.times.overlap = exact.counts[4];
+    result.unit = exact.unit;
+    return result;
+}
+
+// A schedule and what became of it.
+struct Timed {
+    Schedule schedule;
+    Timeline<int64_t> timeline;
+    int peak = 0;  // of the rank that holds most
+};
+
+Timed time(Schedule s, const CommandTimes& times) {
+    Timed result{std::move(s), {}, 0};
+    result.timeline = simulate(result.schedule, times.times);
+    result.peak = *std::max_element(result.timeline.peak_until_w.begin(), result.timeline.peak_until_w.end());
+    return result;
+}
+
+int64_t actions_of(const Dimensions& d) { return int64_t{6} * d.ranks * d.chunks * d.microbatches; }
+
+// What the schedule of one name is for; the numbers that a file has itself may be left out.
+Dimensions dimensions_of(const ScheduleArguments& a, int default_chunks) {
+    check<UsageError>(a.stages && a.microbatches,
+                      "--stages and --microbatches are required, unless --kind is a CSV file");
+    return {*a.stages, a.chunks.value_or(default_chunks), *a.microbatches, a.group_size.value_or(0)};
+}
+
+Schedule from_file(const ScheduleArguments& a) {
+    Schedule s = schedule::read_csv(a.kind);
+    validate(s);
+    const auto fits = [&](const char* option, std::optional<int> asked, int has) {
+        check<UsageError>(!asked || *asked == has, option, ' ', asked.value_or(0), ": ", a.kind, " has ", has,
+                          "; leave ", option, " out");
+    };
+    fits("--stages", a.stages, s.placement.ranks);
+    fits("--microbatches", a.microbatches, s.total_microbatches());
+    fits("--virtual", a.chunks, s.placement.chunks_per_rank() / s.placement.replicas);
+    check<UsageError>(!a.group_size, "--group-size is for interleaved and interleaved-zb, not for a file");
+    return s;
+}
+
+void check_fits_memory(const Timed& timed, std::optional<int> limit) {
+    check<UsageError>(!limit || timed.peak <= *limit, "schedule ", timed.schedule.name, " holds up to ", timed.peak,
+                      " live chunks on a rank, more than --memory-limit ", limit.value_or(0),
+                      "; try --kind auto, or --kind all to compare");
+}
+
+[[noreturn]] void refuse_kind(const std::string& kind) {
+    std::vector<std::string> names;
+    for (const schedule::Kind& k : schedule::kinds()) names.emplace_back(k.name);
+    names.emplace_back("auto");
+    names.emplace_back("all");
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+    throw UsageError(concat("--kind ", kind, " is neither a schedule nor a file *.csv; the nearest is ",
+                            spec::nearest(kind, names), " of ", all));
+}
+
+Timed make(const ScheduleArguments& a, CommandTimes& times) {
+    if (a.kind.ends_with(".csv")) {
+        Schedule s = from_file(a);
+        times = times_of(a, actions_of({s.placement.ranks, s.placement.chunks_per_rank(), s.total_microbatches()}));
+        return time(std::move(s), times);
+    }
+    const bool automatic = a.kind == "auto";
+    if (!automatic && schedule::find_kind(a.kind) == nullptr) refuse_kind(a.kind);
+    const Dimensions d = dimensions_of(a, 1);
+    times = times_of(a, actions_of(d));
+    return time(automatic ? schedule::automatic(d, times.times, a.memory_limit.value_or(0)) : generate(a.kind, d),
+                times);
+}
+
+// --- what is said ----------------------------------------------------------------------------------------------------
+
+double bubble_rate(const Timeline<int64_t>& t) {
+    return t.makespan == 0 ? 0 : static_cast<double>(t.bubble) / static_cast<double>(t.makespan);
+}
+
+Json in_units(const std::vector<int64_t>& counts, const CommandTimes& times) {
+    Json values = Json::array();
+    for (const int64_t count : counts) values.push_back(times.seconds(count));
+    return values;
+}
+
+Json describe(const Timed& timed, const CommandTimes& times, bool messages) {
+    const Schedule& s = timed.schedule;
+    const Timeline<int64_t>& t = timed.timeline;
+    const int m = s.total_microbatches();
+    Json actions = Json::array();
+    for (const schedule::Program& program : (messages ? s : compute_only(s)).programs) {
+        Json& row = actions.emplace_back(Json::array());
+        for (const schedule::Action& a : program) row.push_back(to_string(a));
+    }
+    Json per_microbatch = t.messages / m;
+    if (t.messages % m != 0) per_microbatch = static_cast<double>(t.messages) / m;
+    return {{"kind", s.name},
+            {"ranks", s.placement.ranks},
+            {"chunks_per_rank", s.placement.chunks_per_rank()},
+            {"replicas", s.placement.replicas},
+            {"microbatches", m},
+            {"makespan", times.seconds(t.makespan)},
+            {"cost", times.seconds(t.cost)},
+            {"bubble", times.seconds(t.bubble)},
+            {"bubble_rate", bubble_rate(t)},
+            {"busy", in_units(t.busy, times)},
+            {"idle", in_units(t.idle, times)},
+            {"peak_chunks_until_w", t.peak_until_w},
+            {"peak_chunks_until_i", t.peak_until_i},
+            {"messages", t.messages},
+            {"messages_per_microbatch", per_microbatch},
+            {"actions", actions}};
+}
+
+// 5.5, 9: at most three decimals.
+std::string plain(double value) {
+    std::string text = format_fixed(value, 3);
+    if (text.find('.') == std::string::npos) return text;
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.ends_with('.')) text.pop_back();
+    return text;
+}
+
+Timeline<double> in_units(const Timeline<int64_t>& t, const CommandTimes& times) {
+    Timeline<double> result;
+    result.makespan = times.seconds(t.makespan);
+    result.bubble = times.seconds(t.bubble);
+    for (const auto& spans : t.ranks) {
+        auto& row = result.ranks.emplace_back();
+        for (const auto& span : spans) row.push_back({times.seconds(span.start), times.seconds(span.end), span.action});
+    }
+    return result;
+}
+
+void write_file(const std::string& option, const std::string& path, const std::string& text) {
+    errno = 0;
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file << text;
+    file.close();
+    check<DataError>(file.good(), path, " cannot be written: ", std::strerror(errno), "; ", option,
+                     " names another place");
+}
+
+void print(const Timed& timed, const CommandTimes& times, std::ostream& text) {
+    const Schedule& s = timed.schedule;
+    const Timeline<int64_t>& t = timed.timeline;
+    constexpr int kColumns = 110;
+    text << s.name << ": " << s.placement.ranks << " ranks, " << s.placement.chunks_per_rank() << " stages each";
+    if (s.placement.replicas > 1) text << " (" << s.placement.replicas << " replicas: every weight twice)";
+    text << ", " << s.total_microbatches() << " microbatches\n\n"
+         << draw_text(in_units(t, times), s.placement, kColumns)
+         << "F forward, B backward, I and W its halves, # overlap; lower case: second chunk or replica; . idle\n\n"
+         << "makespan  " << plain(times.seconds(t.makespan)) << "\nbubble    " << plain(times.seconds(t.bubble)) << " ("
+         << format_percent(bubble_rate(t)) << ")\ncost      " << plain(times.seconds(t.cost))
+         << " (first start to last end of a rank)\nmessages  " << t.messages << " ("
+         << plain(double(t.messages) / s.total_microbatches()) << " per microbatch)\nlive chunks until W, by rank: ";
+    for (size_t r = 0; r < t.peak_until_w.size(); ++r) text << (r == 0 ? "" : " ") << t.peak_until_w[r];
+    text << "\nlive chunks until I, by rank: ";
+    for (size_t r = 0; r < t.peak_until_i.size(); ++r) text << (r == 0 ? "" : " ") << t.peak_until_i[r];
+    text << '\n';
+}
+
+// One line for each kind; times are of chunks, so that only shares compare kinds with different numbers of chunks.
+int compare(const ScheduleArguments& a, const Io& io) {
+    check<UsageError>(a.csv.empty() && a.svg.empty(), "--csv and --svg are for one schedule, not for --kind all");
+    constexpr int kChunks = 2;  // where a kind leaves them free
+    const Dimensions asked = dimensions_of(a, kChunks);
+    const CommandTimes times = times_of(a, 2 * actions_of(asked));
+    std::ostream& text = io.text(a.json);
+    text << left("schedule", 16) << right("stages", 7) << right("makespan", 10) << right("bubble", 9)
+         << right("share", 9) << right("cost", 9) << right("live", 6) << right("of 1", 7) << right("weights", 9)
+         << right("messages", 10) << '\n';
+    Json schedules = Json::array(), refused = Json::array();
+    std::string reasons;
+    for (const schedule::Kind& kind : schedule::kinds()) {
+        Dimensions d = asked;
+        if (kind.chunks != 0) d.chunks = kind.chunks;
+        if (!kind.takes_group_size) d.group_size = 0;
+        try {
+            const Timed timed = time(generate(kind.name, d), times);
+            check_fits_memory(timed, a.memory_limit);
+            const Timeline<int64_t>& t = timed.timeline;
+            const Schedule& s = timed.schedule;
+            const int chunks = s.placement.chunks_per_rank() / s.placement.replicas;
+            text << left(s.name, 16) << right(std::to_string(chunks), 7) << right(plain(times.seconds(t.makespan)), 10)
+                 << right(plain(times.seconds(t.bubble)), 9) << right(format_percent(bubble_rate(t)), 9)
+                 << right(plain(times.seconds(t.cost)), 9) << right(std::to_string(timed.peak), 6)
+                 << right(plain(double(timed.peak) / chunks), 7) << right(concat(s.placement.replicas, "x"), 9)
+                 << right(plain(double(t.messages) / s.total_microbatches()), 10) << '\n';
+            schedules.push_back(describe(timed, times, a.messages));
+        } catch (const UsageError& error) {
+            reasons += concat(error.what(), '\n');
+            refused.push_back({{"kind", kind.name}, {"reason", error.what()}});
+        }
+    }
+    text << "stages: per rank and replica; times: of a stage, so compare shares. live: chunks on the fullest rank "
+            "until W;\n"
+            "of 1: as stages of one rank that is not divided. messages: per microbatch.\n"
+         << reasons << std::flush;
+    if (a.json) io.out << Json{{"schedules", schedules}, {"refused", refused}}.dump(2) << '\n';
+    return 0;
+}
+
+}  // namespace
+
+int schedule(const ScheduleArguments& a, const Io& io) {
+    if (a.kind == "all") return compare(a, io);
+    CommandTimes times;
+    Timed timed = make(a, times);
+    validate(timed.schedule);
+    check_fits_memory(timed, a.memory_limit);
+    if (a.messages && !timed.schedule.has_messages()) timed.schedule = insert_messages(timed.schedule);
+    if (!a.csv.empty()) write_file("--csv", a.csv, to_csv(a.messages ? timed.schedule : compute_only(timed.schedule)));
+    if (!a.svg.empty()) write_file("--svg", a.svg, draw_svg(in_units(timed.timeline, times), timed.schedule));
+    print(timed, times, io.text(a.json));
+    if (a.json) io.out << describe(timed, times, a.messages).dump(2) << '\n';
+    return 0;
+}
+
+void add_schedule(CLI::App& app, std::function<int()>& chosen, ScheduleArguments& a, const Io& io) {
+    CLI::App* c = add_command(app, chosen, "schedule", "pipeline schedules: order, bubble, memory, timeline", a.json,
+                              [&a, &io] { return schedule(a, io); });
+    c->add_option("--kind", a.kind, "a name below, auto, all, or FILE.csv")->required()->option_text("K");
+    const auto number = [&](const char* name, std::optional<int>& value, int most, const char* help, const char* text) {
+        c->add_option(name, value, help)->check(CLI::Range(1, most))->option_text(text);
+    };
+    number("--stages", a.stages, 1 << 12, "ranks of the pipeline", "P");
+    number("--virtual", a.chunks, 1 << 10, "stages per rank, where the kind leaves them free", "V [1; with all 2]");
+    number("--microbatches", a.microbatches, 1 << 16, "microbatches of a step", "M");
+    number("--group-size", a.group_size, 1 << 16, "of interleaved and interleaved-zb", "N [min(P, M)]");
+    number("--memory-limit", a.memory_limit, 1 << 26, "live chunks on a rank, until their W", "X [none]");
+    c->add_option("--f", a.forward, "time of a chunk's forward; 0.5 and 1/3 are exact")->option_text("T [1]");
+    c->add_option("--i", a.backward_input, "of the gradient of its input")->option_text("T [1]");
+    c->add_option("--w", a.backward_weight, "of the gradients of its weights")->option_text("T [1]");
+    c->add_option("--fb", a.overlap, "of an overlapped F and B")->option_text("T [f + i + w]");
+    c->add_option("--comm", a.message, "of a message between ranks")->option_text("T [0]");
+    c->add_option("--csv", a.csv, "writes the actions, as torch.distributed.pipelining")->option_text("FILE");
+    c->add_flag("--messages", a.messages, "sends and receives too, in the CSV and the JSON");
+    c->add_option("--svg", a.svg, "writes the timeline as a picture")->option_text("FILE");
+    c->footer(
+        "Kinds: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, interleaved-zb; with two stages per\n"
+        "rank zb-v, v-half, v-min, dualpipe-v; with two replicas chimera, dualpipe. auto searches for the\n"
+        "shortest step within --memory-limit.\n\n"
+        "Examples:\n"
+        "  tutti schedule --kind 1f1b --stages 4 --microbatches 8\n"
+        "  tutti schedule --kind all --stages 8 --microbatches 32 --comm 0.1\n"
+        "  tutti schedule --kind auto --stages 8 --microbatches 24 --memory-limit 8 --svg auto.svg\n"
+        "  tutti schedule --kind interleaved --virtual 2 --stages 4 --microbatches 8 --csv mine.csv\n"
+        "  tutti schedule --kind mine.csv --f 1 --i 1.2 --w 0.8 --json");
+}
+
+}  // namespace tutti::cli
