@@ -146,6 +146,7 @@ struct ScheduleArguments {
     std::string forward = "1", backward_input = "1", backward_weight = "1",
                 message = "0";  // times, exact: "0.5", "1/3"
     std::string overlap;        // "": F + I + W
+    double w_memory = 1;        // auto: share of a chunk's memory that lives between I and W
     std::string csv, svg;       // "": none
     bool messages = false;      // in the CSV and the JSON: also sends and receives
     bool json = false;

@@ -96,6 +96,16 @@ void check_fits_memory(const Timed& timed, std::optional<int> limit) {
                       "; try --kind auto, or --kind all to compare");
 }
 
+// CLI::Range lets nan pass.
+CLI::Validator number_from_0_to_1() {
+    const auto problem = [](const std::string& text) {
+        double x = 0;
+        const bool inside = CLI::detail::lexical_cast(text, x) && x >= 0 && x <= 1;
+        return inside ? "" : concat("required a number from 0 to 1, got ", text);
+    };
+    return {problem, "FLOAT in [0 - 1]", "share"};
+}
+
 [[noreturn]] void refuse_kind(const std::string& kind) {
     std::vector<std::string> names;
     for (const schedule::Kind& k : schedule::kinds()) names.emplace_back(k.name);
@@ -103,12 +113,13 @@ void check_fits_memory(const Timed& timed, std::optional<int> limit) {
     names.emplace_back("all");
     std::string all;
     for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-    throw UsageError(concat("--kind ", kind, " is neither a schedule nor a file *.csv; the nearest is ",
+    throw UsageError(concat("--kind ", kind, " is neither a schedule nor a file such as mine.csv; the nearest is ",
                             spec::nearest(kind, names), " of ", all));
 }
 
 Timed make(const ScheduleArguments& a, CommandTimes& times) {
-    if (a.kind.ends_with(".csv")) {
+    const bool is_path = schedule::find_kind(a.kind) == nullptr && a.kind.find_first_of("./") != std::string::npos;
+    if (is_path) {
         Schedule s = from_file(a);
         times = times_of(a, actions_of({s.placement.ranks, s.placement.chunks_per_rank(), s.total_microbatches()}));
         return time(std::move(s), times);
@@ -117,8 +128,9 @@ Timed make(const ScheduleArguments& a, CommandTimes& times) {
     if (!automatic && schedule::find_kind(a.kind) == nullptr) refuse_kind(a.kind);
     const Dimensions d = dimensions_of(a, 1);
     times = times_of(a, actions_of(d));
-    return time(automatic ? schedule::automatic(d, times.times, a.memory_limit.value_or(0)) : generate(a.kind, d),
-                times);
+    return time(
+        automatic ? schedule::automatic(d, times.times, {a.memory_limit.value_or(0), a.w_memory}) : generate(a.kind, d),
+        times);
 }
 
 // --- what is said ----------------------------------------------------------------------------------------------------
@@ -195,7 +207,8 @@ void print(const Timed& timed, const CommandTimes& times, std::ostream& text) {
     const Schedule& s = timed.schedule;
     const Timeline<int64_t>& t = timed.timeline;
     constexpr int kColumns = 110;
-    text << s.name << ": " << s.placement.ranks << " ranks, " << s.placement.chunks_per_rank() << " stages each";
+    text << s.name << ": " << s.placement.ranks << " ranks, " << s.placement.chunks_per_rank()
+         << (s.placement.chunks_per_rank() == 1 ? " stage each" : " stages each");
     if (s.placement.replicas > 1) text << " (" << s.placement.replicas << " replicas: every weight twice)";
     text << ", " << s.total_microbatches() << " microbatches\n\n"
          << draw_text(in_units(t, times), s.placement, kColumns)
@@ -258,7 +271,7 @@ int schedule(const ScheduleArguments& a, const Io& io) {
     CommandTimes times;
     Timed timed = make(a, times);
     validate(timed.schedule);
-    check_fits_memory(timed, a.memory_limit);
+    if (a.kind != "auto") check_fits_memory(timed, a.memory_limit);
     if (a.messages && !timed.schedule.has_messages()) timed.schedule = insert_messages(timed.schedule);
     if (!a.csv.empty()) write_file("--csv", a.csv, to_csv(a.messages ? timed.schedule : compute_only(timed.schedule)));
     if (!a.svg.empty()) write_file("--svg", a.svg, draw_svg(in_units(timed.timeline, times), timed.schedule));
@@ -279,6 +292,9 @@ void add_schedule(CLI::App& app, std::function<int()>& chosen, ScheduleArguments
     number("--microbatches", a.microbatches, 1 << 16, "microbatches of a step", "M");
     number("--group-size", a.group_size, 1 << 16, "of interleaved and interleaved-zb", "N [min(P, M)]");
     number("--memory-limit", a.memory_limit, 1 << 26, "live chunks on a rank, until their W", "X [none]");
+    c->add_option("--w-memory", a.w_memory, "auto: what a chunk counts between its I and its W")
+        ->check(number_from_0_to_1())
+        ->option_text("S [1]");
     c->add_option("--f", a.forward, "time of a chunk's forward; 0.5 and 1/3 are exact")->option_text("T [1]");
     c->add_option("--i", a.backward_input, "of the gradient of its input")->option_text("T [1]");
     c->add_option("--w", a.backward_weight, "of the gradients of its weights")->option_text("T [1]");

@@ -2,6 +2,7 @@
 #include "tutti/schedule/automatic.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <random>
 #include <tuple>
@@ -14,19 +15,20 @@ namespace tutti::schedule {
 
 namespace {
 
-using Score = std::tuple<int64_t, int64_t, int>;  // makespan, cost, peak: less is better
+// Makespan, cost, and the sum over the ranks of what cost is the largest of; less is better.
+using Score = std::tuple<int64_t, int64_t, int64_t>;
 
 class Search {
   public:
-    Search(const Times<int64_t>& times, int limit) : times_(times), limit_(limit) {}
+    Search(const Times<int64_t>& times, const MemoryLimit& memory) : times_(times), memory_(memory) {}
 
     // What does not fit or deadlocks is passed over.
     std::optional<Score> score(const Schedule& candidate) const {
-        if (!walk(candidate, [](int, const Action&) {}).empty()) return std::nullopt;
+        if (!fits(candidate) || !walk(candidate, [](int, const Action&) {}).empty()) return std::nullopt;
         const Timeline<int64_t> t = simulate(candidate, times_);
-        const int peak = *std::max_element(t.peak_until_w.begin(), t.peak_until_w.end());
-        if (peak > limit_) return std::nullopt;
-        return Score{t.makespan, t.cost, peak};
+        int64_t spans = 0;
+        for (const auto& rank : t.ranks) spans += rank.back().end - rank.front().start;
+        return Score{t.makespan, t.cost, spans};
     }
     bool offer(Schedule candidate) {
         const std::optional<Score> its = score(candidate);
@@ -38,8 +40,25 @@ class Search {
     const std::optional<Schedule>& best() const { return best_; }
 
   private:
+    bool fits(const Schedule& candidate) const {
+        for (const Program& program : candidate.programs) {
+            int before_input = 0, after = 0;
+            for (const Action& whole : program) {
+                const Parts parts(whole);
+                for (const Action& part : parts) before_input += part.op == Op::forward ? 1 : 0;
+                if (!memory_.admits(before_input, after)) return false;
+                for (const Action& part : parts) {
+                    if (part.op == Op::backward || part.op == Op::backward_input) --before_input;
+                    if (part.op == Op::backward_input) ++after;
+                    if (part.op == Op::backward_weight) --after;
+                }
+            }
+        }
+        return true;
+    }
+
     const Times<int64_t>& times_;
-    int limit_;
+    MemoryLimit memory_;
     std::optional<Schedule> best_;
     Score best_score_;
 };
@@ -61,30 +80,48 @@ void offer_generators(Search& search, const Dimensions& d) {
     }
 }
 
-void offer_greedy(Search& search, const Dimensions& d, const Times<int64_t>& times, int limit) {
+void offer_greedy(Search& search, const Dimensions& d, const Times<int64_t>& times, const MemoryLimit& memory) {
     std::vector<Placement> placements = {loop_placement(d.ranks, d.chunks)};
     if (d.chunks == 2) placements.push_back(v_placement(d.ranks));
     for (const Placement& placement : placements)
         for (const int slope : {0, 1, 2, 3})
-            for (const int offset : {1, 2, 4, limit})
+            for (const int offset : {1, 2, 4, memory.chunks})
                 for (const Prefer prefer : {Prefer::backward, Prefer::forward, Prefer::alternate})
-                    for (const int patience : {0, 1, 2})
+                    for (const int patience : {0, 1, 2, 3})
                         for (const bool deep : {true, false}) {
                             if (d.chunks == 1 && !deep) continue;
-                            if (offset == limit && slope > 0) continue;
-                            const GreedyRules rules{limit, slope, offset, prefer, patience, deep};
+                            if (offset == memory.chunks && slope > 0) continue;
+                            const GreedyRules rules{memory, slope, offset, prefer, patience, deep};
                             if (auto s = greedy(placement, d.microbatches, times, rules)) search.offer(*std::move(s));
                         }
 }
 
-// Moves an action within its rank, near its place, as long as something gets better now and then.
-void climb(Search& search, int tries) {
-    if (!search.best()) return;
-    std::mt19937 random(1);
-    const auto below = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
-    for (int i = 0; i < tries; ++i) {
-        Schedule s = *search.best();
-        Program& program = s.programs[below(s.programs.size())];
+// Tries small changes of the best order, and keeps those that make nothing worse.
+class Climb {
+  public:
+    explicit Climb(Search& search) : search_(search) {}
+
+    // Ends early when nothing has become better for long.
+    void run(int tries) {
+        constexpr int kPatience = 3000;
+        if (!search_.best()) return;
+        for (int i = 0, last = 0; i < tries && i - last < kPatience; ++i) {
+            Schedule s = *search_.best();
+            s.peak_bound.clear();
+            bool is_order = true;
+            if (below(4) == 0)
+                is_order = let_backwards_pass(s);
+            else
+                move_one(s.programs[below(s.programs.size())]);
+            if (is_order && search_.offer(std::move(s))) last = i;
+        }
+    }
+
+  private:
+    size_t below(size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random_); }
+
+    // Moves an action near its place.
+    void move_one(Program& program) {
         const size_t from = below(program.size()), distance = 1 + below(8);
         const size_t to =
             below(2) == 0 ? from - std::min(from, distance) : std::min(program.size() - 1, from + distance);
@@ -93,10 +130,48 @@ void climb(Search& search, int tries) {
             std::rotate(at(from), at(from + 1), at(to + 1));
         else
             std::rotate(at(to), at(from), at(from + 1));
-        s.peak_bound.clear();
-        search.offer(std::move(s));
     }
-}
+    // Takes a W from before the backward of one microbatch to before that of another nearby, on a run of stages: a
+    // gradient that is late on its whole way gains only when all of the way changes.
+    bool let_backwards_pass(Schedule& s) {
+        const size_t m = s.microbatches[0].size();
+        const size_t from = below(m), near = from + below(9);
+        if (near < 4 || near - 4 >= m) return false;
+        const int first = static_cast<int>(below(static_cast<size_t>(s.placement.stages)));
+        const bool upwards = below(2) == 0;
+        for (int stage = 0; stage < s.placement.stages; ++stage) {
+            if (upwards ? stage < first : stage > first) continue;
+            Program& program = s.programs[static_cast<size_t>(s.placement.rank_of(0, stage))];
+            const auto backward_of = [&](size_t k) {
+                return std::find(program.begin(), program.end(),
+                                 action(Op::backward_input, {0, stage, static_cast<int>(k)}));
+            };
+            const auto late = backward_of(from), other = backward_of(near - 4);
+            if (late == program.end() || other == program.end() || late == program.begin()) continue;
+            if ((late - 1)->op != Op::backward_weight) continue;
+            if (other < late)
+                std::rotate(other, late - 1, late);
+            else
+                std::rotate(late - 1, late, other);
+        }
+        return std::all_of(s.programs.begin(), s.programs.end(), renumber_weights);
+    }
+    // Each W belongs to the first I that has none yet; false when there is none.
+    static bool renumber_weights(Program& program) {
+        std::deque<Work> waiting;
+        for (Action& a : program) {
+            if (a.op == Op::backward_input) waiting.push_back(a.work());
+            if (a.op != Op::backward_weight) continue;
+            if (waiting.empty()) return false;
+            a = action(Op::backward_weight, waiting.front());
+            waiting.pop_front();
+        }
+        return true;
+    }
+
+    Search& search_;
+    std::mt19937 random_{1};
+};
 
 bool adds_in_ascending_order(const Program& program) {
     std::vector<int> last;
@@ -112,27 +187,28 @@ bool adds_in_ascending_order(const Program& program) {
 
 }  // namespace
 
-Schedule automatic(const Dimensions& d, const Times<int64_t>& times, int memory_limit) {
+Schedule automatic(const Dimensions& d, const Times<int64_t>& times, MemoryLimit memory) {
     check<UsageError>(d.ranks >= 1 && d.chunks >= 1 && d.microbatches >= 1,
                       "schedule auto: ranks, virtual stages and microbatches must be at least 1, got ", d.ranks, ", ",
                       d.chunks, " and ", d.microbatches);
     check<UsageError>(d.group_size == 0,
                       "schedule auto chooses the groups of microbatches itself, got a group size of ", d.group_size);
-    check<UsageError>(memory_limit == 0 || memory_limit >= d.chunks, "schedule auto: a microbatch needs ", d.chunks,
-                      " live chunks on each rank, got a memory limit of ", memory_limit);
+    check<UsageError>(memory.chunks == 0 || memory.chunks >= d.chunks, "schedule auto: a microbatch needs ", d.chunks,
+                      " live chunks on each rank, got a memory limit of ", memory.chunks);
     const int most = d.chunks * d.microbatches;
-    const int limit = memory_limit == 0 ? most : std::min(memory_limit, most);
-    Search search(times, limit);
+    memory.chunks = memory.chunks == 0 ? most : std::min(memory.chunks, most);
+    Search search(times, memory);
     offer_generators(search, d);
-    offer_greedy(search, d, times, limit);
-    // About as long as the grid of rules, whatever the size: a try costs time in proportion to the actions.
+    offer_greedy(search, d, times, memory);
+    // A try costs time in proportion to the actions, about 50 ns each: a second or so, whatever the size.
     const int64_t actions = int64_t{3} * d.ranks * d.chunks * d.microbatches;
-    climb(search, static_cast<int>(std::min<int64_t>(2000, 2'000'000 / actions)));
-    check(search.best().has_value(), "schedule auto: no order of ", d.ranks, " ranks fits ", limit, " live chunks");
+    Climb(search).run(static_cast<int>(std::min<int64_t>(10'000, 20'000'000 / actions)));
+    check(search.best().has_value(), "schedule auto: no order of ", d.ranks, " ranks fits ", memory.chunks,
+          " live chunks");
 
     Schedule best = *search.best();
     best.name = "auto";
-    best.peak_bound.assign(static_cast<size_t>(d.ranks), limit);
+    best.peak_bound = simulate(best, times).peak_until_w;
     best.ascending = std::all_of(best.programs.begin(), best.programs.end(), adds_in_ascending_order);
     return best;
 }

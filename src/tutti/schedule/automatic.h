@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tutti/schedule/generators.h"
+#include "tutti/schedule/greedy.h"
 #include "tutti/schedule/timeline.h"
 
 namespace tutti::schedule {
@@ -13,8 +14,7 @@ namespace tutti::schedule {
 // Best is the smallest makespan, then cost, then peak. The result is never worse than a generator at the same limit,
 // and always the same for the same numbers. Bidirectional schedules, which hold every weight twice, are not considered.
 //
-// `memory_limit`: chunks whose saved tensors may live at once on a rank, until their W; 0: no limit.
-// UsageError when the limit is below the d.chunks that one microbatch needs.
-Schedule automatic(const Dimensions& d, const Times<int64_t>& times, int memory_limit);
+// `memory.chunks` 0: no limit. UsageError when the limit is below the d.chunks that one microbatch needs.
+Schedule automatic(const Dimensions& d, const Times<int64_t>& times, MemoryLimit memory);
 
 }  // namespace tutti::schedule

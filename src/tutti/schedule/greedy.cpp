@@ -24,7 +24,6 @@ struct GreedyRank {
     std::deque<Work> weights;  // I is done, W is not
     int64_t free_at = 0;
     int ahead = 0;  // forwards without their I
-    int live = 0;   // forwards without their W
     bool last_was_forward = false;
 };
 
@@ -92,7 +91,8 @@ class Greedy {
             if (c.next_forward == m_) return kUnknown;
             const bool needed = &c != &rank.chunks.front();  // to finish what has begun
             if (!needed && rank.ahead >= most_ahead) return kUnknown;
-            if (rank.live + places_kept(c) >= rules_.limit) {
+            const int pending = static_cast<int>(rank.weights.size());
+            if (!rules_.memory.admits(rank.ahead + 1 + places_kept(c), pending)) {
                 full = full || input_[at(c.stage, c.next_forward)] <= now;
                 return kUnknown;
             }
@@ -111,7 +111,7 @@ class Greedy {
     void run_forward(int r, GreedyChunk& chunk, int64_t now) {
         GreedyRank& rank = ranks_[static_cast<size_t>(r)];
         const int k = chunk.next_forward++;
-        ++rank.ahead, ++rank.live;
+        ++rank.ahead;
         rank.last_was_forward = true;
         const int64_t end = append(r, Op::forward, {0, chunk.stage, k}, now, times_.of(chunk.stage).forward);
         if (chunk.stage + 1 == placement_.stages)
@@ -132,7 +132,6 @@ class Greedy {
         GreedyRank& rank = ranks_[static_cast<size_t>(r)];
         const Work work = rank.weights.front();
         rank.weights.pop_front();
-        --rank.live;
         append(r, Op::backward_weight, work, now, times_.of(work.stage).backward_weight);
     }
 

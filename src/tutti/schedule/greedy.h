@@ -10,8 +10,17 @@ namespace tutti::schedule {
 
 enum class Prefer { backward, forward, alternate };  // when both can start
 
+// What may live on a rank at once, in chunks: a chunk counts 1 from its F to its I, then `after_input` until its W. The
+// papers' M_W / M_B; 1 is what must be assumed of a framework that frees nothing at I.
+struct MemoryLimit {
+    int chunks = 1;
+    double after_input = 1;
+
+    bool admits(int before_input, int after) const { return before_input + after_input * after <= chunks + 1e-9; }
+};
+
 struct GreedyRules {
-    int limit = 1;  // chunks alive on a rank, until their W
+    MemoryLimit memory;
     // Rank r may be ahead of its backwards by slope * (p - 1 - r) + offset forwards.
     int slope = 1, offset = 1;
     Prefer prefer = Prefer::backward;

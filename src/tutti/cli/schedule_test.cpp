@@ -1,0 +1,157 @@
+// `tutti schedule` as its users see it: numbers, files, refusals.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
+#include "tutti/cli/cli.h"
+#include "tutti/schedule/csv.h"
+#include "tutti/schedule/generators.h"
+#include "tutti/schedule/lowering.h"
+
+namespace tutti::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Ran {
+    int code;
+    std::string out, err;
+};
+
+// `line`: what follows `tutti schedule --kind`.
+Ran schedule(const std::string& line) {
+    std::istringstream stream("tutti schedule --kind " + line);
+    std::vector<std::string> words;
+    for (std::string word; stream >> word;) words.push_back(word);
+    std::vector<const char*> argv;
+    for (const std::string& word : words) argv.push_back(word.c_str());
+    std::ostringstream out, err;
+    const int code = run(static_cast<int>(argv.size()), argv.data(), Io{out, err});
+    return {code, out.str(), err.str()};
+}
+
+Json json(const std::string& line) {
+    const Ran r = schedule(line + " --json");
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.out);
+}
+
+std::string path(const std::string& name) {
+    return (std::filesystem::temp_directory_path() / concat("tutti-schedule-test-", getpid(), '-', name)).string();
+}
+
+TEST(ScheduleCommand, NumbersAreExact) {
+    const Json one = json("1f1b --stages 4 --microbatches 8");
+    EXPECT_EQ(one["kind"], "1f1b");
+    EXPECT_EQ(one["makespan"], 33);
+    EXPECT_EQ(one["bubble"], 9);
+    EXPECT_EQ(one["bubble_rate"], 9.0 / 33);
+    EXPECT_EQ(one["peak_chunks_until_w"], Json({4, 3, 2, 1}));
+    EXPECT_EQ(one["messages_per_microbatch"], 6);
+    EXPECT_EQ(one["actions"][3][1], "3B0");
+    // Sums of a tenth are not rounded: 11 * 0.3 and not 3.3000000000000003.
+    EXPECT_EQ(json("gpipe --stages 4 --microbatches 8 --f 0.1 --i 0.1 --w 0.1")["makespan"], 3.3);
+    EXPECT_EQ(json("gpipe --stages 4 --microbatches 8 --f 1/3 --i 1/3 --w 1/3")["makespan"], 11);
+    EXPECT_EQ(json("gpipe --stages 2 --microbatches 1 --f 1e-3 --i 2e-3 --w 0 --comm 0.0005")["makespan"], 0.007);
+    EXPECT_EQ(json("zb-h2 --stages 4 --microbatches 8")["cost"], 24);
+    EXPECT_EQ(json("zb-h1 --stages 4 --microbatches 8")["peak_chunks_until_i"], Json({4, 3, 2, 1}));
+    EXPECT_EQ(json("interleaved --stages 4 --virtual 2 --microbatches 8")["makespan"], 57);
+    EXPECT_EQ(json("interleaved --stages 4 --virtual 2 --microbatches 10 --group-size 5")["actions"][0][5], "4F0");
+    EXPECT_EQ(json("interleaved --stages 4 --microbatches 8")["actions"], one["actions"]);
+    EXPECT_EQ(json("dualpipe --stages 4 --microbatches 8 --fb 2")["makespan"].get<double>() <
+                  json("dualpipe --stages 4 --microbatches 8")["makespan"].get<double>(),
+              true);
+}
+
+TEST(ScheduleCommand, AllKindsInOneTable) {
+    const Json all = json("all --stages 4 --microbatches 8");
+    EXPECT_EQ(all["schedules"].size(), schedule::kinds().size());
+    EXPECT_EQ(all["refused"].size(), 0u);
+    const Json odd = json("all --stages 3 --microbatches 8 --memory-limit 5");
+    for (const Json& refused : odd["refused"]) EXPECT_FALSE(refused["reason"].get<std::string>().empty());
+    for (const Json& s : odd["schedules"])
+        for (const int peak : s["peak_chunks_until_w"]) EXPECT_LE(peak, 5) << s["kind"];
+    EXPECT_EQ(odd["schedules"].size() + odd["refused"].size(), schedule::kinds().size());
+    const Ran text = schedule("all --stages 4 --microbatches 8");
+    EXPECT_NE(text.out.find("1f1b"), std::string::npos) << text.out;
+}
+
+TEST(ScheduleCommand, FilesComeBack) {
+    const std::string csv = path("s.csv"), lowered = path("l.csv"), svg = path("s.svg");
+    EXPECT_EQ(schedule("dualpipe-v --stages 2 --microbatches 5 --csv " + csv + " --svg " + svg).code, 0);
+    EXPECT_EQ(schedule("dualpipe-v --stages 2 --microbatches 5 --messages --csv " + lowered).code, 0);
+    const schedule::Schedule made = schedule::generate("dualpipe-v", {2, 1, 5});
+    EXPECT_EQ(read_file(csv), to_csv(made));
+    EXPECT_EQ(read_file(lowered), to_csv(insert_messages(made)));
+    const Json original = json("dualpipe-v --stages 2 --microbatches 5 --comm 0.25");
+    for (const std::string& file : {csv, lowered}) {
+        const Json again = json(file + " --stages 2 --microbatches 5 --comm 0.25");
+        for (const char* key : {"makespan", "cost", "bubble", "peak_chunks_until_w", "messages", "actions"})
+            EXPECT_EQ(again[key], original[key]) << key;
+    }
+    const std::string drawing = read_file(svg);
+    EXPECT_TRUE(drawing.starts_with("<svg ") && drawing.ends_with("</svg>\n"));
+    size_t titles = 0, actions = 0;
+    for (size_t at = drawing.find("<title>"); at != std::string::npos; at = drawing.find("<title>", at + 1)) ++titles;
+    for (const schedule::Program& program : made.programs) actions += program.size();
+    EXPECT_EQ(titles, actions);
+    EXPECT_NE(drawing.find("<title>0F0: 0 to 1</title><rect class=\"f\""), std::string::npos);
+    for (const std::string& file : {csv, lowered, svg}) std::filesystem::remove(file);
+}
+
+TEST(ScheduleCommand, DrawsTheTimeline) {
+    const Ran r = schedule("zb-h1 --stages 3 --microbatches 3");
+    EXPECT_NE(r.out.find("rank 0  FFF..IWIWIW\nrank 1  .FF.IFIWIWW\nrank 2  ..FIFIFIWWW\n"), std::string::npos)
+        << r.out;
+}
+
+TEST(ScheduleCommand, AutoStaysWithinItsMemory) {
+    const Json found = json("auto --stages 4 --microbatches 8 --memory-limit 4 --comm 0.1");
+    EXPECT_LE(found["makespan"], json("zb-h1 --stages 4 --microbatches 8 --comm 0.1")["makespan"]);
+    for (const int peak : found["peak_chunks_until_w"]) EXPECT_LE(peak, 4);
+    EXPECT_EQ(found["kind"], "auto");
+}
+
+TEST(ScheduleCommand, RefusesWithWhatToTry) {
+    const std::string illegal = path("illegal.csv");
+    std::ofstream(illegal) << "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n";
+    const std::string legal = path("legal.csv");
+    std::ofstream(legal) << "0F0,0B0\n1F0,1B0\n";
+    const std::vector<std::pair<std::string, std::string>> cases = {
+        {"dualpip --stages 4 --microbatches 8", "the nearest is dualpipe of naive, gpipe, 1f1b"},
+        {"1f1b --stages 4", "--stages and --microbatches are required"},
+        {"1f1b --stages 0 --microbatches 8", "--stages"},
+        {"1f1b --stages 4 --microbatches 8 --virtual 2", "has 1 stage per rank, got 2 virtual stages"},
+        {"1f1b --stages 4 --microbatches 8 --memory-limit 3", "holds up to 4 live chunks on a rank"},
+        {"1f1b --stages 4 --microbatches 8 --f -1", "--f must be a time of 0 or more"},
+        {"1f1b --stages 4 --microbatches 8 --comm nan", "--comm must be a time of 0 or more"},
+        {"1f1b --stages 4 --microbatches 8 --w 1/0", "--w must be a time of 0 or more"},
+        {"1f1b --stages 4 --microbatches 8 --f 0.12345678901234 --w 1/7", "fewer digits"},
+        {"dualpipe --stages 3 --microbatches 8", "dualpipe needs an even number of ranks, got 3"},
+        {"interleaved --stages 4 --virtual 2 --microbatches 8 --group-size 9", "group size must be between 1 and"},
+        {"auto --stages 4 --virtual 2 --microbatches 8 --memory-limit 1", "a microbatch needs 2 live chunks"},
+        {"auto --stages 4 --microbatches 8 --w-memory 2", "required a number from 0 to 1"},
+        {"all --stages 4 --microbatches 8 --csv x.csv", "are for one schedule"},
+        {"/no/such/file.csv", "cannot read the schedule /no/such/file.csv"},
+        {illegal, "deadlock: rank 0, action 1 (0B0) waits for 1I0"},
+        {legal + " --stages 3", "has 2; leave --stages out"},
+    };
+    for (const auto& [line, message] : cases) {
+        const Ran r = schedule(line);
+        EXPECT_EQ(r.code, 2) << line;
+        EXPECT_EQ(r.out, "") << line;
+        EXPECT_NE(r.err.find(message), std::string::npos) << line << '\n' << r.err;
+    }
+    std::filesystem::remove(illegal);
+    std::filesystem::remove(legal);
+    EXPECT_EQ(schedule("1f1b --stages 2 --microbatches 2 --csv /no/such/directory/s.csv").code, 3);
+}
+
+}  // namespace
+}  // namespace tutti::cli
