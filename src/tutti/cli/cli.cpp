@@ -1,6 +1,6 @@
 // cli/cli.cpp: the table of contents of the program. Reads the arguments with CLI11 into the structs of commands.h
-// (those of `tutti data`: data.cpp; of `tutti schedule`: schedule.cpp), calls one function per command, turns exceptions
-// into exit codes.
+// (`tutti data` and `tutti schedule`: data.cpp, schedule.cpp), calls one function per command, turns exceptions into
+// exit codes.
 #include "tutti/cli/cli.h"
 
 #include <unistd.h>

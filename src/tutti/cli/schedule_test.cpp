@@ -138,6 +138,7 @@ TEST(ScheduleCommand, RefusesWithWhatToTry) {
         {"auto --stages 4 --virtual 2 --microbatches 8 --memory-limit 1", "a microbatch needs 2 live chunks"},
         {"auto --stages 4 --microbatches 8 --w-memory 2", "required a number from 0 to 1"},
         {"all --stages 4 --microbatches 8 --csv x.csv", "are for one schedule"},
+        {"gpipe --stages 4096 --microbatches 65536", "more actions than this command lists"},
         {"/no/such/file.csv", "cannot read the schedule /no/such/file.csv"},
         {illegal, "deadlock: rank 0, action 1 (0B0) waits for 1I0"},
         {legal + " --stages 3", "has 2; leave --stages out"},

@@ -173,18 +173,6 @@ class Climb {
     std::mt19937 random_{1};
 };
 
-bool adds_in_ascending_order(const Program& program) {
-    std::vector<int> last;
-    for (const Action& whole : program)
-        for (const Action& part : Parts(whole)) {
-            if (part.op != Op::backward && part.op != Op::backward_weight) continue;
-            last.resize(std::max(last.size(), static_cast<size_t>(part.stage) + 1), -1);
-            if (part.microbatch < last[static_cast<size_t>(part.stage)]) return false;
-            last[static_cast<size_t>(part.stage)] = part.microbatch;
-        }
-    return true;
-}
-
 }  // namespace
 
 Schedule automatic(const Dimensions& d, const Times<int64_t>& times, MemoryLimit memory) {
@@ -209,7 +197,7 @@ Schedule automatic(const Dimensions& d, const Times<int64_t>& times, MemoryLimit
     Schedule best = *search.best();
     best.name = "auto";
     best.peak_bound = simulate(best, times).peak_until_w;
-    best.ascending = std::all_of(best.programs.begin(), best.programs.end(), adds_in_ascending_order);
+    best.ascending = adds_in_ascending_order(best);
     return best;
 }
 

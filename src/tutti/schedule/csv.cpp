@@ -129,21 +129,6 @@ Placement placement_of(const std::vector<Program>& programs, const std::string& 
     return placement;
 }
 
-// Whether each chunk's weight gradients are added in ascending order.
-bool is_ascending(const Schedule& schedule) {
-    for (const Program& program : schedule.programs) {
-        std::map<std::pair<int, int>, int> last;
-        for (const Action& whole : program)
-            for (const Action& part : Parts(whole)) {
-                if (part.op != Op::backward && part.op != Op::backward_weight) continue;
-                const auto [entry, is_new] = last.try_emplace({part.replica, part.stage}, part.microbatch);
-                if (!is_new && entry->second > part.microbatch) return false;
-                entry->second = part.microbatch;
-            }
-    }
-    return true;
-}
-
 }  // namespace
 
 Action parse_action(std::string_view text) {
@@ -184,7 +169,7 @@ Schedule parse_csv(std::string_view text, const std::string& name) {
                 if (part.op == Op::forward) seen[static_cast<size_t>(part.replica)].insert(part.microbatch);
     for (const std::set<int>& of_replica : seen)
         schedule.microbatches.emplace_back(of_replica.begin(), of_replica.end());
-    schedule.ascending = is_ascending(schedule);
+    schedule.ascending = adds_in_ascending_order(schedule);
     return schedule;
 }
 

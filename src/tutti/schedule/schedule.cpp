@@ -2,6 +2,7 @@
 #include "tutti/schedule/schedule.h"
 
 #include <algorithm>
+#include <map>
 
 #include "tutti/base/error.h"
 
@@ -68,6 +69,20 @@ bool Schedule::has_messages() const {
     const auto is_any = [](const Action& a) { return is_message(a.op); };
     return std::any_of(programs.begin(), programs.end(),
                        [&](const Program& program) { return std::any_of(program.begin(), program.end(), is_any); });
+}
+
+bool adds_in_ascending_order(const Schedule& schedule) {
+    for (const Program& program : schedule.programs) {
+        std::map<std::pair<int, int>, int> last;
+        for (const Action& whole : program)
+            for (const Action& part : Parts(whole)) {
+                if (part.op != Op::backward && part.op != Op::backward_weight) continue;
+                const auto [entry, is_new] = last.try_emplace({part.replica, part.stage}, part.microbatch);
+                if (!is_new && entry->second > part.microbatch) return false;
+                entry->second = part.microbatch;
+            }
+    }
+    return true;
 }
 
 std::string to_string(const Action& a) {

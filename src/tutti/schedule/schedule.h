@@ -104,6 +104,9 @@ struct Schedule {
     bool operator==(const Schedule&) const = default;
 };
 
+// Whether each chunk adds its weight gradients in ascending order of microbatches, as one rank does.
+bool adds_in_ascending_order(const Schedule& schedule);
+
 // As in the CSV files of torch.distributed.pipelining: "2F0", "3SEND_F1", "1UNSHARD", "(0F7;7B3)OVERLAP_F_B"; replica 1
 // has an apostrophe after the stage: "3'F4".
 std::string to_string(const Action& action);
