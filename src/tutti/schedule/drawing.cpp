@@ -50,7 +50,7 @@ std::string escaped(const std::string& text) {
     return result;
 }
 
-// "f", "b", "i", "w", with an 2 for the lighter shade.
+// "f", "b", "i", "w", with a 2 for the lighter shade.
 std::string style_of(const Action& part, const Placement& placement) {
     const char* const name = part.op == Op::forward          ? "f"
                              : part.op == Op::backward       ? "b"
