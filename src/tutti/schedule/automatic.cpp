@@ -108,12 +108,14 @@ class Climb {
         for (int i = 0, last = 0; i < tries && i - last < kPatience; ++i) {
             Schedule s = *search_.best();
             s.peak_bound.clear();
-            bool is_order = true;
             if (below(4) == 0)
-                is_order = let_backwards_pass(s);
+                let_backwards_pass(s);
             else
                 move_one(s.programs[below(s.programs.size())]);
-            if (is_order && search_.offer(std::move(s))) last = i;
+            // A W that has come before every I that it could belong to has no work: not an order. And gradients added
+            // in another order would have other bits.
+            const bool is_order = std::all_of(s.programs.begin(), s.programs.end(), renumber_weights);
+            if (is_order && adds_in_ascending_order(s) && search_.offer(std::move(s))) last = i;
         }
     }
 
@@ -133,10 +135,10 @@ class Climb {
     }
     // Takes a W from before the backward of one microbatch to before that of another nearby, on a run of stages: a
     // gradient that is late on its whole way gains only when all of the way changes.
-    bool let_backwards_pass(Schedule& s) {
+    void let_backwards_pass(Schedule& s) {
         const size_t m = s.microbatches[0].size();
         const size_t from = below(m), near = from + below(9);
-        if (near < 4 || near - 4 >= m) return false;
+        if (near < 4 || near - 4 >= m) return;
         const int first = static_cast<int>(below(static_cast<size_t>(s.placement.stages)));
         const bool upwards = below(2) == 0;
         for (int stage = 0; stage < s.placement.stages; ++stage) {
@@ -154,7 +156,6 @@ class Climb {
             else
                 std::rotate(late - 1, late, other);
         }
-        return std::all_of(s.programs.begin(), s.programs.end(), renumber_weights);
     }
     // Each W belongs to the first I that has none yet; false when there is none.
     static bool renumber_weights(Program& program) {

@@ -11,8 +11,9 @@ namespace tutti::schedule {
 //  - all generators of d.chunks stages per rank whose peak fits (their microbatches are what d says),
 //  - orders that a simulation finds by rules, for a grid of rules,
 //  - what small changes make of the best of these.
-// Best is the smallest makespan, then cost, then peak. The result is never worse than a generator at the same limit,
-// and always the same for the same numbers. Bidirectional schedules, which hold every weight twice, are not considered.
+// Best is the smallest makespan, then cost, then sum over the ranks of first start to last end. The result is never
+// worse than a generator at the same limit, and always the same for the same numbers. Bidirectional schedules, which
+// hold every weight twice, are not considered.
 //
 // `memory.chunks` 0: no limit. UsageError when the limit is below the d.chunks that one microbatch needs.
 Schedule automatic(const Dimensions& d, const Times<int64_t>& times, MemoryLimit memory);
