@@ -51,6 +51,8 @@ struct Parameter {
     std::optional<mesh::Part> local = {};
     mesh::Axes partial = {};  // axes along which ranks have partial sums of its gradient: these are added up
     mesh::Axes copies = {};   // axes along which ranks hold the same elements, `partial` among them
+    // The same of pipeline stages: places along pp of the ranks that hold it, rising; empty: this one alone.
+    std::vector<int> pipeline_ranks = {};
     TensorParallel tensor_parallel = {};
 
     Tensor value;                 // what forward reads, in the compute type

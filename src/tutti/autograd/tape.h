@@ -68,6 +68,7 @@ struct Unit {
     bool backward_reads_weights = true;  // false for an embedding: its weights need not be gathered again
     // Parameters of the unit whose gradient is taken in the forward, with the loss (nn::head_loss).
     std::vector<Parameter*> gradients_in_forward;
+    size_t place = 0;  // in the model: units are numbered in the order of the forward
 };
 
 // What a tape does when it calls its hooks: F, F once more for the backward, B, I, W.

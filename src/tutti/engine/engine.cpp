@@ -1,6 +1,7 @@
 #include "tutti/engine/engine.h"
 
 #include "tutti/parallel/apply.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::engine {
 
@@ -46,6 +47,28 @@ models::Model applied(models::Model model, const spec::RunSpec& run, parallel::G
     return model;
 }
 
+// The rank's part of the pipeline, whose parameters know which of them other stages hold too.
+pipeline::Pipeline placed(const spec::RunSpec& run, models::Model& model, parallel::Groups& groups) {
+    const int64_t microbatches = run.train.global_batch / (run.train.micro_batch * groups.mesh().size(mesh::kDp));
+    pipeline::Pipeline p = pipeline::make_pipeline(run, model, microbatches, groups.coordinate(mesh::Axis::pp));
+    pipeline::share_between_stages(p, model);
+    return p;
+}
+
+std::vector<std::vector<autograd::Unit*>> units_of(models::Model& model, const pipeline::Pipeline& pipeline) {
+    std::vector<std::vector<autograd::Unit*>> runs;
+    for (const pipeline::Chunk& chunk : pipeline.chunks()) runs.push_back(model.units(chunk.span));
+    return runs;
+}
+
+pipeline::PassOptions pass_options(const spec::RunSpec& run, Device* home) {
+    const spec::Recompute recompute = spec::recompute_of(run.recompute.policy, run.model.layers);
+    return {.compute = spec::compute_type(run),
+            .segment = recompute.segment,
+            .selective = recompute.selective,
+            .home = run.offload.activations ? home : nullptr};
+}
+
 // The share of a step, whose targets are counted over the ranks.
 Share counted_share(parallel::Groups& groups) {
     Share share = share_of(groups);
@@ -70,7 +93,9 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       ctx{*device, machine.kernels, nullptr, packing_of(run)},
       groups(world, parallel::make_mesh(run, world.size())),
       model(applied(models::make_model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
-      data_parallel(ctx, {model.units(model.all())}, groups, data_parallel_options(run, home.get())),
+      pipeline(placed(run, model, groups)),
+      data_parallel(ctx, units_of(model, pipeline), groups, data_parallel_options(run, home.get())),
+      executor(ctx, model, groups, pipeline, pass_options(run, home.get())),
       optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? home.get() : nullptr),
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {

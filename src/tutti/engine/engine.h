@@ -15,6 +15,7 @@
 #include "tutti/ops/packed_weights.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/parallel/data_parallel.h"
+#include "tutti/pipeline/executor.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::engine {
@@ -43,7 +44,9 @@ struct Engine {
     ops::Context ctx;
     parallel::Groups groups;
     models::Model model;
+    pipeline::Pipeline pipeline;
     parallel::DataParallel data_parallel;
+    pipeline::Executor executor;
     optim::Optimizer optimizer;
     std::unique_ptr<Batches> batches;
     ops::Sum losses;                       // of the step that runs

@@ -7,7 +7,6 @@
 #include "tutti/base/trace.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/schedule.h"
-#include "tutti/spec/layers.h"
 
 namespace tutti::engine {
 
@@ -59,39 +58,47 @@ nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
 // Ranks of one tensor-parallel group compute the same losses: one of them counts them.
 bool counts_losses(const Engine& s) { return s.groups.coordinate(mesh::kTp) == 0; }
 
-void forward_backward(Engine& s, const nn::Batch& batch, int64_t index) {
-    const spec::Recompute recompute = spec::recompute_of(s.run.recompute.policy, s.run.model.layers);
+// Every pass of a program, or of a part of one, with the batches of step `step`.
+void run_program(Engine& s, const schedule::Program& program, const pipeline::Executor::MakeBatch& batch) {
     TracingHooks traced(s.data_parallel, s.trace);
-    autograd::Hooks* hooks = s.trace != nullptr ? &traced : static_cast<autograd::Hooks*>(&s.data_parallel);
-    Tape tape(s.ctx, true, hooks, s.run.offload.activations ? s.home.get() : nullptr, 0, index);
-    tape.set_selective(recompute.selective);
-    const Var losses = s.model.forward(tape, batch, recompute.segment);
-    tape.backward(losses);
-    if (counts_losses(s)) s.losses.add(losses.value);
+    autograd::Hooks& hooks = s.trace != nullptr ? traced : static_cast<autograd::Hooks&>(s.data_parallel);
+    s.executor.run(program, true, hooks, batch, [&s](int64_t, const Tensor& losses) {
+        if (counts_losses(s)) s.losses.add(losses);
+    });
+}
+
+// A recorded microbatch is a forward and its backward, on one rank without a pipeline.
+void run_recorded(Engine& s, const schedule::Program& program, const pipeline::Executor::MakeBatch& batch) {
+    for (size_t i = 0; i < program.size(); i += 2) {
+        const schedule::Program both = {program[i], program[i + 1]};
+        const nn::Batch inputs = batch(program[i].microbatch);
+        if (s.ctx.meter != nullptr && s.ctx.meter->needs_single_launches())
+            run_program(s, both, [&](int64_t) { return inputs; });
+        else
+            s.graph->run(inputs, [&](const nn::Batch& kept) { run_program(s, both, [&](int64_t) { return kept; }); });
+    }
 }
 
 }  // namespace
 
 StepResult train_step(Engine& s, int64_t step) {
     const spec::TrainSpec& train = s.run.train;
-    const int64_t microbatches = train.global_batch / (train.micro_batch * s.groups.over(mesh::kDp).size());
+    std::vector<int64_t> microbatches;  // of each run of units
+    for (const pipeline::Chunk& chunk : s.pipeline.chunks()) microbatches.push_back(chunk.microbatches);
 
     const TraceScope whole(s.trace, {Activity::step, "step"});
     s.data_parallel.begin_step(microbatches);
     {
         // Packed weights are kept from one microbatch to the next, where weights stay in their place.
-        const bool keeps_packed = microbatches > 1 && s.run.parallel.zero < 3;
+        const bool keeps_packed = microbatches.front() > 1 && s.run.parallel.zero < 3;
         const ops::KeepPacked packed(s.ctx, keeps_packed ? &s.packed_weights : nullptr);
-        for (int64_t i = 0; i < microbatches; ++i) {
-            nn::Batch batch = next_batch(s, step, i);
-            batch.seed = static_cast<uint64_t>(train.seed);
-            batch.step = static_cast<uint64_t>(step);
-            const bool single_launches = s.ctx.meter != nullptr && s.ctx.meter->needs_single_launches();
-            if (s.graph && !single_launches)
-                s.graph->run(batch, [&s, i](const nn::Batch& inputs) { forward_backward(s, inputs, i); });
-            else
-                forward_backward(s, batch, i);
-        }
+        const auto batch = [&](int64_t index) {
+            nn::Batch one = next_batch(s, step, index);
+            one.seed = static_cast<uint64_t>(train.seed);
+            one.step = static_cast<uint64_t>(step);
+            return one;
+        };
+        (s.graph ? run_recorded : run_program)(s, s.pipeline.program(), batch);
     }
     {
         const TraceScope span(s.trace, {Activity::other, "finish gradients"});
@@ -128,15 +135,14 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
     ops::Sum losses(s.ctx);
     ExactSum rows;
     const comm::Communicator& dp = s.groups.over(mesh::kDp);
-    const int64_t rank = dp.rank(), ranks = dp.size();
-    for (int64_t i = 0; i * ranks < batches; ++i) {
-        const nn::Batch batch = shared_out(s, source.microbatch(i + 1, 0));
-        Tape tape(s.ctx, false, &s.data_parallel);
-        const Var y = s.model.forward(tape, batch);
-        if (i * ranks + rank >= batches || !counts_losses(s)) continue;  // it only keeps step with the others
-        losses.add(y.value);
-        for (int32_t target : batch.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
-    }
+    const int64_t rank = dp.rank(), ranks = dp.size(), rounds = (batches + ranks - 1) / ranks;
+    const auto batch = [&](int64_t i) { return shared_out(s, source.microbatch(i + 1, 0)); };
+    const auto take = [&](int64_t i, const Tensor& y) {
+        if (i * ranks + rank >= batches || !counts_losses(s)) return;  // it only keeps step with the others
+        losses.add(y);
+        for (int32_t target : batch(i).targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
+    };
+    s.executor.run(s.pipeline.forward_program(static_cast<int>(rounds)), false, s.data_parallel, batch, take);
     ExactSum loss = losses.take();
     s.groups.world().sum(loss);
     s.groups.world().sum(rows);

@@ -10,9 +10,11 @@ using nn::Var;
 
 Model::Model(spec::ModelSpec spec, std::vector<std::unique_ptr<Module>> modules)
     : spec_(std::move(spec)), modules_(std::move(modules)) {
-    for (const auto& module : modules_)
-        for (autograd::Parameter* p : module->unit.parameters)
+    for (size_t i = 0; i < modules_.size(); ++i) {
+        modules_[i]->unit.place = i;
+        for (autograd::Parameter* p : modules_[i]->unit.parameters)
             if (std::find(parameters_.begin(), parameters_.end(), p) == parameters_.end()) parameters_.push_back(p);
+    }
 }
 
 std::vector<autograd::Unit*> Model::units(Span span) {

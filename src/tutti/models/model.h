@@ -19,6 +19,7 @@ class Model {
     const spec::ModelSpec& spec() const { return spec_; }
     // In the order of the forward: embedding, blocks, head.
     std::vector<std::unique_ptr<Module>>& modules() { return modules_; }
+    const std::vector<std::unique_ptr<Module>>& modules() const { return modules_; }
     // A run of modules, one after another: all of them, or those of a pipeline stage.
     struct Span {
         size_t begin = 0, end = 0;

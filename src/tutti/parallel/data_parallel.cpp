@@ -45,13 +45,15 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
             for (const Parameter* p : unit->parameters) ++users[p];
     // What is reduced at one moment over the same ranks lies in one buffer. A parameter of several units is by itself,
     // and a gradient that is taken in the forward is complete before the others of its unit.
-    using Kind = std::tuple<Axes, Axes, bool, const Parameter*>;
+    using Kind = std::tuple<Axes, Axes, std::vector<int>, bool, const Parameter*>;
+    runs_ = runs.size();
     for (size_t r = 0; r < runs.size(); ++r)
         for (Unit* unit : runs[r]) {
             std::vector<std::pair<Kind, std::vector<Parameter*>>> kinds;
             for (Parameter* p : unit->parameters) {
                 if (owner_.contains(p)) continue;
-                const Kind kind{p->partial, p->copies, is_early(*unit, p), users.at(p) > 1 ? p : nullptr};
+                const Kind kind{p->partial, p->copies, p->pipeline_ranks, is_early(*unit, p),
+                                users.at(p) > 1 ? p : nullptr};
                 auto place = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
                 if (place == kinds.end()) place = kinds.insert(place, {kind, {}});
                 place->second.push_back(p);
@@ -66,7 +68,7 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
                 State& state = owner(p);
                 if (std::find(uses_[u].begin(), uses_[u].end(), &state) != uses_[u].end()) continue;
                 uses_[u].push_back(&state);
-                if (state.users.empty() || run_[state.users.back()] != r) ++state.runs;
+                if (state.runs.empty() || state.runs.back() != r) state.runs.push_back(r);
                 state.users.push_back(u);
             }
         }
@@ -77,10 +79,13 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     const Axes partial = parameters.front()->partial, copies = parameters.front()->copies;
     const Axes cut = options_.zero == Zero::none ? Axes() : partial & kSharding;
     auto state = std::make_unique<State>();
-    state->rest = &groups_.over(partial - cut);
+    const std::vector<int>& stages = parameters.front()->pipeline_ranks;
+    state->rest = &groups_.over(partial - cut, stages);
+    state->between_stages = stages.size() > 1;
+    const bool first = stages.empty() || stages.front() == groups_.coordinate(Axis::pp);
     FlatOptions flat{.zero = options_.zero,
                      .updates = updates(),
-                     .owned = groups_.coordinate(copies - cut) == 0,
+                     .owned = first && groups_.coordinate(copies - cut) == 0,
                      .compute = options_.compute,
                      .seed = options_.seed,
                      .masters_home = options_.masters_home,
@@ -104,9 +109,12 @@ std::vector<optim::Piece> DataParallel::pieces() const {
 
 // --- the step --------------------------------------------------------------------------------------------------------
 
-void DataParallel::begin_step(int64_t microbatches) {
+void DataParallel::begin_step(int64_t microbatches) { begin_step(std::vector<int64_t>(runs_, microbatches)); }
+
+void DataParallel::begin_step(const std::vector<int64_t>& microbatches) {
     for (const auto& state : states_) {
-        state->expected = microbatches * state->runs;
+        state->expected = 0;
+        for (const size_t run : state->runs) state->expected += microbatches.at(run);
         state->contributions = 0;
         state->ready = 0;
         state->reduced = false;
@@ -128,6 +136,8 @@ void DataParallel::finish_gradients() {
             start_reduction(*state);
         }
     if (in_flight_) finish_reduction(*in_flight_);
+    for (const auto& state : states_)
+        if (state->between_stages) start_rest(*state);
     for (const auto& state : states_) {
         state->reduction.wait();
         state->rest_reduction.wait();
@@ -145,23 +155,23 @@ double DataParallel::gradient_norm() {
 }
 
 std::string DataParallel::first_non_finite() {
-    std::vector<const Parameter*> order;
-    for (const Unit* unit : units_) order.insert(order.end(), unit->parameters.begin(), unit->parameters.end());
-    auto bad = order.end();
+    constexpr double kUnit = 1e6;  // more parameters than a unit has
+    std::unordered_map<const Parameter*, double> places;
+    for (const Unit* unit : units_)
+        for (size_t i = 0; i < unit->parameters.size(); ++i)
+            places.try_emplace(unit->parameters[i], kUnit * static_cast<double>(unit->place) + static_cast<double>(i));
+    double place = std::numeric_limits<double>::infinity();
+    std::string bad;
     for (const optim::Piece& piece : pieces()) {
         ops::Sum squares(ctx_);
         squares.add_squares(piece.gradient());
-        if (!std::isfinite(squares.take().value()))
-            bad = std::min(bad, std::find(order.begin(), order.end(), piece.parameter));
+        if (std::isfinite(squares.take().value()) || places.at(piece.parameter) >= place) continue;
+        place = places.at(piece.parameter);
+        bad = piece.parameter->name;
     }
-    // The place in the whole model: stages lie one behind the other.
-    constexpr double kStage = 1e9;
-    const double place = bad == order.end()
-                             ? std::numeric_limits<double>::infinity()
-                             : kStage * groups_.coordinate(Axis::pp) + static_cast<double>(bad - order.begin());
     const double first = -groups_.world().max(-place);
     const bool mine = std::isfinite(place) && place == first;
-    for (const std::string& name : comm::gather_texts(groups_.world(), mine ? (*bad)->name : ""))
+    for (const std::string& name : comm::gather_texts(groups_.world(), mine ? bad : ""))
         if (!name.empty()) return name;
     return "";
 }
@@ -284,7 +294,7 @@ void DataParallel::start_reduction(State& state) {
     if (server_) {
         server_->push(flat.gradients());
     } else if (options_.zero == Zero::none) {
-        state.reduction = state.rest->all_reduce(flat.gradients());
+        if (!state.between_stages) start_rest(state);
     } else {
         if (in_flight_) finish_reduction(*in_flight_);
         if (state.reduced)
@@ -304,7 +314,15 @@ void DataParallel::finish_reduction(State& state) {
     if (state.received.defined())
         ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());
     if (options_.zero >= Zero::gradients) state.flat->drop_gradients();
-    if (state.complete()) state.rest_reduction = state.rest->all_reduce(state.flat->gradient_shard());
+    if (state.complete() && !state.between_stages) start_rest(state);
+}
+
+// Other stages come to it at other times, and a rank that waited for them would keep its messages from them: where they
+// take part it begins when all passes are done.
+void DataParallel::start_rest(State& state) {
+    const FlatUnit& flat = *state.flat;
+    const Tensor& gradients = options_.zero == Zero::none ? flat.gradients() : flat.gradient_shard();
+    state.rest_reduction = state.rest->all_reduce(gradients);
 }
 
 }  // namespace tutti::parallel

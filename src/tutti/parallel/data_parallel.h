@@ -45,9 +45,11 @@ class DataParallel final : public autograd::Hooks {
     // What this rank updates.
     std::vector<optim::Piece> pieces() const;
 
-    // Each run of units is going to do `microbatches` forwards and backwards, in any order. A gradient is complete, and
-    // its sum over the ranks begins, when the last of them has added to it.
-    void begin_step(int64_t microbatches);
+    // Run i of units is going to do microbatches[i] forwards and backwards, in any order. A gradient is complete, and
+    // its sum over the ranks begins, when the last of them has added to it; where several stages of a pipeline hold it,
+    // that over them waits for finish_gradients().
+    void begin_step(const std::vector<int64_t>& microbatches);
+    void begin_step(int64_t microbatches);  // of every run
     // After the last pass: gradients are summed when it returns.
     void finish_gradients();
     // L2 norm of the gradient of all ranks: exact up to the last rounding, so the same for any stage and rank count
@@ -72,7 +74,8 @@ class DataParallel final : public autograd::Hooks {
         comm::Communicator* shards = nullptr;  // ranks that share it out: reduce_scatter, all_gather; ZeRO-0: none
         comm::Communicator* rest = nullptr;    // ranks over which the shard is summed after that
         std::vector<size_t> users;             // units, in the order of the forward; several when a matrix is tied
-        int64_t runs = 0;                      // with users
+        std::vector<size_t> runs;              // with users
+        bool between_stages = false;           // summed over stages of a pipeline too
         std::vector<comm::Work> gather;
         bool gathering = false;     // under way, or done and not waited for
         bool resting = false;       // gathered and not in use: goes when another one is needed
@@ -100,12 +103,14 @@ class DataParallel final : public autograd::Hooks {
     void need_gradients(State& state);
     void start_reduction(State& state);
     void finish_reduction(State& state);
+    void start_rest(State& state);
 
     ops::Context& ctx_;
     Groups& groups_;
     DataParallelOptions options_;
     std::optional<ParameterServer> server_;
     std::vector<std::unique_ptr<State>> states_;
+    size_t runs_ = 0;
     std::vector<autograd::Unit*> units_;     // of all runs, one after another
     std::vector<size_t> run_;                // of each unit
     std::vector<std::vector<State*>> uses_;  // by unit: the states that hold its parameters

@@ -1,5 +1,7 @@
 #include "tutti/parallel/groups.h"
 
+#include <algorithm>
+
 #include "tutti/spec/validate.h"
 
 namespace tutti::parallel {
@@ -27,34 +29,52 @@ mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks) {
 Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::move(mesh)) {
     mesh::Axes everything;
     for (const mesh::AxisSize& a : mesh_.axes()) everything = everything | a.axis;
-    all_.emplace_back(everything, world.everyone("world"));
+    all_.push_back({everything, {}, world.everyone("world")});
     for (const mesh::Axes axes : {mesh::Axes(Axis::dp_shard), mesh::Axes(Axis::dp_replicate), mesh::kDp}) over(axes);
     for (const mesh::Axes axes : {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring)})
         if (mesh_.size(axes) > 1) over(axes);
 }
 
-comm::Communicator& Groups::over(mesh::Axes axes) {
+comm::Communicator& Groups::over(mesh::Axes axes) { return over(axes, {}); }
+
+comm::Communicator& Groups::over(mesh::Axes axes, const std::vector<int>& pipeline_ranks) {
     mesh::Axes several = axes;  // without axes of one rank, which do not matter; but "dp" stays "dp"
     for (const mesh::AxisSize& a : mesh_.axes())
         for (const mesh::Axes whole : {mesh::kTp, mesh::kCp, mesh::kDp})
             if (a.size == 1 && whole.contains(a.axis) && !axes.contains(whole)) several = several - a.axis;
-    if (!several.empty()) axes = several;
-    for (const auto& [of, group] : all_)
-        if (of == axes) return *group;
-    const std::vector<int> ranks = mesh_.group(world_.rank(), axes);
-    return *all_.emplace_back(axes, world_.group(mesh::name_of(axes), ranks)).second;
+    if (!several.empty() || !pipeline_ranks.empty()) axes = several;
+    for (const Group& group : all_)
+        if (!group.is_channel && group.axes == axes && group.pipeline_ranks == pipeline_ranks) return *group.ranks;
+    std::vector<int> ranks = mesh_.group(world_.rank(), axes | (pipeline_ranks.empty() ? mesh::Axes() : Axis::pp));
+    std::string name = mesh::name_of(axes);
+    if (!pipeline_ranks.empty()) {
+        std::erase_if(ranks, [&](int rank) {
+            return std::find(pipeline_ranks.begin(), pipeline_ranks.end(), mesh_.coordinate(rank, Axis::pp)) ==
+                   pipeline_ranks.end();
+        });
+        name += name.empty() ? "pp" : "+pp";
+        for (const int rank : pipeline_ranks) name += concat(rank == pipeline_ranks.front() ? " " : ",", rank);
+    }
+    return *all_.emplace_back(Group{axes, pipeline_ranks, world_.group(name, ranks)}).ranks;
+}
+
+comm::Communicator& Groups::channel(const std::string& name, int sender, int receiver) {
+    const std::vector<int> along = mesh_.group(world_.rank(), Axis::pp);
+    const std::vector<int> ranks = {along.at(static_cast<size_t>(sender)), along.at(static_cast<size_t>(receiver))};
+    return *all_.emplace_back(Group{.ranks = world_.group(name, ranks), .is_channel = true}).ranks;
 }
 
 std::vector<GroupUsage> Groups::usage() const {
     std::vector<GroupUsage> all;
-    for (const auto& [axes, group] : all_)
-        if (group->size() > 1) all.push_back({group->name(), group->usage()});
+    for (const Group& group : all_)
+        if (group.ranks->size() > 1) all.push_back({group.ranks->name(), group.ranks->usage()});
     return all;
 }
 
 std::vector<GroupTraffic> Groups::traffic() const {
     std::vector<GroupTraffic> all;
-    for (const auto& [axes, group] : all_) {
+    for (const Group& of : all_) {
+        const comm::Communicator* group = of.ranks.get();
         if (group->size() == 1) continue;
         for (int k = 0; k < comm::kKinds; ++k) {
             const auto kind = static_cast<comm::Kind>(k);

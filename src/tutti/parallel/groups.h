@@ -39,7 +39,12 @@ class Groups {
     // over its shards, and over the replicas. Sets that differ in axes of one rank have one group. The first call with
     // a set makes the group and is collective over it.
     comm::Communicator& over(mesh::Axes axes);
-    comm::Communicator& world() { return *all_.front().second; }
+    // The same, and along pp those of `pipeline_ranks`, this rank among them; none: this rank alone.
+    comm::Communicator& over(mesh::Axes axes, const std::vector<int>& pipeline_ranks);
+    // From rank `sender` along pp to rank `receiver`, of which this is one: ranks 0 and 1 of the group. Collective over
+    // both.
+    comm::Communicator& channel(const std::string& name, int sender, int receiver);
+    comm::Communicator& world() { return *all_.front().ranks; }
 
     // By this rank so far, of the groups of more than one rank, in the order in which they were made.
     std::vector<GroupUsage> usage() const;
@@ -49,7 +54,13 @@ class Groups {
   private:
     comm::World& world_;
     mesh::Mesh mesh_;
-    std::vector<std::pair<mesh::Axes, std::unique_ptr<comm::Communicator>>> all_;  // that of all ranks first
+    struct Group {
+        mesh::Axes axes;
+        std::vector<int> pipeline_ranks;
+        std::unique_ptr<comm::Communicator> ranks;
+        bool is_channel = false;
+    };
+    std::vector<Group> all_;  // that of all ranks first
 };
 
 // What came after `before`: now - before, without operations that were not called. Both are of the same groups.

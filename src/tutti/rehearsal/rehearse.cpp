@@ -146,14 +146,16 @@ int64_t saved_bytes(const optim::Optimizer& optimizer) {
     return bytes;
 }
 
-// Of a step of many microbatches only so many run: the first differs from those between, and the last reduces.
+// Of a step of many microbatches only so many run: the first differs from those between, and the last reduces. Those of
+// a pipeline depend on all others, and all run.
 constexpr int64_t kMicrobatches = 3;
 
 Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ranks, int rank) {
     const int64_t of_microbatch = run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     const int64_t microbatches = run.train.global_batch / of_microbatch;
+    const bool in_turn = run.parallel.pp == 1 && run.parallel.schedule == "1f1b";
     spec::RunSpec shortened = run;
-    shortened.train.global_batch = of_microbatch * std::min(microbatches, kMicrobatches);
+    if (in_turn) shortened.train.global_batch = of_microbatch * std::min(microbatches, kMicrobatches);
 
     Recorder recorder;
     std::vector<Mark> marks;
@@ -182,7 +184,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
                 .saved = saved_bytes(engine.optimizer)};
     r.memory_capacity = target.device.memory_bytes;
     r.communication = parallel::difference(engine.groups.traffic(), before);
-    if (microbatches >= kMicrobatches) {
+    if (in_turn && microbatches >= kMicrobatches) {
         const int64_t left_out = microbatches - kMicrobatches;
         add_repeated(r.communication, parallel::difference(marks[2].traffic, marks[1].traffic), left_out);
         // A CUDA graph is recorded in the second microbatch and stands for the last one too.

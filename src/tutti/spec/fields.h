@@ -176,11 +176,17 @@ void for_each_field(Run& run, const Visit& visit) {
     key("cp_ulysses", p.cp_ulysses, between(0, 1048576),
         "ranks of cp that exchange heads, a divisor of cp: the others exchange keys; 0: all with ulysses, else 1");
     key("pp", p.pp, between(1, 1048576), "pipeline positions");
-    key("schedule", p.schedule,
-        one_of({"naive", "gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min",
-                "interleaved-zb", "chimera", "dualpipe", "dualpipe-v"}),
-        "pipeline schedule");
-    key("virtual_stages", p.virtual_stages, between(1, 100000), "stages per pipeline position");
+    key("schedule", p.schedule, any(),
+        "pipeline schedule: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, zb-v, v-half, v-min, "
+        "interleaved-zb, chimera, dualpipe, dualpipe-v, auto (searched for), or FILE.csv");
+    key("virtual_stages", p.virtual_stages, between(1, 100000),
+        "stages per pipeline position, for interleaved, looped-bfs, interleaved-zb and auto");
+    key("microbatch_group", p.microbatch_group, between(0, 2147483647),
+        "microbatches that interleaved and interleaved-zb take through a chunk before the next; 0: min(pp, "
+        "microbatches)");
+    key("live_chunks", p.live_chunks, between(0, 2147483647),
+        "for auto: chunks of a rank whose activations may live at once; 0: no limit");
+    key("stage_layers", p.stage_layers, any(), "layers of each stage, such as \"11,11,10\"; \"\": balanced by cost");
     key("ep", p.ep, between(1, 1048576), "expert parallel");
 
     section = "recompute";

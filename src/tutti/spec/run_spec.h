@@ -67,8 +67,11 @@ struct ParallelSpec {
     std::string cp_method = "ring";  // ring | all_gather | ulysses
     int64_t cp_ulysses = 0;          // 0: cp with the method ulysses, else 1
     int64_t pp = 1;
-    std::string schedule = "1f1b";
+    std::string schedule = "1f1b";  // a generator of schedule/, auto, or FILE.csv
     int64_t virtual_stages = 1;
+    int64_t microbatch_group = 0;   // 0: as the schedule has it
+    int64_t live_chunks = 0;        // 0: no limit
+    std::string stage_layers = "";  // "11,11,10"; "": balanced
     int64_t ep = 1;
     bool operator==(const ParallelSpec&) const = default;
 };

@@ -2,6 +2,7 @@
 #include "tutti/spec/validate.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <limits>
 #include <numeric>
@@ -330,6 +331,27 @@ void check_context_parallel(const RunSpec& run, Problems& problems) {
             "), or be a multiple of them");
 }
 
+// What can be said without the schedule itself, which pipeline::make_pipeline() judges.
+void check_pipeline(const RunSpec& run, Problems& problems) {
+    const ParallelSpec& p = run.parallel;
+    constexpr std::array kKnown = {"naive",          "gpipe",   "1f1b",     "interleaved", "looped-bfs",
+                                   "zb-h1",          "zb-h2",   "zb-v",     "v-half",      "v-min",
+                                   "interleaved-zb", "chimera", "dualpipe", "dualpipe-v",  "auto"};
+    const bool known = std::find(kKnown.begin(), kKnown.end(), p.schedule) != kKnown.end();
+    std::string names;
+    for (const char* name : kKnown) names += concat(names.empty() ? "" : ", ", name);
+    require(problems, known || p.schedule.ends_with(".csv"), "[parallel] schedule = ", toml_text(p.schedule),
+            ": must be one of ", names, ", or the name of a .csv file");
+    if (p.pp == 1) return;
+    require(problems, p.strategy == "collective", "[parallel] strategy = \"", p.strategy,
+            "\": a parameter server has no pipeline; set pp = 1 or strategy = \"collective\"");
+    const int64_t stages = product({p.pp, p.virtual_stages});
+    require(problems, !p.stage_layers.empty() || run.model.layers >= stages, "[parallel] pp = ", p.pp,
+            p.virtual_stages > 1 ? concat(" with virtual_stages = ", p.virtual_stages) : "", ": ", stages,
+            " stages for [model] layers = ", run.model.layers, "; required: at least a layer for each stage, or ",
+            "stage_layers, by which the first and the last may have none");
+}
+
 // What tensor parallelism shares out must divide by its ranks; fewer key and value heads are copied.
 void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     const ModelSpec& m = run.model;
@@ -383,6 +405,8 @@ void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
     refuse(run.train.device == "cpu", "[train] device", run.train.device, "only a GPU has graphs; set cuda or auto");
     require(problems, ranks <= 1, "[train] cuda_graphs = true: ", ranks,
             " ranks communicate through the host; set cuda_graphs = false or train on one rank");
+    refuse(run.parallel.schedule != "1f1b", "[parallel] schedule", run.parallel.schedule,
+           "what is recorded is a forward with its backward behind it; set 1f1b");
     refuse(run.parallel.zero > 1, "[parallel] zero", run.parallel.zero, "buffers come and go in a step; set 0 or 1");
     refuse(run.offload.optimizer || run.offload.params || run.offload.activations, "[offload] any", true,
            "copies pass through the host; set optimizer, params and activations to false");
@@ -400,10 +424,7 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     };
     const ParallelSpec& p = run.parallel;
     constexpr const char* kNoSuchAxis = "this build has no such axis yet; set it to 1";
-    refuse(p.pp > 1, "[parallel] pp", p.pp, kNoSuchAxis);
     refuse(p.ep > 1, "[parallel] ep", p.ep, kNoSuchAxis);
-    refuse(p.schedule != "1f1b", "[parallel] schedule", p.schedule, "this build has no pipeline; leave 1f1b");
-    refuse(p.virtual_stages > 1, "[parallel] virtual_stages", p.virtual_stages, "this build has no pipeline; set 1");
 
     refuse(run.precision.reduce != "f32", "[precision] reduce", run.precision.reduce,
            "this build reduces in f32; set f32");
@@ -452,6 +473,7 @@ void validate(const RunSpec& run, int ranks) {
     check_mesh(run.parallel, ranks, problems);
     check_tensor_parallel(run, problems);
     check_context_parallel(run, problems);
+    check_pipeline(run, problems);
     check_offload(run, problems);
     check_precision(run, problems);
     check_packed_weights(run, problems);

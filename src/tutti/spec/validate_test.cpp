@@ -212,6 +212,23 @@ TEST(Validate, UlyssesSharesOutHeads) {
               "[parallel] cp_ulysses = 2: must divide cp = 1; nearest: cp_ulysses = 1");
 }
 
+TEST(Validate, APipelineNeedsAKnownScheduleAndLayers) {
+    EXPECT_EQ(problems_of({"parallel.pp=4"}, 4), "");
+    EXPECT_EQ(problems_of({"parallel.pp=2", "parallel.schedule=orders/mine.csv"}, 2), "");
+    EXPECT_EQ(
+        problems_of({"parallel.pp=2", "parallel.schedule=1b1f"}, 2),
+        "[parallel] schedule = \"1b1f\": must be one of naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, "
+        "zb-v, v-half, v-min, interleaved-zb, chimera, dualpipe, dualpipe-v, auto, or the name of a .csv file");
+    EXPECT_EQ(
+        problems_of({"parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=3"}, 2),
+        "[parallel] pp = 2 with virtual_stages = 3: 6 stages for [model] layers = 4; required: at least a layer for "
+        "each stage, or stage_layers, by which the first and the last may have none");
+    EXPECT_EQ(
+        problems_of({"parallel.pp=2", "parallel.strategy=parameter_server", "parallel.zero=0"}, 2),
+        "[parallel] strategy = \"parameter_server\": a parameter server has no pipeline; set pp = 1 or strategy = "
+        "\"collective\"");
+}
+
 TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
     ParallelSpec p;
     EXPECT_EQ(data_parallel_ranks(p, 8), 8);
@@ -227,8 +244,6 @@ TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
 TEST(Validate, RefusesWhatDoesNotExistYet) {
     const std::pair<const char*, const char*> requests[] = {
         {"parallel.ep=2", "[parallel] ep = 2: this build has no such axis yet; set it to 1"},
-        {"parallel.schedule=gpipe", "[parallel] schedule = \"gpipe\": this build has no pipeline; leave 1f1b"},
-        {"parallel.virtual_stages=2", "[parallel] virtual_stages = 2: this build has no pipeline; set 1"},
         {"parallel.strategy=parameter_server",
          "[parallel] strategy = \"parameter_server\": the server keeps the whole state; set zero = 0, not 1"},
         {"offload.params=true",

@@ -1,0 +1,164 @@
+#include "tutti/pipeline/executor.h"
+
+#include "tutti/base/error.h"
+#include "tutti/ops/ops.h"
+
+namespace tutti::pipeline {
+
+using autograd::Tape;
+using schedule::Action;
+using schedule::Op;
+using schedule::Work;
+
+namespace {
+
+Work before(const Work& work) { return {work.replica, work.stage - 1, work.microbatch}; }
+Work behind(const Work& work) { return {work.replica, work.stage + 1, work.microbatch}; }
+
+}  // namespace
+
+Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& groups, const Pipeline& pipeline,
+                   const PassOptions& options)
+    : ctx_(ctx), model_(model), pipeline_(pipeline), options_(options) {
+    const schedule::Placement& placement = pipeline.schedule.placement;
+    const auto connect = [&](int replica, int from, int to) {
+        const int sender = placement.rank_of(replica, from), receiver = placement.rank_of(replica, to);
+        if (sender == receiver || (sender != pipeline.rank && receiver != pipeline.rank)) return;
+        const std::string name = concat("pp ", from, replica > 0 ? "'" : "", ">", to, replica > 0 ? "'" : "");
+        channels_[{replica, from, to < from}].ranks = &groups.channel(name, sender, receiver);
+    };
+    for (int replica = 0; replica < placement.replicas; ++replica)  // the same order on every rank
+        for (int stage = 0; stage + 1 < placement.stages; ++stage) {
+            connect(replica, stage, stage + 1);
+            connect(replica, stage + 1, stage);
+        }
+}
+
+void Executor::Channel::send(const Tensor& x) {
+    constexpr size_t kUnderWay = 2;
+    if (sent.size() == kUnderWay) {
+        sent.front().first.wait();
+        sent.pop_front();
+    }
+    sent.emplace_back(ranks->send(x, 1), x);
+}
+
+void Executor::Channel::finish() {
+    for (auto& [work, tensor] : sent) work.wait();
+    sent.clear();
+}
+
+void Executor::run(const schedule::Program& program, bool training, autograd::Hooks& hooks, const MakeBatch& batch,
+                   const TakeOutput& output) {
+    const Run of{training, hooks, batch, output};
+    for (const Action& action : program)
+        for (const Action& part : schedule::Parts(action)) run(part, of);
+    for (auto& [edge, channel] : channels_) channel.finish();
+    check(flights_.empty(), "a schedule ended with ", flights_.size(), " microbatches under way");
+}
+
+void Executor::run(const Action& action, const Run& of) {
+    const Work work = action.work();
+    switch (action.op) {
+        case Op::receive_activation: {
+            Flight& f = flights_[work];
+            make_batch(f, work.microbatch, of);
+            f.input = ops::empty(ctx_, hidden_shape(*f.batch), options_.compute);
+            f.input_arrives = channel(before(work), false).ranks->receive(f.input, 0);
+            return;
+        }
+        case Op::receive_gradient: {
+            Flight& f = flights_.at(work);
+            f.gradient = ops::empty(ctx_, f.shape, options_.compute);
+            f.gradient_arrives = channel(behind(work), true).ranks->receive(f.gradient, 0);
+            return;
+        }
+        case Op::send_activation: {
+            channel(work, false).send(std::exchange(flights_.at(work).out.value, {}));
+            if (!of.training) flights_.erase(work);
+            return;
+        }
+        case Op::send_gradient:
+            channel(work, true).send(std::exchange(flights_.at(work).input_gradient, {}));
+            return retire(work);
+        case Op::forward: return forward(work, of);
+        case Op::backward: return backward(work, false);
+        case Op::backward_input: return backward(work, true);
+        case Op::backward_weight: return backward_weight(work);
+        case Op::unshard:
+        case Op::reshard:
+        case Op::reduce_gradient:
+        case Op::replica_reduce: return;  // parallel::DataParallel does them when the passes ask for them
+        case Op::overlap: break;
+    }
+    throw Error(concat("the executor has no such action: ", schedule::to_string(action)));
+}
+
+void Executor::forward(const Work& work, const Run& of) {
+    Flight& f = flights_[work];
+    make_batch(f, work.microbatch, of);
+    f.input_arrives.wait();
+    f.tape.emplace(ctx_, of.training, &of.hooks, options_.home, work.stage, work.microbatch);
+    f.tape->set_selective(options_.selective);
+    if (work.stage > 0) f.in = f.tape->input(std::exchange(f.input, {}));
+    f.out = model_.run(*f.tape, f.in, *f.batch, pipeline_.spans[static_cast<size_t>(work.stage)],
+                       of.training ? options_.segment : 0);
+    f.in.value = {};
+    f.shape = f.out.value.shape();
+    f.batch.reset();
+    if (is_last(work)) {
+        of.output(work.microbatch, f.out.value);
+        if (!of.training) flights_.erase(work);
+        return;
+    }
+    if (!pipeline_.is_here(work.replica, work.stage + 1)) return;
+    flights_[behind(work)].input = std::exchange(f.out.value, {});
+    if (!of.training) flights_.erase(work);
+}
+
+void Executor::backward(const Work& work, bool defer_weights) {
+    Flight& f = flights_.at(work);
+    f.gradient_arrives.wait();
+    const Tensor seed = is_last(work) ? f.out.value : std::exchange(f.gradient, {});
+    f.out.value = {};
+    if (defer_weights)
+        f.tape->backward_input(f.out, seed);
+    else
+        f.tape->backward(f.out, seed);
+    if (work.stage > 0) {
+        Tensor gradient = f.tape->take_gradient(f.in);
+        if (pipeline_.is_here(work.replica, work.stage - 1))
+            flights_.at(before(work)).gradient = std::move(gradient);
+        else
+            f.input_gradient = std::move(gradient);
+    }
+    if (defer_weights) return;
+    f.tape.reset();
+    retire(work);
+}
+
+void Executor::backward_weight(const Work& work) {
+    Flight& f = flights_.at(work);
+    f.tape->backward_weight();
+    f.tape.reset();
+    retire(work);
+}
+
+void Executor::make_batch(Flight& flight, int64_t microbatch, const Run& of) const {
+    if (!flight.batch) flight.batch = of.batch(microbatch);
+}
+
+// Between products with sequence parallelism a rank has some rows of a sequence.
+Shape Executor::hidden_shape(const nn::Batch& batch) const {
+    if (batch.features.defined()) return batch.features.shape();
+    const auto& [ranks, sequence] = model_.parameters().front()->tensor_parallel;
+    return {batch.tokens.dim(0), batch.tokens.dim(1) / (sequence ? ranks->size() : 1), model_.spec().width};
+}
+
+// A flight ends when its backward is done and the gradient of its input is on its way.
+void Executor::retire(const Work& work) {
+    const Flight& f = flights_.at(work);
+    if (!f.tape && !f.input_gradient.defined()) flights_.erase(work);
+}
+
+}  // namespace tutti::pipeline

@@ -1,0 +1,87 @@
+// pipeline/executor.h: runs the program of a schedule on one rank: the passes of its stages, each microbatch on a tape
+// of its own, and the messages between stages. One rank without a pipeline is the case of one stage and no messages.
+//
+// An activation is (B, T, C) as modules hand it on, in the compute type; its gradient is of the same shape and type.
+// Each edge between stages on different ranks has a channel for each direction. A message leaves as soon as the tensor
+// is there; at most two of a channel are under way.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "tutti/autograd/tape.h"
+#include "tutti/parallel/groups.h"
+#include "tutti/pipeline/stages.h"
+
+namespace tutti::pipeline {
+
+struct PassOptions {
+    DType compute = DType::bf16;
+    int64_t segment = 0;     // recompute: Model::run
+    bool selective = false;  // Tape::set_selective
+    Device* home = nullptr;  // of offloaded activations
+};
+
+class Executor {
+  public:
+    // Makes the channels: collective over the ranks along pp. What is referred to must outlive the executor.
+    Executor(ops::Context& ctx, models::Model& model, parallel::Groups& groups, const Pipeline& pipeline,
+             const PassOptions& options);
+
+    // The batch of a microbatch, as the layers of this rank see it. Asked for at each stage that the rank has.
+    using MakeBatch = std::function<nn::Batch(int64_t microbatch)>;
+    // What the last stage returned: losses, or logits. Called where that stage is.
+    using TakeOutput = std::function<void(int64_t microbatch, const Tensor& output)>;
+
+    // Every pass and message of a program, in its order. `training`: passes record, and a backward comes for each.
+    void run(const schedule::Program& program, bool training, autograd::Hooks& hooks, const MakeBatch& batch,
+             const TakeOutput& output);
+
+  private:
+    // A microbatch on its way through one chunk, from F to B or W.
+    struct Flight {
+        std::optional<nn::Batch> batch;
+        Tensor input, gradient;  // of the chunk's output; received, or handed over by a stage of this rank
+        comm::Work input_arrives, gradient_arrives;
+        std::optional<autograd::Tape> tape;
+        autograd::Var in, out;
+        Shape shape;            // of the output
+        Tensor input_gradient;  // until it is sent
+    };
+    struct Channel {
+        comm::Communicator* ranks = nullptr;  // sender, receiver
+        std::deque<std::pair<comm::Work, Tensor>> sent;
+        void send(const Tensor& x);
+        void finish();
+    };
+    struct Run {
+        bool training;
+        autograd::Hooks& hooks;
+        const MakeBatch& batch;
+        const TakeOutput& output;
+    };
+
+    void run(const schedule::Action& action, const Run& of);
+    void forward(const schedule::Work& work, const Run& of);
+    void backward(const schedule::Work& work, bool defer_weights);
+    void backward_weight(const schedule::Work& work);
+    void make_batch(Flight& flight, int64_t microbatch, const Run& of) const;
+    Shape hidden_shape(const nn::Batch& batch) const;
+    Channel& channel(const schedule::Work& producer, bool gradient) {
+        return channels_.at({producer.replica, producer.stage, gradient});
+    }
+    bool is_last(const schedule::Work& work) const { return work.stage + 1 == pipeline_.stages(); }
+    void retire(const schedule::Work& work);
+
+    ops::Context& ctx_;
+    models::Model& model_;
+    const Pipeline& pipeline_;
+    PassOptions options_;
+    std::map<std::tuple<int, int, bool>, Channel> channels_;  // by replica, producing stage, whether of gradients
+    std::map<schedule::Work, Flight> flights_;
+};
+
+}  // namespace tutti::pipeline

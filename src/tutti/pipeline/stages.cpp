@@ -1,0 +1,211 @@
+#include "tutti/pipeline/stages.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "tutti/schedule/automatic.h"
+#include "tutti/schedule/csv.h"
+#include "tutti/schedule/generators.h"
+#include "tutti/schedule/lowering.h"
+#include "tutti/schedule/validate.h"
+
+namespace tutti::pipeline {
+
+using schedule::Op;
+using schedule::Program;
+using schedule::Schedule;
+
+namespace {
+
+// Multiply-adds of a token in the forward: matrices, and causal attention of a block.
+std::vector<double> costs_of(const models::Model& model, int64_t seq_len) {
+    const spec::ModelSpec& m = model.spec();
+    const auto attention = static_cast<double>(m.family == spec::Family::mlp ? 0 : seq_len * m.heads * m.head_dim);
+    std::vector<double> costs;
+    for (size_t i = 0; i < model.modules().size(); ++i) {
+        const autograd::Unit& unit = model.modules()[i]->unit;
+        double cost = 0;
+        for (const autograd::Parameter* p : unit.parameters)
+            if (p->shape.rank() == 2 && unit.backward_reads_weights) cost += static_cast<double>(p->shape.numel());
+        if (i > 0 && i + 1 < model.modules().size()) cost += attention;
+        costs.push_back(cost);
+    }
+    return costs;
+}
+
+// "11,11,10"
+std::vector<Span> given(const std::string& text, int64_t layers, int stages) {
+    std::vector<int64_t> counts;
+    for (const char *at = text.data(), *end = at + text.size(); at <= end;) {
+        int64_t count = 0;
+        const auto [stop, error] = std::from_chars(at, end, count);
+        check<UsageError>(error == std::errc() && count >= 0 && (stop == end || *stop == ','),
+                          "[parallel] stage_layers = \"", text,
+                          "\": required the number of layers of each stage, such as \"11,11,10\"");
+        counts.push_back(count);
+        at = stop + 1;
+    }
+    int64_t sum = 0;
+    for (const int64_t count : counts) sum += count;
+    check<UsageError>(static_cast<int>(counts.size()) == stages && sum == layers, "[parallel] stage_layers = \"", text,
+                      "\": ", counts.size(), " stages with ", sum, " layers; required: ", stages,
+                      " stages (pp times the stages of a rank) with [model] layers = ", layers);
+    std::vector<Span> spans;
+    size_t end = 1;  // the first stage has the module before the layers, the last one that behind them
+    for (size_t s = 0; s < counts.size(); ++s) {
+        const bool inner = s > 0 && s + 1 < counts.size();
+        check<UsageError>(counts[s] > 0 || !inner, "[parallel] stage_layers = \"", text, "\": stage ", s,
+                          " has nothing to do; only the first and the last stage may be without layers");
+        const size_t begin = s == 0 ? 0 : end;
+        end += static_cast<size_t>(counts[s]);
+        spans.push_back({begin, s + 1 == counts.size() ? end + 1 : end});
+    }
+    return spans;
+}
+
+// Costs of stages in whole units, as the search wants them: F, I and W of a chunk take about as long each.
+schedule::Times<int64_t> times_of(const std::vector<Span>& spans, const std::vector<double>& costs) {
+    schedule::Times<int64_t> times;
+    times.stages.clear();
+    double most = 0;
+    std::vector<double> of_stage;
+    for (const Span& span : spans) {
+        double cost = 0;
+        for (size_t i = span.begin; i < span.end; ++i) cost += costs[i];
+        of_stage.push_back(cost);
+        most = std::max(most, cost);
+    }
+    for (const double cost : of_stage) {
+        const auto units = std::max<int64_t>(static_cast<int64_t>(1000 * cost / std::max(most, 1.0)), 1);
+        times.stages.push_back({units, units, units});
+    }
+    return times;
+}
+
+bool is_file(const std::string& schedule) { return schedule.ends_with(".csv"); }
+
+// A schedule from a file must be one for this run: ranks, microbatches, stages that divide.
+Schedule from_file(const spec::ParallelSpec& p, int64_t microbatches) {
+    Schedule s = schedule::compute_only(schedule::read_csv(p.schedule));
+    check<UsageError>(s.placement.ranks == p.pp && s.total_microbatches() == microbatches, "[parallel] schedule = \"",
+                      p.schedule, "\": is one of ", s.placement.ranks, " ranks and ", s.total_microbatches(),
+                      " microbatches; required: pp = ", p.pp, " ranks and the ", microbatches,
+                      " microbatches of a step (global_batch / (micro_batch * data-parallel ranks))");
+    return s;
+}
+
+Schedule compute_schedule(const spec::RunSpec& run, const std::vector<double>& costs, int64_t microbatches) {
+    const spec::ParallelSpec& p = run.parallel;
+    if (is_file(p.schedule)) return from_file(p, microbatches);
+    const schedule::Dimensions d{.ranks = static_cast<int>(p.pp),
+                                 .chunks = static_cast<int>(p.virtual_stages),
+                                 .microbatches = static_cast<int>(microbatches),
+                                 .group_size = static_cast<int>(p.microbatch_group)};
+    if (p.schedule != "auto") return schedule::generate(p.schedule, d);
+    const int stages = d.ranks * d.chunks;
+    const auto spans =
+        p.stage_layers.empty() ? balanced(costs, stages) : given(p.stage_layers, run.model.layers, stages);
+    return schedule::automatic(d, times_of(spans, costs), {.chunks = static_cast<int>(p.live_chunks)});
+}
+
+bool splits_backward(const Schedule& s) {
+    for (const Program& program : s.programs)
+        for (const schedule::Action& action : program)
+            if (action.op == Op::backward_weight) return true;
+    return false;
+}
+
+}  // namespace
+
+std::vector<Span> balanced(const std::vector<double>& costs, int parts) {
+    const auto P = static_cast<size_t>(parts);
+    const size_t layers = costs.size() - 2;
+    check<UsageError>(
+        layers >= P, parts, " stages for a model of ", layers,
+        " layers: required at least a layer for each; set [parallel] pp or virtual_stages lower, or give ",
+        "the first and the last stage none with stage_layers");
+    std::vector<double> before = {0};  // of the first n layers
+    for (size_t i = 0; i < layers; ++i) before.push_back(before.back() + costs[i + 1]);
+    // best[k][n]: of the first n layers in k parts, the most expensive one, and then the sum of squares.
+    using Cost = std::pair<double, double>;
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    std::vector<std::vector<Cost>> best(P + 1, std::vector<Cost>(layers + 1, {kInfinity, kInfinity}));
+    std::vector<std::vector<size_t>> cut(P + 1, std::vector<size_t>(layers + 1, 0));
+    best[0][0] = {0, 0};
+    for (size_t k = 1; k <= P; ++k)
+        for (size_t n = k; n <= layers; ++n)
+            for (size_t m = k - 1; m < n; ++m) {
+                if (best[k - 1][m].first == kInfinity) continue;
+                double cost = before[n] - before[m];
+                if (k == 1) cost += costs.front();
+                if (k == P) cost += costs.back();
+                const Cost all{std::max(best[k - 1][m].first, cost), best[k - 1][m].second + cost * cost};
+                if (all < best[k][n]) best[k][n] = all, cut[k][n] = m;
+            }
+    std::vector<Span> spans(P);
+    for (size_t k = P, end = layers; k > 0; --k) {
+        const size_t begin = cut[k][end];
+        spans[k - 1] = {begin + 1, end + 1};
+        end = begin;
+    }
+    spans.front().begin = 0;
+    spans.back().end = costs.size();
+    return spans;
+}
+
+Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int64_t microbatches, int rank) {
+    const std::vector<double> costs = costs_of(model, run.train.seq_len);
+    Pipeline pipeline{.schedule = compute_schedule(run, costs, microbatches), .rank = rank};
+    schedule::validate(pipeline.schedule);
+    check<UsageError>(
+        run.parallel.zero < 3 || run.recompute.policy != "selective" || !splits_backward(pipeline.schedule),
+        "[parallel] schedule = \"", run.parallel.schedule, "\": delays weight gradients, which with ",
+        "[recompute] policy = \"selective\" need weights that [parallel] zero = 3 has released by then; ",
+        "set zero to 2 or less, or policy to none or full");
+    pipeline.schedule = schedule::insert_messages(pipeline.schedule);
+    const int stages = pipeline.stages();
+    pipeline.spans = run.parallel.stage_layers.empty()
+                         ? balanced(costs, stages)
+                         : given(run.parallel.stage_layers, static_cast<int64_t>(costs.size()) - 2, stages);
+    return pipeline;
+}
+
+std::vector<Chunk> Pipeline::chunks() const {
+    std::vector<Chunk> here;
+    for (int stage = 0; stage < stages(); ++stage)
+        for (int replica = 0; replica < schedule.placement.replicas; ++replica)
+            if (is_here(replica, stage))
+                here.push_back({replica, stage, spans[static_cast<size_t>(stage)],
+                                static_cast<int64_t>(schedule.microbatches[static_cast<size_t>(replica)].size())});
+    return here;
+}
+
+// Batch k passes stage s in slot k + s: programs that follow the slots wait for nothing that comes later.
+Program Pipeline::forward_program(int microbatches) const {
+    Schedule forwards{.name = "forward", .placement = schedule.placement, .programs = {}};
+    forwards.microbatches.resize(static_cast<size_t>(forwards.placement.replicas));
+    forwards.programs.resize(static_cast<size_t>(forwards.placement.ranks));
+    for (int k = 0; k < microbatches; ++k) forwards.microbatches.front().push_back(k);
+    for (int slot = 0; slot < microbatches + stages() - 1; ++slot)
+        for (int stage = std::max(0, slot - microbatches + 1); stage <= std::min(slot, stages() - 1); ++stage)
+            forwards.programs[static_cast<size_t>(schedule.placement.rank_of(0, stage))].push_back(
+                schedule::action(Op::forward, {0, stage, slot - stage}));
+    return schedule::insert_messages(forwards).programs[static_cast<size_t>(rank)];
+}
+
+void share_between_stages(const Pipeline& pipeline, models::Model& model) {
+    const schedule::Placement& placement = pipeline.schedule.placement;
+    std::map<autograd::Parameter*, std::set<int>> holders;
+    for (int stage = 0; stage < placement.stages; ++stage)
+        for (const autograd::Unit* unit : model.units(pipeline.spans[static_cast<size_t>(stage)]))
+            for (autograd::Parameter* p : unit->parameters)
+                for (int replica = 0; replica < placement.replicas; ++replica)
+                    holders[p].insert(placement.rank_of(replica, stage));
+    for (auto& [parameter, ranks] : holders)
+        if (ranks.size() > 1) parameter->pipeline_ranks.assign(ranks.begin(), ranks.end());
+}
+
+}  // namespace tutti::pipeline

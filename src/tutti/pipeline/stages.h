@@ -1,0 +1,48 @@
+// pipeline/stages.h: how the modules of a model lie on the stages of a pipeline, and these on ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/models/model.h"
+#include "tutti/schedule/schedule.h"
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::pipeline {
+
+using Span = models::Model::Span;
+
+// One stage of one replica, which the rank works on.
+struct Chunk {
+    int replica = 0, stage = 0;
+    Span span;
+    int64_t microbatches = 0;  // forwards and backwards of a step
+};
+
+struct Pipeline {
+    schedule::Schedule schedule;  // of a step, with messages
+    std::vector<Span> spans;      // of the model's modules, by stage
+    int rank = 0;                 // this one, along pp
+
+    int stages() const { return schedule.placement.stages; }
+    bool is_here(int replica, int stage) const { return schedule.placement.rank_of(replica, stage) == rank; }
+    // Of this rank, by stage.
+    std::vector<Chunk> chunks() const;
+    const schedule::Program& program() const { return schedule.programs[static_cast<size_t>(rank)]; }
+    // The forwards alone of `microbatches` batches through the first replica: evaluation, generation.
+    schedule::Program forward_program(int microbatches) const;
+};
+
+// The pipeline that [parallel] asks for, of `model`, whose parameters need no memory. UsageError for a schedule that
+// does not exist for so many ranks, stages and microbatches, a CSV file that is not a schedule for them, more stages
+// than layers, or a stage_layers that does not fit.
+Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int64_t microbatches, int rank);
+
+// Contiguous parts of modules with the given costs, each with at least one module that is neither the first nor the
+// last, so that the most expensive part costs as little as possible. UsageError with more parts than such modules.
+std::vector<Span> balanced(const std::vector<double>& costs, int parts);
+
+// Sets Parameter::pipeline_ranks of what several ranks hold: a matrix that is tied between stages, replicas.
+void share_between_stages(const Pipeline& pipeline, models::Model& model);
+
+}  // namespace tutti::pipeline
