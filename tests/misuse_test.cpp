@@ -249,6 +249,8 @@ TEST_F(Misuse, ASampleIsMadeWhenAsked) {
     // Ranks that share out each layer.
     ASSERT_EQ(on_two_ranks("tp", "parallel.tp=2"), 0);
     EXPECT_EQ(sample("tp"), text);
+    ASSERT_EQ(on_two_ranks("pp", "parallel.pp=2"), 0);
+    EXPECT_EQ(sample("pp"), text);
 }
 
 TEST_F(Misuse, APromptLongerThanTheModel) {

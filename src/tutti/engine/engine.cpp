@@ -114,6 +114,14 @@ nn::ContextParallel context_of(parallel::Groups& groups, bool gather) {
     return {over(mesh::Axis::cp_ulysses), over(mesh::Axis::cp_ring), gather};
 }
 
+std::vector<int32_t> from_last_stage(Engine& engine, const std::vector<int32_t>& values) {
+    const int last = engine.pipeline.schedule.placement.rank_of(0, engine.pipeline.stages() - 1);
+    const Tensor x = Tensor::from_host<int32_t>(*engine.device, {static_cast<int64_t>(values.size())}, values,
+                                                Purpose::communication);
+    engine.groups.over(mesh::Axis::pp).broadcast(x, last).wait();
+    return x.to_host<int32_t>();
+}
+
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory) {
     return {.timeout_s = run.comm.timeout_s,
             .progress_thread = run.comm.progress_thread,

@@ -59,6 +59,8 @@ struct Engine {
 Share share_of(parallel::Groups& groups);
 // Who shares out each sequence with this rank; `gather`: keys are gathered, in place of the ring.
 nn::ContextParallel context_of(parallel::Groups& groups, bool gather);
+// What the rank with the last pipeline stage has, on all ranks along pp.
+std::vector<int32_t> from_last_stage(Engine& engine, const std::vector<int32_t>& values);
 // As [comm] says; `flight_directory` "": no flight records.
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
 // The training batches of a run; `data` null: the noise of the mlp family.

@@ -36,8 +36,8 @@ class WithoutSequenceParallel {
 };
 
 // The next token of each. Texts of one fresh token go together, the others alone.
-std::vector<int32_t> next_tokens(ops::Context& ctx, models::Model& model, std::vector<Text>& texts,
-                                 const kernels::Sample& how, autograd::Hooks* hooks) {
+std::vector<int32_t> next_tokens(Device& device, std::vector<Text>& texts, const kernels::Sample& how,
+                                 const NextTokens& next_of) {
     std::vector<int32_t> next(texts.size());
     const auto run = [&](const std::vector<size_t>& which, const std::vector<int32_t>& tokens) {
         std::vector<nn::KvCache*> caches;
@@ -46,11 +46,8 @@ std::vector<int32_t> next_tokens(ops::Context& ctx, models::Model& model, std::v
             caches.push_back(&texts[i].cache);
             draws.push_back(texts[i].made);
         }
-        const nn::Batch batch = nn::make_continuation(ctx.device, tokens, std::move(caches));
-        autograd::Tape tape(ctx, false, hooks);
-        const Tensor logits = model.forward(tape, batch).value;
-        const auto draw = Tensor::from_host<int64_t>(ctx.device, {logits.dim(0)}, draws, Purpose::data);
-        const auto sampled = ops::sample(ctx, logits, draw, how).to_host<int32_t>();
+        const nn::Batch batch = nn::make_continuation(device, tokens, std::move(caches));
+        const std::vector<int32_t> sampled = next_of(batch, draws, how);
         for (size_t r = 0; r < which.size(); ++r) next[which[r]] = sampled[r];
         nn::advance(batch);
     };
@@ -72,8 +69,20 @@ std::vector<int32_t> next_tokens(ops::Context& ctx, models::Model& model, std::v
 
 }  // namespace
 
+std::vector<int32_t> sample_tokens(ops::Context& ctx, const Tensor& logits, const std::vector<int64_t>& draws,
+                                   const kernels::Sample& how) {
+    const auto draw = Tensor::from_host<int64_t>(ctx.device, {logits.dim(0)}, draws, Purpose::data);
+    return ops::sample(ctx, logits, draw, how).to_host<int32_t>();
+}
+
 std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::vector<std::vector<int32_t>>& prompts,
-                            const SamplingOptions& options, const EmitToken& emit, autograd::Hooks* hooks) {
+                            const SamplingOptions& options, const EmitToken& emit, const NextTokens& given) {
+    const NextTokens by_model = [&](const nn::Batch& batch, const std::vector<int64_t>& draws,
+                                    const kernels::Sample& how) {
+        autograd::Tape tape(ctx, false);
+        return sample_tokens(ctx, model.forward(tape, batch).value, draws, how);
+    };
+    const NextTokens& next_of = given ? given : by_model;
     // A vocabulary may be padded: ids that the tokenizer does not have are never drawn.
     const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, model.spec().vocab) : model.spec().vocab;
     const int64_t longest = options.max_positions;
@@ -109,14 +118,13 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::
                 text.context.erase(text.context.begin(), text.context.end() - longest / 2);
                 text.cache.length = 0;  // positions moved: all keys are made anew
             }
-        const auto tokens = next_tokens(ctx, model, texts, how, hooks);
+        const auto tokens = next_tokens(ctx.device, texts, how, next_of);
         std::vector<Text> going_on;
         for (size_t i = 0; i < texts.size(); ++i) {
             Text& text = texts[i];
             const int32_t token = tokens[i];
             check<DataError>(token >= 0, "generate: the logits of new token ", text.made, " of prompt ", text.prompt,
-                             " hold a NaN or an infinity; the model's weights are damaged, or overflow in ",
-                             name_of(model.parameters().front()->value.dtype()));
+                             " hold a NaN or an infinity; the model's weights are damaged, or overflow");
             const auto& stops = options.stop_tokens;
             if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
                 ended[text.prompt] = Ended::stop_token;

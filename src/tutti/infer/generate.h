@@ -21,6 +21,13 @@ struct SamplingOptions {
     std::vector<int32_t> stop_tokens;  // end a text and are not part of it
 };
 
+// The next token of each sequence of a batch, by draw draws[i] of `how`: on every rank that generates.
+using NextTokens = std::function<std::vector<int32_t>(const nn::Batch& batch, const std::vector<int64_t>& draws,
+                                                      const kernels::Sample& how)>;
+// The same from logits (B, V) of the last positions.
+std::vector<int32_t> sample_tokens(ops::Context& ctx, const Tensor& logits, const std::vector<int64_t>& draws,
+                                   const kernels::Sample& how);
+
 enum class Ended { length, stop_token, stopped };  // stopped: emit said so
 
 // Called with the index of the prompt and each new token as it is made. False ends that text.
@@ -30,8 +37,8 @@ using EmitToken = std::function<bool(size_t prompt, int32_t token)>;
 // reaches max_positions loses all but the newest half of its context. UsageError for a prompt that is empty or longer
 // than max_positions. Returns how each ended.
 // Of a model that ranks share out, all of them call it alike and make the same texts; sequence parallelism pauses,
-// since one token has no parts. `hooks` bring weights that come and go.
+// since one token has no parts. `next` may be empty: the model's forward on this rank.
 std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::vector<std::vector<int32_t>>& prompts,
-                            const SamplingOptions& options, const EmitToken& emit, autograd::Hooks* hooks = nullptr);
+                            const SamplingOptions& options, const EmitToken& emit, const NextTokens& next = {});
 
 }  // namespace tutti::infer

@@ -158,8 +158,16 @@ std::vector<Span> balanced(const std::vector<double>& costs, int parts) {
 
 Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int64_t microbatches, int rank) {
     const std::vector<double> costs = costs_of(model, run.train.seq_len);
-    Pipeline pipeline{.schedule = compute_schedule(run, costs, microbatches), .rank = rank};
-    schedule::validate(pipeline.schedule);
+    Pipeline pipeline{.rank = rank};
+    try {
+        pipeline.schedule = compute_schedule(run, costs, microbatches);
+        schedule::validate(pipeline.schedule);
+    } catch (const UsageError& error) {
+        throw UsageError(concat("[parallel] schedule = \"", run.parallel.schedule, "\" for pp = ", run.parallel.pp,
+                                " and ", microbatches,
+                                " microbatches, which [train] global_batch / (micro_batch * data-parallel ",
+                                "ranks) makes: ", error.what()));
+    }
     check<UsageError>(
         run.parallel.zero < 3 || run.recompute.policy != "selective" || !splits_backward(pipeline.schedule),
         "[parallel] schedule = \"", run.parallel.schedule, "\": delays weight gradients, which with ",

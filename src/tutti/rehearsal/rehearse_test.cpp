@@ -127,7 +127,7 @@ TEST(RehearsedMemory, PeakInTheLoss) {
 }
 
 // One layer, f32: the ReLU's gradient is made while its output and the loss's gradient are there; the first layer's
-// input is data and wants no gradient.
+// input is data and wants no gradient. Of the data the features are kept for a weight gradient, the targets are not.
 TEST(RehearsedMemory, MlpOfOneLayer) {
     spec::RunSpec run = run_of("mlp-8192", "f32", 2, 8);
     run.model.layers = 1;
@@ -136,10 +136,10 @@ TEST(RehearsedMemory, MlpOfOneLayer) {
     const plan::MemoryPlan plan = memory_of(run);
     EXPECT_EQ(plan.peak_place, "backward of layers.0");
     EXPECT_EQ(plan.at_peak[Purpose::activations], 3 * N * C * 4 + N * 4);
-    EXPECT_EQ(plan.at_peak[Purpose::data], 2 * N * C * 4);
+    EXPECT_EQ(plan.at_peak[Purpose::data], N * C * 4);
     EXPECT_EQ(plan.at_peak[Purpose::weights], C * C * 4);
     run.precision.compute = "bf16";  // data: 2 + 2 bytes; while the targets are rounded 2 + 2 + 4
-    EXPECT_EQ(memory_of(run).at_peak[Purpose::data], 2 * N * C * 2);
+    EXPECT_EQ(memory_of(run).at_peak[Purpose::data], N * C * 2);
     EXPECT_EQ(memory_of(run).peaks[Purpose::data], N * C * (2 + 2 + 4));
 }
 
@@ -368,6 +368,33 @@ TEST(RehearsedTraffic, OfContextParallelismIsWhatTheFormulasSay) {
     }
 }
 
+// b s h for each microbatch and edge between stages on different ranks, in each direction (Narayanan et al. 2021, 3.2).
+TEST(RehearsedTraffic, OfAPipelineIsWhatTheFormulasSay) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 2, 64);
+    run.model.layers = 8;
+    run.train.global_batch = 2 * 8;
+    run.parallel.pp = 4;
+    const int64_t bsh = 2 * 64 * run.model.width * 2, m = 8;
+    const std::tuple<const char*, int64_t, int64_t> cases[] = {
+        {"1f1b", 1, 6}, {"zb-h1", 1, 6}, {"interleaved", 2, 14}, {"zb-v", 1, 12}, {"dualpipe", 1, 6}};
+    for (const auto& [schedule, chunks, edges] : cases) {
+        run.parallel.schedule = schedule;
+        run.parallel.virtual_stages = chunks;
+        comm::Traffic sent, received;
+        for (int rank = 0; rank < 4; ++rank)
+            for (const parallel::GroupTraffic& t : rehearse(run, plain_machine(), 4, rank).communication) {
+                comm::Traffic& sum = t.operation == comm::Kind::send ? sent : received;
+                if (!t.group.starts_with("pp ") || t.ranks.size() != 2 || t.operation == comm::Kind::all_reduce)
+                    continue;
+                sum.calls += t.traffic.calls;
+                sum.bytes += t.traffic.bytes;
+            }
+        EXPECT_EQ(sent.calls, edges * m) << schedule;
+        EXPECT_EQ(sent.bytes, edges * m * bsh) << schedule;
+        EXPECT_EQ(received.bytes, sent.bytes) << schedule;
+    }
+}
+
 TEST(RehearsedTraffic, OneRankSendsNothing) {
     EXPECT_TRUE(rehearse(run_of("llama-tiny", "bf16", 1, 64), plain_machine(), 1, 0).communication.empty());
 }
@@ -441,6 +468,21 @@ TEST(LayoutRehearsal, FindsNoDifferenceAlongAnyAxis) {
                 EXPECT_EQ(rehearse_layout(run, plain_machine(), 8 * replicas, std::nullopt).difference, "")
                     << "zero " << zero << ", ulysses " << ulysses << ", replicas " << replicas;
             }
+}
+
+TEST(LayoutRehearsal, FindsNoDifferenceAlongAPipeline) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+    run.model.layers = 8;
+    run.train.global_batch = 32;
+    run.parallel.pp = 4;
+    for (const char* schedule : {"gpipe", "1f1b", "zb-h2", "zb-v", "chimera", "dualpipe", "dualpipe-v"})
+        for (const int64_t zero : {1, 3}) {
+            run.parallel.schedule = schedule;
+            run.parallel.zero = zero;
+            const LayoutRehearsal all = rehearse_layout(run, plain_machine(), 8, std::nullopt);
+            EXPECT_EQ(all.rehearsed, (std::vector<int>{0, 1, 2, 4, 6})) << schedule;
+            EXPECT_EQ(all.difference, "") << schedule;
+        }
 }
 
 TEST(LayoutRehearsal, OfALargeWorldComparesAFew) {

@@ -357,7 +357,15 @@ std::string Run::sample() {
         made.push_back(token);
         return true;
     };
-    infer::generate(engine_.ctx, engine_.model, {tokenizer.encode("\n")}, options, emit, &engine_.data_parallel);
+    // Logits are where the last stage is.
+    const auto next = [&](const nn::Batch& batch, const std::vector<int64_t>& draws, const kernels::Sample& how) {
+        std::vector<int32_t> tokens(draws.size());
+        engine_.executor.run(
+            engine_.pipeline.forward_program(1), false, engine_.data_parallel, [&](int64_t) { return batch; },
+            [&](int64_t, const Tensor& logits) { tokens = infer::sample_tokens(engine_.ctx, logits, draws, how); });
+        return engine::from_last_stage(engine_, tokens);
+    };
+    infer::generate(engine_.ctx, engine_.model, {tokenizer.encode("\n")}, options, emit, next);
     return tokenizer.decode(made);
 }
 

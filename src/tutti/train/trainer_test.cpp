@@ -107,12 +107,12 @@ TEST_F(TrainerTest, ResumesUnderAnyOtherLayout) {
     const auto whole = options("whole", set);
     const auto one_rank = train(whole);
     const std::pair<int, std::vector<std::string>> layouts[] = {
-        {2, {"parallel.tp=2"}},
+        {2, {"parallel.pp=2", "parallel.schedule=zb-h1"}},
         {4, {"parallel.cp=2", "parallel.zero=3"}},
         {1, {}},
         {4, {"parallel.tp=2", "parallel.cp=2", "parallel.sequence_parallel=false"}},
         {2, {"parallel.cp=2", "parallel.zero=0", "parallel.cp_method=all_gather"}},
-        {4, {"parallel.tp=2", "parallel.zero=2"}},
+        {4, {"parallel.pp=2", "parallel.tp=2", "parallel.zero=2"}},
         {8, {"parallel.tp=2", "parallel.cp=2", "parallel.zero=3"}},
         {8, {"parallel.cp=4", "parallel.cp_ulysses=2", "parallel.dp_replicate=2", "parallel.zero=1"}}};
     TrainOutcome outcome;
@@ -330,6 +330,13 @@ TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
                   "data.eod=10"},
                  {"train.global_batch=8", "parallel.cp=2", "parallel.cp_method=all_gather", "model.window=5"},
                  {"train.global_batch=4", "parallel.cp=4", "model.window=5", "data.documents=respected", "data.eod=10"},
+                 {"train.global_batch=8", "parallel.pp=2"},
+                 {"train.global_batch=8", "parallel.pp=4", "parallel.schedule=zb-h2", "model.tie_embeddings=false"},
+                 {"train.global_batch=6", "parallel.pp=2", "parallel.schedule=interleaved",
+                  "parallel.virtual_stages=2"},
+                 {"train.global_batch=8", "parallel.pp=2", "parallel.schedule=zb-v", "recompute.policy=full"},
+                 {"train.global_batch=16", "parallel.pp=2", "parallel.schedule=dualpipe", "offload.activations=true"},
+                 {"train.global_batch=8", "parallel.pp=2", "parallel.schedule=dualpipe-v", "parallel.tp=2"},
                  {"train.global_batch=8", "parallel.strategy=parameter_server"}}) {
             if (more.back() == "parallel.strategy=parameter_server" && std::string(zero) != "0") continue;
             if (more.back() == "train.packed_weights=always" && std::string(zero) == "3") continue;
