@@ -7,8 +7,8 @@
 namespace tutti {
 
 std::string_view name_of(Activity activity) {
-    constexpr std::array<std::string_view, kActivities> kNames = {"step", "compute", "data",         "other",
-                                                                  "wait", "begin",   "communication"};
+    constexpr std::array<std::string_view, kActivities> kNames = {"step",  "action", "compute", "data",
+                                                                  "other", "wait",   "begin",   "communication"};
     return kNames[static_cast<size_t>(activity)];
 }
 

@@ -15,6 +15,7 @@ namespace tutti {
 
 enum class Activity : uint8_t {
     step,           // one optimizer update, around all that follows
+    action,         // a pass of a schedule, F, B, I or W of a stage and a microbatch, around its units
     compute,        // forward, backward, optimizer, with the waits inside
     data,           // until the next microbatch is there
     other,          // of the rank's own thread
@@ -22,7 +23,7 @@ enum class Activity : uint8_t {
     begin,          // it begins one, which without a progress thread also moves what is under way
     communication,  // an operation, from its begin to its end
 };
-inline constexpr int kActivities = 7;
+inline constexpr int kActivities = 8;
 std::string_view name_of(Activity activity);  // "compute"
 
 class Tracer {

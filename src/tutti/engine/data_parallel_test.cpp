@@ -26,18 +26,18 @@ struct Layout {
     bool progress_thread = false;
     const spec::OffloadSpec* offload = nullptr;
     bool parameter_server = false;
-    int tp = 1, cp = 1;
+    int tp = 1, cp = 1, pp = 1;
     bool sequence_parallel = true;
     std::string cp_method = "ring";
     int64_t cp_ulysses = 0;
 
     std::string name() const {
-        return concat(ranks, " ranks, shard ", dp_shard, ", zero ", static_cast<int>(zero),
-                      reduce_each ? "" : ", reduced once", ", recompute ", recompute,
-                      progress_thread ? ", progress" : "", offload ? ", offload" : "",
-                      parameter_server ? ", parameter server" : "",
-                      cp > 1 ? concat(", cp ", cp, " ", cp_method, " ", cp_ulysses) : "",
-                      tp > 1 ? concat(", tp ", tp, sequence_parallel ? " with sequence parallelism" : "") : "");
+        return concat(
+            ranks, " ranks, shard ", dp_shard, ", zero ", static_cast<int>(zero), reduce_each ? "" : ", reduced once",
+            ", recompute ", recompute, progress_thread ? ", progress" : "", offload ? ", offload" : "",
+            parameter_server ? ", parameter server" : "",
+            cp > 1 ? concat(", cp ", cp, " ", cp_method, " ", cp_ulysses) : "", pp > 1 ? concat(", pp ", pp) : "",
+            tp > 1 ? concat(", tp ", tp, sequence_parallel ? " with sequence parallelism" : "") : "");
     }
 };
 
@@ -130,9 +130,10 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
               const std::optional<FaultPlan>& fault = std::nullopt) {
     spec::RunSpec run = given;
     run.parallel.dp_shard = layout.dp_shard;
-    run.parallel.dp_replicate = layout.ranks / layout.dp_shard / layout.tp / layout.cp;
+    run.parallel.dp_replicate = layout.ranks / layout.dp_shard / layout.tp / layout.cp / layout.pp;
     run.parallel.tp = layout.tp;
     run.parallel.cp = layout.cp;
+    run.parallel.pp = layout.pp;
     run.parallel.cp_method = layout.cp_method;
     run.parallel.cp_ulysses = layout.cp_ulysses;
     run.parallel.sequence_parallel = layout.sequence_parallel;
@@ -329,9 +330,10 @@ TEST_P(Parity, NoticesEveryFaultOfEveryOperation) {
     }
 }
 
-TEST_P(Parity, NoticesEveryFaultOfTensorAndContextParallelism) {
+TEST_P(Parity, NoticesEveryFaultOfTheOtherAxes) {
     const spec::RunSpec r = run("f32", 8);
     for (const Layout& layout : std::vector<Layout>{{.ranks = 2, .zero = Zero::optimizer, .tp = 2},
+                                                    {.ranks = 2, .pp = 2},
                                                     {.ranks = 2, .cp = 2},
                                                     {.ranks = 2, .cp = 2, .cp_method = "all_gather"},
                                                     {.ranks = 2, .cp = 2, .cp_method = "ulysses"},

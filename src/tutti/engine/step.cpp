@@ -62,9 +62,10 @@ bool counts_losses(const Engine& s) { return s.groups.coordinate(mesh::kTp) == 0
 void run_program(Engine& s, const schedule::Program& program, const pipeline::Executor::MakeBatch& batch) {
     TracingHooks traced(s.data_parallel, s.trace);
     autograd::Hooks& hooks = s.trace != nullptr ? traced : static_cast<autograd::Hooks&>(s.data_parallel);
-    s.executor.run(program, true, hooks, batch, [&s](int64_t, const Tensor& losses) {
+    const auto add = [&s](int64_t, const Tensor& losses) {
         if (counts_losses(s)) s.losses.add(losses);
-    });
+    };
+    s.executor.run(program, {.hooks = hooks, .batch = batch, .output = add, .trace = s.trace});
 }
 
 // A recorded microbatch is a forward and its backward, on one rank without a pipeline.
@@ -142,7 +143,8 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
         losses.add(y);
         for (int32_t target : batch(i).targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     };
-    s.executor.run(s.pipeline.forward_program(static_cast<int>(rounds)), false, s.data_parallel, batch, take);
+    s.executor.run(s.pipeline.forward_program(static_cast<int>(rounds)),
+                   {.training = false, .hooks = s.data_parallel, .batch = batch, .output = take});
     ExactSum loss = losses.take();
     s.groups.world().sum(loss);
     s.groups.world().sum(rows);

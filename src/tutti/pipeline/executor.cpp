@@ -1,6 +1,7 @@
 #include "tutti/pipeline/executor.h"
 
 #include "tutti/base/error.h"
+#include "tutti/base/timing.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::pipeline {
@@ -48,43 +49,36 @@ void Executor::Channel::finish() {
     sent.clear();
 }
 
-void Executor::run(const schedule::Program& program, bool training, autograd::Hooks& hooks, const MakeBatch& batch,
-                   const TakeOutput& output) {
-    const Run of{training, hooks, batch, output};
+void Executor::run(const schedule::Program& program, const Passes& passes) {
+    const double begin = seconds_now();
     for (const Action& action : program)
-        for (const Action& part : schedule::Parts(action)) run(part, of);
+        for (const Action& part : schedule::Parts(action)) run(part, passes);
     for (auto& [edge, channel] : channels_) channel.finish();
+    if (passes.training) seconds_.whole += seconds_now() - begin;
     check(flights_.empty(), "a schedule ended with ", flights_.size(), " microbatches under way");
 }
 
-void Executor::run(const Action& action, const Run& of) {
+void Executor::run(const Action& action, const Passes& of) {
     const Work work = action.work();
     switch (action.op) {
-        case Op::receive_activation: {
-            Flight& f = flights_[work];
-            make_batch(f, work.microbatch, of);
-            f.input = ops::empty(ctx_, hidden_shape(*f.batch), options_.compute);
-            f.input_arrives = channel(before(work), false).ranks->receive(f.input, 0);
-            return;
-        }
+        case Op::receive_activation: return receive(flights_[work], work, of);
         case Op::receive_gradient: {
             Flight& f = flights_.at(work);
             f.gradient = ops::empty(ctx_, f.shape, options_.compute);
             f.gradient_arrives = channel(behind(work), true).ranks->receive(f.gradient, 0);
             return;
         }
-        case Op::send_activation: {
+        case Op::send_activation:
             channel(work, false).send(std::exchange(flights_.at(work).out.value, {}));
             if (!of.training) flights_.erase(work);
             return;
-        }
         case Op::send_gradient:
             channel(work, true).send(std::exchange(flights_.at(work).input_gradient, {}));
             return retire(work);
-        case Op::forward: return forward(work, of);
-        case Op::backward: return backward(work, false);
-        case Op::backward_input: return backward(work, true);
-        case Op::backward_weight: return backward_weight(work);
+        case Op::forward:
+        case Op::backward:
+        case Op::backward_input:
+        case Op::backward_weight: return pass(action, of);
         case Op::unshard:
         case Op::reshard:
         case Op::reduce_gradient:
@@ -94,10 +88,35 @@ void Executor::run(const Action& action, const Run& of) {
     throw Error(concat("the executor has no such action: ", schedule::to_string(action)));
 }
 
-void Executor::forward(const Work& work, const Run& of) {
+void Executor::receive(Flight& f, const Work& work, const Passes& of) {
+    f.batch = of.batch(work.microbatch);
+    f.input = ops::empty(ctx_, hidden_shape(*f.batch), options_.compute);
+    f.input_arrives = channel(before(work), false).ranks->receive(f.input, 0);
+}
+
+void Executor::pass(const Action& action, const Passes& of) {
+    const Work work = action.work();
     Flight& f = flights_[work];
-    make_batch(f, work.microbatch, of);
+    if (action.op == Op::forward && !f.batch) f.batch = of.batch(work.microbatch);
     f.input_arrives.wait();
+    f.gradient_arrives.wait();
+    {
+        const TraceScope span(of.trace, {Activity::action, of.trace ? schedule::to_string(action) : ""});
+        const double begin = seconds_now();
+        if (action.op == Op::forward)
+            forward(f, work, of);
+        else if (action.op == Op::backward_weight)
+            f.tape->backward_weight();
+        else
+            backward(f, work, action.op == Op::backward_input);
+        if (of.training) seconds_.busy += seconds_now() - begin;
+    }
+    if (action.op == Op::forward) return hand_on(f, work, of);
+    if (action.op != Op::backward_input) f.tape.reset();
+    retire(work);
+}
+
+void Executor::forward(Flight& f, const Work& work, const Passes& of) {
     f.tape.emplace(ctx_, of.training, &of.hooks, options_.home, work.stage, work.microbatch);
     f.tape->set_selective(options_.selective);
     if (work.stage > 0) f.in = f.tape->input(std::exchange(f.input, {}));
@@ -106,46 +125,31 @@ void Executor::forward(const Work& work, const Run& of) {
     f.in.value = {};
     f.shape = f.out.value.shape();
     f.batch.reset();
-    if (is_last(work)) {
-        of.output(work.microbatch, f.out.value);
-        if (!of.training) flights_.erase(work);
-        return;
-    }
-    if (!pipeline_.is_here(work.replica, work.stage + 1)) return;
-    flights_[behind(work)].input = std::exchange(f.out.value, {});
-    if (!of.training) flights_.erase(work);
 }
 
-void Executor::backward(const Work& work, bool defer_weights) {
-    Flight& f = flights_.at(work);
-    f.gradient_arrives.wait();
-    const Tensor seed = is_last(work) ? f.out.value : std::exchange(f.gradient, {});
-    f.out.value = {};
+// What a forward made: to whom asked for it, to a stage of this rank, or it waits to be sent.
+void Executor::hand_on(Flight& f, const Work& work, const Passes& of) {
+    const bool is_sent = !is_last(work) && !pipeline_.is_here(work.replica, work.stage + 1);
+    if (is_last(work))
+        of.output(work.microbatch, f.out.value);
+    else if (!is_sent)
+        flights_[behind(work)].input = std::exchange(f.out.value, {});
+    if (!of.training && !is_sent) flights_.erase(work);
+}
+
+// The loss holds its gradients already and seeds with anything.
+void Executor::backward(Flight& f, const Work& work, bool defer_weights) {
+    const Tensor seed = is_last(work) ? std::exchange(f.out.value, {}) : std::exchange(f.gradient, {});
     if (defer_weights)
         f.tape->backward_input(f.out, seed);
     else
         f.tape->backward(f.out, seed);
-    if (work.stage > 0) {
-        Tensor gradient = f.tape->take_gradient(f.in);
-        if (pipeline_.is_here(work.replica, work.stage - 1))
-            flights_.at(before(work)).gradient = std::move(gradient);
-        else
-            f.input_gradient = std::move(gradient);
-    }
-    if (defer_weights) return;
-    f.tape.reset();
-    retire(work);
-}
-
-void Executor::backward_weight(const Work& work) {
-    Flight& f = flights_.at(work);
-    f.tape->backward_weight();
-    f.tape.reset();
-    retire(work);
-}
-
-void Executor::make_batch(Flight& flight, int64_t microbatch, const Run& of) const {
-    if (!flight.batch) flight.batch = of.batch(microbatch);
+    if (work.stage == 0) return;
+    Tensor gradient = f.tape->take_gradient(f.in);
+    if (pipeline_.is_here(work.replica, work.stage - 1))
+        flights_.at(before(work)).gradient = std::move(gradient);
+    else
+        f.input_gradient = std::move(gradient);
 }
 
 // Between products with sequence parallelism a rank has some rows of a sequence.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tutti/autograd/tape.h"
+#include "tutti/base/trace.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/pipeline/stages.h"
 
@@ -36,9 +37,21 @@ class Executor {
     // What the last stage returned: losses, or logits. Called where that stage is.
     using TakeOutput = std::function<void(int64_t microbatch, const Tensor& output)>;
 
-    // Every pass and message of a program, in its order. `training`: passes record, and a backward comes for each.
-    void run(const schedule::Program& program, bool training, autograd::Hooks& hooks, const MakeBatch& batch,
-             const TakeOutput& output);
+    struct Passes {
+        bool training = true;  // passes record, and a backward comes for each
+        autograd::Hooks& hooks;
+        MakeBatch batch;
+        TakeOutput output;
+        Tracer* trace = nullptr;  // where passes are noted, as schedule::to_string() has them
+    };
+    // Every pass and message of a program, in its order.
+    void run(const schedule::Program& program, const Passes& passes);
+    // Of training programs so far, in seconds: in passes, with the waits inside (those for other stages are outside),
+    // and from begin to end.
+    struct Seconds {
+        double busy = 0, whole = 0;
+    };
+    const Seconds& seconds() const { return seconds_; }
 
   private:
     // A microbatch on its way through one chunk, from F to B or W.
@@ -57,18 +70,13 @@ class Executor {
         void send(const Tensor& x);
         void finish();
     };
-    struct Run {
-        bool training;
-        autograd::Hooks& hooks;
-        const MakeBatch& batch;
-        const TakeOutput& output;
-    };
 
-    void run(const schedule::Action& action, const Run& of);
-    void forward(const schedule::Work& work, const Run& of);
-    void backward(const schedule::Work& work, bool defer_weights);
-    void backward_weight(const schedule::Work& work);
-    void make_batch(Flight& flight, int64_t microbatch, const Run& of) const;
+    void run(const schedule::Action& action, const Passes& of);
+    void receive(Flight& flight, const schedule::Work& work, const Passes& of);
+    void pass(const schedule::Action& action, const Passes& of);
+    void forward(Flight& flight, const schedule::Work& work, const Passes& of);
+    void backward(Flight& flight, const schedule::Work& work, bool defer_weights);
+    void hand_on(Flight& flight, const schedule::Work& work, const Passes& of);
     Shape hidden_shape(const nn::Batch& batch) const;
     Channel& channel(const schedule::Work& producer, bool gradient) {
         return channels_.at({producer.replica, producer.stage, gradient});
@@ -82,6 +90,7 @@ class Executor {
     PassOptions options_;
     std::map<std::tuple<int, int, bool>, Channel> channels_;  // by replica, producing stage, whether of gradients
     std::map<schedule::Work, Flight> flights_;
+    Seconds seconds_;
 };
 
 }  // namespace tutti::pipeline

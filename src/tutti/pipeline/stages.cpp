@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
@@ -11,6 +12,7 @@
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
 #include "tutti/schedule/validate.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::pipeline {
 
@@ -66,23 +68,20 @@ std::vector<Span> given(const std::string& text, int64_t layers, int stages) {
     return spans;
 }
 
-// Costs of stages in whole units, as the search wants them: F, I and W of a chunk take about as long each.
-schedule::Times<int64_t> times_of(const std::vector<Span>& spans, const std::vector<double>& costs) {
-    schedule::Times<int64_t> times;
-    times.stages.clear();
-    double most = 0;
-    std::vector<double> of_stage;
-    for (const Span& span : spans) {
-        double cost = 0;
-        for (size_t i = span.begin; i < span.end; ++i) cost += costs[i];
-        of_stage.push_back(cost);
-        most = std::max(most, cost);
-    }
-    for (const double cost : of_stage) {
-        const auto units = std::max<int64_t>(static_cast<int64_t>(1000 * cost / std::max(most, 1.0)), 1);
-        times.stages.push_back({units, units, units});
-    }
-    return times;
+std::vector<Span> spans_of(const spec::RunSpec& run, const models::Model& model, int stages) {
+    const std::string& layers = run.parallel.stage_layers;
+    return layers.empty() ? balanced(costs_of(model, run.train.seq_len), stages)
+                          : given(layers, static_cast<int64_t>(model.modules().size()) - 2, stages);
+}
+
+// The same in whole units, as the search wants them.
+schedule::Times<int64_t> whole_units(const schedule::Times<double>& times) {
+    const auto units = [](double time) { return std::max<int64_t>(std::llround(1000 * time), 1); };
+    schedule::Times<int64_t> whole;
+    whole.stages.clear();
+    for (const auto& t : times.stages)
+        whole.stages.push_back({units(t.forward), units(t.backward_input), units(t.backward_weight)});
+    return whole;
 }
 
 bool is_file(const std::string& schedule) { return schedule.ends_with(".csv"); }
@@ -97,7 +96,7 @@ Schedule from_file(const spec::ParallelSpec& p, int64_t microbatches) {
     return s;
 }
 
-Schedule compute_schedule(const spec::RunSpec& run, const std::vector<double>& costs, int64_t microbatches) {
+Schedule compute_schedule(const spec::RunSpec& run, const models::Model& model, int64_t microbatches) {
     const spec::ParallelSpec& p = run.parallel;
     if (is_file(p.schedule)) return from_file(p, microbatches);
     const schedule::Dimensions d{.ranks = static_cast<int>(p.pp),
@@ -105,10 +104,8 @@ Schedule compute_schedule(const spec::RunSpec& run, const std::vector<double>& c
                                  .microbatches = static_cast<int>(microbatches),
                                  .group_size = static_cast<int>(p.microbatch_group)};
     if (p.schedule != "auto") return schedule::generate(p.schedule, d);
-    const int stages = d.ranks * d.chunks;
-    const auto spans =
-        p.stage_layers.empty() ? balanced(costs, stages) : given(p.stage_layers, run.model.layers, stages);
-    return schedule::automatic(d, times_of(spans, costs), {.chunks = static_cast<int>(p.live_chunks)});
+    const auto times = estimated_times(run, model, spans_of(run, model, d.ranks * d.chunks));
+    return schedule::automatic(d, whole_units(times), {.chunks = static_cast<int>(p.live_chunks)});
 }
 
 bool splits_backward(const Schedule& s) {
@@ -156,11 +153,37 @@ std::vector<Span> balanced(const std::vector<double>& costs, int parts) {
     return spans;
 }
 
-Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int64_t microbatches, int rank) {
+schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::Model& model,
+                                        const std::vector<Span>& spans) {
     const std::vector<double> costs = costs_of(model, run.train.seq_len);
+    double layers = 0;
+    for (size_t i = 1; i + 1 < costs.size(); ++i) layers += costs[i];
+    const double layer = std::max(layers / static_cast<double>(std::max<size_t>(costs.size() - 2, 1)), 1.0);
+    const bool recomputes = spec::recompute_of(run.recompute.policy, run.model.layers).segment > 0;
+    schedule::Times<double> times;
+    times.stages.clear();
+    for (const Span& span : spans) {
+        schedule::StageTimes<double> t{0, 0, 0};
+        for (size_t i = span.begin; i < span.end; ++i) {
+            const double cost = costs[i] / layer;
+            if (!model.modules()[i]->unit.gradients_in_forward.empty()) {
+                t.forward += 3 * cost;
+                continue;
+            }
+            const bool inner = i > 0 && i + 1 < costs.size();
+            t.forward += cost;
+            t.backward_input += cost * (inner && recomputes ? 2 : 1);
+            t.backward_weight += cost;
+        }
+        times.stages.push_back(t);
+    }
+    return times;
+}
+
+Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int64_t microbatches, int rank) {
     Pipeline pipeline{.rank = rank};
     try {
-        pipeline.schedule = compute_schedule(run, costs, microbatches);
+        pipeline.schedule = compute_schedule(run, model, microbatches);
         schedule::validate(pipeline.schedule);
     } catch (const UsageError& error) {
         throw UsageError(concat("[parallel] schedule = \"", run.parallel.schedule, "\" for pp = ", run.parallel.pp,
@@ -174,10 +197,7 @@ Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int
         "[recompute] policy = \"selective\" need weights that [parallel] zero = 3 has released by then; ",
         "set zero to 2 or less, or policy to none or full");
     pipeline.schedule = schedule::insert_messages(pipeline.schedule);
-    const int stages = pipeline.stages();
-    pipeline.spans = run.parallel.stage_layers.empty()
-                         ? balanced(costs, stages)
-                         : given(run.parallel.stage_layers, static_cast<int64_t>(costs.size()) - 2, stages);
+    pipeline.spans = spans_of(run, model, pipeline.stages());
     return pipeline;
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tutti/models/model.h"
-#include "tutti/schedule/schedule.h"
+#include "tutti/schedule/timeline.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::pipeline {
@@ -41,6 +41,11 @@ Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int
 // Contiguous parts of modules with the given costs, each with at least one module that is neither the first nor the
 // last, so that the most expensive part costs as little as possible. UsageError with more parts than such modules.
 std::vector<Span> balanced(const std::vector<double>& costs, int parts);
+
+// Times of F, I and W of each stage, estimated from the sizes of its matrices: those of a layer are 1 each on average.
+// The head's gradients are made in its F, and recomputed layers run once more in I.
+schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::Model& model,
+                                        const std::vector<Span>& spans);
 
 // Sets Parameter::pipeline_ranks of what several ranks hold: a matrix that is tied between stages, replicas.
 void share_between_stages(const Pipeline& pipeline, models::Model& model);

@@ -90,8 +90,9 @@ std::string mesh(const spec::RunSpec& run, int ranks) {
             ? ""
             : concat("tp ", parallel.tp, parallel.sequence_parallel ? " with sequence parallelism x " : " x ");
     const std::string cp = parallel.cp == 1 ? "" : concat("cp ", parallel.cp, " (", context_method(parallel), ") x ");
+    const std::string pp = parallel.pp == 1 ? "" : concat(" x pp ", parallel.pp);
     return concat(ranks, " ranks: ", tp, cp, "dp_replicate ", parallel.dp_replicate, " x dp_shard ",
-                  spec::data_parallel_shards(parallel, ranks), ", ZeRO-", parallel.zero);
+                  spec::data_parallel_shards(parallel, ranks), pp, ", ZeRO-", parallel.zero);
 }
 
 // --- the box
@@ -230,6 +231,7 @@ std::string render_card(const Card& card, const CardStyle& style) {
               concat(run.train.steps, " steps, ",
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
     box.field("mesh", mesh(run, card.ranks));
+    if (!card.pipeline.empty()) box.field("pipeline", card.pipeline);
     box.field("precision", precision(spec::arithmetic_of(run)));
     box.field("recompute", recompute(run));
     box.field("optimizer", optimizer(run.optimizer));

@@ -16,9 +16,10 @@ struct Card {
     std::string machine;  // what the caller knows: "AMD EPYC 9R14, 2 threads, avx512"
     MemoryPlan memory;
     int ranks = 1;
-    int rank = 0;          // whose memory and communication these are
-    int64_t capacity = 0;  // bytes of the machine's memory; 0: not known
-    bool fits = true;      // in it
+    int rank = 0;               // whose memory and communication these are
+    int64_t capacity = 0;       // bytes of the machine's memory; 0: not known
+    bool fits = true;           // in it
+    std::string pipeline = {};  // in words; "": none
     // What the rank communicates in a step: of each group and operation. `bytes` of the tensors, `sent` over links.
     struct Communication {
         std::string group;

@@ -73,7 +73,8 @@ plan::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
                     .ranks = r.ranks,
                     .rank = r.rank,
                     .capacity = r.memory_capacity,
-                    .fits = r.fits};
+                    .fits = r.fits,
+                    .pipeline = r.pipeline};
     for (const parallel::GroupTraffic& t : r.communication)
         card.communication.push_back(
             {t.group, t.ranks, std::string(name_of(t.operation)), t.traffic.calls, t.traffic.bytes, t.traffic.sent});
@@ -150,6 +151,7 @@ std::string to_json(const Rehearsal& r) {
                  {"saved_bytes", r.memory.saved},
                  {"capacity_bytes", nullptr},
                  {"fits", r.fits},
+                 {"bubble", r.bubble},
                  {"flops", r.flops},
                  {"communication", json_of(r.communication)}};
     if (r.memory_capacity > 0) json["capacity_bytes"] = r.memory_capacity;

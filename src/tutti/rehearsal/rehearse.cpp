@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/kernels/meta/meta_table.h"
@@ -46,7 +47,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     // What parallelism does between the passes over two units prepares the next one.
     size_t begin(const What& what) override {
         if (what.activity == Activity::communication || what.activity == Activity::wait ||
-            what.activity == Activity::begin || what.activity == Activity::step)
+            what.activity == Activity::begin || what.activity == Activity::step || what.activity == Activity::action)
             return kNone;
         look_at_peak();
         const std::string text = concat(what.name, what.of.empty() ? "" : " of ", what.of);
@@ -146,6 +147,23 @@ int64_t saved_bytes(const optim::Optimizer& optimizer) {
     return bytes;
 }
 
+// "1f1b, 4 stages of 4, 4, 4, 3 layers, 16 microbatches; predicted bubble 15.8 % (busiest rank), at most 4 ..."
+void describe_pipeline(const engine::Engine& engine, Rehearsal& r) {
+    const pipeline::Pipeline& p = engine.pipeline;
+    const auto timeline = schedule::simulate(p.schedule, pipeline::estimated_times(engine.run, engine.model, p.spans));
+    std::string layers;
+    for (size_t s = 0; s < p.spans.size(); ++s) {
+        const bool first = s == 0, last = s + 1 == p.spans.size();
+        layers += concat(first ? "" : ", ", p.spans[s].end - p.spans[s].begin - (first ? 1 : 0) - (last ? 1 : 0));
+    }
+    r.bubble = timeline.makespan > 0 ? timeline.bubble / timeline.makespan : 0;
+    r.pipeline = concat(engine.run.parallel.schedule, " over ", engine.run.parallel.pp, " ranks, ", p.stages(),
+                        " stages of ", layers, " layers, ", p.schedule.total_microbatches(),
+                        " microbatches; predicted bubble ", format_percent(r.bubble), ", activations of at most ",
+                        *std::max_element(timeline.peak_until_w.begin(), timeline.peak_until_w.end()),
+                        " microbatches of a stage at once");
+}
+
 // Of a step of many microbatches only so many run: the first differs from those between, and the last reduces. Those of
 // a pipeline depend on all others, and all run.
 constexpr int64_t kMicrobatches = 3;
@@ -184,6 +202,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
                 .saved = saved_bytes(engine.optimizer)};
     r.memory_capacity = target.device.memory_bytes;
     r.communication = parallel::difference(engine.groups.traffic(), before);
+    if (run.parallel.pp > 1) describe_pipeline(engine, r);
     if (in_turn && microbatches >= kMicrobatches) {
         const int64_t left_out = microbatches - kMicrobatches;
         add_repeated(r.communication, parallel::difference(marks[2].traffic, marks[1].traffic), left_out);

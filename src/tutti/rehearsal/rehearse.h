@@ -25,6 +25,8 @@ struct Rehearsal {
     int64_t memory_capacity = 0;                        // of the machine; 0: not known
     bool fits = true;                                   // in it, block by block
     std::vector<parallel::GroupTraffic> communication;  // of the step, groups of one rank left out
+    std::string pipeline;                               // in words, with its predicted bubble; "": there is none
+    double bubble = 0;                                  // predicted: share of the schedule's time
     double flops = 0;                                   // of this rank's kernels in the step, recompute included
     // Of the step. Of more than three microbatches the first, one that stands for all between, and the last.
     Program program;

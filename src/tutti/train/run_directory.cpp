@@ -105,7 +105,7 @@ void RunDirectory::log_events(const StepMetrics& m) {
                                            {"perf/hfu", m.hfu},
                                            {"perf/mem_peak_bytes", static_cast<double>(m.mem_peak_bytes)},
                                            {"perf/comm_bytes", static_cast<double>(m.comm_bytes())},
-                                           {"perf/bubble", 0}};
+                                           {"perf/bubble", m.bubble}};
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
     warn_(concat("cannot write ", events_->path(), ": ", std::strerror(errno), "; training goes on"));
@@ -126,7 +126,7 @@ void RunDirectory::log(const StepMetrics& m) {
                                    {"mem_peak_bytes", m.mem_peak_bytes},
                                    {"comm_bytes", m.comm_bytes()},
                                    {"comm", comm_of(m)},
-                                   {"bubble", 0.0},
+                                   {"bubble", number(m.bubble)},
                                    {"skipped", m.skipped}};
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
     if (m.eval_loss) line["eval_loss"] = number(*m.eval_loss);

@@ -32,6 +32,9 @@ struct StepMetrics {
         for (const Comm& group : comm) sum += group.bytes;
         return std::llround(sum);
     }
+    // Share of the schedule's time in which the busiest rank of a pipeline waits for other stages, since the line
+    // before; 0 without a pipeline.
+    double bubble = 0;
     int64_t skipped = 0;  // in the run so far
     std::optional<double> eval_loss;
 };

@@ -53,6 +53,7 @@ class Run {
     void start_from_hf();
     void one_step();
     void log(const engine::StepResult& result);
+    double bubble();
     std::optional<double> evaluate_now();
     void stop_if_hopeless(const engine::StepResult& result);
     void finish();
@@ -83,6 +84,7 @@ class Run {
     Clock::time_point logged_at_ = Clock::now();
     int64_t logged_step_ = 0, logged_tokens_ = 0;
     std::vector<parallel::GroupUsage> logged_usage_;
+    pipeline::Executor::Seconds logged_seconds_;
     std::vector<std::string> memory_of_ranks_;           // JSON, at the peak of the first step
     std::vector<parallel::GroupTraffic> communication_;  // of this rank in the first step
 };
@@ -115,6 +117,14 @@ std::vector<StepMetrics::Comm> comm_per_step(const std::vector<parallel::GroupUs
                         static_cast<double>(b.sent - a.sent) / n, 1000 * (b.waited_s - a.waited_s) / n});
     }
     return mean;
+}
+
+// "pp 1, dp_shard 0": the rank's place along the axes of several ranks.
+std::string place_of(const parallel::Groups& groups) {
+    std::string text;
+    for (const mesh::AxisSize& a : groups.mesh().axes())
+        if (a.size > 1) text += concat(text.empty() ? "" : ", ", mesh::name_of(a.axis), " ", groups.coordinate(a.axis));
+    return text;
 }
 
 // For check_same: what a rank trains on and with.
@@ -211,13 +221,12 @@ TrainOutcome Run::train() {
         if (data_ && !data_->tokenizer->file().empty()) directory_->copy_tokenizer(data_->tokenizer->file());
     }
     if (run_.log.trace)
-        trace_.emplace(world_, trace_window(run_, state_.step), options_.out + "/trace.json",
-                       concat("dp_shard ", engine_.groups.coordinate(mesh::Axis::dp_shard), ", dp_replicate ",
-                              engine_.groups.coordinate(mesh::Axis::dp_replicate)),
+        trace_.emplace(world_, trace_window(run_, state_.step), options_.out + "/trace.json", place_of(engine_.groups),
                        [this](const std::string& message) { console_.warn(message); });
     peak_ = engine_.groups.world().sum(engine_.device->peak(spec::arithmetic_of(run_), 0.05).flops_per_s);
     logged_step_ = state_.step;
     logged_usage_ = engine_.groups.usage();
+    logged_seconds_ = engine_.executor.seconds();
     logged_tokens_ = state_.tokens;
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
@@ -257,6 +266,14 @@ void Run::one_step() {
     console_.progress(state_.step, seconds_since(begin));
 }
 
+double Run::bubble() {
+    if (run_.parallel.pp == 1) return 0;
+    const pipeline::Executor::Seconds now = engine_.executor.seconds();
+    const double busy = engine_.groups.world().max(now.busy - logged_seconds_.busy);
+    const double whole = engine_.groups.world().max(now.whole - logged_seconds_.whole);
+    return whole > 0 ? 1 - busy / whole : 0;
+}
+
 void Run::log(const engine::StepResult& result) {
     const int64_t step = state_.step;
     const bool evaluates = run_.train.eval_every > 0 && step % run_.train.eval_every == 0;
@@ -270,6 +287,7 @@ void Run::log(const engine::StepResult& result) {
     m.hfu = plan::mfu(plan::hardware_flops(run_.model, run_.train.seq_len, run_.recompute.policy).causal(),
                       m.tokens_per_s, peak_);
     m.mem_peak_bytes = engine_.device->memory().total().peak;
+    m.bubble = bubble();
     m.comm = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);
     if (evaluates || ends) m.eval_loss = evaluate_now();
     if (directory_) directory_->log(m);
@@ -277,6 +295,7 @@ void Run::log(const engine::StepResult& result) {
     logged_at_ = Clock::now();
     logged_step_ = step;
     logged_usage_ = engine_.groups.usage();
+    logged_seconds_ = engine_.executor.seconds();
     logged_tokens_ = state_.tokens;
 }
 
@@ -360,9 +379,13 @@ std::string Run::sample() {
     // Logits are where the last stage is.
     const auto next = [&](const nn::Batch& batch, const std::vector<int64_t>& draws, const kernels::Sample& how) {
         std::vector<int32_t> tokens(draws.size());
-        engine_.executor.run(
-            engine_.pipeline.forward_program(1), false, engine_.data_parallel, [&](int64_t) { return batch; },
-            [&](int64_t, const Tensor& logits) { tokens = infer::sample_tokens(engine_.ctx, logits, draws, how); });
+        const auto sample = [&](int64_t, const Tensor& logits) {
+            tokens = infer::sample_tokens(engine_.ctx, logits, draws, how);
+        };
+        engine_.executor.run(engine_.pipeline.forward_program(1), {.training = false,
+                                                                   .hooks = engine_.data_parallel,
+                                                                   .batch = [&](int64_t) { return batch; },
+                                                                   .output = sample});
         return engine::from_last_stage(engine_, tokens);
     };
     infer::generate(engine_.ctx, engine_.model, {tokenizer.encode("\n")}, options, emit, next);

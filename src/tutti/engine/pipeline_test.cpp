@@ -1,0 +1,81 @@
+// Pipelines with messages that come late, and what a schedule must be before anything runs.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tutti/comm/testing/delayed_world.h"
+#include "tutti/comm/threads/thread_world.h"
+#include "tutti/engine/step.h"
+#include "tutti/schedule/generators.h"
+
+namespace tutti::engine {
+namespace {
+
+spec::RunSpec tiny(int64_t layers, int64_t microbatches) {
+    spec::RunSpec run;
+    run.model = spec::ModelSpec{.family = spec::Family::llama,
+                                .vocab = 37,
+                                .width = 16,
+                                .layers = layers,
+                                .heads = 2,
+                                .kv_heads = 2,
+                                .head_dim = 8,
+                                .ffn = 24,
+                                .max_positions = 8,
+                                .tie_embeddings = false,
+                                .init_std = 0.2};
+    run.train.threads = 1;
+    run.train.seq_len = 8;
+    run.train.micro_batch = 1;
+    run.train.global_batch = microbatches;
+    run.precision.compute = "f32";
+    return run;
+}
+
+struct Outcome {
+    double loss = 0, norm = 0;  // exact sums: equal bits mean equal terms
+    bool operator==(const Outcome&) const = default;
+};
+
+// Loss and gradient norm of the first step. `delay_us` > 0: operations begin up to so much later, at random by `seed`.
+Outcome step(const spec::RunSpec& run, int ranks, unsigned seed = 0, int delay_us = 0) {
+    Outcome outcome;
+    comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& plain) {
+        comm::testing::DelayedWorld delayed(plain, seed, std::max(delay_us, 1));
+        comm::World& world = delay_us > 0 ? delayed : plain;
+        Engine engine(run, world, machine_of(run, {}, ""),
+                      [&](ops::Context& ctx, const Share& share) { return fixed_batches(ctx, run, share); });
+        const StepResult r = train_step(engine, 1);
+        if (world.rank() == 0) outcome = {r.loss, r.grad_norm};
+    });
+    return outcome;
+}
+
+// No deadlock, no wrong value, whenever messages come.
+TEST(Pipeline, ThousandRunsWithRandomDelays) {
+    std::mt19937 random(1);
+    const auto any = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    constexpr int kRuns = 1000;
+    std::map<int64_t, Outcome> one_rank;
+    for (int i = 0; i < kRuns; ++i) {
+        const schedule::Kind& kind = schedule::kinds()[static_cast<size_t>(i) % schedule::kinds().size()];
+        const int p = any(2) == 0 ? 2 : 4, m = 2 * p * (1 + any(2));
+        spec::RunSpec run = tiny(8, m);
+        if (!one_rank.contains(m)) one_rank[m] = step(run, 1);
+        run.parallel.pp = p;
+        run.parallel.schedule = kind.name;
+        run.parallel.virtual_stages = kind.chunks == 0 ? 2 : 1;
+        const Outcome many = step(run, p, static_cast<unsigned>(i), 30);
+        const auto where = [&] { return concat(kind.name, ", ", p, " ranks, ", m, " microbatches, run ", i); };
+        EXPECT_EQ(many.loss, one_rank[m].loss) << where();
+        if (schedule::generate(kind.name, {.ranks = p, .chunks = kind.chunks == 0 ? 2 : 1, .microbatches = m})
+                .ascending &&
+            kind.name != "chimera" && kind.name != "dualpipe")
+            EXPECT_EQ(many.norm, one_rank[m].norm) << where();
+        else
+            EXPECT_NEAR(many.norm, one_rank[m].norm, 1e-6 * one_rank[m].norm) << where();
+    }
+}
+
+}  // namespace
+}  // namespace tutti::engine

@@ -1,0 +1,182 @@
+// Every schedule trains the model of one rank: tutti verify over pipelines of 2, 4 and 8 ranks.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tutti/base/error.h"
+#include "tutti/schedule/generators.h"
+#include "tutti/train/verify.h"
+
+namespace tutti::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Pipelines : public ::testing::Test {
+  protected:
+    Pipelines() {
+        std::string name = (fs::temp_directory_path() / "tutti_pipelines_XXXXXX").string();
+        if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
+        folder_ = name;
+        std::ofstream text(folder_ / "text.txt");
+        for (int i = 0; i < 500; ++i) text << "line " << i * i << " of a text\n";
+    }
+    ~Pipelines() override { fs::remove_all(folder_); }
+
+    spec::RunSpec run(spec::Family family, bool tied) const {
+        spec::RunSpec r;
+        r.model = spec::ModelSpec{.family = family,
+                                  .vocab = 256,
+                                  .width = 16,
+                                  .layers = 16,
+                                  .heads = 2,
+                                  .kv_heads = family == spec::Family::gpt2 ? 2 : 1,
+                                  .head_dim = 8,
+                                  .ffn = 24,
+                                  .max_positions = 8,
+                                  .tie_embeddings = tied,
+                                  .dropout = 0.1,
+                                  .init_std = 0.2};
+        r.data.train = {(folder_ / "text.txt").string()};
+        r.train.threads = 1;
+        r.train.seq_len = 8;
+        r.train.micro_batch = 1;
+        r.train.global_batch = 16;
+        r.precision.compute = "f32";
+        return r;
+    }
+    // Untied models under a schedule that adds gradients in ascending order: to the bit; others within 1e-6.
+    void expect_same(const spec::RunSpec& r, int ranks, bool to_the_bit) const {
+        SCOPED_TRACE(concat(r.parallel.schedule, " over ", r.parallel.pp, " of ", ranks, " ranks"));
+        const VerifyOutcome o = verify({.run = r, .ranks = ranks, .steps = 1});
+        EXPECT_EQ(o.steps[0].loss, o.steps[0].one_rank_loss);
+        if (to_the_bit)
+            EXPECT_TRUE(o.equal) << o.worst().gradient_difference << " " << o.worst().gradient;
+        else
+            EXPECT_LT(o.worst().gradient_difference, 1e-6) << o.worst().gradient;
+    }
+    void every_schedule(const spec::RunSpec& model) const {
+        for (const int p : {2, 4, 8})
+            for (const schedule::Kind& kind : schedule::kinds()) {
+                spec::RunSpec r = model;
+                r.parallel.pp = p;
+                r.parallel.schedule = kind.name;
+                r.parallel.virtual_stages = kind.chunks == 0 ? 2 : 1;
+                const bool two_replicas = kind.name == "chimera" || kind.name == "dualpipe";
+                const bool ascending = kind.name != "looped-bfs" && !two_replicas;
+                expect_same(r, p, ascending && !r.model.tie_embeddings);
+            }
+    }
+    fs::path folder_;
+};
+
+TEST_F(Pipelines, EveryScheduleTrainsLlama) { every_schedule(run(spec::Family::llama, false)); }
+
+TEST_F(Pipelines, EveryScheduleTrainsGpt2) { every_schedule(run(spec::Family::gpt2, true)); }
+
+TEST_F(Pipelines, EveryScheduleTrainsQwen3) {
+    spec::RunSpec qwen3 = run(spec::Family::llama, false);
+    qwen3.model.head_norm = true;
+    every_schedule(qwen3);
+}
+
+TEST_F(Pipelines, EveryScheduleInBf16) {
+    spec::RunSpec r = run(spec::Family::llama, false);
+    r.precision.compute = "bf16";
+    r.parallel.pp = 4;
+    for (const char* schedule : {"1f1b", "zb-h2", "zb-v", "dualpipe-v"}) {
+        r.parallel.schedule = schedule;
+        expect_same(r, 4, true);
+    }
+}
+
+// Beside every other axis.
+TEST_F(Pipelines, BesideOtherAxes) {
+    struct Layout {
+        const char* schedule;
+        int64_t tp, cp, dp, zero;
+        const char* recompute = "none";
+        bool offload = false;
+    };
+    for (const bool tied : {false, true})
+        for (const Layout& l : std::vector<Layout>{{"1f1b", 1, 1, 4, 1},
+                                                   {"zb-h1", 1, 1, 4, 2},
+                                                   {"zb-v", 1, 1, 2, 3, "full"},
+                                                   {"dualpipe", 1, 1, 2, 3},
+                                                   {"interleaved-zb", 2, 1, 2, 2, "selective"},
+                                                   {"v-half", 2, 1, 1, 0, "sqrt", true},
+                                                   {"1f1b", 1, 2, 2, 3, "selective", true},
+                                                   {"chimera", 2, 2, 1, 1, "every:2"}}) {
+            spec::RunSpec r = run(spec::Family::llama, tied);
+            r.model.kv_heads = 2;
+            r.parallel.pp = 2;
+            r.parallel.tp = l.tp;
+            r.parallel.cp = l.cp;
+            r.parallel.zero = l.zero;
+            r.parallel.schedule = l.schedule;
+            r.parallel.virtual_stages = l.schedule == std::string("interleaved-zb") ? 2 : 1;
+            r.parallel.dp_replicate = l.dp == 4 ? 2 : 1;
+            r.recompute.policy = l.recompute;
+            r.offload.activations = l.offload;
+            r.train.global_batch = 4 * l.dp;
+            const VerifyOutcome o = verify({.run = r, .ranks = static_cast<int>(2 * l.tp * l.cp * l.dp), .steps = 1});
+            EXPECT_TRUE(o.within()) << l.schedule << ": " << o.worst().gradient_difference << ' ' << o.worst().gradient;
+        }
+}
+
+// Stages of any number of layers; the first and the last may have none.
+TEST_F(Pipelines, LayersAsGiven) {
+    spec::RunSpec r = run(spec::Family::llama, false);
+    r.parallel.pp = 4;
+    for (const char* layers : {"1,2,3,10", "0,8,8,0", "7,1,1,7"}) {
+        r.parallel.stage_layers = layers;
+        expect_same(r, 4, true);
+    }
+    const auto refused = [&](const char* layers, const std::string& reason) {
+        r.parallel.stage_layers = layers;
+        try {
+            verify({.run = r, .ranks = 4, .steps = 1});
+            ADD_FAILURE() << layers;
+        } catch (const UsageError& error) {
+            EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+        }
+    };
+    refused("4,4,4,3",
+            "4 stages with 15 layers; required: 4 stages (pp times the stages of a rank) with [model] layers = 16");
+    refused("8,8", "2 stages with 16 layers");
+    refused("8,0,4,4", "stage 1 has nothing to do");
+    refused("4,4,,8", "required the number of layers of each stage");
+}
+
+// What a user brings as CSV runs; what is no schedule for the run is refused before anything is allocated.
+TEST_F(Pipelines, SchedulesFromFiles) {
+    spec::RunSpec r = run(spec::Family::llama, false);
+    r.parallel.pp = 2;
+    r.train.global_batch = 2;
+    const auto write = [&](const char* rows) {
+        std::ofstream(folder_ / "mine.csv") << rows;
+        r.parallel.schedule = (folder_ / "mine.csv").string();
+    };
+    write("0F0,0F1,,0B0,0B1\n,1F0,1B0,1F1,1B1\n");
+    expect_same(r, 2, true);
+    write("0F0,0F1,0I0,0I1,0W0,0W1\n1F0,1I0,1F1,1I1,1W0,1W1\n");
+    expect_same(r, 2, true);
+    const auto refused = [&](const char* rows, const std::string& reason) {
+        write(rows);
+        try {
+            verify({.run = r, .ranks = 2, .steps = 1});
+            ADD_FAILURE() << rows;
+        } catch (const UsageError& error) {
+            EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+        }
+    };
+    refused("0F0,0F1,0B0\n1F0,1B0,1F1,1B1\n", "0B1");          // dropped
+    refused("0F0,0F1,0B0,0B0,0B1\n1F0,1B0,1F1,1B1\n", "0B0");  // repeated
+    refused("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "");         // waits for ever
+    refused("0F0,0F1,0B0,1B1\n1F0,1B0,1F1,0B1\n", "");         // of another stage
+    refused("0F0,0B0\n1F0,1B0\n", "required: pp = 2 ranks and the 2 microbatches");
+}
+
+}  // namespace
+}  // namespace tutti::train
