@@ -39,6 +39,7 @@ struct Arguments {
     BenchArguments bench;
     DataArguments data;
     BenchCommArguments bench_comm;
+    BenchPipelineArguments bench_pipeline;
     HealthArguments health;
     ScheduleArguments schedule;
     std::function<int()> command;
@@ -307,6 +308,32 @@ void add_bench_comm(CLI::App& parent, Arguments& all, const Io& io) {
         "  mpirun -n 4 tutti bench comm");
 }
 
+void add_bench_pipeline(CLI::App& parent, Arguments& all, const Io& io) {
+    BenchPipelineArguments& a = all.bench_pipeline;
+    CLI::App* c = add_command(parent, all, io, "pipeline",
+                              "schedules by the executor of training, beside their timelines", a, bench_pipeline);
+    c->add_option("--kind", a.kind, "a schedule, or all")->option_text("KIND [all]");
+    c->add_option("--stages", a.stages, "ranks")->check(CLI::Range(1, 4096))->option_text("P [4]");
+    c->add_option("--virtual", a.chunks, "stages per rank, where a schedule leaves them free")
+        ->check(CLI::Range(1, 4096))
+        ->option_text("V [2]");
+    c->add_option("--microbatches", a.microbatches, "of a step")->check(CLI::Range(1, 1 << 20))->option_text("M [16]");
+    const auto add_time = [&](const char* name, double& ms, const char* what) {
+        c->add_option(name, ms, what)->check(number_in(0, 1e6))->option_text("MS [10]");
+    };
+    add_time("--f", a.forward, "forward of what a rank has of the model");
+    add_time("--i", a.backward_input, "its input gradients");
+    add_time("--w", a.backward_weight, "its weight gradients");
+    c->add_option("--repeats", a.repeats, "runs; the median counts")->check(CLI::Range(1, 1000))->option_text("N [3]");
+    c->add_flag("--progress-thread", a.progress_thread, "one more thread per rank, which communicates");
+    c->footer(
+        "Compute is replaced by waiting; messages and their order are those of training. Without kernels in its\n"
+        "way the measured time is what the timeline says and what messages add.\n\n"
+        "Examples:\n"
+        "  tutti bench pipeline --stages 8 --microbatches 32\n"
+        "  mpirun -n 8 tutti bench pipeline --kind zb-v");
+}
+
 void add_bench(CLI::App& app, Arguments& all, const Io& io) {
     CLI::App* parent = app.add_subcommand("bench", "the machine's ceilings and what Tutti reaches of them");
     parent->require_subcommand(1);
@@ -355,6 +382,7 @@ void add_bench(CLI::App& app, Arguments& all, const Io& io) {
         "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
         "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32");
     add_bench_comm(*parent, all, io);
+    add_bench_pipeline(*parent, all, io);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

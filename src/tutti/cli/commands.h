@@ -128,6 +128,18 @@ struct BenchCommArguments {
 };
 int bench_comm(const BenchCommArguments& arguments, const Io& io);
 
+struct BenchPipelineArguments {
+    std::string kind = "all";  // a schedule
+    int stages = 4;            // ranks
+    int chunks = 2;            // of a rank, where a schedule leaves them free
+    int microbatches = 16;
+    double forward = 10, backward_input = 10, backward_weight = 10;  // milliseconds of a rank's part of the model
+    int repeats = 3;
+    bool progress_thread = false;
+    bool json = false;
+};
+int bench_pipeline(const BenchPipelineArguments& arguments, const Io& io);
+
 struct HealthArguments {
     int ranks = 0;         // threads; 0: one for each GPU, else two; or as many as were started
     std::string launcher;  // "": detected
