@@ -7,6 +7,7 @@
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/retried.h"
 #include "tutti/base/shape.h"
 
 namespace tutti {
@@ -26,6 +27,21 @@ uint16_t nearest(float x, Decode decode, uint16_t max_finite) {
         }
     }
     return static_cast<uint16_t>(sign | best);
+}
+
+TEST(Retried, OnlyWhatASignalInterrupted) {
+    int calls = 0;
+    const auto ends_with = [&](int last) {
+        return [&calls, last] {
+            errno = ++calls < 3 ? EINTR : last;
+            return calls < 3 || last != 0 ? -1 : 7;
+        };
+    };
+    EXPECT_EQ(retried(ends_with(0)), 7);
+    calls = 0;
+    EXPECT_EQ(retried(ends_with(EIO)), -1);
+    EXPECT_EQ(errno, EIO);
+    EXPECT_EQ(calls, 3);
 }
 
 TEST(DType, EveryCodeSurvivesTheRoundTrip) {

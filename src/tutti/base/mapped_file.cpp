@@ -61,7 +61,8 @@ void MappedFile::forget(int64_t offset, int64_t size) const noexcept {
 
 void MappedFile::check_not_truncated() const {
     struct stat status {};
-    check<DataError>(::fstat(descriptor_, &status) == 0, path_, ": cannot read its size: ", system_reason(errno));
+    const bool known = ::fstat(descriptor_, &status) == 0;  // by itself: errno is read with the other arguments
+    check<DataError>(known, path_, ": cannot read its size: ", system_reason(errno));
     check<DataError>(static_cast<size_t>(status.st_size) >= bytes_.size(), path_, ": was cut from ", bytes_.size(),
                      " to ", status.st_size, " bytes while in use; restore it and start again");
 }

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "tutti/base/error.h"
+#include "tutti/base/retried.h"
 
 namespace tutti {
 
@@ -25,7 +26,8 @@ std::string tried_from(const std::string& path) {
 RegularFile checked(int descriptor, const std::string& path) {
     try {
         struct stat status {};
-        check<DataError>(::fstat(descriptor, &status) == 0, path, ": cannot read its size: ", system_reason(errno));
+        const bool known = ::fstat(descriptor, &status) == 0;  // by itself: errno is read with the other arguments
+        check<DataError>(known, path, ": cannot read its size: ", system_reason(errno));
         check<DataError>(!S_ISDIR(status.st_mode), path, ": is a directory; name the files in it");
         check<DataError>(S_ISREG(status.st_mode), path,
                          ": is not a regular file (a pipe, device or socket); copy it to one");
@@ -37,16 +39,17 @@ RegularFile checked(int descriptor, const std::string& path) {
 }
 
 // O_NONBLOCK: opening a FIFO without a writer would wait for ever. It means nothing for regular files.
-int open_to_read(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
+int open_to_read(const std::string& path) {
+    return retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
+}
 
 std::string content(const RegularFile& file, const std::string& path) {
     std::string text(static_cast<size_t>(file.size), '\0');
     size_t filled = 0;
     ssize_t got = 1;
     while (filled < text.size() && got > 0) {
-        got = ::read(file.descriptor, text.data() + filled, text.size() - filled);
+        got = retried([&] { return ::read(file.descriptor, text.data() + filled, text.size() - filled); });
         if (got > 0) filled += static_cast<size_t>(got);
-        if (got < 0 && errno == EINTR) got = 1;
     }
     const int error = errno;
     ::close(file.descriptor);

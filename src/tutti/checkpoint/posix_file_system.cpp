@@ -13,19 +13,12 @@
 #include <system_error>
 
 #include "tutti/base/mapped_file.h"
+#include "tutti/base/retried.h"
 #include "tutti/checkpoint/file_system.h"
 
 namespace tutti::checkpoint {
 
 namespace {
-
-template <class Call>
-auto retried(Call call) {
-    for (;;) {
-        const auto result = call();
-        if (result != -1 || errno != EINTR) return result;
-    }
-}
 
 void require(bool ok, std::string_view operation, const std::string& path) {
     if (!ok) throw IoError(operation, path, errno);
@@ -208,7 +201,8 @@ std::unique_ptr<FileLock> PosixFileSystem::lock(const std::string& path, const s
                                 "checkpoint.dir"));
     }
     const std::string line = owner + "\n";
-    require(::ftruncate(fd, 0) == 0 && ::pwrite(fd, line.data(), line.size(), 0) >= 0, "write lock", path);
+    const auto write = [&] { return ::pwrite(fd, line.data(), line.size(), 0); };
+    require(retried([&] { return ::ftruncate(fd, 0); }) == 0 && retried(write) >= 0, "write lock", path);
     return held;
 }
 

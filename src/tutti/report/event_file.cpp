@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "tutti/base/error.h"
+#include "tutti/base/retried.h"
 
 namespace tutti::report {
 
@@ -135,7 +136,8 @@ EventFile::EventFile(const std::string& folder, int64_t first_step, const std::s
     // Two sessions within a second must still sort.
     const int64_t time = std::max(static_cast<int64_t>(wall), newest_in(folder) + 1);
     path_ = concat(folder, "/", kPrefix, time, ".", host, ".", ::getpid(), ".0");
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+    descriptor_ = retried([&] { return ::open(path_.c_str(), kFlags, 0644); });
     check<UsageError>(descriptor_ >= 0, path_, ": cannot be written: ", std::strerror(errno));
     if (write(version_event(wall)) && write(session_event(wall, first_step))) return;
     const int reason = errno;
@@ -154,9 +156,9 @@ bool EventFile::write(const std::string& event) {
     const std::string record = record_of(event);
     size_t done = 0;
     while (done < record.size()) {
-        const ssize_t n = ::pwrite(descriptor_, record.data() + done, record.size() - done,
-                                   static_cast<off_t>(size_ + static_cast<int64_t>(done)));
-        if (n < 0 && errno == EINTR) continue;
+        const auto at = static_cast<off_t>(size_ + static_cast<int64_t>(done));
+        const ssize_t n =
+            retried([&] { return ::pwrite(descriptor_, record.data() + done, record.size() - done, at); });
         if (n <= 0) return false;
         done += static_cast<size_t>(n);
     }
