@@ -200,6 +200,32 @@ TEST_F(Misuse, FullDiskCostsOnlyTheCheckpoint) {
     EXPECT_EQ(train("run", {"train.steps=8"}).exit_code, 0);  // with space again: from step 2
 }
 
+TEST_F(Misuse, AReportThatCannotBeWrittenCostsOnlyTheReport) {
+    fs::create_directories(path("run/report.html"));
+    const Result r = train("run", {"train.steps=2"});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    expect_contains(r.err, "run/report.html: Is a directory; training goes on without report.html");
+    EXPECT_TRUE(fs::exists(path("run/checkpoints/step-0000000002")));
+}
+
+TEST_F(Misuse, ADamagedLogLosesOnlyItsDamagedLine) {
+    ASSERT_EQ(train("run", {"train.steps=4"}).exit_code, 0);
+    std::string text = read_file(path("run/metrics.jsonl"));
+    text[text.find('\n') + 1] = '[';  // line 2
+    write("run/metrics.jsonl", text);
+    const Result r = train("run", {"train.steps=6"});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    expect_contains(r.err, "run/metrics.jsonl:2: is damaged and left out: [\"step\":2");
+    std::istringstream lines(read_file(path("run/metrics.jsonl")));
+    std::vector<int> steps;
+    for (std::string line; std::getline(lines, line);) steps.push_back(nlohmann::json::parse(line).at("step"));
+    EXPECT_EQ(steps, (std::vector<int>{1, 3, 4, 5, 6}));
+    // A log that is there and cannot be read: to go on would end it, or log steps twice.
+    fs::remove(path("run/metrics.jsonl"));
+    fs::create_directory(path("run/metrics.jsonl"));
+    expect_refused(train("run", {"train.steps=8"}), 3, "run/metrics.jsonl: is a directory");
+}
+
 TEST_F(Misuse, TwoRunsInOneDirectory) {
     Program first(folder_, train_arguments("run", {"train.steps=100000"}));
     ASSERT_TRUE(first.wait_for("step      3/"));

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -149,6 +150,26 @@ TEST(Owner, IsKnownAliveOrGone) {
     EXPECT_EQ(state_of("elsewhere-1"), OwnerState::elsewhere);
     EXPECT_EQ(state_of(host + "-x"), OwnerState::elsewhere);
     EXPECT_EQ(state_of(""), OwnerState::elsewhere);
+}
+
+TEST(Owner, ThatHasEndedIsGoneBeforeItsParentAsks) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    siginfo_t info = {};
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+    const std::string host = this_owner().substr(0, this_owner().rfind('-'));
+    EXPECT_EQ(state_of(concat(host, "-", child)), OwnerState::gone);
+    ::waitpid(child, nullptr, 0);
+}
+
+TEST(AtomicWrite, WhatADeadProcessLeftIsRemoved) {
+    MemoryFileSystem disk;
+    const std::string host = this_owner().substr(0, this_owner().rfind('-'));
+    const std::string running = concat("/y.tmp-", host, "-", ::getppid());
+    for (const std::string& path : {std::string("/x"), "/x.tmp-" + host + "-2147483647", running, std::string("/z.tmp")})
+        File::create(disk, path).close();
+    remove_temporary_files(disk, "/");
+    EXPECT_EQ(disk.list("/"), (std::vector<std::string>{"x", running.substr(1), "z.tmp"}));
 }
 
 TEST(AtomicWrite, ReplacesOrLeavesTheOldFile) {

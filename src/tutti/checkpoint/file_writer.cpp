@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "tutti/device/device.h"
 
@@ -86,10 +88,14 @@ FileRecord NewFile::write(const FileToWrite& content) {
     return record;
 }
 
+namespace {
+constexpr std::string_view kTemporaryFile = ".tmp-";
+}  // namespace
+
 FileRecord write_file_atomically(FileSystem& file_system, const std::string& directory, const FileToWrite& content) {
     check<UsageError>(is_plain_file_name(content.name), "'", content.name, "' is not a plain file name");
     const std::string path = join(directory, content.name);
-    const std::string temporary = concat(path, ".tmp-", this_owner());
+    const std::string temporary = concat(path, kTemporaryFile, this_owner());
     remove_tree(file_system, temporary);  // of an earlier process with our id that was killed
     try {
         FileRecord record = NewFile(file_system, temporary, content.size()).write(content);
@@ -102,6 +108,18 @@ FileRecord write_file_atomically(FileSystem& file_system, const std::string& dir
         } catch (const IoError&) {  // the first error is the one that matters
         }
         throw;
+    }
+}
+
+void remove_temporary_files(FileSystem& file_system, const std::string& directory) {
+    for (const std::string& name : file_system.list(directory)) {
+        const size_t suffix = name.rfind(kTemporaryFile);
+        if (suffix == std::string::npos || state_of(name.substr(suffix + kTemporaryFile.size())) != OwnerState::gone)
+            continue;
+        try {
+            file_system.unlink(join(directory, name));
+        } catch (const IoError&) {
+        }
     }
 }
 
@@ -118,6 +136,14 @@ std::string plain_host_name() {
     return host;
 }
 
+// A process that has ended and that its parent has not asked about. In containers without an init it stays for ever.
+bool is_zombie(pid_t pid) {
+    std::ifstream stat(concat("/proc/", pid, "/stat"));  // "1234 (name) Z ...": the name may hold anything
+    const std::string text(std::istreambuf_iterator<char>(stat), {});
+    const size_t name_ends = text.rfind(')');
+    return name_ends != std::string::npos && text.substr(name_ends, 3) == ") Z";
+}
+
 }  // namespace
 
 std::string this_owner() { return plain_host_name() + "-" + std::to_string(::getpid()); }
@@ -130,7 +156,8 @@ OwnerState state_of(std::string_view owner) {
     pid_t pid = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
     if (error != std::errc() || end != digits.data() + digits.size() || pid <= 0) return OwnerState::elsewhere;
-    return ::kill(pid, 0) == 0 || errno == EPERM ? OwnerState::running : OwnerState::gone;
+    if (::kill(pid, 0) != 0 && errno != EPERM) return OwnerState::gone;
+    return is_zombie(pid) ? OwnerState::gone : OwnerState::running;
 }
 
 namespace {

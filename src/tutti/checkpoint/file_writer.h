@@ -71,10 +71,14 @@ class NewFile {
 // older file of that name.
 FileRecord write_file_atomically(FileSystem& file_system, const std::string& directory, const FileToWrite& content);
 
+// Removes from `directory` what calls of write_file_atomically left when their process was killed. What cannot be
+// removed stays; the directory is as good with it.
+void remove_temporary_files(FileSystem& file_system, const std::string& directory);
+
 // Who wrote a temporary file: "<host>-<pid>", part of its name.
 std::string this_owner();
 
-enum class OwnerState { this_process, running, gone, elsewhere };  // elsewhere: on another host, cannot be known
+enum class OwnerState { this_process, running, gone, elsewhere };  // gone: a zombie, too; elsewhere: on another host
 OwnerState state_of(std::string_view owner);
 
 // A directory that appears complete and durable, or not at all.

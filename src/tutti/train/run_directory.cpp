@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/file_writer.h"
@@ -42,7 +43,10 @@ std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
     std::filesystem::create_directories(path, error);
     check<UsageError>(!error && std::filesystem::is_directory(path), "cannot make the run directory ", path, ": ",
                       error ? error.message() : "a file of that name exists", "; choose another with --out");
-    return checkpoint::PosixFileSystem().lock(path + "/run.lock", checkpoint::this_owner());
+    checkpoint::PosixFileSystem files;
+    auto lock = files.lock(path + "/run.lock", checkpoint::this_owner());
+    checkpoint::remove_temporary_files(files, path);
+    return lock;
 }
 
 RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn)
@@ -51,31 +55,32 @@ RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, 
     if (events) events_.emplace(path_ + "/tensorboard", resumed_step + 1, host_name());
 }
 
-// Keeps the lines up to `step` and drops the rest, a torn last line included.
 void RunDirectory::drop_lines_after(int64_t step) {
-    std::ifstream in(path_ + "/" + kMetrics);
-    if (!in) return;
+    const std::string path = path_ + "/" + kMetrics;
+    const auto text = read_file_if_there(path);
+    if (!text) return;
     std::string kept;
-    for (std::string line; std::getline(in, line) && !in.eof();) {
+    std::istringstream in(*text);
+    int64_t number = 1;
+    for (std::string line; std::getline(in, line) && !in.eof(); ++number) {  // a torn last line has no end
         const auto json = nlohmann::json::parse(line, nullptr, false);
-        if (!json.is_object() || json.value("step", int64_t{0}) > step) break;
-        kept += line + "\n";
+        const bool whole = json.is_object() && json.contains("step") && json["step"].is_number_integer();
+        if (!whole)
+            warn_(concat(path, ":", number, ": is damaged and left out: ", line.substr(0, 60)));
+        else if (json["step"] <= step)
+            kept += line + "\n";
     }
-    in.close();
-    write_whole(kMetrics, kept);
+    if (kept != *text) write_whole(kMetrics, kept);
 }
 
 void RunDirectory::write_whole(const std::string& name, const std::string& text) {
-    const std::string path = path_ + "/" + name, temporary = path + ".tmp";
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << text;
-    out.close();
-    std::error_code error;
-    if (out) std::filesystem::rename(temporary, path, error);
-    if (out && !error) return;
-    std::filesystem::remove(temporary, error);
-    if (!failed_) warn_(concat("cannot write ", path, ": ", std::strerror(errno), "; training goes on without it"));
-    failed_ = true;
+    try {
+        checkpoint::PosixFileSystem files;
+        checkpoint::write_file_atomically(files, path_, {.name = name, .head = text});
+    } catch (const DataError& error) {
+        if (!failed_) warn_(concat(error.what(), "; training goes on without ", name));
+        failed_ = true;
+    }
 }
 
 void RunDirectory::write_config(const std::string& toml) { write_whole("config.toml", toml); }
@@ -91,6 +96,8 @@ void RunDirectory::copy_tokenizer(const std::string& file) {
 }
 
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }
+
+void RunDirectory::write_report(const std::string& html) { write_whole("report.html", html); }
 
 // The tags that Hugging Face's trainer and the large trainers have in common, as far as they agree.
 void RunDirectory::log_events(const StepMetrics& m) {
@@ -130,15 +137,20 @@ void RunDirectory::log(const StepMetrics& m) {
                                    {"skipped", m.skipped}};
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
     if (m.eval_loss) line["eval_loss"] = number(*m.eval_loss);
-    std::ofstream out(path_ + "/" + kMetrics, std::ios::app);
+    const std::string path = path_ + "/" + kMetrics;
+    std::error_code error;
+    const auto before = std::filesystem::file_size(path, error);
+    const bool there = !error;
+    std::ofstream out(path, std::ios::app);
     out << line.dump() << '\n';
-    out.flush();
+    out.close();
     if (out) {
         failed_ = false;
-    } else if (!failed_) {
-        warn_(concat("cannot write ", path_, "/", kMetrics, ": ", std::strerror(errno), "; training goes on"));
-        failed_ = true;
+        return;
     }
+    if (!failed_) warn_(concat("cannot write ", path, ": ", std::strerror(errno), "; training goes on"));
+    failed_ = true;
+    if (there) std::filesystem::resize_file(path, before, error);  // else the next line would end a torn one
 }
 
 }  // namespace tutti::train

@@ -1,6 +1,6 @@
 // train/run_directory.h: the files that a run leaves for people and tools: config.toml (resolved), the tokenizer,
-// metrics.jsonl (one object per logged step), the same as TensorBoard event files when asked, run.json (totals).
-// Checkpoints lie beside them. Writing them never stops training: a full disk is said once and counted.
+// metrics.jsonl (one object per logged step), the same as TensorBoard event files when asked, run.json (totals) and
+// report.html. Checkpoints lie beside them. Writing them never stops training: a full disk is said once and counted.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,15 @@
 namespace tutti::train {
 
 // Makes the directory `path` (UsageError when it cannot) and holds it for one run: UsageError that names the other one.
-// Null where the file system knows no locks.
+// Removes what runs that were killed left half written there. Null where the file system knows no locks.
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path);
 
 class RunDirectory {
   public:
     using Warn = std::function<void(const std::string&)>;
     // Of a directory that exists. Lines of metrics.jsonl after `resumed_step` are dropped: a step is never logged
-    // twice. With `events`, each session has an event file in tensorboard/.
+    // twice. So are damaged lines, with a warning that names them. DataError when that file cannot be read. With
+    // `events`, each session has an event file in tensorboard/.
     RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn);
 
     const std::string& path() const { return path_; }
@@ -31,8 +32,8 @@ class RunDirectory {
     // tokens are special, so that the run can speak wherever it is.
     void copy_tokenizer(const std::string& file);
     void log(const StepMetrics& metrics);
-    // `json` is the whole document; written beside and renamed.
-    void write_totals(const std::string& json);
+    void write_totals(const std::string& json);  // the whole document
+    void write_report(const std::string& html);
 
   private:
     void log_events(const StepMetrics& metrics);

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "tutti/checkpoint/file_writer.h"
 #include "tutti/comm/communicator.h"
 
 namespace tutti::train {
@@ -196,7 +197,7 @@ void TraceFile::write() {
     world_.recorder().trace_into(nullptr);
     const std::string own = events_of(trace_, world_.rank(), label_, clock_);
     if (world_.rank() != 0) return comm::send_text(*ranks_, own, 0);
-    const std::string temporary = path_ + ".tmp";
+    const std::string temporary = concat(path_, ".tmp-", checkpoint::this_owner());
     errno = 0;
     std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
     file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" << own;

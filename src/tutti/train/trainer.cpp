@@ -351,9 +351,11 @@ void Run::finish() {
 void Run::write_results(const std::string& sample_text) {
     directory_->write_totals(totals(sample_text));
     if (outcome_.preempted) return;
-    const std::string text = report::render_report(report::read_run(options_.out));
-    checkpoint::PosixFileSystem files;
-    checkpoint::write_file_atomically(files, options_.out, {.name = "report.html", .head = text});
+    try {
+        directory_->write_report(report::render_report(report::read_run(options_.out)));
+    } catch (const DataError& error) {  // the run is done and its weights are on disk
+        console_.warn(concat("no report.html: ", error.what()));
+    }
 }
 
 // What the model writes after a line feed, for the report. Every rank makes the same text: a rank may need the others.
