@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -122,6 +123,35 @@ std::string run_identity(const spec::RunSpec& run) {
 
 namespace {
 
+// "section.key" and value of each line.
+std::map<std::string, std::string> keys_of(const std::string& toml) {
+    std::map<std::string, std::string> keys;
+    std::istringstream in(toml);
+    std::string section;
+    for (std::string line; std::getline(in, line);) {
+        if (line.starts_with("[")) section = line.substr(1, line.find(']') - 1) + '.';
+        const size_t equals = line.find(" = ");
+        if (equals == std::string::npos || line.starts_with("#")) continue;
+        keys[section + line.substr(0, line.find_last_not_of(' ', equals) + 1)] = line.substr(equals + 3);
+    }
+    return keys;
+}
+
+}  // namespace
+
+std::string changed_keys(const std::string& now, const std::string& then) {
+    const auto before = keys_of(then);
+    std::string text;
+    for (const auto& [key, value] : keys_of(now)) {
+        const auto was = before.find(key);
+        if (was == before.end() || was->second == value) continue;
+        text += concat(text.empty() ? "" : ", ", key, " = ", value, " (was ", was->second, ")");
+    }
+    return text;
+}
+
+namespace {
+
 // "model.width = 128 (checkpoint: model.width = 64)", one line per difference.
 std::string differences(const std::string& now, const std::string& then) {
     const auto a = lines_of(now), b = lines_of(then);
@@ -197,6 +227,7 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
     state.skipped = json.at("skipped");
     state.skipped_in_a_row = json.at("skipped_in_a_row");
     state.seconds = json.at("seconds");
+    state.config = json.value("config", "");
     return state;
 }
 

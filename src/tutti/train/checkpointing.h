@@ -42,11 +42,16 @@ struct RunState {
     int64_t tokens = 0;
     int64_t skipped = 0, skipped_in_a_row = 0;
     double seconds = 0;  // spent in steps, over all sessions of the run
+    std::string config;  // when loaded: TOML of the run that saved it
 };
 
 // The parts of a config that fix what the numbers mean: a checkpoint may only continue under equal ones. Lines "key =
 // value".
 std::string run_identity(const spec::RunSpec& run);
+
+// What `now` has otherwise than `then`, both TOML: "train.steps = 20 (was 10), optimizer.lr = 0.001 (was 0.003)", or "".
+// Keys that only one of them has are of another version of Tutti and left out.
+std::string changed_keys(const std::string& now, const std::string& then);
 
 // All ranks of a run make one and call the same methods in the same order; all methods may communicate.
 class Checkpointing {

@@ -177,6 +177,8 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
         state_ = *resumed;
         engine_.optimizer.set_updates(state_.updates);
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
+        const std::string changed = changed_keys(spec::to_toml(run_), state_.config);
+        if (!changed.empty()) console_.text(concat("changed since that checkpoint: ", changed));
     } else if (!run_.model.hf.empty()) {
         start_from_hf();
         console_.text(fmt::format("starting from the weights of {}", run_.model.hf));
