@@ -235,8 +235,7 @@ void add_convert(CLI::App& app, Arguments& all, const Io& io) {
     c->add_option("--dtype", a.dtype, "f32, bf16 or f16 [each tensor as it is stored]")
         ->check(CLI::IsMember({"f32", "bf16", "f16"}))
         ->option_text("TYPE");
-    c->add_flag("--allow-loss", a.allow_loss, "write values that TYPE does not hold as infinity or 0")
-        ->option_text(" ");
+    c->add_flag("--allow-loss", a.allow_loss, "write values beyond the largest of TYPE as infinity")->option_text(" ");
     c->add_option("--max-shard-size", a.max_shard_size, "hf: bytes of a file; 500MB and 5GB are understood")
         ->transform(CLI::AsSizeValue(true))
         ->option_text("SIZE [5GB]");

@@ -73,12 +73,25 @@ bool equal(const ShardedSafetensors& files, const std::string& a, const std::str
 
 }  // namespace
 
+namespace {
+
+// "3 values become 0"
+std::string becoming(int64_t values, std::string_view what) {
+    return concat(values, values == 1 ? " value becomes " : " values become ", what);
+}
+
+}  // namespace
+
 std::string describe(const Losses& losses) {
     Problems problems;
     for (const auto& [name, loss] : losses)
-        problems.add(name, ": ", loss.infinite, loss.infinite == 1 ? " value becomes" : " values become", " infinite, ",
-                     loss.zero, loss.zero == 1 ? " becomes 0" : " become 0");
+        problems.add(name, ": ", loss.infinite > 0 ? becoming(loss.infinite, "infinite") : "",
+                     loss.infinite > 0 && loss.zero > 0 ? ", " : "", loss.zero > 0 ? becoming(loss.zero, "0") : "");
     return problems.text();
+}
+
+bool any_infinite(const Losses& losses) {
+    return std::any_of(losses.begin(), losses.end(), [](const auto& entry) { return entry.second.infinite > 0; });
 }
 
 StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, const std::string& directory,

@@ -24,8 +24,9 @@ struct StoredWeight {
 
 // What a narrower type does not hold, by the parameter that loses it.
 using Losses = std::map<std::string, Loss>;
-// A line for each parameter: "\n  model.norm.weight: 1 value becomes infinite, 3 become 0".
+// A line for each parameter: "\n  model.norm.weight: 1 value becomes infinite, 3 values become 0".
 std::string describe(const Losses& losses);
+bool any_infinite(const Losses& losses);
 
 class StoredWeights {
   public:

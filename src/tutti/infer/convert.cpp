@@ -88,12 +88,13 @@ ConvertOutcome convert(const ConvertOptions& options) {
             outcome.files = hf::write_directory(disk, target.temporary(), model, weights, as_hf, outcome.losses);
         }
         check<DataError>(
-            outcome.losses.empty() || options.allow_loss, stored.path, " has values that do not fit ",
+            !hf::any_infinite(outcome.losses) || options.allow_loss, stored.path, " has values that do not fit ",
             options.dtype.value_or(DType::f32), ":", hf::describe(outcome.losses),
-            "\n--dtype f32 keeps them, and bf16 nearly always; --allow-loss writes infinity and 0 in their place");
+            "\n--dtype f32 keeps them, and bf16 nearly always; --allow-loss writes infinity in their place");
         target.commit();
     };
-    open_stored_model(options.from, ctx, 1, checkpoint::OnDamage::stop, write);
+    open_stored_model(
+        options.from, ctx, 1, checkpoint::OnDamage::stop, write);
     return outcome;
 }
 

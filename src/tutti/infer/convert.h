@@ -16,7 +16,7 @@ struct ConvertOptions {
     std::string to;                          // must not exist, or be an empty directory
     std::string format;                      // hf, tutti, "": the other one than `from` has
     std::optional<DType> dtype;              // nothing: each tensor as it is stored
-    bool allow_loss = false;                 // values may become infinite or 0 in `dtype`
+    bool allow_loss = false;                 // values may become infinite in `dtype`
     std::optional<int64_t> max_shard_bytes;  // hf only; nothing: as hf/export.h says
 };
 
@@ -28,8 +28,8 @@ struct ConvertOutcome {
 };
 
 // hf: a directory that transformers loads. tutti: a run directory with one checkpoint of weights, which `generate` and
-// `convert` read. `to` appears complete or not at all; a damaged source stops it, and so do values that do not fit the
-// dtype. Reads and writes tensor by tensor.
+// `convert` read. `to` appears complete or not at all; a damaged source stops it, and so do values beyond the largest
+// of the dtype. Values that become 0 are counted. Reads and writes tensor by tensor.
 ConvertOutcome convert(const ConvertOptions& options);
 
 }  // namespace tutti::infer
