@@ -20,7 +20,7 @@ void expect_refused(const Result& r, int exit_code, const std::string& in_last_l
     expect_contains(r.err.substr(begin), in_last_line);
 }
 
-// Sets one f32 value of a safetensors file.
+// Sets one f32 value of a safetensors file of an export, as somebody would who means it: its digests go.
 void set_value(const fs::path& file, const std::string& tensor, size_t index, float value) {
     std::string bytes = read_file(file);
     uint64_t header = 0;
@@ -29,6 +29,14 @@ void set_value(const fs::path& file, const std::string& tensor, size_t index, fl
     const size_t begin = 8 + header + entry.at("data_offsets").at(0).get<size_t>();
     ASSERT_EQ(entry.at("dtype"), "F32");
     std::memcpy(bytes.data() + begin + index * sizeof value, &value, sizeof value);
+    std::ofstream(file, std::ios::binary) << bytes;
+    fs::remove(file.parent_path() / "XXH128SUMS");
+}
+
+// One bit of a file is the other one.
+void flip(const fs::path& file, size_t byte) {
+    std::string bytes = read_file(file);
+    bytes.at(byte) = static_cast<char>(bytes.at(byte) ^ 1);
     std::ofstream(file, std::ios::binary) << bytes;
 }
 
@@ -148,9 +156,11 @@ TEST_F(Misuse, VerifyComparesAndRefusesWhatTrainRefuses) {
 TEST_F(Misuse, DamagedCheckpointFallsBackOrStops) {
     ASSERT_EQ(train("run", {"train.steps=4"}).exit_code, 0);
     const fs::path newest = folder_ / "run/checkpoints/step-0000000004/rank-00000-of-00001.safetensors";
-    std::string bytes = read_file(newest);
-    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
-    std::ofstream(newest, std::ios::binary) << bytes;
+    flip(newest, fs::file_size(newest) / 2);
+
+    const Result text = run({"generate", path("run"), "--prompt", "a"});
+    EXPECT_EQ(text.exit_code, 0) << text.err;
+    expect_contains(text.err, "warning: the checkpoint of step 4 is damaged: ");
 
     auto strict = train_arguments("run", {"train.steps=6"});
     strict.insert(strict.end(), {"--resume", "strict"});
@@ -339,6 +349,29 @@ TEST_F(Misuse, ValuesThatDoNotFitADtype) {
     // Of the weights that a run holds, the config beside them says the type.
     expect_contains(read_file(folder_ / "brain/hf/config.json"), "\"bfloat16\"");
     expect_refused(convert("shards", {"--max-shard-size", "1MB"}), 2, "--max-shard-size");
+}
+
+TEST_F(Misuse, AnExportWithAFlippedBit) {
+    ASSERT_EQ(train("run", {"train.steps=1"}).exit_code, 0);
+    ASSERT_EQ(run({"convert", "--from", path("run"), "--to", path("hf")}).exit_code, 0);
+    for (const char* name : {"model.safetensors", "config.json", "tokenizer.json", "XXH128SUMS"}) {
+        const fs::path file = folder_ / "hf" / name;
+        flip(file, fs::file_size(file) - 3);
+        const Result text = run({"generate", path("hf"), "--prompt", "a"});
+        EXPECT_EQ(text.exit_code, 3) << name;
+        expect_contains(text.err, "hf/");
+        EXPECT_EQ(run({"convert", "--from", path("hf"), "--to", path("back")}).exit_code, 3) << name;
+        EXPECT_EQ(train("next", {"model.hf=" + path("hf"), "model.preset="}).exit_code, 3) << name;
+        flip(file, fs::file_size(file) - 3);
+    }
+    EXPECT_EQ(run({"generate", path("hf"), "--prompt", "a"}).exit_code, 0);
+}
+
+TEST_F(Misuse, WhatARunGoesOnWithOtherwiseIsNamed) {
+    ASSERT_EQ(train("run").exit_code, 0);
+    const Result r = train("run", {"train.steps=14", "optimizer.lr=0.002"});
+    expect_contains(r.out, "changed since that checkpoint: optimizer.lr = 0.002 (was 3e-4), train.steps = 14 (was 12)");
+    EXPECT_EQ(train("run", {"train.steps=14", "optimizer.lr=0.002"}).out.find("changed since"), std::string::npos);
 }
 
 TEST_F(Misuse, ImportedWeightsThatAreNotFinite) {

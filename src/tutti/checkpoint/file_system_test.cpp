@@ -13,6 +13,7 @@
 
 #include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/file_writer.h"
+#include "tutti/checkpoint/sums.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
@@ -162,11 +163,41 @@ TEST(Owner, ThatHasEndedIsGoneBeforeItsParentAsks) {
     ::waitpid(child, nullptr, 0);
 }
 
+TEST(Sums, FindAChangedAndAMissingFile) {
+    MemoryFileSystem disk;
+    write_file_atomically(disk, "/", {"a", "content", {}});
+    write_file_atomically(disk, "/", {"empty", "", {}});
+    verify_sums(disk, "/");  // nothing is listed
+    write_sums(disk, "/", {"a", "empty"});
+    // As `xxhsum -H2 a empty` prints them.
+    EXPECT_TRUE(disk.content("/XXH128SUMS").ends_with("  a\n99aa06d3014798d86001c324468d497f  empty\n"));
+    verify_sums(disk, "/");
+    const auto refusal = [&] {
+        try {
+            verify_sums(disk, "/");
+        } catch (const DataError& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    disk.content("/a")[3] ^= 1;
+    EXPECT_NE(refusal().find("/a: its digest is "), std::string::npos) << refusal();
+    EXPECT_NE(refusal().find("/XXH128SUMS:1 says "), std::string::npos) << refusal();
+    disk.unlink("/a");
+    EXPECT_EQ(refusal(), "/a is missing; /XXH128SUMS:1 lists it: put it back, or remove that line to do without");
+    for (const char* damaged :
+         {"x", "99aa06d3014798d86001c324468d497f empty", "99aa06d3014798d86001c324468d497f  ../a"}) {
+        disk.content("/XXH128SUMS") = damaged;
+        EXPECT_NE(refusal().find("the list is damaged"), std::string::npos) << damaged;
+    }
+}
+
 TEST(AtomicWrite, WhatADeadProcessLeftIsRemoved) {
     MemoryFileSystem disk;
     const std::string host = this_owner().substr(0, this_owner().rfind('-'));
     const std::string running = concat("/y.tmp-", host, "-", ::getppid());
-    for (const std::string& path : {std::string("/x"), "/x.tmp-" + host + "-2147483647", running, std::string("/z.tmp")})
+    for (const std::string& path :
+         {std::string("/x"), "/x.tmp-" + host + "-2147483647", running, std::string("/z.tmp")})
         File::create(disk, path).close();
     remove_temporary_files(disk, "/");
     EXPECT_EQ(disk.list("/"), (std::vector<std::string>{"x", running.substr(1), "z.tmp"}));

@@ -406,6 +406,8 @@ TEST(Train, TrainsGeneratesReports) {
     EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "x", "--dtype", "f8"}).code, 2);
     EXPECT_EQ(tutti({"generate", dir / "hf", "--prompt", "God ", "--max-tokens", "5"}).code, 0);  // of bytes
     fs::remove(dir / "hf/tokenizer.json");
+    EXPECT_EQ(tutti({"generate", dir / "hf", "--prompt", "God "}).code, 3);  // its list of digests has it
+    fs::remove(dir / "hf/XXH128SUMS");
     const Ran no_tokenizer = tutti({"generate", dir / "hf", "--prompt", "God "});
     EXPECT_EQ(no_tokenizer.code, 2);
     EXPECT_TRUE(contains(no_tokenizer.err, "--prompt-ids")) << no_tokenizer.err;

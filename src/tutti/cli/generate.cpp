@@ -189,11 +189,15 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
     size_t longest = 64;
     for (const std::string& prompt : prompts) longest = std::max(longest, 64 + prompt.size());
     for (const Text& text : texts) longest = std::max(longest, text.prompt_ids.size());
+    const auto warn = [&](const std::string& message) {
+        if (writes) io.err << "warning: " << message << std::endl;
+    };
     const infer::LoadedModel loaded =
         infer::load_model(arguments.checkpoint, {.device = arguments.device,
                                                  .threads = arguments.threads,
                                                  .compute = arguments.compute,
                                                  .longest = static_cast<int64_t>(longest) + arguments.max_tokens,
+                                                 .warn = warn,
                                                  .world = &world,
                                                  .local = local});
     sampling.max_positions = loaded.max_positions;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tutti/checkpoint/sums.h"
 #include "tutti/hf/values.h"
 #include "tutti/spec/hf_config.h"
 
@@ -125,6 +126,7 @@ std::vector<std::string> copy_side_files(FileSystem& disk, const std::string& fr
         checkpoint::write_file_atomically(disk, to, {.name = name, .head = text});
         copied.push_back(name);
     }
+    checkpoint::write_sums(disk, to, copied);
     return copied;
 }
 
@@ -175,6 +177,8 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
         written.emplace_back(checkpoint::kIndexFile);
         write_file(disk, directory, {.name = written.back(), .head = checkpoint::write_index(index, total)});
     }
+    checkpoint::write_sums(disk, directory, written);
+    written.emplace_back(checkpoint::kSumsName);
     return written;
 }
 

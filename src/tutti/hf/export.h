@@ -15,7 +15,7 @@ const std::vector<std::string>& side_files();
 // Those of them that say which tokens of the tokenizer beside them are special.
 const std::vector<std::string>& files_beside_tokenizers();
 // Copies the small files of `from` that exist, to the byte, but for the dtype in config.json, if one is given, and
-// makes `to` when it is missing. Returns their names.
+// makes `to` when it is missing. XXH128SUMS there lists them. Returns their names.
 std::vector<std::string> copy_side_files(checkpoint::FileSystem& file_system, const std::string& from,
                                          const std::string& to, std::optional<DType> dtype = {});
 
@@ -28,8 +28,8 @@ struct ExportOptions {
 };
 
 // Into `directory`, which exists. A config.json among the side files is kept, its dtype apart, when it describes the
-// same model. Weights go through memory one at a time. Returns the names of the files. What the dtype does not hold
-// goes to `losses`.
+// same model. Weights go through memory one at a time. XXH128SUMS lists all files. Returns their names, with it. What
+// the dtype does not hold goes to `losses`.
 std::vector<std::string> write_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                          const models::Model& model, const StoredWeights& weights,
                                          const ExportOptions& options, Losses& losses);

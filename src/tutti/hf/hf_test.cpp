@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "tutti/checkpoint/sums.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 #include "tutti/hf/export.h"
@@ -268,7 +269,10 @@ TEST_F(Directory, ExportsInShards) {
         const auto files = write_directory(disk, to, model, weights, {.max_shard_bytes = 1000}, losses);
         EXPECT_GT(files.size(), 4u);
         EXPECT_TRUE(contains(files[1], "model-00001-of-000"));
-        EXPECT_EQ(files.back(), "model.safetensors.index.json");
+        EXPECT_EQ(files[files.size() - 2], "model.safetensors.index.json");
+        EXPECT_EQ(files.back(), "XXH128SUMS");
+        checkpoint::verify_sums(disk, to);
+        EXPECT_TRUE(contains(disk.content(to + "/XXH128SUMS"), "  model-00002-of-000"));
         models::Model loaded = model_of(tiny(family));
         models::allocate(ctx, loaded, DType::f32, false);
         StoredWeights::in_directory(disk, to, loaded).load(ctx, loaded);
@@ -300,7 +304,8 @@ TEST_F(Directory, KeepsAConfigThatStillFits) {
     };
     EXPECT_EQ(exported({.side_files = "/side"}), config);
     EXPECT_EQ(disk.content("/out/tokenizer.json"), "not read");
-    EXPECT_EQ(disk.list("/out"), (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
+    EXPECT_EQ(disk.list("/out"),
+              (std::vector<std::string>{"XXH128SUMS", "config.json", "model.safetensors", "tokenizer.json"}));
     EXPECT_TRUE(contains(exported({.dtype = DType::bf16, .side_files = "/side"}), "\"eos_token_id\": 7"));
     EXPECT_TRUE(contains(disk.content("/out/config.json"), "\"torch_dtype\": \"bfloat16\""));
     config.replace(config.find("\"sliding_window\":null"), 21, "\"sliding_window\":3   ");  // of another function

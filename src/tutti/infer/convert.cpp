@@ -94,7 +94,7 @@ ConvertOutcome convert(const ConvertOptions& options) {
         target.commit();
     };
     open_stored_model(
-        options.from, ctx, 1, checkpoint::OnDamage::stop, write);
+        options.from, ctx, 1, checkpoint::OnDamage::stop, [](const std::string&) {}, write);
     return outcome;
 }
 

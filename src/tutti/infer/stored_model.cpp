@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/read_file.h"
+#include "tutti/checkpoint/sums.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/hf_config.h"
@@ -47,6 +48,7 @@ std::string find_tokenizer(const std::string& named, const fs::path& run, const 
 
 void use_directory(checkpoint::FileSystem& files, const std::string& path, ops::Context& ctx, int64_t longest,
                    const UseStored& use) {
+    checkpoint::verify_sums(files, path);
     StoredModel stored{.hugging_face = true, .path = path, .side_files = path, .tokenizer = path};
     stored.run.model = spec::model_from_hf(path);
     models::Model model = models::make_model(ctx, stored.run.model, std::min(longest, stored.max_positions()));
@@ -58,6 +60,9 @@ void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops:
                     const UseStored& use) {
     StoredModel stored{.path = reader.path()};
     if (fs::exists(fs::path(run) / "hf" / kConfig)) stored.side_files = (fs::path(run) / "hf").string();
+    checkpoint::PosixFileSystem files;
+    for (const std::string& directory : {run, stored.side_files})
+        if (!directory.empty()) checkpoint::verify_sums(files, directory);
     const auto state = nlohmann::json::parse(reader.manifest().state);
     stored.run = spec::parse_text(state.at("config").get<std::string>(), reader.path());
     stored.tokenizer = find_tokenizer(stored.run.data.tokenizer, run, stored.side_files);
@@ -81,11 +86,10 @@ std::vector<int32_t> StoredModel::eos_tokens() const {
 }
 
 void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longest, checkpoint::OnDamage on_damage,
-                       const UseStored& use) {
+                       const checkpoint::Warn& warn, const UseStored& use) {
     checkpoint::PosixFileSystem files;
     if (fs::exists(fs::path(path) / kConfig)) return use_directory(files, path, ctx, longest, use);
     const Place place = find_checkpoint(path);
-    const checkpoint::Warn warn = [](const std::string&) {};
     const auto load = [&](const CheckpointReader& reader) { use_checkpoint(reader, place.run, ctx, longest, use); };
     if (!place.step_path.empty()) {
         const std::string parent = fs::path(place.step_path).parent_path().string();
@@ -131,8 +135,8 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
     };
     // Ranks that fell back to different checkpoints would make a model of pieces that do not belong together.
     const bool alone = !options.world || options.world->size() == 1;
-    open_stored_model(path, *loaded.ctx, options.longest,
-                      alone ? checkpoint::OnDamage::fall_back : checkpoint::OnDamage::stop, load);
+    const auto on_damage = alone ? checkpoint::OnDamage::fall_back : checkpoint::OnDamage::stop;
+    open_stored_model(path, *loaded.ctx, options.longest, on_damage, options.warn, load);
     return loaded;
 }
 

@@ -30,11 +30,11 @@ struct StoredModel {
 };
 
 // Called with a model whose parameters have no memory yet. May be called again with an older checkpoint, when a newer
-// one proves damaged while its weights are read and `on_damage` is fall_back.
+// one proves damaged while its weights are read and `on_damage` is fall_back, which `warn` is told.
 using UseStored = std::function<void(const StoredModel&, models::Model, const hf::StoredWeights&)>;
 // `longest`: tokens of the longest text that the model will see; its RoPE table ends there.
 void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longest, checkpoint::OnDamage on_damage,
-                       const UseStored& use);
+                       const checkpoint::Warn& warn, const UseStored& use);
 
 // A model with weights, ready to run.
 struct LoadedModel {
@@ -52,6 +52,7 @@ struct LoadOptions {
     // f32, bf16, or auto: as the run computed; of a Hugging Face directory f32 when it stores f32, else bf16.
     std::string compute = "auto";
     int64_t longest = std::numeric_limits<int64_t>::max();  // as above
+    checkpoint::Warn warn = [](const std::string&) {};      // a damaged checkpoint was passed over
     // Ranks that share out the model by tensor parallelism; null: none. Must outlive the model.
     comm::World* world = nullptr;
     LocalRank local = {};

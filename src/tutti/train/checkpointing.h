@@ -49,8 +49,8 @@ struct RunState {
 // value".
 std::string run_identity(const spec::RunSpec& run);
 
-// What `now` has otherwise than `then`, both TOML: "train.steps = 20 (was 10), optimizer.lr = 0.001 (was 0.003)", or "".
-// Keys that only one of them has are of another version of Tutti and left out.
+// What `now` has otherwise than `then`, both TOML: "train.steps = 20 (was 10), optimizer.lr = 0.001 (was 0.003)", or
+// "". Keys that only one of them has are of another version of Tutti and left out.
 std::string changed_keys(const std::string& now, const std::string& then);
 
 // All ranks of a run make one and call the same methods in the same order; all methods may communicate.

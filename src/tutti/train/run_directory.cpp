@@ -9,6 +9,7 @@
 
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/file_writer.h"
+#include "tutti/checkpoint/sums.h"
 #include "tutti/device/device.h"
 #include "tutti/hf/export.h"
 
@@ -73,26 +74,36 @@ void RunDirectory::drop_lines_after(int64_t step) {
     if (kept != *text) write_whole(kMetrics, kept);
 }
 
-void RunDirectory::write_whole(const std::string& name, const std::string& text) {
+bool RunDirectory::or_warn(const std::string& name, const std::function<void(checkpoint::FileSystem&)>& write) {
     try {
         checkpoint::PosixFileSystem files;
-        checkpoint::write_file_atomically(files, path_, {.name = name, .head = text});
+        write(files);
+        return true;
     } catch (const DataError& error) {
         if (!failed_) warn_(concat(error.what(), "; training goes on without ", name));
         failed_ = true;
+        return false;
     }
+}
+
+bool RunDirectory::write_whole(const std::string& name, const std::string& text) {
+    return or_warn(name, [&](checkpoint::FileSystem& files) {
+        checkpoint::write_file_atomically(files, path_, {.name = name, .head = text});
+    });
 }
 
 void RunDirectory::write_config(const std::string& toml) { write_whole("config.toml", toml); }
 
 void RunDirectory::copy_tokenizer(const std::string& file) {
     const std::filesystem::path path(file);
+    std::vector<std::string> copied;
     const auto copy = [&](const std::filesystem::path& from, const std::string& name) {
-        write_whole(name, read_file(from.string()));
+        if (write_whole(name, read_file(from.string()))) copied.push_back(name);
     };
     copy(path, "tokenizer" + path.extension().string());
     for (const std::string& name : hf::files_beside_tokenizers())
         if (std::filesystem::exists(path.parent_path() / name)) copy(path.parent_path() / name, name);
+    or_warn("XXH128SUMS", [&](checkpoint::FileSystem& files) { checkpoint::write_sums(files, path_, copied); });
 }
 
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }

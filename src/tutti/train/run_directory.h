@@ -29,7 +29,7 @@ class RunDirectory {
     const std::string& path() const { return path_; }
     void write_config(const std::string& toml);
     // A copy of the tokenizer's file, as tokenizer.json or tokenizer.model, and of those beside it that say which
-    // tokens are special, so that the run can speak wherever it is.
+    // tokens are special, so that the run can speak wherever it is. XXH128SUMS lists them.
     void copy_tokenizer(const std::string& file);
     void log(const StepMetrics& metrics);
     void write_totals(const std::string& json);  // the whole document
@@ -37,7 +37,9 @@ class RunDirectory {
 
   private:
     void log_events(const StepMetrics& metrics);
-    void write_whole(const std::string& name, const std::string& text);
+    // False, and warned of, when it did not work.
+    bool or_warn(const std::string& name, const std::function<void(checkpoint::FileSystem&)>& write);
+    bool write_whole(const std::string& name, const std::string& text);
     void drop_lines_after(int64_t step);
 
     std::string path_;

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "tutti/base/units.h"
+#include "tutti/checkpoint/sums.h"
 #include "tutti/comm/run.h"
 #include "tutti/engine/step.h"
 #include "tutti/hf/export.h"
@@ -194,6 +195,7 @@ std::optional<RunState> Run::resume() {
 
 void Run::start_from_hf() {
     checkpoint::PosixFileSystem files;
+    if (first_rank()) checkpoint::verify_sums(files, run_.model.hf);
     const auto stored = hf::StoredWeights::in_directory(files, run_.model.hf, engine_.model);
     engine_.data_parallel.load_masters([&] {
         for (const optim::Piece& p : engine_.optimizer.pieces()) stored.load(*p.parameter, p.blocks(), p.master);
