@@ -1,5 +1,6 @@
 // Data parallelism on real steps: every stage of ZeRO and every shape of HSDP gives the same bits at one data-parallel
-// degree; any degree follows one rank within rounding; state and traffic are what the formulas say.
+// degree, where README.md promises them; any degree follows one rank within rounding; state and traffic are what the
+// formulas say.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -258,6 +259,31 @@ TEST_P(Parity, AccumulationGivesTheSameBitsWhenReducedOnce) {
     const Outcome each = train(four, {2, 2, Zero::weights, true});
     for (const auto& [name, gradient] : plain.gradients)
         EXPECT_LT(relative(gradient, each.gradients.at(name)), 1e-6) << name;
+}
+
+// The two conditions of the promise of equal bits (README.md), and that it needs them: sums over ranks go along one
+// tree that splits at powers of two, and microbatches that are reduced one by one are added in another order.
+TEST_P(Parity, EqualBitsNeedPowersOfTwoInShardGroupsAndOneReduction) {
+    spec::RunSpec six = run("f32", 2);
+    six.train.global_batch = 12;  // a microbatch a rank
+    const Outcome plain = train(six, {.ranks = 6, .dp_shard = 1, .zero = Zero::none});
+    for (const Layout& layout : std::vector<Layout>{
+             {6, 6, Zero::weights}, {6, 2, Zero::weights}, {6, 2, Zero::optimizer}, {6, 1, Zero::weights}}) {
+        SCOPED_TRACE(layout.name());
+        expect_same_bits(plain, train(six, layout));
+    }
+    const spec::RunSpec four = run("f32", 1);  // four microbatches on each of two ranks
+    const Outcome once = train(four, {2, 2, Zero::weights, false});
+    expect_same_bits(once, train(four, {.ranks = 2, .dp_shard = 1, .zero = Zero::none}));
+
+    const std::pair<const Outcome*, Outcome> others[] = {{&plain, train(six, {6, 3, Zero::weights})},
+                                                         {&once, train(four, {2, 2, Zero::weights, true})}};
+    for (const auto& [equal, other] : others) {
+        EXPECT_TRUE(other.ranks_agree);
+        EXPECT_NE(equal->gradients, other.gradients);  // were they equal, the condition could go
+        for (const auto& [name, gradient] : equal->gradients)
+            EXPECT_LT(relative(gradient, other.gradients.at(name)), 1e-6) << name;
+    }
 }
 
 // Promise 1 of docs/design.md: f32, 1e-5 (L2) of one rank.

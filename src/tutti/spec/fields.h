@@ -166,7 +166,7 @@ void for_each_field(Run& run, const Visit& visit) {
         "parameter_server: rank 0 updates for all, to learn from; needs zero = 0");
     key("accumulate", p.accumulate, one_of({"auto", "full", "shard"}),
         "gradients between microbatches: full (reduced once a step), shard (reduced each time; zero 2 and 3, their "
-        "auto)");
+        "auto). Under full every zero gives the same bits");
     key("tp", p.tp, between(1, 1048576), "tensor parallel");
     key("sequence_parallel", p.sequence_parallel, any(), "the Megatron kind, rides on tp");
     key("cp", p.cp, between(1, 1048576), "context parallel");
