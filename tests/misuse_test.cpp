@@ -119,6 +119,26 @@ TEST_F(Misuse, ARunThatDoesNotFitIsRefusedBehindItsCard) {
     EXPECT_EQ(run(fits).exit_code, 0);
 }
 
+TEST_F(Misuse, ADryRunSaysWhetherThisHostHasTheMemory) {
+    const auto dry = [&](const std::vector<std::string>& more) {
+        auto arguments = train_arguments("run", {"train.device=cpu"});
+        arguments.emplace_back("--dry-run");
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        const Result r = run(arguments);
+        EXPECT_EQ(r.exit_code, 0) << r.err;
+        return r.out;
+    };
+    expect_contains(dry({}), ": `tutti train` would start\n");
+    // As ARunThatDoesNotFit.
+    expect_contains(dry({"--set", "model.width=65536", "--set", "model.heads=512", "--set", "model.kv_heads=512",
+                         "--set", "model.head_dim=128", "--set", "model.ffn=262144", "--set", "model.layers=8"}),
+                    "`tutti train` would refuse this run unless --force is given\n");
+    const auto json = nlohmann::json::parse(dry({"--json", "--ranks", "2", "--set", "train.micro_batch=2"}));
+    EXPECT_EQ(json.at("memory_here").at("ranks"), 2);
+    EXPECT_TRUE(json.at("memory_here").at("fits").get<bool>());
+    EXPECT_EQ(dry({"--for", "h100"}).find("on this host "), std::string::npos);  // of another machine
+}
+
 TEST_F(Misuse, OffloadNeedsADirectoryWithSpaceAndWeightsInShards) {
     Result r = train("run", {"offload.optimizer=true", "offload.dir=/proc/tutti"});
     EXPECT_EQ(r.exit_code, 2) << r.err;

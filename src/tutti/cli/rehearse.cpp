@@ -1,5 +1,5 @@
 // cli/rehearse.cpp: `tutti rehearse` and `tutti train --dry-run`: one step of a run without memory, data, other ranks
-// or the machine that it is for.
+// or the machine that it is for; and whether this host has the memory for the ranks that would run on it.
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
@@ -9,17 +9,29 @@
 #include "tutti/rehearsal/present.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
+#include "tutti/train/memory_check.h"
 #include "tutti/train/trainer.h"
 
 namespace tutti::cli {
 
 namespace {
 
-rehearsal::Target target_of(const RehearseArguments& a, const spec::RunSpec& run, const comm::Launch& launch) {
-    if (a.target.empty())
-        return rehearsal::target_of(engine::machine_of(run, comm::local_rank(launch, launch.rank, a.ranks), ""));
+rehearsal::Target target_by_name(const RehearseArguments& a, const spec::RunSpec& run) {
     const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : available_cores();
     return rehearsal::target_named(a.target, spec::arithmetic_of(run), threads);
+}
+
+// Of the ranks that `tutti train` would start on this host. Nothing of several on GPUs: they are dealt out.
+std::optional<train::MemoryVerdict> memory_here(const spec::RunSpec& run, const rehearsal::Rehearsal& largest,
+                                                Device& device, int ranks) {
+    if (!device.host_readable() && ranks > 1) return std::nullopt;
+    const auto verdict = train::judge_memory(train::needs_of(run, largest.memory, device), ranks);
+    return verdict.limit.empty() ? std::nullopt : std::optional(verdict);
+}
+
+const char* what_train_does(const train::MemoryVerdict& memory) {
+    if (!memory.fits()) return "`tutti train` would refuse this run unless --force is given";
+    return memory.close() ? "`tutti train` would warn and start" : "`tutti train` would start";
 }
 
 // "3 ranks were rehearsed (0, 1, 3): all call the same operations."
@@ -39,7 +51,8 @@ std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& ru
 }
 
 nlohmann::ordered_json describe(const RehearseArguments& a, const spec::RunSpec& run,
-                                const rehearsal::LayoutRehearsal& layout) {
+                                const rehearsal::LayoutRehearsal& layout,
+                                const std::optional<train::MemoryVerdict>& memory) {
     using Json = nlohmann::ordered_json;
     const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
     Json document = {{"dry_run", true},
@@ -49,6 +62,10 @@ nlohmann::ordered_json describe(const RehearseArguments& a, const spec::RunSpec&
     document.update(Json::parse(rehearsal::to_json(layout.shown)));
     document["rehearsed_ranks"] = layout.rehearsed;
     document["difference"] = layout.difference.empty() ? Json(nullptr) : Json(layout.difference);
+    if (memory)
+        document["memory_here"] = {{"needed", memory->needed}, {"available", memory->available},
+                                   {"ranks", memory->ranks},   {"limit", memory->limit},
+                                   {"fits", memory->fits()},   {"close", memory->close()}};
     if (a.kernels) document["kernels"] = Json::parse(rehearsal::kernels_to_json(layout.shown));
     return document;
 }
@@ -71,15 +88,21 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     const spec::RunSpec run = read_config(a, ranks);
     train::check_stored_weights(run);
 
-    const auto layout = rehearsal::rehearse_layout(run, target_of(a, run, launch), ranks, a.rank);
+    std::optional<engine::Machine> here;
+    if (a.target.empty()) here.emplace(engine::machine_of(run, comm::local_rank(launch, launch.rank, ranks), ""));
+    const auto layout =
+        rehearsal::rehearse_layout(run, here ? rehearsal::target_of(*here) : target_by_name(a, run), ranks, a.rank);
+    std::optional<train::MemoryVerdict> memory;
+    if (here) memory = memory_here(run, layout.shown, *here->device, launch.size > 1 ? launch.local_size : ranks);
     std::ostream& text = io.text(a.json);
     if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
     text << plan::render_card(rehearsal::card_of(run, layout.shown));
     if (ranks > 1) text << agreement(layout) << '\n';
     const std::string crossing = crossing_warning(a, run, layout.shown);
     if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
+    if (memory) text << "on this host " << memory->text() << ": " << what_train_does(*memory) << '\n';
     text << std::flush;
-    if (a.json) io.out << describe(a, run, layout).dump(2) << '\n';
+    if (a.json) io.out << describe(a, run, layout, memory).dump(2) << '\n';
     check(layout.difference.empty(), "this layout would not run: ", layout.difference);
     return 0;
 }

@@ -16,36 +16,53 @@ std::vector<MemoryNeed> needs_under(const std::vector<MemoryLimit>& limits, int6
     return needs;
 }
 
-// Of all ranks under one limit.
-struct Total {
-    int64_t needed = 0, available = 0;
-    int ranks = 0;
-    double share() const { return static_cast<double>(needed) / static_cast<double>(std::max<int64_t>(available, 1)); }
-};
+// A line for each need: "needed available host, origin of the limit".
+std::string lines_of(const std::vector<MemoryNeed>& of_rank) {
+    std::string lines;
+    for (const MemoryNeed& need : of_rank)
+        lines += concat(need.bytes, ' ', need.limit.available, ' ', host_name(), ", ", need.limit.origin, '\n');
+    return lines;
+}
 
-// By "host, origin of the limit", from lines "needed available host, origin".
-std::map<std::string, Total> totals_of(const std::vector<std::string>& texts) {
-    std::map<std::string, Total> totals;
+// Of what lines_of() says for each rank.
+MemoryVerdict tightest_of(const std::vector<std::string>& texts) {
+    std::map<std::string, MemoryVerdict> totals;
     for (const std::string& text : texts) {
-        std::map<std::string, Total> of_rank;
+        std::map<std::string, MemoryVerdict> of_rank;
         std::istringstream lines(text);
         int64_t needed = 0, available = 0;
         for (std::string limit; lines >> needed >> available && std::getline(lines >> std::ws, limit);) {
-            Total& own = of_rank[limit];
+            MemoryVerdict& own = of_rank[limit];
             own.needed += needed;
             own.available = available;
         }
         for (const auto& [limit, own] : of_rank) {
-            Total& total = totals.try_emplace(limit, Total{0, own.available, 0}).first->second;
+            MemoryVerdict& total = totals.try_emplace(limit, MemoryVerdict{0, own.available, 0, limit}).first->second;
             total.needed += own.needed;
             total.available = std::min(total.available, own.available);
             ++total.ranks;
         }
     }
-    return totals;
+    MemoryVerdict tightest;
+    for (const auto& [limit, total] : totals)
+        if (tightest.limit.empty() || total.share() > tightest.share()) tightest = total;
+    return tightest;
 }
 
 }  // namespace
+
+double MemoryVerdict::share() const {
+    return static_cast<double>(needed) / static_cast<double>(std::max<int64_t>(available, 1));
+}
+
+std::string MemoryVerdict::text() const {
+    return concat(ranks == 1 ? "a rank needs " : concat(ranks, " ranks together need "), format_bytes(needed),
+                  " of memory, saves included, and ", format_bytes(available), " are available (", limit, ")");
+}
+
+MemoryVerdict judge_memory(const std::vector<MemoryNeed>& of_rank, int ranks) {
+    return tightest_of(std::vector<std::string>(static_cast<size_t>(ranks), lines_of(of_rank)));
+}
 
 std::vector<MemoryNeed> needs_of(const plan::MemoryPlan& plan, Device& device) {
     constexpr int64_t kBegun = 4 << 20;  // huge pages that are used in part: one of small blocks, one of large ones
@@ -67,23 +84,13 @@ std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const plan::MemoryPla
 
 void check_memory(comm::Communicator& ranks, const std::vector<MemoryNeed>& of_rank, bool force,
                   const std::function<void(const std::string&)>& warn) {
-    constexpr double kClose = 0.9;
-    std::string lines;
-    for (const MemoryNeed& need : of_rank)
-        lines += concat(need.bytes, ' ', need.limit.available, ' ', host_name(), ", ", need.limit.origin, '\n');
-    const auto totals = totals_of(comm::gather_texts(ranks, lines));
-    const auto tightest = std::max_element(
-        totals.begin(), totals.end(), [](const auto& a, const auto& b) { return a.second.share() < b.second.share(); });
-    if (tightest == totals.end() || tightest->second.share() <= kClose) return;
-    const auto& [limit, total] = *tightest;
-    const std::string found = concat(total.ranks == 1 ? "a rank needs " : concat(total.ranks, " ranks together need "),
-                                     format_bytes(total.needed), " of memory, saves included, and ",
-                                     format_bytes(total.available), " are available (", limit, ")");
-    if (total.share() <= 1) return warn(concat("memory is short: ", found));
-    check<UsageError>(force, "this run does not fit: ", found,
+    const MemoryVerdict tightest = tightest_of(comm::gather_texts(ranks, lines_of(of_rank)));
+    if (!tightest.close()) return;
+    if (tightest.fits()) return warn(concat("memory is short: ", tightest.text()));
+    check<UsageError>(force, "this run does not fit: ", tightest.text(),
                       "; try a smaller train.micro_batch, recompute.policy = \"full\", parallel.zero = 3 over more "
                       "hosts, [offload], or a smaller model; --force starts it nevertheless");
-    warn(concat("this run does not fit and may be killed (--force): ", found));
+    warn(concat("this run does not fit and may be killed (--force): ", tightest.text()));
 }
 
 }  // namespace tutti::train

@@ -26,6 +26,21 @@ std::vector<MemoryNeed> needs_of(const plan::MemoryPlan& plan, Device& device);
 // The same, and the copies of the state on the host while the run saves: in the background, and from a GPU always.
 std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const plan::MemoryPlan& plan, Device& device);
 
+// How what ranks need stands to what is available, under the limit that is tightest for them.
+struct MemoryVerdict {
+    int64_t needed = 0, available = 0;
+    int ranks = 0;
+    std::string limit;  // "host, origin"; "": there is none
+
+    double share() const;
+    bool fits() const { return share() <= 1; }
+    bool close() const { return share() > 0.9; }
+    // "2 ranks together need 3.0 GiB of memory, saves included, and 2.0 GiB are available (host, MemAvailable)"
+    std::string text() const;
+};
+// Of so many equal ranks on this host, without them: for a dry run.
+MemoryVerdict judge_memory(const std::vector<MemoryNeed>& of_rank, int ranks);
+
 // Adds up the needs of all ranks under each limit of each host. UsageError on every rank when one is exceeded, with the
 // sum, what is available, the limit, and what to try; with `force` a warning instead. Within 10 % of a limit: a
 // warning. Collective.

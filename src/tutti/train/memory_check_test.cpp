@@ -46,6 +46,18 @@ TEST(MemoryCheck, AddsUpWhatTheRanksNeedUnderOneLimit) {
     EXPECT_EQ(apart.error + apart.warning, "");
 }
 
+TEST(MemoryCheck, JudgesEqualRanksThatAreNotThere) {
+    const std::vector<MemoryNeed> needs = {{{"a", 200 * kMiB, 100 * kMiB}, 30 * kMiB},
+                                           {{"b", 200 * kMiB, 50 * kMiB}, 5 * kMiB}};
+    const MemoryVerdict two = judge_memory(needs, 2), three = judge_memory(needs, 3), four = judge_memory(needs, 4);
+    EXPECT_TRUE(two.fits() && !two.close());
+    EXPECT_TRUE(three.fits() && !three.close());  // 90 of 100 MiB
+    EXPECT_TRUE(!four.fits() && four.close());
+    EXPECT_EQ(four.text(), "4 ranks together need 120.0 MiB of memory, saves included, and 100.0 MiB are available (" +
+                               host_name() + ", a)");
+    EXPECT_EQ(judge_memory({}, 4).limit, "");
+}
+
 TEST(MemoryCheck, WarnsWhenItIsCloseOrForced) {
     EXPECT_EQ(said({{{"a", 90}}}).warning, "");
     EXPECT_EQ(said({{{"a", 1}, {"b", 91}}}).warning,
