@@ -488,6 +488,16 @@ TEST_F(Misuse, FarMoreThreadsThanCores) {
     EXPECT_EQ(r.exit_code, 0) << r.err;
     expect_contains(r.err, "warning: " + threads + " CPU threads on ");
     EXPECT_EQ(train("calm", {"train.steps=1"}).err, "");
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"tokenize", path("text.txt"), "--tokenizer", "bytes", "--format", "nanogpt"},
+          std::vector<std::string>{"train-tokenizer", path("text.txt"), "--vocab", "300"}}) {
+        std::vector<std::string> arguments = {"data"};
+        arguments.insert(arguments.end(), words.begin(), words.end());
+        arguments.insert(arguments.end(), {"--out", path(words[0] + ".json"), "--threads", threads});
+        const Result data = run(arguments);
+        EXPECT_EQ(data.exit_code, 0) << data.err;
+        expect_contains(data.err, "warning: " + threads + " CPU threads on ");
+    }
 }
 
 // The command line says where the model starts from; a run of bytes goes through an export and back.

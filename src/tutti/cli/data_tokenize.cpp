@@ -93,6 +93,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     encoding.eod = eod_of(a, *tokenizer);
     encoding.affixes = true;
     encoding.threads = a.threads;
+    warn_of_threads(io, a.threads);
     check<UsageError>(encoding.separator.empty() || encoding.format == "text",
                       "--separator is for text; the records of JSONL are its lines");
 

@@ -34,6 +34,7 @@ void write_file(const std::string& path, const std::string& text) {
 }  // namespace
 
 int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
+    warn_of_threads(io, a.threads);
     std::vector<MappedFile> files;
     std::vector<std::string_view> texts;
     for (const std::string& path : a.files) {

@@ -11,6 +11,10 @@
 namespace tutti::spec {
 namespace {
 
+bool contains(const std::vector<std::string>& all, const std::string& one) {
+    return std::find(all.begin(), all.end(), one) != all.end();
+}
+
 // A limit as a person writes it: 1, -1, 2147483647, never 2.14748e+09.
 std::string limit_text(double x) {
     if (std::abs(x) > 0x1p53 || x != std::floor(x)) return toml_text(x);
@@ -104,7 +108,9 @@ std::optional<std::string> range_problem(const Field&, bool) { return std::nullo
 
 std::optional<std::string> range_problem(const Field& field, const std::string& value) {
     const auto& choices = field.range.choices;
-    if (choices.empty() || std::find(choices.begin(), choices.end(), value) != choices.end()) return std::nullopt;
+    if (choices.empty() || contains(choices, value) || contains(field.range.to_come, value)) return std::nullopt;
+    if (choices.size() == 1)
+        return wrong(field, toml_text(value), concat("must be ", choices[0], ", the only one that this build has"));
     return wrong(field, toml_text(value),
                  concat("must be one of ", field.range.text(), "; the nearest is \"", nearest(value, choices), "\""));
 }

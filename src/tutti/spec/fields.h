@@ -19,7 +19,8 @@ struct Range {
     double low = -std::numeric_limits<double>::infinity();
     double high = std::numeric_limits<double>::infinity();
     bool low_open = false, high_open = false;
-    std::vector<std::string> choices;  // of a text
+    std::vector<std::string> choices;  // of a text: those that this build has
+    std::vector<std::string> to_come;  // others that are known, which validate() refuses by name
     std::string text() const;          // ">= 1", "[0, 1)", "cpu | cuda"; "" when anything goes
 };
 
@@ -50,11 +51,13 @@ std::optional<std::string> range_problem(const Field& field, Family value);
 
 namespace range {
 inline Range any() { return {}; }
-inline Range at_least(double low) { return {.low = low, .choices = {}}; }
-inline Range above(double low) { return {.low = low, .low_open = true, .choices = {}}; }
-inline Range between(double low, double high) { return {.low = low, .high = high, .choices = {}}; }
-inline Range below_one() { return {.low = 0, .high = 1, .high_open = true, .choices = {}}; }
-inline Range one_of(std::initializer_list<std::string> choices) { return {.choices = choices}; }
+inline Range at_least(double low) { return {.low = low, .choices = {}, .to_come = {}}; }
+inline Range above(double low) { return {.low = low, .low_open = true, .choices = {}, .to_come = {}}; }
+inline Range between(double low, double high) { return {.low = low, .high = high, .choices = {}, .to_come = {}}; }
+inline Range below_one() { return {.low = 0, .high = 1, .high_open = true, .choices = {}, .to_come = {}}; }
+inline Range one_of(std::initializer_list<std::string> choices, std::initializer_list<std::string> to_come = {}) {
+    return {.choices = choices, .to_come = to_come};
+}
 }  // namespace range
 
 // visit(field, value) for every key in the order of the file. Run is RunSpec or const RunSpec.
@@ -201,7 +204,7 @@ void for_each_field(Run& run, const Visit& visit) {
     section = "precision";
     key("compute", run.precision.compute, one_of({"bf16", "f32", "tf32"}),
         "forward and backward; master weights are f32. tf32: f32, with matrix products in TF32 (GPUs)");
-    key("reduce", run.precision.reduce, one_of({"f32", "bf16"}), "type of gradients on the wire");
+    key("reduce", run.precision.reduce, one_of({"f32"}, {"bf16"}), "type of gradients on the wire");
     key("fp8", run.precision.fp8, any(), "recipe for matrix products: none");
 
     section = "checkpoint";
