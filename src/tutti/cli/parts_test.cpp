@@ -102,6 +102,19 @@ TEST_F(StopSignalsDeathTest, FirstSignalIsAQuestion) {
     }
 }
 
+// The run is done: its exit code is its own.
+TEST_F(StopSignalsDeathTest, ASignalInTheLastMomentKillsNothing) {
+    EXPECT_EXIT(
+        {
+            for (int i = 0; i < 100; ++i) {
+                const StopSignals signals([](int) {});
+                for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP}) ::kill(::getpid(), signal);
+            }
+            std::exit(0);
+        },
+        ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(StopSignalsDeathTest, SecondInterruptStopsAtOnce) {
     const auto body = [] {
         const StopSignals signals([](int) {});

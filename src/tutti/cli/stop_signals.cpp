@@ -38,6 +38,10 @@ StopSignals::~StopSignals() {
     ending_ = true;
     pthread_kill(thread_.native_handle(), SIGUSR1);  // to this thread only: wakes it
     thread_.join();
+    // What came in the last moment stops nothing any more, and must not kill a process whose run is done.
+    const timespec no_pause{};
+    while (sigtimedwait(&waited_, nullptr, &no_pause) > 0) {
+    }
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     if (signal_ != SIGPIPE) sigaction(SIGPIPE, &pipe_before_, nullptr);  // else the last words would kill
 }
