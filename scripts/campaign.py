@@ -165,7 +165,8 @@ class Bench:
         self.counts[(part, *what[:2], outcome if not problems else "VIOLATION")] += 1
         if part == "kills" and len(what) > 2:
             self.moments[f"{what[0]}, {what[2]}"] += 1
-            self.calls_met.add((what[0], what[3]["IO_FAULTS_CALL"]))
+            if what[2] == "I/O call":
+                self.calls_met.add((what[0], what[1], kind_of(what[3]["IO_FAULTS_CALL"])))
         case = {"part": part, "what": what, "outcome": outcome, "problems": problems}
         if problems:
             case["stderr"] = result.err[-2000:] if result else ""
@@ -221,31 +222,42 @@ class Reference:
         self.layout, self.steps, self.every = layout, steps, every
         folder = bench.folder(steps, every)
         begin = time.monotonic()
-        result = bench.train(folder, layout, {})
+        result = bench.train(folder, layout)
         self.seconds = time.monotonic() - begin
         assert result.code == 0, result.err
         self.weights, self.metrics = weights(folder, steps), metrics(folder)
         assert self.weights and len(self.metrics) == steps
-        self.fresh_calls, _ = bench.calls(folder)
         lines = (folder / "run/metrics.jsonl").read_text().splitlines()
         self.step_ms = statistics.median(json.loads(line)["step_ms"] for line in lines)
         bench.done(folder)
+        self.processes = ("0", "1") if layout.startswith("mpirun") else ("",)  # their ranks
+        self.fresh_calls = self.calls_from(bench, None)
+
+    def calls_from(self, bench, base):
+        """The calls of each process of an undisturbed run."""
+        calls = {}
+        for rank in self.processes:
+            folder = bench.folder(self.steps, self.every, base)
+            result = bench.train(folder, self.layout, {"IO_FAULTS_RANK": rank})
+            assert result.code == 0 and not self.problems(folder), result.err
+            calls[rank], _ = bench.calls(folder)
+            bench.done(folder)
+        return calls
 
     def kill_half_way(self, bench):
         """`half`: a run with lines in its log that are newer than its only checkpoint; `complete`: resumed from it."""
         while True:
             self.half = bench.folder(self.steps, self.every)
-            rank = "0" if self.layout.startswith("mpirun") else ""
             bench.train(self.half, self.layout, {"IO_FAULTS_CALL": f"write run/metrics.jsonl {2 * self.every}",
-                                                 "IO_FAULTS_DO": "SIGKILL", "IO_FAULTS_RANK": rank})
+                                                 "IO_FAULTS_DO": "SIGKILL", "IO_FAULTS_RANK": self.processes[0]})
             if committed(self.half) == self.every:  # its save goes on beside the steps
                 break
             bench.done(self.half)
         assert len(metrics(self.half)) == 2 * self.every - 1
         self.complete = bench.folder(self.steps, self.every, self.half)
-        result = bench.train(self.complete, self.layout, {})
+        result = bench.train(self.complete, self.layout)
         assert result.code == 0 and not self.problems(self.complete), result.err
-        self.resumed_calls, _ = bench.calls(self.complete)
+        self.resumed_calls = self.calls_from(bench, self.half)
 
     def problems(self, folder, after_warning=False):
         """What is wrong with a run that ended well."""
@@ -280,37 +292,47 @@ def crash(result):
 
 # --- kills
 
+def kind_of(call):
+    """Which call of a start, a step or a save this is, whatever the step: "fsync run/checkpoints/step-N.tmp-*"."""
+    operation, pattern = call.split(" ")[:2]
+    return operation + " " + re.sub(r"\d{5,}", "N", pattern)
+
+
 def moments(reference, calls, source):
-    """Endless variables of io_faults: each call of a start, a step and a save in turn, and random moments between."""
-    calls = identities(calls)
-    source.shuffle(calls)
-    for turn in itertools.count():
-        for operation, pattern, count in calls:
-            yield "I/O call", {"IO_FAULTS_CALL": f"{operation} {pattern} {count}"}
-            step = source.randrange(1, reference.steps)
-            yield "step", {"IO_FAULTS_CALL": f"write run/metrics.jsonl {step}",
-                           "IO_FAULTS_DELAY_US": str(int(source.uniform(1, 1500 * reference.step_ms)))}
-            if turn % 4 == 0:
-                yield "any time", {"IO_FAULTS_CALL": "stat run 1",
-                                   "IO_FAULTS_DELAY_US": str(int(source.uniform(1, 1e6 * reference.seconds)))}
+    """Endless variables of io_faults: each kind of call in turn, and random moments between."""
+    kinds = collections.defaultdict(list)
+    for operation, pattern, count in identities(calls):
+        call = f"{operation} {pattern} {count}"
+        kinds[kind_of(call)].append(call)
+    order = sorted(kinds)
+    source.shuffle(order)
+    for turn, kind in enumerate(itertools.cycle(order)):
+        yield "I/O call", {"IO_FAULTS_CALL": source.choice(kinds[kind])}
+        step = source.randrange(1, reference.steps)
+        yield "step", {"IO_FAULTS_CALL": f"write run/metrics.jsonl {step}",
+                       "IO_FAULTS_DELAY_US": str(int(source.uniform(1, 1500 * reference.step_ms)))}
+        if turn % 4 == 0:
+            yield "any time", {"IO_FAULTS_CALL": "stat run 1",
+                               "IO_FAULTS_DELAY_US": str(int(source.uniform(1, 1e6 * reference.seconds)))}
 
 
 def lives(reference, source):
     """Endless: the signal, one to four moments at which it comes, and the run that stands there before, if any."""
-    calls = {signal: {base: moments(reference, reference.resumed_calls if base else reference.fresh_calls, source)
-                      for base in (None, reference.half)} for signal in ("SIGKILL", "stop")}
+    of_base = {None: sum(reference.fresh_calls.values(), []), reference.half: sum(reference.resumed_calls.values(), [])}
+    calls = {signal: {base: moments(reference, of_base[base], source) for base in of_base}
+             for signal in ("SIGKILL", "stop")}
     for i in itertools.count():
         what = "SIGKILL" if i % 2 == 0 else STOPS[i // 2 % 4]
         base = reference.half if i % 3 == 2 else None
-        of_base = calls["SIGKILL" if what == "SIGKILL" else "stop"][base]
-        chosen = [next(of_base) for _ in range(source.choice([1, 1, 2, 4]))]
+        stream = calls["SIGKILL" if what == "SIGKILL" else "stop"][base]
+        chosen = [next(stream) for _ in range(source.choice([1, 1, 2, 4]))]
         if reference.layout.startswith("mpirun"):
             for _, fault in chosen:
                 fault["IO_FAULTS_RANK"] = source.choice(["0", "1", ""])  # "": both
         yield what, chosen, base
 
 
-def ends_of_a_stop(folder, reference, what, result, mpi):
+def ends_of_a_stop(folder, reference, what, result, mpi, log_before):
     """What is wrong with the end of a run that was told to stop."""
     if result.code == 0:
         return reference.problems(folder)
@@ -320,7 +342,7 @@ def ends_of_a_stop(folder, reference, what, result, mpi):
             return [f"75 after step {last}, the newest checkpoint is of step {committed(folder)}"]
         return []
     before = result.code in (-getattr(signal, what), 128 + getattr(signal, what)) or (mpi and result.code != 4)
-    if before and not metrics(folder):  # before the handler was there; nothing was computed
+    if before and metrics(folder) == log_before:  # before the handler was there; nothing was computed
         return []
     return crash(result) or [f"exit code {result.code} after {what}"]
 
@@ -332,7 +354,7 @@ def one_life(bench, reference, life):
     folder = bench.folder(reference.steps, reference.every, base)
     records = []
     for name, fault in chosen:
-        before = committed(folder)
+        before, log_before = committed(folder), metrics(folder)
         pathlib.Path(str(folder) + ".calls").unlink(missing_ok=True)
         result = bench.train(folder, layout, dict(fault, IO_FAULTS_DO=what))
         fired = bench.calls(folder)[1]
@@ -340,7 +362,7 @@ def one_life(bench, reference, life):
         if result.timed_out:
             problems = crash(result)
         elif what != "SIGKILL" and fired:
-            problems = ends_of_a_stop(folder, reference, what, result, mpi)
+            problems = ends_of_a_stop(folder, reference, what, result, mpi, log_before)
         elif result.code == 0:
             problems = reference.problems(folder)
         elif not fired:
@@ -424,8 +446,8 @@ def fault_jobs(bench):
         reference.kill_half_way(bench)
         for scenario, calls, base in (("fresh", reference.fresh_calls, None),
                                       ("resumed", reference.resumed_calls, reference.half)):
-            for rank in ("0", "1") if layout.startswith("mpirun") else ("",):
-                for case in fault_cases(calls):
+            for rank in reference.processes:
+                for case in fault_cases(calls[rank]):
                     yield reference, scenario, base, rank, case
 
 
@@ -617,6 +639,14 @@ def commit():
     return said.stdout.strip()
 
 
+def calls_met(bench):
+    """Of each layout: at how many kinds of I/O calls SIGKILL came, and one of the stops."""
+    met = collections.defaultdict(lambda: {"SIGKILL": set(), "stops": set()})
+    for layout, what, kind in bench.calls_met:
+        met[layout]["SIGKILL" if what == "SIGKILL" else "stops"].add(kind)
+    return {layout: {what: len(kinds) for what, kinds in of.items()} for layout, of in met.items()}
+
+
 def summary(bench, seconds):
     table = collections.defaultdict(dict)
     for (part, layout, what, outcome), count in sorted(bench.counts.items()):
@@ -624,7 +654,7 @@ def summary(bench, seconds):
     return {"command": " ".join(sys.argv), "commit": bench.commit, "machine": machine(), "seed": bench.options.seed,
             "seconds": {part: round(s, 1) for part, s in seconds.items()}, "cases": sum(bench.counts.values()),
             "violations": len(bench.violations), "moments of kills and stops": dict(bench.moments),
-            "different I/O calls at or after which they came": len(bench.calls_met), "outcomes": table}
+            "kinds of I/O calls at which they came": calls_met(bench), "outcomes": table}
 
 
 def main():
@@ -649,6 +679,7 @@ def main():
         setattr(options, name, getattr(options, name).resolve())
     if options.sample:
         options.kills, options.faults, options.flips = 20, 60, 600
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup programs would ignore it
     bench = Bench(options)
     seconds = {}
     try:

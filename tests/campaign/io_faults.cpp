@@ -111,16 +111,24 @@ class Faults {
         if (operation_ != operation || fnmatch(pattern_.c_str(), path.c_str(), 0) != 0 || --count_ != 0)
             return Act::pass;
         came_ = true;
-        write_log("!", std::string(operation) + " " + path);
-        if (signal_ != 0) {
-            if (delay_us_ == 0) ::kill(::getpid(), signal_);
-            std::thread([number = signal_, us = delay_us_] {
-                ::usleep(static_cast<useconds_t>(us));
-                if (us > 0) ::kill(::getpid(), number);
-            }).detach();
-            return Act::pass;
+        const std::string call = std::string(operation) + " " + path;
+        if (signal_ == 0) {
+            write_log("!", call);
+            return cuts_ ? Act::cut : Act::fail;
         }
-        return cuts_ ? Act::cut : Act::fail;
+        const auto send = [this, call] {
+            write_log("!", call);
+            ::kill(::getpid(), signal_);
+        };
+        if (delay_us_ == 0) {
+            send();
+        } else {
+            std::thread([send, us = delay_us_] {
+                ::usleep(static_cast<useconds_t>(us));
+                send();
+            }).detach();
+        }
+        return Act::pass;
     }
 
   private:
