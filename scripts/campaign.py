@@ -10,8 +10,8 @@ undisturbed run of each layout is the reference. A disturbed run is started agai
 its last weights and its log must be those of the reference, to the bit; if a start refuses, its exit code is not 0 and
 the reason is on standard error. Violations are printed, and end the campaign with exit code 1.
 
-kills   SIGKILL, SIGTERM, SIGINT, SIGHUP and SIGUSR1 at every I/O call of a start, a step and a save, at random moments
-        between two steps' lines of the log, and at random moments of the whole; one to four of them before a run may end.
+kills   SIGKILL, SIGTERM, SIGINT, SIGHUP and SIGUSR1 at every kind of I/O call of a start, a step and a save, at random
+        moments between two steps' lines of the log, and at random moments of the whole; one to four of them before a run may end.
         A kill costs at most the steps since the checkpoint before the last one, a stop none; 75 says that a checkpoint
         of the last step exists.
 faults  every call that a fresh run, a resumed run, an export and a generation make on their files fails once, in each
@@ -146,8 +146,8 @@ class Bench:
                 texts.append(file.read().decode(errors="replace"))
         return Result(child.returncode, *texts, timed_out)
 
-    def train(self, folder, layout, fault=None):
-        return self.start(folder, ["train", str(folder / "tiny.toml"), "--out", str(folder / "run")], layout, fault)
+    def train(self, folder, layout, fault=None, more=()):
+        return self.start(folder, ["train", str(folder / "tiny.toml"), "--out", str(folder / "run"), *more], layout, fault)
 
     def calls(self, folder):
         """The calls that io_faults saw, and whether the fault came."""
@@ -246,14 +246,11 @@ class Reference:
 
     def kill_half_way(self, bench):
         """`half`: a run with lines in its log that are newer than its only checkpoint; `complete`: resumed from it."""
-        while True:
-            self.half = bench.folder(self.steps, self.every)
-            bench.train(self.half, self.layout, {"IO_FAULTS_CALL": f"write run/metrics.jsonl {2 * self.every}",
-                                                 "IO_FAULTS_DO": "SIGKILL", "IO_FAULTS_RANK": self.processes[0]})
-            if committed(self.half) == self.every:  # its save goes on beside the steps
-                break
-            bench.done(self.half)
-        assert len(metrics(self.half)) == 2 * self.every - 1
+        self.half = bench.folder(self.steps, self.every)
+        kill = {"IO_FAULTS_CALL": f"write run/metrics.jsonl {2 * self.every}", "IO_FAULTS_DO": "SIGKILL",
+                "IO_FAULTS_RANK": self.processes[0]}
+        bench.train(self.half, self.layout, kill, ["--set", "checkpoint.async=false"])  # so that the save is done
+        assert committed(self.half) == self.every and len(metrics(self.half)) == 2 * self.every - 1
         self.complete = bench.folder(self.steps, self.every, self.half)
         result = bench.train(self.complete, self.layout)
         assert result.code == 0 and not self.problems(self.complete), result.err
