@@ -5,6 +5,7 @@
 
 #include "tutti/autograd/tape.h"
 #include "tutti/base/trace.h"
+#include "tutti/engine/pipedream.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/schedule.h"
 
@@ -58,14 +59,31 @@ nn::Batch next_batch(Engine& s, int64_t step, int64_t index) {
 // Ranks of one tensor-parallel group compute the same losses: one of them counts them.
 bool counts_losses(const Engine& s) { return s.groups.coordinate(mesh::kTp) == 0; }
 
-// Every pass of a program, or of a part of one, with the batches of step `step`.
-void run_program(Engine& s, const schedule::Program& program, const pipeline::Executor::MakeBatch& batch) {
+using Around = std::function<void(const schedule::Action&)>;
+
+// Every pass of a program, or of a part of one, with the batches of a step.
+void run_program(Engine& s, const schedule::Program& program, const pipeline::Executor::MakeBatch& batch,
+                 const Around& before = {}, const Around& after = {}) {
     TracingHooks traced(s.data_parallel, s.trace);
     autograd::Hooks& hooks = s.trace != nullptr ? traced : static_cast<autograd::Hooks&>(s.data_parallel);
     const auto add = [&s](int64_t, const Tensor& losses) {
         if (counts_losses(s)) s.losses.add(losses);
     };
-    s.executor.run(program, {.hooks = hooks, .batch = batch, .output = add, .trace = s.trace});
+    s.executor.run(program,
+                   {.hooks = hooks, .batch = batch, .output = add, .before = before, .after = after, .trace = s.trace});
+}
+
+// Each microbatch updates by itself, with the mean of its own terms; nothing is left to update.
+void run_asynchronous(Engine& s, double lr, int64_t microbatches, const pipeline::Executor::MakeBatch& batch) {
+    PipeDream pipedream(s, lr);
+    const auto of_microbatch = [&](int64_t index) {
+        nn::Batch one = batch(index);
+        one.grad_scale *= static_cast<float>(microbatches);
+        return one;
+    };
+    run_program(
+        s, s.pipeline.program(), of_microbatch, [&](const schedule::Action& a) { pipedream.before(a); },
+        [&](const schedule::Action& a) { pipedream.after(a); });
 }
 
 // A recorded microbatch is a forward and its backward, on one rank without a pipeline.
@@ -87,11 +105,13 @@ StepResult train_step(Engine& s, int64_t step) {
     std::vector<int64_t> microbatches;  // of each run of units
     for (const pipeline::Chunk& chunk : s.pipeline.chunks()) microbatches.push_back(chunk.microbatches);
 
+    const double lr = optim::learning_rate(s.run.optimizer, train.steps, step);
+    const bool asynchronous = is_asynchronous(s.run);
     const TraceScope whole(s.trace, {Activity::step, "step"});
-    s.data_parallel.begin_step(microbatches);
+    if (!asynchronous) s.data_parallel.begin_step(microbatches);
     {
         // Packed weights are kept from one microbatch to the next, where weights stay in their place.
-        const bool keeps_packed = microbatches.front() > 1 && s.run.parallel.zero < 3;
+        const bool keeps_packed = microbatches.front() > 1 && s.run.parallel.zero < 3 && !asynchronous;
         const ops::KeepPacked packed(s.ctx, keeps_packed ? &s.packed_weights : nullptr);
         const auto batch = [&](int64_t index) {
             nn::Batch one = next_batch(s, step, index);
@@ -99,11 +119,16 @@ StepResult train_step(Engine& s, int64_t step) {
             one.step = static_cast<uint64_t>(step);
             return one;
         };
-        (s.graph ? run_recorded : run_program)(s, s.pipeline.program(), batch);
+        if (asynchronous)
+            run_asynchronous(s, lr, microbatches.front(), batch);
+        else if (s.graph)
+            run_recorded(s, s.pipeline.program(), batch);
+        else
+            run_program(s, s.pipeline.program(), batch);
     }
     {
         const TraceScope span(s.trace, {Activity::other, "finish gradients"});
-        s.data_parallel.finish_gradients();
+        if (!asynchronous) s.data_parallel.finish_gradients();
         s.losses.send();
     }
 
@@ -116,7 +141,13 @@ StepResult train_step(Engine& s, int64_t step) {
         s.groups.world().sum(loss);
         r.loss = loss.value() / static_cast<double>(r.terms);
     }
-    r.lr = optim::learning_rate(s.run.optimizer, train.steps, step);
+    r.lr = lr;
+    if (asynchronous) {
+        check(std::isfinite(r.loss) && std::isfinite(r.grad_norm), "step ", step,
+              ": loss or gradient is not finite, and pipedream has updated weights with it already; continue from a ",
+              "checkpoint with a lower optimizer.lr");
+        return r;
+    }
     if (!std::isfinite(r.loss) || !std::isfinite(r.grad_norm)) {
         const std::string bad = s.data_parallel.first_non_finite();
         r.skipped = true;

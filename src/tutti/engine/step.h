@@ -9,7 +9,7 @@ namespace tutti::engine {
 
 struct StepResult {
     double loss = 0;       // mean over the terms of the global batch, before the update
-    double grad_norm = 0;  // before clipping
+    double grad_norm = 0;  // before clipping; with the schedule pipedream of the last microbatch
     double lr = 0;
     int64_t terms = 0;     // tokens (rows for the mlp)
     bool skipped = false;  // loss or gradient not finite: nothing was updated

@@ -184,7 +184,8 @@ TEST_P(TensorParallel, ContextFollowsOneRank) {
 }
 
 // One sum for attention, one for the MLP, in each direction; with sequence parallelism each is a gather and a scatter.
-// Once a step the gradients of norms and positions, of which a rank has some rows, and of the norms of heads are summed.
+// Once a step the gradients of norms and positions, of which a rank has some rows, and of the norms of heads are
+// summed.
 TEST_P(TensorParallel, CommunicatesOnceForAttentionAndMlpAndDirection) {
     for (const bool sequence : {false, true}) {
         const RigOptions options{

@@ -101,6 +101,7 @@ void Executor::pass(const Action& action, const Passes& of) {
     f.input_arrives.wait();
     f.gradient_arrives.wait();
     {
+        if (of.before) of.before(action);
         const TraceScope span(of.trace, {Activity::action, of.trace ? schedule::to_string(action) : ""});
         const double begin = seconds_now();
         if (action.op == Op::forward)
@@ -110,6 +111,7 @@ void Executor::pass(const Action& action, const Passes& of) {
         else
             backward(f, work, action.op == Op::backward_input);
         if (of.training) seconds_.busy += seconds_now() - begin;
+        if (of.after) of.after(action);
     }
     if (action.op == Op::forward) return hand_on(f, work, of);
     if (action.op != Op::backward_input) f.tape.reset();

@@ -42,6 +42,7 @@ class Executor {
         autograd::Hooks& hooks;
         MakeBatch batch;
         TakeOutput output;
+        std::function<void(const schedule::Action&)> before = {}, after = {};  // around each pass, when set
         Tracer* trace = nullptr;  // where passes are noted, as schedule::to_string() has them
     };
     // Every pass and message of a program, in its order.

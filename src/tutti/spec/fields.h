@@ -181,7 +181,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("pp", p.pp, between(1, 1048576), "pipeline positions");
     key("schedule", p.schedule, any(),
         "pipeline schedule: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, zb-v, v-half, v-min, "
-        "interleaved-zb, chimera, dualpipe, dualpipe-v, auto (searched for), or FILE.csv");
+        "interleaved-zb, chimera, dualpipe, dualpipe-v, auto (searched for), FILE.csv, or pipedream (asynchronous, to "
+        "learn from)");
     key("virtual_stages", p.virtual_stages, between(1, 100000),
         "stages per pipeline position, for interleaved, looped-bfs, interleaved-zb and auto");
     key("microbatch_group", p.microbatch_group, between(0, 2147483647),

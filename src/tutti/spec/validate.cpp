@@ -331,17 +331,35 @@ void check_context_parallel(const RunSpec& run, Problems& problems) {
             "), or be a multiple of them");
 }
 
+// Stages update by themselves, each microbatch: nothing waits for what all ranks would have to know first.
+void check_pipedream(const RunSpec& run, Problems& problems) {
+    const ParallelSpec& p = run.parallel;
+    if (p.schedule != "pipedream") return;
+    const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
+        require(problems, !asked, "[parallel] schedule = \"pipedream\": ", key, " = ", toml_text(value), ": ", reason);
+    };
+    refuse(run.optimizer.clip > 0, "[optimizer] clip", run.optimizer.clip,
+           "the norm of the whole gradient is not known when a stage updates; set 0.0");
+    refuse(p.zero > 1, "[parallel] zero", p.zero, "weights in several versions must be whole; set 0 or 1");
+    refuse(p.virtual_stages > 1, "[parallel] virtual_stages", p.virtual_stages, "a rank has one stage; set 1");
+    refuse(run.model.tie_embeddings && p.pp > 1, "[model] tie_embeddings", true,
+           "the stages that hold the matrix would update it differently; set false");
+    refuse(run.offload.optimizer || run.offload.params, "[offload] optimizer or params", true, "set both to false");
+    refuse(p.strategy != "collective", "[parallel] strategy", p.strategy, "set collective");
+}
+
 // What can be said without the schedule itself, which pipeline::make_pipeline() judges.
 void check_pipeline(const RunSpec& run, Problems& problems) {
     const ParallelSpec& p = run.parallel;
-    constexpr std::array kKnown = {"naive",          "gpipe",   "1f1b",     "interleaved", "looped-bfs",
-                                   "zb-h1",          "zb-h2",   "zb-v",     "v-half",      "v-min",
-                                   "interleaved-zb", "chimera", "dualpipe", "dualpipe-v",  "auto"};
+    constexpr std::array kKnown = {"naive",    "gpipe",      "1f1b",   "interleaved", "looped-bfs",     "zb-h1",
+                                   "zb-h2",    "zb-v",       "v-half", "v-min",       "interleaved-zb", "chimera",
+                                   "dualpipe", "dualpipe-v", "auto",   "pipedream"};
     const bool known = std::find(kKnown.begin(), kKnown.end(), p.schedule) != kKnown.end();
     std::string names;
     for (const char* name : kKnown) names += concat(names.empty() ? "" : ", ", name);
     require(problems, known || p.schedule.ends_with(".csv"), "[parallel] schedule = ", toml_text(p.schedule),
             ": must be one of ", names, ", or the name of a .csv file");
+    check_pipedream(run, problems);
     if (p.pp == 1) return;
     require(problems, p.strategy == "collective", "[parallel] strategy = \"", p.strategy,
             "\": a parameter server has no pipeline; set pp = 1 or strategy = \"collective\"");

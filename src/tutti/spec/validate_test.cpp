@@ -218,7 +218,8 @@ TEST(Validate, APipelineNeedsAKnownScheduleAndLayers) {
     EXPECT_EQ(
         problems_of({"parallel.pp=2", "parallel.schedule=1b1f"}, 2),
         "[parallel] schedule = \"1b1f\": must be one of naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, "
-        "zb-v, v-half, v-min, interleaved-zb, chimera, dualpipe, dualpipe-v, auto, or the name of a .csv file");
+        "zb-v, v-half, v-min, interleaved-zb, chimera, dualpipe, dualpipe-v, auto, pipedream, or the name of a .csv "
+        "file");
     EXPECT_EQ(
         problems_of({"parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=3"}, 2),
         "[parallel] pp = 2 with virtual_stages = 3: 6 stages for [model] layers = 4; required: at least a layer for "
@@ -227,6 +228,27 @@ TEST(Validate, APipelineNeedsAKnownScheduleAndLayers) {
         problems_of({"parallel.pp=2", "parallel.strategy=parameter_server", "parallel.zero=0"}, 2),
         "[parallel] strategy = \"parameter_server\": a parameter server has no pipeline; set pp = 1 or strategy = "
         "\"collective\"");
+}
+
+TEST(Validate, PipeDreamUpdatesWithoutWaiting) {
+    const auto problems = [](std::vector<std::string> set) {
+        set.insert(set.begin(),
+                   {"parallel.schedule=pipedream", "parallel.pp=2", "model.tie_embeddings=false", "optimizer.clip=0"});
+        return problems_of(set, 2);
+    };
+    EXPECT_EQ(problems({}), "");
+    EXPECT_EQ(
+        problems({"optimizer.clip=1"}),
+        "[parallel] schedule = \"pipedream\": [optimizer] clip = 1.0: the norm of the whole gradient is not known "
+        "when a stage updates; set 0.0");
+    EXPECT_EQ(
+        problems({"model.tie_embeddings=true"}),
+        "[parallel] schedule = \"pipedream\": [model] tie_embeddings = true: the stages that hold the matrix would "
+        "update it differently; set false");
+    EXPECT_EQ(
+        problems({"parallel.zero=2"}),
+        "[parallel] schedule = \"pipedream\": [parallel] zero = 2: weights in several versions must be whole; set 0 "
+        "or 1");
 }
 
 TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {

@@ -10,6 +10,7 @@
 
 #include "tutti/comm/run.h"
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/engine/pipedream.h"
 #include "tutti/engine/step.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/train/memory_check.h"
@@ -133,6 +134,10 @@ spec::RunSpec one_rank_of(const spec::RunSpec& run) {
 }
 
 VerifyOutcome verify(const VerifyOptions& options) {
+    check<UsageError>(
+        !engine::is_asynchronous(options.run),
+        "[parallel] schedule = \"pipedream\": asynchronous updates are not those of one rank, so there is ",
+        "nothing to compare; set another schedule");
     check_device(options.run.train.device);
     Console console(options.launch.rank == 0 ? options.console : nullptr, options.terminal, 0);
     const auto data = open_data(options.run, console, false);

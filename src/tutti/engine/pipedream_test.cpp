@@ -1,0 +1,147 @@
+// PipeDream against its definition, computed on one rank: forward and backward of microbatch k with the weights that
+// stage s had after max(0, k - (p - 1 - s)) updates.
+#include "tutti/engine/pipedream.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+
+#include "tutti/comm/threads/thread_world.h"
+#include "tutti/engine/step.h"
+#include "tutti/optim/schedule.h"
+
+namespace tutti::engine {
+namespace {
+
+constexpr int64_t kMicrobatches = 6;
+using Weights = std::map<std::string, std::vector<float>>;
+
+spec::RunSpec tiny(const std::string& optimizer) {
+    spec::RunSpec run;
+    run.model = spec::ModelSpec{.family = spec::Family::llama,
+                                .vocab = 37,
+                                .width = 16,
+                                .layers = 6,
+                                .heads = 2,
+                                .kv_heads = 2,
+                                .head_dim = 8,
+                                .ffn = 24,
+                                .max_positions = 8,
+                                .tie_embeddings = false,
+                                .init_std = 0.2};
+    run.train.threads = 1;
+    run.train.seq_len = 8;
+    run.train.micro_batch = 1;
+    run.train.global_batch = kMicrobatches;
+    run.precision.compute = "f32";
+    run.optimizer.name = optimizer;
+    run.optimizer.lr = run.optimizer.min_lr = optimizer == "sgd" ? 0.1 : 1e-3;
+    run.optimizer.warmup_steps = 0;
+    run.optimizer.clip = 0;
+    return run;
+}
+
+MakeBatches batches_of(const spec::RunSpec& run) {
+    return [&run](ops::Context& ctx, const Share& share) { return fixed_batches(ctx, run, share); };
+}
+
+struct Outcome {
+    double loss = 0;
+    Weights weights;
+};
+
+Outcome trained(spec::RunSpec run, int ranks, int64_t pp) {
+    run.parallel.pp = pp;
+    run.parallel.schedule = "pipedream";
+    Outcome outcome;
+    std::mutex mutex;
+    comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& world) {
+        Engine engine(run, world, machine_of(run, {}, ""), batches_of(run));
+        const StepResult r = train_step(engine, 1);
+        const std::lock_guard lock(mutex);
+        outcome.loss = r.loss;
+        if (engine.groups.coordinate(mesh::kDp) > 0) return;
+        for (const optim::Piece& piece : engine.optimizer.pieces()) {
+            auto& whole = outcome.weights[piece.parameter->name];
+            const std::vector<float> values = piece.master.to_host<float>();
+            whole.insert(whole.end(), values.begin(), values.end());
+        }
+    });
+    return outcome;
+}
+
+// On one rank; the p - 1 versions behind the newest are copies.
+Outcome by_definition(const spec::RunSpec& run, int p) {
+    Outcome outcome;
+    comm::run_ranks(1, {}, [&](comm::World& world) {
+        Engine e(run, world, machine_of(run, {}, ""), batches_of(run));
+        spec::RunSpec staged = run;
+        staged.parallel.pp = p;
+        const auto spans = pipeline::make_pipeline(staged, e.model, kMicrobatches, 0).spans;
+        std::vector<std::vector<Tensor>> versions;  // [updates][parameter]
+        const auto keep = [&] {
+            versions.emplace_back();
+            for (const auto* q : e.model.parameters())
+                versions.back().push_back(ops::cast(e.ctx, q->value, DType::f32));
+        };
+        keep();
+        const double lr = optim::learning_rate(run.optimizer, run.train.steps, 1);
+        ops::Sum losses(e.ctx);
+        for (int64_t k = 0; k < kMicrobatches; ++k) {
+            e.data_parallel.begin_step(1);
+            const auto& parameters = e.model.parameters();
+            std::vector<Tensor> newest;
+            for (const auto* q : parameters) newest.push_back(q->value);
+            for (int s = 0; s < p; ++s)
+                for (const autograd::Unit* unit : e.model.units(spans[static_cast<size_t>(s)]))
+                    for (autograd::Parameter* q : unit->parameters) {
+                        const auto i = std::find(parameters.begin(), parameters.end(), q) - parameters.begin();
+                        q->value = versions[static_cast<size_t>(std::max<int64_t>(0, k - (p - 1 - s)))]
+                                           [static_cast<size_t>(i)];
+                    }
+            nn::Batch batch = e.batches->microbatch(1, k);
+            batch.grad_scale *= kMicrobatches;
+            autograd::Tape tape(e.ctx, true, &e.data_parallel);
+            const auto loss = e.model.forward(tape, batch);
+            losses.add(loss.value);
+            tape.backward(loss);
+            for (size_t i = 0; i < parameters.size(); ++i) parameters[i]->value = newest[i];
+            e.data_parallel.finish_gradients();
+            e.optimizer.step(lr, 1);
+            keep();
+        }
+        outcome.loss = losses.take().value() / static_cast<double>(e.batches->terms(1));
+        for (const auto* q : e.model.parameters()) outcome.weights[q->name] = q->value.to_host<float>();
+    });
+    return outcome;
+}
+
+TEST(PipeDreamTest, IsItsDefinition) {
+    for (const char* optimizer : {"sgd", "adamw"}) {
+        spec::RunSpec run = tiny(optimizer);
+        run.parallel.zero = 0;
+        const Outcome sequential = by_definition(run, 1);
+        for (const int p : {1, 2, 3, 6}) {
+            SCOPED_TRACE(concat(optimizer, " over ", p));
+            const Outcome expected = by_definition(run, p), found = trained(run, p, p);
+            EXPECT_EQ(found.loss, expected.loss);
+            EXPECT_EQ(found.weights, expected.weights);
+            if (p > 1) {
+                EXPECT_NE(found.weights, sequential.weights) << "stale weights train another model";
+            }
+        }
+    }
+}
+
+TEST(PipeDreamTest, BesideDataParallelAndRecompute) {
+    spec::RunSpec run = tiny("adamw");
+    run.parallel.zero = 0;
+    run.train.global_batch = 2 * kMicrobatches;
+    const Outcome plain = trained(run, 4, 2);
+    run.recompute.policy = "full";
+    EXPECT_EQ(trained(run, 4, 2).weights, plain.weights);
+}
+
+}  // namespace
+}  // namespace tutti::engine
