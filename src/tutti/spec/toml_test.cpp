@@ -140,8 +140,8 @@ TEST(TomlErrors, ValuesOutOfRange) {
     EXPECT_EQ(problems_of("[train]\ndevice = \"cdua\"\n"),
               "c.toml:2:10: [train] device = \"cdua\": must be one of auto | cpu | cuda; the nearest is \"cuda\"");
     // What the build refuses is not suggested.
-    EXPECT_EQ(problems_of("[parallel]\nschedule = \"zb-w\""),
-              "c.toml:2:12: [parallel] schedule = \"zb-w\": must be 1f1b, the only one that this build has");
+    EXPECT_EQ(problems_of("[precision]\nreduce = \"b16\""),
+              "c.toml:2:10: [precision] reduce = \"b16\": must be f32, the only one that this build has");
     EXPECT_EQ(problems_of("[model]\nfamily = \"lama\"\n"),
               "c.toml:2:10: [model] family = \"lama\": must be one of gpt2 | llama | mlp; the nearest is \"llama\"");
     EXPECT_EQ(problems_of("[data]\ntrain = \"\"\n"),
