@@ -122,6 +122,9 @@ class Tape {
     // A value that the next node saves, though no node made it: it is offloaded as their outputs are.
     void saves(const Tensor& value);
 
+    // What the last unit saved leaves for `home` too: other passes come before the backward.
+    void offload_rest() { begin_part(); }
+
     // Runs `forward` as one unit, with the hooks around its forward and backward.
     Var unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& forward);
     // Runs `forward` without saving anything inside, and once more under a tape of its own when the gradient is needed.

@@ -1,5 +1,7 @@
 #include "tutti/pipeline/executor.h"
 
+#include <algorithm>
+
 #include "tutti/base/error.h"
 #include "tutti/base/timing.h"
 #include "tutti/ops/ops.h"
@@ -51,14 +53,19 @@ void Executor::Channel::finish() {
 
 void Executor::run(const schedule::Program& program, const Passes& passes) {
     const double begin = seconds_now();
-    for (const Action& action : program)
-        for (const Action& part : schedule::Parts(action)) run(part, passes);
+    for (size_t i = 0; i < program.size(); ++i) {
+        const auto next = std::find_if(program.begin() + static_cast<ptrdiff_t>(i) + 1, program.end(),
+                                       [](const Action& a) { return schedule::is_compute(a.op); });
+        const bool turns_round = next != program.end() && next->op != Op::forward && next->op != Op::overlap &&
+                                 next->work() == program[i].work();
+        for (const Action& part : schedule::Parts(program[i])) run(part, passes, !turns_round);
+    }
     for (auto& [edge, channel] : channels_) channel.finish();
     if (passes.training) seconds_.whole += seconds_now() - begin;
     check(flights_.empty(), "a schedule ended with ", flights_.size(), " microbatches under way");
 }
 
-void Executor::run(const Action& action, const Passes& of) {
+void Executor::run(const Action& action, const Passes& of, bool waits) {
     const Work work = action.work();
     switch (action.op) {
         case Op::receive_activation: return receive(flights_[work], work, of);
@@ -78,7 +85,7 @@ void Executor::run(const Action& action, const Passes& of) {
         case Op::forward:
         case Op::backward:
         case Op::backward_input:
-        case Op::backward_weight: return pass(action, of);
+        case Op::backward_weight: return pass(action, of, waits);
         case Op::unshard:
         case Op::reshard:
         case Op::reduce_gradient:
@@ -94,7 +101,7 @@ void Executor::receive(Flight& f, const Work& work, const Passes& of) {
     f.input_arrives = channel(before(work), false).ranks->receive(f.input, 0);
 }
 
-void Executor::pass(const Action& action, const Passes& of) {
+void Executor::pass(const Action& action, const Passes& of, bool waits) {
     const Work work = action.work();
     Flight& f = flights_[work];
     if (action.op == Op::forward && !f.batch) f.batch = of.batch(work.microbatch);
@@ -113,7 +120,10 @@ void Executor::pass(const Action& action, const Passes& of) {
         if (of.training) seconds_.busy += seconds_now() - begin;
         if (of.after) of.after(action);
     }
-    if (action.op == Op::forward) return hand_on(f, work, of);
+    if (action.op == Op::forward) {
+        if (waits) f.tape->offload_rest();
+        return hand_on(f, work, of);
+    }
     if (action.op != Op::backward_input) f.tape.reset();
     retire(work);
 }

@@ -4,6 +4,7 @@
 // An activation is (B, T, C) as modules hand it on, in the compute type; its gradient is of the same shape and type.
 // Each edge between stages on different ranks has a channel for each direction. A message leaves as soon as the tensor
 // is there; at most two of a channel are under way.
+// Where activations are offloaded, those of a microbatch that waits for its backward are offloaded whole.
 #pragma once
 
 #include <deque>
@@ -72,9 +73,10 @@ class Executor {
         void finish();
     };
 
-    void run(const schedule::Action& action, const Passes& of);
+    // `waits`: after this forward comes something else than its backward.
+    void run(const schedule::Action& action, const Passes& of, bool waits);
     void receive(Flight& flight, const schedule::Work& work, const Passes& of);
-    void pass(const schedule::Action& action, const Passes& of);
+    void pass(const schedule::Action& action, const Passes& of, bool waits);
     void forward(Flight& flight, const schedule::Work& work, const Passes& of);
     void backward(Flight& flight, const schedule::Work& work, bool defer_weights);
     void hand_on(Flight& flight, const schedule::Work& work, const Passes& of);

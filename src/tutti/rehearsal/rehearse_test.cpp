@@ -236,6 +236,29 @@ TEST(RehearsedMemory, OffloadedStateIsElsewhere) {
 }
 
 // Activations too: what is left of L blocks is one and the input of the next.
+// Of a microbatch that waits for its backward nothing of the layers stays; on the last stage what the head and its loss
+// made: the gradient of its input.
+TEST(RehearsedMemory, OffloadedActivationsOfWaitingMicrobatches) {
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+    run.parallel.pp = 2;
+    run.parallel.schedule = "gpipe";
+    for (const bool away : {false, true}) {
+        run.offload.activations = away;
+        const auto peak = [&](int64_t microbatches, int rank) {
+            run.train.global_batch = microbatches;
+            return rehearse(run, plain_machine(), 2, rank).memory.peaks[Purpose::activations];
+        };
+        const int64_t hidden = 64 * run.model.width * 2;
+        for (const int rank : {0, 1}) {
+            const int64_t of_a_microbatch = (peak(16, rank) - peak(8, rank)) / 8;
+            if (away)
+                EXPECT_LE(of_a_microbatch, rank == 0 ? hidden : 3 * hidden) << rank;
+            else
+                EXPECT_GT(of_a_microbatch, 20 * hidden) << rank;
+        }
+    }
+}
+
 TEST(RehearsedMemory, OffloadedActivationsAreElsewhere) {
     spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
     const int64_t here = memory_of(run).peaks[Purpose::activations];
