@@ -43,6 +43,9 @@ struct Gemm {
     View packed_b = {};
     bool b_is_packed = false;
     Epilogue epilogue = Epilogue::none;
+    // c is a block of the rows of a product of so many, and has the bits that it has there; 0: c is all of it. Only
+    // where KernelTable::gemm_by_rows says so.
+    int64_t whole_rows = 0;
     View x = {};     // (M, N): written by gelu and swiglu (undefined: z is not kept), read by their backward
     View gate = {};  // (M, N), read by swiglu and its backward
     View dup = {};   // (M, N), written by swiglu_backward
@@ -229,6 +232,7 @@ struct KernelTable {
     int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product keeps none
     bool packing_counts = false;  // products in bf16 are so fast that packing b is a good part of one
     const char* (*gemm_engine)(const Stream&, const Gemm&) = nullptr;
+    bool gemm_by_rows = false;  // Gemm::whole_rows is known here
     // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;
 

@@ -14,6 +14,12 @@ View as_matrix(const Tensor& x) {
     return View(x.view().data, x.dtype(), {x.view().rows(), x.view().columns()});
 }
 
+View rows_of(View x, int64_t first, int64_t rows) {
+    x.data = static_cast<std::byte*>(x.data) + first * x.stride(0) * size_of(x.dtype);
+    x.shape[0] = rows;
+    return x;
+}
+
 Shape with_last(const Shape& shape, int64_t size) {
     Shape result = shape;
     result[-1] = size;
@@ -38,7 +44,27 @@ void gemm(Context& ctx, Gemm g) {
     call(ctx, &KernelTable::gemm, "gemm", g);
 }
 
+void compute_rows(Context& ctx, const Gemm& product, int64_t first, int64_t rows, const View& to) {
+    check<UsageError>(ctx.kernels.gemm_by_rows, "the ", ctx.kernels.name,
+                      " kernels make no products by blocks of rows; set [parallel] tp_overlap = 1");
+    check(!product.transpose_a && first >= 0 && rows >= 0 && first + rows <= product.c.shape[0], "rows [", first, ", ",
+          first + rows, ") of a product of ", product.c.shape[0]);
+    if (rows == 0) return;
+    Gemm block = product;
+    block.whole_rows = product.c.shape[0];
+    for (View* view : {&block.a, &block.c, &block.x, &block.gate, &block.dup})
+        if (view->defined()) *view = rows_of(*view, first, rows);
+    if (to.defined()) block.c = to;
+    multiply_by_weight(ctx, block);
+}
+
 namespace {
+
+// Now, or later.
+void compute(Context& ctx, const Gemm& product, Products* later) {
+    if (later == nullptr) return multiply_by_weight(ctx, product);
+    later->push_back(product);
+}
 
 // y = x w^T + b, which has yet to be computed.
 struct Forward {
@@ -71,57 +97,58 @@ View beside(const char* name, const Tensor& saved, const Shape& shape, DType dty
     return as_matrix(saved);
 }
 
-Activated activated(Context& ctx, Forward f, Epilogue epilogue, bool kept) {
+Activated activated(Context& ctx, Forward f, Epilogue epilogue, bool kept, Products* later) {
     Activated r{kept ? empty(ctx, f.y.shape(), f.y.dtype()) : Tensor{}, f.y};
     f.product.epilogue = epilogue;
     if (kept) f.product.x = as_matrix(r.z);
-    multiply_by_weight(ctx, f.product);
+    compute(ctx, f.product, later);
     return r;
 }
 
 }  // namespace
 
-Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b) {
+Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, Products* later) {
     const Forward f = forward_of(ctx, "linear", x, w, b);
-    multiply_by_weight(ctx, f.product);
+    compute(ctx, f.product, later);
     return f.y;
 }
 
-Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, bool kept) {
-    return activated(ctx, forward_of(ctx, "linear_gelu", x, w, b), Epilogue::gelu, kept);
+Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, bool kept, Products* later) {
+    return activated(ctx, forward_of(ctx, "linear_gelu", x, w, b), Epilogue::gelu, kept, later);
 }
 
-Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b,
-                        bool kept) {
+Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b, bool kept,
+                        Products* later) {
     Forward f = forward_of(ctx, "linear_swiglu", x, w, b);
     f.product.gate = beside("linear_swiglu", gate, f.y.shape(), f.y.dtype());
-    return activated(ctx, std::move(f), Epilogue::swiglu, kept);
+    return activated(ctx, std::move(f), Epilogue::swiglu, kept, later);
 }
 
-Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum) {
+Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum, Products* later) {
     const Shape shape = input_shape("linear_backward_input", dy, w);
     check(!sum.defined() || (sum.shape() == shape && sum.dtype() == dy.dtype()),
           "linear_backward_input: the sum must be ", shape, " ", dy.dtype(), ", got ", sum.shape(), " ", sum.dtype());
     const bool in_place = sum.defined() && sum.unique();
+    check(!later || !sum.defined() || in_place, "linear_backward_input: another handle shares the memory of the sum");
     const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
     Gemm product = gemm_of(Product::input_gradient, as_matrix(dx), w, as_matrix(dy));
     product.accumulate = in_place;
-    multiply_by_weight(ctx, product);
+    compute(ctx, product, later);
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
-Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z) {
+Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z, Products* later) {
     const Shape shape = input_shape("linear_gelu_backward", dy, w);
     const Tensor dz = empty(ctx, shape, dy.dtype());
     Gemm product = gemm_of(Product::input_gradient, as_matrix(dz), w, as_matrix(dy));
     product.epilogue = Epilogue::gelu_backward;
     product.x = beside("linear_gelu_backward", z, shape, dy.dtype());
-    multiply_by_weight(ctx, product);
+    compute(ctx, product, later);
     return dz;
 }
 
 SwigluGradients linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
-                                       const Tensor& up) {
+                                       const Tensor& up, Products* later) {
     const Shape shape = input_shape("linear_swiglu_backward", dy, w);
     const SwigluGradients d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
     Gemm product = gemm_of(Product::input_gradient, as_matrix(d.gate), w, as_matrix(dy));
@@ -129,7 +156,7 @@ SwigluGradients linear_swiglu_backward(Context& ctx, const Tensor& dy, const Ten
     product.gate = beside("linear_swiglu_backward", gate, shape, dy.dtype());
     product.x = beside("linear_swiglu_backward", up, shape, dy.dtype());
     product.dup = as_matrix(d.up);
-    multiply_by_weight(ctx, product);
+    compute(ctx, product, later);
     return d;
 }
 

@@ -59,24 +59,36 @@ enum class Product : uint8_t {
 // `product` writes one of the three.
 kernels::Gemm gemm_of(Product product, const View& x, const View& w, const View& y);
 
+// Products that are yet to be computed, by blocks of rows. A function that is given some as `later` adds its product to
+// them; its results get their values from compute_rows(). These are views: the tensors must live until then.
+using Products = std::vector<kernels::Gemm>;
+// Rows [first, first + rows) of a product, with the bits of the whole; into these rows of its result, or into `to`
+// (rows, N). UsageError where the table has no such products (KernelTable::gemm_by_rows).
+void compute_rows(Context& ctx, const kernels::Gemm& product, int64_t first, int64_t rows, const View& to = {});
+
 // --- linear: x (..., K), w (N, K), b (N) ---
-Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b);  // x w^T + b
-// [sum +] dy w. What was summed so far is handed over: the result may lie in its memory.
-Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum = {});
+Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, Products* later = nullptr);  // x w^T + b
+// [sum +] dy w. What was summed so far is handed over: the result may lie in its memory. With `later` no other handle
+// may share that memory.
+Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum = {},
+                             Products* later = nullptr);
 // With an activation function in the product's epilogue. z = x w^T + b is handed back when it is `kept`.
 struct Activated {
     Tensor z;
     Tensor y;  // gelu(z); silu(gate) z
 };
-Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, bool kept);
-Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b, bool kept);
+Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, bool kept,
+                      Products* later = nullptr);
+Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b, bool kept,
+                        Products* later = nullptr);
 // The gradient of z, and of gate, from that of y w^T: of the linear layer that follows.
-Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z);
+Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z,
+                            Products* later = nullptr);
 struct SwigluGradients {
     Tensor gate, up;
 };
 SwigluGradients linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
-                                       const Tensor& up);
+                                       const Tensor& up, Products* later = nullptr);
 // dw = [dw +] dy^T x
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate = true);
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);

@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/cpu/gemm_plan.h"
 #include "tutti/kernels/epilogue.h"
 
 namespace tutti::kernels {
@@ -70,7 +71,7 @@ bool is_slow_in_onednn(const Gemm& g) { return !g.transpose_b && (!g.transpose_a
 // Our own does the arithmetic of few rows in f32: instructions for bf16 win sooner.
 bool has_few_rows(Isa isa, const Gemm& g) {
     const bool multiplies_bf16 = g.a.dtype == DType::bf16 && isa >= Isa::avx512_bf16;
-    return g.transpose_b && !g.transpose_a && g.c.shape[0] <= (multiplies_bf16 ? 4 : kFewRowsOfC);
+    return g.transpose_b && !g.transpose_a && whole_rows(g) <= (multiplies_bf16 ? 4 : kFewRowsOfC);
 }
 
 // Who makes a product, as measured with `bench/cpu_kernels.cpp gemm` (bench/results/gemm_cpu_*.md):
@@ -87,13 +88,13 @@ bool has_few_rows(Isa isa, const Gemm& g) {
 //   as fast in f32, and several times in bf16 without instructions for it.
 // - Empty products (c, bias or zeros come out): our own, which needs no descriptor for them.
 bool is_own(Isa isa, const Gemm& g) {
-    const int64_t shortest = std::min({g.c.shape[0], g.c.shape[1], depth_of(g)});
+    const int64_t shortest = std::min({whole_rows(g), g.c.shape[1], depth_of(g)});
     if (shortest == 0 || g.a.dtype == DType::f16 || has_few_rows(isa, g)) return true;
     if (g.a.dtype != DType::bf16) return isa == Isa::avx512 && shortest >= 256 && is_slow_in_onednn(g);
     switch (isa) {
         case Isa::avx2: return true;
-        case Isa::avx512: return g.c.shape[0] > 1;
-        case Isa::avx512_bf16: return shortest >= 512 && g.c.shape[0] > 512;
+        case Isa::avx512: return whole_rows(g) > 1;
+        case Isa::avx512_bf16: return shortest >= 512 && whole_rows(g) > 512;
         case Isa::amx: return shortest >= 256;
     }
     return false;

@@ -89,7 +89,9 @@ void size_workspace(GemmPlan& p, int64_t threads) {
 
 }  // namespace
 
-bool has_few_rows(const Gemm& g) { return g.transpose_b && !g.transpose_a && g.c.shape[0] <= kFewRowsOfC; }
+int64_t whole_rows(const Gemm& g) { return g.whole_rows > 0 ? g.whole_rows : g.c.shape[0]; }
+
+bool has_few_rows(const Gemm& g) { return g.transpose_b && !g.transpose_a && whole_rows(g) <= kFewRowsOfC; }
 
 GemmPlan gemm_plan(Isa isa, const Stream& stream, const Gemm& g) {
     const GemmBlocks& b = (g.a.dtype == DType::bf16 ? kBlocksOfBf16 : kBlocksOfOthers)[static_cast<size_t>(isa)];

@@ -81,6 +81,10 @@ struct GemmPlan {
 };
 GemmPlan gemm_plan(Isa isa, const Stream& stream, const Gemm& g);
 
+// Rows of the product that c is, or is a block of. What is chosen by their number is chosen alike for all blocks; of
+// what is chosen, neither our own product nor oneDNN's sums an element in another order in another number of rows.
+int64_t whole_rows(const Gemm& g);
+
 // Our own reads a transposed b of so few rows of c where it lies (kFewRowsOfC): no plan, no workspace.
 bool has_few_rows(const Gemm& g);
 

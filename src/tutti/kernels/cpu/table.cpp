@@ -96,6 +96,7 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     table.name = name;
     fill_table(table);
     fill_gemm(table, isa);
+    table.gemm_by_rows = true;
     table.packing_counts = isa >= Isa::avx512_bf16;
     table.attention_workspace = attention::workspace;
     fill_exact_sum(table);

@@ -26,6 +26,7 @@ const KernelTable& reference_table() {
         .gemm = reference::gemm,
         .gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; },
         .gemm_engine = [](const Stream&, const Gemm&) { return "reference"; },
+        .gemm_by_rows = true,
         .bias_backward = reference::bias_backward,
         .embedding_forward = reference::embedding_forward,
         .embedding_backward = reference::embedding_backward,

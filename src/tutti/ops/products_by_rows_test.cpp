@@ -1,0 +1,102 @@
+// Blocks of the rows of a product, each computed by itself, have the bits of the whole: of the reference and of every
+// CPU table of this machine, whoever makes the product there, with every epilogue.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "tutti/ops/ops.h"
+
+namespace tutti::ops {
+namespace {
+
+std::vector<const kernels::KernelTable*> tables() {
+    std::vector<const kernels::KernelTable*> all = {&kernels::reference_table()};
+    for (const auto isa : {kernels::Isa::avx2, kernels::Isa::avx512, kernels::Isa::avx512_bf16, kernels::Isa::amx})
+        if (kernels::best_isa() >= isa) all.push_back(&kernels::cpu_table(isa));
+    return all;
+}
+
+Tensor random(Context& ctx, const Shape& shape, DType dtype, RandomKey key) {
+    const Tensor x = empty(ctx, {shape.numel() / shape[-1], shape[-1]}, DType::f32);
+    normal(ctx, {.y = x, .key = key, .row_step = shape[-1]});
+    return cast(ctx, x.reshape(shape), dtype);
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+    return std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.bytes())) == 0;
+}
+
+// x (rows, inner), w (outer, inner): around the numbers of rows by which a table chooses who makes a product.
+struct Sizes {
+    int64_t rows, inner, outer;
+};
+
+// Of every function with a product, computed at once or, with `later`, by blocks of rows.
+std::vector<Tensor> results(Context& ctx, const Sizes& s, DType dtype, Products* later) {
+    const Tensor x = random(ctx, {s.rows, s.inner}, dtype, 1), w = random(ctx, {s.outer, s.inner}, dtype, 2);
+    const Tensor dy = random(ctx, {s.rows, s.outer}, dtype, 3), bias = random(ctx, {s.outer}, dtype, 4);
+    const Tensor z = random(ctx, {s.rows, s.inner}, dtype, 5), gate = random(ctx, {s.rows, s.inner}, dtype, 6);
+    std::vector<Tensor> all;
+    const auto finish = [&](const std::vector<Tensor>& made) {
+        if (later) {
+            const int64_t blocks[] = {1, s.rows / 3, 5, s.rows};  // the last: what remains
+            int64_t first = 0;
+            for (const int64_t block : blocks) {
+                const int64_t rows = std::min(block, s.rows - first);
+                for (const kernels::Gemm& product : *later) compute_rows(ctx, product, first, rows);
+                first += rows;
+            }
+            later->clear();
+        }
+        all.insert(all.end(), made.begin(), made.end());
+    };
+    finish({linear(ctx, x, w, nullptr, later)});
+    finish({linear(ctx, x, w, &bias, later)});
+    const Activated gelu = linear_gelu(ctx, x, w, &bias, true, later);
+    finish({gelu.y, gelu.z});
+    const Activated swiglu = linear_swiglu(ctx, dy, x, w, nullptr, true, later);
+    finish({swiglu.y, swiglu.z});
+    finish({linear_backward_input(ctx, dy, w, {}, later)});
+    finish({linear_backward_input(ctx, dy, w, cast(ctx, z, dtype), later)});
+    finish({linear_gelu_backward(ctx, dy, w, z, later)});
+    const SwigluGradients d = linear_swiglu_backward(ctx, dy, w, gate, z, later);
+    finish({d.gate, d.up});
+    return all;
+}
+
+TEST(ProductsByRows, HaveTheBitsOfTheWhole) {
+    for (const int threads : {1, 3}) {
+        const auto device = make_cpu_device(threads);
+        for (const kernels::KernelTable* table : tables()) {
+            Context ctx{*device, *table};
+            for (const DType dtype : {DType::f32, DType::bf16})
+                for (const Sizes& s :
+                     std::vector<Sizes>{{8, 32, 16}, {16, 32, 24}, {40, 77, 100}, {300, 260, 270}, {600, 520, 530}}) {
+                    if (table == &kernels::reference_table() && s.rows > 40) continue;
+                    Products later;
+                    const auto whole = results(ctx, s, dtype, nullptr), blocks = results(ctx, s, dtype, &later);
+                    for (size_t i = 0; i < whole.size(); ++i)
+                        EXPECT_TRUE(same_bits(whole[i], blocks[i]))
+                            << table->name << ' ' << dtype << ' ' << s.rows << " x " << s.inner << " x " << s.outer
+                            << ", " << threads << " threads, result " << i;
+                }
+        }
+    }
+}
+
+TEST(ProductsByRows, AreRefusedWhereATableHasNone) {
+    const auto device = make_cpu_device(1);
+    kernels::KernelTable table = kernels::reference_table();
+    table.gemm_by_rows = false;
+    Context ctx{*device, table};
+    Products later;
+    const Tensor x = random(ctx, {4, 3}, DType::f32, 1), w = random(ctx, {2, 3}, DType::f32, 2);
+    const Tensor y = linear(ctx, x, w, nullptr, &later);
+    ASSERT_EQ(later.size(), 1u);
+    EXPECT_THROW(compute_rows(ctx, later[0], 0, 2), UsageError);
+}
+
+}  // namespace
+}  // namespace tutti::ops
