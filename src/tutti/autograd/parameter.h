@@ -32,6 +32,7 @@ enum class Role : uint8_t {
 struct TensorParallel {
     comm::Communicator* ranks = nullptr;  // null: this rank computes the whole layer
     bool sequence = false;                // between the products each rank has a part of the rows (nn/collectives.h)
+    int64_t pieces = 1;                   // of a product, of which one is summed beside the next (nn/overlapped.h)
 };
 
 struct Init {

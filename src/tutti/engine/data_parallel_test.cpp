@@ -29,6 +29,7 @@ struct Layout {
     bool parameter_server = false;
     int tp = 1, cp = 1, pp = 1;
     bool sequence_parallel = true;
+    int64_t tp_overlap = 1;
     std::string cp_method = "ring";
     int64_t cp_ulysses = 0;
 
@@ -38,7 +39,9 @@ struct Layout {
             ", recompute ", recompute, progress_thread ? ", progress" : "", offload ? ", offload" : "",
             parameter_server ? ", parameter server" : "",
             cp > 1 ? concat(", cp ", cp, " ", cp_method, " ", cp_ulysses) : "", pp > 1 ? concat(", pp ", pp) : "",
-            tp > 1 ? concat(", tp ", tp, sequence_parallel ? " with sequence parallelism" : "") : "");
+            tp > 1
+                ? concat(", tp ", tp, sequence_parallel ? " with sequence parallelism" : "", ", overlap ", tp_overlap)
+                : "");
     }
 };
 
@@ -138,6 +141,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
     run.parallel.cp_method = layout.cp_method;
     run.parallel.cp_ulysses = layout.cp_ulysses;
     run.parallel.sequence_parallel = layout.sequence_parallel;
+    run.parallel.tp_overlap = layout.tp_overlap;
     run.parallel.zero = static_cast<int64_t>(layout.zero);
     run.parallel.accumulate = layout.reduce_each ? "shard" : "full";
     run.recompute.policy = layout.recompute;
@@ -363,7 +367,9 @@ TEST_P(Parity, NoticesEveryFaultOfTheOtherAxes) {
                                                     {.ranks = 2, .cp = 2},
                                                     {.ranks = 2, .cp = 2, .cp_method = "all_gather"},
                                                     {.ranks = 2, .cp = 2, .cp_method = "ulysses"},
-                                                    {.ranks = 2, .tp = 2, .sequence_parallel = false}})
+                                                    {.ranks = 2, .tp = 2, .sequence_parallel = false},
+                                                    {.ranks = 2, .tp = 2, .tp_overlap = 2},
+                                                    {.ranks = 2, .tp = 2, .sequence_parallel = false, .tp_overlap = 2}})
         expect_faults_noticed(r, layout, 1, train(r, layout, 1, FaultPlan{}));
 }
 // By other bits, or by an error: a rank's shard does not lie where another group's member has its own.

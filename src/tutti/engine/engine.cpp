@@ -42,7 +42,7 @@ parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, De
 // The model, whose parameters know what this rank holds of them.
 models::Model applied(models::Model model, const spec::RunSpec& run, parallel::Groups& groups, int rank) {
     autograd::TensorParallel tp;
-    if (run.parallel.tp > 1) tp = {&groups.over(mesh::kTp), run.parallel.sequence_parallel};
+    if (run.parallel.tp > 1) tp = {&groups.over(mesh::kTp), run.parallel.sequence_parallel, run.parallel.tp_overlap};
     parallel::apply(model.parameters(), groups.mesh(), rank, tp);
     return model;
 }

@@ -2,6 +2,7 @@
 // key and value heads than ranks, tied and not, beside data parallelism and ZeRO.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -212,6 +213,63 @@ TEST_P(TensorParallel, CommunicatesOnceForAttentionAndMlpAndDirection) {
             EXPECT_EQ(calls(comm::Kind::reduce_scatter), sequence ? sums + gathers : 0);
             EXPECT_EQ(calls(comm::Kind::all_gather), (sequence ? gathers + sums : 0) + 1);
         });
+    }
+}
+
+// With few rows, so that pieces are uneven and some are left out.
+TEST_P(TensorParallel, OverlapGivesTheSameBits) {
+    const int64_t kv_heads = GetParam().model.kv_heads;
+    for (const DType compute : {DType::f32, DType::bf16})
+        for (const bool sequence : {false, true})
+            for (const int tp : {2, 4}) {
+                SCOPED_TRACE(concat(compute, ", tp ", tp, sequence ? ", sequence parallel" : ""));
+                const int copies = tp > kv_heads ? tp / static_cast<int>(kv_heads) : 1;
+                RigOptions options{.model = GetParam().model,
+                                   .mesh = mesh_of(copies, tp / copies, 1, 1),
+                                   .data_parallel = {.zero = Zero::optimizer, .compute = compute, .seed = 7},
+                                   .sequence_parallel = sequence};
+                const Outcome plain = step(tp, options);
+                for (const auto& [pieces, segment] : {std::pair{2, 0}, {3, 1}, {16, 0}}) {
+                    options.pieces = pieces;
+                    options.segment = segment;
+                    const Outcome overlapped = step(tp, options);
+                    EXPECT_EQ(plain.losses, overlapped.losses) << pieces;
+                    EXPECT_EQ(plain.norm, overlapped.norm) << pieces;
+                    EXPECT_EQ(plain.gradients, overlapped.gradients) << pieces;
+                }
+            }
+}
+
+// Gathers of layers become a message from each other rank, sums one operation for each piece; embedding and head stay.
+TEST_P(TensorParallel, OverlapSendsTheSameBytesInPieces) {
+    constexpr int64_t kPieces = 2;
+    const int64_t L = GetParam().model.layers;
+    for (const bool sequence : {false, true}) {
+        std::array<int64_t, 2> sent{};
+        for (const bool overlap : {false, true}) {
+            const RigOptions options{
+                .model = GetParam().model,
+                .mesh = mesh_of(GetParam().model.kv_heads == 1 ? 2 : 1, GetParam().model.kv_heads == 1 ? 1 : 2, 1, 1),
+                .data_parallel = {.zero = Zero::optimizer, .compute = DType::f32},
+                .sequence_parallel = sequence,
+                .pieces = overlap ? kPieces : 1};
+            comm::run_ranks(2, {.timeout_s = 60}, [&](comm::World& world) {
+                Rig rig(world, options);
+                rig.data_parallel.begin_step(1);
+                const comm::Communicator& tp = rig.groups.over(mesh::kTp);
+                rig.run({PassKind::forward, 0, 0});
+                rig.run({PassKind::backward, 0, 0});
+                if (world.rank() == 0) sent[overlap] = tp.usage().sent;
+                const auto calls = [&](comm::Kind kind) { return tp.traffic(kind).calls; };
+                const int64_t sums = overlap ? 4 * L * kPieces + 2 : 4 * L + 2;
+                const int64_t of_head_norms = options.model.head_norm && !sequence ? L : 0;
+                const int64_t messages = sequence && overlap ? 4 * L : 0;
+                EXPECT_EQ(calls(sequence ? comm::Kind::reduce_scatter : comm::Kind::all_reduce), sums + of_head_norms);
+                EXPECT_EQ(calls(comm::Kind::send), messages);
+                EXPECT_EQ(calls(comm::Kind::all_gather), (sequence ? 4 * L + 2 : 0) - messages + 1);
+            });
+        }
+        EXPECT_EQ(sent[0], sent[1]);
     }
 }
 

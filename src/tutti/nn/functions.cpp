@@ -4,6 +4,7 @@
 
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/gathered_attention.h"
+#include "tutti/nn/overlapped.h"
 #include "tutti/nn/ring_attention.h"
 
 namespace tutti::nn {
@@ -79,20 +80,33 @@ namespace {
 
 using autograd::Role;
 
+using SharedEdge = std::shared_ptr<RegionEdge>;
+
+// Of the region that a layer makes, alone or with others.
+SharedEdge edge_of(Tape& tape, const Parameter& weight) {
+    using Kind = RegionEdge::Kind;
+    const bool spread = weight.role == Role::column || weight.role == Role::key_value;
+    const Kind kind = spread ? Kind::entry : weight.role == Role::row ? Kind::exit : Kind::none;
+    return std::make_shared<RegionEdge>(tape.context(), kind, weight.tensor_parallel);
+}
+
 // The input of a layer whose outputs are spread over ranks: from what lies between such layers to what each reads.
-Var entered(Tape& tape, const Var& x, const Parameter& weight) {
-    const auto& [ranks, sequence] = weight.tensor_parallel;
+Var entered(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge = {}) {
+    const autograd::TensorParallel& layer = weight.tensor_parallel;
     const bool spread =
         weight.role == Role::column || weight.role == Role::key_value || weight.role == Role::vocabulary;
-    if (ranks == nullptr || !spread) return x;
-    return sequence ? gather_from_sequence(tape, x, *ranks) : copy_to_region(tape, x, *ranks);
+    if (layer.ranks == nullptr || !spread) return x;
+    if (edge && edge->overlaps()) return enter_region(tape, x, edge);
+    return layer.sequence ? gather_from_sequence(tape, x, *layer.ranks) : copy_to_region(tape, x, *layer.ranks);
 }
 
 // The output of a layer whose terms are spread over ranks: their sum.
-Var left(Tape& tape, Var y, const Parameter& weight) {
-    const auto& [ranks, sequence] = weight.tensor_parallel;
-    if (ranks == nullptr || (weight.role != Role::row && weight.role != Role::vocabulary)) return y;
-    return sequence ? reduce_scatter_to_sequence(tape, y, *ranks) : reduce_from_region(tape, std::move(y), *ranks);
+Var left(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge = {}) {
+    const autograd::TensorParallel& layer = weight.tensor_parallel;
+    if (layer.ranks == nullptr || (weight.role != Role::row && weight.role != Role::vocabulary)) return y;
+    if (edge && edge->overlaps()) return leave_region(tape, y, edge);
+    return layer.sequence ? reduce_scatter_to_sequence(tape, y, *layer.ranks)
+                          : reduce_from_region(tape, std::move(y), *layer.ranks);
 }
 
 const Tensor* value_of(const Parameter* bias) { return bias ? &bias->value : nullptr; }
@@ -123,14 +137,17 @@ autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& lay
     };
 }
 
-// The node of y = x w^T + b, which a kernel has made.
-Var record_linear(Tape& tape, const Var& x, Affine layer, const Tensor& y) {
+// The node of y = x w^T + b, which a kernel has made. `edge`: of several layers of one input only the first one's.
+Var record_linear(Tape& tape, const Var& x, Affine layer, const Tensor& y, const SharedEdge& edge) {
     ops::Context& ctx = tape.context();
     return tape.record(
         "linear", {x}, y,
-        [&ctx, &weight = layer.weight, wanted = x.id >= 0](const Tensor& dy, Tensors& sums) {
-            if (!wanted) return Tensors{};
-            return Tensors{ops::linear_backward_input(ctx, dy, weight.value, std::move(sums[0]))};
+        [&ctx, &weight = layer.weight, edge, wanted = x.id >= 0](const Tensor& dy, Tensors& sums) {
+            const auto gradient = [&](ops::Products* later) {
+                if (!wanted) return Tensor();
+                return ops::linear_backward_input(ctx, dy, weight.value, std::move(sums[0]), later);
+            };
+            return Tensors{edge ? edge->input_gradient(gradient) : gradient(nullptr)};
         },
         weight_gradient_of(ctx, layer, x), parameters_of(layer));
 }
@@ -138,59 +155,86 @@ Var record_linear(Tape& tape, const Var& x, Affine layer, const Tensor& y) {
 }  // namespace
 
 std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Affine> layers) {
-    const Var in = entered(tape, x, layers.begin()->weight);
+    const SharedEdge edge = edge_of(tape, layers.begin()->weight);
+    const Var in = entered(tape, x, layers.begin()->weight, edge);
+    const Tensors y = edge->reading([&](ops::Products* later) {
+        Tensors all;
+        for (const Affine& layer : layers)
+            all.push_back(ops::linear(tape.context(), in.value, layer.weight.value, value_of(layer.bias), later));
+        return all;
+    });
     std::vector<Var> outputs;
     for (const Affine& layer : layers)
-        outputs.push_back(
-            record_linear(tape, in, layer, ops::linear(tape.context(), in.value, layer.weight.value, bias_of(layer))));
+        outputs.push_back(record_linear(tape, in, layer, y[outputs.size()], outputs.empty() ? edge : SharedEdge()));
     return outputs;
 }
 
 Var linear(Tape& tape, const Var& x, Affine layer) {
-    Var y = std::move(projections(tape, x, {layer}).front());
-    return left(tape, std::move(y), layer.weight);
+    if (layer.weight.role != Role::row) return std::move(projections(tape, x, {layer}).front());
+    const SharedEdge edge = edge_of(tape, layer.weight);
+    const auto product = [&](ops::Products* later) {
+        return ops::linear(tape.context(), x.value, layer.weight.value, bias_of(layer), later);
+    };
+    Var y = record_linear(tape, x, layer, edge->summing(product), edge);
+    return left(tape, std::move(y), layer.weight, edge);
 }
 
 Var gelu_mlp(Tape& tape, const Var& input, Affine in, Affine out) {
     ops::Context& ctx = tape.context();
-    const Var x = entered(tape, input, in.weight);
-    const auto [before, y] = ops::linear_gelu(ctx, x.value, in.weight.value, value_of(in.bias), tape.recording());
-    const Var z = record_linear(tape, x, in, before);
+    const SharedEdge entry = edge_of(tape, in.weight), exit = edge_of(tape, out.weight);
+    const Var x = entered(tape, input, in.weight, entry);
+    const auto [before, y] = entry->reading([&](ops::Products* later) {
+        return ops::linear_gelu(ctx, x.value, in.weight.value, value_of(in.bias), tape.recording(), later);
+    });
+    const Var z = record_linear(tape, x, in, before, entry);
     tape.saves(y);
     const Var active = cheap(tape, {y, -1}, [&ctx, z = z.value] { return ops::gelu(ctx, z); });
     Var sum = tape.record(
-        "gelu_linear", {z}, ops::linear(ctx, y, out.weight.value, bias_of(out)),
-        [&ctx, &weight = out.weight, z = z.value](const Tensor& dy, Tensors&) {
-            return Tensors{ops::linear_gelu_backward(ctx, dy, weight.value, z)};
+        "gelu_linear", {z}, exit->summing([&, &y = y](ops::Products* later) {
+            return ops::linear(ctx, y, out.weight.value, bias_of(out), later);
+        }),
+        [&ctx, &weight = out.weight, exit, z = z.value](const Tensor& dy, Tensors&) {
+            return exit->reading([&](ops::Products* later) {
+                return Tensors{ops::linear_gelu_backward(ctx, dy, weight.value, z, later)};
+            });
         },
         weight_gradient_of(ctx, out, active), parameters_of(out));
-    return left(tape, std::move(sum), out.weight);
+    return left(tape, std::move(sum), out.weight, exit);
 }
 
 Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down) {
     ops::Context& ctx = tape.context();
-    const Var x = entered(tape, input, gate.weight);
-    const Var g = record_linear(tape, x, gate, ops::linear(ctx, x.value, gate.weight.value, value_of(gate.bias)));
-    const auto [before, y] =
-        ops::linear_swiglu(ctx, g.value, x.value, up.weight.value, value_of(up.bias), tape.recording());
-    const Var u = record_linear(tape, x, up, before);
+    const SharedEdge entry = edge_of(tape, gate.weight), exit = edge_of(tape, down.weight);
+    const Var x = entered(tape, input, gate.weight, entry);
+    const auto [gated, upper] = entry->reading([&](ops::Products* later) {
+        const Tensor g = ops::linear(ctx, x.value, gate.weight.value, value_of(gate.bias), later);
+        return std::pair{
+            g, ops::linear_swiglu(ctx, g, x.value, up.weight.value, value_of(up.bias), tape.recording(), later)};
+    });
+    const auto& [before, y] = upper;
+    const Var g = record_linear(tape, x, gate, gated, entry);
+    const Var u = record_linear(tape, x, up, before, {});
     tape.saves(y);
     const Var active = cheap(tape, {y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
     Var sum = tape.record(
-        "swiglu_linear", {g, u}, ops::linear(ctx, y, down.weight.value, bias_of(down)),
-        [&ctx, &weight = down.weight, g = g.value, u = u.value](const Tensor& dy, Tensors&) {
-            auto d = ops::linear_swiglu_backward(ctx, dy, weight.value, g, u);
-            return Tensors{std::move(d.gate), std::move(d.up)};
+        "swiglu_linear", {g, u}, exit->summing([&, &y = y](ops::Products* later) {
+            return ops::linear(ctx, y, down.weight.value, bias_of(down), later);
+        }),
+        [&ctx, &weight = down.weight, exit, g = g.value, u = u.value](const Tensor& dy, Tensors&) {
+            return exit->reading([&](ops::Products* later) {
+                auto d = ops::linear_swiglu_backward(ctx, dy, weight.value, g, u, later);
+                return Tensors{std::move(d.gate), std::move(d.up)};
+            });
         },
         weight_gradient_of(ctx, down, active), parameters_of(down));
-    return left(tape, std::move(sum), down.weight);
+    return left(tape, std::move(sum), down.weight, exit);
 }
 
 Var embedding(Tape& tape, const Tensor& all, Parameter& weight) {
     ops::Context& ctx = tape.context();
-    const auto& [ranks, sequence] = weight.tensor_parallel;
-    const bool some_rows = ranks && sequence && weight.role == Role::position;
-    const Tensor tokens = some_rows ? rows_of(all, ranks->rank(), ranks->size()) : all;
+    const autograd::TensorParallel& layer = weight.tensor_parallel;
+    const bool some_rows = layer.ranks && layer.sequence && weight.role == Role::position;
+    const Tensor tokens = some_rows ? rows_of(all, layer.ranks->rank(), layer.ranks->size()) : all;
     const int64_t first_row = first_word(weight);
     Var y = tape.record("embedding", {}, ops::embedding(ctx, tokens, weight.value, first_row), {},
                         [&ctx, &weight, tokens, first_row](const Tensor& dy) {

@@ -167,8 +167,8 @@ void Executor::backward(Flight& f, const Work& work, bool defer_weights) {
 // Between products with sequence parallelism a rank has some rows of a sequence.
 Shape Executor::hidden_shape(const nn::Batch& batch) const {
     if (batch.features.defined()) return batch.features.shape();
-    const auto& [ranks, sequence] = model_.parameters().front()->tensor_parallel;
-    return {batch.tokens.dim(0), batch.tokens.dim(1) / (sequence ? ranks->size() : 1), model_.spec().width};
+    const autograd::TensorParallel& tp = model_.parameters().front()->tensor_parallel;
+    return {batch.tokens.dim(0), batch.tokens.dim(1) / (tp.sequence ? tp.ranks->size() : 1), model_.spec().width};
 }
 
 // A flight ends when its backward is done and the gradient of its input is on its way.

@@ -172,6 +172,9 @@ void for_each_field(Run& run, const Visit& visit) {
         "auto). Under full every zero gives the same bits");
     key("tp", p.tp, between(1, 1048576), "tensor parallel");
     key("sequence_parallel", p.sequence_parallel, any(), "the Megatron kind, rides on tp");
+    key("tp_overlap", p.tp_overlap, between(1, 1024),
+        "pieces of a tensor-parallel product, each communicated while the next one is computed, with the same bits; "
+        "1: off");
     key("cp", p.cp, between(1, 1048576), "context parallel");
     key("cp_method", p.cp_method, one_of({"ring", "all_gather", "ulysses"}),
         "how attention crosses cp: keys travel around a ring, or are gathered; ulysses: heads are exchanged for "

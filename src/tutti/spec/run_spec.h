@@ -63,6 +63,7 @@ struct ParallelSpec {
     std::string accumulate = "auto";      // auto | full | shard: gradients between the microbatches of a step
     int64_t tp = 1;
     bool sequence_parallel = true;
+    int64_t tp_overlap = 1;  // pieces; 1: off
     int64_t cp = 1;
     std::string cp_method = "ring";  // ring | all_gather | ulysses
     int64_t cp_ulysses = 0;          // 0: cp with the method ulysses, else 1

@@ -373,7 +373,11 @@ void check_pipeline(const RunSpec& run, Problems& problems) {
 // What tensor parallelism shares out must divide by its ranks; fewer key and value heads are copied.
 void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     const ModelSpec& m = run.model;
-    const int64_t tp = run.parallel.tp;
+    const int64_t tp = run.parallel.tp, pieces = run.parallel.tp_overlap;
+    require(problems, pieces == 1 || tp > 1, "[parallel] tp_overlap = ", pieces,
+            ": with tp = 1 no product communicates; set tp_overlap = 1");
+    require(problems, pieces == 1 || run.train.device != "cuda", "[parallel] tp_overlap = ", pieces,
+            ": [train] device = \"cuda\" makes no products in pieces yet; set tp_overlap = 1");
     if (tp == 1) return;
     require(problems, m.family != Family::mlp, "[parallel] tp = ", tp,
             ": the family mlp has no tensor parallelism; set it to 1");

@@ -172,6 +172,12 @@ TEST(Validate, TensorParallelismMustDivideWhatItSharesOut) {
               "[train] seq_len = 255: with [parallel] sequence_parallel = true it must be a multiple of tp * cp = 2; "
               "nearest: seq_len = 254 or 256, or set sequence_parallel = false");
     EXPECT_EQ(problems_of({"parallel.tp=2", "train.seq_len=255", "parallel.sequence_parallel=false"}, 2), "");
+    EXPECT_EQ(problems_of({"parallel.tp=2", "parallel.tp_overlap=4"}, 2), "");
+    EXPECT_EQ(problems_of({"parallel.tp_overlap=4"}, 2),
+              "[parallel] tp_overlap = 4: with tp = 1 no product communicates; set tp_overlap = 1");
+    EXPECT_EQ(
+        problems_of({"parallel.tp=2", "parallel.tp_overlap=4", "train.device=\"cuda\""}, 2),
+        "[parallel] tp_overlap = 4: [train] device = \"cuda\" makes no products in pieces yet; set tp_overlap = 1");
 }
 
 TEST(Validate, ContextParallelismNeedsTwoChunksForEachRank) {

@@ -1,6 +1,7 @@
 // trace.json: what real runs leave, held against the counters and against the order in which a step must work.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -174,6 +175,44 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
         EXPECT_GT(t.hidden_ms, 0);
         EXPECT_LE(t.hidden_ms, t.communication_ms);
         EXPECT_LE(t.compute_ms + t.data_ms + t.wait_ms, t.step_ms * (1 + 1e-9));
+    }
+}
+
+// Sums over tp that are still under way when the rank begins the next one, without having waited: it computed
+// meanwhile.
+int64_t sums_beside_products(const TracedRank& rank) {
+    std::vector<TracedSpan> sums;
+    for (const TracedSpan& s : spans_of(rank, "communication", "reduce_scatter"))
+        if (s.group == "tp") sums.push_back(s);
+    std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+    const auto waits = spans_of(rank, "wait");
+    int64_t count = 0;
+    for (size_t i = 0; i + 1 < sums.size(); ++i) {
+        const double begin_us = sums[i].begin_us, next_us = sums[i + 1].begin_us;
+        const bool waited = std::any_of(waits.begin(), waits.end(), [&](const TracedSpan& w) {
+            return w.group == "tp" && w.begin_us > begin_us && w.begin_us < next_us;
+        });
+        count += sums[i].end_us > next_us && !waited;
+    }
+    return count;
+}
+
+// A rank that is the first to begin a sum learns of its end when it begins or awaits another one: so of each first
+// piece at least one of the two ranks shows the overlap, and without overlap none does.
+TEST_F(TraceTest, APieceOfATensorParallelProductIsSummedBesideTheNext) {
+    for (const int pieces : {1, 2}) {
+        fs::remove_all(path("run"));
+        train(options(
+            2, {"parallel.tp=2", concat("parallel.tp_overlap=", pieces), "log.trace_first=3", "log.trace_steps=2"}));
+        const auto trace = read_trace(file());
+        ASSERT_EQ(trace.size(), 2u);
+        for (const TracedRank& rank : trace) expect_nested(rank);
+        const auto blocks = static_cast<int64_t>(spans_of(trace[0], "compute", "forward").size()) / 2;  // of 4 units
+        const int64_t beside = sums_beside_products(trace[0]) + sums_beside_products(trace[1]);
+        if (pieces == 1)
+            EXPECT_EQ(beside, 0);
+        else
+            EXPECT_GE(beside, 4 * blocks);  // attention and MLP, forward and backward
     }
 }
 

@@ -33,6 +33,7 @@ struct RigOptions {
     size_t stages = 1;  // on this rank: the modules are cut into so many runs
     std::function<void(autograd::Parameter&)> alter = [](autograd::Parameter&) {};  // after parallel::apply()
     bool sequence_parallel = false;  // between the products of tensor parallelism
+    int64_t pieces = 1;              // of products that communicate
     int64_t segment = 0;             // Model::run
     bool documents = false;          // two in each sequence
     bool gather_keys = false;        // along cp_ring, in place of the ring
@@ -160,7 +161,7 @@ class Rig {
     }
     std::vector<std::vector<autograd::Unit*>> runs(const RigOptions& options) {
         autograd::TensorParallel tp;
-        if (options.mesh.size(mesh::kTp) > 1) tp = {&groups.over(mesh::kTp), options.sequence_parallel};
+        if (options.mesh.size(mesh::kTp) > 1) tp = {&groups.over(mesh::kTp), options.sequence_parallel, options.pieces};
         parallel::apply(model.parameters(), options.mesh, rank_, tp);
         for (autograd::Parameter* p : model.parameters()) options.alter(*p);
         std::vector<std::vector<autograd::Unit*>> all;
