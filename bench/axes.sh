@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# bench/axes.sh PROGRAM [ROUNDS]: what tensor and context parallelism cost on one machine: two ranks of one core each
-# against one rank with two cores, in turns. Prints milliseconds of a step (fastest and median of steps 2 to 5) and, at
-# the end, the ratio of the medians over all rounds: 100 % is as fast as one rank.
+# bench/axes.sh PROGRAM [ROUNDS] [overlap]: what tensor and context parallelism cost on one machine: two ranks of one
+# core each against one rank with two cores, in turns; with `overlap` tensor parallelism alone, with its collectives
+# beside products in 1, 2 and 4 pieces, without and with progress threads. Prints milliseconds of a step (fastest and
+# median of steps 2 to 5) and, at the end, the ratio of the medians over all rounds: 100 % is as fast as one rank.
 set -euo pipefail
 program=$(realpath "$1")
 rounds=${2:-3}
+what=${3:-axes}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 head -c 400000 < <(yes 'all together now, the music plays: ') >"$folder/text.txt"
@@ -15,7 +17,6 @@ config() { # MODEL SEQ_LEN
 }
 config llama-110m 1024 >"$folder/short.toml"
 config llama-110m 8192 >"$folder/long.toml"
-printf '[model]\nlayers = 2\n' >/dev/null
 
 measure() { # NAME CONFIG ARGUMENTS...
     local name=$1 toml=$2
@@ -30,14 +31,26 @@ PY
 }
 
 echo "$("$program" --version) on $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2), $(nproc) cores; $(date -u +%F)"
-{
-    for _ in $(seq "$rounds"); do
-        measure "one rank, 1024" short.toml --set train.threads=2
-        measure "tp 2, 1024" short.toml --ranks 2 --set train.threads=1 --set parallel.tp=2
-        measure "tp 2 without sp, 1024" short.toml --ranks 2 --set train.threads=1 --set parallel.tp=2 --set parallel.sequence_parallel=false
-        measure "one rank, 8192" long.toml --set train.threads=2 --set model.layers=2
-        measure "cp 2, 8192" long.toml --ranks 2 --set train.threads=1 --set parallel.cp=2 --set model.layers=2
+measure_overlap() {
+    measure "one rank, 1024" short.toml --set train.threads=2
+    for progress in false true; do
+        for pieces in 1 2 4; do
+            measure "overlap $pieces$($progress && echo ", progress")" short.toml --ranks 2 --set train.threads=1 \
+                --set parallel.tp=2 --set parallel.tp_overlap=$pieces --set comm.progress_thread=$progress
+        done
     done
+}
+
+measure_axes() {
+    measure "one rank, 1024" short.toml --set train.threads=2
+    measure "tp 2, 1024" short.toml --ranks 2 --set train.threads=1 --set parallel.tp=2
+    measure "tp 2 without sp, 1024" short.toml --ranks 2 --set train.threads=1 --set parallel.tp=2 --set parallel.sequence_parallel=false
+    measure "one rank, 8192" long.toml --set train.threads=2 --set model.layers=2
+    measure "cp 2, 8192" long.toml --ranks 2 --set train.threads=1 --set parallel.cp=2 --set model.layers=2
+}
+
+{
+    for _ in $(seq "$rounds"); do "measure_$what"; done
 } | tee "$folder/lines"
 python3 - "$folder/lines" <<'PY'
 import collections, statistics, sys
