@@ -1,7 +1,7 @@
 """The PyTorch side of bench/vs_pytorch.py and bench/gpu.sh: GPT-2 and Llama written plainly, trained as one would.
 
     pytorch_step.py step --model gpt2-124m --dtype bf16 --threads 2 --data tokens.bin [--compile] [--steps N] ...
-    pytorch_step.py step ... --ranks 2 --threads 1 --parallel ddp|fsdp2    (processes, gloo; --batch is that of all)
+    pytorch_step.py step ... --ranks 2 --threads 1 --parallel ddp|fsdp2|tp (processes, gloo; --batch is that of all)
     pytorch_step.py step --device cuda --model llama3.2-1b --batch 8 --micro-batch 4 --seq-len 4096 [--compile]
     pytorch_step.py gemm --dtype bf16 --threads 2 [--device cuda] [--seconds 4]
 
@@ -11,6 +11,7 @@ and for FSDP2 its MixedPrecisionPolicy: parameters gathered in bf16, gradients s
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -149,6 +150,27 @@ def shard(model, dtype):
     fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
+def share_layers(model, ranks):
+    """Tensor parallelism as PyTorch's tutorial has it, with sequence parallelism: every norm runs on a part of the
+    sequence and its output is gathered once for all layers that read it; the vocabulary of the embedding, which is the
+    head's, is cut, and so is the loss. Returns the context in which forward and backward of the loss run."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleOutput, RowwiseParallel,
+                                                   SequenceParallel, loss_parallel, parallelize_module)
+    mesh = distributed.device_mesh.init_device_mesh("cpu", (ranks,))
+    norms = ["norm", *(f"blocks.{i}.{name}" for i in range(len(model.blocks)) for name in ("attention_norm", "mlp_norm"))]
+    plan = {name: SequenceParallel() for name in norms}
+    plan["tokens"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+    for i in range(len(model.blocks)):
+        plan.update({f"blocks.{i}.{name}": ColwiseParallel() for name in ("q", "k", "v", "gate", "up")})
+        plan.update({f"blocks.{i}.{name}": RowwiseParallel(output_layouts=Shard(1)) for name in ("o", "down")})
+    parallelize_module(model, mesh, plan)
+    gathered = {name: PrepareModuleOutput(output_layouts=Shard(1), desired_output_layouts=Replicate(),
+                                          use_local_output=False) for name in norms}
+    parallelize_module(model, mesh, gathered)
+    return loss_parallel
+
+
 def run_rank(rank, options, meeting):
     torch.set_num_threads(options.threads)
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=options.ranks)
@@ -173,8 +195,11 @@ def run_steps(options, rank=0):
     with torch.device("meta"):
         model = Model(MODELS[options.model])
     model.initialise(MODELS[options.model], options.device)
+    around_loss = contextlib.nullcontext
     if options.parallel == "fsdp2":
         shard(model, options.dtype)
+    if options.parallel == "tp":
+        around_loss = share_layers(model, options.ranks)
     forward = nn.parallel.DistributedDataParallel(model) if options.parallel == "ddp" else model
     forward = torch.compile(forward) if options.compile else forward
     parameters = list(model.parameters())
@@ -182,24 +207,26 @@ def run_steps(options, rank=0):
         [{"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
          {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}],
         lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
-    B, T = options.batch // options.ranks, options.seq_len
+    sharers = 1 if options.parallel == "tp" else options.ranks  # of the batch
+    B, T = options.batch // sharers, options.seq_len
     micro = options.micro_batch or B
-    data = tokens_of(options, (options.steps * options.ranks * B + 1) * T)
+    data = tokens_of(options, (options.steps * sharers * B + 1) * T)
     autocast = options.dtype == "bf16" and options.parallel != "fsdp2"
     for step in range(options.steps):
         started = time.perf_counter()
-        first = (step * options.ranks + rank) * B
+        first = (step * sharers + rank % sharers) * B
         total = 0
         for begin in range(first, first + B, micro):
             windows = torch.stack([data[i * T:i * T + T + 1] for i in range(begin, begin + micro)]).to(options.device)
-            with torch.autocast(options.device, torch.bfloat16, enabled=autocast):
-                loss = forward(windows[:, :-1], windows[:, 1:]) / (B // micro)
-            loss.backward()
+            with around_loss():
+                with torch.autocast(options.device, torch.bfloat16, enabled=autocast):
+                    loss = forward(windows[:, :-1], windows[:, 1:]) / (B // micro)
+                loss.backward()
             total += loss.detach()
         norm = nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        if options.parallel == "fsdp2":
+        if options.parallel in ("fsdp2", "tp"):
             norm = norm.full_tensor()
         if rank == 0:  # its own loss
             line = {"step": step + 1, "loss": total.item(), "grad_norm": norm.item()}  # waits for the device
@@ -239,7 +266,7 @@ def main():
     parser.add_argument("--dtype", choices=["bf16", "f32"], default="f32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--parallel", choices=["ddp", "fsdp2"])
+    parser.add_argument("--parallel", choices=["ddp", "fsdp2", "tp"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--micro-batch", type=int, help="[a rank's part of the batch]")

@@ -3,6 +3,7 @@
 
     bench/vs_pytorch.py [--quick] [--models gpt2-124m llama-110m] [--dtypes bf16 f32] [--threads 1 2] ...
     bench/vs_pytorch.py --threads 2 --batch 2 --contenders tutti tutti-zero1 tutti-zero3 ddp fsdp2 ddp-compiled ...
+    bench/vs_pytorch.py --threads 2 --models llama-110m --contenders tutti-tp tutti-tp-overlap dtensor
 
 Every contender is a process that trains (`tutti train`, bench/pytorch_step.py): same sizes, batch, optimizer (AdamW,
 clip 1.0) and token file, pinned to as many cores as it has threads. This script watches the lines that each writes
@@ -11,7 +12,9 @@ time to first step; the later ones give tokens/s. For each case the contenders t
 6 N + 6 L T C FLOPs per token (attention's causal half) against the fastest matrix product that Tutti or PyTorch reached
 in the same run with that dtype and number of threads. Memory is the peak of resident memory (VmHWM) of the process that
 was started; of PyTorch's ranks, which are others, nothing is shown. Contenders of two ranks have half of the threads
-and of the batch each: Tutti's as threads of one process, PyTorch's as processes over gloo.
+each, and half of the batch or, with tensor parallelism, of every layer: Tutti's as threads of one process, PyTorch's as
+processes over gloo. The loss of the first step, before any update, is noted: both draw their weights from the same
+distributions, so that losses differ in the third digit and not in the first.
 
 A run during which other processes used more than --disturbed cores is repeated, at most --retries times; the table is
 made of the least disturbed ones and says in its last column how much was left. Nothing is deleted from the JSON.
@@ -34,10 +37,14 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# what the table says, ranks (each with its share of the threads), and what makes of it what it is
-CONTENDERS = {"tutti": ("Tutti", 1, 0), "eager": ("PyTorch eager", 1, None), "compiled": ("torch.compile", 1, None)}
+# what the table says, ranks (each with its share of the threads), and what makes of it what it is: keys of [parallel]
+CONTENDERS = {"tutti": ("Tutti", 1, {"zero": 0}), "eager": ("PyTorch eager", 1, None), "compiled": ("torch.compile", 1, None)}
 RANKS = {
-    "tutti-zero1": ("Tutti, 2 ranks, ZeRO-1", 2, 1), "tutti-zero3": ("Tutti, 2 ranks, ZeRO-3 (FSDP)", 2, 3),
+    "tutti-zero1": ("Tutti, 2 ranks, ZeRO-1", 2, {"zero": 1}),
+    "tutti-zero3": ("Tutti, 2 ranks, ZeRO-3 (FSDP)", 2, {"zero": 3}),
+    "tutti-tp": ("Tutti, tp 2", 2, {"tp": 2}),
+    "tutti-tp-overlap": ("Tutti, tp 2, overlap 2", 2, {"tp": 2, "tp_overlap": 2}),
+    "dtensor": ("PyTorch DTensor, tp 2", 2, "tp"),
     "ddp": ("PyTorch DDP, 2 ranks", 2, "ddp"), "ddp-compiled": ("PyTorch DDP, 2 ranks, compiled", 2, "ddp"),
     "fsdp2": ("PyTorch FSDP2, 2 ranks", 2, "fsdp2"), "fsdp2-compiled": ("PyTorch FSDP2, 2 ranks, compiled", 2, "fsdp2"),
 }
@@ -123,9 +130,10 @@ def own_seconds(leader):
 
 # --- contenders ------------------------------------------------------------------------------------------------------
 
-def tutti_run(options, case, folder, ranks=1, zero=0):
+def tutti_run(options, case, folder, ranks, parallel):
     shutil.rmtree(folder / "run", ignore_errors=True)
     config = folder / "bench.toml"
+    keys = "\n".join(f"{key} = {value}" for key, value in parallel.items())
     config.write_text(f"""
 [model]
 preset = "{case['model']}"
@@ -136,10 +144,10 @@ format = "nanogpt"
 steps = 1000000
 seq_len = {options.seq_len}
 global_batch = {options.batch}
-micro_batch = {options.batch // ranks}
+micro_batch = {options.batch * parallel.get('tp', 1) // ranks}
 threads = {case['threads'] // ranks}
 [parallel]
-zero = {zero}
+{keys}
 [optimizer]
 schedule = "constant"
 warmup_steps = 0
@@ -169,7 +177,7 @@ def pytorch_run(options, case, folder, contender):
 
 def check_flops(options, case, folder):
     """The formula above against Tutti's own: a table with the wrong numerator is worth nothing."""
-    command, environment, _ = tutti_run(options, case, folder)
+    command, environment, _ = tutti_run(options, case, folder, *EVERYONE["tutti"][1:])
     output = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, env=environment)
     if output.returncode != 0:
         raise SystemExit(f"vs_pytorch: {' '.join(map(str, command))}: exit code {output.returncode}\n{output.stderr}")
@@ -184,7 +192,9 @@ def run_contender(options, contender, case, folder):
     else:
         command, environment, lines_of = pytorch_run(options, case, folder, contender)
     cores = sorted(os.sched_getaffinity(0))[:case["threads"]]
-    return watch(command, environment, cores, lines_of, options.steps + 1, options.limit, folder / "log.err")
+    result = watch(command, environment, cores, lines_of, options.steps + 1, options.limit, folder / "log.err")
+    finished = lines_of.read_text().splitlines() if lines_of.exists() else []
+    return {**result, "first_loss": json.loads(finished[0])["loss"] if finished else None}
 
 
 def measure_peak(options, dtype, threads):
@@ -310,7 +320,8 @@ def run_case(options, case, document, folder):
 
 def tell(case, run):
     steps = ", ".join(f"{s:.2f}" for s in run["step_s"])
-    print(f"{case['name']} round {run['round']} {run['contender']}: first step {run['first_step_s'] or -1:.2f} s, then "
+    print(f"{case['name']} round {run['round']} {run['contender']}: first step {run['first_step_s'] or -1:.2f} s, "
+          f"loss {run['first_loss'] or -1:.4f}, then "
           f"[{steps}] s, others used {run['cores_used_by_others'] or 0:.2f} cores, {run['outcome']}", file=sys.stderr,
           flush=True)
 
