@@ -326,6 +326,7 @@ TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
                  {"train.global_batch=4", "parallel.tp=2", "parallel.tp_overlap=3", "recompute.policy=selective"},
                  {"train.global_batch=4", "parallel.tp=2", "parallel.tp_overlap=2", "parallel.sequence_parallel=false",
                   "offload.activations=true"},
+                 {"train.global_batch=8", "parallel.tp=2", "parallel.tp_overlap=2", "train.packed_weights=always"},
                  {"train.global_batch=4", "parallel.cp=2", "train.seq_len=32", "recompute.policy=selective"},
                  {"train.global_batch=2", "parallel.tp=2", "parallel.cp=2", "offload.activations=true"},
                  {"train.global_batch=4", "parallel.cp=2", "parallel.cp_method=ulysses", "offload.activations=true"},
