@@ -48,9 +48,9 @@ print(f"{sum(losses) / len(losses):.3f}")' "$folder/run/metrics.jsonl"
 }
 echo "$("$program" --version) on $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2); $(date -u +%F); $steps steps of 16 microbatches"
 for optimizer in adamw sgd; do
-    for lr in $([[ $optimizer == adamw ]] && echo 1e-3 4e-3 || echo 0.1 0.3); do
+    for lr in $([[ $optimizer == adamw ]] && echo 1e-3 4e-3 || echo 0.02 0.1); do
         set_lr=(--set optimizer.name="$optimizer" --set optimizer.lr="$lr" --set optimizer.min_lr="$lr")
-        line="$optimizer, lr $lr: 1f1b $(loss_of 2 "${set_lr[@]}" --set parallel.pp=2)"
+        line="$optimizer, lr $lr: 1f1b $(loss_of 2 "${set_lr[@]}" --set parallel.pp=2 || echo not finite)"
         for p in 1 2 4 8; do
             loss=$(loss_of "$p" "${set_lr[@]}" --set parallel.pp="$p" --set parallel.schedule=pipedream) || loss="not finite"
             line+=", pipedream over $p $loss"
