@@ -48,7 +48,8 @@ TEST_F(MpiRun, IsAsRehearsed) {
     for (const std::string set :
          {" --set parallel.zero=0", " --set parallel.zero=1", " --set parallel.zero=2 --set recompute.policy=full",
           " --set parallel.zero=3", " --set parallel.zero=3 --set parallel.dp_replicate=2 --set precision.compute=f32",
-          " --set parallel.zero=2 --set parallel.accumulate=full --set offload.optimizer=true"}) {
+          " --set parallel.zero=2 --set parallel.accumulate=full --set offload.optimizer=true",
+          " --set parallel.tp=2 --set parallel.cp=2", " --set parallel.pp=2 --set parallel.schedule=zb-h1"}) {
         const fs::path out = folder_ / ("run" + std::to_string(number++)), said = folder_ / "said",
                        dry = folder_ / "dry";
         ASSERT_EQ(run(std::string(TUTTI_MPIRUN_LINE) + " -n 4 " TUTTI_PROGRAM + arguments(set) + " --out " +
@@ -72,6 +73,17 @@ TEST_F(MpiRun, IsAsRehearsed) {
                 EXPECT_EQ(totals.at("communication"), rehearsed.at("communication")) << set;
             }
         }
+    }
+}
+
+// Stages as processes: the bits of one rank.
+TEST_F(MpiRun, APipelineIsOneRank) {
+    const fs::path said = folder_ / "said", errors = folder_ / "errors";
+    for (const char* schedule : {"1f1b", "zb-h2", "gpipe"}) {
+        run(std::string(TUTTI_MPIRUN_LINE) + " -n 3 " TUTTI_PROGRAM " verify " + (folder_ / "tiny.toml").string() +
+            " --steps 1 --json --set parallel.pp=3 --set model.tie_embeddings=false --set parallel.schedule=" +
+            schedule + " > " + said.string() + " 2> " + errors.string());
+        EXPECT_EQ(read(said).at("equal"), true) << schedule << std::ifstream(errors).rdbuf();
     }
 }
 

@@ -187,6 +187,7 @@ Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int
         pipeline.schedule = compute_schedule(run, model, microbatches);
         schedule::validate(pipeline.schedule);
     } catch (const UsageError& error) {
+        if (is_file(run.parallel.schedule)) throw UsageError(concat("[parallel] schedule: ", error.what()));
         throw UsageError(concat("[parallel] schedule = \"", run.parallel.schedule, "\" for pp = ", run.parallel.pp,
                                 " and ", microbatches,
                                 " microbatches, which [train] global_batch / (micro_batch * data-parallel ",
