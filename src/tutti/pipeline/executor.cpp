@@ -105,8 +105,8 @@ void Executor::pass(const Action& action, const Passes& of, bool waits) {
     const Work work = action.work();
     Flight& f = flights_[work];
     if (action.op == Op::forward && !f.batch) f.batch = of.batch(work.microbatch);
-    f.input_arrives.wait();
-    f.gradient_arrives.wait();
+    std::exchange(f.input_arrives, {}).wait();  // a Work may hold memory
+    std::exchange(f.gradient_arrives, {}).wait();
     {
         if (of.before) of.before(action);
         const TraceScope span(of.trace, {Activity::action, of.trace ? schedule::to_string(action) : ""});
