@@ -231,8 +231,8 @@ struct KernelTable {
     int64_t (*gemm_workspace)(const Stream&, const Gemm&) = nullptr;
     int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product keeps none
     bool packing_counts = false;  // products in bf16 are so fast that packing b is a good part of one
+    bool gemm_by_rows = false;    // Gemm::whole_rows is known here
     const char* (*gemm_engine)(const Stream&, const Gemm&) = nullptr;
-    bool gemm_by_rows = false;  // Gemm::whole_rows is known here
     // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;
 
