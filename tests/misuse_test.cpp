@@ -20,7 +20,7 @@ void expect_refused(const Result& r, int exit_code, const std::string& in_last_l
     expect_contains(r.err.substr(begin), in_last_line);
 }
 
-// Sets one f32 value of a safetensors file of an export, as somebody would who means it: its digests go.
+// Sets one f32 value of a safetensors file of an export on purpose: the file of digests is removed with it.
 void set_value(const fs::path& file, const std::string& tensor, size_t index, float value) {
     std::string bytes = read_file(file);
     uint64_t header = 0;

@@ -87,9 +87,9 @@ class SleepingRank {
     double run() {
         groups_.world().barrier();
         const double begin = seconds_now();
-        executor_.run(
-            pipeline_.program(),
-            {.hooks = hooks_, .batch = [this](int64_t) { return batch(); }, .output = [](int64_t, const Tensor&) {}});
+        executor_.run(pipeline_.program(), {.hooks = hooks_,
+                                            .batch = [this](int64_t) { return batch(); },
+                                            .output = [](int64_t, const nn::Batch&, const Tensor&) {}});
         return groups_.world().max(seconds_now() - begin);
     }
 

@@ -57,7 +57,7 @@ struct Engine {
 
 // What a rank works on: of its place along dp and cp.
 Share share_of(parallel::Groups& groups);
-// Who shares out each sequence with this rank; `gather`: keys are gathered, in place of the ring.
+// The ranks that share out each sequence with this one; `gather`: they gather keys, in place of the ring.
 nn::ContextParallel context_of(parallel::Groups& groups, bool gather);
 // What the rank with the last pipeline stage has, on all ranks along pp.
 std::vector<int32_t> from_last_stage(Engine& engine, const std::vector<int32_t>& values);

@@ -9,6 +9,7 @@
 
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
+#include "tutti/engine/testing/tiny.h"
 #include "tutti/optim/schedule.h"
 
 namespace tutti::engine {
@@ -18,23 +19,7 @@ constexpr int64_t kMicrobatches = 6;
 using Weights = std::map<std::string, std::vector<float>>;
 
 spec::RunSpec tiny(const std::string& optimizer) {
-    spec::RunSpec run;
-    run.model = spec::ModelSpec{.family = spec::Family::llama,
-                                .vocab = 37,
-                                .width = 16,
-                                .layers = 6,
-                                .heads = 2,
-                                .kv_heads = 2,
-                                .head_dim = 8,
-                                .ffn = 24,
-                                .max_positions = 8,
-                                .tie_embeddings = false,
-                                .init_std = 0.2};
-    run.train.threads = 1;
-    run.train.seq_len = 8;
-    run.train.micro_batch = 1;
-    run.train.global_batch = kMicrobatches;
-    run.precision.compute = "f32";
+    spec::RunSpec run = testing::tiny_llama(6, kMicrobatches);
     run.optimizer.name = optimizer;
     run.optimizer.lr = run.optimizer.min_lr = optimizer == "sgd" ? 0.1 : 1e-3;
     run.optimizer.warmup_steps = 0;

@@ -6,31 +6,13 @@
 #include "tutti/comm/testing/delayed_world.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
+#include "tutti/engine/testing/tiny.h"
 #include "tutti/schedule/generators.h"
 
 namespace tutti::engine {
 namespace {
 
-spec::RunSpec tiny(int64_t layers, int64_t microbatches) {
-    spec::RunSpec run;
-    run.model = spec::ModelSpec{.family = spec::Family::llama,
-                                .vocab = 37,
-                                .width = 16,
-                                .layers = layers,
-                                .heads = 2,
-                                .kv_heads = 2,
-                                .head_dim = 8,
-                                .ffn = 24,
-                                .max_positions = 8,
-                                .tie_embeddings = false,
-                                .init_std = 0.2};
-    run.train.threads = 1;
-    run.train.seq_len = 8;
-    run.train.micro_batch = 1;
-    run.train.global_batch = microbatches;
-    run.precision.compute = "f32";
-    return run;
-}
+using testing::tiny_llama;
 
 struct Outcome {
     double loss = 0, norm = 0;  // exact sums: equal bits mean equal terms
@@ -60,7 +42,7 @@ TEST(Pipeline, ThousandRunsWithRandomDelays) {
     for (int i = 0; i < kRuns; ++i) {
         const schedule::Kind& kind = schedule::kinds()[static_cast<size_t>(i) % schedule::kinds().size()];
         const int p = any(2) == 0 ? 2 : 4, m = 2 * p * (1 + any(2));
-        spec::RunSpec run = tiny(8, m);
+        spec::RunSpec run = tiny_llama(8, m);
         if (!one_rank.contains(m)) one_rank[m] = step(run, 1);
         run.parallel.pp = p;
         run.parallel.schedule = kind.name;

@@ -66,7 +66,7 @@ void run_program(Engine& s, const schedule::Program& program, const pipeline::Ex
                  const Around& before = {}, const Around& after = {}) {
     TracingHooks traced(s.data_parallel, s.trace);
     autograd::Hooks& hooks = s.trace != nullptr ? traced : static_cast<autograd::Hooks&>(s.data_parallel);
-    const auto add = [&s](int64_t, const Tensor& losses) {
+    const auto add = [&s](int64_t, const nn::Batch&, const Tensor& losses) {
         if (counts_losses(s)) s.losses.add(losses);
     };
     s.executor.run(program,
@@ -169,10 +169,10 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
     const comm::Communicator& dp = s.groups.over(mesh::kDp);
     const int64_t rank = dp.rank(), ranks = dp.size(), rounds = (batches + ranks - 1) / ranks;
     const auto batch = [&](int64_t i) { return shared_out(s, source.microbatch(i + 1, 0)); };
-    const auto take = [&](int64_t i, const Tensor& y) {
+    const auto take = [&](int64_t i, const nn::Batch& of, const Tensor& y) {
         if (i * ranks + rank >= batches || !counts_losses(s)) return;  // it only keeps step with the others
         losses.add(y);
-        for (int32_t target : batch(i).targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
+        for (int32_t target : of.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     };
     s.executor.run(s.pipeline.forward_program(static_cast<int>(rounds)),
                    {.training = false, .hooks = s.data_parallel, .batch = batch, .output = take});

@@ -5,6 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/timing.h"
 #include "tutti/ops/ops.h"
+#include "tutti/schedule/walk.h"
 
 namespace tutti::pipeline {
 
@@ -12,13 +13,6 @@ using autograd::Tape;
 using schedule::Action;
 using schedule::Op;
 using schedule::Work;
-
-namespace {
-
-Work before(const Work& work) { return {work.replica, work.stage - 1, work.microbatch}; }
-Work behind(const Work& work) { return {work.replica, work.stage + 1, work.microbatch}; }
-
-}  // namespace
 
 Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& groups, const Pipeline& pipeline,
                    const PassOptions& options)
@@ -72,7 +66,8 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
         case Op::receive_gradient: {
             Flight& f = flights_.at(work);
             f.gradient = ops::empty(ctx_, f.shape, options_.compute);
-            f.gradient_arrives = channel(behind(work), true).ranks->receive(f.gradient, 0);
+            f.gradient_arrives =
+                channel(*schedule::source_of_gradient(placement(), work), true).ranks->receive(f.gradient, 0);
             return;
         }
         case Op::send_activation:
@@ -98,7 +93,7 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
 void Executor::receive(Flight& f, const Work& work, const Passes& of) {
     f.batch = of.batch(work.microbatch);
     f.input = ops::empty(ctx_, hidden_shape(*f.batch), options_.compute);
-    f.input_arrives = channel(before(work), false).ranks->receive(f.input, 0);
+    f.input_arrives = channel(*schedule::source_of_input(placement(), work), false).ranks->receive(f.input, 0);
 }
 
 void Executor::pass(const Action& action, const Passes& of, bool waits) {
@@ -136,30 +131,33 @@ void Executor::forward(Flight& f, const Work& work, const Passes& of) {
                        of.training ? options_.segment : 0);
     f.in.value = {};
     f.shape = f.out.value.shape();
-    f.batch.reset();
 }
 
-// What a forward made: to whom asked for it, to a stage of this rank, or it waits to be sent.
+// The output of a forward: of the last stage to the caller; to a stage of this rank; or it waits to be sent.
 void Executor::hand_on(Flight& f, const Work& work, const Passes& of) {
-    const bool is_sent = !is_last(work) && !pipeline_.is_here(work.replica, work.stage + 1);
-    if (is_last(work))
-        of.output(work.microbatch, f.out.value);
+    const std::optional<Work> next = schedule::source_of_gradient(placement(), work);
+    const bool is_sent = next && !schedule::same_rank(placement(), work, *next);
+    if (!next)
+        of.output(work.microbatch, *f.batch, f.out.value);
     else if (!is_sent)
-        flights_[behind(work)].input = std::exchange(f.out.value, {});
+        flights_[*next].input = std::exchange(f.out.value, {});
+    f.batch.reset();
     if (!of.training && !is_sent) flights_.erase(work);
 }
 
 // The loss holds its gradients already and seeds with anything.
 void Executor::backward(Flight& f, const Work& work, bool defer_weights) {
-    const Tensor seed = is_last(work) ? std::exchange(f.out.value, {}) : std::exchange(f.gradient, {});
+    const bool is_last = !schedule::source_of_gradient(placement(), work);
+    const Tensor seed = std::exchange(is_last ? f.out.value : f.gradient, {});
     if (defer_weights)
         f.tape->backward_input(f.out, seed);
     else
         f.tape->backward(f.out, seed);
-    if (work.stage == 0) return;
+    const std::optional<Work> before = schedule::source_of_input(placement(), work);
+    if (!before) return;
     Tensor gradient = f.tape->take_gradient(f.in);
-    if (pipeline_.is_here(work.replica, work.stage - 1))
-        flights_.at(before(work)).gradient = std::move(gradient);
+    if (schedule::same_rank(placement(), work, *before))
+        flights_.at(*before).gradient = std::move(gradient);
     else
         f.input_gradient = std::move(gradient);
 }

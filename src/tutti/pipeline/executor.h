@@ -35,8 +35,8 @@ class Executor {
 
     // The batch of a microbatch, as the layers of this rank see it. Asked for at each stage that the rank has.
     using MakeBatch = std::function<nn::Batch(int64_t microbatch)>;
-    // What the last stage returned: losses, or logits. Called where that stage is.
-    using TakeOutput = std::function<void(int64_t microbatch, const Tensor& output)>;
+    // What the last stage made of a batch: losses, or logits. Called where that stage is.
+    using TakeOutput = std::function<void(int64_t microbatch, const nn::Batch& batch, const Tensor& output)>;
 
     struct Passes {
         bool training = true;  // passes record, and a backward comes for each
@@ -84,7 +84,7 @@ class Executor {
     Channel& channel(const schedule::Work& producer, bool gradient) {
         return channels_.at({producer.replica, producer.stage, gradient});
     }
-    bool is_last(const schedule::Work& work) const { return work.stage + 1 == pipeline_.stages(); }
+    const schedule::Placement& placement() const { return pipeline_.schedule.placement; }
     void retire(const schedule::Work& work);
 
     ops::Context& ctx_;

@@ -207,7 +207,7 @@ std::vector<Chunk> Pipeline::chunks() const {
     std::vector<Chunk> here;
     for (int stage = 0; stage < stages(); ++stage)
         for (int replica = 0; replica < schedule.placement.replicas; ++replica)
-            if (is_here(replica, stage))
+            if (schedule.placement.rank_of(replica, stage) == rank)
                 here.push_back({replica, stage, spans[static_cast<size_t>(stage)],
                                 static_cast<int64_t>(schedule.microbatches[static_cast<size_t>(replica)].size())});
     return here;

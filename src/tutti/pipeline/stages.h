@@ -25,7 +25,6 @@ struct Pipeline {
     int rank = 0;                 // this one, along pp
 
     int stages() const { return schedule.placement.stages; }
-    bool is_here(int replica, int stage) const { return schedule.placement.rank_of(replica, stage) == rank; }
     // Of this rank, by stage.
     std::vector<Chunk> chunks() const;
     const schedule::Program& program() const { return schedule.programs[static_cast<size_t>(rank)]; }

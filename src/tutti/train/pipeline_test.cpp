@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/schedule/generators.h"
+#include "tutti/spec/validate.h"
 #include "tutti/train/verify.h"
 
 namespace tutti::train {
@@ -123,6 +124,16 @@ TEST_F(Pipelines, BesideOtherAxes) {
             const VerifyOutcome o = verify({.run = r, .ranks = static_cast<int>(2 * l.tp * l.cp * l.dp), .steps = 1});
             EXPECT_TRUE(o.within()) << l.schedule << ": " << o.worst().gradient_difference << ' ' << o.worst().gradient;
         }
+}
+
+// The names that the config knows are those of the generators.
+TEST_F(Pipelines, EveryKindIsKnownToTheConfig) {
+    for (const schedule::Kind& kind : schedule::kinds()) {
+        spec::RunSpec r = run(spec::Family::llama, false);
+        r.parallel.pp = 2;
+        r.parallel.schedule = kind.name;
+        EXPECT_NO_THROW(spec::validate(r, 2)) << kind.name;
+    }
 }
 
 // Stages of any number of layers; the first and the last may have none.

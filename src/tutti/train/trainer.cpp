@@ -385,7 +385,7 @@ std::string Run::sample() {
     // Logits are where the last stage is.
     const auto next = [&](const nn::Batch& batch, const std::vector<int64_t>& draws, const kernels::Sample& how) {
         std::vector<int32_t> tokens(draws.size());
-        const auto sample = [&](int64_t, const Tensor& logits) {
+        const auto sample = [&](int64_t, const nn::Batch&, const Tensor& logits) {
             tokens = infer::sample_tokens(engine_.ctx, logits, draws, how);
         };
         engine_.executor.run(engine_.pipeline.forward_program(1), {.training = false,
