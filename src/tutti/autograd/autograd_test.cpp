@@ -177,6 +177,32 @@ TEST_F(TapeTest, SendsAwayWhatAUnitSavedUntilItsBackward) {
     EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{8, 80}));
 }
 
+// B in parts does what B does as a whole: a unit or a recomputed part at a time, from the last one.
+TEST_F(TapeTest, RunsBackwardInParts) {
+    Tape tape(ctx_, true);
+    std::string order;
+    const auto doubled = [&](Tape& t, const Var& x, char name) {
+        return t.record("double", {x}, ops::add(ctx_, x.value, x.value),
+                        [&, name](const Tensor& dy, std::vector<Tensor>&) {
+                            order += name;
+                            return std::vector<Tensor>{ops::add(ctx_, dy, dy)};
+                        });
+    };
+    Unit first, second;
+    const Var x = tape.input(tensor({1, 2}));
+    const Var a = tape.unit(first, x, [&](const Var& in) { return doubled(tape, doubled(tape, in, 'a'), 'b'); });
+    const Var b = tape.recompute(a, [&](Tape& t, const Var& in) { return doubled(t, doubled(t, in, 'c'), 'd'); });
+    const Var c = tape.unit(second, b, [&](const Var& in) { return doubled(tape, in, 'e'); });
+    tape.begin_backward(doubled(tape, c, 'f'), tensor({1, 10}));
+    EXPECT_EQ(order, "");
+    for (const char* so_far : {"fe", "fedc", "fedcba"}) {
+        EXPECT_EQ(tape.backward_part(), so_far != std::string("fedcba"));
+        EXPECT_EQ(order, so_far);
+    }
+    EXPECT_FALSE(tape.backward_part());
+    EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{64, 640}));
+}
+
 // What is made again is made once for all that need it, and not kept.
 TEST_F(TapeTest, MakesAgainWhatIsNotKept) {
     int made = 0;

@@ -79,6 +79,7 @@ void Tape::record_mark(std::function<void()> mark) {
 }
 
 Var Tape::unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& forward) {
+    if (recording_) parts_.push_back(nodes_.size());
     begin_part();
     if (!hooks_) {
         Var y = forward(x);
@@ -127,6 +128,7 @@ void Tape::end_part(const Tensor& y) {
 
 Var Tape::recompute(const Var& x, const std::function<Var(Tape&, const Var&)>& forward) {
     if (!recording_) return forward(*this, x);
+    parts_.push_back(nodes_.size());
     begin_part();
     Tape silent(*this, false);
     const Tensor y = forward(silent, {x.value, -1}).value;
@@ -149,38 +151,53 @@ void Tape::backward(const Var& y, const Tensor& dy) { run(y, dy, false); }
 
 void Tape::backward_input(const Var& y, const Tensor& dy) { run(y, dy, true); }
 
+void Tape::begin_backward(const Var& y, const Tensor& dy) { begin_run(y, dy, false); }
+
 void Tape::run(const Var& y, const Tensor& dy, bool defer_weights) {
+    begin_run(y, dy, defer_weights);
+    while (backward_part()) {
+    }
+}
+
+void Tape::begin_run(const Var& y, const Tensor& dy, bool defer_weights) {
     check(recording_ && y.id >= 0, "backward: the tape did not record this value");
     deferring_ = defer_weights;
     add_gradient(y.id, dy);
-    while (!nodes_.empty()) {
-        Node node = std::move(nodes_.back());
-        nodes_.pop_back();
-        if (node.mark) {
-            node.mark();
-            continue;
-        }
-        Tensor gradient = std::move(gradients_[static_cast<size_t>(node.output)]);
-        if (!gradient.defined()) continue;  // its output was not used
-        Pending weight{
-            std::move(node.weight_gradient), {}, std::move(node.parameters), defer_weights ? unit_ : nullptr};
-        const bool has_weight = static_cast<bool>(weight.run);
-        if (has_weight) weight.dy = gradient;
-        std::vector<Tensor> inputs, sums(node.inputs.size());
-        for (size_t i = 0; i < sums.size(); ++i)
-            if (node.inputs[i] >= 0) sums[i] = std::move(gradients_[static_cast<size_t>(node.inputs[i])]);
-        if (node.input_gradient) inputs = node.input_gradient(gradient, sums);
-        node.input_gradient = nullptr;  // frees what it saved, before more is allocated
-        gradient = {};
-        check(inputs.empty() || inputs.size() == node.inputs.size(), node.op, ": ", inputs.size(), " gradients for ",
-              node.inputs.size(), " inputs");
-        for (std::vector<Tensor>* parts : {&sums, &inputs})
-            for (size_t i = 0; i < parts->size(); ++i)
-                if (node.inputs[i] >= 0 && (*parts)[i].defined()) add_gradient(node.inputs[i], std::move((*parts)[i]));
-        if (has_weight) {
-            pending_.push_back(std::move(weight));
-            if (!defer_weights) backward_weight();
-        }
+}
+
+bool Tape::backward_part() {
+    size_t first = 0;  // nodes outside all parts belong to the part before them
+    if (!parts_.empty()) {
+        first = parts_.back();
+        parts_.pop_back();
+    }
+    while (nodes_.size() > first) run_last_node();
+    return !nodes_.empty();
+}
+
+void Tape::run_last_node() {
+    Node node = std::move(nodes_.back());
+    nodes_.pop_back();
+    if (node.mark) return node.mark();
+    Tensor gradient = std::move(gradients_[static_cast<size_t>(node.output)]);
+    if (!gradient.defined()) return;  // its output was not used
+    Pending weight{std::move(node.weight_gradient), {}, std::move(node.parameters), deferring_ ? unit_ : nullptr};
+    const bool has_weight = static_cast<bool>(weight.run);
+    if (has_weight) weight.dy = gradient;
+    std::vector<Tensor> inputs, sums(node.inputs.size());
+    for (size_t i = 0; i < sums.size(); ++i)
+        if (node.inputs[i] >= 0) sums[i] = std::move(gradients_[static_cast<size_t>(node.inputs[i])]);
+    if (node.input_gradient) inputs = node.input_gradient(gradient, sums);
+    node.input_gradient = nullptr;  // frees what it saved, before more is allocated
+    gradient = {};
+    check(inputs.empty() || inputs.size() == node.inputs.size(), node.op, ": ", inputs.size(), " gradients for ",
+          node.inputs.size(), " inputs");
+    for (std::vector<Tensor>* parts : {&sums, &inputs})
+        for (size_t i = 0; i < parts->size(); ++i)
+            if (node.inputs[i] >= 0 && (*parts)[i].defined()) add_gradient(node.inputs[i], std::move((*parts)[i]));
+    if (has_weight) {
+        pending_.push_back(std::move(weight));
+        if (!deferring_) backward_weight();
     }
 }
 

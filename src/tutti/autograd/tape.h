@@ -136,6 +136,10 @@ class Tape {
     // B from a loss: its node already holds the scaled gradients (nn::head_loss, nn::squared_error), so no seed is
     // needed.
     void backward(const Var& loss) { backward(loss, loss.value); }
+    // B in parts, so that another pass can run between them: seeds y with dy. After that each call of backward_part()
+    // runs B of the last unit, or recomputed part, that is left. False: none is left after it.
+    void begin_backward(const Var& y, const Tensor& dy);
+    bool backward_part();
     // I: input gradients only. Then W: the weight gradients that I left, in the same order as B would.
     void backward_input(const Var& y, const Tensor& dy);
     void backward_weight();
@@ -167,6 +171,8 @@ class Tape {
     void end_part(const Tensor& y);
     void add_gradient(int id, Tensor gradient);
     void run(const Var& y, const Tensor& dy, bool defer_weights);
+    void begin_run(const Var& y, const Tensor& dy, bool defer_weights);
+    void run_last_node();
     void count_use(const std::vector<Parameter*>& parameters);
     void end_use(Parameter& parameter, PassKind kind);
     Pass pass(PassKind kind) const { return {kind, pass_.stage, pass_.microbatch, pass_.training}; }
@@ -182,6 +188,7 @@ class Tape {
     bool deferring_ = false;  // in backward_input: weight gradients wait
     Unit* unit_ = nullptr;    // whose backward runs
     std::vector<Node> nodes_;
+    std::vector<size_t> parts_;      // the first node of each unit and recomputed part
     std::vector<Tensor> gradients_;  // by Var id; held from the first contribution to the last use
     std::deque<Pending> pending_;
     std::unordered_map<Parameter*, int> uses_;

@@ -59,5 +59,40 @@ TEST(Pipeline, ThousandRunsWithRandomDelays) {
     }
 }
 
+// The units of an overlap's forward and backward alternate, a forward first; with recompute, runs of two blocks do.
+TEST(Pipeline, OverlappedPassesTakeTurns) {
+    for (const int64_t segment : {0, 2}) {
+        spec::RunSpec run = tiny_llama(16, 4);
+        run.parallel.pp = 2;
+        run.parallel.schedule = "dualpipe-v";
+        if (segment > 0) run.recompute.policy = concat("every:", segment);
+        comm::run_ranks(2, {.timeout_s = 60}, [&](comm::World& world) {
+            Engine engine(run, world, machine_of(run, {}, ""),
+                          [&](ops::Context& ctx, const Share& share) { return fixed_batches(ctx, run, share); });
+            Trace trace(10000);
+            trace.open(1);
+            engine.trace = &trace;
+            train_step(engine, 1);
+            int overlaps = 0;
+            for (size_t i = 0; i < trace.size(); ++i) {
+                const Trace::Span cell = trace.span(i);
+                if (cell.what.activity != Activity::action || !cell.what.name.starts_with('(')) continue;
+                ++overlaps;
+                std::string turns;
+                for (size_t j = i + 1; j < trace.size() && trace.span(j).begin_ns < cell.end_ns; ++j)
+                    if (const Trace::Span unit = trace.span(j); unit.what.activity == Activity::compute)
+                        turns += unit.what.name[0];
+                // Four blocks a stage; stage 0 has the embedding too, stage 3 the head, both on rank 0. B of recomputed
+                // blocks runs their forward once more: "recompute".
+                const std::string blocks = segment == 0 ? "fbfbfbfb" : "ffrrbbffrrbb";
+                const bool head_first = cell.what.name.starts_with("(0F");
+                const std::string expected = world.rank() == 1 ? blocks : head_first ? "fb" + blocks : blocks + "fb";
+                EXPECT_EQ(turns, expected) << cell.what.name;
+            }
+            EXPECT_GT(overlaps, 0);
+        });
+    }
+}
+
 }  // namespace
 }  // namespace tutti::engine

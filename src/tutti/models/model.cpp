@@ -29,7 +29,8 @@ autograd::Parameter& Model::parameter(const std::string& name) const {
     throw Error(concat("the model has no parameter ", name));
 }
 
-Var Model::run(Tape& tape, const Var& x, const Batch& batch, Span span, int64_t segment) {
+Var Model::run(Tape& tape, const Var& x, const Batch& batch, Span span, int64_t segment,
+               const std::function<void()>& between) {
     const auto modules = [this, batch](Tape& t, Var h, size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i)
             h = t.unit(modules_[i]->unit, h, [&](const Var& in) { return modules_[i]->forward(t, in, batch); });
@@ -42,6 +43,7 @@ Var Model::run(Tape& tape, const Var& x, const Batch& batch, Span span, int64_t 
         end = recomputed ? std::min({begin + static_cast<size_t>(segment), head, span.end}) : begin + 1;
         h = recomputed ? tape.recompute(h, [=](Tape& t, const Var& in) { return modules(t, in, begin, end); })
                        : modules(tape, h, begin, end);
+        if (between) between();
     }
     return h;
 }

@@ -2,6 +2,7 @@
 // Below: nn/. One file per architecture: gpt2.cpp, llama.cpp, mlp.cpp.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -35,8 +36,10 @@ class Model {
     nn::Var forward(nn::Tape& tape, const nn::Batch& batch, int64_t segment = 0) {
         return run(tape, {}, batch, all(), segment);
     }
-    // The same of a span, from x, which is what the module before it returned; the first module ignores x.
-    nn::Var run(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch, Span span, int64_t segment = 0);
+    // The same of a span, from x, which is what the module before it returned; the first module ignores x. `between`,
+    // when set, is called after each module or recomputed run of blocks: another pass can go on there.
+    nn::Var run(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch, Span span, int64_t segment = 0,
+                const std::function<void()>& between = {});
 
   private:
     spec::ModelSpec spec_;

@@ -254,7 +254,8 @@ void DataParallel::rest(size_t unit, const Pass& pass) {
 
 void DataParallel::before(Unit& unit, const Pass& pass) {
     const size_t u = index_.at(&unit);
-    if (pass.kind == PassKind::forward && in_flight_) finish_reduction(*in_flight_);  // of the pass before
+    const bool begins = u == 0 || run_[u - 1] != run_[u];
+    if (pass.kind == PassKind::forward && begins && in_flight_) finish_reduction(*in_flight_);  // of the pass before
     if (pass.kind != PassKind::backward_weight) acquire(u, pass);
     if (pass.kind == PassKind::forward) prefetch(u + 1, run_[u], pass);
     if (is_backward(pass)) prefetch(u - 1, run_[u], pass);  // of the first unit: none

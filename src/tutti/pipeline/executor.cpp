@@ -52,7 +52,7 @@ void Executor::run(const schedule::Program& program, const Passes& passes) {
                                        [](const Action& a) { return schedule::is_compute(a.op); });
         const bool turns_round = next != program.end() && next->op != Op::forward && next->op != Op::overlap &&
                                  next->work() == program[i].work();
-        for (const Action& part : schedule::Parts(program[i])) run(part, passes, !turns_round);
+        run(program[i], passes, !turns_round);
     }
     for (auto& [edge, channel] : channels_) channel.finish();
     if (passes.training) seconds_.whole += seconds_now() - begin;
@@ -80,12 +80,12 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
         case Op::forward:
         case Op::backward:
         case Op::backward_input:
-        case Op::backward_weight: return pass(action, of, waits);
+        case Op::backward_weight:
+        case Op::overlap: return pass(action, of, waits);
         case Op::unshard:
         case Op::reshard:
         case Op::reduce_gradient:
         case Op::replica_reduce: return;  // parallel::DataParallel does them when the passes ask for them
-        case Op::overlap: break;
     }
     throw Error(concat("the executor has no such action: ", schedule::to_string(action)));
 }
@@ -97,40 +97,68 @@ void Executor::receive(Flight& f, const Work& work, const Passes& of) {
 }
 
 void Executor::pass(const Action& action, const Passes& of, bool waits) {
-    const Work work = action.work();
-    Flight& f = flights_[work];
-    if (action.op == Op::forward && !f.batch) f.batch = of.batch(work.microbatch);
-    std::exchange(f.input_arrives, {}).wait();  // a Work may hold memory
-    std::exchange(f.gradient_arrives, {}).wait();
+    for (const Action& part : schedule::Parts(action)) await_inputs(part, of);
     {
         if (of.before) of.before(action);
         const TraceScope span(of.trace, {Activity::action, of.trace ? schedule::to_string(action) : ""});
         const double begin = seconds_now();
-        if (action.op == Op::forward)
-            forward(f, work, of);
-        else if (action.op == Op::backward_weight)
-            f.tape->backward_weight();
-        else
-            backward(f, work, action.op == Op::backward_input);
+        compute(action, of);
         if (of.training) seconds_.busy += seconds_now() - begin;
         if (of.after) of.after(action);
     }
-    if (action.op == Op::forward) {
-        if (waits) f.tape->offload_rest();
-        return hand_on(f, work, of);
-    }
-    if (action.op != Op::backward_input) f.tape.reset();
-    retire(work);
+    for (const Action& part : schedule::Parts(action)) end_pass(part, of, waits);
 }
 
-void Executor::forward(Flight& f, const Work& work, const Passes& of) {
+void Executor::await_inputs(const Action& part, const Passes& of) {
+    Flight& f = flights_[part.work()];
+    if (part.op == Op::forward && !f.batch) f.batch = of.batch(part.microbatch);
+    std::exchange(f.input_arrives, {}).wait();  // a Work may hold memory
+    std::exchange(f.gradient_arrives, {}).wait();
+}
+
+void Executor::compute(const Action& action, const Passes& of) {
+    const Work work = action.work();
+    if (action.op == Op::forward) return forward(work, of);
+    if (action.op == Op::overlap) return overlap(action, of);
+    Flight& f = flights_.at(work);
+    if (action.op == Op::backward_weight) return f.tape->backward_weight();
+    if (action.op == Op::backward_input)
+        f.tape->backward_input(f.out, seed_of(work));
+    else
+        f.tape->backward(f.out, seed_of(work));
+    hand_back(work);
+}
+
+void Executor::end_pass(const Action& part, const Passes& of, bool waits) {
+    Flight& f = flights_.at(part.work());
+    if (part.op == Op::forward) {
+        if (waits) f.tape->offload_rest();
+        return hand_on(f, part.work(), of);
+    }
+    if (part.op != Op::backward_input) f.tape.reset();
+    retire(part.work());
+}
+
+void Executor::forward(const Work& work, const Passes& of, const std::function<void()>& between) {
+    Flight& f = flights_.at(work);
     f.tape.emplace(ctx_, of.training, &of.hooks, options_.home, work.stage, work.microbatch);
     f.tape->set_selective(options_.selective);
     if (work.stage > 0) f.in = f.tape->input(std::exchange(f.input, {}));
     f.out = model_.run(*f.tape, f.in, *f.batch, pipeline_.spans[static_cast<size_t>(work.stage)],
-                       of.training ? options_.segment : 0);
+                       of.training ? options_.segment : 0, between);
     f.in.value = {};
     f.shape = f.out.value.shape();
+}
+
+// The forward's first unit, the backward's last one, the forward's second one, ...
+void Executor::overlap(const Action& action, const Passes& of) {
+    Flight& b = flights_.at(action.backward);
+    b.tape->begin_backward(b.out, seed_of(action.backward));
+    bool more = true;
+    const auto backward_part = [&] { more = more && b.tape->backward_part(); };
+    forward(action.work(), of, backward_part);
+    while (more) backward_part();
+    hand_back(action.backward);
 }
 
 // The output of a forward: of the last stage to the caller; to a stage of this rank; or it waits to be sent.
@@ -145,16 +173,18 @@ void Executor::hand_on(Flight& f, const Work& work, const Passes& of) {
     if (!of.training && !is_sent) flights_.erase(work);
 }
 
-// The loss holds its gradients already and seeds with anything.
-void Executor::backward(Flight& f, const Work& work, bool defer_weights) {
+// The gradient of the output. The loss holds its gradients already and seeds with anything.
+Tensor Executor::seed_of(const Work& work) {
+    Flight& f = flights_.at(work);
     const bool is_last = !schedule::source_of_gradient(placement(), work);
-    const Tensor seed = std::exchange(is_last ? f.out.value : f.gradient, {});
-    if (defer_weights)
-        f.tape->backward_input(f.out, seed);
-    else
-        f.tape->backward(f.out, seed);
+    return std::exchange(is_last ? f.out.value : f.gradient, {});
+}
+
+// The gradient of the input, after I or B: to a stage of this rank, or it waits to be sent.
+void Executor::hand_back(const Work& work) {
     const std::optional<Work> before = schedule::source_of_input(placement(), work);
     if (!before) return;
+    Flight& f = flights_.at(work);
     Tensor gradient = f.tape->take_gradient(f.in);
     if (schedule::same_rank(placement(), work, *before))
         flights_.at(*before).gradient = std::move(gradient);

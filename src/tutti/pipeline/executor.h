@@ -4,6 +4,8 @@
 // An activation is (B, T, C) as modules hand it on, in the compute type; its gradient is of the same shape and type.
 // Each edge between stages on different ranks has a channel for each direction. A message leaves as soon as the tensor
 // is there; at most two of a channel are under way.
+// An overlapped forward and backward take turns, unit by unit: what one communicates is under way while the other
+// computes.
 // Where activations are offloaded, those of a microbatch that waits for its backward are offloaded whole.
 #pragma once
 
@@ -77,8 +79,13 @@ class Executor {
     void run(const schedule::Action& action, const Passes& of, bool waits);
     void receive(Flight& flight, const schedule::Work& work, const Passes& of);
     void pass(const schedule::Action& action, const Passes& of, bool waits);
-    void forward(Flight& flight, const schedule::Work& work, const Passes& of);
-    void backward(Flight& flight, const schedule::Work& work, bool defer_weights);
+    void await_inputs(const schedule::Action& part, const Passes& of);
+    void compute(const schedule::Action& action, const Passes& of);
+    void end_pass(const schedule::Action& part, const Passes& of, bool waits);
+    void forward(const schedule::Work& work, const Passes& of, const std::function<void()>& between = {});
+    void overlap(const schedule::Action& action, const Passes& of);
+    Tensor seed_of(const schedule::Work& work);
+    void hand_back(const schedule::Work& work);
     void hand_on(Flight& flight, const schedule::Work& work, const Passes& of);
     Shape hidden_shape(const nn::Batch& batch) const;
     Channel& channel(const schedule::Work& producer, bool gradient) {

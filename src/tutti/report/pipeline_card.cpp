@@ -29,7 +29,8 @@ std::vector<std::vector<Measured>> passes_of(const std::vector<TracedRank>& trac
         for (const TracedSpan& s : rank.spans) {
             if (s.activity != "action" || s.step != step) continue;
             passes.push_back({s.begin_us / 1000, s.end_us / 1000, schedule::parse_action(s.name)});
-            chunks.insert({passes.back().action.replica, passes.back().action.stage});
+            for (const schedule::Action& part : schedule::Parts(passes.back().action))
+                chunks.insert({part.replica, part.stage});
         }
         if (!passes.empty() && seen.insert(chunks).second) ranks.push_back(std::move(passes));
     }
@@ -60,7 +61,7 @@ schedule::Timeline<double> timeline_of(std::vector<std::vector<Measured>> ranks)
     return t;
 }
 
-// Means over a stage. A B is half I and half W where the stage has none by themselves.
+// Means over a stage, and over all overlaps. A B is half I and half W where the stage has none by themselves.
 schedule::Times<double> mean_times(const std::vector<std::vector<Measured>>& ranks, int stages) {
     std::map<std::pair<int, Op>, std::pair<double, int>> sums;
     for (const auto& rank : ranks)
@@ -70,6 +71,10 @@ schedule::Times<double> mean_times(const std::vector<std::vector<Measured>>& ran
             ++count;
         }
     schedule::Times<double> times;
+    std::pair<double, int> overlaps;
+    for (const auto& [key, sum] : sums)
+        if (key.second == Op::overlap) overlaps.first += sum.first, overlaps.second += sum.second;
+    if (overlaps.second > 0) times.overlap = overlaps.first / overlaps.second;
     times.stages.clear();
     for (int stage = 0; stage < stages; ++stage) {
         const auto mean = [&](Op op) {

@@ -36,6 +36,22 @@ TEST(PipelineCard, ShowsWhatWasMeasuredBesideTheTimelineOfTheSameActions) {
     EXPECT_EQ(images, 2U);
 }
 
+// An overlap is one pass of both stages, as long as all overlaps are on average.
+TEST(PipelineCard, OverlapsHaveATimeOfTheirOwn) {
+    RunHistory run = traced();
+    run.trace.resize(1);
+    run.trace.push_back({2, run.trace[0].spans});
+    const auto name = [](TracedRank& rank, std::vector<std::string> names) {
+        for (size_t i = 0; i < names.size(); ++i) rank.spans[i].name = names[i];
+    };
+    name(run.trace[0], {"0F0", "0F1", "0B0", "0B1"});
+    name(run.trace[1], {"1F0", "(1F1;1B0)OVERLAP_F_B", "1B1", ""});
+    run.trace[1].spans.pop_back();  // 1 ms, 1 ms, 2 ms
+    const std::string card = pipeline_card(run);
+    // 1F0 from 1 to 2, the overlap to 3, 0B0 to 5; 1B1 from 3 to 5; 0B1 to 7.
+    EXPECT_NE(card.find("without messages</b>: 7.0 ms"), std::string::npos) << card;
+}
+
 TEST(PipelineCard, WithoutAPipelineThereIsNone) {
     EXPECT_EQ(pipeline_card({}), "");
     RunHistory one = traced();
