@@ -69,8 +69,13 @@ void run_program(Engine& s, const schedule::Program& program, const pipeline::Ex
     const auto add = [&s](int64_t, const nn::Batch&, const Tensor& losses) {
         if (counts_losses(s)) s.losses.add(losses);
     };
-    s.executor.run(program,
-                   {.hooks = hooks, .batch = batch, .output = add, .before = before, .after = after, .trace = s.trace});
+    s.executor.run(program, {.hooks = hooks,
+                             .batch = batch,
+                             .output = add,
+                             .weights = &s.data_parallel,
+                             .before = before,
+                             .after = after,
+                             .trace = s.trace});
 }
 
 // Each microbatch updates by itself, with the mean of its own terms; nothing is left to update.
@@ -174,8 +179,9 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
         losses.add(y);
         for (int32_t target : of.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     };
-    s.executor.run(s.pipeline.forward_program(static_cast<int>(rounds)),
-                   {.training = false, .hooks = s.data_parallel, .batch = batch, .output = take});
+    s.executor.run(
+        s.pipeline.forward_program(static_cast<int>(rounds)),
+        {.training = false, .hooks = s.data_parallel, .batch = batch, .output = take, .weights = &s.data_parallel});
     ExactSum loss = losses.take();
     s.groups.world().sum(loss);
     s.groups.world().sum(rows);

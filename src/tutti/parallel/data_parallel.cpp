@@ -243,12 +243,34 @@ void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
 // A matrix that several units of a run use stays from its first use to its last.
 void DataParallel::rest(size_t unit, const Pass& pass) {
     for (State* state : uses_[unit]) {
+        if (state->unsharded > 0) continue;
         const auto in_run = [&](size_t user) { return run_[user] == run_[unit]; };
         const size_t first = *std::find_if(state->users.begin(), state->users.end(), in_run);
         const size_t last = *std::find_if(state->users.rbegin(), state->users.rend(), in_run);
         const bool forward = pass.kind == PassKind::forward;
         const bool turns_round = forward && pass.training && first != last;
         if (unit == (forward ? last : first) && !turns_round) state->resting = true;
+    }
+}
+
+void DataParallel::unshard(size_t i) {
+    if (!sharded_weights()) return;
+    for (const auto& state : states_) {
+        if (std::find(state->runs.begin(), state->runs.end(), i) == state->runs.end()) continue;
+        ++state->unsharded;
+        state->resting = false;
+        if (!state->flat->weights().defined()) start_gather(*state);
+    }
+}
+
+void DataParallel::reshard(size_t i) {
+    if (!sharded_weights()) return;
+    for (const auto& state : states_) {
+        if (std::find(state->runs.begin(), state->runs.end(), i) == state->runs.end()) continue;
+        check(state->unsharded > 0, "reshard of stage ", i, " of the rank: is not unsharded");
+        if (--state->unsharded > 0) continue;
+        finish_gather(*state);
+        state->flat->drop_weights();
     }
 }
 

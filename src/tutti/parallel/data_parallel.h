@@ -63,6 +63,11 @@ class DataParallel final : public autograd::Hooks {
     void load_masters(const std::function<void()>& load);
     void settle();  // waits for what publish_weights() began: before weights are read outside a forward
 
+    // ZeRO-3: the weights of run i are gathered as a whole, in the order of the forward, and stay through all passes
+    // until reshard(i). Without, they are gathered unit by unit in each pass. Other stages of ZeRO: nothing to do.
+    void unshard(size_t i);
+    void reshard(size_t i);
+
     void before(autograd::Unit& unit, const autograd::Pass& pass) override;
     void after(autograd::Unit& unit, const autograd::Pass& pass) override;
     void gradient_ready(autograd::Parameter& parameter, const autograd::Pass& pass) override;
@@ -79,6 +84,7 @@ class DataParallel final : public autograd::Hooks {
         std::vector<comm::Work> gather;
         bool gathering = false;     // under way, or done and not waited for
         bool resting = false;       // gathered and not in use: goes when another one is needed
+        int unsharded = 0;          // runs that keep it gathered
         int64_t expected = 0;       // contributions in this step: one for each run and microbatch
         int64_t contributions = 0;  // that came
         autograd::Pass pass;        // that the next one is counted for: `ready` of its parameters are

@@ -83,9 +83,15 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
         case Op::backward_weight:
         case Op::overlap: return pass(action, of, waits);
         case Op::unshard:
+            if (of.weights) of.weights->unshard(chunk_of(action));
+            return;
         case Op::reshard:
+            if (of.weights) of.weights->reshard(chunk_of(action));
+            return;
+        // The sum over data-parallel ranks begins with the last term of each unit, at this action or before it; that
+        // over replicas after the last pass (parallel::DataParallel).
         case Op::reduce_gradient:
-        case Op::replica_reduce: return;  // parallel::DataParallel does them when the passes ask for them
+        case Op::replica_reduce: return;
     }
     throw Error(concat("the executor has no such action: ", schedule::to_string(action)));
 }
@@ -190,6 +196,16 @@ void Executor::hand_back(const Work& work) {
         flights_.at(*before).gradient = std::move(gradient);
     else
         f.input_gradient = std::move(gradient);
+}
+
+// As DataParallel counts the stages of this rank.
+size_t Executor::chunk_of(const Action& action) const {
+    const std::vector<Chunk> chunks = pipeline_.chunks();
+    const auto chunk = std::find_if(chunks.begin(), chunks.end(), [&](const Chunk& c) {
+        return c.replica == action.replica && c.stage == action.stage;
+    });
+    check(chunk != chunks.end(), schedule::to_string(action), ": is not a stage of this rank");
+    return static_cast<size_t>(chunk - chunks.begin());
 }
 
 // Between products with sequence parallelism a rank has some rows of a sequence.

@@ -17,6 +17,7 @@
 
 #include "tutti/autograd/tape.h"
 #include "tutti/base/trace.h"
+#include "tutti/parallel/data_parallel.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/pipeline/stages.h"
 
@@ -45,6 +46,7 @@ class Executor {
         autograd::Hooks& hooks;
         MakeBatch batch;
         TakeOutput output;
+        parallel::DataParallel* weights = nullptr;  // whose stages unshard and reshard gather and free
         std::function<void(const schedule::Action&)> before = {}, after = {};  // around each pass, when set
         Tracer* trace = nullptr;  // where passes are noted, as schedule::to_string() has them
     };
@@ -87,6 +89,7 @@ class Executor {
     Tensor seed_of(const schedule::Work& work);
     void hand_back(const schedule::Work& work);
     void hand_on(Flight& flight, const schedule::Work& work, const Passes& of);
+    size_t chunk_of(const schedule::Action& action) const;
     Shape hidden_shape(const nn::Batch& batch) const;
     Channel& channel(const schedule::Work& producer, bool gradient) {
         return channels_.at({producer.replica, producer.stage, gradient});

@@ -86,12 +86,13 @@ schedule::Times<int64_t> whole_units(const schedule::Times<double>& times) {
 
 bool is_file(const std::string& schedule) { return schedule.ends_with(".csv"); }
 
-// A schedule from a file must be one for this run: ranks, microbatches, stages that divide.
+// A schedule from a file must be one for this run: ranks, microbatches, stages that divide. Its messages are kept in
+// their order, its unshard and reshard too.
 Schedule from_file(const spec::ParallelSpec& p, int64_t microbatches) {
-    Schedule s = schedule::compute_only(schedule::read_csv(p.schedule));
-    check<UsageError>(s.placement.ranks == p.pp && s.total_microbatches() == microbatches, "[parallel] schedule = \"",
-                      p.schedule, "\": is one of ", s.placement.ranks, " ranks and ", s.total_microbatches(),
-                      " microbatches; required: pp = ", p.pp, " ranks and the ", microbatches,
+    Schedule s = schedule::read_csv(p.schedule);
+    check<UsageError>(s.placement.ranks == p.pp && s.total_microbatches() == microbatches, p.schedule, ": is one of ",
+                      s.placement.ranks, " ranks and ", s.total_microbatches(), " microbatches; required: pp = ", p.pp,
+                      " ranks and the ", microbatches,
                       " microbatches of a step (global_batch / (micro_batch * data-parallel ranks))");
     return s;
 }
@@ -109,11 +110,21 @@ Schedule compute_schedule(const spec::RunSpec& run, const models::Model& model, 
     return schedule::automatic(d, whole_units(times), {.chunks = static_cast<int>(p.live_chunks)});
 }
 
-bool splits_backward(const Schedule& s) {
+bool has(const Schedule& s, Op op) {
     for (const Program& program : s.programs)
         for (const schedule::Action& action : program)
-            if (action.op == Op::backward_weight) return true;
+            if (action.op == op) return true;
     return false;
+}
+
+// What an executor runs: with messages, and with unshard and reshard where [parallel] asks for them.
+Schedule lowered(const spec::ParallelSpec& p, Schedule s) {
+    if (p.unsharded_stages > 0) {
+        check<UsageError>(!has(s, Op::unshard), "unsharded_stages = ", p.unsharded_stages,
+                          ": the file has UNSHARD actions of its own; set unsharded_stages = 0, or take them out");
+        s = schedule::insert_unshard(s, static_cast<int>(p.unsharded_stages));
+    }
+    return s.has_messages() ? s : schedule::insert_messages(s);
 }
 
 }  // namespace
@@ -182,10 +193,11 @@ schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::
 }
 
 Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int64_t microbatches, int rank) {
-    Pipeline pipeline{.rank = rank};
+    Pipeline pipeline{.rank = rank, .unsharded_stages = static_cast<int>(run.parallel.unsharded_stages)};
     try {
         pipeline.schedule = compute_schedule(run, model, microbatches);
         schedule::validate(pipeline.schedule);
+        pipeline.schedule = lowered(run.parallel, std::move(pipeline.schedule));
     } catch (const UsageError& error) {
         if (is_file(run.parallel.schedule)) throw UsageError(concat("[parallel] schedule: ", error.what()));
         throw UsageError(concat("[parallel] schedule = \"", run.parallel.schedule, "\" for pp = ", run.parallel.pp,
@@ -194,11 +206,10 @@ Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int
                                 "ranks) makes: ", error.what()));
     }
     check<UsageError>(
-        run.parallel.zero < 3 || run.recompute.policy != "selective" || !splits_backward(pipeline.schedule),
+        run.parallel.zero < 3 || run.recompute.policy != "selective" || !has(pipeline.schedule, Op::backward_weight),
         "[parallel] schedule = \"", run.parallel.schedule, "\": delays weight gradients, which with ",
         "[recompute] policy = \"selective\" need weights that [parallel] zero = 3 has released by then; ",
         "set zero to 2 or less, or policy to none or full");
-    pipeline.schedule = schedule::insert_messages(pipeline.schedule);
     pipeline.spans = spans_of(run, model, pipeline.stages());
     return pipeline;
 }
@@ -223,6 +234,7 @@ Program Pipeline::forward_program(int microbatches) const {
         for (int stage = std::max(0, slot - microbatches + 1); stage <= std::min(slot, stages() - 1); ++stage)
             forwards.programs[static_cast<size_t>(schedule.placement.rank_of(0, stage))].push_back(
                 schedule::action(Op::forward, {0, stage, slot - stage}));
+    if (unsharded_stages > 0) forwards = schedule::insert_unshard(forwards, unsharded_stages);
     return schedule::insert_messages(forwards).programs[static_cast<size_t>(rank)];
 }
 

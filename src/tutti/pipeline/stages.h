@@ -20,9 +20,11 @@ struct Chunk {
 };
 
 struct Pipeline {
-    schedule::Schedule schedule;  // of a step, with messages
-    std::vector<Span> spans;      // of the model's modules, by stage
-    int rank = 0;                 // this one, along pp
+    schedule::Schedule
+        schedule;              // of a step, with messages; with unshard and reshard, where stages are unsharded whole
+    std::vector<Span> spans;   // of the model's modules, by stage
+    int rank = 0;              // this one, along pp
+    int unsharded_stages = 0;  // ParallelSpec::unsharded_stages
 
     int stages() const { return schedule.placement.stages; }
     // Of this rank, by stage.

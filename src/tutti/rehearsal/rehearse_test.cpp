@@ -342,6 +342,39 @@ TEST(RehearsedTraffic, OfZeroStagesIsWhatTheFormulasSay) {
     }
 }
 
+// ZeRO-3 in a pipeline: unit by unit each pass gathers its blocks, except the last one, which stays where a backward
+// follows its forward. Stages that stay unsharded are gathered once a step.
+TEST(RehearsedTraffic, OfUnshardedStagesIsWhatTheFormulasSay) {
+    const int n = 2, m = 8;
+    spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+    run.model.layers = 8;
+    run.model.tie_embeddings = false;
+    run.train.global_batch = n * m;
+    run.parallel.pp = 2;
+    run.parallel.zero = 3;
+    const spec::ModelSpec& w = run.model;
+    const int64_t block = w.width * (2 * w.head_dim * (w.heads + w.kv_heads) + 3 * w.ffn + 2);
+    const int64_t padded = (block + n * 256 - 1) / (n * 256) * (n * 256);
+    const auto gathered = [&](const char* schedule, int64_t chunks, int64_t unsharded, int rank) {
+        run.parallel.schedule = schedule;
+        run.parallel.virtual_stages = chunks;
+        run.parallel.unsharded_stages = unsharded;
+        return find(rehearse(run, plain_machine(), 2 * n, rank), "dp_shard", comm::Kind::all_gather)->traffic.bytes;
+    };
+    const int64_t blocks = 4 * 2 * padded;  // of a rank, and what is beside them: embedding or head
+    const int64_t first = gathered("gpipe", 1, 1, 0) - blocks, last = gathered("gpipe", 1, 1, n) - blocks;
+    EXPECT_EQ(first, 2 * run.model.vocab * run.model.width);
+    for (const int64_t unsharded : {1, 3}) {
+        EXPECT_EQ(gathered("1f1b", 1, unsharded, 0), blocks + first);
+        EXPECT_EQ(gathered("zb-h1", 1, unsharded, n), blocks + last);
+    }
+    EXPECT_EQ(gathered("interleaved", 2, 2, 0), blocks + first);
+    // Eight forwards, then eight backwards: the last forward's last block stays for the first backward.
+    EXPECT_EQ(gathered("gpipe", 1, 0, 0), m * (2 * blocks + first) - 2 * padded);
+    // Breadth first: a stage is left after its forwards and gathered again for its backwards; the last one turns round.
+    EXPECT_EQ(gathered("looped-bfs", 2, 1, 0), blocks + first + blocks / 2 + first);
+}
+
 // b s h of parallelism.md, 3: what a tensor-parallel layer communicates, one operation for attention and one for the
 // MLP in each direction, and one each for the embedding and the head.
 TEST(RehearsedTraffic, OfTensorParallelismIsWhatTheFormulasSay) {

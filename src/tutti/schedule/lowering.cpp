@@ -82,8 +82,13 @@ Schedule compute_only(const Schedule& schedule) {
 }
 
 Schedule insert_unshard(const Schedule& schedule, int max_active) {
-    check<UsageError>(max_active >= 2,
-                      "schedule: at least 2 chunks must be unsharded at once (an overlap uses two), got ", max_active);
+    bool overlaps = false;
+    for (const Program& program : schedule.programs)
+        for (const Action& a : program) overlaps = overlaps || a.op == Op::overlap;
+    const int least = overlaps ? 2 : 1;
+    check<UsageError>(max_active >= least, "schedule ", schedule.name, ": at least ", least,
+                      overlaps ? " chunks, those of an overlap," : " chunk", " must be unsharded at once, got ",
+                      max_active);
     return with_programs(schedule, [max_active](int, const Program& program) {
         Program result;
         std::vector<ChunkKey> active;  // in the order of their use

@@ -17,7 +17,7 @@ Schedule insert_messages(const Schedule& schedule);
 Schedule compute_only(const Schedule& schedule);
 
 // FSDP: unshard before a chunk is used, reshard when it is not among the next `max_active` distinct chunks of its rank
-// (as in torch.distributed.pipelining).
+// (as in torch.distributed.pipelining). UsageError for 1 where the schedule overlaps: an overlap uses two chunks.
 Schedule insert_unshard(const Schedule& schedule, int max_active = 3);
 
 // reduce_gradient after the last W or B of each chunk.

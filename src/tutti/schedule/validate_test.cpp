@@ -327,7 +327,11 @@ TEST(Unshard, ComesBeforeEachUse) {
               "rank 0, action 1 (0F0): stage 0 is not unsharded; UNSHARD must come first");
     EXPECT_EQ(broken(s, [](Schedule& b) { b.programs[0].pop_back(); }).substr(0, 46),
               "rank 0: stage 0 is unsharded to the end; 0RESH");
-    EXPECT_THROW(insert_unshard(s, 1), UsageError);
+    // One at a time: a stage that is left is gathered again. An overlap uses two stages.
+    const Schedule one = insert_unshard(generate("zb-v", {2, 1, 4}), 1);
+    EXPECT_NO_THROW(validate(one));
+    EXPECT_THROW(insert_unshard(generate("zb-v", {2, 1, 4}), 0), UsageError);
+    EXPECT_THROW(insert_unshard(generate("dualpipe-v", {2, 1, 4}), 1), UsageError);
 }
 
 TEST(Lowering, MergesAnIAndAWIntoAB) {

@@ -194,6 +194,9 @@ void for_each_field(Run& run, const Visit& visit) {
     key("live_chunks", p.live_chunks, between(0, 2147483647),
         "for auto: chunks of a rank whose activations may live at once; 0: no limit");
     key("stage_layers", p.stage_layers, any(), "layers of each stage, such as \"11,11,10\"; \"\": balanced by cost");
+    key("unsharded_stages", p.unsharded_stages, between(0, 100000),
+        "for zero = 3: stages of a rank whose weights are gathered whole, from their first use until so many others "
+        "come before the next use; less traffic, more memory. 0: unit by unit, in each pass");
     key("ep", p.ep, between(1, 1048576), "expert parallel");
 
     section = "recompute";

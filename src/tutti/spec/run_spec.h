@@ -73,6 +73,7 @@ struct ParallelSpec {
     int64_t microbatch_group = 0;   // 0: as the schedule has it
     int64_t live_chunks = 0;        // 0: no limit
     std::string stage_layers = "";  // "11,11,10"; "": balanced
+    int64_t unsharded_stages = 0;   // 0: weights are gathered unit by unit
     int64_t ep = 1;
     bool operator==(const ParallelSpec&) const = default;
 };

@@ -360,6 +360,8 @@ void check_pipeline(const RunSpec& run, Problems& problems) {
     require(problems, known || p.schedule.ends_with(".csv"), "[parallel] schedule = ", toml_text(p.schedule),
             ": must be one of ", names, ", or the name of a .csv file");
     check_pipedream(run, problems);
+    require(problems, p.unsharded_stages == 0 || p.zero == 3, "[parallel] unsharded_stages = ", p.unsharded_stages,
+            ": with zero = ", p.zero, " weights are whole at all times; set unsharded_stages = 0 or zero = 3");
     if (p.pp == 1) return;
     require(problems, p.strategy == "collective", "[parallel] strategy = \"", p.strategy,
             "\": a parameter server has no pipeline; set pp = 1 or strategy = \"collective\"");

@@ -158,6 +158,10 @@ TEST(Validate, MeshMustFitTheRanks) {
               "[parallel] accumulate = \"shard\": zero = 1 keeps whole gradients; set zero = 2 or 3, or accumulate = "
               "\"auto\"");
     EXPECT_EQ(problems_of({"parallel.accumulate=shard", "parallel.zero=2"}), "");
+    EXPECT_EQ(problems_of({"parallel.unsharded_stages=2"}),
+              "[parallel] unsharded_stages = 2: with zero = 1 weights are whole at all times; set unsharded_stages = 0 "
+              "or zero = 3");
+    EXPECT_EQ(problems_of({"parallel.unsharded_stages=2", "parallel.zero=3"}), "");
 }
 
 TEST(Validate, TensorParallelismMustDivideWhatItSharesOut) {

@@ -187,6 +187,58 @@ TEST_F(Pipelines, SchedulesFromFiles) {
     refused("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "");         // waits for ever
     refused("0F0,0F1,0B0,1B1\n1F0,1B0,1F1,0B1\n", "");         // of another stage
     refused("0F0,0B0\n1F0,1B0\n", "required: pp = 2 ranks and the 2 microbatches");
+    // Lowered: the messages run in the order of the file.
+    const char* const lowered =
+        "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n"
+        "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1RESHARD,1REDUCE_GRAD\n";
+    write(lowered);
+    expect_same(r, 2, true);
+    r.parallel.zero = 3;  // UNSHARD and RESHARD gather and free the weights of their stage
+    r.train.global_batch = 4;
+    expect_same(r, 4, false);
+    r.parallel.unsharded_stages = 1;
+    r.train.global_batch = 2;
+    refused(lowered, "the file has UNSHARD actions of its own");
+    r.parallel.unsharded_stages = 0;
+    refused("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD\n1F0,1B0,1F1,1B1\n", "stage 1 is not unsharded");
+    refused("0F0,0SEND_F0,0F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n", "1RECV_F1");
+}
+
+// ZeRO-3 with whole stages unsharded: the differences from one rank are those of weights gathered unit by unit, to the
+// bit.
+TEST_F(Pipelines, UnshardedStages) {
+    struct Layout {
+        const char* schedule;
+        int64_t pp, stages;
+        const char* recompute = "none";
+        bool offload = false;
+    };
+    for (const bool tied : {false, true})
+        for (const Layout& l : std::vector<Layout>{{"1f1b", 1, 1},
+                                                   {"1f1b", 2, 1},
+                                                   {"zb-v", 2, 1, "full"},
+                                                   {"zb-v", 2, 2, "none", true},
+                                                   {"looped-bfs", 2, 1, "selective"},
+                                                   {"dualpipe-v", 2, 2},
+                                                   {"dualpipe", 2, 2}}) {
+            spec::RunSpec r = run(spec::Family::llama, tied);
+            r.parallel.zero = 3;
+            r.parallel.pp = l.pp;
+            r.parallel.schedule = l.schedule;
+            r.parallel.virtual_stages = l.schedule == std::string("looped-bfs") ? 2 : 1;
+            r.recompute.policy = l.recompute;
+            r.offload.activations = l.offload;
+            const int ranks = static_cast<int>(2 * l.pp);
+            const VerifyOutcome by_unit = verify({.run = r, .ranks = ranks, .steps = 2});
+            r.parallel.unsharded_stages = l.stages;
+            const VerifyOutcome o = verify({.run = r, .ranks = ranks, .steps = 2});
+            EXPECT_TRUE(o.within()) << l.schedule << ": " << o.worst().gradient_difference << ' ' << o.worst().gradient;
+            for (size_t step = 0; step < 2; ++step) {
+                EXPECT_EQ(o.steps[step].loss, by_unit.steps[step].loss) << l.schedule;
+                EXPECT_EQ(o.steps[step].gradient_difference, by_unit.steps[step].gradient_difference) << l.schedule;
+                EXPECT_EQ(o.steps[step].weight_difference, by_unit.steps[step].weight_difference) << l.schedule;
+            }
+        }
 }
 
 }  // namespace

@@ -391,7 +391,8 @@ std::string Run::sample() {
         engine_.executor.run(engine_.pipeline.forward_program(1), {.training = false,
                                                                    .hooks = engine_.data_parallel,
                                                                    .batch = [&](int64_t) { return batch; },
-                                                                   .output = sample});
+                                                                   .output = sample,
+                                                                   .weights = &engine_.data_parallel});
         return engine::from_last_stage(engine_, tokens);
     };
     infer::generate(engine_.ctx, engine_.model, {tokenizer.encode("\n")}, options, emit, next);

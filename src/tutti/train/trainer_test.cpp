@@ -341,9 +341,17 @@ TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
                  {"train.global_batch=8", "parallel.pp=2", "parallel.schedule=zb-v", "recompute.policy=full"},
                  {"train.global_batch=16", "parallel.pp=2", "parallel.schedule=dualpipe", "offload.activations=true"},
                  {"train.global_batch=8", "parallel.pp=2", "parallel.schedule=dualpipe-v", "parallel.tp=2"},
+                 {"train.global_batch=8", "parallel.unsharded_stages=1"},
+                 {"train.global_batch=8", "parallel.pp=2", "train.eval_every=1", "data.valid_fraction=0.2",
+                  "parallel.unsharded_stages=1"},
+                 {"train.global_batch=16", "parallel.pp=2", "parallel.schedule=dualpipe",
+                  "parallel.unsharded_stages=2"},
+                 {"train.global_batch=8", "parallel.pp=2", "parallel.schedule=zb-v", "recompute.policy=full",
+                  "parallel.unsharded_stages=1"},
                  {"train.global_batch=8", "parallel.strategy=parameter_server"}}) {
             if (more.back() == "parallel.strategy=parameter_server" && std::string(zero) != "0") continue;
             if (more.back() == "train.packed_weights=always" && std::string(zero) == "3") continue;
+            if (more.back().starts_with("parallel.unsharded_stages") && std::string(zero) != "3") continue;
             std::vector<std::string> set = {"train.micro_batch=1", "train.steps=2", "model.layers=4",
                                             concat("parallel.zero=", zero)};
             set.insert(set.end(), more.begin(), more.end());
