@@ -156,11 +156,12 @@ struct ScheduleArguments {
     std::string kind;  // a name of schedule/generators.h, auto, all, or a CSV file
     std::optional<int> stages, chunks, microbatches, group_size, memory_limit;
     std::string forward = "1", backward_input = "1", backward_weight = "1",
-                message = "0";  // times, exact: "0.5", "1/3"
-    std::string overlap;        // "": F + I + W
-    double w_memory = 1;        // auto: share of a chunk's memory that lives between I and W
-    std::string csv, svg;       // "": none
-    bool messages = false;      // in the CSV and the JSON: also sends and receives
+                latency = "0";             // times, exact: "0.5", "1/3"
+    std::string overlap;                   // "": F + I + W
+    std::string message_bytes, bandwidth;  // both, or "" and "": a message takes its latency
+    double w_memory = 1;                   // auto: share of a chunk's memory that lives between I and W
+    std::string csv, svg;                  // "": none
+    bool messages = false;                 // in the CSV and the JSON: also sends and receives
     bool json = false;
 };
 int schedule(const ScheduleArguments& arguments, const Io& io);

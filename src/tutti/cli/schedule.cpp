@@ -37,18 +37,32 @@ struct CommandTimes {
     double seconds(int64_t count) const { return static_cast<double>(count) / static_cast<double>(unit); }
 };
 
+// How long a message occupies its link, as a fraction: bytes / bandwidth.
+std::string transfer_of(const ScheduleArguments& a) {
+    check<UsageError>(
+        a.message_bytes.empty() == a.bandwidth.empty(), a.bandwidth.empty() ? "--bandwidth" : "--message-bytes",
+        " is missing: a message takes its latency and --message-bytes / --bandwidth; give both or neither");
+    if (a.bandwidth.empty()) return "0";
+    for (const auto& [name, text] : {std::pair{"--message-bytes", a.message_bytes}, {"--bandwidth", a.bandwidth}})
+        check<UsageError>(text.find('/') == std::string::npos, name, " = ", text,
+                          ": required a number such as 67108864 or 2.5e10");
+    return concat(a.message_bytes, '/', a.bandwidth);
+}
+
 CommandTimes times_of(const ScheduleArguments& a, int64_t actions) {
     const bool overlaps = !a.overlap.empty();
     const schedule::ExactTimes exact = schedule::exact_times({{"--f", a.forward},
                                                               {"--i", a.backward_input},
                                                               {"--w", a.backward_weight},
-                                                              {"--comm", a.message},
+                                                              {"--comm", a.latency},
+                                                              {"--message-bytes / --bandwidth", transfer_of(a)},
                                                               {"--fb", overlaps ? a.overlap : "0"}},
                                                              actions);
     CommandTimes result;
     result.times.stages = {{exact.counts[0], exact.counts[1], exact.counts[2]}};
     result.times.latency = exact.counts[3];
-    if (overlaps) result.times.overlap = exact.counts[4];
+    result.times.transfer = exact.counts[4];
+    if (overlaps) result.times.overlap = exact.counts[5];
     result.unit = exact.unit;
     return result;
 }
@@ -159,6 +173,13 @@ Json describe(const Timed& timed, const CommandTimes& times, bool messages) {
         Json& row = actions.emplace_back(Json::array());
         for (const schedule::Action& a : program) row.push_back(to_string(a));
     }
+    const auto& of = times.times;
+    Json used = {{"f", times.seconds(of.stages[0].forward)},
+                 {"i", times.seconds(of.stages[0].backward_input)},
+                 {"w", times.seconds(of.stages[0].backward_weight)},
+                 {"fb", of.overlap ? Json(times.seconds(*of.overlap)) : Json()},
+                 {"latency", times.seconds(of.latency)},
+                 {"transfer", times.seconds(of.transfer)}};
     Json per_microbatch = t.messages / m;
     if (t.messages % m != 0) per_microbatch = static_cast<double>(t.messages) / m;
     return {{"kind", s.name},
@@ -166,6 +187,7 @@ Json describe(const Timed& timed, const CommandTimes& times, bool messages) {
             {"chunks_per_rank", s.placement.chunks_per_rank()},
             {"replicas", s.placement.replicas},
             {"microbatches", m},
+            {"times", used},
             {"makespan", times.seconds(t.makespan)},
             {"cost", times.seconds(t.cost)},
             {"bubble", times.seconds(t.bubble)},
@@ -304,7 +326,11 @@ void add_schedule(CLI::App& app, std::function<int()>& chosen, ScheduleArguments
     c->add_option("--i", a.backward_input, "of the gradient of its input")->option_text("T [1]");
     c->add_option("--w", a.backward_weight, "of the gradients of its weights")->option_text("T [1]");
     c->add_option("--fb", a.overlap, "of an overlapped F and B")->option_text("T [f + i + w]");
-    c->add_option("--comm", a.message, "of a message between ranks")->option_text("T [0]");
+    c->add_option("--comm,--latency", a.latency, "of a message between ranks")->option_text("T [0]");
+    c->add_option("--message-bytes", a.message_bytes, "size of a message, which then takes --comm + N / B")
+        ->option_text("N [0]");
+    c->add_option("--bandwidth", a.bandwidth, "bytes per unit of time from one rank to another; messages share it")
+        ->option_text("B");
     c->add_option("--csv", a.csv, "writes the actions, as torch.distributed.pipelining")->option_text("FILE");
     c->add_flag("--messages", a.messages, "sends and receives too, in the CSV and the JSON");
     c->add_option("--svg", a.svg, "writes the timeline as a picture")->option_text("FILE");
@@ -315,6 +341,8 @@ void add_schedule(CLI::App& app, std::function<int()>& chosen, ScheduleArguments
         "Examples:\n"
         "  tutti schedule --kind 1f1b --stages 4 --microbatches 8\n"
         "  tutti schedule --kind all --stages 8 --microbatches 32 --comm 0.1\n"
+        "  tutti schedule --kind zb-v --stages 8 --microbatches 32 --f 2e-3 --i 2e-3 --w 2e-3 \\\n"
+        "      --latency 1e-5 --message-bytes 67108864 --bandwidth 5e10\n"
         "  tutti schedule --kind auto --stages 8 --microbatches 24 --memory-limit 8 --svg auto.svg\n"
         "  tutti schedule --kind interleaved --virtual 2 --stages 4 --microbatches 8 --csv mine.csv\n"
         "  tutti schedule --kind mine.csv --f 1 --i 1.2 --w 0.8 --json");

@@ -69,6 +69,21 @@ TEST(ScheduleCommand, NumbersAreExact) {
               true);
 }
 
+// A message takes latency + bytes / bandwidth; the next one on the same link follows bytes / bandwidth later.
+TEST(ScheduleCommand, MessagesHaveALatencyAndABandwidth) {
+    const std::string gpipe = "gpipe --stages 2 --microbatches 3 --i 0 --w 1 ";
+    const Json one = json(gpipe + "--latency 0.5 --message-bytes 6e3 --bandwidth 2000");
+    EXPECT_EQ(one["times"], Json::parse(R"({"f":1,"i":0,"w":1,"fb":null,"latency":0.5,"transfer":3})"));
+    // Activations leave at 1, 2, 3, arrive at 4.5, 7.5, 10.5 because each occupies the link for 3; rank 1 is done with
+    // its forwards at 11.5 and with B0, B1, B2 at 12.5, 13.5, 14.5; gradients arrive at 16, 19, 22; the last B ends
+    // at 23.
+    EXPECT_EQ(one["makespan"], 23);
+    EXPECT_EQ(json(gpipe + "--comm 0.5 --message-bytes 0 --bandwidth 1")["makespan"],
+              json(gpipe + "--latency 0.5")["makespan"]);
+    EXPECT_EQ(json("1f1b --stages 4 --microbatches 8 --comm 1/3")["times"]["latency"], 1.0 / 3);
+    EXPECT_EQ(json("dualpipe --stages 4 --microbatches 8 --fb 2")["times"]["fb"], 2);
+}
+
 TEST(ScheduleCommand, AllKindsInOneTable) {
     const Json all = json("all --stages 4 --microbatches 8");
     EXPECT_EQ(all["schedules"].size(), schedule::kinds().size());
@@ -131,6 +146,12 @@ TEST(ScheduleCommand, RefusesWithWhatToTry) {
         {"1f1b --stages 4 --microbatches 8 --memory-limit 3", "holds up to 4 live chunks on a rank"},
         {"1f1b --stages 4 --microbatches 8 --f -1", "--f must be a time of 0 or more"},
         {"1f1b --stages 4 --microbatches 8 --comm nan", "--comm must be a time of 0 or more"},
+        {"1f1b --stages 4 --microbatches 8 --bandwidth 5", "--message-bytes is missing"},
+        {"1f1b --stages 4 --microbatches 8 --message-bytes 5", "--bandwidth is missing"},
+        {"1f1b --stages 4 --microbatches 8 --message-bytes 5 --bandwidth 0",
+         "--message-bytes / --bandwidth must be a time of 0 or more"},
+        {"1f1b --stages 4 --microbatches 8 --message-bytes 1/3 --bandwidth 2",
+         "--message-bytes = 1/3: required a number"},
         {"1f1b --stages 4 --microbatches 8 --w 1/0", "--w must be a time of 0 or more"},
         {"1f1b --stages 4 --microbatches 8 --f 0.12345678901234 --w 1/7", "fewer digits"},
         {"dualpipe --stages 3 --microbatches 8", "dualpipe needs an even number of ranks, got 3"},
