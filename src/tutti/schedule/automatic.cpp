@@ -1,4 +1,4 @@
-// schedule/automatic.cpp: see automatic.h. The rules are in greedy.h.
+// schedule/automatic.cpp: see automatic.h. The rules are in greedy.h and reorder.h.
 #include "tutti/schedule/automatic.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/schedule/greedy.h"
+#include "tutti/schedule/reorder.h"
 #include "tutti/schedule/walk.h"
 
 namespace tutti::schedule {
@@ -94,6 +95,34 @@ void offer_greedy(Search& search, const Dimensions& d, const Times<int64_t>& tim
                             const GreedyRules rules{memory, slope, offset, prefer, patience, deep};
                             if (auto s = greedy(placement, d.microbatches, times, rules)) search.offer(*std::move(s));
                         }
+}
+
+// Generators whose backwards are split, and the best order so far, with their gaps closed.
+void offer_reordered(Search& search, const Dimensions& d, const Times<int64_t>& times, const MemoryLimit& memory) {
+    std::vector<Schedule> bases;
+    if (search.best()) bases.push_back(*search.best());
+    for (const Kind& kind : kinds()) {
+        if (kind.chunks != 0 && kind.chunks != d.chunks) continue;
+        try {
+            const Schedule s = generate(kind.name, {d.ranks, d.chunks, d.microbatches, 0});
+            if (s.placement.replicas == 1) bases.push_back(s);
+        } catch (const UsageError&) {
+            // The kind does not exist for these numbers.
+        }
+    }
+    using Weights = ReorderRules::Weights;
+    for (const Schedule& base : bases)
+        for (const int ahead : {1, 2, 3, 4, 6, 8, 12})
+            for (const int forwards_ahead : {1, 2, 3, 6, 16})
+                for (const Weights weights : {Weights::in_order, Weights::behind_after_last_forward, Weights::behind})
+                    for (const bool keep_places : {false, true}) {
+                        if (d.chunks == 1 && keep_places) continue;
+                        const ReorderRules rules{memory, ahead, forwards_ahead, weights, keep_places};
+                        std::optional<Schedule> s = reorder(base, times, rules);
+                        if (!s) continue;
+                        s->ascending = adds_in_ascending_order(*s);
+                        if (s->ascending) search.offer(*std::move(s));
+                    }
 }
 
 // Tries small changes of the best order, and keeps those that make nothing worse.
@@ -189,6 +218,7 @@ Schedule automatic(const Dimensions& d, const Times<int64_t>& times, MemoryLimit
     Search search(times, memory);
     offer_generators(search, d);
     offer_greedy(search, d, times, memory);
+    offer_reordered(search, d, times, memory);
     // A try costs time in proportion to the actions, about 50 ns each: a second or so, whatever the size.
     const int64_t actions = int64_t{3} * d.ranks * d.chunks * d.microbatches;
     Climb(search).run(static_cast<int>(std::min<int64_t>(10'000, 20'000'000 / actions)));

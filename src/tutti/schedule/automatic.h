@@ -10,6 +10,7 @@ namespace tutti::schedule {
 // Of one copy of the model: the best of
 //  - all generators of d.chunks stages per rank whose peak fits (their microbatches are what d says),
 //  - orders that a simulation finds by rules, for a grid of rules,
+//  - these orders and those of the generators with their gaps closed (reorder.h),
 //  - what small changes make of the best of these.
 // Best is the smallest makespan, then cost, then sum over the ranks of first start to last end. The result is never
 // worse than a generator at the same limit, and always the same for the same numbers. Bidirectional schedules, which
