@@ -108,8 +108,13 @@ class Tape {
     // True while nodes will run backward, also in the first pass of a recomputed part, which records nothing.
     bool training() const { return pass_.training; }
     // Selective recompute: norms and activation functions say how their output is made again, so that it is not saved.
+    // `copies_weights`: what that reads of parameters is copied, because a W comes when the unit's weights are gone.
     bool selective() const { return selective_; }
-    void set_selective(bool selective) { selective_ = selective; }
+    bool copies_weights() const { return copies_weights_; }
+    void set_selective(bool selective, bool copies_weights = false) {
+        selective_ = selective;
+        copies_weights_ = copies_weights;
+    }
 
     // A leaf whose gradient is wanted: what a pipeline stage receives.
     Var input(const Tensor& value);
@@ -184,7 +189,7 @@ class Tape {
     Pass pass_;   // of a forward
     Tape* root_;  // where uses of parameters are counted; a recomputed part counts in the tape that it belongs to
     bool counting_;
-    bool selective_ = false;
+    bool selective_ = false, copies_weights_ = false;
     bool deferring_ = false;  // in backward_input: weight gradients wait
     Unit* unit_ = nullptr;    // whose backward runs
     std::vector<Node> nodes_;

@@ -61,11 +61,12 @@ std::vector<std::vector<autograd::Unit*>> units_of(models::Model& model, const p
     return runs;
 }
 
-pipeline::PassOptions pass_options(const spec::RunSpec& run, Device* home) {
+pipeline::PassOptions pass_options(const spec::RunSpec& run, const pipeline::Pipeline& pipeline, Device* home) {
     const spec::Recompute recompute = spec::recompute_of(run.recompute.policy, run.model.layers);
     return {.compute = spec::compute_type(run),
             .segment = recompute.segment,
             .selective = recompute.selective,
+            .copies_weights = run.parallel.zero == 3 && pipeline.delays_weight_gradients(),
             .home = run.offload.activations ? home : nullptr};
 }
 
@@ -95,7 +96,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       model(applied(models::make_model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
       pipeline(placed(run, model, groups)),
       data_parallel(ctx, units_of(model, pipeline), groups, data_parallel_options(run, home.get())),
-      executor(ctx, model, groups, pipeline, pass_options(run, home.get())),
+      executor(ctx, model, groups, pipeline, pass_options(run, pipeline, home.get())),
       optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? home.get() : nullptr),
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {

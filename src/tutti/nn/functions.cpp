@@ -259,8 +259,13 @@ Var record_norm(Tape& tape, const Var& x, const ops::Norm& r, Affine layer, doub
                                       layer.bias ? gradient_to_add_to(ctx, *layer.bias) : Tensor());
         },
         parameters_of(layer));
-    return cheap(tape, y, [&ctx, layer, eps, x = x.value] {
-        return ops::norm(ctx, x, layer.weight.value, value_of(layer.bias), eps).y;
+    if (!tape.selective() || !tape.copies_weights())
+        return cheap(tape, y, [&ctx, layer, eps, x = x.value] {
+            return ops::norm(ctx, x, layer.weight.value, value_of(layer.bias), eps).y;
+        });
+    const auto copy = [&ctx](const Parameter* p) { return p ? ops::cast(ctx, p->value, p->value.dtype()) : Tensor(); };
+    return cheap(tape, y, [&ctx, weight = copy(&layer.weight), bias = copy(layer.bias), eps, x = x.value] {
+        return ops::norm(ctx, x, weight, bias.defined() ? &bias : nullptr, eps).y;
     });
 }
 

@@ -26,7 +26,8 @@ namespace tutti::pipeline {
 struct PassOptions {
     DType compute = DType::bf16;
     int64_t segment = 0;     // recompute: Model::run
-    bool selective = false;  // Tape::set_selective
+    bool selective = false;  // Tape::set_selective, as the next
+    bool copies_weights = false;
     Device* home = nullptr;  // of offloaded activations
 };
 

@@ -205,14 +205,11 @@ Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int
                                 " microbatches, which [train] global_batch / (micro_batch * data-parallel ",
                                 "ranks) makes: ", error.what()));
     }
-    check<UsageError>(
-        run.parallel.zero < 3 || run.recompute.policy != "selective" || !has(pipeline.schedule, Op::backward_weight),
-        "[parallel] schedule = \"", run.parallel.schedule, "\": delays weight gradients, which with ",
-        "[recompute] policy = \"selective\" need weights that [parallel] zero = 3 has released by then; ",
-        "set zero to 2 or less, or policy to none or full");
     pipeline.spans = spans_of(run, model, pipeline.stages());
     return pipeline;
 }
+
+bool Pipeline::delays_weight_gradients() const { return has(schedule, Op::backward_weight); }
 
 std::vector<Chunk> Pipeline::chunks() const {
     std::vector<Chunk> here;

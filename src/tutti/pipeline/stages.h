@@ -26,6 +26,8 @@ struct Pipeline {
     int rank = 0;              // this one, along pp
     int unsharded_stages = 0;  // ParallelSpec::unsharded_stages
 
+    // Whether some W is apart from its I: weights of ZeRO-3 may be released before it.
+    bool delays_weight_gradients() const;
     int stages() const { return schedule.placement.stages; }
     // Of this rank, by stage.
     std::vector<Chunk> chunks() const;

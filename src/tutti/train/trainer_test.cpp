@@ -341,6 +341,7 @@ TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
                  {"train.global_batch=8", "parallel.pp=2", "parallel.schedule=zb-v", "recompute.policy=full"},
                  {"train.global_batch=16", "parallel.pp=2", "parallel.schedule=dualpipe", "offload.activations=true"},
                  {"train.global_batch=8", "parallel.pp=2", "parallel.schedule=dualpipe-v", "parallel.tp=2"},
+                 {"train.global_batch=8", "parallel.pp=2", "parallel.schedule=zb-h1", "recompute.policy=selective"},
                  {"train.global_batch=8", "parallel.unsharded_stages=1"},
                  {"train.global_batch=8", "parallel.pp=2", "train.eval_every=1", "data.valid_fraction=0.2",
                   "parallel.unsharded_stages=1"},
