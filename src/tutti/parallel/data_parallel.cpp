@@ -293,7 +293,10 @@ void DataParallel::after(Unit& unit, const Pass& pass) {
 
 // --- gradients -------------------------------------------------------------------------------------------------------
 
+// Before anything is added: others may read the gradients of a complete one.
 void DataParallel::need_gradients(State& state) {
+    check(!state.complete(), state.flat->parameters().front()->name, ": more than the ", state.expected,
+          " forwards and backwards that the step announced add to its gradient");
     if (in_flight_ == &state) finish_reduction(state);
     if (!state.flat->has_gradients()) state.flat->take_gradients();
 }
@@ -304,8 +307,6 @@ void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
     state.pass = pass;
     if (++state.ready < state.flat->parameters().size()) return;
     state.ready = 0;
-    check(!state.complete(), parameter.name, ": more than the ", state.expected,
-          " forwards and backwards that the step announced add to its gradient");
     ++state.contributions;
     const bool each = options_.zero >= Zero::gradients && options_.reduce_each_microbatch;
     if (each || state.complete()) start_reduction(state);
