@@ -85,10 +85,8 @@ Schedule insert_unshard(const Schedule& schedule, int max_active) {
     bool overlaps = false;
     for (const Program& program : schedule.programs)
         for (const Action& a : program) overlaps = overlaps || a.op == Op::overlap;
-    const int least = overlaps ? 2 : 1;
-    check<UsageError>(max_active >= least, "schedule ", schedule.name, ": at least ", least,
-                      overlaps ? " chunks, those of an overlap," : " chunk", " must be unsharded at once, got ",
-                      max_active);
+    check<UsageError>(max_active >= (overlaps ? 2 : 1), "schedule ", schedule.name, ": required at least ",
+                      overlaps ? "2 unsharded chunks, those of an overlap" : "1 unsharded chunk", ", got ", max_active);
     return with_programs(schedule, [max_active](int, const Program& program) {
         Program result;
         std::vector<ChunkKey> active;  // in the order of their use
