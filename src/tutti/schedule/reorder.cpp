@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <limits>
 #include <queue>
-#include <set>
+#include <utility>
+#include <vector>
 
 #include "tutti/schedule/walk.h"
 
@@ -56,11 +57,11 @@ class Reorder {
     }
 
   private:
-    std::optional<size_t> choose(const ReorderedRank& rank, int64_t now) const {
+    std::optional<size_t> choose(const ReorderedRank& rank, int64_t now) {
         using Weights = ReorderRules::Weights;
         const bool weights_behind = rules_.weights == Weights::behind ||
                                     (rules_.weights == Weights::behind_after_last_forward && rank.forwards == 0);
-        std::set<std::pair<Op, int>> passed;  // behind an action of a stage its later microbatches wait
+        passed_.clear();
         std::optional<size_t> weight;
         const int most = std::max(rules_.ahead, rules_.forwards_ahead);
         int seen = 0;
@@ -68,7 +69,10 @@ class Reorder {
             if (rank.done[i]) continue;
             const Action& a = rank.left[i];
             const bool in_reach = seen++ < (a.op == Op::forward ? rules_.forwards_ahead : rules_.ahead);
-            if (!passed.insert({a.op, a.stage}).second || !in_reach || !can_start(rank, a, now)) continue;
+            const std::pair<Op, int> kind{a.op, a.stage};
+            if (std::find(passed_.begin(), passed_.end(), kind) != passed_.end()) continue;
+            passed_.push_back(kind);
+            if (!in_reach || !can_start(rank, a, now)) continue;
             if (a.op != Op::backward_weight || !weights_behind) return i;
             if (!weight) weight = i;
         }
@@ -128,6 +132,7 @@ class Reorder {
     WorkIndex index_;
     Schedule schedule_;
     std::vector<ReorderedRank> ranks_;
+    std::vector<std::pair<Op, int>> passed_;  // in choose(): behind an action of a stage its later microbatches wait
     std::vector<int64_t> input_, gradient_, weight_;  // when each F, I and W has what it needs; kUnknown: not yet
     std::priority_queue<std::pair<int64_t, int>, std::vector<std::pair<int64_t, int>>, std::greater<>> wake_;
 };
