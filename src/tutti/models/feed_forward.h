@@ -1,0 +1,32 @@
+// models/feed_forward.h: the part of a block that works on each token by itself.
+#pragma once
+
+#include <string>
+
+#include "tutti/nn/layers.h"
+#include "tutti/spec/model_spec.h"
+
+namespace tutti::models {
+
+// What a family calls the three matrices of SwiGLU (Shazeer 2020).
+struct FeedForwardNames {
+    const char* gate = "gate_proj";
+    const char* up = "up_proj";
+    const char* down = "down_proj";
+};
+
+// W_down (silu(W_gate x) * W_up x). Must not be moved once a unit owns it.
+class FeedForward {
+  public:
+    // `name`: "model.layers.3.mlp".
+    FeedForward(const spec::ModelSpec& spec, int64_t layer, const std::string& name,
+                const FeedForwardNames& names = {});
+
+    nn::Var operator()(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);  // x, y (B, T, C)
+
+  private:
+    friend void own(autograd::Unit& unit, FeedForward& part);
+    nn::Linear gate_, up_, down_;
+};
+
+}  // namespace tutti::models

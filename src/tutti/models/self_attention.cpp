@@ -1,0 +1,44 @@
+#include "tutti/models/self_attention.h"
+
+#include "tutti/models/decoder.h"
+#include "tutti/spec/layers.h"
+
+namespace tutti::models {
+
+using namespace nn;
+
+SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std::string& name, ops::RopeTable rope,
+                             const SelfAttentionNames& names)
+    : layer_(layer), window_(spec::window_of(s, layer)), head_dim_(s.head_dim), rope_(std::move(rope)) {
+    const int64_t C = s.width, D = s.head_dim;
+    const LinearOptions q{.role = Role::column, .std = s.init_std, .bias = s.qkv_bias, .grain = D};
+    const LinearOptions kv{.role = Role::key_value, .std = s.init_std, .bias = s.qkv_bias, .grain = D};
+    q_ = make_linear(name + ".q_proj", C, s.heads * D, q);
+    k_ = make_linear(name + ".k_proj", C, s.kv_heads * D, kv);
+    v_ = make_linear(name + ".v_proj", C, s.kv_heads * D, kv);
+    o_ = make_linear(concat(name, ".", names.output), s.heads * D, C,
+                     {.role = Role::row, .std = residual_std(s), .bias = s.output_bias, .grain = D});
+    if (s.head_norm) {
+        q_norm_ = make_rms_norm(concat(name, ".", names.query_norm), D, s.norm_eps, Role::every_head);
+        k_norm_ = make_rms_norm(concat(name, ".", names.key_norm), D, s.norm_eps, Role::every_head);
+    }
+}
+
+Var SelfAttention::operator()(Tape& tape, const Var& x, const Batch& batch) {
+    const auto rotated = [&](const Var& heads, std::optional<Norm>& norm) {
+        return rope(tape, norm ? (*norm)(tape, heads) : heads, batch.positions, rope_);
+    };
+    const std::vector<Var> qkv = projections(tape, x, {q_, k_, v_});
+    const Var q = rotated(split_heads(tape, qkv[0], head_dim_), q_norm_);
+    const Var k = rotated(split_heads(tape, qkv[1], head_dim_), k_norm_);
+    const Var v = split_heads(tape, qkv[2], head_dim_);
+    return o_(tape, join_heads(tape, attention(tape, q, k, v, batch, layer_, window_)));
+}
+
+void own(autograd::Unit& unit, SelfAttention& part) {
+    own_all(unit, part.q_, part.k_, part.v_);
+    if (part.q_norm_) own_all(unit, *part.q_norm_, *part.k_norm_);
+    own_all(unit, part.o_);
+}
+
+}  // namespace tutti::models
