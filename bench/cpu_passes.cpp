@@ -53,6 +53,7 @@ class Passes {
         std::printf("%s, %ld rows; floor at %.1f GB/s\n", type == DType::f32 ? "f32" : "bf16", rows, bytes_per_s / 1e9);
         activations(type, {rows, 3072});
         norms(type, rows, 768);
+        convolution(type, rows, 1024);
         losses(type, rows / 4);
         optimizer(rows * 768);
     }
@@ -91,6 +92,27 @@ class Passes {
             time("norm_backward_weight", table_.norm_backward_weight, dy, x, means, rstd, dw, centred ? db : none);
         }
         for (const View& v : {x, y, dy, w, b, sum, mean, rstd, dw, db}) std::free(v.data);
+    }
+    // Of LFM2: the three parts of one projection.
+    void convolution(DType type, int64_t rows, int64_t width) {
+        const View p = array(type, {1, rows, 3 * width}), dp = array(type, {1, rows, 3 * width});
+        const View z = array(type, {1, rows, width}), dz = array(type, {1, rows, width});
+        const View w = array(type, {width, 3}), dw = array(DType::f32, {width, 3});
+        const View places = array(DType::f32, {1, rows});
+        const View positions(places.data, DType::i32, {1, rows});
+        for (int64_t t = 0; t < rows; ++t) positions.as<int32_t>()[t] = static_cast<int32_t>(t);
+        const auto part = [&](View x, int64_t i) {
+            x.data = x.as<std::byte>() + i * width * size_of(type);
+            x.shape[2] = width;
+            return x;
+        };
+        const ShortConvolution f{.b = part(p, 0), .c = part(p, 1), .x = part(p, 2), .w = w, .positions = positions};
+        const ShortConvolutionBackward g{.dz = dz, .db = part(dp, 0), .dc = part(dp, 1), .dx = part(dp, 2)};
+        std::printf(" short convolution, 3 taps:\n");
+        time("short_convolution_forward", table_.short_convolution_forward, f, z);
+        time("short_convolution_backward_input", table_.short_convolution_backward_input, f, g);
+        time("short_convolution_backward_weight", table_.short_convolution_backward_weight, f, dz, dw, View());
+        for (const View& v : {p, dp, z, dz, w, dw, places}) std::free(v.data);
     }
     void losses(DType type, int64_t rows) {
         const int64_t vocab = 50257;

@@ -152,6 +152,52 @@ TEST(KernelCasesNotice, ADiagonalOffByOne) {
     expect_noticed(wrong, "attention_backward");
 }
 
+// A convolution that runs over the boundaries of documents, and ones that forget the tokens around their own.
+TEST(KernelCasesNotice, AConvolutionOfTheWrongTokens) {
+    const auto check_noticed = [](auto change) {
+        KernelTable wrong = reference_table();
+        wrong.short_convolution_forward = [](const Stream& s, const ShortConvolution& f, View z) {
+            std::vector<int32_t> memory;
+            ShortConvolution other = f;
+            decltype(change)()(other, memory);
+            reference_table().short_convolution_forward(s, other, z);
+        };
+        wrong.short_convolution_backward_input = [](const Stream& s, const ShortConvolution& f,
+                                                    const ShortConvolutionBackward& g) {
+            std::vector<int32_t> memory;
+            ShortConvolution other = f;
+            decltype(change)()(other, memory);
+            reference_table().short_convolution_backward_input(s, other, g);
+        };
+        wrong.short_convolution_backward_weight = [](const Stream& s, const ShortConvolution& f, View dz, View dw,
+                                                     View dbias) {
+            std::vector<int32_t> memory;
+            ShortConvolution other = f;
+            decltype(change)()(other, memory);
+            reference_table().short_convolution_backward_weight(s, other, dz, dw, dbias);
+        };
+        for (const char* op : {"forward", "backward_input", "backward_weight"})
+            expect_noticed(wrong, concat("short_convolution_", op));
+    };
+    check_noticed([](ShortConvolution& f, std::vector<int32_t>&) { f.before = {}; });
+    check_noticed([](ShortConvolution& f, std::vector<int32_t>& memory) {
+        memory.assign(static_cast<size_t>(f.positions.numel()), 1000);  // one document
+        f.positions = View(memory.data(), DType::i32, f.positions.shape);
+    });
+    KernelTable wrong = reference_table();
+    wrong.short_convolution_backward_input = [](const Stream& s, const ShortConvolution& f,
+                                                const ShortConvolutionBackward& g) {
+        ShortConvolutionBackward alone = g;
+        alone.after = {};
+        reference_table().short_convolution_backward_input(s, f, alone);
+    };
+    expect_noticed(wrong, "short_convolution_backward_input");
+    wrong.short_convolution_state = [](const Stream& s, View b, View x, View, View state) {
+        reference_table().short_convolution_state(s, b, x, {}, state);
+    };
+    expect_noticed(wrong, "short_convolution_state");
+}
+
 // Documents that begin where they would if the keys began at place 0.
 TEST(KernelCasesNotice, AKeyOffsetThatDocumentsIgnore) {
     KernelTable wrong = reference_table();

@@ -109,6 +109,30 @@ struct NormBackward {
     View add = {};  // (N, C) A, may be dx
 };
 
+// The gated short convolution of LFM2 (Liquid AI 2025), causal and of each channel by itself. With u = b x and j rising
+// from 0, so that the oldest token is added first:
+//   v[t, c] = sum_j w[c, j] u[t - (K - 1) + j, c] [+ bias[c]];  z = c v.
+// A token reaches back over positions[t] tokens at most, so that a document sees nothing of the one before. Tokens
+// before the first one are those of `before`; without it they are 0. Bits do not depend on how a sequence is cut into
+// calls.
+struct ShortConvolution {
+    View b, c, x;      // (B, T, C) A, of one set of strides with unit inner stride: parts of one projection
+    View w;            // (C, K) A, 1 <= K <= kMaxTaps
+    View bias = {};    // (C) A
+    View positions;    // (B, T) i32, unit inner stride
+    View before = {};  // (B, K - 1, C) f32, contiguous: u of the last tokens before the first one
+};
+inline constexpr int64_t kMaxTaps = 16;
+
+// With dv = dz c:  dc = dz v;  du[s, c] = sum_j w[c, j] dv[s + (K - 1) - j, c];  db = du x;  dx = du b.
+struct ShortConvolutionBackward {
+    View dz;          // (B, T, C) A, any strides with unit inner stride
+    View db, dc, dx;  // like b, c, x
+    View after = {};  // (B, K - 1, C) f32, T >= K - 1: what later tokens add to du of the last K - 1 tokens; du begins
+                      // with it
+    View dbefore = {};  // (B, K - 1, C) f32: du of `before`, written
+};
+
 // Kept values are multiplied by 1 / (1 - probability).
 // Element (n, c) is kept when uniform(key, row_index[n] * columns_total + column_offset + c) >= probability: the mask
 // depends on global indices only, never on how rows and columns are spread over ranks.
@@ -245,6 +269,16 @@ struct KernelTable {
     void (*norm_backward_input)(const Stream&, const NormBackward&) = nullptr;
     // dw (C) f32 += sum over rows of dy (x - mean) rstd; db (C) f32 += sum over rows of dy. RMS norm: no mean, no db.
     void (*norm_backward_weight)(const Stream&, View dy, View x, View mean, View rstd, View dw, View db) = nullptr;
+
+    void (*short_convolution_forward)(const Stream&, const ShortConvolution&, View z) = nullptr;  // z: strided like dz
+    void (*short_convolution_backward_input)(const Stream&, const ShortConvolution&,
+                                             const ShortConvolutionBackward&) = nullptr;
+    // dw (C, K) f32 += sum over tokens of dv[t, c] u[t - (K - 1) + j, c]; dbias (C) f32 += sum over tokens of dv.
+    void (*short_convolution_backward_weight)(const Stream&, const ShortConvolution&, View dz, View dw,
+                                              View dbias) = nullptr;
+    // state (B, K - 1, C) f32 = u of the last K - 1 of all tokens so far: those of `before` (like state; undefined: 0),
+    // then b x (B, S, C) A, of one set of strides, S <= K - 1. `before` may not be state.
+    void (*short_convolution_state)(const Stream&, View b, View x, View before, View state) = nullptr;
 
     // Rotates the pairs (k, k + D/2) of each head by the angle of its position ("rotate half"); inverse for backward.
     // x, y (N, H, D) A, y may be x; positions (N) i32; cosines, sines (P, D/2) f32.

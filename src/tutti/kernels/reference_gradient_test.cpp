@@ -157,6 +157,49 @@ TEST_F(Gradient, NormsOfASum) {
     }
 }
 
+// L = sum dz z + sum after state: what comes back through u of the last tokens is what later ones add.
+TEST_F(Gradient, ShortConvolution) {
+    const int64_t B = 2, T = 5, C = 3, K = 4, tokens = B * T * C, halo = B * (K - 1) * C;
+    Array b = random({B, T, C}, "b"), c = random({B, T, C}, "c"), x = random({B, T, C}, "x"), w = random({C, K}, "w");
+    Array bias = random({C}, "bias"), before = random({B, K - 1, C}, "before"), outputs({tokens + halo});
+    Array gradients = random({tokens + halo}, "dz and after"), db(b.shape), dc(c.shape), dx(x.shape), dw(w.shape);
+    Array dbias(bias.shape), dbefore(before.shape);
+    const auto first = [&](Array& both) { return View(both.values.data(), DType::f64, {B, T, C}); };
+    const auto second = [&](Array& both) { return View(&both[tokens], DType::f64, {B, K - 1, C}); };
+    const auto last = [&](Array& all) {
+        View rows = all.view();
+        rows.data = &all[(T - (K - 1)) * C];
+        rows.shape[1] = K - 1;
+        return rows;
+    };
+    std::vector<int32_t> positions = {2, 3, 4, 5, 6, 9, 10, 0, 1, 2};  // in the second sequence a document begins
+    const ShortConvolution f{.b = b.view(),
+                             .c = c.view(),
+                             .x = x.view(),
+                             .w = w.view(),
+                             .bias = bias.view(),
+                             .positions = View(positions.data(), DType::i32, {B, T}),
+                             .before = before.view()};
+    const auto forward = [&] {
+        table.short_convolution_forward(stream, f, first(outputs));
+        table.short_convolution_state(stream, last(b), last(x), before.view(), second(outputs));
+    };
+    table.short_convolution_backward_input(stream, f,
+                                           {.dz = first(gradients),
+                                            .db = db.view(),
+                                            .dc = dc.view(),
+                                            .dx = dx.view(),
+                                            .after = second(gradients),
+                                            .dbefore = dbefore.view()});
+    table.short_convolution_backward_weight(stream, f, first(gradients), dw.view(), dbias.view());
+    expect_gradient("db", b, db, gradients, outputs, K, forward);
+    expect_gradient("dc", c, dc, gradients, outputs, K, forward);
+    expect_gradient("dx", x, dx, gradients, outputs, K, forward);
+    expect_gradient("dw", w, dw, gradients, outputs, K, forward);
+    expect_gradient("dbias", bias, dbias, gradients, outputs, K, forward);
+    expect_gradient("dbefore", before, dbefore, gradients, outputs, K, forward);
+}
+
 TEST_F(Gradient, RopeInverse) {
     const int64_t N = 4, H = 2, D = 6, P = 5;
     Array x = random({N, H, D}, "x"), dy = random({N, H, D}, "dy"), y({N, H, D}), dx({N, H, D});

@@ -17,8 +17,10 @@ struct StripPartials {
     float of_warp[kSumWarps][kStripThreads][kSums][N];
 };
 
+// The sum s of column c belongs to sums[s][c * step].
 struct SumTargets {
     float* sums[2];
+    int64_t step = 1;
 };
 
 // terms(n, c, out) gives the terms of row n and of columns c, ..., c + N - 1, of each of kSums sums.
@@ -56,7 +58,7 @@ __global__ void __launch_bounds__(kSumThreads)
         for (int k = 0; k < N; ++k) {
             float total = partials.of_warp[0][across][s][k];
             for (int w = 1; w < kSumWarps; ++w) total += partials.of_warp[w][across][s][k];
-            targets.sums[s][c + k] += total;
+            targets.sums[s][(c + k) * targets.step] += total;
         }
 }
 

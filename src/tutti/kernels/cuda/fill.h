@@ -14,6 +14,7 @@ void fill_exact_sum(KernelTable& table);
 void fill_reduction(KernelTable& table);  // sums_of_squares, bias_backward, squared_error
 void fill_embedding(KernelTable& table);
 void fill_norm(KernelTable& table);
+void fill_short_convolution(KernelTable& table);
 void fill_rope(KernelTable& table);       // rope, rope_table
 void fill_optimizer(KernelTable& table);  // adamw, sgd
 void fill_cross_entropy(KernelTable& table);

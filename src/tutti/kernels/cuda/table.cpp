@@ -17,6 +17,7 @@ const KernelTable& cuda_table() {
         cuda::fill_exact_sum(t);
         cuda::fill_embedding(t);
         cuda::fill_norm(t);
+        cuda::fill_short_convolution(t);
         cuda::fill_rope(t);
         cuda::fill_optimizer(t);
         cuda::fill_cross_entropy(t);

@@ -52,6 +52,10 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"norm_forward">(table.norm_forward);
     silence<"norm_backward_input">(table.norm_backward_input);
     silence<"norm_backward_weight">(table.norm_backward_weight);
+    silence<"short_convolution_forward">(table.short_convolution_forward);
+    silence<"short_convolution_backward_input">(table.short_convolution_backward_input);
+    silence<"short_convolution_backward_weight">(table.short_convolution_backward_weight);
+    silence<"short_convolution_state">(table.short_convolution_state);
     silence<"rope_table">(table.rope_table);
     silence<"rope">(table.rope);
     silence<"attention_forward">(table.attention_forward);

@@ -36,6 +36,12 @@ void gemm(const Stream&, const Gemm& gemm);
 void embedding_forward(const Stream&, View tokens, View weight, int64_t first_row, View y);
 void embedding_backward(const Stream&, View tokens, View dy, int64_t first_row, View dweight);
 
+// short_convolution.cpp
+void short_convolution_forward(const Stream&, const ShortConvolution& f, View z);
+void short_convolution_backward_input(const Stream&, const ShortConvolution& f, const ShortConvolutionBackward& g);
+void short_convolution_backward_weight(const Stream&, const ShortConvolution& f, View dz, View dw, View dbias);
+void short_convolution_state(const Stream&, View b, View x, View before, View state);
+
 // norm.cpp
 void norm_forward(const Stream&, const NormForward& f);
 void norm_backward_input(const Stream&, const NormBackward& b);

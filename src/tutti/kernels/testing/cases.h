@@ -61,6 +61,7 @@ void add_reductions(std::vector<Case>& all);
 void add_gemm(std::vector<Case>& all);
 void add_embedding(std::vector<Case>& all);
 void add_norms(std::vector<Case>& all);
+void add_short_convolution(std::vector<Case>& all);
 void add_rope(std::vector<Case>& all);
 void add_attention_forward(std::vector<Case>& all);
 void add_attention_backward(std::vector<Case>& all);

@@ -52,6 +52,10 @@ template <class T>
         return x;
 }
 
+// Lanes of a vector that are in memory.
+inline int64_t lanes_of(Full) { return kLanes; }
+inline int64_t lanes_of(Tail tail) { return tail.count; }
+
 template <class Body>
 [[gnu::always_inline]] inline void for_vectors(int64_t begin, int64_t end, Body&& body) {
     int64_t i = begin;

@@ -16,6 +16,7 @@ namespace tutti::kernels::TUTTI_ISA {
 [[gnu::target("general-regs-only")]] void fill_reduction(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_embedding(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_norm(KernelTable& table);
+[[gnu::target("general-regs-only")]] void fill_short_convolution(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_rope(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_optimizer(KernelTable& table);  // adamw, sgd
 [[gnu::target("general-regs-only")]] void fill_attention(KernelTable& table);

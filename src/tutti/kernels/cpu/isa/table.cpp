@@ -13,6 +13,7 @@ void fill_table(KernelTable& table) {
     fill_reduction(table);
     fill_embedding(table);
     fill_norm(table);
+    fill_short_convolution(table);
     fill_rope(table);
     fill_optimizer(table);
     fill_attention(table);
