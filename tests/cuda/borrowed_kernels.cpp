@@ -44,10 +44,11 @@ const KernelTable& cuda_table() {
                &T::dropout, &T::sums_of_squares, &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_engine,
                &T::bias_backward, &T::embedding_forward, &T::embedding_backward, &T::norm_forward,
                &T::norm_backward_input, &T::norm_backward_weight, &T::short_convolution_forward,
-               &T::short_convolution_backward_input, &T::short_convolution_backward_weight, &T::short_convolution_state,
-               &T::rope, &T::rope_table, &T::attention_workspace, &T::attention_forward, &T::attention_backward,
-               &T::attention_merge, &T::cross_entropy, &T::cross_entropy_partial, &T::cross_entropy_finish,
-               &T::squared_error, &T::sample, &T::adamw, &T::sgd>();
+               &T::short_convolution_backward_input, &T::short_convolution_backward_before,
+               &T::short_convolution_backward_weight, &T::short_convolution_state, &T::rope, &T::rope_table,
+               &T::attention_workspace, &T::attention_forward, &T::attention_backward, &T::attention_merge,
+               &T::cross_entropy, &T::cross_entropy_partial, &T::cross_entropy_finish, &T::squared_error, &T::sample,
+               &T::adamw, &T::sgd>();
     return table;
 }
 

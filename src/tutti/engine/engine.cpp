@@ -111,8 +111,8 @@ Share share_of(parallel::Groups& groups) {
 }
 
 nn::ContextParallel context_of(parallel::Groups& groups, bool gather) {
-    const auto over = [&](mesh::Axis axis) { return groups.mesh().size(axis) > 1 ? &groups.over(axis) : nullptr; };
-    return {over(mesh::Axis::cp_ulysses), over(mesh::Axis::cp_ring), gather};
+    const auto over = [&](mesh::Axes axes) { return groups.mesh().size(axes) > 1 ? &groups.over(axes) : nullptr; };
+    return {over(mesh::Axis::cp_ulysses), over(mesh::Axis::cp_ring), over(mesh::kCp), gather};
 }
 
 std::vector<int32_t> from_last_stage(Engine& engine, const std::vector<int32_t>& values) {

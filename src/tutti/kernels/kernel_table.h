@@ -273,6 +273,8 @@ struct KernelTable {
     void (*short_convolution_forward)(const Stream&, const ShortConvolution&, View z) = nullptr;  // z: strided like dz
     void (*short_convolution_backward_input)(const Stream&, const ShortConvolution&,
                                              const ShortConvolutionBackward&) = nullptr;
+    // dbefore (B, K - 1, C) f32, contiguous = what these tokens add to du of the ones in `before`.
+    void (*short_convolution_backward_before)(const Stream&, const ShortConvolution&, View dz, View dbefore) = nullptr;
     // dw (C, K) f32 += sum over tokens of dv[t, c] u[t - (K - 1) + j, c]; dbias (C) f32 += sum over tokens of dv.
     void (*short_convolution_backward_weight)(const Stream&, const ShortConvolution&, View dz, View dw,
                                               View dbias) = nullptr;

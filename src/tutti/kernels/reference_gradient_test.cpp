@@ -184,13 +184,10 @@ TEST_F(Gradient, ShortConvolution) {
         table.short_convolution_forward(stream, f, first(outputs));
         table.short_convolution_state(stream, last(b), last(x), before.view(), second(outputs));
     };
-    table.short_convolution_backward_input(stream, f,
-                                           {.dz = first(gradients),
-                                            .db = db.view(),
-                                            .dc = dc.view(),
-                                            .dx = dx.view(),
-                                            .after = second(gradients),
-                                            .dbefore = dbefore.view()});
+    table.short_convolution_backward_input(
+        stream, f,
+        {.dz = first(gradients), .db = db.view(), .dc = dc.view(), .dx = dx.view(), .after = second(gradients)});
+    table.short_convolution_backward_before(stream, f, first(gradients), dbefore.view());
     table.short_convolution_backward_weight(stream, f, first(gradients), dw.view(), dbias.view());
     expect_gradient("db", b, db, gradients, outputs, K, forward);
     expect_gradient("dc", c, dc, gradients, outputs, K, forward);

@@ -1,5 +1,6 @@
 #include "tutti/nn/batch.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace tutti::nn {
@@ -28,22 +29,36 @@ void add_places(Device& device, Batch& batch, const Shape& shape, const std::vec
 
 }  // namespace
 
-namespace {
-
-// Indices of the tokens of a part, of sequences of T tokens one after another.
-std::vector<int64_t> tokens_of(const SequencePart& part, int64_t sequences, int64_t T) {
+std::vector<TokenRun> runs_of(const SequencePart& part, int64_t T) {
     const int ring = part.ranks / part.ulysses;
     const int64_t unit = ring == 1 ? part.ranks : std::lcm(2 * ring, part.ranks);
     check(part.ranks % part.ulysses == 0 && T % unit == 0, "a sequence of ", T, " tokens does not divide over ",
           part.ranks, " ranks, ", part.ulysses, " of which exchange heads: required: a multiple of ", unit);
+    const int64_t own = T / part.ranks, first = part.rank % part.ulysses * own;  // of the tokens of both chunks
+    if (ring == 1) return {{first, own}};
     const Chunks chunks{ring, T / ring / 2};
+    std::vector<TokenRun> runs;
+    for (const int half : {0, 1}) {
+        const int64_t begin = std::max(first, half * chunks.size);
+        const int64_t tokens = std::min(first + own, (half + 1) * chunks.size) - begin;
+        if (tokens <= 0) continue;
+        const int64_t place = chunks.begin(part.rank / part.ulysses, half) + begin - half * chunks.size;
+        if (!runs.empty() && runs.back().begin + runs.back().tokens == place)
+            runs.back().tokens += tokens;
+        else
+            runs.push_back({place, tokens});
+    }
+    return runs;
+}
+
+namespace {
+
+// Indices of the tokens of a part, of sequences of T tokens one after another.
+std::vector<int64_t> tokens_of(const SequencePart& part, int64_t sequences, int64_t T) {
     std::vector<int64_t> tokens;
     for (int64_t b = 0; b < sequences; ++b)
-        for (int64_t i = 0; i < T / part.ranks; ++i) {
-            const int64_t t = part.rank % part.ulysses * (T / part.ranks) + i;  // of the tokens of both chunks
-            const int half = ring > 1 && t >= chunks.size ? 1 : 0;
-            tokens.push_back(b * T + chunks.begin(part.rank / part.ulysses, half) + t - half * chunks.size);
-        }
+        for (const TokenRun& run : runs_of(part, T))
+            for (int64_t i = 0; i < run.tokens; ++i) tokens.push_back(b * T + run.begin + i);
     return tokens;
 }
 

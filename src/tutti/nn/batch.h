@@ -13,22 +13,27 @@ class Communicator;
 
 namespace tutti::nn {
 
-// Keys and values of one sequence's tokens so far, one pair per layer: (1, capacity, Hkv, D) of the heads that this
-// rank computes, allocated by the layer's first forward. A sequence has a cache of its own, so that a batch may hold
-// sequences of any lengths and lose those that are finished: there is no padding.
+// What the layers need of one sequence's tokens so far, of the heads and channels that this rank computes. Of attention
+// keys and values, (1, capacity, Hkv, D), allocated by the layer's first forward; of a short convolution the state
+// after the last token, (1, K - 1, C) f32. A sequence has a cache of its own, so that a batch may hold sequences of any
+// lengths and lose those that are finished: there is no padding.
 struct KvCache {
     KvCache(int64_t layers, int64_t capacity_)
-        : keys(static_cast<size_t>(layers)), values(static_cast<size_t>(layers)), capacity(capacity_) {}
-    std::vector<Tensor> keys, values;
-    int64_t capacity;    // tokens
-    int64_t length = 0;  // tokens that all layers hold
+        : keys(static_cast<size_t>(layers)),
+          values(static_cast<size_t>(layers)),
+          convolutions(static_cast<size_t>(layers)),
+          capacity(capacity_) {}
+    std::vector<Tensor> keys, values, convolutions;  // by layer
+    int64_t capacity;                                // tokens
+    int64_t length = 0;                              // tokens that all layers hold
 };
 
 // The ranks that share out each sequence, as SequencePart says. Null: this rank alone.
 struct ContextParallel {
     comm::Communicator* ulysses = nullptr;  // exchange heads for tokens around attention
     comm::Communicator* ring = nullptr;     // exchange keys and values in attention
-    bool gather = false;                    // by an all_gather, in place of the ring
+    comm::Communicator* all = nullptr;      // both: by place in SequencePart; convolutions send to the tokens around
+    bool gather = false;                    // keys and values by an all_gather, in place of the ring
 };
 
 struct Batch {
@@ -68,6 +73,14 @@ struct Chunks {
 struct SequencePart {
     int rank = 0, ranks = 1, ulysses = 1;
 };
+
+// Tokens [begin, begin + tokens) of a sequence.
+struct TokenRun {
+    int64_t begin = 0, tokens = 0;
+};
+// What a part has of a sequence of T tokens: one or two runs, in the order in which it has them, with tokens between
+// them. Error when T does not divide.
+std::vector<TokenRun> runs_of(const SequencePart& part, int64_t T);
 
 // `first_sequence` is the global index in the step's batch of the first one. Positions restart with each document.
 Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence,

@@ -5,6 +5,7 @@
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/gathered_attention.h"
 #include "tutti/nn/overlapped.h"
+#include "tutti/nn/recording.h"
 #include "tutti/nn/ring_attention.h"
 
 namespace tutti::nn {
@@ -12,22 +13,6 @@ namespace tutti::nn {
 namespace {
 
 using Tensors = std::vector<Tensor>;
-
-// y, as the tape recorded it; under selective recompute it is made by `make` when the backward needs it.
-template <class Make>
-Var cheap(const Tape& tape, Var y, const Make& make) {
-    if (tape.selective() && tape.recording()) y.again = autograd::Again(make);
-    return y;
-}
-
-// Whether the term that comes now is to be added to the gradient, or is its first one and overwrites.
-bool adds_to_gradient(Parameter& p) { return !std::exchange(p.gradient_unset, false); }
-
-// For kernels that can only add.
-const Tensor& gradient_to_add_to(ops::Context& ctx, Parameter& p) {
-    if (!adds_to_gradient(p)) ops::fill(ctx, p.gradient, 0);
-    return p.gradient;
-}
 
 Var record_add(Tape& tape, const Var& a, const Var& b, const Tensor& sum) {
     return tape.record("add", {a, b}, sum, [](const Tensor& dy, Tensors&) { return Tensors{dy, dy}; });
@@ -121,12 +106,6 @@ const Tensor* bias_of(const Affine& layer) {
 int64_t first_word(const Parameter& weight) {
     const auto* ranks = weight.tensor_parallel.ranks;
     return ranks && weight.role == Role::vocabulary ? ranks->rank() * weight.value.dim(0) : 0;
-}
-
-std::vector<Parameter*> parameters_of(Affine& layer) {
-    std::vector<Parameter*> parameters = {&layer.weight};
-    if (layer.bias) parameters.push_back(layer.bias);
-    return parameters;
 }
 
 // Of y = x w^T + b.

@@ -112,6 +112,27 @@ Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, cons
 void norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                           const Tensor& dw, const Tensor& db);
 
+// --- the gated short convolution: p (B, T, 3 C), in which b | c | x of a token lie side by side; parts of tensors too
+// ---
+struct ShortConvolution {
+    Tensor p;
+    Tensor w;          // (C, 1, K)
+    Tensor bias;       // (C); undefined: none
+    Tensor positions;  // (B, T) i32
+    Tensor before;     // (B, K - 1, C) f32, the state after the tokens before; undefined: there are none
+    int64_t taps() const { return w.dim(2); }
+};
+void short_convolution(Context& ctx, const ShortConvolution& f, const Tensor& z);  // z (B, T, C), written
+// dp is written. `after`: what later tokens found for the last ones, short_convolution_backward_before; or undefined.
+void short_convolution_backward_input(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& after,
+                                      const Tensor& dp);
+Tensor short_convolution_backward_before(Context& ctx, const ShortConvolution& f, const Tensor& dz);  // like before
+// dw (C, 1, K) and dbias (C), undefined without a bias, f32, are added to.
+void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& dw,
+                                       const Tensor& dbias);
+// (B, K - 1, C) f32: what K - 1 later tokens need of p and of what was before.
+Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, const Tensor& before);
+
 // --- attention: q (B, Tq, H, D), k and v (B, Tk, Hkv, D) ---
 struct RopeTable {
     Tensor cosines, sines;  // (P, D/2) f32

@@ -31,7 +31,7 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
     for (const mesh::AxisSize& a : mesh_.axes()) everything = everything | a.axis;
     all_.push_back({everything, {}, world.everyone("world")});
     for (const mesh::Axes axes : {mesh::Axes(Axis::dp_shard), mesh::Axes(Axis::dp_replicate), mesh::kDp}) over(axes);
-    for (const mesh::Axes axes : {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring)})
+    for (const mesh::Axes axes : {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring), mesh::kCp})
         if (mesh_.size(axes) > 1) over(axes);
 }
 

@@ -219,21 +219,27 @@ void forward(const Stream& stream, const ShortConvolution& f, View z) {
 }
 
 void backward_input(const Stream& stream, const ShortConvolution& f, const ShortConvolutionBackward& g) {
+    if (f.x.numel() == 0) return;
     with_activation(f.x.dtype, [&](auto type) {
         using T = decltype(type);
         const Problem<T> p = problem_of<T>(f);
         const Gradients<T> to{rows3<const T>(g.dz), rows3<T>(g.db), rows3<T>(g.dc), rows3<T>(g.dx),
                               rows3<const float>(g.after)};
         constexpr int N = kPack<T>;
-        if (f.x.numel() > 0) {
-            if (wide<N>(p.C, {f.b, f.c, f.x, f.bias, f.before, g.dz, g.db, g.dc, g.dx, g.after}))
-                launch(backward_kernel<N, T>, grid_of_tokens<N>(p.B, p.tokens, p.C), stream, p, to);
-            else
-                launch(backward_kernel<1, T>, grid_of_tokens<1>(p.B, p.tokens, p.C), stream, p, to);
-        }
-        if (g.dbefore.defined() && g.dbefore.numel() > 0)
-            launch(before_kernel<T>, grid_of_tokens<1>(p.B, p.taps - 1, p.C), stream, p, to.dz,
-                   rows3<float>(g.dbefore));
+        if (wide<N>(p.C, {f.b, f.c, f.x, f.bias, f.before, g.dz, g.db, g.dc, g.dx, g.after}))
+            launch(backward_kernel<N, T>, grid_of_tokens<N>(p.B, p.tokens, p.C), stream, p, to);
+        else
+            launch(backward_kernel<1, T>, grid_of_tokens<1>(p.B, p.tokens, p.C), stream, p, to);
+    });
+}
+
+void backward_before(const Stream& stream, const ShortConvolution& f, View dz, View dbefore) {
+    if (dbefore.numel() == 0) return;
+    with_activation(f.x.dtype, [&](auto type) {
+        using T = decltype(type);
+        const Problem<T> p = problem_of<T>(f);
+        launch(before_kernel<T>, grid_of_tokens<1>(p.B, p.taps - 1, p.C), stream, p, rows3<const T>(dz),
+               rows3<float>(dbefore));
     });
 }
 
@@ -289,6 +295,7 @@ void state_of(const Stream& stream, View b, View x, View before, View state) {
 void fill_short_convolution(KernelTable& table) {
     table.short_convolution_forward = forward;
     table.short_convolution_backward_input = backward_input;
+    table.short_convolution_backward_before = backward_before;
     table.short_convolution_backward_weight = backward_weight;
     table.short_convolution_state = state_of;
 }

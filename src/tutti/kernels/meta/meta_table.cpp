@@ -54,6 +54,7 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"norm_backward_weight">(table.norm_backward_weight);
     silence<"short_convolution_forward">(table.short_convolution_forward);
     silence<"short_convolution_backward_input">(table.short_convolution_backward_input);
+    silence<"short_convolution_backward_before">(table.short_convolution_backward_before);
     silence<"short_convolution_backward_weight">(table.short_convolution_backward_weight);
     silence<"short_convolution_state">(table.short_convolution_state);
     silence<"rope_table">(table.rope_table);

@@ -39,6 +39,7 @@ void embedding_backward(const Stream&, View tokens, View dy, int64_t first_row, 
 // short_convolution.cpp
 void short_convolution_forward(const Stream&, const ShortConvolution& f, View z);
 void short_convolution_backward_input(const Stream&, const ShortConvolution& f, const ShortConvolutionBackward& g);
+void short_convolution_backward_before(const Stream&, const ShortConvolution& f, View dz, View dbefore);
 void short_convolution_backward_weight(const Stream&, const ShortConvolution& f, View dz, View dw, View dbias);
 void short_convolution_state(const Stream&, View b, View x, View before, View state);
 

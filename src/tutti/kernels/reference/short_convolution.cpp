@@ -65,9 +65,11 @@ void short_convolution_backward_input(const Stream&, const ShortConvolution& f, 
         store(g.dx, offset(g.dx, n, s, c), du * load_at(f.b, n, s, c));
         store(g.dc, offset(g.dc, n, s, c), load_at(g.dz, n, s, c) * convolved(f, n, s, c));
     });
-    if (!g.dbefore.defined()) return;
-    for_each(g.dbefore, [&](int64_t n, int64_t row, int64_t c) {
-        store(g.dbefore, offset(g.dbefore, n, row, c), gradient_of_gated(f, g.dz, n, row - (K - 1), c, 0));
+}
+
+void short_convolution_backward_before(const Stream&, const ShortConvolution& f, View dz, View dbefore) {
+    for_each(dbefore, [&](int64_t n, int64_t row, int64_t c) {
+        store(dbefore, offset(dbefore, n, row, c), gradient_of_gated(f, dz, n, row - dbefore.shape[1], c, 0));
     });
 }
 

@@ -35,6 +35,7 @@ const KernelTable& reference_table() {
         .norm_backward_weight = reference::norm_backward_weight,
         .short_convolution_forward = reference::short_convolution_forward,
         .short_convolution_backward_input = reference::short_convolution_backward_input,
+        .short_convolution_backward_before = reference::short_convolution_backward_before,
         .short_convolution_backward_weight = reference::short_convolution_backward_weight,
         .short_convolution_state = reference::short_convolution_state,
         .rope = reference::rope,

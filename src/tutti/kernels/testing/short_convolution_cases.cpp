@@ -112,29 +112,36 @@ void add_forward(std::vector<Case>& all, const Form& form) {
         });
 }
 
-ShortConvolutionBackward gradients(Arena& arena, const Form& form, DType type, const Inputs& in, DType halo) {
+ShortConvolutionBackward gradients(Arena& arena, const Form& form, DType type, const Inputs& in) {
     const auto [db, dc, dx] = sections(form, arena.empty(shape_of_sections(form), type));
-    return {.dz = in.dz,
-            .db = db,
-            .dc = dc,
-            .dx = dx,
-            .after = in.after,
-            .dbefore = form.before ? arena.empty({form.B, form.K - 1, form.C}, halo) : View()};
+    return {.dz = in.dz, .db = db, .dc = dc, .dx = dx, .after = in.after};
 }
 
 void add_backward_input(std::vector<Case>& all, const Form& form) {
     add(all, "short_convolution_backward_input", &KernelTable::short_convolution_backward_input, form.name(),
         [=](const auto& table, const auto& stream, Arena& arena) {
             const Inputs in = make(arena, form), sizes = absolute(arena, in);
-            const ShortConvolutionBackward size = gradients(arena, form, DType::f64, sizes, DType::f64);
+            const ShortConvolutionBackward size = gradients(arena, form, DType::f64, sizes);
             reference_table().short_convolution_backward_input({}, sizes.f, size);
-            const ShortConvolutionBackward g = gradients(arena, form, form.type, in, DType::f32);
+            const ShortConvolutionBackward g = gradients(arena, form, form.type, in);
             arena.start();
             table.short_convolution_backward_input(stream, in.f, g);
             report(arena, "db", g.db, size.db, form.K);
             report(arena, "dc", g.dc, size.dc, form.K);
             report(arena, "dx", g.dx, size.dx, form.K);
-            if (form.before) report(arena, "dbefore", g.dbefore, size.dbefore, form.K);
+        });
+}
+
+void add_backward_before(std::vector<Case>& all, const Form& form) {
+    add(all, "short_convolution_backward_before", &KernelTable::short_convolution_backward_before, form.name(),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const Inputs in = make(arena, form), sizes = absolute(arena, in);
+            const Shape halo{form.B, form.K - 1, form.C};
+            const View size = arena.empty(halo, DType::f64), dbefore = arena.empty(halo, DType::f32);
+            reference_table().short_convolution_backward_before({}, sizes.f, sizes.dz, size);
+            arena.start();
+            table.short_convolution_backward_before(stream, in.f, in.dz, dbefore);
+            report(arena, "dbefore", dbefore, size, form.K);
         });
 }
 
@@ -203,6 +210,7 @@ void add_short_convolution(std::vector<Case>& all) {
         add_forward(all, form);
         add_backward_input(all, form);
         add_backward_weight(all, form);
+        if (form.before) add_backward_before(all, form);
         if (form.K > 1 && form.K < 8) add_state(all, form);
     }
 }

@@ -136,13 +136,13 @@ void backward_row(const ShortConvolution& f, const ShortConvolutionBackward& g, 
 }
 
 template <class T>
-void before_row(const ShortConvolution& f, const ShortConvolutionBackward& g, const Strip& strip, int64_t n,
+void before_row(const ShortConvolution& f, const View& dz, const View& dbefore, const Strip& strip, int64_t n,
                 int64_t row) {
-    const int64_t taps = size(f.w, 1), last = smaller(row, size(f.x, 1) - 1);
-    float* out = g.dbefore.as<float>() + (n * (taps - 1) + row) * size(f.w, 0) + strip.begin;
+    const int64_t rows = size(dbefore, 1), last = smaller(row, size(f.x, 1) - 1);
+    float* out = dbefore.as<float>() + (n * rows + row) * size(f.w, 0) + strip.begin;
     for_vectors(
         0, strip.width, [&](int64_t c, auto part) __attribute__((always_inline)) {
-            store(gradient_of_gated<T>(f, g.dz, strip, n, row - (taps - 1), 0, last, zero(), c, part), out + c, part);
+            store(gradient_of_gated<T>(f, dz, strip, n, row - rows, 0, last, zero(), c, part), out + c, part);
         });
 }
 
@@ -166,16 +166,21 @@ void forward(const Stream& stream, const ShortConvolution& f, View z) {
 }
 
 void backward_input(const Stream& stream, const ShortConvolution& f, const ShortConvolutionBackward& g) {
-    const int64_t tokens = size(f.x, 1), rows_before = size(f.w, 1) - 1;
+    const int64_t tokens = size(f.x, 1);
     with_type(f.x.dtype, [&]<class T>(Type<T>) {
         with_taps(size(f.w, 1), [&]<int K>(Rows<K>) {
             for_strips<T>(stream, f.w, size(f.x, 0) * tokens, [&](const Strip& strip, int64_t begin, int64_t end) {
                 for (int64_t i = begin; i < end; ++i) backward_row<K, T>(f, g, strip, i / tokens, i % tokens);
             });
         });
-        if (!g.dbefore.data) return;
-        for_strips<T>(stream, f.w, size(f.x, 0) * rows_before, [&](const Strip& strip, int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) before_row<T>(f, g, strip, i / rows_before, i % rows_before);
+    });
+}
+
+void backward_before(const Stream& stream, const ShortConvolution& f, View dz, View dbefore) {
+    const int64_t rows = size(dbefore, 1);
+    with_type(f.x.dtype, [&]<class T>(Type<T>) {
+        for_strips<T>(stream, f.w, size(dbefore, 0) * rows, [&](const Strip& strip, int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) before_row<T>(f, dz, dbefore, strip, i / rows, i % rows);
         });
     });
 }
@@ -258,6 +263,7 @@ void state_of(const Stream& stream, View b, View x, View before, View state) {
 void fill_short_convolution(KernelTable& table) {
     table.short_convolution_forward = forward;
     table.short_convolution_backward_input = backward_input;
+    table.short_convolution_backward_before = backward_before;
     table.short_convolution_backward_weight = backward_weight;
     table.short_convolution_state = state_of;
 }

@@ -1,0 +1,107 @@
+#include "tutti/nn/short_convolution.h"
+
+#include "tutti/nn/recording.h"
+#include "tutti/nn/sequence_runs.h"
+
+namespace tutti::nn {
+
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+// The convolution of what a rank has of each sequence, run by run. Holds p and the states of the tokens before each
+// run.
+class Convolution {
+  public:
+    // Brings the states here.
+    Convolution(ops::Context& ctx, const Tensor& p, Affine taps, const Batch& batch)
+        : ctx_(ctx), p_(p), taps_(taps), positions_(batch.positions), runs_(ctx, batch.context, p.dim(1)) {
+        before_.resize(runs_.count());
+        if (!exchanges()) return;
+        check<UsageError>(runs_.shortest() >= K() - 1, "a short convolution of ", K(), " taps over context-parallel ",
+                          "ranks: a rank has ", runs_.shortest(), " tokens in a row; required: at least ", K() - 1,
+                          "; raise train.seq_len or lower parallel.cp");
+        Tensors states;
+        for (size_t i = 0; i < runs_.count(); ++i)
+            states.push_back(ops::short_convolution_state(ctx, runs_.tokens(p, i), K(), {}));
+        before_ = runs_.to_next(states, state_shape());
+    }
+
+    Tensor forward() const {
+        const Tensor z = ops::empty(ctx_, {p_.dim(0), p_.dim(1), p_.dim(2) / 3}, p_.dtype());
+        for (size_t i = 0; i < runs_.count(); ++i) ops::short_convolution(ctx_, run(i), runs_.tokens(z, i));
+        return z;
+    }
+    // dp; states' gradients go to the runs that they came from.
+    Tensor backward_input(const Tensor& dz) const {
+        Tensors found(runs_.count()), after(runs_.count());
+        for (size_t i = 0; i < runs_.count(); ++i)
+            if (before_[i].defined())
+                found[i] = ops::short_convolution_backward_before(ctx_, run(i), runs_.tokens(dz, i));
+        if (exchanges()) after = runs_.to_previous(found, state_shape());
+        const Tensor dp = ops::empty(ctx_, p_.shape(), p_.dtype());
+        for (size_t i = 0; i < runs_.count(); ++i)
+            ops::short_convolution_backward_input(ctx_, run(i), runs_.tokens(dz, i), after[i], runs_.tokens(dp, i));
+        return dp;
+    }
+    void backward_weight(const Tensor& dz) const {
+        const Tensor dw = gradient_to_add_to(ctx_, taps_.weight);
+        const Tensor dbias = taps_.bias ? gradient_to_add_to(ctx_, *taps_.bias) : Tensor();
+        for (size_t i = 0; i < runs_.count(); ++i)
+            ops::short_convolution_backward_weight(ctx_, run(i), runs_.tokens(dz, i), dw, dbias);
+    }
+
+  private:
+    int64_t K() const { return taps_.weight.value.dim(2); }
+    bool exchanges() const { return !runs_.alone() && K() > 1; }
+    Shape state_shape() const { return {p_.dim(0), K() - 1, p_.dim(2) / 3}; }
+    ops::ShortConvolution run(size_t i) const {
+        return {.p = runs_.tokens(p_, i),
+                .w = taps_.weight.value,
+                .bias = taps_.bias ? taps_.bias->value : Tensor(),
+                .positions = runs_.tokens(positions_, i),
+                .before = before_[i]};
+    }
+
+    ops::Context& ctx_;
+    Tensor p_;
+    Affine taps_;
+    Tensor positions_;
+    SequenceRuns runs_;
+    Tensors before_;  // by run
+};
+
+// One sequence at a time: each has a state of its own.
+Tensor of_caches(ops::Context& ctx, const Tensor& p, Affine taps, const Batch& batch, int64_t layer) {
+    check(static_cast<int64_t>(batch.caches.size()) == p.dim(0), "short convolution: ", batch.caches.size(),
+          " caches for ", p.dim(0), " sequences");
+    const Tensor z = ops::empty(ctx, {p.dim(0), p.dim(1), p.dim(2) / 3}, p.dtype());
+    const int64_t K = taps.weight.value.dim(2);
+    for (int64_t b = 0; b < p.dim(0); ++b) {
+        Tensor& state = batch.caches[static_cast<size_t>(b)]->convolutions.at(static_cast<size_t>(layer));
+        const Tensor row = p.narrow(0, b, 1);
+        ops::short_convolution(ctx,
+                               {.p = row,
+                                .w = taps.weight.value,
+                                .bias = taps.bias ? taps.bias->value : Tensor(),
+                                .positions = batch.positions.narrow(0, b, 1),
+                                .before = state},
+                               z.narrow(0, b, 1));
+        if (K > 1) state = ops::short_convolution_state(ctx, row, K, state);
+    }
+    return z;
+}
+
+}  // namespace
+
+Var short_convolution(Tape& tape, const Var& p, Affine taps, const Batch& batch, int64_t layer) {
+    if (!batch.caches.empty()) return {of_caches(tape.context(), p.value, taps, batch, layer), -1};
+    const auto convolution = std::make_shared<const Convolution>(tape.context(), p.value, taps, batch);
+    const Var z = tape.record(
+        "short_convolution", {p}, convolution->forward(),
+        [convolution](const Tensor& dz, Tensors&) { return Tensors{convolution->backward_input(dz)}; },
+        [convolution](const Tensor& dz) { convolution->backward_weight(dz); }, parameters_of(taps));
+    return cheap(tape, z, [convolution] { return convolution->forward(); });
+}
+
+}  // namespace tutti::nn

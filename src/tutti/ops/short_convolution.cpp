@@ -1,0 +1,99 @@
+#include <algorithm>
+
+#include "tutti/ops/ops.h"
+
+namespace tutti::ops {
+
+using kernels::KernelTable;
+
+namespace {
+
+// b, c or x.
+Tensor section(const Tensor& p, int i) { return p.narrow(2, i * (p.dim(2) / 3), p.dim(2) / 3); }
+
+void check_state(const char* op, const char* name, const Tensor& x, const Shape& shape) {
+    check(!x.defined() || (x.shape() == shape && x.dtype() == DType::f32 && x.contiguous()), op, ": ", name,
+          " must be f32 ", shape, ", got ", x.shape(), " ", x.dtype());
+}
+
+kernels::ShortConvolution checked(const char* op, const ShortConvolution& f) {
+    check(f.p.rank() == 3 && f.p.dim(2) % 3 == 0 && f.w.rank() == 3 &&
+              f.w.shape() == Shape{f.p.dim(2) / 3, 1, f.w.dim(2)} && f.w.contiguous() && f.w.dtype() == f.p.dtype(),
+          op, ": p (B, T, 3 C) and w (C, 1, K) of one type, got ", f.p.shape(), " ", f.p.dtype(), " and ", f.w.shape(),
+          " ", f.w.dtype());
+    const int64_t B = f.p.dim(0), C = f.w.dim(0), K = f.taps();
+    check(K >= 1 && K <= kernels::kMaxTaps, op, ": 1 to ", kernels::kMaxTaps, " taps, got ", K);
+    check(!f.bias.defined() || (f.bias.shape() == Shape{C} && f.bias.dtype() == f.p.dtype()), op, ": the bias must be ",
+          f.p.dtype(), " (", C, "), got ", f.bias.shape(), " ", f.bias.dtype());
+    check(f.positions.dtype() == DType::i32 && f.positions.shape() == Shape{B, f.p.dim(1)}, op,
+          ": positions must be i32 (B, T) for p ", f.p.shape(), ", got ", f.positions.shape(), " ",
+          f.positions.dtype());
+    check_state(op, "before", f.before, {B, K - 1, C});
+    return {.b = section(f.p, 0),
+            .c = section(f.p, 1),
+            .x = section(f.p, 2),
+            .w = f.w.reshape({C, K}),
+            .bias = f.bias,
+            .positions = f.positions,
+            .before = f.before};
+}
+
+void check_output(const char* op, const char* name, const Tensor& z, const ShortConvolution& f) {
+    check(z.shape() == Shape{f.p.dim(0), f.p.dim(1), f.w.dim(0)} && z.dtype() == f.p.dtype(), op, ": ", name,
+          " must be (B, T, C) like p ", f.p.shape(), " ", f.p.dtype(), ", got ", z.shape(), " ", z.dtype());
+}
+
+}  // namespace
+
+void short_convolution(Context& ctx, const ShortConvolution& f, const Tensor& z) {
+    const auto inputs = checked("short_convolution", f);
+    check_output("short_convolution", "z", z, f);
+    call(ctx, &KernelTable::short_convolution_forward, "short_convolution_forward", inputs, z);
+}
+
+void short_convolution_backward_input(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& after,
+                                      const Tensor& dp) {
+    const auto inputs = checked("short_convolution_backward_input", f);
+    check_output("short_convolution_backward_input", "dz", dz, f);
+    check_state("short_convolution_backward_input", "after", after, {dz.dim(0), f.taps() - 1, dz.dim(2)});
+    check(!after.defined() || dz.dim(1) >= f.taps() - 1,
+          "short_convolution_backward_input: what later tokens add needs ", f.taps() - 1, " tokens or more, got ",
+          dz.dim(1));
+    check(dp.shape() == f.p.shape() && dp.dtype() == f.p.dtype(),
+          "short_convolution_backward_input: dp must be like p ", f.p.shape(), " ", f.p.dtype(), ", got ", dp.shape(),
+          " ", dp.dtype());
+    call(ctx, &KernelTable::short_convolution_backward_input, "short_convolution_backward_input", inputs,
+         kernels::ShortConvolutionBackward{
+             .dz = dz, .db = section(dp, 0), .dc = section(dp, 1), .dx = section(dp, 2), .after = after});
+}
+
+Tensor short_convolution_backward_before(Context& ctx, const ShortConvolution& f, const Tensor& dz) {
+    const auto inputs = checked("short_convolution_backward_before", f);
+    check_output("short_convolution_backward_before", "dz", dz, f);
+    const Tensor dbefore = empty(ctx, {dz.dim(0), f.taps() - 1, dz.dim(2)}, DType::f32, Purpose::communication);
+    call(ctx, &KernelTable::short_convolution_backward_before, "short_convolution_backward_before", inputs, dz,
+         dbefore);
+    return dbefore;
+}
+
+void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& dw,
+                                       const Tensor& dbias) {
+    const auto inputs = checked("short_convolution_backward_weight", f);
+    check_output("short_convolution_backward_weight", "dz", dz, f);
+    check(dw.shape() == f.w.shape() && dw.dtype() == DType::f32 && dbias.defined() == f.bias.defined(),
+          "short_convolution_backward_weight: dw must be f32 ", f.w.shape(), ", got ", dw.shape(), " ", dw.dtype());
+    call(ctx, &KernelTable::short_convolution_backward_weight, "short_convolution_backward_weight", inputs, dz,
+         dw.reshape({dw.dim(0), dw.dim(2)}), dbias);
+}
+
+Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, const Tensor& before) {
+    const int64_t B = p.dim(0), T = p.dim(1), C = p.dim(2) / 3, tokens = std::min(T, taps - 1);
+    check(p.rank() == 3 && p.dim(2) % 3 == 0, "short_convolution_state: p (B, T, 3 C), got ", p.shape());
+    check_state("short_convolution_state", "before", before, {B, taps - 1, C});
+    const Tensor state = empty(ctx, {B, taps - 1, C}, DType::f32), last = p.narrow(1, T - tokens, tokens);
+    call(ctx, &KernelTable::short_convolution_state, "short_convolution_state", section(last, 0), section(last, 2),
+         before, state);
+    return state;
+}
+
+}  // namespace tutti::ops
