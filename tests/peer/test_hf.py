@@ -34,6 +34,8 @@ SCALED = dict(rope_theta=10000.0, rope_type="llama3", factor=8.0, low_freq_facto
               original_max_position_embeddings=128)
 LINEAR = dict(rope_theta=10000.0, rope_type="linear", factor=4.0)
 YARN = dict(rope_theta=10000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=128)
+# The feed-forward is int(2 * 112 / 3) = 74, times the multiplier, rounded up to a multiple of 16.
+LFM2 = dict(SIZES, norm_eps=1e-5, block_multiple_of=16, rope_parameters=dict(rope_theta=10000.0, rope_type="default"))
 MODELS = {
     "gpt2": ("GPT2", dict(vocab_size=211, n_embd=48, n_layer=3, n_head=6, n_positions=96, n_inner=100,
                           initializer_range=0.15, bos_token_id=None, eos_token_id=None)),
@@ -53,6 +55,10 @@ MODELS = {
     "qwen3_window_between": ("Qwen3", dict(SIZES, head_dim=16, use_sliding_window=True, sliding_window=7,
                                            layer_types=["full_attention", "sliding_attention", "full_attention"])),
     "qwen3": ("Qwen3", dict(SIZES, head_dim=16, tie_word_embeddings=True)),
+    "lfm2": ("Lfm2", dict(LFM2, full_attn_idxs=[1])),
+    "lfm2_biases": ("Lfm2", dict(LFM2, conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False,
+                                 layer_types=["full_attention", "conv", "conv"])),
+    "lfm2_attention_alone": ("Lfm2", dict(LFM2, block_ffn_dim_multiplier=1.5)),
     "qwen3_biases": ("Qwen3", dict(SIZES, head_dim=8, attention_bias=True)),
 }
 
@@ -238,7 +244,8 @@ class HuggingFace(unittest.TestCase):
 
     def test_fine_tuning(self):
         """The first loss is the peer's; the trained weights come back, and transformers continues as Tutti does."""
-        for name in ("gpt2", "llama_tied_scaled", "mistral", "qwen2", "qwen3_window_between", "qwen3"):
+        for name in ("gpt2", "llama_tied_scaled", "mistral", "qwen2", "qwen3_window_between", "qwen3", "lfm2",
+                     "lfm2_biases"):
             with self.subTest(name):
                 self.setUp()
                 directory, run, back = (self.folder / part for part in ("hf", "run", "back"))
@@ -352,6 +359,9 @@ class HuggingFace(unittest.TestCase):
                              ("llama_tied_kv2", dict(head_norm=True, window=9)),
                              ("llama_tied_kv2", {"head_norm": True, "window": 9, "window_layers": "0,2"}),
                              ("llama_tied_kv2", dict(qkv_bias=True, output_bias=True, mlp_bias=True)),
+                             ("llama_tied_kv2", dict(family="lfm2", head_norm=True, conv_layers="0", conv_kernel=3)),
+                             ("llama_tied_kv2", dict(family="lfm2", head_norm=True, conv_layers="0,2", conv_kernel=2,
+                                                     conv_bias=True, head_dim=16)),
                              ("llama_tied_kv2", {"rope_scaling.type": "yarn", "rope_scaling.factor": 4.0,
                                                  "rope_scaling.original_max_positions": 64})):
             with self.subTest(name, **change):

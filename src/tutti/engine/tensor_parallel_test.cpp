@@ -9,6 +9,7 @@
 
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/testing/rig.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::engine {
 namespace {
@@ -37,7 +38,7 @@ std::vector<Case> cases() {
                                 .tie_embeddings = false,
                                 .dropout = 0.1,
                                 .init_std = 0.2};
-    spec::ModelSpec gpt2 = llama, mistral = llama, qwen2 = llama, qwen3 = llama;
+    spec::ModelSpec gpt2 = llama, mistral = llama, qwen2 = llama, qwen3 = llama, lfm2 = llama;
     gpt2.family = spec::Family::gpt2;
     gpt2.kv_heads = 4;
     gpt2.tie_embeddings = true;
@@ -45,7 +46,11 @@ std::vector<Case> cases() {
     mistral.kv_heads = 1;
     qwen2.qkv_bias = qwen2.output_bias = qwen2.mlp_bias = qwen2.tie_embeddings = true;
     qwen3.head_norm = true;
-    return {{"gpt2", gpt2}, {"llama", llama}, {"mistral", mistral}, {"qwen2", qwen2}, {"qwen3", qwen3}};
+    lfm2.family = spec::Family::lfm2;
+    lfm2.head_norm = lfm2.conv_bias = lfm2.tie_embeddings = true;
+    lfm2.conv_layers = "0";
+    lfm2.conv_kernel = 2;  // a rank of four has one token in a row
+    return {{"gpt2", gpt2}, {"llama", llama}, {"mistral", mistral}, {"qwen2", qwen2}, {"qwen3", qwen3}, {"lfm2", lfm2}};
 }
 
 struct Outcome {
@@ -207,8 +212,9 @@ TEST_P(TensorParallel, CommunicatesOnceForAttentionAndMlpAndDirection) {
             EXPECT_EQ(calls(comm::Kind::all_gather), (sequence ? gathers : 0) + 1);  // and partial losses
             rig.run({PassKind::backward, 0, 0});
             rig.data_parallel.finish_gradients();
-            const int64_t of_norms = sequence ? L + 1 + (options.model.family == spec::Family::gpt2 ? 1 : 0)
-                                              : (options.model.head_norm ? L : 0);
+            const int64_t of_norms = sequence
+                                         ? L + 1 + (options.model.family == spec::Family::gpt2 ? 1 : 0)
+                                         : (options.model.head_norm ? spec::count_layers(options.model).attention : 0);
             EXPECT_EQ(calls(comm::Kind::all_reduce), (sequence ? 0 : sums + gathers) + of_norms);
             EXPECT_EQ(calls(comm::Kind::reduce_scatter), sequence ? sums + gathers : 0);
             EXPECT_EQ(calls(comm::Kind::all_gather), (sequence ? gathers + sums : 0) + 1);
@@ -262,7 +268,8 @@ TEST_P(TensorParallel, OverlapSendsTheSameBytesInPieces) {
                 if (world.rank() == 0) sent[overlap] = tp.usage().sent;
                 const auto calls = [&](comm::Kind kind) { return tp.traffic(kind).calls; };
                 const int64_t sums = overlap ? 4 * L * kPieces + 2 : 4 * L + 2;
-                const int64_t of_head_norms = options.model.head_norm && !sequence ? L : 0;
+                const int64_t of_head_norms =
+                    options.model.head_norm && !sequence ? spec::count_layers(options.model).attention : 0;
                 const int64_t messages = sequence && overlap ? 4 * L : 0;
                 EXPECT_EQ(calls(sequence ? comm::Kind::reduce_scatter : comm::Kind::all_reduce), sums + of_head_norms);
                 EXPECT_EQ(calls(comm::Kind::send), messages);

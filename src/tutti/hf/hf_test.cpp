@@ -17,7 +17,9 @@ namespace {
 using checkpoint::testing::contains;
 
 spec::ModelSpec tiny(spec::Family family) {
-    spec::ModelSpec s = spec::preset(family == spec::Family::gpt2 ? "gpt2-124m" : "llama-tiny");
+    spec::ModelSpec s = spec::preset(family == spec::Family::gpt2   ? "gpt2-124m"
+                                     : family == spec::Family::lfm2 ? "lfm2-tiny"
+                                                                    : "llama-tiny");
     s.preset.clear();
     s.vocab = 11;
     s.width = 8;
@@ -26,6 +28,7 @@ spec::ModelSpec tiny(spec::Family family) {
     s.head_dim = 4;
     s.ffn = 12;
     s.max_positions = 16;
+    if (family == spec::Family::lfm2) s.conv_layers = "0";
     return s;
 }
 
@@ -129,7 +132,7 @@ TEST(Values, ConvertAndTranspose) {
 }
 
 TEST_F(Directory, LoadsEveryFamilyInEveryType) {
-    for (const auto family : {spec::Family::gpt2, spec::Family::llama})
+    for (const auto family : {spec::Family::gpt2, spec::Family::llama, spec::Family::lfm2})
         for (const DType stored : {DType::f32, DType::bf16, DType::f16}) {
             const models::Model source = drawn(tiny(family));
             auto tensors = tensors_of(source);
@@ -160,7 +163,7 @@ TEST_F(Directory, LoadsEveryFamilyInEveryType) {
 TEST_F(Directory, LoadsThePartsOfARank) {
     constexpr mesh::Axis tp = mesh::Axis::tp_part;
     const mesh::Mesh mesh({{tp, 2}});
-    for (const auto family : {spec::Family::gpt2, spec::Family::llama}) {
+    for (const auto family : {spec::Family::gpt2, spec::Family::llama, spec::Family::lfm2}) {
         const models::Model source = drawn(tiny(family));
         put(tensors_of(source));
         const StoredWeights stored = StoredWeights::in_directory(disk, "/", source);
@@ -260,7 +263,7 @@ TEST_F(Directory, Gpt2WithoutPrefixAndWithMasks) {
 }
 
 TEST_F(Directory, ExportsInShards) {
-    for (const auto family : {spec::Family::gpt2, spec::Family::llama}) {
+    for (const auto family : {spec::Family::gpt2, spec::Family::llama, spec::Family::lfm2}) {
         const models::Model model = drawn(tiny(family));
         put(tensors_of(model));
         const auto weights = StoredWeights::in_directory(disk, "/", model);

@@ -22,6 +22,12 @@ class GenerateTest : public ::testing::TestWithParam<const char*> {
         s.ffn = 48;
         s.init_std = 0.4;
         if (std::string(GetParam()) == "mistral") s.window = 5;
+        if (std::string(GetParam()) == "lfm2") {
+            s.family = spec::Family::lfm2;
+            s.head_norm = true;
+            s.conv_layers = "0";
+            s.conv_kernel = 3;
+        }
         model_ = std::make_unique<models::Model>(models::make_model(ctx_, s, kPositions));
         models::materialize(ctx_, *model_, DType::f32, 9, false);
     }
@@ -96,7 +102,7 @@ TEST_P(GenerateTest, RefusesEmptyPromptsAndStrangeTokens) {
     EXPECT_EQ(run({}, {}, 1), Texts{});
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, GenerateTest, ::testing::Values("gpt2", "llama", "mistral"),
+INSTANTIATE_TEST_SUITE_P(Families, GenerateTest, ::testing::Values("gpt2", "llama", "mistral", "lfm2"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace

@@ -275,7 +275,8 @@ struct KernelTable {
                                              const ShortConvolutionBackward&) = nullptr;
     // dbefore (B, K - 1, C) f32, contiguous = what these tokens add to du of the ones in `before`.
     void (*short_convolution_backward_before)(const Stream&, const ShortConvolution&, View dz, View dbefore) = nullptr;
-    // dw (C, K) f32 += sum over tokens of dv[t, c] u[t - (K - 1) + j, c]; dbias (C) f32 += sum over tokens of dv.
+    // dw (C, K) f32 += sum over tokens of dv[t, c] u[t - (K - 1) + j, c]; dbias (C) f32 += sum over tokens of dv. Of w
+    // the shape counts: it may have no data.
     void (*short_convolution_backward_weight)(const Stream&, const ShortConvolution&, View dz, View dw,
                                               View dbias) = nullptr;
     // state (B, K - 1, C) f32 = u of the last K - 1 of all tokens so far: those of `before` (like state; undefined: 0),

@@ -52,6 +52,7 @@ Model make_model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_pos
     switch (spec.family) {
         case spec::Family::gpt2: return {spec, make_gpt2(spec)};
         case spec::Family::llama: return {spec, make_llama(ctx, spec, max_positions)};
+        case spec::Family::lfm2: return {spec, make_lfm2(ctx, spec, max_positions)};
         case spec::Family::mlp: return {spec, make_mlp(spec)};
     }
     throw Error("unknown model family");

@@ -1,5 +1,5 @@
 // models/model.h: a model as a list of modules, built from its spec. Knows nothing of parallelism: modules name roles.
-// Below: nn/. One file per architecture: gpt2.cpp, llama.cpp, mlp.cpp.
+// Below: nn/. One file per architecture: gpt2.cpp, llama.cpp, lfm2.cpp, mlp.cpp.
 #pragma once
 
 #include <functional>
@@ -64,6 +64,7 @@ double rope_amplitude(const spec::ModelSpec& spec);
 // The architectures.
 std::vector<std::unique_ptr<Module>> make_gpt2(const spec::ModelSpec& spec);
 std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_positions);
+std::vector<std::unique_ptr<Module>> make_lfm2(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_positions);
 std::vector<std::unique_ptr<Module>> make_mlp(const spec::ModelSpec& spec);
 
 }  // namespace tutti::models

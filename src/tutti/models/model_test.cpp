@@ -31,6 +31,11 @@ spec::ModelSpec tiny(spec::Family family) {
     s.ffn = 40;
     s.max_positions = 16;
     s.init_std = 0.2;
+    if (family == spec::Family::lfm2) {
+        s.head_norm = true;
+        s.conv_layers = "0,2";
+        s.conv_kernel = 3;
+    }
     return s;
 }
 
@@ -63,6 +68,13 @@ std::vector<Case> cases() {
     add("qwen3", llama, [](spec::ModelSpec& s) {
         s.head_norm = true;
         s.head_dim = 10;  // 4 * 10 is not the width
+    });
+    const spec::ModelSpec lfm2 = tiny(spec::Family::lfm2);
+    all.push_back({"lfm2", lfm2});
+    add("lfm2_biases", lfm2, [](spec::ModelSpec& s) {
+        s.conv_layers = "0-2";
+        s.conv_kernel = 4;
+        s.conv_bias = true;
     });
     return all;
 }
@@ -371,6 +383,30 @@ TEST(Window, OfSomeLayersIsTheirs) {
         other[0] = 30;
         EXPECT_EQ(logits_of(rig, other) == logits_of(rig, tokens), s.window_layers.empty()) << layers;
     }
+}
+
+// Three layers with two taps reach back a token each, and see nothing of another document.
+TEST(ShortConvolution, EndsWhereItShould) {
+    spec::ModelSpec s = tiny(spec::Family::lfm2);
+    s.conv_layers = "0-2";
+    s.conv_kernel = 2;
+    Rig rig(s);
+    const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8};
+    const auto logits = [&](const std::vector<int32_t>& of, bool documents) {
+        Tape tape(rig.ctx, false);
+        const std::vector<int32_t> first = {0, 0, 0, 0, 0, 0, 6, 6};
+        Batch batch = nn::make_batch(*rig.device, {of, of, documents ? first : std::vector<int32_t>{}}, 1, 0);
+        batch.targets = {};
+        return rig.model.forward(tape, batch).value.to_floats();
+    };
+    for (const bool documents : {false, true})
+        for (size_t changed = 0; changed < tokens.size(); ++changed) {
+            auto other = tokens;
+            other[changed] = 30;
+            EXPECT_EQ(logits(other, documents) == logits(tokens, documents),
+                      documents ? changed < 6 : changed + 1 + 3 < tokens.size())
+                << changed;
+        }
 }
 
 // Qwen3's norm makes the scores blind to the length of the query projection.

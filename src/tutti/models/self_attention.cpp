@@ -9,7 +9,7 @@ using namespace nn;
 
 SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std::string& name, ops::RopeTable rope,
                              const SelfAttentionNames& names)
-    : layer_(layer), window_(spec::window_of(s, layer)), head_dim_(s.head_dim), rope_(std::move(rope)) {
+    : layer_(layer), window_(spec::operator_of(s, layer).window), head_dim_(s.head_dim), rope_(std::move(rope)) {
     const int64_t C = s.width, D = s.head_dim;
     const LinearOptions q{.role = Role::column, .std = s.init_std, .bias = s.qkv_bias, .grain = D};
     const LinearOptions kv{.role = Role::key_value, .std = s.init_std, .bias = s.qkv_bias, .grain = D};

@@ -52,7 +52,7 @@ class Convolution {
     }
 
   private:
-    int64_t K() const { return taps_.weight.value.dim(2); }
+    int64_t K() const { return taps_.weight.shape[2]; }
     bool exchanges() const { return !runs_.alone() && K() > 1; }
     Shape state_shape() const { return {p_.dim(0), K() - 1, p_.dim(2) / 3}; }
     ops::ShortConvolution run(size_t i) const {
@@ -76,7 +76,7 @@ Tensor of_caches(ops::Context& ctx, const Tensor& p, Affine taps, const Batch& b
     check(static_cast<int64_t>(batch.caches.size()) == p.dim(0), "short convolution: ", batch.caches.size(),
           " caches for ", p.dim(0), " sequences");
     const Tensor z = ops::empty(ctx, {p.dim(0), p.dim(1), p.dim(2) / 3}, p.dtype());
-    const int64_t K = taps.weight.value.dim(2);
+    const int64_t K = taps.weight.shape[2];
     for (int64_t b = 0; b < p.dim(0); ++b) {
         Tensor& state = batch.caches[static_cast<size_t>(b)]->convolutions.at(static_cast<size_t>(layer));
         const Tensor row = p.narrow(0, b, 1);

@@ -127,7 +127,7 @@ void short_convolution(Context& ctx, const ShortConvolution& f, const Tensor& z)
 void short_convolution_backward_input(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& after,
                                       const Tensor& dp);
 Tensor short_convolution_backward_before(Context& ctx, const ShortConvolution& f, const Tensor& dz);  // like before
-// dw (C, 1, K) and dbias (C), undefined without a bias, f32, are added to.
+// dw (C, 1, K) and dbias (C), undefined without a bias, f32, are added to. Reads neither w nor bias.
 void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& dw,
                                        const Tensor& dbias);
 // (B, K - 1, C) f32: what K - 1 later tokens need of p and of what was before.

@@ -16,30 +16,37 @@ void check_state(const char* op, const char* name, const Tensor& x, const Shape&
           " must be f32 ", shape, ", got ", x.shape(), " ", x.dtype());
 }
 
-kernels::ShortConvolution checked(const char* op, const ShortConvolution& f) {
-    check(f.p.rank() == 3 && f.p.dim(2) % 3 == 0 && f.w.rank() == 3 &&
-              f.w.shape() == Shape{f.p.dim(2) / 3, 1, f.w.dim(2)} && f.w.contiguous() && f.w.dtype() == f.p.dtype(),
-          op, ": p (B, T, 3 C) and w (C, 1, K) of one type, got ", f.p.shape(), " ", f.p.dtype(), " and ", f.w.shape(),
-          " ", f.w.dtype());
-    const int64_t B = f.p.dim(0), C = f.w.dim(0), K = f.taps();
-    check(K >= 1 && K <= kernels::kMaxTaps, op, ": 1 to ", kernels::kMaxTaps, " taps, got ", K);
-    check(!f.bias.defined() || (f.bias.shape() == Shape{C} && f.bias.dtype() == f.p.dtype()), op, ": the bias must be ",
-          f.p.dtype(), " (", C, "), got ", f.bias.shape(), " ", f.bias.dtype());
+// All but w, of `taps` taps, which undefined is not read.
+kernels::ShortConvolution checked_inputs(const char* op, const ShortConvolution& f, int64_t taps) {
+    check(f.p.rank() == 3 && f.p.dim(2) % 3 == 0, op, ": p must be (B, T, 3 C), got ", f.p.shape());
+    const int64_t B = f.p.dim(0), C = f.p.dim(2) / 3;
+    check(taps >= 1 && taps <= kernels::kMaxTaps, op, ": 1 to ", kernels::kMaxTaps, " taps, got ", taps);
     check(f.positions.dtype() == DType::i32 && f.positions.shape() == Shape{B, f.p.dim(1)}, op,
           ": positions must be i32 (B, T) for p ", f.p.shape(), ", got ", f.positions.shape(), " ",
           f.positions.dtype());
-    check_state(op, "before", f.before, {B, K - 1, C});
+    check_state(op, "before", f.before, {B, taps - 1, C});
     return {.b = section(f.p, 0),
             .c = section(f.p, 1),
             .x = section(f.p, 2),
-            .w = f.w.reshape({C, K}),
-            .bias = f.bias,
+            .w = View(nullptr, f.p.dtype(), {C, taps}),
             .positions = f.positions,
             .before = f.before};
 }
 
+kernels::ShortConvolution checked(const char* op, const ShortConvolution& f) {
+    check(f.w.rank() == 3 && f.w.shape() == Shape{f.p.dim(2) / 3, 1, f.w.dim(2)} && f.w.contiguous() &&
+              f.w.dtype() == f.p.dtype(),
+          op, ": w must be (C, 1, K) for p ", f.p.shape(), " ", f.p.dtype(), ", got ", f.w.shape(), " ", f.w.dtype());
+    kernels::ShortConvolution inputs = checked_inputs(op, f, f.taps());
+    check(!f.bias.defined() || (f.bias.shape() == Shape{f.w.dim(0)} && f.bias.dtype() == f.p.dtype()), op,
+          ": the bias must be ", f.p.dtype(), " (", f.w.dim(0), "), got ", f.bias.shape(), " ", f.bias.dtype());
+    inputs.w.data = f.w.view().data;
+    inputs.bias = f.bias;
+    return inputs;
+}
+
 void check_output(const char* op, const char* name, const Tensor& z, const ShortConvolution& f) {
-    check(z.shape() == Shape{f.p.dim(0), f.p.dim(1), f.w.dim(0)} && z.dtype() == f.p.dtype(), op, ": ", name,
+    check(z.shape() == Shape{f.p.dim(0), f.p.dim(1), f.p.dim(2) / 3} && z.dtype() == f.p.dtype(), op, ": ", name,
           " must be (B, T, C) like p ", f.p.shape(), " ", f.p.dtype(), ", got ", z.shape(), " ", z.dtype());
 }
 
@@ -78,10 +85,11 @@ Tensor short_convolution_backward_before(Context& ctx, const ShortConvolution& f
 
 void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& dw,
                                        const Tensor& dbias) {
-    const auto inputs = checked("short_convolution_backward_weight", f);
+    check(dw.rank() == 3 && dw.shape() == Shape{f.p.dim(2) / 3, 1, dw.dim(2)} && dw.dtype() == DType::f32,
+          "short_convolution_backward_weight: dw must be f32 (C, 1, K) for p ", f.p.shape(), ", got ", dw.shape(), " ",
+          dw.dtype());
+    const auto inputs = checked_inputs("short_convolution_backward_weight", f, dw.dim(2));
     check_output("short_convolution_backward_weight", "dz", dz, f);
-    check(dw.shape() == f.w.shape() && dw.dtype() == DType::f32 && dbias.defined() == f.bias.defined(),
-          "short_convolution_backward_weight: dw must be f32 ", f.w.shape(), ", got ", dw.shape(), " ", dw.dtype());
     call(ctx, &KernelTable::short_convolution_backward_weight, "short_convolution_backward_weight", inputs, dz,
          dw.reshape({dw.dim(0), dw.dim(2)}), dbias);
 }

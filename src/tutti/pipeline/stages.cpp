@@ -32,7 +32,9 @@ std::vector<double> costs_of(const models::Model& model, int64_t seq_len) {
         double cost = 0;
         for (const autograd::Parameter* p : unit.parameters)
             if (p->shape.rank() == 2 && unit.backward_reads_weights) cost += static_cast<double>(p->shape.numel());
-        if (i > 0 && i + 1 < model.modules().size()) cost += attention;
+        const bool block = i > 0 && i + 1 < model.modules().size();
+        if (block && spec::operator_of(m, static_cast<int64_t>(i) - 1).kind == spec::LayerOperator::Kind::attention)
+            cost += attention;
         costs.push_back(cost);
     }
     return costs;

@@ -27,6 +27,7 @@ std::string architecture(const spec::ModelSpec& m) {
     if (m.head_norm) text += ", head norms";
     if (m.window > 0) text += concat(", window ", m.window);
     if (!m.window_layers.empty()) text += concat(" in layers ", m.window_layers);
+    if (!m.conv_layers.empty()) text += concat(", convolutions of ", m.conv_kernel, " in layers ", m.conv_layers);
     return text + concat(", ffn ", m.ffn, ", vocab ", m.vocab, m.tie_embeddings ? ", tied" : "");
 }
 

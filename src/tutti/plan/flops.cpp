@@ -6,13 +6,17 @@
 namespace tutti::plan {
 namespace {
 
-// Values of the matrices of one block.
+// Values of the matrices of all blocks.
 int64_t block_matrices(const spec::ModelSpec& m) {
     const int64_t C = m.width, F = m.ffn, query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
+    const auto [attention, windowed, convolutions] = spec::count_layers(m);
     switch (m.family) {
-        case spec::Family::mlp: return C * C;
-        case spec::Family::gpt2: return C * 3 * query + query * C + 2 * C * F;     // c_attn, c_proj; c_fc, c_proj
-        case spec::Family::llama: return 2 * C * query + 2 * C * key + 3 * C * F;  // q, o; k, v; gate, up, down
+        case spec::Family::mlp: return m.layers * C * C;
+        case spec::Family::gpt2:
+            return m.layers * (C * 3 * query + query * C + 2 * C * F);  // c_attn, c_proj; c_fc, c_proj
+        case spec::Family::llama:
+        case spec::Family::lfm2:  // q, o; k, v; in, out of a convolution; gate, up, down
+            return attention * (2 * C * query + 2 * C * key) + convolutions * 4 * C * C + m.layers * 3 * C * F;
     }
     throw Error("unknown model family");
 }
@@ -27,18 +31,17 @@ double keys_per_query(int64_t window, int64_t seq_len) {
 
 // All blocks, without embedding and head.
 TokenFlops blocks_forward(const spec::ModelSpec& m, int64_t seq_len) {
-    const auto L = static_cast<double>(m.layers);
+    const spec::LayerCounts layers = spec::count_layers(m);
     const auto attention_width = static_cast<double>(m.heads * m.head_dim);  // 0 for the mlp
-    const auto windowed = static_cast<double>(spec::windowed_layers(m));
-    const double keys = (L - windowed) * keys_per_query(0, seq_len) + windowed * keys_per_query(m.window, seq_len);
-    return {2 * L * static_cast<double>(block_matrices(m)), 4 * keys * attention_width};
+    const auto windowed = static_cast<double>(layers.windowed),
+               whole = static_cast<double>(layers.attention) - windowed;
+    const double keys = whole * keys_per_query(0, seq_len) + windowed * keys_per_query(m.window, seq_len);
+    return {2 * static_cast<double>(block_matrices(m)), 4 * keys * attention_width};
 }
 
 }  // namespace
 
-int64_t matmul_parameters(const spec::ModelSpec& model) {
-    return model.layers * block_matrices(model) + head_matrix(model);
-}
+int64_t matmul_parameters(const spec::ModelSpec& model) { return block_matrices(model) + head_matrix(model); }
 
 TokenFlops forward_flops(const spec::ModelSpec& model, int64_t seq_len) {
     check(seq_len > 0, "FLOPs per token: seq_len must be positive, got ", seq_len);

@@ -94,6 +94,14 @@ TEST(Flops, WindowOfSomeLayers) {
     EXPECT_DOUBLE_EQ(2 * half, all + model_flops(m, 8192).full_attention);
 }
 
+// LFM2-350M: 10 layers with two projections of 4 C^2 together and no attention, 6 with 2 C^2 + 2 C 512.
+TEST(Flops, ConvolutionsHaveProjectionsAndNoKeys) {
+    const spec::ModelSpec m = spec::preset("lfm2-350m");
+    const int64_t C = 1024, ffn = 3 * C * 4608;
+    EXPECT_EQ(matmul_parameters(m), 10 * 4 * C * C + 6 * (2 * C * C + 2 * C * 512) + 16 * ffn + 65536 * C);
+    EXPECT_EQ(model_flops(m, 4096).full_attention, 12.0 * 6 * 4096 * 1024);
+}
+
 // The lecture's MLP: 8 layers of 8192 x 8192, no attention: 6 * 8 * 8192^2 for every sequence length.
 TEST(Flops, WideMlp) {
     const spec::ModelSpec m = spec::preset("mlp-8192");

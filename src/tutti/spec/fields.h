@@ -73,7 +73,7 @@ void for_each_field(Run& run, const Visit& visit) {
     auto& m = run.model;
     key("preset", m.preset, any(), "where the other fields of [model] start from; \"\": give them all");
     key("hf", m.hf, any(), "or: a Hugging Face directory, whose weights and config.json the run starts from");
-    key("family", m.family, one_of({"gpt2", "llama", "mlp"}), "architecture");
+    key("family", m.family, one_of({"gpt2", "llama", "lfm2", "mlp"}), "architecture");
     key("vocab", m.vocab, between(0, 2147483647), "rows of the embedding; mlp: 0");
     key("width", m.width, between(1, 1048576), "C, size of the residual stream");
     key("layers", m.layers, between(1, 100000), "L, transformer blocks; mlp: linear layers");
@@ -84,10 +84,15 @@ void for_each_field(Run& run, const Visit& visit) {
     key("qkv_bias", m.qkv_bias, any(), "llama: biases on the query, key and value projections (Qwen2)");
     key("output_bias", m.output_bias, any(), "llama: bias on the output projection of attention");
     key("mlp_bias", m.mlp_bias, any(), "llama: biases in the MLP");
-    key("head_norm", m.head_norm, any(), "llama: RMSNorm of each query and key head (Qwen3)");
+    key("head_norm", m.head_norm, any(), "llama: RMSNorm of each query and key head (Qwen3); lfm2: true");
     key("window", m.window, between(0, 2147483647), "llama: newest keys that a query sees (Mistral); 0: all");
     key("window_layers", m.window_layers, any(),
         "the layers that have the window (Qwen), as \"0,2-5\"; \"\": all layers");
+    key("conv_layers", m.conv_layers, any(),
+        "lfm2: the layers with a gated short convolution in place of attention, as \"0-1,3-4\"; \"\": none");
+    key("conv_kernel", m.conv_kernel, between(0, 16),
+        "lfm2: tokens that the convolution sees, its own included; 0 without conv_layers");
+    key("conv_bias", m.conv_bias, any(), "lfm2: biases on the convolution and the projections around it");
     key("max_positions", m.max_positions, between(0, 2147483647),
         "longest seq_len; gpt2 learns this many positions; mlp: 0");
     key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0");

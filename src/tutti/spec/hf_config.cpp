@@ -194,8 +194,9 @@ void read_rope_scaling(Keys& keys, ModelSpec& m) {
     keys.take("finetuned");
 }
 
-void read_rope(Keys& keys, ModelSpec& m, const std::string& path, std::vector<std::string>& problems) {
-    m.rope_theta = keys.number_or("rope_theta", 10000);  // what files older than the key mean
+// `theta`: what files without the key mean.
+void read_rope(Keys& keys, ModelSpec& m, double theta, const std::string& path, std::vector<std::string>& problems) {
+    m.rope_theta = keys.number_or("rope_theta", theta);
     keys.only("partial_rotary_factor", {1.0});
     for (const char* name : {"rope_scaling", "rope_parameters"}) {
         const HfJson* object = keys.take(name);
@@ -279,7 +280,108 @@ void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::st
     if (type == "llama" || type == "qwen3") m.qkv_bias = m.output_bias = keys.boolean_or("attention_bias", false);
     if (type == "llama") m.mlp_bias = keys.boolean_or("mlp_bias", false);
     read_window(keys, m, type);
-    read_rope(keys, m, path, problems);
+    read_rope(keys, m, 10000, path, problems);
+}
+
+// int(multiplier * int(2 ff / 3)), rounded up to a multiple, as the class of transformers does; or ff as it stands.
+int64_t lfm2_ffn(Keys& keys) {
+    const char* key = keys.has("block_ff_dim") ? "block_ff_dim" : "intermediate_size";  // the older name
+    int64_t ffn = keys.integer(key);
+    if (keys.integer_or("intermediate_size", ffn) != ffn)
+        keys.problem("intermediate_size", "differs from block_ff_dim = ", ffn, ", another name for the same");
+    const bool adjusted = keys.boolean_or("block_auto_adjust_ff_dim", true);
+    const bool whole = keys.has("block_ffn_dim_multiplier") && keys.take("block_ffn_dim_multiplier") == nullptr;
+    const double multiplier = keys.number_or("block_ffn_dim_multiplier", 1);
+    const int64_t unit = keys.integer_or("block_multiple_of", 256);
+    if (!adjusted) return ffn;
+    ffn = 2 * ffn / 3;
+    if (whole) return ffn;
+    const double scaled = multiplier * static_cast<double>(ffn);
+    if (scaled < 1 || scaled > std::numeric_limits<int32_t>::max()) {
+        keys.problem("block_ffn_dim_multiplier", "makes a feed-forward of ", scaled, " channels");
+        return ffn;
+    }
+    return (static_cast<int64_t>(scaled) + unit - 1) / unit * unit;
+}
+
+// The layers with a convolution: the others of layer_types, or of full_attn_idxs; with neither key there are none.
+std::vector<LayerRange> lfm2_convolutions(Keys& keys, int64_t layers) {
+    std::vector<bool> attention(static_cast<size_t>(layers), true);
+    const HfJson *types = keys.take("layer_types"), *indices = keys.take("full_attn_idxs");
+    if (indices != nullptr) {
+        attention.assign(attention.size(), false);
+        for (const HfJson& index : indices->is_array() ? *indices : HfJson::array({nullptr})) {
+            if (!index.is_number_integer() || index < 0 || index >= layers) {
+                keys.problem("full_attn_idxs", "must be a list of layers below num_hidden_layers = ", layers);
+                break;
+            }
+            attention[index.get<size_t>()] = true;
+        }
+    }
+    if (types != nullptr) {
+        if (!types->is_array() || static_cast<int64_t>(types->size()) != layers) {
+            keys.problem("layer_types", "must be a list of num_hidden_layers = ", layers, " names");
+            return {};
+        }
+        const std::vector<bool> named = attention;
+        for (size_t i = 0; i < attention.size(); ++i) {
+            const HfJson& type = (*types)[i];
+            attention[i] = type == "full_attention";
+            if (attention[i] || type == "conv") continue;
+            keys.problem("layer_types", "an lfm2 has full_attention and conv only");
+            return {};
+        }
+        if (indices != nullptr && named != attention)
+            keys.problem("layer_types", "differs from full_attn_idxs = ", indices->dump(), ", which says the same");
+    }
+    std::vector<LayerRange> convolutions;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+        if (attention[static_cast<size_t>(layer)]) continue;
+        if (!convolutions.empty() && convolutions.back().last + 1 == layer)
+            convolutions.back().last = layer;
+        else
+            convolutions.push_back({layer, layer});
+    }
+    return convolutions;
+}
+
+void read_lfm2(Keys& keys, ModelSpec& m, const std::string& path, std::vector<std::string>& problems) {
+    m.family = Family::lfm2;
+    m.width = keys.integer("hidden_size");
+    m.layers = keys.integer("num_hidden_layers");
+    m.heads = keys.integer("num_attention_heads");
+    m.kv_heads = keys.integer("num_key_value_heads");
+    m.max_positions = keys.integer_or("max_position_embeddings", 128000);
+    m.norm_eps = keys.number_or("norm_eps", 1e-5);
+    if (keys.take("head_dim") == nullptr && m.width % m.heads != 0)
+        keys.problem("num_attention_heads", "must divide hidden_size = ", m.width, ", where there is no head_dim");
+    m.head_dim = keys.integer_or("head_dim", m.width / m.heads);
+    m.head_norm = true;
+    m.ffn = lfm2_ffn(keys);
+    m.conv_layers = to_text(lfm2_convolutions(keys, m.layers));
+    const int64_t kernel = keys.integer_or("conv_L_cache", 3);
+    const bool bias = keys.boolean_or("conv_bias", false);
+    if (!m.conv_layers.empty()) {
+        m.conv_kernel = kernel;
+        m.conv_bias = bias;
+    }
+    const bool tied = keys.boolean_or("tie_word_embeddings", true);
+    m.tie_embeddings = keys.boolean_or("tie_embedding", tied);
+    if (keys.has("tie_word_embeddings") && tied != m.tie_embeddings)
+        keys.problem("tie_embedding", "differs from tie_word_embeddings = ", tied ? "true" : "false",
+                     ", another name for the same");
+    read_rope(keys, m, keys.number_or("theta", 1000000), path, problems);
+    // Names of older files for the same; and what they say of the initial weights.
+    for (const char* name : {"theta", "rope_theta"}) keys.only(name, {m.rope_theta});
+    for (const char* name : {"block_dim", "conv_dim", "conv_dim_out"}) keys.only(name, {m.width});
+    keys.only("num_heads", {m.heads});
+    keys.only("block_norm_eps", {m.norm_eps});
+    keys.only("block_use_swiglu", {true});
+    keys.only("use_pos_enc", {true});
+    keys.only("hidden_act", {"silu", "swish"});
+    for (const char* name :
+         {"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init"})
+        keys.take(name);
 }
 
 }  // namespace
@@ -289,13 +391,15 @@ ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
     std::vector<std::string> problems;
     Keys keys(json, path, problems);
     const HfJson* type = keys.take("model_type");
-    const std::array kTypes = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+    const std::array kTypes = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "lfm2"};
     check<DataError>(type != nullptr && std::find(kTypes.begin(), kTypes.end(), *type) != kTypes.end(), path,
                      ": model_type = ", type ? type->dump() : "absent",
-                     ": this Tutti has gpt2, llama, mistral, qwen2 and qwen3");
+                     ": this Tutti has gpt2, llama, mistral, qwen2, qwen3 and lfm2");
     ModelSpec m;
     if (*type == "gpt2")
         read_gpt2(keys, m);
+    else if (*type == "lfm2")
+        read_lfm2(keys, m, path, problems);
     else
         read_llama(keys, m, *type, path, problems);
     m.preset.clear();

@@ -1,11 +1,11 @@
 // spec/hf_config.h: a model as the config.json of a Hugging Face directory describes it, and the way back. formats.md
-// B1.3 to B1.7 has the keys.
+// B1.3 to B1.9 has the keys.
 //
-// Read: model_type gpt2, llama, mistral, qwen2 and qwen3, in the spellings of transformers 4 and 5. A key that changes
-// the computation in a way that Tutti does not have is an error; so is a key that this file does not know, unless its
-// value asks for nothing (null, false, [], {}) or its name begins with "_". Known and passed over: names of classes and
-// versions, token ids, settings of generation, caches and classification heads, and all dropout: dropout belongs to the
-// training recipe, [model] dropout.
+// Read: model_type gpt2, llama, mistral, qwen2, qwen3 and lfm2, in the spellings of transformers 4 and 5. A key that
+// changes the computation in a way that Tutti does not have is an error; so is a key that this file does not know,
+// unless its value asks for nothing (null, false, [], {}) or its name begins with "_". Known and passed over: names of
+// classes and versions, token ids, settings of generation, caches and classification heads, and all dropout: dropout
+// belongs to the training recipe, [model] dropout.
 #pragma once
 
 #include <cstdint>

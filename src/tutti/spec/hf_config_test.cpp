@@ -158,6 +158,81 @@ TEST(HfConfig, Gpt2) {
               "config.json: scale_attn_by_inverse_layer_idx = true: this Tutti has false only");
 }
 
+// As the files of LFM2-350M were published.
+std::string lfm2_text(const std::string& more = "",
+                      const std::string& layers = R"("full_attn_idxs":[2,5,8,10,12,14])") {
+    return R"({"architectures":["Lfm2ForCausalLM"],"block_auto_adjust_ff_dim":true,"block_dim":1024,"block_ff_dim":6656,)"
+           R"("block_ffn_dim_multiplier":1.0,"block_mlp_init_scale":1.0,"block_multiple_of":256,"block_norm_eps":1e-05,)"
+           R"("block_out_init_scale":1.0,"block_use_swiglu":true,"block_use_xavier_init":true,"bos_token_id":1,)"
+           R"("conv_L_cache":3,"conv_bias":false,"conv_dim":1024,"conv_dim_out":1024,"conv_use_xavier_init":true,)"
+           R"("eos_token_id":7,"hidden_size":1024,"initializer_range":0.02,"max_position_embeddings":128000,)"
+           R"("model_type":"lfm2","norm_eps":1e-05,"num_attention_heads":16,"num_heads":16,"num_hidden_layers":16,)"
+           R"("num_key_value_heads":8,"pad_token_id":0,"rope_theta":1000000.0,"theta":1000000.0,"tie_embedding":true,)"
+           R"("torch_dtype":"bfloat16","use_cache":true,"use_pos_enc":true,"vocab_size":65536)" +
+           (layers.empty() ? "" : "," + layers) + (more.empty() ? "" : "," + more) + "}";
+}
+
+// `text` with another value of a key.
+std::string changed(std::string text, const std::string& key, const std::string& value) {
+    const size_t at = text.find("\"" + key + "\":"), begin = at + key.size() + 3;
+    EXPECT_NE(at, std::string::npos) << key;
+    return text.replace(begin, text.find_first_of(",}", begin) - begin, value);
+}
+
+TEST(HfConfig, Lfm2) {
+    const ModelSpec m = read(lfm2_text());
+    ModelSpec expected = preset("lfm2-350m");
+    expected.preset.clear();
+    EXPECT_EQ(m, expected);
+    EXPECT_EQ(parameter_count(m), 354'483'968);
+    // The names and values of transformers 5.
+    EXPECT_EQ(read(R"({"model_type":"lfm2","hidden_size":1024,"intermediate_size":4608,"num_hidden_layers":4,)"
+                   R"("num_attention_heads":16,"num_key_value_heads":8,"vocab_size":65536,"full_attn_idxs":null,)"
+                   R"("block_auto_adjust_ff_dim":false,"layer_types":["conv","full_attention","conv","conv"],)"
+                   R"("rope_parameters":{"rope_theta":5000.0,"rope_type":"default"},"tie_word_embeddings":false})")
+                  .conv_layers,
+              "0,2-3");
+    const auto attention = read(lfm2_text("", ""));  // neither layer_types nor full_attn_idxs
+    EXPECT_EQ(attention.conv_layers, "");
+    EXPECT_EQ(attention.conv_kernel, 0);
+
+    const auto ffn = [](const std::string& ff, const std::string& key, const std::string& value) {
+        return read(changed(changed(lfm2_text(), "block_ff_dim", ff), key, value)).ffn;
+    };
+    EXPECT_EQ(ffn("10240", "block_multiple_of", "256"), 6912);  // LFM2-700M
+    EXPECT_EQ(ffn("12288", "block_multiple_of", "256"), 8192);  // LFM2-1.2B
+    EXPECT_EQ(ffn("10240", "block_auto_adjust_ff_dim", "false"), 10240);
+    EXPECT_EQ(ffn("10240", "block_ffn_dim_multiplier", "null"), 6826);  // int(2 * 10240 / 3), not rounded up
+    EXPECT_EQ(ffn("10240", "block_ffn_dim_multiplier", "1.5"), 10240);  // int(1.5 * 6826) = 10239
+}
+
+TEST(HfConfig, Lfm2NamesThatDisagree) {
+    const auto error = [](const std::string& key, const std::string& value) {
+        return error_of(changed(lfm2_text(), key, value));
+    };
+    EXPECT_EQ(error("block_dim", "1000"), "config.json: block_dim = 1000: this Tutti has 1024 only");
+    EXPECT_EQ(error("conv_dim", "1000"), "config.json: conv_dim = 1000: this Tutti has 1024 only");
+    EXPECT_EQ(error("num_heads", "8"), "config.json: num_heads = 8: this Tutti has 16 only");
+    EXPECT_EQ(error("block_norm_eps", "1e-6"), "config.json: block_norm_eps = 1e-06: this Tutti has 1e-05 only");
+    EXPECT_EQ(error("block_use_swiglu", "false"), "config.json: block_use_swiglu = false: this Tutti has true only");
+    EXPECT_EQ(error("use_pos_enc", "false"), "config.json: use_pos_enc = false: this Tutti has true only");
+    EXPECT_EQ(error("theta", "5.0"), "config.json: theta = 5.0: this Tutti has 1000000.0 only");
+    EXPECT_EQ(error_of(lfm2_text(R"("intermediate_size":4608)")),
+              "config.json: intermediate_size = 4608: differs from block_ff_dim = 6656, another name for the same");
+    EXPECT_EQ(error_of(lfm2_text(R"("tie_word_embeddings":false)")),
+              "config.json: tie_embedding = true: differs from tie_word_embeddings = false, another name for the same");
+    std::string types = "\"conv\"";
+    for (int i = 1; i < 16; ++i) types += ",\"conv\"";
+    EXPECT_TRUE(error_of(lfm2_text("\"layer_types\":[" + types + "]"))
+                    .ends_with("differs from full_attn_idxs = [2,5,8,10,12,14], which says the same"));
+    EXPECT_TRUE(error_of(lfm2_text("\"layer_types\":[\"conv\"]", ""))
+                    .ends_with("must be a list of num_hidden_layers = 16 names"));
+    EXPECT_TRUE(error_of(lfm2_text("", R"("full_attn_idxs":[16])"))
+                    .ends_with("must be a list of layers below num_hidden_layers = 16"));
+    EXPECT_TRUE(error_of(lfm2_text("", R"("full_attn_idxs":7)"))
+                    .ends_with("must be a list of layers below num_hidden_layers = 16"));
+}
+
 TEST(HfConfig, NothingIsPassedOverUnknown) {
     EXPECT_EQ(error_of(llama_text("llama", R"("use_cache":true,"_name_or_path":"x","new":null,"other":false,"o":{})")),
               "accepted");
@@ -168,8 +243,9 @@ TEST(HfConfig, NothingIsPassedOverUnknown) {
     EXPECT_EQ(error_of(llama_text("mistral", R"("attention_bias":true)").c_str()).substr(0, 34),
               "config.json: attention_bias = true");
     EXPECT_EQ(error_of(R"({"model_type":"mamba"})"),
-              "config.json: model_type = \"mamba\": this Tutti has gpt2, llama, mistral, qwen2 and qwen3");
-    EXPECT_EQ(error_of("{}"), "config.json: model_type = absent: this Tutti has gpt2, llama, mistral, qwen2 and qwen3");
+              "config.json: model_type = \"mamba\": this Tutti has gpt2, llama, mistral, qwen2, qwen3 and lfm2");
+    EXPECT_EQ(error_of("{}"),
+              "config.json: model_type = absent: this Tutti has gpt2, llama, mistral, qwen2, qwen3 and lfm2");
     EXPECT_EQ(error_of(R"({"model_type":"gpt2","n_embd":48.5,"n_head":-1,"n_layer":"3"})"),
               "config.json: n_embd = 48.5: must be a whole number from 1 to 2147483647\n"
               "config.json: n_layer = \"3\": must be a whole number from 1 to 2147483647\n"
@@ -214,6 +290,15 @@ TEST(HfConfig, WritesWhatItReads) {
     check_round(preset("mistral-7b"), "mistral");
     check_round(preset("qwen2.5-0.5b"), "qwen2");
     check_round(preset("qwen3-0.6b"), "qwen3");
+    check_round(preset("lfm2-700m"), "lfm2");
+    ModelSpec lfm2 = preset("lfm2-tiny");
+    lfm2.head_dim = 16;  // 4 * 16 is not the width
+    lfm2.conv_bias = true;
+    check_round(lfm2, "lfm2");
+    lfm2.conv_layers.clear();
+    lfm2.conv_bias = false;
+    lfm2.conv_kernel = 0;
+    check_round(lfm2, "lfm2");
     ModelSpec m = preset("qwen3-0.6b");
     m.window = 7;
     m.rope_scaling = {.type = "yarn", .factor = 4, .beta_fast = 16, .attention_factor = 2};

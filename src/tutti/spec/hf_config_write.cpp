@@ -89,7 +89,7 @@ HfJson llama_config(const ModelSpec& m) {
         // layer_types decides; before transformers 4.53 only max_window_layers did, which says "from here on".
         std::vector<std::string> types;
         for (int64_t i = 0; i < m.layers; ++i)
-            types.emplace_back(window_of(m, i) > 0 ? "sliding_attention" : "full_attention");
+            types.emplace_back(operator_of(m, i).window > 0 ? "sliding_attention" : "full_attention");
         const auto first = std::find(types.begin(), types.end(), "sliding_attention");
         json["max_window_layers"] = first - types.begin();
         if (!m.window_layers.empty()) json["layer_types"] = types;
@@ -97,11 +97,37 @@ HfJson llama_config(const ModelSpec& m) {
     return json;
 }
 
+HfJson lfm2_config(const ModelSpec& m) {
+    std::vector<std::string> types;
+    for (int64_t i = 0; i < m.layers; ++i)
+        types.emplace_back(operator_of(m, i).kind == LayerOperator::Kind::attention ? "full_attention" : "conv");
+    HfJson json = {{"architectures", {"Lfm2ForCausalLM"}},
+                   {"model_type", "lfm2"},
+                   {"vocab_size", m.vocab},
+                   {"hidden_size", m.width},
+                   {"intermediate_size", m.ffn},
+                   {"block_auto_adjust_ff_dim", false},  // intermediate_size is what it is
+                   {"num_hidden_layers", m.layers},
+                   {"num_attention_heads", m.heads},
+                   {"num_key_value_heads", m.kv_heads},
+                   {"layer_types", types},
+                   {"conv_L_cache", m.conv_kernel > 0 ? m.conv_kernel : 3},
+                   {"conv_bias", m.conv_bias},
+                   {"max_position_embeddings", m.max_positions},
+                   {"norm_eps", m.norm_eps},
+                   {"rope_theta", m.rope_theta},
+                   {"rope_scaling", rope_scaling_config(m.rope_scaling)}};
+    if (m.heads * m.head_dim != m.width) json["head_dim"] = m.head_dim;
+    return json;
+}
+
 }  // namespace
 
 std::string to_hf_config(const ModelSpec& m, DType dtype) {
     check<UsageError>(m.family != Family::mlp, "an mlp has no Hugging Face architecture; use --format tutti");
-    HfJson json = m.family == Family::gpt2 ? gpt2_config(m) : llama_config(m);
+    HfJson json = m.family == Family::gpt2   ? gpt2_config(m)
+                  : m.family == Family::lfm2 ? lfm2_config(m)
+                                             : llama_config(m);
     json["initializer_range"] = m.init_std;
     json["tie_word_embeddings"] = m.tie_embeddings;
     // Not the defaults of the classes: they are ids of published vocabularies.

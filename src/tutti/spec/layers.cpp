@@ -51,21 +51,33 @@ std::string to_text(const std::vector<LayerRange>& ranges) {
     return text;
 }
 
-int64_t window_of(const ModelSpec& model, int64_t layer) {
-    if (model.window_layers.empty()) return model.window;
-    const auto ranges = layer_ranges(model.window_layers);
-    const bool inside = std::any_of(ranges.begin(), ranges.end(), [&](const LayerRange& range) {
-        return range.first <= layer && layer <= range.last;
-    });
-    return inside ? model.window : 0;
+namespace {
+
+bool contains(const std::vector<LayerRange>& ranges, int64_t layer) {
+    return std::any_of(ranges.begin(), ranges.end(),
+                       [&](const LayerRange& range) { return range.first <= layer && layer <= range.last; });
 }
 
-int64_t windowed_layers(const ModelSpec& model) {
-    if (model.window == 0) return 0;
-    if (model.window_layers.empty()) return model.layers;
+int64_t size_of(const std::vector<LayerRange>& ranges) {
     int64_t count = 0;
-    for (const LayerRange& range : layer_ranges(model.window_layers)) count += range.last - range.first + 1;
+    for (const LayerRange& range : ranges) count += range.last - range.first + 1;
     return count;
+}
+
+}  // namespace
+
+LayerOperator operator_of(const ModelSpec& model, int64_t layer) {
+    if (contains(layer_ranges(model.conv_layers), layer)) return {.kind = LayerOperator::Kind::short_convolution};
+    const bool windowed = model.window_layers.empty() || contains(layer_ranges(model.window_layers), layer);
+    return {.window = windowed ? model.window : 0};
+}
+
+LayerCounts count_layers(const ModelSpec& model) {
+    const int64_t convolutions = size_of(layer_ranges(model.conv_layers)), attention = model.layers - convolutions;
+    const int64_t windowed = model.window == 0             ? 0
+                             : model.window_layers.empty() ? attention
+                                                           : size_of(layer_ranges(model.window_layers));
+    return {attention, windowed, convolutions};
 }
 
 Recompute recompute_of(const std::string& policy, int64_t layers) {

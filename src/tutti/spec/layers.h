@@ -1,5 +1,5 @@
-// spec/layers.h: what a spec says of single layers: which look back over a window (ModelSpec::window and
-// window_layers), and which are computed again in the backward (recompute.policy).
+// spec/layers.h: what a spec says of single layers: what mixes their tokens (ModelSpec::window, window_layers,
+// conv_layers), and which are computed again in the backward (recompute.policy).
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,19 @@ std::vector<LayerRange> layer_ranges(const std::string& text);
 // The one way to write them: layer_ranges' inverse.
 std::string to_text(const std::vector<LayerRange>& ranges);
 
-// The newest keys that a query of this layer sees; 0: all of them.
-int64_t window_of(const ModelSpec& model, int64_t layer);
-// How many layers have a window.
-int64_t windowed_layers(const ModelSpec& model);
+// What mixes the tokens of a layer.
+struct LayerOperator {
+    enum class Kind : uint8_t { attention, short_convolution };
+    Kind kind = Kind::attention;
+    int64_t window = 0;  // of attention: the newest keys that a query sees; 0: all of them
+    bool operator==(const LayerOperator&) const = default;
+};
+LayerOperator operator_of(const ModelSpec& model, int64_t layer);
+// How many layers have attention, and a short convolution in its place.
+struct LayerCounts {
+    int64_t attention = 0, windowed = 0, short_convolution = 0;  // windowed: of those with attention
+};
+LayerCounts count_layers(const ModelSpec& model);
 
 struct Recompute {
     int64_t segment = 0;     // blocks that are run again together in the backward, from their input; 0: none

@@ -9,9 +9,11 @@
 namespace tutti::spec {
 
 // gpt2: learned positions, LayerNorm, biases, tanh GELU. llama: RoPE, RMSNorm, SwiGLU, grouped-query attention; with
-// the fields below also Mistral (window), Qwen2 (qkv_bias) and Qwen3 (head_norm). mlp: `layers` times a bias-free
-// Linear width -> width and a ReLU, squared error; it has no vocabulary.
-enum class Family { gpt2, llama, mlp };
+// the fields below also Mistral (window), Qwen2 (qkv_bias) and Qwen3 (head_norm). lfm2: the same with head_norm, and in
+// some layers a gated short convolution in place of attention. mlp: `layers` times a bias-free Linear width -> width
+// and a ReLU, squared error; it has no vocabulary.
+enum class Family { gpt2, llama, lfm2, mlp };
+inline constexpr Family kFamilies[] = {Family::gpt2, Family::llama, Family::lfm2, Family::mlp};
 std::string_view name_of(Family family);  // "llama"
 
 // A change of the RoPE frequencies for contexts beyond the original ones; factor 0 means off. llama3: Llama 3.1 to 3.3.
@@ -42,9 +44,12 @@ struct ModelSpec {
     bool qkv_bias = false;         // on the query, key and value projections (Qwen2); gpt2 has all biases anyway
     bool output_bias = false;      // on attention's output projection
     bool mlp_bias = false;         // on the three projections of the MLP
-    bool head_norm = false;        // RMSNorm of each query and key head before RoPE (Qwen3)
+    bool head_norm = false;        // RMSNorm of each query and key head before RoPE (Qwen3, lfm2)
     int64_t window = 0;            // a query sees this many newest keys, itself included (Mistral); 0: all
     std::string window_layers;     // the layers that have the window, "0,2-5"; "": all of them (spec/layers.h)
+    std::string conv_layers;       // lfm2: the layers with a short convolution, "0-1,3-4"; "": none
+    int64_t conv_kernel = 0;       // K, tokens that it sees, its own included; 0 where there is none
+    bool conv_bias = false;        // on the convolution and on the projections before and after it
     int64_t max_positions = 1024;  // learned positions of gpt2; an upper bound of seq_len elsewhere
     double norm_eps = 1e-5;
     double rope_theta = 10000;

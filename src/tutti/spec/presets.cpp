@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/spec/layers.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
 
@@ -57,6 +58,17 @@ ModelSpec qwen3(const std::string& name, const LlamaSizes& s, bool tied) {
     return m;
 }
 
+// LFM2 (Liquid AI 2025): attention in every second or third layer, convolutions of three taps in the others.
+ModelSpec lfm2(const std::string& name, const LlamaSizes& s, const std::string& conv_layers) {
+    ModelSpec m = llama(name, s);
+    m.family = Family::lfm2;
+    m.head_norm = true;
+    m.conv_layers = conv_layers;
+    m.conv_kernel = 3;
+    m.rope_theta = 1000000;
+    return m;
+}
+
 ModelSpec untied(ModelSpec m) {
     m.tie_embeddings = false;
     return m;
@@ -106,6 +118,10 @@ std::vector<ModelSpec> all_presets() {
         qwen3("qwen3-0.6b", {151936, 1024, 28, 16, 8, 128, 3072, 40960}, true),
         qwen3("qwen3-4b", {151936, 2560, 36, 32, 8, 128, 9728, 40960}, true),
         qwen3("qwen3-8b", {151936, 4096, 36, 32, 8, 128, 12288, 40960}, false),
+        lfm2("lfm2-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, "0-1,3"),  // 0.96M
+        lfm2("lfm2-350m", {65536, 1024, 16, 16, 8, 64, 4608, 128000}, "0-1,3-4,6-7,9,11,13,15"),
+        lfm2("lfm2-700m", {65536, 1536, 16, 24, 8, 64, 6912, 128000}, "0-1,3-4,6-7,9,11,13,15"),
+        lfm2("lfm2-1.2b", {65536, 2048, 16, 32, 8, 64, 8192, 128000}, "0-1,3-4,6-7,9,11,13,15"),
         mlp("mlp-8192", 8192, 8),
     };
 }
@@ -116,6 +132,7 @@ std::string_view name_of(Family family) {
     switch (family) {
         case Family::gpt2: return "gpt2";
         case Family::llama: return "llama";
+        case Family::lfm2: return "lfm2";
         case Family::mlp: return "mlp";
     }
     return "";
@@ -157,8 +174,11 @@ int64_t parameter_count(const ModelSpec& m) {
     const int64_t attention = 2 * C * query + 2 * C * key  // q and output, k and v
                               + (m.qkv_bias ? query + 2 * key : 0) + (m.output_bias ? C : 0) +
                               (m.head_norm ? 2 * m.head_dim : 0);
+    const int64_t convolution = 4 * C * C + C * m.conv_kernel + (m.conv_bias ? 5 * C : 0);
     const int64_t mlp_block = 3 * C * F + (m.mlp_bias ? 2 * F + C : 0);
-    return embeddings + m.layers * (2 * C + attention + mlp_block) + C;
+    const LayerCounts layers = count_layers(m);
+    return embeddings + layers.attention * attention + layers.short_convolution * convolution +
+           m.layers * (2 * C + mlp_block) + C;
 }
 
 }  // namespace tutti::spec

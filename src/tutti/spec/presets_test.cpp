@@ -27,11 +27,15 @@ TEST(Presets, ParameterCountsArePublished) {
     EXPECT_EQ(count("qwen3-4b"), 4'022'468'096);
     EXPECT_EQ(count("qwen3-8b"), 8'190'735'360);
     EXPECT_EQ(count("llama-110m"), 109'529'856);  // llama2.c's stories110M has these sizes, tied
+    EXPECT_EQ(count("lfm2-350m"), 354'483'968);   // what `num_parameters` of the published files says
+    EXPECT_EQ(count("lfm2-700m"), 742'489'344);
+    EXPECT_EQ(count("lfm2-1.2b"), 1'170'340'608);
     EXPECT_EQ(count("mlp-8192"), 8ll * 8192 * 8192);
 }
 
 TEST(Presets, SmallOnesAreAsLargeAsTheirNames) {
     EXPECT_NEAR(static_cast<double>(count("llama-tiny")), 1e6, 0.05e6);
+    EXPECT_NEAR(static_cast<double>(count("lfm2-tiny")), 1e6, 0.05e6);
     EXPECT_NEAR(static_cast<double>(count("llama-5m")), 5e6, 0.25e6);
     EXPECT_NEAR(static_cast<double>(count("llama-20m")), 20e6, 1e6);
 }
@@ -45,6 +49,15 @@ TEST(ParameterCount, IsTheSumOfTheTensors) {
     EXPECT_EQ(parameter_count(m), 128256ll * 4096 + block + 4096 + 128256ll * 4096);
     m.tie_embeddings = true;
     EXPECT_EQ(parameter_count(m), 128256ll * 4096 + block + 4096);
+
+    ModelSpec l = preset("lfm2-350m");  // a convolution and an attention layer
+    l.layers = 2;
+    l.conv_layers = "0";
+    l.conv_bias = true;
+    const int64_t convolution = 3072 * 1024 + 3072 + 1024 * 1 * 3 + 1024 + 1024 * 1024 + 1024;
+    const int64_t attention = 1024 * 1024 + 512 * 1024 + 512 * 1024 + 1024 * 1024 + 64 + 64;
+    const int64_t rest = 1024 + 1024 + 3 * 4608 * 1024;
+    EXPECT_EQ(parameter_count(l), 65536 * 1024 + convolution + attention + 2 * rest + 1024);
 
     ModelSpec g = preset("gpt2-124m");
     g.layers = 2;
@@ -67,7 +80,8 @@ TEST(Presets, FamiliesAndTheirSpecials) {
     EXPECT_TRUE(preset("qwen2.5-7b").qkv_bias);
     EXPECT_FALSE(preset("qwen2.5-7b").output_bias);
     EXPECT_TRUE(preset("qwen3-8b").head_norm);
-    EXPECT_EQ(preset_names().size(), 20u);
+    EXPECT_EQ(preset("lfm2-1.2b").conv_layers, "0-1,3-4,6-7,9,11,13,15");
+    EXPECT_EQ(preset_names().size(), 24u);
 }
 
 TEST(Presets, AreValidRuns) {
@@ -89,7 +103,7 @@ TEST(Presets, UnknownNameGetsTheNearest) {
                      "unknown preset \"llama3-9b\"; the nearest is \"llama3-8b\" of llama-tiny, llama-5m, llama-20m, "
                      "llama-110m, gpt2-124m, gpt2-xl, llama2-7b, llama3.2-1b, llama3.2-3b, llama3-8b, llama3-70b, "
                      "llama3-405b, mistral-7b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-0.6b, qwen3-4b, qwen3-8b, "
-                     "mlp-8192");
+                     "lfm2-tiny, lfm2-350m, lfm2-700m, lfm2-1.2b, mlp-8192");
     }
 }
 

@@ -139,7 +139,7 @@ Wrong assign(const Field& field, const toml::node& node, std::vector<std::string
 Wrong assign(const Field& field, const toml::node& node, Family& value) {
     const auto* text = node.as_string();
     if (!text) return wrong_type(field, value, describe(node));
-    for (const Family family : {Family::gpt2, Family::llama, Family::mlp}) {
+    for (const Family family : kFamilies) {
         if (text->get() == name_of(family)) return value = family, std::nullopt;
     }
     return range_problem(field, text->get());  // it is no choice of the field
@@ -263,6 +263,9 @@ std::string left_out(const toml::table& root, const Overrides& overrides) {
     if (model_text("family", root, overrides) != "mlp") {
         needed.insert(needed.end(), {"vocab", "heads", "kv_heads", "head_dim", "ffn", "max_positions"});
     }
+    if (model_text("family", root, overrides) == "lfm2") {
+        needed.insert(needed.end(), {"conv_layers", "conv_kernel"});
+    }
     std::string missing;
     for (const std::string& key : needed) {
         const bool given = root["model"][key] || overrides.count("model." + key);
@@ -274,7 +277,10 @@ std::string left_out(const toml::table& root, const Overrides& overrides) {
 // The sizes of a model that starts from nothing must all be given; the other fields have their usual values.
 ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides, Problems& problems) {
     const std::string family = model_text("family", root, overrides).value_or("");
-    ModelSpec model = preset(family == "gpt2" ? "gpt2-124m" : family == "mlp" ? "mlp-8192" : "llama-tiny");
+    ModelSpec model = preset(family == "gpt2"   ? "gpt2-124m"
+                             : family == "lfm2" ? "lfm2-tiny"
+                             : family == "mlp"  ? "mlp-8192"
+                                                : "llama-tiny");
     const std::string missing = left_out(root, overrides);
     if (!missing.empty()) {
         const std::string text = concat("[model] preset = \"\" starts from nothing: it also needs ", missing);

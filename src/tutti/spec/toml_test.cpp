@@ -142,8 +142,9 @@ TEST(TomlErrors, ValuesOutOfRange) {
     // What the build refuses is not suggested.
     EXPECT_EQ(problems_of("[precision]\nreduce = \"b16\""),
               "c.toml:2:10: [precision] reduce = \"b16\": must be f32, the only one that this build has");
-    EXPECT_EQ(problems_of("[model]\nfamily = \"lama\"\n"),
-              "c.toml:2:10: [model] family = \"lama\": must be one of gpt2 | llama | mlp; the nearest is \"llama\"");
+    EXPECT_EQ(
+        problems_of("[model]\nfamily = \"lama\"\n"),
+        "c.toml:2:10: [model] family = \"lama\": must be one of gpt2 | llama | lfm2 | mlp; the nearest is \"llama\"");
     EXPECT_EQ(problems_of("[data]\ntrain = \"\"\n"),
               "c.toml:2:9: [data] train = [\"\"]: an element is empty; every element must name a file");
     EXPECT_EQ(problems_of("[model]\npreset = \"llama-tny\"\n").substr(0, 81),

@@ -80,12 +80,20 @@ void unused(Problems& problems, const char* key, const T& value, const char* fam
             " does not use it; it must be ", toml_text(T{}));
 }
 
-// What only the llama family may have.
+// What only the lfm2 family may have.
+void check_no_convolutions(const ModelSpec& m, Problems& problems) {
+    const std::string family(name_of(m.family));
+    unused(problems, "conv_layers", m.conv_layers, family.c_str());
+    unused(problems, "conv_kernel", m.conv_kernel, family.c_str());
+    unused(problems, "conv_bias", m.conv_bias, family.c_str());
+}
+
+// What only the llama family may have; lfm2 has head_norm too.
 void check_plain_attention(const ModelSpec& m, const char* family, Problems& problems) {
     unused(problems, "qkv_bias", m.qkv_bias, family);
     unused(problems, "output_bias", m.output_bias, family);
     unused(problems, "mlp_bias", m.mlp_bias, family);
-    unused(problems, "head_norm", m.head_norm, family);
+    if (m.family != Family::lfm2) unused(problems, "head_norm", m.head_norm, family);
     unused(problems, "window", m.window, family);
     unused(problems, "window_layers", m.window_layers, family);
 }
@@ -134,26 +142,50 @@ void check_positions(const ModelSpec& m, Problems& problems) {
         require(problems, m.kv_heads == m.heads, "[model] kv_heads = ", m.kv_heads, ": the family gpt2 has no grouped ",
                 "queries; it must equal heads = ", m.heads);
     }
-    if (m.family == Family::llama) {
+    if (m.family == Family::llama || m.family == Family::lfm2) {
         require(problems, m.rope_theta > 0, "[model] rope_theta = ", toml_text(m.rope_theta), ": must be > 0");
         require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE turns pairs",
                 suggestion("; nearest: ", m.head_dim - 1, m.head_dim + 1, "model.head_dim"));
     }
 }
 
-// One way to write each function, so that equal models are equal specs.
+// One way to write each list, so that equal models are equal specs. Nothing when it is no list of this model's layers.
+std::vector<LayerRange> check_layer_list(const ModelSpec& m, const char* key, const std::string& text,
+                                         Problems& problems) {
+    try {
+        const std::vector<LayerRange> ranges = layer_ranges(text);
+        const std::string given = concat("[model] ", key, " = ", toml_text(text), ": ");
+        require(problems, to_text(ranges) == text, given, "write it as ", toml_text(to_text(ranges)));
+        require(problems, ranges.empty() || ranges.back().last < m.layers, given, "the layers are 0 to ", m.layers - 1);
+        return ranges;
+    } catch (const UsageError& error) {
+        problems.push_back(concat("[model] ", key, ": ", error.what()));
+        return {};
+    }
+}
+
 void check_window(const ModelSpec& m, Problems& problems) {
     if (m.window_layers.empty()) return;
     const std::string given = concat("[model] window_layers = ", toml_text(m.window_layers), ": ");
-    try {
-        const std::vector<LayerRange> ranges = layer_ranges(m.window_layers);
-        require(problems, to_text(ranges) == m.window_layers, given, "write it as ", toml_text(to_text(ranges)));
-        require(problems, ranges.back().last < m.layers, given, "the layers are 0 to ", m.layers - 1);
-        require(problems, ranges != std::vector<LayerRange>{{0, m.layers - 1}}, given,
-                "these are all layers; leave it out");
-        require(problems, m.window > 0, given, "has no effect while window = 0; set window or leave it out");
-    } catch (const UsageError& error) {
-        problems.push_back(concat("[model] window_layers: ", error.what()));
+    const std::vector<LayerRange> ranges = check_layer_list(m, "window_layers", m.window_layers, problems);
+    if (ranges.empty()) return;
+    require(problems, ranges != std::vector<LayerRange>{{0, m.layers - 1}}, given,
+            "these are all layers; leave it out");
+    require(problems, m.window > 0, given, "has no effect while window = 0; set window or leave it out");
+}
+
+void check_lfm2(const ModelSpec& m, Problems& problems) {
+    check_plain_attention(m, "lfm2", problems);
+    require(problems, m.head_norm, "[model] head_norm = false: the family lfm2 always has it; set true");
+    check_layer_list(m, "conv_layers", m.conv_layers, problems);
+    if (m.conv_layers.empty()) {
+        require(problems, m.conv_kernel == 0 && !m.conv_bias, "[model] conv_kernel = ", m.conv_kernel,
+                ", conv_bias = ", toml_text(m.conv_bias),
+                ": have no effect while conv_layers is empty; name the layers or leave both out");
+    } else {
+        require(problems, m.conv_kernel >= 1, "[model] conv_kernel = ", m.conv_kernel,
+                ": conv_layers = ", toml_text(m.conv_layers),
+                " have a convolution, which needs at least 1; LFM2 has 3");
     }
 }
 
@@ -192,6 +224,10 @@ void check_model(const ModelSpec& m, Problems& problems) {
         check_transformer(m, problems);
     check_positions(m, problems);
     if (m.family == Family::llama) check_window(m, problems);
+    if (m.family == Family::lfm2)
+        check_lfm2(m, problems);
+    else
+        check_no_convolutions(m, problems);
     check_rope_scaling(m.rope_scaling, problems);
 }
 
@@ -320,6 +356,10 @@ void check_context_parallel(const RunSpec& run, Problems& problems) {
                              : "cp and of two chunks a rank, ",
             unit, nearest_multiples("; nearest: seq_len = ", run.train.seq_len, unit, "train.seq_len"));
     const ModelSpec& m = run.model;
+    require(problems, m.conv_layers.empty() || run.train.seq_len / unit >= m.conv_kernel - 1,
+            "[train] seq_len = ", run.train.seq_len, ": a rank of [parallel] cp = ", cp, " has ",
+            run.train.seq_len / unit,
+            " tokens in a row; a convolution needs [model] conv_kernel - 1 = ", m.conv_kernel - 1, " of them");
     if (ulysses == 1 || m.heads < 1 || m.kv_heads < 1 || p.tp < 1 || m.heads % p.tp != 0) return;
     const int64_t heads = m.heads / p.tp, kv_heads = std::max<int64_t>(m.kv_heads / p.tp, 1);
     const std::string of_rank = p.tp == 1 ? "" : concat(" / tp = ", heads);
@@ -390,6 +430,7 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     };
     divides(m.heads, "[model] heads");
     divides(m.ffn, "[model] ffn");
+    if (!m.conv_layers.empty()) divides(m.width, "[model] width");
     require(problems, m.kv_heads % tp == 0 || tp % m.kv_heads == 0, "[parallel] tp = ", tp,
             ": must divide [model] kv_heads = ", m.kv_heads, ", or be a multiple of it");
     const int64_t unit = product({tp, run.parallel.cp});

@@ -67,6 +67,38 @@ TEST(Validate, WindowOfSomeLayers) {
                                        "\" is no list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
 }
 
+TEST(Validate, ConvolutionsOfSomeLayers) {
+    const auto problems = [](std::vector<std::string> changes, int ranks = 1) {
+        changes.insert(changes.begin(), "model.preset=lfm2-tiny");
+        return problems_of(changes, ranks);
+    };
+    EXPECT_EQ(problems({}), "");
+    EXPECT_EQ(problems({"model.conv_layers=0-3"}), "");
+    EXPECT_EQ(problems({"model.conv_layers=", "model.conv_kernel=0"}), "");
+    EXPECT_EQ(problems({"model.conv_layers=3,0-1"}), "[model] conv_layers = \"3,0-1\": write it as \"0-1,3\"");
+    EXPECT_EQ(problems({"model.conv_layers=0,4"}), "[model] conv_layers = \"0,4\": the layers are 0 to 3");
+    EXPECT_EQ(problems({"model.conv_layers=all"}),
+              "[model] conv_layers: \"all\" is no list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
+    EXPECT_EQ(
+        problems({"model.conv_kernel=0"}),
+        "[model] conv_kernel = 0: conv_layers = \"0-1,3\" have a convolution, which needs at least 1; LFM2 has 3");
+    EXPECT_EQ(
+        problems({"model.conv_layers="}),
+        "[model] conv_kernel = 3, conv_bias = false: have no effect while conv_layers is empty; name the layers or "
+        "leave both out");
+    EXPECT_EQ(problems({"model.head_norm=false"}),
+              "[model] head_norm = false: the family lfm2 always has it; set true");
+    EXPECT_EQ(problems({"model.window=5"}), "[model] window = 5: the family lfm2 does not use it; it must be 0");
+    EXPECT_EQ(problems_of({"model.conv_kernel=3"}),
+              "[model] conv_kernel = 3: the family llama does not use it; it must be 0");
+    EXPECT_EQ(problems({"parallel.cp=2", "train.seq_len=8"}, 2), "");
+    EXPECT_EQ(problems({"parallel.cp=2", "train.seq_len=4"}, 2),
+              "[train] seq_len = 4: a rank of [parallel] cp = 2 has 1 tokens in a row; a convolution needs [model] "
+              "conv_kernel - 1 = 2 of them");
+    EXPECT_EQ(problems({"parallel.tp=2", "model.width=129"}, 2),
+              "[parallel] tp = 2: must divide [model] width = 129; nearest: tp = 1 or 3");
+}
+
 TEST(Validate, FieldsThatTheFamilyDoesNotHave) {
     EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.rope_theta=10000"}),
               "[model] rope_theta = 10000.0: the family gpt2 does not use it; it must be 0.0");

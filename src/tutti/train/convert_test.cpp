@@ -67,6 +67,7 @@ TEST_F(ConvertTest, ThereAndBackWithoutALostBit) {
           {"model.head_norm=true", "model.head_dim=8"},
           {"model.qkv_bias=true"},
           {"model.window=5", "model.tie_embeddings=false"},
+          {"model.preset=lfm2-tiny", "model.conv_layers=0", "model.conv_bias=true"},
           {"model.preset=gpt2-124m", "model.kv_heads=2", "model.vocab=256", "model.max_positions=64"}}) {
         const std::string name = change.empty() ? "plain" : change[0];
         train(options(name, change));

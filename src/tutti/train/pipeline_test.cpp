@@ -82,6 +82,17 @@ TEST_F(Pipelines, EveryScheduleTrainsQwen3) {
     every_schedule(qwen3);
 }
 
+// Convolutions in two of three layers, so that stages differ.
+spec::RunSpec with_convolutions(spec::RunSpec run) {
+    run.model.family = spec::Family::lfm2;
+    run.model.head_norm = true;
+    run.model.conv_layers = "0-1,3-4,6-7,9-10,12-13,15";
+    run.model.conv_kernel = 3;
+    return run;
+}
+
+TEST_F(Pipelines, EveryScheduleTrainsLfm2) { every_schedule(with_convolutions(run(spec::Family::llama, false))); }
+
 TEST_F(Pipelines, EveryScheduleInBf16) {
     spec::RunSpec r = run(spec::Family::llama, false);
     r.precision.compute = "bf16";
@@ -100,7 +111,7 @@ TEST_F(Pipelines, BesideOtherAxes) {
         const char* recompute = "none";
         bool offload = false;
     };
-    for (const bool tied : {false, true})
+    for (const bool convolutions : {false, true})
         for (const Layout& l : std::vector<Layout>{{"1f1b", 1, 1, 4, 1},
                                                    {"zb-h1", 1, 1, 4, 2},
                                                    {"zb-v", 1, 1, 2, 3, "full"},
@@ -109,7 +120,8 @@ TEST_F(Pipelines, BesideOtherAxes) {
                                                    {"v-half", 2, 1, 1, 0, "sqrt", true},
                                                    {"1f1b", 1, 2, 2, 3, "selective", true},
                                                    {"chimera", 2, 2, 1, 1, "every:2"}}) {
-            spec::RunSpec r = run(spec::Family::llama, tied);
+            spec::RunSpec r = run(spec::Family::llama, convolutions);
+            if (convolutions) r = with_convolutions(r);  // tied too
             r.model.kv_heads = 2;
             r.parallel.pp = 2;
             r.parallel.tp = l.tp;
@@ -122,7 +134,8 @@ TEST_F(Pipelines, BesideOtherAxes) {
             r.offload.activations = l.offload;
             r.train.global_batch = 4 * l.dp;
             const VerifyOutcome o = verify({.run = r, .ranks = static_cast<int>(2 * l.tp * l.cp * l.dp), .steps = 1});
-            EXPECT_TRUE(o.within()) << l.schedule << ": " << o.worst().gradient_difference << ' ' << o.worst().gradient;
+            EXPECT_TRUE(o.within()) << l.schedule << (convolutions ? ", lfm2" : "") << ": "
+                                    << o.worst().gradient_difference << ' ' << o.worst().gradient;
         }
 }
 

@@ -32,6 +32,9 @@ class TrainerTest : public SmallRun {
         return SmallRun::options(out, all, ranks);
     }
 
+    // A run that changes its layout after every step ends as that of one rank.
+    void resumes_under_any_other_layout(std::vector<std::string> set);
+
     static nlohmann::json totals(const TrainOptions& o) {
         std::ifstream in(o.out + "/run.json");
         return nlohmann::json::parse(in);
@@ -101,9 +104,9 @@ TEST_F(TrainerTest, ResumesAtAnyStepBitForBit) {
 }
 
 // Eight steps, each under another layout: what was saved under one is gone on with under the next.
-TEST_F(TrainerTest, ResumesUnderAnyOtherLayout) {
-    const std::vector<std::string> set = {"precision.compute=f32", "train.micro_batch=1", "train.global_batch=4",
-                                          "checkpoint.every=1"};
+void TrainerTest::resumes_under_any_other_layout(std::vector<std::string> set) {
+    set.insert(set.end(),
+               {"precision.compute=f32", "train.micro_batch=1", "train.global_batch=4", "checkpoint.every=1"});
     const auto whole = options("whole", set);
     const auto one_rank = train(whole);
     const std::pair<int, std::vector<std::string>> layouts[] = {
@@ -134,6 +137,12 @@ TEST_F(TrainerTest, ResumesUnderAnyOtherLayout) {
                     1e-4 * a.at("grad_norm").get<double>())
             << i;
     }
+}
+
+TEST_F(TrainerTest, ResumesUnderAnyOtherLayout) { resumes_under_any_other_layout({}); }
+
+TEST_F(TrainerTest, ConvolutionsResumeUnderAnyOtherLayout) {
+    resumes_under_any_other_layout({"model.preset=lfm2-tiny", "model.conv_layers=0"});
 }
 
 TEST_F(TrainerTest, RecomputePolicyAndSavingInTheBackgroundChangeNoBit) {
@@ -295,6 +304,11 @@ TEST_F(TrainerTest, AStepIsAsRehearsed) {
         {"offload.activations=true", "recompute.policy=selective", "precision.compute=f32", "model.dropout=0.1"},
         {"offload.optimizer=true", "offload.params=true", "offload.activations=true", "parallel.zero=3"},
         {"data.documents=respected", "data.eod=10"},
+        {"model.preset=lfm2-tiny", "model.layers=4"},
+        {"model.preset=lfm2-tiny", "model.layers=4", "recompute.policy=selective", "model.conv_bias=true"},
+        {"model.preset=lfm2-tiny", "model.layers=4", "recompute.policy=full", "precision.compute=f32"},
+        {"model.preset=lfm2-tiny", "model.layers=4", "offload.activations=true", "parallel.zero=3"},
+        {"model.preset=lfm2-tiny", "model.layers=4", "data.documents=respected", "data.eod=10"},
         {"train.packed_weights=always"},
         wide_packed,
         {"train.packed_weights=always", "recompute.policy=full", "model.tie_embeddings=false"},
@@ -334,6 +348,11 @@ TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
                   "data.eod=10"},
                  {"train.global_batch=8", "parallel.cp=2", "parallel.cp_method=all_gather", "model.window=5"},
                  {"train.global_batch=4", "parallel.cp=4", "model.window=5", "data.documents=respected", "data.eod=10"},
+                 {"train.global_batch=4", "model.preset=lfm2-tiny", "parallel.tp=2"},
+                 {"train.global_batch=4", "model.preset=lfm2-tiny", "parallel.cp=2", "recompute.policy=selective"},
+                 {"train.global_batch=4", "model.preset=lfm2-tiny", "parallel.cp=4", "parallel.cp_ulysses=2",
+                  "data.documents=respected", "data.eod=10"},
+                 {"train.global_batch=8", "model.preset=lfm2-tiny", "parallel.pp=2", "parallel.schedule=zb-v"},
                  {"train.global_batch=8", "parallel.pp=2"},
                  {"train.global_batch=8", "parallel.pp=4", "parallel.schedule=zb-h2", "model.tie_embeddings=false"},
                  {"train.global_batch=6", "parallel.pp=2", "parallel.schedule=interleaved",
