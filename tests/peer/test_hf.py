@@ -34,8 +34,10 @@ SCALED = dict(rope_theta=10000.0, rope_type="llama3", factor=8.0, low_freq_facto
               original_max_position_embeddings=128)
 LINEAR = dict(rope_theta=10000.0, rope_type="linear", factor=4.0)
 YARN = dict(rope_theta=10000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=128)
-# The feed-forward is int(2 * 112 / 3) = 74, times the multiplier, rounded up to a multiple of 16.
-LFM2 = dict(SIZES, norm_eps=1e-5, block_multiple_of=16, rope_parameters=dict(rope_theta=10000.0, rope_type="default"))
+# The feed-forward is int(2 * 112 / 3) = 74, times the multiplier, rounded up to a multiple of 16. No token is padding,
+# whose row of the embedding torch would neither draw nor train.
+LFM2 = dict(SIZES, norm_eps=1e-5, pad_token_id=None, block_multiple_of=16,
+            rope_parameters=dict(rope_theta=10000.0, rope_type="default"))
 MODELS = {
     "gpt2": ("GPT2", dict(vocab_size=211, n_embd=48, n_layer=3, n_head=6, n_positions=96, n_inner=100,
                           initializer_range=0.15, bos_token_id=None, eos_token_id=None)),

@@ -28,7 +28,10 @@ spec::ModelSpec tiny(spec::Family family) {
     s.head_dim = 4;
     s.ffn = 12;
     s.max_positions = 16;
-    if (family == spec::Family::lfm2) s.conv_layers = "0";
+    if (family == spec::Family::lfm2) {
+        s.conv_layers = "0";
+        s.conv_kernel = 4;
+    }
     return s;
 }
 

@@ -2,8 +2,8 @@
 // metrics and `tutti bench step` read it.
 //
 // A multiply and an add are two FLOPs. Only matrix products and attention count, as everywhere in the field: norms,
-// activations, short convolutions, softmax and the optimizer are left out. Conventions and sources: PaLM (Chowdhery et al. 2022, app. B),
-// Korthikanti et al. 2022, llm.c; see docs/design.md.
+// activations, short convolutions, softmax and the optimizer are left out. Conventions and sources: PaLM (Chowdhery et
+// al. 2022, app. B), Korthikanti et al. 2022, llm.c; see docs/design.md.
 #pragma once
 
 #include <cstdint>
