@@ -6,7 +6,7 @@
 // Gradients of parameters are f32 and accumulated: db += ..., dw += .... Every result repeats bit for bit for a given
 // table, shape and thread count.
 //
-// Letters: B batch, T sequence, N = B T rows, C width, H heads, D head dim, F ffn, V vocabulary.
+// Letters: B batch, T sequence, N = B T rows, C width, H heads, D head dim, F ffn, V vocabulary, E experts.
 #pragma once
 
 #include <cstdint>
@@ -191,6 +191,46 @@ struct Sample {
     double top_p = 1;
 };
 
+// Which experts each row goes to, in a mixture of experts, and with which weights; all in f32. p = softmax(logits), or
+// sigmoid(logits). Chosen are the k experts with the largest p + bias, of equal ones the first. With `groups` > 1,
+// equal runs of experts, only experts of `chosen_groups` of them: those whose k / chosen_groups largest p + bias have
+// the largest sum, of equal ones the first.
+struct Routing {
+    View logits;     // (N, E) f32
+    View bias = {};  // (E) f32; undefined: 0
+    bool sigmoid = false;
+    int64_t groups = 1, chosen_groups = 1;
+    bool normalise = false;  // weights = scale p / (epsilon + the sum of the chosen p); else scale p
+    float epsilon = 0;
+    float scale = 1;
+    View experts = {};  // (N, k) i32, by falling p + bias
+    View weights = {};  // (N, k) f32
+    View shares = {};   // (N, E) f32: p / the sum of p, which is p itself of softmax; undefined: not wanted
+    View entropy = {};  // (N) f32: -sum of share ln(share)
+    View log_sum = {};  // (N) f32: ln sum exp(logits)
+};
+
+// dlogits of: the weights of the chosen experts; dshares, which are the gradients of all shares of a row and the same
+// for the rows of a segment; and z_scale times the sum over rows of log_sum^2. `forward` as it was, its bias, shares
+// and entropy aside.
+struct RoutingBackward {
+    Routing forward;
+    View dweights;       // (N, k) f32
+    View dshares = {};   // (S, E) f32; undefined: 0
+    View segments = {};  // (N) i32: the row of dshares; undefined: 0
+    float z_scale = 0;
+    View dlogits;  // (N, E) f32
+};
+
+// Products of E groups of consecutive rows, rows[e] of them in group e (0 too), each with a matrix of its own: `all` is
+// as in Gemm, but b (E, K, N), or (E, N, K) with transpose_b, is contiguous. With transpose_a a group is summed over:
+// a (M, K'), b (M, N'), c (E, K', N'); c of an empty group is zero, or what it was when accumulated. Neither bias nor
+// packed_b.
+struct GroupedGemm {
+    Gemm all;
+    std::span<const int64_t> rows;  // (E), of the host; their sum is the number of rows M
+};
+
 // A parameter, or what this rank has of one, as an optimizer updates it.
 struct OptimizerPiece {
     View master;          // (n) f32, updated
@@ -307,6 +347,23 @@ struct KernelTable {
     void (*squared_error)(const Stream&, View x, View target, float grad_scale, View losses, View dx) = nullptr;
 
     void (*sample)(const Stream&, const Sample&) = nullptr;
+
+    // Mixture of experts.
+    void (*route)(const Stream&, const Routing&) = nullptr;
+    void (*route_backward)(const Stream&, const RoutingBackward&) = nullptr;
+    // y (M, C) = x[rows[m]], zeros where rows[m] is negative; rows (M) i32.
+    void (*gather_rows)(const Stream&, View x, View rows, View y) = nullptr;
+    // y (N, C) = sum_j weights[n, j] x[rows[n, j]] in f32, in the order of j, rounded once; a negative row adds
+    // nothing. rows (N, k) i32; weights (N, k) f32, undefined: 1.
+    void (*combine_rows)(const Stream&, View x, View rows, View weights, View y) = nullptr;
+    // dx[rows[n, j]] = weights[n, j] dy[n], rounded once; dweights[n, j] = dy[n] . x[rows[n, j]], 0 where the row is
+    // negative. No row is named twice; rows of dx (M, C) that none names become zero.
+    void (*combine_rows_backward)(const Stream&, View dy, View x, View rows, View weights, View dx,
+                                  View dweights) = nullptr;
+    void (*grouped_gemm)(const Stream&, const GroupedGemm&) = nullptr;
+    int64_t (*grouped_gemm_workspace)(const Stream&, const GroupedGemm&) = nullptr;  // f32 values, as all.workspace
+    // bias += rate sign(mean - counts); bias, counts (n) f32.
+    void (*balance)(const Stream&, View bias, View counts, float mean, float rate) = nullptr;
 
     void (*adamw)(const Stream&, const AdamW&) = nullptr;
     void (*sgd)(const Stream&, const Sgd&) = nullptr;

@@ -181,6 +181,43 @@ struct SquaredError {
 };
 SquaredError squared_error(Context& ctx, const Tensor& x, const Tensor& target, float grad_scale);
 
+// --- mixture of experts: N rows, k choices each of E experts, M rows in the order of experts ---
+struct Routed {
+    Tensor experts;           // (N, k) i32
+    Tensor weights;           // (N, k) f32
+    Tensor shares;            // (N, E) f32 where wanted
+    Tensor entropy, log_sum;  // (N) f32
+};
+// logits (N, E) f32; bias (E) f32 or undefined; `how`: all but its views.
+Routed route(Context& ctx, const Tensor& logits, const Tensor& bias, int64_t k, const kernels::Routing& how,
+             bool shares);
+// dlogits; dshares (S, E) and segments (N) i32 may be undefined.
+Tensor route_backward(Context& ctx, const Tensor& logits, const Routed& routed, const kernels::Routing& how,
+                      const Tensor& dweights, const Tensor& dshares, const Tensor& segments, float z_scale);
+
+Tensor gather_rows(Context& ctx, const Tensor& x, const Tensor& rows);  // x (N, C), rows (M) i32: (M, C)
+// x (M, C), rows (N, k) i32, weights (N, k) f32 or undefined: (N, C)
+Tensor combine_rows(Context& ctx, const Tensor& x, const Tensor& rows, const Tensor& weights = {});
+struct CombineGradients {
+    Tensor dx, dweights;
+};
+CombineGradients combine_rows_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rows,
+                                       const Tensor& weights);
+
+// Linear layers of groups of rows: x (M, K), rows[e] of them for expert e, w (E, N, K); as their namesakes above.
+using GroupRows = std::vector<int64_t>;
+Tensor grouped_linear(Context& ctx, const Tensor& x, const Tensor& w, const GroupRows& rows);
+Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w,
+                                const GroupRows& rows, bool kept);
+Tensor grouped_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const GroupRows& rows, Tensor sum = {});
+SwigluGradients grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
+                                        const Tensor& up, const GroupRows& rows);
+void grouped_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, const GroupRows& rows,
+                             bool accumulate = true);
+
+// bias (E) f32 += rate sign(mean - counts)
+void balance(Context& ctx, const Tensor& bias, const Tensor& counts, float mean, float rate);
+
 // --- sampling ---
 // Tokens (N) i32 drawn from the rows of logits (N, V) by `how`, all but its views; draws (N) i64. -1: a row of which
 // none can be drawn.
