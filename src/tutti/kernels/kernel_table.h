@@ -194,7 +194,8 @@ struct Sample {
 // Which experts each row goes to, in a mixture of experts, and with which weights; all in f32. p = softmax(logits), or
 // sigmoid(logits). Chosen are the k experts with the largest p + bias, of equal ones the first. With `groups` > 1,
 // equal runs of experts, only experts of `chosen_groups` of them: those whose k / chosen_groups largest p + bias have
-// the largest sum, of equal ones the first.
+// the largest sum, of equal ones the first. A NaN counts as larger than any number: it is chosen, and its weight is
+// NaN. All views are contiguous.
 struct Routing {
     View logits;     // (N, E) f32
     View bias = {};  // (E) f32; undefined: 0
@@ -357,7 +358,8 @@ struct KernelTable {
     // nothing. rows (N, k) i32; weights (N, k) f32, undefined: 1.
     void (*combine_rows)(const Stream&, View x, View rows, View weights, View y) = nullptr;
     // dx[rows[n, j]] = weights[n, j] dy[n], rounded once; dweights[n, j] = dy[n] . x[rows[n, j]], 0 where the row is
-    // negative. No row is named twice; rows of dx (M, C) that none names become zero.
+    // negative. No row is named twice; rows of dx (M, C) that none names become zero. weights undefined: 1; dweights
+    // undefined: not wanted, and x is not read.
     void (*combine_rows_backward)(const Stream&, View dy, View x, View rows, View weights, View dx,
                                   View dweights) = nullptr;
     void (*grouped_gemm)(const Stream&, const GroupedGemm&) = nullptr;

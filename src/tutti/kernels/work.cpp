@@ -79,7 +79,8 @@ std::string ProblemShape::text() const {
     std::string text;
     for (size_t i = 0; i < rank; ++i) text += concat(i > 0 ? " x " : "", sizes[i]);
     return text + concat(transpose_a ? ", a transposed" : "", transpose_b ? ", b transposed" : "",
-                         accumulate ? ", added" : "", kEpilogue[static_cast<size_t>(epilogue)]);
+                         accumulate ? ", added" : "", kEpilogue[static_cast<size_t>(epilogue)],
+                         groups > 0 ? concat(", ", groups, " groups") : "");
 }
 
 Work work_of(const View& operand) {
@@ -135,6 +136,37 @@ Work work_of(const CrossEntropy& loss) {
 }
 
 Work work_of(const Sample& s) { return work_of_all({s.logits, s.draws, s.tokens}); }
+
+Work work_of(const Routing& r) {
+    return work_of_all({r.logits, r.bias, r.experts, r.weights, r.shares, r.entropy, r.log_sum});
+}
+Work work_of(const RoutingBackward& b) {
+    const Routing& f = b.forward;
+    return work_of_all({b.dlogits, f.logits, f.experts, f.weights, f.log_sum, b.dweights, b.dshares, b.segments});
+}
+
+// The matrices of empty groups are neither read nor written.
+Work work_of(const GroupedGemm& grouped) {
+    const Gemm& g = grouped.all;
+    const int64_t E = static_cast<int64_t>(grouped.rows.size());
+    const View& matrices = g.transpose_a ? g.c : g.b;
+    const int64_t M = g.a.shape[g.transpose_a ? 1 : 0], K = g.a.shape[g.transpose_a ? 0 : 1], N = g.c.shape[-1];
+    const double used = static_cast<double>(std::count_if(grouped.rows.begin(), grouped.rows.end(),
+                                                          [](int64_t rows) { return rows > 0; })) /
+                        static_cast<double>(std::max<int64_t>(1, E));
+    Work work{.flops = 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K),
+              .shape = {.kind = ProblemShape::Kind::product,
+                        .rank = 3,
+                        .groups = E,
+                        .transpose_a = g.transpose_a,
+                        .transpose_b = g.transpose_b,
+                        .accumulate = g.accumulate,
+                        .epilogue = g.epilogue,
+                        .sizes = {M, K, N}}};
+    for (const View* x : {&g.a, &g.b, &g.c, &g.x, &g.gate, &g.dup})
+        work.bytes += (x == &g.c && g.accumulate ? 2 : 1) * (x == &matrices ? used : 1) * bytes_of(*x);
+    return work;
+}
 
 Work work_of(const AdamW& update) { return work_of_update(update.pieces); }
 Work work_of(const Sgd& update) { return work_of_update(update.pieces); }

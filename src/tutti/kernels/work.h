@@ -13,12 +13,13 @@
 namespace tutti::kernels {
 
 // What a kernel works on. text(): of a matrix product M x K x N, with what is transposed, added to or fused ("1024 x
-// 768 x 3072, b transposed"); of an attention "8 x 1024, 12 heads of 64"; of others the first operand, "8 x 1024 x
-// 768".
+// 768 x 3072, b transposed"), of a grouped one with all rows and the number of groups; of an attention "8 x 1024, 12
+// heads of 64"; of others the first operand, "8 x 1024 x 768".
 struct ProblemShape {
     enum class Kind : uint8_t { none, operand, product, attention };
     Kind kind = Kind::none;
-    uint8_t rank = 0;  // of `sizes`
+    uint8_t rank = 0;    // of `sizes`
+    int64_t groups = 0;  // of rows, each with a matrix of its own; 0: one product
     bool transpose_a = false, transpose_b = false, accumulate = false;
     Epilogue epilogue = Epilogue::none;
     std::array<int64_t, Shape::kMaxDims> sizes{};
@@ -51,6 +52,9 @@ Work work_of(const Dropout& mask);
 Work work_of(const Normal& normal);
 Work work_of(const CrossEntropy& loss);
 Work work_of(const Sample& sample);
+Work work_of(const Routing& routing);
+Work work_of(const RoutingBackward& routing);
+Work work_of(const GroupedGemm& gemm);
 Work work_of(const AdamW& update);
 Work work_of(const Sgd& update);
 Work work_of(std::integral auto) { return {}; }

@@ -67,6 +67,13 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"cross_entropy_finish">(table.cross_entropy_finish);
     silence<"squared_error">(table.squared_error);
     silence<"sample">(table.sample);
+    silence<"route">(table.route);
+    silence<"route_backward">(table.route_backward);
+    silence<"gather_rows">(table.gather_rows);
+    silence<"combine_rows">(table.combine_rows);
+    silence<"combine_rows_backward">(table.combine_rows_backward);
+    silence<"grouped_gemm">(table.grouped_gemm);
+    silence<"balance">(table.balance);
     silence<"adamw">(table.adamw);
     silence<"sgd">(table.sgd);
     return table;

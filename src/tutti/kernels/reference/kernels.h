@@ -67,6 +67,17 @@ void squared_error(const Stream&, View x, View target, float grad_scale, View lo
 // sampling.cpp
 void sample(const Stream&, const Sample& s);
 
+// routing.cpp
+void route(const Stream&, const Routing& r);
+void route_backward(const Stream&, const RoutingBackward& b);
+void balance(const Stream&, View bias, View counts, float mean, float rate);
+
+// experts.cpp
+void gather_rows(const Stream&, View x, View rows, View y);
+void combine_rows(const Stream&, View x, View rows, View weights, View y);
+void combine_rows_backward(const Stream&, View dy, View x, View rows, View weights, View dx, View dweights);
+void grouped_gemm(const Stream& stream, const GroupedGemm& grouped);
+
 // optimizer.cpp
 void adamw(const Stream&, const AdamW& a);
 void sgd(const Stream&, const Sgd& s);

@@ -1,0 +1,228 @@
+#include <algorithm>
+#include <numeric>
+
+#include "tutti/ops/ops.h"
+
+namespace tutti::ops {
+
+using kernels::Epilogue;
+using kernels::GroupedGemm;
+using kernels::KernelTable;
+using kernels::Routing;
+
+namespace {
+
+void check_matrix(const char* op, const char* name, const Tensor& x, const Shape& shape, DType dtype) {
+    check(x.defined() && x.shape() == shape && x.dtype() == dtype && x.contiguous(), op, ": ", name, " must be ", shape,
+          " ", dtype, " and contiguous, got ", x.defined() ? x.shape() : Shape{}, " ", x.defined() ? x.dtype() : dtype);
+}
+
+void check_routing(const char* op, const Tensor& logits, int64_t k, const Routing& how) {
+    check(logits.rank() == 2 && logits.dtype() == DType::f32 && logits.contiguous(), op,
+          ": logits must be (N, E) f32 and contiguous, got ", logits.shape(), " ", logits.dtype());
+    const int64_t E = logits.dim(1), groups = how.groups, chosen = how.chosen_groups;
+    check(k >= 1 && k <= E, op, ": each row goes to ", k, " of ", E, " experts; choose 1 to ", E);
+    check(groups >= 1 && E % groups == 0, op, ": ", E, " experts in ", groups,
+          " equal groups; choose a divisor of the number of experts");
+    check(chosen >= 1 && chosen <= groups && k % chosen == 0 && k / chosen <= E / groups, op, ": ", k, " experts of ",
+          chosen, " chosen groups, of ", groups, " groups of ", E / groups,
+          "; choose groups whose number divides the number of experts of a row, and which have that many");
+}
+
+}  // namespace
+
+Routed route(Context& ctx, const Tensor& logits, const Tensor& bias, int64_t k, const Routing& how, bool shares) {
+    check_routing("route", logits, k, how);
+    const int64_t N = logits.dim(0), E = logits.dim(1);
+    if (bias.defined()) check_matrix("route", "the bias", bias, {E}, DType::f32);
+    const Routed r{.experts = empty(ctx, {N, k}, DType::i32),
+                   .weights = empty(ctx, {N, k}, DType::f32),
+                   .shares = shares ? empty(ctx, {N, E}, DType::f32) : Tensor(),
+                   .entropy = empty(ctx, {N}, DType::f32),
+                   .log_sum = empty(ctx, {N}, DType::f32)};
+    Routing routing = how;
+    routing.logits = logits;
+    routing.bias = bias;
+    routing.experts = r.experts;
+    routing.weights = r.weights;
+    routing.shares = r.shares;
+    routing.entropy = r.entropy;
+    routing.log_sum = r.log_sum;
+    call(ctx, &KernelTable::route, "route", routing);
+    return r;
+}
+
+Tensor route_backward(Context& ctx, const Tensor& logits, const Routed& routed, const Routing& how,
+                      const Tensor& dweights, const Tensor& dshares, const Tensor& segments, float z_scale) {
+    const int64_t k = routed.experts.dim(-1);
+    check_routing("route_backward", logits, k, how);
+    const int64_t N = logits.dim(0), E = logits.dim(1);
+    check_matrix("route_backward", "experts", routed.experts, {N, k}, DType::i32);
+    check_matrix("route_backward", "weights", routed.weights, {N, k}, DType::f32);
+    check_matrix("route_backward", "log_sum", routed.log_sum, {N}, DType::f32);
+    check_matrix("route_backward", "dweights", dweights, {N, k}, DType::f32);
+    if (dshares.defined()) check_matrix("route_backward", "dshares", dshares, {dshares.dim(0), E}, DType::f32);
+    if (segments.defined()) check_matrix("route_backward", "segments", segments, {N}, DType::i32);
+    check(!dshares.defined() || segments.defined() || dshares.dim(0) == 1,
+          "route_backward: dshares of several segments, ", dshares.defined() ? dshares.shape() : Shape{},
+          ", need `segments`, the row of each");
+    kernels::RoutingBackward b{.forward = how, .dweights = dweights, .dshares = dshares, .segments = segments};
+    b.forward.logits = logits;
+    b.forward.experts = routed.experts;
+    b.forward.weights = routed.weights;
+    b.forward.log_sum = routed.log_sum;
+    b.z_scale = z_scale;
+    const Tensor dlogits = empty(ctx, {N, E}, DType::f32);
+    b.dlogits = dlogits;
+    call(ctx, &KernelTable::route_backward, "route_backward", b);
+    return dlogits;
+}
+
+void balance(Context& ctx, const Tensor& bias, const Tensor& counts, float mean, float rate) {
+    check_matrix("balance", "the bias", bias, {bias.numel()}, DType::f32);
+    check_matrix("balance", "counts", counts, bias.shape(), DType::f32);
+    call(ctx, &KernelTable::balance, "balance", bias, counts, mean, rate);
+}
+
+// --- rows on their way to experts and back ---
+
+Tensor gather_rows(Context& ctx, const Tensor& x, const Tensor& rows) {
+    check(x.rank() == 2 && x.contiguous() && rows.rank() == 1 && rows.dtype() == DType::i32,
+          "gather_rows: x (N, C) and rows (M) i32, got ", x.shape(), " and ", rows.shape(), " ", rows.dtype());
+    const Tensor y = empty(ctx, {rows.dim(0), x.dim(1)}, x.dtype());
+    call(ctx, &KernelTable::gather_rows, "gather_rows", x, rows, y);
+    return y;
+}
+
+namespace {
+
+void check_combined(const char* op, const Tensor& x, const Tensor& rows, const Tensor& weights) {
+    check(x.rank() == 2 && x.contiguous() && rows.rank() == 2 && rows.dtype() == DType::i32 && rows.contiguous(), op,
+          ": x (M, C) and rows (N, k) i32, got ", x.shape(), " and ", rows.shape(), " ", rows.dtype());
+    if (weights.defined()) check_matrix(op, "weights", weights, rows.shape(), DType::f32);
+}
+
+}  // namespace
+
+Tensor combine_rows(Context& ctx, const Tensor& x, const Tensor& rows, const Tensor& weights) {
+    check_combined("combine_rows", x, rows, weights);
+    const Tensor y = empty(ctx, {rows.dim(0), x.dim(1)}, x.dtype());
+    call(ctx, &KernelTable::combine_rows, "combine_rows", x, rows, weights, y);
+    return y;
+}
+
+CombineGradients combine_rows_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rows,
+                                       const Tensor& weights) {
+    check_combined("combine_rows_backward", x, rows, weights);
+    check_matrix("combine_rows_backward", "dy", dy, {rows.dim(0), x.dim(1)}, x.dtype());
+    const CombineGradients d{.dx = empty(ctx, x.shape(), x.dtype()),
+                             .dweights = weights.defined() ? empty(ctx, rows.shape(), DType::f32) : Tensor()};
+    call(ctx, &KernelTable::combine_rows_backward, "combine_rows_backward", dy, x, rows, weights, d.dx, d.dweights);
+    return d;
+}
+
+// --- the products of experts ---
+
+namespace {
+
+void multiply(Context& ctx, GroupedGemm g) {
+    Tensor workspace;
+    const auto size = ctx.kernels.grouped_gemm_workspace;
+    if (const int64_t values = size ? size(ctx.device.stream(), g) : 0)
+        g.all.workspace = workspace = empty(ctx, {values}, DType::f32, Purpose::workspace);
+    call(ctx, &KernelTable::grouped_gemm, "grouped_gemm", g);
+}
+
+void check_rows(const char* op, const Tensor& x, int64_t experts, const GroupRows& rows) {
+    const bool sound = std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n >= 0; });
+    check(sound && static_cast<int64_t>(rows.size()) == experts, op,
+          ": needs a number of rows, 0 or more, for each of ", experts, " experts, got ", rows.size());
+    const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    check(x.dim(0) == sum, op, ": the experts have ", sum, " rows together, of a tensor of shape ", x.shape());
+}
+
+// x (M, K') times w (E, ., .), of which dim `summed` is K'.
+void check_product(const char* op, const Tensor& x, const Tensor& w, int summed, const GroupRows& rows) {
+    check(x.rank() == 2 && w.rank() == 3 && x.dim(1) == w.dim(summed) && x.dtype() == w.dtype() && x.contiguous() &&
+              w.contiguous(),
+          op, summed == 2 ? ": x (M, K)" : ": dy (M, N)", " and w (E, N, K) of one type and contiguous, got ",
+          x.shape(), " ", x.dtype(), " and ", w.shape(), " ", w.dtype());
+    check_rows(op, x, w.dim(0), rows);
+}
+
+struct Forward {
+    Tensor y;
+    GroupedGemm product;
+};
+
+Forward forward_of(Context& ctx, const char* op, const Tensor& x, const Tensor& w, const GroupRows& rows) {
+    check_product(op, x, w, 2, rows);
+    const Tensor y = empty(ctx, {x.dim(0), w.dim(1)}, x.dtype());
+    return {y, {.all = gemm_of(Product::forward, x, w, y), .rows = rows}};
+}
+
+}  // namespace
+
+Tensor grouped_linear(Context& ctx, const Tensor& x, const Tensor& w, const GroupRows& rows) {
+    const Forward f = forward_of(ctx, "grouped_linear", x, w, rows);
+    multiply(ctx, f.product);
+    return f.y;
+}
+
+Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w,
+                                const GroupRows& rows, bool kept) {
+    Forward f = forward_of(ctx, "grouped_linear_swiglu", x, w, rows);
+    check_matrix("grouped_linear_swiglu", "the gate", gate, f.y.shape(), x.dtype());
+    const Activated r{kept ? empty(ctx, f.y.shape(), x.dtype()) : Tensor{}, f.y};
+    f.product.all.epilogue = Epilogue::swiglu;
+    f.product.all.gate = gate;
+    f.product.all.x = r.z;
+    multiply(ctx, f.product);
+    return r;
+}
+
+Tensor grouped_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const GroupRows& rows, Tensor sum) {
+    constexpr const char* kName = "grouped_backward_input";
+    check_product(kName, dy, w, 1, rows);
+    const Shape shape = {dy.dim(0), w.dim(2)};
+    if (sum.defined()) check_matrix(kName, "the sum", sum, shape, dy.dtype());
+    const bool in_place = sum.defined() && sum.unique();
+    const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
+    GroupedGemm g{.all = gemm_of(Product::input_gradient, dx, w, dy), .rows = rows};
+    g.all.accumulate = in_place;
+    multiply(ctx, g);
+    return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
+}
+
+SwigluGradients grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
+                                        const Tensor& up, const GroupRows& rows) {
+    constexpr const char* kName = "grouped_swiglu_backward";
+    check_product(kName, dy, w, 1, rows);
+    const Shape shape = {dy.dim(0), w.dim(2)};
+    check_matrix(kName, "the gate", gate, shape, dy.dtype());
+    check_matrix(kName, "up", up, shape, dy.dtype());
+    const SwigluGradients d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
+    GroupedGemm g{.all = gemm_of(Product::input_gradient, d.gate, w, dy), .rows = rows};
+    g.all.epilogue = Epilogue::swiglu_backward;
+    g.all.gate = gate;
+    g.all.x = up;
+    g.all.dup = d.up;
+    multiply(ctx, g);
+    return d;
+}
+
+void grouped_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, const GroupRows& rows,
+                             bool accumulate) {
+    constexpr const char* kName = "grouped_backward_weight";
+    check(dy.rank() == 2 && x.rank() == 2 && dw.rank() == 3 && dy.dim(1) == dw.dim(1) && x.dim(1) == dw.dim(2) &&
+              dw.dtype() == DType::f32 && dy.dim(0) == x.dim(0) && dy.dtype() == x.dtype() && dy.contiguous() &&
+              x.contiguous() && dw.contiguous(),
+          kName, ": dy (M, N), x (M, K) of one type, dw (E, N, K) f32, all contiguous, got ", dy.shape(), ", ",
+          x.shape(), ", ", dw.shape(), " ", dw.dtype());
+    check_rows(kName, x, dw.dim(0), rows);
+    GroupedGemm g{.all = gemm_of(Product::weight_gradient, x, dw, dy), .rows = rows};
+    g.all.accumulate = accumulate;
+    multiply(ctx, g);
+}
+
+}  // namespace tutti::ops
