@@ -1,37 +1,13 @@
 // The list of cases is only as good as what it notices: each entry of a wrong table below has one small, plausible
 // mistake, and at least one case must see it in every type that the mistake can occur in.
-#include "tutti/kernels/testing/kernel_cases.h"
-
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
+#include "tutti/kernels/testing/noticed.h"
+
 namespace tutti::kernels {
 namespace {
-
-int64_t noticed(const KernelTable& wrong, const std::string& op, const std::string& dtype) {
-    int64_t count = 0;
-    for (const Case& c : kernel_cases()) {
-        if (c.op != op || c.name.rfind(dtype, 0) != 0) continue;
-        const auto expected = c.expected(), actual = c.run(wrong, Place{});
-        bool differs = false;
-        for (size_t o = 0; o < expected.size(); ++o)
-            for (size_t i = 0; i < expected[o].values.size(); ++i) {
-                const double want = expected[o].values[i], got = actual[o].values[i];
-                const bool equal = want == got || (std::isnan(want) && std::isnan(got));
-                differs |= !equal && !(std::abs(want - got) <= expected[o].tolerance[i]);
-            }
-        count += differs;
-    }
-    return count;
-}
-
-void expect_noticed(const KernelTable& wrong, const std::string& op) {
-    for (const char* dtype : {"f32", "bf16"}) EXPECT_GT(noticed(wrong, op, dtype), 0) << op << " " << dtype;
-}
 
 View without_last(View x) {
     if (x.shape[-1] > 16) --x.shape[-1];

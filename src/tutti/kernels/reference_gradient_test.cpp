@@ -326,5 +326,95 @@ TEST_F(Gradient, OtherProducts) {
     expect_gradient("dwt", wt, dwt, dy, y, K, both);
 }
 
+// L = sum dweights weights + sum D shares + z_scale sum log_sum^2, where rows of a segment have one D.
+struct RoutingSizes {
+    int64_t k;
+    bool sigmoid, normalise;
+    int64_t groups, chosen_groups;
+    bool shares, segments;
+    float z_scale;
+};
+class RoutingGradient : public Gradient, public testing::WithParamInterface<RoutingSizes> {};
+
+TEST_P(RoutingGradient, AllForms) {
+    const RoutingSizes s = GetParam();
+    const int64_t N = 5, E = 6, k = s.k;
+    Array logits = random({N, E}, "logits"), bias = random({E}, "bias"), weights({N, k}), entropy({N}), log_sum({N});
+    Array shares({N, E}), dweights = random({N, k}, "dweights"), D = random({3, E}, "D"), dlogits({N, E});
+    std::vector<int32_t> experts(static_cast<size_t>(N * k)), segments = {2, 0, 0, 1, 2};
+    if (!s.segments) std::fill(segments.begin(), segments.end(), 0);
+    const View segment_view(segments.data(), DType::i32, {N});
+    const Routing routing{.logits = logits.view(),
+                          .bias = bias.view(),
+                          .sigmoid = s.sigmoid,
+                          .groups = s.groups,
+                          .chosen_groups = s.chosen_groups,
+                          .normalise = s.normalise,
+                          .epsilon = 0.125f,
+                          .scale = 1.5f,
+                          .experts = View(experts.data(), DType::i32, {N, k}),
+                          .weights = weights.view(),
+                          .shares = shares.view(),
+                          .entropy = entropy.view(),
+                          .log_sum = log_sum.view()};
+    Array y({N * (k + E + 1)}), dy(y.shape);  // weights, shares and log_sum^2
+    for (int64_t i = 0; i < N * k; ++i) dy[i] = dweights[i];
+    for (int64_t i = 0; s.shares && i < N * E; ++i) dy[N * k + i] = D[segments[static_cast<size_t>(i / E)] * E + i % E];
+    for (int64_t n = 0; n < N; ++n) dy[N * (k + E) + n] = s.z_scale;
+    const auto forward = [&] {
+        table.route(stream, routing);
+        for (int64_t i = 0; i < N * k; ++i) y[i] = weights[i];
+        for (int64_t i = 0; i < N * E; ++i) y[N * k + i] = shares[i];
+        for (int64_t n = 0; n < N; ++n) y[N * (k + E) + n] = log_sum[n] * log_sum[n];
+    };
+    forward();
+    table.route_backward(stream, {.forward = routing,
+                                  .dweights = dweights.view(),
+                                  .dshares = s.shares ? D.view() : View(),
+                                  .segments = s.segments ? segment_view : View(),
+                                  .z_scale = s.z_scale,
+                                  .dlogits = dlogits.view()});
+    expect_gradient("dlogits", logits, dlogits, dy, y, 4 * E, forward);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, RoutingGradient,
+                         testing::Values(RoutingSizes{2, false, false, 1, 1, false, false, 0},
+                                         RoutingSizes{2, false, true, 1, 1, false, false, 0},
+                                         RoutingSizes{3, true, false, 1, 1, false, false, 0},
+                                         RoutingSizes{3, true, true, 1, 1, false, false, 0},
+                                         RoutingSizes{2, false, true, 1, 1, true, false, 0},
+                                         RoutingSizes{2, true, true, 1, 1, true, false, 0},
+                                         RoutingSizes{1, false, false, 1, 1, true, true, 0.25f},
+                                         RoutingSizes{2, true, false, 1, 1, true, true, 0.25f},
+                                         RoutingSizes{2, false, true, 3, 2, true, true, 0.25f},
+                                         RoutingSizes{2, true, true, 2, 1, true, true, 0.5f},
+                                         RoutingSizes{6, false, true, 1, 1, true, true, 0}));
+
+TEST_F(Gradient, CombineRows) {
+    const int64_t M = 7, N = 3, k = 2, C = 4;
+    Array x = random({M, C}, "x"), weights = random({N, k}, "weights"), dy = random({N, C}, "dy"), y({N, C});
+    Array dx({M, C}), dweights({N, k});
+    std::vector<int32_t> row = {5, 0, -1, 3, 6, -4};
+    const View rows(row.data(), DType::i32, {N, k});
+    const auto forward = [&] { table.combine_rows(stream, x.view(), rows, weights.view(), y.view()); };
+    table.combine_rows_backward(stream, dy.view(), x.view(), rows, weights.view(), dx.view(), dweights.view());
+    expect_gradient("dx", x, dx, dy, y, k, forward);
+    expect_gradient("dweights", weights, dweights, dy, y, k, forward);
+}
+
+// The linear layers of three experts, one of them without rows.
+TEST_F(Gradient, GroupedProducts) {
+    const int64_t M = 5, N = 3, K = 4, E = 3;
+    Array x = random({M, K}, "x"), w = random({E, N, K}, "w"), dy = random({M, N}, "dy"), y({M, N}), dx({M, K});
+    Array dw({E, N, K});
+    const std::vector<int64_t> rows = {2, 0, 3};
+    const auto multiply = [&](const Gemm& all) { table.grouped_gemm(stream, {.all = all, .rows = rows}); };
+    const auto forward = [&] { multiply({.a = x.view(), .b = w.view(), .c = y.view(), .transpose_b = true}); };
+    multiply({.a = dy.view(), .b = w.view(), .c = dx.view()});
+    multiply({.a = dy.view(), .b = x.view(), .c = dw.view(), .transpose_a = true, .accumulate = true});
+    expect_gradient("dx", x, dx, dy, y, K, forward);
+    expect_gradient("dw", w, dw, dy, y, K, forward);
+}
+
 }  // namespace
 }  // namespace tutti::kernels

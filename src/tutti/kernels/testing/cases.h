@@ -44,6 +44,13 @@ inline constexpr std::array<DType, 2> kActivationTypes = {DType::f32, DType::bf1
 // Below, at and above one vector of either ISA, and enough for two threads to share.
 inline constexpr std::array<int64_t, 11> kLengths = {0, 1, 3, 16, 17, 63, 65, 127, 1000, 4111, 40001};
 
+// An exact value, and how far one that a table computed may be off.
+struct Inexact {
+    double value, error;
+};
+// What a product with an epilogue wrote; z_at(i) is element i before the epilogue.
+void report_product(Arena& arena, const Gemm& g, const std::function<Inexact(int64_t)>& z_at);
+
 template <class Entry, class Run>
 void add(std::vector<Case>& all, const char* op, Entry KernelTable::*entry, std::string name, Run run) {
     const auto on = [run](const KernelTable& table, const Place& place, bool with_tolerance) {
@@ -68,6 +75,9 @@ void add_attention_backward(std::vector<Case>& all);
 void add_attention_merge(std::vector<Case>& all);
 void add_losses(std::vector<Case>& all);
 void add_sampling(std::vector<Case>& all);
+void add_routing(std::vector<Case>& all);      // route, route_backward, balance
+void add_expert_rows(std::vector<Case>& all);  // gather_rows, combine_rows, combine_rows_backward
+void add_grouped_gemm(std::vector<Case>& all);
 void add_optimizers(std::vector<Case>& all);
 
 }  // namespace tutti::kernels::cases

@@ -52,6 +52,13 @@ inline const std::vector<const char*> kOps = {"fill",
                                               "cross_entropy_finish",
                                               "squared_error",
                                               "sample",
+                                              "route",
+                                              "route_backward",
+                                              "gather_rows",
+                                              "combine_rows",
+                                              "combine_rows_backward",
+                                              "grouped_gemm",
+                                              "balance",
                                               "adamw",
                                               "sgd"};
 

@@ -19,6 +19,9 @@ std::vector<Case> kernel_cases() {
     cases::add_attention_merge(all);
     cases::add_losses(all);
     cases::add_sampling(all);
+    cases::add_routing(all);
+    cases::add_expert_rows(all);
+    cases::add_grouped_gemm(all);
     cases::add_optimizers(all);
     return all;
 }

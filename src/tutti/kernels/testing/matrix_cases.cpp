@@ -14,6 +14,38 @@ View numbers(Arena& arena, Numbers kind, const Shape& shape, DType dtype, const 
     return arena.from(shape, dtype, whole);
 }
 
+// The slopes of GELU and SiLU are at most 1.13 and 1.1; what the functions themselves add stands in
+// elementwise_cases.cpp.
+void report_product(Arena& arena, const Gemm& g, const std::function<Inexact(int64_t)>& z_at) {
+    const DType t = g.c.dtype;
+    const bool backward = g.epilogue == Epilogue::gelu_backward || g.epilogue == Epilogue::swiglu_backward;
+    const auto silu = [](double x) { return x / (1 + std::exp(-x)); };
+    arena.result("c", g.c, [&](int64_t i) {
+        const auto [z, error] = z_at(i);
+        const double x = backward ? value(g.x, i) : z, gate = g.gate.defined() ? value(g.gate, i) : 0;
+        const double last = rounding(t, value(g.c, i));
+        switch (g.epilogue) {
+            case Epilogue::none: return error;
+            case Epilogue::gelu: return 1.13 * error + 8 * u * std::abs(z) + last;
+            case Epilogue::gelu_backward:
+                return 1.13 * error + 8 * u * std::abs(z) * (1 + 0.8 * std::abs(x) * (1 + 0.1342 * x * x)) + last;
+            case Epilogue::swiglu: return std::abs(silu(gate)) * error + 10 * u * std::abs(value(g.c, i)) + last;
+            case Epilogue::swiglu_backward:
+                return std::abs(x) * (1.1 * error + 16 * u * (1 + std::abs(gate)) * std::abs(z)) + last;
+        }
+        return last;
+    });
+    const bool keeps_z = !backward && g.epilogue != Epilogue::none && g.x.defined();
+    if (keeps_z) arena.result("x", g.x, [&](int64_t i) { return z_at(i).error; });
+    if (g.dup.defined())
+        arena.result("dup", g.dup, [&](int64_t i) {
+            const auto [z, error] = z_at(i);
+            const double gate = value(g.gate, i);
+            return std::abs(silu(gate)) * error + 10 * u * (1 + std::abs(gate)) * std::abs(z) +
+                   rounding(t, value(g.dup, i));
+        });
+}
+
 namespace {
 
 struct GemmForm {
@@ -79,8 +111,7 @@ std::string label(const EpilogueForm& f) {
                   kNames[static_cast<size_t>(f.epilogue)], f.bias ? " bias" : "", f.keeps_z ? "" : " z not kept");
 }
 
-// z is off by that of a product, and by its rounding. The slopes of GELU and SiLU are at most 1.13 and 1.1; what the
-// functions themselves add stands in elementwise_cases.cpp.
+// z is off by that of a product, and by its rounding.
 void run_epilogue(const EpilogueForm& f, const KernelTable& table, const Stream& stream, Arena& arena) {
     const bool backward = f.epilogue == Epilogue::gelu_backward || f.epilogue == Epilogue::swiglu_backward;
     const Shape shape = {f.M, f.N};
@@ -98,11 +129,7 @@ void run_epilogue(const EpilogueForm& f, const KernelTable& table, const Stream&
     g.workspace = arena.workspace(table.gemm_workspace(stream, g));
     arena.start();
     table.gemm(stream, g);
-
-    struct Z {
-        double value, error;
-    };
-    const auto z_at = [&](int64_t i) {
+    report_product(arena, g, [&](int64_t i) {
         const int64_t m = i / f.N, n = i % f.N;
         double sum = f.bias ? value(g.bias, n) : 0, size = std::abs(sum);
         for (int64_t k = 0; k < f.K; ++k) {
@@ -110,33 +137,8 @@ void run_epilogue(const EpilogueForm& f, const KernelTable& table, const Stream&
             sum += term;
             size += std::abs(term);
         }
-        return Z{sum, sum_error(f.K + 4) * size + rounding(f.t, sum)};
-    };
-    const auto silu = [](double x) { return x / (1 + std::exp(-x)); };
-    const auto tolerance_of_c = [&](int64_t i) {
-        const auto [z, error] = z_at(i);
-        const double x = backward ? value(g.x, i) : z, gate = g.gate.defined() ? value(g.gate, i) : 0;
-        const double last = rounding(f.t, value(g.c, i));
-        switch (f.epilogue) {
-            case Epilogue::none: break;
-            case Epilogue::gelu: return 1.13 * error + 8 * u * std::abs(z) + last;
-            case Epilogue::gelu_backward:
-                return 1.13 * error + 8 * u * std::abs(z) * (1 + 0.8 * std::abs(x) * (1 + 0.1342 * x * x)) + last;
-            case Epilogue::swiglu: return std::abs(silu(gate)) * error + 10 * u * std::abs(value(g.c, i)) + last;
-            case Epilogue::swiglu_backward:
-                return std::abs(x) * (1.1 * error + 16 * u * (1 + std::abs(gate)) * std::abs(z)) + last;
-        }
-        return last;
-    };
-    arena.result("c", g.c, tolerance_of_c);
-    if (!backward && f.keeps_z) arena.result("x", g.x, [&](int64_t i) { return z_at(i).error; });
-    if (g.dup.defined())
-        arena.result("dup", g.dup, [&](int64_t i) {
-            const auto [z, error] = z_at(i);
-            const double gate = value(g.gate, i);
-            return std::abs(silu(gate)) * error + 10 * u * (1 + std::abs(gate)) * std::abs(z) +
-                   rounding(f.t, value(g.dup, i));
-        });
+        return Inexact{sum, sum_error(f.K + 4) * size + rounding(f.t, sum)};
+    });
 }
 
 }  // namespace
