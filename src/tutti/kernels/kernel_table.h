@@ -195,7 +195,8 @@ struct Sample {
 // sigmoid(logits). Chosen are the k experts with the largest p + bias, of equal ones the first. With `groups` > 1,
 // equal runs of experts, only experts of `chosen_groups` of them: those whose k / chosen_groups largest p + bias have
 // the largest sum, of equal ones the first. A NaN counts as larger than any number: it is chosen, and its weight is
-// NaN. All views are contiguous.
+// NaN. All views are contiguous, and E is at most kMostExperts.
+inline constexpr int64_t kMostExperts = 4096;
 struct Routing {
     View logits;     // (N, E) f32
     View bias = {};  // (E) f32; undefined: 0

@@ -21,6 +21,7 @@ void check_routing(const char* op, const Tensor& logits, int64_t k, const Routin
     check(logits.rank() == 2 && logits.dtype() == DType::f32 && logits.contiguous(), op,
           ": logits must be (N, E) f32 and contiguous, got ", logits.shape(), " ", logits.dtype());
     const int64_t E = logits.dim(1), groups = how.groups, chosen = how.chosen_groups;
+    check(E <= kernels::kMostExperts, op, ": ", E, " experts; ", kernels::kMostExperts, " is the most");
     check(k >= 1 && k <= E, op, ": each row goes to ", k, " of ", E, " experts; choose 1 to ", E);
     check(groups >= 1 && E % groups == 0, op, ": ", E, " experts in ", groups,
           " equal groups; choose a divisor of the number of experts");

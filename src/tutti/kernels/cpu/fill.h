@@ -7,7 +7,6 @@ namespace tutti::kernels {
 
 void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without oneDNN cpu/gemm_own.cpp
 void fill_grouped_gemm(KernelTable& table, Isa isa);
-void fill_routing(KernelTable& table);
 void fill_exact_sum(KernelTable& table);
 void fill_sampling(KernelTable& table);
 void fill_rope_table(KernelTable& table);

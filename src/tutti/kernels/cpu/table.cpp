@@ -103,7 +103,6 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     fill_sampling(table);
     fill_rope_table(table);
     fill_grouped_gemm(table, isa);
-    fill_routing(table);
     return table;
 }
 

@@ -21,6 +21,8 @@ namespace tutti::kernels::TUTTI_ISA {
 [[gnu::target("general-regs-only")]] void fill_optimizer(KernelTable& table);  // adamw, sgd
 [[gnu::target("general-regs-only")]] void fill_attention(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_cross_entropy(KernelTable& table);
+[[gnu::target("general-regs-only")]] void fill_routing(KernelTable& table);      // route, route_backward, balance
+[[gnu::target("general-regs-only")]] void fill_expert_rows(KernelTable& table);  // gather_rows, combine_rows
 
 // The product without oneDNN (gemm_blocked.cpp), of which cpu/gemm*.cpp makes the entries.
 void gemm(const Stream& stream, const Gemm& gemm);

@@ -18,6 +18,8 @@ void fill_table(KernelTable& table) {
     fill_optimizer(table);
     fill_attention(table);
     fill_cross_entropy(table);
+    fill_routing(table);
+    fill_expert_rows(table);
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA
