@@ -19,11 +19,14 @@ void fill_rope(KernelTable& table);       // rope, rope_table
 void fill_optimizer(KernelTable& table);  // adamw, sgd
 void fill_cross_entropy(KernelTable& table);
 void fill_sampling(KernelTable& table);
+void fill_routing(KernelTable& table);      // route, route_backward, balance
+void fill_expert_rows(KernelTable& table);  // gather_rows, combine_rows, combine_rows_backward
 // `kernel`: the name of the one to use for everything, as in TUTTI_CUDA_ATTENTION; null: the request chooses.
 void fill_attention(KernelTable& table, const char* kernel);
 // Our own product, on no tensor cores: for tests and by name. With tf32, factors of f32 products are rounded to it.
 void fill_gemm_plain(KernelTable& table, bool tf32 = false);
 // By cuBLASLt, or our own; where CUDA is emulated, our own.
 void fill_gemm(KernelTable& table, bool tf32 = false);
+void fill_grouped_gemm(KernelTable& table, bool tf32 = false);  // by the table's own gemm
 
 }  // namespace tutti::kernels::cuda

@@ -22,8 +22,11 @@ const KernelTable& cuda_table() {
         cuda::fill_optimizer(t);
         cuda::fill_cross_entropy(t);
         cuda::fill_sampling(t);
+        cuda::fill_routing(t);
+        cuda::fill_expert_rows(t);
         cuda::fill_attention(t, std::getenv("TUTTI_CUDA_ATTENTION"));
         cuda::fill_gemm(t);
+        cuda::fill_grouped_gemm(t);
         return t;
     }();
     return table;
@@ -33,6 +36,7 @@ const KernelTable& cuda_tf32_table() {
     static const KernelTable table = [] {
         KernelTable t = cuda_table();
         cuda::fill_gemm(t, true);
+        cuda::fill_grouped_gemm(t, true);
         return t;
     }();
     return table;
