@@ -2,13 +2,14 @@
 // bench/results/*_cpu_*.md. Not part of the build:
 //   g++ -std=c++20 -O2 -Isrc bench/cpu_kernels.cpp build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp
 //   (a build with CUDA: and -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt)
-//   OMP_WAIT_POLICY=passive ./a.out gemm|packed|epilogue|attention THREADS [avx2|avx512|avx512_bf16|amx]
+//   OMP_WAIT_POLICY=passive ./a.out gemm|packed|epilogue|grouped|attention THREADS [avx2|avx512|avx512_bf16|amx]
 // One thread is timed by its own CPU time, which others on the machine disturb less; more by the clock. Best of 0.3 s;
 // products of both makers in turns, from memory (the caches are overwritten in between), and the median of their ratio.
 #include <immintrin.h>
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -210,6 +211,76 @@ void bench_epilogue(Isa isa, const Stream& stream) {
         }
 }
 
+// Shares of M rows that differ as those of experts do: e^(0.7 x), x normal.
+std::vector<int64_t> uneven(int64_t M, int64_t E) {
+    std::vector<double> share;
+    double sum = 0;
+    for (int64_t e = 0; e < E; ++e)
+        share.push_back(std::exp(0.7 * normal(random_key(1, "loads"), static_cast<uint64_t>(e))));
+    for (const double s : share) sum += s;
+    std::vector<int64_t> rows;
+    int64_t left = M;
+    for (const double s : share) rows.push_back(std::min(left, static_cast<int64_t>(s / sum * static_cast<double>(M))));
+    for (const int64_t n : rows) left -= n;
+    rows.back() += left;
+    return rows;
+}
+
+// Products of M rows in E groups beside the product of all M rows with one matrix, which has as many operations, in
+// turns; both from memory.
+void bench_grouped(const KernelTable& table, const Stream& stream) {
+    struct Form {
+        int64_t M, E, K, N;
+    };
+    std::printf(
+        "GFLOP/s, grouped / one matrix, the former by the latter: forward x W^T, input gradient dy W, weight gradient "
+        "dy^T x added to f32\n");
+    std::vector<char> others(64 << 20);
+    for (const DType t : {DType::bf16, DType::f32})
+        for (const auto& [M, E, K, N] : {Form{4096, 1, 2048, 1792},
+                                         {4096, 8, 1024, 3584},
+                                         {4096, 8, 2048, 1792},
+                                         {4096, 32, 1024, 1792},
+                                         {4096, 32, 2048, 1792},
+                                         {1024, 32, 2048, 1792},
+                                         {64, 32, 2048, 1792}}) {
+            const std::vector<int64_t> rows = uneven(M, E);
+            const View x = array(t, {M, K}), w = array(t, {E, N, K}), y = array(t, {M, N});
+            const View dw = array(DType::f32, {E, N, K});
+            const View first_w(w.data, t, {N, K}), first_dw(dw.data, DType::f32, {N, K});
+            const double work = 2e-9 * static_cast<double>(M * N * K);
+            const auto compare = [&](const Gemm& dense, const Gemm& all) {
+                Gemm one = dense;
+                GroupedGemm grouped{all, rows};
+                one.workspace = array(DType::f32, {table.gemm_workspace(stream, one)});
+                grouped.all.workspace = array(DType::f32, {table.grouped_gemm_workspace(stream, grouped)});
+                const auto time = [&](auto&& run) {
+                    std::memset(others.data(), 1, others.size());
+                    const double start = seconds(stream.threads);
+                    run();
+                    return seconds(stream.threads) - start;
+                };
+                std::vector<double> ones, groups, ratios;
+                const double end = seconds(2) + 2;
+                while (seconds(2) < end || ratios.size() < 5) {
+                    ones.push_back(time([&] { table.gemm(stream, one); }));
+                    groups.push_back(time([&] { table.grouped_gemm(stream, grouped); }));
+                    ratios.push_back(ones.back() / groups.back());
+                }
+                std::printf("  %4.0f / %4.0f %5.2f", work / median(groups), work / median(ones), median(ratios));
+                for (const View& v : {one.workspace, grouped.all.workspace}) std::free(v.data);
+            };
+            std::printf("%-4s (%4ld in %2ld, %4ld, %4ld)", t == DType::f32 ? "f32" : "bf16", M, E, K, N);
+            compare({.a = x, .b = first_w, .c = y, .transpose_b = true}, {.a = x, .b = w, .c = y, .transpose_b = true});
+            compare({.a = y, .b = first_w, .c = x}, {.a = y, .b = w, .c = x});
+            compare({.a = y, .b = x, .c = first_dw, .transpose_a = true, .accumulate = true},
+                    {.a = y, .b = x, .c = dw, .transpose_a = true, .accumulate = true});
+            std::printf("\n");
+            std::fflush(stdout);
+            for (const View& v : {x, w, y, dw}) std::free(v.data);
+        }
+}
+
 void bench_attention(const KernelTable& table, const Stream& stream) {
     struct Form {
         int64_t B, H, Hkv, Tq, Tk, D;
@@ -247,7 +318,8 @@ void bench_attention(const KernelTable& table, const Stream& stream) {
 int main(int count, char** arguments) {
     if (count < 3)
         return std::fprintf(
-                   stderr, "usage: cpu_kernels gemm|packed|epilogue|attention THREADS [avx2|avx512|avx512_bf16|amx]\n"),
+                   stderr,
+                   "usage: cpu_kernels gemm|packed|epilogue|grouped|attention THREADS [avx2|avx512|avx512_bf16|amx]\n"),
                2;
     const Stream stream{std::atoi(arguments[2])};
     const Isa isa = isa_named(count > 3 ? arguments[3] : nullptr);
@@ -261,6 +333,8 @@ int main(int count, char** arguments) {
         bench_packed(own_gemm(isa), stream);
     else if (std::strcmp(arguments[1], "epilogue") == 0)
         bench_epilogue(isa, stream);
+    else if (std::strcmp(arguments[1], "grouped") == 0)
+        bench_grouped(table, stream);
     else
         bench_attention(table, stream);
 }

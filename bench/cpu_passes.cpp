@@ -55,6 +55,7 @@ class Passes {
         norms(type, rows, 768);
         convolution(type, rows, 1024);
         losses(type, rows / 4);
+        experts(type, rows, 768);
         optimizer(rows * 768);
     }
 
@@ -126,6 +127,41 @@ class Passes {
                                 .gradient = true};
         time("cross_entropy", table_.cross_entropy, loss);
         for (const View& v : {logits, targets, losses}) std::free(v.data);
+    }
+    // 4 of 32 experts a row, in the order of experts, and back.
+    void experts(DType type, int64_t rows, int64_t width) {
+        constexpr int64_t kExperts = 32, kChosen = 4;
+        const int64_t choices = rows * kChosen;
+        const View x = array(type, {rows, width}), y = array(type, {choices, width}),
+                   dx = array(type, {choices, width});
+        const View sum = array(type, {rows, width}), weights = array(DType::f32, {rows, kChosen});
+        const View logits = array(DType::f32, {rows, kExperts}), entropy = array(DType::f32, {rows});
+        const View log_sum = array(DType::f32, {rows}), dlogits = array(DType::f32, {rows, kExperts});
+        const View from(array(DType::f32, {choices}).data, DType::i32, {choices});
+        const View to(array(DType::f32, {choices}).data, DType::i32, {rows, kChosen});
+        const View chosen(array(DType::f32, {choices}).data, DType::i32, {rows, kChosen});
+        // Choice i stands at place i * 4099 of all: rows are far apart, as after sorting by experts.
+        for (int64_t i = 0; i < choices; ++i) {
+            const int64_t place = i * 4099 % choices;
+            to.as<int32_t>()[i] = static_cast<int32_t>(place);
+            from.as<int32_t>()[place] = static_cast<int32_t>(i / kChosen);
+        }
+        const Routing routing{.logits = logits,
+                              .sigmoid = true,
+                              .normalise = true,
+                              .experts = chosen,
+                              .weights = weights,
+                              .entropy = entropy,
+                              .log_sum = log_sum};
+        time("cast", table_.cast, y, dx);
+        time("gather_rows", table_.gather_rows, x, from, y);
+        time("combine_rows", table_.combine_rows, y, to, weights, sum);
+        time("combine_rows_backward", table_.combine_rows_backward, x, y, to, weights, dx, weights);
+        time("route", table_.route, routing);
+        time("route_backward", table_.route_backward,
+             RoutingBackward{.forward = routing, .dweights = weights, .dlogits = dlogits});
+        for (const View& v : {x, y, dx, sum, weights, logits, entropy, log_sum, dlogits, from, to, chosen})
+            std::free(v.data);
     }
     void optimizer(int64_t n) {
         const View master = array(DType::f32, {n}), m = array(DType::f32, {n}), v = array(DType::f32, {n});

@@ -85,10 +85,10 @@ void multiply(int64_t rows, Rows a, const Pair* b, float* c, int64_t words, bool
 #endif
 
 // sums of a block, in pieces (kSumRows, kPanel), those of a panel one after the other. rows_at(Range of words) finds
-// the rows of op(a).
-template <class Word, class RowsAt>
+// the rows of op(a); before_last(m, n) is called before the last words of the piece at row m, column n are multiplied.
+template <class Word, class RowsAt, class BeforeLast>
 void multiply_block(RowsAt&& rows_at, Panels<Word> b, int64_t first_panel, int64_t rows, int64_t columns, int64_t words,
-                    float* sums, bool add) {
+                    float* sums, bool add, BeforeLast&& before_last) {
     constexpr int64_t kPiece = kSumRows<Word> * kPanel<Word>;
     const int64_t pieces = (rows + kSumRows<Word> - 1) / kSumRows<Word>;
     if (words == 0) __builtin_memset(sums, 0, static_cast<size_t>(pieces * kSumRows<Word> * columns) * sizeof(float));
@@ -98,9 +98,11 @@ void multiply_block(RowsAt&& rows_at, Panels<Word> b, int64_t first_panel, int64
         for (int64_t n = 0; n < columns; n += kPanel<Word>) {
             const Word* panel = b.at(first_panel + n / kPanel<Word>, k);
             float* piece = sums + n / kPanel<Word> * pieces * kPiece;
-            for (int64_t m = 0; m < rows; m += kSumRows<Word>, piece += kPiece)
+            for (int64_t m = 0; m < rows; m += kSumRows<Word>, piece += kPiece) {
+                if (k + deep == words) before_last(m, n);
                 multiply(smaller(kSumRows<Word>, rows - m), {a.data + m * a.row_bytes, a.row_bytes}, panel, piece, deep,
                          add || k > 0);
+            }
         }
     }
 }
@@ -213,6 +215,16 @@ void gemm_of_few_rows(const Stream& stream, const Gemm& g) {
     });
 }
 
+// The part of an old c that is in the piece at (row, column) of block (m, n). Fetched beside the last multiplications,
+// a c that comes from memory costs less: of weight gradients of few rows, reading and writing c is a good part.
+template <class Word>
+void prefetch_piece(const Gemm& g, Range m, Range n, int64_t row, int64_t column) {
+    const int64_t element = size_of(g.c.dtype), bytes = smaller(kPanel<Word>, n.size - column) * element;
+    const char* p = g.c.as<const char>() + ((m.begin + row) * g.c.strides[0] + n.begin + column) * element;
+    for (int64_t i = 0; i < smaller(kSumRows<Word>, m.size - row); ++i, p += g.c.strides[0] * element)
+        for (int64_t j = 0; j < bytes; j += 64) __builtin_prefetch(p + j, 1, 2);
+}
+
 template <class T>
 void gemm_of(const Stream& stream, const Gemm& g) {
     if (has_few_rows(g)) return gemm_of_few_rows<T>(stream, g);
@@ -264,7 +276,10 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             };
             float* block = sums + (plan.sums_wait ? task : slot) * plan.block_size;
             multiply_block(rows_at, panels_of(n, k), column / kPanel<Word>, height.size,
-                           round_up(width.size, kPanel<Word>), k.size, block, k.begin > 0);
+                           round_up(width.size, kPanel<Word>), k.size, block, k.begin > 0,
+                           [&](int64_t m_piece, int64_t n_piece) {
+                               if (last && g.accumulate) prefetch_piece<Word>(g, height, width, m_piece, n_piece);
+                           });
             if (last) write_block<Word, T>(g, height, width, block);
         });
     };
