@@ -19,6 +19,25 @@ namespace {
 // --- what the lines say
 // -----------------------------------------------------------------------------------------------
 
+// ", 2 of 8 experts of 14336"
+std::string mixture(const spec::ModelSpec& m) {
+    const spec::MixtureSpec& e = m.moe;
+    if (e.experts == 0) return "";
+    std::string text = concat(", ", e.top_k, " of ", e.experts, " experts of ", e.ffn);
+    if (!e.layers.empty()) text += concat(" in layers ", e.layers);
+    if (e.shared_ffn > 0) text += concat(" and a shared one of ", e.shared_ffn);
+    if (e.capacity_factor > 0) text += concat(", capacity ", e.capacity_factor);
+    return text;
+}
+
+// "46.7B", "46.7B, of which a token passes 12.9B"
+std::string parameters(const spec::ModelSpec& m) {
+    const std::string all = format_count(static_cast<double>(spec::parameter_count(m)));
+    if (m.moe.experts == 0) return all;
+    return concat(all, ", of which a token passes ",
+                  format_count(static_cast<double>(spec::active_parameter_count(m))));
+}
+
 std::string architecture(const spec::ModelSpec& m) {
     std::string text = concat(name_of(m.family), ", ", m.layers, " layers, width ", m.width);
     if (m.family == spec::Family::mlp) return text;
@@ -28,7 +47,8 @@ std::string architecture(const spec::ModelSpec& m) {
     if (m.window > 0) text += concat(", window ", m.window);
     if (!m.window_layers.empty()) text += concat(" in layers ", m.window_layers);
     if (!m.conv_layers.empty()) text += concat(", convolutions of ", m.conv_kernel, " in layers ", m.conv_layers);
-    return text + concat(", ffn ", m.ffn, ", vocab ", m.vocab, m.tie_embeddings ? ", tied" : "");
+    if (static_cast<int64_t>(spec::layers_with_experts(m).size()) < m.layers) text += concat(", ffn ", m.ffn);
+    return text + mixture(m) + concat(", vocab ", m.vocab, m.tie_embeddings ? ", tied" : "");
 }
 
 std::string optimizer(const spec::OptimizerSpec& o) {
@@ -92,8 +112,13 @@ std::string mesh(const spec::RunSpec& run, int ranks) {
             : concat("tp ", parallel.tp, parallel.sequence_parallel ? " with sequence parallelism x " : " x ");
     const std::string cp = parallel.cp == 1 ? "" : concat("cp ", parallel.cp, " (", context_method(parallel), ") x ");
     const std::string pp = parallel.pp == 1 ? "" : concat(" x pp ", parallel.pp);
+    const int64_t experts = parallel.ep * parallel.etp;
+    const std::string ep =
+        experts == 1 ? ""
+                     : concat("; experts: ", parallel.etp > 1 ? concat("etp ", parallel.etp, " x ") : "", "ep ",
+                              parallel.ep, " x edp ", ranks / parallel.dp_replicate / parallel.pp / experts);
     return concat(ranks, " ranks: ", tp, cp, "dp_replicate ", parallel.dp_replicate, " x dp_shard ",
-                  spec::data_parallel_shards(parallel, ranks), pp, ", ZeRO-", parallel.zero);
+                  spec::data_parallel_shards(parallel, ranks), pp, ep, ", ZeRO-", parallel.zero);
 }
 
 // --- the box
@@ -225,7 +250,7 @@ std::string render_card(const Card& card, const CardStyle& style) {
     box.top(fits ? title : "plan");
     if (!fits) box.field("name", name_of(model));
     box.field("model", architecture(model));
-    box.field("parameters", format_count(static_cast<double>(spec::parameter_count(model))));
+    box.field("parameters", parameters(model));
     add_flops(box, run);
     box.field("step", step_line(run));
     box.field("run",

@@ -6,17 +6,28 @@
 namespace tutti::plan {
 namespace {
 
-// Values of the matrices of all blocks.
+// Values of the matrices of a block's feed-forward part that a token passes: of a mixture those of its experts.
+int64_t feed_forward_matrices(const spec::ModelSpec& m, int64_t layer) {
+    const spec::MixtureSpec& e = m.moe;
+    if (!spec::has_experts(m, layer)) return 3 * m.width * m.ffn;  // gate, up, down
+    const int64_t router = e.experts + (e.shared_gate ? 1 : 0);
+    return m.width * (3 * (e.top_k * e.ffn + e.shared_ffn) + router);
+}
+
+// The same of all blocks.
 int64_t block_matrices(const spec::ModelSpec& m) {
-    const int64_t C = m.width, F = m.ffn, query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
+    const int64_t C = m.width, query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
     const auto [attention, windowed, convolutions] = spec::count_layers(m);
     switch (m.family) {
         case spec::Family::mlp: return m.layers * C * C;
         case spec::Family::gpt2:
-            return m.layers * (C * 3 * query + query * C + 2 * C * F);  // c_attn, c_proj; c_fc, c_proj
+            return m.layers * (C * 3 * query + query * C + 2 * C * m.ffn);  // c_attn, c_proj; c_fc, c_proj
         case spec::Family::llama:
-        case spec::Family::lfm2:  // q, o; k, v; in, out of a convolution; gate, up, down
-            return attention * (2 * C * query + 2 * C * key) + convolutions * 4 * C * C + m.layers * 3 * C * F;
+        case spec::Family::lfm2: {  // q, o; k, v; in, out of a convolution
+            int64_t all = attention * (2 * C * query + 2 * C * key) + convolutions * 4 * C * C;
+            for (int64_t layer = 0; layer < m.layers; ++layer) all += feed_forward_matrices(m, layer);
+            return all;
+        }
     }
     throw Error("unknown model family");
 }

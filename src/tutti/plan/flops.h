@@ -25,7 +25,8 @@ struct TokenFlops {
 };
 
 // Values of all matrices that take part in a matrix product, each as often as it does: the head counts also when it is
-// tied, the embedding look-up does not, nor do biases, norm weights and positions.
+// tied, the embedding look-up does not, nor do biases, norm weights and positions. Of a mixture of experts: the router
+// and those experts that a token goes to.
 int64_t matmul_parameters(const spec::ModelSpec& model);
 
 // Forward: 2 N_matmul + 4 L s H D with full attention (scores and weighted values: 2 s H D each, per layer). With a

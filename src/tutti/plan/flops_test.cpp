@@ -103,6 +103,20 @@ TEST(Flops, ConvolutionsHaveProjectionsAndNoKeys) {
 }
 
 // The lecture's MLP: 8 layers of 8192 x 8192, no attention: 6 * 8 * 8192^2 for every sequence length.
+// Router, shared expert with its gate, and the experts that a token goes to, in the layers that have them.
+TEST(Flops, ExpertsThatATokenPasses) {
+    spec::ModelSpec m = spec::preset("moe-tiny");
+    const int64_t dense = matmul_parameters(spec::preset("llama-tiny"));
+    const int64_t C = 128, layers = 4, swiglu = 3 * C * 448;
+    EXPECT_EQ(matmul_parameters(m), dense + layers * (2 * 3 * C * 224 + C * 8 - swiglu));
+    m.moe.layers = "1-2";
+    m.moe.shared_ffn = 100;
+    m.moe.shared_gate = true;
+    EXPECT_EQ(matmul_parameters(m), dense + 2 * (2 * 3 * C * 224 + C * 8 + 3 * C * 100 + C - swiglu));
+    EXPECT_EQ(matmul_parameters(spec::preset("mixtral-8x7b")),
+              spec::active_parameter_count(spec::preset("mixtral-8x7b")) - 32000ll * 4096 - (2 * 32 + 1) * 4096);
+}
+
 TEST(Flops, WideMlp) {
     const spec::ModelSpec m = spec::preset("mlp-8192");
     EXPECT_EQ(model_flops(m, 1).full(), 3221225472.0);

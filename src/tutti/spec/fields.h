@@ -115,6 +115,30 @@ void for_each_field(Run& run, const Visit& visit) {
     key("dropout", m.dropout, below_one(), "after the embedding and after the attention and MLP projections; mlp: 0");
     key("init_std", m.init_std, at_least(0), "standard deviation of the initial weights");
 
+    auto& e = m.moe;
+    key("moe.experts", e.experts, between(0, 65536), "E, experts of a layer; 0: no mixture of experts");
+    key("moe.top_k", e.top_k, between(0, 65536), "experts of a token");
+    key("moe.ffn", e.ffn, between(0, 16777216), "inner size of an expert");
+    key("moe.layers", e.layers, any(), "the layers that have experts, as \"2-23\"; \"\": all layers");
+    key("moe.shared_ffn", e.shared_ffn, between(0, 16777216), "inner size of an expert of all tokens; 0: none");
+    key("moe.shared_gate", e.shared_gate, any(), "the shared expert's output is gated by a sigmoid (Qwen2)");
+    key("moe.score", e.score, one_of({"softmax", "sigmoid"}), "of the router's logits");
+    key("moe.normalise", e.normalise, any(), "the weights of a token's experts are divided by their sum");
+    key("moe.scale", e.scale, above(0), "what the weights are multiplied by");
+    key("moe.expert_bias", e.expert_bias, any(),
+        "a bias on the scores, for the choice alone, which optimizer.expert_bias_rate moves against the load");
+    key("moe.groups", e.groups, between(1, 65536), "equal groups of experts; 1: none");
+    key("moe.top_groups", e.top_groups, between(1, 65536), "groups that a token's experts are in");
+    key("moe.capacity_factor", e.capacity_factor, at_least(0),
+        "an expert takes this times T k / E choices of a microbatch, others are dropped; 0: all are taken");
+    key("moe.drop", e.drop, one_of({"probability", "position"}),
+        "with a capacity: the least probable choices are dropped, or the last ones");
+    key("moe.aux_loss", e.aux_loss, one_of({"none", "microbatch", "sequence", "global", "all_layers"}),
+        "what the loads are evened out over: a microbatch, each sequence, all ranks' microbatches of a step so far, or "
+        "a microbatch and all layers together, as transformers does");
+    key("moe.aux_coef", e.aux_coef, at_least(0), "factor of that loss");
+    key("moe.z_coef", e.z_coef, at_least(0), "factor of the mean squared ln sum exp of the router's logits");
+
     section = "data";
     auto& d = run.data;
     key("train", d.train, any(),
@@ -163,6 +187,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("eps", o.eps, above(0), "adamw: added to the root of the second moment");
     key("momentum", o.momentum, below_one(), "sgd");
     key("weight_decay", o.weight_decay, at_least(0), "on parameters with two dims or more");
+    key("expert_bias_rate", o.expert_bias_rate, at_least(0),
+        "how far a step moves the bias of an expert towards an even load, whatever lr is");
     key("clip", o.clip, at_least(0), "largest global gradient norm; 0: off");
 
     section = "parallel";
@@ -202,7 +228,9 @@ void for_each_field(Run& run, const Visit& visit) {
     key("unsharded_stages", p.unsharded_stages, between(0, 100000),
         "for zero = 3: stages of a rank whose weights are gathered whole, from their first use until so many others "
         "come before the next use; less traffic, more memory. 0: unit by unit, in each pass");
-    key("ep", p.ep, between(1, 1048576), "expert parallel");
+    key("ep", p.ep, between(1, 1048576),
+        "expert parallel: ranks that share out the experts of a layer, of those of tp, cp and dp_shard together");
+    key("etp", p.etp, between(1, 1048576), "expert tensor parallel: ranks that share out each expert");
 
     section = "recompute";
     key("policy", run.recompute.policy, any(), "none, selective, full, every:N (each N-th block) or sqrt");

@@ -238,11 +238,11 @@ std::vector<LayerRange> sliding_layers(Keys& keys, const HfJson& types, int64_t 
 // Which layers look back over a window. All of Mistral's; Qwen has a switch, and the layers that layer_types names,
 // else those from max_window_layers on.
 void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
-    const bool qwen = type == "qwen2" || type == "qwen3";
-    const bool has = type == "mistral" || (qwen && keys.boolean_or("use_sliding_window", false));
+    const bool qwen = type.starts_with("qwen");
+    const bool has = type == "mistral" || type == "mixtral" || (qwen && keys.boolean_or("use_sliding_window", false));
     // MistralConfig's own default is 4096, and that of Qwen; null is none.
     const HfJson* given = has || qwen ? keys.take("sliding_window") : nullptr;
-    const bool absent = has && !keys.has("sliding_window");
+    const bool absent = has && type != "mixtral" && !keys.has("sliding_window");
     const int64_t window = has && (given != nullptr || absent) ? keys.integer_or("sliding_window", 4096) : 0;
     const int64_t first = qwen ? keys.integer_or("max_window_layers", 28, 0) : 0;
     std::vector<LayerRange> sliding;
@@ -261,6 +261,65 @@ void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     if (sliding != std::vector<LayerRange>{{0, m.layers - 1}}) m.window_layers = to_text(sliding);
 }
 
+// The balancing loss of transformers, which it adds where a config says so.
+void read_router_loss(Keys& keys, MixtureSpec& e) {
+    const double coefficient = keys.number_or("router_aux_loss_coef", 0.001);
+    if (!keys.boolean_or("output_router_logits", false) || coefficient == 0) return;
+    e.aux_loss = "all_layers";
+    e.aux_coef = coefficient;
+}
+
+// The layers with experts of a Qwen: every decoder_sparse_step-th, but for those of mlp_only_layers.
+std::string read_expert_layers(Keys& keys, int64_t layers) {
+    const int64_t step = keys.integer_or("decoder_sparse_step", 1);
+    std::set<int64_t> dense;
+    if (const HfJson* only = keys.take("mlp_only_layers")) {
+        const auto is_layer = [&](const HfJson& layer) {
+            return layer.is_number_integer() && layer >= 0 && layer < layers;
+        };
+        if (!only->is_array() || !std::all_of(only->begin(), only->end(), is_layer))
+            keys.problem("mlp_only_layers", "must be a list of layers from 0 to ", layers - 1);
+        else
+            for (const HfJson& layer : *only) dense.insert(layer.get<int64_t>());
+    }
+    std::vector<LayerRange> sparse;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+        if (dense.contains(layer) || (layer + 1) % step != 0) continue;
+        if (!sparse.empty() && sparse.back().last + 1 == layer)
+            sparse.back().last = layer;
+        else
+            sparse.push_back({layer, layer});
+    }
+    if (sparse.empty())
+        keys.problem("mlp_only_layers", "no layer is left to have experts; a dense model has another model_type");
+    return sparse == std::vector<LayerRange>{{0, layers - 1}} ? "" : to_text(sparse);
+}
+
+void read_expert_count(Keys& keys, MixtureSpec& e) {
+    // transformers 5 writes either name for either architecture.
+    e.experts = keys.has("num_local_experts") ? keys.integer("num_local_experts") : keys.integer("num_experts");
+    keys.only("num_experts", {e.experts});
+    e.top_k = keys.integer("num_experts_per_tok");
+    if (e.top_k > e.experts) keys.problem("num_experts_per_tok", "must be at most the number of experts, ", e.experts);
+}
+
+void read_experts(Keys& keys, ModelSpec& m, const std::string& type) {
+    MixtureSpec& e = m.moe;
+    read_expert_count(keys, e);
+    read_router_loss(keys, e);
+    if (type == "mixtral") {
+        keys.only("router_jitter_noise", {0.0});
+        e.ffn = m.ffn;
+        return;
+    }
+    e.ffn = keys.integer("moe_intermediate_size");
+    e.normalise = keys.boolean_or("norm_topk_prob", false);
+    e.layers = read_expert_layers(keys, m.layers);
+    if (type == "qwen3_moe") return;
+    e.shared_ffn = keys.integer("shared_expert_intermediate_size");
+    e.shared_gate = true;
+}
+
 void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::string& path,
                 std::vector<std::string>& problems) {
     m.width = keys.integer("hidden_size");
@@ -270,15 +329,18 @@ void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::st
     m.ffn = keys.integer("intermediate_size");
     m.max_positions = keys.integer("max_position_embeddings");
     m.norm_eps = keys.number("rms_norm_eps");
-    if (keys.take("head_dim") == nullptr && type != "qwen3" && m.width % m.heads != 0)
+    const bool qwen3 = type == "qwen3" || type == "qwen3_moe", qwen2 = type == "qwen2" || type == "qwen2_moe";
+    if (keys.take("head_dim") == nullptr && !qwen3 && m.width % m.heads != 0)
         keys.problem("num_attention_heads", "must divide hidden_size = ", m.width, ", where there is no head_dim");
-    m.head_dim = keys.integer_or("head_dim", type == "qwen3" ? 128 : m.width / m.heads);
+    m.head_dim = keys.integer_or("head_dim", qwen3 ? 128 : m.width / m.heads);
     m.tie_embeddings = keys.boolean_or("tie_word_embeddings", false);
     keys.only("hidden_act", {"silu", "swish"});
-    m.head_norm = type == "qwen3";
-    m.qkv_bias = type == "qwen2";
-    if (type == "llama" || type == "qwen3") m.qkv_bias = m.output_bias = keys.boolean_or("attention_bias", false);
+    m.head_norm = qwen3;
+    m.qkv_bias = qwen2;
+    if (type == "qwen2_moe") keys.only("qkv_bias", {true});
+    if (type == "llama" || qwen3) m.qkv_bias = m.output_bias = keys.boolean_or("attention_bias", false);
     if (type == "llama") m.mlp_bias = keys.boolean_or("mlp_bias", false);
+    if (type == "mixtral" || type.ends_with("_moe")) read_experts(keys, m, type);
     read_window(keys, m, type);
     read_rope(keys, m, 10000, path, problems);
 }
@@ -345,7 +407,22 @@ std::vector<LayerRange> lfm2_convolutions(Keys& keys, int64_t layers) {
     return convolutions;
 }
 
-void read_lfm2(Keys& keys, ModelSpec& m, const std::string& path, std::vector<std::string>& problems) {
+void read_lfm2_experts(Keys& keys, ModelSpec& m) {
+    MixtureSpec& e = m.moe;
+    read_expert_count(keys, e);
+    e.ffn = keys.integer("moe_intermediate_size");
+    e.score = "sigmoid";
+    e.normalise = keys.boolean_or("norm_topk_prob", true);
+    e.scale = keys.number_or("routed_scaling_factor", 1);
+    e.expert_bias = keys.boolean_or("use_expert_bias", true);
+    const int64_t dense = keys.integer_or("num_dense_layers", 2, 0);
+    if (dense >= m.layers) keys.problem("num_dense_layers", "must be below num_hidden_layers = ", m.layers);
+    if (dense > 0) e.layers = to_text({{std::min(dense, m.layers - 1), m.layers - 1}});
+    keys.take("output_router_logits");  // it shows the logits; the architecture has no balancing loss
+}
+
+void read_lfm2(Keys& keys, ModelSpec& m, const std::string& type, const std::string& path,
+               std::vector<std::string>& problems) {
     m.family = Family::lfm2;
     m.width = keys.integer("hidden_size");
     m.layers = keys.integer("num_hidden_layers");
@@ -357,7 +434,8 @@ void read_lfm2(Keys& keys, ModelSpec& m, const std::string& path, std::vector<st
         keys.problem("num_attention_heads", "must divide hidden_size = ", m.width, ", where there is no head_dim");
     m.head_dim = keys.integer_or("head_dim", m.width / m.heads);
     m.head_norm = true;
-    m.ffn = lfm2_ffn(keys);
+    m.ffn = type == "lfm2_moe" ? keys.integer("intermediate_size") : lfm2_ffn(keys);
+    if (type == "lfm2_moe") read_lfm2_experts(keys, m);
     m.conv_layers = to_text(lfm2_convolutions(keys, m.layers));
     const int64_t kernel = keys.integer_or("conv_L_cache", 3);
     const bool bias = keys.boolean_or("conv_bias", false);
@@ -391,15 +469,17 @@ ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
     std::vector<std::string> problems;
     Keys keys(json, path, problems);
     const HfJson* type = keys.take("model_type");
-    const std::array kTypes = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "lfm2"};
+    const std::array kTypes = {"gpt2",    "llama",     "mistral",   "qwen2", "qwen3",
+                               "mixtral", "qwen2_moe", "qwen3_moe", "lfm2",  "lfm2_moe"};
     check<DataError>(type != nullptr && std::find(kTypes.begin(), kTypes.end(), *type) != kTypes.end(), path,
                      ": model_type = ", type ? type->dump() : "absent",
-                     ": this Tutti has gpt2, llama, mistral, qwen2, qwen3 and lfm2");
+                     ": this Tutti has gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, lfm2 and "
+                     "lfm2_moe");
     ModelSpec m;
     if (*type == "gpt2")
         read_gpt2(keys, m);
-    else if (*type == "lfm2")
-        read_lfm2(keys, m, path, problems);
+    else if (*type == "lfm2" || *type == "lfm2_moe")
+        read_lfm2(keys, m, *type, path, problems);
     else
         read_llama(keys, m, *type, path, problems);
     m.preset.clear();

@@ -57,6 +57,43 @@ TEST(HfConfig, Llama) {
     EXPECT_EQ(biased.head_dim, 10);
 }
 
+TEST(HfConfig, MixturesOfExperts) {
+    const ModelSpec mixtral =
+        read(llama_text("mixtral", R"("num_local_experts":8,"num_experts_per_tok":2,"head_dim":null)"));
+    EXPECT_EQ(mixtral.moe, (MixtureSpec{.experts = 8, .top_k = 2, .ffn = 112}));
+    const ModelSpec qwen2 = read(llama_text(
+        "qwen2_moe",
+        R"("num_experts":6,"num_experts_per_tok":3,"moe_intermediate_size":40,"shared_expert_intermediate_size":56,)"
+        R"("decoder_sparse_step":2,"output_router_logits":true,"router_aux_loss_coef":0.5,"sliding_window":0)"));
+    EXPECT_EQ(qwen2.moe, (MixtureSpec{.experts = 6,
+                                      .top_k = 3,
+                                      .ffn = 40,
+                                      .layers = "1",
+                                      .shared_ffn = 56,
+                                      .shared_gate = true,
+                                      .normalise = false,
+                                      .aux_loss = "all_layers",
+                                      .aux_coef = 0.5}));
+    EXPECT_TRUE(qwen2.qkv_bias);
+    const ModelSpec qwen3 = read(llama_text(
+        "qwen3_moe", R"("num_local_experts":9,"num_experts_per_tok":4,"moe_intermediate_size":24,"head_dim":16,)"
+                     R"("norm_topk_prob":true,"mlp_only_layers":[1],"output_router_logits":false)"));
+    EXPECT_EQ(qwen3.moe, (MixtureSpec{.experts = 9, .top_k = 4, .ffn = 24, .layers = "0,2"}));
+    EXPECT_TRUE(qwen3.head_norm);
+    for (const ModelSpec& m : {mixtral, qwen2, qwen3}) EXPECT_EQ(read(to_hf_config(m, DType::f32)), m);
+
+    EXPECT_NE(error_of(llama_text("mixtral", R"("num_local_experts":2,"num_experts_per_tok":3)"))
+                  .find("num_experts_per_tok = 3: must be at most the number of experts, 2"),
+              std::string::npos);
+    EXPECT_NE(
+        error_of(llama_text("mixtral", R"("num_local_experts":2,"num_experts_per_tok":1,"router_jitter_noise":0.1)"))
+            .find("router_jitter_noise"),
+        std::string::npos);
+    ModelSpec odd = mixtral;
+    odd.moe.score = "sigmoid";
+    EXPECT_THROW(to_hf_config(odd, DType::f32), UsageError);
+}
+
 TEST(HfConfig, RopeInBothSpellings) {
     const RopeScaling llama3{.type = "llama3", .factor = 32, .original_max_positions = 8192};
     const std::string keys = R"("factor":32.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
@@ -243,9 +280,12 @@ TEST(HfConfig, NothingIsPassedOverUnknown) {
     EXPECT_EQ(error_of(llama_text("mistral", R"("attention_bias":true)").c_str()).substr(0, 34),
               "config.json: attention_bias = true");
     EXPECT_EQ(error_of(R"({"model_type":"mamba"})"),
-              "config.json: model_type = \"mamba\": this Tutti has gpt2, llama, mistral, qwen2, qwen3 and lfm2");
-    EXPECT_EQ(error_of("{}"),
-              "config.json: model_type = absent: this Tutti has gpt2, llama, mistral, qwen2, qwen3 and lfm2");
+              "config.json: model_type = \"mamba\": this Tutti has gpt2, llama, mistral, qwen2, qwen3, mixtral, "
+              "qwen2_moe, qwen3_moe, lfm2 and lfm2_moe");
+    EXPECT_EQ(
+        error_of("{}"),
+        "config.json: model_type = absent: this Tutti has gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, "
+        "qwen3_moe, lfm2 and lfm2_moe");
     EXPECT_EQ(error_of(R"({"model_type":"gpt2","n_embd":48.5,"n_head":-1,"n_layer":"3"})"),
               "config.json: n_embd = 48.5: must be a whole number from 1 to 2147483647\n"
               "config.json: n_layer = \"3\": must be a whole number from 1 to 2147483647\n"

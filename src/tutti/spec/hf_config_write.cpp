@@ -32,8 +32,26 @@ struct Architecture {
     const char* name;
 };
 
+Architecture mixture_of(const ModelSpec& m) {
+    const MixtureSpec& e = m.moe;
+    const bool plain = e.score == "softmax" && e.scale == 1 && !e.expert_bias && e.groups == 1 && !m.mlp_bias;
+    const bool shared = e.shared_ffn > 0;
+    if (plain && m.head_norm && m.qkv_bias == m.output_bias && !shared) return {"qwen3_moe", "Qwen3MoeForCausalLM"};
+    if (plain && !m.head_norm && m.qkv_bias && !m.output_bias && shared && e.shared_gate)
+        return {"qwen2_moe", "Qwen2MoeForCausalLM"};
+    if (plain && !m.head_norm && !m.qkv_bias && !m.output_bias && !shared && e.normalise && e.layers.empty() &&
+        m.window_layers.empty())
+        return {"mixtral", "MixtralForCausalLM"};
+    throw UsageError(concat("no architecture of transformers has head_norm = ", m.head_norm,
+                            ", qkv_bias = ", m.qkv_bias, ", moe.score = ", e.score, ", moe.normalise = ", e.normalise,
+                            ", moe.scale = ", e.scale, ", moe.expert_bias = ", e.expert_bias, ", moe.groups = ",
+                            e.groups, ", moe.layers = \"", e.layers, "\", moe.shared_ffn = ", e.shared_ffn,
+                            " and moe.shared_gate = ", e.shared_gate, " together; use --format tutti"));
+}
+
 // The architecture of transformers that has exactly these options.
 Architecture architecture_of(const ModelSpec& m) {
+    if (m.moe.experts > 0) return mixture_of(m);
     if (m.head_norm && m.qkv_bias == m.output_bias && !m.mlp_bias) return {"qwen3", "Qwen3ForCausalLM"};
     if (!m.head_norm && m.qkv_bias && !m.output_bias && !m.mlp_bias) return {"qwen2", "Qwen2ForCausalLM"};
     const bool some_layers = !m.window_layers.empty();  // Qwen's only
@@ -62,6 +80,25 @@ HfJson rope_scaling_config(const RopeScaling& s) {
     return json;
 }
 
+void add_experts(const ModelSpec& m, const std::string& type, HfJson& json) {
+    const MixtureSpec& e = m.moe;
+    json[type == "mixtral" ? "num_local_experts" : "num_experts"] = e.experts;
+    json["num_experts_per_tok"] = e.top_k;
+    json["output_router_logits"] = e.aux_loss == "all_layers";
+    json["router_aux_loss_coef"] = e.aux_coef;
+    if (type == "mixtral") {
+        json["intermediate_size"] = e.ffn;
+        return;
+    }
+    json["moe_intermediate_size"] = e.ffn;
+    json["norm_topk_prob"] = e.normalise;
+    json["decoder_sparse_step"] = 1;
+    json["mlp_only_layers"] = HfJson::array();
+    for (int64_t layer = 0; layer < m.layers; ++layer)
+        if (!has_experts(m, layer)) json["mlp_only_layers"].push_back(layer);
+    if (e.shared_ffn > 0) json["shared_expert_intermediate_size"] = e.shared_ffn;
+}
+
 HfJson llama_config(const ModelSpec& m) {
     const Architecture architecture = architecture_of(m);
     const std::string type = architecture.type;
@@ -80,10 +117,12 @@ HfJson llama_config(const ModelSpec& m) {
                    {"rope_theta", m.rope_theta},
                    {"rope_scaling", rope_scaling_config(m.rope_scaling)},
                    {"attention_dropout", 0.0}};
-    if (type == "llama" || type == "qwen3") json["attention_bias"] = m.qkv_bias;
+    if (m.moe.experts > 0) add_experts(m, type, json);
+    if (type == "llama" || type == "qwen3" || type == "qwen3_moe") json["attention_bias"] = m.qkv_bias;
     if (type == "llama") json["mlp_bias"] = m.mlp_bias;
-    if (type == "mistral") json["sliding_window"] = m.window;
-    if (type == "qwen2" || type == "qwen3") {
+    if (type == "mistral" || type == "mixtral")
+        json["sliding_window"] = m.window > 0 ? HfJson(m.window) : HfJson(nullptr);
+    if (type.starts_with("qwen")) {
         json["use_sliding_window"] = m.window > 0;
         json["sliding_window"] = m.window > 0 ? HfJson(m.window) : HfJson(nullptr);
         // layer_types decides; before transformers 4.53 only max_window_layers did, which says "from here on".
@@ -118,10 +157,35 @@ HfJson lfm2_config(const ModelSpec& m) {
                    {"rope_theta", m.rope_theta},
                    {"rope_scaling", rope_scaling_config(m.rope_scaling)}};
     if (m.heads * m.head_dim != m.width) json["head_dim"] = m.head_dim;
+    if (m.moe.experts == 0) return json;
+    const MixtureSpec& e = m.moe;
+    const std::vector<int64_t> layers = layers_with_experts(m);
+    check<UsageError>(e.score == "sigmoid" && e.shared_ffn == 0 && e.groups == 1 &&
+                          layers.back() - layers.front() + 1 == static_cast<int64_t>(layers.size()) &&
+                          layers.back() == m.layers - 1,
+                      "no architecture of transformers has short convolutions with moe.score = ", e.score,
+                      ", moe.shared_ffn = ", e.shared_ffn, ", moe.groups = ", e.groups, " and moe.layers = \"",
+                      e.layers, "\"; use --format tutti");
+    json["architectures"] = {"Lfm2MoeForCausalLM"};
+    json["model_type"] = "lfm2_moe";
+    json.erase("block_auto_adjust_ff_dim");
+    json["num_experts"] = e.experts;
+    json["num_experts_per_tok"] = e.top_k;
+    json["moe_intermediate_size"] = e.ffn;
+    json["num_dense_layers"] = layers.front();
+    json["norm_topk_prob"] = e.normalise;
+    json["routed_scaling_factor"] = e.scale;
+    json["use_expert_bias"] = e.expert_bias;
     return json;
 }
 
 }  // namespace
+
+std::string hf_model_type(const ModelSpec& m) {
+    if (m.family == Family::gpt2) return "gpt2";
+    if (m.family == Family::lfm2) return m.moe.experts > 0 ? "lfm2_moe" : "lfm2";
+    return architecture_of(m).type;
+}
 
 std::string to_hf_config(const ModelSpec& m, DType dtype) {
     check<UsageError>(m.family != Family::mlp, "an mlp has no Hugging Face architecture; use --format tutti");

@@ -80,6 +80,18 @@ LayerCounts count_layers(const ModelSpec& model) {
     return {attention, windowed, convolutions};
 }
 
+bool has_experts(const ModelSpec& model, int64_t layer) {
+    const std::string& layers = model.moe.layers;
+    return model.moe.experts > 0 && (layers.empty() || contains(layer_ranges(layers), layer));
+}
+
+std::vector<int64_t> layers_with_experts(const ModelSpec& model) {
+    std::vector<int64_t> layers;
+    for (int64_t layer = 0; layer < model.layers; ++layer)
+        if (has_experts(model, layer)) layers.push_back(layer);
+    return layers;
+}
+
 Recompute recompute_of(const std::string& policy, int64_t layers) {
     if (policy == "none") return {};
     if (policy == "selective") return {.selective = true};

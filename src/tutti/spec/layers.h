@@ -1,5 +1,5 @@
 // spec/layers.h: what a spec says of single layers: what mixes their tokens (ModelSpec::window, window_layers,
-// conv_layers), and which are computed again in the backward (recompute.policy).
+// conv_layers), which have experts (moe.layers), and which are computed again in the backward (recompute.policy).
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,10 @@ struct LayerCounts {
     int64_t attention = 0, windowed = 0, short_convolution = 0;  // windowed: of those with attention
 };
 LayerCounts count_layers(const ModelSpec& model);
+
+// Whether the feed-forward part of this layer is a mixture of experts, and all layers of which it is.
+bool has_experts(const ModelSpec& model, int64_t layer);
+std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 
 struct Recompute {
     int64_t segment = 0;     // blocks that are run again together in the backward, from their input; 0: none

@@ -9,9 +9,9 @@
 namespace tutti::spec {
 
 // gpt2: learned positions, LayerNorm, biases, tanh GELU. llama: RoPE, RMSNorm, SwiGLU, grouped-query attention; with
-// the fields below also Mistral (window), Qwen2 (qkv_bias) and Qwen3 (head_norm). lfm2: the same with head_norm, and in
-// some layers a gated short convolution in place of attention. mlp: `layers` times a bias-free Linear width -> width
-// and a ReLU, squared error; it has no vocabulary.
+// the fields below also Mistral (window), Qwen2 (qkv_bias), Qwen3 (head_norm) and their mixtures of experts (moe).
+// lfm2: the same with head_norm, and in some layers a gated short convolution in place of attention; with moe LFM2-MoE.
+// mlp: `layers` times a bias-free Linear width -> width and a ReLU, squared error; it has no vocabulary.
 enum class Family { gpt2, llama, lfm2, mlp };
 inline constexpr Family kFamilies[] = {Family::gpt2, Family::llama, Family::lfm2, Family::mlp};
 std::string_view name_of(Family family);  // "llama"
@@ -27,6 +27,31 @@ struct RopeScaling {
     double attention_factor = 0;            // yarn: multiplies cosines and sines; 0: 0.1 ln(factor) + 1
     int64_t original_max_positions = 8192;  // llama3, yarn
     bool operator==(const RopeScaling&) const = default;
+};
+
+// Experts in place of the feed-forward part of a layer: a router sends each token to top_k of them, whose outputs are
+// added with the router's weights (Shazeer et al. 2017; Fedus et al. 2021).
+struct MixtureSpec {
+    int64_t experts = 0;            // E; 0: none
+    int64_t top_k = 0;              // of a token
+    int64_t ffn = 0;                // inner size of an expert
+    std::string layers;             // that have experts, "2-23"; "": all
+    int64_t shared_ffn = 0;         // of an expert that every token goes to; 0: none
+    bool shared_gate = false;       // its output times sigmoid(a weight . x) (Qwen2)
+    std::string score = "softmax";  // softmax | sigmoid of the router's logits
+    bool normalise = true;          // the weights of a token's experts sum to `scale`
+    double scale = 1;               // of the weights
+    bool expert_bias = false;       // added to the scores for the choice, moved by load (Wang et al. 2024)
+    int64_t groups = 1;             // of experts, of which a token's are in top_groups (DeepSeek)
+    int64_t top_groups = 1;
+    double capacity_factor = 0;        // an expert takes factor * T k / E choices of a microbatch; 0: all
+    std::string drop = "probability";  // probability | position: which ones it takes first
+    // A loss that evens out the loads: over the tokens of a microbatch, of a sequence, of the ranks and microbatches
+    // of a step so far (global), or over a microbatch and all layers together, as transformers has it.
+    std::string aux_loss = "none";  // none | microbatch | sequence | global | all_layers
+    double aux_coef = 0;
+    double z_coef = 0;  // of the mean squared ln sum exp(logits) (Zoph et al. 2022)
+    bool operator==(const MixtureSpec&) const = default;
 };
 
 // A field that the family has no use for is 0 (and validate() keeps it so): nothing that is asked for is ignored.
@@ -57,6 +82,7 @@ struct ModelSpec {
     bool tie_embeddings = true;  // the head reuses the embedding matrix
     double dropout = 0;          // after the embedding, the attention projection and the MLP projection
     double init_std = 0.02;
+    MixtureSpec moe;
     bool operator==(const ModelSpec&) const = default;
 };
 
@@ -67,7 +93,9 @@ std::vector<std::string> preset_names();
 // What people call it: the preset, else the last part of the hf directory, else the family.
 std::string name_of(const ModelSpec& model);
 
-// Exact number of trainable values; a tied matrix counts once.
+// Exact number of trained values; a tied matrix counts once, the biases of experts, which no gradient trains, do not.
 int64_t parameter_count(const ModelSpec& model);
+// Of these, those that a token passes: of a mixture its top_k experts.
+int64_t active_parameter_count(const ModelSpec& model);
 
 }  // namespace tutti::spec

@@ -87,6 +87,27 @@ ModelSpec gpt2(const std::string& name, int64_t width, int64_t layers, int64_t h
     return m;
 }
 
+// Of Mistral's and Qwen's kinds, with the published balancing losses.
+ModelSpec mixture(ModelSpec m, MixtureSpec moe) {
+    moe.aux_loss = "microbatch";
+    m.moe = std::move(moe);
+    return m;
+}
+
+// Balanced by a bias of each expert, without a loss.
+ModelSpec lfm2_moe(const std::string& name, const LlamaSizes& s, const std::string& conv_layers, MixtureSpec moe) {
+    ModelSpec m = lfm2(name, s, conv_layers);
+    moe.score = "sigmoid";
+    moe.expert_bias = true;
+    m.moe = std::move(moe);
+    return m;
+}
+
+ModelSpec with_rope_theta(ModelSpec m, double theta) {
+    m.rope_theta = theta;
+    return m;
+}
+
 ModelSpec mlp(const std::string& name, int64_t width, int64_t layers) {
     ModelSpec m = llama(name, {0, width, layers, 0, 0, 0, 0, 0});
     m.family = Family::mlp;
@@ -122,6 +143,35 @@ std::vector<ModelSpec> all_presets() {
         lfm2("lfm2-350m", {65536, 1024, 16, 16, 8, 64, 4608, 128000}, "0-1,3-4,6-7,9,11,13,15"),
         lfm2("lfm2-700m", {65536, 1536, 16, 24, 8, 64, 6912, 128000}, "0-1,3-4,6-7,9,11,13,15"),
         lfm2("lfm2-1.2b", {65536, 2048, 16, 32, 8, 64, 8192, 128000}, "0-1,3-4,6-7,9,11,13,15"),
+        mixture(llama("moe-tiny", {256, 128, 4, 4, 4, 32, 448, 1024}),
+                {.experts = 8, .top_k = 2, .ffn = 224, .aux_coef = 0.01}),  // 3.05M, of which a token passes 1M
+        mixture(with_rope_theta(untied(llama("mixtral-8x7b", {32000, 4096, 32, 32, 8, 128, 14336, 32768})), 1e6),
+                {.experts = 8, .top_k = 2, .ffn = 14336, .aux_coef = 0.02}),
+        mixture(with_rope_theta(untied(llama("mixtral-8x22b", {32768, 6144, 56, 48, 8, 128, 16384, 65536})), 1e6),
+                {.experts = 8, .top_k = 2, .ffn = 16384, .aux_coef = 0.001}),
+        mixture(qwen2("qwen1.5-moe-a2.7b", {151936, 2048, 24, 16, 16, 128, 5632, 8192}, false), {.experts = 60,
+                                                                                                 .top_k = 4,
+                                                                                                 .ffn = 1408,
+                                                                                                 .shared_ffn = 5632,
+                                                                                                 .shared_gate = true,
+                                                                                                 .normalise = false,
+                                                                                                 .aux_coef = 0.001}),
+        mixture(qwen2("qwen2-57b-a14b", {151936, 3584, 28, 28, 4, 128, 18944, 131072}, false), {.experts = 64,
+                                                                                                .top_k = 8,
+                                                                                                .ffn = 2560,
+                                                                                                .shared_ffn = 20480,
+                                                                                                .shared_gate = true,
+                                                                                                .normalise = false,
+                                                                                                .aux_coef = 0.001}),
+        mixture(qwen3("qwen3-30b-a3b", {151936, 2048, 48, 32, 4, 128, 6144, 40960}, false),
+                {.experts = 128, .top_k = 8, .ffn = 768, .aux_coef = 0.001}),
+        mixture(qwen3("qwen3-235b-a22b", {151936, 4096, 94, 64, 4, 128, 12288, 40960}, false),
+                {.experts = 128, .top_k = 8, .ffn = 1536, .aux_coef = 0.001}),
+        lfm2_moe("lfm2-8b-a1b", {65536, 2048, 24, 32, 8, 64, 7168, 128000}, "0-1,3-5,7-9,11-13,15-17,19-20,22-23",
+                 {.experts = 32, .top_k = 4, .ffn = 1792, .layers = "2-23"}),
+        lfm2_moe("lfm2-24b-a2b", {65536, 2048, 40, 32, 8, 64, 7168, 128000},
+                 "0-1,3-5,7-9,11-13,15-17,19-21,23-25,27-29,31-33,35-37,39",
+                 {.experts = 64, .top_k = 4, .ffn = 1536, .layers = "2-39"}),
         mlp("mlp-8192", 8192, 8),
     };
 }
@@ -161,7 +211,17 @@ std::vector<std::string> preset_names() {
     return names;
 }
 
-int64_t parameter_count(const ModelSpec& m) {
+namespace {
+
+// Trained values of the feed-forward part of this layer, of which a token passes `experts` experts.
+int64_t feed_forward_count(const ModelSpec& m, int64_t layer, int64_t experts) {
+    const int64_t C = m.width;
+    if (!has_experts(m, layer)) return 3 * C * m.ffn + (m.mlp_bias ? 2 * m.ffn + C : 0);
+    const MixtureSpec& e = m.moe;
+    return C * e.experts + 3 * C * (experts * e.ffn + e.shared_ffn) + (e.shared_gate ? C : 0);
+}
+
+int64_t count(const ModelSpec& m, int64_t experts) {
     const int64_t C = m.width, F = m.ffn, query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
     if (m.family == Family::mlp) return m.layers * C * C;
     const int64_t embeddings = (m.tie_embeddings ? 1 : 2) * m.vocab * C;
@@ -175,10 +235,17 @@ int64_t parameter_count(const ModelSpec& m) {
                               + (m.qkv_bias ? query + 2 * key : 0) + (m.output_bias ? C : 0) +
                               (m.head_norm ? 2 * m.head_dim : 0);
     const int64_t convolution = 4 * C * C + C * m.conv_kernel + (m.conv_bias ? 5 * C : 0);
-    const int64_t mlp_block = 3 * C * F + (m.mlp_bias ? 2 * F + C : 0);
     const LayerCounts layers = count_layers(m);
-    return embeddings + layers.attention * attention + layers.short_convolution * convolution +
-           m.layers * (2 * C + mlp_block) + C;
+    int64_t all =
+        embeddings + layers.attention * attention + layers.short_convolution * convolution + m.layers * 2 * C + C;
+    for (int64_t layer = 0; layer < m.layers; ++layer) all += feed_forward_count(m, layer, experts);
+    return all;
 }
+
+}  // namespace
+
+int64_t parameter_count(const ModelSpec& m) { return count(m, m.moe.experts); }
+
+int64_t active_parameter_count(const ModelSpec& m) { return count(m, m.moe.top_k); }
 
 }  // namespace tutti::spec

@@ -26,6 +26,14 @@ TEST(Presets, ParameterCountsArePublished) {
     EXPECT_EQ(count("qwen3-0.6b"), 596'049'920);
     EXPECT_EQ(count("qwen3-4b"), 4'022'468'096);
     EXPECT_EQ(count("qwen3-8b"), 8'190'735'360);
+    EXPECT_EQ(count("mixtral-8x7b"), 46'702'792'704);
+    EXPECT_EQ(count("qwen3-30b-a3b"), 30'532'122'624);
+    EXPECT_EQ(count("lfm2-8b-a1b"), 8'339'929'856);
+    EXPECT_EQ(count("lfm2-24b-a2b"), 23'787'038'336 - 38 * 64);  // the published number counts the biases of experts
+    EXPECT_NEAR(static_cast<double>(active_parameter_count(preset("lfm2-8b-a1b"))), 1557.7e6, 0.1e6);
+    EXPECT_EQ(active_parameter_count(preset("mixtral-8x7b")), 12'879'925'248);
+    EXPECT_EQ(active_parameter_count(preset("qwen3-30b-a3b")), 3'353'032'704);
+    EXPECT_EQ(active_parameter_count(preset("llama2-7b")), count("llama2-7b"));
     EXPECT_EQ(count("llama-110m"), 109'529'856);  // llama2.c's stories110M has these sizes, tied
     EXPECT_EQ(count("lfm2-350m"), 354'483'968);   // what `num_parameters` of the published files says
     EXPECT_EQ(count("lfm2-700m"), 742'489'344);
@@ -81,7 +89,7 @@ TEST(Presets, FamiliesAndTheirSpecials) {
     EXPECT_FALSE(preset("qwen2.5-7b").output_bias);
     EXPECT_TRUE(preset("qwen3-8b").head_norm);
     EXPECT_EQ(preset("lfm2-1.2b").conv_layers, "0-1,3-4,6-7,9,11,13,15");
-    EXPECT_EQ(preset_names().size(), 24u);
+    EXPECT_EQ(preset_names().size(), 33u);
 }
 
 TEST(Presets, AreValidRuns) {
@@ -103,7 +111,9 @@ TEST(Presets, UnknownNameGetsTheNearest) {
                      "unknown preset \"llama3-9b\"; the nearest is \"llama3-8b\" of llama-tiny, llama-5m, llama-20m, "
                      "llama-110m, gpt2-124m, gpt2-xl, llama2-7b, llama3.2-1b, llama3.2-3b, llama3-8b, llama3-70b, "
                      "llama3-405b, mistral-7b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-0.6b, qwen3-4b, qwen3-8b, "
-                     "lfm2-tiny, lfm2-350m, lfm2-700m, lfm2-1.2b, mlp-8192");
+                     "lfm2-tiny, lfm2-350m, lfm2-700m, lfm2-1.2b, moe-tiny, mixtral-8x7b, mixtral-8x22b, "
+                     "qwen1.5-moe-a2.7b, qwen2-57b-a14b, qwen3-30b-a3b, qwen3-235b-a22b, lfm2-8b-a1b, lfm2-24b-a2b, "
+                     "mlp-8192");
     }
 }
 

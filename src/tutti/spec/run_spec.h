@@ -51,7 +51,8 @@ struct OptimizerSpec {
     double eps = 1e-8;
     double momentum = 0.9;      // sgd
     double weight_decay = 0.1;  // on parameters with two dims or more
-    double clip = 1.0;          // global gradient norm; 0: off
+    double expert_bias_rate = 1e-3;
+    double clip = 1.0;  // global gradient norm; 0: off
     bool operator==(const OptimizerSpec&) const = default;
 };
 
@@ -75,6 +76,7 @@ struct ParallelSpec {
     std::string stage_layers = "";  // "11,11,10"; "": balanced
     int64_t unsharded_stages = 0;   // 0: weights are gathered unit by unit
     int64_t ep = 1;
+    int64_t etp = 1;
     bool operator==(const ParallelSpec&) const = default;
 };
 

@@ -1,235 +1,19 @@
-// spec/validate.cpp: the rules between fields. Each function adds one line per broken rule; nothing stops at the first.
+// spec/validate.cpp: the rules between fields, but for those of [model] (validate_model.cpp). Each function adds one
+// line per broken rule; nothing stops at the first.
 #include "tutti/spec/validate.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <limits>
 #include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/layers.h"
+#include "tutti/spec/problems.h"
 
 namespace tutti::spec {
 namespace {
-
-using Problems = std::vector<std::string>;
-
-// add(problems, rule holds?, message parts...)
-template <class... Parts>
-void require(Problems& problems, bool holds, const Parts&... parts) {
-    if (!holds) problems.push_back(concat(parts...));
-}
-
-// Saturates: a value out of its range (reported by itself) must not overflow a rule.
-int64_t product(std::initializer_list<int64_t> factors) {
-    int64_t all = 1;
-    for (const int64_t factor : factors) {
-        if (__builtin_mul_overflow(all, factor, &all)) return std::numeric_limits<int64_t>::max();
-    }
-    return all;
-}
-
-// The largest value that the field by itself allows.
-int64_t most(std::string_view path) {
-    double high = 0;
-    const RunSpec run{};
-    for_each_field(run, [&](const Field& field, const auto&) {
-        if (field.path() == path) high = field.range.high;
-    });
-    return static_cast<int64_t>(high);
-}
-
-// "; nearest: KEY = 6 or 10": those of the two that the field allows; "" when it allows neither.
-std::string suggestion(const std::string& before, int64_t low, int64_t high, std::string_view path) {
-    std::string values;
-    if (low >= 1 && low <= most(path)) values = std::to_string(low);
-    if (high != low && high <= most(path)) values += (values.empty() ? "" : " or ") + std::to_string(high);
-    return values.empty() ? "" : before + values;
-}
-
-std::string nearest_multiples(const std::string& before, int64_t n, int64_t unit, std::string_view path) {
-    const int64_t low = n - n % unit;
-    int64_t high = 0;
-    if (n % unit == 0 || __builtin_add_overflow(low, unit, &high)) high = low;
-    return suggestion(before, low, high, path);
-}
-
-std::string nearest_divisors(const std::string& before, int64_t n, int64_t value, std::string_view path) {
-    int64_t low = 1, high = n;
-    const auto consider = [&](int64_t divisor) {
-        if (divisor <= value) low = std::max(low, divisor);
-        if (divisor >= value) high = std::min(high, divisor);
-    };
-    constexpr int64_t kPatience = 1 << 20;  // complete for every n inside its range; n may be far outside of it
-    for (int64_t d = 1; d <= std::min(n / d, kPatience); ++d) {
-        if (n % d != 0) continue;
-        consider(d);
-        consider(n / d);
-    }
-    return suggestion(before, low, high, path);
-}
-
-// --- [model] --------------------------------------------------------------------------------------------------------
-
-// A field that the family does not have must be 0 (false): a request is met or refused, never ignored.
-template <class T>
-void unused(Problems& problems, const char* key, const T& value, const char* family) {
-    require(problems, value == T{}, "[model] ", key, " = ", toml_text(value), ": the family ", family,
-            " does not use it; it must be ", toml_text(T{}));
-}
-
-// What only the lfm2 family may have.
-void check_no_convolutions(const ModelSpec& m, Problems& problems) {
-    const std::string family(name_of(m.family));
-    unused(problems, "conv_layers", m.conv_layers, family.c_str());
-    unused(problems, "conv_kernel", m.conv_kernel, family.c_str());
-    unused(problems, "conv_bias", m.conv_bias, family.c_str());
-}
-
-// What only the llama family may have; lfm2 has head_norm too.
-void check_plain_attention(const ModelSpec& m, const char* family, Problems& problems) {
-    unused(problems, "qkv_bias", m.qkv_bias, family);
-    unused(problems, "output_bias", m.output_bias, family);
-    unused(problems, "mlp_bias", m.mlp_bias, family);
-    if (m.family != Family::lfm2) unused(problems, "head_norm", m.head_norm, family);
-    unused(problems, "window", m.window, family);
-    unused(problems, "window_layers", m.window_layers, family);
-}
-
-void check_mlp(const ModelSpec& m, Problems& problems) {
-    unused(problems, "vocab", m.vocab, "mlp");
-    unused(problems, "heads", m.heads, "mlp");
-    unused(problems, "kv_heads", m.kv_heads, "mlp");
-    unused(problems, "head_dim", m.head_dim, "mlp");
-    unused(problems, "ffn", m.ffn, "mlp");
-    check_plain_attention(m, "mlp", problems);
-    unused(problems, "max_positions", m.max_positions, "mlp");
-    unused(problems, "norm_eps", m.norm_eps, "mlp");
-    unused(problems, "rope_theta", m.rope_theta, "mlp");
-    unused(problems, "rope_scaling.factor", m.rope_scaling.factor, "mlp");
-    unused(problems, "tie_embeddings", m.tie_embeddings, "mlp");
-    unused(problems, "dropout", m.dropout, "mlp");
-}
-
-void check_transformer(const ModelSpec& m, Problems& problems) {
-    const std::pair<const char*, int64_t> sizes[] = {{"vocab", m.vocab},       {"heads", m.heads},
-                                                     {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim},
-                                                     {"ffn", m.ffn},           {"max_positions", m.max_positions}};
-    for (const auto& [key, size] : sizes) {
-        require(problems, size >= 1, "[model] ", key, " = ", size, ": the family ", name_of(m.family),
-                " needs at least 1");
-    }
-    require(problems, m.norm_eps > 0, "[model] norm_eps = ", toml_text(m.norm_eps), ": must be > 0");
-    if (m.heads < 1 || m.kv_heads < 1 || m.head_dim < 1 || m.width < 1) return;
-
-    const int64_t all_heads = product({m.heads, m.head_dim});
-    require(problems, all_heads == m.width || m.family != Family::gpt2, "[model] heads * head_dim = ", m.heads, " * ",
-            m.head_dim, " = ", all_heads, ": in gpt2 it must equal width = ", m.width,
-            m.width % m.heads == 0
-                ? suggestion("; for example head_dim = ", m.width / m.heads, m.width / m.heads, "model.head_dim")
-                : nearest_divisors("; heads must divide width, nearest: heads = ", m.width, m.heads, "model.heads"));
-    require(problems, m.heads % m.kv_heads == 0 || m.family == Family::gpt2, "[model] kv_heads = ", m.kv_heads,
-            ": must divide heads = ", m.heads, nearest_divisors("; nearest: ", m.heads, m.kv_heads, "model.kv_heads"));
-}
-
-void check_positions(const ModelSpec& m, Problems& problems) {
-    if (m.family == Family::gpt2) {
-        check_plain_attention(m, "gpt2", problems);
-        unused(problems, "rope_theta", m.rope_theta, "gpt2");
-        unused(problems, "rope_scaling.factor", m.rope_scaling.factor, "gpt2");
-        require(problems, m.kv_heads == m.heads, "[model] kv_heads = ", m.kv_heads, ": the family gpt2 has no grouped ",
-                "queries; it must equal heads = ", m.heads);
-    }
-    if (m.family == Family::llama || m.family == Family::lfm2) {
-        require(problems, m.rope_theta > 0, "[model] rope_theta = ", toml_text(m.rope_theta), ": must be > 0");
-        require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE turns pairs",
-                suggestion("; nearest: ", m.head_dim - 1, m.head_dim + 1, "model.head_dim"));
-    }
-}
-
-// One way to write each list, so that equal models are equal specs. Nothing when it is no list of this model's layers.
-std::vector<LayerRange> check_layer_list(const ModelSpec& m, const char* key, const std::string& text,
-                                         Problems& problems) {
-    try {
-        const std::vector<LayerRange> ranges = layer_ranges(text);
-        const std::string given = concat("[model] ", key, " = ", toml_text(text), ": ");
-        require(problems, to_text(ranges) == text, given, "write it as ", toml_text(to_text(ranges)));
-        require(problems, ranges.empty() || ranges.back().last < m.layers, given, "the layers are 0 to ", m.layers - 1);
-        return ranges;
-    } catch (const UsageError& error) {
-        problems.push_back(concat("[model] ", key, ": ", error.what()));
-        return {};
-    }
-}
-
-void check_window(const ModelSpec& m, Problems& problems) {
-    if (m.window_layers.empty()) return;
-    const std::string given = concat("[model] window_layers = ", toml_text(m.window_layers), ": ");
-    const std::vector<LayerRange> ranges = check_layer_list(m, "window_layers", m.window_layers, problems);
-    if (ranges.empty()) return;
-    require(problems, ranges != std::vector<LayerRange>{{0, m.layers - 1}}, given,
-            "these are all layers; leave it out");
-    require(problems, m.window > 0, given, "has no effect while window = 0; set window or leave it out");
-}
-
-void check_lfm2(const ModelSpec& m, Problems& problems) {
-    check_plain_attention(m, "lfm2", problems);
-    require(problems, m.head_norm, "[model] head_norm = false: the family lfm2 always has it; set true");
-    check_layer_list(m, "conv_layers", m.conv_layers, problems);
-    if (m.conv_layers.empty()) {
-        require(problems, m.conv_kernel == 0 && !m.conv_bias, "[model] conv_kernel = ", m.conv_kernel,
-                ", conv_bias = ", toml_text(m.conv_bias),
-                ": have no effect while conv_layers is empty; name the layers or leave both out");
-    } else {
-        require(problems, m.conv_kernel >= 1, "[model] conv_kernel = ", m.conv_kernel,
-                ": conv_layers = ", toml_text(m.conv_layers),
-                " have a convolution, which needs at least 1; LFM2 has 3");
-    }
-}
-
-void check_rope_scaling(const RopeScaling& scaling, Problems& problems) {
-    if (scaling.factor == 0) {
-        require(
-            problems, scaling == RopeScaling{},
-            "[model] rope_scaling: its other keys have no effect while factor = ", "0; set factor or leave them out");
-        return;
-    }
-    RopeScaling used{.type = scaling.type, .factor = scaling.factor};  // the keys that the type reads
-    if (scaling.type != "linear") used.original_max_positions = scaling.original_max_positions;
-    if (scaling.type == "llama3") {
-        used.low_freq_factor = scaling.low_freq_factor;
-        used.high_freq_factor = scaling.high_freq_factor;
-    }
-    if (scaling.type == "yarn") {
-        used.beta_fast = scaling.beta_fast;
-        used.beta_slow = scaling.beta_slow;
-        used.attention_factor = scaling.attention_factor;
-    }
-    require(problems, scaling == used, "[model] rope_scaling: type = ", toml_text(scaling.type),
-            " does not use every key that is set; leave out those of the other types");
-    require(problems, scaling.high_freq_factor > scaling.low_freq_factor,
-            "[model] rope_scaling.high_freq_factor = ", toml_text(scaling.high_freq_factor),
-            ": must be above low_freq_factor = ", toml_text(scaling.low_freq_factor));
-    require(problems, scaling.beta_fast > scaling.beta_slow,
-            "[model] rope_scaling.beta_fast = ", toml_text(scaling.beta_fast),
-            ": must be above beta_slow = ", toml_text(scaling.beta_slow));
-}
-
-void check_model(const ModelSpec& m, Problems& problems) {
-    if (m.family == Family::mlp)
-        check_mlp(m, problems);
-    else
-        check_transformer(m, problems);
-    check_positions(m, problems);
-    if (m.family == Family::llama) check_window(m, problems);
-    if (m.family == Family::lfm2)
-        check_lfm2(m, problems);
-    else
-        check_no_convolutions(m, problems);
-    check_rope_scaling(m.rope_scaling, problems);
-}
 
 // --- [data], [train], [optimizer], [recompute] ----------------------------------------------------------------------
 
@@ -430,6 +214,7 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     };
     divides(m.heads, "[model] heads");
     divides(m.ffn, "[model] ffn");
+    divides(m.moe.shared_ffn, "[model] moe.shared_ffn");
     if (!m.conv_layers.empty()) divides(m.width, "[model] width");
     require(problems, m.kv_heads % tp == 0 || tp % m.kv_heads == 0, "[parallel] tp = ", tp,
             ": must divide [model] kv_heads = ", m.kv_heads, ", or be a multiple of it");
@@ -439,6 +224,38 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
                               "must be a multiple of tp * cp = ", unit,
                               nearest_multiples("; nearest: seq_len = ", run.train.seq_len, unit, "train.seq_len"),
                               ", or set sequence_parallel = false"));
+}
+
+// Experts are laid out over the ranks of tp, cp and dp_shard together.
+void check_expert_parallel(const RunSpec& run, int ranks, Problems& problems) {
+    const ParallelSpec& p = run.parallel;
+    const MixtureSpec& e = run.model.moe;
+    if (e.experts > 0) {
+        require(problems, p.schedule != "pipedream",
+                "[parallel] schedule = \"pipedream\": a mixture of experts balances its loads over all microbatches of "
+                "a step; set another schedule");
+        require(problems, e.aux_loss != "all_layers" || p.pp == 1, "[model] moe.aux_loss = \"all_layers\": [parallel] ",
+                "pp = ", p.pp,
+                ": the stages of a pipeline do not know the loads of each other's layers; set pp = 1, or ",
+                "aux_loss = \"microbatch\"");
+        require(problems, e.aux_loss != "global" || p.pp == 1 || p.schedule == "1f1b" || p.schedule == "gpipe",
+                "[model] moe.aux_loss = \"global\": [parallel] schedule = ", toml_text(p.schedule),
+                ": microbatches must pass in their order; set 1f1b or gpipe, or aux_loss = \"microbatch\"");
+    }
+    for (const auto& [key, size] : {std::pair{"ep", p.ep}, {"etp", p.etp}})
+        require(problems, size == 1 || e.experts > 0, "[parallel] ", key, " = ", size,
+                ": the model has no experts; set it to 1");
+    if (e.experts < 1 || product({p.ep, p.etp}) == 1) return;
+    require(problems, e.experts % p.ep == 0, "[parallel] ep = ", p.ep,
+            ": must divide [model] moe.experts = ", e.experts,
+            nearest_divisors("; nearest: ep = ", e.experts, p.ep, "parallel.ep"));
+    require(problems, e.ffn % p.etp == 0, "[parallel] etp = ", p.etp, ": must divide [model] moe.ffn = ", e.ffn,
+            nearest_divisors("; nearest: etp = ", e.ffn, p.etp, "parallel.etp"));
+    const int64_t shards = p.dp_shard == 0 ? 0 : data_parallel_shards(p, ranks);
+    if (shards < 1) return;
+    const int64_t all = product({p.tp, p.cp, shards});
+    require(problems, all % product({p.ep, p.etp}) == 0, "[parallel] ep * etp = ", p.ep, " * ", p.etp,
+            ": must divide tp * cp * dp_shard = ", p.tp, " * ", p.cp, " * ", shards, " = ", all);
 }
 
 void check_offload(const RunSpec& run, Problems& problems) {
@@ -476,6 +293,8 @@ void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
     refuse(run.offload.optimizer || run.offload.params || run.offload.activations, "[offload] any", true,
            "copies pass through the host; set optimizer, params and activations to false");
     refuse(run.log.trace, "[log] trace", true, "nothing of a microbatch can be seen from the host; set false");
+    refuse(run.model.moe.experts > 0, "[model] moe.experts", run.model.moe.experts,
+           "the host reads where tokens go; set cuda_graphs = false");
     refuse(run.model.dropout > 0, "[model] dropout", run.model.dropout, "its masks differ from step to step; set 0.0");
     refuse(run.data.documents == "respected", "[data] documents", run.data.documents,
            "the number of targets, which gradients are scaled by, differs from step to step; set packed");
@@ -487,10 +306,6 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
         require(problems, !asked, key, " = ", toml_text(value), ": ", reason);
     };
-    const ParallelSpec& p = run.parallel;
-    constexpr const char* kNoSuchAxis = "this build has no such axis yet; set it to 1";
-    refuse(p.ep > 1, "[parallel] ep", p.ep, kNoSuchAxis);
-
     refuse(run.precision.reduce != "f32", "[precision] reduce", run.precision.reduce,
            "this build reduces in f32; set f32");
     refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8, "this build has no fp8; set none");
@@ -513,17 +328,6 @@ int64_t data_parallel_shards(const ParallelSpec& p, int ranks) {
     return data_parallel_ranks(p, ranks) / p.dp_replicate;
 }
 
-std::vector<std::string> model_problems(const ModelSpec& model) {
-    Problems problems;
-    const RunSpec run{.model = model};
-    for_each_field(run, [&](const Field& field, const auto& value) {
-        const auto problem = field.section == "model" ? range_problem(field, value) : std::nullopt;
-        if (problem) problems.push_back(*problem);
-    });
-    check_model(model, problems);
-    return problems;
-}
-
 void validate(const RunSpec& run, int ranks) {
     Problems problems;
     for_each_field(run, [&](const Field& field, const auto& value) {
@@ -538,6 +342,7 @@ void validate(const RunSpec& run, int ranks) {
     check_mesh(run.parallel, ranks, problems);
     check_tensor_parallel(run, problems);
     check_context_parallel(run, problems);
+    check_expert_parallel(run, ranks, problems);
     check_pipeline(run, problems);
     check_offload(run, problems);
     check_precision(run, problems);

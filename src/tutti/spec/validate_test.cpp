@@ -307,7 +307,7 @@ TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
 
 TEST(Validate, RefusesWhatDoesNotExistYet) {
     const std::pair<const char*, const char*> requests[] = {
-        {"parallel.ep=2", "[parallel] ep = 2: this build has no such axis yet; set it to 1"},
+        {"parallel.ep=2", "[parallel] ep = 2: the model has no experts; set it to 1"},
         {"parallel.strategy=parameter_server",
          "[parallel] strategy = \"parameter_server\": the server keeps the whole state; set zero = 0, not 1"},
         {"offload.params=true",
