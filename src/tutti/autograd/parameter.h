@@ -26,6 +26,11 @@ enum class Role : uint8_t {
     position,    // learned positions
     norm,        // of all channels of a token
     every_head,  // used by each of the heads, which are split: the norm of queries or keys
+
+    router,         // (E, in) of a mixture of experts: each rank routes some of the tokens
+    expert_bias,    // (E) of a router: no gradient trains it, see below
+    expert_column,  // (E, out, in): a column for each of E experts
+    expert_row,     // (E, out, in)
 };
 
 // The ranks that the layer of a parameter is spread over.
@@ -33,6 +38,12 @@ struct TensorParallel {
     comm::Communicator* ranks = nullptr;  // null: this rank computes the whole layer
     bool sequence = false;                // between the products each rank has a part of the rows (nn/collectives.h)
     int64_t pieces = 1;                   // of a product, of which one is summed beside the next (nn/overlapped.h)
+};
+
+// The ranks that the experts of a layer are spread over.
+struct ExpertParallel {
+    comm::Communicator* ranks = nullptr;  // along etp and ep; null: this rank has all experts
+    int etp = 1;                          // ranks, one after another, that share out the same experts
 };
 
 struct Init {
@@ -55,13 +66,20 @@ struct Parameter {
     // The same of pipeline stages: places along pp of the ranks that hold it, rising; empty: this one alone.
     std::vector<int> pipeline_ranks = {};
     TensorParallel tensor_parallel = {};
+    ExpertParallel expert_parallel = {};
 
     Tensor value;                 // what forward reads, in the compute type
     Tensor master;                // f32; shares memory with value when the compute type is f32
     Tensor gradient;              // f32, accumulated over the microbatches of a step
     bool gradient_unset = false;  // it has no term yet: the first one overwrites whatever its memory holds
 
+    bool of_experts() const { return role == Role::expert_column || role == Role::expert_row; }
     mesh::Part part() const { return local.value_or(mesh::whole_part(shape)); }
+    // Of an expert_bias: it is f32 everywhere. What stands in for its gradient is how many choices each expert got, in
+    // the microbatches of a step; it is summed over the ranks as a gradient is, and the optimizer has a rule of its
+    // own.
+    bool trained() const { return role != Role::expert_bias; }
+    DType type(DType compute) const { return trained() ? compute : DType::f32; }  // of value
     bool decays() const { return shape.rank() >= 2; }  // weight decay leaves biases and norm weights alone
 };
 

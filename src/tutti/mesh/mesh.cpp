@@ -6,8 +6,8 @@
 namespace tutti::mesh {
 
 std::string_view name_of(Axis axis) {
-    constexpr std::array<std::string_view, kAxes> kNames = {"tp_copy",  "tp_part",      "cp_ulysses", "cp_ring",
-                                                            "dp_shard", "dp_replicate", "pp"};
+    constexpr std::array<std::string_view, kAxes> kNames = {
+        "tp_copy", "tp_part", "cp_ulysses", "cp_ring", "dp_shard", "etp", "ep", "edp", "dp_replicate", "pp"};
     return kNames[static_cast<size_t>(axis)];
 }
 
@@ -21,38 +21,56 @@ std::string name_of(Axes axes) {
     add(kTp, "tp");
     add(kCp, "cp");
     add(kDp, "dp");
+    add(kExpertParallel, "ep");
     for (int i = 0; i < kAxes; ++i) add(static_cast<Axis>(i), name_of(static_cast<Axis>(i)));
     return name;
 }
 
-Mesh::Mesh(std::vector<AxisSize> axes) : axes_(std::move(axes)) {
+namespace {
+
+// The product of the sizes.
+int checked_size(const std::vector<AxisSize>& axes) {
     Axes seen;
-    for (const AxisSize& a : axes_) {
+    int size = 1;
+    for (const AxisSize& a : axes) {
         check<UsageError>(a.size >= 1, "mesh axis ", name_of(a.axis), " must have one rank or more, got ", a.size);
         check(!seen.contains(a.axis), "mesh axis ", name_of(a.axis), " is named twice");
         seen = seen | a.axis;
-        size_ *= a.size;
+        size *= a.size;
     }
+    return size;
 }
 
-void Mesh::check_has(Axes axes) const {
-    for (const AxisSize& a : axes_) axes = axes - a.axis;
-    check(axes.empty(), "the mesh has no axis ", name_of(axes));
+bool has(const std::vector<AxisSize>& grid, Axes axes) {
+    for (const AxisSize& a : grid) axes = axes - a.axis;
+    return axes.empty();
+}
+
+}  // namespace
+
+Mesh::Mesh(std::vector<AxisSize> axes, std::vector<AxisSize> second)
+    : axes_(std::move(axes)), second_(std::move(second)), size_(checked_size(axes_)) {
+    check<UsageError>(second_.empty() || checked_size(second_) == size_, "a mesh of ", size_,
+                      " ranks, whose second grid has ", checked_size(second_));
+}
+
+const std::vector<AxisSize>& Mesh::grid_of(Axes axes) const {
+    if (has(axes_, axes)) return axes_;
+    check(has(second_, axes), "no grid of the mesh has the axes ", name_of(axes));
+    return second_;
 }
 
 int Mesh::size(Axes axes) const {
-    check_has(axes);
     int size = 1;
-    for (const AxisSize& a : axes_)
+    for (const AxisSize& a : grid_of(axes))
         if (axes.contains(a.axis)) size *= a.size;
     return size;
 }
 
 int Mesh::coordinate(int rank, Axes axes) const {
     check(rank >= 0 && rank < size_, "rank ", rank, " of a mesh of ", size_);
-    check_has(axes);
     int coordinate = 0, scale = 1;
-    for (const AxisSize& a : axes_) {
+    for (const AxisSize& a : grid_of(axes)) {
         if (axes.contains(a.axis)) {
             coordinate += rank % a.size * scale;
             scale *= a.size;
@@ -64,10 +82,9 @@ int Mesh::coordinate(int rank, Axes axes) const {
 
 std::vector<int> Mesh::group(int rank, Axes axes) const {
     check(rank >= 0 && rank < size_, "rank ", rank, " of a mesh of ", size_);
-    check_has(axes);
     std::vector<int> ranks = {rank};
     int stride = 1;
-    for (const AxisSize& a : axes_) {
+    for (const AxisSize& a : grid_of(axes)) {
         if (axes.contains(a.axis)) {
             const int here = rank / stride % a.size;
             std::vector<int> more;

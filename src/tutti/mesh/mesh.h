@@ -15,8 +15,12 @@ namespace tutti::mesh {
 // two axes, kTp: a model with fewer key and value heads than tensor-parallel ranks cuts its other weights by both, and
 // its key and value weights by `tp_part` alone, so that the ranks along `tp_copy` hold the same heads. Context
 // parallelism is two, kCp: ranks along `cp_ulysses` exchange heads for tokens, those along `cp_ring` keys and values.
-enum class Axis : uint8_t { tp_copy, tp_part, cp_ulysses, cp_ring, dp_shard, dp_replicate, pp };
-inline constexpr int kAxes = 7;
+//
+// The experts of a mixture are laid out on a second grid over the same ranks: etp, ep and edp divide the ranks that tp,
+// cp and dp_shard divide; dp_replicate and pp are in both (parallel folding, arXiv 2504.14960). `ep` cuts the experts,
+// `etp` each of them, and along `edp` ranks hold the same ones.
+enum class Axis : uint8_t { tp_copy, tp_part, cp_ulysses, cp_ring, dp_shard, etp, ep, edp, dp_replicate, pp };
+inline constexpr int kAxes = 10;
 std::string_view name_of(Axis axis);
 
 // A set of axes.
@@ -45,6 +49,7 @@ class Axes {
 };
 inline constexpr Axes kTp{Axis::tp_copy, Axis::tp_part}, kCp{Axis::cp_ulysses, Axis::cp_ring},
     kDp{Axis::dp_shard, Axis::dp_replicate};
+inline constexpr Axes kExpertParallel{Axis::etp, Axis::ep}, kExpertData{Axis::edp, Axis::dp_replicate};
 std::string name_of(Axes axes);  // "dp", "dp_shard", "cp+dp_shard"
 
 struct AxisSize {
@@ -52,23 +57,25 @@ struct AxisSize {
     int size = 1;
 };
 
-// A mixed-radix grid: rank = sum of coordinate[i] * product of the sizes before i.
+// A mixed-radix grid: rank = sum of coordinate[i] * product of the sizes before i. A mesh may have a second grid over
+// the same ranks; a set of axes belongs to one of the two.
 class Mesh {
   public:
     Mesh() = default;  // one rank, no axes
-    explicit Mesh(std::vector<AxisSize> axes);
+    explicit Mesh(std::vector<AxisSize> axes, std::vector<AxisSize> second = {});
 
     int size() const { return size_; }
-    const std::vector<AxisSize>& axes() const { return axes_; }
-    // Of a set: the product of the sizes; the place among the ranks of group(). Error for an axis that the mesh lacks.
+    const std::vector<AxisSize>& axes() const { return axes_; }           // of the first grid
+    const std::vector<AxisSize>& second_axes() const { return second_; }  // of the second, if there is one
+    // Of a set: the product of the sizes; the place among the ranks of group(). Error for axes that no grid has.
     int size(Axes axes) const;
     int coordinate(int rank, Axes axes) const;
     // The ranks that differ from `rank` along these axes only, itself included, ascending.
     std::vector<int> group(int rank, Axes axes) const;
 
   private:
-    void check_has(Axes axes) const;
-    std::vector<AxisSize> axes_;
+    const std::vector<AxisSize>& grid_of(Axes axes) const;
+    std::vector<AxisSize> axes_, second_;
     int size_ = 1;
 };
 

@@ -48,6 +48,22 @@ TEST(Mesh, GroupsOverSetsOfAxes) {
         }
 }
 
+// Experts on a second grid over the ranks of tp 2 x cp 1 x dp_shard 3, at both places along pp.
+TEST(Mesh, SecondGridOverTheSameRanks) {
+    const Mesh mesh(kMesh.axes(), {{Axis::etp, 1}, {Axis::ep, 3}, {Axis::edp, 2}, {Axis::pp, 2}});
+    EXPECT_EQ(mesh.group(7, Axis::ep), (std::vector<int>{6, 7, 8}));
+    EXPECT_EQ(mesh.group(7, Axis::edp), (std::vector<int>{7, 10}));
+    EXPECT_EQ(mesh.group(7, {Axis::ep, Axis::edp}), (std::vector<int>{6, 7, 8, 9, 10, 11}));
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+        EXPECT_EQ(mesh.group(rank, Axis::pp), kMesh.group(rank, Axis::pp));
+        EXPECT_EQ(mesh.coordinate(rank, {Axis::ep, Axis::edp}), rank % 6);
+        const Part part = part_of(mesh, rank, {6, 4}, {{.axes = Axis::ep}}, "experts");
+        EXPECT_EQ(part.blocks[0].block.offset[0], rank % 3 * 2);
+    }
+    EXPECT_THROW(mesh.size({Axis::ep, kShard}), Error);  // of two grids
+    EXPECT_THROW(Mesh(kMesh.axes(), {{Axis::ep, 5}}), UsageError);
+}
+
 TEST(Mesh, AnAxisThatItLacksIsAnError) {
     for (const Axes axes : {Axes(Axis::dp_replicate), kDp, kTp}) {
         EXPECT_THROW(kMesh.size(axes), Error);

@@ -45,16 +45,22 @@ Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::O
             ops::fill(ctx, zeros, 0);
             return zeros;
         };
-        first_.push_back(moment());
-        second_.push_back(spec.name == "adamw" ? moment() : Tensor{});
+        const bool trained = piece.parameter->trained();
+        first_.push_back(trained ? moment() : Tensor{});
+        second_.push_back(trained && spec.name == "adamw" ? moment() : Tensor{});
     }
 }
 
-void Optimizer::step(double lr, double grad_scale) {
+void Optimizer::step(double lr, double grad_scale, double mean_load) {
     ++updates_;
     std::vector<kernels::OptimizerPiece> pieces;
     pieces.reserve(pieces_.size());
-    for (size_t i = 0; i < pieces_.size(); ++i)
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+        if (!pieces_[i].parameter->trained()) {
+            ops::balance(ctx_, pieces_[i].master, pieces_[i].gradient(), static_cast<float>(mean_load),
+                         static_cast<float>(spec_.expert_bias_rate));
+            continue;
+        }
         pieces.push_back(
             {.master = pieces_[i].master,
              .gradient = pieces_[i].gradient(),
@@ -62,6 +68,7 @@ void Optimizer::step(double lr, double grad_scale) {
              .m = first_[i],
              .v = second_[i].defined() ? second_[i].view() : View{},
              .weight_decay = static_cast<float>(pieces_[i].parameter->decays() ? spec_.weight_decay : 0.0)});
+    }
     if (spec_.name == "adamw") {
         const auto t = static_cast<double>(updates_);
         ops::call(ctx_, &KernelTable::adamw, "adamw",
@@ -87,6 +94,7 @@ std::vector<StatePiece> Optimizer::state() const {
     const bool adam = spec_.name == "adamw";
     for (size_t i = 0; i < pieces_.size(); ++i) {
         const Piece& piece = pieces_[i];
+        if (!piece.parameter->trained()) continue;
         const std::string& name = piece.parameter->name;
         state.push_back({(adam ? "optimizer.m." : "optimizer.momentum.") + name, &piece, first_[i]});
         if (adam) state.push_back({"optimizer.v." + name, &piece, second_[i]});

@@ -41,8 +41,10 @@ class Optimizer {
     // Allocates the moments (f32, zero), in the memory of `home` when there is one (offload).
     Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec, Device* home = nullptr);
 
-    // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor) on the way.
-    void step(double lr, double grad_scale);
+    // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor) on the way. The bias of an
+    // expert that got more choices in the step than `mean_load` falls by spec.expert_bias_rate, of others it rises
+    // (Wang et al. 2024).
+    void step(double lr, double grad_scale, double mean_load = 0);
 
     int64_t updates() const { return updates_; }
     void set_updates(int64_t updates) { updates_ = updates; }
@@ -53,7 +55,8 @@ class Optimizer {
     ops::Context& ctx_;
     spec::OptimizerSpec spec_;
     std::vector<Piece> pieces_;
-    std::vector<Tensor> first_, second_;  // by piece: m and v; for SGD the momentum and nothing
+    std::vector<Tensor> first_,
+        second_;  // by piece: m and v; for SGD the momentum and nothing; of a bias of experts none
     int64_t updates_ = 0;
 };
 

@@ -19,10 +19,14 @@ mesh::Placement placement_of(const Parameter& p) {
         case Role::key_value: return {{.axes = Axis::tp_part, .grain = p.grain, .sections = p.sections}};
         case Role::row: return {{.axes = kTp, .dim = 1, .grain = p.grain}};
         case Role::vocabulary: return {{.axes = kTp, .grain = kVocabularyGrain, .padded = true}};
+        case Role::expert_column: return {{.axes = Axis::ep}, {.axes = Axis::etp, .dim = 1}};
+        case Role::expert_row: return {{.axes = Axis::ep}, {.axes = Axis::etp, .dim = 2}};
         case Role::replicated:
         case Role::position:
         case Role::norm:
-        case Role::every_head: return {};
+        case Role::every_head:
+        case Role::router:
+        case Role::expert_bias: return {};
     }
     throw Error("unknown role of a parameter");
 }
@@ -34,10 +38,14 @@ Axes partial_of(const Parameter& p, bool sequence_parallel) {
         case Role::every_head: return kTp;           // of the heads that the rank has
         case Role::position:
         case Role::norm: return sequence_parallel ? kTp : Axes();  // of the rows that the rank has
+        case Role::router:
+        case Role::expert_bias: return kTp;  // of the rows that the rank routes
         case Role::replicated:
         case Role::column:
         case Role::row:
-        case Role::vocabulary: return {};
+        case Role::vocabulary:
+        case Role::expert_column:
+        case Role::expert_row: return {};
     }
     throw Error("unknown role of a parameter");
 }
@@ -45,7 +53,7 @@ Axes partial_of(const Parameter& p, bool sequence_parallel) {
 }  // namespace
 
 void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, int rank,
-           const autograd::TensorParallel& tensor_parallel) {
+           const autograd::TensorParallel& tensor_parallel, const autograd::ExpertParallel& expert_parallel) {
     const auto if_several = [&](Axes axes) { return mesh.size(axes) > 1 ? axes : Axes(); };
     for (Parameter* p : parameters) {
         const mesh::Placement placement = placement_of(*p);
@@ -54,7 +62,10 @@ void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, in
         p->local = mesh::part_of(mesh, rank, p->shape, placement, p->name);
         p->copies = mesh::kDp | if_several(mesh::kCp) | if_several(kTp - cut);
         p->partial = mesh::kDp | if_several(mesh::kCp) | if_several(partial_of(*p, tensor_parallel.sequence));
+        if (p->of_experts())
+            p->copies = p->partial = mesh::kExpertData;  // of the tokens of all ranks that have the expert
         p->tensor_parallel = tensor_parallel;
+        p->expert_parallel = expert_parallel;
     }
 }
 

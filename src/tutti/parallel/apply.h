@@ -8,9 +8,9 @@
 
 namespace tutti::parallel {
 
-// Sets Parameter::local, partial, copies and tensor_parallel for `rank` of a mesh with all axes. UsageError, naming the
-// parameter, when one cannot be cut so.
+// Sets Parameter::local, partial, copies, tensor_parallel and expert_parallel for `rank` of a mesh with all axes.
+// UsageError, naming the parameter, when one cannot be cut so.
 void apply(const std::vector<autograd::Parameter*>& parameters, const mesh::Mesh& mesh, int rank,
-           const autograd::TensorParallel& tensor_parallel);
+           const autograd::TensorParallel& tensor_parallel, const autograd::ExpertParallel& expert_parallel = {});
 
 }  // namespace tutti::parallel

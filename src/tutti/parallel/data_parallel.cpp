@@ -20,7 +20,7 @@ using mesh::Axis;
 namespace {
 
 // Axes that state is cut over; along the others of its copies it is held several times.
-constexpr Axes kSharding{Axis::dp_shard, mesh::kCp};
+constexpr Axes kSharding{Axis::dp_shard, mesh::kCp, Axis::edp};
 
 // Whether the gradient of `p` is complete when the forward of the unit is.
 bool is_early(const Unit& unit, const Parameter* p) {
@@ -44,16 +44,16 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
         for (const Unit* unit : run)
             for (const Parameter* p : unit->parameters) ++users[p];
     // What is reduced at one moment over the same ranks lies in one buffer. A parameter of several units is by itself,
-    // and a gradient that is taken in the forward is complete before the others of its unit.
-    using Kind = std::tuple<Axes, Axes, std::vector<int>, bool, const Parameter*>;
+    // and a gradient that is taken in the forward is complete before the others of its unit; so are an expert's loads.
+    using Kind = std::tuple<Axes, Axes, std::vector<int>, bool, bool, const Parameter*>;
     runs_ = runs.size();
     for (size_t r = 0; r < runs.size(); ++r)
         for (Unit* unit : runs[r]) {
             std::vector<std::pair<Kind, std::vector<Parameter*>>> kinds;
             for (Parameter* p : unit->parameters) {
                 if (owner_.contains(p)) continue;
-                const Kind kind{p->partial, p->copies, p->pipeline_ranks, is_early(*unit, p),
-                                users.at(p) > 1 ? p : nullptr};
+                const Kind kind{p->partial,         p->copies,    p->pipeline_ranks,
+                                is_early(*unit, p), p->trained(), users.at(p) > 1 ? p : nullptr};
                 auto place = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
                 if (place == kinds.end()) place = kinds.insert(place, {kind, {}});
                 place->second.push_back(p);
@@ -86,7 +86,7 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     FlatOptions flat{.zero = options_.zero,
                      .updates = updates(),
                      .owned = first && groups_.coordinate(copies - cut) == 0,
-                     .compute = options_.compute,
+                     .compute = parameters.front()->type(options_.compute),
                      .seed = options_.seed,
                      .masters_home = options_.masters_home,
                      .weights_home = options_.weights_home};
@@ -148,7 +148,8 @@ void DataParallel::finish_gradients() {
 double DataParallel::gradient_norm() {
     ops::Sum sum(ctx_);
     for (const auto& state : states_)
-        if (state->flat->owned()) sum.add_squares(state->flat->gradient_shard());
+        if (state->flat->owned() && state->flat->parameters().front()->trained())
+            sum.add_squares(state->flat->gradient_shard());
     ExactSum squares = sum.take();
     groups_.world().sum(squares);
     return std::sqrt(squares.value());

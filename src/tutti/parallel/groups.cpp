@@ -17,11 +17,19 @@ mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks) {
     const int64_t kv_heads = run.model.kv_heads;
     const int64_t copies = kv_heads > 0 && p.tp > kv_heads && p.tp % kv_heads == 0 ? p.tp / kv_heads : 1;
     const auto size = [](int64_t n) { return static_cast<int>(n); };
+    const int64_t shards = spec::data_parallel_shards(p, ranks), experts = p.ep * p.etp;
+    check<UsageError>(p.tp * p.cp * shards % experts == 0, "[parallel] ep * etp = ", p.ep, " * ", p.etp,
+                      ": must divide tp * cp * dp_shard = ", p.tp, " * ", p.cp, " * ", shards);
     return mesh::Mesh({{Axis::tp_copy, size(copies)},
                        {Axis::tp_part, size(p.tp / copies)},
                        {Axis::cp_ulysses, size(spec::ulysses_ranks(p))},
                        {Axis::cp_ring, size(p.cp / spec::ulysses_ranks(p))},
-                       {Axis::dp_shard, size(spec::data_parallel_shards(p, ranks))},
+                       {Axis::dp_shard, size(shards)},
+                       {Axis::dp_replicate, size(p.dp_replicate)},
+                       {Axis::pp, size(p.pp)}},
+                      {{Axis::etp, size(p.etp)},
+                       {Axis::ep, size(p.ep)},
+                       {Axis::edp, size(p.tp * p.cp * shards / experts)},
                        {Axis::dp_replicate, size(p.dp_replicate)},
                        {Axis::pp, size(p.pp)}});
 }
@@ -31,7 +39,8 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
     for (const mesh::AxisSize& a : mesh_.axes()) everything = everything | a.axis;
     all_.push_back({everything, {}, world.everyone("world")});
     for (const mesh::Axes axes : {mesh::Axes(Axis::dp_shard), mesh::Axes(Axis::dp_replicate), mesh::kDp}) over(axes);
-    for (const mesh::Axes axes : {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring), mesh::kCp})
+    for (const mesh::Axes axes :
+         {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring), mesh::kCp, mesh::kExpertParallel})
         if (mesh_.size(axes) > 1) over(axes);
 }
 
@@ -39,9 +48,12 @@ comm::Communicator& Groups::over(mesh::Axes axes) { return over(axes, {}); }
 
 comm::Communicator& Groups::over(mesh::Axes axes, const std::vector<int>& pipeline_ranks) {
     mesh::Axes several = axes;  // without axes of one rank, which do not matter; but "dp" stays "dp"
-    for (const mesh::AxisSize& a : mesh_.axes())
-        for (const mesh::Axes whole : {mesh::kTp, mesh::kCp, mesh::kDp})
-            if (a.size == 1 && whole.contains(a.axis) && !axes.contains(whole)) several = several - a.axis;
+    for (const mesh::Axes whole : {mesh::kTp, mesh::kCp, mesh::kDp, mesh::kExpertParallel})
+        for (int i = 0; i < mesh::kAxes; ++i) {
+            const mesh::Axes axis = static_cast<Axis>(i);
+            if (whole.contains(axis) && axes.contains(axis) && !axes.contains(whole) && mesh_.size(axis) == 1)
+                several = several - axis;
+        }
     if (!several.empty() || !pipeline_ranks.empty()) axes = several;
     for (const Group& group : all_)
         if (!group.is_channel && group.axes == axes && group.pipeline_ranks == pipeline_ranks) return *group.ranks;
@@ -82,6 +94,12 @@ std::vector<GroupTraffic> Groups::traffic() const {
         }
     }
     return all;
+}
+
+autograd::ExpertParallel expert_parallel_of(Groups& groups) {
+    const mesh::Mesh& mesh = groups.mesh();
+    if (mesh.size(mesh::kExpertParallel) == 1) return {};
+    return {&groups.over(mesh::kExpertParallel), mesh.size(Axis::etp)};
 }
 
 std::vector<GroupTraffic> difference(const std::vector<GroupTraffic>& now, const std::vector<GroupTraffic>& before) {

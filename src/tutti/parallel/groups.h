@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/autograd/parameter.h"
 #include "tutti/comm/world.h"
 #include "tutti/mesh/mesh.h"
 #include "tutti/spec/run_spec.h"
@@ -62,6 +63,9 @@ class Groups {
     };
     std::vector<Group> all_;  // that of all ranks first
 };
+
+// The ranks that the experts of a layer are spread over. Collective at first.
+autograd::ExpertParallel expert_parallel_of(Groups& groups);
 
 // What came after `before`: now - before, without operations that were not called. Both are of the same groups.
 std::vector<GroupTraffic> difference(const std::vector<GroupTraffic>& now, const std::vector<GroupTraffic>& before);
