@@ -36,6 +36,16 @@ struct ContextParallel {
     bool gather = false;                    // keys and values by an all_gather, in place of the ring
 };
 
+class RoutingRecord;
+
+// What routers see beyond the tokens of this rank (nn/mixture.h). Null: no other ranks, no record.
+struct RoutingContext {
+    comm::Communicator* microbatch = nullptr;  // ranks that share out the tokens of a microbatch: of tp and cp
+    comm::Communicator* step = nullptr;        // those, and the ranks with other microbatches
+    RoutingRecord* record = nullptr;           // of the step
+    int64_t index = 0;                         // the microbatch in the step of this rank
+};
+
 struct Batch {
     Tensor tokens;     // (B, T) i32
     Tensor targets;    // (B, T) i32; negative: not counted. Undefined: the head returns logits of the last position
@@ -46,10 +56,12 @@ struct Batch {
     Tensor row_index;                  // (B, T) i64: global index of the token in the step's batch; keys dropout
     Tensor features, feature_targets;  // (N, D): the mlp family instead of tokens
     float grad_scale = 1;              // 1 / valid tokens of the global batch: the loss is a mean over all of them
+    float share = 1;  // of the samples of the global batch: what the mean of a microbatch counts in that of the step
     uint64_t seed = 0;
     uint64_t step = 0;
     std::vector<KvCache*> caches;  // one per sequence, or none
     ContextParallel context = {};
+    RoutingContext routing = {};
 };
 
 // A batch on the host, (sequences, T) each, sequence after sequence.

@@ -1,0 +1,119 @@
+#include "tutti/nn/dispatch.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tutti::nn {
+
+bool is_rehearsed(const ops::Context& ctx) { return ctx.device.kind() == DeviceKind::meta; }
+
+namespace {
+
+Tensor upload(ops::Context& ctx, const Shape& shape, const std::vector<int32_t>& values) {
+    return Tensor::from_host<int32_t>(ctx.device, shape, values, Purpose::activations);
+}
+
+// How many rows of each of this rank's experts come from each rank, (P, experts of a rank); `counts` (E): that it
+// sends. In a rehearsal every rank does what this one does.
+std::vector<int32_t> exchange_counts(ops::Context& ctx, comm::Communicator& ranks, int etp,
+                                     const std::vector<int64_t>& counts) {
+    const auto P = static_cast<size_t>(ranks.size());
+    const size_t local = counts.size() * static_cast<size_t>(etp) / P;
+    const auto owner = [&](size_t rank) { return rank / static_cast<size_t>(etp); };
+    std::vector<int32_t> sent, received(P * local);
+    for (size_t p = 0; p < P; ++p)
+        for (size_t e = 0; e < local; ++e) sent.push_back(static_cast<int32_t>(counts[owner(p) * local + e]));
+    const auto shape = Shape{static_cast<int64_t>(sent.size())};
+    const Tensor x = upload(ctx, shape, sent), y = ops::empty(ctx, shape, DType::i32, Purpose::communication);
+    const std::vector<int64_t> each(P, static_cast<int64_t>(local));
+    ranks.all_to_all(x, each, y, each).wait();
+    if (!is_rehearsed(ctx)) return y.to_host<int32_t>();
+    const auto mine = sent.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(ranks.rank()) * local);
+    for (size_t p = 0; p < P; ++p) std::copy_n(mine, local, received.begin() + static_cast<std::ptrdiff_t>(p * local));
+    return received;
+}
+
+}  // namespace
+
+std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_t all_experts) {
+    if (!is_rehearsed(ctx)) return experts.to_host<int32_t>();
+    std::vector<int32_t> even(static_cast<size_t>(experts.numel()));
+    for (size_t i = 0; i < even.size(); ++i) even[i] = static_cast<int32_t>(i % static_cast<size_t>(all_experts));
+    return even;
+}
+
+Dispatch make_dispatch(ops::Context& ctx, const std::vector<int32_t>& choices, int64_t k, int64_t all_experts,
+                       const autograd::ExpertParallel& ranks) {
+    const auto E = static_cast<size_t>(all_experts), etp = static_cast<size_t>(ranks.etp);
+    const auto K = static_cast<size_t>(k), N = choices.size() / K;
+    const size_t P = ranks.ranks ? static_cast<size_t>(ranks.ranks->size()) : 1, local = E * etp / P;
+    std::vector<std::vector<int32_t>> of_expert(E);  // choices, in the order of rows
+    for (size_t i = 0; i < choices.size(); ++i)
+        if (choices[i] >= 0) of_expert.at(static_cast<size_t>(choices[i])).push_back(static_cast<int32_t>(i));
+
+    Dispatch d;
+    std::vector<int32_t> sent, slots(N * K * etp, -1);
+    for (size_t p = 0; p < P; ++p) {
+        const size_t before = sent.size(), copy = p % etp;
+        for (size_t e = p / etp * local; e < (p / etp + 1) * local; ++e)
+            for (const int32_t choice : of_expert[e]) {
+                const size_t row = static_cast<size_t>(choice) / K, j = static_cast<size_t>(choice) % K;
+                slots[row * K * etp + copy * K + j] = static_cast<int32_t>(sent.size());
+                sent.push_back(static_cast<int32_t>(row));
+            }
+        if (ranks.ranks) d.to.push_back(static_cast<int64_t>(sent.size() - before));
+    }
+    d.sent = upload(ctx, {static_cast<int64_t>(sent.size())}, sent);
+    d.slots = upload(ctx, {static_cast<int64_t>(N), static_cast<int64_t>(K * etp)}, slots);
+
+    std::vector<int64_t> counts;
+    for (const auto& rows : of_expert) counts.push_back(static_cast<int64_t>(rows.size()));
+    if (!ranks.ranks) {
+        d.rows = counts;
+        return d;
+    }
+    const std::vector<int32_t> arriving = exchange_counts(ctx, *ranks.ranks, ranks.etp, counts);
+    d.rows.assign(local, 0);
+    std::vector<int64_t> begin;  // of each rank's rows of each expert, in the order of arrival
+    int64_t total = 0;
+    for (size_t p = 0; p < P; ++p) {
+        const int64_t before = total;
+        for (size_t e = 0; e < local; ++e) {
+            begin.push_back(total);
+            d.rows[e] += arriving[p * local + e];
+            total += arriving[p * local + e];
+        }
+        d.from.push_back(total - before);
+    }
+    std::vector<int32_t> order, places(static_cast<size_t>(total));
+    for (size_t e = 0; e < local; ++e)
+        for (size_t p = 0; p < P; ++p)
+            for (int32_t i = 0; i < arriving[p * local + e]; ++i) {
+                const auto arrival = static_cast<size_t>(begin[p * local + e] + i);
+                places[arrival] = static_cast<int32_t>(order.size());
+                order.push_back(static_cast<int32_t>(arrival));
+            }
+    d.order = upload(ctx, {total}, order);
+    d.places = upload(ctx, {total}, places);
+    return d;
+}
+
+Exchange::Exchange(ops::Context& ctx, comm::Communicator& ranks, const Tensor& x, const std::vector<int64_t>& to,
+                   const std::vector<int64_t>& from)
+    : sent_(x) {
+    const int64_t C = x.dim(1), rows = std::accumulate(from.begin(), from.end(), int64_t{0});
+    received_ = ops::empty(ctx, {rows, C}, x.dtype());
+    const auto values = [&](const std::vector<int64_t>& of_ranks) {
+        std::vector<int64_t> counts;
+        for (const int64_t n : of_ranks) counts.push_back(n * C);
+        return counts;
+    };
+    work_ = ranks.all_to_all(x, values(to), received_, values(from));
+}
+
+void Exchange::wait() {
+    work_.wait();
+    sent_ = {};
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,272 @@
+#include "tutti/nn/mixture.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/nn/capacity.h"
+#include "tutti/nn/collectives.h"
+#include "tutti/nn/dispatch.h"
+#include "tutti/nn/routing.h"
+
+namespace tutti::nn {
+
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+// LFM2-MoE's, of the sum that a token's weights are divided by.
+constexpr float kSigmoidEpsilon = 1e-6f;
+
+kernels::Routing how_to_route(const spec::MixtureSpec& s) {
+    const bool sigmoid = s.score == "sigmoid";
+    return {.sigmoid = sigmoid,
+            .groups = s.groups,
+            .chosen_groups = s.top_groups,
+            .normalise = s.normalise,
+            .epsilon = sigmoid ? kSigmoidEpsilon : 0.0f,
+            .scale = static_cast<float>(s.scale)};
+}
+
+bool adds_to_gradient(Parameter& p) { return !std::exchange(p.gradient_unset, false); }
+
+Tensor as_f32(ops::Context& ctx, const Tensor& x) {
+    return x.dtype() == DType::f32 ? x : ops::cast(ctx, x, DType::f32);
+}
+
+// Rows [first, first + count) of x (N, C), and where they lie among N rows of zeros.
+Var take_rows(Tape& tape, const Var& x, int64_t first, int64_t count) {
+    ops::Context& ctx = tape.context();
+    const int64_t N = x.value.dim(0);
+    return tape.record("take_rows", {x}, ops::contiguous(ctx, x.value.narrow(0, first, count)),
+                       [&ctx, N, first, count](const Tensor& dy, Tensors&) {
+                           const Tensor dx = ops::zeros(ctx, {N, dy.dim(1)}, dy.dtype());
+                           ops::copy(ctx, dy, dx.narrow(0, first, count));
+                           return Tensors{dx};
+                       });
+}
+
+Var place_rows(Tape& tape, const Var& x, int64_t first, int64_t N) {
+    ops::Context& ctx = tape.context();
+    const Tensor y = ops::zeros(ctx, {N, x.value.dim(1)}, x.value.dtype());
+    const int64_t count = x.value.dim(0);
+    ops::copy(ctx, x.value, y.narrow(0, first, count));
+    return tape.record("place_rows", {x}, y, [&ctx, first, count](const Tensor& dy, Tensors&) {
+        return Tensors{ops::contiguous(ctx, dy.narrow(0, first, count))};
+    });
+}
+
+// x (N, C) w^T in f32, whatever the type of x and w.
+Var logits_of(Tape& tape, const Var& x, Parameter& w) {
+    ops::Context& ctx = tape.context();
+    const Tensor logits = ops::linear(ctx, as_f32(ctx, x.value), as_f32(ctx, w.value), nullptr);
+    return tape.record(
+        "router", {x}, logits,
+        [&ctx, &w, type = x.value.dtype()](const Tensor& dy, Tensors&) {
+            const Tensor dx = ops::linear_backward_input(ctx, dy, as_f32(ctx, w.value));
+            return Tensors{type == DType::f32 ? dx : ops::cast(ctx, dx, type)};
+        },
+        [&ctx, &w, kept = autograd::Kept(x)](const Tensor& dy) {
+            ops::linear_backward_weight(ctx, dy, as_f32(ctx, kept.take()), w.gradient, adds_to_gradient(w));
+        },
+        {&w});
+}
+
+// How many choices each expert got.
+std::vector<int64_t> load_of(const std::vector<int32_t>& choices, int64_t experts) {
+    std::vector<int64_t> load(static_cast<size_t>(experts));
+    for (const int32_t e : choices)
+        if (e >= 0) ++load[static_cast<size_t>(e)];
+    return load;
+}
+
+// What the optimizer moves the bias by.
+void count_load(Tape& tape, Parameter& bias, const std::vector<int64_t>& load) {
+    ops::Context& ctx = tape.context();
+    const std::vector<float> counts(load.begin(), load.end());
+    const Tensor term = Tensor::from_host<float>(ctx.device, bias.value.shape(), counts, Purpose::activations);
+    if (!adds_to_gradient(bias)) ops::fill(ctx, bias.gradient, 0);
+    ops::accumulate(ctx, term, bias.gradient);
+    tape.gradient_taken(bias);
+}
+
+// Weights (N, k) of the rows' experts, and where these are.
+struct Routes {
+    Var weights;
+    std::vector<int32_t> choices;  // (N, k); -1: dropped
+};
+
+Routes route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch& batch, int64_t first_row) {
+    ops::Context& ctx = tape.context();
+    const spec::MixtureSpec& s = l.spec;
+    const kernels::Routing how = how_to_route(s);
+    const bool balances = tape.training() && s.aux_loss != "none";
+    ops::Routed routed =
+        ops::route(ctx, logits.value, l.expert_bias ? l.expert_bias->value : Tensor(), s.top_k, how, balances);
+    Routes r{{}, choices_of(ctx, routed.experts, s.experts)};
+    for (const int32_t e : r.choices)
+        check(e >= 0 && e < s.experts, "layer ", l.layer, ": a router chose expert ", e, " of ", s.experts);
+    const std::vector<int64_t> load = load_of(r.choices, s.experts);
+    const Balancing balancing = balance_loads(tape, s, l.layer, batch, routed, r.choices, first_row);
+    const int64_t dropped =
+        tape.training() ? drop_beyond_capacity(ctx, s, batch, routed.weights, first_row, r.choices) : 0;
+    if (tape.training() && !tape.again()) {
+        if (batch.routing.record) batch.routing.record->add(l.layer, load, dropped, routed.entropy);
+        if (l.expert_bias) count_load(tape, *l.expert_bias, load);
+    }
+    routed.shares = routed.entropy = {};
+    r.weights = tape.record("route", {logits}, routed.weights,
+                            [&ctx, x = logits.value, routed, how, balancing](const Tensor& dy, Tensors&) {
+                                const Tensor dshares = balancing.dshares ? balancing.dshares() : Tensor();
+                                return Tensors{ops::route_backward(ctx, x, routed, how, dy, dshares, balancing.segments,
+                                                                   balancing.z_scale)};
+                            });
+    return r;
+}
+
+// x (N, C) to the rows of this rank's experts, (R, C), one expert after another.
+Var send_to_experts(Tape& tape, const Var& x, const Dispatch& d, comm::Communicator* ranks) {
+    ops::Context& ctx = tape.context();
+    Tensor rows = ops::gather_rows(ctx, x.value, d.sent);
+    if (ranks) {
+        Exchange exchange(ctx, *ranks, rows, d.to, d.from);
+        exchange.wait();
+        rows = ops::gather_rows(ctx, exchange.rows(), d.order);
+    }
+    return tape.record("send_to_experts", {x}, rows, [&ctx, d, ranks](const Tensor& dy, Tensors&) {
+        if (!ranks) return Tensors{ops::combine_rows(ctx, dy, d.slots)};
+        Exchange exchange(ctx, *ranks, ops::gather_rows(ctx, dy, d.places), d.from, d.to);
+        exchange.wait();
+        return Tensors{ops::combine_rows(ctx, exchange.rows(), d.slots)};
+    });
+}
+
+// down(silu(gate(x)) up(x)), of each row by its expert.
+Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRows& rows) {
+    ops::Context& ctx = tape.context();
+    const auto linear = [&](const char* name, Parameter& w, const Tensor& y) {
+        return tape.record(
+            name, {x}, y,
+            [&ctx, &w, rows](const Tensor& dy, Tensors& sums) {
+                return Tensors{ops::grouped_backward_input(ctx, dy, w.value, rows, std::move(sums[0]))};
+            },
+            [&ctx, &w, rows, kept = autograd::Kept(x)](const Tensor& dy) {
+                ops::grouped_backward_weight(ctx, dy, kept.take(), w.gradient, rows, adds_to_gradient(w));
+            },
+            {&w});
+    };
+    const Tensor gated = ops::grouped_linear(ctx, x.value, l.gate.value, rows);
+    const ops::Activated upper = ops::grouped_linear_swiglu(ctx, gated, x.value, l.up.value, rows, tape.recording());
+    const Var g = linear("expert_gate", l.gate, gated), u = linear("expert_up", l.up, upper.z);
+    tape.saves(upper.y);
+    Var active{upper.y, -1};
+    if (tape.selective() && tape.recording())
+        active.again = autograd::Again([&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
+    return tape.record(
+        "expert_down", {g, u}, ops::grouped_linear(ctx, upper.y, l.down.value, rows),
+        [&ctx, &w = l.down, rows, g = g.value, u = u.value](const Tensor& dy, Tensors&) {
+            ops::SwigluGradients d = ops::grouped_swiglu_backward(ctx, dy, w.value, g, u, rows);
+            return Tensors{std::move(d.gate), std::move(d.up)};
+        },
+        [&ctx, &w = l.down, rows, kept = autograd::Kept(active)](const Tensor& dy) {
+            ops::grouped_backward_weight(ctx, dy, kept.take(), w.gradient, rows, adds_to_gradient(w));
+        },
+        {&l.down});
+}
+
+// Rows on their way back, in the forward and, the other way, in the backward.
+using UnderWay = std::shared_ptr<Exchange>;
+
+// y (R, C) of the experts to the rows that were sent, (M, C), which must not be read before the exchange is done. The
+// gradient is what `way` holds then.
+Var send_back(Tape& tape, const Var& y, const Dispatch& d, comm::Communicator& ranks, const UnderWay& way) {
+    ops::Context& ctx = tape.context();
+    *way = Exchange(ctx, ranks, ops::gather_rows(ctx, y.value, d.places), d.from, d.to);
+    return tape.record("send_back", {y}, way->rows(), [&ctx, d, way](const Tensor& dy, Tensors&) {
+        way->wait();
+        *way = {};
+        return Tensors{ops::gather_rows(ctx, dy, d.order)};
+    });
+}
+
+// The weights, once for each of `copies` that the rows were sent in.
+Var repeated(Tape& tape, const Var& weights, int64_t copies) {
+    if (copies == 1) return weights;
+    ops::Context& ctx = tape.context();
+    const int64_t N = weights.value.dim(0), k = weights.value.dim(1);
+    const Tensor all = ops::empty(ctx, {N, k * copies}, DType::f32);
+    for (int64_t i = 0; i < copies; ++i) ops::copy(ctx, weights.value, all.narrow(1, i * k, k));
+    return tape.record("repeated", {weights}, all, [&ctx, k, copies](const Tensor& dy, Tensors&) {
+        const Tensor sum = ops::contiguous(ctx, dy.narrow(1, 0, k));
+        for (int64_t i = 1; i < copies; ++i) ops::accumulate(ctx, ops::contiguous(ctx, dy.narrow(1, i * k, k)), sum);
+        return Tensors{sum};
+    });
+}
+
+// The sum of what the experts of a row returned, by its weights. `way`: on which y still is, and on which its gradient
+// leaves; null: none.
+Var combine(Tape& tape, const Var& y, const Var& weights, const Dispatch& d, comm::Communicator* ranks,
+            const UnderWay& way) {
+    ops::Context& ctx = tape.context();
+    if (way) {
+        way->wait();
+        *way = {};
+    }
+    return tape.record("combine", {y, weights}, ops::combine_rows(ctx, y.value, d.slots, weights.value),
+                       [&ctx, y = y.value, w = weights.value, d, ranks, way](const Tensor& dy, Tensors&) {
+                           ops::CombineGradients g = ops::combine_rows_backward(ctx, dy, y, d.slots, w);
+                           if (!way) return Tensors{g.dx, g.dweights};
+                           *way = Exchange(ctx, *ranks, g.dx, d.to, d.from);
+                           return Tensors{way->rows(), g.dweights};
+                       });
+}
+
+}  // namespace
+
+Var mixture(Tape& tape, const Var& x, const MixtureLayer& l, const Batch& batch) {
+    ops::Context& ctx = tape.context();
+    const Shape shape = x.value.shape();
+    const int64_t C = shape[-1], N = x.value.numel() / C;
+    const autograd::TensorParallel& tp = l.router.tensor_parallel;
+    const bool shares = tp.ranks && !tp.sequence;  // rows that all ranks have
+    const int64_t P = tp.ranks ? tp.ranks->size() : 1, p = tp.ranks ? tp.ranks->rank() : 0;
+    const int64_t first = shares ? N * p / P : 0, count = shares ? N * (p + 1) / P - first : N;
+
+    Var rows = reshape(tape, shares ? copy_to_region(tape, x, *tp.ranks) : x, {N, C});
+    if (shares) rows = take_rows(tape, rows, first, count);
+    const Var logits = logits_of(tape, rows, l.router);
+    const Routes routes = route(tape, logits, l, batch, tp.sequence && tp.ranks ? N * p : first);
+    const autograd::ExpertParallel& ep = l.gate.expert_parallel;
+    const Dispatch d = make_dispatch(ctx, routes.choices, l.spec.top_k, l.spec.experts, ep);
+    const Var weights = repeated(tape, routes.weights, ep.etp);
+
+    Var y = experts(tape, send_to_experts(tape, rows, d, ep.ranks), l, d.rows);
+    const UnderWay way = ep.ranks ? std::make_shared<Exchange>() : nullptr;
+    if (ep.ranks) y = send_back(tape, y, d, *ep.ranks, way);
+    const Var shared = l.shared ? l.shared(x) : Var();
+    y = combine(tape, y, weights, d, ep.ranks, way);
+    if (shares) y = place_rows(tape, y, first, N);
+    y = reshape(tape, y, shape);
+    if (shares) y = reduce_from_region(tape, std::move(y), *tp.ranks);
+    return l.shared ? add(tape, y, shared) : y;
+}
+
+// One expert to which all rows go.
+Var sigmoid_gate(Tape& tape, const Var& y, const Var& x, Parameter& w) {
+    ops::Context& ctx = tape.context();
+    const Shape shape = y.value.shape();
+    const int64_t C = shape[-1], N = y.value.numel() / C;
+    const kernels::Routing how{.sigmoid = true};
+    const Var logits = logits_of(tape, reshape(tape, x, {N, C}), w);
+    ops::Routed routed = ops::route(ctx, logits.value, {}, 1, how, false);
+    const Var gate = tape.record("sigmoid", {logits}, routed.weights,
+                                 [&ctx, x = logits.value, routed, how](const Tensor& dy, Tensors&) {
+                                     return Tensors{ops::route_backward(ctx, x, routed, how, dy, {}, {}, 0)};
+                                 });
+    std::vector<int32_t> each(static_cast<size_t>(N));
+    for (size_t i = 0; i < each.size(); ++i) each[i] = static_cast<int32_t>(i);
+    Dispatch d;
+    d.slots = Tensor::from_host<int32_t>(ctx.device, {N, 1}, each, Purpose::activations);
+    return reshape(tape, combine(tape, reshape(tape, y, {N, C}), gate, d, nullptr, nullptr), shape);
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,292 @@
+// A mixture of experts against a twin in double that goes token by token: outputs, and gradients by finite differences
+// of the twin's loss, balancing losses included. Dispatch and capacity by hand.
+#include "tutti/nn/mixture.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include "tutti/base/philox.h"
+#include "tutti/comm/threads/thread_world.h"
+#include "tutti/nn/capacity.h"
+#include "tutti/nn/dispatch.h"
+#include "tutti/nn/routing.h"
+
+namespace tutti::nn {
+namespace {
+
+using autograd::Role;
+
+constexpr int64_t kB = 2, kT = 5, kN = kB * kT, kC = 6, kF = 5, kE = 6;
+
+using Values = std::map<std::string, std::vector<double>>;
+
+std::vector<double> numbers(const std::string& name, int64_t count, double scale) {
+    std::vector<double> values;
+    for (int64_t i = 0; i < count; ++i)
+        values.push_back(static_cast<float>(scale * normal(random_key(5, name), static_cast<uint64_t>(i))));
+    return values;
+}
+
+Values initial() {
+    Values v;
+    v["x"] = numbers("x", kN * kC, 1);
+    v["router"] = numbers("router", kE * kC, 0.8);
+    v["bias"] = numbers("bias", kE, 0.3);
+    v["gate"] = numbers("gate", kE * kF * kC, 0.5);
+    v["up"] = numbers("up", kE * kF * kC, 0.5);
+    v["down"] = numbers("down", kE * kC * kF, 0.5);
+    v["c"] = numbers("c", kN * kC, 1);  // the gradient of y
+    return v;
+}
+
+struct Twin {
+    std::vector<double> y;
+    std::vector<std::vector<size_t>> chosen;  // by row
+    double loss = 0;                          // <c, y> and balancing losses
+};
+
+// `held`: the choices to take, where a finite difference may not change them.
+Twin twin(const spec::MixtureSpec& s, const Values& v, const std::vector<std::vector<size_t>>* held = nullptr) {
+    Twin t;
+    const auto k = static_cast<size_t>(s.top_k);
+    std::vector<std::vector<double>> shares;
+    double z = 0;
+    for (size_t n = 0; n < kN; ++n) {
+        const double* x = v.at("x").data() + n * kC;
+        std::vector<double> logits(kE), p(kE), by(kE);
+        for (size_t e = 0; e < kE; ++e)
+            for (size_t c = 0; c < kC; ++c) logits[e] += v.at("router")[e * kC + c] * x[c];
+        double sum = 0;
+        for (const double l : logits) sum += std::exp(l);
+        z += std::pow(std::log(sum), 2);
+        for (size_t e = 0; e < kE; ++e) {
+            p[e] = s.score == "sigmoid" ? 1 / (1 + std::exp(-logits[e])) : std::exp(logits[e]) / sum;
+            by[e] = p[e] + (s.expert_bias ? v.at("bias")[e] : 0);
+        }
+        std::vector<size_t> order(kE);
+        std::iota(order.begin(), order.end(), size_t{0});
+        std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return by[a] > by[b]; });
+        order.resize(k);
+        if (held) order = (*held)[n];
+        t.chosen.push_back(order);
+        double total = s.score == "sigmoid" ? 1e-6 : 0;
+        for (const size_t e : order) total += p[e];
+        std::vector<double> y(kC);
+        for (const size_t e : order) {
+            const double weight = s.scale * (s.normalise ? p[e] / total : p[e]);
+            for (size_t f = 0; f < kF; ++f) {
+                double gate = 0, up = 0;
+                for (size_t c = 0; c < kC; ++c) {
+                    gate += v.at("gate")[(e * kF + f) * kC + c] * x[c];
+                    up += v.at("up")[(e * kF + f) * kC + c] * x[c];
+                }
+                const double active = gate / (1 + std::exp(-gate)) * up;
+                for (size_t c = 0; c < kC; ++c) y[c] += weight * v.at("down")[(e * kC + c) * kF + f] * active;
+            }
+        }
+        for (size_t c = 0; c < kC; ++c) t.loss += v.at("c")[n * kC + c] * y[c];
+        t.y.insert(t.y.end(), y.begin(), y.end());
+        const double all = std::accumulate(p.begin(), p.end(), 0.0);
+        for (double& share : p) share /= all;
+        shares.push_back(p);
+    }
+    t.loss += s.z_coef * z / kN;
+    if (s.aux_loss == "none") return t;
+    const size_t segments = s.aux_loss == "sequence" ? kB : 1, rows = kN / segments;
+    for (size_t segment = 0; segment < segments; ++segment)
+        for (size_t e = 0; e < kE; ++e) {
+            double load = 0, share = 0;
+            for (size_t n = segment * rows; n < (segment + 1) * rows; ++n) {
+                load += static_cast<double>(std::count(t.chosen[n].begin(), t.chosen[n].end(), e));
+                share += shares[n][e];
+            }
+            // E coef / (k T^2) sum over experts of load * sum of shares; transformers has no k.
+            const double of_k = s.aux_loss == "all_layers" ? 1 : static_cast<double>(k);
+            t.loss += s.aux_coef * kE / of_k * load / static_cast<double>(rows) * share / static_cast<double>(rows) /
+                      static_cast<double>(segments);
+        }
+    return t;
+}
+
+// The parameters and the tape's side of the twin.
+struct Layer {
+    explicit Layer(ops::Context& ctx, const Values& v, bool with_bias) {
+        const auto make = [&](const char* name, Shape shape, Role role) {
+            Parameter p{.name = name, .shape = shape, .role = role};
+            autograd::allocate(ctx, p, DType::f32, true);
+            const std::vector<float> values(v.at(name).begin(), v.at(name).end());
+            ctx.device.copy_in(p.value.view().data, values.data(), p.value.bytes());
+            return p;
+        };
+        router = make("router", {kE, kC}, Role::router);
+        if (with_bias) bias = make("bias", {kE}, Role::expert_bias);
+        gate = make("gate", {kE, kF, kC}, Role::expert_column);
+        up = make("up", {kE, kF, kC}, Role::expert_column);
+        down = make("down", {kE, kC, kF}, Role::expert_row);
+    }
+    MixtureLayer of(const spec::MixtureSpec& spec) {
+        return {.spec = spec,
+                .router = router,
+                .expert_bias = bias ? &*bias : nullptr,
+                .gate = gate,
+                .up = up,
+                .down = down};
+    }
+    Parameter router, gate, up, down;
+    std::optional<Parameter> bias;
+};
+
+Tensor tensor(Device& device, const Shape& shape, const std::vector<double>& values) {
+    return Tensor::from_host<float>(device, shape, std::vector<float>(values.begin(), values.end()),
+                                    Purpose::activations);
+}
+
+nn::Batch batch_of(Device& device) { return make_batch(device, std::vector<int32_t>(kB * (kT + 1), 1), kB, 0); }
+
+class Mixture : public ::testing::TestWithParam<spec::MixtureSpec> {};
+
+TEST_P(Mixture, IsItsTwinInDouble) {
+    const spec::MixtureSpec& s = GetParam();
+    const Values v = initial();
+    const Twin expected = twin(s, v);
+    const auto device = make_cpu_device(2);
+    for (const bool reference : {true, false}) {
+        ops::Context ctx{*device, reference ? kernels::reference_table() : kernels::cpu_table(kernels::best_isa())};
+        Layer layer(ctx, v, s.expert_bias);
+        RoutingRecord record(ctx, {0}, s);
+        Batch batch = batch_of(*device);
+        batch.routing.record = &record;
+        autograd::Tape tape(ctx, true);
+        const Var x = tape.input(tensor(*device, {kB, kT, kC}, v.at("x")));
+        const Var y = mixture(tape, x, layer.of(s), batch);
+        const std::vector<float> values = y.value.to_host<float>();
+        for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(values[i], expected.y[i], 1e-5) << i;
+        tape.backward(y, tensor(*device, {kB, kT, kC}, v.at("c")));
+
+        const auto check_gradient = [&](const char* name, const std::vector<float>& gradient) {
+            constexpr double kStep = 1e-6;
+            double worst = 0, largest = 0;
+            for (size_t i = 0; i < gradient.size(); ++i) {
+                Values up = v, down = v;
+                up[name][i] += kStep;
+                down[name][i] -= kStep;
+                const double wanted =
+                    (twin(s, up, &expected.chosen).loss - twin(s, down, &expected.chosen).loss) / (2 * kStep);
+                worst = std::max(worst, std::abs(wanted - gradient[i]));
+                largest = std::max(largest, std::abs(wanted));
+            }
+            EXPECT_LT(worst, 2e-5 * largest) << name;
+        };
+        check_gradient("x", tape.take_gradient(x).to_host<float>());
+        check_gradient("router", layer.router.gradient.to_host<float>());
+        check_gradient("gate", layer.gate.gradient.to_host<float>());
+        check_gradient("up", layer.up.gradient.to_host<float>());
+        check_gradient("down", layer.down.gradient.to_host<float>());
+        if (!layer.bias) continue;
+        const std::vector<float> load = layer.bias->gradient.to_host<float>();
+        for (size_t e = 0; e < kE; ++e) {
+            double count = 0;
+            for (const auto& row : expected.chosen) count += static_cast<double>(std::count(row.begin(), row.end(), e));
+            EXPECT_EQ(load[e], count) << e;
+        }
+    }
+}
+
+spec::MixtureSpec spec_of(std::function<void(spec::MixtureSpec&)> change) {
+    spec::MixtureSpec s{.experts = kE, .top_k = 2, .ffn = kF};
+    change(s);
+    return s;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, Mixture,
+    ::testing::Values(spec_of([](auto&) {}), spec_of([](auto& s) { s.normalise = false, s.top_k = 3, s.scale = 1.5; }),
+                      spec_of([](auto& s) { s.score = "sigmoid", s.expert_bias = true, s.z_coef = 0.1; }),
+                      spec_of([](auto& s) { s.aux_loss = "microbatch", s.aux_coef = 0.7, s.z_coef = 0.2; }),
+                      spec_of([](auto& s) { s.aux_loss = "sequence", s.aux_coef = 0.7; }),
+                      spec_of([](auto& s) { s.aux_loss = "all_layers", s.aux_coef = 0.7, s.normalise = false; }),
+                      spec_of([](auto& s) { s.score = "sigmoid", s.aux_loss = "sequence", s.aux_coef = 0.5; }),
+                      spec_of([](auto& s) { s.top_k = 1, s.normalise = false; })));
+
+// All tokens of all ranks choose experts of rank 0: the other ranks have nothing to do, and take part all the same.
+TEST(ExpertParallel, ARankWithoutTokens) {
+    const spec::MixtureSpec s{.experts = kE, .top_k = 2, .ffn = kF};
+    Values v = initial();
+    for (size_t i = 0; i < v["router"].size(); ++i) v["router"][i] = 0;  // ties: experts 0 and 1 of all rows
+    comm::run_ranks(3, {.timeout_s = 30}, [&](comm::World& world) {
+        const auto device = make_cpu_device(1);
+        ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+        Layer layer(ctx, v, false), alone(ctx, v, false);
+        const auto ranks = world.everyone("ep");
+        for (Parameter* p : {&layer.gate, &layer.up, &layer.down}) {
+            p->value = p->value.narrow(0, world.rank() * 2, 2);
+            p->gradient = p->gradient.narrow(0, world.rank() * 2, 2);
+            p->expert_parallel = {ranks.get(), 1};
+        }
+        std::vector<std::vector<float>> results[2];
+        for (Layer* l : {&layer, &alone}) {
+            autograd::Tape tape(ctx, true);
+            const Var x = tape.input(tensor(*device, {kB, kT, kC}, v.at("x")));
+            const Var y = mixture(tape, x, l->of(s), batch_of(*device));
+            tape.backward(y, tensor(*device, {kB, kT, kC}, v.at("c")));
+            results[l == &alone] = {y.value.to_host<float>(), tape.take_gradient(x).to_host<float>()};
+        }
+        for (size_t i = 0; i < 2; ++i)
+            for (size_t j = 0; j < results[0][i].size(); ++j) ASSERT_NEAR(results[0][i][j], results[1][i][j], 1e-6);
+        const std::vector<float> gradient = layer.gate.gradient.to_floats(), whole = alone.gate.gradient.to_floats();
+        for (size_t i = 0; i < gradient.size(); ++i)  // three ranks with the same tokens
+            EXPECT_NEAR(gradient[i], world.rank() == 0 ? 3 * whole[i] : 0, 1e-5);
+    });
+}
+
+TEST(Dispatch, RowsGoToTheRanksOfTheirExperts) {
+    comm::run_ranks(2, {.timeout_s = 30}, [&](comm::World& world) {
+        const auto device = make_cpu_device(1);
+        ops::Context ctx{*device, kernels::reference_table()};
+        const auto ranks = world.everyone("ep");
+        // Rank 0: rows choose (3, 0), (0, dropped), (1, 2); rank 1: (2, 3).
+        const std::vector<int32_t> choices =
+            world.rank() == 0 ? std::vector<int32_t>{3, 0, 0, -1, 1, 2} : std::vector<int32_t>{2, 3};
+        const Dispatch d = make_dispatch(ctx, choices, 2, 4, {ranks.get(), 1});
+        const auto host = [](const Tensor& x) { return x.to_host<int32_t>(); };
+        if (world.rank() == 0) {
+            EXPECT_EQ(host(d.sent), (std::vector<int32_t>{0, 1, 2, 2, 0}));  // experts 0, 0, 1 | 2, 3
+            EXPECT_EQ(host(d.slots), (std::vector<int32_t>{4, 0, 1, -1, 2, 3}));
+            EXPECT_EQ(d.to, (std::vector<int64_t>{3, 2}));
+            EXPECT_EQ(d.from, (std::vector<int64_t>{3, 0}));
+            EXPECT_EQ(d.rows, (ops::GroupRows{2, 1}));
+        } else {
+            EXPECT_EQ(d.to, (std::vector<int64_t>{0, 2}));
+            EXPECT_EQ(d.from, (std::vector<int64_t>{2, 2}));
+            EXPECT_EQ(d.rows, (ops::GroupRows{2, 2}));
+            EXPECT_EQ(host(d.order), (std::vector<int32_t>{0, 2, 1, 3}));  // of rank 0 and of rank 1, by expert
+            EXPECT_EQ(host(d.places), (std::vector<int32_t>{0, 2, 1, 3}));
+        }
+    });
+}
+
+// Four rows of two choices and four experts: two places for each expert, and three rows want expert 1.
+TEST(Capacity, DropsTheLeastProbableOrTheLast) {
+    const auto device = make_cpu_device(1);
+    ops::Context ctx{*device, kernels::reference_table()};
+    spec::MixtureSpec s{.experts = 4, .top_k = 2, .ffn = 1, .capacity_factor = 1};
+    const Batch batch = make_batch(*device, std::vector<int32_t>(5, 1), 1, 0);
+    const Tensor weights = Tensor::from_host<float>(
+        *device, {4, 2}, std::vector<float>{0.5f, 0.4f, 0.3f, 0.2f, 0.6f, 0.1f, 0.9f, 0.3f}, Purpose::activations);
+    const std::vector<int32_t> wanted = {1, 0, 1, 2, 1, 3, 2, 3};
+    for (const auto& [drop, lost] : {std::pair{"probability", size_t{2}}, {"position", size_t{4}}}) {
+        s.drop = drop;
+        std::vector<int32_t> choices = wanted, expected = wanted;
+        expected[lost] = -1;
+        EXPECT_EQ(drop_beyond_capacity(ctx, s, batch, weights, 0, choices), 1) << drop;
+        EXPECT_EQ(choices, expected) << drop;
+    }
+}
+
+}  // namespace
+}  // namespace tutti::nn

@@ -1,0 +1,210 @@
+#include "tutti/nn/routing.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "tutti/nn/dispatch.h"
+
+namespace tutti::nn {
+
+RoutingRecord::RoutingRecord(ops::Context& ctx, std::vector<int64_t> layers, const spec::MixtureSpec& spec)
+    : ctx_(ctx), layers_(std::move(layers)), experts_(spec.experts), top_k_(spec.top_k), entropy_(ctx), z_(ctx) {}
+
+void RoutingRecord::begin() {
+    load_.clear();
+    step_load_.clear();
+    dshares_.clear();
+    means_.clear();
+    dropped_ = 0;
+    loss_ = {};
+}
+
+void RoutingRecord::add(int64_t layer, const std::vector<int64_t>& load, int64_t dropped, const Tensor& entropy) {
+    std::vector<int64_t>& sum = load_[layer];
+    sum.resize(load.size());
+    for (size_t e = 0; e < load.size(); ++e) sum[e] += load[e];
+    dropped_ += dropped;
+    entropy_.add(entropy);
+}
+
+void RoutingRecord::add_z_loss(const Tensor& log_sum, double scale) {
+    z_.add_squares(log_sum);
+    z_scale_ = scale;
+}
+
+RoutingSummary RoutingRecord::take(comm::Communicator& world) {
+    std::vector<int64_t> counts(layers_.size() * static_cast<size_t>(experts_) + 1);
+    for (size_t l = 0; l < layers_.size(); ++l) {
+        const auto found = load_.find(layers_[l]);
+        if (found != load_.end())
+            std::copy(found->second.begin(), found->second.end(),
+                      counts.begin() + static_cast<std::ptrdiff_t>(l * static_cast<size_t>(experts_)));
+    }
+    counts.back() = dropped_;
+    const Tensor sums =
+        Tensor::from_host<int64_t>(ctx_.device, {static_cast<int64_t>(counts.size())}, counts, Purpose::communication);
+    world.all_reduce(sums).wait();
+    counts = on_host<int64_t>(ctx_, sums);
+    ExactSum entropy = entropy_.take(), z = z_.take();
+    for (ExactSum* sum : {&entropy, &z, &loss_}) world.sum(*sum);
+
+    RoutingSummary s{.experts = experts_, .layers = layers_, .aux_loss = loss_.value() + z_scale_ * z.value()};
+    const auto choices = static_cast<double>(std::accumulate(counts.begin(), counts.end() - 1, int64_t{0}));
+    const double mean = choices / static_cast<double>(counts.size() - 1);
+    s.dropped_share = choices > 0 ? static_cast<double>(counts.back()) / choices : 0;
+    for (size_t i = 0; i + 1 < counts.size(); ++i)
+        s.load.push_back(mean > 0 ? static_cast<double>(counts[i]) / mean : 0);
+    if (choices > 0) s.entropy = entropy.value() * static_cast<double>(top_k_) / choices;
+    return s;
+}
+
+namespace {
+
+// Of the rows of a microbatch that several ranks may share out, by segment (its sequences, or one for all of them).
+struct Loads {
+    size_t segments = 1;
+    std::vector<double> load, share;  // (S, E): sums over rows
+};
+
+Loads loads_of(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch, const ops::Routed& routed,
+               const std::vector<int32_t>& choices, int64_t first_row) {
+    const int64_t N = routed.shares.dim(0), E = spec.experts, T = batch.tokens.dim(1);
+    const int64_t S = spec.aux_loss == "sequence" ? batch.tokens.dim(0) : 1;
+    const auto segment_of = [&](int64_t row) { return S == 1 ? 0 : (first_row + row) / T; };
+    const Tensor shares = ops::zeros(ctx, {S, E}, DType::f32);
+    for (int64_t row = 0; row < N;) {
+        const int64_t s = segment_of(row), end = S == 1 ? N : std::min(N, (s + 1) * T - first_row);
+        ops::bias_backward(ctx, routed.shares.narrow(0, row, end - row), shares.narrow(0, s, 1).reshape({E}));
+        row = end;
+    }
+    std::vector<float> counts(static_cast<size_t>(S * E));
+    for (size_t i = 0; i < choices.size(); ++i)
+        ++counts[static_cast<size_t>(segment_of(static_cast<int64_t>(i) / spec.top_k) * E + choices[i])];
+    const Tensor load = Tensor::from_host<float>(ctx.device, {S, E}, counts, Purpose::activations);
+    if (batch.routing.microbatch)
+        for (const Tensor* sum : {&shares, &load}) batch.routing.microbatch->all_reduce(*sum).wait();
+    const auto doubles = [&](const Tensor& x) {
+        const std::vector<float> values = on_host<float>(ctx, x);
+        return std::vector<double>(values.begin(), values.end());
+    };
+    return {static_cast<size_t>(S), doubles(load), doubles(shares)};
+}
+
+// Choices of each expert in the step so far, by all ranks; `load`: in this microbatch, on the ranks that share it out.
+std::vector<double> load_so_far(ops::Context& ctx, int64_t layer, const Batch& batch, std::vector<double> load) {
+    const RoutingContext& routing = batch.routing;
+    check(routing.record != nullptr, "an aux_loss of kind global needs a RoutingRecord in the batch");
+    if (routing.step) {
+        // Each rank of a microbatch knows all of its load: one of them counts it.
+        const bool counts = routing.microbatch == nullptr || routing.microbatch->rank() == 0;
+        const std::vector<double> mine = counts ? load : std::vector<double>(load.size());
+        const Tensor sum =
+            Tensor::from_host<double>(ctx.device, {static_cast<int64_t>(load.size())}, mine, Purpose::communication);
+        routing.step->all_reduce(sum).wait();
+        load = on_host<double>(ctx, sum);
+    }
+    std::vector<double>& all = routing.record->step_load(layer);
+    all.resize(load.size());
+    for (size_t e = 0; e < load.size(); ++e) all[e] += load[e];
+    return all;
+}
+
+// The loss of the kinds that know all of it in the forward, and its gradient by share.
+double balance(const spec::MixtureSpec& spec, const Loads& loads, const std::vector<double>& so_far, double factor,
+               std::vector<float>& dshares) {
+    const auto E = static_cast<size_t>(spec.experts);
+    double loss = 0;
+    dshares.resize(loads.share.size());
+    for (size_t s = 0; s < loads.segments; ++s) {
+        const auto begin = static_cast<std::ptrdiff_t>(s * E);
+        const auto sum = [&](const std::vector<double>& x) {
+            return std::accumulate(x.begin() + begin, x.begin() + begin + static_cast<std::ptrdiff_t>(E), 0.0);
+        };
+        const std::vector<double>& counted = so_far.empty() ? loads.load : so_far;
+        const double tokens = std::max(sum(loads.load) / static_cast<double>(spec.top_k), 1.0);
+        const double all = std::max(sum(counted), 1.0);
+        for (size_t e = s * E; e < (s + 1) * E; ++e) {
+            const double gradient =
+                factor * static_cast<double>(E) * counted[e] / all / tokens / static_cast<double>(loads.segments);
+            dshares[e] = static_cast<float>(gradient);
+            loss += gradient * loads.share[e];
+        }
+    }
+    return loss;
+}
+
+}  // namespace
+
+Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spec, int64_t layer, const Batch& batch,
+                        const ops::Routed& routed, const std::vector<int32_t>& choices, int64_t first_row) {
+    Balancing b;
+    if (!tape.training() || (spec.aux_loss == "none" && spec.z_coef == 0)) return b;
+    ops::Context& ctx = tape.context();
+    const RoutingContext& routing = batch.routing;
+    RoutingRecord* record = routing.record;
+    const nn::ContextParallel& cp = batch.context;
+    const auto size_of = [](comm::Communicator* ranks) { return ranks ? ranks->size() : 1; };
+    const auto tokens =
+        static_cast<double>(batch.tokens.numel()) * size_of(cp.ulysses) * size_of(cp.ring);  // of the microbatch
+    const bool counts = !tape.again() && (routing.microbatch == nullptr || routing.microbatch->rank() == 0);
+    if (spec.z_coef > 0) {
+        const double scale = spec.z_coef * batch.share / tokens;
+        b.z_scale = static_cast<float>(scale);
+        if (record && !tape.again()) record->add_z_loss(routed.log_sum, scale);
+    }
+    if (spec.aux_loss == "none") return b;
+
+    const int64_t E = spec.experts;
+    const double factor = spec.aux_coef * batch.share;
+    if (spec.aux_loss == "sequence") {
+        std::vector<int32_t> segments(static_cast<size_t>(routed.shares.dim(0)));
+        for (size_t i = 0; i < segments.size(); ++i)
+            segments[i] = static_cast<int32_t>((first_row + static_cast<int64_t>(i)) / batch.tokens.dim(1));
+        b.segments = Tensor::from_host<int32_t>(ctx.device, {static_cast<int64_t>(segments.size())}, segments,
+                                                Purpose::activations);
+    }
+    if (spec.aux_loss == "all_layers") {
+        check(record != nullptr, "an aux_loss of kind all_layers needs a RoutingRecord in the batch");
+        const std::shared_ptr<RoutingRecord::LayerMeans> means = record->means(routing.index);
+        const double layers = static_cast<double>(record->layers());
+        if (!tape.again()) {
+            const Loads loads = loads_of(ctx, spec, batch, routed, choices, first_row);
+            means->load.resize(loads.load.size());
+            means->share.resize(loads.share.size());
+            for (size_t e = 0; e < loads.load.size(); ++e) {
+                means->load[e] += loads.load[e] / tokens;
+                means->share[e] += loads.share[e] / tokens;
+            }
+            if (++means->layers == record->layers() && counts)
+                record->add_loss(factor * static_cast<double>(E) / layers / layers *
+                                 std::inner_product(means->load.begin(), means->load.end(), means->share.begin(), 0.0));
+        }
+        b.dshares = [&ctx, means, E, scale = factor * static_cast<double>(E) / layers / layers / tokens] {
+            std::vector<float> values;
+            for (const double load : means->load) values.push_back(static_cast<float>(scale * load));
+            return Tensor::from_host<float>(ctx.device, {1, E}, values, Purpose::activations);
+        };
+        return b;
+    }
+    std::vector<float> dshares;
+    if (record && tape.again()) {
+        dshares = record->dshares(layer, routing.index);
+    } else {
+        const Loads loads = loads_of(ctx, spec, batch, routed, choices, first_row);
+        const std::vector<double> so_far =
+            spec.aux_loss == "global" ? load_so_far(ctx, layer, batch, loads.load) : std::vector<double>();
+        const double loss = balance(spec, loads, so_far, factor, dshares);
+        if (record) {
+            record->dshares(layer, routing.index) = dshares;
+            if (counts) record->add_loss(loss);
+        }
+    }
+    b.dshares = [&ctx, dshares, E] {
+        return Tensor::from_host<float>(ctx.device, {static_cast<int64_t>(dshares.size()) / E, E}, dshares,
+                                        Purpose::activations);
+    };
+    return b;
+}
+
+}  // namespace tutti::nn
