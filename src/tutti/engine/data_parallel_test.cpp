@@ -66,18 +66,18 @@ using comm::testing::FaultPlan;
 
 spec::RunSpec tiny(spec::Family family, bool tied, const std::string& compute, int64_t micro_batch) {
     spec::RunSpec run;
-    run.model = spec::ModelSpec{.family = family,
-                                .vocab = 67,
-                                .width = 48,
-                                .layers = 3,
-                                .heads = 4,
-                                .kv_heads = 4,
-                                .head_dim = 12,
-                                .ffn = 80,
-                                .max_positions = 16,
-                                .tie_embeddings = tied,
-                                .dropout = 0.1,
-                                .init_std = 0.2};
+    spec::ModelSpec& m = run.model;
+    m.family = family;
+    m.vocab = 67;
+    m.width = 48;
+    m.layers = 3;
+    m.heads = m.kv_heads = 4;
+    m.head_dim = 12;
+    m.ffn = 80;
+    m.max_positions = 16;
+    m.tie_embeddings = tied;
+    m.dropout = 0.1;
+    m.init_std = 0.2;
     run.train.steps = 20;
     run.train.seed = 5;
     run.train.threads = 1;

@@ -43,7 +43,7 @@ parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, De
 models::Model applied(models::Model model, const spec::RunSpec& run, parallel::Groups& groups, int rank) {
     autograd::TensorParallel tp;
     if (run.parallel.tp > 1) tp = {&groups.over(mesh::kTp), run.parallel.sequence_parallel, run.parallel.tp_overlap};
-    parallel::apply(model.parameters(), groups.mesh(), rank, tp);
+    parallel::apply(model.parameters(), groups.mesh(), rank, tp, parallel::expert_parallel_of(groups));
     return model;
 }
 
@@ -101,6 +101,10 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {
     if (run.train.cuda_graphs) graph.emplace(ctx);
+    if (run.model.moe.experts > 0) {
+        routing.emplace(ctx, spec::layers_with_experts(run.model), run.model.moe);
+        routers = routing_of(groups, run.model.moe.aux_loss == "global");
+    }
 }
 
 Share share_of(parallel::Groups& groups) {
@@ -113,6 +117,12 @@ Share share_of(parallel::Groups& groups) {
 nn::ContextParallel context_of(parallel::Groups& groups, bool gather) {
     const auto over = [&](mesh::Axes axes) { return groups.mesh().size(axes) > 1 ? &groups.over(axes) : nullptr; };
     return {over(mesh::Axis::cp_ulysses), over(mesh::Axis::cp_ring), over(mesh::kCp), gather};
+}
+
+nn::RoutingContext routing_of(parallel::Groups& groups, bool step) {
+    const auto over = [&](mesh::Axes axes) { return groups.mesh().size(axes) > 1 ? &groups.over(axes) : nullptr; };
+    const mesh::Axes tokens{mesh::kTp, mesh::kCp};
+    return {.microbatch = over(tokens), .step = step ? over({tokens, mesh::kDp}) : nullptr};
 }
 
 std::vector<int32_t> from_last_stage(Engine& engine, const std::vector<int32_t>& values) {

@@ -12,6 +12,7 @@
 #include "tutti/engine/batches.h"
 #include "tutti/engine/microbatch_graph.h"
 #include "tutti/models/model.h"
+#include "tutti/nn/routing.h"
 #include "tutti/ops/packed_weights.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/parallel/data_parallel.h"
@@ -49,16 +50,20 @@ struct Engine {
     pipeline::Executor executor;
     optim::Optimizer optimizer;
     std::unique_ptr<Batches> batches;
-    ops::Sum losses;                       // of the step that runs
-    ops::PackedWeights packed_weights;     // of the step that runs
-    std::optional<MicrobatchGraph> graph;  // with train.cuda_graphs
-    Tracer* trace = nullptr;               // where the step notes what it does when; nullptr: nowhere
+    ops::Sum losses;                           // of the step that runs
+    std::optional<nn::RoutingRecord> routing;  // likewise, of a model with experts
+    nn::RoutingContext routers;                // of such a model
+    ops::PackedWeights packed_weights;         // of the step that runs
+    std::optional<MicrobatchGraph> graph;      // with train.cuda_graphs
+    Tracer* trace = nullptr;                   // where the step notes what it does when; nullptr: nowhere
 };
 
 // What a rank works on: of its place along dp and cp.
 Share share_of(parallel::Groups& groups);
 // The ranks that share out each sequence with this one; `gather`: they gather keys, in place of the ring.
 nn::ContextParallel context_of(parallel::Groups& groups, bool gather);
+// The ranks that route the tokens of a microbatch with this one; `step`: and those of a step. Collective at first.
+nn::RoutingContext routing_of(parallel::Groups& groups, bool step);
 // What the rank with the last pipeline stage has, on all ranks along pp.
 std::vector<int32_t> from_last_stage(Engine& engine, const std::vector<int32_t>& values);
 // As [comm] says; `flight_directory` "": no flight records.

@@ -48,6 +48,7 @@ nn::Batch shared_out(Engine& s, nn::Batch batch) {
         batch.row_index = nn::rows_of(batch.row_index, tp.rank(), tp.size());
     }
     batch.context = context_of(s.groups, p.cp_method == "all_gather");
+    batch.routing = s.routers;
     return batch;
 }
 
@@ -114,6 +115,7 @@ StepResult train_step(Engine& s, int64_t step) {
     const bool asynchronous = is_asynchronous(s.run);
     const TraceScope whole(s.trace, {Activity::step, "step"});
     if (!asynchronous) s.data_parallel.begin_step(microbatches);
+    if (s.routing) s.routing->begin();
     {
         // Packed weights are kept from one microbatch to the next, where weights stay in their place.
         const bool keeps_packed = microbatches.front() > 1 && s.run.parallel.zero < 3 && !asynchronous;
@@ -122,6 +124,11 @@ StepResult train_step(Engine& s, int64_t step) {
             nn::Batch one = next_batch(s, step, index);
             one.seed = static_cast<uint64_t>(train.seed);
             one.step = static_cast<uint64_t>(step);
+            one.share = static_cast<float>(train.micro_batch) / static_cast<float>(train.global_batch);
+            if (s.routing) {
+                one.routing.record = &*s.routing;
+                one.routing.index = index;
+            }
             return one;
         };
         if (asynchronous)
@@ -145,6 +152,7 @@ StepResult train_step(Engine& s, int64_t step) {
         ExactSum loss = s.losses.take();
         s.groups.world().sum(loss);
         r.loss = loss.value() / static_cast<double>(r.terms);
+        if (s.routing) r.routing = s.routing->take(s.groups.world());
     }
     r.lr = lr;
     if (asynchronous) {
@@ -161,7 +169,10 @@ StepResult train_step(Engine& s, int64_t step) {
     }
     {
         const TraceScope span(s.trace, {Activity::compute, "optimizer"});
-        s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip));
+        const spec::MixtureSpec& moe = s.run.model.moe;
+        const double choices = static_cast<double>(train.global_batch * train.seq_len * moe.top_k);
+        s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip),
+                         moe.experts > 0 ? choices / static_cast<double>(moe.experts) : 0);
     }
     const TraceScope span(s.trace, {Activity::other, "publish weights"});
     s.data_parallel.publish_weights();

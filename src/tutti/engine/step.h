@@ -11,9 +11,10 @@ struct StepResult {
     double loss = 0;       // mean over the terms of the global batch, before the update
     double grad_norm = 0;  // before clipping; with the schedule pipedream of the last microbatch
     double lr = 0;
-    int64_t terms = 0;     // tokens (rows for the mlp)
-    bool skipped = false;  // loss or gradient not finite: nothing was updated
-    std::string culprit;   // what was not finite: "loss" or the first such parameter
+    int64_t terms = 0;           // tokens (rows for the mlp)
+    nn::RoutingSummary routing;  // of a model with experts
+    bool skipped = false;        // loss or gradient not finite: nothing was updated
+    std::string culprit;         // what was not finite: "loss" or the first such parameter
 };
 
 // Step `step`, counted from 1. Collective: every rank gets the same result, to the bit.

@@ -109,8 +109,11 @@ void share_out(models::Model& model, comm::World& world, std::unique_ptr<paralle
     spec::RunSpec run;
     run.model = model.spec();
     run.parallel.tp = world.size();
+    if (const int64_t experts = run.model.moe.experts; experts > 0 && experts % world.size() == 0)
+        run.parallel.ep = world.size();
     if (!groups) groups = std::make_unique<parallel::Groups>(world, parallel::make_mesh(run, world.size()));
-    parallel::apply(model.parameters(), groups->mesh(), world.rank(), {&groups->over(mesh::kTp), false});
+    parallel::apply(model.parameters(), groups->mesh(), world.rank(), {&groups->over(mesh::kTp), false},
+                    parallel::expert_parallel_of(*groups));
 }
 
 }  // namespace

@@ -1,22 +1,77 @@
 #include "tutti/models/feed_forward.h"
 
 #include "tutti/models/decoder.h"
+#include "tutti/nn/mixture.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::models {
 
 using namespace nn;
 
-FeedForward::FeedForward(const spec::ModelSpec& s, int64_t /*layer*/, const std::string& name,
-                         const FeedForwardNames& names) {
-    const LinearOptions column{.role = Role::column, .std = s.init_std, .bias = s.mlp_bias};
-    const LinearOptions row{.role = Role::row, .std = residual_std(s), .bias = s.mlp_bias};
-    gate_ = make_linear(concat(name, ".", names.gate), s.width, s.ffn, column);
-    up_ = make_linear(concat(name, ".", names.up), s.width, s.ffn, column);
-    down_ = make_linear(concat(name, ".", names.down), s.ffn, s.width, row);
+FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const std::string& name,
+                         const FeedForwardNames& names)
+    : spec_(s.moe), layer_(layer) {
+    const spec::MixtureSpec& e = s.moe;
+    const bool mixture = spec::has_experts(s, layer);
+    const auto dense = [&](const std::string& of, int64_t F) {
+        const LinearOptions column{.role = Role::column, .std = s.init_std, .bias = s.mlp_bias};
+        const LinearOptions row{.role = Role::row, .std = residual_std(s), .bias = s.mlp_bias};
+        return Dense{make_linear(concat(of, ".", names.gate), s.width, F, column),
+                     make_linear(concat(of, ".", names.up), s.width, F, column),
+                     make_linear(concat(of, ".", names.down), F, s.width, row)};
+    };
+    if (!mixture) {
+        dense_ = dense(name, s.ffn);
+        return;
+    }
+    if (e.shared_ffn > 0) dense_ = dense(name + ".shared_expert", e.shared_ffn);
+    const auto stacked = [&](const char* matrix, Shape shape, Role role, double std) {
+        return Parameter{
+            .name = concat(name, ".experts.", matrix, ".weight"), .shape = shape, .role = role, .init = {.std = std}};
+    };
+    const Shape column{e.experts, e.ffn, s.width}, row{e.experts, s.width, e.ffn};
+    experts_.emplace(
+        Experts{.router = make_linear(name + ".gate", s.width, e.experts, {.role = Role::router, .std = s.init_std}),
+                .gate = stacked(names.gate, column, Role::expert_column, s.init_std),
+                .up = stacked(names.up, column, Role::expert_column, s.init_std),
+                .down = stacked(names.down, row, Role::expert_row, residual_std(s))});
+    if (e.expert_bias)
+        experts_->bias = Parameter{.name = name + ".expert_bias", .shape = {e.experts}, .role = Role::expert_bias};
+    if (e.shared_gate)
+        experts_->shared_gate =
+            make_linear(name + ".shared_expert_gate", s.width, 1, {.role = Role::norm, .std = s.init_std});
 }
 
-Var FeedForward::operator()(Tape& tape, const Var& x, const Batch&) { return swiglu_mlp(tape, x, gate_, up_, down_); }
+Var FeedForward::operator()(Tape& tape, const Var& x, const Batch& batch) {
+    const auto swiglu = [&](const Var& in) { return swiglu_mlp(tape, in, dense_->gate, dense_->up, dense_->down); };
+    if (!experts_) return swiglu(x);
+    MixtureLayer layer{.spec = spec_,
+                       .layer = layer_,
+                       .router = experts_->router.weight,
+                       .expert_bias = experts_->bias ? &*experts_->bias : nullptr,
+                       .gate = experts_->gate,
+                       .up = experts_->up,
+                       .down = experts_->down};
+    if (dense_)
+        layer.shared = [&](const Var& in) {
+            const Var y = swiglu(in);
+            return experts_->shared_gate ? sigmoid_gate(tape, y, in, experts_->shared_gate->weight) : y;
+        };
+    return mixture(tape, x, layer, batch);
+}
 
-void own(autograd::Unit& unit, FeedForward& part) { own_all(unit, part.gate_, part.up_, part.down_); }
+void own(autograd::Unit& unit, FeedForward& part) {
+    if (part.experts_) {
+        FeedForward::Experts& e = *part.experts_;
+        own(unit, e.router);
+        if (e.bias) {
+            unit.parameters.push_back(&*e.bias);
+            unit.gradients_in_forward.push_back(&*e.bias);
+        }
+        for (Parameter* p : {&e.gate, &e.up, &e.down}) unit.parameters.push_back(p);
+        if (e.shared_gate) own(unit, *e.shared_gate);
+    }
+    if (part.dense_) own_all(unit, part.dense_->gate, part.dense_->up, part.dense_->down);
+}
 
 }  // namespace tutti::models

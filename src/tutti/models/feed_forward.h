@@ -1,6 +1,7 @@
-// models/feed_forward.h: the part of a block that works on each token by itself.
+// models/feed_forward.h: the part of a block that works on each token by itself: SwiGLU, or a mixture of such experts.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "tutti/nn/layers.h"
@@ -15,7 +16,9 @@ struct FeedForwardNames {
     const char* down = "down_proj";
 };
 
-// W_down (silu(W_gate x) * W_up x). Must not be moved once a unit owns it.
+// W_down (silu(W_gate x) * W_up x); in a layer with experts (spec::has_experts) the sum over a token's experts of that,
+// whose matrices are stacked in "<name>.experts.<gate>.weight" (E, F, C), and of the shared expert. Must not be moved
+// once a unit owns it.
 class FeedForward {
   public:
     // `name`: "model.layers.3.mlp".
@@ -26,7 +29,19 @@ class FeedForward {
 
   private:
     friend void own(autograd::Unit& unit, FeedForward& part);
-    nn::Linear gate_, up_, down_;
+    struct Dense {
+        nn::Linear gate, up, down;
+    };
+    struct Experts {
+        nn::Linear router;
+        std::optional<nn::Parameter> bias;
+        nn::Parameter gate, up, down;
+        std::optional<nn::Linear> shared_gate;
+    };
+    spec::MixtureSpec spec_;
+    int64_t layer_;
+    std::optional<Dense> dense_;  // or the shared expert
+    std::optional<Experts> experts_;
 };
 
 }  // namespace tutti::models

@@ -26,12 +26,16 @@ namespace {
 std::vector<double> costs_of(const models::Model& model, int64_t seq_len) {
     const spec::ModelSpec& m = model.spec();
     const auto attention = static_cast<double>(m.family == spec::Family::mlp ? 0 : seq_len * m.heads * m.head_dim);
+    const double passed = m.moe.experts > 0  // of the experts, by a token
+                              ? static_cast<double>(m.moe.top_k) / static_cast<double>(m.moe.experts)
+                              : 0;
     std::vector<double> costs;
     for (size_t i = 0; i < model.modules().size(); ++i) {
         const autograd::Unit& unit = model.modules()[i]->unit;
         double cost = 0;
         for (const autograd::Parameter* p : unit.parameters)
-            if (p->shape.rank() == 2 && unit.backward_reads_weights) cost += static_cast<double>(p->shape.numel());
+            if (p->shape.rank() >= 2 && unit.backward_reads_weights)
+                cost += static_cast<double>(p->shape.numel()) * (p->of_experts() ? passed : 1);
         const bool block = i > 0 && i + 1 < model.modules().size();
         if (block && spec::operator_of(m, static_cast<int64_t>(i) - 1).kind == spec::LayerOperator::Kind::attention)
             cost += attention;
