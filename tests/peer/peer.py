@@ -132,9 +132,27 @@ class Peer:
                                                    reduction="none")
         return losses.sum(), losses.view(targets.shape)
 
+    def balancing_loss(self, windows):
+        """What transformers adds to the mean loss of the batch; None where its config asks for nothing."""
+        config = self.module.config
+        if not getattr(config, "output_router_logits", False):
+            return None
+        tokens = torch.as_tensor(windows, dtype=torch.long)[:, :-1]
+        return config.router_aux_loss_coef * self.module(input_ids=tokens, use_cache=False).aux_loss
+
     def gradients(self, names):
         own = dict(self.module.named_parameters())
-        return {name: self._orient(name, own[self._name(name)].grad) for name in names}
+        return {name: self._expert_gradient(name, own) if ".experts." in name else
+                self._orient(name, own[self._name(name)].grad) for name in names}
+
+    def _expert_gradient(self, name, own):
+        """transformers 5 keeps an expert's gate and up in one matrix; Tutti has a stack of each."""
+        matrix = name.removesuffix(".weight").rsplit(".", 1)[1]
+        block = name[:name.index(".experts.")] + ".experts."
+        if matrix in ("down_proj", "w2"):
+            return own[block + "down_proj"].grad
+        gate, up = own[block + "gate_up_proj"].grad.chunk(2, dim=1)
+        return gate if matrix in ("gate_proj", "w1") else up
 
 
 def make_gpt2(model):

@@ -20,6 +20,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/hf/weights.h"
+#include "tutti/nn/routing.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/spec/layers.h"
@@ -172,7 +173,7 @@ std::vector<float> all_logits(ops::Context& ctx, models::Model& model, std::span
 }
 
 void dump_outputs(ops::Context& ctx, models::Model& model, const spec::RunSpec& run, std::vector<int32_t> tokens,
-                  const std::string& out) {
+                  const std::string& out, comm::World& one_rank) {
     const int64_t T = run.train.seq_len, B = static_cast<int64_t>(tokens.size()) / (T + 1), V = run.model.vocab;
     Archive outputs;
     outputs.add("logits", {B, T, V}, all_logits(ctx, model, tokens, T, false));
@@ -184,9 +185,16 @@ void dump_outputs(ops::Context& ctx, models::Model& model, const spec::RunSpec& 
     for (const autograd::Parameter* p : model.parameters()) ops::fill(ctx, p->gradient, 0);
     autograd::Tape tape(ctx, true);
     const int64_t segment = spec::recompute_of(run.recompute.policy, run.model.layers).segment;
-    const autograd::Var losses = model.forward(tape, batches.microbatch(1, 0), segment);
+    nn::Batch batch = batches.microbatch(1, 0);
+    nn::RoutingRecord routing(ctx, spec::layers_with_experts(run.model), run.model.moe);
+    batch.routing.record = &routing;
+    const autograd::Var losses = model.forward(tape, batch, segment);
     outputs.add("losses", {B, T}, losses.value.to_floats());
     tape.backward(losses);
+    if (run.model.moe.experts > 0) {
+        const auto world = one_rank.everyone("world");
+        outputs.add("aux_loss", {1}, {static_cast<float>(routing.take(*world).aux_loss)});
+    }
     outputs.write(out, "outputs.safetensors");
 
     Archive gradients;
@@ -238,10 +246,12 @@ void dump(const Arguments& a) {
     write_weights(model, a.out);
 
     std::vector<int32_t> tokens = read_tokens(a.tokens, run.train.seq_len + 1);
-    if (a.mode == "outputs")
-        dump_outputs(ctx, model, run, std::move(tokens), a.out);
-    else
-        comm::run_ranks(1, {}, [&](comm::World& world) { dump_training(ctx, model, run, std::move(tokens), world); });
+    comm::run_ranks(1, {}, [&](comm::World& world) {
+        if (a.mode == "outputs")
+            dump_outputs(ctx, model, run, std::move(tokens), a.out, world);
+        else
+            dump_training(ctx, model, run, std::move(tokens), world);
+    });
 }
 
 }  // namespace

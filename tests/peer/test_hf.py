@@ -38,6 +38,8 @@ YARN = dict(rope_theta=10000.0, rope_type="yarn", factor=4.0, original_max_posit
 # whose row of the embedding torch would neither draw nor train.
 LFM2 = dict(SIZES, norm_eps=1e-5, pad_token_id=None, block_multiple_of=16,
             rope_parameters=dict(rope_theta=10000.0, rope_type="default"))
+LFM2_MOE = dict(SIZES, norm_eps=1e-5, pad_token_id=None,
+                rope_parameters=dict(rope_theta=10000.0, rope_type="default"))
 MODELS = {
     "gpt2": ("GPT2", dict(vocab_size=211, n_embd=48, n_layer=3, n_head=6, n_positions=96, n_inner=100,
                           initializer_range=0.15, bos_token_id=None, eos_token_id=None)),
@@ -57,6 +59,26 @@ MODELS = {
     "qwen3_window_between": ("Qwen3", dict(SIZES, head_dim=16, use_sliding_window=True, sliding_window=7,
                                            layer_types=["full_attention", "sliding_attention", "full_attention"])),
     "qwen3": ("Qwen3", dict(SIZES, head_dim=16, tie_word_embeddings=True)),
+    "mixtral": ("Mixtral", dict(SIZES, num_local_experts=5, num_experts_per_tok=2)),
+    "mixtral_balanced": ("Mixtral", dict(SIZES, num_local_experts=8, num_experts_per_tok=3, sliding_window=9,
+                                         output_router_logits=True, router_aux_loss_coef=0.05)),
+    "qwen2_moe": ("Qwen2Moe", dict(SIZES, moe_intermediate_size=40, shared_expert_intermediate_size=56, num_experts=7,
+                                   num_experts_per_tok=3)),
+    "qwen2_moe_sparse": ("Qwen2Moe", dict(SIZES, moe_intermediate_size=40, shared_expert_intermediate_size=56,
+                                          num_experts=6, num_experts_per_tok=2, norm_topk_prob=True,
+                                          decoder_sparse_step=2, output_router_logits=True,
+                                          router_aux_loss_coef=0.1)),
+    "qwen3_moe": ("Qwen3Moe", dict(SIZES, head_dim=16, moe_intermediate_size=24, num_experts=9, num_experts_per_tok=4,
+                                   norm_topk_prob=True, mlp_only_layers=[1])),
+    "qwen3_moe_balanced": ("Qwen3Moe", dict(SIZES, head_dim=16, moe_intermediate_size=24, num_experts=9,
+                                            num_experts_per_tok=4, output_router_logits=True,
+                                            router_aux_loss_coef=0.2)),
+    "lfm2_moe": ("Lfm2Moe", dict(LFM2_MOE, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=40,
+                                 num_dense_layers=1, layer_types=["conv", "full_attention", "conv"])),
+    "lfm2_moe_unnormalised": ("Lfm2Moe", dict(LFM2_MOE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
+                                              num_dense_layers=0, norm_topk_prob=False, use_expert_bias=False,
+                                              routed_scaling_factor=1.5,
+                                              layer_types=["full_attention", "conv", "conv"])),
     "lfm2": ("Lfm2", dict(LFM2, full_attn_idxs=[1])),
     "lfm2_biases": ("Lfm2", dict(LFM2, conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False,
                                  layer_types=["full_attention", "conv", "conv"])),
@@ -84,6 +106,9 @@ def make_module(name):
         for parameter in module.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn_like(parameter))
+        for key, buffer in module.named_buffers():
+            if key.endswith("expert_bias"):
+                buffer.add_(0.2 * torch.randn_like(buffer))
     return module.eval()
 
 
@@ -151,10 +176,19 @@ class HuggingFace(unittest.TestCase):
         module.zero_grad()
         loss, _ = theirs.loss_sum(self.windows)
         terms = int((self.windows[:, 1:] >= 0).sum())
-        (loss / terms).backward()
+        total, balancing = loss / terms, theirs.balancing_loss(self.windows)
+        if balancing is not None:
+            total = total + balancing
+            self.close(f"{name}: balancing loss", abs(ours.outputs["aux_loss"].item() / balancing.item() - 1))
+        elif "aux_loss" in ours.outputs:
+            self.assertEqual(ours.outputs["aux_loss"].item(), 0)
+        total.backward()
         self.close(f"{name}: loss", abs(ours.outputs["losses"].double().sum().item() - loss.item()) / loss.item())
-        gradients = theirs.gradients(ours.gradients)
-        self.assertEqual(len(ours.gradients), len(list(module.parameters())))
+        # What stands where the bias of an expert would have its gradient is a count; transformers has a buffer there.
+        trained = [key for key in ours.gradients if not key.endswith("expert_bias")]
+        gradients = theirs.gradients(trained)
+        stacked = sum(key.endswith("gate_up_proj") for key, _ in module.named_parameters())
+        self.assertEqual(len(trained), len(list(module.parameters())) + stacked)
         difference = {key: (torch.linalg.vector_norm((ours.gradients[key] - gradients[key]).double()) /
                             torch.linalg.vector_norm(gradients[key].double())).item() for key in gradients}
         worst = max(difference, key=difference.get)
@@ -246,8 +280,8 @@ class HuggingFace(unittest.TestCase):
 
     def test_fine_tuning(self):
         """The first loss is the peer's; the trained weights come back, and transformers continues as Tutti does."""
-        for name in ("gpt2", "llama_tied_scaled", "mistral", "qwen2", "qwen3_window_between", "qwen3", "lfm2",
-                     "lfm2_biases"):
+        for name in ("gpt2", "llama_tied_scaled", "mistral", "qwen2", "qwen3_window_between", "qwen3", "mixtral",
+                     "qwen2_moe_sparse", "qwen3_moe", "lfm2", "lfm2_biases"):
             with self.subTest(name):
                 self.setUp()
                 directory, run, back = (self.folder / part for part in ("hf", "run", "back"))

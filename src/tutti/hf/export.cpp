@@ -35,6 +35,11 @@ bool same_function(spec::ModelSpec a, const spec::ModelSpec& b) {
     a.hf = b.hf;
     a.dropout = b.dropout;
     a.init_std = b.init_std;
+    a.moe.aux_loss = b.moe.aux_loss;
+    a.moe.aux_coef = b.moe.aux_coef;
+    a.moe.z_coef = b.moe.z_coef;
+    a.moe.capacity_factor = b.moe.capacity_factor;
+    a.moe.drop = b.moe.drop;
     return a == b;
 }
 
@@ -68,18 +73,43 @@ void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::s
     }
 }
 
-// Parameters in the order of the model, cut greedily where a shard is full.
-std::vector<std::vector<const Parameter*>> shards(const models::Model& model, const StoredWeights& weights,
-                                                  const ExportOptions& options) {
-    std::vector<std::vector<const Parameter*>> all(1);
-    int64_t filled = 0;
+// A tensor of a file, and what of a parameter it holds.
+struct FileTensor {
+    const Parameter* parameter;
+    TensorName tensor;
+    PartOf part;
+    DType dtype;
+    Shape shape;
+};
+
+std::vector<FileTensor> file_tensors(const models::Model& model, const StoredWeights& weights,
+                                     const ExportOptions& options) {
+    std::vector<FileTensor> all;
     for (const Parameter* p : model.parameters()) {
-        const int64_t bytes = p->shape.numel() * size_of(options.dtype.value_or(weights.dtype(p->name)));
-        if (!all.back().empty() && filled + bytes > options.max_shard_bytes) {
+        const std::vector<TensorName> tensors = tensor_names(model.spec(), p->name);
+        // The bias of an expert is f32 in every file.
+        const DType dtype = p->trained() ? options.dtype.value_or(weights.dtype(p->name)) : DType::f32;
+        for (const TensorName& tensor : tensors)
+            all.push_back({p,
+                           tensor,
+                           {&tensor - tensors.data(), static_cast<int64_t>(tensors.size())},
+                           dtype,
+                           shape_in_file(*p, tensor)});
+    }
+    return all;
+}
+
+// In the order of the model, cut greedily where a shard is full.
+std::vector<std::vector<FileTensor>> shards(std::vector<FileTensor> tensors, int64_t max_shard_bytes) {
+    std::vector<std::vector<FileTensor>> all(1);
+    int64_t filled = 0;
+    for (FileTensor& tensor : tensors) {
+        const int64_t bytes = tensor.shape.numel() * size_of(tensor.dtype);
+        if (!all.back().empty() && filled + bytes > max_shard_bytes) {
             all.emplace_back();
             filled = 0;
         }
-        all.back().push_back(p);
+        all.back().push_back(std::move(tensor));
         filled += bytes;
     }
     return all;
@@ -150,24 +180,21 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
     checkpoint::write_file_atomically(disk, directory, {.name = kConfig, .head = config});
     if (std::find(written.begin(), written.end(), kConfig) == written.end()) written.insert(written.begin(), kConfig);
 
-    const auto parts = shards(model, weights, options);
+    const auto parts = shards(file_tensors(model, weights, options), options.max_shard_bytes);
     std::map<std::string, std::string> index;
     int64_t total = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
         const std::string name = shard_name(i, parts.size());
         std::vector<std::byte> bytes;  // of the tensor that is being written
         std::vector<checkpoint::TensorToWrite> tensors;
-        for (const Parameter* p : parts[i]) {
-            const TensorName tensor = tensor_name(spec.family, p->name);
-            const DType dtype = options.dtype.value_or(weights.dtype(p->name));
-            const Shape shape = tensor.transposed ? Shape{p->shape[1], p->shape[0]} : p->shape;
-            const int64_t size = shape.numel() * size_of(dtype);
-            const auto make = [&bytes, &weights, &losses, p, dtype, turned = tensor.transposed] {
-                bytes = weights.read(*p, dtype, losses, turned);
+        for (const FileTensor& t : parts[i]) {
+            const int64_t size = t.shape.numel() * size_of(t.dtype);
+            const auto make = [&bytes, &weights, &losses, &t] {
+                bytes = weights.read(*t.parameter, t.dtype, losses, t.tensor.transposed, t.part);
                 return std::span<const std::byte>(bytes);
             };
-            tensors.push_back({tensor.name, dtype, {shape.begin(), shape.end()}, {size, make}});
-            index[tensor.name] = name;
+            tensors.push_back({t.tensor.name, t.dtype, {t.shape.begin(), t.shape.end()}, {size, make}});
+            index[t.tensor.name] = name;
             total += size;
         }
         write_file(disk, directory, checkpoint::safetensors_file(name, std::move(tensors)));

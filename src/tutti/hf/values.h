@@ -20,9 +20,11 @@ struct TensorName {
     bool transposed = false;  // the file holds (in, out) where Tutti holds (out, in)
 };
 
-// `parameter` as models/ names it. gpt2: with "transformer." in front and the four Conv1D matrices of a block turned;
-// the published gpt2 files lack the prefix, which the caller finds out. llama and its relatives: the same name.
-TensorName tensor_name(spec::Family family, std::string_view parameter, bool with_prefix = true);
+// The tensors of `parameter` as models/ names it: one, or of the stacked matrices of a layer's experts one for each
+// expert. gpt2: with "transformer." in front and the four Conv1D matrices of a block turned; the published gpt2 files
+// lack the prefix, which the caller finds out. llama and its relatives: the same name; Mixtral's experts have their
+// own.
+std::vector<TensorName> tensor_names(const spec::ModelSpec& spec, std::string_view parameter, bool with_prefix = true);
 
 // Tensors that old files carry beside the weights and that say nothing: attention masks of gpt2, RoPE frequencies.
 bool is_legacy_buffer(spec::Family family, std::string_view tensor);
@@ -34,6 +36,11 @@ bool is_weight_type(DType dtype);
 struct Loss {
     int64_t infinite = 0, zero = 0;  // those that became infinite; those that became 0 and were not
     bool any() const { return infinite + zero > 0; }
+    Loss& operator+=(const Loss& other) {
+        infinite += other.infinite;
+        zero += other.zero;
+        return *this;
+    }
 };
 
 // Each value rounded to nearest even; equal types copy the bytes. `to` has room for as many values as `from` holds.

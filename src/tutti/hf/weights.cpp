@@ -49,10 +49,8 @@ class Problems {
     size_t count_ = 0;
 };
 
-void check_tensor(const Parameter& p, const std::string& name, bool transposed, const TensorInfo* info,
-                  Problems& problems) {
-    if (info == nullptr) return problems.add(name, " is missing; the model needs ", p.shape);
-    const Shape wanted = transposed ? Shape{p.shape[1], p.shape[0]} : p.shape;
+void check_tensor(const Shape& wanted, const std::string& name, const TensorInfo* info, Problems& problems) {
+    if (info == nullptr) return problems.add(name, " is missing; the model needs ", wanted);
     if (shape_of(*info) != wanted || info->shape.size() != static_cast<size_t>(wanted.rank()))
         problems.add(name, " is ", shape_of(*info), ", the model needs ", wanted);
     if (!is_weight_type(info->dtype)) problems.add(name, " is of type ", info->dtype, ", weights are f32, bf16 or f16");
@@ -82,6 +80,11 @@ std::string becoming(int64_t values, std::string_view what) {
 
 }  // namespace
 
+Shape shape_in_file(const Parameter& p, const TensorName& tensor) {
+    if (p.of_experts()) return {p.shape[1], p.shape[2]};
+    return tensor.transposed ? Shape{p.shape[1], p.shape[0]} : p.shape;
+}
+
 std::string describe(const Losses& losses) {
     Problems problems;
     for (const auto& [name, loss] : losses)
@@ -104,20 +107,36 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
     Problems problems;
     std::set<std::string> used;
     for (const Parameter* p : model.parameters()) {
-        const TensorName tensor = tensor_name(spec.family, p->name, prefix);
-        const TensorInfo* info = files->find(tensor.name);
-        used.insert(tensor.name);
-        check_tensor(*p, tensor.name, tensor.transposed, info, problems);
-        if (info == nullptr) continue;
-        const auto read = [files, name = tensor.name](int64_t offset, std::span<std::byte> out) {
-            files->read(name, offset, out);
+        const std::vector<TensorName> tensors = tensor_names(spec, p->name, prefix);
+        const Shape wanted = shape_in_file(*p, tensors.front());
+        const TensorInfo* first = files->find(tensors.front().name);
+        std::vector<std::string> names;
+        for (const TensorName& tensor : tensors) {
+            const TensorInfo* info = files->find(tensor.name);
+            check_tensor(wanted, tensor.name, info, problems);
+            if (first && info && info->dtype != first->dtype)
+                problems.add(tensor.name, " is of type ", info->dtype, ", and ", first->name,
+                             ", which it is stacked with, ", first->dtype);
+            names.push_back(tensor.name);
+        }
+        used.insert(names.begin(), names.end());
+        if (first == nullptr) continue;
+        const auto read = [files, names, each = wanted.numel() * size_of(first->dtype)](int64_t offset,
+                                                                                        std::span<std::byte> out) {
+            while (!out.empty()) {
+                const int64_t at = offset % each;
+                const auto bytes = static_cast<size_t>(std::min(each - at, static_cast<int64_t>(out.size())));
+                files->read(names.at(static_cast<size_t>(offset / each)), at, out.first(bytes));
+                offset += static_cast<int64_t>(bytes);
+                out = out.subspan(bytes);
+            }
         };
-        stored.weights_[p->name] = {info->dtype, read, tensor.transposed};
+        stored.weights_[p->name] = {first->dtype, read, tensors.front().transposed};
     }
     for (const std::string& name : files->names()) {
         if (used.contains(name) || is_legacy_buffer(spec.family, name)) continue;
         const bool tied_head = spec.tie_embeddings && name == "lm_head.weight";
-        const std::string embedding = tensor_name(spec.family, model.parameters().front()->name, prefix).name;
+        const std::string embedding = tensor_names(spec, model.parameters().front()->name, prefix).front().name;
         if (tied_head && files->find(embedding) != nullptr && equal(*files, name, embedding)) continue;
         problems.add(name, tied_head ? " differs from the embedding, but config.json ties them: tie_word_embeddings"
                                      : " is unexpected: the model has no such parameter");
@@ -137,13 +156,13 @@ StoredWeights StoredWeights::in_checkpoint(const checkpoint::CheckpointReader& r
     for (const Parameter* p : model.parameters()) {
         const auto found = records.find(p->name);
         if (found == records.end()) {
-            check_tensor(*p, p->name, false, nullptr, problems);
+            check_tensor(p->shape, p->name, nullptr, problems);
             continue;
         }
         const checkpoint::TensorRecord& record = found->second;
         const TensorInfo info{
             .name = p->name, .dtype = record.dtype, .shape = {record.shape.begin(), record.shape.end()}};
-        check_tensor(*p, p->name, false, &info, problems);
+        check_tensor(p->shape, p->name, &info, problems);
         const auto read = [&reader, host, p, dtype = record.dtype](int64_t offset, std::span<std::byte> out) {
             const auto count = static_cast<int64_t>(out.size()) / size_of(dtype);
             const Tensor values = Tensor::empty(*host, {count}, dtype, Purpose::data);
@@ -166,24 +185,27 @@ DType StoredWeights::main_dtype(const models::Model& model) const {
         ->first;
 }
 
-std::vector<std::byte> StoredWeights::stored_bytes(const Parameter& p, bool turned) const {
+std::vector<std::byte> StoredWeights::stored_bytes(const Parameter& p, bool turned, const PartOf& part) const {
     const StoredWeight& weight = weights_.at(p.name);
-    std::vector<std::byte> bytes(static_cast<size_t>(p.shape.numel() * size_of(weight.dtype)));
-    weight.read(0, bytes);
+    const int64_t size = p.shape.numel() / part.parts * size_of(weight.dtype);
+    std::vector<std::byte> bytes(static_cast<size_t>(size));
+    weight.read(part.part * size, bytes);
     if (weight.transposed == turned) return bytes;
+    check(part.parts == 1, p.name, ": a part of it cannot be turned");
     std::vector<std::byte> other(bytes.size());
     const int64_t rows = weight.transposed ? p.shape[1] : p.shape[0];
     transpose(bytes, rows, p.shape.numel() / rows, size_of(weight.dtype), other);
     return other;
 }
 
-std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, Losses& losses, bool turned) const {
-    std::vector<std::byte> bytes = stored_bytes(p, turned);
+std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, Losses& losses, bool turned,
+                                           const PartOf& part) const {
+    std::vector<std::byte> bytes = stored_bytes(p, turned, part);
     const DType stored = weights_.at(p.name).dtype;
     if (stored == dtype) return bytes;
-    std::vector<std::byte> converted(static_cast<size_t>(p.shape.numel() * size_of(dtype)));
+    std::vector<std::byte> converted(static_cast<size_t>(p.shape.numel() / part.parts * size_of(dtype)));
     const Loss loss = convert(stored, bytes, dtype, converted);
-    if (loss.any()) losses[p.name] = loss;
+    if (loss.any()) losses[p.name] += loss;
     return converted;
 }
 

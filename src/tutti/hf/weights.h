@@ -18,9 +18,17 @@ namespace tutti::hf {
 // One parameter's stored values, in Tutti's shape and orientation once read.
 struct StoredWeight {
     DType dtype = DType::f32;
-    std::function<void(int64_t offset, std::span<std::byte>)> read;  // bytes of the file's tensor
+    std::function<void(int64_t offset, std::span<std::byte>)> read;  // bytes of the file's tensor or tensors
     bool transposed = false;                                         // the file holds the other orientation
 };
+
+// One of `parts` equal runs of a parameter's elements: the tensor of an expert among those that are stacked.
+struct PartOf {
+    int64_t part = 0, parts = 1;
+};
+
+// Of each of the tensors that hold a parameter in a file.
+Shape shape_in_file(const autograd::Parameter& parameter, const TensorName& tensor);
 
 // What a narrower type does not hold, by the parameter that loses it.
 using Losses = std::map<std::string, Loss>;
@@ -42,9 +50,10 @@ class StoredWeights {
     DType dtype(const std::string& parameter) const { return weights_.at(parameter).dtype; }
     // The type of most values: what the model as a whole is said to be stored in.
     DType main_dtype(const models::Model& model) const;
-    // The whole parameter as `dtype`, in Tutti's orientation, or turned. What `dtype` does not hold goes to `losses`.
-    std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, Losses& losses,
-                                bool turned = false) const;
+    // The parameter, or a part of it, as `dtype`, in Tutti's orientation, or turned, which a part of several cannot be.
+    // What `dtype` does not hold goes to `losses`.
+    std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, Losses& losses, bool turned = false,
+                                const PartOf& part = {}) const;
     // These blocks of the parameter into `values`, flat, f32 or bf16. DataError for a value that is not finite, as it
     // is stored or as the type of `values` holds it. What becomes 0 is a rounding like any other there.
     void load(const autograd::Parameter& parameter, const std::vector<mesh::HeldBlock>& blocks,
@@ -54,7 +63,8 @@ class StoredWeights {
 
   private:
     // In Tutti's orientation, or turned.
-    std::vector<std::byte> stored_bytes(const autograd::Parameter& parameter, bool turned) const;
+    std::vector<std::byte> stored_bytes(const autograd::Parameter& parameter, bool turned,
+                                        const PartOf& part = {}) const;
 
     std::string path_;
     std::map<std::string, StoredWeight> weights_;
