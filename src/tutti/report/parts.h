@@ -33,6 +33,7 @@ std::string wide_card(Chart chart);
 std::string trace_card(const RunHistory& run);
 std::string pipeline_card(const RunHistory& run);  // of pipeline_card.cpp
 std::string groups_card(const RunHistory& run);
+std::string experts_card(const RunHistory& run);  // of experts_card.cpp
 
 // The whole document.
 std::string page(const std::string& title, const std::string& body);

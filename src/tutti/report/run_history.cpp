@@ -1,5 +1,6 @@
 #include "tutti/report/run_history.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -63,6 +64,15 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
     for (const auto& [key, number] : kLoggedNumbers) logged.*number = line.number(key);
     logged.skipped_before = skipped_steps(line, skipped_total);
     logged.skip_reason = line.text("skip_reason");
+    if (const Json* load = line.find("expert_load")) {
+        const auto is_row = [](const Json& row) {
+            return row.is_array() && !row.empty() &&
+                   std::all_of(row.begin(), row.end(), [](const Json& value) { return value.is_number(); });
+        };
+        check<DataError>(load->is_array() && std::all_of(load->begin(), load->end(), is_row), line.where,
+                         ": `expert_load` must be a list of lists of numbers, got ", load->dump());
+        logged.expert_load = load->get<std::vector<std::vector<double>>>();
+    }
     if (const Json* comm = line.find("comm")) {
         check<DataError>(comm->is_object(), line.where, ": `comm` must be an object, got ", comm->dump());
         for (const auto& [name, group] : comm->items()) {

@@ -22,7 +22,9 @@ struct LoggedStep {
     std::optional<double> tokens, loss, eval_loss, grad_norm, lr, step_ms, tokens_per_s;
     std::optional<double> mfu, hfu;  // shares of the dense peak: 0.37, not 37
     std::optional<double> mem_peak_bytes, comm_bytes, bubble;
-    std::string skip_reason;  // what was not finite, when the run knew
+    std::optional<double> aux_loss, router_entropy, dropped_share;  // of a mixture of experts
+    std::vector<std::vector<double>> expert_load;                   // (layers with experts, E): multiples of the mean
+    std::string skip_reason;                                        // what was not finite, when the run knew
     struct Group {
         std::optional<double> operations, bytes, wait_ms;
     };
@@ -42,7 +44,10 @@ inline constexpr std::pair<const char*, std::optional<double> LoggedStep::*> kLo
     {"hfu", &LoggedStep::hfu},
     {"mem_peak_bytes", &LoggedStep::mem_peak_bytes},
     {"comm_bytes", &LoggedStep::comm_bytes},
-    {"bubble", &LoggedStep::bubble}};
+    {"bubble", &LoggedStep::bubble},
+    {"aux_loss", &LoggedStep::aux_loss},
+    {"router_entropy", &LoggedStep::router_entropy},
+    {"dropped_share", &LoggedStep::dropped_share}};
 
 // Bytes of one purpose (weights, gradients, optimizer, ...), as planned and as the allocator counted.
 struct MemoryUse {

@@ -408,4 +408,36 @@ std::string timeline(const Timeline& chart) {
     return text + "</svg>";
 }
 
+std::string heat_map(const HeatMap& map) {
+    constexpr double kWidth = 1060, kRow = 18, kAxis = 40;
+    size_t longest = 1, columns = 1;
+    for (const std::string& label : map.rows) longest = std::max(longest, label.size());
+    for (const std::vector<double>& row : map.values) columns = std::max(columns, row.size());
+    const double start = 14 + 6.2 * static_cast<double>(longest),
+                 height = 6 + kRow * static_cast<double>(map.rows.size());
+    const double cell = (kWidth - 14 - start) / static_cast<double>(columns);
+    std::string text =
+        open_svg(map.id, static_cast<int>(kWidth), static_cast<int>(height + kAxis), map.title, map.description);
+    for (size_t r = 0; r < map.rows.size(); ++r) {
+        const double top = 6 + kRow * static_cast<double>(r);
+        text += text_at(start - 6, top + kRow / 2 + 4, "end", map.rows[r]);
+        for (size_t c = 0; c < map.values[r].size(); ++c) {
+            const double value = map.values[r][c];
+            // Twice the mean, or nothing, has the full shade.
+            const double shade = std::min(1.0, std::abs(value - 1));
+            text += concat("<rect class=\"span c", value > 1 ? 4 : 1, "\" x=\"",
+                           coordinate(start + cell * static_cast<double>(c)), "\" y=\"", coordinate(top), "\" width=\"",
+                           coordinate(std::max(0.3, cell - 1)), "\" height=\"", coordinate(kRow - 1),
+                           "\" fill-opacity=\"", coordinate(0.06 + 0.94 * shade), "\"><title>",
+                           escape_html(concat(map.rows[r], ", ", map.column, " ", c, ": ", short_number(value))),
+                           "</title></rect>");
+        }
+    }
+    const size_t step = std::max<size_t>(1, (columns + 15) / 16);
+    for (size_t c = 0; c < columns; c += step)
+        text += text_at(start + cell * (static_cast<double>(c) + 0.5), height + 13, "middle", concat(c));
+    text += text_at((start + kWidth - 14) / 2, height + 31, "middle", map.x_label, "label");
+    return text + "</svg>";
+}
+
 }  // namespace tutti::report

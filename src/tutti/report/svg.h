@@ -85,4 +85,13 @@ struct Timeline {
 };
 std::string timeline(const Timeline& chart);
 
+// Values around 1 as the shades of a table's cells: above it one colour, below it another, none at 1.
+struct HeatMap {
+    std::string id, title, description, x_label;
+    std::vector<std::string> rows;            // labels
+    std::vector<std::vector<double>> values;  // of equally many columns in each row
+    std::string column;                       // what a column is called: "expert"
+};
+std::string heat_map(const HeatMap& map);
+
 }  // namespace tutti::report

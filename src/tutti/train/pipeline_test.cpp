@@ -27,18 +27,19 @@ class Pipelines : public ::testing::Test {
 
     spec::RunSpec run(spec::Family family, bool tied) const {
         spec::RunSpec r;
-        r.model = spec::ModelSpec{.family = family,
-                                  .vocab = 256,
-                                  .width = 16,
-                                  .layers = 16,
-                                  .heads = 2,
-                                  .kv_heads = family == spec::Family::gpt2 ? 2 : 1,
-                                  .head_dim = 8,
-                                  .ffn = 24,
-                                  .max_positions = 8,
-                                  .tie_embeddings = tied,
-                                  .dropout = 0.1,
-                                  .init_std = 0.2};
+        spec::ModelSpec& m = r.model;
+        m.family = family;
+        m.vocab = 256;
+        m.width = 16;
+        m.layers = 16;
+        m.heads = 2;
+        m.kv_heads = family == spec::Family::gpt2 ? 2 : 1;
+        m.head_dim = 8;
+        m.ffn = 24;
+        m.max_positions = 8;
+        m.tie_embeddings = tied;
+        m.dropout = 0.1;
+        m.init_std = 0.2;
         r.data.train = {(folder_ / "text.txt").string()};
         r.train.threads = 1;
         r.train.seq_len = 8;

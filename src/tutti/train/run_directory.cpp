@@ -1,5 +1,6 @@
 #include "tutti/train/run_directory.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -110,6 +111,20 @@ void RunDirectory::write_totals(const std::string& json) { write_whole("run.json
 
 void RunDirectory::write_report(const std::string& html) { write_whole("report.html", html); }
 
+namespace {
+
+// A list for each layer that has experts, in steps of 1e-4.
+nlohmann::json load_of(const nn::RoutingSummary& routing) {
+    nlohmann::json layers = nlohmann::json::array();
+    for (size_t i = 0; i < routing.load.size(); ++i) {
+        if (i % static_cast<size_t>(routing.experts) == 0) layers.push_back(nlohmann::json::array());
+        layers.back().push_back(std::round(routing.load[i] * 1e4) / 1e4);
+    }
+    return layers;
+}
+
+}  // namespace
+
 // The tags that Hugging Face's trainer and the large trainers have in common, as far as they agree.
 void RunDirectory::log_events(const StepMetrics& m) {
     std::vector<report::Scalar> scalars = {{"train/loss", m.result.loss},
@@ -124,6 +139,12 @@ void RunDirectory::log_events(const StepMetrics& m) {
                                            {"perf/mem_peak_bytes", static_cast<double>(m.mem_peak_bytes)},
                                            {"perf/comm_bytes", static_cast<double>(m.comm_bytes())},
                                            {"perf/bubble", m.bubble}};
+    if (const nn::RoutingSummary& r = m.result.routing; r.experts > 0) {
+        scalars.push_back({"train/aux_loss", r.aux_loss});
+        scalars.push_back({"experts/entropy", r.entropy});
+        scalars.push_back({"experts/dropped_share", r.dropped_share});
+        scalars.push_back({"experts/largest_load", *std::max_element(r.load.begin(), r.load.end())});
+    }
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
     warn_(concat("cannot write ", events_->path(), ": ", std::strerror(errno), "; training goes on"));
@@ -146,6 +167,12 @@ void RunDirectory::log(const StepMetrics& m) {
                                    {"comm", comm_of(m)},
                                    {"bubble", number(m.bubble)},
                                    {"skipped", m.skipped}};
+    if (const nn::RoutingSummary& r = m.result.routing; r.experts > 0) {
+        line["aux_loss"] = number(r.aux_loss);
+        line["router_entropy"] = number(r.entropy);
+        line["dropped_share"] = number(r.dropped_share);
+        line["expert_load"] = load_of(r);
+    }
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
     if (m.eval_loss) line["eval_loss"] = number(*m.eval_loss);
     const std::string path = path_ + "/" + kMetrics;

@@ -138,6 +138,10 @@ VerifyOutcome verify(const VerifyOptions& options) {
         !engine::is_asynchronous(options.run),
         "[parallel] schedule = \"pipedream\": asynchronous updates are not those of one rank, so there is ",
         "nothing to compare; set another schedule");
+    check<UsageError>(
+        options.run.model.moe.aux_loss != "global",
+        "[model] moe.aux_loss = \"global\": the loads of a step so far are those of the microbatches that ",
+        "pass at once, and one rank has them one by one, so there is nothing to compare; set microbatch");
     check_device(options.run.train.device);
     Console console(options.launch.rank == 0 ? options.console : nullptr, options.terminal, 0);
     const auto data = open_data(options.run, console, false);

@@ -1,0 +1,218 @@
+// A mixture of experts under every axis is the model of one rank: tutti verify, for each kind of router and of loss.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+#include "tutti/train/trainer.h"
+#include "tutti/train/verify.h"
+
+namespace tutti::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Layout {
+    int ranks;
+    std::vector<std::string> set;
+};
+
+class Mixtures : public ::testing::Test {
+  protected:
+    Mixtures() {
+        std::string name = (fs::temp_directory_path() / "tutti_mixtures_XXXXXX").string();
+        if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
+        folder_ = name;
+        std::ofstream text(folder_ / "text.txt");
+        for (int i = 0; i < 500; ++i) text << "line " << i * i << " of a text\n";
+    }
+    ~Mixtures() override { fs::remove_all(folder_); }
+
+    // Eight experts of two layers, choices far apart.
+    spec::RunSpec run(std::vector<std::string> set) const {
+        const std::string text = concat(
+            "[model]\npreset = \"moe-tiny\"\nwidth = 32\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 8\nffn = 48\n"
+            "init_std = 0.2\nmoe.ffn = 24\n[data]\ntrain = [\"",
+            (folder_ / "text.txt").string(),
+            "\"]\n[train]\nseq_len = 16\nglobal_batch = 8\nmicro_batch = 1\nthreads = 1\nsteps = 6\n"
+            "[optimizer]\nlr = 0.003\nwarmup_steps = 1\n[precision]\ncompute = \"f32\"\n");
+        return spec::parse_text(text, "mixture.toml", set);
+    }
+    void expect_same(const std::vector<std::string>& model, const std::vector<Layout>& layouts) const {
+        for (const Layout& layout : layouts) {
+            std::vector<std::string> set = model;
+            set.insert(set.end(), layout.set.begin(), layout.set.end());
+            std::string trace = concat(layout.ranks, " ranks");
+            for (const std::string& key : set) trace += " " + key;
+            SCOPED_TRACE(trace);
+            const spec::RunSpec r = run(set);
+            spec::validate(r, layout.ranks);
+            // One step: AdamW may turn the rounding of a gradient near 0 into a whole update.
+            const VerifyOutcome o = verify({.run = r, .ranks = layout.ranks, .steps = 1});
+            EXPECT_NEAR(o.steps[0].loss, o.steps[0].one_rank_loss, 1e-5 * o.steps[0].one_rank_loss);
+            EXPECT_LT(o.steps[0].gradient_difference, 1e-5) << o.steps[0].gradient;
+        }
+    }
+    TrainOptions options(const char* name, const std::vector<std::string>& set) const {
+        TrainOptions o;
+        o.run = run(set);
+        o.out = (folder_ / name).string();
+        return o;
+    }
+    fs::path folder_;
+};
+
+const std::vector<Layout> kAxes = {{2, {"parallel.ep=2"}},
+                                   {4, {"parallel.ep=2", "parallel.zero=0"}},
+                                   {4, {"parallel.ep=4", "parallel.zero=3"}},
+                                   {8, {"parallel.ep=8", "parallel.zero=2"}},
+                                   {8, {"parallel.ep=4", "parallel.dp_replicate=2", "parallel.zero=3"}},
+                                   {2, {"parallel.tp=2"}},
+                                   {4, {"parallel.tp=2", "parallel.ep=2"}},
+                                   {4, {"parallel.tp=2", "parallel.ep=4", "parallel.sequence_parallel=false"}},
+                                   {4, {"parallel.cp=2", "parallel.ep=4"}},
+                                   {4, {"parallel.cp=4", "parallel.cp_ulysses=2", "parallel.ep=2"}},
+                                   {8, {"parallel.tp=2", "parallel.cp=2", "parallel.ep=8", "parallel.zero=3"}},
+                                   {4, {"parallel.pp=2", "parallel.ep=2", "parallel.schedule=zb-h1"}},
+                                   {4, {"parallel.etp=2", "parallel.ep=2"}},
+                                   {4, {"parallel.etp=4", "parallel.tp=2"}}};
+
+const std::vector<Layout> kSome = {{4, {"parallel.ep=4", "recompute.policy=full"}},
+                                   {4, {"parallel.tp=2", "parallel.ep=4", "parallel.sequence_parallel=false"}},
+                                   {4, {"parallel.tp=2", "parallel.cp=2", "parallel.ep=2"}}};
+
+TEST_F(Mixtures, UnderEveryAxis) { expect_same({}, kAxes); }
+
+TEST_F(Mixtures, WithRecomputeAndOffload) {
+    expect_same(
+        {},
+        {{2, {"parallel.ep=2", "recompute.policy=selective"}},
+         {2, {"parallel.ep=2", "recompute.policy=every:2", "parallel.zero=3", "offload.params=true"}},
+         {2, {"parallel.ep=2", "offload.activations=true", "offload.optimizer=true"}},
+         {4, {"parallel.pp=2", "parallel.ep=2", "offload.activations=true", "recompute.policy=full"}},
+         {4, {"parallel.pp=2", "parallel.ep=2", "parallel.schedule=dualpipe-v", "model.layers=4", "parallel.zero=3"}}});
+}
+
+TEST_F(Mixtures, WithASharedExpert) {
+    expect_same({"model.moe.shared_ffn=40", "model.moe.shared_gate=true", "model.moe.normalise=false"}, kAxes);
+    expect_same({"model.moe.shared_ffn=40", "model.moe.layers=1"}, kSome);
+}
+
+TEST_F(Mixtures, WithABiasOfExperts) {
+    const std::vector<std::string> model = {"model.moe.score=sigmoid", "model.moe.expert_bias=true",
+                                            "model.moe.aux_loss=none", "model.moe.aux_coef=0",
+                                            "optimizer.expert_bias_rate=0.01"};
+    expect_same(model, kAxes);
+    expect_same({"model.moe.groups=4", "model.moe.top_groups=2", "model.moe.scale=2.5"}, kSome);
+}
+
+TEST_F(Mixtures, WithEveryBalancingLoss) {
+    for (const char* loss : {"microbatch", "sequence", "all_layers"})
+        expect_same({concat("model.moe.aux_loss=", loss), "model.moe.aux_coef=0.5", "model.moe.z_coef=0.1",
+                     "train.micro_batch=2"},
+                    kSome);
+}
+
+// What is dropped depends on the microbatch, not on which rank has a token.
+TEST_F(Mixtures, WithACapacity) {
+    for (const char* drop : {"probability", "position"})
+        expect_same({"model.moe.capacity_factor=0.7", concat("model.moe.drop=", drop), "train.micro_batch=2"}, kSome);
+}
+
+// The loads of a step so far depend on how many microbatches pass at once.
+TEST_F(Mixtures, GlobalBalancingIsNotCompared) {
+    EXPECT_THROW(verify({.run = run({"model.moe.aux_loss=global"}), .ranks = 2}), UsageError);
+}
+
+nlohmann::json last_line(const std::string& directory) {
+    std::ifstream in(directory + "/metrics.jsonl");
+    std::string line, last;
+    while (std::getline(in, line)) last = line;
+    return nlohmann::json::parse(last);
+}
+
+// Checkpoints reshard over ep, the bias with them; metrics say the same under every layout.
+TEST_F(Mixtures, ResumeUnderAnyOtherLayout) {
+    const std::vector<std::string> model = {
+        "model.moe.score=sigmoid", "model.moe.expert_bias=true", "log.every=1",
+        "model.moe.z_coef=0.01",   "checkpoint.every=1",         "model.moe.shared_ffn=40"};
+    const auto train_in = [&](const char* name, int ranks, std::vector<std::string> set, bool stop) {
+        set.insert(set.begin(), model.begin(), model.end());
+        TrainOptions o = options(name, set);
+        o.ranks = ranks;
+        if (stop) o.stop_requested = [] { return true; };
+        return train(o);
+    };
+    const TrainOutcome whole = train_in("whole", 1, {}, false);
+    TrainOutcome parts;
+    for (const Layout& layout : std::vector<Layout>{{2, {"parallel.ep=2"}},
+                                                    {4, {"parallel.tp=2", "parallel.ep=4", "parallel.zero=3"}},
+                                                    {1, {}},
+                                                    {4, {"parallel.pp=2", "parallel.ep=2"}},
+                                                    {8, {"parallel.ep=8", "parallel.zero=3"}},
+                                                    {4, {"parallel.etp=2", "parallel.cp=2", "parallel.ep=2"}}})
+        parts = train_in("parts", layout.ranks, layout.set, true);
+    EXPECT_EQ(parts.step, 6);
+    EXPECT_NEAR(parts.loss, whole.loss, 1e-5 * whole.loss);
+    const nlohmann::json a = last_line((folder_ / "whole").string()), b = last_line((folder_ / "parts").string());
+    EXPECT_EQ(a.at("expert_load"), b.at("expert_load"));
+    EXPECT_EQ(a.at("dropped_share"), 0.0);
+    for (const char* key : {"aux_loss", "router_entropy", "grad_norm"})
+        EXPECT_NEAR(a.at(key).get<double>(), b.at(key).get<double>(), 1e-4 * a.at(key).get<double>()) << key;
+    double sum = 0;
+    for (const auto& load : a.at("expert_load").at(1)) sum += load.get<double>();
+    EXPECT_NEAR(sum, 8, 1e-3);
+}
+
+// Where every token goes to every expert loads are even, as a rehearsal takes them: memory and traffic are what it
+// says.
+TEST_F(Mixtures, EvenLoadsAreAsRehearsed) {
+    for (const char* zero : {"0", "1", "3"})
+        for (const Layout& layout : std::vector<Layout>{
+                 {1, {}},
+                 {4, {"parallel.ep=4"}},
+                 {4, {"parallel.ep=2", "parallel.tp=2", "train.micro_batch=2"}},
+                 {4, {"parallel.ep=4", "parallel.tp=2", "parallel.cp=2", "parallel.sequence_parallel=false"}},
+                 {4, {"parallel.etp=2", "parallel.ep=2", "recompute.policy=full"}},
+                 {4, {"parallel.pp=2", "parallel.ep=2", "recompute.policy=selective", "model.moe.aux_loss=sequence"}},
+                 {2,
+                  {"parallel.ep=2", "model.moe.shared_ffn=40", "model.moe.aux_loss=none", "model.moe.aux_coef=0",
+                   "model.moe.expert_bias=true", "offload.activations=true"}}}) {
+            std::vector<std::string> set = {"model.moe.experts=4", "model.moe.top_k=4", concat("parallel.zero=", zero),
+                                            "train.steps=1"};
+            set.insert(set.end(), layout.set.begin(), layout.set.end());
+            TrainOptions o = options(concat("even", zero).c_str(), set);
+            o.ranks = layout.ranks;
+            fs::remove_all(o.out);
+            train(o);
+            std::ifstream in(o.out + "/run.json");
+            const nlohmann::json json = nlohmann::json::parse(in), &rehearsed = json.at("rehearsed");
+            EXPECT_EQ(json.at("memory"), rehearsed.at("memory")) << zero << " " << layout.set.back();
+            EXPECT_EQ(json.at("communication"), rehearsed.at("communication")) << zero << " " << layout.set.back();
+        }
+}
+
+// A loss that is added and a bias that moves both even out loads that begin uneven.
+TEST_F(Mixtures, BalancingEvensOutTheLoads) {
+    const auto largest = [&](const char* name, std::vector<std::string> set) {
+        set.insert(set.end(), {"train.steps=120", "model.layers=1", "model.init_std=0.02", "train.seq_len=32",
+                               "train.micro_batch=8", "optimizer.lr=0.003"});
+        train(options(name, set));
+        double most = 0;
+        const nlohmann::json last = last_line((folder_ / name).string());
+        for (const auto& load : last.at("expert_load").at(0)) most = std::max(most, load.get<double>());
+        return most;
+    };
+    const double none = largest("none", {"model.moe.aux_loss=none", "model.moe.aux_coef=0"});
+    EXPECT_LT(largest("aux", {"model.moe.aux_coef=0.1"}), 0.8 * none);
+    EXPECT_LT(largest("bias", {"model.moe.aux_loss=none", "model.moe.aux_coef=0", "model.moe.score=sigmoid",
+                               "model.moe.expert_bias=true", "optimizer.expert_bias_rate=0.02"}),
+              0.8 * none);
+}
+
+}  // namespace
+}  // namespace tutti::train
