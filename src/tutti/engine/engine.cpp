@@ -116,7 +116,8 @@ Share share_of(parallel::Groups& groups) {
 
 nn::ContextParallel context_of(parallel::Groups& groups, bool gather) {
     const auto over = [&](mesh::Axes axes) { return groups.mesh().size(axes) > 1 ? &groups.over(axes) : nullptr; };
-    return {over(mesh::Axis::cp_ulysses), over(mesh::Axis::cp_ring), over(mesh::kCp), gather};
+    comm::Communicator *ulysses = over(mesh::Axis::cp_ulysses), *ring = over(mesh::Axis::cp_ring);
+    return {ulysses, ring, ulysses && ring ? over(mesh::kCp) : ulysses ? ulysses : ring, gather};
 }
 
 nn::RoutingContext routing_of(parallel::Groups& groups, bool step) {

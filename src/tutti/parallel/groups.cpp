@@ -40,8 +40,9 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
     all_.push_back({everything, {}, world.everyone("world")});
     for (const mesh::Axes axes : {mesh::Axes(Axis::dp_shard), mesh::Axes(Axis::dp_replicate), mesh::kDp}) over(axes);
     for (const mesh::Axes axes :
-         {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring), mesh::kCp, mesh::kExpertParallel})
+         {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring), mesh::kExpertParallel})
         if (mesh_.size(axes) > 1) over(axes);
+    if (mesh_.size(Axis::cp_ulysses) > 1 && mesh_.size(Axis::cp_ring) > 1) over(mesh::kCp);
 }
 
 comm::Communicator& Groups::over(mesh::Axes axes) { return over(axes, {}); }

@@ -424,6 +424,27 @@ TEST(RehearsedTraffic, OfContextParallelismIsWhatTheFormulasSay) {
     }
 }
 
+// Of rank 0, which has the first and the last chunk of a sequence: the state of K - 1 tokens behind the first one goes
+// to its neighbour in the forward, the gradient of what was before the last one in the backward, both in f32.
+TEST(RehearsedTraffic, OfConvolutionsOverContextParallelRanksIsWhatTheFormulasSay) {
+    spec::RunSpec run = run_of("lfm2-tiny", "bf16", 1, 64);
+    run.train.global_batch = 1;
+    const int64_t D = run.model.head_dim, convolutions = 3, state = (run.model.conv_kernel - 1) * run.model.width * 4;
+    for (const int64_t cp : {2, 4}) {
+        run.parallel.cp = cp;
+        const auto sends = [&](const char* method, const char* group) {
+            run.parallel.cp_method = method;
+            const Rehearsal r = rehearse(run, plain_machine(), static_cast<int>(cp), 0);
+            const parallel::GroupTraffic* found = find(r, group, comm::Kind::send);
+            return found ? found->traffic.bytes : 0;
+        };
+        const int64_t kv = 64 / cp * run.model.kv_heads * D;
+        EXPECT_EQ(sends("ring", "cp_ring"), (cp - 1) * 2 * kv * (2 + 2 + 4) + convolutions * 2 * state);
+        EXPECT_EQ(sends("all_gather", "cp_ring"), convolutions * 2 * state);
+        EXPECT_EQ(sends("ulysses", "cp_ulysses"), convolutions * state);  // it has the first tokens alone
+    }
+}
+
 // b s h for each microbatch and edge between stages on different ranks, in each direction (Narayanan et al. 2021, 3.2).
 TEST(RehearsedTraffic, OfAPipelineIsWhatTheFormulasSay) {
     spec::RunSpec run = run_of("llama-tiny", "bf16", 2, 64);

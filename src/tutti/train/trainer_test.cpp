@@ -145,6 +145,27 @@ TEST_F(TrainerTest, ConvolutionsResumeUnderAnyOtherLayout) {
     resumes_under_any_other_layout({"model.preset=lfm2-tiny", "model.conv_layers=0"});
 }
 
+// Keys, values and the states of convolutions lie on other ranks, and the tokens are those of one.
+TEST_F(TrainerTest, ASampleIsThatOfOneRankUnderAnyLayout) {
+    for (const std::vector<std::string>& model : std::vector<std::vector<std::string>>{
+             {"model.kv_heads=2"}, {"model.preset=lfm2-tiny", "model.conv_layers=0"}}) {
+        const auto sample = [&](const std::string& name, int ranks, const std::vector<std::string>& axes) {
+            std::vector<std::string> all = {"precision.compute=f32", "train.micro_batch=1", "log.sample_tokens=30"};
+            all.insert(all.end(), model.begin(), model.end());
+            all.insert(all.end(), axes.begin(), axes.end());
+            const auto o = options(concat(name, model.size()), all, ranks);
+            train(o);
+            return totals(o).at("sample").get<std::string>();
+        };
+        const std::string of_one = sample("one", 1, {});
+        EXPECT_GE(of_one.size(), 30u);
+        EXPECT_EQ(sample("tp", 2, {"parallel.tp=2"}), of_one);
+        EXPECT_EQ(sample("pp", 2, {"parallel.pp=2"}), of_one);
+        EXPECT_EQ(sample("cp", 2, {"parallel.cp=2"}), of_one);
+        EXPECT_EQ(sample("all", 8, {"parallel.tp=2", "parallel.pp=2", "parallel.cp=2"}), of_one);
+    }
+}
+
 TEST_F(TrainerTest, RecomputePolicyAndSavingInTheBackgroundChangeNoBit) {
     const auto stored = options("none", {"model.layers=3", "model.dropout=0.1"});
     train(stored);
