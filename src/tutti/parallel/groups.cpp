@@ -34,14 +34,20 @@ mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks) {
                        {Axis::pp, size(p.pp)}});
 }
 
+autograd::ExpertParallel expert_parallel_of(Groups& groups) {
+    const mesh::Mesh& mesh = groups.mesh();
+    if (mesh.second_axes().empty() || mesh.size(mesh::kExpertParallel) == 1) return {};
+    return {&groups.over(mesh::kExpertParallel), mesh.size(Axis::etp)};
+}
+
 Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::move(mesh)) {
     mesh::Axes everything;
     for (const mesh::AxisSize& a : mesh_.axes()) everything = everything | a.axis;
     all_.push_back({everything, {}, world.everyone("world")});
     for (const mesh::Axes axes : {mesh::Axes(Axis::dp_shard), mesh::Axes(Axis::dp_replicate), mesh::kDp}) over(axes);
-    for (const mesh::Axes axes :
-         {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring), mesh::kExpertParallel})
+    for (const mesh::Axes axes : {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring)})
         if (mesh_.size(axes) > 1) over(axes);
+    expert_parallel_of(*this);
     if (mesh_.size(Axis::cp_ulysses) > 1 && mesh_.size(Axis::cp_ring) > 1) over(mesh::kCp);
 }
 
@@ -95,12 +101,6 @@ std::vector<GroupTraffic> Groups::traffic() const {
         }
     }
     return all;
-}
-
-autograd::ExpertParallel expert_parallel_of(Groups& groups) {
-    const mesh::Mesh& mesh = groups.mesh();
-    if (mesh.size(mesh::kExpertParallel) == 1) return {};
-    return {&groups.over(mesh::kExpertParallel), mesh.size(Axis::etp)};
 }
 
 std::vector<GroupTraffic> difference(const std::vector<GroupTraffic>& now, const std::vector<GroupTraffic>& before) {
