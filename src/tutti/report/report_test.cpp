@@ -186,6 +186,21 @@ TEST(ReportSvg, LinesBreakAtWhatIsNotFinite) {
     EXPECT_EQ(line_chart({.id = "c", .title = "t", .description = "", .y_unit = "", .series = {}}), "");
 }
 
+TEST(ReportSvg, HeatMapShadesWhatIsNotTheMean) {
+    const std::string svg = heat_map({.id = "h",
+                                      .title = "Load",
+                                      .description = "",
+                                      .x_label = "expert",
+                                      .rows = {"layer 3"},
+                                      .values = {{1, 2.5, 0}},
+                                      .column = "expert"});
+    EXPECT_NE(svg.find("layer 3, expert 1: 2.5"), std::string::npos);
+    EXPECT_NE(svg.find("class=\"span c4\""), std::string::npos);      // above the mean
+    EXPECT_NE(svg.find("fill-opacity=\"0.94\""), std::string::npos);  // twice and more
+    EXPECT_NE(svg.find("fill-opacity=\"0.04\""), std::string::npos);  // the mean
+    EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
 TEST(ReportSvg, TimelineBarsLieOnTheirAxis) {
     const std::string svg =
         timeline({.id = "t",

@@ -423,14 +423,15 @@ std::string heat_map(const HeatMap& map) {
         text += text_at(start - 6, top + kRow / 2 + 4, "end", map.rows[r]);
         for (size_t c = 0; c < map.values[r].size(); ++c) {
             const double value = map.values[r][c];
+            const double left = start + cell * static_cast<double>(c);
             // Twice the mean, or nothing, has the full shade.
-            const double shade = std::min(1.0, std::abs(value - 1));
-            text += concat("<rect class=\"span c", value > 1 ? 4 : 1, "\" x=\"",
-                           coordinate(start + cell * static_cast<double>(c)), "\" y=\"", coordinate(top), "\" width=\"",
-                           coordinate(std::max(0.3, cell - 1)), "\" height=\"", coordinate(kRow - 1),
-                           "\" fill-opacity=\"", coordinate(0.06 + 0.94 * shade), "\"><title>",
+            const double shade = 0.04 + 0.9 * std::min(1.0, std::abs(value - 1));
+            text += concat("<rect class=\"span c", value > 1 ? 4 : 1, "\" x=\"", coordinate(left), "\" y=\"",
+                           coordinate(top), "\" width=\"", coordinate(std::max(0.3, cell - 1)), "\" height=\"",
+                           coordinate(kRow - 1), "\" fill-opacity=\"", std::round(shade * 100) / 100, "\"><title>",
                            escape_html(concat(map.rows[r], ", ", map.column, " ", c, ": ", short_number(value))),
                            "</title></rect>");
+            if (cell > 40) text += text_at(left + cell / 2, top + kRow / 2 + 4, "middle", short_number(value, 2));
         }
     }
     const size_t step = std::max<size_t>(1, (columns + 15) / 16);
