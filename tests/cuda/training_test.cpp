@@ -44,6 +44,24 @@ TEST_F(CudaTraining, TheMlpTrainsToo) {
     expect_follows(run("cuda", mlp), run("cpu", mlp), kernel_tolerance());
 }
 
+// Router, rows of experts and grouped products; experts on ranks of their own, a bias of experts, short convolutions.
+// All experts take all tokens: loads are even, and memory is as rehearsed.
+TEST_F(CudaTraining, MixturesOfExpertsFollowTheCpu) {
+    const Settings mixture = {"model.preset=moe-tiny", "model.width=32",     "model.layers=2",
+                              "model.heads=2",         "model.kv_heads=2",   "model.head_dim=16",
+                              "model.ffn=48",          "model.init_std=0.2", "model.moe.ffn=24",
+                              "model.moe.experts=4",   "model.moe.top_k=4",  "data.tokenizer=\"bytes\"",
+                              "train.micro_batch=1"};
+    const Settings biased = {"model.moe.score=sigmoid", "model.moe.expert_bias=true", "model.moe.shared_ffn=40",
+                             "model.moe.shared_gate=true"};
+    const Settings lfm2 = {"model.family=lfm2", "model.head_norm=true", "model.conv_layers=0", "model.conv_kernel=3"};
+    for (const Settings& more : {Settings{}, biased, biased + lfm2})
+        for (const int ranks : {1, 2}) {
+            const Settings set = mixture + f32_ + more + Settings{concat("parallel.ep=", ranks)};
+            expect_follows(run("cuda", set, ranks), run("cpu", set, ranks), kernel_tolerance());
+        }
+}
+
 TEST_F(CudaTraining, DocumentsAreRespected) {
     const Settings set = f32_ + Settings{"data.documents=respected", "data.eod=10"};
     expect_follows(run("cuda", set), run("cpu", set), kernel_tolerance());

@@ -171,7 +171,7 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
             nearest_divisors("; nearest: ", e.experts, e.groups, "model.moe.groups"));
     require(problems, e.top_groups <= e.groups && (e.groups > 1 || e.top_groups == 1),
             "[model] moe.top_groups = ", e.top_groups, ": must be at most groups = ", e.groups);
-    if (e.experts % e.groups == 0 && e.top_groups <= e.groups) {
+    if (e.groups > 1 && e.experts % e.groups == 0 && e.top_groups <= e.groups) {
         require(problems, e.top_k <= product({e.experts / e.groups, e.top_groups}), "[model] moe.top_k = ", e.top_k,
                 ": the ", e.top_groups, " groups of ", e.experts / e.groups,
                 " experts that a token may go to have fewer; set top_groups higher, or top_k lower");
