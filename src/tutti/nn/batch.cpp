@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/comm/communicator.h"
+
 namespace tutti::nn {
 
 namespace {
@@ -63,6 +65,11 @@ std::vector<int64_t> tokens_of(const SequencePart& part, int64_t sequences, int6
 }
 
 }  // namespace
+
+int64_t tokens_of_microbatch(const Batch& batch) {
+    const auto size = [](const comm::Communicator* ranks) { return ranks ? ranks->size() : 1; };
+    return batch.tokens.numel() * size(batch.context.ulysses) * size(batch.context.ring);
+}
 
 Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence,
                  const SequencePart& part) {

@@ -64,6 +64,9 @@ struct Batch {
     RoutingContext routing = {};
 };
 
+// Tokens of the microbatch, on all ranks that share out its sequences.
+int64_t tokens_of_microbatch(const Batch& batch);
+
 // A batch on the host, (sequences, T) each, sequence after sequence.
 struct BatchRows {
     std::span<const int32_t> tokens, targets;

@@ -52,9 +52,7 @@ int64_t drop_beyond_capacity(ops::Context& ctx, const spec::MixtureSpec& spec, c
     comm::Communicator* ranks = batch.routing.microbatch;
     if (ranks) all = gathered(ctx, *ranks, std::move(all), k);
 
-    const auto tokens = static_cast<double>(batch.tokens.numel()) *
-                        (batch.context.ulysses ? batch.context.ulysses->size() : 1) *
-                        (batch.context.ring ? batch.context.ring->size() : 1);
+    const auto tokens = static_cast<double>(tokens_of_microbatch(batch));
     const auto capacity = static_cast<size_t>(
         std::ceil(tokens * static_cast<double>(spec.top_k) / static_cast<double>(spec.experts) * spec.capacity_factor));
     // The last choice that each expert takes: the least probable, or the one furthest behind.

@@ -6,6 +6,7 @@
 #include "tutti/nn/capacity.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/dispatch.h"
+#include "tutti/nn/recording.h"
 #include "tutti/nn/routing.h"
 
 namespace tutti::nn {
@@ -26,8 +27,6 @@ kernels::Routing how_to_route(const spec::MixtureSpec& s) {
             .epsilon = sigmoid ? kSigmoidEpsilon : 0.0f,
             .scale = static_cast<float>(s.scale)};
 }
-
-bool adds_to_gradient(Parameter& p) { return !std::exchange(p.gradient_unset, false); }
 
 Tensor as_f32(ops::Context& ctx, const Tensor& x) {
     return x.dtype() == DType::f32 ? x : ops::cast(ctx, x, DType::f32);
@@ -84,8 +83,7 @@ void count_load(Tape& tape, Parameter& bias, const std::vector<int64_t>& load) {
     ops::Context& ctx = tape.context();
     const std::vector<float> counts(load.begin(), load.end());
     const Tensor term = Tensor::from_host<float>(ctx.device, bias.value.shape(), counts, Purpose::activations);
-    if (!adds_to_gradient(bias)) ops::fill(ctx, bias.gradient, 0);
-    ops::accumulate(ctx, term, bias.gradient);
+    ops::accumulate(ctx, term, gradient_to_add_to(ctx, bias));
     tape.gradient_taken(bias);
 }
 
@@ -158,9 +156,7 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRow
     const ops::Activated upper = ops::grouped_linear_swiglu(ctx, gated, x.value, l.up.value, rows, tape.recording());
     const Var g = linear("expert_gate", l.gate, gated), u = linear("expert_up", l.up, upper.z);
     tape.saves(upper.y);
-    Var active{upper.y, -1};
-    if (tape.selective() && tape.recording())
-        active.again = autograd::Again([&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
+    const Var active = cheap(tape, {upper.y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
     return tape.record(
         "expert_down", {g, u}, ops::grouped_linear(ctx, upper.y, l.down.value, rows),
         [&ctx, &w = l.down, rows, g = g.value, u = u.value](const Tensor& dy, Tensors&) {

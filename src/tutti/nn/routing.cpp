@@ -143,10 +143,7 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
     ops::Context& ctx = tape.context();
     const RoutingContext& routing = batch.routing;
     RoutingRecord* record = routing.record;
-    const nn::ContextParallel& cp = batch.context;
-    const auto size_of = [](comm::Communicator* ranks) { return ranks ? ranks->size() : 1; };
-    const auto tokens =
-        static_cast<double>(batch.tokens.numel()) * size_of(cp.ulysses) * size_of(cp.ring);  // of the microbatch
+    const auto tokens = static_cast<double>(tokens_of_microbatch(batch));
     const bool counts = !tape.again() && (routing.microbatch == nullptr || routing.microbatch->rank() == 0);
     if (spec.z_coef > 0) {
         const double scale = spec.z_coef * batch.share / tokens;
