@@ -104,6 +104,12 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
             " keeps whole gradients; set zero = 2 or 3, or accumulate = \"auto\"");
     require(problems, p.strategy != "parameter_server" || p.zero == 0,
             "[parallel] strategy = \"parameter_server\": the server keeps the whole state; set zero = 0, not ", p.zero);
+    // The server adds up the gradients of replicas of one whole model.
+    for (const auto& [key, size] : {std::pair{"tp", p.tp}, {"cp", p.cp}, {"ep", p.ep}, {"etp", p.etp}})
+        require(problems, p.strategy != "parameter_server" || size == 1,
+                "[parallel] strategy = \"parameter_server\": ", key, " = ", size,
+                ": the server sums over data-parallel ", "ranks alone; set ", key,
+                " = 1, or strategy = \"collective\"");
     if (p.dp_shard == 0) return;
     const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp});
     const std::string axes =

@@ -270,6 +270,12 @@ TEST(Validate, APipelineNeedsAKnownScheduleAndLayers) {
         problems_of({"parallel.pp=2", "parallel.strategy=parameter_server", "parallel.zero=0"}, 2),
         "[parallel] strategy = \"parameter_server\": a parameter server has no pipeline; set pp = 1 or strategy = "
         "\"collective\"");
+    for (const char* axis : {"tp", "cp"})
+        EXPECT_EQ(
+            problems_of({concat("parallel.", axis, "=2"), "parallel.strategy=parameter_server", "parallel.zero=0"}, 2),
+            concat("[parallel] strategy = \"parameter_server\": ", axis,
+                   " = 2: the server sums over data-parallel ranks alone; set ", axis,
+                   " = 1, or strategy = \"collective\""));
 }
 
 TEST(Validate, PipeDreamUpdatesWithoutWaiting) {
