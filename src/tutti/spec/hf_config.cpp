@@ -215,24 +215,18 @@ void read_rope(Keys& keys, ModelSpec& m, double theta, const std::string& path, 
 // The layers of layer_types that look back over a window; a problem, if they are not as many as layers or something
 // else than the two kinds of attention.
 std::vector<LayerRange> sliding_layers(Keys& keys, const HfJson& types, int64_t layers) {
-    std::vector<LayerRange> sliding;
     if (!types.is_array() || static_cast<int64_t>(types.size()) != layers) {
         keys.problem("layer_types", "must be a list of num_hidden_layers = ", layers, " names");
-        return sliding;
+        return {};
     }
-    for (int64_t layer = 0; layer < layers; ++layer) {
-        const HfJson& type = types[static_cast<size_t>(layer)];
-        if (type == "sliding_attention") {
-            if (sliding.empty() || sliding.back().last + 1 < layer)
-                sliding.push_back({layer, layer});
-            else
-                sliding.back().last = layer;
-        } else if (type != "full_attention") {
-            keys.problem("layer_types", "this Tutti has full_attention and sliding_attention only");
-            break;
-        }
+    std::vector<bool> sliding(types.size());
+    for (size_t layer = 0; layer < types.size(); ++layer) {
+        sliding[layer] = types[layer] == "sliding_attention";
+        if (sliding[layer] || types[layer] == "full_attention") continue;
+        keys.problem("layer_types", "this Tutti has full_attention and sliding_attention only");
+        break;
     }
-    return sliding;
+    return layer_ranges(sliding);
 }
 
 // Which layers look back over a window. All of Mistral's; Qwen has a switch, and the layers that layer_types names,
@@ -282,14 +276,10 @@ std::string read_expert_layers(Keys& keys, int64_t layers) {
         else
             for (const HfJson& layer : *only) dense.insert(layer.get<int64_t>());
     }
-    std::vector<LayerRange> sparse;
-    for (int64_t layer = 0; layer < layers; ++layer) {
-        if (dense.contains(layer) || (layer + 1) % step != 0) continue;
-        if (!sparse.empty() && sparse.back().last + 1 == layer)
-            sparse.back().last = layer;
-        else
-            sparse.push_back({layer, layer});
-    }
+    std::vector<bool> has_experts(static_cast<size_t>(layers));
+    for (int64_t layer = 0; layer < layers; ++layer)
+        has_experts[static_cast<size_t>(layer)] = !dense.contains(layer) && (layer + 1) % step == 0;
+    const std::vector<LayerRange> sparse = layer_ranges(has_experts);
     if (sparse.empty())
         keys.problem("mlp_only_layers", "no layer is left to have experts; a dense model has another model_type");
     return sparse == std::vector<LayerRange>{{0, layers - 1}} ? "" : to_text(sparse);
@@ -396,15 +386,8 @@ std::vector<LayerRange> lfm2_convolutions(Keys& keys, int64_t layers) {
         if (indices != nullptr && named != attention)
             keys.problem("layer_types", "differs from full_attn_idxs = ", indices->dump(), ", which says the same");
     }
-    std::vector<LayerRange> convolutions;
-    for (int64_t layer = 0; layer < layers; ++layer) {
-        if (attention[static_cast<size_t>(layer)]) continue;
-        if (!convolutions.empty() && convolutions.back().last + 1 == layer)
-            convolutions.back().last = layer;
-        else
-            convolutions.push_back({layer, layer});
-    }
-    return convolutions;
+    attention.flip();
+    return layer_ranges(attention);
 }
 
 void read_lfm2_experts(Keys& keys, ModelSpec& m) {

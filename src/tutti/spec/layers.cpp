@@ -42,6 +42,19 @@ std::vector<LayerRange> layer_ranges(const std::string& text) {
     return apart;
 }
 
+std::vector<LayerRange> layer_ranges(const std::vector<bool>& listed) {
+    std::vector<LayerRange> ranges;
+    for (size_t i = 0; i < listed.size(); ++i) {
+        const auto layer = static_cast<int64_t>(i);
+        if (!listed[i]) continue;
+        if (!ranges.empty() && ranges.back().last + 1 == layer)
+            ranges.back().last = layer;
+        else
+            ranges.push_back({layer, layer});
+    }
+    return ranges;
+}
+
 std::string to_text(const std::vector<LayerRange>& ranges) {
     std::string text;
     for (const LayerRange& range : ranges) {

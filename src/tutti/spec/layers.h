@@ -15,6 +15,8 @@ struct LayerRange {
     bool operator==(const LayerRange&) const = default;
 };
 
+// The layers whose place in `listed` is true.
+std::vector<LayerRange> layer_ranges(const std::vector<bool>& listed);
 // "0,2-5" as ranges in rising order that do not touch; "" is none. Throws UsageError for anything that is no list of
 // layers; "5-2" is one too.
 std::vector<LayerRange> layer_ranges(const std::string& text);
