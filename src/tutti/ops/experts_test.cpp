@@ -10,26 +10,14 @@
 #include <vector>
 
 #include "tutti/ops/ops.h"
+#include "tutti/ops/testing/bits.h"
 
 namespace tutti::ops {
 namespace {
 
-std::vector<const kernels::KernelTable*> tables() {
-    std::vector<const kernels::KernelTable*> all = {&kernels::reference_table()};
-    for (const auto isa : {kernels::Isa::avx2, kernels::Isa::avx512, kernels::Isa::avx512_bf16, kernels::Isa::amx})
-        if (kernels::best_isa() >= isa) all.push_back(&kernels::cpu_table(isa));
-    return all;
-}
-
-Tensor random(Context& ctx, const Shape& shape, DType dtype, RandomKey key) {
-    const Tensor x = empty(ctx, {shape.numel() / shape[-1], shape[-1]}, DType::f32);
-    normal(ctx, {.y = x, .key = key, .row_step = shape[-1]});
-    return cast(ctx, x.reshape(shape), dtype);
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-    return std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.bytes())) == 0;
-}
+using testing::random;
+using testing::same_bits;
+using testing::tables;
 
 // All experts have one matrix, so that a row may be in any group.
 Tensor repeated(Context& ctx, const Tensor& w, int64_t experts) {
