@@ -10,12 +10,15 @@ namespace tutti::report {
 
 namespace {
 
-// Over the last tenth of the logged steps, at least one.
-std::vector<std::vector<double>> mean_load(const RunHistory& run) {
+std::vector<const LoggedStep*> steps_with_loads(const RunHistory& run) {
     std::vector<const LoggedStep*> steps;
     for (const LoggedStep& step : run.steps)
         if (!step.expert_load.empty()) steps.push_back(&step);
-    if (steps.empty()) return {};
+    return steps;
+}
+
+// Over the last tenth of the steps, at least one.
+std::vector<std::vector<double>> mean_load(const std::vector<const LoggedStep*>& steps) {
     const size_t last = std::max<size_t>(1, steps.size() / 10);
     std::vector<std::vector<double>> sums = steps.back()->expert_load;
     size_t count = 1;
@@ -34,17 +37,19 @@ std::vector<std::vector<double>> mean_load(const RunHistory& run) {
 }  // namespace
 
 std::string experts_card(const RunHistory& run) {
+    const std::vector<const LoggedStep*> steps = steps_with_loads(run);
+    if (steps.empty()) return "";
     HeatMap map{.id = "expert-load",
                 .title = "Load of the experts",
                 .description = "",
                 .x_label = "expert",
                 .rows = {},
-                .values = mean_load(run),
+                .values = mean_load(steps),
                 .column = "expert"};
-    if (map.values.empty()) return "";
+    const std::vector<int64_t>& layers = steps.back()->expert_layers;
     double largest = 0;
     for (size_t l = 0; l < map.values.size(); ++l) {
-        map.rows.push_back(concat("mixture ", l));
+        map.rows.push_back(layers.empty() ? concat("mixture ", l) : concat("layer ", layers[l]));
         largest = std::max(largest, *std::max_element(map.values[l].begin(), map.values[l].end()));
     }
     map.description =
@@ -56,11 +61,11 @@ std::string experts_card(const RunHistory& run) {
                .y_unit = "times the mean",
                .series = {}};
     std::vector<Point> largest_loads;
-    for (const LoggedStep& step : run.steps) {
+    for (const LoggedStep* step : steps) {
         double most = 0;
-        for (const auto& layer : step.expert_load)
+        for (const auto& layer : step->expert_load)
             for (const double value : layer) most = std::max(most, value);
-        if (most > 0) largest_loads.push_back({static_cast<double>(step.step), most});
+        largest_loads.push_back({static_cast<double>(step->step), most});
     }
     add_series(load, "largest load", 1, largest_loads);
     Chart aux{

@@ -73,6 +73,14 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
                          ": `expert_load` must be a list of lists of numbers, got ", load->dump());
         logged.expert_load = load->get<std::vector<std::vector<double>>>();
     }
+    if (const Json* layers = line.find("expert_layers")) {
+        check<DataError>(layers->is_array() && layers->size() == logged.expert_load.size() &&
+                             std::all_of(layers->begin(), layers->end(),
+                                         [](const Json& layer) { return layer.is_number_integer(); }),
+                         line.where, ": `expert_layers` must be a whole number for each list of `expert_load`, got ",
+                         layers->dump());
+        logged.expert_layers = layers->get<std::vector<int64_t>>();
+    }
     if (const Json* comm = line.find("comm")) {
         check<DataError>(comm->is_object(), line.where, ": `comm` must be an object, got ", comm->dump());
         for (const auto& [name, group] : comm->items()) {

@@ -24,6 +24,7 @@ struct LoggedStep {
     std::optional<double> mem_peak_bytes, comm_bytes, bubble;
     std::optional<double> aux_loss, router_entropy, dropped_share;  // of a mixture of experts
     std::vector<std::vector<double>> expert_load;                   // (layers with experts, E): multiples of the mean
+    std::vector<int64_t> expert_layers;                             // which layers these are; may be missing
     std::string skip_reason;                                        // what was not finite, when the run knew
     struct Group {
         std::optional<double> operations, bytes, wait_ms;

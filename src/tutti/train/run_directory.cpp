@@ -171,6 +171,7 @@ void RunDirectory::log(const StepMetrics& m) {
         line["aux_loss"] = number(r.aux_loss);
         line["router_entropy"] = number(r.entropy);
         line["dropped_share"] = number(r.dropped_share);
+        line["expert_layers"] = r.layers;
         line["expert_load"] = load_of(r);
     }
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
