@@ -18,7 +18,7 @@ struct RowChoices {
     std::vector<float> weights;    // (N, k)
 };
 
-// Those of all ranks, one after another, each with as many rows as the rank with the most; the rest chose no expert.
+// The choices of all ranks, one after another, padded to the rows of the rank with the most by rows without an expert.
 RowChoices gathered(ops::Context& ctx, comm::Communicator& ranks, RowChoices mine, size_t k) {
     const auto rows = static_cast<int64_t>(ranks.max(static_cast<double>(mine.index.size())));
     const int64_t P = ranks.size();

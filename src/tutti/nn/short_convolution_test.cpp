@@ -124,7 +124,7 @@ TEST(ShortConvolution, NeedsATokenForEachTapBehindARank) {
     }
 }
 
-// Tokens in pieces of 1, 3, 2, ..., with a cache: the bits of all at once. A cache that begins anew forgets its state.
+// Tokens in pieces of 1, 3, 2, ..., with a cache: the bits of all at once. A cache of length 0 has no state.
 TEST(ShortConvolution, ACacheGivesTheBitsOfTheWholeSequence) {
     const auto device = make_cpu_device(1);
     ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};

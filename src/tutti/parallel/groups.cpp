@@ -47,7 +47,7 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
     for (const mesh::Axes axes : {mesh::Axes(Axis::dp_shard), mesh::Axes(Axis::dp_replicate), mesh::kDp}) over(axes);
     for (const mesh::Axes axes : {mesh::kTp, mesh::Axes(Axis::cp_ulysses), mesh::Axes(Axis::cp_ring)})
         if (mesh_.size(axes) > 1) over(axes);
-    expert_parallel_of(*this);
+    expert_parallel_of(*this);  // makes the group of experts
     if (mesh_.size(Axis::cp_ulysses) > 1 && mesh_.size(Axis::cp_ring) > 1) over(mesh::kCp);
 }
 

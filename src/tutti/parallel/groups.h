@@ -30,8 +30,8 @@ mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks);
 
 class Groups {
   public:
-    // Makes the groups of all ranks, of data parallelism, of tp and the axes of cp where they have several ranks, and
-    // of cp where both of its axes do. Collective.
+    // Makes the groups of all ranks, of data parallelism, of tp, the axes of cp and experts where they have several
+    // ranks, and of cp where both of its axes do. Collective.
     Groups(comm::World& world, mesh::Mesh mesh);
 
     const mesh::Mesh& mesh() const { return mesh_; }

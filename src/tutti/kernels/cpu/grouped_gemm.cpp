@@ -9,7 +9,7 @@ namespace tutti::kernels {
 
 namespace {
 
-// Who makes the products of groups, as measured with `bench/cpu_kernels.cpp grouped`:
+// What makes the products of groups, as measured with `bench/cpu_kernels.cpp grouped`:
 // - bf16 with instructions for it: our own. Where a weight gradient has few rows, c is most of its cost, and our own
 //   fetches it while it multiplies: 1.4 times as fast as oneDNN with 128 rows.
 // - f32 with a b that is not transposed: our own there too, 1.05 to 1.2 times as fast as oneDNN.
