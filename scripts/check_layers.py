@@ -8,7 +8,8 @@ Rules, each printed with file:line where it is broken:
      tests/cuda/emulation has three doors: headers that include it when TUTTI_CUDA_EMULATED is defined.
   4. Third-party headers stand in .cpp and .cu files only, and only in rooms that CMake links to that library. One
      header is the door to the CUDA runtime: device/cuda/runtime.h.
-  5. GoogleTest and the headers of folders `testing/` stand in *_test.cpp files and in folders `testing/` only.
+  5. The large ones among them (HOMES below) stand in one file each; our own header beside that file is for the others.
+  6. GoogleTest and the headers of folders `testing/` stand in *_test.cpp files and in folders `testing/` only.
 Exit code 0: all hold. 1: some do not. 2: the inputs cannot be read.
 """
 
@@ -37,6 +38,11 @@ THIRD_PARTY = {
     "xxh3": ("PkgConfig::xxhash",),
     "fmt/": ("fmt::fmt", "fmt::fmt-header-only"),
     "omp.h": ("OpenMP::OpenMP_CXX",),
+}
+# What an include starts with -> the one file that may have it: headers that cost seconds of each file that includes them.
+HOMES = {
+    "nlohmann/": "src/tutti/base/json.cpp",
+    "toml++/": "src/tutti/spec/toml.cpp",
 }
 DOORS = {"src/tutti/device/cuda/runtime.h"}
 EMULATION = "tests/cuda/emulation/"
@@ -124,7 +130,10 @@ def check_file(path, name, room, allowed, libraries):
         if targets:
             if path.suffix not in (".cpp", ".cu") and name not in DOORS:
                 problems.append(f"{place}third-party header <{header}> in a header; move it into a .cpp or .cu file")
-            if not libraries.intersection(targets):
+            home = next((file for start, file in HOMES.items() if header.startswith(start)), name)
+            if name != home:
+                problems.append(f"{place}<{header}> outside {home}; include {home.removeprefix('src/')[:-4]}.h")
+            elif not libraries.intersection(targets):
                 problems.append(f"{place}room `{room}` includes <{header}>, but CMakeLists.txt does not link it to "
                                 f"{' or '.join(targets)}")
         elif header.startswith(("gtest/", "gmock/")):

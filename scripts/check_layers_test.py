@@ -34,7 +34,7 @@ class CheckLayers(unittest.TestCase):
     def test_a_good_tree_passes(self):
         self.assertEqual(self.problems({
             "src/tutti/base/error.h": "#include <string>\n",
-            "src/tutti/spec/parse.cpp": '#include <toml++/toml.h>\n#include "tutti/base/error.h"\n',
+            "src/tutti/spec/toml.cpp": '#include <toml++/toml.h>\n#include "tutti/base/error.h"\n',
             "src/tutti/spec/parse_test.cpp": "#include <gtest/gtest.h>\n",
             "src/tutti/spec/testing/contains.h": "#include <gtest/gtest.h>\n",
             "src/tutti/tensor/gemm.cpp": "#include <dnnl.hpp>\n",
@@ -69,6 +69,10 @@ class CheckLayers(unittest.TestCase):
         for header in ("dnnl.hpp", "mpi.h", "nccl.h", "cuda_runtime.h", "cudnn.h", "toml++/toml.h", "CLI/CLI.hpp",
                        "nlohmann/json.hpp", "xxhash.h"):
             self.expect("src/tutti/base/a.cpp:1:", f"<{header}>", {"src/tutti/base/a.cpp": f"#include <{header}>\n"})
+
+    def test_a_large_header_outside_its_file(self):
+        self.expect("src/tutti/spec/print.cpp:1:", "outside src/tutti/spec/toml.cpp; include tutti/spec/toml.h",
+                    {"src/tutti/spec/print.cpp": "#include <toml++/toml.h>\n"})
 
     def test_googletest_outside_a_test(self):
         self.expect("src/tutti/base/a.cpp:1:", "outside a *_test.cpp", {"src/tutti/base/a.cpp": "#include <gtest/gtest.h>\n"})

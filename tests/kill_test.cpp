@@ -1,10 +1,10 @@
 // SIGKILL at 50 random moments of a run that saves every step: each start finds a good checkpoint, and what comes out
 // in the end is the run that was never killed, bit for bit.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "program.h"
+#include "tutti/base/json.h"
 
 namespace tutti::testing {
 namespace {
@@ -13,7 +13,7 @@ std::vector<std::string> metrics(const std::string& file) {
     std::vector<std::string> lines;
     std::istringstream in(read_file(file));
     for (std::string line; std::getline(in, line);) {
-        auto json = nlohmann::json::parse(line);
+        auto json = Json::parse(line);
         for (const char* time : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes"}) json.erase(time);
         lines.push_back(json.dump());
     }
@@ -50,7 +50,7 @@ TEST_F(FiftyKills, LoseNothing) {
         const Result r = program.wait();
         resumed += r.out.find("continuing after step") != std::string::npos ? 1 : 0;
         const std::string trace = read_file(path(out) + "/trace.json");  // whole or absent
-        EXPECT_TRUE(trace.empty() || nlohmann::json::accept(trace)) << "seed " << seed << ", kill " << killed;
+        EXPECT_TRUE(trace.empty() || Json::try_parse(trace).has_value()) << "seed " << seed << ", kill " << killed;
         traced += trace.empty() ? 0 : 1;
         EXPECT_EQ(r.out.find("corrupt"), std::string::npos) << "seed " << seed << ", kill " << killed << r.out;
         if (r.exit_code == 128 + SIGKILL) {

@@ -3,9 +3,9 @@
 
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "program.h"
+#include "tutti/base/json.h"
 
 namespace tutti::testing {
 namespace {
@@ -25,7 +25,7 @@ void set_value(const fs::path& file, const std::string& tensor, size_t index, fl
     std::string bytes = read_file(file);
     uint64_t header = 0;
     std::memcpy(&header, bytes.data(), sizeof header);
-    const auto entry = nlohmann::json::parse(bytes.substr(8, header)).at(tensor);
+    const auto entry = Json::parse(bytes.substr(8, header)).at(tensor);
     const size_t begin = 8 + header + entry.at("data_offsets").at(0).get<size_t>();
     ASSERT_EQ(entry.at("dtype"), "F32");
     std::memcpy(bytes.data() + begin + index * sizeof value, &value, sizeof value);
@@ -133,7 +133,7 @@ TEST_F(Misuse, ADryRunSaysWhetherThisHostHasTheMemory) {
     expect_contains(dry({"--set", "model.width=65536", "--set", "model.heads=512", "--set", "model.kv_heads=512",
                          "--set", "model.head_dim=128", "--set", "model.ffn=262144", "--set", "model.layers=8"}),
                     "`tutti train` would refuse this run unless --force is given\n");
-    const auto json = nlohmann::json::parse(dry({"--json", "--ranks", "2", "--set", "train.micro_batch=2"}));
+    const auto json = Json::parse(dry({"--json", "--ranks", "2", "--set", "train.micro_batch=2"}));
     EXPECT_EQ(json.at("memory_here").at("ranks"), 2);
     EXPECT_TRUE(json.at("memory_here").at("fits").get<bool>());
     EXPECT_EQ(dry({"--for", "h100"}).find("on this host "), std::string::npos);  // of another machine
@@ -164,7 +164,7 @@ TEST_F(Misuse, VerifyComparesAndRefusesWhatTrainRefuses) {
         "2",      "--steps",         "1",     "--json"};
     Result r = run(arguments);
     EXPECT_EQ(r.exit_code, 0) << r.err;
-    const auto json = nlohmann::json::parse(r.out);
+    const auto json = Json::parse(r.out);
     EXPECT_LT(json.at("max_gradient_difference").get<double>(), 1e-5);
     EXPECT_EQ(json.at("max_loss_difference").get<double>(), 0);
     EXPECT_TRUE(json.at("within_bound").get<bool>());
@@ -225,7 +225,7 @@ TEST_F(Misuse, FullDiskCostsOnlyTheCheckpoint) {
     EXPECT_TRUE(fs::exists(path("run/checkpoints/step-0000000002/MANIFEST.json")));
     for (const auto& entry : fs::directory_iterator(path("run/checkpoints")))
         EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
-    const auto totals = nlohmann::json::parse(read_file(path("run/run.json")));
+    const auto totals = Json::parse(read_file(path("run/run.json")));
     EXPECT_GE(totals.at("checkpoint_failures").get<int>(), 1);
     EXPECT_EQ(train("run", {"train.steps=8"}).exit_code, 0);  // with space again: from step 2
 }
@@ -248,7 +248,7 @@ TEST_F(Misuse, ADamagedLogLosesOnlyItsDamagedLine) {
     expect_contains(r.err, "run/metrics.jsonl:2: is damaged and left out: [\"step\":2");
     std::istringstream lines(read_file(path("run/metrics.jsonl")));
     std::vector<int> steps;
-    for (std::string line; std::getline(lines, line);) steps.push_back(nlohmann::json::parse(line).at("step"));
+    for (std::string line; std::getline(lines, line);) steps.push_back(Json::parse(line).at("step").get<int64_t>());
     EXPECT_EQ(steps, (std::vector<int>{1, 3, 4, 5, 6}));
     // A log that is there and cannot be read: to go on would end it, or log steps twice.
     fs::remove(path("run/metrics.jsonl"));
@@ -284,7 +284,7 @@ TEST_F(Misuse, AFailedResumeLeavesNoFlightRecord) {
 
 TEST_F(Misuse, ASampleIsMadeWhenAsked) {
     const auto sample = [&](const std::string& out) {
-        return nlohmann::json::parse(read_file(path(out + "/run.json"))).value("sample", "");
+        return Json::parse(read_file(path(out + "/run.json"))).value("sample", "");
     };
     ASSERT_EQ(train("none").exit_code, 0);
     EXPECT_EQ(sample("none"), "");
@@ -359,7 +359,7 @@ TEST_F(Misuse, ValuesThatDoNotFitADtype) {
     const Result told = convert("half", {"--dtype", "f16", "--allow-loss", "--json"});
     EXPECT_EQ(told.exit_code, 0);
     expect_contains(told.err, "warning: values that do not fit f16");
-    EXPECT_EQ(nlohmann::json::parse(told.out).at("losses").at("model.norm.weight").at("became_infinite"), 1);
+    EXPECT_EQ(Json::parse(told.out).at("losses").at("model.norm.weight").at("became_infinite"), 1);
     EXPECT_EQ(convert("brain", {"--dtype", "bf16"}).exit_code, 0);
     // A large model nearly always has values that are too small for f16: they are counted and named, not refused.
     set_value(folder_ / "hf/model.safetensors", "model.norm.weight", 3, 1.0f);
@@ -521,7 +521,7 @@ TEST_F(Misuse, JsonModePrintsOneDocument) {
     arguments.push_back("--json");
     const Result r = run(arguments);
     EXPECT_EQ(r.exit_code, 0) << r.err;
-    const auto json = nlohmann::json::parse(r.out, nullptr, false);
+    const auto json = Json::try_parse(r.out).value_or(Json());
     ASSERT_TRUE(json.is_object()) << r.out;
     EXPECT_EQ(json.at("step"), 12);
 }

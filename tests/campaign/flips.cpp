@@ -12,13 +12,13 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <regex>
 #include <set>
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/cli/cli.h"
 #include "tutti/device/cpu/peak.h"
@@ -29,7 +29,7 @@ tutti::ArithmeticPeak tutti::measure_register_peak(const Stream&, DType, double)
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using tutti::Json;
 using Files = std::map<std::string, std::string>;  // content by path below the folder
 
 std::string content(const fs::path& path) {
@@ -62,10 +62,10 @@ std::map<int64_t, std::string> log_of(const std::string& text) {
     std::map<int64_t, std::string> lines;
     std::istringstream in(text);
     for (std::string line; std::getline(in, line);) {
-        auto json = Json::parse(line, nullptr, false);
-        if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
+        auto json = Json::try_parse(line).value_or(Json());
+        if (!json.contains("step") || !json["step"].is_integer()) continue;
         for (const char* time : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes", "comm"}) json.erase(time);
-        lines[json["step"]] = json.dump();
+        lines[json["step"].get<int64_t>()] = json.dump();
     }
     return lines;
 }

@@ -6,6 +6,8 @@
 
 #include "tests/cuda/training_runs.h"
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/engine/microbatch_graph.h"
 #include "tutti/ops/ops.h"
@@ -59,12 +61,11 @@ TEST_F(CudaGraphs, RehearsedMemoryIsWhatIsCounted) {
     for (const Settings& set : std::vector<Settings>{{}, {"train.micro_batch=4", "precision.compute=f32"}}) {
         const TrainOptions o = options_of("cuda", set + kGraphs);
         train(o);
-        std::ifstream in(o.out + "/run.json");
-        const auto totals = nlohmann::json::parse(in);
+        const auto totals = Json::parse(read_file(o.out + "/run.json"));
         EXPECT_EQ(totals.at("memory"), totals.at("rehearsed").at("memory"));
-        const int64_t peak = totals.at("rehearsed").at("peak_bytes");
-        const auto peaks = logged(
-            o, [](const std::string& line) { return nlohmann::json::parse(line).at("mem_peak_bytes").get<int64_t>(); });
+        const int64_t peak = totals.at("rehearsed").at("peak_bytes").get<int64_t>();
+        const auto peaks =
+            logged(o, [](const std::string& line) { return Json::parse(line).at("mem_peak_bytes").get<int64_t>(); });
         EXPECT_EQ(peaks, std::vector<int64_t>(8, peak));
     }
 }

@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tests/cuda/emulation/api.h"
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/cli.h"
 #include "tutti/device/cuda/architectures.h"
 #include "tutti/device/device.h"
@@ -15,13 +15,13 @@
 namespace tutti::cli {
 namespace {
 
-nlohmann::json tutti(const std::vector<const char*>& words, int exit_code = 0) {
+Json tutti(const std::vector<const char*>& words, int exit_code = 0) {
     std::vector<const char*> argv = {"tutti"};
     argv.insert(argv.end(), words.begin(), words.end());
     argv.push_back("--json");
     std::ostringstream out, err;
     EXPECT_EQ(run(static_cast<int>(argv.size()), argv.data(), Io{out, err}), exit_code) << err.str();
-    return nlohmann::json::parse(out.str());
+    return Json::parse(out.str());
 }
 
 TEST(CudaTools, DoctorNamesTheGpu) {

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tutti/base/json.h"
 #include "tutti/train/testing/small_run.h"
 
 namespace tutti::train {
@@ -45,7 +45,7 @@ class CudaTraining : public SmallRun {
     }
     static std::vector<Logged> metrics(const TrainOptions& o) {
         return logged(o, [](const std::string& line) {
-            const auto json = nlohmann::json::parse(line);
+            const auto json = Json::parse(line);
             return Logged{json.at("loss"), json.at("grad_norm")};
         });
     }

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "../program.h"
+#include "tutti/base/json.h"
 
 namespace tutti::testing {
 namespace {
@@ -25,7 +25,7 @@ TEST_F(MpiHealth, MeasuresEveryRankAndLink) {
     // Nothing is a thousand times slower than its peers.
     const Result r = run_ranks("3", {"--seconds", "0.1", "--margin", "0.999", "--json"});
     ASSERT_EQ(r.exit_code, 0) << r.out << r.err;
-    const auto d = nlohmann::json::parse(r.out);
+    const auto d = Json::parse(r.out);
     EXPECT_EQ(d["engine"], "mpi");
     EXPECT_EQ(d["ranks"].size(), 3u);
     EXPECT_EQ(d["links"].size(), 3u);

@@ -2,10 +2,10 @@
 // within the time-out and somebody names the process; in the end the run is the one that was never disturbed, bit for
 // bit. TUTTI_KILLS: how often (12).
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "../program.h"
+#include "tutti/base/json.h"
 
 namespace tutti::testing {
 namespace {
@@ -43,9 +43,9 @@ class KilledRanks : public ProgramTest {
         std::vector<std::string> lines;
         std::istringstream in(read_file(file));
         for (std::string line; std::getline(in, line);) {
-            const auto json = nlohmann::json::parse(line);
+            const auto json = Json::parse(line);
             lines.push_back(
-                nlohmann::json{json.at("step"), json.at("loss"), json.at("grad_norm"), json.at("tokens")}.dump());
+                Json::array({json.at("step"), json.at("loss"), json.at("grad_norm"), json.at("tokens")}).dump());
         }
         return lines;
     }

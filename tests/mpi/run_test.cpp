@@ -7,14 +7,16 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using tutti::Json;
 
 class MpiRun : public ::testing::Test {
   protected:
@@ -34,10 +36,7 @@ class MpiRun : public ::testing::Test {
     ~MpiRun() override { fs::remove_all(folder_); }
 
     static int run(const std::string& line) { return WEXITSTATUS(std::system(line.c_str())); }
-    static Json read(const fs::path& file) {
-        std::ifstream in(file);
-        return Json::parse(in);
-    }
+    static Json read(const fs::path& file) { return Json::parse(tutti::read_file(file.string())); }
     std::string arguments(const std::string& set) const { return " train " + (folder_ / "tiny.toml").string() + set; }
 
     fs::path folder_;

@@ -3,14 +3,13 @@
 #include <array>
 #include <charconv>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
+
+#include "tutti/base/json.h"
 
 namespace tutti::checkpoint {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "tutti-checkpoint";
 constexpr int64_t kVersion = 2;  // 1 had no tensors; a manifest without any is still written as 1
@@ -63,15 +62,15 @@ Json to_json(const TensorRecord& tensor) {
 
 TensorRecord tensor_from(const Json& json) {
     TensorRecord tensor;
-    json.at("name").get_to(tensor.name);
-    const auto dtype = dtype_from(json.at("dtype").get_ref<const std::string&>());
+    tensor.name = json.at("name").text();
+    const auto dtype = dtype_from(json.at("dtype").text());
     check<DamagedError>(dtype.has_value(), "tensor '", tensor.name, "' has the unknown type ", json.at("dtype").dump());
     tensor.dtype = *dtype;
-    const auto shape = block_from(concat("0::", json.at("shape").get_ref<const std::string&>()));
+    const auto shape = block_from(concat("0::", json.at("shape").text()));
     check<DamagedError>(shape.has_value(), "tensor '", tensor.name, "' has the shape ", json.at("shape").dump());
     tensor.shape = shape->block.sizes;
     for (const Json& text : json.at("blocks")) {
-        const auto stored = block_from(text.get_ref<const std::string&>());
+        const auto stored = block_from(text.text());
         check<DamagedError>(stored.has_value(), "tensor '", tensor.name, "': ", text.dump(), " is not a block");
         tensor.blocks.push_back(*stored);
     }
@@ -113,8 +112,8 @@ std::string write_members(const Manifest& manifest) {
         std::string text = members.dump(1);
         text.resize(text.size() - 2);  // "\n}"
         return text;
-    } catch (const Json::exception&) {
-        throw Error("a checkpoint's manifest: a text is not UTF-8");
+    } catch (const DataError& error) {
+        throw Error(concat("a checkpoint's manifest: ", error.what()));
     }
 }
 
@@ -141,18 +140,18 @@ std::string problem_of(const Manifest& manifest) {
 Manifest from_json(const Json& json) {
     Manifest manifest;
     manifest.step = json.at("step").get<int64_t>();
-    json.at("config_digest").get_to(manifest.config_digest);
-    json.at("data_fingerprint").get_to(manifest.data_fingerprint);
-    json.at("state").get_to(manifest.state);
+    manifest.config_digest = json.at("config_digest").text();
+    manifest.data_fingerprint = json.at("data_fingerprint").text();
+    manifest.state = json.at("state").text();
     for (const Json& entry : json.at("files")) {
         FileRecord file;
-        entry.at("name").get_to(file.name);
+        file.name = entry.at("name").text();
         file.size = entry.at("size").get<int64_t>();
-        const auto digest = hex128_from(entry.at("xxh3_128").get_ref<const std::string&>());
+        const auto digest = hex128_from(entry.at("xxh3_128").text());
         check<DamagedError>(digest.has_value(), "the digest of file '", file.name, "' is not 32 hexadecimal digits");
         file.digest = *digest;
         for (const Json& text : entry.at("chunks_xxh3_64")) {
-            const auto chunk = hex64_from(text.get_ref<const std::string&>());
+            const auto chunk = hex64_from(text.text());
             check<DamagedError>(chunk.has_value(), "a chunk digest of '", file.name, "' is not 16 hexadecimal digits");
             file.chunks.push_back(*chunk);
         }
@@ -192,29 +191,27 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
     const Digest128 actual = digest_of(members);
     check<DamagedError>(wanted == actual, path, ": bytes 0 to ", members.size(), ": the digest is ", actual,
                         ", the manifest says ", tail.substr(kDigestKey.size(), 32));
+    // A file with a right digest can still be hostile.
+    std::string version;
     try {
-        // A file with a right digest can still be hostile: limit the depth before a DOM is built of it.
-        const auto shallow = [](int depth, Json::parse_event_t, const Json&) {
-            check<DamagedError>(depth <= 4, "it is nested too deeply");
-            return true;
-        };
-        const Json json = Json::parse(std::string(members) + "}", shallow);
-        check<DataError>(json.at("format") == kFormat && json.at("version") <= kVersion, "format ",
-                         json.at("format").dump(), " version ", json.at("version").dump(), "; this Tutti reads ",
-                         kFormat, " up to version ", kVersion, ": use the Tutti that wrote it, or a newer one");
-        Manifest manifest = from_json(json);
-        const std::string problem = problem_of(manifest);
-        check<DamagedError>(problem.empty(), problem);
-        // One manifest has one spelling. This refuses duplicate and unknown keys, too.
-        check<DamagedError>(write_manifest(manifest) == text, "it is not written as Tutti writes it");
-        return manifest;
+        constexpr int kMaxDepth = 4;
+        const Json json = Json::parse(std::string(members) + "}", kMaxDepth);
+        version = concat("format ", json.at("format"), " version ", json.at("version"));
+        if (json["format"] == kFormat && json["version"].is_integer(INT64_MIN, kVersion)) {
+            Manifest manifest = from_json(json);
+            const std::string problem = problem_of(manifest);
+            check<DamagedError>(problem.empty(), problem);
+            // One manifest has one spelling. This refuses unknown keys, too.
+            check<DamagedError>(write_manifest(manifest) == text, "it is not written as Tutti writes it");
+            return manifest;
+        }
     } catch (const DamagedError& error) {
         throw DamagedError(concat(path, ": ", error.what()));
     } catch (const DataError& error) {
-        throw DataError(concat(path, ": ", error.what()));
-    } catch (const Json::exception& error) {
         throw DamagedError(concat(path, ": not a manifest: ", error.what()));
     }
+    throw DataError(concat(path, ": ", version, "; this Tutti reads ", kFormat, " up to version ", kVersion,
+                           ": use the Tutti that wrote it, or a newer one"));
 }
 
 Manifest merge(const std::vector<Manifest>& parts) {

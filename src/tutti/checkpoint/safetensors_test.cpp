@@ -141,7 +141,7 @@ TEST(SafetensorsHeader, RefusesEachBrokenRule) {
     const std::string good = R"("dtype":"U8","shape":[4],"data_offsets":[0,4])";
     ASSERT_EQ(error_of(tensor(good), 4), "accepted");
     const std::vector<std::pair<std::string, std::string>> cases = {
-        {"", "byte 8: not a safetensors header: [json.exception.parse_error.101]"},
+        {"", "byte 8: not a safetensors header: syntax error"},
         {"[]", "expected an object"},
         {"{} x", "byte 11: "},
         {std::string("{}\0", 3), "NUL"},
@@ -152,13 +152,13 @@ TEST(SafetensorsHeader, RefusesEachBrokenRule) {
         {std::string("{\"\xff\":1}"), "byte 10: not a safetensors header: "},
         {std::string("{\"\xed\xa0\x80\":1}"), "ill-formed UTF-8"},
         {"{\"\xc0\xaf\":1}", "ill-formed UTF-8"},
-        {R"({"t":{)" + good + R"(},"t":{)" + good + "}}", "'t' comes twice"},
-        {R"({"t":{)" + good + R"(},"\u0074":{)" + good + "}}", "'t' comes twice"},
+        {R"({"t":{)" + good + R"(},"t":{)" + good + "}}", "\"t\" comes twice"},
+        {R"({"t":{)" + good + R"(},"\u0074":{)" + good + "}}", "\"t\" comes twice"},
         {R"({"__metadata__":{},"__metadata__":{}})", "comes twice"},
-        {R"({"__metadata__":{"a":"1","a":"2"}})", "'a' comes twice"},
-        {R"({"__metadata__":{"a":1}})", "must be string"},
-        {R"({"__metadata__":{"a":{}}})", "must be string"},
-        {R"({"__metadata__":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "must be string"},
+        {R"({"__metadata__":{"a":"1","a":"2"}})", "\"a\" comes twice"},
+        {R"({"__metadata__":{"a":1}})", "required a text"},
+        {R"({"__metadata__":{"a":{}}})", "required a text"},
+        {R"({"__metadata__":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "required a text"},
         {R"({"a\u0000b":{)" + good + "}}", "NUL"},
         {R"({"\ud800":{)" + good + "}}", "surrogate"},
         {R"({"\ud800\u0041":{)" + good + "}}", "surrogate"},
@@ -183,7 +183,7 @@ TEST(SafetensorsHeader, RefusesEachBrokenRule) {
         {tensor(R"("dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,4])"), "up to 2^63 - 1"},
         {tensor(R"("dtype":"U8","shape":[[4]],"data_offsets":[0,4])"), "digits only"},
         {tensor(R"("dtype":"U8","shape":4,"data_offsets":[0,4])"), "no list"},
-        {tensor(R"("dtype":1,"shape":[4],"data_offsets":[0,4])"), "must be string"},
+        {tensor(R"("dtype":1,"shape":[4],"data_offsets":[0,4])"), "required a text"},
         {R"({"t":1})", "must be an object"},
         {tensor(R"("dtype":"U8","shape":[4294967296,4294967300],"data_offsets":[0,4])"), "multiply beyond"},
         {tensor(

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tutti/base/json.h"
 #include "tutti/checkpoint/safetensors.h"
 
 namespace tutti::checkpoint {
@@ -32,9 +32,9 @@ size_t order_of(DType dtype) {
 std::string json_string(std::string_view text) {
     check(text.find('\0') == std::string_view::npos, "safetensors: a name or metadata value has a NUL byte");
     try {
-        return nlohmann::json(text).dump();
-    } catch (const nlohmann::json::exception&) {
-        throw Error(concat("safetensors: '", text, "' is not UTF-8"));
+        return Json(text).dump();
+    } catch (const DataError& error) {
+        throw Error(concat("safetensors: ", error.what()));
     }
 }
 

@@ -2,9 +2,9 @@
 #include "tutti/cli/bench.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/build_info.h"
+#include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/text.h"
 
@@ -36,24 +36,22 @@ BenchResult run_kind(Bench& bench) {
     throw Error("unknown benchmark");
 }
 
-void add(nlohmann::ordered_json& object, const BenchRecord& record) {
+void add(Json& object, const BenchRecord& record) {
     for (const auto& [key, value] : record)
         std::visit([&object, &key = key](const auto& v) { object[key] = v; }, value);
 }
 
-nlohmann::ordered_json to_json(const Bench& bench, const BenchResult& result) {
-    nlohmann::ordered_json document = {
-        {"bench", name_of(bench.arguments.kind)},
-        {"version", build_info().version},
-        {"machine", bench.device->kind() == DeviceKind::cpu ? cpu_model() : bench.device->name()},
-        {"threads", bench.device->stream().threads},
-        {"kernels", bench.ctx.kernels.name},
-        {"gemm_engine", bench.ctx.kernels.gemm_engines()},
-        {"dtype", std::string(tutti::name_of(bench.arithmetic))}};
+Json to_json(const Bench& bench, const BenchResult& result) {
+    Json document = {{"bench", name_of(bench.arguments.kind)},
+                     {"version", build_info().version},
+                     {"machine", bench.device->kind() == DeviceKind::cpu ? cpu_model() : bench.device->name()},
+                     {"threads", bench.device->stream().threads},
+                     {"kernels", bench.ctx.kernels.name},
+                     {"gemm_engine", bench.ctx.kernels.gemm_engines()},
+                     {"dtype", std::string(tutti::name_of(bench.arithmetic))}};
     add(document, result.summary);
-    document["rows"] = nlohmann::ordered_json::array();
-    for (const BenchRecord& row : result.rows)
-        add(document["rows"].emplace_back(nlohmann::ordered_json::object()), row);
+    document["rows"] = Json::array();
+    for (const BenchRecord& row : result.rows) add(document["rows"].push_back(Json::object()), row);
     document["notes"] = result.notes;
     return document;
 }

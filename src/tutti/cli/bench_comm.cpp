@@ -3,10 +3,10 @@
 // the same run. Ranks are threads, or what mpirun or srun started. Below: comm/run.h.
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text.h"
@@ -20,7 +20,6 @@ using diagnose::time_together;
 namespace {
 
 using comm::Communicator;
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargest = 64 << 20;
 // A collective on `bytes` of the full tensor: what nccl-tests calls the size.

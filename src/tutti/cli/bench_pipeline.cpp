@@ -1,10 +1,10 @@
 // cli/bench_pipeline.cpp: `tutti bench pipeline`: schedules run by the executor of training, with real messages between
 // ranks, and compute replaced by waiting for the times of F, I and W: a few cores stand for as many ranks as one likes.
 // Beside what is measured stands the timeline of the same program.
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
@@ -19,7 +19,6 @@ namespace tutti::cli {
 namespace {
 
 using autograd::PassKind;
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t kTokens = 64, kWidth = 32;
 

@@ -10,11 +10,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/command_line.h"
 #include "tutti/cli/commands.h"
 #include "tutti/comm/launcher.h"
@@ -433,8 +433,8 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
 int fail(const Io& io, bool json, const std::string& message, int exit_code) {
     io.err << (io.color ? "\033[1;31mtutti:\033[0m " : "tutti: ") << message << std::endl;
     if (json) {
-        const nlohmann::ordered_json document = {{"error", message}, {"exit_code", exit_code}};
-        io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+        const Json document = {{"error", message}, {"exit_code", exit_code}};
+        io.out << document.dump(2, Json::InvalidUtf8::replace) << std::endl;
     }
     return exit_code;
 }

@@ -1,9 +1,8 @@
 // cli/convert.cpp: `tutti convert`. Weights from one place and format to another.
 #include "tutti/infer/convert.h"
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
 
 namespace tutti::cli {
@@ -19,16 +18,16 @@ int convert(const ConvertArguments& arguments, const Io& io) {
     if (!outcome.losses.empty())
         io.err << "warning: values that do not fit " << arguments.dtype << ":" << hf::describe(outcome.losses) << '\n';
     if (arguments.json) {
-        auto losses = nlohmann::ordered_json::object();
+        auto losses = Json::object();
         for (const auto& [name, loss] : outcome.losses)
             losses[name] = {{"became_infinite", loss.infinite}, {"became_zero", loss.zero}};
-        const nlohmann::ordered_json document = {{"from", outcome.from},
-                                                 {"to", arguments.to},
-                                                 {"format", outcome.format},
-                                                 {"step", outcome.step},
-                                                 {"parameters", outcome.parameters},
-                                                 {"files", outcome.files},
-                                                 {"losses", losses}};
+        const Json document = {{"from", outcome.from},
+                               {"to", arguments.to},
+                               {"format", outcome.format},
+                               {"step", outcome.step},
+                               {"parameters", outcome.parameters},
+                               {"files", outcome.files},
+                               {"losses", losses}};
         io.out << document.dump(2) << '\n';
         return 0;
     }

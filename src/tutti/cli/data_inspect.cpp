@@ -4,10 +4,10 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
@@ -91,23 +91,23 @@ Content read_all(const std::string& file, const TokenFileArguments& a, int64_t v
     return content;
 }
 
-nlohmann::ordered_json describe(const Content& c) {
-    nlohmann::ordered_json lengths = nlohmann::ordered_json::array();
+Json describe(const Content& c) {
+    Json lengths = Json::array();
     for (size_t k = 0; k < c.lengths.buckets.size(); ++k)
         if (c.lengths.buckets[k] > 0)
             lengths.push_back({{"from", int64_t{1} << k},
                                {"below", static_cast<double>(uint64_t{1} << (k + 1))},
                                {"documents", c.lengths.buckets[k]}});
-    nlohmann::ordered_json json = {{"file", c.file},
-                                   {"format", c.format},
-                                   {"tokens", c.tokens},
-                                   {"documents", c.lengths.documents},
-                                   {"largest_id", c.largest},
-                                   {"vocab_at_least", c.largest + 1},
-                                   {"shortest_document", c.lengths.shortest},
-                                   {"longest_document", c.lengths.longest},
-                                   {"lengths", lengths},
-                                   {"first_tokens", c.first}};
+    Json json = {{"file", c.file},
+                 {"format", c.format},
+                 {"tokens", c.tokens},
+                 {"documents", c.lengths.documents},
+                 {"largest_id", c.largest},
+                 {"vocab_at_least", c.largest + 1},
+                 {"shortest_document", c.lengths.shortest},
+                 {"longest_document", c.lengths.longest},
+                 {"lengths", lengths},
+                 {"first_tokens", c.first}};
     if (c.masked) json["masked_tokens"] = *c.masked;
     if (!c.text.empty()) json["first_text"] = c.text;
     return json;
@@ -136,15 +136,14 @@ void print(const Content& c, std::ostream& out) {
     std::string ids;
     for (const int32_t id : c.first) ids += (ids.empty() ? "" : " ") + std::to_string(id);
     line("first tokens", ids);
-    if (!c.text.empty())
-        line("as text", nlohmann::json(c.text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    if (!c.text.empty()) line("as text", Json(c.text).dump(-1, Json::InvalidUtf8::replace));
 }
 
 }  // namespace
 
 int inspect_data(const TokenFileArguments& a, const Io& io) {
     const auto tokenizer = a.tokenizer.empty() ? nullptr : data::make_tokenizer(a.tokenizer);
-    nlohmann::ordered_json files = nlohmann::ordered_json::array();
+    Json files = Json::array();
     for (const std::string& file : a.files) {
         Content content = read_all(file, a, int64_t{1} << 31);
         if (tokenizer) content.text = tokenizer->decode(content.first);
@@ -153,13 +152,13 @@ int inspect_data(const TokenFileArguments& a, const Io& io) {
         else
             print(content, io.out);
     }
-    const nlohmann::ordered_json document = {{"files", files}};
-    if (a.json) io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+    const Json document = {{"files", files}};
+    if (a.json) io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
     return 0;
 }
 
 int verify_data(const TokenFileArguments& a, const Io& io) {
-    nlohmann::ordered_json files = nlohmann::ordered_json::array();
+    Json files = Json::array();
     for (const std::string& file : a.files) {
         const double begin = seconds_now();
         const Content content = read_all(file, a, a.vocab > 0 ? a.vocab : int64_t{1} << 31);
@@ -174,8 +173,8 @@ int verify_data(const TokenFileArguments& a, const Io& io) {
                    << content.lengths.documents << " documents, largest id " << content.largest << " ("
                    << format_rate(rate, "tok") << ")\n";
     }
-    const nlohmann::ordered_json document = {{"sound", true}, {"files", files}};
-    if (a.json) io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+    const Json document = {{"sound", true}, {"files", files}};
+    if (a.json) io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
     return 0;
 }
 

@@ -4,17 +4,16 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/cli.h"
 
 namespace tutti::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 struct DataCommand : testing::Test {
     DataCommand() : folder(fs::temp_directory_path() / concat("tutti-data-test-", getpid())) {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
@@ -113,17 +113,17 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
 
     const auto rate = [seconds](int64_t n) { return static_cast<double>(n) / seconds; };
     if (a.json) {
-        const nlohmann::ordered_json document = {{"out", paths},
-                                                 {"format", a.format},
-                                                 {"tokenizer", tokenizer->description()},
-                                                 {"bytes", bytes},
-                                                 {"tokens", writer.tokens()},
-                                                 {"documents", writer.documents()},
-                                                 {"masked_tokens", writer.only_read()},
-                                                 {"seconds", seconds},
-                                                 {"bytes_per_s", rate(bytes)},
-                                                 {"tokens_per_s", rate(writer.tokens())}};
-        io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+        const Json document = {{"out", paths},
+                               {"format", a.format},
+                               {"tokenizer", tokenizer->description()},
+                               {"bytes", bytes},
+                               {"tokens", writer.tokens()},
+                               {"documents", writer.documents()},
+                               {"masked_tokens", writer.only_read()},
+                               {"seconds", seconds},
+                               {"bytes_per_s", rate(bytes)},
+                               {"tokens_per_s", rate(writer.tokens())}};
+        io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
         return 0;
     }
     io.out << writer.tokens() << " tokens of " << writer.documents() << " documents, " << bytes << " bytes, in "

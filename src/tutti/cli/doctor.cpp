@@ -2,9 +2,8 @@
 // words or as JSON. The facts are diagnose/doctor.h's.
 #include "tutti/diagnose/doctor.h"
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
 
@@ -12,7 +11,6 @@ namespace tutti::cli {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using diagnose::Fact, diagnose::FactValue, diagnose::MachineFacts, diagnose::FactSection;
 
 Json to_json(const Gpu& gpu) {
@@ -62,7 +60,7 @@ Json to_json(const MachineFacts& facts) {
 int doctor(const DoctorArguments& arguments, const Io& io) {
     const MachineFacts facts = diagnose::examine_machine();
     if (arguments.json)
-        io.out << to_json(facts).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+        io.out << to_json(facts).dump(2, Json::InvalidUtf8::replace) << '\n';
     else
         print(facts, io.out);
     return facts.problems.empty() ? 0 : 4;

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <ctime>
 #include <iomanip>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
 #include "tutti/diagnose/flight_findings.h"
 
@@ -13,7 +13,6 @@ namespace tutti::cli {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using diagnose::last_operation;
 
 std::string time_text(double unix_time) {
@@ -64,7 +63,7 @@ Json describe(const diagnose::FlightReading& reading) {
 int report_flight(const std::string& directory, bool json, const Io& io) {
     const diagnose::FlightReading reading = diagnose::read_flight(directory);
     if (json) {
-        io.out << describe(reading).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+        io.out << describe(reading).dump(2, Json::InvalidUtf8::replace) << '\n';
         return 0;
     }
     double written = 0;

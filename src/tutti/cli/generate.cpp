@@ -3,11 +3,11 @@
 #include "tutti/infer/generate.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
 #include "tutti/cli/commands.h"
@@ -132,14 +132,13 @@ const char* name_of(infer::Ended ended) {
     return "";
 }
 
-nlohmann::ordered_json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sampling,
-                                const std::vector<Text>& texts, const std::vector<infer::Ended>& ended, bool ids,
-                                double seconds) {
-    nlohmann::ordered_json document = {{"checkpoint", loaded.stored.path}, {"step", loaded.stored.step}};
-    auto outputs = nlohmann::ordered_json::array();
+Json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sampling, const std::vector<Text>& texts,
+              const std::vector<infer::Ended>& ended, bool ids, double seconds) {
+    Json document = {{"checkpoint", loaded.stored.path}, {"step", loaded.stored.step}};
+    auto outputs = Json::array();
     size_t tokens = 0;
     for (size_t i = 0; i < texts.size(); ++i) {
-        nlohmann::ordered_json one;
+        Json one;
         if (!texts[i].prompt.empty()) one["prompt"] = texts[i].prompt;
         one["prompt_ids"] = texts[i].prompt_ids;
         if (!ids) one["text"] = texts[i].text;
@@ -237,8 +236,7 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
     }
     output.show();
     if (arguments.json && writes)
-        io.out << describe(loaded, sampling, texts, ended, arguments.ids, seconds)
-                      .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+        io.out << describe(loaded, sampling, texts, ended, arguments.ids, seconds).dump(2, Json::InvalidUtf8::replace)
                << '\n';
 }
 

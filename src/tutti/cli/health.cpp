@@ -3,10 +3,10 @@
 #include "tutti/diagnose/health.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text.h"
@@ -18,7 +18,6 @@ namespace tutti::cli {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using diagnose::ClusterHealth, diagnose::Figure, diagnose::HealthFinding, diagnose::LinkHealth, diagnose::RankHealth,
     diagnose::Verdict;
 

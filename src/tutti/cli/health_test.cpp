@@ -1,9 +1,9 @@
 // `tutti health` as a command: its document, how it ends, what it refuses.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tutti/base/json.h"
 #include "tutti/cli/cli.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/device/device.h"
@@ -26,7 +26,7 @@ Ran tutti(const std::vector<std::string>& words) {
 
 TEST(Health, IsOneDocument) {
     const Ran r = tutti({"--ranks", "3", "--device", "cpu", "--threads", "1", "--seconds", "0.01", "--json"});
-    const nlohmann::json d = nlohmann::json::parse(r.out);
+    const Json d = Json::parse(r.out);
     EXPECT_EQ(r.code, d["findings"].empty() ? 0 : 1);
     EXPECT_EQ(d["healthy"], d["findings"].empty());
     ASSERT_EQ(d["ranks"].size(), 3u);
@@ -34,21 +34,22 @@ TEST(Health, IsOneDocument) {
         const auto& row = d["ranks"][static_cast<size_t>(rank)];
         EXPECT_EQ(row["rank"], rank);
         EXPECT_EQ(row["host"], host_name());
-        for (const char* figure : {"bf16_products", "f32_products", "memory"}) EXPECT_GT(row[figure], 0) << figure;
+        for (const char* figure : {"bf16_products", "f32_products", "memory"})
+            EXPECT_GT(row[figure].get<double>(), 0) << figure;
         EXPECT_TRUE(row["to_device"].is_null());
         EXPECT_EQ(row["wrong_rows"], 0);
-        EXPECT_GE(row["repeats"], 6);  // three of each type
+        EXPECT_GE(row["repeats"].get<double>(), 6);  // three of each type
         EXPECT_EQ(row["changed"], 0);
         EXPECT_EQ(row["digest"], d["ranks"][0]["digest"]);
     }
     ASSERT_EQ(d["links"].size(), 3u);
-    EXPECT_EQ(d["links"][2]["ranks"], nlohmann::json({1, 2}));
+    EXPECT_EQ(d["links"][2]["ranks"], Json({1, 2}));
     for (const auto& l : d["links"]) {
-        EXPECT_GT(l["bytes_per_s"], 0);
-        EXPECT_GT(l["latency_s"], 0);
+        EXPECT_GT(l["bytes_per_s"].get<double>(), 0);
+        EXPECT_GT(l["latency_s"].get<double>(), 0);
         EXPECT_EQ(l["wrong_words"], 0);
     }
-    EXPECT_GT(d["all_reduce"]["median_s"], 0);
+    EXPECT_GT(d["all_reduce"]["median_s"].get<double>(), 0);
 }
 
 TEST(Health, SaysHowItEnded) {

@@ -1,8 +1,8 @@
 // cli/rehearse.cpp: `tutti rehearse` and `tutti train --dry-run`: one step of a run without memory, data, other ranks
 // or the machine that it is for; and whether this host has the memory for the ranks that would run on it.
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
 #include "tutti/plan/flops.h"
 #include "tutti/plan/placement.h"
@@ -50,10 +50,8 @@ std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& ru
     return plan::placement_warning(parallel::make_mesh(run, shown.ranks), hosts, rehearsal::sent_in(shown, mesh::kTp));
 }
 
-nlohmann::ordered_json describe(const RehearseArguments& a, const spec::RunSpec& run,
-                                const rehearsal::LayoutRehearsal& layout,
-                                const std::optional<train::MemoryVerdict>& memory) {
-    using Json = nlohmann::ordered_json;
+Json describe(const RehearseArguments& a, const spec::RunSpec& run, const rehearsal::LayoutRehearsal& layout,
+              const std::optional<train::MemoryVerdict>& memory) {
     const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
     Json document = {{"dry_run", true},
                      {"model", name_of(run.model)},

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
 
 namespace tutti::cli {
@@ -34,8 +34,8 @@ void write_whole(const std::filesystem::path& path, const std::string& text) {
 }
 
 // Means per traced step of each rank; [] without a trace.
-nlohmann::ordered_json describe_trace(const report::RunHistory& run) {
-    auto ranks = nlohmann::ordered_json::array();
+Json describe_trace(const report::RunHistory& run) {
+    auto ranks = Json::array();
     for (const report::RankTimes& t : report::times_of(run.trace))
         ranks.push_back({{"rank", t.rank},
                          {"steps", t.steps},
@@ -62,13 +62,13 @@ int report(const ReportArguments& arguments, const Io& io) {
     write_whole(path, page);
     if (!arguments.csv.empty()) write_whole(arguments.csv, report::render_csv(runs));
 
-    nlohmann::ordered_json document = {{"report", path.string()}, {"bytes", page.size()}};
+    Json document = {{"report", path.string()}, {"bytes", page.size()}};
     if (!arguments.csv.empty()) document["csv"] = arguments.csv;
     for (const report::RunHistory& run : runs) {
-        const nlohmann::ordered_json about = {{"run", run.name},
-                                              {"logged_steps", run.steps.size()},
-                                              {"last_step", run.steps.empty() ? 0 : run.steps.back().step},
-                                              {"notes", run.notes}};
+        const Json about = {{"run", run.name},
+                            {"logged_steps", run.steps.size()},
+                            {"last_step", run.steps.empty() ? 0 : run.steps.back().step},
+                            {"notes", run.notes}};
         if (one) {
             document.update(about);
             document["trace"] = describe_trace(run);
@@ -80,7 +80,7 @@ int report(const ReportArguments& arguments, const Io& io) {
             io.err << "tutti: note: " << (one ? "" : run.name + ": ") << note << '\n';
     }
     if (arguments.json) {
-        io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+        io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
         return 0;
     }
     io.out << path.string() << '\n';

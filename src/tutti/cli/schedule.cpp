@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/command_line.h"
 #include "tutti/schedule/automatic.h"
@@ -24,7 +24,6 @@ namespace tutti::cli {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using schedule::Dimensions;
 using schedule::Schedule;
 using schedule::Timeline;
@@ -170,7 +169,7 @@ Json describe(const Timed& timed, const CommandTimes& times, bool messages) {
     const int m = s.total_microbatches();
     Json actions = Json::array();
     for (const schedule::Program& program : (messages ? s : compute_only(s)).programs) {
-        Json& row = actions.emplace_back(Json::array());
+        Json& row = actions.push_back(Json::array());
         for (const schedule::Action& a : program) row.push_back(to_string(a));
     }
     const auto& of = times.times;

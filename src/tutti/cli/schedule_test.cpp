@@ -4,10 +4,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/cli/cli.h"
 #include "tutti/schedule/csv.h"
@@ -16,8 +16,6 @@
 
 namespace tutti::cli {
 namespace {
-
-using Json = nlohmann::json;
 
 struct Ran {
     int code;
@@ -91,7 +89,7 @@ TEST(ScheduleCommand, AllKindsInOneTable) {
     const Json odd = json("all --stages 3 --microbatches 8 --memory-limit 5");
     for (const Json& refused : odd["refused"]) EXPECT_FALSE(refused["reason"].get<std::string>().empty());
     for (const Json& s : odd["schedules"])
-        for (const int peak : s["peak_chunks_until_w"]) EXPECT_LE(peak, 5) << s["kind"];
+        for (const int peak : s["peak_chunks_until_w"].get<std::vector<int>>()) EXPECT_LE(peak, 5) << s["kind"];
     EXPECT_EQ(odd["schedules"].size() + odd["refused"].size(), schedule::kinds().size());
     const Ran text = schedule("all --stages 4 --microbatches 8");
     EXPECT_NE(text.out.find("1f1b"), std::string::npos) << text.out;
@@ -128,8 +126,9 @@ TEST(ScheduleCommand, DrawsTheTimeline) {
 
 TEST(ScheduleCommand, AutoStaysWithinItsMemory) {
     const Json found = json("auto --stages 4 --microbatches 8 --memory-limit 4 --comm 0.1");
-    EXPECT_LE(found["makespan"], json("zb-h1 --stages 4 --microbatches 8 --comm 0.1")["makespan"]);
-    for (const int peak : found["peak_chunks_until_w"]) EXPECT_LE(peak, 4);
+    EXPECT_LE(found["makespan"].get<double>(),
+              json("zb-h1 --stages 4 --microbatches 8 --comm 0.1")["makespan"].get<double>());
+    for (const int peak : found["peak_chunks_until_w"].get<std::vector<int>>()) EXPECT_LE(peak, 4);
     EXPECT_EQ(found["kind"], "auto");
 }
 

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <filesystem>
 #include <iomanip>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/plan/flops.h"
@@ -45,22 +45,18 @@ std::string resume_command(const TrainArguments& a) {
     return a.out.empty() ? command : command + " --out " + quoted_for_shell(a.out);
 }
 
-nlohmann::ordered_json number_or_null(double value) {
-    return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
-}
-
-nlohmann::ordered_json describe(const train::TrainOptions& options, const train::TrainOutcome& outcome, int exit_code) {
+Json describe(const train::TrainOptions& options, const train::TrainOutcome& outcome, int exit_code) {
     const spec::RunSpec& run = options.run;
     const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
-    nlohmann::ordered_json document = {{"out", options.out},
-                                       {"dry_run", false},
-                                       {"model", name_of(run.model)},
-                                       {"parameters", spec::parameter_count(run.model)},
-                                       {"flops_per_token", {{"causal", flops.causal()}, {"full", flops.full()}}}};
+    Json document = {{"out", options.out},
+                     {"dry_run", false},
+                     {"model", name_of(run.model)},
+                     {"parameters", spec::parameter_count(run.model)},
+                     {"flops_per_token", {{"causal", flops.causal()}, {"full", flops.full()}}}};
     document["step"] = outcome.step;
     document["steps"] = run.train.steps;
-    document["loss"] = number_or_null(outcome.loss);
-    document["eval_loss"] = number_or_null(outcome.eval_loss);
+    document["loss"] = outcome.loss;
+    document["eval_loss"] = outcome.eval_loss;
     document["tokens"] = outcome.tokens;
     document["skipped"] = outcome.skipped;
     document["preempted"] = outcome.preempted;

@@ -2,9 +2,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/mapped_file.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
@@ -65,11 +65,10 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
     }
     const double bytes_per_token = tokens > 0 ? static_cast<double>(bytes) / static_cast<double>(tokens) : 0;
     if (a.json) {
-        const nlohmann::ordered_json document = {
-            {"out", a.out},      {"vocab", tokenizer.vocab()}, {"merges", model.merges.size()},
-            {"bytes", bytes},    {"tokens", tokens},           {"bytes_per_token", bytes_per_token},
-            {"seconds", seconds}};
-        io.out << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+        const Json document = {{"out", a.out},      {"vocab", tokenizer.vocab()}, {"merges", model.merges.size()},
+                               {"bytes", bytes},    {"tokens", tokens},           {"bytes_per_token", bytes_per_token},
+                               {"seconds", seconds}};
+        io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
         return 0;
     }
     io.out << a.out << ": " << tokenizer.vocab() << " tokens learnt from " << bytes << " bytes in "

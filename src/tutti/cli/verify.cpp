@@ -2,10 +2,10 @@
 #include "tutti/train/verify.h"
 
 #include <iomanip>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
@@ -16,9 +16,9 @@ namespace {
 
 constexpr int kDiffers = 1;
 
-nlohmann::ordered_json describe(const train::VerifyOptions& options, const train::VerifyOutcome& outcome) {
+Json describe(const train::VerifyOptions& options, const train::VerifyOutcome& outcome) {
     const train::VerifiedStep worst = outcome.worst();
-    nlohmann::ordered_json steps = nlohmann::ordered_json::array();
+    Json steps = Json::array();
     for (const train::VerifiedStep& s : outcome.steps)
         steps.push_back({{"step", s.step},
                          {"bound", s.bound},

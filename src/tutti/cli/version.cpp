@@ -1,6 +1,6 @@
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/build_info.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
 #include "tutti/comm/mpi/mpi_world.h"
 #include "tutti/data/tokenizers/sentencepiece.h"
@@ -12,12 +12,12 @@ int version(const VersionArguments& arguments, const Io& io) {
     const BuildInfo build = build_info();
     const std::string mpi = comm::mpi_library();
     if (arguments.json) {
-        const nlohmann::ordered_json document = {{"version", build.version},
-                                                 {"build_type", build.build_type},
-                                                 {"compiler", build.compiler},
-                                                 {"gemm_engine", kernels::gemm_engines()},
-                                                 {"sentencepiece", data::sentencepiece_version()},
-                                                 {"mpi", mpi}};
+        const Json document = {{"version", build.version},
+                               {"build_type", build.build_type},
+                               {"compiler", build.compiler},
+                               {"gemm_engine", kernels::gemm_engines()},
+                               {"sentencepiece", data::sentencepiece_version()},
+                               {"mpi", mpi}};
         io.out << document.dump(2) << '\n';
     } else {
         io.out << "tutti " << build.version << " (" << build.build_type << ", " << build.compiler << ", "

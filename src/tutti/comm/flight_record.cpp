@@ -1,15 +1,12 @@
 #include "tutti/comm/flight_record.h"
 
-#include <nlohmann/json.hpp>
-
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/comm/progress.h"
 
 namespace tutti::comm {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // The value of an enumeration with this name; its values are 0 ... count - 1.
 template <class Enum>
@@ -107,7 +104,7 @@ std::string to_json(const FlightRecord& r) {
     const Json json = {{"rank", r.rank},     {"ranks", r.ranks},         {"cause", name_of(r.cause)},
                        {"reason", r.reason}, {"started", r.started},     {"written", r.written},
                        {"groups", groups},   {"operations", operations}, {"forgotten", r.forgotten}};
-    return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+    return json.dump(1, Json::InvalidUtf8::replace) + "\n";
 }
 
 FlightRecord read_flight_record(const std::filesystem::path& path) {
@@ -115,11 +112,9 @@ FlightRecord read_flight_record(const std::filesystem::path& path) {
     constexpr const char* kAdvice = "; move it away to read the other ranks' without it, as of a rank that left none";
     try {
         return record_of(Json::parse(text));
-    } catch (const Json::parse_error& error) {
+    } catch (const JsonError& error) {
         throw DataError(concat(path.string(), ": damaged at byte ", error.byte, " of ", text.size(),
                                ": required: the JSON of a flight record", kAdvice));
-    } catch (const Json::exception& error) {
-        throw DataError(concat(path.string(), ": not a flight record of this program: ", error.what(), kAdvice));
     } catch (const DataError& error) {
         throw DataError(concat(path.string(), ": not a flight record of this program: ", error.what(), kAdvice));
     }

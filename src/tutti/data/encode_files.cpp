@@ -6,10 +6,10 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/mapped_file.h"
 
 namespace tutti::data {
@@ -96,16 +96,12 @@ std::string place(const Job& job) {
 }
 
 Record parsed(const Job& job, const std::string& field) {
-    nlohmann::json json;
+    Json json;
     try {
-        json = nlohmann::json::parse(job.text);
-    } catch (const nlohmann::json::parse_error& error) {
-        const std::string what = error.what();  // "[json.exception...] parse error at line 1, column 3: syntax error"
-        throw DataError(concat(place(job), ":", std::max<size_t>(error.byte, 1),
-                               ": each line of JSONL must be one JSON object, this one is not",
-                               what.substr(std::min(what.find(": "), what.size()))));
-    } catch (const nlohmann::json::exception& error) {  // a number that no double holds
-        throw DataError(concat(place(job), ": this line of JSONL cannot be read: ", error.what()));
+        json = Json::parse(job.text);
+    } catch (const JsonError& error) {
+        throw DataError(concat(place(job), ":", error.byte + 1,
+                               ": each line of JSONL must be one JSON object, this one is not: ", error.reason));
     }
     if (!json.is_object())
         throw DataError(

@@ -1,7 +1,6 @@
 #include "tutti/infer/convert.h"
 
-#include <nlohmann/json.hpp>
-
+#include "tutti/base/json.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/data/tokenizer.h"
@@ -46,7 +45,7 @@ std::vector<std::string> write_tutti(FileSystem& disk, const std::string& direct
     }
     checkpoint::Snapshot snapshot{.step = stored.step, .config_digest = {}, .data_fingerprint = {}, .state = {}};
     snapshot.files.push_back(checkpoint::safetensors_file(checkpoint::rank_file_name(0, 1), std::move(tensors)));
-    snapshot.state = nlohmann::ordered_json{{"weights_only", true}, {"config", config}}.dump();
+    snapshot.state = Json{{"weights_only", true}, {"config", config}}.dump();
     checkpoint::Store(disk, join(directory, "checkpoints"), checkpoint::Access::write, [](const std::string&) {
     }).save(snapshot);
     checkpoint::write_file_atomically(disk, directory, {.name = "config.toml", .head = config});

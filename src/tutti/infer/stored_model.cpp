@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/sums.h"
 #include "tutti/checkpoint/training_state.h"
@@ -63,7 +63,7 @@ void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops:
     checkpoint::PosixFileSystem files;
     for (const std::string& directory : {run, stored.side_files})
         if (!directory.empty()) checkpoint::verify_sums(files, directory);
-    const auto state = nlohmann::json::parse(reader.manifest().state);
+    const auto state = Json::parse(reader.manifest().state);
     stored.run = spec::parse_text(state.at("config").get<std::string>(), reader.path());
     stored.tokenizer = find_tokenizer(stored.run.data.tokenizer, run, stored.side_files);
     stored.step = reader.manifest().step;

@@ -1,9 +1,9 @@
 #include "tutti/rehearsal/present.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/plan/placement.h"
 
@@ -109,8 +109,6 @@ std::string render_program(const Rehearsal& r) {
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json json_of(const MemoryByPurpose& memory) {
     Json json;

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/report/parts.h"
 
 namespace tutti::report {
@@ -198,7 +198,7 @@ std::string cell(const std::optional<double>& value) {
     if (!value) return "";
     if (!std::isfinite(*value)) return "nan";
     if (*value == std::floor(*value) && std::abs(*value) < 9e15) return std::to_string(static_cast<int64_t>(*value));
-    return nlohmann::json(*value).dump();
+    return Json(*value).dump();
 }
 
 }  // namespace

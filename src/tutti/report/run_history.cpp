@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 
 namespace tutti::report {
 namespace {
 
-using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 // One JSON object and where it stands; its getters name the place and the key when a value has the wrong type.
@@ -18,10 +17,7 @@ struct Record {
     const Json& json;
     std::string where;  // "runs/a/metrics.jsonl:12"
 
-    const Json* find(const char* key) const {
-        const auto at = json.find(key);
-        return at == json.end() ? nullptr : &*at;
-    }
+    const Json* find(const char* key) const { return json.find(key); }
     std::optional<double> number(const char* key) const {
         const Json* value = find(key);
         if (!value) return std::nullopt;
@@ -47,7 +43,7 @@ int64_t skipped_steps(const Record& line, int64_t& total) {
     const Json* value = line.find("skipped");
     if (!value || value->is_null()) return 0;
     if (value->is_boolean()) return value->get<bool>() ? 1 : 0;
-    check<DataError>(value->is_number_integer(), line.where, ": `skipped` must be true, false or a count, got ",
+    check<DataError>(value->is_integer(), line.where, ": `skipped` must be true, false or a count, got ",
                      value->dump());
     const auto count = value->get<int64_t>();
     const int64_t more = count - total;
@@ -57,7 +53,7 @@ int64_t skipped_steps(const Record& line, int64_t& total) {
 
 LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
     const Json* step = line.find("step");
-    check<DataError>(step && step->is_number_integer(), line.where, ": `step` must be an integer, got ",
+    check<DataError>(step && step->is_integer(), line.where, ": `step` must be an integer, got ",
                      step ? step->dump() : "no such key");
     LoggedStep logged;
     logged.step = step->get<int64_t>();
@@ -74,11 +70,11 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
         logged.expert_load = load->get<std::vector<std::vector<double>>>();
     }
     if (const Json* layers = line.find("expert_layers")) {
-        check<DataError>(layers->is_array() && layers->size() == logged.expert_load.size() &&
-                             std::all_of(layers->begin(), layers->end(),
-                                         [](const Json& layer) { return layer.is_number_integer(); }),
-                         line.where, ": `expert_layers` must be a whole number for each list of `expert_load`, got ",
-                         layers->dump());
+        check<DataError>(
+            layers->is_array() && layers->size() == logged.expert_load.size() &&
+                std::all_of(layers->begin(), layers->end(), [](const Json& layer) { return layer.is_integer(); }),
+            line.where, ": `expert_layers` must be a whole number for each list of `expert_load`, got ",
+            layers->dump());
         logged.expert_layers = layers->get<std::vector<int64_t>>();
     }
     if (const Json* comm = line.find("comm")) {
@@ -111,9 +107,9 @@ void read_totals(const Record& record, RunTotals& totals) {
     if (memory->is_array()) return;  // of a version before 0.2
     check<DataError>(memory->is_object(), record.where, ": `memory` must be an object, got ", memory->dump());
     const Json* rehearsed = record.find("rehearsed");
-    const Json none = Json::object();
-    const Json of_rehearsal = rehearsed && rehearsed->is_object() ? rehearsed->value("memory", none) : none;
-    const Record measured{*memory, record.where}, predicted{of_rehearsal, record.where};
+    const Json* of_rehearsal = rehearsed ? rehearsed->find("memory") : nullptr;
+    const Json none;
+    const Record measured{*memory, record.where}, predicted{of_rehearsal ? *of_rehearsal : none, record.where};
     totals.memory.clear();
     for (const auto& [purpose, bytes] : memory->items())
         totals.memory.push_back({purpose, predicted.known(purpose.c_str()), measured.known(purpose.c_str())});
@@ -134,16 +130,17 @@ void read_metrics(const fs::path& path, RunHistory& run) {
         if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
 
         const std::string where = concat(path.string(), ":", number);
-        const Json json = Json::parse(line, nullptr, false);
-        if (json.is_discarded() && last) {
+        const std::optional<Json> json = Json::try_parse(line);
+        if (!json && last) {
             run.notes.push_back(concat("Line ", number,
                                        " of metrics.jsonl, the last one, was cut off and is left out: the run "
                                        "ended, or is still writing, in the middle of it."));
             break;
         }
-        check<DataError>(json.is_object(), where, ": required: one JSON object, got `", line.substr(0, 80), "`");
-        const Record record{json, where};
-        if (json.value("header", Json(false)) == Json(true)) {
+        check<DataError>(json && json->is_object(), where, ": required: one JSON object, got `", line.substr(0, 80),
+                         "`");
+        const Record record{*json, where};
+        if (const Json* header = json->find("header"); header && *header == true) {
             read_totals(record, run.totals);
             continue;
         }
@@ -172,8 +169,8 @@ RunHistory read_run(const fs::path& run_dir) {
             const Json json = Json::parse(*text);
             check<DataError>(json.is_object(), totals_path.string(), ": required: one JSON object");
             read_totals({json, totals_path.string()}, run.totals);
-        } catch (const Json::parse_error& error) {
-            throw DataError(concat(totals_path.string(), ": byte ", error.byte, ": not JSON: ", error.what()));
+        } catch (const JsonError& error) {
+            throw DataError(concat(totals_path.string(), ": byte ", error.byte, ": not JSON: ", error.reason));
         }
     } else {
         run.notes.push_back(

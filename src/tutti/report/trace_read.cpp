@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 
 namespace tutti::report {
 
 namespace {
-
-using Json = nlohmann::json;
 
 // Disjoint stretches of time, in order.
 using Stretches = std::vector<std::pair<double, double>>;
@@ -81,10 +79,10 @@ std::vector<TracedRank> read_trace(const std::filesystem::path& path) {
             ranks[rank].rank = rank;
             ranks[rank].spans.push_back(span_of(event));
         }
-    } catch (const Json::parse_error& error) {
+    } catch (const JsonError& error) {
         throw DataError(
             concat(path.string(), ": damaged at byte ", error.byte, ": required: the JSON of a trace", kAdvice));
-    } catch (const Json::exception& error) {
+    } catch (const DataError& error) {
         throw DataError(concat(path.string(), ": not a trace of this program: ", error.what(), kAdvice));
     }
     std::vector<TracedRank> all;

@@ -47,10 +47,10 @@ TEST(TraceRead, ADamagedFileIsNamed) {
         }
         return "";
     };
-    EXPECT_NE(error("{\"traceEvents\":[").find("trace.json: damaged at byte 17"), std::string::npos)
+    EXPECT_NE(error("{\"traceEvents\":[").find("trace.json: damaged at byte 16"), std::string::npos)
         << error("{\"traceEvents\":[");
     EXPECT_NE(error("{}").find("trace.json: not a trace of this program"), std::string::npos);
-    EXPECT_NE(error("{\"traceEvents\":[{\"ph\":\"X\"}]}").find("key 'pid' not found"), std::string::npos);
+    EXPECT_NE(error("{\"traceEvents\":[{\"ph\":\"X\"}]}").find("\"pid\" is missing"), std::string::npos);
 }
 
 }  // namespace

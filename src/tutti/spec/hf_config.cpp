@@ -5,10 +5,10 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/validate.h"
@@ -16,30 +16,17 @@
 namespace tutti::spec {
 namespace {
 
-using HfJson = nlohmann::ordered_json;
-
-// DataError for no JSON, for anything else than an object, for a key that comes twice (the library keeps the last one
-// in silence), for more than 16 levels or 16 MiB.
-HfJson parse_hf_json(std::string_view text, const std::string& path) {
+// DataError for no JSON, for anything else than an object, for more than 16 levels or 16 MiB.
+Json parse_hf_json(std::string_view text, const std::string& path) {
     constexpr size_t kMaxBytes = size_t{16} << 20;
     constexpr int kMaxDepth = 16;
     check<DataError>(text.size() <= kMaxBytes, path, ": ", text.size(), " bytes, at most ", kMaxBytes, " are allowed");
-    std::vector<std::set<std::string>> keys;  // of the objects that are open
-    const auto watch = [&](int depth, HfJson::parse_event_t event, const HfJson& value) {
-        check<DataError>(depth <= kMaxDepth, path, ": nested more than ", kMaxDepth, " levels deep");
-        if (event == HfJson::parse_event_t::object_start) keys.emplace_back();
-        if (event == HfJson::parse_event_t::object_end) keys.pop_back();
-        if (event == HfJson::parse_event_t::key)
-            check<DataError>(keys.back().insert(value.get<std::string>()).second, path, ": ", value.dump(),
-                             " comes twice");
-        return true;
-    };
     try {
-        HfJson json = HfJson::parse(text, watch);
+        Json json = Json::parse(text, kMaxDepth);
         check<DataError>(json.is_object(), path, ": required a JSON object, got ", json.type_name());
         return json;
-    } catch (const HfJson::exception& error) {
-        throw DataError(concat(path, ": not JSON: ", error.what()));
+    } catch (const JsonError& error) {
+        throw DataError(concat(path, ": ", error.what()));
     }
 }
 
@@ -67,14 +54,14 @@ const std::set<std::string_view>& harmless_keys() {
     return kKeys;
 }
 
-bool asks_for_nothing(const HfJson& value) {
+bool asks_for_nothing(const Json& value) {
     return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
 }
 
 // One JSON object, whose keys are taken out one by one.
 class Keys {
   public:
-    Keys(const HfJson& object, std::string path, std::vector<std::string>& problems)
+    Keys(const Json& object, std::string path, std::vector<std::string>& problems)
         : object_(object), path_(std::move(path)), problems_(problems) {}
 
     template <class... Parts>
@@ -83,19 +70,19 @@ class Keys {
         problems_.push_back(concat(path_, ": ", key, value, ": ", parts...));
     }
     // Null when it is absent or null.
-    const HfJson* take(const std::string& key) {
+    const Json* take(const std::string& key) {
         taken_.insert(key);
-        const auto found = object_.find(key);
-        return found == object_.end() || found->is_null() ? nullptr : &*found;
+        const Json* found = object_.find(key);
+        return found == nullptr || found->is_null() ? nullptr : found;
     }
     bool has(const std::string& key) const { return object_.contains(key); }
     int64_t integer(const std::string& key, int64_t low = 1) {
-        const HfJson* value = take(key);
+        const Json* value = take(key);
         if (value == nullptr) return problem(key, "required"), low;
         return as_integer(key, *value, low);
     }
     int64_t integer_or(const std::string& key, int64_t absent, int64_t low = 1) {
-        const HfJson* value = take(key);
+        const Json* value = take(key);
         return value ? as_integer(key, *value, low) : absent;
     }
     double number(const std::string& key) {
@@ -103,24 +90,24 @@ class Keys {
         return number_or(key, 1);
     }
     double number_or(const std::string& key, double absent) {
-        const HfJson* value = take(key);
+        const Json* value = take(key);
         if (value == nullptr) return absent;
         if (value->is_number() && std::isfinite(value->get<double>()) && value->get<double>() >= 0)
             return value->get<double>();
         return problem(key, "must be a number of at least 0"), absent;
     }
     bool boolean_or(const std::string& key, bool absent) {
-        const HfJson* value = take(key);
+        const Json* value = take(key);
         if (value == nullptr) return absent;
         if (value->is_boolean()) return value->get<bool>();
         return problem(key, "must be true or false"), absent;
     }
     // The key may be absent; if not, its value is one of these.
-    void only(const std::string& key, const std::vector<HfJson>& allowed) {
-        const HfJson* value = take(key);
+    void only(const std::string& key, const std::vector<Json>& allowed) {
+        const Json* value = take(key);
         if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return;
         std::string all;
-        for (const HfJson& one : allowed) all += (all.empty() ? "" : " or ") + one.dump();
+        for (const Json& one : allowed) all += (all.empty() ? "" : " or ") + one.dump();
         problem(key, "this Tutti has ", all, " only");
     }
     void refuse_the_rest(bool top) {
@@ -134,14 +121,14 @@ class Keys {
     }
 
   private:
-    int64_t as_integer(const std::string& key, const HfJson& value, int64_t low) {
+    int64_t as_integer(const std::string& key, const Json& value, int64_t low) {
         constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
-        if (value.is_number_integer() && value >= low && value <= kHigh) return value.get<int64_t>();
+        if (value.is_integer(low, kHigh)) return value.get<int64_t>();
         problem(key, "must be a whole number from ", low, " to ", kHigh);
         return low;
     }
 
-    const HfJson& object_;
+    const Json& object_;
     std::string path_;
     std::vector<std::string>& problems_;
     std::set<std::string> taken_;
@@ -167,8 +154,8 @@ void read_gpt2(Keys& keys, ModelSpec& m) {
 // rope_scaling of transformers 4, rope_parameters of 5.
 void read_rope_scaling(Keys& keys, ModelSpec& m) {
     const std::string type = [&] {
-        const HfJson* value = keys.take("rope_type");
-        const HfJson* old = keys.take("type");
+        const Json* value = keys.take("rope_type");
+        const Json* old = keys.take("type");
         if (value == nullptr) value = old;
         return value && value->is_string() ? value->get<std::string>() : std::string("default");
     }();
@@ -199,7 +186,7 @@ void read_rope(Keys& keys, ModelSpec& m, double theta, const std::string& path, 
     m.rope_theta = keys.number_or("rope_theta", theta);
     keys.only("partial_rotary_factor", {1.0});
     for (const char* name : {"rope_scaling", "rope_parameters"}) {
-        const HfJson* object = keys.take(name);
+        const Json* object = keys.take(name);
         if (object == nullptr) continue;
         if (!object->is_object()) {
             keys.problem(name, "must be an object");
@@ -214,7 +201,7 @@ void read_rope(Keys& keys, ModelSpec& m, double theta, const std::string& path, 
 
 // The layers of layer_types that look back over a window; a problem, if they are not as many as layers or something
 // else than the two kinds of attention.
-std::vector<LayerRange> sliding_layers(Keys& keys, const HfJson& types, int64_t layers) {
+std::vector<LayerRange> sliding_layers(Keys& keys, const Json& types, int64_t layers) {
     if (!types.is_array() || static_cast<int64_t>(types.size()) != layers) {
         keys.problem("layer_types", "must be a list of num_hidden_layers = ", layers, " names");
         return {};
@@ -235,13 +222,13 @@ void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     const bool qwen = type.starts_with("qwen");
     const bool has = type == "mistral" || type == "mixtral" || (qwen && keys.boolean_or("use_sliding_window", false));
     // MistralConfig's own default is 4096, and that of Qwen; null is none.
-    const HfJson* given = has || qwen ? keys.take("sliding_window") : nullptr;
+    const Json* given = has || qwen ? keys.take("sliding_window") : nullptr;
     const bool absent = has && type != "mixtral" && !keys.has("sliding_window");
     const int64_t window = has && (given != nullptr || absent) ? keys.integer_or("sliding_window", 4096) : 0;
     const int64_t first = qwen ? keys.integer_or("max_window_layers", 28, 0) : 0;
     std::vector<LayerRange> sliding;
     if (window > 0 && first < m.layers) sliding.push_back({first, m.layers - 1});
-    if (const HfJson* types = keys.take("layer_types")) {
+    if (const Json* types = keys.take("layer_types")) {
         const bool fixed = !qwen && !sliding.empty();  // transformers' Mistral pays no attention to the key
         sliding = sliding_layers(keys, *types, m.layers);
         if (!sliding.empty() && window == 0)
@@ -267,14 +254,12 @@ void read_router_loss(Keys& keys, MixtureSpec& e) {
 std::string read_expert_layers(Keys& keys, int64_t layers) {
     const int64_t step = keys.integer_or("decoder_sparse_step", 1);
     std::set<int64_t> dense;
-    if (const HfJson* only = keys.take("mlp_only_layers")) {
-        const auto is_layer = [&](const HfJson& layer) {
-            return layer.is_number_integer() && layer >= 0 && layer < layers;
-        };
+    if (const Json* only = keys.take("mlp_only_layers")) {
+        const auto is_layer = [&](const Json& layer) { return layer.is_integer(0, layers - 1); };
         if (!only->is_array() || !std::all_of(only->begin(), only->end(), is_layer))
             keys.problem("mlp_only_layers", "must be a list of layers from 0 to ", layers - 1);
         else
-            for (const HfJson& layer : *only) dense.insert(layer.get<int64_t>());
+            for (const Json& layer : *only) dense.insert(layer.get<int64_t>());
     }
     std::vector<bool> has_experts(static_cast<size_t>(layers));
     for (int64_t layer = 0; layer < layers; ++layer)
@@ -359,11 +344,11 @@ int64_t lfm2_ffn(Keys& keys) {
 // The layers with a convolution: the others of layer_types, or of full_attn_idxs; with neither key there are none.
 std::vector<LayerRange> lfm2_convolutions(Keys& keys, int64_t layers) {
     std::vector<bool> attention(static_cast<size_t>(layers), true);
-    const HfJson *types = keys.take("layer_types"), *indices = keys.take("full_attn_idxs");
+    const Json *types = keys.take("layer_types"), *indices = keys.take("full_attn_idxs");
     if (indices != nullptr) {
         attention.assign(attention.size(), false);
-        for (const HfJson& index : indices->is_array() ? *indices : HfJson::array({nullptr})) {
-            if (!index.is_number_integer() || index < 0 || index >= layers) {
+        for (const Json& index : indices->is_array() ? *indices : Json::array({nullptr})) {
+            if (!index.is_integer(0, layers - 1)) {
                 keys.problem("full_attn_idxs", "must be a list of layers below num_hidden_layers = ", layers);
                 break;
             }
@@ -377,7 +362,7 @@ std::vector<LayerRange> lfm2_convolutions(Keys& keys, int64_t layers) {
         }
         const std::vector<bool> named = attention;
         for (size_t i = 0; i < attention.size(); ++i) {
-            const HfJson& type = (*types)[i];
+            const Json& type = (*types)[i];
             attention[i] = type == "full_attention";
             if (attention[i] || type == "conv") continue;
             keys.problem("layer_types", "an lfm2 has full_attention and conv only");
@@ -448,10 +433,10 @@ void read_lfm2(Keys& keys, ModelSpec& m, const std::string& type, const std::str
 }  // namespace
 
 ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
-    const HfJson json = parse_hf_json(text, path);
+    const Json json = parse_hf_json(text, path);
     std::vector<std::string> problems;
     Keys keys(json, path, problems);
-    const HfJson* type = keys.take("model_type");
+    const Json* type = keys.take("model_type");
     const std::array kTypes = {"gpt2",    "llama",     "mistral",   "qwen2", "qwen3",
                                "mixtral", "qwen2_moe", "qwen3_moe", "lfm2",  "lfm2_moe"};
     check<DataError>(type != nullptr && std::find(kTypes.begin(), kTypes.end(), *type) != kTypes.end(), path,
@@ -462,9 +447,9 @@ ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
     if (*type == "gpt2")
         read_gpt2(keys, m);
     else if (*type == "lfm2" || *type == "lfm2_moe")
-        read_lfm2(keys, m, *type, path, problems);
+        read_lfm2(keys, m, type->text(), path, problems);
     else
-        read_llama(keys, m, *type, path, problems);
+        read_llama(keys, m, type->text(), path, problems);
     m.preset.clear();
     m.vocab = keys.integer("vocab_size");
     m.init_std = keys.number_or("initializer_range", 0.02);
@@ -485,16 +470,16 @@ ModelSpec model_from_hf(const std::string& directory) {
 }
 
 std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path) {
-    const HfJson json = parse_hf_json(text, path);
-    const HfJson value = json.value("eos_token_id", HfJson(nullptr));
+    const Json json = parse_hf_json(text, path);
+    const Json value = json.contains("eos_token_id") ? json["eos_token_id"] : Json();
     std::vector<int32_t> ids;
-    const auto add = [&](const HfJson& id) {
-        check<DataError>(id.is_number_integer() && id >= 0 && id <= 0x7fffffff, path, ": eos_token_id = ", value.dump(),
+    const auto add = [&](const Json& id) {
+        check<DataError>(id.is_integer(0, 0x7fffffff), path, ": eos_token_id = ", value.dump(),
                          ": must be a token id or a list of them");
         ids.push_back(id.get<int32_t>());
     };
     if (value.is_array())
-        for (const HfJson& id : value) add(id);
+        for (const Json& id : value) add(id);
     else if (!value.is_null())
         add(value);
     return ids;
@@ -510,7 +495,7 @@ std::string hf_dtype(DType dtype) {
 }
 
 std::string hf_config_with_dtype(std::string_view text, DType dtype) {
-    HfJson json = parse_hf_json(text, "config.json");
+    Json json = parse_hf_json(text, "config.json");
     json[json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype"] = hf_dtype(dtype);
     return json.dump(2) + "\n";
 }

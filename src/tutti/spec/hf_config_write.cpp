@@ -1,17 +1,15 @@
 // spec/hf_config_write.cpp: ModelSpec to config.json, in the names of transformers 4, which 5 reads too.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {
 namespace {
 
-using HfJson = nlohmann::ordered_json;
-
-HfJson gpt2_config(const ModelSpec& m) {
+Json gpt2_config(const ModelSpec& m) {
     return {{"architectures", {"GPT2LMHeadModel"}},
             {"model_type", "gpt2"},
             {"vocab_size", m.vocab},
@@ -64,9 +62,9 @@ Architecture architecture_of(const ModelSpec& m) {
                             "\" together; use --format tutti"));
 }
 
-HfJson rope_scaling_config(const RopeScaling& s) {
+Json rope_scaling_config(const RopeScaling& s) {
     if (s.factor == 0) return nullptr;
-    HfJson json = {{"rope_type", s.type}, {"factor", s.factor}};
+    Json json = {{"rope_type", s.type}, {"factor", s.factor}};
     if (s.type != "linear") json["original_max_position_embeddings"] = s.original_max_positions;
     if (s.type == "llama3") {
         json["low_freq_factor"] = s.low_freq_factor;
@@ -80,7 +78,7 @@ HfJson rope_scaling_config(const RopeScaling& s) {
     return json;
 }
 
-void add_experts(const ModelSpec& m, const std::string& type, HfJson& json) {
+void add_experts(const ModelSpec& m, const std::string& type, Json& json) {
     const MixtureSpec& e = m.moe;
     json[type == "mixtral" ? "num_local_experts" : "num_experts"] = e.experts;
     json["num_experts_per_tok"] = e.top_k;
@@ -93,38 +91,37 @@ void add_experts(const ModelSpec& m, const std::string& type, HfJson& json) {
     json["moe_intermediate_size"] = e.ffn;
     json["norm_topk_prob"] = e.normalise;
     json["decoder_sparse_step"] = 1;
-    json["mlp_only_layers"] = HfJson::array();
+    json["mlp_only_layers"] = Json::array();
     for (int64_t layer = 0; layer < m.layers; ++layer)
         if (!has_experts(m, layer)) json["mlp_only_layers"].push_back(layer);
     if (e.shared_ffn > 0) json["shared_expert_intermediate_size"] = e.shared_ffn;
 }
 
-HfJson llama_config(const ModelSpec& m) {
+Json llama_config(const ModelSpec& m) {
     const Architecture architecture = architecture_of(m);
     const std::string type = architecture.type;
-    HfJson json = {{"architectures", {architecture.name}},
-                   {"model_type", type},
-                   {"vocab_size", m.vocab},
-                   {"hidden_size", m.width},
-                   {"intermediate_size", m.ffn},
-                   {"num_hidden_layers", m.layers},
-                   {"num_attention_heads", m.heads},
-                   {"num_key_value_heads", m.kv_heads},
-                   {"head_dim", m.head_dim},
-                   {"hidden_act", "silu"},
-                   {"max_position_embeddings", m.max_positions},
-                   {"rms_norm_eps", m.norm_eps},
-                   {"rope_theta", m.rope_theta},
-                   {"rope_scaling", rope_scaling_config(m.rope_scaling)},
-                   {"attention_dropout", 0.0}};
+    Json json = {{"architectures", {architecture.name}},
+                 {"model_type", type},
+                 {"vocab_size", m.vocab},
+                 {"hidden_size", m.width},
+                 {"intermediate_size", m.ffn},
+                 {"num_hidden_layers", m.layers},
+                 {"num_attention_heads", m.heads},
+                 {"num_key_value_heads", m.kv_heads},
+                 {"head_dim", m.head_dim},
+                 {"hidden_act", "silu"},
+                 {"max_position_embeddings", m.max_positions},
+                 {"rms_norm_eps", m.norm_eps},
+                 {"rope_theta", m.rope_theta},
+                 {"rope_scaling", rope_scaling_config(m.rope_scaling)},
+                 {"attention_dropout", 0.0}};
     if (m.moe.experts > 0) add_experts(m, type, json);
     if (type == "llama" || type == "qwen3" || type == "qwen3_moe") json["attention_bias"] = m.qkv_bias;
     if (type == "llama") json["mlp_bias"] = m.mlp_bias;
-    if (type == "mistral" || type == "mixtral")
-        json["sliding_window"] = m.window > 0 ? HfJson(m.window) : HfJson(nullptr);
+    if (type == "mistral" || type == "mixtral") json["sliding_window"] = m.window > 0 ? Json(m.window) : Json(nullptr);
     if (type.starts_with("qwen")) {
         json["use_sliding_window"] = m.window > 0;
-        json["sliding_window"] = m.window > 0 ? HfJson(m.window) : HfJson(nullptr);
+        json["sliding_window"] = m.window > 0 ? Json(m.window) : Json(nullptr);
         // layer_types decides; before transformers 4.53 only max_window_layers did, which says "from here on".
         std::vector<std::string> types;
         for (int64_t i = 0; i < m.layers; ++i)
@@ -136,26 +133,26 @@ HfJson llama_config(const ModelSpec& m) {
     return json;
 }
 
-HfJson lfm2_config(const ModelSpec& m) {
+Json lfm2_config(const ModelSpec& m) {
     std::vector<std::string> types;
     for (int64_t i = 0; i < m.layers; ++i)
         types.emplace_back(operator_of(m, i).kind == LayerOperator::Kind::attention ? "full_attention" : "conv");
-    HfJson json = {{"architectures", {"Lfm2ForCausalLM"}},
-                   {"model_type", "lfm2"},
-                   {"vocab_size", m.vocab},
-                   {"hidden_size", m.width},
-                   {"intermediate_size", m.ffn},
-                   {"block_auto_adjust_ff_dim", false},  // intermediate_size is what it is
-                   {"num_hidden_layers", m.layers},
-                   {"num_attention_heads", m.heads},
-                   {"num_key_value_heads", m.kv_heads},
-                   {"layer_types", types},
-                   {"conv_L_cache", m.conv_kernel > 0 ? m.conv_kernel : 3},
-                   {"conv_bias", m.conv_bias},
-                   {"max_position_embeddings", m.max_positions},
-                   {"norm_eps", m.norm_eps},
-                   {"rope_theta", m.rope_theta},
-                   {"rope_scaling", rope_scaling_config(m.rope_scaling)}};
+    Json json = {{"architectures", {"Lfm2ForCausalLM"}},
+                 {"model_type", "lfm2"},
+                 {"vocab_size", m.vocab},
+                 {"hidden_size", m.width},
+                 {"intermediate_size", m.ffn},
+                 {"block_auto_adjust_ff_dim", false},  // intermediate_size is what it is
+                 {"num_hidden_layers", m.layers},
+                 {"num_attention_heads", m.heads},
+                 {"num_key_value_heads", m.kv_heads},
+                 {"layer_types", types},
+                 {"conv_L_cache", m.conv_kernel > 0 ? m.conv_kernel : 3},
+                 {"conv_bias", m.conv_bias},
+                 {"max_position_embeddings", m.max_positions},
+                 {"norm_eps", m.norm_eps},
+                 {"rope_theta", m.rope_theta},
+                 {"rope_scaling", rope_scaling_config(m.rope_scaling)}};
     if (m.heads * m.head_dim != m.width) json["head_dim"] = m.head_dim;
     if (m.moe.experts == 0) return json;
     const MixtureSpec& e = m.moe;
@@ -189,9 +186,7 @@ std::string hf_model_type(const ModelSpec& m) {
 
 std::string to_hf_config(const ModelSpec& m, DType dtype) {
     check<UsageError>(m.family != Family::mlp, "an mlp has no Hugging Face architecture; use --format tutti");
-    HfJson json = m.family == Family::gpt2   ? gpt2_config(m)
-                  : m.family == Family::lfm2 ? lfm2_config(m)
-                                             : llama_config(m);
+    Json json = m.family == Family::gpt2 ? gpt2_config(m) : m.family == Family::lfm2 ? lfm2_config(m) : llama_config(m);
     json["initializer_range"] = m.init_std;
     json["tie_word_embeddings"] = m.tie_embeddings;
     // Not the defaults of the classes: they are ids of published vocabularies.

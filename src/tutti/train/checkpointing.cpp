@@ -6,11 +6,11 @@
 #include <cerrno>
 #include <chrono>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <thread>
 
+#include "tutti/base/json.h"
 #include "tutti/spec/print.h"
 
 namespace tutti::train {
@@ -208,12 +208,12 @@ Agreement Checkpointing::agree(const std::function<std::string()>& body) const {
 
 RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<checkpoint::Piece>& pieces) {
     const Manifest& manifest = reader.manifest();
-    const auto json = nlohmann::json::parse(manifest.state);
+    const auto json = Json::parse(manifest.state);
     check<UsageError>(
         json.contains("identity"), reader.path(),
         " holds weights only, no optimizer state; it cannot be resumed. Start a run from it: `tutti convert` "
         "it to a Hugging Face directory and name that in [model] hf, with another --out");
-    const std::string now = run_identity(setup_.run), then = json.at("identity");
+    const std::string now = run_identity(setup_.run), then = json.at("identity").text();
     check<UsageError>(
         now == then, reader.path(), " belongs to another run; these differ:", differences(now, then),
         "\nUse another --out to start anew, or the config of that run. To go on from these weights with another "
@@ -225,11 +225,11 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
     checkpoint::load_pieces(reader, pieces);
     RunState state;
     state.step = manifest.step;
-    state.updates = json.at("updates");
-    state.tokens = json.at("tokens");
-    state.skipped = json.at("skipped");
-    state.skipped_in_a_row = json.at("skipped_in_a_row");
-    state.seconds = json.at("seconds");
+    state.updates = json.at("updates").get<int64_t>();
+    state.tokens = json.at("tokens").get<int64_t>();
+    state.skipped = json.at("skipped").get<int64_t>();
+    state.skipped_in_a_row = json.at("skipped_in_a_row").get<int64_t>();
+    state.seconds = json.at("seconds").get<double>();
     state.config = json.value("config", "");
     return state;
 }
@@ -320,13 +320,13 @@ void Checkpointing::start(const RunState& state, bool background) {
 }
 
 std::string Checkpointing::state_json(const RunState& state) const {
-    return nlohmann::ordered_json{{"identity", run_identity(setup_.run)},
-                                  {"config", spec::to_toml(setup_.run)},
-                                  {"updates", state.updates},
-                                  {"tokens", state.tokens},
-                                  {"skipped", state.skipped},
-                                  {"skipped_in_a_row", state.skipped_in_a_row},
-                                  {"seconds", state.seconds}}
+    return Json{{"identity", run_identity(setup_.run)},
+                {"config", spec::to_toml(setup_.run)},
+                {"updates", state.updates},
+                {"tokens", state.tokens},
+                {"skipped", state.skipped},
+                {"skipped_in_a_row", state.skipped_in_a_row},
+                {"seconds", state.seconds}}
         .dump();
 }
 

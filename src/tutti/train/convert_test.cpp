@@ -5,9 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tutti/base/json.h"
 #include "tutti/infer/generate.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/spec/toml.h"
@@ -55,8 +55,7 @@ class ConvertTest : public SmallRun {
         return made;
     }
     double first_loss(const std::string& run) const {
-        return logged(options(run),
-                      [](const std::string& line) { return nlohmann::json::parse(line).at("loss").get<double>(); })
+        return logged(options(run), [](const std::string& line) { return Json::parse(line).at("loss").get<double>(); })
             .front();
     }
 };

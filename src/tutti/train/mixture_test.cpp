@@ -3,9 +3,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/trainer.h"
@@ -128,11 +129,11 @@ TEST_F(Mixtures, GlobalBalancingIsNotCompared) {
     EXPECT_THROW(verify({.run = run({"model.moe.aux_loss=global"}), .ranks = 2}), UsageError);
 }
 
-nlohmann::json last_line(const std::string& directory) {
+Json last_line(const std::string& directory) {
     std::ifstream in(directory + "/metrics.jsonl");
     std::string line, last;
     while (std::getline(in, line)) last = line;
-    return nlohmann::json::parse(last);
+    return Json::parse(last);
 }
 
 // Checkpoints reshard over ep, the bias with them; metrics say the same under every layout.
@@ -158,7 +159,7 @@ TEST_F(Mixtures, ResumeUnderAnyOtherLayout) {
         parts = train_in("parts", layout.ranks, layout.set, true);
     EXPECT_EQ(parts.step, 6);
     EXPECT_NEAR(parts.loss, whole.loss, 1e-5 * whole.loss);
-    const nlohmann::json a = last_line((folder_ / "whole").string()), b = last_line((folder_ / "parts").string());
+    const Json a = last_line((folder_ / "whole").string()), b = last_line((folder_ / "parts").string());
     EXPECT_EQ(a.at("expert_load"), b.at("expert_load"));
     EXPECT_EQ(a.at("dropped_share"), 0.0);
     for (const char* key : {"aux_loss", "router_entropy", "grad_norm"})
@@ -189,8 +190,7 @@ TEST_F(Mixtures, EvenLoadsAreAsRehearsed) {
             o.ranks = layout.ranks;
             fs::remove_all(o.out);
             train(o);
-            std::ifstream in(o.out + "/run.json");
-            const nlohmann::json json = nlohmann::json::parse(in), &rehearsed = json.at("rehearsed");
+            const Json json = Json::parse(read_file(o.out + "/run.json")), &rehearsed = json.at("rehearsed");
             EXPECT_EQ(json.at("memory"), rehearsed.at("memory")) << zero << " " << layout.set.back();
             EXPECT_EQ(json.at("communication"), rehearsed.at("communication")) << zero << " " << layout.set.back();
         }
@@ -203,7 +203,7 @@ TEST_F(Mixtures, BalancingEvensOutTheLoads) {
                                "train.micro_batch=8", "optimizer.lr=0.003"});
         train(options(name, set));
         double most = 0;
-        const nlohmann::json last = last_line((folder_ / name).string());
+        const Json last = last_line((folder_ / name).string());
         for (const auto& load : last.at("expert_load").at(0)) most = std::max(most, load.get<double>());
         return most;
     };

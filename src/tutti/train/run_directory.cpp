@@ -5,9 +5,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/sums.h"
@@ -20,21 +20,13 @@ namespace {
 
 constexpr const char* kMetrics = "metrics.jsonl";
 
-// NaN and infinity are not JSON.
-nlohmann::ordered_json number(double x) {
-    return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json(nullptr);
-}
-
 // Whole numbers as such: 40 operations, not 40.0.
-nlohmann::ordered_json count(double x) {
-    return x == std::floor(x) ? nlohmann::ordered_json(static_cast<int64_t>(x)) : nlohmann::ordered_json(x);
-}
+Json count(double x) { return x == std::floor(x) ? Json(static_cast<int64_t>(x)) : Json(x); }
 
-nlohmann::ordered_json comm_of(const StepMetrics& m) {
-    auto groups = nlohmann::ordered_json::object();
+Json comm_of(const StepMetrics& m) {
+    auto groups = Json::object();
     for (const StepMetrics::Comm& c : m.comm)
-        groups[c.group] = {
-            {"operations", count(c.operations)}, {"bytes", count(c.bytes)}, {"wait_ms", number(c.wait_ms)}};
+        groups[c.group] = {{"operations", count(c.operations)}, {"bytes", count(c.bytes)}, {"wait_ms", c.wait_ms}};
     return groups;
 }
 
@@ -65,11 +57,11 @@ void RunDirectory::drop_lines_after(int64_t step) {
     std::istringstream in(*text);
     int64_t number = 1;
     for (std::string line; std::getline(in, line) && !in.eof(); ++number) {  // a torn last line has no end
-        const auto json = nlohmann::json::parse(line, nullptr, false);
-        const bool whole = json.is_object() && json.contains("step") && json["step"].is_number_integer();
-        if (!whole)
+        const std::optional<Json> json = Json::try_parse(line);
+        const Json* of_line = json ? json->find("step") : nullptr;
+        if (of_line == nullptr || !of_line->is_integer())
             warn_(concat(path, ":", number, ": is damaged and left out: ", line.substr(0, 60)));
-        else if (json["step"] <= step)
+        else if (of_line->get<int64_t>() <= step)
             kept += line + "\n";
     }
     if (kept != *text) write_whole(kMetrics, kept);
@@ -114,10 +106,10 @@ void RunDirectory::write_report(const std::string& html) { write_whole("report.h
 namespace {
 
 // A list for each layer that has experts, in steps of 1e-4.
-nlohmann::json load_of(const nn::RoutingSummary& routing) {
-    nlohmann::json layers = nlohmann::json::array();
+Json load_of(const nn::RoutingSummary& routing) {
+    Json layers = Json::array();
     for (size_t i = 0; i < routing.load.size(); ++i) {
-        if (i % static_cast<size_t>(routing.experts) == 0) layers.push_back(nlohmann::json::array());
+        if (i % static_cast<size_t>(routing.experts) == 0) layers.push_back(Json::array());
         layers.back().push_back(std::round(routing.load[i] * 1e4) / 1e4);
     }
     return layers;
@@ -153,29 +145,29 @@ void RunDirectory::log_events(const StepMetrics& m) {
 
 void RunDirectory::log(const StepMetrics& m) {
     if (events_) log_events(m);
-    nlohmann::ordered_json line = {{"step", m.step},
-                                   {"tokens", m.tokens},
-                                   {"loss", number(m.result.loss)},
-                                   {"grad_norm", number(m.result.grad_norm)},
-                                   {"lr", number(m.result.lr)},
-                                   {"step_ms", number(m.step_ms)},
-                                   {"tokens_per_s", number(m.tokens_per_s)},
-                                   {"mfu", number(m.mfu)},
-                                   {"hfu", number(m.hfu)},
-                                   {"mem_peak_bytes", m.mem_peak_bytes},
-                                   {"comm_bytes", m.comm_bytes()},
-                                   {"comm", comm_of(m)},
-                                   {"bubble", number(m.bubble)},
-                                   {"skipped", m.skipped}};
+    Json line = {{"step", m.step},
+                 {"tokens", m.tokens},
+                 {"loss", m.result.loss},
+                 {"grad_norm", m.result.grad_norm},
+                 {"lr", m.result.lr},
+                 {"step_ms", m.step_ms},
+                 {"tokens_per_s", m.tokens_per_s},
+                 {"mfu", m.mfu},
+                 {"hfu", m.hfu},
+                 {"mem_peak_bytes", m.mem_peak_bytes},
+                 {"comm_bytes", m.comm_bytes()},
+                 {"comm", comm_of(m)},
+                 {"bubble", m.bubble},
+                 {"skipped", m.skipped}};
     if (const nn::RoutingSummary& r = m.result.routing; r.experts > 0) {
-        line["aux_loss"] = number(r.aux_loss);
-        line["router_entropy"] = number(r.entropy);
-        line["dropped_share"] = number(r.dropped_share);
+        line["aux_loss"] = r.aux_loss;
+        line["router_entropy"] = r.entropy;
+        line["dropped_share"] = r.dropped_share;
         line["expert_layers"] = r.layers;
         line["expert_load"] = load_of(r);
     }
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
-    if (m.eval_loss) line["eval_loss"] = number(*m.eval_loss);
+    if (m.eval_loss) line["eval_loss"] = *m.eval_loss;
     const std::string path = path_ + "/" + kMetrics;
     std::error_code error;
     const auto before = std::filesystem::file_size(path, error);

@@ -8,18 +8,16 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
 
+#include "tutti/base/json.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/comm/communicator.h"
 
 namespace tutti::train {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr size_t kSpans = size_t{1} << 17;  // 16 MiB, of which only what is used takes memory
 constexpr int kComputeLane = 0, kWaitLane = 1, kFirstGroupLane = 2;
@@ -30,7 +28,7 @@ std::string microseconds(int64_t ns) {
     return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000);
 }
 
-std::string quoted(const std::string& text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string quoted(const std::string& text) { return Json(text).dump(-1, Json::InvalidUtf8::replace); }
 
 std::string metadata(std::string_view what, int rank, int lane, const std::string& key, const std::string& value) {
     return fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"{}":{}}}}})", what, rank, lane, key,

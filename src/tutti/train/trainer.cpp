@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/checkpoint/sums.h"
 #include "tutti/comm/run.h"
@@ -400,22 +400,21 @@ std::string Run::sample() {
 }
 
 std::string Run::totals(const std::string& sample_text) {
-    using Json = nlohmann::ordered_json;
     Json ranks = Json::array();
     for (size_t rank = 0; rank < memory_of_ranks_.size(); ++rank)
         ranks.push_back({{"rank", rank}, {"memory", Json::parse(memory_of_ranks_[rank])}});
-    nlohmann::ordered_json json = {{"model", name_of(run_.model)},
-                                   {"parameters", spec::parameter_count(run_.model)},
-                                   {"steps", state_.step},
-                                   {"tokens", state_.tokens},
-                                   {"skipped", state_.skipped},
-                                   {"wall_s", state_.seconds},
-                                   {"machine", engine_.device->name()},
-                                   {"peak_flops", peak_},
-                                   {"checkpoint", outcome_.checkpoint},
-                                   {"checkpoint_failures", checkpoints_.failures()},
-                                   {"preempted", outcome_.preempted},
-                                   {"ranks", ranks}};
+    Json json = {{"model", name_of(run_.model)},
+                 {"parameters", spec::parameter_count(run_.model)},
+                 {"steps", state_.step},
+                 {"tokens", state_.tokens},
+                 {"skipped", state_.skipped},
+                 {"wall_s", state_.seconds},
+                 {"machine", engine_.device->name()},
+                 {"peak_flops", peak_},
+                 {"checkpoint", outcome_.checkpoint},
+                 {"checkpoint_failures", checkpoints_.failures()},
+                 {"preempted", outcome_.preempted},
+                 {"ranks", ranks}};
     if (!memory_of_ranks_.empty()) {
         json["memory"] = Json::parse(memory_of_ranks_.front());
         json["communication"] = Json::parse(rehearsal::to_json(communication_));
@@ -424,7 +423,7 @@ std::string Run::totals(const std::string& sample_text) {
     if (std::isfinite(outcome_.loss)) json["final_loss"] = outcome_.loss;
     if (std::isfinite(outcome_.eval_loss)) json["eval_loss"] = outcome_.eval_loss;
     if (!sample_text.empty()) json["sample"] = sample_text;
-    return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return json.dump(1, Json::InvalidUtf8::replace) + "\n";
 }
 
 }  // namespace

@@ -9,9 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/infer/generate.h"
@@ -35,11 +36,10 @@ class TrainerTest : public SmallRun {
     // A run that changes its layout after every step ends as that of one rank.
     void resumes_under_any_other_layout(std::vector<std::string> set);
 
-    static nlohmann::json totals(const TrainOptions& o) {
-        std::ifstream in(o.out + "/run.json");
-        return nlohmann::json::parse(in);
+    static Json totals(const TrainOptions& o) { return Json::parse(read_file(o.out + "/run.json")); }
+    static int64_t workspace_bytes(const TrainOptions& o) {
+        return totals(o).at("memory").at("workspace").get<int64_t>();
     }
-    static int64_t workspace_bytes(const TrainOptions& o) { return totals(o).at("memory").at("workspace"); }
 
     // What was counted in the first step of a run is what was rehearsed: memory of every rank by purpose, and
     // communication by group and operation, of the first one.
@@ -54,7 +54,7 @@ class TrainerTest : public SmallRun {
         for (int rank = 0; rank < o.ranks; ++rank) {
             const auto r = rehearsal::rehearse(o.run, rehearsal::target_of(machine), o.ranks, rank);
             EXPECT_EQ(json.at("ranks")[static_cast<size_t>(rank)].at("memory"),
-                      nlohmann::json::parse(rehearsal::to_json(r.memory.at_peak)))
+                      Json::parse(rehearsal::to_json(r.memory.at_peak)))
                 << what << ", rank " << rank;
         }
     }
@@ -62,7 +62,7 @@ class TrainerTest : public SmallRun {
     // Every logged value that is not a time (nor traffic, of which saving has its part), by step.
     static std::vector<std::string> metrics(const TrainOptions& o) {
         return logged(o, [](const std::string& line) {
-            auto json = nlohmann::json::parse(line);
+            auto json = Json::parse(line);
             for (const char* key : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes", "comm_bytes", "comm"})
                 json.erase(key);
             return json.dump();
@@ -75,7 +75,7 @@ TEST_F(TrainerTest, LearnsAndLogsEveryStepOnce) {
     const auto outcome = train(o);
     const auto lines = metrics(o);
     ASSERT_EQ(lines.size(), 30u);
-    const double first = nlohmann::json::parse(lines.front()).at("loss");
+    const double first = Json::parse(lines.front()).at("loss").get<double>();
     EXPECT_NEAR(first, std::log(256), 0.3);       // untrained: nearly uniform over 256 bytes
     EXPECT_LT(outcome.loss, std::log(10) + 0.4);  // ten symbols, drawn uniformly: ln 10 is the best possible
     EXPECT_GT(outcome.loss, std::log(10) - 0.4);
@@ -131,7 +131,7 @@ void TrainerTest::resumes_under_any_other_layout(std::vector<std::string> set) {
     const auto lines = metrics(whole), of_parts = metrics(options("parts", set));
     ASSERT_EQ(lines.size(), of_parts.size());
     for (size_t i = 0; i < lines.size(); ++i) {
-        const auto a = nlohmann::json::parse(lines[i]), b = nlohmann::json::parse(of_parts[i]);
+        const auto a = Json::parse(lines[i]), b = Json::parse(of_parts[i]);
         EXPECT_NEAR(b.at("loss").get<double>(), a.at("loss").get<double>(), 1e-5 * a.at("loss").get<double>()) << i;
         EXPECT_NEAR(b.at("grad_norm").get<double>(), a.at("grad_norm").get<double>(),
                     1e-4 * a.at("grad_norm").get<double>())
@@ -239,7 +239,7 @@ TEST_F(TrainerTest, AccumulationDoesNotChangeTheRun) {
         ASSERT_EQ(a.size(), b.size());
         for (size_t i = 0; i < a.size(); ++i)
             for (const char* key : {"loss", "grad_norm"}) {
-                const double x = nlohmann::json::parse(a[i]).at(key), y = nlohmann::json::parse(b[i]).at(key);
+                const double x = Json::parse(a[i]).at(key).get<double>(), y = Json::parse(b[i]).at(key).get<double>();
                 EXPECT_NEAR(x, y, 1e-5 * std::abs(x)) << key << " of step " << i + 1;
             }
     }
@@ -264,11 +264,11 @@ TEST_F(TrainerTest, TheMeanIsOverValidTokensHoweverTheBatchIsCut) {
     ASSERT_EQ(whole.size(), cut.size());
     int64_t tokens = 0;
     for (size_t i = 0; i < whole.size(); ++i) {
-        const auto a = nlohmann::json::parse(whole[i]), b = nlohmann::json::parse(cut[i]);
+        const auto a = Json::parse(whole[i]), b = Json::parse(cut[i]);
         for (const char* key : {"loss", "grad_norm"})
             EXPECT_NEAR(a.at(key).get<double>(), b.at(key).get<double>(), 1e-5 * a.at(key).get<double>()) << key;
         EXPECT_EQ(a.at("tokens"), b.at("tokens"));
-        tokens = a.at("tokens");
+        tokens = a.at("tokens").get<int64_t>();
     }
     EXPECT_GT(tokens, 0);
     EXPECT_LT(tokens, 8 * 4 * 16 / 2);  // of 8 steps: most are prompts
@@ -418,7 +418,7 @@ TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndStopsWhenAllAre) {
         EXPECT_EQ(e.exit_code(), 4);
     }
     const auto lines = metrics(o);
-    const auto last = nlohmann::json::parse(lines.back());
+    const auto last = Json::parse(lines.back());
     EXPECT_EQ(last.at("skipped"), 3);
     EXPECT_TRUE(last.at("loss").is_null() || last.at("grad_norm").is_null());
     EXPECT_FALSE(last.at("skip_reason").get<std::string>().empty());

@@ -6,8 +6,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 #include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
@@ -25,11 +26,10 @@ TEST(Sentencepiece, IdsAndTextsOfTheLibraryInPython) {
         return;
     }
     const auto tokenizer = make_tokenizer(testdata("sentencepiece.model"));
-    std::ifstream file(testdata("vectors.json"));
-    const auto vectors = nlohmann::json::parse(file).at("sentencepiece");
+    const auto vectors = Json::parse(read_file(testdata("vectors.json"))).at("sentencepiece");
     ASSERT_EQ(vectors.size(), 27u);
     for (const auto& vector : vectors) {
-        const std::string text = vector.at("text"), decoded = vector.at("decoded");
+        const std::string text = vector.at("text").text(), decoded = vector.at("decoded").text();
         const auto ids = tokenizer->encode(text);
         EXPECT_EQ(ids, vector.at("ids").get<std::vector<int32_t>>()) << text;
         EXPECT_EQ(tokenizer->decode(ids), decoded);

@@ -4,18 +4,16 @@
 #include <filesystem>
 #include <initializer_list>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 
 namespace tutti::data {
 
 namespace {
-
-using Json = nlohmann::json;
 
 // A place in the file, with the words for it: `model.merges[3]`.
 struct Node {
@@ -31,9 +29,7 @@ struct Node {
         return entry.data() == nullptr ? name : concat(name, "[", Json(entry).dump(), "]");
     }
     [[noreturn]] void fail(const std::string& required) const {
-        std::string got = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-        if (got.size() > 200) got = got.substr(0, 200) + "...";
-        throw DataError(concat(path, ": ", full_name(), " = ", got, ": ", required));
+        throw DataError(concat(path, ": ", full_name(), " = ", value.shown(), ": ", required));
     }
     void require(bool ok, const char* required) const {
         if (!ok) fail(concat("required: ", required));
@@ -57,8 +53,7 @@ struct Node {
     }
     bool flag_or(const char* key, bool otherwise) const { return has(key) ? at(key).flag() : otherwise; }
     int32_t id() const {
-        require(value.is_number_unsigned() && value.get<uint64_t>() <= std::numeric_limits<int32_t>::max() - 1,
-                "an id from 0 to 2147483646");
+        require(value.is_integer(0, std::numeric_limits<int32_t>::max() - 1), "an id from 0 to 2147483646");
         return value.get<int32_t>();
     }
     std::string type() const {
@@ -76,22 +71,6 @@ struct Node {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-
-// The library writes and frees values by recursion, so a file of brackets alone would use up the stack.
-void check_depth(const std::string& text, const std::string& path) {
-    constexpr int kDeepest = 32;
-    int depth = 0;
-    bool quoted = false;
-    for (size_t at = 0; at < text.size(); ++at) {
-        const char c = text[at];
-        if (c == '"') quoted = !quoted;
-        if (quoted && c == '\\') ++at;
-        if (quoted) continue;
-        if (c == '[' || c == '{') ++depth;
-        if (c == ']' || c == '}') --depth;
-        check<DataError>(depth <= kDeepest, path, ": byte offset ", at, ": nested deeper than ", kDeepest, " levels");
-    }
-}
 
 void read_normalizer(const Node& node, ByteLevelModel& model) {
     const std::string type = node.type();
@@ -299,11 +278,11 @@ void check_ids(const Node& root, const ByteLevelModel& model) {
 }  // namespace
 
 ByteLevelModel parse_tokenizer_json(const std::string& text, const std::string& path) {
-    check_depth(text, path);
     Json file;
     try {
-        file = Json::parse(text);
-    } catch (const Json::exception& error) {
+        constexpr int kMaxDepth = 32;
+        file = Json::parse(text, kMaxDepth);
+    } catch (const JsonError& error) {
         throw DataError(concat(path, ": is not JSON: ", error.what()));
     }
     const Node root{file, path, ""};
@@ -320,7 +299,7 @@ ByteLevelModel parse_tokenizer_json(const std::string& text, const std::string& 
     if (root.has("added_tokens"))
         for (const Json& token : file["added_tokens"])
             if (token.is_object() && token.contains("content") && token["content"].is_string())
-                added.insert(token["content"]);
+                added.insert(token["content"].text());
     std::unordered_map<std::string, int32_t> ids;
     const size_t vocab_size = read_model(root.at("model"), model, ids, added);
     if (root.has("normalizer")) read_normalizer(root.at("normalizer"), model);
@@ -336,21 +315,20 @@ ByteLevelModel parse_tokenizer_json(const std::string& text, const std::string& 
 // ---------------------------------------------------------------------------------------------------------------------
 
 std::string tokenizer_json(const ByteLevelModel& model) {
-    using Ordered = nlohmann::ordered_json;
-    const Ordered byte_level = {{"type", "ByteLevel"},
-                                {"add_prefix_space", model.add_prefix_space},
-                                {"trim_offsets", true},
-                                {"use_regex", true}};
-    Ordered pre_tokenizer = byte_level;
+    const Json byte_level = {{"type", "ByteLevel"},
+                             {"add_prefix_space", model.add_prefix_space},
+                             {"trim_offsets", true},
+                             {"use_regex", true}};
+    Json pre_tokenizer = byte_level;
     if (model.split != SplitKind::gpt2) {
         pre_tokenizer["use_regex"] = false;
-        const Ordered split = {{"type", "Split"},
-                               {"pattern", {{"Regex", pattern_of(model.split)}}},
-                               {"behavior", "Isolated"},
-                               {"invert", false}};
-        pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", Ordered::array({split, pre_tokenizer})}};
+        const Json split = {{"type", "Split"},
+                            {"pattern", {{"Regex", pattern_of(model.split)}}},
+                            {"behavior", "Isolated"},
+                            {"invert", false}};
+        pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", Json::array({split, pre_tokenizer})}};
     }
-    Ordered added = Ordered::array();
+    Json added = Json::array();
     for (const AddedToken& a : model.added)
         added.push_back({{"id", a.id},
                          {"content", a.content},
@@ -371,7 +349,7 @@ std::string tokenizer_json(const ByteLevelModel& model) {
     for (const Merge& m : model.merges)
         merges += concat(merges.empty() ? "" : ",", "\n      [", Json(names[static_cast<size_t>(m.left)]).dump(), ", ",
                          Json(names[static_cast<size_t>(m.right)]).dump(), "]");
-    const Ordered normalizer = model.nfc ? Ordered{{"type", "NFC"}} : Ordered(nullptr);
+    const Json normalizer = model.nfc ? Json{{"type", "NFC"}} : Json(nullptr);
     return concat(
         "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ", added.dump(),
         ",\n  \"normalizer\": ", normalizer.dump(), ",\n  \"pre_tokenizer\": ", pre_tokenizer.dump(),
@@ -391,7 +369,7 @@ Json read_beside(const std::string& path, const char* name) {
     if (!text) return nullptr;
     try {
         return Json::parse(*text);
-    } catch (const Json::exception& error) {
+    } catch (const JsonError& error) {
         throw DataError(concat(file.string(), ": is not JSON: ", error.what()));
     }
 }
@@ -411,7 +389,7 @@ std::vector<int32_t> ids_of(const Json& file, const std::string& key) {
     std::vector<int32_t> ids;
     if (!file.is_object() || !file.contains(key)) return ids;
     const auto take = [&](const Json& id) {
-        if (id.is_number_unsigned() && id.get<uint64_t>() < (uint64_t{1} << 31)) ids.push_back(id.get<int32_t>());
+        if (id.is_integer(0, std::numeric_limits<int32_t>::max())) ids.push_back(id.get<int32_t>());
     };
     if (file[key].is_array())
         for (const Json& id : file[key]) take(id);
