@@ -1,4 +1,4 @@
-// cli/cli.h: the command line. cli.cpp reads the arguments into the structs of commands.h; each command is a file of
+// cli/cli.h: the command line. parse.cpp reads the arguments into the structs of commands.h; each command is a file of
 // its own.
 #pragma once
 

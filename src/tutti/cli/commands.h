@@ -1,5 +1,5 @@
-// cli/commands.h: the arguments of each subcommand as plain data, and the function that runs it. cli.cpp fills and
-// calls them; a function returns the exit code or throws (base/error.h).
+// cli/commands.h: the arguments of each subcommand as plain data, and the function that runs it. parse.cpp fills
+// them; a function returns the exit code or throws (base/error.h).
 #pragma once
 
 #include <cstdint>
@@ -206,7 +206,7 @@ struct TokenFileArguments {
 int inspect_data(const TokenFileArguments& arguments, const Io& io);
 int verify_data(const TokenFileArguments& arguments, const Io& io);
 
-// All of them, for the table of contents in cli.cpp.
+// All of them.
 struct DataArguments {
     TrainTokenizerArguments train_tokenizer;
     TokenizeArguments tokenize;

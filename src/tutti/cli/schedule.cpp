@@ -2,7 +2,6 @@
 // timeline, and all of them in one table.
 #include "tutti/schedule/schedule.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -11,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/command_line.h"
+#include "tutti/cli/command.h"
 #include "tutti/schedule/automatic.h"
 #include "tutti/schedule/csv.h"
 #include "tutti/schedule/drawing.h"
@@ -115,15 +114,6 @@ void check_fits_memory(const Timed& timed, std::optional<int> limit) {
 }
 
 // CLI::Range lets nan pass.
-CLI::Validator number_from_0_to_1() {
-    const auto problem = [](const std::string& text) {
-        double x = 0;
-        const bool inside = CLI::detail::lexical_cast(text, x) && x >= 0 && x <= 1;
-        return inside ? "" : concat("required a number from 0 to 1, got ", text);
-    };
-    return {problem, "FLOAT in [0 - 1]", "share"};
-}
-
 [[noreturn]] void refuse_kind(const std::string& kind) {
     std::vector<std::string> names;
     for (const schedule::Kind& k : schedule::kinds()) names.emplace_back(k.name);
@@ -306,34 +296,28 @@ int schedule(const ScheduleArguments& a, const Io& io) {
     return 0;
 }
 
-void add_schedule(CLI::App& app, std::function<int()>& chosen, ScheduleArguments& a, const Io& io) {
-    CLI::App* c = add_command(app, chosen, "schedule", "pipeline schedules: order, bubble, memory, timeline", a.json,
-                              [&a, &io] { return schedule(a, io); });
-    c->add_option("--kind", a.kind, "a name below, auto, all, or FILE.csv")->required()->option_text("K");
-    const auto number = [&](const char* name, std::optional<int>& value, int most, const char* help, const char* text) {
-        c->add_option(name, value, help)->check(CLI::Range(1, most))->option_text(text);
-    };
-    number("--stages", a.stages, 1 << 12, "ranks of the pipeline", "P");
-    number("--virtual", a.chunks, 1 << 10, "stages per rank, where the kind leaves them free", "V [1; with all 2]");
-    number("--microbatches", a.microbatches, 1 << 16, "microbatches of a step", "M");
-    number("--group-size", a.group_size, 1 << 16, "of interleaved and interleaved-zb", "N [min(P, M)]");
-    number("--memory-limit", a.memory_limit, 1 << 26, "live chunks on a rank, until their W", "X [none]");
-    c->add_option("--w-memory", a.w_memory, "auto: what a chunk counts between its I and its W")
-        ->check(number_from_0_to_1())
-        ->option_text("S [1]");
-    c->add_option("--f", a.forward, "time of a chunk's forward; 0.5 and 1/3 are exact")->option_text("T [1]");
-    c->add_option("--i", a.backward_input, "of the gradient of its input")->option_text("T [1]");
-    c->add_option("--w", a.backward_weight, "of the gradients of its weights")->option_text("T [1]");
-    c->add_option("--fb", a.overlap, "of an overlapped F and B")->option_text("T [f + i + w]");
-    c->add_option("--comm,--latency", a.latency, "of a message between ranks")->option_text("T [0]");
-    c->add_option("--message-bytes", a.message_bytes, "size of a message, which then takes --comm + N / B")
-        ->option_text("N [0]");
-    c->add_option("--bandwidth", a.bandwidth, "bytes per unit of time from one rank to another; messages share it")
-        ->option_text("B");
-    c->add_option("--csv", a.csv, "writes the actions, as torch.distributed.pipelining")->option_text("FILE");
-    c->add_flag("--messages", a.messages, "sends and receives too, in the CSV and the JSON");
-    c->add_option("--svg", a.svg, "writes the timeline as a picture")->option_text("FILE");
-    c->footer(
+Command schedule_command(ScheduleArguments& a, const Io& io) {
+    const Options options = {
+        required({"--kind", "K", "", "a name below, auto, all, or FILE.csv", &a.kind}),
+        {"--stages", "P", "", "ranks of the pipeline", &a.stages, Between{1, 1 << 12}},
+        {"--virtual", "V", "1; with all 2", "stages per rank, where the kind leaves them free", &a.chunks,
+         Between{1, 1 << 10}},
+        {"--microbatches", "M", "", "microbatches of a step", &a.microbatches, Between{1, 1 << 16}},
+        {"--group-size", "N", "min(P, M)", "of interleaved and interleaved-zb", &a.group_size, Between{1, 1 << 16}},
+        {"--memory-limit", "X", "none", "live chunks on a rank, until their W", &a.memory_limit, Between{1, 1 << 26}},
+        {"--w-memory", "S", "1", "auto: what a chunk counts between its I and its W", &a.w_memory, Between{0, 1}},
+        {"--f", "T", "1", "time of a chunk's forward; 0.5 and 1/3 are exact", &a.forward},
+        {"--i", "T", "1", "of the gradient of its input", &a.backward_input},
+        {"--w", "T", "1", "of the gradients of its weights", &a.backward_weight},
+        {"--fb", "T", "f + i + w", "of an overlapped F and B", &a.overlap},
+        {"--comm,--latency", "T", "0", "of a message between ranks", &a.latency},
+        {"--message-bytes", "N", "0", "size of a message, which then takes --comm + N / B", &a.message_bytes},
+        {"--bandwidth", "B", "", "bytes per unit of time from one rank to another; messages share it", &a.bandwidth},
+        {"--csv", "FILE", "", "writes the actions, as torch.distributed.pipelining", &a.csv},
+        {"--messages", "", "", "sends and receives too, in the CSV and the JSON", &a.messages},
+        {"--svg", "FILE", "", "writes the timeline as a picture", &a.svg}};
+    return command_of(
+        "schedule", "pipeline schedules: order, bubble, memory, timeline", a, io, schedule, options,
         "Kinds: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, interleaved-zb; with two stages per\n"
         "rank zb-v, v-half, v-min, dualpipe-v; with two replicas chimera, dualpipe. auto searches for the\n"
         "shortest step within --memory-limit.\n\n"

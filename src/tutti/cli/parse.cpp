@@ -1,0 +1,131 @@
+#include "tutti/cli/parse.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/nearest.h"
+
+namespace tutti::cli {
+
+namespace {
+
+// A finite number from `low` to `high`: CLI::Range lets nan pass.
+CLI::Validator number_in(Between range) {
+    const auto problem = [range](const std::string& text) {
+        double x = 0;
+        const bool inside = CLI::detail::lexical_cast(text, x) && x >= range.low && x <= range.high;
+        return inside ? "" : concat("required a number from ", range.low, " to ", range.high, ", got ", text);
+    };
+    return {problem, concat("FLOAT in [", range.low, " - ", range.high, "]"), "number_in"};
+}
+
+void add_option(CLI::App& command, const Option& option) {
+    CLI::Option* added = std::visit(
+        [&]<class T>(T* target) {
+            if constexpr (std::same_as<T, bool>)
+                return command.add_flag(option.name, *target, option.help);
+            else
+                return command.add_option(option.name, *target, option.help);
+        },
+        option.target);
+    const std::string shown = option.default_text.empty() ? "" : concat(" [", option.default_text, "]");
+    added->option_text(option.value_name + shown + (option.value_name.empty() ? " " : ""));
+    added->required(option.required)->group(option.group);
+    const bool by_place = !option.name.starts_with('-');
+    if (std::holds_alternative<std::vector<std::string>*>(option.target) && !by_place) added->allow_extra_args(false);
+
+    if (const auto* choices = std::get_if<Choices>(&option.rule)) added->check(CLI::IsMember(*choices));
+    if (std::holds_alternative<ByteCount>(option.rule)) added->transform(CLI::AsSizeValue(true));
+    if (const auto* range = std::get_if<Between>(&option.rule)) {
+        const bool whole = !std::holds_alternative<double*>(option.target);
+        added->check(whole ? CLI::Range(static_cast<int64_t>(range->low), static_cast<int64_t>(range->high))
+                           : number_in(*range));
+    }
+}
+
+void add_command(CLI::App& parent, const Command& command, const Command*& chosen);
+
+// What `command` has below its name.
+void fill(CLI::App& app, const Command& command, const Command*& chosen) {
+    for (const Option& option : command.options) add_option(app, option);
+    for (const Option& option : command.options)
+        if (!option.excludes.empty()) app.get_option(option.name)->excludes(app.get_option(option.excludes));
+    if (!command.footer.empty()) app.footer(command.footer);  // else that of the parent; before commands below copy it
+    for (const Command& below : command.commands) add_command(app, below, chosen);
+    if (!command.commands.empty()) app.require_subcommand(1);
+}
+
+void add_command(CLI::App& parent, const Command& command, const Command*& chosen) {
+    CLI::App* app = parent.add_subcommand(command.name, command.description);
+    if (command.run) app->callback([&command, &chosen] { chosen = &command; });
+    fill(*app, command, chosen);
+}
+
+const CLI::App* chosen_command(const CLI::App* app) {
+    while (!app->get_subcommands().empty()) app = app->get_subcommands().back();
+    return app;
+}
+
+std::string words_of(const CLI::App* command) {
+    std::string words = command->get_name();
+    for (const CLI::App* p = command->get_parent(); p != nullptr; p = p->get_parent())
+        words = concat(p->get_name(), ' ', words);
+    return words;
+}
+
+std::vector<std::string> options_of(const CLI::App* command) {
+    std::vector<std::string> names;
+    for (const CLI::Option* option : command->get_options())
+        for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    return names;
+}
+
+// What is wrong with the command line, in words that name the nearest right one.
+std::string describe(const CLI::App& app, const CLI::ParseError& error) {
+    const CLI::App* command = chosen_command(&app);
+    const std::vector<std::string> strangers = app.remaining(true);
+    const auto is_option = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
+    std::vector<std::string> names;
+    std::string all;
+    for (const CLI::App* c : command->get_subcommands([](const CLI::App*) { return true; })) {
+        all += (names.empty() ? "" : ", ") + c->get_name();
+        names.push_back(c->get_name());
+    }
+    const auto word = std::find_if_not(strangers.begin(), strangers.end(), is_option);
+    if (!names.empty() && word != strangers.end())
+        return concat("unknown command `", *word, "` of `", words_of(command), "`; the nearest is `",
+                      spec::nearest(*word, names), "` of ", all);
+    const auto option = std::find_if(strangers.begin(), strangers.end(), is_option);
+    if (option != strangers.end()) {
+        const std::string name = option->substr(0, option->find('='));
+        return concat("unknown option ", name, " of `", words_of(command), "`; the nearest is ",
+                      spec::nearest(name, options_of(command)));
+    }
+    if (!names.empty()) return concat("`", words_of(command), "` needs a command: ", all);
+    return error.what();
+}
+
+}  // namespace
+
+Parsed parse(const Command& program, const std::string& version, int argc, const char* const* argv) {
+    CLI::App app(program.description, program.name);
+    app.set_version_flag("--version", version);
+    app.get_formatter()->column_width(32);
+    Parsed parsed;
+    fill(app, program, parsed.command);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::Success& asked) {  // --help, --version
+        std::ostringstream text;
+        app.exit(asked, text, text);
+        return {nullptr, text.str()};
+    } catch (const CLI::ParseError& error) {
+        if (argc < 2) return {nullptr, app.help()};
+        throw UsageError(concat(describe(app, error), "\ntry: ", words_of(chosen_command(&app)), " --help"));
+    }
+    return parsed;
+}
+
+}  // namespace tutti::cli
