@@ -74,6 +74,7 @@ struct Arguments {
     BenchPipelineArguments bench_pipeline;
     HealthArguments health;
     ScheduleArguments schedule;
+    SimulateArguments simulate;
 };
 
 // The table of the program (program.cpp), and the parts of it that have files of their own. `arguments` and `io` must
@@ -81,5 +82,6 @@ struct Arguments {
 Command program(Arguments& arguments, const Io& io);
 Command data_command(DataArguments& arguments, const Io& io);          // data.cpp
 Command schedule_command(ScheduleArguments& arguments, const Io& io);  // schedule.cpp
+Command simulate_command(SimulateArguments& arguments, const Io& io);  // simulate.cpp
 
 }  // namespace tutti::cli

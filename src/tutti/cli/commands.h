@@ -94,6 +94,16 @@ struct ReportArguments {
 int report(const ReportArguments& arguments, const Io& io);
 int report_flight(const std::string& directory, bool json, const Io& io);
 
+struct SimulateArguments {
+    std::string config;   // "": none, with --table
+    std::string cluster;  // name or file
+    int ranks = 1;
+    std::vector<std::string> set;
+    std::string table;  // a file of published runs
+    bool json = false;
+};
+int simulate(const SimulateArguments& arguments, const Io& io);
+
 struct DoctorArguments {
     bool json = false;
 };

@@ -1,4 +1,4 @@
-// spec/toml.cpp: TOML and --set into a RunSpec. The only file that sees toml++.
+// spec/toml.cpp: TOML and --set into a RunSpec, and any TOML as JSON. The only file that sees toml++.
 #include "tutti/spec/toml.h"
 
 #include <toml++/toml.h>
@@ -337,6 +337,25 @@ ModelSpec starting_model(const toml::table& root, const Overrides& overrides, Pr
     return known ? preset(*name) : ModelSpec{};  // an unknown name is reported when the field is assigned
 }
 
+Json json_of(const toml::node& node, Problems& problems) {
+    if (const auto* table = node.as_table()) {
+        Json object = Json::object();
+        for (const auto& [key, value] : *table) object[key.str()] = json_of(value, problems);
+        return object;
+    }
+    if (const auto* array = node.as_array()) {
+        Json list = Json::array();
+        for (const toml::node& element : *array) list.push_back(json_of(element, problems));
+        return list;
+    }
+    if (const auto* text = node.as_string()) return text->get();
+    if (const auto* integer = node.as_integer()) return integer->get();
+    if (const auto* number = node.as_floating_point()) return number->get();
+    if (const auto* flag = node.as_boolean()) return flag->get();
+    problems.add(node.source(), "a date or a time, which no key here takes");
+    return {};
+}
+
 }  // namespace
 
 RunSpec parse_text(std::string_view text, const std::string& source_name, const std::vector<std::string>& overrides) {
@@ -367,6 +386,18 @@ RunSpec parse_text(std::string_view text, const std::string& source_name, const 
     });
     problems.throw_if_any();
     return run;
+}
+
+Json parse_toml(std::string_view text, const std::string& source_name) {
+    Problems problems(source_name);
+    Json document;
+    try {
+        document = json_of(toml::parse(text), problems);
+    } catch (const toml::parse_error& error) {
+        problems.add(error.source(), std::string(error.description()));
+    }
+    problems.throw_if_any();
+    return document;
 }
 
 RunSpec parse_file(const std::string& path, const std::vector<std::string>& overrides) {

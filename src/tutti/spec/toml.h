@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/json.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::spec {
@@ -23,5 +24,9 @@ namespace tutti::spec {
 RunSpec parse_file(const std::string& path, const std::vector<std::string>& overrides = {});
 RunSpec parse_text(std::string_view text, const std::string& source_name,
                    const std::vector<std::string>& overrides = {});
+
+// Any TOML file as a JSON value: tables are objects. UsageError with file:line:column where the text is no TOML, or has
+// dates or times.
+Json parse_toml(std::string_view text, const std::string& source_name);
 
 }  // namespace tutti::spec

@@ -1,0 +1,174 @@
+// cli/simulate.cpp: `tutti simulate`: the time, the rates and the memory of a step before it runs, on any cluster; and
+// of published runs of other systems, with the error.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
+#include "tutti/base/units.h"
+#include "tutti/cli/command.h"
+#include "tutti/simulate/fit.h"
+#include "tutti/simulate/prediction.h"
+#include "tutti/simulate/published.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::cli {
+
+namespace {
+
+using simulate::Prediction;
+using simulate::PublishedRun;
+
+void print(const Prediction& p, const hardware::Cluster& cluster, std::ostream& text) {
+    const auto line = [&](const char* what, const std::string& value, const std::string& remark = "") {
+        text << left(what, 22) << (remark.empty() ? value : left(value, 16) + remark) << '\n';
+    };
+    line("step", format_time(p.seconds()),
+         concat(format_time(p.seconds() * p.low), " to ", format_time(p.seconds() * p.high), " in 8 of 10 runs"));
+    line("throughput", format_rate(p.tokens_per_s(), "tokens"),
+         concat(format_rate(p.tokens_per_s() / p.ranks, "tokens"), " of a rank"));
+    line("MFU", format_percent(p.share_of_peak(p.model_causal)), "causal attention, of the 16-bit peak");
+    line("", format_percent(p.share_of_peak(p.model_full)), "full attention");
+    line("", format_percent(p.share_of_peak(p.model_causal) * p.peak / p.precision_peak), "of the precision's peak");
+    line("HFU", format_percent(p.share_of_peak(p.hardware)), "what is recomputed counts too");
+    const double share = p.memory.total() / cluster.memory;
+    line("memory of a rank", format_bytes(static_cast<int64_t>(p.memory.total())),
+         concat(format_percent(share), " of ", format_bytes(static_cast<int64_t>(cluster.memory)),
+                share > 1 ? ": does not fit" : ""));
+    text << '\n';
+    const simulate::StepTime& t = p.time;
+    const std::pair<const char*, double> kinds[] = {{"matrix products", t.products},
+                                                    {"attention", t.attention},
+                                                    {"elementwise", t.elementwise},
+                                                    {"recompute", t.recompute},
+                                                    {"optimizer", t.optimizer},
+                                                    {"host", t.host},
+                                                    {"exposed tp", t.tp},
+                                                    {"exposed cp", t.cp},
+                                                    {"exposed ep", t.ep},
+                                                    {"exposed pp", t.pp},
+                                                    {"exposed dp", t.dp},
+                                                    {"pipeline bubble", t.bubble},
+                                                    {"other", t.other}};
+    for (const auto& [name, seconds] : kinds)
+        if (seconds > 0) line(name, format_time(seconds), format_percent(seconds / p.seconds()));
+}
+
+// The constant for a device and precision that fits its rows best, as the simplest model there is: time = FLOPs with
+// full attention and recomputation, through the bubble, over the constant.
+std::vector<double> naive(const std::vector<PublishedRun>& runs) {
+    const auto ideal = [](const PublishedRun& run) {
+        const simulate::Job& job = run.job;
+        double flops = token_flops(job).full() * (job.recompute == simulate::Recompute::full ? 4.0 / 3 : 1);
+        const double bubble = (job.pp - 1.0) / job.virtual_stages / job.microbatches();
+        return flops * job.global_batch * job.seq / job.ranks * (1 + bubble);
+    };
+    const auto kind = [](const PublishedRun& run) { return run.cluster.name + "/" + run.job.precision; };
+    std::map<std::string, std::vector<double>> rates;
+    for (const PublishedRun& run : runs)
+        if (run.problem.empty() && run.seconds > 0) rates[kind(run)].push_back(ideal(run) / run.seconds);
+    for (auto& [name, all] : rates) std::sort(all.begin(), all.end());
+    std::vector<double> seconds(runs.size(), 0);
+    for (size_t i = 0; i < runs.size(); ++i) {
+        if (!runs[i].problem.empty() || runs[i].seconds <= 0) continue;
+        const std::vector<double>& all = rates[kind(runs[i])];
+        seconds[i] = ideal(runs[i]) / all[all.size() / 2];
+    }
+    return seconds;
+}
+
+void print_errors(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted, std::ostream& text) {
+    const auto ours = errors_of(runs, predicted), constant = errors_of(runs, naive(runs));
+    if (ours.empty()) return;
+    text << left("family", 24) << right("rows", 6) << right("error", 9) << right("bias", 9) << right("largest", 9)
+         << right("one constant", 14) << '\n';
+    double mean = 0, mean_constant = 0;
+    for (size_t i = 0; i < ours.size(); ++i) {
+        text << left(ours[i].family, 24) << right(std::to_string(ours[i].rows), 6)
+             << right(format_percent(ours[i].mean), 9) << right(format_percent(ours[i].bias), 9)
+             << right(format_percent(ours[i].largest), 9) << right(format_percent(constant[i].mean), 14) << '\n';
+        mean += ours[i].mean / static_cast<double>(ours.size());
+        mean_constant += constant[i].mean / static_cast<double>(ours.size());
+    }
+    text << left("mean of the families", 30) << right(format_percent(mean), 9) << right("", 18)
+         << right(format_percent(mean_constant), 14) << '\n';
+}
+
+int simulate_table(const SimulateArguments& a, const Io& io) {
+    const std::vector<PublishedRun> runs = simulate::read_published(read_file(a.table), a.table);
+    std::vector<double> predicted(runs.size(), 0);
+    Json rows = Json::array();
+    int inside = 0, measured = 0;
+    for (size_t i = 0; i < runs.size(); ++i) {
+        const PublishedRun& run = runs[i];
+        std::string problem = run.problem;
+        Json row;
+        if (problem.empty()) try {
+                const Prediction p = simulate::predict(run.job, run.cluster);
+                predicted[i] = p.seconds();
+                row = describe(p);
+                if (run.seconds > 0) {
+                    ++measured;
+                    const double ratio = run.seconds / p.seconds();
+                    inside += ratio >= p.low && ratio <= p.high ? 1 : 0;
+                }
+            } catch (const UsageError& error) {
+                problem = error.what();
+            }
+        if (!problem.empty()) row = {{"refused", problem}};
+        rows.push_back(std::move(row));
+    }
+    std::ostream& text = io.text(a.json);
+    print_errors(runs, predicted, text);
+    if (measured > 0)
+        text << inside << " of " << measured << " measured steps are inside their interval, which is for 8 of 10\n";
+    text << std::flush;
+    if (a.json) io.out << Json{{"rows", rows}}.dump() << '\n';
+    return 0;
+}
+
+}  // namespace
+
+int simulate(const SimulateArguments& a, const Io& io) {
+    check<UsageError>(a.table.empty() != a.config.empty(),
+                      "give a CONFIG and --cluster, or --table FILE with published runs");
+    if (!a.table.empty()) return simulate_table(a, io);
+    check<UsageError>(!a.cluster.empty(), "--cluster is missing: the name of a cluster (", hardware::cluster_names()[0],
+                      ", ...) or a file");
+    const hardware::Cluster cluster = hardware::cluster_named(a.cluster);
+    spec::RunSpec run = spec::parse_file(a.config, a.set);
+    spec::validate(run, a.ranks);
+    const Prediction p = simulate::predict(simulate::job_of(run, a.ranks), cluster);
+    std::ostream& text = io.text(a.json);
+    text << name_of(run.model) << " on " << a.ranks << " x " << cluster.name << "\n\n";
+    print(p, cluster, text);
+    text << std::flush;
+    if (a.json) io.out << describe(p).dump(2) << '\n';
+    return 0;
+}
+
+Command simulate_command(SimulateArguments& a, const Io& io) {
+    constexpr double kManyRanks = 1 << 20;
+    return command_of("simulate", "time, rates and memory of a step before it runs, on any cluster", a, io, simulate,
+                      {{"CONFIG", "", "", "TOML file of the run", &a.config},
+                       {"--cluster", "NAME|FILE", "", "the machines: a name below, or a TOML file", &a.cluster},
+                       {"--ranks", "N", "1", "devices of the run", &a.ranks, Between{1, kManyRanks}},
+                       {"--set", "section.key=value", "", "a value in place of the file's; repeatable", &a.set},
+                       {"--table", "FILE", "",
+                        "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors", &a.table}},
+                      concat(
+                          "Clusters: ",
+                          [] {
+                              std::string names;
+                              for (const std::string& name : hardware::cluster_names())
+                                  names += (names.empty() ? "" : ", ") + name;
+                              return names;
+                          }(),
+                          "\n\nExamples:\n"
+                          "  tutti simulate run.toml --cluster h100 --ranks 64\n"
+                          "  tutti simulate --table published.json --json"));
+}
+
+}  // namespace tutti::cli

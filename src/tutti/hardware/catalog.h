@@ -1,0 +1,16 @@
+// hardware/catalog.h: the texts of catalog/*.toml, which the build puts into the program (cmake/catalog.cmake).
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace tutti::hardware {
+
+struct CatalogEntry {
+    std::string_view name;  // of the file, without .toml
+    std::string_view text;
+};
+
+const std::vector<CatalogEntry>& catalog();  // by name
+
+}  // namespace tutti::hardware

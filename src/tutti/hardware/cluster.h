@@ -1,0 +1,60 @@
+// hardware/cluster.h: accelerators and clusters as data: rates, memory, links, network. One TOML file describes a
+// device and the node and network that it usually comes with (catalog/*.toml, part of the program); a file of the
+// user's may start from one of them (`base = "h100"`) and change what differs.
+//
+// Units: FLOP/s, bytes, bytes per second in one direction and per device, seconds.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::hardware {
+
+struct Cluster {
+    std::string name;                  // "h100"
+    std::vector<std::string> aliases;  // other spellings that are understood
+    std::vector<std::string> sources;  // where the figures were read
+    std::string vendor;
+    std::string generation;  // of the design: "hopper"; kernels reach like shares of the peak within one
+
+    double memory = 0;            // of a device
+    double memory_bandwidth = 0;  // of its memory
+    int processors = 0;           // streaming multiprocessors or compute units; 0: not divided so (TPU)
+
+    // Dense peaks by type: "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"; a type that is missing has no instructions.
+    std::map<std::string, double> peaks;
+    std::map<std::string, double> measured;  // the best matrix product that somebody measured; may be empty
+
+    // Inside a domain of `domain` devices, which may be larger than a node (NVL72, a TPU pod).
+    std::string link_name;
+    double link_bandwidth = 0;
+    int domain = 1;
+
+    int per_node = 1;
+    double network_bandwidth = 0;  // of a device's share of the node's adapters
+    double network_latency = 5e-6;
+    double link_latency = 2e-6;
+
+    // Above `pod` devices the network has 1/oversubscription of the bandwidth; 0: never.
+    int pod = 0;
+    double oversubscription = 1;
+
+    double host_memory = 0;     // of a node; 0: not known
+    double host_bandwidth = 0;  // between a device and the memory of its host; 0: not known
+
+    double mtbf_hours = 50000;  // mean time between failures of one device with its share of the node
+    double price_per_hour = 0;  // of one device, in dollars; 0: not known
+
+    // FLOP/s of a type; UsageError that names the types of the device when there is none.
+    double peak(std::string_view type) const;
+    bool has(std::string_view type) const { return peaks.count(std::string(type)) > 0; }
+};
+
+// By name or alias, upper and lower case alike; or the path of a TOML file. UsageError with the nearest name.
+Cluster cluster_named(const std::string& name_or_path);
+Cluster parse_cluster(std::string_view text, const std::string& source_name);
+std::vector<std::string> cluster_names();
+
+}  // namespace tutti::hardware

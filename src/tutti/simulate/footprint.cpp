@@ -1,0 +1,115 @@
+// simulate/footprint.cpp: weights, gradients, optimizer state and activations of the first and the last stage.
+#include "tutti/simulate/footprint.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tutti::simulate {
+namespace {
+
+// What a software stack allocates beside what the formulas count, found on its published runs.
+struct Allocation {
+    double activations;   // factor of what a layer saves
+    double whole_inputs;  // inputs of a layer that stay whole under tensor parallelism, without a pipeline
+    double logit_bytes;   // of a logit, without and with a pipeline
+    double logit_bytes_staged;
+    double gradient_copies;  // 2-byte gradients beside the accumulated ones
+    double reserved;         // bytes
+};
+
+Allocation allocation_of(Stack stack) {
+    switch (stack) {
+        case Stack::nanotron: return {1.39, 1.1, 9.4, 5.0, 0.5, 0.34e9};
+        case Stack::eager: return {1.15, 0, 12, 12, 0, 2.5e9};
+        case Stack::compiled: return {1.0, 0, 10, 10, 0, 2.0e9};
+        case Stack::xla: return {0.9, 0, 8, 8, 0, 1.5e9};
+        case Stack::megatron:
+        case Stack::tutti: break;
+    }
+    return {1.0, 0, 8, 8, 0, 3.0e9};
+}
+
+double microbatches_in_flight(const Job& job) {
+    const double p = job.pp, v = job.virtual_stages, m = job.microbatches();
+    if (job.pp == 1) return 1;
+    if (job.schedule == "gpipe" || job.schedule == "afab") return m;
+    double most = p;
+    if (job.schedule == "zb-h2") most = 2 * p - 1;
+    if (job.schedule == "v-half") most = p / 2 + 1;
+    if (job.schedule == "v-min") most = p / 3 + 1;
+    if (job.virtual_stages > 1 && !job.schedule.starts_with("zb-v")) most = p * (1 + (p - 1) / (p * v));
+    return std::min(m, most);
+}
+
+}  // namespace
+
+Footprint footprint(const Job& job) {
+    const Sizes& m = job.model;
+    const Allocation extra = allocation_of(job.stack);
+    const double t = job.tp, sp = job.sequence_parallel ? t : 1, p = job.pp;
+    const double replicas = double(job.dp()) * job.cp / job.dp_replicate;
+    const double rows = job.micro_batch * job.seq / job.cp;
+    const double mixtures = m.experts > 0 ? m.expert_layers : 0;
+    const double expert_replicas = std::max(1.0, double(job.ranks) / (p * job.ep * job.etp * job.dp_replicate));
+    const double embedding = m.vocab * m.hidden / t;
+
+    // Bytes that a layer saves for its backward, of one microbatch.
+    const double shared = job.mixture() ? m.top_k * m.expert_ffn / sp * t + m.shared_ffn : m.ffn;
+    const double inner = mixtures > 0 ? (mixtures * shared + (m.layers - mixtures) * m.ffn) / m.layers : m.ffn;
+    const double gates = m.mlp_matrices == 3 ? 6 : 4;
+    double saved = rows * (8 * m.hidden / sp + (4 * m.heads + 4 * m.kv_heads) * m.head_dim / t + gates * inner / t);
+    if (mixtures > 0) saved += rows / sp * 4 * m.top_k * m.hidden * mixtures / m.layers;
+    if (job.attention == Attention::unfused) saved += 5 * rows * job.seq * m.heads / t;
+    saved *= extra.activations;
+    if (job.pp == 1 && job.tp > 1) saved += extra.whole_inputs * 2 * rows * m.hidden;
+    const double input = 2 * rows * m.hidden / sp;
+    double kept = saved;
+    if (job.recompute == Recompute::full) kept = input;
+    if (job.recompute == Recompute::selective) {
+        kept = job.attention == Attention::unfused ? saved - 5 * extra.activations * rows * job.seq * m.heads / t
+               : job.stack == Stack::compiled || job.stack == Stack::eager ? 0.6 * saved
+                                                                           : saved;
+    }
+
+    Footprint most;
+    for (int stage = 0; stage < job.pp; stage += std::max(1, job.pp - 1)) {
+        const bool first = stage == 0, last = stage == job.pp - 1;
+        double layers = std::ceil(m.layers / p);
+        if (job.pp > 1 && job.stack == Stack::nanotron) {  // spreads layers and the head by their FLOPs
+            const double head = m.vocab * m.hidden /
+                                (m.attention_parameters() + m.mlp_parameters() + job.seq * m.heads * m.head_dim / 2);
+            const double on_last = std::max(0.0, std::floor((m.layers + head) / p - head + 0.5));
+            layers = last ? on_last : std::ceil((m.layers - on_last) / (p - 1));
+        }
+        const double held = job.pp > 1 && last ? 1 : microbatches_in_flight(job);
+        const double dense = layers * m.attention_parameters() / t +
+                             layers * (m.layers - mixtures) / m.layers * m.mlp_parameters() / t +
+                             layers * mixtures / m.layers * m.mlp_matrices * m.hidden * m.shared_ffn / t +
+                             embedding * (job.pp == 1 ? (m.tied ? 1 : 2) : 1);
+        const double experts = layers * mixtures / m.layers * m.experts * m.expert_parameters() / (job.ep * job.etp);
+        Footprint here;
+        const auto state = [&](double values, double shards) {
+            here.weights += 2 * values / (job.zero >= 3 ? shards : 1);
+            here.gradients += job.gradient_bytes * values / (job.zero >= 2 ? shards : 1);
+            if (job.zero == 1 && shards > 1) here.gradients += extra.gradient_copies * 2 * values;
+            here.optimizer += 12 * values / (job.zero >= 1 ? shards : 1);
+        };
+        state(dense, replicas);
+        state(experts, expert_replicas);
+        if (job.offload_optimizer) here.optimizer = 0;
+        if (job.precision == "fp32" || job.precision == "tf32") {  // no second copy of the weights
+            here.weights *= 2;
+            here.optimizer *= 8.0 / 12;
+        }
+        here.activations = kept * layers * held + (job.recompute == Recompute::none ? 0 : saved);
+        if (first && job.pp > 1) here.activations += input * held;
+        if (last) here.logits = (job.pp > 1 ? extra.logit_bytes_staged : extra.logit_bytes) * rows * m.vocab / t;
+        if (job.zero >= 3) here.gathered = 2 * 2 * (dense + experts) / std::max(1.0, layers);
+        here.reserved = extra.reserved;
+        if (here.total() > most.total()) most = here;
+        if (job.pp == 1) break;
+    }
+    return most;
+}
+
+}  // namespace tutti::simulate

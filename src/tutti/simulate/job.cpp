@@ -1,0 +1,123 @@
+// simulate/job.cpp: parameters and FLOPs of a job by formula; what makes a layout impossible.
+#include "tutti/simulate/job.h"
+
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/layers.h"
+
+namespace tutti::simulate {
+
+double Sizes::attention_parameters() const {
+    if (kv_rank > 0) {
+        const double query =
+            q_rank > 0 ? q_rank * (hidden + heads * (head_dim + rope_dim)) : hidden * heads * (head_dim + rope_dim);
+        return query + hidden * (kv_rank + rope_dim) + kv_rank * heads * (head_dim + value_dim) +
+               heads * value_dim * hidden;
+    }
+    return 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim;
+}
+double Sizes::mlp_parameters() const { return mlp_matrices * hidden * ffn; }
+double Sizes::expert_parameters() const { return mlp_matrices * hidden * expert_ffn; }
+
+double Sizes::parameters() const {
+    const double mixtures = experts > 0 ? expert_layers : 0;
+    const double per_mixture = experts * expert_parameters() + mlp_matrices * hidden * shared_ffn + hidden * experts;
+    return layers * attention_parameters() + (layers - mixtures) * mlp_parameters() + mixtures * per_mixture +
+           (tied ? 1 : 2) * vocab * hidden;
+}
+
+double Sizes::active_parameters() const {
+    const double mixtures = experts > 0 ? expert_layers : 0;
+    const double per_mixture = top_k * expert_parameters() + mlp_matrices * hidden * shared_ffn + hidden * experts;
+    return layers * attention_parameters() + (layers - mixtures) * mlp_parameters() + mixtures * per_mixture +
+           vocab * hidden;
+}
+
+TokenFlops token_flops(const Job& job) {
+    const Sizes& m = job.model;
+    TokenFlops flops;
+    flops.products = 6 * m.active_parameters();
+    const double width = m.kv_rank > 0 ? m.heads * (m.head_dim + m.rope_dim + m.value_dim) / 2 : m.heads * m.head_dim;
+    const double windowed = m.window > 0 && m.window < job.seq ? m.window_layers : 0;
+    const double span = windowed > 0 ? 2 * m.window - m.window * m.window / job.seq : job.seq;
+    flops.full_attention = 12 * width * ((m.layers - windowed) * job.seq + windowed * span);
+    return flops;
+}
+
+Sizes sizes_of(const spec::ModelSpec& model) {
+    Sizes m;
+    const auto real = [](int64_t value) { return static_cast<double>(value); };
+    const spec::LayerCounts counts = spec::count_layers(model);
+    m.layers = real(model.layers);
+    m.hidden = real(model.width);
+    m.ffn = real(model.ffn);
+    m.heads = real(model.heads);
+    m.kv_heads = real(model.kv_heads);
+    m.head_dim = real(model.head_dim);
+    m.vocab = real(model.vocab);
+    m.mlp_matrices = model.family == spec::Family::gpt2 ? 2 : 3;
+    m.tied = model.tie_embeddings;
+    m.window = real(model.window);
+    m.window_layers = real(counts.windowed);
+    if (model.moe.experts > 0) {
+        m.experts = real(model.moe.experts);
+        m.top_k = real(model.moe.top_k);
+        m.expert_ffn = real(model.moe.ffn);
+        m.shared_ffn = real(model.moe.shared_ffn);
+        m.expert_layers = real(static_cast<int64_t>(spec::layers_with_experts(model).size()));
+    }
+    return m;
+}
+
+Job job_of(const spec::RunSpec& run, int ranks) {
+    const auto integer = [](int64_t value) { return static_cast<int>(value); };
+    const spec::ParallelSpec& p = run.parallel;
+    Job job;
+    job.model = sizes_of(run.model);
+    job.seq = static_cast<double>(run.train.seq_len);
+    job.micro_batch = static_cast<double>(run.train.micro_batch);
+    job.global_batch = static_cast<double>(run.train.global_batch);
+    job.ranks = ranks;
+    job.tp = integer(p.tp);
+    job.cp = integer(p.cp);
+    job.pp = integer(p.pp);
+    job.virtual_stages = integer(p.virtual_stages);
+    job.ep = integer(p.ep);
+    job.etp = integer(p.etp);
+    job.dp_replicate = integer(p.dp_replicate);
+    job.sequence_parallel = p.sequence_parallel;
+    job.zero = integer(p.zero);
+    job.schedule = p.schedule;
+    if (run.recompute.policy == "selective")
+        job.recompute = Recompute::selective;
+    else if (run.recompute.policy != "none")
+        job.recompute = Recompute::full;
+    job.precision = run.precision.compute == "f32" ? "fp32" : run.precision.compute;
+    job.stack = Stack::tutti;
+    job.year = 2026;
+    job.tp_overlap = p.tp_overlap > 1;
+    job.token_drop = run.model.moe.capacity_factor > 0;
+    job.offload_optimizer = run.offload.optimizer;
+    return job;
+}
+
+std::string layout_problem(const Job& job) {
+    const Sizes& m = job.model;
+    const auto divides = [](double part, double whole) { return part > 0 && std::fmod(whole, part) == 0; };
+    const int grid = job.tp * job.cp * job.pp;
+    if (!divides(grid, job.ranks)) return concat("tp * cp * pp = ", grid, " does not divide ", job.ranks, " ranks");
+    if (!divides(job.tp, m.heads)) return concat("tp ", job.tp, " does not divide ", m.heads, " heads");
+    if (job.pp * job.virtual_stages > m.layers + 2) {
+        return concat("pp ", job.pp, " times ", job.virtual_stages, " virtual stages exceed ", m.layers, " layers");
+    }
+    if (job.microbatches() < 1) {
+        return concat("global batch ", job.global_batch, " is less than micro batch ", job.micro_batch, " times dp ",
+                      job.dp());
+    }
+    if (job.mixture() && !divides(job.ep, m.experts))
+        return concat("ep ", job.ep, " does not divide ", m.experts, " experts");
+    return "";
+}
+
+}  // namespace tutti::simulate

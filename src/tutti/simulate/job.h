@@ -1,0 +1,82 @@
+// simulate/job.h: a training run as the closed formulas see it: the sizes of a model, a layout, and the software that
+// runs it. Less than a RunSpec, so that a published run of any system can be written down.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::simulate {
+
+enum class Recompute { none, selective, full };
+
+// How attention is computed. unfused: the scores of all pairs go through memory. flash1: the first fused kernels
+// (2022 and 2023), written for Ampere. flash: FlashAttention-2 and later, cuDNN.
+enum class Attention { unfused, flash1, flash };
+
+// What the time of a step depends on beside hardware and layout.
+enum class Stack {
+    megatron,  // fused kernels, flat gradient buffers: Megatron-LM, NeMo
+    nanotron,
+    eager,     // PyTorch operation by operation, FSDP or DeepSpeed
+    compiled,  // PyTorch with torch.compile
+    xla,       // JAX and XLA
+    tutti,
+};
+
+struct Sizes {
+    double layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
+    int mlp_matrices = 3;  // 3: gated (SwiGLU), 2: GELU, squared ReLU
+    bool tied = false;
+    double window = 0, window_layers = 0;  // a sliding window, in how many layers
+    double experts = 0, top_k = 0, expert_ffn = 0, shared_ffn = 0, expert_layers = 0;
+    // Multi-head latent attention (DeepSeek): ranks of the compressed query and key-value; 0: none.
+    double q_rank = 0, kv_rank = 0, rope_dim = 0, value_dim = 0;
+
+    double attention_parameters() const;  // of a layer
+    double mlp_parameters() const;        // of a dense layer
+    double expert_parameters() const;     // of one expert
+    double parameters() const;            // of all, embeddings included
+    double active_parameters() const;     // that take part in products for one token, the head included
+};
+
+struct Job {
+    Sizes model;
+    double seq = 0, micro_batch = 1, global_batch = 1;
+    int ranks = 1, tp = 1, cp = 1, pp = 1, virtual_stages = 1, ep = 1, etp = 1;
+    int dp_replicate = 1;  // HSDP: of the data-parallel ranks so many hold copies
+    bool sequence_parallel = true;
+    int zero = 1;
+    Recompute recompute = Recompute::none;
+    std::string schedule = "1f1b";   // or gpipe, interleaved, zb-h1, zb-v, ...
+    std::string precision = "bf16";  // fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4
+    Attention attention = Attention::flash;
+    Stack stack = Stack::megatron;
+    double year = 2024;       // of the software, with its month: overlap and kernels were not always there
+    bool tp_overlap = false;  // tensor-parallel products in pieces, communicated while others are computed
+    bool token_drop = false;  // experts take equal, padded loads
+    bool offload_optimizer = false;
+    double gradient_bytes = 4;  // of an accumulated gradient
+
+    int dp() const { return ranks / (tp * cp * pp); }
+    double microbatches() const { return global_batch / (micro_batch * dp()); }
+    bool mixture() const { return model.experts > 0; }
+};
+
+// FLOPs of the model for one token: forward and backward, causal attention and full attention.
+struct TokenFlops {
+    double products = 0, full_attention = 0;
+    double causal() const { return products + full_attention / 2; }
+    double full() const { return products + full_attention; }
+};
+TokenFlops token_flops(const Job& job);
+
+Sizes sizes_of(const spec::ModelSpec& model);
+// A run of this system, validated for so many ranks.
+Job job_of(const spec::RunSpec& run, int ranks);
+
+// What is wrong with the layout: "tp 8 does not divide 12 heads"; "" when nothing is.
+std::string layout_problem(const Job& job);
+
+}  // namespace tutti::simulate

@@ -1,0 +1,27 @@
+// simulate/published.h: runs of other systems, as papers and benchmarks publish them: rows of JSON, read into jobs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/hardware/cluster.h"
+#include "tutti/simulate/job.h"
+
+namespace tutti::simulate {
+
+struct PublishedRun {
+    std::string id, family;
+    Job job;
+    hardware::Cluster cluster;
+    double seconds = 0;       // measured, of a step; 0: not given
+    double memory_bytes = 0;  // measured, of a rank; 0: not given
+    std::string problem;      // why the row cannot be simulated; ""
+};
+
+// {"rows": [{...}]} with the fields of docs/published.md; a field that is missing or null takes what is usual for the
+// software. DataError for text that is no such document.
+std::vector<PublishedRun> read_published(std::string_view json, const std::string& source_name);
+
+}  // namespace tutti::simulate

@@ -1,0 +1,468 @@
+// simulate/step_time.cpp: a layer's products, attention, elementwise passes and communication, added up over layers,
+// microbatches and stages.
+#include "tutti/simulate/step_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+#include "tutti/simulate/footprint.h"
+
+namespace tutti::simulate {
+namespace {
+
+enum class Generation { volta, ampere, hopper, blackwell, tpu, other };
+
+Generation generation_of(const hardware::Cluster& c) {
+    if (c.generation == "volta") return Generation::volta;
+    if (c.generation == "ampere") return Generation::ampere;
+    if (c.generation == "hopper") return Generation::hopper;
+    if (c.generation.starts_with("blackwell")) return Generation::blackwell;
+    return c.generation == "tpu" ? Generation::tpu : Generation::other;
+}
+
+// Seconds forward and backward.
+struct Cost {
+    double forward = 0, backward = 0;
+    double sum() const { return forward + backward; }
+    Cost& operator+=(const Cost& o) {
+        forward += o.forward;
+        backward += o.backward;
+        return *this;
+    }
+    friend Cost operator*(double f, Cost c) { return {f * c.forward, f * c.backward}; }
+};
+
+// A communicator's ranks: how many, and how many of them share a link domain.
+struct Group {
+    int ranks = 1, per_domain = 1;
+};
+
+class Prices {
+  public:
+    Prices(const Job& job, const hardware::Cluster& cluster, const Constants& constants)
+        : job_(job), c_(cluster), k_(constants), generation_(generation_of(cluster)) {
+        const bool four_bit = job.precision == "nvfp4";
+        narrow_ = four_bit || job.precision.find("fp8") != std::string::npos;
+        const char* sixteen = c_.has("bf16") ? "bf16" : "fp16";
+        wide_peak_ = c_.peak(job.precision == "fp32" ? "fp32" : job.precision == "tf32" ? "tf32" : sixteen);
+        wide_share_ = wide_share(sixteen);
+        if (c_.generation == "blackwell-ultra") ultra_ = k_.ultra;
+        narrow_peak_ = wide_peak_;
+        narrow_share_ = wide_share_;
+        if (four_bit) {
+            narrow_peak_ = c_.peak("fp4");
+            narrow_share_ = k_.gemm_fp4;
+            cast_ = k_.cast_fp4;
+        } else if (narrow_) {
+            narrow_peak_ = c_.peak("fp8");
+            narrow_share_ = generation_ == Generation::hopper      ? k_.gemm_hopper_fp8
+                            : generation_ == Generation::blackwell ? k_.gemm_blackwell_fp8
+                                                                   : measured_share("fp8");
+            cast_ = job.precision.find("mx") != std::string::npos    ? k_.cast_mx
+                    : job.precision.find("row") != std::string::npos ? k_.cast_row
+                                                                     : k_.cast_fp8;
+        }
+        wide_share_ *= ultra_;
+        narrow_share_ *= ultra_;
+    }
+
+    int domain() const { return c_.domain; }
+    double peak() const { return wide_peak_; }
+
+    // One product of M x N values of depth K.
+    double product(double m, double n, double k, bool narrow) const {
+        const double peak = narrow ? narrow_peak_ * narrow_share_ : wide_peak_ * wide_share_;
+        const double compute = 2 * m * n * k / (peak * waves(m, n) * k / (k + k_.depth));
+        const double bytes = narrow ? m * k + k * n + 2 * m * n : 2 * (m * k + k * n + m * n);
+        return std::max(compute, memory(bytes));
+    }
+    // Activations of `rows` rows times a weight of in x out: the output, the gradients of input and weight.
+    Cost linear(double rows, double in, double out, bool narrow_allowed = true) const {
+        const bool narrow = narrow_ && narrow_allowed;
+        Cost cost{product(rows, out, in, narrow), product(rows, in, out, narrow) + product(in, out, rows, narrow)};
+        if (narrow) {
+            // Input and output gradient are read in 16 bits and written in 8, each in both orders.
+            cost.forward += cast_ * memory(4 * rows * in);
+            cost.backward += cast_ * memory(4 * rows * out);
+        }
+        return cost;
+    }
+    // Like products of `groups` weights, `rows` rows each.
+    Cost grouped(double groups, double rows, double in, double out) const {
+        const double share = k_.grouped * rows / (rows + k_.grouped_rows);
+        return groups / share * linear(rows, in, out);
+    }
+
+    double memory(double bytes) const { return bytes / (c_.memory_bandwidth * k_.memory_efficiency); }
+
+    // Causal FLOPs of the forward of attention, and bytes of the scores of all pairs.
+    Cost attention(double flops, double score_values) const {
+        if (job_.attention == Attention::unfused) {
+            const double products = 2 * flops / (wide_peak_ * wide_share_ * 0.6);  // all pairs, shallow products
+            const double passes = memory(2 * k_.unfused_passes * score_values);
+            return {products + passes * 0.45, 2 * products + passes * 0.55};
+        }
+        const bool first = job_.attention == Attention::flash1;
+        double share = k_.flash_other;
+        if (generation_ == Generation::ampere) share = first ? k_.flash1_ampere : k_.flash_ampere;
+        const bool newest = job_.year > 2024.8 && (job_.stack == Stack::megatron || job_.stack == Stack::xla);
+        if (generation_ == Generation::hopper)
+            share = first ? k_.flash1_hopper : newest ? k_.flash_hopper : k_.flash2_hopper;
+        if (generation_ == Generation::blackwell) share = k_.flash_blackwell * ultra_;
+        const double shallow = job_.model.head_dim / (job_.model.head_dim + 32) * 1.25;  // 1 for heads of 128
+        const double forward = flops / (wide_peak_ * share * std::min(1.0, shallow));
+        return {forward, 2.5 * forward / k_.attention_backward};
+    }
+
+    // `ranks` ranks at a distance of `stride` in the order tp, cp, dp, pp.
+    Group group(int ranks, int stride) const {
+        return {ranks, std::max(1, std::min(ranks, std::max(1, c_.domain) / std::max(1, stride)))};
+    }
+    // Seconds for `steps` of (n-1)/n of `bytes`: 1 for a gather or a reduce-scatter, 2 for an all-reduce.
+    double collective(double bytes, Group g, double steps) const {
+        if (g.ranks <= 1) return 0;
+        const double part = (g.ranks - 1.0) / g.ranks * bytes;
+        if (g.per_domain >= g.ranks) {
+            return steps * (part / (c_.link_bandwidth * k_.link_efficiency * half(bytes, k_.link_half)) + 8e-6 +
+                            c_.link_latency * (g.ranks - 1));
+        }
+        const double network = across(g) * k_.network_efficiency * half(bytes, k_.network_half);
+        const double width = std::min(c_.link_bandwidth * k_.link_efficiency, network);
+        return steps * (part / width + 15e-6 + c_.network_latency * (g.ranks - 1));
+    }
+    // Trees save the latency of a ring's many steps.
+    double all_reduce(double bytes, Group g) const {
+        if (g.per_domain >= g.ranks) return collective(bytes, g, 2);
+        const double width = std::min(c_.link_bandwidth * k_.link_efficiency, across(g) * k_.network_efficiency);
+        return 2 * (g.ranks - 1.0) / g.ranks * bytes / width + 15e-6 +
+               4 * c_.network_latency * std::log2(double(g.ranks));
+    }
+    // Visible seconds of an all-to-all: each rank sends `bytes`, `copies` of a row at most to a domain.
+    double all_to_all(double bytes, Group g, double copies) const {
+        if (g.ranks <= 1) return 0;
+        const double inside = double(g.per_domain) / g.ranks;
+        const double domains = double(g.ranks) / g.per_domain;
+        const double local =
+            bytes * inside * (g.per_domain - 1.0) / g.per_domain / (c_.link_bandwidth * k_.link_efficiency) + 10e-6;
+        if (domains <= 1) return k_.ep_exposed * local;
+        const double once = std::min(1.0, domains / copies);  // one copy of a row to each domain
+        const double network = bytes * (1 - inside) * once / (c_.network_bandwidth * k_.network_efficiency) + 15e-6;
+        return std::max(k_.ep_exposed * local, k_.ep_exposed_network * network);
+    }
+    double message(double bytes, int stride) const {
+        if (stride < c_.domain) return bytes / (c_.link_bandwidth * k_.link_efficiency) + 8e-6;
+        return bytes / (c_.network_bandwidth * k_.network_efficiency) + 15e-6;
+    }
+
+  private:
+    double measured_share(const char* type) const {
+        const auto found = c_.measured.find(type);
+        const double share = found == c_.measured.end() ? 0.72 : found->second / c_.peak(type);
+        return share * k_.gemm_measured;
+    }
+    double wide_share(const char* type) const {
+        switch (generation_) {
+            case Generation::volta: return k_.gemm_volta;
+            case Generation::ampere: return k_.gemm_ampere;
+            case Generation::hopper: return k_.gemm_hopper;
+            case Generation::blackwell: return k_.gemm_blackwell;
+            case Generation::tpu: return k_.gemm_tpu;
+            case Generation::other: break;
+        }
+        return measured_share(type);
+    }
+    static double half(double bytes, double at) { return bytes / (bytes + at); }
+    double across(Group g) const {
+        double rate = g.per_domain * c_.network_bandwidth;
+        if (c_.pod > 0 && g.ranks / g.per_domain * c_.domain > c_.pod) rate /= c_.oversubscription;
+        return rate;
+    }
+    // Of the last wave of output tiles, the share that is busy; the best of a few tile shapes.
+    double waves(double m, double n) const {
+        if (c_.processors == 0 || generation_ == Generation::blackwell) return 1;
+        double best = 0;
+        for (const auto& [rows, columns, rate] :
+             {Tile{256, 128, 1}, Tile{128, 256, 1}, Tile{128, 128, 0.95}, Tile{64, 128, 0.75}, Tile{64, 64, 0.55}}) {
+            const double tiles = std::ceil(m / rows) * std::ceil(n / columns);
+            const double share = m * n / (std::ceil(tiles / c_.processors) * c_.processors * rows * columns);
+            best = std::max(best, rate * share);
+        }
+        return std::max(best, 0.02);
+    }
+    struct Tile {
+        double rows, columns, rate;
+    };
+
+    const Job& job_;
+    const hardware::Cluster& c_;
+    const Constants& k_;
+    Generation generation_;
+    bool narrow_ = false;
+    double ultra_ = 1, wide_peak_ = 0, wide_share_ = 0, narrow_peak_ = 0, narrow_share_ = 0, cast_ = 0;
+};
+
+// One layer and one microbatch on one rank.
+struct Layer {
+    Cost products, attention, elementwise, tp, cp, ep;
+    double host = 0;
+    double compute() const { return products.sum() + attention.sum() + elementwise.sum(); }
+};
+
+Layer layer_cost(const Job& job, const Prices& price, const Constants& k, bool experts) {
+    const Sizes& m = job.model;
+    const double t = job.tp, sp = job.sequence_parallel ? t : 1;
+    const double rows = job.micro_batch * job.seq / job.cp;  // tokens of a microbatch
+    Layer layer;
+
+    // Attention.
+    const double query = m.heads * m.head_dim / t, keys = std::max(1.0, m.kv_heads / t) * m.head_dim;
+    double width = query;
+    if (m.kv_rank > 0) {
+        if (m.q_rank > 0) layer.products += price.linear(rows, m.hidden, m.q_rank);
+        layer.products +=
+            price.linear(rows, m.q_rank > 0 ? m.q_rank : m.hidden, m.heads * (m.head_dim + m.rope_dim) / t);
+        layer.products += price.linear(rows, m.hidden, m.kv_rank + m.rope_dim);
+        layer.products += price.linear(rows, m.kv_rank, m.heads * (m.head_dim + m.value_dim) / t);
+        layer.products += price.linear(rows, m.heads * m.value_dim / t, m.hidden);
+        width = m.heads * (m.head_dim + m.rope_dim + m.value_dim) / 2 / t;
+    } else {
+        layer.products += price.linear(rows, m.hidden, query + 2 * keys);
+        layer.products += price.linear(rows, query, m.hidden);
+    }
+    double span = job.seq;
+    if (m.window > 0 && m.window < job.seq) {
+        const double windowed = 2 * m.window - m.window * m.window / job.seq;
+        span = (m.window_layers * windowed + (m.layers - m.window_layers) * job.seq) / m.layers;
+    }
+    layer.attention = price.attention(2 * rows * span * width, rows * job.seq * m.heads / t);
+
+    // Feed-forward part.
+    double inner = 0, moved = 0;  // values of the inner size per row, values of tokens that dispatch moves
+    if (experts) {
+        const double mine = rows / sp;  // rows that this rank routes
+        const double imbalance = job.token_drop ? 1 : k.imbalance;
+        const double local = m.experts / job.ep;
+        const double per_expert = mine * m.top_k / local * job.etp * imbalance;
+        layer.products += price.grouped(local, per_expert, m.hidden, (m.mlp_matrices - 1) * m.expert_ffn / job.etp);
+        layer.products += price.grouped(local, per_expert, m.expert_ffn / job.etp, m.hidden);
+        if (m.shared_ffn > 0) {
+            layer.products += price.linear(rows, m.hidden, (m.mlp_matrices - 1) * m.shared_ffn / t);
+            layer.products += price.linear(rows, m.shared_ffn / t, m.hidden);
+        }
+        layer.products += price.linear(mine, m.hidden, m.experts, false);
+        moved = mine * m.top_k * m.hidden * imbalance;
+        inner = mine * m.top_k * m.expert_ffn * imbalance + rows * m.shared_ffn / t;
+    } else {
+        layer.products += price.linear(rows, m.hidden, (m.mlp_matrices - 1) * m.ffn / t);
+        layer.products += price.linear(rows, m.ffn / t, m.hidden);
+        inner = rows * m.ffn / t;
+    }
+
+    // Norms, residual sums, rotations, activations: reads and writes of 2 bytes.
+    const double gated = m.mlp_matrices == 3 ? 1 : 0.7;
+    const double passes = job.stack == Stack::megatron   ? k.elementwise_megatron
+                          : job.stack == Stack::eager    ? k.elementwise_eager
+                          : job.stack == Stack::compiled ? k.elementwise_compiled
+                          : job.stack == Stack::xla      ? k.elementwise_xla
+                          : job.stack == Stack::nanotron ? k.elementwise_nanotron
+                                                         : k.elementwise_megatron;
+    const double residual = rows * m.hidden / sp, rotated = rows * (query + keys);
+    layer.elementwise.forward =
+        passes * price.memory(2 * (10 * residual + 2 * rotated + 3 * gated * inner)) + price.memory(2 * 4 * moved);
+    layer.elementwise.backward =
+        passes * price.memory(2 * (12 * residual + 2 * rotated + 5 * gated * inner)) + price.memory(2 * 5 * moved);
+
+    // Tensor parallel: two gathers and two reduce-scatters in each pass.
+    const double tp =
+        4 * price.collective(2 * rows * m.hidden, price.group(job.tp, 1), 1) * (job.tp_overlap ? k.tp_exposed : 1);
+    layer.tp = {tp, tp};
+
+    // Context parallel: keys and values of the others, their gradients back.
+    if (job.cp > 1) {
+        const double keys_bytes = 2 * 2 * rows * job.cp * keys;
+        const double ring = price.collective(keys_bytes, price.group(job.cp, job.tp), 1);
+        layer.cp = {k.cp_exposed * ring + std::max(0.0, ring - layer.attention.forward) * (1 - k.cp_exposed),
+                    2 * k.cp_exposed * ring + std::max(0.0, 2 * ring - layer.attention.backward) * (1 - k.cp_exposed)};
+    }
+    if (experts && job.ep > 1) {
+        const double bytes = 2 * rows / sp * m.top_k * m.hidden;
+        const double exchange = 2 * price.all_to_all(bytes, price.group(job.ep, 1), m.top_k);
+        layer.ep = {exchange, exchange};
+    }
+
+    // Launches: the host runs ahead unless the layer is too small for it.
+    double launches = job.stack == Stack::eager      ? k.host_eager
+                      : job.stack == Stack::compiled ? k.host_compiled
+                                                     : k.host_megatron;
+    if (job.tp > 1) launches += k.host_tp;
+    if (job.recompute == Recompute::full) launches *= 1.5;
+    if (job.stack == Stack::xla) launches = 0;
+    if (job.stack == Stack::nanotron) {
+        launches = job.tp > 1 ? k.host_nanotron_tp : k.host_nanotron;
+        if (price.domain() < job.tp) launches += k.host_nanotron_nodes * job.tp;
+        if (job.tp > 1 && job.pp > 1 && job.ranks > price.domain()) launches += k.host_nanotron_far * job.tp;
+    }
+    if (experts) launches += job.token_drop ? k.host_expert_drop : k.host_expert;
+    layer.host = launches;
+    return layer;
+}
+
+double bubble_share(const Job& job) {
+    const std::string& s = job.schedule;
+    if (s == "zb-h1") return 1.0 / 3;
+    if (s == "zb-h2" || s == "zb-v") return 0.03;
+    if (s == "v-half") return 0.5;
+    if (s == "v-min") return 2.0 / 3;
+    if (s.starts_with("dualpipe")) return 0.45;
+    return 1.0 / job.virtual_stages;
+}
+
+}  // namespace
+
+StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Constants& k) {
+    const Prices price(job, cluster, k);
+    const Sizes& m = job.model;
+    const double p = job.pp, microbatches = job.microbatches();
+    const double mixtures = job.mixture() ? m.expert_layers : 0;
+    const double per_stage = m.layers / p;
+
+    StepTime step;
+    // Adds `count` layers of a kind to the time of one microbatch on one stage, kind by kind.
+    StepTime micro;
+    double forward = 0, backward = 0;  // seconds of compute of a microbatch on a stage
+    const auto add_layers = [&](const Layer& layer, double count) {
+        Cost again;
+        if (job.recompute == Recompute::full) {
+            again = {0, layer.products.forward + layer.attention.forward + layer.elementwise.forward +
+                            layer.tp.forward + layer.ep.forward + layer.cp.forward};
+        } else if (job.recompute == Recompute::selective) {
+            if (job.attention == Attention::unfused) again = {0, layer.attention.forward};
+            if (job.stack == Stack::compiled || job.stack == Stack::eager)
+                again = {0, 0.5 * layer.products.forward + layer.elementwise.forward};
+        }
+        micro.products += count * layer.products.sum();
+        micro.attention += count * layer.attention.sum();
+        micro.elementwise += count * layer.elementwise.sum();
+        micro.recompute += count * again.sum();
+        micro.tp += count * layer.tp.sum();
+        micro.cp += count * layer.cp.sum();
+        micro.ep += count * layer.ep.sum();
+        const double busy = layer.compute() + again.sum() + layer.tp.sum() + layer.ep.sum() + layer.cp.sum();
+        micro.host += count * std::max(0.0, layer.host - busy);
+        forward += count * (layer.products.forward + layer.attention.forward + layer.elementwise.forward);
+        backward += count * (layer.products.backward + layer.attention.backward + layer.elementwise.backward);
+    };
+    if (mixtures < m.layers) add_layers(layer_cost(job, price, k, false), (m.layers - mixtures) / p);
+    if (mixtures > 0) add_layers(layer_cost(job, price, k, true), mixtures / p);
+    const double layers_only = micro.total();
+
+    // The head and the loss, on the last stage; without a pipeline on every rank.
+    const double rows = job.micro_batch * job.seq / job.cp;
+    const double head = price.linear(rows, m.hidden, m.vocab / job.tp, false).sum();
+    const double loss = price.memory(14 * rows * m.vocab / job.tp);
+    micro.products += head;
+    micro.elementwise += loss;
+    forward += head / 3;
+    backward += head * 2 / 3 + loss;
+
+    // The slowest stage sets the pace; the pipeline fills and drains at that of the others.
+    const double one_layer = layers_only / per_stage;
+    double pace = layers_only + head + loss;
+    if (job.pp > 1 && job.stack == Stack::nanotron) {  // layers, embedding and head are spread by their cost
+        pace = 1e30;
+        for (double last = 0; last < std::max(1.0, per_stage); ++last) {
+            pace = std::min(
+                pace, std::max(last * one_layer + head + loss, std::ceil((m.layers - last) / (p - 1)) * one_layer));
+        }
+    }
+    const double uneven = pace - (layers_only + head + loss);
+    const auto scaled = [&](double of) { return of * microbatches; };
+    step.products = scaled(micro.products);
+    step.attention = scaled(micro.attention);
+    step.elementwise = scaled(micro.elementwise);
+    step.recompute = scaled(micro.recompute);
+    step.host = scaled(micro.host);
+    step.tp = scaled(micro.tp);
+    step.cp = scaled(micro.cp);
+    step.ep = scaled(micro.ep);
+    if (job.pp > 1) {
+        const bool hides = job.year >= 2023 && job.stack != Stack::nanotron;
+        const int stride = job.ranks / job.pp;
+        const double boundary = 2 * rows * m.hidden / (job.sequence_parallel ? job.tp : 1);
+        double message = 2 * job.virtual_stages * price.message(boundary, stride);
+        if (job.stack == Stack::nanotron)
+            message +=
+                k.host_nanotron_message + (job.ranks >= 256 ? k.host_nanotron_stall * (job.pp >= 4 ? 1 : 0.5) : 0);
+        step.pp = scaled(message * (hides ? k.pp_exposed : 1));
+        step.bubble =
+            (p - 1) * bubble_share(job) *
+                ((job.stack == Stack::nanotron ? pace - micro.host : layers_only + (head + loss) / p) + message) +
+            scaled(uneven);
+    }
+    // Gradients and weights over the data-parallel ranks.
+    const double expert_values = mixtures / p * m.experts * m.expert_parameters() / (job.ep * job.etp);
+    const double dense_values =
+        (per_stage * m.attention_parameters() + (m.layers - mixtures) / p * m.mlp_parameters() +
+         mixtures / p * (m.mlp_matrices * m.hidden * m.shared_ffn) + m.vocab * m.hidden * (p > 1 || m.tied ? 1 : 2)) /
+        job.tp;
+    const int replicas = job.dp() * job.cp;
+    const Group over = price.group(replicas, job.tp);
+    const int expert_replicas = std::max(1, job.ranks / (job.pp * job.ep * job.etp));
+    const Group expert_over = price.group(expert_replicas, job.ep * job.etp);
+    const double shard = std::max(1, replicas / job.dp_replicate);
+    if (job.zero >= 3) {
+        const Group shards = price.group(static_cast<int>(shard), job.tp);
+        // Forward and backward of each microbatch gather the weights, the backward reduces the gradients, layer by
+        // layer.
+        const double units = per_stage + 1;
+        const auto exchange = [&](double values, Group g) {
+            return units * (2 * price.collective(2 * values / units, g, 1) +
+                            price.collective(job.gradient_bytes / 2 * 2 * values / units, g, 1));
+        };
+        double comm = exchange(dense_values, shards) + (expert_values > 0 ? exchange(expert_values, expert_over) : 0);
+        if (job.dp_replicate > 1) {
+            comm += price.collective(4 * dense_values / shard,
+                                     price.group(job.dp_replicate, static_cast<int>(shard) * job.tp), 2) /
+                    microbatches;
+        }
+        const double busy = forward + backward + micro.recompute;
+        const double least =
+            job.stack == Stack::eager || job.stack == Stack::compiled ? k.zero3_exposed_eager : k.zero3_exposed;
+        const double exposed = std::max(least * comm, comm - k.overlap * busy);
+        step.dp = microbatches * (exposed + k.slowdown * std::min(comm - exposed, busy));
+        step.dp_hidden = microbatches * (comm - exposed);
+    } else if (replicas > 1) {
+        // In buckets of 25 MB, or a few layers at a time.
+        const auto bucketed = [&](double bytes, Group g) {
+            const bool small = job.stack == Stack::nanotron || job.stack == Stack::eager;
+            const double buckets = std::max(1.0, small ? (job.zero > 0 ? 9 * per_stage : bytes / 25e6) : per_stage);
+            return buckets *
+                   (job.zero > 0 ? price.collective(bytes / buckets, g, 1) : price.all_reduce(bytes / buckets, g) / 2);
+        };
+        double comm = bucketed(job.gradient_bytes * dense_values, over) +
+                      bucketed((job.zero > 0 ? 2 : job.gradient_bytes) * dense_values, over);
+        if (expert_values > 0)
+            comm +=
+                bucketed(job.gradient_bytes * expert_values, expert_over) + bucketed(2 * expert_values, expert_over);
+        const bool overlaps =
+            job.year >= 2023 && job.stack != Stack::nanotron && (job.pp == 1 || job.virtual_stages > 1);
+        const double window =
+            (forward + backward) / (job.pp > 1 ? job.virtual_stages : 1) * (job.pp > 1 ? job.virtual_stages - 1 : 1);
+        const double exposed = overlaps ? std::max(k.dp_exposed * comm, comm - k.overlap * window) : comm;
+        step.dp = exposed + k.slowdown * (comm - exposed);
+        step.dp_hidden = comm - exposed;
+    }
+    const double owned =
+        dense_values / (job.zero >= 1 ? shard : 1) + expert_values / (job.zero >= 1 ? expert_replicas : 1);
+    step.optimizer = price.memory(k.optimizer_bytes * owned);
+    step.other = k.step_fixed;
+    const double sum = step.total();
+    if (job.ranks > cluster.per_node) step.other += sum * k.straggle * std::log2(double(job.ranks) / cluster.per_node);
+    // An allocator that has to give memory back and take it again keeps the device waiting.
+    if (job.stack == Stack::nanotron && footprint(job).total() > 5.0 / 6 * cluster.memory)
+        step.other += k.nanotron_full * sum;
+    return step;
+}
+
+}  // namespace tutti::simulate
