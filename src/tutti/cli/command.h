@@ -75,13 +75,15 @@ struct Arguments {
     HealthArguments health;
     ScheduleArguments schedule;
     SimulateArguments simulate;
+    CalibrateArguments calibrate;
 };
 
 // The table of the program (program.cpp), and the parts of it that have files of their own. `arguments` and `io` must
 // live as long as the table.
 Command program(Arguments& arguments, const Io& io);
-Command data_command(DataArguments& arguments, const Io& io);          // data.cpp
-Command schedule_command(ScheduleArguments& arguments, const Io& io);  // schedule.cpp
-Command simulate_command(SimulateArguments& arguments, const Io& io);  // simulate.cpp
+Command data_command(DataArguments& arguments, const Io& io);            // data.cpp
+Command schedule_command(ScheduleArguments& arguments, const Io& io);    // schedule.cpp
+Command simulate_command(SimulateArguments& arguments, const Io& io);    // simulate.cpp
+Command calibrate_command(CalibrateArguments& arguments, const Io& io);  // simulate.cpp
 
 }  // namespace tutti::cli

@@ -99,10 +99,18 @@ struct SimulateArguments {
     std::string cluster;  // name or file
     int ranks = 1;
     std::vector<std::string> set;
-    std::string table;  // a file of published runs
+    std::string table;    // a file of published runs
+    std::string profile;  // of a machine, in place of a cluster: `tutti bench calibrate`
+    std::string trace;    // where the predicted trace goes; "": nowhere
     bool json = false;
 };
 int simulate(const SimulateArguments& arguments, const Io& io);
+
+struct CalibrateArguments {
+    std::string out;
+    bool json = false;
+};
+int calibrate(const CalibrateArguments& arguments, const Io& io);
 
 struct DoctorArguments {
     bool json = false;

@@ -302,7 +302,8 @@ Command bench_command(Arguments& all, const Io& io) {
                         "  tutti bench step --model llama-5m --kernels\n"
                         "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
                         "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32"),
-                bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io)}};
+                bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io),
+                calibrate_command(all.calibrate, io)}};
 }
 
 }  // namespace

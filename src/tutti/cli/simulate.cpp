@@ -1,16 +1,22 @@
 // cli/simulate.cpp: `tutti simulate`: the time, the rates and the memory of a step before it runs, on any cluster; and
 // of published runs of other systems, with the error.
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 #include <map>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
+#include "tutti/plan/flops.h"
+#include "tutti/simulate/calibrate.h"
 #include "tutti/simulate/fit.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/simulate/published.h"
+#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -129,12 +135,98 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     return 0;
 }
 
+void write_file(const char* option, const std::string& path, const std::string& text) {
+    errno = 0;
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file << text;
+    file.close();
+    check<DataError>(file.good(), path, " cannot be written: ", std::strerror(errno), "; ", option,
+                     " names another place");
+}
+
+// A run of thread ranks on the machine of a profile.
+int simulate_here(const SimulateArguments& a, const Io& io) {
+    const simulate::MachineProfile profile = simulate::read_profile(a.profile);
+    spec::RunSpec run = spec::parse_file(a.config, a.set);
+    run.train.device = "cpu";
+    spec::validate(run, a.ranks);
+    if (run.train.threads == 0) run.train.threads = std::max(1, profile.cores / a.ranks);
+    const rehearsal::Target target = rehearsal::target_of(engine::machine_of(run, {0, a.ranks}, ""));
+    const simulate::RehearsedStep step = simulate::rehearse_in_time(run, target, a.ranks, profile, !a.trace.empty());
+    if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
+
+    const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
+    const auto tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
+    std::ostream& text = io.text(a.json);
+    const auto line = [&](const std::string& what, const std::string& value, const std::string& remark) {
+        text << left(what, 26) << left(value, 16) << remark << '\n';
+    };
+    text << name_of(run.model) << " on " << a.ranks << (a.ranks == 1 ? " thread rank of " : " thread ranks of ")
+         << profile.machine << "\n\n";
+    line("step", format_time(step.seconds),
+         concat(format_time(step.seconds * step.low), " to ", format_time(step.seconds * step.high),
+                " in 8 of 10 runs"));
+    line("throughput", format_rate(tokens / step.seconds, "tokens"),
+         format_flop_rate(flops.causal() * tokens / step.seconds) + ", causal");
+    line("memory of a rank", format_bytes(step.shown.memory.peak()), "at " + step.shown.memory.peak_place);
+    text << "\nseconds of a core, of all ranks\n";
+    double busy = 0;
+    for (const double each : step.timeline.busy) busy += each;
+    std::vector<std::pair<std::string, double>> kinds(step.kernels.begin(), step.kernels.end());
+    kinds.emplace_back("communication", step.communication);
+    kinds.emplace_back("outside kernels", step.between);
+    std::sort(kinds.begin(), kinds.end(), [](const auto& x, const auto& y) { return x.second > y.second; });
+    Json time = Json::object();
+    for (const auto& [name, seconds] : kinds) {
+        if (seconds > 0.002 * busy) line(name, format_time(seconds), format_percent(seconds / busy));
+        time[name] = seconds;
+    }
+    text << std::flush;
+    if (a.json)
+        io.out << Json{{"step_time_s", step.seconds},
+                       {"step_time_low_s", step.seconds * step.low},
+                       {"step_time_high_s", step.seconds * step.high},
+                       {"tokens_per_s", tokens / step.seconds},
+                       {"peak_bytes", step.shown.memory.peak()},
+                       {"flops", step.shown.flops},
+                       {"machine", profile.machine},
+                       {"ranks", a.ranks},
+                       {"longest_rank_s", step.timeline.seconds},
+                       {"busy_s", busy},
+                       {"time", std::move(time)}}
+                      .dump(2)
+               << '\n';
+    return 0;
+}
+
 }  // namespace
+
+int calibrate(const CalibrateArguments& a, const Io& io) {
+    std::ostream& text = io.text(a.json);
+    const simulate::MachineProfile profile =
+        simulate::calibrate([&](const std::string& what) { text << what << std::endl; });
+    write_file("OUT", a.out, to_json(profile).dump() + "\n");
+    text << "written to " << a.out << std::endl;
+    if (a.json) io.out << Json{{"profile", a.out}, {"machine", profile.machine}}.dump(2) << '\n';
+    return 0;
+}
+
+Command calibrate_command(CalibrateArguments& a, const Io& io) {
+    return command_of("calibrate", "times the kernels and operations of this machine, for tutti simulate", a, io,
+                      calibrate, {required({"OUT", "", "", "where the profile goes, a JSON file", &a.out})},
+                      "Takes one to two minutes; nothing else should run meanwhile.\n\n"
+                      "Examples:\n"
+                      "  tutti bench calibrate here.json\n"
+                      "  tutti simulate run.toml --profile here.json --ranks 4");
+}
 
 int simulate(const SimulateArguments& a, const Io& io) {
     check<UsageError>(a.table.empty() != a.config.empty(),
                       "give a CONFIG and --cluster, or --table FILE with published runs");
     if (!a.table.empty()) return simulate_table(a, io);
+    check<UsageError>(a.cluster.empty() || a.profile.empty(), "--cluster and --profile exclude each other");
+    if (!a.profile.empty()) return simulate_here(a, io);
+    check<UsageError>(a.trace.empty(), "--trace needs --profile: closed formulas have no trace");
     check<UsageError>(!a.cluster.empty(), "--cluster is missing: the name of a cluster (", hardware::cluster_names()[0],
                       ", ...) or a file");
     const hardware::Cluster cluster = hardware::cluster_named(a.cluster);
@@ -151,24 +243,27 @@ int simulate(const SimulateArguments& a, const Io& io) {
 
 Command simulate_command(SimulateArguments& a, const Io& io) {
     constexpr double kManyRanks = 1 << 20;
-    return command_of("simulate", "time, rates and memory of a step before it runs, on any cluster", a, io, simulate,
-                      {{"CONFIG", "", "", "TOML file of the run", &a.config},
-                       {"--cluster", "NAME|FILE", "", "the machines: a name below, or a TOML file", &a.cluster},
-                       {"--ranks", "N", "1", "devices of the run", &a.ranks, Between{1, kManyRanks}},
-                       {"--set", "section.key=value", "", "a value in place of the file's; repeatable", &a.set},
-                       {"--table", "FILE", "",
-                        "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors", &a.table}},
-                      concat(
-                          "Clusters: ",
-                          [] {
-                              std::string names;
-                              for (const std::string& name : hardware::cluster_names())
-                                  names += (names.empty() ? "" : ", ") + name;
-                              return names;
-                          }(),
-                          "\n\nExamples:\n"
-                          "  tutti simulate run.toml --cluster h100 --ranks 64\n"
-                          "  tutti simulate --table published.json --json"));
+    return command_of(
+        "simulate", "time, rates and memory of a step before it runs, on any cluster", a, io, simulate,
+        {{"CONFIG", "", "", "TOML file of the run", &a.config},
+         {"--cluster", "NAME|FILE", "", "the machines: a name below, or a TOML file", &a.cluster},
+         {"--ranks", "N", "1", "devices of the run", &a.ranks, Between{1, kManyRanks}},
+         {"--set", "section.key=value", "", "a value in place of the file's; repeatable", &a.set},
+         {"--profile", "FILE", "", "instead of a cluster: a machine that `tutti bench calibrate` measured", &a.profile},
+         {"--trace", "FILE", "", "with --profile: the predicted spans of all ranks, for ui.perfetto.dev", &a.trace},
+         {"--table", "FILE", "", "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors",
+          &a.table}},
+        concat(
+            "Clusters: ",
+            [] {
+                std::string names;
+                for (const std::string& name : hardware::cluster_names()) names += (names.empty() ? "" : ", ") + name;
+                return names;
+            }(),
+            "\n\nExamples:\n"
+            "  tutti simulate run.toml --cluster h100 --ranks 64\n"
+            "  tutti simulate run.toml --profile here.json --ranks 4 --trace predicted.json\n"
+            "  tutti simulate --table published.json --json"));
 }
 
 }  // namespace tutti::cli

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Step times of many layouts of thread ranks on this machine, beside what `tutti simulate --profile` says of them.
+
+    tutti bench calibrate here.json
+    bench/simulate_layouts.py build/release/tutti here.json [--only REGEX] [--steps 12]
+
+Prints a line for each layout: ranks, the median of the measured steps (the first three are left out), the predicted
+step, and their ratio; at the end the median and the mean of the absolute errors.
+"""
+import argparse
+import json
+import math
+import pathlib
+import re
+import statistics
+import subprocess
+import tempfile
+
+CONFIG = """
+[model]
+preset = "{preset}"
+[data]
+train = ["{text}"]
+[train]
+steps = {steps}
+seq_len = 128
+global_batch = 16
+micro_batch = 2
+[optimizer]
+warmup_steps = 2
+[checkpoint]
+every = 0
+[log]
+every = 1
+"""
+
+
+def layouts():
+    """Pairs of ranks and settings over all axes."""
+    for compute in ("bf16", "f32"):
+        yield "llama-tiny", 1, [f"precision.compute={compute}"]
+        for zero in (0, 1, 2, 3):
+            yield "llama-tiny", 2, [f"precision.compute={compute}", f"parallel.zero={zero}"]
+        yield "llama-tiny", 2, [f"precision.compute={compute}", "parallel.tp=2"]
+        yield "llama-tiny", 2, [f"precision.compute={compute}", "parallel.cp=2"]
+        yield "llama-tiny", 2, [f"precision.compute={compute}", "parallel.pp=2"]
+    for zero in (0, 1, 2, 3):
+        yield "llama-tiny", 4, [f"parallel.zero={zero}"]
+    yield "llama-tiny", 4, ["parallel.dp_replicate=2", "parallel.zero=3"]
+    yield "llama-tiny", 8, ["parallel.zero=1"]
+    yield "llama-tiny", 2, ["parallel.zero=3", "parallel.accumulate=full"]
+    for micro in (1, 4, 8):
+        yield "llama-tiny", 2, [f"train.micro_batch={micro}"]
+    for policy in ("selective", "full", "every:2"):
+        yield "llama-tiny", 2, [f"recompute.policy={policy}"]
+    yield "llama-tiny", 2, ["parallel.tp=2", "parallel.sequence_parallel=false"]
+    yield "llama-tiny", 4, ["parallel.tp=2"]
+    yield "llama-tiny", 4, ["parallel.tp=4"]
+    yield "llama-tiny", 4, ["parallel.tp=2", "parallel.zero=3"]
+    yield "llama-tiny", 2, ["parallel.cp=2", "parallel.cp_method=all_gather"]
+    yield "llama-tiny", 2, ["parallel.cp=2", "parallel.cp_method=ulysses"]
+    yield "llama-tiny", 4, ["parallel.cp=2", "parallel.tp=2"]
+    yield "llama-tiny", 4, ["parallel.cp=4", "train.seq_len=256"]
+    for schedule in ("gpipe", "1f1b", "zb-h1", "zb-v", "dualpipe-v"):
+        yield "llama-tiny", 2, ["parallel.pp=2", f"parallel.schedule={schedule}"]
+        if schedule in ("1f1b", "zb-h1"):
+            yield "llama-tiny", 4, ["parallel.pp=2", f"parallel.schedule={schedule}"]
+            yield "llama-tiny", 4, ["parallel.pp=4", f"parallel.schedule={schedule}"]
+    yield "llama-tiny", 2, ["parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2"]
+    yield "llama-tiny", 8, ["parallel.pp=2", "parallel.tp=2", "parallel.zero=1"]
+    small = ["model.width=128", "model.heads=4", "model.kv_heads=4", "model.head_dim=32", "model.ffn=512", "model.layers=4", "model.vocab=256"]
+    yield "gpt2-124m", 1, small
+    for setting in (["parallel.zero=1"], ["parallel.tp=2"], ["parallel.pp=2"], ["parallel.zero=3"]):
+        yield "gpt2-124m", 2, small + setting
+    yield "moe-tiny", 1, []
+    for setting in (["parallel.zero=1"], ["parallel.ep=2"], ["parallel.tp=2"], ["parallel.pp=2"], ["parallel.zero=3", "parallel.ep=2"]):
+        yield "moe-tiny", 2, setting
+    yield "moe-tiny", 4, ["parallel.ep=4"]
+    yield "moe-tiny", 4, ["parallel.ep=2", "parallel.tp=2"]
+    yield "lfm2-tiny", 1, []
+    yield "lfm2-tiny", 2, ["parallel.zero=2"]
+    yield "llama-5m", 1, []
+    yield "llama-5m", 2, ["parallel.zero=1"]
+    yield "llama-5m", 2, ["parallel.tp=2"]
+    yield "llama-5m", 2, ["parallel.pp=2"]
+
+
+def measured(program, config, ranks, settings, out):
+    subprocess.run([program, "train", config, "--ranks", str(ranks), "--out", out, "--force"] + settings, check=True, capture_output=True, text=True)
+    times = [json.loads(line) for line in open(f"{out}/metrics.jsonl")]
+    times = [row["step_ms"] / 1e3 for row in times]
+    return statistics.median(times[3:])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("profile")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--steps", type=int, default=12)
+    a = parser.parse_args()
+    errors = []
+    with tempfile.TemporaryDirectory() as folder:
+        text = pathlib.Path(folder) / "text.txt"
+        text.write_text("".join(f"In the beginning there was line number {i} of a text.\n" for i in range(4000)))
+        for number, (preset, ranks, sets) in enumerate(layouts()):
+            name = f"{preset} x{ranks} " + " ".join(sets)
+            if not re.search(a.only, name):
+                continue
+            config = pathlib.Path(folder) / "run.toml"
+            config.write_text(CONFIG.format(preset=preset, text=text, steps=a.steps))
+            settings = [word for s in sets for word in ("--set", s)]
+            simulated = subprocess.run([a.program, "simulate", config, "--profile", a.profile, "--ranks", str(ranks), "--json"] + settings, capture_output=True, text=True)
+            if simulated.returncode:
+                print(f"{name}: {simulated.stderr.strip()}")
+                continue
+            predicted = json.loads(simulated.stdout)
+            real = measured(a.program, config, ranks, settings, f"{folder}/run{number}")
+            error = predicted["step_time_s"] / real - 1
+            errors.append(error)
+            print(f"{name:80} measured {1e3 * real:8.2f} ms  predicted {1e3 * predicted['step_time_s']:8.2f} ms  {100 * error:+6.1f} %", flush=True)
+    absolute = [abs(e) for e in errors]
+    print(f"{len(errors)} layouts: median error {100 * statistics.median(absolute):.1f} %, mean {100 * statistics.mean(absolute):.1f} %, bias {100 * statistics.mean(errors):+.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+#include "tutti/simulate/timeline.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+
+namespace tutti::simulate {
+
+namespace {
+
+using rehearsal::Action;
+using rehearsal::BeginOperation;
+using rehearsal::KernelCall;
+using rehearsal::Program;
+using rehearsal::WaitForOperation;
+
+// An operation of a group, or a message between two ranks.
+struct Operation {
+    std::vector<int> ranks;  // of the world
+    comm::Summary what;
+    std::vector<double> engaged;  // by place in `ranks`: from when on that rank moves its data; negative: not yet
+    size_t arrived = 0;           // ranks of which that is known
+    double complete = -1;         // once it is known
+};
+
+// The same operation has the same key on all of its ranks.
+using Key = std::tuple<std::string, std::vector<int>, bool, int, int, uint64_t>;
+
+struct Rank {
+    const Program* program = nullptr;
+    std::vector<size_t> order;  // of actions, repetitions written out
+    size_t next = 0;
+    double now = 0, busy = 0, waited = 0, link_free = 0;
+    std::map<std::pair<size_t, int>, uint64_t> sent, received;  // messages so far, by group and peer
+    std::map<size_t, uint64_t> collectives;                     // so far, by group
+    // What this rank has begun and not waited for, by group, in the order of their beginning.
+    struct Open {
+        comm::Kind kind;
+        uint64_t sequence;
+        size_t operation;
+    };
+    std::map<size_t, std::vector<Open>> open;
+    std::vector<size_t> unengaged;  // operations begun in which this rank has not moved data yet
+    std::vector<TimedSpan> spans;
+};
+
+// Runs of like actions that are repeated together.
+std::vector<size_t> written_out(const Program& program) {
+    std::vector<size_t> order;
+    for (size_t begin = 0; begin < program.actions.size();) {
+        size_t end = begin + 1;
+        const int64_t times = program.actions[begin].times;
+        while (end < program.actions.size() && program.actions[end].times == times) ++end;
+        for (int64_t t = 0; t < times; ++t)
+            for (size_t i = begin; i < end; ++i) order.push_back(i);
+        begin = end;
+    }
+    return order;
+}
+
+class Layout {
+  public:
+    Layout(const std::vector<Program>& programs, const Prices& prices, bool with_spans)
+        : prices_(prices), with_spans_(with_spans), ranks_(programs.size()) {
+        for (size_t r = 0; r < programs.size(); ++r) {
+            ranks_[r].program = &programs[r];
+            ranks_[r].order = written_out(programs[r]);
+        }
+    }
+
+    Timeline run() {
+        bool moved = true;
+        while (moved) {
+            moved = false;
+            for (size_t r = 0; r < ranks_.size(); ++r) moved = advance(r) || moved;
+        }
+        Timeline timeline;
+        for (size_t r = 0; r < ranks_.size(); ++r) {
+            Rank& rank = ranks_[r];
+            check(rank.next == rank.order.size(), "rank ", r, " waits for an operation that other ranks never begin");
+            timeline.seconds = std::max(timeline.seconds, rank.now + prices_.step);
+            timeline.busy.push_back(rank.busy + prices_.step);
+            timeline.waited.push_back(rank.waited);
+            timeline.spans.push_back(std::move(rank.spans));
+        }
+        return timeline;
+    }
+
+  private:
+    // Until the rank ends or waits for others. Whether it did anything.
+    bool advance(size_t r) {
+        Rank& rank = ranks_[r];
+        bool moved = false;
+        while (rank.next < rank.order.size()) {
+            const Action& action = rank.program->actions[rank.order[rank.next]];
+            if (const auto* call = std::get_if<KernelCall>(&action.what)) {
+                compute(rank, action, prices_.kernel(*call));
+            } else if (const auto* begin = std::get_if<BeginOperation>(&action.what)) {
+                start(r, *begin);
+            } else if (!wait(r, std::get<WaitForOperation>(action.what))) {
+                return moved;
+            }
+            ++rank.next;
+            moved = true;
+        }
+        engage(r, rank.now);
+        return moved;
+    }
+
+    void compute(Rank& rank, const Action& action, double seconds) {
+        const double begin = rank.now;
+        rank.now += seconds;
+        rank.busy += seconds;
+        if (!with_spans_) return;
+        const std::string& place = rank.program->places[action.place];
+        if (!rank.spans.empty() && rank.spans.back().activity == Activity::compute && rank.spans.back().name == place &&
+            rank.spans.back().end == begin) {
+            rank.spans.back().end = rank.now;
+        } else {
+            rank.spans.push_back({Activity::compute, place, "", begin, rank.now});
+        }
+    }
+
+    void start(size_t r, const BeginOperation& begin) {
+        Rank& rank = ranks_[r];
+        const Program::Group& group = rank.program->groups[begin.group];
+        const comm::Summary& what = begin.operation;
+        Key key;
+        std::vector<int> ranks = group.ranks;
+        if (!comm::is_message(what.kind)) {
+            key = {group.name, group.ranks, false, 0, 0, rank.collectives[begin.group]++};
+        } else {
+            const int peer = group.ranks[static_cast<size_t>(what.peer)], self = static_cast<int>(r);
+            const bool sends = what.kind == comm::Kind::send;
+            uint64_t& number = sends ? rank.sent[{begin.group, peer}] : rank.received[{begin.group, peer}];
+            ranks = sends ? std::vector{self, peer} : std::vector{peer, self};
+            key = {group.name, group.ranks, true, ranks[0], ranks[1], number++};
+        }
+        const auto [known, is_new] = by_key_.try_emplace(std::move(key), operations_.size());
+        if (is_new) operations_.push_back({ranks, what, std::vector<double>(ranks.size(), -1), 0, -1});
+        rank.open[begin.group].push_back({what.kind, begin.sequence, known->second});
+        rank.unengaged.push_back(known->second);
+        if (prices_.beside_kernels) engage(r, rank.now);
+    }
+
+    // From `when` on the rank moves data of all that it has begun.
+    void engage(size_t r, double when) {
+        Rank& rank = ranks_[r];
+        for (const size_t index : rank.unengaged) {
+            Operation& operation = operations_[index];
+            const auto place = std::find(operation.ranks.begin(), operation.ranks.end(), static_cast<int>(r)) -
+                               operation.ranks.begin();
+            operation.engaged[static_cast<size_t>(place)] = when;
+            if (++operation.arrived == operation.ranks.size()) finish(operation);
+        }
+        rank.unengaged.clear();
+    }
+
+    void finish(Operation& operation) {
+        double begin = *std::max_element(operation.engaged.begin(), operation.engaged.end());
+        const double seconds = prices_.operation(operation.what, operation.ranks);
+        if (prices_.beside_kernels)
+            for (const int member : operation.ranks)
+                begin = std::max(begin, ranks_[static_cast<size_t>(member)].link_free);
+        operation.complete = begin + seconds;
+        for (const int member : operation.ranks) {
+            Rank& rank = ranks_[static_cast<size_t>(member)];
+            if (prices_.beside_kernels)
+                rank.link_free = operation.complete;
+            else
+                rank.busy += seconds;
+            if (with_spans_)
+                rank.spans.push_back({Activity::communication, std::string(name_of(operation.what.kind)), "", begin,
+                                      operation.complete});
+        }
+    }
+
+    bool wait(size_t r, const WaitForOperation& wait) {
+        Rank& rank = ranks_[r];
+        // Repeated microbatches repeat their numbers, too: the operation of this number, else the oldest of its kind.
+        std::vector<Rank::Open>& open = rank.open[wait.group];
+        auto found = std::find_if(open.begin(), open.end(), [&](const Rank::Open& o) {
+            return o.kind == wait.kind && o.sequence == wait.sequence;
+        });
+        if (found == open.end()) {
+            found = std::find_if(open.begin(), open.end(), [&](const Rank::Open& o) { return o.kind == wait.kind; });
+        }
+        if (found == open.end()) return true;  // waited for before
+        engage(r, rank.now);
+        const Operation& operation = operations_[found->operation];
+        if (operation.complete < 0) return false;
+        const double end = std::max(rank.now, operation.complete);
+        if (with_spans_ && end > rank.now)
+            rank.spans.push_back({Activity::wait, std::string(name_of(wait.kind)),
+                                  rank.program->groups[wait.group].name, rank.now, end});
+        rank.waited += end - rank.now;
+        rank.now = end;
+        open.erase(found);
+        return true;
+    }
+
+    const Prices& prices_;
+    bool with_spans_;
+    std::vector<Rank> ranks_;
+    std::vector<Operation> operations_;
+    std::map<Key, size_t> by_key_;
+};
+
+}  // namespace
+
+Timeline lay_out(const std::vector<Program>& programs, const Prices& prices, bool with_spans) {
+    return Layout(programs, prices, with_spans).run();
+}
+
+double on_cores(const Timeline& timeline, int cores) {
+    const double busy = std::accumulate(timeline.busy.begin(), timeline.busy.end(), 0.0);
+    return std::max(timeline.seconds, busy / cores);
+}
+
+std::string to_trace(const Timeline& timeline) {
+    Json events = Json::array();
+    for (size_t r = 0; r < timeline.spans.size(); ++r) {
+        const auto rank = static_cast<int64_t>(r);
+        events.push_back({{"name", "process_name"},
+                          {"ph", "M"},
+                          {"pid", rank},
+                          {"args", {{"name", concat("rank ", rank, ", predicted")}}}});
+        for (const TimedSpan& span : timeline.spans[r]) {
+            const int lane = span.activity == Activity::compute ? 0 : span.activity == Activity::wait ? 1 : 2;
+            events.push_back({{"name", span.name},
+                              {"cat", name_of(span.activity)},
+                              {"ph", "X"},
+                              {"pid", rank},
+                              {"tid", lane},
+                              {"ts", span.begin * 1e6},
+                              {"dur", (span.end - span.begin) * 1e6},
+                              {"args", {{"step", 1}, {"group", span.group}}}});
+        }
+    }
+    return Json{{"traceEvents", std::move(events)}}.dump() + "\n";
+}
+
+}  // namespace tutti::simulate

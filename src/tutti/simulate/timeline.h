@@ -1,0 +1,48 @@
+// simulate/timeline.h: the programs of all ranks, as rehearsed, laid out in time: kernels one after another on their
+// rank, operations when all of their ranks have begun them. The slower and finer of the two predictions.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/trace.h"
+#include "tutti/rehearsal/program.h"
+
+namespace tutti::simulate {
+
+// What things cost. Both functions must be set.
+struct Prices {
+    std::function<double(const rehearsal::KernelCall&)> kernel;
+    // Of an operation, by the ranks of its group; of a message, of its two ranks.
+    std::function<double(const comm::Summary&, const std::vector<int>& ranks)> operation;
+    // True: operations run beside the kernels, those of a group one after another. False: they take the time of the
+    // rank's own thread, and data moves only while ranks wait, as without a progress thread.
+    bool beside_kernels = false;
+    double step = 0;  // seconds of a rank that nothing else accounts for
+};
+
+struct TimedSpan {
+    Activity activity = Activity::compute;
+    std::string name;   // "forward of h.3", "all_reduce"
+    std::string group;  // of operations and waits
+    double begin = 0, end = 0;
+};
+
+struct Timeline {
+    double seconds = 0;                         // until the last rank has ended
+    std::vector<double> busy;                   // of each rank: kernels and its part of operations
+    std::vector<double> waited;                 // of each rank
+    std::vector<std::vector<TimedSpan>> spans;  // of each rank, when asked for
+};
+
+// `programs`: of ranks 0, 1, ..., all of the world. Error when some wait for operations that others never begin.
+Timeline lay_out(const std::vector<rehearsal::Program>& programs, const Prices& prices, bool with_spans);
+
+// A step on a machine with fewer cores than ranks: no less than all busy time over the cores.
+double on_cores(const Timeline& timeline, int cores);
+
+// The format of trace.json (train/trace_file.h), which `tutti report` and ui.perfetto.dev read.
+std::string to_trace(const Timeline& timeline);
+
+}  // namespace tutti::simulate

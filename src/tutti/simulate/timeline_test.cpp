@@ -1,0 +1,185 @@
+#include "tutti/simulate/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/simulate/profile.h"
+#include "tutti/simulate/rehearsed.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::simulate {
+namespace {
+
+using comm::Kind;
+using rehearsal::Program;
+
+// Programs by hand: k(2) a kernel of two seconds; b(KIND, n) and w(KIND, n) begin and wait in the group of all.
+class ByHand {
+  public:
+    explicit ByHand(std::vector<int> ranks) { program.groups = {{"all", std::move(ranks)}}; }
+    ByHand& k(double seconds, int64_t times = 1) {
+        return add(rehearsal::KernelCall{"kernel", {.flops = seconds}}, times);
+    }
+    ByHand& b(Kind kind, uint64_t number, int peer = 0, int64_t times = 1) {
+        return add(rehearsal::BeginOperation{0, number, {.kind = kind, .bytes = 8, .peer = peer}}, times);
+    }
+    ByHand& w(Kind kind, uint64_t number, int64_t times = 1) {
+        return add(rehearsal::WaitForOperation{0, number, kind}, times);
+    }
+    Program program{.places = {"step"}};
+
+  private:
+    ByHand& add(auto what, int64_t times) {
+        program.actions.push_back({what, 0, times});
+        return *this;
+    }
+};
+
+Prices prices(double operation, bool beside) {
+    return {[](const rehearsal::KernelCall& call) { return call.work.flops; },
+            [operation](const comm::Summary&, const std::vector<int>&) { return operation; }, beside, 0};
+}
+
+TEST(Timelines, AnOperationBeginsWhenTheLastRankDoes) {
+    const std::vector<Program> programs = {
+        ByHand({0, 1}).k(1).b(Kind::all_reduce, 0).w(Kind::all_reduce, 0).k(1).program,
+        ByHand({0, 1}).k(3).b(Kind::all_reduce, 0).w(Kind::all_reduce, 0).k(1).program};
+    const Timeline t = lay_out(programs, prices(0.5, true), true);
+    EXPECT_DOUBLE_EQ(t.seconds, 4.5);
+    EXPECT_DOUBLE_EQ(t.waited[0], 2.5);
+    EXPECT_DOUBLE_EQ(t.waited[1], 0.5);
+    EXPECT_DOUBLE_EQ(t.busy[0], 2);
+    EXPECT_DOUBLE_EQ(on_cores(t, 2), 4.5);
+    EXPECT_DOUBLE_EQ(on_cores(t, 1), 6);
+}
+
+TEST(Timelines, OperationsBesideKernelsAreHidden) {
+    const auto program = [] {
+        return ByHand({0, 1}).k(1).b(Kind::all_gather, 0).k(2).w(Kind::all_gather, 0).k(1).program;
+    };
+    EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(1.5, true), false).seconds, 4);
+    EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(2.5, true), false).seconds, 4.5);
+    // Without a progress thread they take the time of the ranks, from the wait on.
+    EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(1.5, false), false).seconds, 5.5);
+}
+
+TEST(Timelines, OperationsOfARankFollowOneAnother) {
+    const auto program = [] {
+        return ByHand({0, 1})
+            .b(Kind::all_gather, 0)
+            .b(Kind::all_gather, 1)
+            .k(1)
+            .w(Kind::all_gather, 0)
+            .w(Kind::all_gather, 1)
+            .program;
+    };
+    EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(1, true), false).seconds, 2);
+}
+
+TEST(Timelines, MessagesMatchInTheirOrder) {
+    const std::vector<Program> programs = {
+        ByHand({0, 1}).k(1).b(Kind::send, 0, 1).k(1).b(Kind::send, 1, 1).w(Kind::send, 0).w(Kind::send, 1).program,
+        ByHand({0, 1})
+            .b(Kind::receive, 0, 0)
+            .b(Kind::receive, 1, 0)
+            .w(Kind::receive, 0)
+            .k(4)
+            .w(Kind::receive, 1)
+            .k(1)
+            .program};
+    EXPECT_DOUBLE_EQ(lay_out(programs, prices(0.25, true), false).seconds, 1.25 + 4 + 1);
+}
+
+TEST(Timelines, RepeatedActionsRunAsOften) {
+    const auto program = [] {
+        return ByHand({0, 1}).k(1, 5).b(Kind::all_reduce, 7, 0, 5).w(Kind::all_reduce, 7, 5).k(2).program;
+    };
+    EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(0.5, true), false).seconds, 5 * 1.5 + 2);
+}
+
+TEST(Timelines, AMissingPartnerIsAnError) {
+    const std::vector<Program> programs = {ByHand({0, 1}).b(Kind::barrier, 0).w(Kind::barrier, 0).program,
+                                           ByHand({0, 1}).k(1).program};
+    EXPECT_THROW(lay_out(programs, prices(1, true), false), Error);
+}
+
+TEST(Timelines, TheTraceHasAllSpans) {
+    const auto program = [] { return ByHand({0, 1}).k(1).b(Kind::all_reduce, 0).w(Kind::all_reduce, 0).program; };
+    const Json trace = Json::parse(to_trace(lay_out({program(), program()}, prices(1, false), true)));
+    int compute = 0, waits = 0, operations = 0;
+    for (const Json& event : trace["traceEvents"]) {
+        if (event["ph"].text() != "X") continue;
+        compute += event["cat"].text() == "compute";
+        waits += event["cat"].text() == "wait";
+        operations += event["cat"].text() == "communication";
+        EXPECT_DOUBLE_EQ(event["dur"].get<double>(), 1e6);
+    }
+    EXPECT_EQ(compute, 2);
+    EXPECT_EQ(waits, 2);
+    EXPECT_EQ(operations, 2);
+}
+
+TEST(Costs, AFitFindsWhatMadeTheSamples) {
+    const Cost truth{2e-6, 3e-12, 4e-11};
+    std::vector<Sample> samples;
+    for (const double flops : {1e6, 1e8, 1e9})
+        for (const double bytes : {1e4, 1e6}) samples.push_back({flops, bytes, truth.seconds(flops, bytes)});
+    const Cost found = fit_cost(samples);
+    EXPECT_NEAR(found.per_call / truth.per_call, 1, 1e-3);
+    EXPECT_NEAR(found.per_flop / truth.per_flop, 1, 1e-3);
+    EXPECT_NEAR(found.per_byte / truth.per_byte, 1, 1e-3);
+    // A term that would be negative is left out.
+    for (Sample& s : samples) s.seconds = 3e-12 * s.flops + 1e-9 - 1e-16 * s.bytes;
+    EXPECT_GE(fit_cost(samples).per_byte, 0);
+}
+
+// A profile whose every kernel takes a second per 1e12 FLOPs and a second per 1e10 bytes.
+MachineProfile simple_profile(int cores) {
+    MachineProfile profile{.machine = "made up", .cores = cores};
+    KernelProfile kernels{.compute = "f32", .threads = 1};
+    for (const char* name : {"gemm", "add", "norm_forward"}) {
+        kernels.costs[name] = {0, 1e-12, 1e-10};
+        kernels.samples[name] = {};
+    }
+    profile.kernels.push_back(kernels);
+    for (int k = 0; k < comm::kKinds; ++k) profile.operations.push_back({static_cast<Kind>(k), 2, {1e-6, 0, 1e-10}});
+    return profile;
+}
+
+// Two ranks of data parallel on two cores take about as long for twice the batch; on one core twice as long.
+TEST(RehearsedStep, RanksShareTheCores) {
+    const auto seconds = [](int ranks, int cores) {
+        spec::RunSpec run = spec::parse_text(
+            "", "test",
+            {"model.preset=llama-tiny", "precision.compute=f32", "train.seq_len=64", "train.micro_batch=1",
+             concat("train.global_batch=", 4 * ranks), "train.threads=1", "train.device=cpu"});
+        run.data.train = {"random tokens"};
+        spec::validate(run, ranks);
+        const rehearsal::Target target = rehearsal::target_of(engine::machine_of(run, {0, ranks}, ""));
+        return rehearse_in_time(run, target, ranks, simple_profile(cores), false).seconds;
+    };
+    const double one = seconds(1, 2);
+    EXPECT_NEAR(seconds(2, 2) / one, 1, 0.1);
+    EXPECT_NEAR(seconds(2, 1) / one, 2, 0.1);
+}
+
+TEST(Profiles, AreReadAsTheyWereWritten) {
+    MachineProfile profile = simple_profile(4);
+    profile.kernels[0].samples["gemm"] = {{1e9, 1e6, 1e-3}};
+    profile.kernels[0].alone = 0.8;
+    const std::string path = testing::TempDir() + "profile.json";
+    std::ofstream(path) << to_json(profile).dump();
+    const MachineProfile read = read_profile(path);
+    EXPECT_EQ(to_json(read).dump(), to_json(profile).dump());
+    EXPECT_EQ(read.cores, 4);
+    EXPECT_THROW(read.kernels_of("bf16", 1), UsageError);
+    std::ofstream(path) << "{}";
+    EXPECT_THROW(read_profile(path), DataError);
+}
+
+}  // namespace
+}  // namespace tutti::simulate
