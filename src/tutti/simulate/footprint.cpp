@@ -13,8 +13,9 @@ struct Allocation {
     double whole_inputs;  // inputs of a layer that stay whole under tensor parallelism, without a pipeline
     double logit_bytes;   // of a logit, without and with a pipeline
     double logit_bytes_staged;
-    double gradient_copies;  // 2-byte gradients beside the accumulated ones
-    double reserved;         // bytes
+    double gradient_copies;      // 2-byte gradients beside the accumulated ones
+    double reserved;             // bytes
+    double layers_gathered = 1;  // of ZeRO-3, at once
 };
 
 Allocation allocation_of(Stack stack) {
@@ -23,8 +24,11 @@ Allocation allocation_of(Stack stack) {
         case Stack::eager: return {1.15, 0, 12, 12, 0, 2.5e9};
         case Stack::compiled: return {1.0, 0, 10, 10, 0, 2.0e9};
         case Stack::xla: return {0.9, 0, 8, 8, 0, 1.5e9};
-        case Stack::megatron:
-        case Stack::tutti: break;
+        // Rehearsals of llama3-8b, llama3-70b, gpt2-xl and mixtral-8x7b: a layer saves what the formula says, the loss
+        // is made in pieces, ZeRO-3 holds two gathered layers and a gradient in f32. Reserved: a CUDA context,
+        // workspaces.
+        case Stack::tutti: return {1.0, 0, 1.2, 1.2, 0, 1.0e9, 2};
+        case Stack::megatron: break;
     }
     return {1.0, 0, 8, 8, 0, 3.0e9};
 }
@@ -37,7 +41,8 @@ double microbatches_in_flight(const Job& job) {
     if (job.schedule == "zb-h2") most = 2 * p - 1;
     if (job.schedule == "v-half") most = p / 2 + 1;
     if (job.schedule == "v-min") most = p / 3 + 1;
-    if (job.virtual_stages > 1 && !job.schedule.starts_with("zb-v")) most = p * (1 + (p - 1) / (p * v));
+    if (job.virtual_stages > 1 && !job.schedule.starts_with("zb-v") && !job.schedule.starts_with("v-"))
+        most = p * (1 + (p - 1) / (p * v));
     return std::min(m, most);
 }
 
@@ -62,6 +67,8 @@ Footprint footprint(const Job& job) {
     if (job.attention == Attention::unfused) saved += 5 * rows * job.seq * m.heads / t;
     saved *= extra.activations;
     if (job.pp == 1 && job.tp > 1) saved += extra.whole_inputs * 2 * rows * m.hidden;
+    const double gathers = job.stack == Stack::tutti && job.sequence_parallel ? 1 - 1 / t : 0;
+    saved += gathers * 2 * 2 * rows * m.hidden;  // the inputs of attention and MLP stay gathered
     const double input = 2 * rows * m.hidden / sp;
     double kept = saved;
     if (job.recompute == Recompute::full) kept = input;
@@ -69,7 +76,12 @@ Footprint footprint(const Job& job) {
         kept = job.attention == Attention::unfused ? saved - 5 * extra.activations * rows * job.seq * m.heads / t
                : job.stack == Stack::compiled || job.stack == Stack::eager ? 0.6 * saved
                                                                            : saved;
+        // Outputs of activation functions, and of norms unless they stay gathered.
+        if (job.stack == Stack::tutti) kept = saved - rows * (2 * inner / t + (gathers > 0 ? 0 : 4 * m.hidden));
     }
+    // Gradients of the layer that runs backward.
+    double working = 0;
+    if (job.stack == Stack::tutti) working = rows * (2 * (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
 
     Footprint most;
     for (int stage = 0; stage < job.pp; stage += std::max(1, job.pp - 1)) {
@@ -101,10 +113,10 @@ Footprint footprint(const Job& job) {
             here.weights *= 2;
             here.optimizer *= 8.0 / 12;
         }
-        here.activations = kept * layers * held + (job.recompute == Recompute::none ? 0 : saved);
+        here.activations = kept * layers * held + (job.recompute == Recompute::none ? 0 : saved) + working;
         if (first && job.pp > 1) here.activations += input * held;
         if (last) here.logits = (job.pp > 1 ? extra.logit_bytes_staged : extra.logit_bytes) * rows * m.vocab / t;
-        if (job.zero >= 3) here.gathered = 2 * 2 * (dense + experts) / std::max(1.0, layers);
+        if (job.zero >= 3) here.gathered = extra.layers_gathered * 2 * 2 * (dense + experts) / std::max(1.0, layers);
         here.reserved = extra.reserved;
         if (here.total() > most.total()) most = here;
         if (job.pp == 1) break;

@@ -21,23 +21,14 @@ Generation generation_of(const hardware::Cluster& c) {
     return c.generation == "tpu" ? Generation::tpu : Generation::other;
 }
 
-// Seconds forward and backward.
-struct Cost {
-    double forward = 0, backward = 0;
-    double sum() const { return forward + backward; }
-    Cost& operator+=(const Cost& o) {
-        forward += o.forward;
-        backward += o.backward;
-        return *this;
-    }
-    friend Cost operator*(double f, Cost c) { return {f * c.forward, f * c.backward}; }
-};
-
 // A communicator's ranks: how many, and how many of them share a link domain.
 struct Group {
     int ranks = 1, per_domain = 1;
 };
 
+}  // namespace
+
+// Seconds of products, collectives and messages on a cluster.
 class Prices {
   public:
     Prices(const Job& job, const hardware::Cluster& cluster, const Constants& constants)
@@ -68,7 +59,8 @@ class Prices {
     }
 
     int domain() const { return c_.domain; }
-    double peak() const { return wide_peak_; }
+    // FLOP/s that no product exceeds.
+    double fastest() const { return wide_peak_ * wide_share_; }
 
     // One product of M x N values of depth K.
     double product(double m, double n, double k, bool narrow) const {
@@ -194,7 +186,7 @@ class Prices {
         double rows, columns, rate;
     };
 
-    const Job& job_;
+    const Job& job_;  // precision, attention, stack, year, head size
     const hardware::Cluster& c_;
     const Constants& k_;
     Generation generation_;
@@ -202,18 +194,21 @@ class Prices {
     double ultra_ = 1, wide_peak_ = 0, wide_share_ = 0, narrow_peak_ = 0, narrow_share_ = 0, cast_ = 0;
 };
 
-// One layer and one microbatch on one rank.
-struct Layer {
-    Cost products, attention, elementwise, tp, cp, ep;
-    double host = 0;
-    double compute() const { return products.sum() + attention.sum() + elementwise.sum(); }
-};
+namespace {
 
-Layer layer_cost(const Job& job, const Prices& price, const Constants& k, bool experts) {
+// Keys that a query would see without the causal mask, mean of the layers.
+double attention_span(const Job& job) {
+    const Sizes& m = job.model;
+    if (m.window <= 0 || m.window >= job.seq) return job.seq;
+    const double windowed = 2 * m.window - m.window * m.window / job.seq;
+    return (m.window_layers * windowed + (m.layers - m.window_layers) * job.seq) / m.layers;
+}
+
+LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, bool experts) {
     const Sizes& m = job.model;
     const double t = job.tp, sp = job.sequence_parallel ? t : 1;
     const double rows = job.micro_batch * job.seq / job.cp;  // tokens of a microbatch
-    Layer layer;
+    LayerPrice layer;
 
     // Attention.
     const double query = m.heads * m.head_dim / t, keys = std::max(1.0, m.kv_heads / t) * m.head_dim;
@@ -230,11 +225,7 @@ Layer layer_cost(const Job& job, const Prices& price, const Constants& k, bool e
         layer.products += price.linear(rows, m.hidden, query + 2 * keys);
         layer.products += price.linear(rows, query, m.hidden);
     }
-    double span = job.seq;
-    if (m.window > 0 && m.window < job.seq) {
-        const double windowed = 2 * m.window - m.window * m.window / job.seq;
-        span = (m.window_layers * windowed + (m.layers - m.window_layers) * job.seq) / m.layers;
-    }
+    const double span = attention_span(job);
     layer.attention = price.attention(2 * rows * span * width, rows * job.seq * m.heads / t);
 
     // Feed-forward part.
@@ -318,10 +309,21 @@ double bubble_share(const Job& job) {
     return 1.0 / job.virtual_stages;
 }
 
-}  // namespace
+PassPrice pass_price(const Job& job, const Prices& price, const Constants& k) {
+    const Sizes& m = job.model;
+    const double mixtures = job.mixture() ? m.expert_layers : 0;
+    const double rows = job.micro_batch * job.seq / job.cp;
+    PassPrice pass;
+    if (mixtures < m.layers) pass.dense = layer_price(job, price, k, false);
+    if (mixtures > 0) pass.mixture = layer_price(job, price, k, true);
+    pass.head = price.linear(rows, m.hidden, m.vocab / job.tp, false).sum();
+    pass.loss = price.memory(14 * rows * m.vocab / job.tp);
+    return pass;
+}
 
-StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Constants& k) {
-    const Prices price(job, cluster, k);
+// `pass` times all layers, microbatches and stages together.
+StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster& cluster, const Constants& k,
+                    const PassPrice& pass) {
     const Sizes& m = job.model;
     const double p = job.pp, microbatches = job.microbatches();
     const double mixtures = job.mixture() ? m.expert_layers : 0;
@@ -331,7 +333,7 @@ StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Const
     // Adds `count` layers of a kind to the time of one microbatch on one stage, kind by kind.
     StepTime micro;
     double forward = 0, backward = 0;  // seconds of compute of a microbatch on a stage
-    const auto add_layers = [&](const Layer& layer, double count) {
+    const auto add_layers = [&](const LayerPrice& layer, double count) {
         Cost again;
         if (job.recompute == Recompute::full) {
             again = {0, layer.products.forward + layer.attention.forward + layer.elementwise.forward +
@@ -340,6 +342,7 @@ StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Const
             if (job.attention == Attention::unfused) again = {0, layer.attention.forward};
             if (job.stack == Stack::compiled || job.stack == Stack::eager)
                 again = {0, 0.5 * layer.products.forward + layer.elementwise.forward};
+            if (job.stack == Stack::tutti) again = {0, layer.elementwise.forward};
         }
         micro.products += count * layer.products.sum();
         micro.attention += count * layer.attention.sum();
@@ -353,14 +356,13 @@ StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Const
         forward += count * (layer.products.forward + layer.attention.forward + layer.elementwise.forward);
         backward += count * (layer.products.backward + layer.attention.backward + layer.elementwise.backward);
     };
-    if (mixtures < m.layers) add_layers(layer_cost(job, price, k, false), (m.layers - mixtures) / p);
-    if (mixtures > 0) add_layers(layer_cost(job, price, k, true), mixtures / p);
+    if (mixtures < m.layers) add_layers(pass.dense, (m.layers - mixtures) / p);
+    if (mixtures > 0) add_layers(pass.mixture, mixtures / p);
     const double layers_only = micro.total();
 
     // The head and the loss, on the last stage; without a pipeline on every rank.
     const double rows = job.micro_batch * job.seq / job.cp;
-    const double head = price.linear(rows, m.hidden, m.vocab / job.tp, false).sum();
-    const double loss = price.memory(14 * rows * m.vocab / job.tp);
+    const double head = pass.head, loss = pass.loss;
     micro.products += head;
     micro.elementwise += loss;
     forward += head / 3;
@@ -440,11 +442,14 @@ StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Const
             return buckets *
                    (job.zero > 0 ? price.collective(bytes / buckets, g, 1) : price.all_reduce(bytes / buckets, g) / 2);
         };
-        double comm = bucketed(job.gradient_bytes * dense_values, over) +
+        // This system reduces into the shards of ZeRO-2 after each microbatch; the others keep whole gradients until
+        // the last one.
+        const double reductions = job.stack == Stack::tutti && job.zero == 2 ? microbatches : 1;
+        double comm = reductions * bucketed(job.gradient_bytes * dense_values, over) +
                       bucketed((job.zero > 0 ? 2 : job.gradient_bytes) * dense_values, over);
         if (expert_values > 0)
-            comm +=
-                bucketed(job.gradient_bytes * expert_values, expert_over) + bucketed(2 * expert_values, expert_over);
+            comm += reductions * bucketed(job.gradient_bytes * expert_values, expert_over) +
+                    bucketed(2 * expert_values, expert_over);
         const bool overlaps =
             job.year >= 2023 && job.stack != Stack::nanotron && (job.pp == 1 || job.virtual_stages > 1);
         const double window =
@@ -456,6 +461,8 @@ StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Const
     const double owned =
         dense_values / (job.zero >= 1 ? shard : 1) + expert_values / (job.zero >= 1 ? expert_replicas : 1);
     step.optimizer = price.memory(k.optimizer_bytes * owned);
+    // Master weights and two moments, 4 bytes each, come from the host and go back.
+    if (job.offload_optimizer && cluster.host_bandwidth > 0) step.optimizer += 2 * 12 * owned / cluster.host_bandwidth;
     step.other = k.step_fixed;
     const double sum = step.total();
     if (job.ranks > cluster.per_node) step.other += sum * k.straggle * std::log2(double(job.ranks) / cluster.per_node);
@@ -463,6 +470,51 @@ StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Const
     if (job.stack == Stack::nanotron && footprint(job).total() > 5.0 / 6 * cluster.memory)
         step.other += k.nanotron_full * sum;
     return step;
+}
+
+}  // namespace
+
+StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Constants& k) {
+    const Prices price(job, cluster, k);
+    return whole_step(job, price, cluster, k, pass_price(job, price, k));
+}
+
+StepPricer::StepPricer(const Job& job, const hardware::Cluster& cluster, const Constants& constants)
+    : job_(job), cluster_(cluster), constants_(constants) {
+    prices_ = std::make_unique<const Prices>(job_, cluster_, constants_);
+}
+StepPricer::~StepPricer() = default;
+
+PassPrice StepPricer::pass(const Job& job) const { return pass_price(job, *prices_, constants_); }
+
+StepTime StepPricer::step(const Job& job, const PassPrice& pass) const {
+    return whole_step(job, *prices_, cluster_, constants_, pass);
+}
+
+// Products at the best rate there is and attention, in the layers and the head; the pipeline fills and drains with
+// them. What whole_step() adds is not negative.
+double StepPricer::lower_bound(const Job& job) const {
+    const Sizes& m = job.model;
+    const double rows = job.micro_batch * job.seq / job.cp, p = job.pp, microbatches = job.microbatches();
+    const double mixtures = job.mixture() ? m.expert_layers : 0;
+    const double width = m.kv_rank > 0 ? m.heads * (m.head_dim + m.rope_dim + m.value_dim) / 2 : m.heads * m.head_dim;
+    const double again = job.recompute == Recompute::full ? 4.0 / 3 : 1;
+    // A rank's experts process top_k rows for each that the rank routes.
+    const double routed = rows / (job.sequence_parallel ? job.tp : 1) * m.top_k * m.expert_parameters();
+    const double values = rows *
+                              (m.layers * m.attention_parameters() + (m.layers - mixtures) * m.mlp_parameters() +
+                               mixtures * m.mlp_matrices * m.hidden * m.shared_ffn) /
+                              job.tp +
+                          mixtures * routed;
+    Cost attention =
+        prices_->attention(2 * rows * attention_span(job) * width / job.tp, rows * job.seq * m.heads / job.tp);
+    if (job.recompute == Recompute::full) attention.backward += attention.forward;
+    const double layers = (6 * again * values / prices_->fastest() + m.layers * attention.sum()) / p;
+    const double head = 6 * rows * m.hidden * m.vocab / job.tp / prices_->fastest();
+    const double pipeline = job.pp > 1 ? (p - 1) * bubble_share(job) * (layers + head / p) : 0;
+    const double seconds = microbatches * (layers + head) + pipeline + constants_.step_fixed;
+    // Rounding must not make the bound exceed what is bounded.
+    return seconds * (1 - 1e-9);
 }
 
 }  // namespace tutti::simulate

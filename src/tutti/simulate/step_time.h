@@ -2,6 +2,8 @@
 // for runs of other systems. timeline.h has the slower and finer answer for runs of this one.
 #pragma once
 
+#include <memory>
+
 #include "tutti/hardware/cluster.h"
 #include "tutti/simulate/constants.h"
 #include "tutti/simulate/job.h"
@@ -24,5 +26,57 @@ struct StepTime {
 
 // A layout that has no layout_problem().
 StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Constants& constants);
+
+// --- The same for many layouts of one model
+// ---------------------------------------------------------------------------
+
+// Seconds forward and backward.
+struct Cost {
+    double forward = 0, backward = 0;
+    double sum() const { return forward + backward; }
+    Cost& operator+=(const Cost& o) {
+        forward += o.forward;
+        backward += o.backward;
+        return *this;
+    }
+    friend Cost operator*(double f, Cost c) { return {f * c.forward, f * c.backward}; }
+};
+
+// Of one layer and one microbatch on one rank.
+struct LayerPrice {
+    Cost products, attention, elementwise, tp, cp, ep;
+    double host = 0;
+    double compute() const { return products.sum() + attention.sum() + elementwise.sum(); }
+};
+
+// Of one microbatch: a dense layer, a layer of experts, the head with the loss.
+struct PassPrice {
+    LayerPrice dense, mixture;
+    double head = 0, loss = 0;
+};
+
+class Prices;
+
+// Prices jobs that agree in model, sequence length, precision, attention, stack and year with `job`.
+// step(job, pass(job)) is step_time(job) to the bit.
+class StepPricer {
+  public:
+    StepPricer(const Job& job, const hardware::Cluster& cluster, const Constants& constants);
+    ~StepPricer();
+    StepPricer(const StepPricer&) = delete;
+
+    // Depends on the micro batch, tp, sequence_parallel, tp_overlap, cp, ep, etp, token_drop and recompute alone (and
+    // for Stack::nanotron on pp and ranks): jobs that agree in these can share it.
+    PassPrice pass(const Job& job) const;
+    StepTime step(const Job& job, const PassPrice& pass) const;
+    // At most step_time(job).total(), from FLOPs alone. 16- and 32-bit precisions.
+    double lower_bound(const Job& job) const;
+
+  private:
+    Job job_;
+    hardware::Cluster cluster_;
+    Constants constants_;
+    std::unique_ptr<const Prices> prices_;
+};
 
 }  // namespace tutti::simulate
