@@ -226,7 +226,6 @@ int simulate(const SimulateArguments& a, const Io& io) {
     if (!a.table.empty()) return simulate_table(a, io);
     check<UsageError>(a.cluster.empty() || a.profile.empty(), "--cluster and --profile exclude each other");
     if (!a.profile.empty()) return simulate_here(a, io);
-    check<UsageError>(a.trace.empty(), "--trace needs --profile: closed formulas have no trace");
     check<UsageError>(!a.cluster.empty(), "--cluster is missing: the name of a cluster (", hardware::cluster_names()[0],
                       ", ...) or a file");
     const hardware::Cluster cluster = hardware::cluster_named(a.cluster);
@@ -236,8 +235,31 @@ int simulate(const SimulateArguments& a, const Io& io) {
     std::ostream& text = io.text(a.json);
     text << name_of(run.model) << " on " << a.ranks << " x " << cluster.name << "\n\n";
     print(p, cluster, text);
+    Json document = describe(p);
+    try {
+        const rehearsal::Target target = simulate::target_for(cluster, spec::arithmetic_of(run));
+        const simulate::RehearsedStep step = simulate::rehearse_on(run, target, a.ranks, cluster, {}, !a.trace.empty());
+        if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
+        text << "\nrehearsed with the kernels and the program of this system\n"
+             << left("step", 22) << left(format_time(step.seconds), 16)
+             << format_percent(p.model_causal / (step.seconds * a.ranks * p.peak)) << " MFU, causal\n"
+             << left("memory of a rank", 22) << left(format_bytes(step.shown.memory.peak()), 16) << "at "
+             << step.shown.memory.peak_place << (step.shown.fits ? "" : ": does not fit") << '\n';
+        Json kernels = Json::object();
+        for (const auto& [name, seconds] : step.kernels) kernels[name] = seconds;
+        document["rehearsed"] = {
+            {"step_time_s", step.seconds},
+            {"peak_bytes", step.shown.memory.peak()},
+            {"fits", step.shown.fits},
+            {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
+            {"kernels", std::move(kernels)}};
+    } catch (const UsageError& error) {
+        check<UsageError>(a.trace.empty(), "--trace needs a rehearsal: ", error.what());
+        text << "\nclosed formulas alone: " << error.what() << '\n';
+        document["rehearsed"] = nullptr;
+    }
     text << std::flush;
-    if (a.json) io.out << describe(p).dump(2) << '\n';
+    if (a.json) io.out << document.dump(2) << '\n';
     return 0;
 }
 
@@ -250,7 +272,7 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
          {"--ranks", "N", "1", "devices of the run", &a.ranks, Between{1, kManyRanks}},
          {"--set", "section.key=value", "", "a value in place of the file's; repeatable", &a.set},
          {"--profile", "FILE", "", "instead of a cluster: a machine that `tutti bench calibrate` measured", &a.profile},
-         {"--trace", "FILE", "", "with --profile: the predicted spans of all ranks, for ui.perfetto.dev", &a.trace},
+         {"--trace", "FILE", "", "the predicted spans of the rehearsed ranks, for ui.perfetto.dev", &a.trace},
          {"--table", "FILE", "", "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors",
           &a.table}},
         concat(

@@ -99,7 +99,7 @@ KernelProfile measure_kernels(const std::string& compute, int threads, int cores
         alone += m.in_kernels;
     }
     profile.alone = std::min(1.0, alone / loaded);
-    const Cost cost = fit_cost(outside);
+    const CallCost cost = fit_cost(outside);
     profile.between_kernels = cost.per_flop;
     profile.of_step = cost.per_call;
     return profile;

@@ -12,7 +12,7 @@ namespace tutti::simulate {
 
 namespace {
 
-double squared_error(const Cost& cost, const std::vector<Sample>& samples) {
+double squared_error(const CallCost& cost, const std::vector<Sample>& samples) {
     double sum = 0;
     for (const Sample& s : samples) {
         const double e = cost.seconds(s.flops, s.bytes) / s.seconds - 1;
@@ -22,7 +22,7 @@ double squared_error(const Cost& cost, const std::vector<Sample>& samples) {
 }
 
 // Least squares over the terms whose bit is set; a term that would be negative makes the whole worthless.
-Cost solve(const std::vector<Sample>& samples, unsigned terms) {
+CallCost solve(const std::vector<Sample>& samples, unsigned terms) {
     double a[3][4] = {};
     for (const Sample& s : samples) {
         const double x[3] = {terms & 1 ? 1 / s.seconds : 0, terms & 2 ? s.flops / s.seconds : 0,
@@ -52,18 +52,18 @@ Cost solve(const std::vector<Sample>& samples, unsigned terms) {
     return {a[0][3] / a[0][0] / scale[0], a[1][3] / a[1][1] / scale[1], a[2][3] / a[2][2] / scale[2]};
 }
 
-Json to_json(const Cost& cost) { return Json::array({cost.per_call, cost.per_flop, cost.per_byte}); }
-Cost cost_from(const Json& json) {
+Json to_json(const CallCost& cost) { return Json::array({cost.per_call, cost.per_flop, cost.per_byte}); }
+CallCost cost_from(const Json& json) {
     return {json.at(size_t{0}).get<double>(), json.at(size_t{1}).get<double>(), json.at(size_t{2}).get<double>()};
 }
 
 }  // namespace
 
-Cost fit_cost(const std::vector<Sample>& samples) {
-    Cost best;
+CallCost fit_cost(const std::vector<Sample>& samples) {
+    CallCost best;
     double least = std::numeric_limits<double>::infinity();
     for (unsigned terms = 1; terms < 8; ++terms) {
-        const Cost cost = solve(samples, terms);
+        const CallCost cost = solve(samples, terms);
         if (cost.per_call < 0 || cost.per_flop < 0 || cost.per_byte < 0) continue;
         const double error = squared_error(cost, samples);
         if (error < least) {

@@ -13,7 +13,7 @@
 namespace tutti::simulate {
 
 // Seconds of a call: per_call + per_flop * FLOPs + per_byte * bytes, none negative.
-struct Cost {
+struct CallCost {
     double per_call = 0, per_flop = 0, per_byte = 0;
     double seconds(double flops, double bytes) const { return per_call + per_flop * flops + per_byte * bytes; }
 };
@@ -23,13 +23,13 @@ struct Sample {
     double weight = 1;
 };
 // The cost with the least squared relative error over the samples.
-Cost fit_cost(const std::vector<Sample>& samples);
+CallCost fit_cost(const std::vector<Sample>& samples);
 
 // Kernels of one compute type with so many threads of a rank, measured while all cores were busy.
 struct KernelProfile {
     std::string compute;  // "bf16"
     int threads = 1;
-    std::map<std::string, Cost> costs;                   // by entry of the kernel table
+    std::map<std::string, CallCost> costs;               // by entry of the kernel table
     std::map<std::string, std::vector<Sample>> samples;  // likewise: what the costs were fitted to
     double between_kernels = 0;                          // seconds of a rank for each kernel call, outside kernels
     double of_step = 0;                                  // and of each step
@@ -43,7 +43,7 @@ struct KernelProfile {
 struct OperationCost {
     comm::Kind kind = comm::Kind::barrier;
     int ranks = 2;
-    Cost cost;
+    CallCost cost;
 };
 
 struct MachineProfile {

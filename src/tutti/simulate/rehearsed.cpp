@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string_view>
+
+#include "tutti/parallel/groups.h"
+#include "tutti/simulate/prediction.h"
+#include "tutti/simulate/prices.h"
 
 namespace tutti::simulate {
 
@@ -25,7 +30,7 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
         step.kernels.clear();
         step.communication = step.between = 0;
         const double factor = kernels.alone + (1 - kernels.alone) * others_busy;
-        Prices prices;
+        TimelinePrices prices;
         prices.kernel = [&](const rehearsal::KernelCall& call) {
             const double seconds = factor * kernels.seconds(call.kernel, call.work);
             step.kernels[call.kernel] += seconds;
@@ -47,6 +52,99 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
     }
     constexpr double kEightyPercent = 1.2816, kDeviation = 0.08;
     step.high = std::exp(kEightyPercent * kDeviation);
+    step.low = 1 / step.high;
+    return step;
+}
+
+namespace {
+
+bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> words) {
+    return std::any_of(words.begin(), words.end(), [&](std::string_view w) { return name.starts_with(w); });
+}
+
+double kernel_seconds(const rehearsal::KernelCall& call, const Prices& price) {
+    constexpr double kLaunch = 3e-6;
+    using Kind = kernels::ProblemShape::Kind;
+    const kernels::ProblemShape& shape = call.work.shape;
+    const auto size = [&](int i) { return static_cast<double>(shape.sizes[static_cast<size_t>(i)]); };
+    const double flops = call.work.flops;
+    double seconds = price.memory(call.work.bytes);
+    if (shape.kind == Kind::product && flops > 0) {
+        const double m = size(0), k = size(1), n = size(2);
+        const double products = shape.groups > 0 ? price.grouped_product(static_cast<double>(shape.groups), m, n, k)
+                                                 : price.product(m, n, k, false) * flops / (2 * m * n * k);
+        seconds = std::max(seconds, products);
+    } else if (shape.kind == Kind::attention && flops > 0) {
+        const bool backward = std::string_view(call.kernel).find("backward") != std::string_view::npos;
+        const Cost cost = price.attention(backward ? flops / 2.5 : flops, 0);
+        seconds = std::max(seconds, backward ? cost.backward : cost.forward);
+    }
+    return kLaunch + seconds;
+}
+
+}  // namespace
+
+rehearsal::Target target_for(const hardware::Cluster& cluster, Arithmetic arithmetic) {
+    const std::string& name = cluster.name;
+    const char* known = starts_with_any(name, {"a100-40"}) ? "a100-40gb"
+                        : starts_with_any(name, {"a100"})  ? "a100-80gb"
+                        : name == "h200"                   ? "h200"
+                        : name == "b200"                   ? "b200"
+                                                           : "h100";
+    rehearsal::Target target = rehearsal::target_named(known, arithmetic, 1);
+    if (name != known && !starts_with_any(name, {"a100"})) {
+        target.device.name = name + " (kernels as of an H100)";
+        constexpr double kContext = 600.0 * (1 << 20);
+        target.device.memory_bytes = static_cast<int64_t>(cluster.memory - kContext);
+    }
+    return target;
+}
+
+RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
+                          const hardware::Cluster& cluster, const Constants& constants, bool with_spans) {
+    const Job job = job_of(run, ranks);
+    const Prices price(job, cluster, constants);
+    RehearsedStep step;
+    const std::vector<int> along = parallel::make_mesh(run, ranks).group(0, {mesh::Axis::pp});
+    std::vector<rehearsal::Program> programs;
+    for (const int rank : along) {
+        rehearsal::Rehearsal rehearsal = rehearsal::rehearse(run, target, ranks, rank);
+        programs.push_back(rehearsal.program);
+        if (rank == along.front() || rehearsal.memory.peak() > step.shown.memory.peak()) {
+            step.shown = std::move(rehearsal);
+        }
+    }
+    TimelinePrices prices;
+    prices.beside_kernels = true;
+    prices.kernel = [&](const rehearsal::KernelCall& call) {
+        const double seconds = kernel_seconds(call, price);
+        step.kernels[call.kernel] += seconds;
+        return seconds;
+    };
+    prices.operation = [&](const comm::Summary& what, const std::vector<int>& members) {
+        const auto bytes = static_cast<double>(what.bytes);
+        const int domain = std::max(1, cluster.domain), home = members.front() / domain;
+        const auto near =
+            std::count_if(members.begin(), members.end(), [&](int rank) { return rank / domain == home; });
+        const Group group{static_cast<int>(members.size()), static_cast<int>(near)};
+        double seconds = 0;
+        switch (what.kind) {
+            case comm::Kind::all_reduce: seconds = price.all_reduce(bytes, group); break;
+            case comm::Kind::reduce_scatter:
+            case comm::Kind::all_gather:
+            case comm::Kind::broadcast:
+            case comm::Kind::barrier: seconds = price.collective(bytes, group, 1); break;
+            case comm::Kind::all_to_all: seconds = price.all_to_all(bytes, group, 1); break;
+            case comm::Kind::send:
+            case comm::Kind::receive: seconds = price.message(bytes, std::abs(members[1] - members[0])); break;
+        }
+        step.communication += seconds;
+        return seconds;
+    };
+    step.timeline = lay_out(along, programs, prices, with_spans);
+    step.seconds = step.timeline.seconds;
+    constexpr double kEightyPercent = 1.2816;
+    step.high = std::exp(kEightyPercent * uncertainty(job, cluster));
     step.low = 1 / step.high;
     return step;
 }

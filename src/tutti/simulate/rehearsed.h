@@ -2,7 +2,9 @@
 // every rank is rehearsed and laid out in time.
 #pragma once
 
+#include "tutti/hardware/cluster.h"
 #include "tutti/rehearsal/rehearse.h"
+#include "tutti/simulate/constants.h"
 #include "tutti/simulate/profile.h"
 #include "tutti/simulate/timeline.h"
 
@@ -20,5 +22,14 @@ struct RehearsedStep {
 // All ranks are threads of one process on the machine of the profile. `run` is validated for so many.
 RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                                const MachineProfile& profile, bool with_spans);
+
+// On a cluster, by the formulas of prices.h: one rank of each pipeline position stands for all of its position, kernels
+// and collectives run beside each other, as on GPUs. `target`: from target_for(cluster).
+RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
+                          const hardware::Cluster& cluster, const Constants& constants, bool with_spans);
+
+// The machine that kernels and memory are rehearsed for: that GPU, or for one without kernels of its own an H100 with
+// its memory. UsageError in a build without CUDA.
+rehearsal::Target target_for(const hardware::Cluster& cluster, Arithmetic arithmetic);
 
 }  // namespace tutti::simulate

@@ -7,6 +7,7 @@
 #include "tutti/hardware/cluster.h"
 #include "tutti/simulate/constants.h"
 #include "tutti/simulate/job.h"
+#include "tutti/simulate/prices.h"
 
 namespace tutti::simulate {
 
@@ -30,18 +31,6 @@ StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Const
 // --- The same for many layouts of one model
 // ---------------------------------------------------------------------------
 
-// Seconds forward and backward.
-struct Cost {
-    double forward = 0, backward = 0;
-    double sum() const { return forward + backward; }
-    Cost& operator+=(const Cost& o) {
-        forward += o.forward;
-        backward += o.backward;
-        return *this;
-    }
-    friend Cost operator*(double f, Cost c) { return {f * c.forward, f * c.backward}; }
-};
-
 // Of one layer and one microbatch on one rank.
 struct LayerPrice {
     Cost products, attention, elementwise, tp, cp, ep;
@@ -54,8 +43,6 @@ struct PassPrice {
     LayerPrice dense, mixture;
     double head = 0, loss = 0;
 };
-
-class Prices;
 
 // Prices jobs that agree in model, sequence length, precision, attention, stack and year with `job`.
 // step(job, pass(job)) is step_time(job) to the bit.

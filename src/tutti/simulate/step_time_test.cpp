@@ -167,7 +167,7 @@ TEST(Fit, FindsTheConstantsThatMadeTheTimes) {
     EXPECT_NEAR(found.gemm_hopper / truth.gemm_hopper, 1, 0.06);
     EXPECT_NEAR(found.flash_hopper / truth.flash_hopper, 1, 0.06);
     for (const PublishedRun& run : runs)
-        EXPECT_NEAR(step_time(run.job, run.cluster, found).total() / run.seconds, 1, 0.02);
+        EXPECT_NEAR(step_time(run.job, run.cluster, found).total() / run.seconds, 1, 0.03);
 }
 
 TEST(Published, ARowSaysMuchAndItsSoftwareTheRest) {

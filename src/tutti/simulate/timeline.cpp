@@ -21,7 +21,9 @@ using rehearsal::WaitForOperation;
 
 // An operation of a group, or a message between two ranks.
 struct Operation {
-    std::vector<int> ranks;  // of the world
+    std::string group;
+    std::vector<int> ranks;       // of the world
+    std::vector<size_t> members;  // those of them that are laid out
     comm::Summary what;
     std::vector<double> engaged;  // by place in `ranks`: from when on that rank moves its data; negative: not yet
     size_t arrived = 0;           // ranks of which that is known
@@ -32,10 +34,12 @@ struct Operation {
 using Key = std::tuple<std::string, std::vector<int>, bool, int, int, uint64_t>;
 
 struct Rank {
+    int of_world = 0;
     const Program* program = nullptr;
     std::vector<size_t> order;  // of actions, repetitions written out
     size_t next = 0;
-    double now = 0, busy = 0, waited = 0, link_free = 0;
+    double now = 0, busy = 0, waited = 0;
+    std::map<std::string, double> stream_free;                  // by group: its operations follow one another
     std::map<std::pair<size_t, int>, uint64_t> sent, received;  // messages so far, by group and peer
     std::map<size_t, uint64_t> collectives;                     // so far, by group
     // What this rank has begun and not waited for, by group, in the order of their beginning.
@@ -65,9 +69,12 @@ std::vector<size_t> written_out(const Program& program) {
 
 class Layout {
   public:
-    Layout(const std::vector<Program>& programs, const Prices& prices, bool with_spans)
+    Layout(const std::vector<int>& ranks, const std::vector<Program>& programs, const TimelinePrices& prices,
+           bool with_spans)
         : prices_(prices), with_spans_(with_spans), ranks_(programs.size()) {
         for (size_t r = 0; r < programs.size(); ++r) {
+            place_of_[ranks[r]] = r;
+            ranks_[r].of_world = ranks[r];
             ranks_[r].program = &programs[r];
             ranks_[r].order = written_out(programs[r]);
         }
@@ -135,14 +142,22 @@ class Layout {
         if (!comm::is_message(what.kind)) {
             key = {group.name, group.ranks, false, 0, 0, rank.collectives[begin.group]++};
         } else {
-            const int peer = group.ranks[static_cast<size_t>(what.peer)], self = static_cast<int>(r);
+            const int peer = group.ranks[static_cast<size_t>(what.peer)], self = rank.of_world;
             const bool sends = what.kind == comm::Kind::send;
             uint64_t& number = sends ? rank.sent[{begin.group, peer}] : rank.received[{begin.group, peer}];
             ranks = sends ? std::vector{self, peer} : std::vector{peer, self};
             key = {group.name, group.ranks, true, ranks[0], ranks[1], number++};
         }
         const auto [known, is_new] = by_key_.try_emplace(std::move(key), operations_.size());
-        if (is_new) operations_.push_back({ranks, what, std::vector<double>(ranks.size(), -1), 0, -1});
+        if (is_new) {
+            Operation operation{group.name, ranks, {}, what, {}, 0, -1};
+            for (const int member : ranks) {
+                const auto found = place_of_.find(member);
+                if (found != place_of_.end()) operation.members.push_back(found->second);
+            }
+            operation.engaged.assign(operation.members.size(), -1);
+            operations_.push_back(std::move(operation));
+        }
         rank.open[begin.group].push_back({what.kind, begin.sequence, known->second});
         rank.unengaged.push_back(known->second);
         if (prices_.beside_kernels) engage(r, rank.now);
@@ -153,10 +168,9 @@ class Layout {
         Rank& rank = ranks_[r];
         for (const size_t index : rank.unengaged) {
             Operation& operation = operations_[index];
-            const auto place = std::find(operation.ranks.begin(), operation.ranks.end(), static_cast<int>(r)) -
-                               operation.ranks.begin();
-            operation.engaged[static_cast<size_t>(place)] = when;
-            if (++operation.arrived == operation.ranks.size()) finish(operation);
+            const auto place = std::find(operation.members.begin(), operation.members.end(), r);
+            operation.engaged[static_cast<size_t>(place - operation.members.begin())] = when;
+            if (++operation.arrived == operation.members.size()) finish(operation);
         }
         rank.unengaged.clear();
     }
@@ -165,13 +179,13 @@ class Layout {
         double begin = *std::max_element(operation.engaged.begin(), operation.engaged.end());
         const double seconds = prices_.operation(operation.what, operation.ranks);
         if (prices_.beside_kernels)
-            for (const int member : operation.ranks)
-                begin = std::max(begin, ranks_[static_cast<size_t>(member)].link_free);
+            for (const size_t member : operation.members)
+                begin = std::max(begin, ranks_[member].stream_free[operation.group]);
         operation.complete = begin + seconds;
-        for (const int member : operation.ranks) {
-            Rank& rank = ranks_[static_cast<size_t>(member)];
+        for (const size_t member : operation.members) {
+            Rank& rank = ranks_[member];
             if (prices_.beside_kernels)
-                rank.link_free = operation.complete;
+                rank.stream_free[operation.group] = operation.complete;
             else
                 rank.busy += seconds;
             if (with_spans_)
@@ -204,17 +218,26 @@ class Layout {
         return true;
     }
 
-    const Prices& prices_;
+    const TimelinePrices& prices_;
     bool with_spans_;
     std::vector<Rank> ranks_;
     std::vector<Operation> operations_;
     std::map<Key, size_t> by_key_;
+    std::map<int, size_t> place_of_;  // of a rank of the world in ranks_
 };
 
 }  // namespace
 
-Timeline lay_out(const std::vector<Program>& programs, const Prices& prices, bool with_spans) {
-    return Layout(programs, prices, with_spans).run();
+Timeline lay_out(const std::vector<int>& ranks, const std::vector<Program>& programs, const TimelinePrices& prices,
+                 bool with_spans) {
+    check(ranks.size() == programs.size(), "lay_out: required a program for each rank");
+    return Layout(ranks, programs, prices, with_spans).run();
+}
+
+Timeline lay_out(const std::vector<Program>& programs, const TimelinePrices& prices, bool with_spans) {
+    std::vector<int> ranks(programs.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return lay_out(ranks, programs, prices, with_spans);
 }
 
 double on_cores(const Timeline& timeline, int cores) {

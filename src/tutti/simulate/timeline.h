@@ -12,7 +12,7 @@
 namespace tutti::simulate {
 
 // What things cost. Both functions must be set.
-struct Prices {
+struct TimelinePrices {
     std::function<double(const rehearsal::KernelCall&)> kernel;
     // Of an operation, by the ranks of its group; of a message, of its two ranks.
     std::function<double(const comm::Summary&, const std::vector<int>& ranks)> operation;
@@ -36,8 +36,12 @@ struct Timeline {
     std::vector<std::vector<TimedSpan>> spans;  // of each rank, when asked for
 };
 
-// `programs`: of ranks 0, 1, ..., all of the world. Error when some wait for operations that others never begin.
-Timeline lay_out(const std::vector<rehearsal::Program>& programs, const Prices& prices, bool with_spans);
+// `programs`: of the given ranks of the world, one each. Ranks that are not given are taken to begin operations with
+// the others. Error when some wait for operations that others never begin.
+Timeline lay_out(const std::vector<int>& ranks, const std::vector<rehearsal::Program>& programs,
+                 const TimelinePrices& prices, bool with_spans);
+// Of all ranks 0, 1, ...
+Timeline lay_out(const std::vector<rehearsal::Program>& programs, const TimelinePrices& prices, bool with_spans);
 
 // A step on a machine with fewer cores than ranks: no less than all busy time over the cores.
 double on_cores(const Timeline& timeline, int cores);

@@ -39,7 +39,7 @@ class ByHand {
     }
 };
 
-Prices prices(double operation, bool beside) {
+TimelinePrices prices(double operation, bool beside) {
     return {[](const rehearsal::KernelCall& call) { return call.work.flops; },
             [operation](const comm::Summary&, const std::vector<int>&) { return operation; }, beside, 0};
 }
@@ -124,11 +124,11 @@ TEST(Timelines, TheTraceHasAllSpans) {
 }
 
 TEST(Costs, AFitFindsWhatMadeTheSamples) {
-    const Cost truth{2e-6, 3e-12, 4e-11};
+    const CallCost truth{2e-6, 3e-12, 4e-11};
     std::vector<Sample> samples;
     for (const double flops : {1e6, 1e8, 1e9})
         for (const double bytes : {1e4, 1e6}) samples.push_back({flops, bytes, truth.seconds(flops, bytes)});
-    const Cost found = fit_cost(samples);
+    const CallCost found = fit_cost(samples);
     EXPECT_NEAR(found.per_call / truth.per_call, 1, 1e-3);
     EXPECT_NEAR(found.per_flop / truth.per_flop, 1, 1e-3);
     EXPECT_NEAR(found.per_byte / truth.per_byte, 1, 1e-3);
