@@ -102,6 +102,7 @@ struct SimulateArguments {
     std::string table;    // a file of published runs
     std::string profile;  // of a machine, in place of a cluster: `tutti bench calibrate`
     std::string trace;    // where the predicted trace goes; "": nowhere
+    std::string run;      // a run directory that gets the prediction; "": none
     bool json = false;
 };
 int simulate(const SimulateArguments& arguments, const Io& io);

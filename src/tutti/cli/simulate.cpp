@@ -29,7 +29,7 @@ using simulate::PublishedRun;
 
 void print(const Prediction& p, const hardware::Cluster& cluster, std::ostream& text) {
     const auto line = [&](const char* what, const std::string& value, const std::string& remark = "") {
-        text << left(what, 22) << (remark.empty() ? value : left(value, 16) + remark) << '\n';
+        text << left(what, 22) << (remark.empty() ? value : left(value, 20) + remark) << '\n';
     };
     line("step", format_time(p.seconds()),
          concat(format_time(p.seconds() * p.low), " to ", format_time(p.seconds() * p.high), " in 8 of 10 runs"));
@@ -144,6 +144,23 @@ void write_file(const char* option, const std::string& path, const std::string& 
                      " names another place");
 }
 
+// What `tutti report` shows beside what was measured: of a step on `machine`.
+void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const std::string& machine) {
+    if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
+    if (a.run.empty()) return;
+    Json communication = Json::array();
+    for (const parallel::GroupTraffic& t : step.traffic)
+        communication.push_back({{"group", t.group}, {"operation", name_of(t.operation)}, {"sent", t.traffic.sent}});
+    const Json document = {{"machine", machine},
+                           {"step_time_s", step.seconds},
+                           {"step_time_low_s", step.seconds * step.low},
+                           {"step_time_high_s", step.seconds * step.high},
+                           {"peak_bytes", step.shown.memory.peak()},
+                           {"communication", std::move(communication)}};
+    write_file("--run", a.run + "/predicted.json", document.dump(2) + "\n");
+    write_file("--run", a.run + "/predicted_trace.json", to_trace(step.timeline));
+}
+
 // A run of thread ranks on the machine of a profile.
 int simulate_here(const SimulateArguments& a, const Io& io) {
     const simulate::MachineProfile profile = simulate::read_profile(a.profile);
@@ -152,14 +169,15 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
     spec::validate(run, a.ranks);
     if (run.train.threads == 0) run.train.threads = std::max(1, profile.cores / a.ranks);
     const rehearsal::Target target = rehearsal::target_of(engine::machine_of(run, {0, a.ranks}, ""));
-    const simulate::RehearsedStep step = simulate::rehearse_in_time(run, target, a.ranks, profile, !a.trace.empty());
-    if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
+    const simulate::RehearsedStep step =
+        simulate::rehearse_in_time(run, target, a.ranks, profile, !a.trace.empty() || !a.run.empty());
+    save(a, step, profile.machine);
 
     const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
     const auto tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
     std::ostream& text = io.text(a.json);
     const auto line = [&](const std::string& what, const std::string& value, const std::string& remark) {
-        text << left(what, 26) << left(value, 16) << remark << '\n';
+        text << left(what, 26) << left(value, 20) << remark << '\n';
     };
     text << name_of(run.model) << " on " << a.ranks << (a.ranks == 1 ? " thread rank of " : " thread ranks of ")
          << profile.machine << "\n\n";
@@ -241,9 +259,9 @@ int simulate(const SimulateArguments& a, const Io& io) {
         const simulate::RehearsedStep step = simulate::rehearse_on(run, target, a.ranks, cluster, {}, !a.trace.empty());
         if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
         text << "\nrehearsed with the kernels and the program of this system\n"
-             << left("step", 22) << left(format_time(step.seconds), 16)
+             << left("step", 22) << left(format_time(step.seconds), 20)
              << format_percent(p.model_causal / (step.seconds * a.ranks * p.peak)) << " MFU, causal\n"
-             << left("memory of a rank", 22) << left(format_bytes(step.shown.memory.peak()), 16) << "at "
+             << left("memory of a rank", 22) << left(format_bytes(step.shown.memory.peak()), 20) << "at "
              << step.shown.memory.peak_place << (step.shown.fits ? "" : ": does not fit") << '\n';
         Json kernels = Json::object();
         for (const auto& [name, seconds] : step.kernels) kernels[name] = seconds;
@@ -254,7 +272,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
             {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
             {"kernels", std::move(kernels)}};
     } catch (const UsageError& error) {
-        check<UsageError>(a.trace.empty(), "--trace needs a rehearsal: ", error.what());
+        check<UsageError>(a.trace.empty() && a.run.empty(), "--trace and --run need a rehearsal: ", error.what());
         text << "\nclosed formulas alone: " << error.what() << '\n';
         document["rehearsed"] = nullptr;
     }
@@ -273,6 +291,7 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
          {"--set", "section.key=value", "", "a value in place of the file's; repeatable", &a.set},
          {"--profile", "FILE", "", "instead of a cluster: a machine that `tutti bench calibrate` measured", &a.profile},
          {"--trace", "FILE", "", "the predicted spans of the rehearsed ranks, for ui.perfetto.dev", &a.trace},
+         {"--run", "RUN_DIR", "", "leaves the prediction in the directory of a run, for tutti report", &a.run},
          {"--table", "FILE", "", "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors",
           &a.table}},
         concat(

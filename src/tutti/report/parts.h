@@ -31,6 +31,7 @@ std::string wide_card(Chart chart);
 
 // Of trace_card.cpp; "" when the run left nothing to show.
 std::string trace_card(const RunHistory& run);
+std::string prediction_card(const RunHistory& run);
 std::string pipeline_card(const RunHistory& run);  // of pipeline_card.cpp
 std::string groups_card(const RunHistory& run);
 std::string experts_card(const RunHistory& run);  // of experts_card.cpp

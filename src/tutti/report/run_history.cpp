@@ -153,6 +153,26 @@ void read_metrics(const fs::path& path, RunHistory& run) {
     }
 }
 
+PredictedStep read_prediction(const fs::path& run_dir) {
+    const fs::path path = run_dir / "predicted.json";
+    PredictedStep step;
+    try {
+        const Json document = Json::parse(read_file(path.string()));
+        step.machine = document.at("machine").get<std::string>();
+        step.step_s = document.at("step_time_s").get<double>();
+        step.low_s = document.at("step_time_low_s").get<double>();
+        step.high_s = document.at("step_time_high_s").get<double>();
+        step.peak_bytes = document.at("peak_bytes").get<double>();
+        for (const Json& group : document.at("communication"))
+            step.sent[group.at("group").get<std::string>()] += group.at("sent").get<double>();
+    } catch (const DataError& error) {
+        throw DataError(concat(path.string(), ": not what `tutti simulate --run` writes: ", error.what(),
+                               "; remove it to report without it"));
+    }
+    if (fs::exists(run_dir / "predicted_trace.json")) step.trace = read_trace(run_dir / "predicted_trace.json");
+    return step;
+}
+
 }  // namespace
 
 RunHistory read_run(const fs::path& run_dir) {
@@ -182,6 +202,7 @@ RunHistory read_run(const fs::path& run_dir) {
         run.notes.push_back("config.toml is not there.");
     }
     if (fs::exists(run_dir / "trace.json")) run.trace = read_trace(run_dir / "trace.json");
+    if (fs::exists(run_dir / "predicted.json")) run.predicted = read_prediction(run_dir);
     return run;
 }
 

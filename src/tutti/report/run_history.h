@@ -64,17 +64,28 @@ struct RunTotals {
     std::vector<MemoryUse> memory;
 };
 
+// What `tutti simulate --run` said of the run: predicted.json and predicted_trace.json.
+struct PredictedStep {
+    std::string machine;
+    double step_s = 0, low_s = 0, high_s = 0;
+    double peak_bytes = 0;
+    std::map<std::string, double> sent;  // bytes of the first rank in a step, by group
+    std::vector<TracedRank> trace;
+};
+
 struct RunHistory {
     std::string name;  // of the run directory
     std::vector<LoggedStep> steps;
     RunTotals totals;
-    std::string config;              // text of config.toml
-    std::vector<TracedRank> trace;   // of trace.json; empty without it
+    std::string config;             // text of config.toml
+    std::vector<TracedRank> trace;  // of trace.json; empty without it
+    std::optional<PredictedStep> predicted;
     std::vector<std::string> notes;  // what was missing or torn, in words for the reader
 };
 
-// Reads metrics.jsonl (required), run.json and config.toml (each noted when absent), and trace.json. A last line of
-// metrics.jsonl that was cut off by a crash is left out with a note. Any other damage throws DataError with file:line.
+// Reads metrics.jsonl (required), run.json and config.toml (each noted when absent), trace.json and the prediction. A
+// last line of metrics.jsonl that was cut off by a crash is left out with a note. Any other damage throws DataError
+// with file:line.
 RunHistory read_run(const std::filesystem::path& run_dir);
 
 }  // namespace tutti::report

@@ -75,26 +75,27 @@ const TracedSpan* typical_step(const TracedRank& rank) {
     return *middle;
 }
 
-std::string drawing(const RunHistory& run) {
-    const TracedSpan* step = typical_step(run.trace[0]);
+// One step of a trace; `id` is unique on the page, `whose` "Step" or "Predicted step".
+std::string drawing(const std::vector<TracedRank>& trace, const std::string& id, const std::string& whose) {
+    const TracedSpan* step = typical_step(trace[0]);
     if (step == nullptr) return "";
     double begin = step->begin_us, end = step->end_us;
-    for (const TracedRank& rank : run.trace)
+    for (const TracedRank& rank : trace)
         for (const TracedSpan& s : rank.spans) {
             if (s.activity != "step" || s.step != step->step) continue;
             begin = std::min(begin, s.begin_us);
             end = std::max(end, s.end_us);
         }
-    Timeline chart{.id = "timeline",
-                   .title = concat("Step ", step->step),
+    Timeline chart{.id = id,
+                   .title = concat(whose, " ", step->step),
                    .description = concat("What each rank did in step ", step->step, "; the table says it in numbers."),
                    .x_label = concat("ms since the beginning of step ", step->step),
                    .rows = {},
                    .bars = {},
                    .end = (end - begin) / 1000};
     std::map<int, std::string_view> used;
-    for (size_t i = 0; i < std::min(run.trace.size(), kDrawnRanks); ++i) {
-        const TracedRank& rank = run.trace[i];
+    for (size_t i = 0; i < std::min(trace.size(), kDrawnRanks); ++i) {
+        const TracedRank& rank = trace[i];
         if (i > 0) chart.rows.emplace_back("", 6);  // between ranks
         const size_t first = chart.rows.size();
         chart.rows.emplace_back(concat("rank ", rank.rank), 15);
@@ -126,9 +127,10 @@ std::string drawing(const RunHistory& run) {
             concat("<li><svg class=\"c", colour, "\" viewBox=\"0 0 24 10\" aria-hidden=\"true\"><rect class=\"span c",
                    colour, "\" x=\"2\" y=\"1\" width=\"20\" height=\"8\"/></svg>", label, "</li>");
     std::string more;
-    if (run.trace.size() > kDrawnRanks)
-        more = concat("<p class=\"quiet\">Ranks 0 to ", kDrawnRanks - 1, " of ", run.trace.size(), " are drawn.</p>");
-    return concat("<figcaption><b>Step ", step->step, "</b><span class=\"unit\">of each rank: computing, under it its ",
+    if (trace.size() > kDrawnRanks)
+        more = concat("<p class=\"quiet\">Ranks 0 to ", kDrawnRanks - 1, " of ", trace.size(), " are drawn.</p>");
+    return concat("<figcaption><b>", whose, " ", step->step,
+                  "</b><span class=\"unit\">of each rank: computing, under it its ",
                   "waits, and the operations of each group</span><ul class=\"legend\">", legend, "</ul></figcaption>",
                   timeline(chart), more);
 }
@@ -138,12 +140,57 @@ std::string drawing(const RunHistory& run) {
 std::string trace_card(const RunHistory& run) {
     if (run.trace.empty()) return "";
     return concat(
-        "<figure class=\"card full\">", drawing(run), "</figure>\n<section class=\"card full\">",
-        "<h2>Where the time of a step goes</h2>", times_table(times_of(run.trace)), "<p class=\"quiet\">Means of the ",
-        times_of(run.trace)[0].steps,
+        "<figure class=\"card full\">", drawing(run.trace, "timeline", "Step"),
+        "</figure>\n<section class=\"card full\">", "<h2>Where the time of a step goes</h2>",
+        times_table(times_of(run.trace)), "<p class=\"quiet\">Means of the ", times_of(run.trace)[0].steps,
         " traced steps. Communication: at least one operation was under way; hidden: the share of that time in "
         "which the rank computed. Without a progress thread data moves while a rank waits or begins another "
         "operation. trace.json opens in ui.perfetto.dev and chrome://tracing.</p></section>\n");
+}
+
+std::string prediction_card(const RunHistory& run) {
+    if (!run.predicted) return "";
+    const PredictedStep& p = *run.predicted;
+    std::string rows;
+    const auto row = [&](const std::string& what, double predicted, const std::optional<double>& measured, auto format,
+                         const std::string& remark = "") {
+        const std::string error = measured && *measured > 0 ? (predicted >= *measured ? "+" : "") +
+                                                                  short_number(100 * (predicted / *measured - 1)) + " %"
+                                                            : "–";
+        rows += row_of({what, format(predicted), measured ? format(*measured) : "–", error, remark});
+    };
+    const auto middle_of = [&](std::optional<double> LoggedStep::*number) {
+        std::vector<double> all;
+        for (const LoggedStep& step : run.steps)
+            if (step.*number && std::isfinite(*(step.*number))) all.push_back(*(step.*number));
+        return median(all);
+    };
+    const auto ms = [](double v) { return short_number(v) + " ms"; };
+    row("step", 1e3 * p.step_s, middle_of(&LoggedStep::step_ms), ms,
+        concat(ms(1e3 * p.low_s), " to ", ms(1e3 * p.high_s), " in 8 of 10 runs"));
+    row("memory at the peak", p.peak_bytes, middle_of(&LoggedStep::mem_peak_bytes), short_bytes);
+    for (const auto& [group, sent] : p.sent) {
+        std::vector<double> all;
+        for (const LoggedStep& step : run.steps) {
+            const auto found = step.comm.find(group);
+            if (found != step.comm.end() && found->second.bytes) all.push_back(*found->second.bytes);
+        }
+        row("sent in " + group, sent, median(all), short_bytes, "of the first rank, a step");
+    }
+    if (!run.trace.empty() && !p.trace.empty()) {
+        const RankTimes predicted = times_of(p.trace)[0], measured = times_of(run.trace)[0];
+        row("compute", predicted.compute_ms, measured.compute_ms, ms, "of the first rank, traced steps");
+        row("waits", predicted.wait_ms, measured.wait_ms, ms);
+        row("communication", predicted.communication_ms, measured.communication_ms, ms);
+    }
+    std::string card =
+        concat("<section class=\"card full\"><h2>Predicted and measured</h2>",
+               table({"", "predicted", "measured", "error", ""}, rows), "<p class=\"quiet\">Predicted for ",
+               escape_html(p.machine), ". Measured: medians over the logged steps.</p></section>\n");
+    if (!p.trace.empty())
+        card += concat("<figure class=\"card full\">", drawing(p.trace, "predicted-timeline", "Predicted step"),
+                       "</figure>\n");
+    return card;
 }
 
 std::string groups_card(const RunHistory& run) {

@@ -20,6 +20,7 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
     for (int rank = 0; rank < ranks; ++rank) {
         rehearsal::Rehearsal rehearsal = rehearsal::rehearse(run, target, ranks, rank);
         programs.push_back(rehearsal.program);
+        if (rank == 0) step.traffic = rehearsal.communication;
         if (rank == 0 || rehearsal.memory.peak() > step.shown.memory.peak()) step.shown = std::move(rehearsal);
     }
     // A kernel is faster while other cores idle, and how long they do follows from the times: a few rounds agree.
@@ -110,6 +111,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     for (const int rank : along) {
         rehearsal::Rehearsal rehearsal = rehearsal::rehearse(run, target, ranks, rank);
         programs.push_back(rehearsal.program);
+        if (rank == 0) step.traffic = rehearsal.communication;
         if (rank == along.front() || rehearsal.memory.peak() > step.shown.memory.peak()) {
             step.shown = std::move(rehearsal);
         }

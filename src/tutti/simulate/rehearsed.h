@@ -14,9 +14,10 @@ struct RehearsedStep {
     Timeline timeline;
     double seconds = 0;  // of the step, on the cores of the machine
     double low = 1, high = 1;
-    rehearsal::Rehearsal shown;             // the rank with the most memory
-    std::map<std::string, double> kernels;  // seconds by entry, of all ranks
-    double communication = 0, between = 0;  // of all ranks: operations, and what is outside kernels
+    rehearsal::Rehearsal shown;                   // the rank with the most memory
+    std::vector<parallel::GroupTraffic> traffic;  // of rank 0
+    std::map<std::string, double> kernels;        // seconds by entry, of all ranks
+    double communication = 0, between = 0;        // of all ranks: operations, and what is outside kernels
 };
 
 // All ranks are threads of one process on the machine of the profile. `run` is validated for so many.

@@ -189,8 +189,8 @@ class Layout {
             else
                 rank.busy += seconds;
             if (with_spans_)
-                rank.spans.push_back({Activity::communication, std::string(name_of(operation.what.kind)), "", begin,
-                                      operation.complete});
+                rank.spans.push_back({Activity::communication, std::string(name_of(operation.what.kind)),
+                                      operation.group, begin, operation.complete});
         }
     }
 
@@ -253,16 +253,20 @@ std::string to_trace(const Timeline& timeline) {
                           {"ph", "M"},
                           {"pid", rank},
                           {"args", {{"name", concat("rank ", rank, ", predicted")}}}});
-        for (const TimedSpan& span : timeline.spans[r]) {
-            const int lane = span.activity == Activity::compute ? 0 : span.activity == Activity::wait ? 1 : 2;
+        const auto event = [&](const TimedSpan& span, const char* category, int lane) {
             events.push_back({{"name", span.name},
-                              {"cat", name_of(span.activity)},
+                              {"cat", category},
                               {"ph", "X"},
                               {"pid", rank},
                               {"tid", lane},
                               {"ts", span.begin * 1e6},
                               {"dur", (span.end - span.begin) * 1e6},
                               {"args", {{"step", 1}, {"group", span.group}}}});
+        };
+        event({Activity::step, "step 1", "", 0, timeline.seconds}, "step", 0);
+        for (const TimedSpan& span : timeline.spans[r]) {
+            const int lane = span.activity == Activity::compute ? 0 : span.activity == Activity::wait ? 1 : 2;
+            event(span, std::string(name_of(span.activity)).c_str(), lane);
         }
     }
     return Json{{"traceEvents", std::move(events)}}.dump() + "\n";
