@@ -100,6 +100,8 @@ struct SimulateArguments {
     int ranks = 1;
     std::vector<std::string> set;
     std::string table;    // a file of published runs
+    std::string site;     // constants that `--fit` wrote; "": the defaults
+    std::string fit;      // with table: where constants fitted to it go; "": nowhere
     std::string profile;  // of a machine, in place of a cluster: `tutti bench calibrate`
     std::string trace;    // where the predicted trace goes; "": nowhere
     std::string run;      // a run directory that gets the prediction; "": none

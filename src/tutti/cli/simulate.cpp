@@ -102,8 +102,29 @@ void print_errors(const std::vector<PublishedRun>& runs, const std::vector<doubl
          << right(format_percent(mean_constant), 14) << '\n';
 }
 
+void write_file(const char* option, const std::string& path, const std::string& text) {
+    errno = 0;
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file << text;
+    file.close();
+    check<DataError>(file.good(), path, " cannot be written: ", std::strerror(errno), "; ", option,
+                     " names another place");
+}
+
+simulate::Constants constants_of(const SimulateArguments& a) {
+    return a.site.empty() ? simulate::Constants{} : simulate::read_site(a.site);
+}
+
 int simulate_table(const SimulateArguments& a, const Io& io) {
     const std::vector<PublishedRun> runs = simulate::read_published(read_file(a.table), a.table);
+    simulate::Constants constants = constants_of(a);
+    if (!a.fit.empty()) {
+        const auto measured = [](const PublishedRun& run) { return run.problem.empty() && run.seconds > 0; };
+        check<DataError>(std::any_of(runs.begin(), runs.end(), measured), a.table,
+                         ": no row has a measured time and a layout that can be simulated; --fit needs three or more");
+        constants = simulate::fit(runs, constants);
+        write_file("--fit", a.fit, site_of(constants).dump(2) + "\n");
+    }
     std::vector<double> predicted(runs.size(), 0);
     Json rows = Json::array();
     int inside = 0, measured = 0;
@@ -112,7 +133,7 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
         std::string problem = run.problem;
         Json row;
         if (problem.empty()) try {
-                const Prediction p = simulate::predict(run.job, run.cluster);
+                const Prediction p = simulate::predict(run.job, run.cluster, constants);
                 predicted[i] = p.seconds();
                 row = describe(p);
                 if (run.seconds > 0) {
@@ -133,15 +154,6 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     text << std::flush;
     if (a.json) io.out << Json{{"rows", rows}}.dump() << '\n';
     return 0;
-}
-
-void write_file(const char* option, const std::string& path, const std::string& text) {
-    errno = 0;
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file << text;
-    file.close();
-    check<DataError>(file.good(), path, " cannot be written: ", std::strerror(errno), "; ", option,
-                     " names another place");
 }
 
 // What `tutti report` shows beside what was measured: of a step on `machine`.
@@ -242,6 +254,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
     check<UsageError>(a.table.empty() != a.config.empty(),
                       "give a CONFIG and --cluster, or --table FILE with published runs");
     if (!a.table.empty()) return simulate_table(a, io);
+    check<UsageError>(a.fit.empty(), "--fit needs --table with measured runs");
     check<UsageError>(a.cluster.empty() || a.profile.empty(), "--cluster and --profile exclude each other");
     if (!a.profile.empty()) return simulate_here(a, io);
     check<UsageError>(!a.cluster.empty(), "--cluster is missing: the name of a cluster (", hardware::cluster_names()[0],
@@ -249,14 +262,15 @@ int simulate(const SimulateArguments& a, const Io& io) {
     const hardware::Cluster cluster = hardware::cluster_named(a.cluster);
     spec::RunSpec run = spec::parse_file(a.config, a.set);
     spec::validate(run, a.ranks);
-    const Prediction p = simulate::predict(simulate::job_of(run, a.ranks), cluster);
+    const Prediction p = simulate::predict(simulate::job_of(run, a.ranks), cluster, constants_of(a));
     std::ostream& text = io.text(a.json);
     text << name_of(run.model) << " on " << a.ranks << " x " << cluster.name << "\n\n";
     print(p, cluster, text);
     Json document = describe(p);
     try {
         const rehearsal::Target target = simulate::target_for(cluster, spec::arithmetic_of(run));
-        const simulate::RehearsedStep step = simulate::rehearse_on(run, target, a.ranks, cluster, {}, !a.trace.empty());
+        const simulate::RehearsedStep step =
+            simulate::rehearse_on(run, target, a.ranks, cluster, constants_of(a), !a.trace.empty());
         if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
         text << "\nrehearsed with the kernels and the program of this system\n"
              << left("step", 22) << left(format_time(step.seconds), 20)
@@ -292,8 +306,11 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
          {"--profile", "FILE", "", "instead of a cluster: a machine that `tutti bench calibrate` measured", &a.profile},
          {"--trace", "FILE", "", "the predicted spans of the rehearsed ranks, for ui.perfetto.dev", &a.trace},
          {"--run", "RUN_DIR", "", "leaves the prediction in the directory of a run, for tutti report", &a.run},
+         {"--site", "FILE", "", "constants of a site, as --fit wrote them", &a.site},
          {"--table", "FILE", "", "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors",
-          &a.table}},
+          &a.table},
+         {"--fit", "OUT", "", "with --table: fits the constants to these rows, three or more, and writes them",
+          &a.fit}},
         concat(
             "Clusters: ",
             [] {
@@ -304,7 +321,9 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
             "\n\nExamples:\n"
             "  tutti simulate run.toml --cluster h100 --ranks 64\n"
             "  tutti simulate run.toml --profile here.json --ranks 4 --trace predicted.json\n"
-            "  tutti simulate --table published.json --json"));
+            "  tutti simulate --table published.json --json\n"
+            "  tutti simulate --table three_runs.json --fit site.json\n"
+            "  tutti simulate run.toml --cluster h100 --ranks 256 --site site.json"));
 }
 
 }  // namespace tutti::cli

@@ -1,6 +1,11 @@
 // simulate/constants.cpp: the list of constants with their ranges.
 #include "tutti/simulate/constants.h"
 
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
+
 namespace tutti::simulate {
 
 const std::vector<ConstantField>& constant_fields() {
@@ -65,6 +70,35 @@ const std::vector<ConstantField>& constant_fields() {
         {"straggle", &C::straggle, 1e-4, 0.02, 0.5},
     };
     return fields;
+}
+
+Json site_of(const Constants& constants) {
+    const Constants defaults;
+    Json changed = Json::object();
+    for (const ConstantField& field : constant_fields())
+        if (constants.*field.member != defaults.*field.member) changed[field.name] = constants.*field.member;
+    return {{"about", "constants of a site, beside the defaults of simulate/constants.h"},
+            {"constants", std::move(changed)}};
+}
+
+Constants read_site(const std::string& path) {
+    Constants constants;
+    try {
+        const Json document = Json::parse(read_file(path));
+        for (const Json::Member& member : document.at("constants").items()) {
+            const auto& fields = constant_fields();
+            const auto field = std::find_if(fields.begin(), fields.end(),
+                                            [&](const ConstantField& f) { return f.name == member.key; });
+            check<DataError>(field != fields.end(), "there is no constant ", member.key);
+            const double value = member.value.get<double>();
+            check<DataError>(value >= field->low && value <= field->high, member.key, " = ", value, ": required ",
+                             field->low, " to ", field->high);
+            constants.*field->member = value;
+        }
+    } catch (const DataError& error) {
+        throw DataError(concat(path, " is no site: ", error.what()));
+    }
+    return constants;
 }
 
 }  // namespace tutti::simulate

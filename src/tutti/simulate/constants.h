@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/json.h"
+
 namespace tutti::simulate {
 
 struct Constants {
@@ -68,5 +70,10 @@ struct ConstantField {
     double spread;     // of ln(value) around the default, as believed before any fit
 };
 const std::vector<ConstantField>& constant_fields();
+
+// A site: the constants that differ from the defaults, by name. DataError with the path for a name or value that is
+// none.
+Json site_of(const Constants& constants);
+Constants read_site(const std::string& path);
 
 }  // namespace tutti::simulate

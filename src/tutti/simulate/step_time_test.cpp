@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "tutti/base/error.h"
 #include "tutti/plan/flops.h"
@@ -166,6 +167,14 @@ TEST(Fit, FindsTheConstantsThatMadeTheTimes) {
     const Constants found = fit(runs, {});
     EXPECT_NEAR(found.gemm_hopper / truth.gemm_hopper, 1, 0.06);
     EXPECT_NEAR(found.flash_hopper / truth.flash_hopper, 1, 0.06);
+    const std::string path = testing::TempDir() + "site.json";
+    std::ofstream(path) << site_of(found).dump();
+    EXPECT_EQ(read_site(path).gemm_hopper, found.gemm_hopper);
+    EXPECT_EQ(read_site(path).flash_hopper, found.flash_hopper);
+    std::ofstream(path) << R"({"constants": {"gemm_hoper": 0.5}})";
+    EXPECT_THROW(read_site(path), DataError);
+    std::ofstream(path) << R"({"constants": {"gemm_hopper": 1.5}})";
+    EXPECT_THROW(read_site(path), DataError);
     for (const PublishedRun& run : runs)
         EXPECT_NEAR(step_time(run.job, run.cluster, found).total() / run.seconds, 1, 0.03);
 }
