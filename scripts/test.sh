@@ -73,7 +73,9 @@ step "format" scripts/check_format.sh
 
 launcher=()
 if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
-step "configure" cmake --preset "$preset" -DTUTTI_WERROR=ON "${launcher[@]}"
+cuda=() # compiled wherever it can be, without a GPU too
+if command -v "${CUDACXX:-nvcc}" >/dev/null; then cuda=(-DTUTTI_CUDA=ON); fi
+step "configure" cmake --preset "$preset" -DTUTTI_WERROR=ON "${cuda[@]}" "${launcher[@]}"
 step "build" cmake --build "$build" --parallel "$jobs"
 
 run_tests=(ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$jobs")
