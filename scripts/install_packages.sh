@@ -40,7 +40,10 @@ give_up() {
 }
 
 echo "install_packages: installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
+run() { "${apt[@]}" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2 && return 1; }; } # quiet where it succeeds
 # A stale list may still name all of them; a mirror that does not answer is fatal only if the install then fails.
-"${apt[@]}" update </dev/null || echo "install_packages: apt-get update failed; trying with the lists that are here" >&2
-"${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null || give_up "apt-get install"
+run update || echo "install_packages: apt-get update failed; trying with the lists that are here" >&2
+run install -y --no-install-recommends "${missing[@]}" || give_up "apt-get install"

@@ -9,35 +9,38 @@ run=${TUTTI_QUICKSTART_RUN:-runs/quickstart}
 text=build/data/kjv.txt
 tokenizer=build/data/kjv-2048.json
 program=build/release/tutti
-say() { printf '\n== %s\n' "$*"; }
+# say WHAT HOW_LONG: before each stage. Minutes are those of an AMD EPYC (Zen 5); compiling takes all cores.
+say() { printf '\n== %s (%s)\n' "$1" "$2"; }
+cores=$(nproc)
+compile_minutes=$(((350 / cores + 59) / 60)) # 350 s of processor time (bench/results/build_zen5.txt)
 
-say "packages"
+say "Debian packages that are missing" "about 2 minutes, or nothing to do"
 scripts/install_packages.sh
 
-say "build"
-cmake --preset release >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
-rm -f build-configure.log
-cmake --build --preset release --target tutti_program
+say "compiling tutti with $cores processes" "about $compile_minutes minutes without a compiler cache"
+configured=$(cmake --preset release 2>&1) || { echo "$configured"; exit 1; }
+grep -m 1 '^-- CUDA' <<<"$configured"
+NINJA_STATUS='[%f/%t, %e s] ' cmake --build --preset release --target tutti_program
 
-say "text"
+say "the text: the King James Bible, 4.2 MB" "some seconds"
 mkdir -p "$(dirname "$text")"
 scripts/prepare_text.sh "$text"
 
-say "tokenizer"
+say "a tokenizer of 2048 tokens, learnt from the text" "some seconds"
 if [[ -s $tokenizer ]]; then
     echo "$tokenizer: already there"
 else
     "$program" data train-tokenizer "$text" --vocab 2048 --out "$tokenizer"
 fi
 
-say "training (continues where it stopped; a finished run is left as it is)"
+say "training 5 million parameters for 1500 steps; continues where it stopped" "a few minutes"
 "$program" train examples/configs/quickstart.toml --out "$run"
 
-say "a sample"
+say "a sample of what it learnt" "some seconds"
 "$program" generate "$run" --prompt $'In the beginning' --max-tokens 150 --temperature 0.7
 printf '\n'
 
-say "done"
+printf '\n== done\n'
 printf 'report:      %s/report.html\n' "$run"
 printf 'more text:   %s generate %s --prompt "And the LORD said"\n' "$program" "$run"
 printf 'train again: %s train examples/configs/quickstart.toml --out runs/another --set train.steps=2000\n' "$program"
