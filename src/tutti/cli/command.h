@@ -76,6 +76,7 @@ struct Arguments {
     ScheduleArguments schedule;
     SimulateArguments simulate;
     CalibrateArguments calibrate;
+    PlanArguments plan;
 };
 
 // The table of the program (program.cpp), and the parts of it that have files of their own. `arguments` and `io` must
@@ -85,5 +86,6 @@ Command data_command(DataArguments& arguments, const Io& io);            // data
 Command schedule_command(ScheduleArguments& arguments, const Io& io);    // schedule.cpp
 Command simulate_command(SimulateArguments& arguments, const Io& io);    // simulate.cpp
 Command calibrate_command(CalibrateArguments& arguments, const Io& io);  // simulate.cpp
+Command plan_command(PlanArguments& arguments, const Io& io);            // plan.cpp
 
 }  // namespace tutti::cli

@@ -115,6 +115,20 @@ struct CalibrateArguments {
 };
 int calibrate(const CalibrateArguments& arguments, const Io& io);
 
+struct PlanArguments {
+    std::string model, cluster;  // name, directory or file
+    int gpus = 0;
+    int64_t global_batch = 0;  // sequences
+    int64_t seq_len = 0;       // 0: 4096, or what the model can
+    std::string precision = "bf16";
+    int top = 10;
+    std::vector<std::string> data;  // of the emitted config
+    std::string emit, html;         // files; "": none
+    bool explain = false;
+    bool json = false;
+};
+int plan(const PlanArguments& arguments, const Io& io);
+
 struct DoctorArguments {
     bool json = false;
 };

@@ -309,19 +309,19 @@ Command bench_command(Arguments& all, const Io& io) {
 }  // namespace
 
 Command program(Arguments& all, const Io& io) {
-    return {
-        .name = "tutti",
-        .description = "Tutti trains large neural networks on all your devices at once.",
-        .footer =
-            "Each command has its own --help, with examples, and --json.\n"
-            "Exit codes: 0 done, 2 usage or config, 3 data or "
-            "checkpoint, 4 failed, 75 stopped after a checkpoint.",
-        .commands = {train_command(all.train, io), rehearse_command(all.rehearse, io), verify_command(all.verify, io),
-                     generate_command(all.generate, io), convert_command(all.convert, io),
-                     report_command(all.report, io), bench_command(all, io), health_command(all.health, io),
-                     schedule_command(all.schedule, io), simulate_command(all.simulate, io), data_command(all.data, io),
-                     command_of("doctor", "what this build and this machine have", all.doctor, io, doctor, {}, ""),
-                     command_of("version", "version and build", all.version, io, version, {}, "")}};
+    return {.name = "tutti",
+            .description = "Tutti trains large neural networks on all your devices at once.",
+            .footer =
+                "Each command has its own --help, with examples, and --json.\n"
+                "Exit codes: 0 done, 2 usage or config, 3 data or "
+                "checkpoint, 4 failed, 75 stopped after a checkpoint.",
+            .commands = {train_command(all.train, io), rehearse_command(all.rehearse, io),
+                         verify_command(all.verify, io), generate_command(all.generate, io),
+                         convert_command(all.convert, io), report_command(all.report, io), bench_command(all, io),
+                         health_command(all.health, io), schedule_command(all.schedule, io),
+                         simulate_command(all.simulate, io), plan_command(all.plan, io), data_command(all.data, io),
+                         command_of("doctor", "what this build and this machine have", all.doctor, io, doctor, {}, ""),
+                         command_of("version", "version and build", all.version, io, version, {}, "")}};
 }
 
 }  // namespace tutti::cli

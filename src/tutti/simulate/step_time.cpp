@@ -118,6 +118,13 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
 
 double bubble_share(const Job& job) {
     const std::string& s = job.schedule;
+    // Of this system's schedules, from the first forward to the last rank's end: an update waits for all of them, as
+    // the norm of the gradient does. Other systems let the fill of one step overlap the drain of the other.
+    if (job.stack == Stack::tutti) {
+        if (s == "zb-v") return 1.0 / 6;
+        if (s == "zb-h2" || s.starts_with("dualpipe")) return 1.0 / 3;
+        if (s == "v-half") return 0.65;
+    }
     if (s == "zb-h1") return 1.0 / 3;
     if (s == "zb-h2" || s == "zb-v") return 0.03;
     if (s == "v-half") return 0.5;

@@ -1,0 +1,137 @@
+// planner/finalists.cpp: candidates in order of time through validate() and rehearsal, several at once.
+#include "tutti/planner/finalists.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+#include <tuple>
+
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
+#include "tutti/planner/rules.h"
+#include "tutti/rehearsal/rehearse.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::planner {
+
+namespace {
+
+// Layouts that differ in ZeRO, HSDP and offload only are shown once.
+auto core_of(const simulate::Job& j) {
+    return std::tuple(j.tp, j.cp, j.pp, j.ep, j.etp, j.micro_batch, j.schedule, j.virtual_stages, j.recompute);
+}
+
+// A pipeline is full after two rounds of its positions; gpipe's never is. Only the memory is asked for.
+spec::RunSpec shortened(const spec::RunSpec& run, int ranks) {
+    const spec::ParallelSpec& p = run.parallel;
+    const int64_t unit = run.train.micro_batch * spec::data_parallel_ranks(p, ranks);
+    spec::RunSpec shorter = run;
+    if (p.pp > 1 && p.schedule != "gpipe")
+        shorter.train.global_batch = std::min(run.train.global_batch, 2 * p.pp * unit);
+    return shorter;
+}
+
+struct Attempt {
+    Candidate candidate;
+    std::optional<Finalist> finalist;
+    std::string problem;
+};
+
+void attempt(const Request& request, const std::optional<rehearsal::Target>& target, Attempt& a) {
+    Finalist f{a.candidate, run_of(request, a.candidate.job), {}, {}};
+    try {
+        spec::validate(f.run, request.gpus);
+        f.prediction = simulate::predict(a.candidate.job, request.cluster);
+        if (target) {
+            f.rehearsed = rehearse_run(f.run, *target, request.gpus);
+            if (!f.rehearsed->fits) {
+                a.problem =
+                    concat("needs ", format_bytes(f.rehearsed->peak), " of ", format_bytes(f.rehearsed->capacity),
+                           " when rehearsed, closed form ", format_bytes(static_cast<int64_t>(a.candidate.bytes)));
+                return;
+            }
+        }
+        a.finalist = std::move(f);
+    } catch (const Error& error) {
+        a.problem = error.what();
+    }
+}
+
+}  // namespace
+
+std::optional<rehearsal::Target> target_of(const Request& request) {
+    // Clusters whose devices rehearsal knows by name, with the memory that the driver reports.
+    constexpr std::pair<const char*, const char*> kKnown[] = {
+        {"h100", "h100"}, {"h200", "h200"}, {"b200", "b200"}, {"a100", "a100-80gb"}, {"a100-40", "a100-40gb"}};
+    const hardware::Cluster& c = request.cluster;
+    if (c.vendor != "NVIDIA" || c.generation == "volta") return std::nullopt;
+    const Arithmetic arithmetic = arithmetic_from(request.precision).value_or(Arithmetic::bf16);
+    rehearsal::Target target = rehearsal::target_named("h100", arithmetic, 1);
+    const hardware::Cluster usual = hardware::cluster_named("h100");
+    constexpr double kContext = 600 << 20;  // a CUDA context and the driver
+    target.device.name = c.name;
+    target.device.memory_bytes = static_cast<int64_t>(c.memory - kContext);
+    for (const auto& [cluster, name] : kKnown)
+        if (c.name == cluster && c.memory == hardware::cluster_named(cluster).memory)
+            target = rehearsal::target_named(name, arithmetic, 1);
+    return target;
+}
+
+Rehearsed rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks) {
+    const spec::RunSpec shorter = shortened(run, ranks);
+    const int pp = static_cast<int>(run.parallel.pp), of_position = ranks / pp;
+    Rehearsed most;
+    for (const int position : std::set<int>{0, std::min(1, pp - 1), pp - 1}) {
+        const rehearsal::Rehearsal r = rehearsal::rehearse(shorter, target, ranks, position * of_position);
+        if (r.memory.peak() <= most.peak && r.fits) continue;
+        most = {r.memory.peak(),        r.memory.at_peak,  r.memory.peak_place,
+                position * of_position, r.memory_capacity, r.fits};
+        if (!r.fits) break;
+    }
+    return most;
+}
+
+Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
+                 const std::optional<rehearsal::Target>& target, size_t most) {
+    const auto start = std::chrono::steady_clock::now();
+    Finalists all;
+    std::set<decltype(core_of(best.front().job))> taken;
+    const size_t threads = static_cast<size_t>(std::max(1, available_cores()));
+    size_t next = 0, tried = 0;
+    while (all.chosen.size() < count && next < best.size() && tried < most) {
+        // As many at once as there are cores, each of another core of a layout; results count in order of time.
+        std::vector<Attempt> attempts;
+        auto planned = taken;
+        while (attempts.size() < std::min(threads, count - all.chosen.size()) && next < best.size() &&
+               tried + attempts.size() < most) {
+            const Candidate& c = best[next];
+            if (taken.count(core_of(c.job)) > 0) {
+                ++next;
+                continue;
+            }
+            if (!planned.insert(core_of(c.job)).second) break;  // whether this one is needed, the other one decides
+            attempts.push_back({c, {}, {}});
+            ++next;
+        }
+        std::vector<std::thread> helpers;
+        for (size_t i = 1; i < attempts.size(); ++i)
+            helpers.emplace_back([&, i] { attempt(request, target, attempts[i]); });
+        if (!attempts.empty()) attempt(request, target, attempts[0]);
+        for (std::thread& helper : helpers) helper.join();
+        tried += attempts.size();
+        for (Attempt& a : attempts) {
+            if (a.finalist) {
+                taken.insert(core_of(a.candidate.job));
+                all.chosen.push_back(std::move(*a.finalist));
+            } else {
+                all.dropped.push_back({a.candidate, a.problem});
+            }
+        }
+    }
+    all.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return all;
+}
+
+}  // namespace tutti::planner

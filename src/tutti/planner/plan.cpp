@@ -1,0 +1,84 @@
+// planner/plan.cpp: search, then finalists; and how two layouts differ.
+#include "tutti/planner/plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
+#include "tutti/planner/rules.h"
+
+namespace tutti::planner {
+
+namespace {
+
+[[noreturn]] void refuse(const Request& r, const Found& found) {
+    const std::string what = concat("no layout of ", name_of(r.model), " on ", r.gpus, " x ", r.cluster.name,
+                                    " with a global batch of ", r.global_batch, " is possible");
+    if (found.gates.memory > 0 || found.least_bytes > r.cluster.memory) {
+        throw UsageError(concat(what, ": the least that a rank needs is ",
+                                format_bytes(static_cast<int64_t>(found.least_bytes)), " of ",
+                                format_bytes(static_cast<int64_t>(r.cluster.memory)),
+                                "; try more --gpus, a shorter --seq-len, or a device with more memory"));
+    }
+    throw UsageError(concat(what, ": of ", format_count(double(found.gates.all)),
+                            " layouts none keeps the rules. The ranks that the model's axes leave (of ", r.gpus,
+                            "; heads ", r.model.heads, ", layers ", r.model.layers,
+                            ") must divide the global batch; try a --global-batch that is a multiple of ", r.gpus,
+                            ", or other --gpus"));
+}
+
+}  // namespace
+
+Plan make_plan(const Request& request, size_t top) {
+    check_request(request);
+    Plan plan{request, search(request), {}, {}};
+    if (plan.found.best.empty()) refuse(request, plan.found);
+    std::optional<rehearsal::Target> target;
+    try {
+        target = target_of(request);
+        if (!target) plan.certified = concat("closed forms alone: there are no kernels for ", request.cluster.name);
+    } catch (const UsageError& error) {  // a build without CUDA
+        plan.certified = concat("closed forms alone: ", error.what());
+    }
+    if (target) plan.certified = concat("rehearsed by the engine for ", target->device.name);
+    plan.finalists = choose(request, plan.found.best, top, target);
+    if (plan.finalists.chosen.empty()) {
+        throw UsageError(concat("none of the ", plan.finalists.dropped.size(), " fastest layouts of ",
+                                name_of(request.model), " runs: ", plan.finalists.dropped.front().reason,
+                                "; try more --gpus or a shorter --seq-len"));
+    }
+    return plan;
+}
+
+std::vector<std::pair<const char*, double>> kinds_of(const simulate::StepTime& t) {
+    return {{"matrix products", t.products},
+            {"attention", t.attention},
+            {"elementwise", t.elementwise},
+            {"recompute", t.recompute},
+            {"optimizer", t.optimizer},
+            {"host", t.host},
+            {"exposed tp", t.tp},
+            {"exposed cp", t.cp},
+            {"exposed ep", t.ep},
+            {"exposed pp", t.pp},
+            {"exposed dp", t.dp},
+            {"pipeline bubble", t.bubble},
+            {"other", t.other}};
+}
+
+Comparison compare(const simulate::Prediction& best, const simulate::Prediction& other) {
+    Comparison c;
+    c.slower = other.seconds() / best.seconds() - 1;
+    const auto mine = kinds_of(best.time), theirs = kinds_of(other.time);
+    for (size_t i = 0; i < mine.size(); ++i) {
+        const double difference = theirs[i].second - mine[i].second;
+        if (difference <= c.difference) continue;
+        c.kind = mine[i].first;
+        c.difference = difference;
+    }
+    c.within_error = other.seconds() < best.seconds() * best.high;
+    return c;
+}
+
+}  // namespace tutti::planner

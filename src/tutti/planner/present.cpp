@@ -1,0 +1,202 @@
+// planner/present.cpp: a plan as text for a terminal, as JSON, and as the config of its run.
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
+#include "tutti/planner/plan.h"
+#include "tutti/planner/rules.h"
+#include "tutti/spec/print.h"
+
+namespace tutti::planner {
+
+namespace {
+
+using simulate::Prediction;
+
+std::string bytes_text(double bytes) { return format_bytes(static_cast<int64_t>(bytes)); }
+
+std::string line_of(const char* what, double value, double of) {
+    return concat(left(what, 34), right(format_count(value), 10), right(of > 0 ? format_percent(value / of) : "", 9),
+                  '\n');
+}
+
+// The largest kinds of time: "products 61 %, bubble 12 %, exposed tp 9 %".
+std::string where_time_goes(const Prediction& p, size_t count) {
+    auto kinds = kinds_of(p.time);
+    std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::string text;
+    for (size_t i = 0; i < std::min(count, kinds.size()) && kinds[i].second > 0.005 * p.seconds(); ++i)
+        text += concat(text.empty() ? "" : ", ", kinds[i].first, " ", std::lround(100 * kinds[i].second / p.seconds()),
+                       " %");
+    return text;
+}
+
+std::string why(const Prediction& best, const Prediction& other) {
+    const Comparison c = compare(best, other);
+    if (c.difference <= 0) return "as fast as the first";
+    return concat(format_difference(c.slower), ": ", c.kind, " +", format_time(c.difference),
+                  c.within_error ? ", within the model's error" : "");
+}
+
+Json describe_job(const simulate::Job& j) {
+    return {{"tp", j.tp},
+            {"sequence_parallel", j.tp > 1 && j.sequence_parallel},
+            {"cp", j.cp},
+            {"pp", j.pp},
+            {"schedule", j.pp > 1 ? Json(j.schedule) : Json(nullptr)},
+            {"virtual_stages", j.virtual_stages},
+            {"ep", j.ep},
+            {"etp", j.etp},
+            {"dp_replicate", j.dp_replicate},
+            {"dp_shard", j.dp() / j.dp_replicate},
+            {"zero", j.zero},
+            {"micro_batch", static_cast<int64_t>(j.micro_batch)},
+            {"microbatches", static_cast<int64_t>(j.microbatches())},
+            {"recompute", j.recompute == simulate::Recompute::full        ? "full"
+                          : j.recompute == simulate::Recompute::selective ? "selective"
+                                                                          : "none"},
+            {"offload_optimizer", j.offload_optimizer}};
+}
+
+Json describe_candidate(const Candidate& c) {
+    return {{"layout", describe_layout(c.job)},
+            {"axes", describe_job(c.job)},
+            {"step_time_s", c.seconds},
+            {"peak_bytes", std::round(c.bytes)}};
+}
+
+}  // namespace
+
+std::string render(const Plan& plan) {
+    const Request& r = plan.request;
+    const Gates& g = plan.found.gates;
+    std::string text = concat(name_of(r.model), ", ", format_count(double(spec::parameter_count(r.model))),
+                              " parameters, on ", r.gpus, " x ", r.cluster.name, "; global batch ", r.global_batch,
+                              " of ", r.seq_len, " tokens, ", r.precision, "\n\n");
+    const auto all = double(g.all);
+    text += line_of("layouts", all, 0);
+    text += line_of("- against the engine's rules", double(g.rules), all);
+    text += line_of("- too much memory", double(g.memory), all);
+    text += line_of("- too slow by their FLOPs", double(g.flops), all);
+    text += line_of("- too slow before data parallelism", double(g.compute), all);
+    text += line_of("= priced", double(g.priced), all);
+    text += concat("searched in ", format_time(g.seconds), " on one core: ", format_rate(all / g.seconds, "layouts"),
+                   ", of which ", format_rate(double(g.visited) / g.seconds, "decisions"), "\nmemory: ", plan.certified,
+                   ", ", plan.finalists.chosen.size(), " finalists in ", format_time(plan.finalists.seconds), "\n\n");
+
+    const Prediction& best = plan.finalists.chosen.front().prediction;
+    text += concat(right("", 3), right("step", 9), right("MFU", 8), right("memory", 11), "  layout\n");
+    int place = 0;
+    for (const Finalist& f : plan.finalists.chosen) {
+        text += concat(right(std::to_string(++place), 3), right(format_time(f.prediction.seconds()), 9),
+                       right(format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), 8),
+                       right(bytes_text(f.bytes()), 11), "  ", describe_layout(f.candidate.job), '\n', right("", 33),
+                       where_time_goes(f.prediction, 4), '\n');
+        if (place > 1) text += concat(right("", 33), why(best, f.prediction), '\n');
+    }
+    text +=
+        concat("\n8 of 10 runs take ", format_fixed(best.low, 2), " to ", format_fixed(best.high, 2),
+               " times the predicted step: ", format_time(best.seconds() * best.low), " to ",
+               format_time(best.seconds() * best.high), " for the first. ", format_rate(best.tokens_per_s(), "tokens"),
+               ", ", format_rate(best.tokens_per_s() / best.ranks, "tokens"), " of a device\n");
+    if (!plan.finalists.dropped.empty()) {
+        text += concat(plan.finalists.dropped.size(), " faster by the closed forms did not pass: ",
+                       describe_layout(plan.finalists.dropped.front().candidate.job), " ",
+                       plan.finalists.dropped.front().reason, '\n');
+    }
+    constexpr double kSlowest = 1.5;  // times the best; --json and --html have all
+    text += "\ntime against memory by the closed forms: no layout is faster with less memory\n";
+    for (const Candidate& c : plan.found.front)
+        if (c.seconds <= kSlowest * plan.found.best.front().seconds)
+            text += concat(right(format_time(c.seconds), 12), right(bytes_text(c.bytes), 11), "  ",
+                           describe_layout(c.job), '\n');
+    return text;
+}
+
+std::string render(const Recipe& recipe) {
+    std::string text = "\nthe field's recipe, rule by rule\n";
+    for (const RecipeRule& rule : recipe.rules)
+        text += concat("  ", left(rule.recipe, 10),
+                       left(rule.agrees ? "= chosen" : concat("chosen: ", rule.choice), 18), rule.rule, '\n');
+    if (recipe.layout) text += concat("  recipe: ", describe_layout(recipe.layout->job), '\n');
+    return text + recipe.verdict + '\n';
+}
+
+Json to_json(const Plan& plan) {
+    const Request& r = plan.request;
+    const Gates& g = plan.found.gates;
+    Json finalists = Json::array(), dropped = Json::array(), front = Json::array();
+    const Prediction& best = plan.finalists.chosen.front().prediction;
+    for (const Finalist& f : plan.finalists.chosen) {
+        const Comparison c = compare(best, f.prediction);
+        Json memory(nullptr);
+        if (f.rehearsed) {
+            Json parts = Json::object();
+            for (int p = 0; p < kPurposes; ++p)
+                parts[name_of(static_cast<Purpose>(p))] = f.rehearsed->memory[static_cast<Purpose>(p)];
+            memory = {{"peak_bytes", f.rehearsed->peak},
+                      {"capacity_bytes", f.rehearsed->capacity},
+                      {"rank", f.rehearsed->rank},
+                      {"place", f.rehearsed->place},
+                      {"memory", parts}};
+        }
+        finalists.push_back({{"layout", describe_layout(f.candidate.job)},
+                             {"axes", describe_job(f.candidate.job)},
+                             {"predicted", describe(f.prediction)},
+                             {"rehearsed", memory},
+                             {"slower", c.slower},
+                             {"loses_by", c.difference > 0 ? Json(c.kind) : Json(nullptr)},
+                             {"loses_s", c.difference},
+                             {"within_error", c.within_error}});
+    }
+    for (const Dropped& d : plan.finalists.dropped) {
+        Json entry = describe_candidate(d.candidate);
+        entry["reason"] = d.reason;
+        dropped.push_back(entry);
+    }
+    for (const Candidate& c : plan.found.front) front.push_back(describe_candidate(c));
+    return {{"model", name_of(r.model)},
+            {"parameters", spec::parameter_count(r.model)},
+            {"cluster", r.cluster.name},
+            {"gpus", r.gpus},
+            {"global_batch", r.global_batch},
+            {"seq_len", r.seq_len},
+            {"precision", r.precision},
+            {"layouts", g.all},
+            {"gates",
+             {{"rules", g.rules},
+              {"memory", g.memory},
+              {"flops", g.flops},
+              {"compute", g.compute},
+              {"priced", g.priced},
+              {"decisions", g.visited}}},
+            {"seconds", g.seconds},
+            {"rehearsal_seconds", plan.finalists.seconds},
+            {"certified", plan.certified},
+            {"finalists", finalists},
+            {"dropped", dropped},
+            {"front", front}};
+}
+
+Json to_json(const Recipe& recipe) {
+    Json rules = Json::array();
+    for (const RecipeRule& rule : recipe.rules)
+        rules.push_back(
+            {{"rule", rule.rule}, {"recipe", rule.recipe}, {"choice", rule.choice}, {"agrees", rule.agrees}});
+    return {{"layout", recipe.layout ? describe_candidate(*recipe.layout) : Json(nullptr)},
+            {"rules", rules},
+            {"verdict", recipe.verdict}};
+}
+
+std::string to_config(const Plan& plan, const Finalist& f) {
+    const Request& r = plan.request;
+    return concat(
+        "# Planned for ", r.gpus, " x ", r.cluster.name, ": ", describe_layout(f.candidate.job), ".\n# A step takes ",
+        format_time(f.prediction.seconds()), " (", format_time(f.prediction.seconds() * f.prediction.low), " to ",
+        format_time(f.prediction.seconds() * f.prediction.high), "), MFU ",
+        format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), "; a rank needs ", bytes_text(f.bytes()),
+        " (", plan.certified, ").\n# tutti train THIS.toml --ranks ", r.gpus, "\n\n", spec::to_toml(f.run));
+}
+
+}  // namespace tutti::planner

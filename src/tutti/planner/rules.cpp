@@ -1,0 +1,182 @@
+// planner/rules.cpp: the rules, and the way from a job to a run.
+#include "tutti/planner/rules.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/hf_config.h"
+#include "tutti/spec/layers.h"
+
+namespace tutti::planner {
+
+namespace {
+
+using simulate::Job;
+using simulate::Recompute;
+
+// A zero-bubble or V-shaped schedule has its bubble from so many microbatches on (schedule::simulate).
+constexpr std::array kSchedules = {
+    Schedule{"1f1b", 1, 0, false},       Schedule{"zb-h1", 1, 1, false},  Schedule{"interleaved", 0, 1, true},
+    Schedule{"zb-v", 2, 1.5, false},     Schedule{"v-half", 2, 1, false}, Schedule{"v-min", 2, 1, false},
+    Schedule{"dualpipe-v", 2, 2, false},
+};
+
+constexpr double kUneven = 1.125;
+
+}  // namespace
+
+std::span<const Schedule> schedules() { return kSchedules; }
+
+spec::ModelSpec model_named(const std::string& name) {
+    if (std::filesystem::is_directory(name)) return spec::model_from_hf(name);
+    try {
+        return spec::preset(name);
+    } catch (const UsageError& error) {
+        throw UsageError(concat("--model ", name, " is no directory, and ", error.what()));
+    }
+}
+
+void check_request(const Request& r) {
+    check<UsageError>(r.model.family != spec::Family::mlp,
+                      "the family mlp has no sequences and no parallel axis but data; plan a language model");
+    check<UsageError>(r.seq_len <= r.model.max_positions, "--seq-len ", r.seq_len, " is more than the ",
+                      r.model.max_positions, " positions of ", name_of(r.model));
+    const std::string type = r.precision == "f32" ? "fp32" : r.precision;
+    std::string types;
+    for (const auto& [name, rate] : r.cluster.peaks) types += (types.empty() ? "" : ", ") + name;
+    check<UsageError>(r.cluster.has(type), r.cluster.name, " has no ", type, " products (it has ", types,
+                      "), and Tutti trains in bf16, f32 or tf32; give another --precision");
+}
+
+bool tensor_parallel_allowed(const Request& r, int tp) {
+    const spec::ModelSpec& m = r.model;
+    if (tp == 1) return true;
+    return m.heads % tp == 0 && m.ffn % tp == 0 && m.moe.shared_ffn % tp == 0 &&
+           (m.conv_layers.empty() || m.width % tp == 0) && (m.kv_heads % tp == 0 || tp % m.kv_heads == 0);
+}
+
+bool context_parallel_allowed(const Request& r, int cp) {
+    if (cp == 1) return true;
+    const int64_t unit = 2 * cp;  // two chunks a rank, for a ring
+    return r.seq_len % unit == 0 && (r.model.conv_layers.empty() || r.seq_len / unit >= r.model.conv_kernel - 1);
+}
+
+bool sequence_parallel_allowed(const Request& r, int tp, int cp) { return tp == 1 || r.seq_len % (tp * cp) == 0; }
+
+bool batch_allowed(const Request& r, int dp, int micro_batch) {
+    return r.global_batch % (int64_t{dp} * micro_batch) == 0;
+}
+
+bool stages_allowed(int64_t layers, int stages) {
+    if (stages == 1 || layers + 2 == stages) return true;
+    if (layers < stages) return false;
+    const int64_t most = (layers + stages - 1) / stages;
+    return (layers + 2) % stages == 0 || double(most) * stages <= kUneven * double(layers);
+}
+
+bool schedule_allowed(const Schedule& s, int pp, int64_t microbatches) {
+    return double(microbatches) >= s.microbatches_per_rank * pp && (!s.whole_rounds || microbatches % pp == 0);
+}
+
+bool experts_allowed(const Request& r, int ep, int etp, int tp, int cp, int shards) {
+    const spec::MixtureSpec& e = r.model.moe;
+    if (e.experts < 1) return ep == 1 && etp == 1;
+    return ep * etp == 1 ||
+           (e.experts % ep == 0 && e.ffn % etp == 0 && int64_t{tp} * cp * shards % (int64_t{ep} * etp) == 0);
+}
+
+bool allowed(const Request& r, const Job& j) {
+    const int grid = j.tp * j.cp * j.pp;
+    if (grid > r.gpus || r.gpus % grid != 0) return false;
+    const int dp = r.gpus / grid, micro_batch = static_cast<int>(j.micro_batch);
+    if (dp % j.dp_replicate != 0 || !batch_allowed(r, dp, micro_batch)) return false;
+    if (!tensor_parallel_allowed(r, j.tp) || !context_parallel_allowed(r, j.cp)) return false;
+    if (j.sequence_parallel && !sequence_parallel_allowed(r, j.tp, j.cp)) return false;
+    if (!experts_allowed(r, j.ep, j.etp, j.tp, j.cp, dp / j.dp_replicate)) return false;
+    if (j.pp == 1) return j.schedule == "1f1b" && j.virtual_stages == 1;
+    const auto* const kind =
+        std::find_if(kSchedules.begin(), kSchedules.end(), [&](const Schedule& s) { return j.schedule == s.name; });
+    if (kind == kSchedules.end() || (kind->chunks > 0 && kind->chunks != j.virtual_stages)) return false;
+    if (kind->chunks == 0 && j.virtual_stages < 2) return false;
+    return stages_allowed(r.model.layers, j.pp * j.virtual_stages) &&
+           schedule_allowed(*kind, j.pp, r.global_batch / (int64_t{dp} * micro_batch));
+}
+
+Job plain_job(const Request& r) {
+    Job job;
+    job.model = simulate::sizes_of(r.model);
+    job.seq = double(r.seq_len);
+    job.global_batch = double(r.global_batch);
+    job.ranks = r.gpus;
+    job.precision = r.precision == "f32" ? "fp32" : r.precision;
+    job.stack = simulate::Stack::tutti;
+    job.year = 2026;
+    job.token_drop = r.model.moe.capacity_factor > 0;
+    return job;
+}
+
+spec::RunSpec run_of(const Request& r, const Job& job) {
+    spec::RunSpec run;
+    run.model = r.model;
+    run.data.train = r.data;
+    run.train.seq_len = r.seq_len;
+    run.train.global_batch = r.global_batch;
+    run.train.micro_batch = static_cast<int64_t>(job.micro_batch);
+    spec::ParallelSpec& p = run.parallel;
+    p.tp = job.tp;
+    p.sequence_parallel = job.sequence_parallel;
+    p.cp = job.cp;
+    p.pp = job.pp;
+    p.schedule = job.schedule;
+    p.virtual_stages = job.virtual_stages;
+    p.ep = job.ep;
+    p.etp = job.etp;
+    p.dp_replicate = job.dp_replicate;
+    p.dp_shard = job.dp() / job.dp_replicate;
+    p.zero = job.zero;
+    if (job.pp * job.virtual_stages == r.model.layers + 2) {
+        p.stage_layers = "0";
+        for (int64_t layer = 0; layer < r.model.layers; ++layer) p.stage_layers += ",1";
+        p.stage_layers += ",0";
+    }
+    run.recompute.policy = job.recompute == Recompute::full        ? "full"
+                           : job.recompute == Recompute::selective ? "selective"
+                                                                   : "none";
+    run.offload.optimizer = job.offload_optimizer;
+    run.precision.compute = r.precision;
+    return run;
+}
+
+std::string describe_layout(const Job& job) {
+    std::string text;
+    const auto add = [&](const auto&... parts) { text += (text.empty() ? "" : ", ") + concat(parts...); };
+    if (job.tp > 1) add("tp ", job.tp, job.sequence_parallel ? "" : " without sp");
+    if (job.cp > 1) add("cp ", job.cp);
+    if (job.pp > 1) {
+        add("pp ", job.pp, " ", job.schedule);
+        if (job.schedule == "interleaved") text += concat(" x ", job.virtual_stages);
+    }
+    if (job.ep > 1) add("ep ", job.ep);
+    if (job.etp > 1) add("etp ", job.etp);
+    if (job.dp_replicate > 1)
+        add("dp ", job.dp_replicate, " x ", job.dp() / job.dp_replicate);
+    else
+        add("dp ", job.dp());
+    add("ZeRO-", job.zero);
+    add("micro batch ", job.micro_batch);
+    if (job.recompute != Recompute::none) add(job.recompute == Recompute::full ? "full" : "selective", " recompute");
+    if (job.offload_optimizer) add("optimizer offloaded");
+    return text;
+}
+
+std::vector<int> divisors(int64_t n, int most) {
+    std::vector<int> all;
+    for (int64_t d = 1; d <= std::min<int64_t>(n, most); ++d)
+        if (n % d == 0) all.push_back(static_cast<int>(d));
+    return all;
+}
+
+}  // namespace tutti::planner

@@ -1,0 +1,50 @@
+// planner/rules.h: which layouts the engine runs: spec::validate()'s rules between the axes and those of the pipeline
+// schedules, as predicates on numbers that a search can ask millions of times. Beside them the planner's own: stages
+// must be nearly even, and a schedule must have the microbatches that its bubble's formula needs.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/planner/request.h"
+#include "tutti/simulate/job.h"
+
+namespace tutti::planner {
+
+// A schedule of the search. Left out are those that another one beats at equal memory or time in the closed forms
+// (naive, gpipe, looped-bfs, zb-h2), those that hold every weight twice (chimera, dualpipe), and interleaved-zb and
+// auto, whose bubbles have no formula.
+struct Schedule {
+    const char* name;
+    int chunks;                    // per rank; 0: free, from 2 on
+    double microbatches_per_rank;  // at least, as a multiple of pp
+    bool whole_rounds;             // microbatches in multiples of pp
+};
+std::span<const Schedule> schedules();
+
+bool tensor_parallel_allowed(const Request& request, int tp);
+bool context_parallel_allowed(const Request& request, int cp);
+bool sequence_parallel_allowed(const Request& request, int tp, int cp);
+// `dp` times `micro_batch` divides the global batch.
+bool batch_allowed(const Request& request, int dp, int micro_batch);
+// Stages of nearly equal numbers of layers: the fullest at most 1/8 above the mean. With two layers fewer than a
+// multiple of the stages, the first and the last stage have one less, beside embedding and head (as Llama 3 has).
+bool stages_allowed(int64_t layers, int stages);
+bool schedule_allowed(const Schedule& schedule, int pp, int64_t microbatches);
+bool experts_allowed(const Request& request, int ep, int etp, int tp, int cp, int shards);
+
+// All of these for one job.
+bool allowed(const Request& request, const simulate::Job& job);
+
+// The run that a job describes, for spec::validate() and `tutti train`.
+spec::RunSpec run_of(const Request& request, const simulate::Job& job);
+// A job of the request with no parallelism but data parallelism.
+simulate::Job plain_job(const Request& request);
+
+// "tp 8, pp 16 interleaved x 7, dp 128, ZeRO-1, micro batch 1, recompute none"
+std::string describe_layout(const simulate::Job& job);
+
+std::vector<int> divisors(int64_t n, int most);  // rising
+
+}  // namespace tutti::planner

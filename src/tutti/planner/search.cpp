@@ -1,0 +1,279 @@
+// planner/search.cpp: loops over the axes, from those that most others depend on to those that only data parallelism
+// and memory know of.
+#include "tutti/planner/search.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <unordered_map>
+
+#include "tutti/planner/rules.h"
+#include "tutti/simulate/footprint.h"
+#include "tutti/simulate/step_time.h"
+
+namespace tutti::planner {
+
+namespace {
+
+using simulate::Job;
+using simulate::Recompute;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int kMostMicroBatch = 64, kMostExpertTp = 8;
+
+// The `keep` fastest.
+class Fastest {
+  public:
+    explicit Fastest(size_t keep) : keep_(keep) {}
+    double limit() const { return heap_.size() < keep_ ? kNever : heap_.front().seconds; }
+    void add(const Candidate& c) {
+        if (c.seconds >= limit()) return;
+        if (heap_.size() == keep_) {
+            std::pop_heap(heap_.begin(), heap_.end(), faster);
+            heap_.pop_back();
+        }
+        heap_.push_back(c);
+        std::push_heap(heap_.begin(), heap_.end(), faster);
+    }
+    std::vector<Candidate> take() {
+        std::sort(heap_.begin(), heap_.end(), faster);
+        return std::move(heap_);
+    }
+
+  private:
+    static bool faster(const Candidate& a, const Candidate& b) {
+        return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
+    }
+    size_t keep_;
+    std::vector<Candidate> heap_;
+};
+
+// The fastest of each slice of the memory.
+class Front {
+  public:
+    explicit Front(double memory) : slice_(memory / kSlices) { at_most_.fill(kNever); }
+
+    // Whether some layout of no more memory, to a slice, takes no longer.
+    bool beats(double seconds, double bytes) const { return at_most_[index(bytes)] <= seconds; }
+    void add(const Candidate& c) {
+        if (beats(c.seconds, c.bytes)) return;
+        const size_t at = index(c.bytes);
+        best_[at] = c;
+        for (size_t i = at; i < kSlices; ++i) at_most_[i] = std::min(at_most_[i], c.seconds);
+    }
+    std::vector<Candidate> take() const {
+        std::vector<Candidate> front;
+        double fastest = kNever;
+        for (const Candidate& c : best_) {
+            if (c.seconds <= 0 || c.seconds >= fastest) continue;
+            fastest = c.seconds;
+            front.push_back(c);
+        }
+        std::reverse(front.begin(), front.end());
+        return front;
+    }
+
+  private:
+    static constexpr size_t kSlices = 128;
+    size_t index(double bytes) const { return std::min(kSlices - 1, static_cast<size_t>(bytes / slice_)); }
+
+    double slice_;
+    std::array<double, kSlices> at_most_;  // fastest of this slice and those below
+    std::array<Candidate, kSlices> best_;
+};
+
+class Search {
+  public:
+    Search(const Request& r, size_t keep, const simulate::Constants& k)
+        : r_(r),
+          fixed_(k.step_fixed),
+          job_(plain_job(r)),
+          pricer_(job_, r.cluster, k),
+          fastest_(keep),
+          front_(r.cluster.memory),
+          micro_batches_(divisors(r.global_batch, kMostMicroBatch)) {
+        if (r.model.moe.experts > 0) {
+            for (const int ep : divisors(r.model.moe.experts, r.gpus))
+                for (const int etp : divisors(r.model.moe.ffn, kMostExpertTp)) experts_.push_back({ep, etp});
+        } else {
+            experts_ = {{1, 1}};
+        }
+        if (r.cluster.host_bandwidth > 0) offloads_ = {false, true};
+    }
+
+    Found run() {
+        const auto start = std::chrono::steady_clock::now();
+        for (const int tp : divisors(r_.gpus, r_.gpus))
+            for (const int cp : divisors(r_.gpus / tp, r_.gpus))
+                for (const int pp : divisors(r_.gpus / tp / cp, r_.gpus)) grid(tp, cp, pp);
+        found_.best = fastest_.take();
+        found_.front = front_.take();
+        found_.gates.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        return std::move(found_);
+    }
+
+  private:
+    void count(int64_t Gates::*gate, int64_t layouts) {
+        found_.gates.*gate += layouts;
+        ++found_.gates.visited;
+    }
+    // dp_replicate, ZeRO and offload: ZeRO-0 has nothing to shard.
+    int64_t data_layouts() const {
+        return static_cast<int64_t>(offloads_.size()) * (1 + 3 * static_cast<int64_t>(replicates_.size()));
+    }
+    int most_virtual() const { return static_cast<int>((r_.model.layers + 2) / job_.pp); }
+    int64_t pipeline_layouts() const {
+        if (job_.pp == 1) return 1;
+        int64_t layouts = 0;
+        for (const Schedule& s : schedules()) layouts += s.chunks > 0 ? 1 : std::max(0, most_virtual() - 1);
+        return layouts;
+    }
+
+    void grid(int tp, int cp, int pp) {
+        job_.tp = tp;
+        job_.cp = cp;
+        job_.pp = pp;
+        const int dp = job_.dp();
+        replicates_ = divisors(dp, dp);
+        const int64_t of_pass = pipeline_layouts() * data_layouts();  // of everything that a pass depends on
+        const int64_t of_batch = (tp > 1 ? 2 : 1) * static_cast<int64_t>(experts_.size()) * 3 * of_pass;
+        found_.gates.all += of_batch * static_cast<int64_t>(micro_batches_.size());
+        if (!tensor_parallel_allowed(r_, tp) || !context_parallel_allowed(r_, cp) || pp > r_.model.layers + 2)
+            return count(&Gates::rules, of_batch * static_cast<int64_t>(micro_batches_.size()));
+        for (const int micro_batch : micro_batches_) {
+            if (!batch_allowed(r_, dp, micro_batch)) {
+                count(&Gates::rules, of_batch);
+                continue;
+            }
+            job_.micro_batch = micro_batch;
+            for (const bool sequence_parallel : {true, false}) {
+                if (tp == 1 && !sequence_parallel) continue;
+                job_.sequence_parallel = sequence_parallel;
+                const bool divides = !sequence_parallel || sequence_parallel_allowed(r_, tp, cp);
+                for (const auto& [ep, etp] : experts_) {
+                    job_.ep = ep;
+                    job_.etp = etp;
+                    // Sharded over all of dp at most.
+                    if (!divides || !experts_allowed(r_, ep, etp, tp, cp, dp)) {
+                        count(&Gates::rules, 3 * of_pass);
+                        continue;
+                    }
+                    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+                        job_.recompute = recompute;
+                        pass_ = nullptr;
+                        pipelines();
+                    }
+                }
+            }
+        }
+    }
+
+    void pipelines() {
+        job_.schedule = "1f1b";
+        job_.virtual_stages = 1;
+        if (job_.pp == 1) return stages();
+        const auto microbatches = static_cast<int64_t>(job_.microbatches());
+        for (const Schedule& s : schedules()) {
+            job_.schedule = s.name;
+            const bool runs = schedule_allowed(s, job_.pp, microbatches);
+            const int first = s.chunks > 0 ? s.chunks : 2, last = s.chunks > 0 ? s.chunks : most_virtual();
+            for (job_.virtual_stages = first; job_.virtual_stages <= last; ++job_.virtual_stages) {
+                if (runs && stages_allowed(r_.model.layers, job_.pp * job_.virtual_stages))
+                    stages();
+                else
+                    count(&Gates::rules, data_layouts());
+            }
+        }
+    }
+
+    // Of all layouts that differ in data parallelism alone, the least memory: ZeRO-2 or ZeRO-3 over all ranks.
+    double least_bytes() {
+        job_.dp_replicate = 1;
+        job_.offload_optimizer = offloads_.back();
+        job_.zero = 2;
+        const double two = footprint(job_).total();
+        job_.zero = 3;
+        return std::min(two, footprint(job_).total());
+    }
+    bool hopeless(double seconds, double bytes) const {
+        return seconds >= fastest_.limit() && front_.beats(seconds, bytes);
+    }
+    const simulate::PassPrice& pass() {
+        if (pass_ != nullptr) return *pass_;
+        uint64_t key = static_cast<uint64_t>(job_.recompute) * 2 + (job_.sequence_parallel ? 1 : 0);
+        for (const auto& [part, bits] : {std::pair(job_.tp, 12), std::pair(job_.cp, 20), std::pair(job_.ep, 12),
+                                         std::pair(job_.etp, 4), std::pair(static_cast<int>(job_.micro_batch), 7)})
+            key = (key << bits) + static_cast<uint64_t>(part);
+        const auto [known, is_new] = passes_.try_emplace(key);
+        if (is_new) known->second = pricer_.pass(job_);
+        pass_ = &known->second;
+        return *pass_;
+    }
+
+    void stages() {
+        const double least = least_bytes();
+        if (found_.least_bytes == 0 || least < found_.least_bytes) found_.least_bytes = least;
+        if (least > r_.cluster.memory) return count(&Gates::memory, data_layouts());
+        if (hopeless(pricer_.lower_bound(job_), least)) return count(&Gates::flops, data_layouts());
+        job_.zero = 1;
+        job_.offload_optimizer = false;
+        const simulate::StepTime t = pricer_.step(job_, pass());
+        // What does not depend on data parallelism; the factor is for rounding.
+        const double without = (t.total() - t.dp - t.optimizer - t.other + fixed_) * (1 - 1e-9);
+        if (hopeless(without, least)) return count(&Gates::compute, data_layouts());
+        for (const int zero : {1, 0, 2, 3}) data_parallel(zero, without);
+    }
+
+    void data_parallel(int zero, double without) {
+        job_.zero = zero;
+        Candidate best{{}, kNever, 0};
+        for (const int replicate : replicates_) {
+            if (zero == 0 && replicate > 1) break;
+            job_.dp_replicate = replicate;
+            for (const bool offload : offloads_) {
+                job_.offload_optimizer = offload;
+                if (!experts_allowed(r_, job_.ep, job_.etp, job_.tp, job_.cp, job_.dp() / replicate)) {
+                    count(&Gates::rules, 1);
+                    continue;
+                }
+                const double bytes = footprint(job_).total();
+                if (bytes > r_.cluster.memory) {
+                    count(&Gates::memory, 1);
+                    continue;
+                }
+                if (hopeless(without, bytes)) {
+                    count(&Gates::compute, 1);
+                    continue;
+                }
+                const double seconds = pricer_.step(job_, pass()).total();
+                count(&Gates::priced, 1);
+                if (!front_.beats(seconds, bytes)) front_.add({job_, seconds, bytes});
+                if (seconds < best.seconds && seconds < fastest_.limit()) best = {job_, seconds, bytes};
+            }
+        }
+        if (best.seconds < kNever) fastest_.add(best);
+    }
+
+    const Request& r_;
+    const double fixed_;
+    Job job_;  // the layout in hand
+    const simulate::StepPricer pricer_;
+    Fastest fastest_;
+    Front front_;
+    const std::vector<int> micro_batches_;
+    std::vector<std::pair<int, int>> experts_;  // ep, etp
+    std::vector<bool> offloads_ = {false};
+    std::vector<int> replicates_;
+    std::unordered_map<uint64_t, simulate::PassPrice> passes_;
+    const simulate::PassPrice* pass_ = nullptr;
+    Found found_;
+};
+
+}  // namespace
+
+Found search(const Request& request, size_t keep, const simulate::Constants& constants) {
+    return Search(request, keep, constants).run();
+}
+
+}  // namespace tutti::planner

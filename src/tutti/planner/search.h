@@ -1,0 +1,42 @@
+// planner/search.h: the fastest layouts that fit, of all that the engine runs, by closed forms (simulate/).
+//
+// The space: tp x sequence parallel x cp x pp x (schedule, virtual stages) x ep x etp x micro batch x recompute x
+// (dp_replicate, dp_shard) x ZeRO x offloaded optimizer state. Every gate throws out what cannot be among the best:
+// the engine's rules; the memory; a bound of the time from FLOPs; the time without data parallelism. Both bounds are
+// proven (never above the price), so the result is that of pricing everything.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tutti/planner/request.h"
+#include "tutti/simulate/constants.h"
+#include "tutti/simulate/job.h"
+
+namespace tutti::planner {
+
+struct Candidate {
+    simulate::Job job;
+    double seconds = 0, bytes = 0;  // closed forms: of a step, of the fullest rank
+};
+
+// Layouts: of the space; thrown out by each gate; priced as a whole. all = rules + memory + flops + compute + priced.
+struct Gates {
+    int64_t all = 0, rules = 0, memory = 0, flops = 0, compute = 0, priced = 0;
+    int64_t visited = 0;  // decisions: a layout by itself, or a group of layouts thrown out together
+    double seconds = 0;   // of the search
+};
+
+struct Found {
+    // Rising by time. Of layouts that differ only in data parallelism and offload the fastest for each ZeRO stage.
+    std::vector<Candidate> best;
+    // No other layout is faster with less memory, to 1/128 of the device's memory. Rising by time.
+    std::vector<Candidate> front;
+    Gates gates;
+    double least_bytes = 0;  // of a layout that the rules allow; says how far a model is from fitting
+};
+
+// `keep`: how many of the best. check_request() holds.
+Found search(const Request& request, size_t keep = 200, const simulate::Constants& constants = {});
+
+}  // namespace tutti::planner
