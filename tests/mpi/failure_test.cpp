@@ -1,5 +1,5 @@
 // When a process fails, the others stop in time, name it, leave their flight records, and mpirun ends with a code that
-// is not zero. The ranks are mpi_ranks (ranks.cpp) under mpirun; rank 1 is always the one at fault.
+// is not zero. The ranks are process_ranks (ranks.cpp) under mpirun; rank 1 is always the one at fault.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -44,7 +44,7 @@ class MpiFailure : public ::testing::Test {
         fs::remove_all(folder_);
     }
 
-    void start(int ranks, const std::vector<std::string>& arguments, const std::string& program = TUTTI_MPI_RANKS) {
+    void start(int ranks, const std::vector<std::string>& arguments, const std::string& program = TUTTI_RANKS) {
         std::string line = "exec " TUTTI_MPIRUN_LINE " -n " + std::to_string(ranks) + " " + program;
         for (const std::string& argument : arguments) line += " " + argument;
         line += " > " + (folder_ / "output").string() + " 2>&1";
@@ -106,8 +106,8 @@ TEST_F(MpiFailure, AnExceptionStopsTheOthersWithItsReasonAndItsExitCode) {
     start(3, {"throw"});
     const int code = wait();
     EXPECT_TRUE(code == 3 || code == 4) << code;  // rank 1's, or that of one of those it stopped: who ends first
-    expect_output("mpi_ranks: the disk of rank 1 is gone");
-    expect_output("mpi_ranks: rank 1 failed: the disk of rank 1 is gone");
+    expect_output("process_ranks: the disk of rank 1 is gone");
+    expect_output("process_ranks: rank 1 failed: the disk of rank 1 is gone");
     for (int rank = 0; rank < 3; ++rank) {
         expect_record(rank, "the disk of rank 1 is gone");
         expect_record(rank, "\"operation\": \"barrier\"");
@@ -200,7 +200,7 @@ TEST_F(MpiFailure, AStoppedProcessThatIsAloneOnItsHostIsNamedToo) {
 TEST_F(MpiFailure, ARankThatNeverStartsEndsTheOthersInTime) {
     std::ofstream(folder_ / "late.sh") << "#!/bin/sh\n"
                                           "[ \"$OMPI_COMM_WORLD_RANK$PMI_RANK\" = 1 ] && exec sleep 50\n"
-                                          "exec " TUTTI_MPI_RANKS " \"$@\"\n";
+                                          "exec " TUTTI_RANKS " \"$@\"\n";
     fs::permissions(folder_ / "late.sh", fs::perms::owner_all);
     start(2, {"absent", "timeout=3"}, (folder_ / "late.sh").string());
     EXPECT_NE(wait(), 0);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A Slurm of one node, for the time of one command: slurm.sh RANKS PROGRAM ARGUMENT… runs `srun --mpi=pmix -n RANKS PROGRAM
-# ARGUMENT…` and returns its exit code. Needs root and the Debian packages slurm-wlm and munge; `slurm.sh --possible` says by
+# A Slurm of one node, for the time of one command: slurm.sh [--mpi=none] RANKS PROGRAM ARGUMENT… runs `srun --mpi=pmix -n
+# RANKS PROGRAM ARGUMENT…` and returns its exit code. Needs root and the Debian packages slurm-wlm and munge; `slurm.sh --possible` says by
 # its exit code whether they are there. The daemons listen on ports of their own. They live in a process namespace that ends
 # with the script: asked to stop, slurmd waits for a step that waits for slurmctld, which has stopped. Called by ctest.
 set -euo pipefail
@@ -62,12 +62,17 @@ if ! sinfo -h -o %t 2>/dev/null | grep -q idle; then
     exit 1
 fi
 
+mpi=--mpi=pmix
+if [[ $1 == --mpi=* ]]; then
+    mpi=$1
+    shift
+fi
 ranks=$1
 shift
 code=0
 # srun returns 0 when it could not start anything: every rank leaves a line.
 # shellcheck disable=SC2016
-srun --mpi=pmix --kill-on-bad-exit=1 -n "$ranks" bash -c 'echo "$SLURM_PROCID" >>"$0" && exec "$@"' "$folder/started" "$@" || code=$?
+srun "$mpi" --kill-on-bad-exit=1 -n "$ranks" bash -c 'echo "$SLURM_PROCID" >>"$0" && exec "$@"' "$folder/started" "$@" || code=$?
 if ((code == 0)) && [[ $(wc -l <"$folder/started") != "$ranks" ]]; then
     echo "slurm.sh: srun did not start $ranks ranks" >&2
     code=1

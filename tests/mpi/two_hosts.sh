@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Two hosts on one machine: network namespaces joined by a pair of virtual links, each with a host name of its own, two
-# ranks each. MPI sees two hosts: shared memory inside them, TCP between them. Usage: two_hosts.sh RANKS-PROGRAM ARGUMENT…
+# ranks each. MPI sees two hosts: shared memory inside them, TCP between them. Usage: two_hosts.sh [--tcp] RANKS-PROGRAM
+# ARGUMENT…; with --tcp there is no MPI, and every rank has the environment that torchrun would give it.
 # `two_hosts.sh --possible` says by its exit code whether this machine permits it (root, namespaces). Called by ctest.
 set -euo pipefail
 
@@ -41,6 +42,20 @@ cat >"$folder/agent" <<END
 shift; exec ip netns exec $second unshare --uts sh -c "hostname $second; \$*"
 END
 chmod +x "$folder/agent"
+
+if [[ ${1:-} == --tcp ]]; then
+    shift
+    ranks=()
+    for rank in 0 1 2 3; do
+        space=$([[ $rank -lt 2 ]] && echo "$first" || echo "$second")
+        RANK=$rank WORLD_SIZE=4 LOCAL_RANK=$((rank % 2)) LOCAL_WORLD_SIZE=2 MASTER_ADDR=$net.1 MASTER_PORT=29500 \
+            ip netns exec "$space" unshare --uts sh -c 'hostname "$0"; exec "$@"' "$space" "$@" &
+        ranks+=($!)
+    done
+    code=0
+    for pid in "${ranks[@]}"; do wait "$pid" || code=$?; done
+    exit $code
+fi
 
 exports=()
 for name in TUTTI_TEST_DIR ASAN_OPTIONS; do

@@ -138,8 +138,10 @@ TEST(Run, WithoutALauncherRanksAreThreads) {
 
 TEST(Run, WhatCannotBeServedIsRefused) {
     const auto body = [](World&) { FAIL() << "runs"; };
-    EXPECT_THROW(run(detect(kTorchrun), 1, {}, body), UsageError);
+    EXPECT_THROW(run(detect(kTorchrun), 1, {.engine = ProcessEngine::mpi}, body), UsageError);
+    EXPECT_THROW(run(detect(kOpenMpi), 1, {.engine = ProcessEngine::tcp}, body), UsageError);
     EXPECT_THROW(run(detect(kOpenMpi), 3, {}, body), UsageError);
+    EXPECT_THROW(process_engine_of("threads"), UsageError);
 }
 
 TEST(Launcher, NamesReadBack) {

@@ -1,25 +1,46 @@
 #include "tutti/comm/run.h"
 
 #include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/tcp/tcp_world.h"
 #include "tutti/comm/threads/thread_world.h"
 
 namespace tutti::comm {
 
-void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
-    switch (launch.launcher) {
-        case Launcher::none: return run_ranks(ranks, options, body);
-        case Launcher::slurm:
-        case Launcher::open_mpi:
-        case Launcher::mpich:
-            check<UsageError>(ranks == 1 || ranks == launch.size, "--ranks ", ranks, ", but ", name_of(launch.launcher),
-                              " started ", launch.size, " (", launch.evidence, "): leave --ranks out");
-            return run_mpi(launch, options, body);
-        case Launcher::torchrun:
-        case Launcher::kubernetes: break;
+namespace {
+
+// By what `options.engine` asks for, else by launcher. Slurm starts processes of MPI and others alike.
+bool over_mpi(const Launch& launch, const WorldOptions& options) {
+    switch (options.engine) {
+        case ProcessEngine::mpi: return true;
+        case ProcessEngine::tcp: return false;
+        case ProcessEngine::of_launcher: break;
     }
-    throw UsageError(
-        concat("this process was started by ", name_of(launch.launcher), " (", launch.evidence,
-               "), which no engine of this build serves: use mpirun, srun, or --ranks N without a launcher"));
+    switch (launch.launcher) {
+        case Launcher::slurm: return !mpi_library().empty();
+        case Launcher::open_mpi:
+        case Launcher::mpich: return true;
+        default: return false;
+    }
+}
+
+}  // namespace
+
+ProcessEngine process_engine_of(std::string_view name) {
+    if (name == "mpi") return ProcessEngine::mpi;
+    if (name == "tcp") return ProcessEngine::tcp;
+    check<UsageError>(name == "auto", "an engine of processes is auto, mpi or tcp, not ", name);
+    return ProcessEngine::of_launcher;
+}
+
+void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
+    if (launch.launcher == Launcher::none) return run_ranks(ranks, options, body);
+    check<UsageError>(ranks == 1 || ranks == launch.size, "--ranks ", ranks, ", but ", name_of(launch.launcher),
+                      " started ", launch.size, " (", launch.evidence, "): leave --ranks out");
+    if (!over_mpi(launch, options)) return run_tcp(launch, options, body);
+    check<UsageError>(launch.launcher != Launcher::torchrun && launch.launcher != Launcher::kubernetes,
+                      "comm.engine = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
+                      ") starts no MPI: comm.engine = \"tcp\" or \"auto\" meets over TCP");
+    run_mpi(launch, options, body);
 }
 
 }  // namespace tutti::comm

@@ -8,8 +8,10 @@
 
 namespace tutti::comm {
 
-// Started by mpirun or srun: body runs once, as this process's rank, over MPI; `ranks` must then be 1 (not asked for)
-// or what was started. Otherwise on `ranks` threads of this process. UsageError for launchers that no engine serves.
+// Started by a launcher: body runs once, as this process's rank; `ranks` must then be 1 (not asked for) or what was
+// started. The processes meet over MPI (mpirun, and srun in a build with MPI) or over TCP (torchrun, Kubernetes, and
+// srun without MPI), unless options.engine says which. Without a launcher body runs on `ranks` threads of this process.
+// UsageError where launcher and engine do not fit.
 void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
 }  // namespace tutti::comm

@@ -1,5 +1,5 @@
 // comm/world.h: a rank's place among all ranks, and where its groups come from. One World per rank, made by an engine:
-// threads/thread_world.h (ranks are threads of this process), mpi/mpi_world.h (processes). run.h chooses.
+// threads/thread_world.h (ranks are threads of this process), processes/process_world.h (processes). run.h chooses.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,16 @@
 
 namespace tutti::comm {
 
+// What joins ranks that are processes.
+enum class ProcessEngine : uint8_t { of_launcher, mpi, tcp };
+// "auto", "mpi", "tcp"; UsageError for others.
+ProcessEngine process_engine_of(std::string_view name);
+
 struct WorldOptions {
     double timeout_s = 300;        // of every wait
     bool progress_thread = false;  // one more thread per rank, which communicates while the rank computes
     std::string flight_directory;  // where every rank leaves rank-N.json, its last operations, on failure; "": nowhere
+    ProcessEngine engine = ProcessEngine::of_launcher;
 };
 
 class World {

@@ -52,7 +52,7 @@ FactSection look_at_build(MachineFacts& facts) {
     const std::string mpi = comm::mpi_library();
     s.facts.push_back(
         {"mpi", "ranks as processes",
-         mpi.empty() ? "none: built without MPI (install libopenmpi-dev, configure with -DTUTTI_MPI=ON)" : mpi,
+         mpi.empty() ? "over TCP; built without MPI (install libopenmpi-dev, configure with -DTUTTI_MPI=ON)" : mpi,
          mpi.empty() ? FactValue() : FactValue(mpi)});
     if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
         facts.warnings.push_back("build type " + build.build_type +

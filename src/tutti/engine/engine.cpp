@@ -137,7 +137,8 @@ std::vector<int32_t> from_last_stage(Engine& engine, const std::vector<int32_t>&
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory) {
     return {.timeout_s = run.comm.timeout_s,
             .progress_thread = run.comm.progress_thread,
-            .flight_directory = flight_directory};
+            .flight_directory = flight_directory,
+            .engine = comm::process_engine_of(run.comm.engine)};
 }
 
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data) {

@@ -266,6 +266,9 @@ void for_each_field(Run& run, const Visit& visit) {
         "length of a text that the model writes into the report when the run ends; 0: none");
 
     section = "comm";
+    key("engine", run.comm.engine, one_of({"auto", "mpi", "tcp"}),
+        "how ranks that a launcher started as processes meet: auto: MPI for mpirun and, where this build has it, srun; "
+        "TCP for torchrun and Kubernetes. Without a launcher ranks are threads");
     key("timeout_s", run.comm.timeout_s, above(0), "seconds, for every blocking wait");
     key("progress_thread", run.comm.progress_thread, any(),
         "one more thread of each rank, which communicates while the rank computes; it wants a core of its own");

@@ -120,6 +120,7 @@ struct LogSpec {
 };
 
 struct CommSpec {
+    std::string engine = "auto";  // auto | mpi | tcp
     double timeout_s = 300;
     bool progress_thread = false;
     bool operator==(const CommSpec&) const = default;

@@ -7,20 +7,17 @@ namespace tutti::comm {
 namespace {
 
 [[noreturn]] void refuse(const Launch& launch) {
-    throw UsageError(
-        concat("this process was started as rank ", launch.rank, " of ", launch.size, " by ", name_of(launch.launcher),
-               " (", launch.evidence,
-               "), but this build has no MPI: install libopenmpi-dev and configure with -DTUTTI_MPI=ON, or "
-               "use --ranks N, which runs the ranks as threads"));
+    throw UsageError(concat("this process was started as rank ", launch.rank, " of ", launch.size, " by ",
+                            name_of(launch.launcher), " (", launch.evidence,
+                            "), but this build has no MPI: install libopenmpi-dev and configure with -DTUTTI_MPI=ON, "
+                            "set comm.engine = \"tcp\", or use --ranks N, which runs the ranks as threads"));
 }
 
 }  // namespace
 
 std::string mpi_library() { return ""; }
 
-std::unique_ptr<World> mpi_world(const Launch& launch, const WorldOptions&, const MpiOptions&) { refuse(launch); }
-
-void run_mpi(const Launch& launch, const WorldOptions&, const std::function<void(World&)>&, const MpiOptions&) {
+void run_mpi(const Launch& launch, const WorldOptions&, const std::function<void(World&)>&, const ProcessOptions&) {
     refuse(launch);
 }
 

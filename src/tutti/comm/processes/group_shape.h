@@ -1,5 +1,5 @@
-// comm/mpi/group_shape.h: who works on what, as plain data without communication. A group's ranks seen by host: who
-// works together inside a host, who talks to whom between hosts, and which partial sums of the tree a host can make
+// comm/processes/group_shape.h: who works on what, as plain data without communication. A group's ranks seen by host:
+// who works together inside a host, who talks to whom between hosts, and which partial sums of the tree a host can make
 // alone. How a collective is cut: into chunks that fit a slot of shared memory, and each chunk into parts that
 // different ranks work on.
 #pragma once
@@ -9,7 +9,7 @@
 
 #include "tutti/comm/collective.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 // Ranks [first, first + count) of the group: a whole subtree of the tree (tree_reduce.h) that lives on one host.
 struct Subtree {
@@ -69,4 +69,4 @@ class Cutting {
     uint64_t chunks_;
 };
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

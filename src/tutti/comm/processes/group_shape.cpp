@@ -1,11 +1,11 @@
-#include "tutti/comm/mpi/group_shape.h"
+#include "tutti/comm/processes/group_shape.h"
 
 #include <algorithm>
 #include <bit>
 
 #include "tutti/base/error.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 namespace {
 
@@ -90,4 +90,4 @@ std::vector<Part> Cutting::parts(const Chunk& chunk) const {
     return all;
 }
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

@@ -1,8 +1,8 @@
-#include "tutti/comm/mpi/staged_operation.h"
+#include "tutti/comm/processes/staged_operation.h"
 
 #include <algorithm>
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 namespace {
 
@@ -165,4 +165,4 @@ std::shared_ptr<Operation> start_staged(const std::shared_ptr<Group>& group, Col
     return std::make_shared<StagedOperation>(group, std::move(collective), sequence);
 }
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

@@ -1,5 +1,5 @@
-// comm/mpi/group.h: one rank's view of a group: its shape, its host's block of shared memory, and the state that orders
-// the rank's own operations. staged_*.cpp and stream.cpp work on it.
+// comm/processes/group.h: one rank's view of a group: its shape, its host's block of shared memory, and the state that
+// orders the rank's own operations. staged_*.cpp and stream.cpp work on it.
 #pragma once
 
 #include <array>
@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/mpi/group_shape.h"
-#include "tutti/comm/mpi/host.h"
 #include "tutti/comm/operation.h"
+#include "tutti/comm/processes/group_shape.h"
+#include "tutti/comm/processes/host.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 inline constexpr uint64_t kInFlight = 64;  // operations of a rank that may be under way at once in a group
 inline constexpr uint64_t kSlots = 4;      // chunks of an operation that may be under way at once
@@ -116,4 +116,4 @@ int first_tag_of(uint64_t key, int highest);
 std::shared_ptr<Operation> start_staged(const std::shared_ptr<Group>& group, Collective collective, uint64_t sequence);
 std::shared_ptr<Operation> start_message(const std::shared_ptr<Group>& group, Collective collective, uint64_t sequence);
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

@@ -1,8 +1,8 @@
-// comm/mpi/staged_operation.h: the collectives over processes. A tensor passes through shared memory in chunks: each
-// rank copies its own into its slot, each reduces one part of the chunk from everybody's slots, each copies the others'
-// parts out; three chunks are under way at a time, one in each stage (staged_operation.cpp). Between hosts, the
+// comm/processes/staged_operation.h: the collectives over processes. A tensor passes through shared memory in chunks:
+// each rank copies its own into its slot, each reduces one part of the chunk from everybody's slots, each copies the
+// others' parts out; three chunks are under way at a time, one in each stage (staged_operation.cpp). Between hosts, the
 // reduction of a part is: every host adds what it has along the tree, the part's owner finishes the tree, and the
-// result goes back, all through MPI messages that are waited for by nobody (staged_between_hosts.cpp). all_gather and
+// result goes back, all through messages of the wire that no call waits for (staged_between_hosts.cpp). all_gather and
 // broadcast are the second half of the same.
 #pragma once
 
@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/mpi/group.h"
-#include "tutti/comm/mpi/group_shape.h"
-#include "tutti/comm/mpi/stream.h"
+#include "tutti/comm/processes/group.h"
+#include "tutti/comm/processes/group_shape.h"
+#include "tutti/comm/processes/stream.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 struct Transfer {
     Wire::Request request;
@@ -155,4 +155,4 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     std::deque<Step> steps_;
 };
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

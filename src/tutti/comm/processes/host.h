@@ -1,5 +1,5 @@
-// comm/mpi/host.h: what the ranks of one host share besides their groups: the bell, the reason why all must stop, who
-// is still alive and what each did last, and the memory that groups take their blocks from. All of it lies in one
+// comm/processes/host.h: what the ranks of one host share besides their groups: the bell, the reason why all must stop,
+// who is still alive and what each did last, and the memory that groups take their blocks from. All of it lies in one
 // window of shared memory.
 #pragma once
 
@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "tutti/comm/collective.h"
-#include "tutti/comm/mpi/wire.h"
+#include "tutti/comm/processes/wire.h"
 #include "tutti/comm/progress.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 enum class RankStatus : uint32_t { starting, running, ended, failed, dead };
 
@@ -79,4 +79,4 @@ class Host final : public Bell {
     std::atomic<bool> closed_{false};
 };
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

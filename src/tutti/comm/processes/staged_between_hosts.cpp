@@ -1,10 +1,10 @@
-// comm/mpi/staged_between_hosts.cpp: what a chunk does between hosts, and what a rank says that waits.
+// comm/processes/staged_between_hosts.cpp: what a chunk does between hosts, and what a rank says that waits.
 #include <algorithm>
 
-#include "tutti/comm/mpi/staged_operation.h"
+#include "tutti/comm/processes/staged_operation.h"
 #include "tutti/comm/tree_reduce.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 // --- a chunk between hosts -------------------------------------------------------------------------------------------
 
@@ -151,4 +151,4 @@ std::string StagedOperation::waits_for() const {
     return text.empty() ? "ranks of this host that wait themselves" : text;
 }
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

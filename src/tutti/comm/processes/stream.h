@@ -1,14 +1,14 @@
-// comm/mpi/stream.h: one message on its way from one rank to another: behind its announcement, through a ring of shared
-// memory inside a host, through MPI between hosts; and the many of an all_to_all.
+// comm/processes/stream.h: one message on its way from one rank to another: behind its announcement, through a ring of
+// shared memory inside a host, through the wire between hosts; and the many of an all_to_all.
 #pragma once
 
 #include <list>
 #include <string>
 #include <vector>
 
-#include "tutti/comm/mpi/group.h"
+#include "tutti/comm/processes/group.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 // Which of the streams between two ranks: their messages, or their shares of all_to_all. Each is in order by itself.
 enum class Lane : uint8_t { messages, exchanges };
@@ -79,4 +79,4 @@ class Exchange {
     std::list<In> in_, came_;
 };
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

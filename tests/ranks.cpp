@@ -1,8 +1,9 @@
-// tests/mpi/ranks.cpp: one rank of a test of the engine of processes, started by mpirun or srun:
-//   mpi_ranks conformance [progress] [hosts=0,0,1,1]   every check of comm/testing/conformance.h
-//   mpi_ranks bits [hosts=…]                           the same collectives over threads give the same bits
-//   mpi_ranks WAY_TO_FAIL                              throw, exit, disagree, absent, loop (until a signal comes)
-// Exit code 0: all well. TUTTI_TEST_DIR: where `loop` says that it runs, and flight records go.
+// tests/ranks.cpp: one rank of a test of the engine of processes, started by a launcher:
+//   process_ranks conformance [tcp] [progress] [hosts=0,0,1,1]   every check of comm/testing/conformance.h
+//   process_ranks bits [tcp] [hosts=…]                           the same collectives over threads give the same bits
+//   process_ranks WAY_TO_FAIL                              throw, exit, disagree, absent, loop (until a signal comes)
+// Over MPI, or with `tcp` over TCP. Exit code 0: all well. TUTTI_TEST_DIR: where `loop` says that it runs, and flight
+// records go.
 #include <unistd.h>
 
 #include <chrono>
@@ -16,6 +17,7 @@
 #include <thread>
 
 #include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/tcp/tcp_world.h"
 #include "tutti/comm/testing/conformance.h"
 #include "tutti/comm/threads/thread_world.h"
 
@@ -27,7 +29,8 @@ using namespace tutti::comm;
 struct Arguments {
     std::string mode;
     WorldOptions options{.timeout_s = 60};
-    MpiOptions mpi;
+    ProcessOptions processes;
+    bool tcp = false;
 };
 
 Arguments read(int argc, char** argv) {
@@ -36,11 +39,13 @@ Arguments read(int argc, char** argv) {
         const std::string word = argv[i];
         if (word == "progress")
             a.options.progress_thread = true;
+        else if (word == "tcp")
+            a.tcp = true;
         else if (word.starts_with("timeout="))
             a.options.timeout_s = std::stod(word.substr(8));
         else if (word.starts_with("hosts="))
             for (const char c : word.substr(6))
-                if (c != ',') a.mpi.hosts.push_back(c - '0');
+                if (c != ',') a.processes.hosts.push_back(c - '0');
         if (i == 1) a.mode = word;
     }
     if (const char* directory = std::getenv("TUTTI_TEST_DIR"))
@@ -206,13 +211,13 @@ int main(int argc, char** argv) {
         const auto mode = modes.find(a.mode);
         check<UsageError>(mode != modes.end(), "unknown mode '", a.mode, "'");
         const Launch launch = detect_launcher(process_environment());
-        run_mpi(launch, a.options, mode->second, a.mpi);
+        (a.tcp ? run_tcp : run_mpi)(launch, a.options, mode->second, a.processes);
         return 0;
     } catch (const Error& error) {
-        std::cerr << "mpi_ranks: " << error.what() << std::endl;
+        std::cerr << "process_ranks: " << error.what() << std::endl;
         return error.exit_code();
     } catch (const std::exception& error) {
-        std::cerr << "mpi_ranks: " << error.what() << std::endl;
+        std::cerr << "process_ranks: " << error.what() << std::endl;
         return 4;
     }
 }

@@ -1,11 +1,11 @@
-#include "tutti/comm/mpi/group.h"
+#include "tutti/comm/processes/group.h"
 
 #include <algorithm>
 #include <bit>
 
 #include "tutti/base/error.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 namespace {
 
@@ -112,4 +112,4 @@ int first_tag_of(uint64_t key, int highest) {
     return static_cast<int>(1 + (key ^ key >> 32) % families) * kUses;  // below kUses: the world's own
 }
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

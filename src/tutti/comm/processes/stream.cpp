@@ -1,12 +1,12 @@
-#include "tutti/comm/mpi/stream.h"
+#include "tutti/comm/processes/stream.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/mpi/group.h"
+#include "tutti/comm/processes/group.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 namespace {
 
@@ -230,4 +230,4 @@ std::shared_ptr<Operation> start_message(const std::shared_ptr<Group>& group, Co
     return std::make_shared<Receive>(group, std::move(collective), sequence);
 }
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

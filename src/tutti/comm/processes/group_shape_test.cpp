@@ -1,5 +1,5 @@
 // The shape of a group: subtrees of a host add to the tree's own bits, whatever ranks it has; lanes reach everybody.
-#include "tutti/comm/mpi/group_shape.h"
+#include "tutti/comm/processes/group_shape.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "tutti/comm/tree_reduce.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 namespace {
 
 TEST(GroupShape, HostsOfAPowerOfTwoMakeOneSumEach) {
@@ -73,4 +73,4 @@ TEST(TreeReduce, SumsOfSubtreesGiveTheBitsOfTheFlatSum) {
 }
 
 }  // namespace
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

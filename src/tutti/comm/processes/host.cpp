@@ -1,4 +1,4 @@
-#include "tutti/comm/mpi/host.h"
+#include "tutti/comm/processes/host.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -12,11 +12,11 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::comm::mpi {
+namespace tutti::comm::processes {
 
 namespace {
 
-// Nobody rings when a message of MPI arrives or a process dies: how long a sleeper may overlook that.
+// Neither a message of the wire nor the death of a process rings: how long a sleeper may overlook them.
 constexpr Clock::duration kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::milliseconds(2);
 constexpr std::chrono::milliseconds kLookForTheDead{20};
 // A rank that waits looks around every few milliseconds; one that has not for so long stands still, or computes.
@@ -275,4 +275,4 @@ void Host::check_abort() const {
     if (control_->aborted == 2) throw Aborted(control_->reason.data());
 }
 
-}  // namespace tutti::comm::mpi
+}  // namespace tutti::comm::processes

@@ -1,0 +1,146 @@
+#include "tutti/comm/processes/process_world.h"
+
+#include <chrono>
+#include <exception>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "tutti/comm/processes/group.h"
+#include "tutti/comm/processes/host.h"
+#include "tutti/comm/processes/wire.h"
+
+namespace tutti::comm {
+
+namespace processes {
+namespace {
+
+constexpr std::chrono::seconds kGrace{2};
+
+class ProcessCommunicator final : public Communicator {
+  public:
+    ProcessCommunicator(std::shared_ptr<Group> group, std::vector<int> ranks, int rank, Progress& progress,
+                        FlightRecorder& recorder)
+        : Communicator(group->name, std::move(ranks), rank, progress, recorder), group_(std::move(group)) {}
+
+  protected:
+    std::shared_ptr<Operation> start(Collective collective, uint64_t sequence) override {
+        LastOperation last{.sequence = sequence, .operation = collective.summary()};
+        name().copy(last.group.data(), last.group.size() - 1);
+        group_->host.note(last);
+        if (is_message(collective.kind)) return start_message(group_, std::move(collective), sequence);
+        if (!group_->can_begin(sequence))
+            progress().wait_until([&] { return group_->can_begin(sequence); },
+                                  [&] {
+                                      return concat(collective.summary().text(), ", operation ", sequence, " of group ",
+                                                    name(), ": waiting for earlier operations to end");
+                                  });
+        return start_staged(group_, std::move(collective), sequence);
+    }
+
+  private:
+    std::shared_ptr<Group> group_;
+};
+
+class ProcessWorld final : public World {
+  public:
+    ProcessWorld(std::string engine, std::unique_ptr<Wire> wire, const WorldOptions& options,
+                 const ProcessOptions& process_options)
+        : options_(options),
+          engine_(std::move(engine)),
+          wire_(std::move(wire)),
+          host_(start_host(process_options)),
+          progress_(std::in_place, host_, options.timeout_s, options.progress_thread),
+          everyone_(World::everyone("world")) {
+        wire_->started();
+    }
+
+    ~ProcessWorld() override {
+        everyone_.reset();
+        progress_.reset();   // ends its thread: nothing moves messages any more
+        wire_->drop_kept();  // before the host, which their groups give their memory back to
+    }
+
+    int rank() const override { return wire_->place().rank; }
+    int size() const override { return wire_->place().size; }
+    std::string engine() const override { return engine_; }
+
+    std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
+        int place = -1;
+        for (size_t i = 0; i < ranks.size(); ++i)
+            if (ranks[i] == rank()) place = static_cast<int>(i);
+        check(place >= 0, "rank ", rank(), " asks for group ", name, ", of which it is not a member");
+        const uint64_t key = group_key(name, ranks, generations_[{name, ranks}]++);
+        auto group = std::make_shared<Group>(name, key, ranks, place, *wire_, *host_);
+        if (group->shape.hosts() > 1) {
+            const auto [other, is_new] = tags_.insert({group->first_tag, {name, key}});
+            check(is_new || other->second.second == key, "groups ", name, " and ", other->second.first,
+                  " would share their tags: give one of them another name");
+        }
+        return std::make_unique<ProcessCommunicator>(std::move(group), ranks, place, *progress_, recorder_);
+    }
+
+    void abort(const std::string& reason) override {
+        host_->abort(reason);
+        wire_->send_abort(reason);
+    }
+
+    // All ranks have come to the end, so the wire ends without waiting for one that will not come.
+    void end() {
+        everyone_->barrier();
+        everyone_.reset();
+        progress_.reset();  // ends its thread
+        host_->close();
+        wire_->finalize();
+    }
+    // Tells the others (unless it was they who told us), leaves the record, and gives them time to do the same: mpirun
+    // and torchrun kill all as soon as the first process ends.
+    void fail(const std::exception& error) {
+        if (cause_of(error) != Cause::told) abort(concat("rank ", rank(), " failed: ", error.what()));
+        dump_flight_record(*this, options_.flight_directory, error);
+        host_->set_status(RankStatus::failed);
+        const bool one_host = static_cast<int>(wire_->place().locals.size()) == size();  // others cannot be looked at
+        for (const auto until = Clock::now() + kGrace; Clock::now() < until && !(one_host && host_->all_stopped());)
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+
+    Progress& progress() override { return *progress_; }
+    FlightRecorder& recorder() override { return recorder_; }
+
+  private:
+    std::shared_ptr<Host> start_host(const ProcessOptions& process_options) {
+        const auto ranks = static_cast<int>(wire_->place().locals.size());
+        const int64_t bytes = Host::control_bytes(ranks) + ranks * process_options.shared_bytes_per_rank;
+        return std::make_shared<Host>(*wire_, wire_->share(bytes), bytes, options_.progress_thread);
+    }
+
+    const WorldOptions options_;
+    const std::string engine_;
+    const std::unique_ptr<Wire> wire_;
+    std::shared_ptr<Host> host_;
+    FlightRecorder recorder_;
+    std::optional<Progress> progress_;
+    std::map<std::pair<std::string, std::vector<int>>, int> generations_;
+    std::map<int, std::pair<std::string, uint64_t>> tags_;
+    std::unique_ptr<Communicator> everyone_;
+};
+
+}  // namespace
+
+void run_processes(const std::string& engine, const std::function<std::unique_ptr<Wire>()>& make_wire,
+                   const WorldOptions& options, const std::function<void(World&)>& body,
+                   const ProcessOptions& processes) {
+    ProcessWorld world(engine, make_wire(), options, processes);
+    try {
+        body(world);
+        world.end();
+    } catch (const std::exception& error) {
+        world.fail(error);
+        throw;
+    }
+}
+
+}  // namespace processes
+}  // namespace tutti::comm

@@ -1,0 +1,72 @@
+// comm/processes/wire.h: what the engine of processes asks of whatever joins the processes: places of the ranks, one
+// piece of memory that the ranks of a host share, and messages that never wait. mpi/mpi_wire.cpp is MPI's,
+// tcp/tcp_wire.h that of plain sockets.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tutti::comm::processes {
+
+struct Place {
+    int rank = 0, size = 1;
+    std::vector<int> host_of;             // by rank
+    std::vector<std::string> host_names;  // by rank
+    std::vector<int> locals;              // ranks of the own host, rising
+    int cores = 1;                        // that the ranks of the own host may use, together
+};
+
+// Calls come from the rank's thread and from its progress thread; an implementation carries them out one at a time.
+class Wire {
+  public:
+    Wire() = default;
+    virtual ~Wire() = default;  // without finalize(): waits for nobody, because others may be gone
+    Wire(const Wire&) = delete;
+    Wire& operator=(const Wire&) = delete;
+
+    const Place& place() const { return place_; }
+    virtual int highest_tag() const = 0;
+    // Memory that all ranks of the host see, aligned to a page; collective over them. Once. Pages cost nothing until
+    // they are touched.
+    virtual std::byte* share(int64_t bytes) = 0;
+    virtual void barrier_of_host() = 0;  // before started() only
+    virtual void started() {}            // all ranks have found each other: no collective call comes before finalize()
+
+    using Request = int;
+    // `data` must live until done() said so. Messages between two ranks with one tag arrive in order.
+    virtual Request send(const void* data, int64_t bytes, int to, int tag) = 0;
+    virtual Request receive(void* data, int64_t bytes, int from, int tag) = 0;
+    virtual bool done(Request request) = 0;  // true once; then the request is gone
+    // Removes those that are done; true when none is left.
+    bool all_done(std::vector<Request>& requests) {
+        std::erase_if(requests, [&](Request request) { return done(request); });
+        return requests.empty();
+    }
+    bool busy() const { return pending_ > 0; }         // messages are under way
+    uint64_t completed() const { return completed_; }  // messages so far
+    // Holds what a message still under way may touch after its operation has failed.
+    void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
+    void drop_kept() { kept_.clear(); }  // when nothing moves messages any more
+
+    // Tells all ranks that share no memory with this one; waits for at most a second until the words are out.
+    virtual void send_abort(const std::string& reason) = 0;
+    virtual std::optional<std::string> abort_received() = 0;
+
+    // All ranks have come to the end.
+    virtual void finalize() = 0;
+
+  protected:
+    Place place_;
+    std::atomic<int> pending_{0};
+    std::atomic<uint64_t> completed_{0};
+
+  private:
+    std::vector<std::shared_ptr<const void>> kept_;
+};
+
+}  // namespace tutti::comm::processes

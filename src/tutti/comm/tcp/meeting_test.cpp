@@ -1,0 +1,108 @@
+// Where ranks meet, from the environments that launchers give.
+#include "tutti/comm/tcp/meeting.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tutti/base/error.h"
+
+namespace tutti::comm::tcp {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Meeting meeting(const Variables& variables) {
+    const Environment environment = [&](const std::string& name) -> std::optional<std::string> {
+        const auto found = variables.find(name);
+        if (found == variables.end()) return std::nullopt;
+        return found->second;
+    };
+    return meeting_of(detect_launcher(environment), environment);
+}
+
+std::string error_of(const Variables& variables) {
+    try {
+        meeting(variables);
+    } catch (const UsageError& error) {
+        return error.what();
+    }
+    return "";
+}
+
+const Variables kTorchrun = {{"RANK", "3"},         {"WORLD_SIZE", "8"},      {"LOCAL_RANK", "3"},
+                             {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}, {"LOCAL_WORLD_SIZE", "4"}};
+const Variables kSlurm = {{"SLURM_PROCID", "1"},
+                          {"SLURM_NTASKS", "4"},
+                          {"SLURM_JOB_ID", "77"},
+                          {"SLURM_STEP_ID", "2"},
+                          {"SLURM_STEP_NODELIST", "gpu[07-09,12]"}};
+
+TEST(Meeting, TheFirstHostOfASlurmList) {
+    EXPECT_EQ(first_host("node7"), "node7");
+    EXPECT_EQ(first_host("a,b"), "a");
+    EXPECT_EQ(first_host("node[01-03,7],gpu2"), "node01");
+    EXPECT_EQ(first_host("r[3,5]c[2-4]-ib"), "r3c2-ib");
+    EXPECT_THROW(first_host("node[1-2"), UsageError);
+}
+
+TEST(Meeting, OfTorchrunIsBesideTheAgentsPort) {
+    const Meeting m = meeting(kTorchrun);
+    EXPECT_EQ(m.host, "n1");
+    EXPECT_EQ(m.port, 29501);
+    EXPECT_EQ(m.ports, 16);
+    Variables one_host = kTorchrun;
+    one_host["LOCAL_WORLD_SIZE"] = "8";
+    EXPECT_EQ(meeting(one_host).host, "127.0.0.1");
+    Variables restarted = kTorchrun;
+    restarted["TORCHELASTIC_RESTART_COUNT"] = "1";
+    EXPECT_NE(meeting(restarted).job, m.job);
+}
+
+TEST(Meeting, OfSlurmFollowsFromTheJob) {
+    const Meeting m = meeting(kSlurm);
+    EXPECT_EQ(m.host, "gpu07");
+    EXPECT_GE(m.port, 15000);
+    EXPECT_LT(m.port + m.ports, 32768);
+    Variables other = kSlurm;
+    other["SLURM_STEP_ID"] = "3";
+    EXPECT_GE(std::abs(meeting(other).port - m.port), m.ports) << "steps of one job";
+    EXPECT_EQ(meeting(kSlurm).port, m.port);
+}
+
+TEST(Meeting, OfPodsIsTheMaster) {
+    const Meeting m = meeting({{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                               {"RANK", "1"},
+                               {"WORLD_SIZE", "2"},
+                               {"MASTER_ADDR", "train-0.train"},
+                               {"MASTER_PORT", "29400"}});
+    EXPECT_EQ(m.host, "train-0.train");
+    EXPECT_EQ(m.port, 29400);
+    EXPECT_EQ(m.ports, 1);
+}
+
+TEST(Meeting, CanBeNamed) {
+    Variables named = kTorchrun;
+    named["TUTTI_RENDEZVOUS"] = "head:4000";
+    EXPECT_EQ(meeting(named).host, "head");
+    EXPECT_EQ(meeting(named).port, 4000);
+    EXPECT_EQ(meeting(named).ports, 1);
+    named["TUTTI_RENDEZVOUS"] = "[fe80::1]:4000";
+    EXPECT_EQ(meeting(named).host, "fe80::1");
+    named["TUTTI_RENDEZVOUS"] = "head";
+    EXPECT_EQ(error_of(named), "TUTTI_RENDEZVOUS must be HOST:PORT, got 'head'");
+    const Variables mpi = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+    EXPECT_NE(error_of(mpi).find("only at TUTTI_RENDEZVOUS=HOST:PORT"), std::string::npos);
+}
+
+TEST(Meeting, WhatIsMissingOrWrongIsNamed) {
+    Variables v = kTorchrun;
+    v.erase("MASTER_ADDR");
+    EXPECT_NE(error_of(v).find("the variable MASTER_ADDR is not set"), std::string::npos) << error_of(v);
+    v = kTorchrun;
+    v["MASTER_PORT"] = "70000";
+    EXPECT_EQ(error_of(v), "MASTER_PORT must be a whole number up to 65519, got '70000'");
+}
+
+}  // namespace
+}  // namespace tutti::comm::tcp

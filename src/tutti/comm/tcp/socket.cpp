@@ -1,0 +1,194 @@
+#include "tutti/comm/tcp/socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "tutti/base/error.h"
+
+namespace tutti::comm::tcp {
+
+namespace {
+
+constexpr size_t kLongestFrame = size_t{64} << 20;
+constexpr size_t kFrameHead = 5;  // length, type
+
+int milliseconds_until(Clock::time_point until) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 1000000));
+}
+
+void set_up(int fd) {
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+}
+
+bool wait_for(int fd, short events, Clock::time_point until) {
+    pollfd entry{.fd = fd, .events = events, .revents = 0};
+    while (true) {
+        const int ready = poll(&entry, 1, milliseconds_until(until));
+        if (ready > 0) return true;
+        if (ready < 0 && errno == EINTR) continue;
+        return false;
+    }
+}
+
+}  // namespace
+
+Socket::~Socket() {
+    if (fd_ >= 0) close(fd_);
+}
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+}
+
+Socket listen_on(bool loopback, int port) {
+    // IPv6 serves IPv4 too, but for the loopback address; a machine without IPv6 has IPv4 alone.
+    for (const int family : {AF_INET6, AF_INET}) {
+        if (loopback && family == AF_INET6) continue;
+        Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        if (!socket.open()) continue;
+        const int on = 1, off = 0;
+        setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        int code = -1;
+        if (family == AF_INET6) {
+            setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+            sockaddr_in6 address{};
+            address.sin6_family = AF_INET6;
+            address.sin6_addr = in6addr_any;
+            address.sin6_port = htons(static_cast<uint16_t>(port));
+            code = bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+        } else {
+            sockaddr_in address{};
+            address.sin_family = AF_INET;
+            address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
+            address.sin_port = htons(static_cast<uint16_t>(port));
+            code = bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+        }
+        if (code != 0 || listen(socket.fd(), 1024) != 0) {
+            if (errno == EADDRINUSE) return {};
+            continue;
+        }
+        set_up(socket.fd());
+        return socket;
+    }
+    return {};
+}
+
+int port_of(const Socket& listener) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+    return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                               : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+Socket accept_from(const Socket& listener) {
+    Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.open()) set_up(socket.fd());
+    return socket;
+}
+
+Socket connect_to(const std::string& host, int port, Clock::time_point until, std::string& why) {
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    if (const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); code != 0) {
+        why = concat("the host name ", host, " is not known: ", gai_strerror(code));
+        return {};
+    }
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+    for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+        Socket socket(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        if (!socket.open()) continue;
+        set_up(socket.fd());
+        int error = connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+        if (error == EINPROGRESS) {
+            error = ETIMEDOUT;
+            if (wait_for(socket.fd(), POLLOUT, until)) {
+                socklen_t size = sizeof error;
+                getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+            }
+        }
+        if (error == 0) return socket;
+        why = concat(host, ":", port, ": ", std::strerror(error));
+    }
+    return {};
+}
+
+std::string address_of_peer(const Socket& socket) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    std::array<char, NI_MAXHOST> text{};
+    if (getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+        getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, text.data(), text.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+        return "";
+    const std::string name = text.data();
+    return name.starts_with("::ffff:") ? name.substr(7) : name;
+}
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+bool readable(const Socket& socket, Clock::time_point until) { return wait_for(socket.fd(), POLLIN, until); }
+
+bool send_frame(const Socket& socket, Frame::Type type, std::string_view body) {
+    std::string bytes(kFrameHead, '\0');
+    const auto length = static_cast<uint32_t>(body.size());
+    std::memcpy(bytes.data(), &length, sizeof length);
+    bytes[4] = static_cast<char>(type);
+    bytes += body;
+    const auto until = Clock::now() + std::chrono::seconds(1);
+    for (size_t at = 0; at < bytes.size();) {
+        const ssize_t n = ::send(socket.fd(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+        if (n > 0)
+            at += static_cast<size_t>(n);
+        else if (errno != EINTR && (errno != EAGAIN || !wait_for(socket.fd(), POLLOUT, until)))
+            return false;
+    }
+    return true;
+}
+
+std::optional<Frame> FrameReader::read(const Socket& socket) {
+    std::array<char, 4096> piece;
+    while (!closed_) {
+        const ssize_t n = recv(socket.fd(), piece.data(), piece.size(), 0);
+        if (n > 0) {
+            buffer_.append(piece.data(), static_cast<size_t>(n));
+            if (static_cast<size_t>(n) < piece.size()) break;
+        } else if (n < 0 && errno == EINTR) {
+            continue;
+        } else {
+            closed_ = n == 0 || errno != EAGAIN;
+            break;
+        }
+    }
+    if (buffer_.size() < kFrameHead) return std::nullopt;
+    uint32_t length = 0;
+    std::memcpy(&length, buffer_.data(), sizeof length);
+    if (length > kLongestFrame) {  // not one of ours
+        closed_ = true;
+        buffer_.clear();
+        return std::nullopt;
+    }
+    if (buffer_.size() < kFrameHead + length) return std::nullopt;
+    Frame frame{static_cast<Frame::Type>(buffer_[4]), buffer_.substr(kFrameHead, length)};
+    buffer_.erase(0, kFrameHead + length);
+    return frame;
+}
+
+}  // namespace tutti::comm::tcp

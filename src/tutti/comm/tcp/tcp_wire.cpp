@@ -1,0 +1,474 @@
+#include "tutti/comm/tcp/tcp_wire.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/progress.h"
+#include "tutti/device/device.h"
+
+namespace tutti::comm::tcp {
+
+namespace {
+
+constexpr int64_t kEager = 32 << 10;
+constexpr int64_t kPage = 4096;
+
+// Equal for processes that can open each other's memory: of one running kernel, one process table, one user.
+std::string memory_space() {
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    std::array<char, 64> table{};
+    if (readlink("/proc/self/ns/pid", table.data(), table.size() - 1) < 0) table[0] = '\0';
+    return concat(boot, ' ', table.data(), ' ', geteuid());
+}
+
+template <size_t N>
+void put(const std::string& text, std::array<char, N>& into) {
+    text.copy(into.data(), N - 1);
+}
+
+}  // namespace
+
+// --- joining ---------------------------------------------------------------------------------------------------------
+
+TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts)
+    : meeting_(meeting),
+      timeout_s_(timeout_s),
+      listener_(listen_on(is_loopback(meeting.host), 0)),
+      memory_(memfd_create("tutti", MFD_CLOEXEC)),
+      peers_(static_cast<size_t>(launch.size)) {
+    check<UsageError>(hosts.empty() || static_cast<int>(hosts.size()) == launch.size, "hosts are given for ",
+                      hosts.size(), " ranks, there are ", launch.size);
+    check(listener_.open(), "rank ", launch.rank, " cannot listen at any TCP port: ", std::strerror(errno));
+    check(memory_.open(), "rank ", launch.rank, " gets no memory to share (memfd_create): ", std::strerror(errno));
+    if (launch.rank == 0) hub_ = std::make_unique<Hub>(meeting, launch.size, timeout_s);
+    join(launch, hosts);
+}
+
+// Pages of shared memory are left to the others: they may still be reading.
+TcpWire::~TcpWire() {
+    if (window_ != nullptr) munmap(window_, static_cast<size_t>(window_bytes_));
+}
+
+Clock::time_point TcpWire::deadline() const {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s_));
+}
+
+Contact TcpWire::own_contact(const Launch& launch, const std::vector<int>& hosts) const {
+    Contact contact;
+    put(std::string(kMagic), contact.magic);
+    contact.rank = launch.rank;
+    contact.size = launch.size;
+    put(meeting_.job, contact.job);
+    const std::string host = hosts.empty() ? "" : concat(" host ", hosts[static_cast<size_t>(launch.rank)]);
+    put(memory_space() + host, contact.memory_space);
+    put(host_name(), contact.host);
+    contact.port = port_of(listener_);
+    contact.process = getpid();
+    contact.memory = memory_.fd();
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    sched_getaffinity(0, sizeof cores, &cores);
+    std::memcpy(contact.cores.data(), &cores, std::min(sizeof cores, sizeof contact.cores));
+    return contact;
+}
+
+void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
+    const Contact own = own_contact(launch, hosts);
+    const std::string_view body(reinterpret_cast<const char*>(&own), sizeof own);
+    const auto until = deadline();
+    std::string why;
+    bool welcome = false;
+    while (!welcome) {
+        check<TimedOut>(Clock::now() < until, "rank ", launch.rank, " of ", launch.size, " has not found rank 0 at ",
+                        meeting_.host, ":", meeting_.port,
+                        meeting_.ports > 1 ? concat(" to ", meeting_.port + meeting_.ports - 1) : "", " (",
+                        meeting_.origin, ") within ", timeout_s_, " s (comm.timeout_s): ", why);
+        for (int port = meeting_.port; port < meeting_.port + meeting_.ports && !welcome; ++port) {
+            control_ = connect_to(meeting_.host, port, std::min(until, Clock::now() + std::chrono::seconds(5)), why);
+            if (!control_.open() || !send_frame(control_, Frame::Type::join, body)) continue;
+            control_reader_ = {};
+            why = concat("what listens at port ", port, " is not rank 0 of this job");
+            if (!readable(control_, std::min(until, Clock::now() + std::chrono::seconds(2)))) continue;
+            const auto answer = control_reader_.read(control_);
+            if (!answer) continue;
+            check(answer->type != Frame::Type::refusal || answer->body.empty(), "rank 0 at ", meeting_.host, ":", port,
+                  " does not take rank ", launch.rank, ": ", answer->body);
+            welcome = answer->type == Frame::Type::welcome;
+        }
+        if (!welcome) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    meeting_address_ = address_of_peer(control_);
+    // Rank 0 began to wait at another time than this rank; it knows who is missing, and gives up first.
+    const auto last = deadline() + std::chrono::seconds(5);
+    while (true) {
+        const auto frame = control_reader_.read(control_);
+        if (frame && frame->type == Frame::Type::table) return take_table(frame->body, launch);
+        check<TimedOut>(!frame || frame->type != Frame::Type::abort, frame ? frame->body : "");
+        check(!control_reader_.closed(), "rank 0 has died while the ranks met");
+        check<TimedOut>(readable(control_, last), "rank 0 says nothing of the other ranks for more than ", timeout_s_,
+                        " s (comm.timeout_s)");
+    }
+}
+
+void TcpWire::take_table(const std::string& body, const Launch& launch) {
+    contacts_.resize(static_cast<size_t>(launch.size));
+    check(body.size() == sizeof secret_ + contacts_.size() * sizeof(Contact), "rank 0 sends a table of ", body.size(),
+          " bytes for ", launch.size, " ranks: another version of this program?");
+    std::memcpy(&secret_, body.data(), sizeof secret_);
+    std::memcpy(contacts_.data(), body.data() + sizeof secret_, body.size() - sizeof secret_);
+    place_.rank = launch.rank;
+    place_.size = launch.size;
+    const Contact& own = contacts_[static_cast<size_t>(launch.rank)];
+    std::array<uint64_t, 16> cores{};
+    std::map<std::string, int> hosts;
+    for (int rank = 0; rank < launch.size; ++rank) {
+        const Contact& c = contacts_[static_cast<size_t>(rank)];
+        place_.host_of.push_back(hosts.try_emplace(c.memory_space.data(), rank).first->second);
+        place_.host_names.emplace_back(c.host.data());
+        if (c.memory_space != own.memory_space) continue;
+        place_.locals.push_back(rank);
+        for (size_t i = 0; i < cores.size(); ++i) cores[i] |= c.cores[i];
+    }
+    place_.cores = 0;
+    for (const uint64_t word : cores) place_.cores += __builtin_popcountll(word);
+}
+
+// --- memory of the host ----------------------------------------------------------------------------------------------
+
+// The first rank's memory; the others open it through its process, so that nothing stays behind when all are killed.
+std::byte* TcpWire::share(int64_t bytes) {
+    const int first = place_.locals.front();
+    const auto counters = static_cast<int64_t>(place_.locals.size() * sizeof(uint32_t) + kPage - 1) / kPage * kPage;
+    window_bytes_ = counters + bytes;
+    const Contact& contact = contacts_[static_cast<size_t>(first)];
+    const std::string path = concat("/proc/", contact.process, "/fd/", contact.memory);
+    if (first == place_.rank) {
+        check(ftruncate(memory_.fd(), window_bytes_) == 0, "no shared memory of ", bytes, " bytes for ",
+              place_.locals.size(), " ranks of host ", name_of(first), ": ", std::strerror(errno));
+    } else {
+        memory_ = Socket(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+        check(memory_.open(), "rank ", place_.rank, " cannot open the memory of rank ", first, " (", path,
+              "): ", std::strerror(errno), "; the ranks of a host must be of one user");
+    }
+    struct stat status {};
+    const auto until = deadline();
+    while (fstat(memory_.fd(), &status) == 0 && status.st_size < window_bytes_) {
+        check<TimedOut>(Clock::now() < until, "rank ", first, " has made no shared memory for more than ", timeout_s_,
+                        " s (comm.timeout_s)");
+        if (const auto reason = abort_received()) throw Aborted(*reason);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    void* place =
+        mmap(nullptr, static_cast<size_t>(window_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.fd(), 0);
+    check(place != MAP_FAILED, "rank ", place_.rank, " cannot map ", window_bytes_,
+          " bytes of shared memory: ", std::strerror(errno));
+    window_ = static_cast<std::byte*>(place);
+    return window_ + counters;
+}
+
+void TcpWire::barrier_of_host() {
+    auto* counters = reinterpret_cast<std::atomic<uint32_t>*>(window_);
+    ++barriers_;
+    const auto until = deadline();
+    for (size_t i = 0; i < place_.locals.size(); ++i)
+        if (place_.locals[i] == place_.rank) counters[i] = barriers_;
+    for (size_t i = 0; i < place_.locals.size(); ++i)
+        while (counters[i] < barriers_) {
+            check<TimedOut>(Clock::now() < until, "rank ", place_.locals[i], " has not started within ", timeout_s_,
+                            " s (comm.timeout_s)");
+            if (const auto reason = abort_received()) throw Aborted(*reason);
+            std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+}
+
+// --- messages --------------------------------------------------------------------------------------------------------
+
+std::string TcpWire::name_of(int rank) const {
+    return concat("rank ", rank, " on host ", place_.host_names[static_cast<size_t>(rank)]);
+}
+
+TcpWire::Request TcpWire::new_request() {
+    if (free_.empty()) {
+        free_.push_back(static_cast<Request>(complete_.size()));
+        complete_.push_back(false);
+    }
+    const Request request = free_.back();
+    free_.pop_back();
+    complete_[static_cast<size_t>(request)] = false;
+    ++pending_;
+    return request;
+}
+
+void TcpWire::finish(Request request) { complete_[static_cast<size_t>(request)] = true; }
+
+void TcpWire::connect_peer(int to) {
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    const Contact& contact = contacts_[static_cast<size_t>(to)];
+    // A rank on the hub's own machine may have come to it by the loopback: others reach it as they reach the hub.
+    const std::string seen = contact.address.data();
+    std::string why;
+    peer.out = connect_to(is_loopback(seen) ? meeting_address_ : seen, contact.port, deadline(), why);
+    check(peer.out.open(), name_of(place_.rank), " cannot connect to ", name_of(to), ": ", why);
+    peer.queue.push_back({.header = {.kind = Kind::hello, .tag = place_.rank, .bytes = 0, .number = secret_}});
+}
+
+void TcpWire::push(int to, Outgoing message) {
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    if (!peer.out.open()) connect_peer(to);
+    peer.queue.push_back(message);
+    flush(to);
+}
+
+TcpWire::Request TcpWire::send(const void* data, int64_t bytes, int to, int tag) {
+    const std::lock_guard lock(mutex_);
+    const Request request = new_request();
+    const auto* from = static_cast<const std::byte*>(data);
+    if (bytes <= kEager) {
+        push(to, {.header = {.kind = Kind::data, .tag = tag, .bytes = bytes}, .data = from, .request = request});
+    } else {
+        offers_[++last_number_] = {from, bytes, request};
+        push(to, {.header = {.kind = Kind::offer, .tag = tag, .bytes = bytes, .number = last_number_}});
+    }
+    return request;
+}
+
+TcpWire::Request TcpWire::receive(void* data, int64_t bytes, int from, int tag) {
+    const std::lock_guard lock(mutex_);
+    const Posted posted{static_cast<std::byte*>(data), bytes, new_request()};
+    Peer& peer = peers_[static_cast<size_t>(from)];
+    const auto waiting = peer.arrived.find(tag);
+    if (waiting == peer.arrived.end()) {
+        peer.posted[tag].push_back(posted);
+        return posted.request;
+    }
+    const Arrived message = std::move(waiting->second.front());
+    waiting->second.pop_front();
+    if (waiting->second.empty()) peer.arrived.erase(waiting);
+    check(message.bytes == bytes, "a message of ", message.bytes, " bytes came from ", name_of(from), ", not of ",
+          bytes);
+    if (message.offered) {
+        grant(from, posted, message.number);
+    } else {
+        if (bytes > 0) std::memcpy(data, message.data.data(), static_cast<size_t>(bytes));
+        finish(posted.request);
+    }
+    return posted.request;
+}
+
+void TcpWire::grant(int from, const Posted& posted, uint64_t offer) {
+    granted_[++last_number_] = posted;
+    // `bytes` of a grant: the number under which the data shall come.
+    push(from,
+         {.header = {.kind = Kind::grant, .tag = 0, .bytes = static_cast<int64_t>(last_number_), .number = offer}});
+}
+
+bool TcpWire::done(Request request) {
+    const std::lock_guard lock(mutex_);
+    const auto index = static_cast<size_t>(request);
+    if (!complete_[index]) progress();
+    if (!complete_[index]) return false;
+    free_.push_back(request);
+    --pending_;
+    ++completed_;
+    return true;
+}
+
+void TcpWire::progress() {
+    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
+    for (const Incoming& in : incoming_) watched.push_back({.fd = in.socket.fd(), .events = POLLIN, .revents = 0});
+    for (size_t to = 0; to < peers_.size(); ++to)
+        if (!peers_[to].queue.empty()) flush(static_cast<int>(to));
+    if (poll(watched.data(), watched.size(), 0) <= 0) return;
+    for (size_t i = incoming_.size(); i-- > 0;)
+        if (watched[i + 1].revents != 0 && !read(incoming_[i]))
+            incoming_.erase(incoming_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (watched[0].revents != 0)
+        for (Socket socket = accept_from(listener_); socket.open(); socket = accept_from(listener_)) {
+            incoming_.emplace_back();
+            incoming_.back().socket = std::move(socket);
+        }
+}
+
+void TcpWire::flush(int to) {
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    constexpr auto kHead = static_cast<int64_t>(sizeof(Header));
+    while (!peer.queue.empty()) {
+        Outgoing& message = peer.queue.front();
+        const int64_t data = message.data != nullptr ? message.header.bytes : 0;
+        while (message.sent < kHead + data) {
+            std::array<iovec, 2> parts{};
+            const int64_t of_head = std::min(message.sent, kHead), of_data = message.sent - of_head;
+            parts[0] = {reinterpret_cast<std::byte*>(&message.header) + of_head, static_cast<size_t>(kHead - of_head)};
+            parts[1] = {const_cast<std::byte*>(message.data) + of_data, static_cast<size_t>(data - of_data)};
+            msghdr all{};
+            all.msg_iov = parts.data();
+            all.msg_iovlen = data > 0 ? 2 : 1;
+            const ssize_t n = sendmsg(peer.out.fd(), &all, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0 && errno == EAGAIN) return;
+            if (n < 0) lost(to, std::strerror(errno));
+            message.sent += n;
+        }
+        if (message.request >= 0) finish(message.request);
+        peer.queue.pop_front();
+    }
+}
+
+bool TcpWire::read(Incoming& in) {
+    constexpr auto kHead = static_cast<int64_t>(sizeof(Header));
+    while (true) {
+        const bool head = in.got < kHead;
+        const bool has_data = in.header.kind == Kind::data || in.header.kind == Kind::bulk;
+        const int64_t end = head ? kHead : kHead + (has_data ? in.header.bytes : 0);
+        if (in.got < end) {
+            std::byte* to = head ? reinterpret_cast<std::byte*>(&in.header) + in.got : in.data + (in.got - kHead);
+            const ssize_t n = recv(in.socket.fd(), to, static_cast<size_t>(end - in.got), MSG_DONTWAIT);
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0 && errno == EAGAIN) return true;
+            if (n <= 0) {
+                // A rank that has ended closes between messages. One that is gone is named by the hub.
+                if (in.from >= 0 && in.got > 0)
+                    lost(in.from, n == 0 ? "it ended inside a message" : std::strerror(errno));
+                return false;
+            }
+            in.got += n;
+            if (in.got < end) continue;
+            if (!head) {
+                take_message(in);
+                in.got = 0;
+                continue;
+            }
+        }
+        if (in.header.kind == Kind::hello) {
+            if (in.header.number != secret_ || in.header.tag < 0 || in.header.tag >= place_.size) return false;
+            in.from = in.header.tag;
+            in.got = 0;
+            continue;
+        }
+        if (in.from < 0) return false;  // a stranger
+        take_header(in);
+        if (!(in.header.kind == Kind::data || in.header.kind == Kind::bulk) || in.header.bytes == 0) {
+            if (in.header.kind == Kind::data) take_message(in);
+            in.got = 0;
+        }
+    }
+}
+
+// Decides where the data that follow go; what has none is dealt with here.
+void TcpWire::take_header(Incoming& in) {
+    const Header& h = in.header;
+    Peer& peer = peers_[static_cast<size_t>(in.from)];
+    in.request = -1;
+    if (h.kind == Kind::grant) {
+        const auto offer = offers_.find(h.number);
+        check(offer != offers_.end(), name_of(in.from), " grants a message that was not offered");
+        push(in.from, {.header = {.kind = Kind::bulk,
+                                  .tag = 0,
+                                  .bytes = offer->second.bytes,
+                                  .number = static_cast<uint64_t>(h.bytes)},
+                       .data = offer->second.data,
+                       .request = offer->second.request});
+        offers_.erase(offer);
+        return;
+    }
+    if (h.kind == Kind::bulk) {
+        const auto place = granted_.find(h.number);
+        check(place != granted_.end() && place->second.bytes == h.bytes, name_of(in.from),
+              " sends data that were not granted");
+        in.data = place->second.data;
+        in.request = place->second.request;
+        granted_.erase(place);
+        return;
+    }
+    const auto posted = peer.posted.find(h.tag);
+    if (posted == peer.posted.end()) {
+        if (h.kind == Kind::offer) {
+            peer.arrived[h.tag].push_back({.bytes = h.bytes, .data = {}, .offered = true, .number = h.number});
+        } else {
+            check(h.bytes >= 0 && h.bytes <= kEager, name_of(in.from), " sends a message of ", h.bytes,
+                  " bytes at once");
+            in.buffer.resize(static_cast<size_t>(h.bytes));
+            in.data = in.buffer.data();
+        }
+        return;
+    }
+    const Posted place = posted->second.front();
+    posted->second.pop_front();
+    if (posted->second.empty()) peer.posted.erase(posted);
+    check(place.bytes == h.bytes, "a message of ", h.bytes, " bytes came from ", name_of(in.from), ", not of ",
+          place.bytes);
+    if (h.kind == Kind::offer) return grant(in.from, place, h.number);
+    in.data = place.data;
+    in.request = place.request;
+}
+
+void TcpWire::take_message(Incoming& in) {
+    if (in.request >= 0) return finish(in.request);
+    // A receive may have come while the data did: it looked for them in `arrived` and found none.
+    Peer& peer = peers_[static_cast<size_t>(in.from)];
+    const auto posted = peer.posted.find(in.header.tag);
+    if (posted == peer.posted.end()) {
+        peer.arrived[in.header.tag].push_back(
+            {.bytes = in.header.bytes, .data = std::move(in.buffer), .offered = false, .number = 0});
+        in.buffer = {};
+        return;
+    }
+    const Posted place = posted->second.front();
+    posted->second.pop_front();
+    if (posted->second.empty()) peer.posted.erase(posted);
+    check(place.bytes == in.header.bytes, "a message of ", in.header.bytes, " bytes came from ", name_of(in.from),
+          ", not of ", place.bytes);
+    if (place.bytes > 0) std::memcpy(place.data, in.buffer.data(), static_cast<size_t>(place.bytes));
+    finish(place.request);
+}
+
+// A connection ends when the other rank does; what became of that rank, the hub knows a moment later.
+void TcpWire::lost(int peer, const std::string& why) {
+    for (const auto until = Clock::now() + std::chrono::seconds(1); Clock::now() < until;) {
+        if (const auto& reason = look_for_abort()) throw Aborted(*reason);
+        readable(control_, until);
+    }
+    throw Error(concat("the connection between ", name_of(place_.rank), " and ", name_of(peer), " is lost: ", why));
+}
+
+// --- the end ---------------------------------------------------------------------------------------------------------
+
+void TcpWire::send_abort(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    send_frame(control_, Frame::Type::abort, reason);
+}
+
+std::optional<std::string> TcpWire::abort_received() {
+    const std::lock_guard lock(mutex_);
+    return look_for_abort();
+}
+
+const std::optional<std::string>& TcpWire::look_for_abort() {
+    while (const auto frame = control_reader_.read(control_))
+        if (frame->type == Frame::Type::abort && !abort_) abort_ = frame->body;
+    if (control_reader_.closed() && !abort_)
+        abort_ = concat("rank 0 has died: its connection to rank ", place_.rank, " is closed");
+    return abort_;
+}
+
+void TcpWire::finalize() {
+    const std::lock_guard lock(mutex_);
+    send_frame(control_, Frame::Type::bye, "");
+    if (hub_) hub_->end();
+    hub_.reset();  // when all have said it
+}
+
+}  // namespace tutti::comm::tcp

@@ -1,0 +1,128 @@
+// comm/tcp/tcp_wire.h: the messages, shared memory and places of processes that meet over TCP, without MPI. A rank has
+// one connection to rank 0's hub from beginning to end, and one to every rank of another host that it sends to, made
+// when the first message goes there. Nothing is encrypted.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/launcher.h"
+#include "tutti/comm/processes/wire.h"
+#include "tutti/comm/tcp/hub.h"
+#include "tutti/comm/tcp/meeting.h"
+#include "tutti/comm/tcp/socket.h"
+
+namespace tutti::comm::tcp {
+
+class TcpWire final : public processes::Wire {
+  public:
+    // Collective over all ranks. TimedOut with the ranks that did not come. `hosts`: the host that each rank counts as
+    // being on; empty: ranks that can share memory are on one host.
+    TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts);
+    ~TcpWire() override;
+
+    int highest_tag() const override { return 0x7fffffff; }
+    std::byte* share(int64_t bytes) override;
+    void barrier_of_host() override;
+    Request send(const void* data, int64_t bytes, int to, int tag) override;
+    Request receive(void* data, int64_t bytes, int from, int tag) override;
+    bool done(Request request) override;
+    void send_abort(const std::string& reason) override;
+    std::optional<std::string> abort_received() override;
+    void finalize() override;
+
+  private:
+    // A message of up to kEager bytes travels at once (data); a longer one is offered, and travels (bulk) when the
+    // receiver has granted it a place, so that no message waits in memory of ours.
+    enum class Kind : uint32_t { hello, data, offer, grant, bulk };
+    struct Header {
+        Kind kind = Kind::data;
+        int32_t tag = 0;
+        int64_t bytes = 0;
+        uint64_t number = 0;  // hello: the job's secret; offer: of the sender; grant, bulk: of the receiver
+    };
+    struct Outgoing {
+        Header header;
+        const std::byte* data = nullptr;  // of header.bytes, where data travels
+        int64_t sent = 0;                 // header and data
+        Request request = -1;             // done when all is sent
+    };
+    struct Arrived {
+        int64_t bytes = 0;
+        std::vector<std::byte> data;
+        bool offered = false;  // the data wait for a grant
+        uint64_t number = 0;
+    };
+    struct Posted {
+        std::byte* data = nullptr;
+        int64_t bytes = 0;
+        Request request = -1;
+    };
+    struct Incoming {  // a connection that another rank made
+        Socket socket;
+        int from = -1;  // until its hello has come
+        Header header;
+        int64_t got = 0;                // bytes of the header and the data
+        std::byte* data = nullptr;      // where the data go
+        Request request = -1;           // whose data they are
+        std::vector<std::byte> buffer;  // of data that no receive asked for yet
+    };
+    struct Peer {
+        Socket out;
+        std::deque<Outgoing> queue;
+        std::map<int, std::deque<Arrived>> arrived;  // by tag
+        std::map<int, std::deque<Posted>> posted;    // by tag
+    };
+    struct Offered {
+        const std::byte* data;
+        int64_t bytes;
+        Request request;
+    };
+
+    void join(const Launch& launch, const std::vector<int>& hosts);
+    void take_table(const std::string& body, const Launch& launch);
+    Contact own_contact(const Launch& launch, const std::vector<int>& hosts) const;
+    Clock::time_point deadline() const;
+
+    Request new_request();
+    void finish(Request request);
+    void push(int to, Outgoing message);
+    void connect_peer(int to);
+    void progress();
+    void flush(int to);
+    bool read(Incoming& in);  // false: the connection is over
+    void take_header(Incoming& in);
+    void take_message(Incoming& in);
+    void grant(int from, const Posted& posted, uint64_t offer);
+    const std::optional<std::string>& look_for_abort();
+    [[noreturn]] void lost(int peer, const std::string& why);
+    std::string name_of(int rank) const;
+
+    const Meeting meeting_;
+    const double timeout_s_;
+    std::unique_ptr<Hub> hub_;  // rank 0
+    Socket listener_, control_, memory_;
+    FrameReader control_reader_;
+    std::optional<std::string> abort_;
+    uint64_t secret_ = 0;
+    std::vector<Contact> contacts_;  // by rank
+    std::string meeting_address_;    // of rank 0's host as this rank reaches it
+    std::byte* window_ = nullptr;    // the barrier's counters, then the shared memory
+    int64_t window_bytes_ = 0;
+    uint32_t barriers_ = 0;
+
+    std::mutex mutex_;
+    std::vector<Peer> peers_;  // by rank
+    std::vector<Incoming> incoming_;
+    std::vector<bool> complete_;  // by request
+    std::vector<Request> free_;
+    std::map<uint64_t, Offered> offers_;  // of this rank, by number
+    std::map<uint64_t, Posted> granted_;  // places that others may write to, by number
+    uint64_t last_number_ = 0;
+};
+
+}  // namespace tutti::comm::tcp

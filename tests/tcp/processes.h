@@ -1,0 +1,152 @@
+// tests/tcp/processes.h: processes with the environment of a launcher that starts no MPI, and what becomes of them.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tutti::testing {
+
+namespace fs = std::filesystem;
+
+using Variables = std::map<std::string, std::string>;
+
+// A port that another program listens at, as torchrun's agent does at MASTER_PORT.
+class TakenPort {
+  public:
+    TakenPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t size = sizeof address;
+        if (bind(fd_, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(fd_, 8) != 0 ||
+            getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+            throw std::runtime_error("no port");
+        port_ = ntohs(address.sin_port);
+    }
+    ~TakenPort() { close(fd_); }
+    TakenPort(const TakenPort&) = delete;
+    TakenPort& operator=(const TakenPort&) = delete;
+    int port() const { return port_; }
+
+  private:
+    int fd_, port_ = 0;
+};
+
+class Processes : public ::testing::Test {
+  protected:
+    Processes() {
+        std::string name = (fs::temp_directory_path() / "tutti_tcp_XXXXXX").string();
+        if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
+        folder_ = name;
+    }
+    ~Processes() override {
+        for (const auto& [rank, pid] : pids_) {
+            kill(pid, SIGKILL);
+            waitpid(pid, nullptr, 0);
+        }
+        fs::remove_all(folder_);
+    }
+
+    // What torchrun gives rank `rank` of `ranks` on one host.
+    Variables torchrun(int rank, int ranks) const {
+        return {{"RANK", std::to_string(rank)},
+                {"WORLD_SIZE", std::to_string(ranks)},
+                {"LOCAL_RANK", std::to_string(rank)},
+                {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
+                {"GROUP_RANK", "0"},
+                {"MASTER_ADDR", "localhost"},
+                {"MASTER_PORT", std::to_string(agent_.port())},
+                {"TORCHELASTIC_RUN_ID", "none"},
+                {"TORCHELASTIC_RESTART_COUNT", "0"},
+                {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+    }
+    // A pod of a job of `ranks` pods.
+    Variables pod(int rank, int ranks) const {
+        return {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                {"RANK", std::to_string(rank)},
+                {"WORLD_SIZE", std::to_string(ranks)},
+                {"MASTER_ADDR", "127.0.0.1"},
+                {"MASTER_PORT", std::to_string(agent_.port() + 40)}};
+    }
+    void start(int rank, const Variables& variables, std::vector<std::string> command) {
+        std::vector<char*> argv;
+        for (std::string& word : command) argv.push_back(word.data());
+        argv.push_back(nullptr);
+        const pid_t pid = fork();
+        if (pid == 0) {
+            const std::string output = (folder_ / ("output-" + std::to_string(rank))).string();
+            if (!freopen(output.c_str(), "w", stdout) || dup2(fileno(stdout), fileno(stderr)) < 0) _exit(126);
+            for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+            setenv("TUTTI_TEST_DIR", folder_.c_str(), 1);
+            execv(argv[0], argv.data());
+            _exit(127);
+        }
+        pids_[rank] = pid;
+    }
+    void start_all(int ranks, const std::vector<std::string>& command) {
+        for (int rank = 0; rank < ranks; ++rank) start(rank, torchrun(rank, ranks), command);
+    }
+    // The exit code of a rank, 128 + n when signal n ended it; 124 when it does not end within a minute.
+    int wait(int rank) {
+        const pid_t pid = pids_.at(rank);
+        for (int i = 0; i < 12000; ++i) {
+            int status = 0;
+            if (waitpid(pid, &status, WNOHANG) == pid) {
+                pids_.erase(rank);
+                return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        return 124;
+    }
+    std::string output(int rank) const { return read(folder_ / ("output-" + std::to_string(rank))); }
+    std::string record(int rank) const { return read(folder_ / "flight" / ("rank-" + std::to_string(rank) + ".json")); }
+    static std::string read(const fs::path& path) {
+        std::ifstream in(path);
+        std::ostringstream text;
+        text << in.rdbuf();
+        return text.str();
+    }
+    void expect_all_well(int ranks) {
+        for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(wait(rank), 0) << "rank " << rank << ": " << output(rank);
+    }
+    // Those but `culprit` end with 4 within `seconds`, and say `part`.
+    void expect_named(int ranks, int culprit, const std::string& part, double seconds) {
+        const auto begin = std::chrono::steady_clock::now();
+        for (int rank = 0; rank < ranks; ++rank) {
+            if (rank == culprit) continue;
+            EXPECT_EQ(wait(rank), 4) << "rank " << rank << ": " << output(rank);
+            EXPECT_NE(output(rank).find(part), std::string::npos)
+                << "no \"" << part << "\" in what rank " << rank << " said:\n"
+                << output(rank);
+        }
+        EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), seconds);
+    }
+    // Once `loop` of ranks.cpp runs there.
+    void hit(int rank, int signal) const {
+        const fs::path file = folder_ / ("pid-" + std::to_string(rank));
+        for (int i = 0; i < 6000 && !fs::exists(file); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        if (!fs::exists(file)) throw std::runtime_error("no such rank runs: " + output(rank));
+        kill(pids_.at(rank), signal);
+    }
+
+    fs::path folder_;
+    std::map<int, pid_t> pids_;
+    TakenPort agent_;
+};
+
+}  // namespace tutti::testing

@@ -1,0 +1,142 @@
+// The engine of processes over TCP: every check of the conformance suite, the bits of threads, and what happens when a
+// rank dies, stands still, never comes or comes twice. The ranks are process_ranks (tests/ranks.cpp) with the
+// environment of torchrun, of pods and of Slurm; MASTER_PORT is always taken, as torchrun's agent takes it.
+#include "processes.h"
+
+namespace tutti::testing {
+namespace {
+
+using Command = std::vector<std::string>;
+
+Command ranks(const std::string& mode, const Command& more = {}) {
+    Command command = {TUTTI_RANKS, mode, "tcp"};
+    command.insert(command.end(), more.begin(), more.end());
+    return command;
+}
+
+class Tcp : public Processes {};
+
+TEST_F(Tcp, ConformsInsideAHost) {
+    for (const int n : {1, 2, 3, 4, 8}) {
+        start_all(n, ranks("conformance"));
+        expect_all_well(n);
+    }
+}
+
+TEST_F(Tcp, ConformsWithProgressThreads) {
+    start_all(4, ranks("conformance", {"progress"}));
+    expect_all_well(4);
+    start_all(4, ranks("conformance", {"progress", "hosts=0,0,1,1"}));
+    expect_all_well(4);
+}
+
+TEST_F(Tcp, ConformsBetweenHosts) {
+    for (const std::string hosts : {"0,1", "0,0,1,1", "0,0,0,1,1,2", "0,1,0,2,1,0,1"}) {
+        const int n = static_cast<int>(hosts.size() + 1) / 2;
+        start_all(n, ranks("conformance", {"hosts=" + hosts}));
+        expect_all_well(n);
+    }
+}
+
+TEST_F(Tcp, GivesTheBitsOfThreads) {
+    start_all(7, ranks("bits"));
+    expect_all_well(7);
+    start_all(6, ranks("bits", {"hosts=0,0,0,1,1,2"}));
+    expect_all_well(6);
+    start_all(8, ranks("bits", {"hosts=0,0,0,0,1,1,1,1"}));
+    expect_all_well(8);
+}
+
+TEST_F(Tcp, PodsMeetAtTheMastersPort) {
+    for (int rank = 0; rank < 3; ++rank) start(rank, pod(rank, 3), ranks("conformance", {"hosts=0,1,2"}));
+    expect_all_well(3);
+}
+
+TEST_F(Tcp, TwoJobsMayLookThroughTheSamePorts) {
+    for (int rank = 0; rank < 2; ++rank) start(rank, torchrun(rank, 2), ranks("conformance"));
+    for (int rank = 0; rank < 2; ++rank) {
+        Variables other = torchrun(rank, 2);
+        other["TORCHELASTIC_RUN_ID"] = "another";
+        start(2 + rank, other, ranks("conformance"));
+    }
+    expect_all_well(4);
+}
+
+TEST_F(Tcp, AnExceptionStopsTheOthersWithItsReason) {
+    start_all(3, ranks("throw"));
+    EXPECT_EQ(wait(1), 3);
+    expect_named(3, 1, "rank 1 failed: the disk of rank 1 is gone", 30);
+    for (int rank = 0; rank < 3; ++rank) EXPECT_NE(record(rank).find("the disk of rank 1 is gone"), std::string::npos);
+}
+
+TEST_F(Tcp, TheReasonCrossesHosts) {
+    start_all(4, ranks("throw", {"hosts=0,1,1,2"}));
+    EXPECT_EQ(wait(1), 3);
+    expect_named(4, 1, "rank 1 failed: the disk of rank 1 is gone", 30);
+}
+
+TEST_F(Tcp, ADisagreementIsToldByAll) {
+    start_all(3, ranks("disagree", {"hosts=0,1,2"}));
+    expect_named(3, -1, "rank 1 calls broadcast of 8 f32 from rank 0", 30);
+}
+
+// Long before the time-out: by its closed connection, or by the mutex that it held.
+TEST_F(Tcp, AKilledRankIsNamedAtOnce) {
+    for (const std::string hosts : {"0,0,0,0", "0,1,1,2"})
+        for (const int victim : {0, 1, 3}) {
+            start_all(4, ranks("loop", {"timeout=60", "hosts=" + hosts}));
+            hit(victim, SIGKILL);
+            expect_named(4, victim, "rank " + std::to_string(victim) + " has died", 30);
+            EXPECT_EQ(wait(victim), 128 + SIGKILL);
+            for (int rank = 0; rank < 4; ++rank) fs::remove(folder_ / ("pid-" + std::to_string(rank)));
+        }
+}
+
+TEST_F(Tcp, AStoppedRankIsNamedWithinTheTimeOut) {
+    for (const std::string hosts : {"0,0,0", "0,1,2"}) {
+        start_all(3, ranks("loop", {"timeout=2", "hosts=" + hosts}));
+        hit(1, SIGSTOP);
+        expect_named(3, 1, "rank 1 of the group", 20);
+        EXPECT_NE((output(0) + output(2)).find("for more than 2 s (comm.timeout_s)"), std::string::npos);
+        kill(pids_.at(1), SIGKILL);
+        wait(1);
+        for (int rank = 0; rank < 3; ++rank) fs::remove(folder_ / ("pid-" + std::to_string(rank)));
+    }
+}
+
+TEST_F(Tcp, ARankThatStaysAwayIsNamed) {
+    start_all(3, ranks("absent", {"timeout=1"}));
+    expect_named(3, 1, "waiting for rank 1 of the group, which has begun only operation 1", 30);
+}
+
+TEST_F(Tcp, RanksThatWereNeverStartedAreNamed) {
+    for (const int rank : {0, 2}) start(rank, torchrun(rank, 4), ranks("conformance", {"timeout=2"}));
+    const auto begin = std::chrono::steady_clock::now();
+    for (const int rank : {0, 2}) {
+        EXPECT_EQ(wait(rank), 4) << output(rank);
+        EXPECT_NE(output(rank).find("ranks 1, 3 of 4 ranks did not come to 127.0.0.1:"), std::string::npos)
+            << output(rank);
+        EXPECT_NE(output(rank).find("within 2 s (comm.timeout_s)"), std::string::npos) << output(rank);
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST_F(Tcp, ARankZeroThatWasNeverStartedIsNamed) {
+    start(1, torchrun(1, 2), ranks("conformance", {"timeout=2"}));
+    EXPECT_EQ(wait(1), 4);
+    EXPECT_NE(output(1).find("rank 1 of 2 has not found rank 0 at 127.0.0.1:"), std::string::npos) << output(1);
+}
+
+TEST_F(Tcp, ARankThatComesTwiceIsRefused) {
+    start(0, torchrun(0, 3), ranks("conformance", {"timeout=10"}));
+    start(1, torchrun(1, 3), ranks("conformance", {"timeout=10"}));
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    start(3, torchrun(1, 3), ranks("conformance", {"timeout=10"}));
+    EXPECT_EQ(wait(3), 4);
+    EXPECT_NE(output(3).find("does not take rank 1: rank 1 is there already"), std::string::npos) << output(3);
+    start(2, torchrun(2, 3), ranks("conformance", {"timeout=10"}));  // the job goes on
+    expect_all_well(3);
+}
+
+}  // namespace
+}  // namespace tutti::testing
