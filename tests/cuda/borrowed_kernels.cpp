@@ -1,6 +1,9 @@
 // A CUDA table whose kernels are the CPU's, run while the emulated GPU's memory is open: a run on the GPU then is the
 // run on the CPU to the last bit, unless the engine forgets a copy. And a touch of device memory outside of a kernel or
 // copy ends the test. Linked by cuda_memory_tests in place of kernels/cuda.
+#include <tuple>
+#include <type_traits>
+
 #include "tests/cuda/emulation/memory.h"
 #include "tests/cuda/training.h"
 #include "tutti/device/cuda/runtime.h"
@@ -12,6 +15,10 @@ namespace kernels {
 
 namespace {
 
+// Arguments that refer to arrays of the host.
+template <class T>
+constexpr bool kHasSpan = std::is_same_v<T, GroupedGemm> || std::is_same_v<T, AdamW> || std::is_same_v<T, Sgd>;
+
 template <auto Entry>
 struct Borrowed;
 template <class Result, class... Args, Result (*KernelTable::*Entry)(const Stream&, Args...)>
@@ -20,8 +27,19 @@ struct Borrowed<Entry> {
         cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
         check(cudaStreamIsCapturing(native(stream), &status) == cudaSuccess && status == cudaStreamCaptureStatusNone,
               "a borrowed kernel runs on the host: no graph can hold it");
-        const emulation::DeviceAccess access;
-        return (cpu_table(best_isa()).*Entry)(Stream{}, args...);
+        const auto run = [](const std::decay_t<Args>&... values) -> Result {
+            const emulation::DeviceAccess access;
+            return (cpu_table(best_isa()).*Entry)(Stream{}, values...);
+        };
+        if constexpr (!std::is_void_v<Result>) {  // of shapes alone
+            return run(args...);
+        } else if constexpr ((kHasSpan<std::decay_t<Args>> || ...)) {  // which may end with the call
+            check_cuda(cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize");
+            run(args...);
+        } else {
+            emulation::enqueue(native(stream),
+                               [run, values = std::tuple<std::decay_t<Args>...>(args...)] { std::apply(run, values); });
+        }
     }
 };
 

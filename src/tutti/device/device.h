@@ -1,6 +1,7 @@
 // device/device.h: the machine that a rank computes on. A rank owns one Device; kernels get its Stream.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -50,6 +51,16 @@ class Recording {
     virtual void run() = 0;  // at this place of the stream; returns before it is done
 };
 
+// A second order of work of a device, beside its stream: for libraries that queue work of their own, as NCCL does. One
+// thread gives it work.
+class SideStream {
+  public:
+    virtual ~SideStream() = default;
+    virtual void begin() = 0;  // what is queued from now on begins after all that the device was given so far
+    virtual std::shared_ptr<SideWork> end() = 0;  // what was queued since begin()
+    virtual const Stream& stream() const = 0;     // without a workspace
+};
+
 class Device {
   public:
     virtual ~Device() = default;
@@ -72,8 +83,11 @@ class Device {
     virtual void copy(void* to, const void* from, int64_t bytes) = 0;
     // Between this device's memory and its home's, which it reaches by itself (offload), or within either: after what
     // the stream was given so far and after the other copies aside, and beside all that comes. nullptr: it is done.
-    virtual std::shared_ptr<SideCopy> copy_aside(void* to, const void* from, int64_t bytes) = 0;
+    virtual std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes) = 0;
+    virtual std::unique_ptr<SideStream> side_stream() { return nullptr; }  // nullptr: the device has one order only
     virtual void synchronize() = 0;
+    // Work of the device was cut off: from now on every wait for it throws this. Any thread may say so.
+    virtual void fail(std::exception_ptr why) { std::rethrow_exception(why); }
     // Records what `work` starts, instead of running it. The recording has the addresses and the numbers that the
     // kernels were given, so what differs from run to run must be in memory. Work that waits for the device, copies
     // between it and the host or needs memory that the allocator does not have is an Error; so is any on a CPU.

@@ -62,7 +62,8 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
                            raw_->advice());
         data = segments.take(size);
     }
-    join_copies(data, size);
+    join_work(data, size);
+    raw_->values_end(data, bytes);
     usage_.add(bytes, purpose);
     if (pool_ != nullptr) {
         pool_->usage_.add(bytes, purpose);
@@ -71,19 +72,21 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
     return data;
 }
 
-void Allocator::join_copies(void* data, int64_t bytes) {
+void Allocator::join_work(void* data, int64_t bytes) {
     auto* const begin = static_cast<std::byte*>(data);
-    std::erase_if(copied_, [begin, end = begin + bytes](const Place& place) {
+    std::erase_if(in_use_, [begin, end = begin + bytes](const Place& place) {
         const bool overlaps = place.begin < end && begin < place.end;
-        if (overlaps) place.copy->join();
+        if (overlaps) place.work->join();
         return overlaps;
     });
 }
 
-void Allocator::release(void* data, int64_t bytes, Purpose purpose, std::shared_ptr<SideCopy> copy) {
+void Allocator::release(void* data, int64_t bytes, Purpose purpose,
+                        const std::vector<std::shared_ptr<SideWork>>& work) {
     std::lock_guard lock(mutex_);
     auto* const begin = static_cast<std::byte*>(data);
-    if (copy) copied_.push_back({begin, begin + bytes, std::move(copy)});
+    for (const auto& each : work) in_use_.push_back({begin, begin + bytes, each});
+    if (work.empty()) raw_->values_end(data, bytes);
     usage_.add(-bytes, purpose);
     FreeSpace* free = &free_;
     if (const auto pooled = pooled_.find(data); pooled != pooled_.end()) {
@@ -173,16 +176,22 @@ void Pool::count_again() {
 
 void* Buffer::data() const {
     check(!away(), "a buffer of ", bytes_, " bytes for ", name_of(purpose_), " is used while it is offloaded");
-    if (copy_) std::exchange(copy_, nullptr)->join();
+    for (const auto& work : std::exchange(work_, {})) work->join();
     return data_;
 }
 
 void Buffer::send_away(Device& device, Device& home) {
     void* there = home.memory().allocate(bytes_, purpose_);
-    copy_ = device.copy_aside(there, data(), bytes_);
-    allocator_->release(data_, bytes_, purpose_, copy_);
+    const auto copy = device.copy_aside(there, data(), bytes_);
+    if (copy) work_ = {copy};
+    allocator_->release(data_, bytes_, purpose_, work_);
     data_ = there;
     away_ = home.memory().shared_from_this();
+}
+
+void Buffer::used_by(std::shared_ptr<SideWork> work) {
+    std::erase_if(work_, [&](const auto& earlier) { return earlier == work || earlier->done(); });
+    work_.push_back(std::move(work));
 }
 
 void Buffer::will_need() {
@@ -192,8 +201,10 @@ void Buffer::will_need() {
 void Buffer::bring_back(Device& device) {
     if (!away_) return;
     void* here = allocator_->allocate(bytes_, purpose_);
-    copy_ = device.copy_aside(here, data_, bytes_);
-    away_->release(data_, bytes_, purpose_, copy_);
+    const auto copy = device.copy_aside(here, data_, bytes_);
+    work_.clear();  // copies aside follow one another
+    if (copy) work_ = {copy};
+    away_->release(data_, bytes_, purpose_, work_);
     data_ = here;
     away_ = nullptr;
 }

@@ -39,11 +39,13 @@ struct Tally {
 
 class Pool;
 
-// A copy that runs beside the other work of a device (Device::copy_aside).
-class SideCopy {
+// Work that runs beside the other work of a device: a copy (Device::copy_aside), or what a SideStream was given.
+class SideWork {
   public:
-    virtual ~SideCopy() = default;
-    virtual void join() = 0;  // work that the device is given from now on begins after it; the host does not wait
+    virtual ~SideWork() = default;
+    virtual void join() = 0;   // work that the device is given from now on begins after it; the host does not wait
+    virtual bool begun() = 0;  // all that it had to wait for is done. Any thread may ask
+    virtual bool done() = 0;   // likewise
 };
 
 // Where an allocator takes its memory from: the host's pages, a GPU's.
@@ -55,7 +57,9 @@ class RawMemory {
     // How much to take at once when nothing free holds a block of `bytes`: the rest serves later blocks.
     virtual int64_t segment_bytes(int64_t bytes) const { return bytes; }
     virtual void will_need(void*, int64_t) {}  // soon: may be fetched from where it is
-    virtual std::string advice() const;        // what to try when take() finds none
+    // Whatever is there, no work that the device is given from now on reads it.
+    virtual void values_end(void*, int64_t) {}
+    virtual std::string advice() const;  // what to try when take() finds none
 };
 
 // Keeps what is released (segments.h) and hands it out again; goes back to the system only for more. Usage counts what
@@ -71,8 +75,8 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
 
     // Throws OutOfMemory naming bytes, purpose and the usage so far when the system has no memory left.
     void* allocate(int64_t bytes, Purpose purpose);
-    // `copy`: one that may still be reading or writing there. Whoever gets the place joins it first.
-    void release(void* data, int64_t bytes, Purpose purpose, std::shared_ptr<SideCopy> copy = nullptr);
+    // `work`: what may still be reading or writing there. Whoever gets the place joins it first.
+    void release(void* data, int64_t bytes, Purpose purpose, const std::vector<std::shared_ptr<SideWork>>& work = {});
 
     MemoryUsage usage(Purpose purpose) const;
     MemoryUsage total() const;  // its peak is the peak of the sum, not the sum of the peaks
@@ -87,7 +91,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     friend class Pool;
 
     bool grow(Segments& segments, int64_t bytes);  // false: the system has no more
-    void join_copies(void* data, int64_t bytes);
+    void join_work(void* data, int64_t bytes);
     void trim_locked();
 
     std::unique_ptr<RawMemory> raw_;
@@ -97,9 +101,9 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     int64_t reserved_ = 0;
     struct Place {
         std::byte *begin, *end;
-        std::shared_ptr<SideCopy> copy;
+        std::shared_ptr<SideWork> work;
     };
-    std::vector<Place> copied_;                // free places whose copy was not joined yet
+    std::vector<Place> in_use_;                // free places whose work was not joined yet
     Pool* pool_ = nullptr;                     // that blocks come from now
     std::unordered_map<void*, Pool*> pooled_;  // blocks in use that belong to pools
 };
@@ -143,7 +147,7 @@ class Buffer {
           data_(allocator.allocate(bytes, purpose)),
           bytes_(bytes),
           purpose_(purpose) {}
-    ~Buffer() { (away_ ? *away_ : *allocator_).release(data_, bytes_, purpose_, copy_); }
+    ~Buffer() { (away_ ? *away_ : *allocator_).release(data_, bytes_, purpose_, work_); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
 
@@ -158,6 +162,8 @@ class Buffer {
     void will_need();  // soon, here again
     void bring_back(Device& device);
     bool away() const { return away_ != nullptr; }
+    // `work` reads or writes the buffer: data() joins it, and so does whoever gets its memory.
+    void used_by(std::shared_ptr<SideWork> work);
 
   private:
     std::shared_ptr<Allocator> allocator_;
@@ -165,7 +171,7 @@ class Buffer {
     void* data_;
     int64_t bytes_;
     Purpose purpose_;
-    mutable std::shared_ptr<SideCopy> copy_;  // the one to data_, until it is joined
+    mutable std::vector<std::shared_ptr<SideWork>> work_;  // on data_, until it is joined
 };
 
 }  // namespace tutti

@@ -1,15 +1,20 @@
-// tests/cuda/emulation/api.cpp: the functions of api.h. Calls are done when they return, but for copies on a stream
-// with a priority: those are done when somebody waits for them, as late as a GPU may. An event is a point in time and a
-// place in its stream.
+// tests/cuda/emulation/api.cpp: the functions of api.h. What a stream is given is done when the host, or another
+// stream, waits for it, as late as a GPU may; a stream with a priority has a thread of its own that begins kLateness
+// after it was given something, as work that no thread waits for must go on too. An event is a place in its stream.
 #include "tests/cuda/emulation/api.h"
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/emulation/graph.h"
@@ -17,44 +22,128 @@
 
 using namespace tutti::emulation;
 
-// What a stream was given and has not begun.
-struct Late {
-    std::deque<std::function<void()>> waiting;
-    int64_t begun = 0;  // of all that it was ever given
-
-    int64_t end() const { return begun + static_cast<int64_t>(waiting.size()); }
+// What a stream was given and has not done. Any thread may do what is next; the others wait for it.
+class Late {
+  public:
+    ~Late() {
+        {
+            const std::lock_guard lock(mutex_);
+            ending_ = true;
+        }
+        changed_.notify_all();
+        if (worker_.joinable()) worker_.join();
+    }
+    void work_alone() {
+        worker_ = std::thread([this] { run_alone(); });
+    }
+    // Returns the place after it.
+    int64_t add(std::function<void()> item) {
+        int64_t place = 0;
+        {
+            const std::lock_guard lock(mutex_);
+            waiting_.push_back(std::move(item));
+            newest_ = Clock::now();
+            place = given();
+        }
+        changed_.notify_all();
+        return place;
+    }
+    int64_t end() const {
+        const std::lock_guard lock(mutex_);
+        return given();
+    }
+    bool done_until(int64_t place) const {
+        const std::lock_guard lock(mutex_);
+        return done_ >= place;
+    }
+    // Rethrows what an item threw.
     void run_until(int64_t place) {
-        for (; begun < place; ++begun) {
-            waiting.front()();
-            waiting.pop_front();
+        std::unique_lock lock(mutex_);
+        while (done_ < place) {
+            if (busy_) {
+                changed_.wait(lock);
+                continue;
+            }
+            run_next(lock);
+        }
+        if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+    }
+    void run_all() { run_until(end()); }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+
+    int64_t given() const { return done_ + (busy_ ? 1 : 0) + static_cast<int64_t>(waiting_.size()); }
+    void run_next(std::unique_lock<std::mutex>& lock) {
+        const std::function<void()> item = std::move(waiting_.front());
+        waiting_.pop_front();
+        busy_ = true;
+        lock.unlock();
+        std::exception_ptr thrown;
+        try {
+            item();
+        } catch (...) {
+            thrown = std::current_exception();
+        }
+        lock.lock();
+        if (thrown && !failure_) failure_ = thrown;
+        busy_ = false;
+        ++done_;
+        changed_.notify_all();
+    }
+    void run_alone() {
+        std::unique_lock lock(mutex_);
+        while (!ending_) {
+            if (busy_ || waiting_.empty())
+                changed_.wait(lock);
+            else if (Clock::now() < newest_ + kLateness)
+                changed_.wait_until(lock, newest_ + kLateness);
+            else
+                run_next(lock);
         }
     }
+
+    static constexpr std::chrono::milliseconds kLateness{2};
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::function<void()>> waiting_;
+    int64_t done_ = 0;  // of all that it was ever given
+    bool busy_ = false, ending_ = false;
+    Clock::time_point newest_;
+    std::exception_ptr failure_;
+    std::thread worker_;
 };
 struct EmulatedStream {
-    std::shared_ptr<Late> late;  // null: all is done at once
+    std::shared_ptr<Late> late = std::make_shared<Late>();
 };
-struct EmulatedEvent {
-    std::chrono::steady_clock::time_point time;
-    bool timed = true;
-    std::shared_ptr<Late> late;  // the stream that it is in
+// A place in a stream; before it is recorded, one that has passed.
+struct Mark {
+    std::shared_ptr<Late> late;
     int64_t place = 0;
+    std::chrono::steady_clock::time_point time;  // when the stream came to it
 
-    bool passed() const { return !late || late->begun >= place; }
+    bool passed() const { return !late || late->done_until(place); }
     void pass() const {
         if (late) late->run_until(place);
     }
+};
+struct EmulatedEvent {
+    bool timed = true;
+    std::shared_ptr<Mark> mark = std::make_shared<Mark>();
 };
 
 namespace {
 
 int capability = 90;
+int gpus = 1;
+thread_local int current = 0;
 thread_local std::vector<std::weak_ptr<Late>> late_streams;  // of the calling thread
 
 // What waits for the whole GPU waits for these.
 cudaError_t wait_for_all() {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
     for (const auto& stream : late_streams)
-        if (const auto late = stream.lock()) late->run_until(late->end());
+        if (const auto late = stream.lock()) late->run_all();
     return cudaSuccess;
 }
 
@@ -65,6 +154,13 @@ bool fits(const void* data, size_t bytes, bool device, bool any) {
 }
 
 }  // namespace
+
+void tutti::emulation::enqueue(cudaStream_t stream, std::function<void()> item) {
+    if (stream == nullptr) return item();
+    stream->late->add(std::move(item));
+}
+
+void tutti::emulation::set_gpus(int count) { gpus = count; }
 
 void tutti::emulation::set_capability(int major, int minor) { capability = 10 * major + minor; }
 
@@ -105,19 +201,24 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-    *count = 1;
+    *count = gpus;
     return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= gpus) return cudaErrorInvalidDevice;
+    current = device;
+    return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int* device) {
-    *device = 0;
+    *device = current;
     return cudaSuccess;
 }
 
 // The limits are Hopper's.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-    if (device != 0) return cudaErrorInvalidDevice;
+    if (device < 0 || device >= gpus) return cudaErrorInvalidDevice;
     *properties = {};
+    properties->uuid.bytes[0] = static_cast<char>(device);
     std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
     properties->totalGlobalMem = kDeviceBytes;
     properties->sharedMemPerBlock = 48 << 10;
@@ -134,7 +235,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-    if (device != 0) return cudaErrorInvalidDevice;
+    if (device < 0 || device >= gpus) return cudaErrorInvalidDevice;
     switch (attribute) {
         case cudaDevAttrClockRate: *value = 1'980'000; return cudaSuccess;
         case cudaDevAttrMultiProcessorCount: *value = 132; return cudaSuccess;
@@ -207,10 +308,12 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
     if (captured(stream, [=] { copy(to, from, bytes, kind); })) return cudaSuccess;
-    if (stream == nullptr || !stream->late) return copy(to, from, bytes, kind);
-    stream->late->waiting.emplace_back([=] {
+    const auto late = [](const void* end) { return in_device(end) || in_pinned_block(end, 1); };
+    if (stream != nullptr && bytes > 0 && (!late(to) || !late(from))) stream->late->run_all();  // memory that may move
+    if (stream == nullptr || bytes == 0 || !late(to) || !late(from)) return copy(to, from, bytes, kind);
+    enqueue(stream, [=] {
         if (copy(to, from, bytes, kind) == cudaSuccess) return;
-        std::fprintf(stderr, "emulated GPU: a copy of %zu bytes beside other work lost its memory\n", bytes);
+        std::fprintf(stderr, "emulated GPU: a copy of %zu bytes lost its memory before it was done\n", bytes);
         std::abort();
     });
     return cudaSuccess;
@@ -221,37 +324,51 @@ cudaError_t cudaMemset(void* data, int byte, size_t bytes) {
 }
 cudaError_t cudaMemsetAsync(void* data, int byte, size_t bytes, cudaStream_t stream) {
     if (captured(stream, [=] { set(data, byte, bytes); })) return cudaSuccess;
-    return set(data, byte, bytes);
+    if (bytes > 0 && !in_device_block(data, bytes) && !in_pinned_block(data, bytes)) return cudaErrorInvalidValue;
+    enqueue(stream, [=] { set(data, byte, bytes); });
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     *stream = new EmulatedStream;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-    *stream = new EmulatedStream{std::make_shared<Late>()};
     std::erase_if(late_streams, [](const auto& late) { return late.expired(); });
     late_streams.push_back((*stream)->late);
     return cudaSuccess;
 }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+    cudaStreamCreateWithFlags(stream, flags);
+    (*stream)->late->work_alone();
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    if (stream->late) stream->late->run_until(stream->late->end());
+    stream->late->run_all();
     delete stream;
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    if (stream != nullptr && stream->late) stream->late->run_until(stream->late->end());
-    return outside_of_capture();
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    if (stream != nullptr) stream->late->run_all();
+    return cudaSuccess;
 }
-cudaError_t cudaStreamQuery(cudaStream_t) { return outside_of_capture(); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    return stream == nullptr || stream->late->done_until(stream->late->end()) ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     if (event == nullptr) return cudaErrorInvalidValue;
-    event->pass();
+    const auto mark = event->mark;
+    if (captured(stream, [mark] { mark->pass(); })) return cudaSuccess;
+    if (!mark->passed()) enqueue(stream, [mark] { mark->pass(); });
     return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-    *event = new EmulatedEvent{.time = {}, .timed = (flags & cudaEventDisableTiming) == 0, .late = nullptr};
+    *event = new EmulatedEvent{.timed = (flags & cudaEventDisableTiming) == 0};
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -259,22 +376,31 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    event->time = std::chrono::steady_clock::now();
-    event->late = stream != nullptr ? stream->late : nullptr;
-    event->place = event->late ? event->late->end() : 0;
+    event->mark = std::make_shared<Mark>();
+    const auto stamp = [](Mark& mark) { mark.time = std::chrono::steady_clock::now(); };
+    if (stream == nullptr) {
+        stamp(*event->mark);
+        return cudaSuccess;
+    }
+    event->mark->late = stream->late;
+    event->mark->place = stream->late->add([mark = std::weak_ptr(event->mark), stamp] {
+        if (const auto it = mark.lock()) stamp(*it);
+    });
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    event->pass();
-    return outside_of_capture();
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    event->mark->pass();
+    return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
-    return event->passed() ? cudaSuccess : cudaErrorNotReady;
+    return event->mark->passed() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
     if (!begin->timed || !end->timed) return cudaErrorInvalidValue;
-    *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+    if (!begin->mark->passed() || !end->mark->passed()) return cudaErrorNotReady;
+    *milliseconds = std::chrono::duration<float, std::milli>(end->mark->time - begin->mark->time).count();
     return cudaSuccess;
 }
 

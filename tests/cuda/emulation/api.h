@@ -1,13 +1,14 @@
 // tests/cuda/emulation/api.h: the host functions of the CUDA runtime that Tutti uses, under their own names, on the
-// CPU: what is queued is done at once. Tests link it (tests/cuda) to run the CUDA back end where there is no GPU.
+// CPU. Tests link it (tests/cuda) to run the CUDA back end where there is no GPU.
 //
-// Two things are stricter than on a GPU. Memory of cudaMalloc can be touched by kernels and by copies only: the host
-// crashes on it, as it should. And copies check both ends against what was allocated.
-// Below: memory.cpp, api.cpp. Included by runtime.h.
+// Three things are stricter than on a GPU. What a stream is given is done as late as it may be (api.cpp). Memory of
+// cudaMalloc can be touched by kernels and by copies only: the host crashes on it, as it should. And copies check both
+// ends against what was allocated. Below: memory.cpp, api.cpp. Included by runtime.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 enum cudaError_t : int {
     cudaSuccess = 0,
@@ -69,8 +70,10 @@ enum cudaDeviceAttr : int {
 };
 
 namespace tutti::emulation {
-void set_capability(int major, int minor);  // of the one GPU, 9.0 at first: what an older or newer one would say
-}
+void set_capability(int major, int minor);  // of all GPUs, 9.0 at first: what an older or newer one would say
+void set_gpus(int count);                   // 1 at first; they share one memory
+void enqueue(cudaStream_t stream, std::function<void()> item);  // null: done at once
+}  // namespace tutti::emulation
 
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
@@ -93,7 +96,8 @@ cudaError_t cudaMemset(void* data, int byte, size_t bytes);
 cudaError_t cudaMemsetAsync(void* data, int byte, size_t bytes, cudaStream_t stream);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);  // copies are late
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);  // goes on alone
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);

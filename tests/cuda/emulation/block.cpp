@@ -295,6 +295,7 @@ void Block::entry() {
 }  // namespace
 
 void set_order(Order order) { block().order = order; }
+Order order() { return block().order; }
 
 void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, void (*body)(const void*), const void* context) {
     Block& b = block();

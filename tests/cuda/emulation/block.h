@@ -51,6 +51,7 @@ using Place = std::source_location;
 
 enum class Order { forward, backward };
 void set_order(Order order);  // of the kernels that the calling host thread launches from now on
+Order order();                // that it set last
 
 // body() once in every thread of the grid. Throws Error for what the head of this file lists.
 void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, void (*body)(const void*), const void* context);

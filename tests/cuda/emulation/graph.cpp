@@ -67,8 +67,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* graph, cudaGraph_t captured, u
     *graph = new EmulatedGraphExec{captured->nodes};
     return cudaSuccess;
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
-    for (const auto& node : graph->nodes) node();
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+    for (const auto& node : graph->nodes) tutti::emulation::enqueue(stream, node);
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {

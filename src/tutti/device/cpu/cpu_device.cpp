@@ -82,7 +82,7 @@ class CpuDevice final : public Device {
         return std::make_unique<CopyAtHand>(device_data, bytes);
     }
     void copy(void* to, const void* from, int64_t bytes) override { copy_in(to, from, bytes); }
-    std::shared_ptr<SideCopy> copy_aside(void* to, const void* from, int64_t bytes) override {
+    std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes) override {
         copy(to, from, bytes);
         return nullptr;
     }

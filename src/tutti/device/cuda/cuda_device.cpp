@@ -18,7 +18,7 @@ constexpr int64_t kWorkspaceBytes = 32 << 20;
 
 class GpuMemory final : public RawMemory {
   public:
-    explicit GpuMemory(std::string gpu) : gpu_(std::move(gpu)) {}
+    explicit GpuMemory(std::shared_ptr<Queue> queue) : queue_(std::move(queue)), gpu_(queue_->name()) {}
     void* take(int64_t bytes) override {
         void* data = nullptr;
         const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
@@ -28,10 +28,12 @@ class GpuMemory final : public RawMemory {
         return nullptr;
     }
     void give_back(void* data, int64_t) override { cudaFree(data); }
+    void values_end(void* data, int64_t bytes) override { end_of_values(data, bytes, queue_->stream()); }
     std::string advice() const override { return concat(gpu_, " is full; ", RawMemory::advice()); }
 
   private:
-    std::string gpu_;
+    const std::shared_ptr<Queue> queue_;
+    const std::string gpu_;
 };
 
 int attribute(cudaDeviceAttr which, int gpu) {
@@ -105,10 +107,12 @@ class CudaDevice : public Device {
         return queue_->start_copy_out(device_data, bytes);
     }
     void copy(void* to, const void* from, int64_t bytes) override { queue_->copy(to, from, bytes); }
-    std::shared_ptr<SideCopy> copy_aside(void* to, const void* from, int64_t bytes) override {
+    std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes) override {
         return queue_->copy_aside(to, from, bytes);
     }
+    std::unique_ptr<SideStream> side_stream() override { return queue_->side_stream(); }
     void synchronize() override { queue_->synchronize(); }
+    void fail(std::exception_ptr why) override { queue_->fail(std::move(why)); }
     std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(queue_, work); }
 
     std::unique_ptr<Device> make_offload_device(const std::string& directory) override;
@@ -194,8 +198,7 @@ std::string why_unfit(const Gpu& gpu) {
 
 std::unique_ptr<Device> make_cuda_device(int index, int sharing) {
     const auto queue = std::make_shared<Queue>(index);
-    auto device =
-        std::make_unique<CudaDevice>(queue, std::make_unique<GpuMemory>(queue->name()), queue->name(), sharing);
+    auto device = std::make_unique<CudaDevice>(queue, std::make_unique<GpuMemory>(queue), queue->name(), sharing);
     device->make_workspace();
     return device;
 }

@@ -25,10 +25,11 @@ struct Grid {
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const A&... arguments) {
     (emulation::check_argument(arguments), ...);
-    const auto run = [kernel, grid, values = std::tuple<P...>(arguments...)] {
+    const auto run = [kernel, grid, order = emulation::order(), values = std::tuple<P...>(arguments...)] {
+        emulation::set_order(order);
         emulation::run_grid(grid.blocks, grid.threads, grid.shared_bytes, [&] { std::apply(kernel, values); });
     };
-    if (!emulation::captured(native(stream), run)) run();
+    if (!emulation::captured(native(stream), run)) emulation::enqueue(native(stream), run);
 }
 
 template <class T>

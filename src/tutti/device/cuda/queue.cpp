@@ -81,28 +81,79 @@ void Queue::synchronize() {
     check_not_recorded("a wait");
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize on ", name_);
     if (aside_ != nullptr) check_cuda(cudaStreamSynchronize(aside_), "cudaStreamSynchronize aside on ", name_);
+    check_failed();
 }
 
-class Queue::Aside final : public SideCopy {
+void Queue::fail(std::exception_ptr why) {
+    const std::lock_guard lock(failure_mutex_);
+    if (!failure_) failure_ = std::move(why);
+}
+
+void Queue::check_failed() const {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+}
+
+// Of `stream`: what it was given since `begin`.
+class Queue::Aside final : public SideWork {
   public:
-    explicit Aside(const Queue& queue) : queue_(queue), done_(queue.aside_) {}
+    Aside(const Queue& queue, cudaStream_t stream, std::shared_ptr<Event> begin)
+        : queue_(queue), begin_(std::move(begin)), done_(stream) {}
     void join() override {
-        check_cuda(done_.hold(queue_.stream_), "cudaStreamWaitEvent for a copy aside on ", queue_.name_);
+        check_cuda(done_.hold(queue_.stream_), "cudaStreamWaitEvent for work aside on ", queue_.name_);
     }
+    bool begun() override { return begin_->passed(); }
+    bool done() override { return done_.passed(); }
 
   private:
     const Queue& queue_;
+    const std::shared_ptr<Event> begin_;
     Event done_;
 };
 
-std::shared_ptr<SideCopy> Queue::copy_aside(void* to, const void* from, int64_t bytes) {
+// Its priority is the greatest: the GPU's own work fills what communication leaves, and not the reverse.
+class Queue::Side final : public SideStream {
+  public:
+    explicit Side(const Queue& queue) : queue_(queue) {
+        int least = 0, greatest = 0;
+        check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+        check_cuda(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, greatest), "cudaStreamCreate on ",
+                   queue.name_);
+        stream_.native = side_;
+    }
+    ~Side() override {
+        cudaStreamSynchronize(side_);
+        cudaStreamDestroy(side_);
+    }
+    Side(const Side&) = delete;
+    Side& operator=(const Side&) = delete;
+
+    void begin() override {
+        queue_.check_not_recorded("work beside the stream");
+        check_cuda(Event(queue_.stream_).hold(side_), "cudaStreamWaitEvent on ", queue_.name_);
+        begin_ = std::make_shared<Event>(side_);
+    }
+    std::shared_ptr<SideWork> end() override { return std::make_shared<Aside>(queue_, side_, begin_); }
+    const Stream& stream() const override { return stream_; }
+
+  private:
+    const Queue& queue_;
+    cudaStream_t side_ = nullptr;
+    Stream stream_;
+    std::shared_ptr<Event> begin_;
+};
+
+std::unique_ptr<SideStream> Queue::side_stream() { return std::make_unique<Side>(*this); }
+
+std::shared_ptr<SideWork> Queue::copy_aside(void* to, const void* from, int64_t bytes) {
     check_not_recorded("a copy between the host and the GPU");
     if (aside_ == nullptr)  // 0: the lowest priority
         check_cuda(cudaStreamCreateWithPriority(&aside_, cudaStreamNonBlocking, 0), "cudaStreamCreate on ", name_);
     check_cuda(Event(stream_).hold(aside_), "cudaStreamWaitEvent on ", name_);
+    const auto begin = std::make_shared<Event>(aside_);
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, aside_), "cudaMemcpyAsync of ",
                bytes, " bytes aside on ", name_);
-    return std::make_shared<Aside>(*this);
+    return std::make_shared<Aside>(*this, aside_, begin);
 }
 
 void Queue::copy(void* to, const void* from, int64_t bytes, Passage& passage) {
@@ -111,7 +162,10 @@ void Queue::copy(void* to, const void* from, int64_t bytes, Passage& passage) {
     passage.done.emplace(stream_);
 }
 
-void Queue::wait(const Passage& passage) const { check_cuda(passage.done->wait(), "cudaEventSynchronize on ", name_); }
+void Queue::wait(const Passage& passage) const {
+    check_cuda(passage.done->wait(), "cudaEventSynchronize on ", name_);
+    check_failed();
+}
 
 void Queue::copy_in(void* device_data, const void* host_data, int64_t bytes) {
     check_not_recorded("a copy between the host and the GPU");

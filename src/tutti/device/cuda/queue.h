@@ -4,7 +4,9 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -52,8 +54,10 @@ class Queue {
     void copy_out(void* host_data, const void* device_data, int64_t bytes);
     std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes);
     void copy(void* to, const void* from, int64_t bytes);                             // both on the GPU
-    std::shared_ptr<SideCopy> copy_aside(void* to, const void* from, int64_t bytes);  // one on the GPU, one pinned
+    std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes);  // one on the GPU, one pinned
+    std::unique_ptr<SideStream> side_stream();
     void synchronize();
+    void fail(std::exception_ptr why);
 
   private:
     // A pinned block and the place in the stream after which it is free.
@@ -65,9 +69,11 @@ class Queue {
     };
     class Copy;
     class Aside;
+    class Side;
 
     void copy(void* to, const void* from, int64_t bytes, Passage& passage);
     void check_not_recorded(const char* what) const;
+    void check_failed() const;
     void wait(const Passage& passage) const;
 
     int gpu_;
@@ -76,6 +82,8 @@ class Queue {
     cudaStream_t aside_ = nullptr;  // of copy_aside; made when it is first needed
     std::shared_ptr<Allocator> pinned_;
     std::deque<std::unique_ptr<Passage>> sent_;  // of copy_in; the GPU may still be reading them
+    mutable std::mutex failure_mutex_;
+    std::exception_ptr failure_;
 };
 
 }  // namespace tutti::cuda

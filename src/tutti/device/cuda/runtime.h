@@ -22,6 +22,16 @@ void check_cuda(cudaError_t status, const Parts&... parts) {
         throw Error(concat(parts..., " failed: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
 }
 
+// No work that `stream` is given from now on reads these values. Emulated, they become NaN there and then: work beside
+// the stream that still needs them shows.
+#ifdef TUTTI_CUDA_EMULATED
+inline void end_of_values(void* data, int64_t bytes, cudaStream_t stream) {
+    cudaMemsetAsync(data, 0xFF, static_cast<size_t>(bytes), stream);
+}
+#else
+inline void end_of_values(void*, int64_t, cudaStream_t) {}
+#endif
+
 inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }
 
 }  // namespace tutti

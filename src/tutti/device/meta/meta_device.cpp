@@ -82,7 +82,7 @@ class MetaDevice final : public Device {
         return std::make_unique<Zeros>(bytes);
     }
     void copy(void*, const void*, int64_t) override {}
-    std::shared_ptr<SideCopy> copy_aside(void*, const void*, int64_t) override { return nullptr; }
+    std::shared_ptr<SideWork> copy_aside(void*, const void*, int64_t) override { return nullptr; }
     void synchronize() override {}
     std::unique_ptr<Recording> record(const std::function<void()>& work) override {
         check<UsageError>(target_.records, target_.name, " records no work: only a GPU has graphs");

@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tutti/device/cuda/library.h"
 #include "tutti/device/cuda/runtime.h"
-#include "tutti/kernels/cuda/library.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // where the front end looks for cuDNN's functions
@@ -229,13 +229,13 @@ void attention_backward(const Stream& stream, const AttentionBackward& a) {
 }  // namespace
 
 void use_cudnn_attention(KernelTable& table) {
-    static void* library =
-        open_library({.what = "TUTTI_CUDA_ATTENTION=cudnn needs NVIDIA's cuDNN 9",
-                      .file = "libcudnn.so.9",
-                      .variable = "TUTTI_CUDNN",
-                      .remedy = "It comes with PyTorch and with the Python package nvidia-cudnn-cu13; name the file in "
-                                "TUTTI_CUDNN (and libcudart.so.13 in CUDNN_FRONTEND_CUDART_LIB_NAME where the loader "
-                                "does not find it)"});
+    static void* library = tutti::cuda::open_library(
+        {.what = "TUTTI_CUDA_ATTENTION=cudnn needs NVIDIA's cuDNN 9",
+         .file = "libcudnn.so.9",
+         .variable = "TUTTI_CUDNN",
+         .remedy = "It comes with PyTorch and with the Python package nvidia-cudnn-cu13; name the file in "
+                   "TUTTI_CUDNN (and libcudart.so.13 in CUDNN_FRONTEND_CUDART_LIB_NAME where the loader "
+                   "does not find it)"});
     fe::cudnn_dlhandle = library;
     table.attention_workspace = attention_workspace;
     table.attention_forward = attention_forward;

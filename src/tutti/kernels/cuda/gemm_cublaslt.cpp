@@ -25,9 +25,9 @@
 #include <string>
 #include <vector>
 
+#include "tutti/device/cuda/library.h"
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/cuda/fill.h"
-#include "tutti/kernels/cuda/library.h"
 #include "tutti/kernels/epilogue.h"
 
 namespace tutti::kernels::cuda {
@@ -40,12 +40,13 @@ constexpr const char* kFile = "libcublasLt.so.13";
 
 // Stays open: kernels of it may run until the process ends.
 void* open_cublaslt() {
-    return open_library({.what = "matrix products on a GPU need NVIDIA's cuBLASLt",
-                         .file = kFile,
-                         .variable = "TUTTI_CUBLASLT",
-                         .remedy = "It comes with the CUDA toolkit and with the Python package nvidia-cublas; name the "
-                                   "file in TUTTI_CUBLASLT. TUTTI_CUDA_GEMM=plain takes our own, slower kernel "
-                                   "instead"});
+    return tutti::cuda::open_library(
+        {.what = "matrix products on a GPU need NVIDIA's cuBLASLt",
+         .file = kFile,
+         .variable = "TUTTI_CUBLASLT",
+         .remedy = "It comes with the CUDA toolkit and with the Python package nvidia-cublas; name the "
+                   "file in TUTTI_CUBLASLT. TUTTI_CUDA_GEMM=plain takes our own, slower kernel "
+                   "instead"});
 }
 
 template <class Function>

@@ -1,5 +1,5 @@
-// kernels/cuda/library.h: opens a library of NVIDIA's when it is first needed, so that the program starts where there
-// is none. Called by gemm_cublaslt.cpp and attention_cudnn.cpp.
+// device/cuda/library.h: opens a library of NVIDIA's when it is first needed, so that the program starts where there
+// is none.
 #pragma once
 
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::kernels::cuda {
+namespace tutti::cuda {
 
 struct Library {
     const char* what;      // "matrix products on a GPU need NVIDIA's cuBLASLt"
@@ -34,4 +34,4 @@ inline void* open_library(const Library& library) {
     throw UsageError(concat(library.what, ", which was not found:", tried, "\n", library.remedy));
 }
 
-}  // namespace tutti::kernels::cuda
+}  // namespace tutti::cuda
