@@ -1,4 +1,4 @@
-# The CUDA back end: src/tutti/device/cuda and src/tutti/kernels/cuda. The .cu files are compiled as objects inside the
+# The CUDA back end: src/tutti/device/cuda, src/tutti/kernels/cuda and src/tutti/comm/nccl. The .cu files are compiled as objects inside the
 # libraries of their rooms, for the architectures of TUTTI_CUDA_ARCHITECTURES; a build without CUDA compiles absent.cpp
 # of each folder instead. tests/cuda compiles the same files with g++ to run them without a GPU.
 #
@@ -22,8 +22,9 @@ else()
   set(unused_cudnn attention_cudnn.cpp)
 endif()
 
-foreach(room device kernels)
-  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${room}/cuda)
+foreach(part device/cuda kernels/cuda comm/nccl)
+  get_filename_component(room ${part} DIRECTORY)
+  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${part})
   file(GLOB TUTTI_CUDA_SOURCES_${room} CONFIGURE_DEPENDS ${folder}/*.cpp ${folder}/*.cu)
   list(FILTER TUTTI_CUDA_SOURCES_${room} EXCLUDE REGEX "/absent\\.cpp$|_test\\.cpp$|/${unused_cudnn}$")
   if(NOT TUTTI_CUDA)

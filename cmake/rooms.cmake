@@ -35,11 +35,11 @@ function(tutti_room name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${name}/*.cpp)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
-  list(FILTER tests EXCLUDE REGEX "/cuda/")
+  list(FILTER tests EXCLUDE REGEX "/cuda/|/comm/nccl/")
   # cmake/kernels.cmake and cmake/cuda.cmake compile those.
   set(testing ${sources})
   list(FILTER testing INCLUDE REGEX "/testing/")
-  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/testing/|/kernels/cpu/isa/|/(device|kernels)/cuda/")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/testing/|/kernels/cpu/isa/|/(device|kernels)/cuda/|/comm/nccl/")
   list(TRANSFORM ROOM_DEPENDS PREPEND tutti_)
 
   if(sources)

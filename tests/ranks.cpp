@@ -54,9 +54,10 @@ Arguments read(int argc, char** argv) {
 }
 
 void conformance_checks(World& world) {
+    const auto device = make_cpu_device(1);
     for (const auto& check : conformance::checks()) {
         try {
-            check.body(world);
+            check.body(world, *device);
         } catch (const Aborted&) {
             throw;
         } catch (const std::exception& error) {
@@ -65,7 +66,7 @@ void conformance_checks(World& world) {
     }
     // Nothing of one check may be left to the next: all once more, the other way round.
     const auto checks = conformance::checks();
-    for (auto check = checks.rbegin(); check != checks.rend(); ++check) check->body(world);
+    for (auto check = checks.rbegin(); check != checks.rend(); ++check) check->body(world, *device);
 }
 
 // Everything a rank gets out of a fixed list of collectives, as bytes.

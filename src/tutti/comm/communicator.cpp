@@ -62,6 +62,7 @@ Work Communicator::begin(Collective collective) {
     const double waited = progress_.waited_s();
     std::shared_ptr<Operation> operation = start(std::move(collective), sequence);
     waited_s_ += progress_.waited_s() - waited;  // for room
+    operation->on_begin = [&recorder = recorder_, entry] { recorder.run(entry); };
     operation->on_complete = [&recorder = recorder_, entry](bool failed) {
         recorder.finish(entry, failed ? State::failed : State::complete);
     };

@@ -82,8 +82,12 @@ class Communicator {
     double sum(double value);
     double max(double value);
 
-    const Traffic& traffic(Kind kind) const { return traffic_[static_cast<size_t>(kind)]; }
-    Usage usage() const;
+    // Messages that were begun start now. Without this call an engine may put them off until the rank waits for an
+    // operation of any group, to start a rank's send and receive together.
+    virtual void start_messages() {}
+
+    virtual const Traffic& traffic(Kind kind) const { return traffic_[static_cast<size_t>(kind)]; }
+    virtual Usage usage() const;
 
   protected:
     Communicator(std::string name, std::vector<int> ranks, int rank, Progress& progress, FlightRecorder& recorder);

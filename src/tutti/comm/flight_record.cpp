@@ -30,7 +30,7 @@ Json json_of(const FlightRecord::Entry& e, const FlightRecord& record) {
                  {"bytes", o.bytes},
                  {"state", name_of(e.state)},
                  {"start_s", e.start_s}};
-    if (e.state != State::started) json["end_s"] = e.end_s;
+    if (!under_way(e.state)) json["end_s"] = e.end_s;
     return json;
 }
 
@@ -52,7 +52,7 @@ FlightRecord::Entry entry_of(const Json& json, const FlightRecord& record) {
     const auto ranks = static_cast<int>(record.groups[e.group].ranks.size());
     check<DataError>(e.operation.peer >= 0 && e.operation.peer < ranks, "an operation is with rank ", e.operation.peer,
                      " of a group of ", ranks);
-    e.state = named<State>(json.at("state").get<std::string>(), 3);
+    e.state = named<State>(json.at("state").get<std::string>(), 4);
     e.start_s = json.at("start_s").get<double>();
     e.end_s = json.value("end_s", 0.0);
     return e;
@@ -84,7 +84,13 @@ FlightRecord record_of(const Json& json) {
 }  // namespace
 
 std::string_view name_of(State state) {
-    return state == State::started ? "started" : state == State::complete ? "complete" : "failed";
+    switch (state) {
+        case State::started: return "started";
+        case State::complete: return "complete";
+        case State::failed: return "failed";
+        case State::running: return "running";
+    }
+    return "?";
 }
 
 std::string_view name_of(Cause cause) {

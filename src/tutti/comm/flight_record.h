@@ -10,7 +10,9 @@
 
 namespace tutti::comm {
 
-enum class State : uint8_t { started, complete, failed };
+// started: put in order; on a GPU it may still wait there for work of the rank's own, until it is running.
+enum class State : uint8_t { started, complete, failed, running };
+inline bool under_way(State state) { return state == State::started || state == State::running; }
 std::string_view name_of(State state);
 
 // Why the rank stopped. told: another rank had failed, or had died.

@@ -45,6 +45,11 @@ uint64_t FlightRecorder::start(size_t group, uint64_t sequence, const Summary& o
     return count_++;
 }
 
+void FlightRecorder::run(uint64_t number) {
+    std::lock_guard lock(mutex_);
+    if (number + kEntries >= count_) ring_[number % kEntries].state = State::running;
+}
+
 void FlightRecorder::finish(uint64_t number, State state) {
     std::lock_guard lock(mutex_);
     if (number + kEntries < count_) return;  // overwritten since

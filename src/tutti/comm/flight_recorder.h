@@ -21,6 +21,7 @@ class FlightRecorder {
     size_t add_group(const std::string& name, const std::vector<int>& ranks);
     // Returns the entry's number, for finish().
     uint64_t start(size_t group, uint64_t sequence, const Summary& operation);
+    void run(uint64_t number);  // it was waiting for this rank's own work until now
     void finish(uint64_t number, State state);
     // Oldest first.
     std::vector<Entry> entries() const;

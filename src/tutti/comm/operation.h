@@ -37,7 +37,10 @@ class Operation {
         if (failure_) std::rethrow_exception(failure_);
     }
 
-    std::function<void(bool failed)> on_complete;  // set by the communicator that started it
+    // Set by the communicator that started it. begin: what it waits for on this rank is done; engines that cannot tell
+    // never call it.
+    std::function<void()> on_begin;
+    std::function<void(bool failed)> on_complete;
 
   private:
     friend class Progress;

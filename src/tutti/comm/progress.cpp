@@ -119,6 +119,12 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
     waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// Those who sleep look around when they wake.
+void Progress::check_abort() {
+    bell_->sleep(Clock::now(), [] { return true; });
+    bell_->check_abort();
+}
+
 void Progress::run_thread() {
     uint64_t seen = 0;
     while (!stopping_) {

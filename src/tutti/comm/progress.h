@@ -64,6 +64,8 @@ class Progress {
         const std::function<bool()>& ready, const std::function<std::string()>& what,
         const std::function<bool()>& at_second_hand = [] { return false; });
     double waited_s() const { return waited_s_; }  // by the rank's own thread, in all
+    // Throws Aborted when a rank has given up. Any thread may ask (WorldOptions::watched).
+    void check_abort();
 
     // Where the rank's own thread notes its waits and begins; nullptr: nowhere.
     void trace_into(Tracer* trace) { trace_ = trace; }

@@ -20,6 +20,7 @@ struct WorldOptions {
     bool progress_thread = false;  // one more thread per rank, which communicates while the rank computes
     std::string flight_directory;  // where every rank leaves rank-N.json, its last operations, on failure; "": nowhere
     ProcessEngine engine = ProcessEngine::of_launcher;
+    bool watched = false;  // a thread beside the rank's own may look whether other ranks have given up (nccl/)
 };
 
 class World {

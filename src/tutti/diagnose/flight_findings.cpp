@@ -9,7 +9,7 @@
 
 namespace tutti::diagnose {
 
-using comm::Cause, comm::FlightRecord, comm::State, comm::read_flight_record;
+using comm::Cause, comm::FlightRecord, comm::State, comm::read_flight_record, comm::under_way;
 
 namespace {
 
@@ -46,7 +46,7 @@ class Search {
             if (by_rank_[static_cast<size_t>(rank)] == nullptr) missing_.push_back(rank);
         for (const FlightRecord& r : records_)
             for (const Entry& e : r.operations)
-                if (e.state == State::started) is_message(e) ? note_message(r, e) : note_collective(r, e);
+                if (under_way(e.state)) is_message(e) ? note_message(r, e) : note_collective(r, e);
     }
 
     std::vector<FlightFinding> run() {
@@ -73,8 +73,18 @@ class Search {
             if (other == r.rank) continue;
             const FlightRecord* there = record_of(other);
             const Group* its = there != nullptr ? find(*there, group) : nullptr;
-            if (its == nullptr || its->begun < e.sequence) waits_.push_back({r.rank, other, &e, &group});
+            if (its == nullptr || its->begun < e.sequence ||
+                (e.state == State::running && waits_there(*there, group, e)))
+                waits_.push_back({r.rank, other, &e, &group});
         }
+    }
+
+    // Whether that rank's GPU has not come to the operation: something before it does not end.
+    static bool waits_there(const FlightRecord& there, const Group& group, const Entry& e) {
+        return std::any_of(there.operations.begin(), there.operations.end(), [&](const Entry& its) {
+            return its.sequence == e.sequence && its.state == State::started && !is_message(its) &&
+                   there.groups[its.group].same(group);
+        });
     }
 
     void note_message(const FlightRecord& r, const Entry& e) {
@@ -252,21 +262,20 @@ class Search {
 
     void find_level() {
         FlightFinding finding{.kind = FlightFinding::Kind::level};
-        const FlightRecord* under_way = nullptr;
+        const FlightRecord* open = nullptr;
         const Entry* entry = nullptr;
         for (const FlightRecord& r : records_)
             for (const Entry& e : r.operations)
-                if (e.state == State::started && entry == nullptr) {
-                    under_way = &r;
+                if (under_way(e.state) && entry == nullptr) {
+                    open = &r;
                     entry = &e;
                 }
         finding.text = "no rank went another way: all have begun the same operations of every group";
         if (entry != nullptr) {
-            finding.group = under_way->groups[entry->group].name;
+            finding.group = open->groups[entry->group].name;
             finding.sequence = entry->sequence;
-            finding.text +=
-                concat("; ", entry->operation.text(), ", ", place_text(*entry, under_way->groups[entry->group]),
-                       ", was under way: its data did not get through");
+            finding.text += concat("; ", entry->operation.text(), ", ", place_text(*entry, open->groups[entry->group]),
+                                   ", was under way: its data did not get through");
         } else {
             finding.text += ", and completed them";
         }
@@ -298,7 +307,7 @@ std::string last_operation(const FlightRecord& record) {
     if (record.operations.empty()) return "nothing";
     const Entry& last = record.operations.back();
     return concat(last.operation.text(), ", ", place_text(last, record.groups[last.group]), ", ",
-                  last.state == State::started ? "not complete" : name_of(last.state));
+                  under_way(last.state) ? "not complete" : name_of(last.state));
 }
 
 std::vector<FlightFinding> find_divergence(const std::vector<FlightRecord>& records, int ranks) {

@@ -1,5 +1,6 @@
 #include "tutti/engine/engine.h"
 
+#include "tutti/comm/nccl/nccl_world.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/layers.h"
 
@@ -21,6 +22,16 @@ std::unique_ptr<Device> checked(const spec::RunSpec& run, Machine& machine) {
                       "[train] packed_weights = \"always\": only the CPU packs weights, and this rank is on ",
                       machine.device->name(), "; set auto");
     return std::move(machine.device);
+}
+
+// As [comm] gpu and order say. Null: communication passes through the host's memory.
+std::unique_ptr<comm::World> gpu_world(const spec::RunSpec& run, comm::World& world, Device& device) {
+    if (device.kind() != DeviceKind::cuda || world.size() == 1 || run.comm.gpu == "host") return nullptr;
+    const std::string sharing = comm::ranks_that_share_a_gpu(world, device);
+    check<UsageError>(sharing.empty() || run.comm.gpu == "auto", "[comm] gpu = \"nccl\": ", sharing,
+                      ", which NCCL refuses; give each rank a GPU of its own, or set gpu = \"host\"");
+    if (!sharing.empty()) return nullptr;
+    return comm::nccl_world(world, device, {.tree = run.comm.order == "tree", .timeout_s = run.comm.timeout_s});
 }
 
 ops::Packing packing_of(const spec::RunSpec& run) {
@@ -92,7 +103,8 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       device(checked(run, machine)),
       home(make_home(run, *device, machine.offload_dir)),
       ctx{*device, machine.kernels, nullptr, packing_of(run)},
-      groups(world, parallel::make_mesh(run, world.size())),
+      gpus(gpu_world(run, world, *device)),
+      groups(gpus ? *gpus : world, parallel::make_mesh(run, world.size())),
       model(applied(models::make_model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
       pipeline(placed(run, model, groups)),
       data_parallel(ctx, units_of(model, pipeline), groups, data_parallel_options(run, home.get())),
@@ -138,7 +150,8 @@ comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& fl
     return {.timeout_s = run.comm.timeout_s,
             .progress_thread = run.comm.progress_thread,
             .flight_directory = flight_directory,
-            .engine = comm::process_engine_of(run.comm.engine)};
+            .engine = comm::process_engine_of(run.comm.engine),
+            .watched = run.train.device != "cpu" && run.comm.gpu != "host"};
 }
 
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data) {

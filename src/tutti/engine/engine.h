@@ -43,6 +43,7 @@ struct Engine {
     std::unique_ptr<Device> device;
     std::unique_ptr<Device> home;  // of what is offloaded; null when nothing is
     ops::Context ctx;
+    std::unique_ptr<comm::World> gpus;  // of ranks that communicate from GPU to GPU; null where none do
     parallel::Groups groups;
     models::Model model;
     pipeline::Pipeline pipeline;

@@ -269,6 +269,12 @@ void for_each_field(Run& run, const Visit& visit) {
     key("engine", run.comm.engine, one_of({"auto", "mpi", "tcp"}),
         "how ranks that a launcher started as processes meet: auto: MPI for mpirun and, where this build has it, srun; "
         "TCP for torchrun and Kubernetes. Without a launcher ranks are threads");
+    key("gpu", run.comm.gpu, one_of({"auto", "nccl", "host"}),
+        "how ranks on GPUs communicate: nccl: NCCL, one GPU per rank; host: through the host's memory, many times "
+        "slower; auto: NCCL unless ranks share a GPU");
+    key("order", run.comm.order, one_of({"tree", "fast"}),
+        "of sums over NCCL: tree: one fixed order, the bits of every other engine; fast: NCCL's own, which depends on "
+        "the machine, and 16-bit values are rounded on the way");
     key("timeout_s", run.comm.timeout_s, above(0), "seconds, for every blocking wait");
     key("progress_thread", run.comm.progress_thread, any(),
         "one more thread of each rank, which communicates while the rank computes; it wants a core of its own");

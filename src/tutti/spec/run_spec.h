@@ -121,6 +121,8 @@ struct LogSpec {
 
 struct CommSpec {
     std::string engine = "auto";  // auto | mpi | tcp
+    std::string gpu = "auto";     // auto | nccl | host
+    std::string order = "tree";   // tree | fast
     double timeout_s = 300;
     bool progress_thread = false;
     bool operator==(const CommSpec&) const = default;

@@ -292,7 +292,7 @@ void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
     };
     refuse(run.train.device == "cpu", "[train] device", run.train.device, "only a GPU has graphs; set cuda or auto");
     require(problems, ranks <= 1, "[train] cuda_graphs = true: ", ranks,
-            " ranks communicate through the host; set cuda_graphs = false or train on one rank");
+            " ranks communicate, which no graph of ours holds yet; set cuda_graphs = false or train on one rank");
     refuse(run.parallel.schedule != "1f1b", "[parallel] schedule", run.parallel.schedule,
            "what is recorded is a forward with its backward behind it; set 1f1b");
     refuse(run.parallel.zero > 1, "[parallel] zero", run.parallel.zero, "buffers come and go in a step; set 0 or 1");

@@ -128,12 +128,12 @@ MpiWire::MpiWire(const Launch& launch, const WorldOptions& options, const std::v
     int initialized = 0;
     MPI_Initialized(&initialized);
     check<UsageError>(initialized == 0, "a process has one world over MPI, and this one had it already");
-    const int wanted = options.progress_thread ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED;
+    const int wanted = options.progress_thread || options.watched ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED;
     int provided = 0;
     call(MPI_Init_thread(nullptr, nullptr, wanted, &provided), "MPI_Init_thread");
     check<UsageError>(provided >= wanted,
-                      "a progress thread needs an MPI with MPI_THREAD_SERIALIZED, this one has level ", provided,
-                      "; run without the progress thread");
+                      "a progress thread, and NCCL, need an MPI with MPI_THREAD_SERIALIZED, this one has level ",
+                      provided, "; run without the progress thread, or with comm.engine = \"tcp\"");
     call(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(world_, &place_.rank);

@@ -32,77 +32,96 @@ std::vector<int> everyone(const World& world) {
     return ranks;
 }
 
-// A rank with a device of its own and one group of all ranks.
+// A rank with one group of all ranks.
 struct Rank {
-    explicit Rank(World& world, const std::string& name = "world")
-        : device(make_cpu_device(1)), group(world.group(name, everyone(world))), rank(world.rank()), n(world.size()) {}
+    Rank(World& world, Device& on, const std::string& name = "world")
+        : device(on), group(world.group(name, everyone(world))), rank(world.rank()), n(world.size()) {}
+    template <class T>
+    Tensor of(const std::vector<T>& values) const {
+        return Tensor::from_host<T>(device, {static_cast<int64_t>(values.size())}, values, Purpose::communication);
+    }
     Tensor empty(int64_t count, DType dtype = DType::f32) const {
-        Tensor x = Tensor::empty(*device, {count}, dtype, Purpose::communication);
-        std::memset(x.view().data, 0xee, static_cast<size_t>(x.bytes()));
+        Tensor x = Tensor::empty(device, {count}, dtype, Purpose::communication);
+        const std::vector<std::byte> pattern(static_cast<size_t>(x.bytes()), std::byte{0xee});
+        device.copy_in(x.view().data, pattern.data(), x.bytes());
         return x;
     }
-    Tensor mine(int64_t count) const {
-        Tensor x = empty(count);
-        for (int64_t i = 0; i < count; ++i) x.view().as<float>()[i] = value(rank, i);
-        return x;
+    std::vector<float> my_values(int64_t count) const {
+        std::vector<float> values;
+        for (int64_t i = 0; i < count; ++i) values.push_back(value(rank, i));
+        return values;
     }
-    std::unique_ptr<Device> device;
+    Tensor mine(int64_t count) const { return of(my_values(count)); }
+    Device& device;
     std::unique_ptr<Communicator> group;
     int rank, n;
 };
+
+template <class T = float>
+std::function<T(int64_t)> read(const Tensor& x) {
+    return [values = x.to_host<T>()](int64_t i) { return values[static_cast<size_t>(i)]; };
+}
 
 void expect(bool ok, const char* what, int64_t i) { check(ok, "conformance: ", what, " at element ", i); }
 
 // Fewer elements than ranks, a single one, none, sizes that do not divide, several blocks of the reduction.
 const std::vector<int64_t> kSizes = {0, 1, 3, 7, 64, 1000, 4099, 9001};
 
-void all_reduce_sums_along_the_tree(World& world) {
-    const Rank r(world);
+void all_reduce_sums_along_the_tree(World& world, Device& device) {
+    const Rank r(world, device);
     for (const int64_t size : kSizes) {
         const Tensor x = r.mine(size);
         r.group->all_reduce(x).wait();
+        const auto sum = read(x);
         for (int64_t i = 0; i < size; ++i)
-            expect(x.view().as<float>()[i] == tree(0, r.n, [&](int rank) { return value(rank, i); }), "all_reduce", i);
+            expect(sum(i) == tree(0, r.n, [&](int rank) { return value(rank, i); }), "all_reduce", i);
     }
 }
 
-void sixteen_bits_add_in_f32_and_round_once(World& world) {
-    const Rank r(world);
+void sixteen_bits_add_in_f32_and_round_once(World& world, Device& device) {
+    const Rank r(world, device);
     for (const int64_t size : kSizes) {
-        const Tensor x = r.empty(size, DType::bf16), y = r.empty(size * r.n, DType::bf16), part = r.empty(size);
-        for (int64_t i = 0; i < size; ++i) x.view().as<bf16>()[i] = bf16(value(r.rank, i));
-        for (int64_t i = 0; i < size * r.n; ++i) y.view().as<bf16>()[i] = bf16(value(r.rank, i));
+        const auto rounded = [&](int64_t count) {
+            std::vector<bf16> values;
+            for (const float v : r.my_values(count)) values.emplace_back(v);
+            return r.of(values);
+        };
+        const Tensor x = rounded(size), y = rounded(size * r.n), part = r.empty(size);
         r.group->all_reduce(x).wait();
         r.group->reduce_scatter(y, part).wait();
         const auto sum = [&](int64_t i) {
             return tree(0, r.n, [&](int rank) { return static_cast<float>(bf16(value(rank, i))); });
         };
+        const auto reduced = read<bf16>(x);
+        const auto own = read(part);
         for (int64_t i = 0; i < size; ++i) {
-            expect(x.view().as<bf16>()[i].bits == bf16(sum(i)).bits, "bf16 all_reduce", i);
-            expect(part.view().as<float>()[i] == sum(r.rank * size + i), "bf16 reduce_scatter into f32", i);
+            expect(reduced(i).bits == bf16(sum(i)).bits, "bf16 all_reduce", i);
+            expect(own(i) == sum(r.rank * size + i), "bf16 reduce_scatter into f32", i);
         }
     }
 }
 
-void maxima_and_whole_numbers(World& world) {
-    const Rank r(world);
-    const Tensor x = r.mine(1000), counts = r.empty(5, DType::i64);
-    for (int64_t i = 0; i < 5; ++i) counts.view().as<int64_t>()[i] = (int64_t{1} << 40) + i * r.rank;
+void maxima_and_whole_numbers(World& world, Device& device) {
+    const Rank r(world, device);
+    std::vector<int64_t> whole;
+    for (int64_t i = 0; i < 5; ++i) whole.push_back((int64_t{1} << 40) + i * r.rank);
+    const Tensor x = r.mine(1000), counts = r.of(whole);
     r.group->all_reduce(x, Reduce::max).wait();
     r.group->all_reduce(counts).wait();
+    const auto maxima = read(x);
+    const auto sums = read<int64_t>(counts);
     for (int64_t i = 0; i < 1000; ++i) {
         float largest = value(0, i);
         for (int rank = 1; rank < r.n; ++rank) largest = std::max(largest, value(rank, i));
-        expect(x.view().as<float>()[i] == largest, "max", i);
+        expect(maxima(i) == largest, "max", i);
     }
-    for (int64_t i = 0; i < 5; ++i)
-        expect(counts.view().as<int64_t>()[i] == r.n * (int64_t{1} << 40) + i * r.n * (r.n - 1) / 2, "i64 sum", i);
+    for (int64_t i = 0; i < 5; ++i) expect(sums(i) == r.n * (int64_t{1} << 40) + i * r.n * (r.n - 1) / 2, "i64 sum", i);
     expect(r.group->sum(r.rank + 0.5) == 0.5 * r.n * r.n, "sum of a number", 0);
     expect(r.group->max(-r.rank) == 0, "max of a number", 0);
 }
 
-void scatter_and_gather_are_two_halves(World& world) {
-    const Rank r(world);
+void scatter_and_gather_are_two_halves(World& world, Device& device) {
+    const Rank r(world, device);
     for (const int64_t size : kSizes) {
         const Tensor x = r.mine(size * r.n), part = r.empty(size), in_place = r.mine(size * r.n);
         r.group->reduce_scatter(x, part).wait();
@@ -111,18 +130,19 @@ void scatter_and_gather_are_two_halves(World& world) {
         const Tensor all = r.empty(size * r.n);
         r.group->all_gather(part, all).wait();
         r.group->all_gather(own, in_place).wait();
+        const auto gathered = read(all), whole = read(in_place), input = read(x);
         for (int64_t i = 0; i < size * r.n; ++i) {
             const float sum = tree(0, r.n, [&](int rank) { return value(rank, i); });
-            expect(all.view().as<float>()[i] == sum, "reduce_scatter, all_gather", i);
-            expect(in_place.view().as<float>()[i] == sum, "reduce_scatter, all_gather in place", i);
-            expect(x.view().as<float>()[i] == value(r.rank, i), "the input of reduce_scatter stays", i);
+            expect(gathered(i) == sum, "reduce_scatter, all_gather", i);
+            expect(whole(i) == sum, "reduce_scatter, all_gather in place", i);
+            expect(input(i) == value(r.rank, i), "the input of reduce_scatter stays", i);
         }
     }
 }
 
 // A sum inside groups of a power of two and a sum across them give the bits of the flat sum.
-void hierarchical_sums_are_flat_sums(World& world) {
-    const Rank r(world);
+void hierarchical_sums_are_flat_sums(World& world, Device& device) {
+    const Rank r(world, device);
     for (int inner = 2; inner < r.n; inner *= 2) {
         if (r.n % inner != 0) continue;
         const mesh::Mesh mesh({{mesh::Axis::dp_shard, inner}, {mesh::Axis::dp_replicate, r.n / inner}});
@@ -135,23 +155,24 @@ void hierarchical_sums_are_flat_sums(World& world) {
         shard->reduce_scatter(x, part).wait();
         replicate->all_reduce(part).wait();
         r.group->all_reduce(flat).wait();
-        for (int64_t i = 0; i < size; ++i)
-            expect(part.view().as<float>()[i] == flat.view().as<float>()[shard->rank() * size + i], "hierarchy", i);
+        const auto nested = read(part), at_once = read(flat);
+        for (int64_t i = 0; i < size; ++i) expect(nested(i) == at_once(shard->rank() * size + i), "hierarchy", i);
     }
 }
 
-void broadcast_from_every_rank(World& world) {
-    const Rank r(world);
+void broadcast_from_every_rank(World& world, Device& device) {
+    const Rank r(world, device);
     for (int root = 0; root < r.n; ++root) {
         const Tensor x = r.mine(513);
         r.group->broadcast(x, root).wait();
-        for (int64_t i = 0; i < 513; ++i) expect(x.view().as<float>()[i] == value(root, i), "broadcast", i);
+        const auto got = read(x);
+        for (int64_t i = 0; i < 513; ++i) expect(got(i) == value(root, i), "broadcast", i);
     }
 }
 
 // Rank s sends (s + 2 d) % 5 elements to rank d: none to some.
-void all_to_all_with_unequal_counts(World& world) {
-    const Rank r(world);
+void all_to_all_with_unequal_counts(World& world, Device& device) {
+    const Rank r(world, device);
     const auto count = [](int from, int to) { return static_cast<int64_t>((from + 2 * to) % 5); };
     std::vector<int64_t> out, in;
     for (int p = 0; p < r.n; ++p) {
@@ -161,25 +182,27 @@ void all_to_all_with_unequal_counts(World& world) {
     const Tensor x = r.mine(std::accumulate(out.begin(), out.end(), int64_t{0}));
     const Tensor y = r.empty(std::accumulate(in.begin(), in.end(), int64_t{0}));
     r.group->all_to_all(x, out, y, in).wait();
+    const auto got = read(y);
     int64_t at = 0;
     for (int from = 0; from < r.n; ++from) {
         int64_t before = 0;
         for (int to = 0; to < r.rank; ++to) before += count(from, to);
         for (int64_t i = 0; i < count(from, r.rank); ++i, ++at)
-            expect(y.view().as<float>()[at] == value(from, before + i), "all_to_all", at);
+            expect(got(at) == value(from, before + i), "all_to_all", at);
     }
 }
 
 // Everybody sends first and receives afterwards, in a ring: a send must not wait for its receiver to begin.
-void messages_keep_their_order(World& world) {
-    const Rank r(world);
+void messages_keep_their_order(World& world, Device& device) {
+    const Rank r(world, device);
     if (r.n == 1) return;
     const int next = (r.rank + 1) % r.n, previous = (r.rank + r.n - 1) % r.n;
     std::vector<Tensor> out, in;
     std::vector<Work> work;
     for (int64_t k = 0; k < 10; ++k) {
-        out.push_back(r.mine(k * 37));
-        if (k > 0) out.back().view().as<float>()[0] = static_cast<float>(100 * r.rank + k);
+        std::vector<float> values = r.my_values(k * 37);
+        if (k > 0) values[0] = static_cast<float>(100 * r.rank + k);
+        out.push_back(r.of(values));
         work.push_back(r.group->send(out.back(), next));
     }
     for (int64_t k = 0; k < 10; ++k) {
@@ -188,31 +211,31 @@ void messages_keep_their_order(World& world) {
     }
     for (Work& w : work) w.wait();
     for (int64_t k = 1; k < 10; ++k) {
-        expect(in[static_cast<size_t>(k)].view().as<float>()[0] == static_cast<float>(100 * previous + k), "order", k);
-        expect(in[static_cast<size_t>(k)].view().as<float>()[36] == value(previous, 36), "content", k);
+        const auto got = read(in[static_cast<size_t>(k)]);
+        expect(got(0) == static_cast<float>(100 * previous + k), "order", k);
+        expect(got(36) == value(previous, 36), "content", k);
     }
 }
 
 // More at once than there are slots for, in two groups, waited for in the reverse order.
-void many_operations_are_under_way_at_once(World& world) {
-    const Rank r(world, "first");
+void many_operations_are_under_way_at_once(World& world, Device& device) {
+    const Rank r(world, device, "first");
     const auto second = world.group("second", everyone(world));
     std::vector<Tensor> xs;
     std::vector<Work> works;
     for (int k = 0; k < 200; ++k) {
-        xs.push_back(r.empty(17));
-        for (int64_t i = 0; i < 17; ++i) xs.back().view().as<float>()[i] = static_cast<float>(k + r.rank);
+        xs.push_back(r.of(std::vector<float>(17, static_cast<float>(k + r.rank))));
         works.push_back((k % 2 ? *second : *r.group).all_reduce(xs.back()));
     }
     for (size_t k = works.size(); k-- > 0;) {
         works[k].wait();
         const int n = r.n, expected = static_cast<int>(k) * n + n * (n - 1) / 2;
-        expect(xs[k].view().as<float>()[16] == static_cast<float>(expected), "one of many", static_cast<int64_t>(k));
+        expect(read(xs[k])(16) == static_cast<float>(expected), "one of many", static_cast<int64_t>(k));
     }
 }
 
-void subgroups_do_not_mix(World& world) {
-    const Rank r(world);
+void subgroups_do_not_mix(World& world, Device& device) {
+    const Rank r(world, device);
     std::vector<int> mine;  // ranks of the same parity, in falling order
     for (int rank = r.n - 1; rank >= 0; --rank)
         if (rank % 2 == r.rank % 2) mine.push_back(rank);
@@ -222,8 +245,8 @@ void subgroups_do_not_mix(World& world) {
     for (int k = 0; k < 20; ++k) expect(group->sum(r.rank) == expected, "subgroup", k);
 }
 
-void counters_count_what_the_formulas_say(World& world) {
-    const Rank r(world);
+void counters_count_what_the_formulas_say(World& world, Device& device) {
+    const Rank r(world, device);
     if (r.n == 1) return;  // a rank alone moves nothing, and operations in place do not even begin
     const int64_t n = r.n, size = 128;
     const Tensor x = r.mine(size * n), part = r.empty(size);

@@ -13,7 +13,7 @@ namespace tutti::comm::conformance {
 
 struct Check {
     std::string name;
-    std::function<void(World&)> body;
+    std::function<void(World&, Device&)> body;  // tensors are in the memory of the device
 };
 
 std::vector<Check> checks();

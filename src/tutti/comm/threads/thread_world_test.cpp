@@ -20,8 +20,8 @@ class Threads : public testing::TestWithParam<Setting> {};
 TEST_P(Threads, Conforms) {
     for (const auto& check : conformance::checks()) {
         SCOPED_TRACE(check.name);
-        EXPECT_NO_THROW(
-            run_ranks(GetParam().ranks, {.timeout_s = 60, .progress_thread = GetParam().progress_thread}, check.body));
+        EXPECT_NO_THROW(run_ranks(GetParam().ranks, {.timeout_s = 60, .progress_thread = GetParam().progress_thread},
+                                  [&](World& world) { check.body(world, *make_cpu_device(1)); }));
     }
 }
 

@@ -1,0 +1,72 @@
+#include "tutti/comm/nccl/guard.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace tutti::comm::nccl {
+
+void Guard::check(Result result, std::string_view what, const std::string& group) const {
+    if (result == kSuccess || result == kInProgress) return;
+    throw Error(concat("NCCL, ", what, " of group ", group, ": ", api().get_error_string(result),
+                       "; NCCL_DEBUG=INFO prints what it knows"));
+}
+
+void Guard::settle(Comm comm, std::string_view what, const std::string& group) {
+    const auto begin = Clock::now();
+    for (int looks = 0;; ++looks) {
+        check_failed();
+        Result state = kSuccess;
+        check(api().comm_get_async_error(comm, &state), what, group);
+        check(state, what, group);
+        if (state == kSuccess) return;
+        tutti::check<TimedOut>(std::chrono::duration<double>(Clock::now() - begin).count() < timeout_s_, "NCCL, ", what,
+                               " of group ", group, ": not through after ", timeout_s_,
+                               " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
+        if (looks > 100) std::this_thread::sleep_for(std::chrono::microseconds(looks > 1000 ? 1000 : 20));
+    }
+}
+
+void Guard::add(Comm comm, const std::string& group) {
+    const std::lock_guard lock(mutex_);
+    members_.push_back({comm, group});
+}
+
+void Guard::remove(Comm comm) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(members_, [&](const Member& m) { return m.comm == comm; });
+}
+
+void Guard::check_failed() const {
+    if (!failed_) return;
+    const std::lock_guard lock(mutex_);
+    std::rethrow_exception(failure_);
+}
+
+void Guard::look() {
+    check_failed();
+    {
+        const std::lock_guard lock(mutex_);
+        for (const Member& m : members_) {
+            Result state = kSuccess;
+            check(api().comm_get_async_error(m.comm, &state), "state", m.group);
+            check(state, "state", m.group);
+        }
+    }
+    world_.progress().check_abort();
+}
+
+void Guard::fail(const std::exception_ptr& why) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (failed_) return;
+        failure_ = why;
+        failed_ = true;  // who calls NCCL now leaves it
+    }
+    device_.fail(why);
+    const std::lock_guard call(calling_);
+    const std::lock_guard lock(mutex_);
+    for (const Member& m : members_) api().comm_abort(m.comm);
+    members_.clear();
+}
+
+}  // namespace tutti::comm::nccl

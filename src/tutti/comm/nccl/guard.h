@@ -1,0 +1,55 @@
+// comm/nccl/guard.h: what keeps a rank from waiting for ever for its GPU: the NCCL communicators of a rank, which are
+// aborted together, and the reason for it.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/comm/nccl/api.h"
+#include "tutti/comm/world.h"
+
+namespace tutti::comm::nccl {
+
+class Guard {
+  public:
+    Guard(World& world, Device& device, double timeout_s) : world_(world), device_(device), timeout_s_(timeout_s) {}
+
+    World& world() { return world_; }  // of the host
+    double timeout_s() const { return timeout_s_; }
+    // Held by the thread that calls NCCL.
+    std::mutex& calling() { return calling_; }
+    // Error with NCCL's reason. kInProgress is none.
+    void check(Result result, std::string_view what, const std::string& group) const;
+    // Returns when the last call on `comm` is through. TimedOut, or what another rank's failure was.
+    void settle(Comm comm, std::string_view what, const std::string& group);
+    void add(Comm comm, const std::string& group);
+    void remove(Comm comm);
+
+    // Throws what ended this rank's communication, if anything has.
+    void check_failed() const;
+    bool failed() const { return failed_; }
+    // Looks at NCCL and at the other ranks; throws what it finds.
+    void look();
+    // The first reason stays. Aborts all communicators, and the device's waits throw `why`.
+    void fail(const std::exception_ptr& why);
+
+  private:
+    struct Member {
+        Comm comm;
+        std::string group;
+    };
+    World& world_;
+    Device& device_;
+    const double timeout_s_;
+    std::mutex calling_;
+    mutable std::mutex mutex_;
+    std::vector<Member> members_;
+    std::exception_ptr failure_;
+    std::atomic<bool> failed_{false};
+};
+
+}  // namespace tutti::comm::nccl

@@ -1,0 +1,101 @@
+#include "tutti/comm/nccl/nccl_world.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "tutti/comm/nccl/communicator.h"
+
+namespace tutti::comm {
+
+namespace nccl {
+namespace {
+
+// GPUs do not ring: while something is under way the watching thread looks every few milliseconds.
+class GpuBell final : public Bell {
+  public:
+    void sleep(Clock::time_point until, const std::function<bool()>& ready) override {
+        uint64_t seen = 0;
+        {
+            const std::lock_guard lock(mutex_);
+            seen = rings_;
+        }
+        if (ready()) return;
+        std::unique_lock lock(mutex_);
+        rung_.wait_until(lock, std::min(until, Clock::now() + kLook), [&] { return rings_ != seen; });
+    }
+    void ring() override {
+        {
+            const std::lock_guard lock(mutex_);
+            ++rings_;
+        }
+        rung_.notify_all();
+    }
+    void check_abort() const override {}
+    std::chrono::nanoseconds patience() const override { return {}; }
+
+  private:
+    static constexpr std::chrono::milliseconds kLook{5};
+    std::mutex mutex_;
+    std::condition_variable rung_;
+    uint64_t rings_ = 0;
+};
+
+class NcclWorld final : public World {
+  public:
+    NcclWorld(World& inner, Device& device, const NcclOptions& options)
+        : inner_(inner),
+          device_(device),
+          options_(options),
+          guard_(inner, device, options.timeout_s),
+          progress_(std::make_shared<GpuBell>(), options.timeout_s, true) {
+        api();
+    }
+
+    int rank() const override { return inner_.rank(); }
+    int size() const override { return inner_.size(); }
+    std::string engine() const override { return inner_.engine() + " and NCCL"; }
+    std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
+        return std::make_unique<NcclCommunicator>(inner_.group(name, ranks), device_, guard_, progress_, options_,
+                                                  waiting_);
+    }
+    void abort(const std::string& reason) override { inner_.abort(reason); }
+    Progress& progress() override { return inner_.progress(); }
+    FlightRecorder& recorder() override { return inner_.recorder(); }
+
+  private:
+    World& inner_;
+    Device& device_;
+    const NcclOptions options_;
+    std::vector<NcclCommunicator*> waiting_;
+    Guard guard_;
+    Progress progress_;  // last: its thread uses the others
+};
+
+}  // namespace
+}  // namespace nccl
+
+std::string nccl_library() {
+    int version = 0;
+    nccl::api().get_version(&version);
+    return concat("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100);
+}
+
+// The limits of a GPU's memory are named by its UUID.
+std::string ranks_that_share_a_gpu(World& world, Device& device) {
+    const auto ranks = world.everyone("GPUs");
+    const std::vector<std::string> gpus =
+        gather_texts(*ranks, concat(host_name(), ", ", device.memory_limits().front().origin));
+    std::string sharing;
+    for (size_t r = 0; r < gpus.size(); ++r)
+        for (size_t before = 0; before < r; ++before)
+            if (gpus[r] == gpus[before] && sharing.empty())
+                sharing = concat("ranks ", before, " and ", r, " share ", device.name());
+    return sharing;
+}
+
+std::unique_ptr<World> nccl_world(World& inner, Device& device, const NcclOptions& options) {
+    return std::make_unique<nccl::NcclWorld>(inner, device, options);
+}
+
+}  // namespace tutti::comm

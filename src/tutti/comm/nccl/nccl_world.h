@@ -1,0 +1,29 @@
+// comm/nccl/nccl_world.h: a world whose ranks compute on a GPU each: what lies in GPU memory goes through NCCL, beside
+// the computation; what lies in the host's memory goes through the world that it wraps.
+#pragma once
+
+#include <memory>
+
+#include "tutti/comm/world.h"
+
+namespace tutti::comm {
+
+struct NcclOptions {
+    // Sums in the order of tree_reduce.h: the bits of every other engine. False: in NCCL's order, which depends on the
+    // machine, and 16-bit values are rounded on the way.
+    bool tree = true;
+    double timeout_s = 300;  // of one operation, from when all that it waits for on its own GPU is done
+};
+
+// "NCCL 2.28.9"; UsageError when the library is not there, or this build has no CUDA.
+std::string nccl_library();
+
+// Ranks of `world` that compute on one and the same GPU, each with another one: "" when there are none. Collective.
+std::string ranks_that_share_a_gpu(World& world, Device& device);
+
+// Every rank of `inner` calls it, with a GPU of its own; both must outlive it. A thread of it watches what is under
+// way: when an operation takes too long, NCCL finds an error, or another rank has given up, it aborts all that this
+// rank has under way, and the rank's next wait for the device throws TimedOut, Error or Aborted.
+std::unique_ptr<World> nccl_world(World& inner, Device& device, const NcclOptions& options);
+
+}  // namespace tutti::comm

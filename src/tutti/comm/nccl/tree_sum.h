@@ -1,0 +1,26 @@
+// comm/nccl/tree_sum.h: tree_reduce.h on a GPU: the sum over ranks of values that have all arrived, in the one order of
+// the tree, so that its bits are those of every other engine.
+#pragma once
+
+#include <cstdint>
+
+#include "tutti/base/dtype.h"
+#include "tutti/comm/collective.h"
+#include "tutti/device/device.h"
+
+namespace tutti::comm::nccl {
+
+// Rank r's values: `own` for r = rank, else those at arrived + r * stride bytes.
+struct Arrived {
+    const void* own = nullptr;
+    const std::byte* arrived = nullptr;
+    int64_t stride = 0;
+    int rank = 0, ranks = 1;  // at most 2^16
+};
+
+// y[i] = reduction over the ranks, for i in [0, count); `y` may be `own`. Types as in comm::tree_reduce. Error for
+// types that have no sum.
+void tree_sum(const tutti::Stream& stream, Reduce reduce, DType input_type, const Arrived& x, DType output_type,
+              void* y, int64_t count);
+
+}  // namespace tutti::comm::nccl

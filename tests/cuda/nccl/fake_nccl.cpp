@@ -1,0 +1,388 @@
+// tests/cuda/nccl/fake_nccl.cpp: a libnccl for the emulated GPU, opened through TUTTI_NCCL as the real one is. Ranks
+// are threads of one process. Operations wait in the emulated streams until their turn, and there for their partners,
+// as NCCL's kernels do; ranks that call different things wait for ever, as with NCCL. Sums are in descending order of
+// ranks, which is no order of Tutti's.
+//
+// Stricter than NCCL: a communicator that is used before its last call is through says so.
+// The functions fake_nccl_* are for tests.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/cuda/emulation/api.h"
+#include "tests/cuda/emulation/memory.h"
+#include "tutti/base/dtype.h"
+#include "tutti/comm/nccl/api.h"
+
+using tutti::comm::nccl::Config;
+using tutti::comm::nccl::Op;
+using tutti::comm::nccl::Result;
+using tutti::comm::nccl::Type;
+using tutti::comm::nccl::UniqueId;
+using tutti::emulation::DeviceAccess;
+
+namespace {
+
+constexpr auto kInvalidUsage = static_cast<Result>(5);
+
+struct Call {
+    enum class Kind { all_reduce, reduce_scatter, all_gather, broadcast } kind;
+    const void* from;
+    void* to;
+    size_t count;
+    Type type;
+    Op op;
+    int root;
+    bool agrees(const Call& other) const {
+        return kind == other.kind && count == other.count && type == other.type && op == other.op && root == other.root;
+    }
+};
+
+struct Mail {
+    const void* data;
+    size_t bytes;
+    bool taken = false;
+};
+
+// What the ranks of a communicator share.
+struct Net {
+    explicit Net(int ranks) : size(ranks) {}
+    std::mutex mutex;
+    std::condition_variable changed;
+    const int size;
+    int joined = 0;
+    struct Meeting {
+        std::map<int, Call> calls;
+        bool done = false;
+        int left = 0;
+    };
+    std::map<uint64_t, Meeting> meetings;  // by number of the call
+    std::map<std::pair<int, int>, std::deque<std::shared_ptr<Mail>>> mail;
+    std::map<int, std::shared_ptr<Net>> splits;
+};
+
+size_t size_of(Type type) {
+    switch (type) {
+        case tutti::comm::nccl::kBytes: return 1;
+        case tutti::comm::nccl::kFloat16:
+        case tutti::comm::nccl::kBfloat16: return 2;
+        case tutti::comm::nccl::kInt32:
+        case tutti::comm::nccl::kFloat32: return 4;
+        default: return 8;
+    }
+}
+
+template <class T, class Sums>
+void reduce(const std::vector<const void*>& from, const std::vector<void*>& to, size_t at, size_t count, Op op) {
+    for (size_t i = 0; i < count; ++i) {
+        auto sum = static_cast<Sums>(static_cast<const T*>(from.back())[at + i]);
+        for (size_t r = from.size() - 1; r-- > 0;) {
+            const auto x = static_cast<Sums>(static_cast<const T*>(from[r])[at + i]);
+            sum = op == tutti::comm::nccl::kMax ? std::max(sum, x) : sum + x;
+        }
+        for (void* y : to) static_cast<T*>(y)[i] = static_cast<T>(sum);
+    }
+}
+
+void reduce(Type type, const std::vector<const void*>& from, const std::vector<void*>& to, size_t at, size_t count,
+            Op op) {
+    switch (type) {
+        case tutti::comm::nccl::kFloat32: return reduce<float, float>(from, to, at, count, op);
+        case tutti::comm::nccl::kFloat64: return reduce<double, double>(from, to, at, count, op);
+        case tutti::comm::nccl::kInt32: return reduce<int32_t, int32_t>(from, to, at, count, op);
+        case tutti::comm::nccl::kInt64: return reduce<int64_t, int64_t>(from, to, at, count, op);
+        case tutti::comm::nccl::kFloat16: return reduce<tutti::f16, float>(from, to, at, count, op);
+        case tutti::comm::nccl::kBfloat16: return reduce<tutti::bf16, float>(from, to, at, count, op);
+        default: std::abort();
+    }
+}
+
+// Of all ranks at once, by the last that comes.
+void carry_out(const std::map<int, Call>& calls) {
+    const DeviceAccess access;
+    const Call& c = calls.begin()->second;
+    const size_t bytes = c.count * size_of(c.type);
+    std::vector<const void*> from;
+    for (const auto& [rank, call] : calls) from.push_back(call.from);
+    switch (c.kind) {
+        case Call::Kind::all_reduce: {
+            std::vector<void*> to;
+            for (const auto& [rank, call] : calls) to.push_back(call.to);
+            return reduce(c.type, from, to, 0, c.count, c.op);
+        }
+        case Call::Kind::reduce_scatter:
+            for (const auto& [rank, call] : calls) {
+                std::vector<std::byte> part(bytes);  // the output may be part of an input
+                reduce(c.type, from, {part.data()}, static_cast<size_t>(rank) * c.count, c.count, c.op);
+                std::memcpy(call.to, part.data(), bytes);
+            }
+            return;
+        case Call::Kind::all_gather:
+            for (const auto& [rank, call] : calls)
+                for (const auto& [other, its] : calls)
+                    std::memmove(static_cast<std::byte*>(call.to) + static_cast<size_t>(other) * bytes, its.from,
+                                 bytes);
+            return;
+        case Call::Kind::broadcast:
+            for (const auto& [rank, call] : calls) std::memmove(call.to, calls.at(c.root).from, bytes);
+    }
+}
+
+std::mutex nets_mutex;
+std::map<uint64_t, std::weak_ptr<Net>> nets;  // by unique id
+std::atomic<uint64_t> last_id{0};
+std::atomic<int> live{0};
+std::atomic<int64_t> started{0};
+
+enum class Fault { none, hang, error, slow };
+struct Plan {
+    Fault fault = Fault::none;
+    int milliseconds = 0;
+};
+thread_local Plan next_plan;  // of the next collective that this thread starts
+
+}  // namespace
+
+namespace tutti::comm::nccl {
+
+struct Opaque {
+    std::shared_ptr<Net> net;
+    int rank;
+    // Streams may still have calls of it when it is destroyed.
+    struct State {
+        std::atomic<bool> aborted{false};
+        std::atomic<int> error{0};
+    };
+    std::shared_ptr<State> state = std::make_shared<State>();
+    int looks = 2;  // until the last call is through
+    uint64_t calls = 0;
+    int splits = 0;
+};
+
+}  // namespace tutti::comm::nccl
+
+using tutti::comm::nccl::Comm;
+
+namespace {
+
+struct Message {
+    bool sends;
+    void* data;
+    size_t bytes;
+    int peer;
+    Comm comm;
+    cudaStream_t stream;
+};
+thread_local int group_depth = 0;
+thread_local std::vector<Message> group;
+
+bool busy(Comm comm) { return comm->looks > 0 || comm->net->joined < comm->net->size; }
+
+Result collective(const Call& call, Comm comm, void* stream) {
+    if (busy(comm)) return kInvalidUsage;
+    comm->looks = 2;
+    ++started;
+    const Plan plan = std::exchange(next_plan, {});
+    auto work = [net = comm->net, state = comm->state, rank = comm->rank, number = comm->calls++, call, plan] {
+        if (plan.fault == Fault::slow) std::this_thread::sleep_for(std::chrono::milliseconds(plan.milliseconds));
+        std::unique_lock lock(net->mutex);
+        const auto aborted = [&] { return state->aborted.load(); };
+        if (plan.fault == Fault::error) state->error = 6;
+        if (plan.fault == Fault::hang || plan.fault == Fault::error) return net->changed.wait(lock, aborted);
+        Net::Meeting& meeting = net->meetings[number];
+        if (aborted()) return;
+        meeting.calls.emplace(rank, call);
+        const auto same = [&](const auto& c) { return c.second.agrees(call); };
+        if (static_cast<int>(meeting.calls.size()) == net->size &&
+            std::all_of(meeting.calls.begin(), meeting.calls.end(), same)) {
+            carry_out(meeting.calls);
+            meeting.done = true;
+            net->changed.notify_all();
+        }
+        net->changed.wait(lock, [&] { return meeting.done || aborted(); });
+        if (!meeting.done) meeting.calls.erase(rank);
+        if (meeting.done && ++meeting.left == net->size) net->meetings.erase(number);
+    };
+    tutti::emulation::enqueue(static_cast<cudaStream_t>(stream), std::move(work));
+    return tutti::comm::nccl::kInProgress;
+}
+
+// All messages of a group go on at once.
+void exchange(const std::vector<Message>& all, const std::shared_ptr<Net>& net,
+              const std::shared_ptr<tutti::comm::nccl::Opaque::State>& state, int rank) {
+    std::unique_lock lock(net->mutex);
+    std::vector<std::pair<int, std::shared_ptr<Mail>>> sent;
+    std::vector<Message> receives;
+    for (const Message& m : all) {
+        if (!m.sends) {
+            receives.push_back(m);
+            continue;
+        }
+        sent.emplace_back(m.peer, std::make_shared<Mail>(Mail{m.data, m.bytes}));
+        net->mail[{rank, m.peer}].push_back(sent.back().second);
+    }
+    net->changed.notify_all();
+    const auto take = [&] {
+        for (auto m = receives.begin(); m != receives.end();) {
+            auto& box = net->mail[{m->peer, rank}];
+            // In the order of the receives from one rank.
+            const bool first = std::none_of(receives.begin(), m, [&](const Message& e) { return e.peer == m->peer; });
+            if (!first || box.empty() || box.front()->bytes != m->bytes) {
+                ++m;
+                continue;
+            }
+            const DeviceAccess access;
+            std::memmove(m->data, box.front()->data, m->bytes);
+            box.front()->taken = true;
+            box.pop_front();
+            m = receives.erase(m);
+            net->changed.notify_all();
+        }
+    };
+    net->changed.wait(lock, [&] {
+        if (state->aborted) return true;
+        take();
+        return receives.empty() && std::all_of(sent.begin(), sent.end(), [](const auto& s) { return s.second->taken; });
+    });
+    for (const auto& [to, mail] : sent)
+        if (!mail->taken) std::erase(net->mail[{rank, to}], mail);
+}
+
+Result message(const Message& m) {
+    if (busy(m.comm)) return kInvalidUsage;
+    group.push_back(m);
+    return tutti::comm::nccl::kSuccess;
+}
+
+void wake(Comm comm) {
+    const std::lock_guard lock(comm->net->mutex);
+    comm->net->changed.notify_all();
+}
+
+Comm join(const std::shared_ptr<Net>& net, int rank) {
+    const std::lock_guard lock(net->mutex);
+    ++net->joined;
+    ++live;
+    return new tutti::comm::nccl::Opaque{.net = net, .rank = rank};
+}
+
+}  // namespace
+
+extern "C" {
+
+Result ncclGetVersion(int* version) {
+    *version = 21801;
+    return tutti::comm::nccl::kSuccess;
+}
+const char* ncclGetErrorString(Result result) {
+    switch (static_cast<int>(result)) {
+        case 0: return "no error";
+        case 5: return "invalid usage: the communicator's last call is not through";
+        case 6: return "remote process exited or there was a network error";
+        default: return "unknown";
+    }
+}
+Result ncclGetUniqueId(UniqueId* id) {
+    *id = {};
+    const uint64_t number = ++last_id;
+    std::memcpy(id->bytes, &number, sizeof number);
+    return tutti::comm::nccl::kSuccess;
+}
+Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
+    if (config->size != 48 || config->magic != 0xcafebeef || config->blocking != 0) return kInvalidUsage;
+    uint64_t number = 0;
+    std::memcpy(&number, id.bytes, sizeof number);
+    std::shared_ptr<Net> net;
+    {
+        const std::lock_guard lock(nets_mutex);
+        net = nets[number].lock();
+        if (!net) nets[number] = net = std::make_shared<Net>(ranks);
+    }
+    *comm = join(net, rank);
+    return tutti::comm::nccl::kInProgress;
+}
+Result ncclCommSplit(Comm comm, int, int, Comm* split, Config*) {
+    if (busy(comm)) return kInvalidUsage;
+    comm->looks = 2;
+    std::shared_ptr<Net> net;
+    {
+        const std::lock_guard lock(comm->net->mutex);
+        auto& of_call = comm->net->splits[comm->splits++];
+        if (!of_call) of_call = std::make_shared<Net>(comm->net->size);
+        net = of_call;
+    }
+    *split = join(net, comm->rank);
+    return tutti::comm::nccl::kInProgress;
+}
+Result ncclCommFinalize(Comm comm) {
+    if (busy(comm)) return kInvalidUsage;
+    comm->looks = 2;
+    return tutti::comm::nccl::kInProgress;
+}
+Result ncclCommDestroy(Comm comm) {
+    --live;
+    delete comm;
+    return tutti::comm::nccl::kSuccess;
+}
+Result ncclCommAbort(Comm comm) {
+    comm->state->aborted = true;
+    wake(comm);
+    return ncclCommDestroy(comm);
+}
+Result ncclCommGetAsyncError(Comm comm, Result* error) {
+    *error = static_cast<Result>(comm->state->error.load());
+    if (*error != tutti::comm::nccl::kSuccess) return tutti::comm::nccl::kSuccess;
+    const std::lock_guard lock(comm->net->mutex);
+    if (comm->net->joined < comm->net->size || comm->looks-- > 0) *error = tutti::comm::nccl::kInProgress;
+    comm->looks = std::max(comm->looks, 0);
+    return tutti::comm::nccl::kSuccess;
+}
+Result ncclGroupStart() {
+    ++group_depth;
+    return tutti::comm::nccl::kSuccess;
+}
+Result ncclGroupEnd() {
+    if (--group_depth > 0) return tutti::comm::nccl::kSuccess;
+    const std::vector<Message> all = std::exchange(group, {});
+    if (all.empty()) return tutti::comm::nccl::kSuccess;
+    ++started;
+    const Comm comm = all.front().comm;  // those of one communicator and stream
+    comm->looks = 2;
+    tutti::emulation::enqueue(all.front().stream, [all, net = comm->net, state = comm->state, rank = comm->rank] {
+        exchange(all, net, state, rank);
+    });
+    return tutti::comm::nccl::kInProgress;
+}
+Result ncclAllReduce(const void* from, void* to, size_t count, Type type, Op op, Comm comm, void* stream) {
+    return collective({Call::Kind::all_reduce, from, to, count, type, op, 0}, comm, stream);
+}
+Result ncclReduceScatter(const void* from, void* to, size_t count, Type type, Op op, Comm comm, void* stream) {
+    return collective({Call::Kind::reduce_scatter, from, to, count, type, op, 0}, comm, stream);
+}
+Result ncclAllGather(const void* from, void* to, size_t count, Type type, Comm comm, void* stream) {
+    return collective({Call::Kind::all_gather, from, to, count, type, Op{}, 0}, comm, stream);
+}
+Result ncclBroadcast(const void* from, void* to, size_t count, Type type, int root, Comm comm, void* stream) {
+    return collective({Call::Kind::broadcast, from, to, count, type, Op{}, root}, comm, stream);
+}
+Result ncclSend(const void* from, size_t count, Type type, int to, Comm comm, void* stream) {
+    return message({true, const_cast<void*>(from), count * size_of(type), to, comm, static_cast<cudaStream_t>(stream)});
+}
+Result ncclRecv(void* to, size_t count, Type type, int from, Comm comm, void* stream) {
+    return message({false, to, count * size_of(type), from, comm, static_cast<cudaStream_t>(stream)});
+}
+
+// Of the next collective that the calling thread starts: 1 never ends, 2 meets an error, 3 is late.
+void fake_nccl_fault(int fault, int milliseconds) { next_plan = {static_cast<Fault>(fault), milliseconds}; }
+int fake_nccl_live() { return live; }          // communicators
+int64_t fake_nccl_calls() { return started; }  // of collectives and groups of messages
+}

@@ -1,0 +1,130 @@
+// NCCL's engine over the emulated GPU and the fake library: the conformance suite, the order of sums, where work waits
+// and where it does not, and that nothing is left behind.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "tests/cuda/nccl/ranks.h"
+#include "tutti/comm/nccl/api.h"
+#include "tutti/comm/testing/conformance.h"
+
+namespace tutti::comm {
+namespace {
+
+Tensor filled(Device& device, int64_t n, float value) {
+    return Tensor::from_host<float>(device, {n}, std::vector<float>(static_cast<size_t>(n), value),
+                                    Purpose::communication);
+}
+
+TEST(Nccl, Conforms) {
+    for (const int n : {1, 2, 3, 4, 8})
+        on_gpus(n, {}, [](World& world, Device& device) {
+            for (const auto& check : conformance::checks()) {
+                try {
+                    check.body(world, device);
+                } catch (const Aborted&) {
+                    throw;
+                } catch (const std::exception& error) {
+                    throw Error(concat(check.name, ": ", error.what()));
+                }
+            }
+        });
+    EXPECT_EQ(fake_nccl().live(), 0) << "communicators that were not destroyed";
+}
+
+// Larger than what goes to all at once, and than one chunk; parts that do not divide.
+TEST(Nccl, LargeSumsAreTheTreesToo) {
+    on_gpus(3, {}, [](World& world, Device& device) {
+        const auto group = world.everyone("dp");
+        const int64_t n = (9 << 20) + 5;  // f32: more than half of the scratch memory
+        std::vector<float> values(static_cast<size_t>(n));
+        const auto value = [](int rank, int64_t i) {
+            return std::ldexp(static_cast<float>((i * 7919 + rank * 104729) % 1000003), static_cast<int>(i % 13) - 20);
+        };
+        for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = value(world.rank(), i);
+        const Tensor x = Tensor::from_host<float>(device, {n}, values, Purpose::communication);
+        group->all_reduce(x).wait();
+        const auto sums = x.to_host<float>();
+        for (int64_t i = 0; i < n; ++i)
+            check(sums[static_cast<size_t>(i)] == (value(0, i) + value(1, i)) + value(2, i), "element ", i);
+    });
+}
+
+TEST(Nccl, FastSumsAreNcclsOwn) {
+    on_gpus(3, {.tree = false}, [](World& world, Device& device) {
+        const auto group = world.everyone("dp");
+        // The fake library adds from the last rank: (c + b) + a, not the tree's (a + b) + c.
+        const float values[] = {1e8f, -1e8f, 1.5f};
+        const Tensor x = filled(device, 3, values[world.rank()]), part = filled(device, 1, 0);
+        group->all_reduce(x).wait();
+        group->reduce_scatter(filled(device, 3, values[world.rank()]), part).wait();
+        const float fast = (values[2] + values[1]) + values[0], tree = (values[0] + values[1]) + values[2];
+        check(fast != tree, "the case tells nothing");
+        check(x.to_host<float>()[2] == fast && part.to_host<float>()[0] == fast, "not NCCL's order");
+        // What NCCL cannot do, f32 sums of 16-bit values, follows the tree.
+        const Tensor y = Tensor::from_host<bf16>(device, {3}, std::vector<bf16>(3, bf16(values[world.rank()])),
+                                                 Purpose::communication);
+        group->reduce_scatter(y, part).wait();
+        const auto r = [&](int i) { return static_cast<float>(bf16(values[i])); };
+        check(part.to_host<float>()[0] == (r(0) + r(1)) + r(2), "f32 sums of bf16");
+    });
+}
+
+// The host does not wait, and what is computed before an operation's wait runs beside it.
+TEST(Nccl, AWaitIsOfTheStream) {
+    on_gpus(2, {}, [](World& world, Device& device) {
+        const auto group = world.everyone("dp");
+        std::atomic<bool> open{false};
+        const Tensor x = filled(device, 8, 1), y = filled(device, 8, 2);
+        device.synchronize();
+        // The rank's stream stands still until the host goes on.
+        emulation::enqueue(static_cast<cudaStream_t>(device.stream().native), [&] {
+            while (!open) std::this_thread::yield();
+        });
+        Work work = group->all_reduce(x);
+        work.wait();
+        device.copy(y.view().data, x.view().data, x.bytes());
+        open = true;
+        check(y.to_host<float>()[7] == 2.0f, "the copy after the wait read the sum");
+    });
+}
+
+// Released at once: the allocator gives the memory to others only after the collective has read it.
+TEST(Nccl, MemoryThatAnOperationUsesIsNotReused) {
+    on_gpus(2, {}, [](World& world, Device& device) {
+        const auto group = world.everyone("dp");
+        const Tensor result = filled(device, 2048, 0);
+        for (int round = 0; round < 50; ++round) {
+            Work work;
+            {
+                const Tensor part = filled(device, 1024, static_cast<float>(10 * round + world.rank()));
+                work = group->all_gather(part, result);
+            }
+            const Tensor next = filled(device, 1024, -1);  // takes the place of `part`
+            work.wait();
+            const auto values = result.to_host<float>();
+            check(values[0] == static_cast<float>(10 * round) && values[2047] == static_cast<float>(10 * round + 1),
+                  "round ", round, ": ", values[0], " and ", values[2047]);
+        }
+    });
+}
+
+TEST(Nccl, RanksThatShareAGpuAreFound) {
+    fake_nccl();
+    run_ranks(3, {.timeout_s = 60}, [](World& world) {
+        const auto own = make_cuda_device(world.rank());
+        check(ranks_that_share_a_gpu(world, *own).empty(), "each has its own");
+        const auto shared = make_cuda_device(world.rank() / 2);
+        check(ranks_that_share_a_gpu(world, *shared).starts_with("ranks 0 and 1 share"), "two share one");
+    });
+}
+
+TEST(Nccl, SaysItsVersion) {
+    fake_nccl();
+    EXPECT_EQ(nccl_library(), "NCCL 2.18.1");
+}
+
+}  // namespace
+}  // namespace tutti::comm

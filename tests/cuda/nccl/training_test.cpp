@@ -1,0 +1,74 @@
+// Whole runs whose ranks have an emulated GPU each and communicate through the fake NCCL, in the tree's order: the runs
+// of CPU ranks as threads, to the last bit of loss, norm and weight. The kernels are the CPU's, so nothing but the
+// communication can differ; and it is late.
+#include "tests/cuda/nccl/ranks.h"
+#include "tests/cuda/training_runs.h"
+
+namespace tutti::train {
+namespace {
+
+class NcclTraining : public CudaTraining {
+  protected:
+    NcclTraining() { comm::fake_nccl(); }
+
+    void expect_same(const Settings& set, int ranks) {
+        const TrainOptions gpu = options_of("cuda", set, ranks), cpu = options_of("cpu", set, ranks);
+        const int64_t before = comm::fake_nccl().calls();
+        EXPECT_EQ(train(gpu).step, gpu.run.train.steps);
+        EXPECT_GT(comm::fake_nccl().calls(), before) << "NCCL was not used";
+        train(cpu);
+        EXPECT_EQ(metrics(gpu), metrics(cpu)) << testing::PrintToString(set) << ", " << ranks << " ranks";
+        EXPECT_EQ(weights(gpu), weights(cpu)) << testing::PrintToString(set) << ", " << ranks << " ranks";
+    }
+    const Settings short_ = f32_ + Settings{"train.steps=3", "train.global_batch=8", "train.micro_batch=1"};
+};
+
+TEST_F(NcclTraining, EveryZeroStageIsTheRunOfThreads) {
+    for (const int dp : {2, 4, 8})
+        for (const int zero : {0, 1, 2, 3}) expect_same(short_ + Settings{concat("parallel.zero=", zero)}, dp);
+}
+
+TEST_F(NcclTraining, InBf16Too) {
+    for (const int zero : {0, 1, 2, 3})
+        expect_same({"precision.compute=bf16", "train.steps=3", "train.global_batch=8", "train.micro_batch=1",
+                     concat("parallel.zero=", zero)},
+                    4);
+}
+
+TEST_F(NcclTraining, SoIsHsdp) {
+    for (const int zero : {2, 3}) {
+        expect_same(short_ + Settings{concat("parallel.zero=", zero), "parallel.dp_replicate=2"}, 4);
+        expect_same(short_ + Settings{concat("parallel.zero=", zero), "parallel.dp_replicate=2"}, 8);
+        expect_same(short_ + Settings{concat("parallel.zero=", zero), "parallel.dp_replicate=4"}, 8);
+    }
+}
+
+TEST_F(NcclTraining, SoAreTheOtherAxes) {
+    expect_same(short_ + Settings{"parallel.tp=2", "model.kv_heads=2"}, 4);
+    expect_same(short_ + Settings{"parallel.cp=2"}, 4);
+    expect_same(short_ + Settings{"parallel.pp=2", "parallel.schedule=1f1b"}, 4);
+    expect_same(short_ + Settings{"parallel.pp=2", "parallel.schedule=zb-h1", "parallel.zero=2"}, 4);
+    expect_same({"model.preset=moe-tiny", "model.width=32", "model.layers=2", "model.heads=2", "model.kv_heads=2",
+                 "model.head_dim=16", "model.ffn=48", "model.moe.ffn=24", "model.moe.experts=4", "model.moe.top_k=4",
+                 "data.tokenizer=\"bytes\"", "train.micro_batch=1", "train.steps=3", "precision.compute=f32",
+                 "parallel.ep=2", "train.global_batch=8"},
+                4);
+}
+
+TEST_F(NcclTraining, OffloadBesideNccl) {
+    expect_same(short_ + Settings{"parallel.zero=3", "offload.params=true", "offload.optimizer=true"}, 2);
+}
+
+TEST_F(NcclTraining, RanksThatShareAGpuUseTheHost) {
+    emulation::set_gpus(1);
+    const int64_t before = comm::fake_nccl().calls();
+    const TrainOptions gpu = options_of("cuda", short_, 2);
+    train(gpu);
+    EXPECT_EQ(comm::fake_nccl().calls(), before);
+    EXPECT_THROW(train(options_of("cuda", short_ + Settings{"comm.gpu=nccl"}, 2)), UsageError);
+    emulation::set_gpus(comm::kMostRanks);
+    EXPECT_EQ(metrics(gpu), run("cpu", short_, 2));
+}
+
+}  // namespace
+}  // namespace tutti::train
