@@ -44,6 +44,7 @@ parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, De
             .compute = spec::compute_type(run),
             .seed = static_cast<uint64_t>(run.train.seed),
             .reduce_each_microbatch = run.parallel.accumulate != "full",
+            .reductions = static_cast<int>(run.parallel.reductions),
             .keep_gradients = run.train.cuda_graphs,
             .parameter_server = run.parallel.strategy == "parameter_server",
             .masters_home = run.offload.optimizer ? home : nullptr,

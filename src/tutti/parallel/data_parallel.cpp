@@ -135,7 +135,7 @@ void DataParallel::finish_gradients() {
             state->contributions = state->expected;
             start_reduction(*state);
         }
-    if (in_flight_) finish_reduction(*in_flight_);
+    while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
     for (const auto& state : states_)
         if (state->between_stages) start_rest(*state);
     for (const auto& state : states_) {
@@ -278,7 +278,8 @@ void DataParallel::reshard(size_t i) {
 void DataParallel::before(Unit& unit, const Pass& pass) {
     const size_t u = index_.at(&unit);
     const bool begins = u == 0 || run_[u - 1] != run_[u];
-    if (pass.kind == PassKind::forward && begins && in_flight_) finish_reduction(*in_flight_);  // of the pass before
+    if (pass.kind == PassKind::forward && begins)  // of the pass before
+        while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
     if (pass.kind != PassKind::backward_weight) acquire(u, pass);
     if (pass.kind == PassKind::forward) prefetch(u + 1, run_[u], pass);
     if (is_backward(pass)) prefetch(u - 1, run_[u], pass);  // of the first unit: none
@@ -298,7 +299,7 @@ void DataParallel::after(Unit& unit, const Pass& pass) {
 void DataParallel::need_gradients(State& state) {
     check(!state.complete(), state.flat->parameters().front()->name, ": more than the ", state.expected,
           " forwards and backwards that the step announced add to its gradient");
-    if (in_flight_ == &state) finish_reduction(state);
+    if (std::find(in_flight_.begin(), in_flight_.end(), &state) != in_flight_.end()) finish_reduction(state);
     if (!state.flat->has_gradients()) state.flat->take_gradients();
 }
 
@@ -321,21 +322,21 @@ void DataParallel::start_reduction(State& state) {
     } else if (options_.zero == Zero::none) {
         if (!state.between_stages) start_rest(state);
     } else {
-        if (in_flight_) finish_reduction(*in_flight_);
+        while (static_cast<int>(in_flight_.size()) >= options_.reductions) finish_reduction(*in_flight_.front());
         if (state.reduced)
             state.received = ops::empty(ctx_, flat.gradient_shard().shape(), DType::f32, Purpose::communication);
         else
             flat.take_gradient_shard();
         state.reduction =
             state.shards->reduce_scatter(flat.gradients(), state.reduced ? state.received : flat.gradient_shard());
-        in_flight_ = &state;
+        in_flight_.push_back(&state);
     }
     state.reduced = true;
 }
 
 void DataParallel::finish_reduction(State& state) {
     state.reduction.wait();
-    in_flight_ = nullptr;
+    std::erase(in_flight_, &state);
     if (state.received.defined())
         ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());
     if (options_.zero >= Zero::gradients) state.flat->drop_gradients();

@@ -7,6 +7,7 @@
 // flat_unit.h, groups.h.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,7 @@ struct DataParallelOptions {
     // reduce once, as 0 and 1 do: more memory, less traffic. The two add in different orders; with one microbatch they
     // are the same.
     bool reduce_each_microbatch = true;
+    int reductions = 1;              // reduce_scatters under way at once; each more keeps the gradients of a unit more
     bool keep_gradients = false;     // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
     bool parameter_server = false;   // in place of collectives; for Zero::none
     Device* masters_home = nullptr;  // offload: FlatOptions
@@ -122,7 +124,7 @@ class DataParallel final : public autograd::Hooks {
     std::vector<std::vector<State*>> uses_;  // by unit: the states that hold its parameters
     std::unordered_map<const autograd::Unit*, size_t> index_;
     std::unordered_map<const autograd::Parameter*, size_t> owner_;
-    State* in_flight_ = nullptr;  // at most one reduce_scatter, so that memory does not depend on timing
+    std::deque<State*> in_flight_;  // a fixed number of reduce_scatters, so that memory does not depend on timing
 };
 
 }  // namespace tutti::parallel

@@ -201,6 +201,9 @@ void for_each_field(Run& run, const Visit& visit) {
     key("accumulate", p.accumulate, one_of({"auto", "full", "shard"}),
         "gradients between microbatches: full (reduced once a step), shard (reduced each time; zero 2 and 3, their "
         "auto). Under full every zero gives the same bits");
+    key("reductions", p.reductions, between(1, 1000),
+        "sums of gradients over ranks (zero = 1 to 3) that may be under way at once beside the backward; each one more "
+        "keeps the gradients of one more unit");
     key("tp", p.tp, between(1, 1048576), "tensor parallel");
     key("sequence_parallel", p.sequence_parallel, any(), "the Megatron kind, rides on tp");
     key("tp_overlap", p.tp_overlap, between(1, 1024),

@@ -62,6 +62,7 @@ struct ParallelSpec {
     int64_t zero = 1;
     std::string strategy = "collective";  // collective | parameter_server
     std::string accumulate = "auto";      // auto | full | shard: gradients between the microbatches of a step
+    int64_t reductions = 1;               // of gradients under way at once
     int64_t tp = 1;
     bool sequence_parallel = true;
     int64_t tp_overlap = 1;  // pieces; 1: off

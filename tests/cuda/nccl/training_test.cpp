@@ -28,6 +28,12 @@ TEST_F(NcclTraining, EveryZeroStageIsTheRunOfThreads) {
         for (const int zero : {0, 1, 2, 3}) expect_same(short_ + Settings{concat("parallel.zero=", zero)}, dp);
 }
 
+// Which of several reductions ends first must not matter.
+TEST_F(NcclTraining, SeveralReductionsUnderWay) {
+    for (const int zero : {1, 2, 3})
+        expect_same(short_ + Settings{concat("parallel.zero=", zero), "parallel.reductions=3", "model.layers=4"}, 4);
+}
+
 TEST_F(NcclTraining, InBf16Too) {
     for (const int zero : {0, 1, 2, 3})
         expect_same({"precision.compute=bf16", "train.steps=3", "train.global_batch=8", "train.micro_batch=1",
