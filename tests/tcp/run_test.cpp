@@ -1,8 +1,8 @@
 // Whole runs of processes without MPI: their losses are those of threads, to the bit; a killed rank is named by the
 // others, which end with 4; the same command afterwards goes on to the undisturbed run's end.
-#include <nlohmann/json.hpp>
 
 #include "processes.h"
+#include "tutti/base/json.h"
 
 namespace tutti::testing {
 namespace {
@@ -30,7 +30,7 @@ class TcpRun : public Processes {
         std::vector<std::string> lines;
         std::ifstream file(folder_ / out / "metrics.jsonl");
         for (std::string line; std::getline(file, line);) {
-            const auto json = nlohmann::json::parse(line);
+            const auto json = Json::parse(line);
             lines.push_back(json.at("step").dump() + " " + json.at("loss").dump() + " " + json.at("grad_norm").dump());
         }
         return lines;
