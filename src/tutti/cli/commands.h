@@ -99,12 +99,13 @@ struct SimulateArguments {
     std::string cluster;  // name or file
     int ranks = 1;
     std::vector<std::string> set;
-    std::string table;    // a file of published runs
-    std::string site;     // constants that `--fit` wrote; "": the defaults
-    std::string fit;      // with table: where constants fitted to it go; "": nowhere
-    std::string profile;  // of a machine, in place of a cluster: `tutti bench calibrate`
-    std::string trace;    // where the predicted trace goes; "": nowhere
-    std::string run;      // a run directory that gets the prediction; "": none
+    std::string table;              // a file of published runs
+    std::string site;               // constants that `--fit` wrote; "": the defaults
+    std::string fit;                // with table: where constants fitted to it go; "": nowhere
+    std::string profile;            // of a machine, in place of a cluster: `tutti bench calibrate`
+    std::string trace;              // where the predicted trace goes; "": nowhere
+    std::string run;                // a run directory that gets the prediction; "": none
+    std::vector<std::string> slow;  // "3=1.5": rank 3 takes 1.5 times as long
     bool json = false;
 };
 int simulate(const SimulateArguments& arguments, const Io& io);

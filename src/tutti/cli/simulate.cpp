@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
@@ -156,6 +157,23 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     return 0;
 }
 
+// "3=1.5": rank 3 takes 1.5 times as long.
+std::map<int, double> stragglers(const SimulateArguments& a) {
+    std::map<int, double> slow;
+    for (const std::string& text : a.slow) {
+        std::istringstream in(text);
+        int rank = -1;
+        char equals = 0;
+        double factor = 0;
+        in >> rank >> equals >> factor;
+        check<UsageError>(!in.fail() && in.eof() && equals == '=' && rank >= 0 && rank < a.ranks && factor > 0,
+                          "--slow ", text, ": required RANK=FACTOR with 0 <= RANK < ", a.ranks,
+                          " and a factor above 0, such as 3=1.5");
+        slow[rank] = factor;
+    }
+    return slow;
+}
+
 // What `tutti report` shows beside what was measured: of a step on `machine`.
 void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const std::string& machine) {
     if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
@@ -182,7 +200,7 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
     if (run.train.threads == 0) run.train.threads = std::max(1, profile.cores / a.ranks);
     const rehearsal::Target target = rehearsal::target_of(engine::machine_of(run, {0, a.ranks}, ""));
     const simulate::RehearsedStep step =
-        simulate::rehearse_in_time(run, target, a.ranks, profile, !a.trace.empty() || !a.run.empty());
+        simulate::rehearse_in_time(run, target, a.ranks, profile, !a.trace.empty() || !a.run.empty(), stragglers(a));
     save(a, step, profile.machine);
 
     const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
@@ -263,6 +281,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
     spec::RunSpec run = spec::parse_file(a.config, a.set);
     spec::validate(run, a.ranks);
     const Prediction p = simulate::predict(simulate::job_of(run, a.ranks), cluster, constants_of(a));
+    stragglers(a);
     std::ostream& text = io.text(a.json);
     text << name_of(run.model) << " on " << a.ranks << " x " << cluster.name << "\n\n";
     print(p, cluster, text);
@@ -306,6 +325,7 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
          {"--profile", "FILE", "", "instead of a cluster: a machine that `tutti bench calibrate` measured", &a.profile},
          {"--trace", "FILE", "", "the predicted spans of the rehearsed ranks, for ui.perfetto.dev", &a.trace},
          {"--run", "RUN_DIR", "", "leaves the prediction in the directory of a run, for tutti report", &a.run},
+         {"--slow", "RANK=FACTOR", "", "a straggler: its kernels take so many times as long; repeatable", &a.slow},
          {"--site", "FILE", "", "constants of a site, as --fit wrote them", &a.site},
          {"--table", "FILE", "", "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors",
           &a.table},

@@ -12,7 +12,7 @@
 namespace tutti::simulate {
 
 RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
-                               const MachineProfile& profile, bool with_spans) {
+                               const MachineProfile& profile, bool with_spans, const std::map<int, double>& slow) {
     const int threads = std::max(1, target.device.threads);
     const KernelProfile& kernels = profile.kernels_of(run.precision.compute, threads);
     RehearsedStep step;
@@ -20,7 +20,7 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
     for (int rank = 0; rank < ranks; ++rank) {
         rehearsal::Rehearsal rehearsal = rehearsal::rehearse(run, target, ranks, rank);
         programs.push_back(rehearsal.program);
-        if (rank == 0) step.traffic = rehearsal.communication;
+        if (step.traffic.empty()) step.traffic = rehearsal.communication;
         if (rank == 0 || rehearsal.memory.peak() > step.shown.memory.peak()) step.shown = std::move(rehearsal);
     }
     // A kernel is faster while other cores idle, and how long they do follows from the times: a few rounds agree.
@@ -46,6 +46,7 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
         };
         prices.beside_kernels = run.comm.progress_thread;
         prices.step = kernels.of_step;
+        prices.slow = slow;
         step.timeline = lay_out(programs, prices, with_spans && round + 1 == kRounds);
         step.seconds = on_cores(step.timeline, cores);
         const double busy = std::accumulate(step.timeline.busy.begin(), step.timeline.busy.end(), 0.0);
@@ -102,22 +103,25 @@ rehearsal::Target target_for(const hardware::Cluster& cluster, Arithmetic arithm
 }
 
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
-                          const hardware::Cluster& cluster, const Constants& constants, bool with_spans) {
+                          const hardware::Cluster& cluster, const Constants& constants, bool with_spans,
+                          const std::map<int, double>& slow) {
     const Job job = job_of(run, ranks);
     const Prices price(job, cluster, constants);
     RehearsedStep step;
-    const std::vector<int> along = parallel::make_mesh(run, ranks).group(0, {mesh::Axis::pp});
+    const std::vector<int> along =
+        parallel::make_mesh(run, ranks).group(slow.empty() ? 0 : slow.begin()->first, {mesh::Axis::pp});
     std::vector<rehearsal::Program> programs;
     for (const int rank : along) {
         rehearsal::Rehearsal rehearsal = rehearsal::rehearse(run, target, ranks, rank);
         programs.push_back(rehearsal.program);
-        if (rank == 0) step.traffic = rehearsal.communication;
+        if (step.traffic.empty()) step.traffic = rehearsal.communication;
         if (rank == along.front() || rehearsal.memory.peak() > step.shown.memory.peak()) {
             step.shown = std::move(rehearsal);
         }
     }
     TimelinePrices prices;
     prices.beside_kernels = true;
+    prices.slow = slow;
     prices.kernel = [&](const rehearsal::KernelCall& call) {
         const double seconds = kernel_seconds(call, price);
         step.kernels[call.kernel] += seconds;

@@ -20,14 +20,17 @@ struct RehearsedStep {
     double communication = 0, between = 0;        // of all ranks: operations, and what is outside kernels
 };
 
-// All ranks are threads of one process on the machine of the profile. `run` is validated for so many.
+// All ranks are threads of one process on the machine of the profile. `run` is validated for so many. `slow`:
+// stragglers (TimelinePrices::slow).
 RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
-                               const MachineProfile& profile, bool with_spans);
+                               const MachineProfile& profile, bool with_spans, const std::map<int, double>& slow = {});
 
-// On a cluster, by the formulas of prices.h: one rank of each pipeline position stands for all of its position, kernels
-// and collectives run beside each other, as on GPUs. `target`: from target_for(cluster).
+// On a cluster, by the formulas of prices.h: one rank of each pipeline position stands for all of its position (the
+// positions of the first slow rank, if there is one), kernels and collectives run beside each other, as on GPUs.
+// `target`: from target_for(cluster).
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
-                          const hardware::Cluster& cluster, const Constants& constants, bool with_spans);
+                          const hardware::Cluster& cluster, const Constants& constants, bool with_spans,
+                          const std::map<int, double>& slow = {});
 
 // The machine that kernels and memory are rehearsed for: that GPU, or for one without kernels of its own an H100 with
 // its memory. UsageError in a build without CUDA.

@@ -35,6 +35,7 @@ using Key = std::tuple<std::string, std::vector<int>, bool, int, int, uint64_t>;
 
 struct Rank {
     int of_world = 0;
+    double slow = 1;
     const Program* program = nullptr;
     std::vector<size_t> order;  // of actions, repetitions written out
     size_t next = 0;
@@ -75,6 +76,8 @@ class Layout {
         for (size_t r = 0; r < programs.size(); ++r) {
             place_of_[ranks[r]] = r;
             ranks_[r].of_world = ranks[r];
+            const auto slow = prices.slow.find(ranks[r]);
+            if (slow != prices.slow.end()) ranks_[r].slow = slow->second;
             ranks_[r].program = &programs[r];
             ranks_[r].order = written_out(programs[r]);
         }
@@ -106,7 +109,7 @@ class Layout {
         while (rank.next < rank.order.size()) {
             const Action& action = rank.program->actions[rank.order[rank.next]];
             if (const auto* call = std::get_if<KernelCall>(&action.what)) {
-                compute(rank, action, prices_.kernel(*call));
+                compute(rank, action, rank.slow * prices_.kernel(*call));
             } else if (const auto* begin = std::get_if<BeginOperation>(&action.what)) {
                 start(r, *begin);
             } else if (!wait(r, std::get<WaitForOperation>(action.what))) {

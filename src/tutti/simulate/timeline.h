@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,8 @@ struct TimelinePrices {
     // True: operations run beside the kernels, those of a group one after another. False: they take the time of the
     // rank's own thread, and data moves only while ranks wait, as without a progress thread.
     bool beside_kernels = false;
-    double step = 0;  // seconds of a rank that nothing else accounts for
+    double step = 0;             // seconds of a rank that nothing else accounts for
+    std::map<int, double> slow;  // stragglers: how many times as long the kernels of these ranks take
 };
 
 struct TimedSpan {

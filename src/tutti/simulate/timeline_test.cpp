@@ -80,6 +80,15 @@ TEST(Timelines, OperationsOfARankFollowOneAnother) {
     EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(1, true), false).seconds, 2);
 }
 
+TEST(Timelines, AStragglerKeepsTheOthersWaiting) {
+    const auto program = [] { return ByHand({0, 1}).k(1).b(Kind::all_reduce, 0).w(Kind::all_reduce, 0).program; };
+    TimelinePrices with_straggler = prices(0.5, true);
+    with_straggler.slow = {{1, 3.0}};
+    const Timeline t = lay_out({program(), program()}, with_straggler, false);
+    EXPECT_DOUBLE_EQ(t.seconds, 3.5);
+    EXPECT_DOUBLE_EQ(t.waited[0], 2.5);
+}
+
 TEST(Timelines, MessagesMatchInTheirOrder) {
     const std::vector<Program> programs = {
         ByHand({0, 1}).k(1).b(Kind::send, 0, 1).k(1).b(Kind::send, 1, 1).w(Kind::send, 0).w(Kind::send, 1).program,
