@@ -26,6 +26,7 @@ foreach(isa avx2 avx512 avx512_bf16 amx amx_emulated)
   target_link_libraries(tutti_kernels_${isa} PRIVATE tutti_options)
   target_compile_options(tutti_kernels_${isa} PRIVATE ${TUTTI_ISA_FLAGS_${isa}}
     -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off -fopenmp-simd -Wno-uninitialized -Wno-maybe-uninitialized)
+  tutti_precompiled_headers(tutti_kernels_${isa} tutti_kernels_${isa} <immintrin.h>)
   if(NOT isa STREQUAL amx_emulated)
     target_sources(tutti_kernels PRIVATE $<TARGET_OBJECTS:tutti_kernels_${isa}>)
   elseif(TUTTI_TESTS)

@@ -30,6 +30,31 @@ if(TUTTI_SANITIZE)
   target_link_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
 endif()
 
+# Standard headers are a quarter of the compile time of a source. A compiler cache cannot store what uses them compiled,
+# so a build with one, which a developer's mostly is, does without and notices includes that are missing.
+set(precompiled_default ON)
+if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache|sccache")
+  set(precompiled_default OFF)
+endif()
+option(TUTTI_PRECOMPILED_HEADERS "Compile standard headers once (ON without a compiler cache)" ${precompiled_default})
+set(TUTTI_STANDARD_HEADERS <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <mutex>
+  <optional> <set> <span> <sstream> <string> <string_view> <utility> <variant> <vector>)
+
+# What the sources of `target` compile first is compiled for `owner`, whose flags must be the same.
+# gcc 12 forgets that precompiled headers are the system's, and warns in vain of its own std::string (GCC bug 105329).
+function(tutti_precompiled_headers target owner)
+  if(NOT TUTTI_PRECOMPILED_HEADERS)
+    return()
+  endif()
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
+  if(target STREQUAL owner)
+    target_precompile_headers(${target} PRIVATE ${TUTTI_STANDARD_HEADERS} ${ARGN})
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  endif()
+endfunction()
+
 function(tutti_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${name}/*.cpp)
@@ -41,11 +66,16 @@ function(tutti_room name)
   list(FILTER testing INCLUDE REGEX "/testing/")
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$|/testing/|/kernels/cpu/isa/|/(device|kernels)/cuda/|/comm/nccl/")
   list(TRANSFORM ROOM_DEPENDS PREPEND tutti_)
+  set(headers_of base)
+  if("${ROOM_LIBRARIES}" MATCHES OpenMP)
+    set(headers_of device)  # the first room with -fopenmp
+  endif()
 
   if(sources)
     add_library(tutti_${name} STATIC ${sources})
     set(scope PUBLIC)
     target_link_libraries(tutti_${name} PRIVATE $<BUILD_INTERFACE:tutti_options> ${ROOM_LIBRARIES})
+    tutti_precompiled_headers(tutti_${name} tutti_${headers_of})
   else()
     add_library(tutti_${name} INTERFACE)
     set(scope INTERFACE)
@@ -61,11 +91,13 @@ function(tutti_room name)
     set(testing_library tutti_${name}_testing)
     add_library(tutti_${name}_testing STATIC ${testing})
     target_link_libraries(tutti_${name}_testing PUBLIC tutti_${name} PRIVATE tutti_options)
+    tutti_precompiled_headers(tutti_${name}_testing tutti_base)
   endif()
   if(TUTTI_TESTS AND tests)
     add_executable(${name}_tests ${tests})
     target_link_libraries(${name}_tests PRIVATE ${testing_library} tutti_${name} tutti_options ${ROOM_LIBRARIES}
       GTest::gtest GTest::gtest_main)
+    tutti_precompiled_headers(${name}_tests ${headers_of}_tests <gtest/gtest.h>)
     gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST PROPERTIES LABELS fast TIMEOUT ${TUTTI_TEST_SECONDS})
   endif()
   set(TUTTI_ROOMS ${TUTTI_ROOMS} ${name} PARENT_SCOPE)
