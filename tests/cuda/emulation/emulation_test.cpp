@@ -230,9 +230,12 @@ TEST_F(CapturedStream, IsDoneAtEachLaunchWithTheNumbersOfTheCapture) {
     cudaGraphDestroy(graph_);  // the other lives on
     for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
     cudaGraphExecDestroy(exec);
+    EXPECT_EQ(x.values(), (std::vector<int>{0, 10}));  // nothing waited for the stream
+    cudaStreamSynchronize(stream_);
     EXPECT_EQ(x.values(), (std::vector<int>{9, 19}));
     EXPECT_EQ(y.values(), (std::vector<int>{9, 19}));
     add(x, 1);
+    cudaStreamSynchronize(stream_);
     EXPECT_EQ(x.values(), (std::vector<int>{10, 20}));
 }
 
