@@ -141,6 +141,7 @@ TEST(Run, WhatCannotBeServedIsRefused) {
     EXPECT_THROW(run(detect(kTorchrun), 1, {.engine = ProcessEngine::mpi}, body), UsageError);
     EXPECT_THROW(run(detect(kOpenMpi), 1, {.engine = ProcessEngine::tcp}, body), UsageError);
     EXPECT_THROW(run(detect(kOpenMpi), 3, {}, body), UsageError);
+    EXPECT_THROW(run({}, 2, {.engine = ProcessEngine::tcp}, body), UsageError);
     EXPECT_THROW(process_engine_of("threads"), UsageError);
 }
 

@@ -33,7 +33,13 @@ ProcessEngine process_engine_of(std::string_view name) {
 }
 
 void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
-    if (launch.launcher == Launcher::none) return run_ranks(ranks, options, body);
+    if (launch.launcher == Launcher::none) {
+        check<UsageError>(
+            ranks == 1 || options.engine == ProcessEngine::of_launcher,
+            "comm.engine asks for ranks that are processes, but no launcher started this one, and --ranks ", ranks,
+            " are threads: use mpirun, srun or torchrun, or leave comm.engine out");
+        return run_ranks(ranks, options, body);
+    }
     check<UsageError>(ranks == 1 || ranks == launch.size, "--ranks ", ranks, ", but ", name_of(launch.launcher),
                       " started ", launch.size, " (", launch.evidence, "): leave --ranks out");
     if (!over_mpi(launch, options)) return run_tcp(launch, options, body);

@@ -1,6 +1,7 @@
 #include "tutti/engine/engine.h"
 
 #include "tutti/comm/nccl/nccl_world.h"
+#include "tutti/device/cuda/cuda_device.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/layers.h"
 
@@ -152,7 +153,7 @@ comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& fl
             .progress_thread = run.comm.progress_thread,
             .flight_directory = flight_directory,
             .engine = comm::process_engine_of(run.comm.engine),
-            .watched = run.train.device != "cpu" && run.comm.gpu != "host"};
+            .watched = run.train.device != "cpu" && run.comm.gpu != "host" && !find_gpus().found.empty()};
 }
 
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data) {
