@@ -126,6 +126,13 @@ struct PlanArguments {
     std::vector<std::string> data;  // of the emitted config
     std::string emit, html;         // files; "": none
     bool explain = false;
+    bool scaling = false;    // instead: the best layout at 8 to 65,536 devices
+    bool tables = false;     // instead: a course's tables
+    double budget = 0;       // instead: FLOPs; 0: none
+    double mfu = 0.4;        // of budget
+    double price = 0;        // dollars of a device and hour; 0: the cluster file's
+    double storage_gbs = 1;  // of a node, for checkpoints
+    double restart = 600;    // seconds after a failure
     bool json = false;
 };
 int plan(const PlanArguments& arguments, const Io& io);

@@ -6,7 +6,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cli/command.h"
+#include "tutti/planner/course_tables.h"
 #include "tutti/planner/rules.h"
+#include "tutti/planner/scaling.h"
 
 namespace tutti::cli {
 
@@ -61,9 +63,54 @@ int plan_layouts(const PlanArguments& a, const Io& io) {
     return 0;
 }
 
+int plan_scaling(const PlanArguments& a, const Io& io) {
+    planner::Request request = request_of(a);
+    check<UsageError>(a.global_batch > 0, "--global-batch is needed: sequences of a step, the same at every size");
+    const planner::ScalingOptions options{.storage_per_node = a.storage_gbs * 1e9,
+                                          .restart_s = a.restart,
+                                          .price = a.price > 0 ? std::optional(a.price) : std::nullopt};
+    const auto rows = planner::scale(request, options);
+    io.text(a.json) << planner::render(request, options, rows) << std::flush;
+    if (a.json) io.out << planner::to_json(rows).dump(2) << '\n';
+    return 0;
+}
+
+int plan_budget(const PlanArguments& a, const Io& io) {
+    planner::BudgetPlan plan{.flops = a.budget, .mfu = a.mfu, .rows = planner::compute_optimal(a.budget)};
+    std::string machines;
+    if (!a.cluster.empty()) {
+        check<UsageError>(a.gpus > 0, "--budget on --cluster ", a.cluster, " needs --gpus for days and money");
+        const hardware::Cluster cluster = hardware::cluster_named(a.cluster);
+        plan.rate = cluster.peak(cluster.has("bf16") ? "bf16" : "fp16") * a.gpus * a.mfu;
+        plan.seconds = a.budget / plan.rate;
+        plan.dollars = (a.price > 0 ? a.price : cluster.price_per_hour) * a.gpus * plan.seconds / 3600;
+        machines = concat(a.gpus, " x ", cluster.name);
+    }
+    io.text(a.json) << planner::render(plan, machines) << std::flush;
+    if (a.json) io.out << planner::to_json(plan).dump(2) << '\n';
+    return 0;
+}
+
+int plan_tables(const PlanArguments& a, const Io& io) {
+    Json tables = Json::array();
+    for (const planner::Table& table : planner::course_tables()) {
+        io.text(a.json) << planner::render(table) << '\n';
+        tables.push_back(planner::to_json(table));
+    }
+    io.text(a.json) << std::flush;
+    if (a.json) io.out << Json{{"tables", tables}}.dump(2) << '\n';
+    return 0;
+}
+
 }  // namespace
 
-int plan(const PlanArguments& a, const Io& io) { return plan_layouts(a, io); }
+int plan(const PlanArguments& a, const Io& io) {
+    check<UsageError>(int{a.scaling} + int{a.tables} + int{a.budget > 0} <= 1,
+                      "--scaling, --tables and --budget are three answers; ask for one at a time");
+    if (a.tables) return plan_tables(a, io);
+    if (a.budget > 0) return plan_budget(a, io);
+    return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io);
+}
 
 Command plan_command(PlanArguments& a, const Io& io) {
     constexpr double kManyRanks = 1 << 20, kMany = 1e9;
@@ -79,10 +126,22 @@ Command plan_command(PlanArguments& a, const Io& io) {
          {"--data", "FILE", "", "[data] train of the config that --emit writes; repeatable", &a.data},
          {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit},
          {"--html", "FILE", "", "write a page with the layouts, their time and memory", &a.html},
-         {"--explain", "", "", "beside the field's recipe, rule by rule", &a.explain}},
+         {"--explain", "", "", "beside the field's recipe, rule by rule", &a.explain},
+         {"--scaling", "", "", "instead: the best layout, goodput and cost at 8 to 65,536 devices", &a.scaling},
+         {"--storage", "GB/S", "1", "of --scaling: what a node writes of a checkpoint", &a.storage_gbs,
+          Between{1e-3, 1e4}},
+         {"--restart", "S", "600", "of --scaling: until training goes on after a failure", &a.restart, Between{0, 1e6}},
+         {"--price", "DOLLARS", "", "of a device and hour [the cluster file's]", &a.price, Between{0, 1e4}},
+         {"--budget", "FLOPS", "", "instead: parameters, tokens, days and money for a compute budget", &a.budget,
+          Between{1, 1e40}},
+         {"--mfu", "SHARE", "0.4", "of --budget: what training reaches of the peak", &a.mfu, Between{1e-3, 1}},
+         {"--tables", "", "", "instead: a course's tables, formulas beside this system", &a.tables}},
         "Examples:\n"
         "  tutti plan --model llama3-8b --cluster h100 --gpus 64 --global-batch 512 --seq-len 8192\n"
-        "  tutti plan --model llama3-405b --cluster h100 --gpus 16384 --global-batch 2048 --seq-len 8192 --explain");
+        "  tutti plan --model llama3-405b --cluster h100 --gpus 16384 --global-batch 2048 --seq-len 8192 --explain\n"
+        "  tutti plan --model llama3-70b --cluster h100 --global-batch 2048 --seq-len 8192 --scaling --price 2.5\n"
+        "  tutti plan --budget 3.8e25 --cluster h100 --gpus 16384\n"
+        "  tutti plan --tables");
 }
 
 }  // namespace tutti::cli

@@ -41,6 +41,7 @@ double microbatches_in_flight(const Job& job) {
     if (job.schedule == "zb-h2") most = 2 * p - 1;
     if (job.schedule == "v-half") most = p / 2 + 1;
     if (job.schedule == "v-min") most = p / 3 + 1;
+    if (job.stack == Stack::tutti && job.schedule == "dualpipe-v") return std::min(m, p + 0.5);
     if (job.virtual_stages > 1 && !job.schedule.starts_with("zb-v") && !job.schedule.starts_with("v-"))
         most = p * (1 + (p - 1) / (p * v));
     return std::min(m, most);
@@ -63,7 +64,7 @@ Footprint footprint(const Job& job) {
     const double inner = mixtures > 0 ? (mixtures * shared + (m.layers - mixtures) * m.ffn) / m.layers : m.ffn;
     const double gates = m.mlp_matrices == 3 ? 6 : 4;
     double saved = rows * (8 * m.hidden / sp + (4 * m.heads + 4 * m.kv_heads) * m.head_dim / t + gates * inner / t);
-    if (mixtures > 0) saved += rows / sp * 4 * m.top_k * m.hidden * mixtures / m.layers;
+    if (mixtures > 0) saved += rows / sp * 4 * m.top_k * m.hidden * job.etp * mixtures / m.layers;
     if (job.attention == Attention::unfused) saved += 5 * rows * job.seq * m.heads / t;
     saved *= extra.activations;
     if (job.pp == 1 && job.tp > 1) saved += extra.whole_inputs * 2 * rows * m.hidden;
@@ -79,9 +80,19 @@ Footprint footprint(const Job& job) {
         // Outputs of activation functions, and of norms unless they stay gathered.
         if (job.stack == Stack::tutti) kept = saved - rows * (2 * inner / t + (gathers > 0 ? 0 : 4 * m.hidden));
     }
+    // A schedule that puts off the weight gradients keeps for them, of two fifths of its microbatches, the gradients of
+    // all products' outputs; and what was recomputed for the backward.
+    const bool splits = job.schedule.starts_with("zb-") || job.schedule.starts_with("v-");
+    if (job.stack == Stack::tutti && job.pp > 1 && splits) {
+        kept =
+            saved + 0.8 * rows *
+                        ((m.heads + 2 * m.kv_heads) * m.head_dim / t + (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
+    }
     // Gradients of the layer that runs backward.
     double working = 0;
     if (job.stack == Stack::tutti) working = rows * (2 * (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
+    if (job.stack == Stack::tutti && job.etp > 1)
+        working = std::max(working, rows / sp * 4 * m.top_k * m.hidden * job.etp);
 
     Footprint most;
     for (int stage = 0; stage < job.pp; stage += std::max(1, job.pp - 1)) {

@@ -95,8 +95,14 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
     }
     if (experts && job.ep > 1) {
         const double bytes = 2 * rows / sp * m.top_k * m.hidden;
-        const double exchange = 2 * price.all_to_all(bytes, price.group(job.ep, 1), m.top_k);
+        const double exchange = 2 * price.all_to_all(bytes, price.group(job.ep, job.etp), m.top_k);
         layer.ep = {exchange, exchange};
+    }
+
+    // Ranks that share an expert gather its rows and reduce its output.
+    if (experts && job.etp > 1) {
+        const double gathered = 2 * price.collective(2 * moved * job.etp, price.group(job.etp, 1), 1);
+        layer.ep += {gathered, gathered};
     }
 
     // Launches: the host runs ahead unless the layer is too small for it.
@@ -114,23 +120,6 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
     if (experts) launches += job.token_drop ? k.host_expert_drop : k.host_expert;
     layer.host = launches;
     return layer;
-}
-
-double bubble_share(const Job& job) {
-    const std::string& s = job.schedule;
-    // Of this system's schedules, from the first forward to the last rank's end: an update waits for all of them, as
-    // the norm of the gradient does. Other systems let the fill of one step overlap the drain of the other.
-    if (job.stack == Stack::tutti) {
-        if (s == "zb-v") return 1.0 / 6;
-        if (s == "zb-h2" || s.starts_with("dualpipe")) return 1.0 / 3;
-        if (s == "v-half") return 0.65;
-    }
-    if (s == "zb-h1") return 1.0 / 3;
-    if (s == "zb-h2" || s == "zb-v") return 0.03;
-    if (s == "v-half") return 0.5;
-    if (s == "v-min") return 2.0 / 3;
-    if (s.starts_with("dualpipe")) return 0.45;
-    return 1.0 / job.virtual_stages;
 }
 
 PassPrice pass_price(const Job& job, const Prices& price, const Constants& k) {
@@ -297,6 +286,23 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
 }
 
 }  // namespace
+
+double bubble_share(const Job& job) {
+    const std::string& s = job.schedule;
+    // Of this system's schedules, from the first forward to the last rank's end: an update waits for all of them, as
+    // the norm of the gradient does. Other systems let the fill of one step overlap the drain of the other.
+    if (job.stack == Stack::tutti) {
+        if (s == "zb-v") return 1.0 / 6;
+        if (s == "zb-h2" || s.starts_with("dualpipe")) return 1.0 / 3;
+        if (s == "v-half") return 0.65;
+    }
+    if (s == "zb-h1") return 1.0 / 3;
+    if (s == "zb-h2" || s == "zb-v") return 0.03;
+    if (s == "v-half") return 0.5;
+    if (s == "v-min") return 2.0 / 3;
+    if (s.starts_with("dualpipe")) return 0.45;
+    return 1.0 / job.virtual_stages;
+}
 
 StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Constants& k) {
     const Prices price(job, cluster, k);

@@ -28,6 +28,10 @@ struct StepTime {
 // A layout that has no layout_problem().
 StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Constants& constants);
 
+// How long the pipeline of a job fills and drains, in units of pp - 1 passes of a microbatch through a stage: 1 for
+// 1f1b, 1/v for v interleaved stages.
+double bubble_share(const Job& job);
+
 // --- The same for many layouts of one model
 // ---------------------------------------------------------------------------
 

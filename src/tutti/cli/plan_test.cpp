@@ -1,0 +1,106 @@
+// `tutti plan` as its users see it: answers, files, and errors that say what to give.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
+#include "tutti/cli/cli.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct PlanCommand : testing::Test {
+    PlanCommand() : folder(fs::temp_directory_path() / concat("tutti-plan-test-", getpid())) {
+        fs::create_directories(folder);
+    }
+    ~PlanCommand() override { fs::remove_all(folder); }
+
+    std::string path(const std::string& name) const { return (folder / name).string(); }
+    int run_plan(std::vector<std::string> words) {
+        words.insert(words.begin(), {"tutti", "plan"});
+        std::vector<const char*> argv;
+        for (const std::string& word : words) argv.push_back(word.c_str());
+        std::ostringstream o, e;
+        const int code = run(static_cast<int>(argv.size()), argv.data(), Io{o, e});
+        out = o.str();
+        err = e.str();
+        return code;
+    }
+    bool says(const std::string& part) const { return (out + err).find(part) != std::string::npos; }
+
+    fs::path folder;
+    std::string out, err;
+};
+
+// mi300x: no kernels to rehearse with in any build, so that the answer is everywhere the same.
+const std::vector<std::string> kSmall = {"--model", "llama-tiny",     "--cluster", "mi300x",    "--gpus",
+                                         "8",       "--global-batch", "16",        "--seq-len", "256"};
+
+std::vector<std::string> operator+(std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+}
+
+TEST_F(PlanCommand, WritesTheConfigThatItShows) {
+    ASSERT_EQ(run_plan(kSmall + std::vector<std::string>{"--emit", path("best.toml"), "--html", path("plan.html"),
+                                                         "--data", "text.txt", "--explain", "--json"}),
+              0)
+        << err;
+    const Json plan = Json::parse(out);
+    const Json& best = plan["finalists"][0];
+    const spec::RunSpec run = spec::parse_file(path("best.toml"));
+    EXPECT_NO_THROW(spec::validate(run, 8));
+    EXPECT_EQ(run.data.train, std::vector<std::string>{"text.txt"});
+    EXPECT_EQ(run.train.global_batch, 16);
+    EXPECT_EQ(run.train.seq_len, 256);
+    EXPECT_EQ(run.parallel.tp, best["axes"]["tp"].get<int64_t>());
+    EXPECT_EQ(run.parallel.pp, best["axes"]["pp"].get<int64_t>());
+    EXPECT_EQ(run.parallel.dp_shard, best["axes"]["dp_shard"].get<int64_t>());
+    EXPECT_EQ(run.parallel.zero, best["axes"]["zero"].get<int64_t>());
+    EXPECT_EQ(plan["finalists"].size(), 10u);
+    EXPECT_TRUE(plan["recipe"].contains("verdict"));
+    EXPECT_TRUE(read_file(path("plan.html")).starts_with("<!DOCTYPE html>"));
+}
+
+TEST_F(PlanCommand, AnswersInText) {
+    ASSERT_EQ(run_plan(kSmall), 0) << err;
+    for (const char* part : {"against the engine's rules", "= priced", "layout", "closed forms alone",
+                             "time against memory", "8 of 10 runs"})
+        EXPECT_TRUE(says(part)) << part;
+    ASSERT_EQ(run_plan({"--tables"}), 0) << err;
+    EXPECT_TRUE(says("Llama 3 405B on H100"));
+    ASSERT_EQ(run_plan({"--budget", "5.76e23", "--cluster", "a100", "--gpus", "1024", "--json"}), 0) << err;
+    // 5.76e23 / (1024 x 312e12 x 0.4)
+    EXPECT_NEAR(Json::parse(out)["seconds"].get<double>(), 4507211.5, 1);
+}
+
+TEST_F(PlanCommand, RefusesWithWhatToGive) {
+    const auto refused = [&](const std::vector<std::string>& words, const std::string& part) {
+        EXPECT_EQ(run_plan(words), 2);
+        EXPECT_TRUE(says(part)) << err;
+    };
+    refused({}, "--model is missing");
+    refused({"--model", "llama-tiny"}, "--cluster is missing");
+    refused({"--model", "llama-tinny", "--cluster", "h100"}, "the nearest is \"llama-tiny\"");
+    refused({"--model", "llama-tiny", "--cluster", "h10"}, "the nearest is h100");
+    refused({"--model", "llama-tiny", "--cluster", "h100"}, "--gpus and --global-batch are needed");
+    refused({"--model", "llama-tiny", "--cluster", "mi300x", "--gpus", "7", "--global-batch", "3", "--seq-len", "255"},
+            "must divide the global batch");
+    refused({"--model", "llama3-405b", "--cluster", "mi300x", "--gpus", "8", "--global-batch", "8"},
+            "the least that a rank needs is");
+    refused({"--tables", "--scaling"}, "one at a time");
+    refused({"--budget", "1e24", "--cluster", "h100"}, "needs --gpus");
+    refused(kSmall + std::vector<std::string>{"--emit", path("nowhere/best.toml")}, "cannot write");
+}
+
+}  // namespace
+}  // namespace tutti::cli

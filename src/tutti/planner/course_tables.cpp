@@ -1,0 +1,374 @@
+// planner/course_tables.cpp: one function a table.
+#include "tutti/planner/course_tables.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
+#include "tutti/plan/memory.h"
+#include "tutti/rehearsal/rehearse.h"
+#include "tutti/schedule/generators.h"
+#include "tutti/schedule/timeline.h"
+#include "tutti/simulate/prediction.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::planner {
+
+namespace {
+
+using simulate::Job;
+using simulate::Recompute;
+using simulate::Sizes;
+
+// `billions` layers of 1e9 parameters each, and no embedding.
+Sizes round_model(double billions) {
+    Sizes m;
+    m.layers = billions;
+    m.hidden = 10000;
+    m.heads = m.kv_heads = m.head_dim = 100;
+    m.ffn = 20000;
+    return m;
+}
+
+Job job_of(const Sizes& model, int ranks) {
+    Job job;
+    job.model = model;
+    job.seq = 2048;
+    job.ranks = ranks;
+    job.global_batch = ranks;
+    return job;
+}
+
+double state_of(const Job& job) {
+    const simulate::Footprint f = footprint(job);
+    return f.weights + f.gradients + f.optimizer;
+}
+
+double of_engine(const char* compute, const char* optimizer) {
+    constexpr int64_t kMany = 1000000;
+    return double(plan::state_bytes(kMany, compute, optimizer).total()) / kMany;
+}
+
+Sizes gpt(double layers, double hidden, double heads) {
+    Sizes m;
+    m.layers = layers;
+    m.hidden = hidden;
+    m.heads = m.kv_heads = heads;
+    m.head_dim = hidden / heads;
+    m.ffn = 4 * hidden;
+    m.vocab = 51200;
+    m.mlp_matrices = 2;
+    m.tied = true;
+    return m;
+}
+
+}  // namespace
+
+Table bytes_of_a_parameter() {
+    Table t{"bytes_of_a_parameter",
+            "Bytes of a parameter: weights + gradients + optimizer state",
+            "Rajbhandari et al. 2020 (ZeRO), section 3.1; Megatron-LM",
+            {{"recipe"},
+             {"weights", Show::bytes_per_value},
+             {"gradients", Show::bytes_per_value},
+             {"optimizer", Show::bytes_per_value},
+             {"sum", Show::bytes_per_value},
+             {"simulator", Show::bytes_per_value},
+             {"engine", Show::bytes_per_value}},
+            {},
+            "engine: what a run of Tutti holds; null where it has no such recipe"};
+    const auto row = [&](const char* name, double w, double g, double o, const Json& simulated, const Json& engine) {
+        t.rows.push_back({name, w, g, o, w + g + o, simulated, engine});
+    };
+    const auto simulated = [](const char* precision, double gradient_bytes) {
+        Job job = job_of(round_model(1), 1);
+        job.zero = 0;
+        job.precision = precision;
+        job.gradient_bytes = gradient_bytes;
+        return Json(state_of(job) / job.model.parameters());
+    };
+    row("fp32, Adam", 4, 4, 8, simulated("fp32", 4), of_engine("f32", "adamw"));
+    row("fp32, SGD with momentum", 4, 4, 4, nullptr, of_engine("f32", "sgd"));
+    row("mixed, Adam, 16-bit gradients", 2, 2, 12, simulated("bf16", 2), nullptr);
+    row("mixed, Adam, 32-bit gradients", 2, 4, 12, simulated("bf16", 4), of_engine("bf16", "adamw"));
+    return t;
+}
+
+Table zero_stages() {
+    constexpr int n = 64;
+    Table t{"zero_stages",
+            "State of a device, 16-bit mixed precision, 64 devices",
+            "Rajbhandari et al. 2020 (ZeRO), figure 1: 2 + 2 + 12 bytes of a parameter",
+            {{"parameters", Show::count},
+             {"stage"},
+             {"formula"},
+             {"bytes of a parameter", Show::ratio},
+             {"formula, GB", Show::gigabytes},
+             {"simulator, GB", Show::gigabytes}},
+            {},
+            "GB = 1e9 bytes"};
+    for (const double billions : {1.0, 70.0}) {
+        const std::pair<const char*, double> stages[] = {
+            {"16", 16}, {"4 + 12/n", 4 + 12.0 / n}, {"2 + 14/n", 2 + 14.0 / n}, {"16/n", 16.0 / n}};
+        for (int zero = 0; zero < 4; ++zero) {
+            Job job = job_of(round_model(billions), n);
+            job.gradient_bytes = 2;
+            job.zero = zero;
+            const auto& [formula, bytes] = stages[zero];
+            t.rows.push_back(
+                {billions * 1e9, concat("ZeRO-", zero), formula, bytes, bytes * billions * 1e9, state_of(job)});
+        }
+    }
+    return t;
+}
+
+Table activations_of_a_layer() {
+    Table t{"activations_of_a_layer",
+            "Activations that a layer saves: GPT-3 175B, 16 bits, s 2048, b 1, t 8",
+            "Korthikanti et al. 2022, table 2",
+            {{"case"}, {"formula"}, {"formula, GB", Show::gigabytes}, {"simulator, GB", Show::gigabytes}},
+            {},
+            "simulator: a layer without dropout, whose masks are 2 of the 34 bytes"};
+    const double s = 2048, b = 1, h = 12288, a = 96, tp = 8, sbh = s * b * h, scores = 5 * a * s / h;
+    const auto simulated = [&](int ranks, bool sequence_parallel, simulate::Attention attention, Recompute recompute) {
+        const auto activations = [&](double layers) {
+            Job job = job_of(gpt(layers, h, a), ranks);
+            job.tp = ranks;
+            job.sequence_parallel = sequence_parallel;
+            job.attention = attention;
+            job.recompute = recompute;
+            return footprint(job).activations;
+        };
+        return activations(2) - activations(1);
+    };
+    const auto unfused = simulate::Attention::unfused, flash = simulate::Attention::flash;
+    const auto row = [&](const char* name, const char* formula, double bytes, double ours) {
+        t.rows.push_back({name, formula, bytes, ours});
+    };
+    row("one device", "sbh (34 + 5as/h)", sbh * (34 + scores), simulated(1, true, unfused, Recompute::none));
+    row("tensor parallel", "sbh (10 + 24/t + 5as/ht)", sbh * (10 + 24 / tp + scores / tp),
+        simulated(8, false, unfused, Recompute::none));
+    row("tensor and sequence parallel", "sbh (34/t + 5as/ht)", sbh * (34 + scores) / tp,
+        simulated(8, true, unfused, Recompute::none));
+    row("... attention recomputed", "sbh 34/t", sbh * 34 / tp, simulated(8, true, unfused, Recompute::selective));
+    row("... or fused attention", "sbh 34/t", sbh * 34 / tp, simulated(8, true, flash, Recompute::none));
+    row("... everything recomputed", "sbh 2/t", sbh * 2 / tp, simulated(8, true, unfused, Recompute::full));
+    return t;
+}
+
+Table pipeline_bubbles() {
+    constexpr int p = 8, m = 32;
+    Table t{"pipeline_bubbles",
+            "Bubble over ideal time: 8 ranks, 32 microbatches, two virtual stages where a schedule has them",
+            "Narayanan et al. 2021; Qi et al. 2023 and 2024; DeepSeek-AI 2024",
+            {{"schedule"},
+             {"formula"},
+             {"published", Show::percent},
+             {"simulator", Show::percent},
+             {"timeline", Show::percent}},
+            {},
+            "timeline: the schedule that the trainer runs, forward = input gradient = weight gradient, from the first "
+            "start to the last end. Published zero bubbles leave out the wait of the last update"};
+    const double one = double(p - 1) / m;
+    const auto row = [&](const char* kind, int v, const char* formula, double published) {
+        Job job = job_of(round_model(16), p);
+        job.pp = p;
+        job.virtual_stages = v;
+        job.schedule = kind;
+        job.stack = simulate::Stack::tutti;
+        const auto timeline = schedule::simulate<double>(schedule::generate(kind, {p, v, m}), {});
+        const double ideal = 3.0 * v * m;
+        t.rows.push_back({kind, formula, published, one * simulate::bubble_share(job), timeline.makespan / ideal - 1});
+    };
+    row("gpipe", 1, "(p-1)/m", one);
+    row("1f1b", 1, "(p-1)/m", one);
+    row("interleaved", 2, "(p-1)/vm", one / 2);
+    row("zb-h1", 1, "(p-1)/3m", one / 3);
+    row("zb-v", 2, "0", 0);
+    row("v-half", 2, "(p-1)/2m", one / 2);
+    row("v-min", 2, "2(p-1)/3m", one * 2 / 3);
+    return t;
+}
+
+Table ring_volumes() {
+    constexpr int n = 4;
+    Table t{
+        "ring_volumes",
+        "Values that a rank sends in a step, as multiples of the parameters: 4 data-parallel ranks, rings",
+        "Rajbhandari et al. 2020 (ZeRO), section 7",
+        {{"stage"}, {"operations"}, {"formula", Show::ratio}, {"rehearsed", Show::ratio}},
+        {},
+        "rehearsed: all that rank 0 sends in a step of llama-tiny in f32, padded shards and sums of norms included. "
+        "Of ZeRO-3 the last unit stays gathered between forward and backward"};
+    const std::pair<const char*, double> stages[] = {
+        {"all-reduce: 2 (n-1)/n", 2.0},
+        {"reduce-scatter + all-gather: 2 (n-1)/n", 2.0},
+        {"reduce-scatter + all-gather: 2 (n-1)/n", 2.0},
+        {"two all-gathers + reduce-scatter: 3 (n-1)/n", 3.0},
+    };
+    for (int zero = 0; zero < 4; ++zero) {
+        spec::RunSpec run;
+        run.data.train = {"none.bin"};
+        run.model = spec::preset("llama-tiny");
+        run.precision.compute = "f32";
+        run.train.global_batch = n;
+        run.train.micro_batch = 1;
+        run.train.seq_len = 64;
+        run.parallel.zero = zero;
+        spec::validate(run, n);
+        const auto rehearsal = rehearsal::rehearse(run, rehearsal::target_named("cpu-avx2", Arithmetic::f32, 1), n, 0);
+        double sent = 0;
+        for (const parallel::GroupTraffic& traffic : rehearsal.communication) sent += double(traffic.traffic.sent);
+        t.rows.push_back({concat("ZeRO-", zero), stages[zero].first, stages[zero].second * (n - 1) / n,
+                          sent / 4 / double(spec::parameter_count(run.model))});
+    }
+    return t;
+}
+
+Table utilisation() {
+    Table t{
+        "utilisation",
+        "MFU and HFU: sequence parallelism and selective recompute on A100",
+        "Korthikanti et al. 2022, table 5. MFU = 72 B L s h^2 (1 + s/6h + V/12hL) / (time x devices x peak); HFU "
+        "counts the recomputed attention: s/3h in place of s/6h",
+        {{"model"},
+         {"devices", Show::count},
+         {"measured", Show::seconds},
+         {"simulator", Show::seconds},
+         {"MFU published", Show::percent},
+         {"by formula", Show::percent},
+         {"simulator's FLOPs", Show::percent},
+         {"HFU published", Show::percent},
+         {"by formula", Show::percent},
+         {"simulator's FLOPs", Show::percent}},
+        {},
+        "shares of the peak at the measured time. The paper's s/3h counts the recomputed forward of attention three "
+        "times (it is a third of s/6h); the simulator counts it once"};
+    const hardware::Cluster a100 = hardware::cluster_named("a100");
+    const auto row = [&](const char* name, const Sizes& m, int ranks, int pp, int v, double b, double batch,
+                         double measured, double mfu, double hfu) {
+        Job job = job_of(m, ranks);
+        job.tp = 8;
+        job.pp = pp;
+        job.virtual_stages = v;
+        job.micro_batch = b;
+        job.global_batch = batch;
+        job.zero = 0;
+        job.recompute = Recompute::selective;
+        job.attention = simulate::Attention::unfused;
+        job.precision = "fp16";
+        job.year = 2022.4;
+        const double s = job.seq, h = m.hidden, L = m.layers, V = m.vocab;
+        const double base = 72 * batch * L * s * h * h, device_peak = measured * ranks * a100.peak("fp16");
+        const simulate::Prediction p = predict(job, a100);
+        // The paper's attention is the full one.
+        const double again = p.hardware - p.model_causal;
+        t.rows.push_back({name, double(ranks), measured, p.seconds(), mfu,
+                          base * (1 + s / (6 * h) + V / (12 * h * L)) / device_peak, p.model_full / device_peak, hfu,
+                          base * (1 + s / (3 * h) + V / (12 * h * L)) / device_peak,
+                          (p.model_full + 2 * again) / device_peak});
+    };
+    row("22B", gpt(48, 6144, 64), 8, 1, 1, 4, 4, 1.10, 0.415, 0.437);
+    row("175B", gpt(96, 12288, 96), 64, 8, 3, 1, 64, 13.75, 0.514, 0.528);
+    row("530B", gpt(105, 20480, 128), 280, 35, 3, 1, 280, 37.83, 0.560, 0.570);
+    row("1T", gpt(128, 25600, 160), 512, 64, 1, 1, 512, 71.49, 0.563, 0.570);
+    return t;
+}
+
+Table llama3() {
+    Table t{"llama3",
+            "Llama 3 405B on H100: published rates beside the simulator's",
+            "Llama Team 2024 (arXiv 2407.21783), table 4",
+            {{"devices", Show::count},
+             {"tp", Show::count},
+             {"cp", Show::count},
+             {"pp", Show::count},
+             {"dp", Show::count},
+             {"sequence", Show::count},
+             {"batch", Show::count},
+             {"MFU published", Show::percent},
+             {"simulator, causal", Show::percent},
+             {"full attention", Show::percent},
+             {"low", Show::percent},
+             {"high", Show::percent}},
+            {},
+            "The paper gives no virtual stages and no convention of attention: here 8 (a layer each), ZeRO-2, micro "
+            "batch 1, Megatron-like software of 2024, nothing tuned to these rows. low, high: causal, 8 of 10 runs"};
+    const hardware::Cluster h100 = hardware::cluster_named("h100");
+    const auto row = [&](int ranks, int cp, double seq, double batch, double published) {
+        Job job = job_of(simulate::sizes_of(spec::preset("llama3-405b")), ranks);
+        job.tp = 8;
+        job.pp = 16;
+        job.cp = cp;
+        job.virtual_stages = 8;
+        job.seq = seq;
+        job.global_batch = batch;
+        job.zero = 2;
+        job.year = 2024.3;
+        const simulate::Prediction p = predict(job, h100);
+        const double mfu = p.share_of_peak(p.model_causal);
+        t.rows.push_back({double(ranks), 8, double(cp), 16, double(job.dp()), seq, batch, published, mfu,
+                          p.share_of_peak(p.model_full), mfu / p.high, mfu / p.low});
+    };
+    row(8192, 1, 8192, 2048, 0.43);
+    row(16384, 1, 8192, 2048, 0.41);
+    row(16384, 16, 131072, 128, 0.38);
+    return t;
+}
+
+std::vector<Table> course_tables() {
+    return {bytes_of_a_parameter(), zero_stages(), activations_of_a_layer(), pipeline_bubbles(), ring_volumes(),
+            utilisation(),          llama3()};
+}
+
+namespace {
+
+std::string shown(const Json& cell, Show show) {
+    if (cell.is_null()) return "-";
+    if (cell.is_string()) return cell.text();
+    const auto value = cell.get<double>();
+    switch (show) {
+        case Show::text:
+        case Show::count: return value < 1e6 ? concat(value) : format_count(value);
+        case Show::bytes_per_value: return format_fixed(value, 1);
+        case Show::gigabytes: return format_fixed(value / 1e9, 3);
+        case Show::percent: return format_percent(value);
+        case Show::seconds: return format_time(value);
+        case Show::ratio: return format_fixed(value, 3);
+    }
+    return "";
+}
+
+}  // namespace
+
+std::string render(const Table& t) {
+    std::vector<std::vector<std::string>> lines = {{}};
+    for (const Table::Column& column : t.columns) lines[0].push_back(column.name);
+    for (const auto& row : t.rows) {
+        lines.emplace_back();
+        for (size_t c = 0; c < row.size(); ++c) lines.back().push_back(shown(row[c], t.columns[c].show));
+    }
+    std::string text = concat(t.title, '\n');
+    for (const auto& line : lines) {
+        text += "  ";
+        for (size_t c = 0; c < line.size(); ++c) {
+            size_t width = 0;
+            for (const auto& other : lines) width = std::max(width, columns_of(other[c]));
+            text += t.columns[c].show == Show::text ? left(line[c], width + 2) : right(line[c], width) + "  ";
+        }
+        text.erase(text.find_last_not_of(' ') + 1);
+        text += '\n';
+    }
+    return concat(text, "  [", t.source, "]\n  ", t.note, '\n');
+}
+
+Json to_json(const Table& t) {
+    Json rows = Json::array(), columns = Json::array();
+    for (const Table::Column& column : t.columns) columns.push_back(column.name);
+    for (const auto& row : t.rows) rows.push_back(Json(Json::Array(row)));
+    return {{"id", t.id},         {"title", t.title}, {"source", t.source},
+            {"columns", columns}, {"rows", rows},     {"note", t.note}};
+}
+
+}  // namespace tutti::planner

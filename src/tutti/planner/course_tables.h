@@ -1,0 +1,38 @@
+// planner/course_tables.h: the tables of a course on training large models, each figure by its textbook formula beside
+// what this system says: its closed forms (simulate/), its schedules' timelines, its rehearsals.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/base/json.h"
+
+namespace tutti::planner {
+
+enum class Show { text, count, bytes_per_value, gigabytes, percent, seconds, ratio };
+
+struct Table {
+    std::string id, title, source;
+    struct Column {
+        std::string name;
+        Show show = Show::text;
+    };
+    std::vector<Column> columns;
+    std::vector<std::vector<Json>> rows;  // a text or a number for each column; null: there is none
+    std::string note;
+};
+
+Table bytes_of_a_parameter();
+Table zero_stages();             // 1 B and 70 B parameters over 64 devices
+Table activations_of_a_layer();  // Korthikanti et al. 2022
+Table pipeline_bubbles();
+Table ring_volumes();
+Table utilisation();  // MFU and HFU of four published runs
+Table llama3();       // Llama Team 2024, table 4
+
+std::vector<Table> course_tables();
+
+std::string render(const Table& table);
+Json to_json(const Table& table);
+
+}  // namespace tutti::planner

@@ -1,0 +1,141 @@
+// Plans as their users get them: configs that run, memory that fits, reasons that are true.
+#include "tutti/planner/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+#include "tutti/planner/rules.h"
+#include "tutti/rehearsal/rehearse.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::planner {
+namespace {
+
+// For a CPU, which every build can rehearse, with a memory as small as the test needs.
+std::optional<rehearsal::Target> target_with(int64_t bytes) {
+    rehearsal::Target target = rehearsal::target_named("cpu-avx2", Arithmetic::bf16, 1);
+    target.device.memory_bytes = bytes;
+    return target;
+}
+
+Request request_for(const char* preset, int gpus, int64_t batch, int64_t seq) {
+    return {spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq, "bf16", {"x.bin"}};
+}
+
+TEST(Plan, EveryChosenLayoutIsARunThatFits) {
+    for (const Request& r : {request_for("llama-tiny", 8, 16, 256), request_for("moe-tiny", 4, 8, 256)}) {
+        const auto target = target_with(int64_t{1} << 40);
+        const Finalists all = choose(r, search(r).best, 10, target);
+        ASSERT_EQ(all.chosen.size(), 10u);
+        for (const Finalist& f : all.chosen) {
+            EXPECT_NO_THROW(spec::validate(f.run, r.gpus));
+            const spec::RunSpec read = spec::parse_text(to_config({r, {}, {}, {}}, f), "emitted");
+            EXPECT_EQ(read, f.run);
+            ASSERT_TRUE(f.rehearsed);
+            EXPECT_TRUE(f.rehearsed->fits);
+            // The whole step, all microbatches, of every rank: none needs more.
+            for (int rank = 0; rank < r.gpus; ++rank) {
+                const rehearsal::Rehearsal whole = rehearsal::rehearse(f.run, *target, r.gpus, rank);
+                EXPECT_LE(double(whole.memory.peak()), 1.02 * double(f.rehearsed->peak))
+                    << rank << ": " << describe_layout(f.candidate.job);
+            }
+        }
+    }
+}
+
+TEST(Plan, WhatDoesNotFitMakesRoomForTheNext) {
+    const Request r = request_for("llama-tiny", 8, 16, 256);
+    const std::vector<Candidate> best = search(r).best;
+    const Finalists roomy = choose(r, best, 10, target_with(int64_t{1} << 40));
+    std::vector<int64_t> peaks;
+    for (const Finalist& f : roomy.chosen) peaks.push_back(f.rehearsed->peak);
+    std::sort(peaks.begin(), peaks.end());
+    ASSERT_LT(peaks.front(), peaks.back());
+    const int64_t limit = (peaks.front() + peaks.back()) / 2;
+    const Finalists tight = choose(r, best, 10, target_with(limit));
+    ASSERT_FALSE(tight.chosen.empty());
+    ASSERT_FALSE(tight.dropped.empty());
+    for (const Finalist& f : tight.chosen) EXPECT_LE(f.rehearsed->peak, limit);
+    EXPECT_NE(tight.dropped.front().reason.find("when rehearsed"), std::string::npos);
+}
+
+TEST(Plan, TheKindThatLosesIsTheLargestDifference) {
+    simulate::Prediction a, b;
+    a.time.products = 1;
+    a.high = 1.18;
+    b.time.products = 1.05;
+    b.time.bubble = 0.25;
+    const Comparison c = compare(a, b);
+    EXPECT_NEAR(c.slower, 0.30, 1e-12);
+    EXPECT_EQ(c.kind, "pipeline bubble");
+    EXPECT_DOUBLE_EQ(c.difference, 0.25);
+    EXPECT_FALSE(c.within_error);
+    b.time.bubble = 0.05;
+    EXPECT_TRUE(compare(a, b).within_error);
+}
+
+TEST(Plan, KindsAddUpToTheStep) {
+    simulate::StepTime t;
+    double* fields[] = {&t.products, &t.attention, &t.elementwise, &t.recompute, &t.optimizer, &t.host, &t.tp,
+                        &t.cp,       &t.ep,        &t.pp,          &t.dp,        &t.bubble,    &t.other};
+    double power = 1;
+    for (double* field : fields) *field = power *= 2;
+    double sum = 0;
+    for (const auto& [name, seconds] : kinds_of(t)) sum += seconds;
+    EXPECT_EQ(sum, t.total());
+}
+
+TEST(Plan, TheRecipeIsFsdpAboveABillionParametersAndContextForLength) {
+    const Request r = request_for("llama3-8b", 64, 512, 8192);
+    const Recipe recipe = field_recipe(r, search(r).best.front());
+    ASSERT_TRUE(recipe.layout);
+    EXPECT_EQ(recipe.layout->job.zero, 3);
+    EXPECT_EQ(recipe.layout->job.tp * recipe.layout->job.pp * recipe.layout->job.cp, 1);
+    const Request small = request_for("gpt2-124m", 8, 64, 1024);
+    EXPECT_EQ(field_recipe(small, search(small).best.front()).layout->job.zero, 1);
+    const Request longer = request_for("llama3-8b", 64, 64, 131072);
+    EXPECT_EQ(field_recipe(longer, search(longer).best.front()).layout->job.cp, 16);  // 8192 tokens a rank
+}
+
+TEST(Plan, RefusalsSayWhatIsMissing) {
+    const auto refusal = [](const Request& r) {
+        try {
+            make_plan(r, 1);
+        } catch (const UsageError& error) {
+            return std::string(error.what());
+        }
+        return std::string("accepted");
+    };
+    EXPECT_NE(refusal(request_for("llama3-405b", 8, 8, 8192)).find("the least that a rank needs is"),
+              std::string::npos);
+    EXPECT_NE(refusal(request_for("llama-tiny", 7, 3, 255)).find("must divide the global batch"), std::string::npos);
+    EXPECT_NE(refusal(request_for("llama3-8b", 8, 8, 1 << 20)).find("131072 positions"), std::string::npos);
+    Request volta = request_for("llama3-8b", 8, 8, 8192);
+    volta.cluster = hardware::cluster_named("v100");
+    EXPECT_NE(refusal(volta).find("v100 has no bf16 products"), std::string::npos);
+    EXPECT_THROW(model_named("llama9"), UsageError);
+}
+
+TEST(Plan, ThePageStandsByItself) {
+    Request r = request_for("llama-tiny", 8, 16, 256);
+    r.cluster = hardware::cluster_named("mi300x");  // closed forms alone, in every build
+    const Plan plan = make_plan(r, 4);
+    EXPECT_FALSE(plan.finalists.chosen.front().rehearsed);
+    EXPECT_NE(plan.certified.find("closed forms alone"), std::string::npos);
+    const std::string page = to_html(plan);
+    EXPECT_EQ(page.find("http"), std::string::npos);
+    EXPECT_EQ(page.find("<script"), std::string::npos);
+    size_t drawings = 0;
+    for (size_t at = page.find("<svg id"); at != std::string::npos; at = page.find("<svg id", at + 1)) ++drawings;
+    EXPECT_EQ(drawings, 0u);
+    const Json json = to_json(plan);
+    EXPECT_EQ(json["finalists"].size(), 4u);
+    const Json& gates = json["gates"];
+    EXPECT_EQ(json["layouts"].get<int64_t>(), gates["rules"].get<int64_t>() + gates["memory"].get<int64_t>() +
+                                                  gates["flops"].get<int64_t>() + gates["compute"].get<int64_t>() +
+                                                  gates["priced"].get<int64_t>());
+}
+
+}  // namespace
+}  // namespace tutti::planner

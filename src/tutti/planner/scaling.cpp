@@ -1,0 +1,181 @@
+// planner/scaling.cpp: a search at each size; failures by Daly's formula; the scaling laws.
+#include "tutti/planner/scaling.h"
+
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
+#include "tutti/planner/rules.h"
+#include "tutti/simulate/prediction.h"
+
+namespace tutti::planner {
+
+double checkpoint_interval(const Reliability& r) { return std::sqrt(2 * r.checkpoint_s * r.mtbf_s); }
+
+double goodput(const Reliability& r, double interval) {
+    const double M = r.mtbf_s;
+    return interval / (M * std::exp(r.restart_s / M) * std::expm1((interval + r.checkpoint_s) / M));
+}
+
+double checkpoint_seconds(const Request& request, int gpus, double storage_per_node) {
+    const double nodes = std::max(1.0, double(gpus) / request.cluster.per_node);
+    constexpr double kStateBytes = 4 + 4 + 4 + 2;
+    return kStateBytes * double(spec::parameter_count(request.model)) / (nodes * storage_per_node);
+}
+
+std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
+    check_request(request);
+    std::vector<ScalingRow> rows;
+    double first_rate = 0;  // tokens/s of a device
+    const double price = o.price.value_or(request.cluster.price_per_hour);
+    for (int gpus = o.first; gpus <= o.last; gpus *= 2) {
+        Request r = request;
+        r.gpus = gpus;
+        const Found found = search(r, 1);
+        ScalingRow row{.gpus = gpus};
+        if (found.best.empty()) {
+            row.problem = found.least_bytes > r.cluster.memory
+                              ? concat("needs ", format_bytes(static_cast<int64_t>(found.least_bytes)), " of ",
+                                       format_bytes(static_cast<int64_t>(r.cluster.memory)), " at least")
+                              : concat("a batch of ", r.global_batch, " cannot be shared out");
+            rows.push_back(row);
+            continue;
+        }
+        row.best = found.best.front();
+        const simulate::Prediction p = predict(row.best.job, r.cluster);
+        row.tokens_per_s = p.tokens_per_s();
+        row.mfu = p.share_of_peak(p.model_causal);
+        if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
+        row.efficiency = row.tokens_per_s / gpus / first_rate;
+        row.straggle = gpus > r.cluster.per_node
+                           ? 1 - 1 / (1 + simulate::Constants{}.straggle * std::log2(double(gpus) / r.cluster.per_node))
+                           : 0;
+        row.reliability = {r.cluster.mtbf_hours * 3600 / gpus, checkpoint_seconds(r, gpus, o.storage_per_node),
+                           o.restart_s};
+        row.interval_s = checkpoint_interval(row.reliability);
+        row.goodput = goodput(row.reliability, row.interval_s);
+        if (price > 0) row.dollars_per_billion_tokens = price * gpus / 3600 / row.useful_tokens_per_s() * 1e9;
+        rows.push_back(row);
+    }
+    return rows;
+}
+
+std::vector<BudgetRow> compute_optimal(double C) {
+    // L(N, D) = E + A / N^alpha + B / D^beta under C = 6 N D: N = G (C/6)^(beta / (alpha + beta)).
+    const auto parametric = [&](const std::string& law, const std::string& source, double A, double B, double alpha,
+                                double beta) {
+        const double G = std::pow(alpha * A / (beta * B), 1 / (alpha + beta));
+        const double N = G * std::pow(C / 6, beta / (alpha + beta));
+        return BudgetRow{
+            law, concat("N = (a A / b B)^(1/(a+b)) (C/6)^(b/(a+b)), A ", A, ", B ", B, ", a ", alpha, ", b ", beta),
+            source, N, C / (6 * N)};
+    };
+    std::vector<BudgetRow> rows;
+    const double twenty = std::sqrt(C / 120);
+    rows.push_back({"Chinchilla, 20 tokens a parameter", "N = sqrt(C / 120), D = 20 N",
+                    "Hoffmann et al. 2022, tables 2 and 3", twenty, 20 * twenty});
+    rows.push_back(
+        parametric("Chinchilla, approach 3", "Hoffmann et al. 2022, eq. 4 and 10", 406.4, 410.7, 0.34, 0.28));
+    rows.push_back(parametric("Chinchilla, fitted again", "Besiroglu et al. 2024", 482.01, 2085.43, 0.3478, 0.3658));
+    // N without embeddings, at the batch size that wastes least compute.
+    const double petaflop_days = C / (1e15 * 86400), kaplan = 1.3e9 * std::pow(petaflop_days, 0.73);
+    rows.push_back({"Kaplan", "N = 1.3e9 C^0.73, C in PF-days; D = C / 6 N", "Kaplan et al. 2020, table 6", kaplan,
+                    C / (6 * kaplan)});
+    return rows;
+}
+
+std::string render(const Request& request, const ScalingOptions& o, const std::vector<ScalingRow>& rows) {
+    const double price = o.price.value_or(request.cluster.price_per_hour);
+    std::string text =
+        concat(name_of(request.model), " on ", request.cluster.name, ", global batch ", request.global_batch, " of ",
+               request.seq_len, " tokens at every size; best layout by the closed forms\n\n", right("gpus", 7),
+               right("step", 9), right("MFU", 8), right("scaling", 9), right("tokens/s", 10), right("goodput", 9),
+               right("save every", 11), right("job MTBF", 10), price > 0 ? right("$/B tokens", 12) : "", "  layout\n");
+    for (const ScalingRow& row : rows) {
+        text += right(std::to_string(row.gpus), 7);
+        if (!row.problem.empty()) {
+            text += concat("  ", row.problem, '\n');
+            continue;
+        }
+        text += concat(right(format_time(row.best.seconds), 9), right(format_percent(row.mfu), 8),
+                       right(format_percent(row.efficiency), 9), right(format_count(row.tokens_per_s), 10),
+                       right(format_percent(row.goodput), 9), right(format_duration(row.interval_s), 11),
+                       right(format_duration(row.reliability.mtbf_s), 10),
+                       price > 0 ? right(format_fixed(row.dollars_per_billion_tokens, 0), 12) : "", "  ",
+                       describe_layout(row.best.job), '\n');
+    }
+    const ScalingRow& last = rows.back();
+    text += concat("\nfailures: a device with its share of the node fails every ", request.cluster.mtbf_hours,
+                   " h, so a job of N every ", request.cluster.mtbf_hours, " / N h\n",
+                   "checkpoint: 14 bytes a parameter at ", format_bytes(static_cast<int64_t>(o.storage_per_node)),
+                   "/s of each node; restart ", format_duration(o.restart_s), "\n",
+                   "save every sqrt(2 C MTBF) (Young 1974, Daly 2006); goodput = share of the time that trains "
+                   "(Daly, eq. 13)\n");
+    if (last.problem.empty())
+        text += concat("waiting for the slowest rank is ", format_percent(last.straggle), " of the step at ", last.gpus,
+                       " devices, and inside the step time\n");
+    if (price > 0)
+        text += concat("price: ", price, " $ of a device and hour\n");
+    else
+        text += "no price: the cluster file has no [site] price_per_hour; give --price\n";
+    return text;
+}
+
+Json to_json(const std::vector<ScalingRow>& rows) {
+    Json all = Json::array();
+    for (const ScalingRow& row : rows) {
+        if (!row.problem.empty()) {
+            all.push_back({{"gpus", row.gpus}, {"problem", row.problem}});
+            continue;
+        }
+        all.push_back({{"gpus", row.gpus},
+                       {"layout", describe_layout(row.best.job)},
+                       {"step_time_s", row.best.seconds},
+                       {"mfu_causal", row.mfu},
+                       {"tokens_per_s", row.tokens_per_s},
+                       {"efficiency", row.efficiency},
+                       {"goodput", row.goodput},
+                       {"checkpoint_interval_s", row.interval_s},
+                       {"checkpoint_s", row.reliability.checkpoint_s},
+                       {"restart_s", row.reliability.restart_s},
+                       {"mtbf_s", row.reliability.mtbf_s},
+                       {"straggle", row.straggle},
+                       {"dollars_per_billion_tokens",
+                        row.dollars_per_billion_tokens > 0 ? Json(row.dollars_per_billion_tokens) : Json(nullptr)}});
+    }
+    return {{"rows", all}};
+}
+
+std::string render(const BudgetPlan& plan, const std::string& machines) {
+    std::string text = concat("budget ", format_flops(plan.flops), " = 6 N D\n\n", left("law", 36),
+                              right("parameters", 12), right("tokens", 12), right("tokens/N", 10), '\n');
+    for (const BudgetRow& row : plan.rows)
+        text += concat(left(row.law, 36), right(format_count(row.parameters), 12), right(format_count(row.tokens), 12),
+                       right(format_fixed(row.tokens / row.parameters, row.tokens < row.parameters ? 3 : 1), 10), '\n');
+    text += '\n';
+    for (const BudgetRow& row : plan.rows) text += concat(left(row.law, 36), row.formula, " [", row.source, "]\n");
+    if (plan.seconds > 0) {
+        text +=
+            concat("\n", machines, " at ", format_percent(plan.mfu), " MFU: ", format_flop_rate(plan.rate), ", ",
+                   format_fixed(plan.seconds / 86400, 1), " days",
+                   plan.dollars > 0 ? concat(", $", format_count(plan.dollars)) : ", no price known (--price)", '\n');
+    }
+    return text;
+}
+
+Json to_json(const BudgetPlan& plan) {
+    Json rows = Json::array();
+    for (const BudgetRow& row : plan.rows)
+        rows.push_back({{"law", row.law},
+                        {"formula", row.formula},
+                        {"source", row.source},
+                        {"parameters", row.parameters},
+                        {"tokens", row.tokens}});
+    return {{"flops", plan.flops},
+            {"laws", rows},
+            {"mfu", plan.mfu},
+            {"seconds", plan.seconds > 0 ? Json(plan.seconds) : Json(nullptr)},
+            {"dollars", plan.dollars > 0 ? Json(plan.dollars) : Json(nullptr)}};
+}
+
+}  // namespace tutti::planner

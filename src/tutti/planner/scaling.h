@@ -1,0 +1,81 @@
+// planner/scaling.h: what more devices buy: throughput and cost of the best layout at each size, and what failures and
+// checkpoints leave of it; what a compute budget is best spent on.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/json.h"
+#include "tutti/planner/request.h"
+#include "tutti/planner/search.h"
+
+namespace tutti::planner {
+
+// --- Failures
+// -----------------------------------------------------------------------------------------------------------
+
+struct Reliability {
+    double mtbf_s = 0;        // mean time between failures of the whole job
+    double checkpoint_s = 0;  // C: that training stands still for a checkpoint
+    double restart_s = 0;     // R: until training goes on after a failure
+};
+
+// Young 1974, Daly 2006: the interval between checkpoints that loses least, sqrt(2 C MTBF).
+double checkpoint_interval(const Reliability& r);
+// Share of the time that is training, with checkpoints `interval` seconds apart: interval over the expected time for
+// it, MTBF e^(R / MTBF) (e^((interval + C) / MTBF) - 1) (Daly 2006, eq. 13: failures may strike a restart too).
+double goodput(const Reliability& r, double interval);
+
+// --- Scaling
+// ------------------------------------------------------------------------------------------------------------
+
+struct ScalingOptions {
+    int first = 8, last = 65536;    // devices, doubled from one to the next
+    double storage_per_node = 1e9;  // bytes/s that a node writes to storage
+    double restart_s = 600;         // MegaScale: detection and diagnosis below 10 minutes
+    std::optional<double> price;    // dollars of a device and hour; nothing: the cluster's
+};
+
+struct ScalingRow {
+    int gpus = 0;
+    std::string problem;  // why there is no layout; "": there is
+    Candidate best;       // by the closed forms
+    double tokens_per_s = 0, mfu = 0;
+    double efficiency = 0;  // tokens/s of a device, as a share of the first row's
+    Reliability reliability;
+    double interval_s = 0, goodput = 0;
+    double straggle = 0;  // share of the step that ranks wait for the slowest
+    double useful_tokens_per_s() const { return tokens_per_s * goodput; }
+    double dollars_per_billion_tokens = 0;  // of useful ones; 0: the price is not known
+};
+
+// The global batch stays what the request says: strong scaling, as a recipe fixes the batch.
+std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& options);
+
+// Seconds that all nodes together need to write masters, moments and weights (14 bytes a parameter).
+double checkpoint_seconds(const Request& request, int gpus, double storage_per_node);
+
+// --- Budget
+// -------------------------------------------------------------------------------------------------------------
+
+struct BudgetRow {
+    std::string law;  // "Chinchilla, approach 3"
+    std::string formula, source;
+    double parameters = 0, tokens = 0;
+};
+// What C FLOPs are best spent on: parameters and tokens, with C = 6 N D.
+std::vector<BudgetRow> compute_optimal(double flops);
+
+struct BudgetPlan {
+    double flops = 0, seconds = 0, dollars = 0;  // dollars 0: the price is not known
+    double mfu = 0, rate = 0;                    // FLOP/s of all devices
+    std::vector<BudgetRow> rows;
+};
+
+std::string render(const Request& request, const ScalingOptions& options, const std::vector<ScalingRow>& rows);
+Json to_json(const std::vector<ScalingRow>& rows);
+std::string render(const BudgetPlan& plan, const std::string& machines);
+Json to_json(const BudgetPlan& plan);
+
+}  // namespace tutti::planner

@@ -1,0 +1,147 @@
+// Failures, budgets and the course's tables against numbers that others computed.
+#include "tutti/planner/scaling.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tutti/planner/course_tables.h"
+
+namespace tutti::planner {
+namespace {
+
+TEST(Goodput, TheIntervalIsYoungsAndDalys) {
+    // A job that fails every 3 h, checkpoints of 60 s: sqrt(2 * 60 * 10800) = 1138.4 s, 19 minutes.
+    const Reliability r{10800, 60, 0};
+    EXPECT_NEAR(checkpoint_interval(r), 1138.42, 0.01);
+    // To first order it loses C/T + T/2M = 60/1138 + 1138/21600 = 10.5 %.
+    EXPECT_NEAR(goodput(r, checkpoint_interval(r)), 1 - 0.1054, 0.006);
+}
+
+TEST(Goodput, IsBestNearTheInterval) {
+    const Reliability r{3600, 20, 300};
+    const double T = checkpoint_interval(r), best = goodput(r, T);
+    EXPECT_GT(best, goodput(r, T / 2));
+    EXPECT_GT(best, goodput(r, T * 2));
+}
+
+TEST(Goodput, IsWholeWithoutFailuresAndCheckpoints) {
+    EXPECT_NEAR(goodput({1e15, 0, 0}, 1000), 1, 1e-9);
+    EXPECT_NEAR(goodput({1e15, 100, 0}, 900), 0.9, 1e-9);  // 900 of 1000 s
+}
+
+// Expected time for an interval, by simulation of what it says: work, a checkpoint, restarts that may fail too.
+TEST(Goodput, IsWhatASimulationOfFailuresGives) {
+    const Reliability r{500, 10, 40};
+    const double interval = 90;
+    uint64_t state = 88172645463325252ull;
+    const auto until_failure = [&] {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        return -r.mtbf_s * std::log((double(state >> 11) + 0.5) / 9007199254740992.0);
+    };
+    double elapsed = 0;
+    constexpr int kIntervals = 200000;
+    for (int i = 0; i < kIntervals; ++i) {
+        double needed = interval + r.checkpoint_s;
+        for (double failure = until_failure(); failure < needed; failure = until_failure()) {
+            elapsed += failure;
+            needed = r.restart_s + interval + r.checkpoint_s;
+        }
+        elapsed += needed;
+    }
+    // An interval takes 134 s on average with a deviation below 200 s: 0.33 % of the mean of 200,000, three times that.
+    EXPECT_NEAR(goodput(r, interval), interval * kIntervals / elapsed, 0.01);
+}
+
+TEST(Budget, LawsGiveTheirPublishedPoints) {
+    // Chinchilla: 5.76e23 FLOPs, 67 B parameters and 1.5 T tokens (Hoffmann et al. 2022, table 3).
+    const auto rows = compute_optimal(5.76e23);
+    EXPECT_NEAR(rows[0].parameters / 67e9, 1, 0.05);
+    EXPECT_NEAR(rows[0].tokens / 1.5e12, 1, 0.08);
+    // Approach 3 at Gopher's compute: 40 B (their section 3.4).
+    EXPECT_NEAR(rows[1].parameters / 40e9, 1, 0.25);
+    for (const BudgetRow& row : rows) EXPECT_NEAR(6 * row.parameters * row.tokens, 5.76e23, 1e18);
+    // Kaplan: at one PF-day 1.3e9 parameters.
+    EXPECT_NEAR(compute_optimal(86400e15)[3].parameters, 1.3e9, 1e3);
+}
+
+TEST(Scaling, RowsAreThroughputGoodputAndMoney) {
+    const Request r{spec::preset("llama3-8b"), hardware::cluster_named("h100"), 8, 512, 8192, "bf16", {"x.bin"}};
+    const auto rows = scale(r, {.first = 8, .last = 1024, .price = 2.0});
+    ASSERT_EQ(rows.size(), 8u);
+    for (const ScalingRow& row : rows) {
+        ASSERT_EQ(row.problem, "");
+        EXPECT_NEAR(row.tokens_per_s, 512.0 * 8192 / row.best.seconds, 1e-6 * row.tokens_per_s);
+        EXPECT_NEAR(row.reliability.mtbf_s, 50000.0 * 3600 / row.gpus, 1e-6);
+        // 8.03e9 parameters x 14 bytes, 1 GB/s of each of gpus / 8 nodes.
+        EXPECT_NEAR(row.reliability.checkpoint_s, 8.0303e9 * 14 / (row.gpus / 8 * 1e9), 0.01);
+        const double per_second = 2.0 * row.gpus / 3600;
+        EXPECT_NEAR(row.dollars_per_billion_tokens, per_second / (row.tokens_per_s * row.goodput) * 1e9, 1e-6);
+    }
+    EXPECT_GT(rows.front().goodput, rows.back().goodput);
+    Request big = r;
+    big.model = spec::preset("llama3-405b");
+    EXPECT_NE(scale(big, {.first = 8, .last = 8}).front().problem, "");
+}
+
+double cell(const Table& t, size_t row, size_t column) { return t.rows[row][column].get<double>(); }
+
+// By hand, from the formulas.
+TEST(CourseTables, HaveTheTextbooksNumbers) {
+    const Table bytes = bytes_of_a_parameter();
+    EXPECT_EQ(cell(bytes, 0, 4), 16);
+    EXPECT_EQ(cell(bytes, 1, 4), 12);
+    EXPECT_EQ(cell(bytes, 2, 4), 16);
+    EXPECT_EQ(cell(bytes, 3, 4), 18);
+    const Table zero = zero_stages();  // 70 B over 64: 1120, 293.125, 155.3125, 17.5 GB
+    EXPECT_NEAR(cell(zero, 4, 4), 1120e9, 1);
+    EXPECT_NEAR(cell(zero, 5, 4), 293.125e9, 1);
+    EXPECT_NEAR(cell(zero, 6, 4), 155.3125e9, 1);
+    EXPECT_NEAR(cell(zero, 7, 4), 17.5e9, 1);
+    // sbh = 25165824; 5as/h = 80: 34 + 80 = 114 times it is 2.869 GB.
+    EXPECT_NEAR(cell(activations_of_a_layer(), 0, 2), 25165824.0 * 114, 1);
+    EXPECT_NEAR(cell(activations_of_a_layer(), 1, 2), 25165824.0 * 23, 1);
+    EXPECT_NEAR(cell(pipeline_bubbles(), 1, 2), 7.0 / 32, 1e-12);
+    EXPECT_NEAR(cell(pipeline_bubbles(), 2, 2), 7.0 / 64, 1e-12);
+}
+
+TEST(CourseTables, TheSystemAgreesWithTheFormulas) {
+    const Table bytes = bytes_of_a_parameter(), zero = zero_stages(), bubbles = pipeline_bubbles(),
+                activations = activations_of_a_layer(), volumes = ring_volumes(), rates = utilisation();
+    for (size_t row = 0; row < bytes.rows.size(); ++row)
+        for (const size_t column : {5, 6})
+            if (!bytes.rows[row][column].is_null()) {
+                EXPECT_NEAR(cell(bytes, row, column), cell(bytes, row, 4), 1e-9);
+            }
+    for (size_t row = 0; row < zero.rows.size(); ++row)
+        EXPECT_NEAR(cell(zero, row, 5), cell(zero, row, 4), 1e-6 * cell(zero, row, 4));
+    // No masks of dropout: 2 bytes of 34 where they are not shared out, and nothing else, is missing.
+    for (size_t row = 0; row < activations.rows.size(); ++row)
+        EXPECT_NEAR(cell(activations, row, 3) / cell(activations, row, 2), 0.97, 0.06);
+    for (size_t row = 0; row < bubbles.rows.size(); ++row)
+        EXPECT_NEAR(cell(bubbles, row, 3), cell(bubbles, row, 4), 0.01);  // closed form, timeline
+    for (size_t row = 0; row < volumes.rows.size(); ++row)
+        EXPECT_NEAR(cell(volumes, row, 3), cell(volumes, row, 2), 0.01 * cell(volumes, row, 2));
+    for (size_t row = 0; row < rates.rows.size(); ++row) {
+        EXPECT_NEAR(cell(rates, row, 5), cell(rates, row, 4), 0.003);     // MFU by the formula, published
+        EXPECT_NEAR(cell(rates, row, 6), cell(rates, row, 5), 0.001);     // by our FLOPs
+        EXPECT_NEAR(cell(rates, row, 8), cell(rates, row, 7), 0.003);     // HFU
+        EXPECT_NEAR(cell(rates, row, 3) / cell(rates, row, 2), 1, 0.08);  // simulated time, measured
+    }
+}
+
+TEST(CourseTables, PrintEveryRow) {
+    for (const Table& table : course_tables()) {
+        const std::string text = render(table);
+        for (const auto& row : table.rows) {
+            ASSERT_EQ(row.size(), table.columns.size()) << table.id;
+            if (row[0].is_string()) {
+                EXPECT_NE(text.find(row[0].text()), std::string::npos);
+            }
+        }
+        EXPECT_EQ(to_json(table)["rows"].size(), table.rows.size());
+    }
+}
+
+}  // namespace
+}  // namespace tutti::planner
