@@ -104,16 +104,18 @@ std::string table(const Plan& plan) {
 std::string front_card(const Plan& plan) {
     report::Chart chart{.id = "front",
                         .title = "Time against memory",
-                        .description = "Layouts that no other one beats in both. ",
+                        .description = "Layouts that no other one beats in both, up to 4 times the best time. ",
                         .x_label = "memory of a rank, GiB (closed form)",
                         .y_unit = "s"};
     report::Series series{.label = "", .colour = 1, .mark = report::Mark::dots, .points = {}};
+    constexpr double kSlowest = 4;  // times the best: beyond, the rest would be a line at the bottom
     for (auto c = plan.found.front.rbegin(); c != plan.found.front.rend(); ++c) {
+        if (c->seconds > kSlowest * plan.found.front.front().seconds) continue;
         series.points.push_back({c->bytes / (1 << 30), c->seconds});
         chart.description += concat(format_bytes(static_cast<int64_t>(c->bytes)), ": ", format_time(c->seconds), ". ");
     }
     chart.series = {series};
-    chart.allow_log = true;
+    chart.from_zero = true;
     return report::wide_card(chart);
 }
 

@@ -105,8 +105,9 @@ std::string render(const Plan& plan) {
                        describe_layout(plan.finalists.dropped.front().candidate.job), " ",
                        plan.finalists.dropped.front().reason, '\n');
     }
-    constexpr double kSlowest = 1.5;  // times the best; --json and --html have all
-    text += "\ntime against memory by the closed forms: no layout is faster with less memory\n";
+    constexpr double kSlowest = 1.25;  // times the best; --json and --html have all
+    text +=
+        "\ntime against memory by the closed forms, up to 1.25 times the best: no layout is faster with less memory\n";
     for (const Candidate& c : plan.found.front)
         if (c.seconds <= kSlowest * plan.found.best.front().seconds)
             text += concat(right(format_time(c.seconds), 12), right(bytes_text(c.bytes), 11), "  ",
@@ -118,7 +119,7 @@ std::string render(const Recipe& recipe) {
     std::string text = "\nthe field's recipe, rule by rule\n";
     for (const RecipeRule& rule : recipe.rules)
         text += concat("  ", left(rule.recipe, 10),
-                       left(rule.agrees ? "= chosen" : concat("chosen: ", rule.choice), 18), rule.rule, '\n');
+                       left(rule.agrees ? "= chosen" : concat("chosen: ", rule.choice), 24), rule.rule, '\n');
     if (recipe.layout) text += concat("  recipe: ", describe_layout(recipe.layout->job), '\n');
     return text + recipe.verdict + '\n';
 }

@@ -166,8 +166,8 @@ INSTANTIATE_TEST_SUITE_P(Requests, Small,
                                          request_for("gpt2-124m", 4, 8, 1024, 6),
                                          request_for("llama3.2-1b", 8, 16, 2048, 40),
                                          request_for("moe-tiny", 4, 8, 256, 1.2)),
-                         [](const auto& info) {
-                             std::string name = name_of(info.param.model);
+                         [](const auto& each) {
+                             std::string name = name_of(each.param.model);
                              std::erase_if(name, [](char c) { return !std::isalnum(c); });
                              return name;
                          });

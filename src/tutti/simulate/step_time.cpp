@@ -252,8 +252,10 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
         const auto bucketed = [&](double bytes, Group g) {
             const bool small = job.stack == Stack::nanotron || job.stack == Stack::eager;
             const double buckets = std::max(1.0, small ? (job.zero > 0 ? 9 * per_stage : bytes / 25e6) : per_stage);
+            // This system's all-reduce is a reduce-scatter and an all-gather.
+            const bool rings = job.zero > 0 || job.stack == Stack::tutti;
             return buckets *
-                   (job.zero > 0 ? price.collective(bytes / buckets, g, 1) : price.all_reduce(bytes / buckets, g) / 2);
+                   (rings ? price.collective(bytes / buckets, g, 1) : price.all_reduce(bytes / buckets, g) / 2);
         };
         // This system reduces into the shards of ZeRO-2 after each microbatch; the others keep whole gradients until
         // the last one.
