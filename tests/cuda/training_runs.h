@@ -46,7 +46,7 @@ class CudaTraining : public SmallRun {
     static std::vector<Logged> metrics(const TrainOptions& o) {
         return logged(o, [](const std::string& line) {
             const auto json = Json::parse(line);
-            return Logged{json.at("loss"), json.at("grad_norm")};
+            return Logged{json.at("loss").get<double>(), json.at("grad_norm").get<double>()};
         });
     }
     static void expect_follows(const std::vector<Logged>& gpu, const std::vector<Logged>& cpu, double tolerance) {
