@@ -137,11 +137,16 @@ namespace {
 int capability = 90;
 int gpus = 1;
 thread_local int current = 0;
-thread_local std::vector<std::weak_ptr<Late>> late_streams;  // of the calling thread
+// Of the calling thread. Arrays that live as long as the program are given back after the thread's own are gone.
+thread_local bool streams_are_gone = false;
+struct Streams : std::vector<std::weak_ptr<Late>> {
+    ~Streams() { streams_are_gone = true; }
+};
+thread_local Streams late_streams;
 
 // What waits for the whole GPU waits for these.
 cudaError_t wait_for_all() {
-    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess || streams_are_gone) return no;
     for (const auto& stream : late_streams)
         if (const auto late = stream.lock()) late->run_all();
     return cudaSuccess;
