@@ -68,7 +68,10 @@ void for_each_layout(const Request& r, Visit visit) {
                                                 job.recompute = recompute;
                                                 job.zero = zero;
                                                 job.dp_replicate = replicate;
+                                                job.offload_optimizer = false;
                                                 visit(job);
+                                                job.offload_optimizer = true;
+                                                if (r.cluster.host_bandwidth > 0) visit(job);
                                             }
                 }
             }
@@ -178,7 +181,8 @@ TEST(Rules, AreThoseOfTheEngine) {
     for (Request r : {request_for("llama-tiny", 8, 12, 96), request_for("moe-tiny", 4, 8, 48),
                       request_for("lfm2-tiny", 6, 6, 24), request_for("gpt2-124m", 12, 12, 36)}) {
         for_each_layout(r, [&](const Job& job) {
-            if (job.dp_replicate > 2 || job.recompute != Recompute::none || job.zero > 1) return;  // no rule has more
+            if (job.dp_replicate > 2 || job.recompute != Recompute::none || job.zero > 1 || job.offload_optimizer)
+                return;  // no rule has more
             bool runs = true;
             try {
                 spec::validate(run_of(r, job), r.gpus);
