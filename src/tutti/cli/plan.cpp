@@ -66,7 +66,8 @@ int plan_layouts(const PlanArguments& a, const Io& io) {
 int plan_scaling(const PlanArguments& a, const Io& io) {
     planner::Request request = request_of(a);
     check<UsageError>(a.global_batch > 0, "--global-batch is needed: sequences of a step, the same at every size");
-    const planner::ScalingOptions options{.storage_per_node = a.storage_gbs * 1e9,
+    const planner::ScalingOptions options{.last = a.gpus > 0 ? a.gpus : 65536,
+                                          .storage_per_node = a.storage_gbs * 1e9,
                                           .restart_s = a.restart,
                                           .price = a.price > 0 ? std::optional(a.price) : std::nullopt};
     const auto rows = planner::scale(request, options);
@@ -107,6 +108,13 @@ int plan_tables(const PlanArguments& a, const Io& io) {
 int plan(const PlanArguments& a, const Io& io) {
     check<UsageError>(int{a.scaling} + int{a.tables} + int{a.budget > 0} <= 1,
                       "--scaling, --tables and --budget are three answers; ask for one at a time");
+    const bool layouts = !a.scaling && !a.tables && a.budget <= 0;
+    check<UsageError>(layouts || (a.emit.empty() && a.html.empty() && !a.explain),
+                      "--emit, --html and --explain are about one plan; leave out --scaling, --tables and --budget");
+    check<UsageError>(!a.tables || (a.model.empty() && a.cluster.empty()),
+                      "--tables are the same for every model and cluster; leave out --model and --cluster");
+    check<UsageError>(a.budget <= 0 || a.model.empty(), "--budget says which size of model is best; leave out --model");
+    check<UsageError>(a.price <= 0 || a.scaling || a.budget > 0, "--price belongs to --scaling and --budget");
     if (a.tables) return plan_tables(a, io);
     if (a.budget > 0) return plan_budget(a, io);
     return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io);
@@ -127,7 +135,7 @@ Command plan_command(PlanArguments& a, const Io& io) {
          {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit},
          {"--html", "FILE", "", "write a page with the layouts, their time and memory", &a.html},
          {"--explain", "", "", "beside the field's recipe, rule by rule", &a.explain},
-         {"--scaling", "", "", "instead: the best layout, goodput and cost at 8 to 65,536 devices", &a.scaling},
+         {"--scaling", "", "", "instead: the best layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling},
          {"--storage", "GB/S", "1", "of --scaling: what a node writes of a checkpoint", &a.storage_gbs,
           Between{1e-3, 1e4}},
          {"--restart", "S", "600", "of --scaling: until training goes on after a failure", &a.restart, Between{0, 1e6}},

@@ -98,6 +98,8 @@ TEST_F(PlanCommand, RefusesWithWhatToGive) {
     refused({"--model", "llama3-405b", "--cluster", "mi300x", "--gpus", "8", "--global-batch", "8"},
             "the least that a rank needs is");
     refused({"--tables", "--scaling"}, "one at a time");
+    refused({"--tables", "--html", path("x.html")}, "leave out --scaling, --tables and --budget");
+    refused(kSmall + std::vector<std::string>{"--price", "2"}, "--price belongs to");
     refused({"--budget", "1e24", "--cluster", "h100"}, "needs --gpus");
     refused(kSmall + std::vector<std::string>{"--emit", path("nowhere/best.toml")}, "cannot write");
 }

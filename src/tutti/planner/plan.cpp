@@ -12,6 +12,9 @@ namespace tutti::planner {
 
 namespace {
 
+constexpr size_t kKept = 200;
+constexpr double kSlack = 1.1;
+
 [[noreturn]] void refuse(const Request& r, const Found& found) {
     const std::string what = concat("no layout of ", name_of(r.model), " on ", r.gpus, " x ", r.cluster.name,
                                     " with a global batch of ", r.global_batch, " is possible");
@@ -32,8 +35,7 @@ namespace {
 
 Plan make_plan(const Request& request, size_t top) {
     check_request(request);
-    Plan plan{request, search(request), {}, {}};
-    if (plan.found.best.empty()) refuse(request, plan.found);
+    Plan plan{request, {}, {}, {}};
     std::optional<rehearsal::Target> target;
     try {
         target = target_of(request);
@@ -42,6 +44,10 @@ Plan make_plan(const Request& request, size_t top) {
         plan.certified = concat("closed forms alone: ", error.what());
     }
     if (target) plan.certified = concat("rehearsed by the engine for ", target->device.name);
+    // A rehearsal may find less than the closed form.
+    plan.found = search(request, kKept, target ? kSlack * request.cluster.memory : request.cluster.memory);
+    std::erase_if(plan.found.front, [&](const Candidate& c) { return c.bytes > request.cluster.memory; });
+    if (plan.found.best.empty()) refuse(request, plan.found);
     plan.finalists = choose(request, plan.found.best, top, target);
     if (plan.finalists.chosen.empty()) {
         throw UsageError(concat("none of the ", plan.finalists.dropped.size(), " fastest layouts of ",

@@ -45,6 +45,47 @@ TEST(Plan, EveryChosenLayoutIsARunThatFits) {
     }
 }
 
+// The closed form of the memory, of models as wide as real ones, against the rehearsed rank that needs most.
+TEST(ClosedForms, MemoryIsAsRehearsed) {
+    struct Case {
+        const char* preset;
+        int layers, tp, pp, ep, zero;
+        simulate::Recompute recompute;
+        const char* schedule;
+        int virtual_stages;
+        double tolerance;
+    };
+    using simulate::Recompute;
+    for (const Case& c : {Case{"llama3-8b", 4, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.07},
+                          Case{"llama3-8b", 4, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.18},
+                          Case{"llama3-8b", 4, 1, 1, 1, 1, Recompute::selective, "1f1b", 1, 0.10},
+                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "1f1b", 1, 0.07},
+                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::full, "1f1b", 1, 0.07},
+                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "interleaved", 2, 0.10},
+                          Case{"llama3-8b", 16, 2, 4, 1, 1, Recompute::none, "zb-v", 2, 0.12},
+                          Case{"mixtral-8x7b", 2, 1, 1, 8, 1, Recompute::none, "1f1b", 1, 0.07}}) {
+        constexpr int kReplicas = 8;
+        Request r = request_for(c.preset, c.tp * c.pp * kReplicas, kReplicas * 8, 4096);
+        r.model.layers = c.layers;
+        simulate::Job job = plain_job(r);
+        job.tp = c.tp;
+        job.pp = c.pp;
+        job.ep = c.ep;
+        job.zero = c.zero;
+        job.recompute = c.recompute;
+        job.schedule = c.schedule;
+        job.virtual_stages = c.virtual_stages;
+        ASSERT_TRUE(allowed(r, job)) << describe_layout(job);
+        spec::RunSpec run = run_of(r, job);
+        run.train.packed_weights = "never";  // of CPUs
+        spec::validate(run, r.gpus);
+        const Rehearsed rehearsed = rehearse_run(run, *target_with(0), r.gpus);
+        const simulate::Footprint closed = footprint(job);
+        EXPECT_NEAR((closed.total() - closed.reserved) / double(rehearsed.peak), 1, c.tolerance)
+            << c.preset << " " << describe_layout(job);
+    }
+}
+
 TEST(Plan, WhatDoesNotFitMakesRoomForTheNext) {
     const Request r = request_for("llama-tiny", 8, 16, 256);
     const std::vector<Candidate> best = search(r).best;

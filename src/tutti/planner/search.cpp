@@ -88,13 +88,14 @@ class Front {
 
 class Search {
   public:
-    Search(const Request& r, size_t keep, const simulate::Constants& k)
+    Search(const Request& r, size_t keep, double memory, const simulate::Constants& k)
         : r_(r),
+          memory_(memory),
           fixed_(k.step_fixed),
           job_(plain_job(r)),
           pricer_(job_, r.cluster, k),
           fastest_(keep),
-          front_(r.cluster.memory),
+          front_(memory),
           micro_batches_(divisors(r.global_batch, kMostMicroBatch)) {
         if (r.model.moe.experts > 0) {
             for (const int ep : divisors(r.model.moe.experts, r.gpus))
@@ -217,7 +218,7 @@ class Search {
     void stages() {
         const double least = least_bytes();
         if (found_.least_bytes == 0 || least < found_.least_bytes) found_.least_bytes = least;
-        if (least > r_.cluster.memory) return count(&Gates::memory, data_layouts());
+        if (least > memory_) return count(&Gates::memory, data_layouts());
         if (hopeless(pricer_.lower_bound(job_), least)) return count(&Gates::flops, data_layouts());
         job_.zero = 1;
         job_.offload_optimizer = false;
@@ -241,7 +242,7 @@ class Search {
                     continue;
                 }
                 const double bytes = footprint(job_).total();
-                if (bytes > r_.cluster.memory) {
+                if (bytes > memory_) {
                     count(&Gates::memory, 1);
                     continue;
                 }
@@ -259,7 +260,7 @@ class Search {
     }
 
     const Request& r_;
-    const double fixed_;
+    const double memory_, fixed_;
     Job job_;  // the layout in hand
     const simulate::StepPricer pricer_;
     Fastest fastest_;
@@ -275,8 +276,8 @@ class Search {
 
 }  // namespace
 
-Found search(const Request& request, size_t keep, const simulate::Constants& constants) {
-    return Search(request, keep, constants).run();
+Found search(const Request& request, size_t keep, double memory, const simulate::Constants& constants) {
+    return Search(request, keep, memory > 0 ? memory : request.cluster.memory, constants).run();
 }
 
 }  // namespace tutti::planner

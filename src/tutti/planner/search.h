@@ -30,13 +30,14 @@ struct Gates {
 struct Found {
     // Rising by time. Of layouts that differ only in data parallelism and offload the fastest for each ZeRO stage.
     std::vector<Candidate> best;
-    // No other layout is faster with less memory, to 1/128 of the device's memory. Rising by time.
+    // No other layout is faster with less memory, to 1/128 of the memory. Rising by time.
     std::vector<Candidate> front;
     Gates gates;
     double least_bytes = 0;  // of a layout that the rules allow; says how far a model is from fitting
 };
 
-// `keep`: how many of the best. check_request() holds.
-Found search(const Request& request, size_t keep = 200, const simulate::Constants& constants = {});
+// `keep`: how many of the best. `memory`: bytes that a rank may need by the closed form; 0: those of the device.
+// check_request() holds.
+Found search(const Request& request, size_t keep = 200, double memory = 0, const simulate::Constants& constants = {});
 
 }  // namespace tutti::planner

@@ -47,6 +47,26 @@ double microbatches_in_flight(const Job& job) {
     return std::min(m, most);
 }
 
+// Layers at the first and at the last position of a pipeline.
+struct Ends {
+    double first, last;
+};
+
+// As this system lays them out: stages of equal cost, of which the head takes a part of the last one; or, with two
+// layers fewer than stages, none on the first and the last.
+Ends layers_of_ends(const Job& job) {
+    const Sizes& m = job.model;
+    const double v = job.virtual_stages, stages = job.pp * v;
+    const bool folded = job.schedule == "zb-v" || job.schedule == "dualpipe-v" || job.schedule.starts_with("v-");
+    if (m.layers + 2 == stages) return {v, std::max(1.0, v - 1)};  // the second position has one of every stage
+    const double layer = (m.active_parameters() - m.vocab * m.hidden) / m.layers + job.seq * m.heads * m.head_dim / 2;
+    const double head = m.vocab * m.hidden / layer, mean = (m.layers + head) / stages;
+    const double on_last = std::clamp(std::floor(mean - head + 0.5), 1.0, std::ceil(m.layers / stages));
+    const double others = (m.layers - on_last) / (stages - 1);  // mean: which of them have one more is not known here
+    if (folded) return {2 * others, others + on_last};          // the second position has two of the others
+    return {v * others, (v - 1) * others + on_last};
+}
+
 }  // namespace
 
 Footprint footprint(const Job& job) {
@@ -94,6 +114,7 @@ Footprint footprint(const Job& job) {
     if (job.stack == Stack::tutti && job.etp > 1)
         working = std::max(working, rows / sp * 4 * m.top_k * m.hidden * job.etp);
 
+    const Ends ends = job.pp > 1 && job.stack == Stack::tutti ? layers_of_ends(job) : Ends{0, 0};
     Footprint most;
     for (int stage = 0; stage < job.pp; stage += std::max(1, job.pp - 1)) {
         const bool first = stage == 0, last = stage == job.pp - 1;
@@ -104,6 +125,7 @@ Footprint footprint(const Job& job) {
             const double on_last = std::max(0.0, std::floor((m.layers + head) / p - head + 0.5));
             layers = last ? on_last : std::ceil((m.layers - on_last) / (p - 1));
         }
+        if (job.pp > 1 && job.stack == Stack::tutti) layers = last ? ends.last : ends.first;
         const double held = job.pp > 1 && last ? 1 : microbatches_in_flight(job);
         const double dense = layers * m.attention_parameters() / t +
                              layers * (m.layers - mixtures) / m.layers * m.mlp_parameters() / t +
