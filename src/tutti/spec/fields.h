@@ -130,7 +130,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("moe.groups", e.groups, between(1, 65536), "equal groups of experts; 1: none");
     key("moe.top_groups", e.top_groups, between(1, 65536), "groups that a token's experts are in");
     key("moe.capacity_factor", e.capacity_factor, at_least(0),
-        "an expert takes this times T k / E choices of a microbatch, others are dropped; 0, and in evaluation: all are taken");
+        "an expert takes this times T k / E choices of a microbatch, others are dropped; 0, and in evaluation: all are "
+        "taken");
     key("moe.drop", e.drop, one_of({"probability", "position"}),
         "with a capacity: the least probable choices are dropped, or the last ones");
     key("moe.aux_loss", e.aux_loss, one_of({"none", "microbatch", "sequence", "global", "all_layers"}),
