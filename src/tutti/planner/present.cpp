@@ -86,20 +86,22 @@ std::string render(const Plan& plan) {
                    ", ", plan.finalists.chosen.size(), " finalists in ", format_time(plan.finalists.seconds), "\n\n");
 
     const Prediction& best = plan.finalists.chosen.front().prediction;
-    text += concat(right("", 3), right("step", 9), right("MFU", 8), right("memory", 11), "  layout\n");
+    text += concat(right("", 3), right("step", 9), right("8 of 10 runs", 20), right("MFU", 8), right("memory", 11),
+                   "  layout\n");
     int place = 0;
     for (const Finalist& f : plan.finalists.chosen) {
         text += concat(right(std::to_string(++place), 3), right(format_time(f.prediction.seconds()), 9),
+                       right(concat(format_time(f.prediction.seconds() * f.prediction.low), " to ",
+                                    format_time(f.prediction.seconds() * f.prediction.high)),
+                             20),
                        right(format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), 8),
-                       right(bytes_text(f.bytes()), 11), "  ", describe_layout(f.candidate.job), '\n', right("", 33),
+                       right(bytes_text(f.bytes()), 11), "  ", describe_layout(f.candidate.job), '\n', right("", 53),
                        where_time_goes(f.prediction, 4), '\n');
-        if (place > 1) text += concat(right("", 33), why(best, f.prediction), '\n');
+        if (place > 1) text += concat(right("", 53), why(best, f.prediction), '\n');
     }
-    text +=
-        concat("\n8 of 10 runs take ", format_fixed(best.low, 2), " to ", format_fixed(best.high, 2),
-               " times the predicted step: ", format_time(best.seconds() * best.low), " to ",
-               format_time(best.seconds() * best.high), " for the first. ", format_rate(best.tokens_per_s(), "tokens"),
-               ", ", format_rate(best.tokens_per_s() / best.ranks, "tokens"), " of a device\n");
+    text += concat("\n8 of 10 runs take ", format_fixed(best.low, 2), " to ", format_fixed(best.high, 2),
+                   " times the predicted step. The first: ", format_rate(best.tokens_per_s(), "tokens"), ", ",
+                   format_rate(best.tokens_per_s() / best.ranks, "tokens"), " of a device\n");
     if (!plan.finalists.dropped.empty()) {
         text += concat(plan.finalists.dropped.size(), " faster by the closed forms did not pass: ",
                        describe_layout(plan.finalists.dropped.front().candidate.job), " ",

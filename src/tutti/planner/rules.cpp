@@ -88,6 +88,12 @@ bool experts_allowed(const Request& r, int ep, int etp, int tp, int cp, int shar
            (e.experts % ep == 0 && e.ffn % etp == 0 && int64_t{tp} * cp * shards % (int64_t{ep} * etp) == 0);
 }
 
+bool balancing_allowed(const Request& r, int pp, std::string_view schedule) {
+    const std::string& loss = r.model.moe.aux_loss;
+    if (r.model.moe.experts < 1 || pp == 1) return true;
+    return loss != "all_layers" && (loss != "global" || schedule == "1f1b");
+}
+
 bool allowed(const Request& r, const Job& j) {
     const int grid = j.tp * j.cp * j.pp;
     if (grid > r.gpus || r.gpus % grid != 0) return false;
@@ -101,7 +107,7 @@ bool allowed(const Request& r, const Job& j) {
         std::find_if(kSchedules.begin(), kSchedules.end(), [&](const Schedule& s) { return j.schedule == s.name; });
     if (kind == kSchedules.end() || (kind->chunks > 0 && kind->chunks != j.virtual_stages)) return false;
     if (kind->chunks == 0 && j.virtual_stages < 2) return false;
-    return stages_allowed(r.model.layers, j.pp * j.virtual_stages) &&
+    return balancing_allowed(r, j.pp, j.schedule) && stages_allowed(r.model.layers, j.pp * j.virtual_stages) &&
            schedule_allowed(*kind, j.pp, r.global_batch / (int64_t{dp} * micro_batch));
 }
 

@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/planner/request.h"
@@ -33,6 +34,9 @@ bool batch_allowed(const Request& request, int dp, int micro_batch);
 bool stages_allowed(int64_t layers, int stages);
 bool schedule_allowed(const Schedule& schedule, int pp, int64_t microbatches);
 bool experts_allowed(const Request& request, int ep, int etp, int tp, int cp, int shards);
+
+// Losses that balance experts over all layers or microbatches ask for their order.
+bool balancing_allowed(const Request& request, int pp, std::string_view schedule);
 
 // All of these for one job.
 bool allowed(const Request& request, const simulate::Job& job);

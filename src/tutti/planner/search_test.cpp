@@ -178,7 +178,10 @@ INSTANTIATE_TEST_SUITE_P(Requests, Small,
 // validate() and the schedules' generators judge the same runs, but for what the planner leaves out by itself.
 TEST(Rules, AreThoseOfTheEngine) {
     int64_t accepted = 0, refused = 0;
-    for (Request r : {request_for("llama-tiny", 8, 12, 96), request_for("moe-tiny", 4, 8, 48),
+    Request all_layers = request_for("moe-tiny", 4, 8, 48), global = all_layers;
+    all_layers.model.moe.aux_loss = "all_layers";
+    global.model.moe.aux_loss = "global";
+    for (Request r : {request_for("llama-tiny", 8, 12, 96), request_for("moe-tiny", 4, 8, 48), all_layers, global,
                       request_for("lfm2-tiny", 6, 6, 24), request_for("gpt2-124m", 12, 12, 36)}) {
         for_each_layout(r, [&](const Job& job) {
             if (job.dp_replicate > 2 || job.recompute != Recompute::none || job.zero > 1 || job.offload_optimizer)
