@@ -78,6 +78,12 @@ TEST_F(PlanCommand, AnswersInText) {
         EXPECT_TRUE(says(part)) << part;
     ASSERT_EQ(run_plan({"--tables"}), 0) << err;
     EXPECT_TRUE(says("Llama 3 405B on H100"));
+    ASSERT_EQ(run_plan({"--model", "llama-tiny", "--cluster", "h100", "--global-batch", "64", "--seq-len", "256",
+                        "--scaling", "--gpus", "32", "--price", "2", "--json"}),
+              0)
+        << err;
+    EXPECT_EQ(Json::parse(out)["rows"].size(), 3u);  // 8, 16, 32
+    EXPECT_NE(err.find("goodput"), std::string::npos);
     ASSERT_EQ(run_plan({"--budget", "5.76e23", "--cluster", "a100", "--gpus", "1024", "--json"}), 0) << err;
     // 5.76e23 / (1024 x 312e12 x 0.4)
     EXPECT_NEAR(Json::parse(out)["seconds"].get<double>(), 4507211.5, 1);
@@ -98,6 +104,8 @@ TEST_F(PlanCommand, RefusesWithWhatToGive) {
     refused({"--model", "llama3-405b", "--cluster", "mi300x", "--gpus", "8", "--global-batch", "8"},
             "the least that a rank needs is");
     refused({"--tables", "--scaling"}, "one at a time");
+    refused({"--model", "llama-tiny", "--cluster", "h100", "--global-batch", "64", "--scaling", "--gpus", "4"},
+            "begins at 8 devices");
     refused({"--tables", "--html", path("x.html")}, "leave out --scaling, --tables and --budget");
     refused(kSmall + std::vector<std::string>{"--price", "2"}, "--price belongs to");
     refused({"--budget", "1e24", "--cluster", "h100"}, "needs --gpus");

@@ -25,6 +25,8 @@ double checkpoint_seconds(const Request& request, int gpus, double storage_per_n
 
 std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
     check_request(request);
+    check<UsageError>(o.first <= o.last, "--scaling begins at ", o.first,
+                      " devices; required --gpus of at least that, got ", o.last);
     std::vector<ScalingRow> rows;
     double first_rate = 0;  // tokens/s of a device
     const double price = o.price.value_or(request.cluster.price_per_hour);
