@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import pathlib
+import random
 import re
 import statistics
 import subprocess
@@ -102,7 +103,9 @@ def main():
     errors = []
     with tempfile.TemporaryDirectory() as folder:
         text = pathlib.Path(folder) / "text.txt"
-        text.write_text("".join(f"In the beginning there was line number {i} of a text.\n" for i in range(4000)))
+        words = "the of and a to in is that it was for on are as with his they at be this from have or by one had not but what all".split()
+        draw = random.Random(1)
+        text.write_text("".join(draw.choice(words) + (".\n" if draw.random() < 0.1 else " ") for _ in range(60000)))
         for number, (preset, ranks, sets) in enumerate(layouts()):
             name = f"{preset} x{ranks} " + " ".join(sets)
             if not re.search(a.only, name):

@@ -30,7 +30,21 @@ const std::vector<std::vector<std::string>>& models() {
         {"model.preset=gpt2-124m", "train.seq_len=256", "train.micro_batch=2", "model.width=256", "model.heads=4",
          "model.kv_heads=4", "model.head_dim=64", "model.ffn=1024", "model.vocab=2048", "model.layers=2"},
         {"model.preset=moe-tiny", "train.seq_len=128", "train.micro_batch=4"},
+        {"model.preset=lfm2-tiny", "train.seq_len=128", "train.micro_batch=4"},
+        {"model.preset=llama-tiny", "train.seq_len=256", "train.micro_batch=2", "recompute.policy=selective"},
     };
+    return all;
+}
+
+// Layouts of several ranks that call kernels of their own.
+std::vector<std::vector<std::string>> layouts(int ranks) {
+    std::vector<std::vector<std::string>> all;
+    for (const char* method : {"ring", "all_gather", "ulysses"})
+        all.push_back({"model.preset=llama-tiny", "train.seq_len=256", "train.micro_batch=2",
+                       concat("parallel.cp=", ranks), concat("parallel.cp_method=", method)});
+    all.push_back(
+        {"model.preset=llama-tiny", "train.seq_len=256", "train.micro_batch=2", concat("parallel.tp=", ranks)});
+    all.push_back({"model.preset=moe-tiny", "train.seq_len=128", "train.micro_batch=4", concat("parallel.ep=", ranks)});
     return all;
 }
 
@@ -81,9 +95,12 @@ KernelProfile measure_kernels(const std::string& compute, int threads, int cores
     KernelProfile profile{.compute = compute, .threads = threads};
     const int ranks = std::max(1, cores / threads);
     double loaded = 0, alone = 0;
-    for (const std::vector<std::string>& model : models()) {
-        const Measured m = measure(run_of(model, compute, threads, ranks), ranks);
-        loaded += m.in_kernels;
+    std::vector<std::vector<std::string>> runs = models();
+    if (ranks > 1)
+        for (std::vector<std::string>& layout : layouts(std::min(ranks, 4))) runs.push_back(std::move(layout));
+    for (size_t i = 0; i < runs.size(); ++i) {
+        const Measured m = measure(run_of(runs[i], compute, threads, ranks), ranks);
+        if (i < models().size()) loaded += m.in_kernels;
         for (const ops::KernelTimes::Row& row : m.rows) {
             const auto calls = static_cast<double>(row.calls);
             profile.samples[row.kernel].push_back(

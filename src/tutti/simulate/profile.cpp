@@ -77,9 +77,10 @@ CallCost fit_cost(const std::vector<Sample>& samples) {
 double KernelProfile::seconds(const std::string& kernel, const kernels::Work& work) const {
     const auto found = costs.find(kernel);
     if (found == costs.end()) {
-        double slowest = 0;
-        for (const auto& [name, cost] : costs) slowest = std::max(slowest, cost.seconds(0, work.bytes));
-        return slowest;
+        std::vector<double> others;
+        for (const auto& [name, cost] : costs) others.push_back(cost.seconds(0, work.bytes));
+        std::nth_element(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2), others.end());
+        return others.empty() ? 0 : others[others.size() / 2];
     }
     // Samples near the problem correct the fitted cost: the nearer, the more.
     const double fitted = found->second.seconds(work.flops, work.bytes);

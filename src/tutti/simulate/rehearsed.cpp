@@ -39,8 +39,9 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
             return seconds + kernels.between_kernels;
         };
         prices.operation = [&](const comm::Summary& what, const std::vector<int>& members) {
-            const double seconds =
-                profile.operation_seconds(what.kind, static_cast<int>(members.size()), static_cast<double>(what.bytes));
+            // With more ranks than cores a partner is seldom on a core when it is needed, however small the group.
+            const int waiting = ranks > cores ? ranks : static_cast<int>(members.size());
+            const double seconds = profile.operation_seconds(what.kind, waiting, static_cast<double>(what.bytes));
             step.communication += seconds * static_cast<double>(members.size());
             return seconds;
         };
