@@ -104,6 +104,7 @@ struct SimulateArguments {
     std::string fit;                // with table: where constants fitted to it go; "": nowhere
     std::string profile;            // of a machine, in place of a cluster: `tutti bench calibrate`
     std::string trace;              // where the predicted trace goes; "": nowhere
+    std::string svg;                // where its picture goes; "": nowhere
     std::string run;                // a run directory that gets the prediction; "": none
     std::vector<std::string> slow;  // "3=1.5": rank 3 takes 1.5 times as long
     bool json = false;

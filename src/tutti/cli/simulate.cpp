@@ -157,6 +157,8 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     return 0;
 }
 
+bool wants_spans(const SimulateArguments& a) { return !a.trace.empty() || !a.svg.empty() || !a.run.empty(); }
+
 // "3=1.5": rank 3 takes 1.5 times as long.
 std::map<int, double> stragglers(const SimulateArguments& a) {
     std::map<int, double> slow;
@@ -177,6 +179,9 @@ std::map<int, double> stragglers(const SimulateArguments& a) {
 // What `tutti report` shows beside what was measured: of a step on `machine`.
 void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const std::string& machine) {
     if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
+    if (!a.svg.empty())
+        write_file("--svg", a.svg,
+                   to_svg(step.timeline, concat("predicted step of ", format_time(step.seconds), " on ", machine)));
     if (a.run.empty()) return;
     Json communication = Json::array();
     for (const parallel::GroupTraffic& t : step.traffic)
@@ -200,7 +205,7 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
     if (run.train.threads == 0) run.train.threads = std::max(1, profile.cores / a.ranks);
     const rehearsal::Target target = rehearsal::target_of(engine::machine_of(run, {0, a.ranks}, ""));
     const simulate::RehearsedStep step =
-        simulate::rehearse_in_time(run, target, a.ranks, profile, !a.trace.empty() || !a.run.empty(), stragglers(a));
+        simulate::rehearse_in_time(run, target, a.ranks, profile, wants_spans(a), stragglers(a));
     save(a, step, profile.machine);
 
     const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
@@ -289,8 +294,8 @@ int simulate(const SimulateArguments& a, const Io& io) {
     try {
         const rehearsal::Target target = simulate::target_for(cluster, spec::arithmetic_of(run));
         const simulate::RehearsedStep step =
-            simulate::rehearse_on(run, target, a.ranks, cluster, constants_of(a), !a.trace.empty());
-        if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
+            simulate::rehearse_on(run, target, a.ranks, cluster, constants_of(a), wants_spans(a), stragglers(a));
+        save(a, step, concat(a.ranks, " x ", cluster.name));
         text << "\nrehearsed with the kernels and the program of this system\n"
              << left("step", 22) << left(format_time(step.seconds), 20)
              << format_percent(p.model_causal / (step.seconds * a.ranks * p.peak)) << " MFU, causal\n"
@@ -305,7 +310,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
             {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
             {"kernels", std::move(kernels)}};
     } catch (const UsageError& error) {
-        check<UsageError>(a.trace.empty() && a.run.empty(), "--trace and --run need a rehearsal: ", error.what());
+        check<UsageError>(!wants_spans(a), "--trace, --svg and --run need a rehearsal: ", error.what());
         text << "\nclosed formulas alone: " << error.what() << '\n';
         document["rehearsed"] = nullptr;
     }
@@ -324,6 +329,7 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
          {"--set", "section.key=value", "", "a value in place of the file's; repeatable", &a.set},
          {"--profile", "FILE", "", "instead of a cluster: a machine that `tutti bench calibrate` measured", &a.profile},
          {"--trace", "FILE", "", "the predicted spans of the rehearsed ranks, for ui.perfetto.dev", &a.trace},
+         {"--svg", "FILE", "", "the same as a picture", &a.svg},
          {"--run", "RUN_DIR", "", "leaves the prediction in the directory of a run, for tutti report", &a.run},
          {"--slow", "RANK=FACTOR", "", "a straggler: its kernels take so many times as long; repeatable", &a.slow},
          {"--site", "FILE", "", "constants of a site, as --fit wrote them", &a.site},

@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/units.h"
 
 namespace tutti::simulate {
 
@@ -94,6 +95,7 @@ class Layout {
             Rank& rank = ranks_[r];
             check(rank.next == rank.order.size(), "rank ", r, " waits for an operation that other ranks never begin");
             timeline.seconds = std::max(timeline.seconds, rank.now + prices_.step);
+            timeline.ranks.push_back(rank.of_world);
             timeline.busy.push_back(rank.busy + prices_.step);
             timeline.waited.push_back(rank.waited);
             timeline.spans.push_back(std::move(rank.spans));
@@ -251,7 +253,7 @@ double on_cores(const Timeline& timeline, int cores) {
 std::string to_trace(const Timeline& timeline) {
     Json events = Json::array();
     for (size_t r = 0; r < timeline.spans.size(); ++r) {
-        const auto rank = static_cast<int64_t>(r);
+        const auto rank = static_cast<int64_t>(timeline.ranks[r]);
         events.push_back({{"name", "process_name"},
                           {"ph", "M"},
                           {"pid", rank},
@@ -273,6 +275,74 @@ std::string to_trace(const Timeline& timeline) {
         }
     }
     return Json{{"traceEvents", std::move(events)}}.dump() + "\n";
+}
+
+namespace {
+
+const char* colour_of(const TimedSpan& span) {
+    if (span.activity == Activity::wait) return "#c8c8c8";
+    if (span.activity == Activity::communication) return "#ddaa33";
+    if (span.name.starts_with("forward")) return "#4477aa";
+    if (span.name.starts_with("backward")) return "#cc6677";
+    if (span.name.starts_with("recompute")) return "#aa4499";
+    return "#228833";
+}
+
+std::string escaped(const std::string& text) {
+    std::string result;
+    for (const char c : text) {
+        if (c == '<')
+            result += "&lt;";
+        else if (c == '>')
+            result += "&gt;";
+        else if (c == '&')
+            result += "&amp;";
+        else
+            result += c;
+    }
+    return result;
+}
+
+}  // namespace
+
+std::string to_svg(const Timeline& timeline, const std::string& title) {
+    constexpr double kLeft = 70, kWidth = 1100, kTop = 46, kKernels = 18, kThin = 7, kRow = 40;
+    const double scale = timeline.seconds > 0 ? (kWidth - kLeft - 10) / timeline.seconds : 0;
+    const double height = kTop + kRow * static_cast<double>(timeline.spans.size()) + 24;
+    std::string svg =
+        concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, ' ', height,
+               "\" font-family=\"sans-serif\" font-size=\"12\">\n<title>", escaped(title),
+               "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"10\" y=\"18\">",
+               escaped(title), "</text>\n");
+    const std::pair<const char*, const char*> legend[] = {{"#4477aa", "forward"},       {"#cc6677", "backward"},
+                                                          {"#aa4499", "recompute"},     {"#228833", "other kernels"},
+                                                          {"#ddaa33", "communication"}, {"#c8c8c8", "waits"}};
+    double x = kLeft;
+    for (const auto& [colour, name] : legend) {
+        svg += concat("<rect x=\"", x, "\" y=\"27\" width=\"10\" height=\"10\" fill=\"", colour, "\"/><text x=\"",
+                      x + 14, "\" y=\"36\">", name, "</text>\n");
+        x += 120;
+    }
+    for (size_t r = 0; r < timeline.spans.size(); ++r) {
+        const double y = kTop + kRow * static_cast<double>(r);
+        svg += concat("<text x=\"10\" y=\"", y + 14, "\">rank ", timeline.ranks[r], "</text>\n");
+        for (const TimedSpan& span : timeline.spans[r]) {
+            const bool kernels = span.activity != Activity::wait && span.activity != Activity::communication;
+            const double row = kernels                           ? y
+                               : span.activity == Activity::wait ? y + kKernels + 1
+                                                                 : y + kKernels + kThin + 2;
+            svg += concat("<rect x=\"", kLeft + scale * span.begin, "\" y=\"", row, "\" width=\"",
+                          std::max(0.3, scale * (span.end - span.begin)), "\" height=\"", kernels ? kKernels : kThin,
+                          "\" fill=\"", colour_of(span), "\"><title>", escaped(span.name), ", ",
+                          format_time(span.end - span.begin), "</title></rect>\n");
+        }
+    }
+    for (int i = 0; i <= 4; ++i) {
+        const double at = timeline.seconds * i / 4;
+        svg += concat("<text x=\"", kLeft + scale * at, "\" y=\"", height - 6, "\" text-anchor=\"",
+                      i == 4 ? "end" : "middle", "\">", format_time(at), "</text>\n");
+    }
+    return svg + "</svg>\n";
 }
 
 }  // namespace tutti::simulate

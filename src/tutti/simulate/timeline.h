@@ -33,6 +33,7 @@ struct TimedSpan {
 
 struct Timeline {
     double seconds = 0;                         // until the last rank has ended
+    std::vector<int> ranks;                     // of the world, those laid out
     std::vector<double> busy;                   // of each rank: kernels and its part of operations
     std::vector<double> waited;                 // of each rank
     std::vector<std::vector<TimedSpan>> spans;  // of each rank, when asked for
@@ -50,5 +51,8 @@ double on_cores(const Timeline& timeline, int cores);
 
 // The format of trace.json (train/trace_file.h), which `tutti report` and ui.perfetto.dev read.
 std::string to_trace(const Timeline& timeline);
+
+// A picture by itself: a row for the kernels of each rank, under it its waits and its operations.
+std::string to_svg(const Timeline& timeline, const std::string& title);
 
 }  // namespace tutti::simulate

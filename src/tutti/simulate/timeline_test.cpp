@@ -132,6 +132,17 @@ TEST(Timelines, TheTraceHasAllSpans) {
     EXPECT_EQ(operations, 2);
 }
 
+TEST(Timelines, ThePictureHasARowForEachRank) {
+    const auto program = [] { return ByHand({0, 1}).k(1).b(Kind::all_reduce, 0).w(Kind::all_reduce, 0).program; };
+    const std::string svg = to_svg(lay_out({program(), program()}, prices(1, false), true), "a < b");
+    EXPECT_NE(svg.find("rank 0"), std::string::npos);
+    EXPECT_NE(svg.find("rank 1"), std::string::npos);
+    EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
+    size_t spans = 0;
+    for (size_t at = svg.find("<title>"); at != std::string::npos; at = svg.find("<title>", at + 1)) ++spans;
+    EXPECT_EQ(spans, 1u + 6u);  // the picture's, and a kernel, a wait and an operation of each rank
+}
+
 TEST(Costs, AFitFindsWhatMadeTheSamples) {
     const CallCost truth{2e-6, 3e-12, 4e-11};
     std::vector<Sample> samples;
