@@ -45,21 +45,7 @@ void print(const Prediction& p, const hardware::Cluster& cluster, std::ostream& 
          concat(format_percent(share), " of ", format_bytes(static_cast<int64_t>(cluster.memory)),
                 share > 1 ? ": does not fit" : ""));
     text << '\n';
-    const simulate::StepTime& t = p.time;
-    const std::pair<const char*, double> kinds[] = {{"matrix products", t.products},
-                                                    {"attention", t.attention},
-                                                    {"elementwise", t.elementwise},
-                                                    {"recompute", t.recompute},
-                                                    {"optimizer", t.optimizer},
-                                                    {"host", t.host},
-                                                    {"exposed tp", t.tp},
-                                                    {"exposed cp", t.cp},
-                                                    {"exposed ep", t.ep},
-                                                    {"exposed pp", t.pp},
-                                                    {"exposed dp", t.dp},
-                                                    {"pipeline bubble", t.bubble},
-                                                    {"other", t.other}};
-    for (const auto& [name, seconds] : kinds)
+    for (const auto& [name, seconds] : kinds_of(p.time))
         if (seconds > 0) line(name, format_time(seconds), format_percent(seconds / p.seconds()));
 }
 

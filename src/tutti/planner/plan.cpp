@@ -57,26 +57,10 @@ Plan make_plan(const Request& request, size_t top) {
     return plan;
 }
 
-std::vector<std::pair<const char*, double>> kinds_of(const simulate::StepTime& t) {
-    return {{"matrix products", t.products},
-            {"attention", t.attention},
-            {"elementwise", t.elementwise},
-            {"recompute", t.recompute},
-            {"optimizer", t.optimizer},
-            {"host", t.host},
-            {"exposed tp", t.tp},
-            {"exposed cp", t.cp},
-            {"exposed ep", t.ep},
-            {"exposed pp", t.pp},
-            {"exposed dp", t.dp},
-            {"pipeline bubble", t.bubble},
-            {"other", t.other}};
-}
-
 Comparison compare(const simulate::Prediction& best, const simulate::Prediction& other) {
     Comparison c;
     c.slower = other.seconds() / best.seconds() - 1;
-    const auto mine = kinds_of(best.time), theirs = kinds_of(other.time);
+    const auto mine = simulate::kinds_of(best.time), theirs = simulate::kinds_of(other.time);
     for (size_t i = 0; i < mine.size(); ++i) {
         const double difference = theirs[i].second - mine[i].second;
         if (difference <= c.difference) continue;

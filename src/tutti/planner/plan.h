@@ -23,9 +23,6 @@ struct Plan {
 // UsageError where no layout fits, with the gate that stopped them and what to try.
 Plan make_plan(const Request& request, size_t top);
 
-// The time of a step by kinds, for people: {"matrix products", seconds}. They add up to the step.
-std::vector<std::pair<const char*, double>> kinds_of(const simulate::StepTime& time);
-
 // Which kind of time makes `other` slower than `best`: "pipeline bubble +120 ms"; and whether the difference is below
 // the model's error.
 struct Comparison {

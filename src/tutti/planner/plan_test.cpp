@@ -124,7 +124,7 @@ TEST(Plan, KindsAddUpToTheStep) {
     double power = 1;
     for (double* field : fields) *field = power *= 2;
     double sum = 0;
-    for (const auto& [name, seconds] : kinds_of(t)) sum += seconds;
+    for (const auto& [name, seconds] : simulate::kinds_of(t)) sum += seconds;
     EXPECT_EQ(sum, t.total());
 }
 

@@ -23,7 +23,7 @@ std::string line_of(const char* what, double value, double of) {
 
 // The largest kinds of time: "products 61 %, bubble 12 %, exposed tp 9 %".
 std::string where_time_goes(const Prediction& p, size_t count) {
-    auto kinds = kinds_of(p.time);
+    auto kinds = simulate::kinds_of(p.time);
     std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     std::string text;
     for (size_t i = 0; i < std::min(count, kinds.size()) && kinds[i].second > 0.005 * p.seconds(); ++i)

@@ -11,6 +11,22 @@
 
 namespace tutti::simulate {
 
+std::vector<std::pair<const char*, double>> kinds_of(const StepTime& t) {
+    return {{"matrix products", t.products},
+            {"attention", t.attention},
+            {"elementwise", t.elementwise},
+            {"recompute", t.recompute},
+            {"optimizer", t.optimizer},
+            {"host", t.host},
+            {"exposed tp", t.tp},
+            {"exposed cp", t.cp},
+            {"exposed ep", t.ep},
+            {"exposed pp", t.pp},
+            {"exposed dp", t.dp},
+            {"pipeline bubble", t.bubble},
+            {"other", t.other}};
+}
+
 namespace {
 
 // Keys that a query would see without the causal mask, mean of the layers.

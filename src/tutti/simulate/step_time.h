@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "tutti/hardware/cluster.h"
 #include "tutti/simulate/constants.h"
@@ -24,6 +26,9 @@ struct StepTime {
                other;
     }
 };
+
+// By kind, for people: {"matrix products", seconds}. They add up to the step.
+std::vector<std::pair<const char*, double>> kinds_of(const StepTime& time);
 
 // A layout that has no layout_problem().
 StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Constants& constants);
