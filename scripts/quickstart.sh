@@ -33,7 +33,7 @@ else
     "$program" data train-tokenizer "$text" --vocab 2048 --out "$tokenizer"
 fi
 
-say "training 5 million parameters for 1500 steps; continues where it stopped" "a few minutes"
+say "training 5 million parameters for 4500 steps; continues where it stopped" "about 4 minutes"
 "$program" train examples/configs/quickstart.toml --out "$run"
 
 say "a sample of what it learnt" "some seconds"
@@ -43,4 +43,4 @@ printf '\n'
 printf '\n== done\n'
 printf 'report:      %s/report.html\n' "$run"
 printf 'more text:   %s generate %s --prompt "And the LORD said"\n' "$program" "$run"
-printf 'train again: %s train examples/configs/quickstart.toml --out runs/another --set train.steps=2000\n' "$program"
+printf 'train again: %s train examples/configs/quickstart.toml --out runs/another --set train.steps=9000\n' "$program"
