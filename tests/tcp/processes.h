@@ -124,7 +124,7 @@ class Processes : public ::testing::Test {
     void expect_all_well(int ranks) {
         for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(wait(rank), 0) << "rank " << rank << ": " << output(rank);
     }
-    // Those but `culprit` end with 4 within `seconds`, and say `part`.
+    // Every rank but `culprit` ends with 4 within `seconds` and says `part`.
     void expect_named(int ranks, int culprit, const std::string& part, double seconds) {
         const auto begin = std::chrono::steady_clock::now();
         for (int rank = 0; rank < ranks; ++rank) {

@@ -119,7 +119,7 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
     waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Those who sleep look around when they wake.
+// sleep() reads the messages of other ranks, an abort among them, before it returns at once.
 void Progress::check_abort() {
     bell_->sleep(Clock::now(), [] { return true; });
     bell_->check_abort();

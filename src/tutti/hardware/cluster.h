@@ -25,7 +25,7 @@ struct Cluster {
 
     // Dense peaks by type: "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"; a type that is missing has no instructions.
     std::map<std::string, double> peaks;
-    std::map<std::string, double> measured;  // the best matrix product that somebody measured; may be empty
+    std::map<std::string, double> measured;  // the fastest published matrix product by type; may be empty
 
     // Inside a domain of `domain` devices, which may be larger than a node (NVL72, a TPU pod).
     std::string link_name;

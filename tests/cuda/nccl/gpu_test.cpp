@@ -48,7 +48,7 @@ TEST(NcclOnGpus, FastSumsAreNearTheTrees) {
 }
 
 TEST(NcclOnGpus, AnOperationWithoutItsPartnerIsAborted) {
-    if (gpus() == 1) return;  // a rank by itself waits for nobody
+    if (gpus() == 1) return;  // one rank has no partner to wait for
     EXPECT_THROW(on_gpus(2, {.timeout_s = 3},
                          [](World& world, Device& device) {
                              const auto group = world.everyone("dp");

@@ -22,7 +22,7 @@ struct UniqueId {
 struct Config {
     size_t size = sizeof(Config);
     unsigned magic = 0xcafebeef, version = 21801;
-    int blocking = 0;  // calls return kInProgress, and one asks again: a rank that is missing blocks nobody
+    int blocking = 0;  // calls return kInProgress and are asked again: a missing rank blocks no other
     int cluster_size = INT_MIN, min_ctas = INT_MIN, max_ctas = INT_MIN;
     const char* net_name = nullptr;
     int split_share = 1;  // a communicator split from another uses its buffers

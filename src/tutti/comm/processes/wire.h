@@ -25,7 +25,7 @@ struct Place {
 class Wire {
   public:
     Wire() = default;
-    virtual ~Wire() = default;  // without finalize(): waits for nobody, because others may be gone
+    virtual ~Wire() = default;  // without finalize(): does not wait for other ranks, which may have ended
     Wire(const Wire&) = delete;
     Wire& operator=(const Wire&) = delete;
 
