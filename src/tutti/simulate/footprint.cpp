@@ -75,7 +75,7 @@ Footprint footprint(const Job& job) {
     const double t = job.tp, sp = job.sequence_parallel ? t : 1, p = job.pp;
     const double replicas = double(job.dp()) * job.cp / job.dp_replicate;
     const double rows = job.micro_batch * job.seq / job.cp;
-    const double mixtures = m.experts > 0 ? m.expert_layers : 0;
+    const double mixtures = m.mixtures();
     const double expert_replicas = std::max(1.0, double(job.ranks) / (p * job.ep * job.etp * job.dp_replicate));
     const double embedding = m.vocab * m.hidden / t;
 

@@ -8,6 +8,16 @@
 
 namespace tutti::simulate {
 
+double Sizes::attention_width() const {
+    return kv_rank > 0 ? heads * (head_dim + rope_dim + value_dim) / 2 : heads * head_dim;
+}
+
+double Sizes::attention_span(double seq) const {
+    if (window <= 0 || window >= seq) return seq;
+    const double windowed = 2 * window - window * window / seq;
+    return (window_layers * windowed + (layers - window_layers) * seq) / layers;
+}
+
 double Sizes::attention_parameters() const {
     if (kv_rank > 0) {
         const double query =
@@ -21,16 +31,14 @@ double Sizes::mlp_parameters() const { return mlp_matrices * hidden * ffn; }
 double Sizes::expert_parameters() const { return mlp_matrices * hidden * expert_ffn; }
 
 double Sizes::parameters() const {
-    const double mixtures = experts > 0 ? expert_layers : 0;
     const double per_mixture = experts * expert_parameters() + mlp_matrices * hidden * shared_ffn + hidden * experts;
-    return layers * attention_parameters() + (layers - mixtures) * mlp_parameters() + mixtures * per_mixture +
+    return layers * attention_parameters() + (layers - mixtures()) * mlp_parameters() + mixtures() * per_mixture +
            (tied ? 1 : 2) * vocab * hidden;
 }
 
 double Sizes::active_parameters() const {
-    const double mixtures = experts > 0 ? expert_layers : 0;
     const double per_mixture = top_k * expert_parameters() + mlp_matrices * hidden * shared_ffn + hidden * experts;
-    return layers * attention_parameters() + (layers - mixtures) * mlp_parameters() + mixtures * per_mixture +
+    return layers * attention_parameters() + (layers - mixtures()) * mlp_parameters() + mixtures() * per_mixture +
            vocab * hidden;
 }
 
@@ -38,10 +46,7 @@ TokenFlops token_flops(const Job& job) {
     const Sizes& m = job.model;
     TokenFlops flops;
     flops.products = 6 * m.active_parameters();
-    const double width = m.kv_rank > 0 ? m.heads * (m.head_dim + m.rope_dim + m.value_dim) / 2 : m.heads * m.head_dim;
-    const double windowed = m.window > 0 && m.window < job.seq ? m.window_layers : 0;
-    const double span = windowed > 0 ? 2 * m.window - m.window * m.window / job.seq : job.seq;
-    flops.full_attention = 12 * width * ((m.layers - windowed) * job.seq + windowed * span);
+    flops.full_attention = 12 * m.attention_width() * m.layers * m.attention_span(job.seq);
     return flops;
 }
 

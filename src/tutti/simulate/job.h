@@ -34,6 +34,12 @@ struct Sizes {
     // Multi-head latent attention (DeepSeek): ranks of the compressed query and key-value; 0: none.
     double q_rank = 0, kv_rank = 0, rope_dim = 0, value_dim = 0;
 
+    double mixtures() const { return experts > 0 ? expert_layers : 0; }  // layers with experts
+    // Of a layer's attention: values of a query and of a head's output, their mean, over all heads; keys that a query
+    // of a sequence of `seq` tokens would see without the causal mask, mean over the layers.
+    double attention_width() const;
+    double attention_span(double seq) const;
+
     double attention_parameters() const;  // of a layer
     double mlp_parameters() const;        // of a dense layer
     double expert_parameters() const;     // of one expert

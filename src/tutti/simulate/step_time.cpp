@@ -29,14 +29,6 @@ std::vector<std::pair<const char*, double>> kinds_of(const StepTime& t) {
 
 namespace {
 
-// Keys that a query would see without the causal mask, mean of the layers.
-double attention_span(const Job& job) {
-    const Sizes& m = job.model;
-    if (m.window <= 0 || m.window >= job.seq) return job.seq;
-    const double windowed = 2 * m.window - m.window * m.window / job.seq;
-    return (m.window_layers * windowed + (m.layers - m.window_layers) * job.seq) / m.layers;
-}
-
 LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, bool experts) {
     const Sizes& m = job.model;
     const double t = job.tp, sp = job.sequence_parallel ? t : 1;
@@ -45,7 +37,6 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
 
     // Attention.
     const double query = m.heads * m.head_dim / t, keys = std::max(1.0, m.kv_heads / t) * m.head_dim;
-    double width = query;
     if (m.kv_rank > 0) {
         if (m.q_rank > 0) layer.products += price.linear(rows, m.hidden, m.q_rank);
         layer.products +=
@@ -53,13 +44,12 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
         layer.products += price.linear(rows, m.hidden, m.kv_rank + m.rope_dim);
         layer.products += price.linear(rows, m.kv_rank, m.heads * (m.head_dim + m.value_dim) / t);
         layer.products += price.linear(rows, m.heads * m.value_dim / t, m.hidden);
-        width = m.heads * (m.head_dim + m.rope_dim + m.value_dim) / 2 / t;
     } else {
         layer.products += price.linear(rows, m.hidden, query + 2 * keys);
         layer.products += price.linear(rows, query, m.hidden);
     }
-    const double span = attention_span(job);
-    layer.attention = price.attention(2 * rows * span * width, rows * job.seq * m.heads / t);
+    layer.attention =
+        price.attention(2 * rows * m.attention_span(job.seq) * m.attention_width() / t, rows * job.seq * m.heads / t);
 
     // Feed-forward part.
     double inner = 0, moved = 0;  // values of the inner size per row, values of tokens that dispatch moves
@@ -140,7 +130,7 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
 
 PassPrice pass_price(const Job& job, const Prices& price, const Constants& k) {
     const Sizes& m = job.model;
-    const double mixtures = job.mixture() ? m.expert_layers : 0;
+    const double mixtures = m.mixtures();
     const double rows = job.micro_batch * job.seq / job.cp;
     PassPrice pass;
     if (mixtures < m.layers) pass.dense = layer_price(job, price, k, false);
@@ -155,7 +145,7 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
                     const PassPrice& pass) {
     const Sizes& m = job.model;
     const double p = job.pp, microbatches = job.microbatches();
-    const double mixtures = job.mixture() ? m.expert_layers : 0;
+    const double mixtures = m.mixtures();
     const double per_stage = m.layers / p;
 
     StepTime step;
@@ -344,8 +334,7 @@ StepTime StepPricer::step(const Job& job, const PassPrice& pass) const {
 double StepPricer::lower_bound(const Job& job) const {
     const Sizes& m = job.model;
     const double rows = job.micro_batch * job.seq / job.cp, p = job.pp, microbatches = job.microbatches();
-    const double mixtures = job.mixture() ? m.expert_layers : 0;
-    const double width = m.kv_rank > 0 ? m.heads * (m.head_dim + m.rope_dim + m.value_dim) / 2 : m.heads * m.head_dim;
+    const double mixtures = m.mixtures();
     const double again = job.recompute == Recompute::full ? 4.0 / 3 : 1;
     // A rank's experts process top_k rows for each that the rank routes.
     const double routed = rows / (job.sequence_parallel ? job.tp : 1) * m.top_k * m.expert_parameters();
@@ -354,8 +343,8 @@ double StepPricer::lower_bound(const Job& job) const {
                                mixtures * m.mlp_matrices * m.hidden * m.shared_ffn) /
                               job.tp +
                           mixtures * routed;
-    Cost attention =
-        prices_->attention(2 * rows * attention_span(job) * width / job.tp, rows * job.seq * m.heads / job.tp);
+    Cost attention = prices_->attention(2 * rows * m.attention_span(job.seq) * m.attention_width() / job.tp,
+                                        rows * job.seq * m.heads / job.tp);
     if (job.recompute == Recompute::full) attention.backward += attention.forward;
     const double layers = (6 * again * values / prices_->fastest() + m.layers * attention.sum()) / p;
     const double head = 6 * rows * m.hidden * m.vocab / job.tp / prices_->fastest();
