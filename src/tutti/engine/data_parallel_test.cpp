@@ -429,13 +429,17 @@ TEST(FlatUnit, GradientsStartFromNothing) {
 }
 
 // Sizes of the flat buffers of a model without tied parameters: one for each unit, and one for what is reduced before
-// the others of its unit.
+// the others of its unit. Words are held in whole tiles of 64 rows (parallel::apply).
 std::vector<int64_t> buffers(models::Model& model) {
     std::vector<int64_t> sizes;
     for (const autograd::Unit* unit : model.units(model.all())) {
         int64_t size = 0, early = 0;
-        for (const autograd::Parameter* p : unit->parameters) size += p->shape.numel();
-        for (const autograd::Parameter* p : unit->gradients_in_forward) early += p->shape.numel();
+        const auto held = [](const autograd::Parameter& p) {
+            const bool words = p.role == autograd::Role::vocabulary;
+            return words ? (p.shape[0] + 63) / 64 * 64 * p.shape[1] : p.shape.numel();
+        };
+        for (const autograd::Parameter* p : unit->parameters) size += held(*p);
+        for (const autograd::Parameter* p : unit->gradients_in_forward) early += held(*p);
         sizes.push_back(size - early);
         if (early > 0) sizes.push_back(early);
     }

@@ -110,7 +110,7 @@ Cut cut(const Mesh& mesh, int rank, const Shard& shard, const Shape& global, std
     const int64_t units = (section + shard.grain - 1) / shard.grain;
     check<UsageError>(section * shard.sections == global[shard.dim], name, " ", global, ": dim ", shard.dim, " has no ",
                       shard.sections, " equal sections");
-    if (parts == 1) return {section, 0, section};
+    if (parts == 1 && !shard.padded) return {section, 0, section};
     check<UsageError>(shard.padded || (units * shard.grain == section && units % parts == 0), name, " ", global,
                       ": dim ", shard.dim, " has ", section * shard.sections, " values to cut over ", parts,
                       " ranks of axis ", name_of(shard.axes), "; the axis must divide the size",

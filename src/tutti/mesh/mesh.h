@@ -83,9 +83,10 @@ class Mesh {
 struct Shard {
     Axes axes;
     int dim = 0;
-    int64_t grain = 1;    // indices that are never parted: head_dim for a dim of heads
-    int sections = 1;     // > 1, of dim 0: a concatenation of equal sections (q | k | v), each of which is cut
-    bool padded = false;  // of dim 0: the parts need not be equal. Their memory is; what the last ones lack is padding
+    int64_t grain = 1;  // indices that are never parted: head_dim for a dim of heads
+    int sections = 1;   // > 1, of dim 0: a concatenation of equal sections (q | k | v), each of which is cut
+    // Of dim 0: parts need not be equal. Their memory is, in whole grains, also of a single part; the rest is padding.
+    bool padded = false;
 };
 // Axes that are not named replicate. At most one Shard for a dim.
 using Placement = std::vector<Shard>;

@@ -133,6 +133,11 @@ TEST(Placement, TheLastPartsMayBePadded) {
         else
             EXPECT_EQ(part.blocks, (std::vector<HeldBlock>{{{{first, 0}, {count, 3}}, 0}}));
     }
+    // One rank holds whole tiles, too.
+    const Part whole =
+        part_of(Mesh({{kTpPart, 1}}), 0, {330, 3}, {{.axes = kTpPart, .grain = 64, .padded = true}}, "wte");
+    EXPECT_EQ(whole.shape, (Shape{384, 3}));
+    EXPECT_EQ(whole.blocks, (std::vector<HeldBlock>{{{{0, 0}, {330, 3}}, 0}}));
 }
 
 // Ranks along tp_copy have the same key and value heads; queries are cut by both axes.

@@ -142,8 +142,12 @@ MemoryByPurpose peaks_of(Allocator& memory) {
 
 int64_t saved_bytes(const optim::Optimizer& optimizer) {
     int64_t bytes = 0;
-    for (const optim::Piece& p : optimizer.pieces()) bytes += p.owned ? p.master.bytes() : 0;
-    for (const optim::StatePiece& s : optimizer.state()) bytes += s.piece->owned ? s.values.bytes() : 0;
+    const auto add = [&](const optim::Piece& p, const Tensor& values) {
+        if (!p.owned) return;
+        for (const mesh::HeldBlock& held : p.blocks()) bytes += held.block.numel() * size_of(values.dtype());
+    };
+    for (const optim::Piece& p : optimizer.pieces()) add(p, p.master);
+    for (const optim::StatePiece& s : optimizer.state()) add(*s.piece, s.values);
     return bytes;
 }
 
