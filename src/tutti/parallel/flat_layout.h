@@ -13,22 +13,36 @@ namespace tutti::parallel {
 // shards there are. A thousand ranks pad each buffer to a multiple of 1000 grains: 256 Ki values in 1 MiB of f32.
 inline constexpr int64_t kShardGrain = kernels::kSumBlock;
 
+// Parameters begin at multiples of this many values: 16 bytes in bf16, which vector instructions and the copy engine of
+// a GPU ask for. A parameter of an odd size would else slow down all that come after it.
+inline constexpr int64_t kParameterGrain = 8;
+
 struct FlatLayout {
+    struct Gap {
+        int64_t begin, size;
+    };
     std::vector<int64_t> offsets;  // of each parameter
-    int64_t values = 0;            // of all parameters
-    int64_t padded = 0;            // size of the buffer: shards * shard_size; no padding when there is one shard
+    std::vector<Gap> gaps;         // padding, behind parameters and at the end
+    int64_t padded = 0;            // size of the buffer: shards * shard_size; one shard ends with the last parameter
     int64_t shard_size = 0;
 };
 
 inline FlatLayout flat_layout(const std::vector<int64_t>& sizes, int64_t shards) {
     FlatLayout layout;
-    for (int64_t size : sizes) {
-        layout.offsets.push_back(layout.values);
-        layout.values += size;
+    int64_t end = 0;
+    const auto pad_to = [&](int64_t grain) {
+        const int64_t begin = end;
+        end = (end + grain - 1) / grain * grain;
+        if (end > begin) layout.gaps.push_back({begin, end - begin});
+    };
+    for (const int64_t size : sizes) {
+        pad_to(kParameterGrain);
+        layout.offsets.push_back(end);
+        end += size;
     }
-    const int64_t grain = shards * kShardGrain;
-    layout.padded = shards == 1 ? layout.values : (layout.values + grain - 1) / grain * grain;
-    layout.shard_size = layout.padded / shards;
+    if (shards > 1) pad_to(shards * kShardGrain);
+    layout.padded = end;
+    layout.shard_size = end / shards;
     return layout;
 }
 

@@ -58,7 +58,7 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
 // Padding is zero from the start and nothing changes it; without padding all of it is written anyway.
 Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* home) const {
     Tensor values = Tensor::empty(home ? *home : ctx_.device, {size}, dtype, purpose);
-    if (layout_.padded != layout_.values) ops::fill(ctx_, values, 0);
+    if (!layout_.gaps.empty()) ops::fill(ctx_, values, 0);
     return values;
 }
 
@@ -96,8 +96,7 @@ void FlatUnit::drop_weights() {
 void FlatUnit::take_gradients() {
     const bool leased = options_.zero >= Zero::gradients;
     gradients_ = ops::empty(ctx_, {layout_.padded}, DType::f32, leased ? Purpose::communication : Purpose::gradients);
-    if (const int64_t padding = layout_.padded - layout_.values; padding > 0)
-        ops::fill(ctx_, gradients_.narrow(0, layout_.values, padding), 0);
+    for (const FlatLayout::Gap& gap : layout_.gaps) ops::fill(ctx_, gradients_.narrow(0, gap.begin, gap.size), 0);
     if (!leased) gradient_shard_ = gradients_.narrow(0, options_.shard * layout_.shard_size, layout_.shard_size);
     point_into(parameters_, &Parameter::gradient, gradients_, layout_);
     for (Parameter* p : parameters_) p->gradient_unset = true;
