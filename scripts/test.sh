@@ -5,7 +5,8 @@
 #   scripts/test.sh --sanitize asan         the same tests under a sanitizer: asan, ubsan or tsan
 #   scripts/test.sh --peer                  only the tests against PyTorch, in a virtual environment outside the tree
 #
-# TUTTI_PEER_VENV: where that environment is (default: ~/.cache/tutti/peer-venv). TUTTI_JOBS: parallel tests and compilers.
+# TUTTI_PEER_VENV: where that environment is (default: ~/.cache/tutti/peer-venv). TUTTI_CUDA_TOOLS: where NVIDIA's
+# cuobjdump is, if not on the path (default: ~/.cache/tutti/cuda-tools). TUTTI_JOBS: parallel tests and compilers.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -39,6 +40,7 @@ while (($#)); do
     shift
 done
 jobs=${TUTTI_JOBS:-$(nproc)}
+export TUTTI_CUDA_TOOLS=${TUTTI_CUDA_TOOLS:-$HOME/.cache/tutti/cuda-tools}
 build=build/$preset
 
 # Runs a named step; a failure ends the script with the step's name and the command to repeat it.
@@ -75,6 +77,11 @@ launcher=()
 if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 cuda=() # compiled wherever it can be, without a GPU too
 if command -v "${CUDACXX:-nvcc}" >/dev/null; then cuda=(-DTUTTI_CUDA=ON); fi
+# What reads the machine code of kernels (scripts/check_sass.py). A toolkit may lack it; without it that test is not there.
+if ((${#cuda[@]})) && ! command -v cuobjdump >/dev/null && [[ ! -d $TUTTI_CUDA_TOOLS ]]; then
+    python3 -m pip install --quiet --target "$TUTTI_CUDA_TOOLS" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm ||
+        echo "test.sh: no cuobjdump: the machine code of the CUDA kernels is not checked"
+fi
 step "configure" cmake --preset "$preset" -DTUTTI_WERROR=ON "${cuda[@]}" "${launcher[@]}"
 step "build" cmake --build "$build" --parallel "$jobs"
 

@@ -9,7 +9,6 @@
 namespace tutti::kernels::cuda {
 
 inline constexpr int kTensorWarps = 4, kTensorThreads = kTensorWarps * kWarp;
-inline constexpr float kLog2e = 1.4426950408889634f;
 
 template <int kRows, int kD>
 struct Tile {

@@ -63,6 +63,18 @@ __device__ __forceinline__ float fast_reciprocal(float x) {
 #endif
 }
 
+inline constexpr float kLog2e = 1.4426950408889634f;
+// 2^x, off by two units in the last place.
+__device__ __forceinline__ float fast_exp2(float x) {
+#ifdef TUTTI_CUDA_EMULATED
+    return std::exp2(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
 __device__ __forceinline__ float load_one(const float* x) { return *x; }
 __device__ __forceinline__ float load_one(const bf16* x) { return bf16_value(x->bits); }
 __device__ __forceinline__ float load_one(const f16* x) { return from_f16_bits(x->bits); }
@@ -122,7 +134,10 @@ __device__ __forceinline__ void load(const T* from, float (&to)[N]) {
     } else {
         static_assert(N % kPack<T> == 0);
 #pragma unroll
-        for (int w = 0; w < N / kPack<T>; ++w) unpack(reinterpret_cast<const uint4*>(from)[w], from, to + w * kPack<T>);
+        for (int w = 0; w < N / kPack<T>; ++w) {
+            const uint4 word = reinterpret_cast<const uint4*>(from)[w];  // by value: else nvcc loads its parts
+            unpack(word, from, to + w * kPack<T>);
+        }
     }
 }
 template <int N, class T>
@@ -132,8 +147,40 @@ __device__ __forceinline__ void store(const float (&from)[N], T* to) {
     } else {
         static_assert(N % kPack<T> == 0);
 #pragma unroll
-        for (int w = 0; w < N / kPack<T>; ++w)
-            reinterpret_cast<uint4*>(to)[w] = pack(from + w * kPack<T>, static_cast<const T*>(to));
+        for (int w = 0; w < N / kPack<T>; ++w) {
+            const uint4 word = pack(from + w * kPack<T>, static_cast<const T*>(to));
+            reinterpret_cast<uint4*>(to)[w] = word;
+        }
+    }
+}
+
+// store() to global memory for kernels whose stores nvcc splits into words of 4 bytes (scripts/check_sass.py).
+// Elsewhere the barrier for the compiler would cost: loads of the next elements do not pass it.
+template <int N, class T>
+__device__ __forceinline__ void store_whole(const float (&from)[N], T* to) {
+#ifndef TUTTI_CUDA_EMULATED
+    if constexpr (N > 1) {
+#pragma unroll
+        for (int w = 0; w < N / kPack<T>; ++w) {
+            const uint4 word = pack(from + w * kPack<T>, static_cast<const T*>(to));
+            asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + w * kPack<T>), "r"(word.x), "r"(word.y),
+                         "r"(word.z), "r"(word.w)
+                         : "memory");
+        }
+        return;
+    }
+#endif
+    store<N>(from, to);
+}
+
+// One pack as it is, or one element.
+template <int N, class T>
+__device__ __forceinline__ void copy_pack(const T* from, T* to) {
+    if constexpr (N == 1) {
+        *to = *from;
+    } else {
+        static_assert(N == kPack<T>);
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
     }
 }
 

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kScan) embedding_backward_kernel(int64_t rows,
             for (int k = 0; k < W; ++k) sums[k] += row[k];
         }
     }
-    if (c < columns) store<W>(sums, target);
+    if (c < columns) store_whole<W>(sums, target);
 }
 
 void check_tokens(const View& tokens) {

@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads)
         first[i] = a * cosine[i] - b * turn;
         second[i] = b * cosine[i] + a * turn;
     }
-    store<W>(first, to);
-    store<W>(second, to + s.half);
+    store_whole<W>(first, to);
+    store_whole<W>(second, to + s.half);
 }
 
 void rope(const Stream& stream, View x, View positions, View cosines, View sines, bool inverse, View y) {

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Problem<T> f, Rows3<T
         load<N>(f.c.at(n, t, channel), gate);
 #pragma unroll
         for (int k = 0; k < N; ++k) v[k] *= gate[k];
-        store<N>(v, z.at(n, t, channel));
+        store_whole<N>(v, z.at(n, t, channel));
     });
 }
 
@@ -143,13 +143,13 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Problem<T> f, Gradie
             x[k] *= du[k];
             b[k] *= du[k];
         }
-        store<N>(x, g.db.at(n, s, channel));
-        store<N>(b, g.dx.at(n, s, channel));
+        store_whole<N>(x, g.db.at(n, s, channel));
+        store_whole<N>(b, g.dx.at(n, s, channel));
         f.template convolved<N>(n, s, channel, v);
         load<N>(g.dz.at(n, s, channel), b);
 #pragma unroll
         for (int k = 0; k < N; ++k) v[k] *= b[k];
-        store<N>(v, g.dc.at(n, s, channel));
+        store_whole<N>(v, g.dc.at(n, s, channel));
     });
 }
 
@@ -275,8 +275,8 @@ void backward_weight(const Stream& stream, const ShortConvolution& f, View dz, V
             else
                 column_sums<1, 1>(stream, p.B * p.tokens, p.C, terms, targets);
         };
-        for (int j = 0; j < p.taps; ++j) add(j, {{dw.as<float>() + j}, p.taps});
-        if (dbias.defined()) add(-1, {{dbias.as<float>()}});
+        for (int j = 0; j < p.taps; ++j) add(j, {.first = dw.as<float>() + j, .step = p.taps});
+        if (dbias.defined()) add(-1, {.first = dbias.as<float>()});
     });
 }
 

@@ -139,15 +139,4 @@ __device__ __forceinline__ void round_to(FragmentA& a, const Accumulator& left, 
     a[3] = to_bf16_pair(right[2], right[3]);
 }
 
-// 2^x, off by two units in the last place.
-__device__ __forceinline__ float fast_exp2(float x) {
-#ifdef TUTTI_CUDA_EMULATED
-    return std::exp2(x);
-#else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
-
 }  // namespace tutti::kernels::cuda

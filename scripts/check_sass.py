@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Reads the machine code of the CUDA kernels of a build: values that stay in registers, and loads and stores of 16
+bytes where a kernel is meant to have them. The compiler gives up either without a word.
+
+    scripts/check_sass.py CUOBJDUMP BUILD     BUILD: a build directory with -DTUTTI_CUDA=ON
+
+Exit code 0: all is as the tables below say; 1: it is not, or a kernel of the tables was not found. CUOBJDUMP and
+nvdisasm beside it come with the CUDA toolkit and with the Python packages nvidia-cuda-cuobjdump and
+nvidia-cuda-nvdisasm.
+"""
+import collections
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+# Kernels with values in local memory: the pattern of the name, the most loads and stores of local memory, why.
+LOCAL = [
+    (r"copy_kernel<", 46, "shapes and strides indexed by dim"),
+    (r"table_kernel$", 5, "sine and cosine of large angles, once a model"),
+    (r"^forward_kernel<ForwardSizes<", 32, "255 registers; the kernels for Hopper take its place there"),
+    (r"^backward_kernel<BackwardSizes<", 44, "likewise"),
+    (r"^backward_kernel<8, false, (bf16|float)>", 4, "attention without tensor cores"),
+]
+# Kernels that are limited by memory: the pattern of the name with the width as its argument, the most loads narrower than
+# 16 bytes (indices, statistics of rows, targets of sums), the most narrow stores (results by row or column).
+WIDE = [
+    (r"rope_kernel<[84],", 1, 0),
+    (r"embedding_kernel<[84],", 1, 0),
+    (r"embedding_backward_kernel<[84],", 3, 0),
+    (r"gather_kernel<[84],", 1, 0),
+    (r"delta_kernel<[84],", 0, 1),
+    (r"norm_kernel<\w+, Team<\d>, [84],", 0, 2),
+    (r"norm_input_kernel<\w+, Team<\d>, [84],", 2, 0),
+    (r"column_sums_kernel<[12], [84],", 14, 12),
+    (r"dropout_kernel<[84],", 1, 0),
+    (r"cross_entropy_kernel<\S+, [84],", 50, 6),
+]
+
+
+def kernels_of(cuobjdump, object_file):
+    """{name without namespaces and arguments: Counter of memory instructions, "LDG.128" by width}"""
+    environment = dict(os.environ, PATH=f"{pathlib.Path(cuobjdump).parent}:{os.environ['PATH']}")
+    code = subprocess.run([cuobjdump, "-sass", object_file], capture_output=True, text=True, env=environment)
+    if code.returncode != 0:
+        sys.exit(f"check_sass.py: {cuobjdump} -sass {object_file}: {code.stderr.strip()}")
+    found, counts = [], []
+    for line in code.stdout.splitlines():
+        if function := re.search(r"Function : (\S+)", line):
+            found.append(function.group(1))
+            counts.append(collections.Counter())
+        elif found and (memory := re.search(r"\b(LDG|STG|LDL|STL)\b(\S*) ", line)):
+            width = re.search(r"\.(U8|S8|U16|S16|64|128)\b", memory.group(2))
+            counts[-1][memory.group(1) + "." + (width.group(1) if width else "32")] += 1
+    names = subprocess.run(["c++filt"], input="\n".join(found), capture_output=True, text=True, check=True).stdout
+    plain = []
+    for name in names.splitlines():
+        name = re.sub(r"\(anonymous namespace\)::|\b(tutti|kernels|cuda)::|\b_GLOBAL__N__\w*::|\bvoid ", "", name)
+        plain.append(re.sub(r"\((?!.*Part\)).*", "", name))
+    return list(zip(plain, counts))
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    cuobjdump, build = sys.argv[1], pathlib.Path(sys.argv[2])
+    sources = pathlib.Path(__file__).parent.parent / "src/tutti/kernels/cuda"
+    objects = [build / f"CMakeFiles/tutti_kernels_cuda.dir/src/tutti/kernels/cuda/{source.name}.o"
+               for source in sorted(sources.glob("*.cu"))]
+    kernels = [(o.stem, *k) for o in objects for k in kernels_of(cuobjdump, str(o))]
+    problems, seen = [], collections.Counter()
+    for file, name, count in kernels:
+        local = sum(n for kind, n in count.items() if kind[:3] in ("LDL", "STL"))
+        allowed = max((most for pattern, most, _ in LOCAL if re.search(pattern, name)), default=0)
+        if local > allowed:
+            problems.append(f"{file}: {name} has {local} loads and stores of local memory, at most {allowed} expected")
+        for pattern, loads, stores in WIDE:
+            if not re.search(pattern, name):
+                continue
+            seen[pattern] += 1
+            for kind, most in (("LDG", loads), ("STG", stores)):
+                narrow = sum(n for k, n in count.items() if k.startswith(kind) and k != kind + ".128")
+                if narrow > most or (kind == "LDG" and count["LDG.128"] == 0):
+                    problems.append(f"{file}: {name} has {narrow} {kind} narrower than 16 bytes, at most {most} expected, "
+                                    f"and {count[kind + '.128']} of 16 bytes")
+    problems += [f"no kernel matches {pattern}" for pattern, _, _ in WIDE if not seen[pattern]]
+    print(f"{len(kernels)} kernels of {len(objects)} files, {sum(seen.values())} of them wide, {len(problems)} problems")
+    for problem in problems:
+        print(problem)
+    sys.exit(1 if problems or not kernels else 0)
+
+
+main()
