@@ -1,6 +1,8 @@
 // kernels/cuda/cross_entropy.cu: loss and gradient of a row by one block: maximum and sum in one pass (Milakov and
-// Gimelshein 2018), the gradient in a second one over what is still in the cache. Of a vocabulary in shards each pass
-// is a kernel.
+// Gimelshein 2018), the gradient in a second one over values that the block still has: the first ones in shared memory,
+// the rest in the L2 cache, which holds the rows of all blocks that run at a time. Of a vocabulary in shards each pass
+// is a kernel. Exponentials are powers of two: the instruction takes half the time of expf, and there are two an
+// element.
 #include <algorithm>
 
 #include "tutti/kernels/cuda/fill.h"
@@ -11,13 +13,15 @@ namespace tutti::kernels::cuda {
 namespace {
 
 using Row = Team<16>;
-constexpr int kBlocks = 4;  // on a multiprocessor at a time, as many as fit: 32 registers a thread
+constexpr int kBlocks = 2;  // on a multiprocessor at a time: twice kCacheBytes are in Hopper's 228 KB of shared memory
+constexpr int64_t kCacheBytes = 96 << 10;  // of a block, at most: 49152 words in bf16, GPT-2's vocabulary but 1152
 
 enum class Part : uint8_t { whole, partial, finish };
 
 struct CrossEntropyShape {
     int64_t rows, shards;
     int64_t width, stride, words;  // of a row: elements, distance to the next, elements that count
+    int64_t cached = 0;            // elements of a row that stay in shared memory, whole packs
     int64_t first_word, vocab;
     float grad_scale;
     bool gradient;
@@ -48,12 +52,13 @@ __global__ void __launch_bounds__(Row::kBlockThreads, kBlocks)
     const int64_t n = Row::row(), target = targets[n], column = target - s.first_word;
     T* const row = logits + n * s.stride;
     // Element v + k of a pack; -infinity in the padding, which adds nothing to the sum.
-    const auto load_row = [&](int64_t v, float(&x)[W]) {
-        load<W>(row + v, x);
+    const auto hide_padding = [&](int64_t v, float(&x)[W]) {
 #pragma unroll
         for (int k = 0; k < W; ++k)
             if (v + k >= s.words) x[k] = -INFINITY;
     };
+    // A thread reads from shared memory what it has written there itself.
+    T* const cache = reinterpret_cast<T*>(dynamic_shared());
     const auto write_partial = [&](const Partial& p) {
         if (Row::rank() != 0) return;
         partials[n] = p.maximum;
@@ -73,22 +78,24 @@ __global__ void __launch_bounds__(Row::kBlockThreads, kBlocks)
     } else {
         // Read before the barriers of the sums, since the gradient replaces it.
         total.target = column >= 0 && column < s.words ? load_one(row + column) : 0;
-        // m = max x, sum = sum exp(x - m) of what this thread has seen; -1e38 stands for nothing yet.
-        float m = -1e38f, sum = 0;
+        // m = max x, sum = sum exp(x - m) of what this thread has seen; -1e37 stands for nothing yet.
+        float m = -1e37f, sum = 0;
         for_columns<Row, W>(s.words, [&](int64_t v) {
             float x[W], largest = m;
-            load_row(v, x);
+            load<W>(row + v, x);
+            if (v < s.cached) copy_pack<W>(row + v, cache + v);
+            hide_padding(v, x);
 #pragma unroll
             for (int k = 0; k < W; ++k) largest = fmaxf(largest, x[k]);
             if (largest > m) {
-                sum *= expf(m - largest);
+                sum *= fast_exp2((m - largest) * kLog2e);
                 m = largest;
             }
 #pragma unroll
-            for (int k = 0; k < W; ++k) sum += expf(x[k] - m);
+            for (int k = 0; k < W; ++k) sum += fast_exp2((x[k] - m) * kLog2e);
         });
         total.maximum = Row::max(m);
-        total.sum = Row::sum(sum * expf(m - total.maximum));
+        total.sum = Row::sum(sum * fast_exp2((m - total.maximum) * kLog2e));
     }
     if constexpr (part == Part::partial) {
         if (total.sum == 0) total.maximum = -INFINITY;  // no words
@@ -99,9 +106,11 @@ __global__ void __launch_bounds__(Row::kBlockThreads, kBlocks)
     if (!s.gradient) return;
     for_columns<Row, W>(s.width, [&](int64_t v) {
         float x[W];
-        load_row(v, x);
+        load<W>(part == Part::whole && v < s.cached ? cache + v : row + v, x);
+        hide_padding(v, x);
 #pragma unroll
-        for (int k = 0; k < W; ++k) x[k] = s.grad_scale * (expf(x[k] - lse) - (v + k == column ? 1.0f : 0.0f));
+        for (int k = 0; k < W; ++k)
+            x[k] = s.grad_scale * (fast_exp2((x[k] - lse) * kLog2e) - (v + k == column ? 1.0f : 0.0f));
         store<W>(x, row + v);
     });
 }
@@ -111,21 +120,25 @@ void cross_entropy(const Stream& stream, const CrossEntropy& c) {
     const int64_t N = c.logits.shape[0];
     if (N == 0) return;
     check(c.targets.dtype == DType::i32, "cross_entropy: targets must be i32, got ", c.targets.dtype);
-    const CrossEntropyShape shape{.rows = N,
-                                  .shards = part == Part::finish ? c.partials.shape[0] : 1,
-                                  .width = c.logits.shape[1],
-                                  .stride = c.logits.stride(0),
-                                  .words = std::min(c.logits.shape[1], c.vocab - c.first_word),
-                                  .first_word = c.first_word,
-                                  .vocab = c.vocab,
-                                  .grad_scale = c.grad_scale,
-                                  .gradient = c.gradient};
+    CrossEntropyShape shape{.rows = N,
+                            .shards = part == Part::finish ? c.partials.shape[0] : 1,
+                            .width = c.logits.shape[1],
+                            .stride = c.logits.stride(0),
+                            .words = std::min(c.logits.shape[1], c.vocab - c.first_word),
+                            .first_word = c.first_word,
+                            .vocab = c.vocab,
+                            .grad_scale = c.grad_scale,
+                            .gradient = c.gradient};
     with_activation(c.logits.dtype, [&](auto type) {
         using T = decltype(type);
         const bool wide = rows_aligned<T>(shape.width, c.logits.data) && shape.stride % kPack<T> == 0;
-        launch(wide ? cross_entropy_kernel<part, kPack<T>, T> : cross_entropy_kernel<part, 1, T>, grid_of_rows<Row>(N),
-               stream, shape, c.logits.as<T>(), c.targets.as<const int32_t>(), c.partials.as<float>(),
-               c.losses.as<float>());
+        Grid grid = grid_of_rows<Row>(N);
+        if (part == Part::whole && wide && c.gradient) {
+            shape.cached = std::min<int64_t>(kCacheBytes / sizeof(T), shape.words / kPack<T> * kPack<T>);
+            grid.shared_bytes = static_cast<size_t>(shape.cached) * sizeof(T);
+        }
+        launch(wide ? cross_entropy_kernel<part, kPack<T>, T> : cross_entropy_kernel<part, 1, T>, grid, stream, shape,
+               c.logits.as<T>(), c.targets.as<const int32_t>(), c.partials.as<float>(), c.losses.as<float>());
     });
 }
 
