@@ -1,5 +1,5 @@
 // The part of cuda_place.h that is the same on a GPU and emulated.
-#include <new>
+#include <cstdlib>
 
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/testing/cuda_place.h"
@@ -8,27 +8,32 @@ namespace tutti::kernels {
 
 namespace {
 
-class PinnedMemory final : public std::pmr::memory_resource {
+// Each array is an allocation of its own, so that compute-sanitizer sees its bounds.
+class ManagedMemory final : public std::pmr::memory_resource {
     void* do_allocate(size_t bytes, size_t) override {
         void* data = nullptr;
-        check_cuda(cudaMallocHost(&data, bytes), "cudaMallocHost of ", bytes, " bytes");
+        check_cuda(cudaMallocManaged(&data, bytes, cudaMemAttachGlobal), "cudaMallocManaged of ", bytes, " bytes");
         return data;
     }
-    void do_deallocate(void* data, size_t, size_t) override { cudaFreeHost(data); }
+    void do_deallocate(void* data, size_t, size_t) override { cudaFree(data); }
     bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 };
 
 }  // namespace
 
 const Place& cuda_place() {
-    static PinnedMemory pinned;
-    static std::pmr::unsynchronized_pool_resource pool(&pinned);
+    static ManagedMemory managed;
     static const Place place = [] {
         cudaStream_t stream = nullptr;
         check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-        return Place{.stream = {.threads = 1, .native = stream}, .memory = &pool, .wait = [stream] {
-                         check_cuda(cudaStreamSynchronize(stream), "a kernel");
-                     }};
+        constexpr int64_t kWorkspaceBytes = 32 << 20;  // as that of a device
+        void* workspace = nullptr;
+        check_cuda(cudaMalloc(&workspace, kWorkspaceBytes), "cudaMalloc of ", kWorkspaceBytes, " bytes");
+        return Place{
+            .stream = {.threads = 1, .native = stream, .workspace = workspace, .workspace_bytes = kWorkspaceBytes},
+            .memory = &managed,
+            .wait = [stream] { check_cuda(cudaStreamSynchronize(stream), "a kernel"); },
+            .guard_bytes = std::getenv("TUTTI_TEST_WITHOUT_GUARDS") ? 0 : Place().guard_bytes};
     }();
     return place;
 }

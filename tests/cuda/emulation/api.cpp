@@ -267,13 +267,15 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 }
 cudaError_t cudaFree(void* data) {
     if (const cudaError_t no = wait_for_all(); no != cudaSuccess) return no;
-    return data == nullptr || give_device(data) ? cudaSuccess : cudaErrorInvalidValue;
+    return data == nullptr || give_device(data) || give_pinned(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
     *data = take_pinned(bytes);
     return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
+// Memory of both sides, as pinned memory is.
+cudaError_t cudaMallocManaged(void** data, size_t bytes, unsigned) { return cudaMallocHost(data, bytes); }
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) { return cudaMallocHost(data, bytes); }
 cudaError_t cudaFreeHost(void* data) {
     if (const cudaError_t no = wait_for_all(); no != cudaSuccess) return no;

@@ -43,6 +43,7 @@ struct dim3 {
 using cudaStream_t = struct EmulatedStream*;
 using cudaEvent_t = struct EmulatedEvent*;
 inline constexpr unsigned cudaStreamNonBlocking = 1, cudaStreamDefault = 0;
+inline constexpr unsigned cudaMemAttachGlobal = 1;
 inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2;
 
@@ -85,6 +86,7 @@ cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 
 cudaError_t cudaMalloc(void** data, size_t bytes);
+cudaError_t cudaMallocManaged(void** data, size_t bytes, unsigned flags);
 cudaError_t cudaFree(void* data);
 cudaError_t cudaMallocHost(void** data, size_t bytes);
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);

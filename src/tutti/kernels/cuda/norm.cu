@@ -170,7 +170,7 @@ void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View
         using T = decltype(type);
         using Terms = WeightTerms<centred(), T>;
         const Terms terms{dy.as<const T>(), x.as<const T>(), mean.as<const float>(), rstd.as<const float>(), C};
-        const SumTargets targets{{dw.as<float>(), db.as<float>()}};
+        const SumTargets targets{dw.as<float>(), db.as<float>()};
         if (rows_aligned<T>(C, dy.data, x.data))
             column_sums<Terms::kSums, kPack<T>>(stream, N, C, terms, targets);
         else

@@ -49,7 +49,7 @@ void bias_backward(const Stream& stream, View dy, View db) {
     with_activation(dy.dtype, [&](auto type) {
         using T = decltype(type);
         const BiasTerms<T> terms{dy.as<const T>(), C};
-        const SumTargets targets{{db.as<float>(), nullptr}};
+        const SumTargets targets{db.as<float>()};
         if (rows_aligned<T>(C, dy.data))
             column_sums<1, kPack<T>>(stream, N, C, terms, targets);
         else

@@ -9,7 +9,6 @@ namespace tutti::kernels::cases {
 
 namespace {
 
-constexpr int64_t kGuard = 128;  // bytes; two vectors of the widest ISA
 constexpr std::byte kGuardByte{0xA5};
 constexpr std::byte kNotANumber{0xFF};
 
@@ -53,11 +52,11 @@ View swap_middle(View x) {
 // vectors end in the middle, and half begin one element later, as rows of a narrowed tensor may.
 View Arena::empty(const Shape& shape, DType dtype) {
     const int64_t bytes = shape.numel() * size_of(dtype), rest = shape.numel() % 16;
-    const int64_t shift = rest == 0 || rest >= 8 ? 0 : size_of(dtype);
-    const auto size = static_cast<size_t>(bytes + shift + 2 * kGuard + 64);
+    const int64_t shift = rest == 0 || rest >= 8 ? 0 : size_of(dtype), guard = place_.guard_bytes;
+    const auto size = static_cast<size_t>(bytes + shift + 2 * guard + 64);
     Block& block = blocks_.emplace_back(Block{{size, kGuardByte, place_.memory}, {}, {}});
-    void* begin = block.memory.data() + kGuard;
-    size_t room = block.memory.size() - kGuard;
+    void* begin = block.memory.data() + guard;
+    size_t room = block.memory.size() - guard;
     begin = static_cast<std::byte*>(std::align(64, 1, begin, room)) + shift;
     std::fill_n(static_cast<std::byte*>(begin), bytes, kNotANumber);
     return View(begin, dtype, shape);

@@ -6,7 +6,9 @@
 
 namespace tutti::kernels {
 
-// A stream and pinned memory, which kernels reach under the host's addresses. Lives as long as the program.
+// A stream with the workspace of a device, and managed memory. Lives as long as the program. With the environment
+// variable TUTTI_TEST_WITHOUT_GUARDS arrays have no guard bytes: what lies beyond them is then compute-sanitizer's to
+// see.
 const Place& cuda_place();
 
 // From now on blocks, warps and lanes run last to first. A GPU chooses for itself.

@@ -26,6 +26,7 @@ struct Place {
     Stream stream;
     std::pmr::memory_resource* memory = std::pmr::get_default_resource();
     std::function<void()> wait = [] {};  // on the CPU a kernel is done when it returns
+    int64_t guard_bytes = 128;           // before and behind each array: two vectors of the widest ISA
 };
 
 struct Case {

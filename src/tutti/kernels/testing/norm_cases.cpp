@@ -199,6 +199,9 @@ void add_norms(std::vector<Case>& all) {
                     add_backward_input(all, kind, t, N, C, added);
                 add_backward_weight(all, kind, t, N, C);
             }
+    // More rows than a GPU sums in one slice (cuda/column_sums.h).
+    for (const Kind kind : {Kind::layer_norm, Kind::rms_norm})
+        for (const DType t : kActivationTypes) add_backward_weight(all, kind, t, 1100, 24);
 }
 
 }  // namespace tutti::kernels::cases
