@@ -5,6 +5,7 @@
 #include "tutti/kernels/cuda/attention.h"
 #include "tutti/kernels/cuda/attention_cudnn.h"
 #include "tutti/kernels/cuda/fill.h"
+#include "tutti/kernels/cuda/sizes.h"
 #include "tutti/kernels/cuda/team.h"
 #include "tutti/kernels/cuda/tensor_map.h"
 
@@ -64,25 +65,46 @@ const AttentionKernel& kernel_for(int named, const View& q, const Views& views) 
                             ". Without the variable the request chooses; TUTTI_CUDA_ATTENTION=plain takes all"));
 }
 
-// D_i = dO_i.O_i, a warp per row (b, h, i).
-template <class T, class Output>
-__global__ void __launch_bounds__(Team<1>::kBlockThreads)
-    delta_kernel(AttentionShape s, Heads<const T> dy, Heads<const Output> o, float* delta) {
-    const int64_t row = Team<1>::row();
-    if (row >= static_cast<int64_t>(s.B) * s.H * s.Tq) return;
-    const int i = static_cast<int>(row % s.Tq), h = static_cast<int>(row / s.Tq % s.H);
-    const int b = static_cast<int>(row / s.Tq / s.H);
-    const T* left = dy.at(b, i, h);
-    const Output* right = o.at(b, i, h);
+constexpr int kDeltaThreads = 128;
+
+// D_i = dO_i.O_i of rows (b, h, i): each by `lanes` neighbours of a warp, a power of two, W elements at a time.
+template <int W, class T, class Output>
+__global__ void __launch_bounds__(kDeltaThreads)
+    delta_kernel(AttentionShape s, int lanes, Heads<const T> dy, Heads<const Output> o, float* delta) {
+    const int64_t thread = static_cast<int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x, row = thread / lanes;
+    const int lane = static_cast<int>(thread % lanes);
+    const bool is_row = row < static_cast<int64_t>(s.B) * s.H * s.Tq;
     float sum = 0;
-    for (int d = Team<1>::rank(); d < s.D; d += kWarp) sum += load_one(left + d) * load_one(right + d);
-    sum = warp_sum(sum);
-    if (Team<1>::rank() == 0) delta[row] = sum;
+    if (is_row) {
+        const int i = static_cast<int>(row % s.Tq), h = static_cast<int>(row / s.Tq % s.H);
+        const int b = static_cast<int>(row / s.Tq / s.H);
+        const T* left = dy.at(b, i, h);
+        const Output* right = o.at(b, i, h);
+        for (int d = lane * W; d < s.D; d += lanes * W) {
+            float x[W], y[W];
+            load<W>(left + d, x);
+            load<W>(right + d, y);
+#pragma unroll
+            for (int k = 0; k < W; ++k) sum += x[k] * y[k];
+        }
+    }
+    for (int step = 1; step < lanes; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    if (is_row && lane == 0) delta[row] = sum;
 }
 
-// The backward keeps D_i of each query row.
-int64_t attention_workspace(const Stream&, const Shape& q, const Shape&, bool backward) {
-    return backward ? q[0] * q[1] * q[2] : 0;
+template <class T, class Output>
+void write_delta(const Stream& stream, const AttentionShape& s, const AttentionBackward& a) {
+    constexpr int kWide = kPack < T >> kPack<Output> ? kPack<T> : kPack<Output>;
+    const Heads<const T> dy(a.dy);
+    const Heads<const Output> o(a.o);
+    const bool wide = s.D % kWide == 0 && dy.aligned() && o.aligned();
+    const int width = wide ? kWide : 1;
+    int lanes = 1;
+    while (lanes < kWarp && lanes * width < s.D) lanes *= 2;
+    launch(wide ? delta_kernel<kWide, T, Output> : delta_kernel<1, T, Output>,
+           {.blocks = dim3(static_cast<unsigned>(ceil_div(int64_t{s.B} * s.H * s.Tq * lanes, kDeltaThreads))),
+            .threads = dim3(kDeltaThreads)},
+           stream, s, lanes, dy, o, a.workspace.as<float>());
 }
 
 template <int named>
@@ -97,12 +119,8 @@ void attention_backward(const Stream& stream, const AttentionBackward& a) {
     const AttentionShape s(a);
     if (a.q.numel() > 0)
         with_activation(a.q.dtype, [&](auto type) {
-            with_activation(a.o.dtype, [&](auto type_of_o) {
-                using T = decltype(type);
-                using Output = decltype(type_of_o);
-                launch(delta_kernel<T, Output>, grid_of_rows<Team<1>>(int64_t{s.B} * s.H * s.Tq), stream, s,
-                       Heads<const T>(a.dy), Heads<const Output>(a.o), a.workspace.as<float>());
-            });
+            with_activation(a.o.dtype,
+                            [&](auto type_of_o) { write_delta<decltype(type), decltype(type_of_o)>(stream, s, a); });
         });
     kernel.backward(stream, a);
 }

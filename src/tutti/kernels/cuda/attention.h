@@ -4,6 +4,7 @@
 // kernels/reference/attention.cpp: S scores, P probabilities, O output.
 #pragma once
 
+#include "tutti/kernels/cuda/block_order.h"
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/kernel_table.h"
 
@@ -132,6 +133,15 @@ __device__ __forceinline__ Span span_of_queries(const AttentionShape& s, int b, 
 __device__ __forceinline__ Keys queries_of_keys(const AttentionShape& s, int b, int begin, int end) {
     return {s.first_query([&](int i) { return s.visible(b, i).end > begin; }),
             s.first_query([&](int i) { return s.visible(b, i).first >= end; })};
+}
+
+// Each block owns `rows` queries and streams the keys and values of its head, bf16; the last queries see most keys.
+inline BlockOrder order_of_queries(const AttentionShape& s, int rows) {
+    return {s.B, s.H, ceil_div(s.Tq, rows), true, int64_t{4} * s.Tk * s.D / (s.H / s.Hkv)};
+}
+// Each block owns `rows` keys and streams the queries of its group; the first keys are seen by most queries.
+inline BlockOrder order_of_keys(const AttentionShape& s, int rows) {
+    return {s.B, s.Hkv, ceil_div(s.Tk, rows), false, int64_t{4} * s.Tq * s.D * (s.H / s.Hkv)};
 }
 
 // Any shape, f32 or bf16, no tensor cores: attention_plain.cu.

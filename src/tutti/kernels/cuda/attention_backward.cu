@@ -63,9 +63,9 @@ __device__ __forceinline__ void differentiate(RowSums<Sizes::kStream>& s, RowSum
 
 template <class Sizes>
 __global__ void __launch_bounds__(kTensorThreads)
-    backward_kernel(AttentionShape shape, Heads<const bf16> q, Heads<const bf16> dy, Heads<const bf16> k,
-                    Heads<const bf16> v, const float* lse, const float* delta, Result first_gradient,
-                    Result second_gradient) {
+    backward_kernel(AttentionShape shape, BlockOrder order, Heads<const bf16> q, Heads<const bf16> dy,
+                    Heads<const bf16> k, Heads<const bf16> v, const float* lse, const float* delta,
+                    Result first_gradient, Result second_gradient) {
     constexpr int kD = Sizes::kD, kStream = Sizes::kStream, kOwn = Sizes::kOwn;
     constexpr bool keys_own = Sizes::keys_own;
     using Own = typename Sizes::Own;
@@ -73,10 +73,8 @@ __global__ void __launch_bounds__(kTensorThreads)
     const Own own1{dynamic_shared()}, own2{own1.data + Own::kBytes};
     const auto stage = [&](int i) { return Streamed{own2.data + Own::kBytes + i * Streamed::kBytes}; };
     const int lane = static_cast<int>(threadIdx.x) % kWarp, row_of_warp = static_cast<int>(threadIdx.x) / kWarp * 16;
-    const int b = static_cast<int>(blockIdx.z), own_head = static_cast<int>(blockIdx.y);
-    const int kv_head = keys_own ? own_head : own_head / shape.group();
-    // Under a causal mask the first keys are seen by most queries, and the last queries see most keys: they begin.
-    const int first = static_cast<int>(keys_own ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * kOwn;
+    const auto [b, own_head, row_tile] = order.at(blockIdx.x);
+    const int kv_head = keys_own ? own_head : own_head / shape.group(), first = row_tile * kOwn;
     const int own_end = keys_own ? shape.Tk : shape.Tq, stream_end = keys_own ? shape.Tq : shape.Tk;
     const float scale = shape.scale * kLog2e;
 
@@ -145,12 +143,10 @@ void run(const Stream& stream, const AttentionBackward& a) {
     const AttentionShape s(a);
     const int rows = Sizes::keys_own ? s.Tk : s.Tq, heads = Sizes::keys_own ? s.Hkv : s.H;
     if (rows == 0 || heads == 0 || s.B == 0) return;
+    const BlockOrder order = Sizes::keys_own ? order_of_keys(s, Sizes::kOwn) : order_of_queries(s, Sizes::kOwn);
     launch(backward_kernel<Sizes>,
-           {.blocks = dim3(static_cast<unsigned>(ceil_div(rows, Sizes::kOwn)), static_cast<unsigned>(heads),
-                           static_cast<unsigned>(s.B)),
-            .threads = dim3(kTensorThreads),
-            .shared_bytes = Sizes::kBytes},
-           stream, s, Heads<const bf16>(a.q), Heads<const bf16>(a.dy), Heads<const bf16>(a.k), Heads<const bf16>(a.v),
+           {.blocks = dim3(order.blocks()), .threads = dim3(kTensorThreads), .shared_bytes = Sizes::kBytes}, stream, s,
+           order, Heads<const bf16>(a.q), Heads<const bf16>(a.dy), Heads<const bf16>(a.k), Heads<const bf16>(a.v),
            a.lse.as<const float>(), a.workspace.as<const float>(), Result(Sizes::keys_own ? a.dk : a.dq, a.accumulate),
            Result(a.dv, a.accumulate));
 }

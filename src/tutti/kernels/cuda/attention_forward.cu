@@ -22,16 +22,15 @@ struct ForwardSizes {
 
 template <class Sizes>
 __global__ void __launch_bounds__(kTensorThreads)
-    forward_kernel(AttentionShape shape, Heads<const bf16> q, Heads<const bf16> k, Heads<const bf16> v, Result o,
-                   float* lse) {
+    forward_kernel(AttentionShape shape, BlockOrder order, Heads<const bf16> q, Heads<const bf16> k,
+                   Heads<const bf16> v, Result o, float* lse) {
     constexpr int kD = Sizes::kD, kKeys = Sizes::kKeys, kRowTiles = Sizes::kRowTiles;
     using Streamed = typename Sizes::Streamed;
     const typename Sizes::Own own{dynamic_shared()};
     const auto stage = [&](int i) { return Streamed{own.data + Sizes::Own::kBytes + i * Streamed::kBytes}; };
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-    const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), kv_head = h / shape.group();
-    // The last queries see most under a causal mask: they begin.
-    const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Sizes::kRows;
+    const auto [b, h, row_tile] = order.at(blockIdx.x);
+    const int kv_head = h / shape.group(), first = row_tile * Sizes::kRows;
     const int first_of_warp = warp * 16 * kRowTiles;
     const Span span = span_of_queries(shape, b, first, first + Sizes::kRows);
     const float scale = shape.scale * kLog2e;
@@ -86,12 +85,10 @@ void attention_forward_tensor(const Stream& stream, const AttentionForward& a) {
     const AttentionShape s(a);
     with_tile_width(s.D, [&](auto width) {
         using Sizes = ForwardSizes<width()>;
+        const BlockOrder order = order_of_queries(s, Sizes::kRows);
         launch(forward_kernel<Sizes>,
-               {.blocks = dim3(static_cast<unsigned>(ceil_div(s.Tq, Sizes::kRows)), static_cast<unsigned>(s.H),
-                               static_cast<unsigned>(s.B)),
-                .threads = dim3(kTensorThreads),
-                .shared_bytes = Sizes::kBytes},
-               stream, s, Heads<const bf16>(a.q), Heads<const bf16>(a.k), Heads<const bf16>(a.v), Result(a.o),
+               {.blocks = dim3(order.blocks()), .threads = dim3(kTensorThreads), .shared_bytes = Sizes::kBytes}, stream,
+               s, order, Heads<const bf16>(a.q), Heads<const bf16>(a.k), Heads<const bf16>(a.v), Result(a.o),
                a.lse.as<float>());
     });
 }

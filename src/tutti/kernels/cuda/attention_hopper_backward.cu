@@ -120,19 +120,16 @@ __device__ __forceinline__ void for_each(RowSums<kColumns>& s, F f) {
 
 template <class Sizes>
 __global__ void __launch_bounds__(Sizes::kThreads, 1)
-    hopper_backward_kernel(AttentionShape shape, const __grid_constant__ BackwardMaps maps, const float* lse,
-                           const float* delta, Result first_gradient, Result second_gradient) {
+    hopper_backward_kernel(AttentionShape shape, BlockOrder order, const __grid_constant__ BackwardMaps maps,
+                           const float* lse, const float* delta, Result first_gradient, Result second_gradient) {
     if constexpr (kHasHopper) {
         constexpr int kD = Sizes::kD, kStream = Sizes::kStream, kOwn = Sizes::kOwn;
         constexpr bool keys_own = Sizes::keys_own;
         using Streamed = typename Sizes::Streamed;
         auto& memory = *reinterpret_cast<typename Sizes::Memory*>(slab_memory());
         const int thread = static_cast<int>(threadIdx.x), warp_group = __shfl_sync(0xffffffffu, thread / kWarpGroup, 0);
-        // Under a causal mask the first keys are seen by most queries, and the last queries see most keys: they begin.
-        Block block{static_cast<int>(blockIdx.z),
-                    static_cast<int>(blockIdx.y),
-                    static_cast<int>(keys_own ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * kOwn,
-                    {}};
+        const auto [b, own_head, row_tile] = order.at(blockIdx.x);
+        Block block{b, own_head, row_tile * kOwn, {}};
         Keys all{0, 0};
         if constexpr (keys_own) {
             block.seen = queries_of_keys(shape, block.b, block.first, block.first + kOwn);
@@ -226,16 +223,13 @@ template <int kD, bool keys_own>
 void run(const Stream& stream, const AttentionBackward& a) {
     using Sizes = HopperBackward<kD, keys_own>;
     const AttentionShape s(a);
-    const int rows = keys_own ? s.Tk : s.Tq, heads = keys_own ? s.Hkv : s.H;
+    const BlockOrder order = keys_own ? order_of_keys(s, Sizes::kOwn) : order_of_queries(s, Sizes::kOwn);
     const BackwardMaps maps{
         tensor_map(keys_own ? a.k : a.q, Sizes::kOwn), tensor_map(keys_own ? a.v : a.dy, Sizes::kOwn),
         tensor_map(keys_own ? a.q : a.k, Sizes::kStream), tensor_map(keys_own ? a.dy : a.v, Sizes::kStream)};
     launch(hopper_backward_kernel<Sizes>,
-           {.blocks = dim3(static_cast<unsigned>(ceil_div(rows, Sizes::kOwn)), static_cast<unsigned>(heads),
-                           static_cast<unsigned>(s.B)),
-            .threads = dim3(Sizes::kThreads),
-            .shared_bytes = Sizes::kBytes},
-           stream, s, maps, a.lse.as<const float>(), a.workspace.as<const float>(),
+           {.blocks = dim3(order.blocks()), .threads = dim3(Sizes::kThreads), .shared_bytes = Sizes::kBytes}, stream, s,
+           order, maps, a.lse.as<const float>(), a.workspace.as<const float>(),
            Result(keys_own ? a.dk : a.dq, a.accumulate), Result(a.dv, a.accumulate));
 }
 

@@ -61,15 +61,15 @@ struct Order {
 
 template <class Sizes>
 __global__ void __launch_bounds__(Sizes::kThreads, 1)
-    hopper_forward_kernel(AttentionShape shape, const __grid_constant__ ForwardMaps maps, Result o, float* lse) {
+    hopper_forward_kernel(AttentionShape shape, BlockOrder blocks, const __grid_constant__ ForwardMaps maps, Result o,
+                          float* lse) {
     if constexpr (kHasHopper) {
         constexpr int kD = Sizes::kD, kKeys = Sizes::kKeys, kStages = Sizes::kStages;
         using Streamed = typename Sizes::Streamed;
         auto& memory = *reinterpret_cast<typename Sizes::Memory*>(slab_memory());
         const int thread = static_cast<int>(threadIdx.x), warp_group = __shfl_sync(0xffffffffu, thread / kWarpGroup, 0);
-        const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), kv_head = h / shape.group();
-        // The last queries see most under a causal mask: they begin.
-        const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Sizes::kRows;
+        const auto [b, h, row_tile] = blocks.at(blockIdx.x);
+        const int kv_head = h / shape.group(), first = row_tile * Sizes::kRows;
         const Span span = span_of_queries(shape, b, first, first + Sizes::kRows);
         if (thread == 0) {
             init_barrier(memory.q_full, 1);
@@ -163,12 +163,10 @@ void attention_forward_hopper(const Stream& stream, const AttentionForward& a) {
         using Sizes = HopperForward<width()>;
         const ForwardMaps maps{tensor_map(a.q, Sizes::kRows), tensor_map(a.k, Sizes::kKeys),
                                tensor_map(a.v, Sizes::kKeys)};
+        const BlockOrder order = order_of_queries(s, Sizes::kRows);
         launch(hopper_forward_kernel<Sizes>,
-               {.blocks = dim3(static_cast<unsigned>(ceil_div(s.Tq, Sizes::kRows)), static_cast<unsigned>(s.H),
-                               static_cast<unsigned>(s.B)),
-                .threads = dim3(Sizes::kThreads),
-                .shared_bytes = Sizes::kBytes},
-               stream, s, maps, Result(a.o), a.lse.as<float>());
+               {.blocks = dim3(order.blocks()), .threads = dim3(Sizes::kThreads), .shared_bytes = Sizes::kBytes},
+               stream, s, order, maps, Result(a.o), a.lse.as<float>());
     };
     if (s.D <= 64)
         run(std::integral_constant<int, 64>{});

@@ -65,12 +65,12 @@ __device__ __forceinline__ void add_rows(const float* factors, const float* stre
 
 // kColumns: columns of a row that a lane sums, D <= 32 kColumns.
 template <int kColumns, class T>
-__global__ void __launch_bounds__(kThreads)
-    forward_kernel(AttentionShape s, Heads<const T> q, Heads<const T> k, Heads<const T> v, Result o, float* lse) {
+__global__ void __launch_bounds__(kThreads) forward_kernel(AttentionShape s, BlockOrder order, Heads<const T> q,
+                                                           Heads<const T> k, Heads<const T> v, Result o, float* lse) {
     const Tiles tiles(s.D);
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-    const int b = static_cast<int>(blockIdx.z), h = static_cast<int>(blockIdx.y), kv_head = h / s.group();
-    const int first = static_cast<int>(blockIdx.x) * kOwn, first_of_warp = first + warp * kRowsOfWarp;
+    const auto [b, h, row_tile] = order.at(blockIdx.x);
+    const int kv_head = h / s.group(), first = row_tile * kOwn, first_of_warp = first + warp * kRowsOfWarp;
     float* const p = tiles.p + warp * kRowsOfWarp * kStream;
     load_rows(q, b, h, first, kOwn, s.Tq, s.D, tiles.own1, s.D);
     float m[kRowsOfWarp], sum[kRowsOfWarp] = {}, out[kRowsOfWarp][kColumns] = {};
@@ -120,13 +120,13 @@ struct OwnGradients {
 // own1, stream1: q and k, or k and q. own2, stream2: dy and v, or v and dy.
 template <int kColumns, bool keys_own, class T>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(AttentionShape s, Heads<const T> q, Heads<const T> dy, Heads<const T> k, Heads<const T> v,
-                    const float* lse, const float* delta, OwnGradients gradients) {
+    backward_kernel(AttentionShape s, BlockOrder order, Heads<const T> q, Heads<const T> dy, Heads<const T> k,
+                    Heads<const T> v, const float* lse, const float* delta, OwnGradients gradients) {
     const Tiles tiles(s.D);
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-    const int b = static_cast<int>(blockIdx.z), own_head = static_cast<int>(blockIdx.y);
+    const auto [b, own_head, row_tile] = order.at(blockIdx.x);
     const int kv_head = keys_own ? own_head : own_head / s.group();
-    const int first = static_cast<int>(blockIdx.x) * kOwn, first_of_warp = first + warp * kRowsOfWarp;
+    const int first = row_tile * kOwn, first_of_warp = first + warp * kRowsOfWarp;
     const int own_end = keys_own ? s.Tk : s.Tq, stream_end = keys_own ? s.Tq : s.Tk;
     float *const p = tiles.p + warp * kRowsOfWarp * kStream, *const ds = tiles.ds + warp * kRowsOfWarp * kStream;
     load_rows(keys_own ? k : q, b, own_head, first, kOwn, own_end, s.D, tiles.own1, s.D);
@@ -189,21 +189,19 @@ void with_columns(int D, F&& f) {
         f(std::integral_constant<int, 8>{});
 }
 
-Grid grid_of(const AttentionShape& s, int rows, int heads) {
-    return {.blocks = dim3(static_cast<unsigned>(ceil_div(rows, kOwn)), static_cast<unsigned>(heads),
-                           static_cast<unsigned>(s.B)),
-            .threads = dim3(kThreads),
-            .shared_bytes = Tiles::bytes(s.D)};
+Grid grid_of(const AttentionShape& s, const BlockOrder& order) {
+    return {.blocks = dim3(order.blocks()), .threads = dim3(kThreads), .shared_bytes = Tiles::bytes(s.D)};
 }
 
 }  // namespace
 
 void attention_forward_plain(const Stream& stream, const AttentionForward& a) {
     const AttentionShape s(a);
+    const BlockOrder order = order_of_queries(s, kOwn);
     with_activation(a.q.dtype, [&](auto type) {
         using T = decltype(type);
         with_columns(s.D, [&](auto columns) {
-            launch(forward_kernel<columns(), T>, grid_of(s, s.Tq, s.H), stream, s, Heads<const T>(a.q),
+            launch(forward_kernel<columns(), T>, grid_of(s, order), stream, s, order, Heads<const T>(a.q),
                    Heads<const T>(a.k), Heads<const T>(a.v), Result(a.o), a.lse.as<float>());
         });
     });
@@ -214,14 +212,15 @@ void attention_backward_plain(const Stream& stream, const AttentionBackward& a) 
     with_activation(a.q.dtype, [&](auto type) {
         using T = decltype(type);
         with_columns(s.D, [&](auto columns) {
-            const auto run = [&](auto kernel, const Grid& grid, const OwnGradients& gradients) {
-                launch(kernel, grid, stream, s, Heads<const T>(a.q), Heads<const T>(a.dy), Heads<const T>(a.k),
-                       Heads<const T>(a.v), a.lse.as<const float>(), a.workspace.as<const float>(), gradients);
+            const auto run = [&](auto kernel, const BlockOrder& order, const OwnGradients& gradients) {
+                launch(kernel, grid_of(s, order), stream, s, order, Heads<const T>(a.q), Heads<const T>(a.dy),
+                       Heads<const T>(a.k), Heads<const T>(a.v), a.lse.as<const float>(), a.workspace.as<const float>(),
+                       gradients);
             };
             if (a.q.numel() > 0)
-                run(backward_kernel<columns(), false, T>, grid_of(s, s.Tq, s.H), {Result(a.dq, a.accumulate), {}});
+                run(backward_kernel<columns(), false, T>, order_of_queries(s, kOwn), {Result(a.dq, a.accumulate), {}});
             if (a.k.numel() > 0)
-                run(backward_kernel<columns(), true, T>, grid_of(s, s.Tk, s.Hkv),
+                run(backward_kernel<columns(), true, T>, order_of_keys(s, kOwn),
                     {Result(a.dk, a.accumulate), Result(a.dv, a.accumulate)});
         });
     });

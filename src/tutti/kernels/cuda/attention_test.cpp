@@ -2,8 +2,13 @@
 // same bits. What a kernel does not take is an error that says so. tests/cuda builds this file for a GPU and emulated.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <set>
+
 #include "tutti/base/error.h"
 #include "tutti/device/cuda/runtime.h"
+#include "tutti/kernels/cuda/block_order.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"
@@ -62,6 +67,32 @@ TEST_P(CudaAttention, OfEachKernelAndReference) {
 
 INSTANTIATE_TEST_SUITE_P(Kernels, CudaAttention, testing::Values("hopper", "tensor", "plain"),
                          [](const auto& kernel) { return kernel.param; });
+
+// Each tile of each head once; the longest tiles of all heads whose streams fit in the cache begin before any other.
+TEST(CudaAttention, BlocksBeginWithTheLongestTilesOfManyHeads) {
+    using cuda::BlockOrder;
+    for (const int sequences : {1, 3})
+        for (const int heads : {1, 8, 12})
+            for (const int tiles : {1, 5, 32})
+                for (const bool last_first : {false, true})
+                    for (const int fit : {1, 5, 1000}) {
+                        SCOPED_TRACE(concat(sequences, " x ", heads, " heads, ", tiles, " tiles, ", fit, " fit"));
+                        const BlockOrder order(sequences, heads, tiles, last_first, BlockOrder::kCacheBytes / fit);
+                        const int pairs = sequences * heads, side_by_side = std::min(fit, pairs);
+                        ASSERT_EQ(order.blocks(), static_cast<unsigned>(pairs * tiles));
+                        std::set<std::array<int, 3>> seen;
+                        for (unsigned block = 0; block < order.blocks(); ++block) {
+                            const auto [b, head, tile] = order.at(block);
+                            EXPECT_TRUE(b >= 0 && b < sequences && head >= 0 && head < heads && tile >= 0);
+                            EXPECT_TRUE(tile < tiles && seen.insert({b, head, tile}).second);
+                            if (block < static_cast<unsigned>(side_by_side)) {
+                                EXPECT_EQ(tile, last_first ? tiles - 1 : 0);
+                                EXPECT_EQ(b * heads + head, static_cast<int>(block));
+                            }
+                        }
+                    }
+    EXPECT_THROW(BlockOrder(1 << 16, 1 << 10, 1 << 10, false, 1), Error);
+}
 
 TEST(CudaAttention, AnUnknownNameIsAnError) {
     try {
