@@ -225,6 +225,11 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
     return texts;
 }
 
+std::vector<std::string> device_identities(Communicator& ranks, const Device& device) {
+    const std::string shared = device.identity();
+    return gather_texts(ranks, shared.empty() ? concat("rank ", ranks.rank()) : concat(host_name(), ", ", shared));
+}
+
 void send_text(Communicator& ranks, const std::string& text, int to) {
     const auto device = make_cpu_device(1);
     const auto length = static_cast<int64_t>(text.size());

@@ -120,6 +120,8 @@ class Communicator {
 //
 // The texts of all ranks of the group, by rank, on every rank. Each may have any bytes and any length.
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text);
+// What tells the devices of the ranks apart, by rank: equal for ranks that share a GPU. All ranks call it.
+std::vector<std::string> device_identities(Communicator& ranks, const Device& device);
 
 // One text, from one rank of the group to another.
 void send_text(Communicator& ranks, const std::string& text, int to);

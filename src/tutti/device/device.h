@@ -44,6 +44,14 @@ class HostCopy {
     }
 };
 
+// A place in the order of a device's work, and the time when the device passed it.
+class TimeMark {
+  public:
+    virtual ~TimeMark() = default;
+    // From `before`, an earlier mark of the same device. Waits until the device has passed this one.
+    virtual double seconds_since(const TimeMark& before) const = 0;
+};
+
 // Work of a device that was recorded once and runs again as a whole: a CUDA graph.
 class Recording {
   public:
@@ -69,6 +77,8 @@ class Device {
     virtual bool records() const { return false; }  // record() exists
     virtual std::string name() const = 0;           // "AMD EPYC 9R14, 2 threads", "GPU 3 (NVIDIA H200)"
     virtual std::string model() const = 0;          // equal for devices that should be equally fast: "NVIDIA H200"
+    // Of hardware that ranks of a host may share: "NVIDIA H200, GPU-2f4a1c9e". "" where it is the rank's own.
+    virtual std::string identity() const { return ""; }
     virtual Allocator& memory() = 0;
     virtual std::vector<MemoryLimit> memory_limits() = 0;  // on what memory() takes from the system
     int64_t free_bytes() { return least_available(memory_limits()); }
@@ -86,6 +96,8 @@ class Device {
     virtual std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes) = 0;
     virtual std::unique_ptr<SideStream> side_stream() { return nullptr; }  // nullptr: the device has one order only
     virtual void synchronize() = 0;
+    // At this place of the stream; by the host's clock where work is done when the call returns.
+    virtual std::unique_ptr<TimeMark> mark_time();
     // Work of the device was cut off: from now on every wait for it throws this. Any thread may say so.
     virtual void fail(std::exception_ptr why) { std::rethrow_exception(why); }
     // Records what `work` starts, instead of running it. The recording has the addresses and the numbers that the

@@ -1,5 +1,6 @@
-// The one place that chooses what a rank computes on.
+// The one place that chooses what a rank computes on; what all devices have in common.
 #include <algorithm>
+#include <chrono>
 
 #include "tutti/base/error.h"
 #include "tutti/device/cuda/cuda_device.h"
@@ -21,16 +22,24 @@ int gpus_for(std::string_view kind) {
     return static_cast<int>(gpus.found.size());
 }
 
+class HostTimeMark final : public TimeMark {
+  public:
+    double seconds_since(const TimeMark& before) const override {
+        return std::chrono::duration<double>(time_ - static_cast<const HostTimeMark&>(before).time_).count();
+    }
+
+  private:
+    std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
+
+std::unique_ptr<TimeMark> Device::mark_time() { return std::make_unique<HostTimeMark>(); }
 
 void check_device(std::string_view kind) { gpus_for(kind); }
 
 std::unique_ptr<Device> make_device(std::string_view kind, int threads, const LocalRank& local) {
-    if (const int count = gpus_for(kind); count > 0) {
-        const int index = local.rank % count;
-        const int sharing = (local.size - index + count - 1) / count;  // of ranks index, index + count, ...
-        return make_cuda_device(index, std::max(1, sharing));
-    }
+    if (const int count = gpus_for(kind); count > 0) return make_cuda_device(local.rank % count);
     return make_cpu_device(threads > 0 ? threads : std::max(1, available_cores() / std::max(1, local.size)));
 }
 

@@ -1,5 +1,7 @@
 #include "tutti/engine/engine.h"
 
+#include <algorithm>
+
 #include "tutti/comm/nccl/nccl_world.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/parallel/apply.h"
@@ -28,10 +30,14 @@ std::unique_ptr<Device> checked(const spec::RunSpec& run, Machine& machine) {
 // As [comm] gpu and order say. Null: communication passes through the host's memory.
 std::unique_ptr<comm::World> gpu_world(const spec::RunSpec& run, comm::World& world, Device& device) {
     if (device.kind() != DeviceKind::cuda || world.size() == 1 || run.comm.gpu == "host") return nullptr;
-    const std::string sharing = comm::ranks_that_share_a_gpu(world, device);
-    check<UsageError>(sharing.empty() || run.comm.gpu == "auto", "[comm] gpu = \"nccl\": ", sharing,
-                      ", which NCCL refuses; give each rank a GPU of its own, or set gpu = \"host\"");
-    if (!sharing.empty()) return nullptr;
+    const std::vector<std::string> gpus = comm::device_identities(*world.everyone("GPUs"), device);
+    for (size_t r = 0; r < gpus.size(); ++r) {
+        const auto before = static_cast<size_t>(std::find(gpus.begin(), gpus.end(), gpus[r]) - gpus.begin());
+        if (before == r) continue;
+        check<UsageError>(run.comm.gpu == "auto", "[comm] gpu = \"nccl\": ranks ", before, " and ", r, " share ",
+                          gpus[r], ", which NCCL refuses; give each rank a GPU of its own, or set gpu = \"host\"");
+        return nullptr;
+    }
     return comm::nccl_world(world, device, {.tree = run.comm.order == "tree", .timeout_s = run.comm.timeout_s});
 }
 

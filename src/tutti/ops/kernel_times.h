@@ -2,8 +2,8 @@
 // they can cost (`tutti bench step --kernels`).
 #pragma once
 
-#include <chrono>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,16 +22,23 @@ class KernelTimes final : public Meter {
         std::string shape() const { return work.shape.text(); }
     };
 
-    // The device is idle before and after each kernel.
+    // By the device's own marks: the host waits for it only when marks are many.
     void before_kernel(Device& device) override;
     void after_kernel(Device& device, const char* kernel, const kernels::Work& work) override;
     bool needs_single_launches() const override { return true; }
 
-    std::vector<Row> rows() const;  // those that took longest first
-    double seconds() const;         // of all
+    std::vector<Row> rows();  // those that took longest first
+    double seconds();         // of all
 
   private:
-    std::chrono::steady_clock::time_point begin_;
+    struct Span {
+        Row* row;
+        std::unique_ptr<TimeMark> begin, end;
+    };
+    void add_spans();
+
+    std::unique_ptr<TimeMark> begin_;
+    std::vector<Span> spans_;  // not yet in `rows_`
     std::map<std::pair<std::string, kernels::ProblemShape>, Row> rows_;
 };
 

@@ -111,13 +111,14 @@ TEST(Nccl, MemoryThatAnOperationUsesIsNotReused) {
     });
 }
 
-TEST(Nccl, RanksThatShareAGpuAreFound) {
-    fake_nccl();
+TEST(Nccl, RanksThatShareAGpuHaveItsIdentity) {
+    fake_nccl();  // and its GPUs
     run_ranks(3, {.timeout_s = 60}, [](World& world) {
-        const auto own = make_cuda_device(world.rank());
-        check(ranks_that_share_a_gpu(world, *own).empty(), "each has its own");
-        const auto shared = make_cuda_device(world.rank() / 2);
-        check(ranks_that_share_a_gpu(world, *shared).starts_with("ranks 0 and 1 share"), "two share one");
+        const auto ranks = world.everyone("all");
+        const auto own = make_cuda_device(world.rank()), shared = make_cuda_device(world.rank() / 2);
+        const auto apart = device_identities(*ranks, *own), together = device_identities(*ranks, *shared);
+        check(apart[0] != apart[1] && apart[0] != apart[2] && apart[1] != apart[2], "each has its own");
+        check(together[0] == together[1] && together[1] != together[2], "two share one");
     });
 }
 

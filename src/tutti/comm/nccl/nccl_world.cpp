@@ -81,19 +81,6 @@ std::string nccl_library() {
     return concat("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
-// The limits of a GPU's memory are named by its UUID.
-std::string ranks_that_share_a_gpu(World& world, Device& device) {
-    const auto ranks = world.everyone("GPUs");
-    const std::vector<std::string> gpus =
-        gather_texts(*ranks, concat(host_name(), ", ", device.memory_limits().front().origin));
-    std::string sharing;
-    for (size_t r = 0; r < gpus.size(); ++r)
-        for (size_t before = 0; before < r; ++before)
-            if (gpus[r] == gpus[before] && sharing.empty())
-                sharing = concat("ranks ", before, " and ", r, " share ", device.name());
-    return sharing;
-}
-
 std::unique_ptr<World> nccl_world(World& inner, Device& device, const NcclOptions& options) {
     return std::make_unique<nccl::NcclWorld>(inner, device, options);
 }

@@ -18,9 +18,6 @@ struct NcclOptions {
 // "NCCL 2.28.9"; UsageError when the library is not there, or this build has no CUDA.
 std::string nccl_library();
 
-// Ranks of `world` that compute on one and the same GPU, each with another one: "" when there are none. Collective.
-std::string ranks_that_share_a_gpu(World& world, Device& device);
-
 // Every rank of `inner` calls it, with a GPU of its own; both must outlive it. A thread of it watches what is under
 // way: when an operation takes too long, NCCL finds an error, or another rank has given up, it aborts all that this
 // rank has under way, and the rank's next wait for the device throws TimedOut, Error or Aborted.

@@ -72,11 +72,8 @@ const Rates& rates_of(int capability) {
 
 class CudaDevice : public Device {
   public:
-    CudaDevice(std::shared_ptr<Queue> queue, std::unique_ptr<RawMemory> memory, std::string name, int sharing)
-        : queue_(std::move(queue)),
-          memory_(std::make_shared<Allocator>(std::move(memory))),
-          name_(std::move(name)),
-          sharing_(sharing) {
+    CudaDevice(std::shared_ptr<Queue> queue, std::unique_ptr<RawMemory> memory, std::string name)
+        : queue_(std::move(queue)), memory_(std::make_shared<Allocator>(std::move(memory))), name_(std::move(name)) {
         stream_.native = queue_->stream();
     }
     ~CudaDevice() override { cudaStreamSynchronize(queue_->stream()); }
@@ -87,14 +84,13 @@ class CudaDevice : public Device {
     bool host_readable() const override { return false; }
     bool records() const override { return true; }
     std::string name() const override { return name_; }
-    std::string model() const override {
-        return concat(queue_->model(), sharing_ > 1 ? concat(", shared by ", sharing_, " ranks") : "");
-    }
+    std::string model() const override { return queue_->model(); }
+    std::string identity() const override { return identity_of(queue_->gpu()); }
     Allocator& memory() override { return *memory_; }
     std::vector<MemoryLimit> memory_limits() override {
         size_t free = 0, total = 0;
         check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo of ", name_);
-        return {{identity_of(queue_->gpu()), static_cast<int64_t>(total), static_cast<int64_t>(free)}};
+        return {{identity(), static_cast<int64_t>(total), static_cast<int64_t>(free)}};
     }
     const Stream& stream() const override { return stream_; }
     void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
@@ -112,6 +108,7 @@ class CudaDevice : public Device {
     }
     std::unique_ptr<SideStream> side_stream() override { return queue_->side_stream(); }
     void synchronize() override { queue_->synchronize(); }
+    std::unique_ptr<TimeMark> mark_time() override { return queue_->mark_time(); }
     void fail(std::exception_ptr why) override { queue_->fail(std::move(why)); }
     std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(queue_, work); }
 
@@ -123,12 +120,13 @@ class CudaDevice : public Device {
         const Rates& row = rates_of(10 * attribute(cudaDevAttrComputeCapabilityMajor, gpu) +
                                     attribute(cudaDevAttrComputeCapabilityMinor, gpu));
         double mhz = attribute(cudaDevAttrClockRate, gpu) / 1000.0;
+        if (mhz == 0) mhz = row.boost_mhz;  // some virtual machines do not say
+        check(mhz > 0, "the peak of ", name_, " is not known: CUDA says no clock rate (cudaDevAttrClockRate)");
         const bool tensor_cores = arithmetic != Arithmetic::f32;
         if (tensor_cores && row.boost_mhz > 0) mhz = std::min(mhz, row.boost_mhz);
         const double of_cycle = !tensor_cores ? row.f32 : arithmetic == Arithmetic::bf16 ? row.bf16 : row.bf16 / 2;
-        return {multiprocessors * mhz * 1e6 * of_cycle / sharing_,
-                concat(multiprocessors, " multiprocessors x ", of_cycle, " FLOP x ", mhz, " MHz",
-                       sharing_ > 1 ? concat(", shared by ", sharing_, " ranks") : "")};
+        return {multiprocessors * mhz * 1e6 * of_cycle,
+                concat(multiprocessors, " multiprocessors x ", of_cycle, " FLOP x ", mhz, " MHz")};
     }
 
     void make_workspace() {
@@ -141,7 +139,6 @@ class CudaDevice : public Device {
     std::shared_ptr<Queue> queue_;
     std::shared_ptr<Allocator> memory_;
     std::string name_;
-    int sharing_;
     std::unique_ptr<Buffer> workspace_;
     Stream stream_;
 };
@@ -150,7 +147,7 @@ class CudaDevice : public Device {
 class PinnedHome final : public CudaDevice {
   public:
     explicit PinnedHome(const std::shared_ptr<Queue>& queue)
-        : CudaDevice(queue, std::make_unique<cuda::PinnedMemory>(), "pinned memory of " + queue->name(), 1) {}
+        : CudaDevice(queue, std::make_unique<cuda::PinnedMemory>(), "pinned memory of " + queue->name()) {}
     std::vector<MemoryLimit> memory_limits() override { return host_memory_limits(); }
     void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
         synchronize();
@@ -196,9 +193,9 @@ std::string why_unfit(const Gpu& gpu) {
                   "-real, or hide that GPU (CUDA_VISIBLE_DEVICES)");
 }
 
-std::unique_ptr<Device> make_cuda_device(int index, int sharing) {
+std::unique_ptr<Device> make_cuda_device(int index) {
     const auto queue = std::make_shared<Queue>(index);
-    auto device = std::make_unique<CudaDevice>(queue, std::make_unique<GpuMemory>(queue), queue->name(), sharing);
+    auto device = std::make_unique<CudaDevice>(queue, std::make_unique<GpuMemory>(queue), queue->name());
     device->make_workspace();
     return device;
 }

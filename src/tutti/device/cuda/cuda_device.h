@@ -28,8 +28,8 @@ std::string kernel_architectures();
 // Why they do not run on this GPU, and what to do; "" when they do.
 std::string why_unfit(const Gpu& gpu);
 
-// `sharing`: ranks that use this GPU, each with a part of its peak. Its offload device is the host's pinned memory on
-// the same stream: kernels read and write it where it is, over the bus; the host's code reaches it through copies only.
-std::unique_ptr<Device> make_cuda_device(int index, int sharing = 1);
+// Its offload device is the host's pinned memory on the same stream: kernels read and write it where it is, over the
+// bus; the host's code reaches it through copies only. Its peak is that of the whole GPU.
+std::unique_ptr<Device> make_cuda_device(int index);
 
 }  // namespace tutti

@@ -32,8 +32,8 @@ void PinnedMemory::give_back(void* data, int64_t) { cudaFreeHost(data); }
 
 std::string PinnedMemory::advice() const { return "pinned memory of the host: offload less, or use a larger host"; }
 
-Event::Event(cudaStream_t stream) {
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+Event::Event(cudaStream_t stream, bool timed) {
+    check_cuda(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
     check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord");
 }
 
@@ -142,6 +142,27 @@ class Queue::Side final : public SideStream {
     Stream stream_;
     std::shared_ptr<Event> begin_;
 };
+
+class Queue::Mark final : public TimeMark {
+  public:
+    explicit Mark(const Queue& queue) : queue_(queue), event_(queue.stream_, true) {}
+    double seconds_since(const TimeMark& before) const override {
+        check_cuda(event_.wait(), "cudaEventSynchronize on ", queue_.name_);
+        float milliseconds = 0;
+        check_cuda(event_.milliseconds_since(static_cast<const Mark&>(before).event_, milliseconds),
+                   "cudaEventElapsedTime on ", queue_.name_);
+        return static_cast<double>(milliseconds) / 1000;
+    }
+
+  private:
+    const Queue& queue_;
+    Event event_;
+};
+
+std::unique_ptr<TimeMark> Queue::mark_time() {
+    check_not_recorded("a mark of time");
+    return std::make_unique<Mark>(*this);
+}
 
 std::unique_ptr<SideStream> Queue::side_stream() { return std::make_unique<Side>(*this); }
 

@@ -26,12 +26,15 @@ class PinnedMemory final : public RawMemory {
 // A place in the stream.
 class Event {
   public:
-    explicit Event(cudaStream_t stream);
+    explicit Event(cudaStream_t stream, bool timed = false);
     ~Event();
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
     bool passed() const;
     cudaError_t wait() const { return cudaEventSynchronize(event_); }
+    cudaError_t milliseconds_since(const Event& before, float& milliseconds) const {  // both are timed
+        return cudaEventElapsedTime(&milliseconds, before.event_, event_);
+    }
     cudaError_t hold(cudaStream_t stream) const { return cudaStreamWaitEvent(stream, event_, 0); }  // until it passed
 
   private:
@@ -56,6 +59,7 @@ class Queue {
     void copy(void* to, const void* from, int64_t bytes);                             // both on the GPU
     std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes);  // one on the GPU, one pinned
     std::unique_ptr<SideStream> side_stream();
+    std::unique_ptr<TimeMark> mark_time();
     void synchronize();
     void fail(std::exception_ptr why);
 
@@ -70,6 +74,7 @@ class Queue {
     class Copy;
     class Aside;
     class Side;
+    class Mark;
 
     void copy(void* to, const void* from, int64_t bytes, Passage& passage);
     void check_not_recorded(const char* what) const;
