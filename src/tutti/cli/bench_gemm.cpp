@@ -88,7 +88,7 @@ void sweep_squares(Sweep& sweep, double patience) {
 }
 
 // The linears of one block and the head, as models/gpt2.cpp and models/llama.cpp have them.
-std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype) {
+std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype, int64_t loss_chunk_bytes) {
     if (m.family == spec::Family::mlp) return {{"linear", kTokens, m.width, m.width}};
     const int64_t query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
     std::vector<GemmShape> linears;
@@ -101,7 +101,9 @@ std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype) {
         linears.push_back({"ffn gate, up", kTokens, m.ffn, m.width});
     }
     linears.push_back({"ffn down", kTokens, m.width, m.ffn});
-    linears.push_back({"head", ops::loss_chunk_rows(kTokens, m.vocab * size_of(dtype)), m.vocab, m.width});
+    const int64_t words = (m.vocab + 63) / 64 * 64;  // as parallel::apply holds them
+    linears.push_back(
+        {"head", ops::loss_chunk_rows(kTokens, words * size_of(dtype), loss_chunk_bytes), words, m.width});
     return linears;
 }
 
@@ -109,7 +111,7 @@ void sweep_model(Sweep& sweep, const std::string& name) {
     Bench& bench = sweep.bench;
     bench.text << '\n' << name << ", " << kTokens << " tokens: y = x w^T, dx = dy w, dw += dy^T x (f32)" << std::endl;
     std::vector<GemmShape> all;
-    for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype)) {
+    for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype, bench.ctx.kernels.loss_chunk_bytes)) {
         for (const auto& [product, suffix] :
              {std::pair{ops::Product::forward, " y"}, std::pair{ops::Product::input_gradient, " dx"},
               std::pair{ops::Product::weight_gradient, " dw"}}) {

@@ -259,6 +259,10 @@ BenchResult bench_step(Bench& bench) {
     });
     see_peak(bench, report.peak);
     print_five_steps(bench.text, report);
+    if (bench.ctx.kernels.slow_products)
+        for (const std::string& product : bench.ctx.kernels.slow_products())
+            bench.note(result,
+                       "the library has no kernel for this product, a far slower one of our own made it: " + product);
     result.summary = summary_of(report);
     if (bench.arguments.kernels) {
         const double bandwidth = measure_bandwidth(bench.ctx, {.seconds = 1, .min_runs = 5, .max_runs = 20});

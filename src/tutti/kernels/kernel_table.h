@@ -11,6 +11,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "tutti/base/philox.h"
 #include "tutti/device/device.h"
@@ -299,6 +301,10 @@ struct KernelTable {
     bool packing_counts = false;  // products in bf16 are so fast that packing b is a good part of one
     bool gemm_by_rows = false;    // Gemm::whole_rows is known here
     const char* (*gemm_engine)(const Stream&, const Gemm&) = nullptr;
+    // The problems so far that the library of the products has no kernel for, so that a far slower one of our own made
+    // them: "(4096, 50257) over 768 of bf16 to bf16, ...". Null: no library.
+    std::vector<std::string> (*slow_products)() = nullptr;
+    int64_t loss_chunk_bytes = 128 << 20;  // of logits that should exist at a time: ops/loss_chunk.h
     // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;
 
@@ -387,8 +393,9 @@ Isa chosen_isa();
 // attention_workspace) may be asked for everywhere, its kernels called where the machine has it.
 const KernelTable& cpu_table(Isa isa);
 const char* gemm_engines();  // of the CPU tables
-// For NVIDIA GPUs; throws UsageError in a build without CUDA. Kernels return before the work is done. The table and its
-// sizes need no GPU, no driver and no library of NVIDIA's, unless TUTTI_CUDA_ATTENTION=cudnn, which asks the library.
+// For NVIDIA GPUs. Kernels return before the work is done. The table and its sizes need no GPU, no driver and no
+// library of NVIDIA's, unless TUTTI_CUDA_ATTENTION=cudnn, which asks the library. A build without CUDA has the sizes
+// alone: its gemm_engines throws UsageError.
 const KernelTable& cuda_table();
 const KernelTable& cuda_tf32_table();  // the same, whose f32 products may round their factors to TF32
 // The table that computes in the memory of `device`: the CPU's best, or CUDA's. UsageError for tf32 on a CPU.

@@ -25,7 +25,7 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
     if (dw) r.dx = empty(ctx, x.shape(), x.dtype());
     const Tensor x2 = x.reshape({rows, width}), targets1 = targets.reshape({rows});
     const Tensor dx2 = dw ? r.dx.reshape({rows, width}) : Tensor{};
-    const int64_t chunk = loss_chunk_rows(rows, columns * size_of(x.dtype()));
+    const int64_t chunk = loss_chunk_rows(rows, columns * size_of(x.dtype()), ctx.kernels.loss_chunk_bytes);
     const Tensor chunk_logits = empty(ctx, {chunk, columns}, x.dtype(), Purpose::workspace);
     PackedWeights head;  // for all chunks, where it is not kept for longer
     Context products = ctx;

@@ -36,14 +36,9 @@ constexpr double kSlack = 1.1;
 Plan make_plan(const Request& request, size_t top) {
     check_request(request);
     Plan plan{request, {}, {}, {}};
-    std::optional<rehearsal::Target> target;
-    try {
-        target = target_of(request);
-        if (!target) plan.certified = concat("closed forms alone: there are no kernels for ", request.cluster.name);
-    } catch (const UsageError& error) {  // a build without CUDA
-        plan.certified = concat("closed forms alone: ", error.what());
-    }
-    if (target) plan.certified = concat("rehearsed by the engine for ", target->device.name);
+    const std::optional<rehearsal::Target> target = target_of(request);
+    plan.certified = target ? concat("rehearsed by the engine for ", target->device.name)
+                            : concat("closed forms alone: there are no kernels for ", request.cluster.name);
     // A rehearsal may find less than the closed form.
     plan.found = search(request, kKept, target ? kSlack * request.cluster.memory : request.cluster.memory);
     std::erase_if(plan.found.front, [&](const Candidate& c) { return c.bytes > request.cluster.memory; });

@@ -33,7 +33,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
                           const std::map<int, double>& slow = {});
 
 // The machine that kernels and memory are rehearsed for: that GPU, or for one without kernels of its own an H100 with
-// its memory. UsageError in a build without CUDA.
+// its memory.
 rehearsal::Target target_for(const hardware::Cluster& cluster, Arithmetic arithmetic);
 
 }  // namespace tutti::simulate

@@ -227,7 +227,10 @@ TrainOutcome Run::train() {
     if (run_.log.trace)
         trace_.emplace(world_, trace_window(run_, state_.step), options_.out + "/trace.json", place_of(engine_.groups),
                        [this](const std::string& message) { console_.warn(message); });
-    peak_ = engine_.groups.world().sum(engine_.device->peak(spec::arithmetic_of(run_), 0.05).flops_per_s);
+    const auto devices = comm::device_identities(engine_.groups.world(), *engine_.device);
+    const auto sharing = std::count(devices.begin(), devices.end(), devices[size_t(engine_.groups.world().rank())]);
+    const double of_device = engine_.device->peak(spec::arithmetic_of(run_), 0.05).flops_per_s;
+    peak_ = engine_.groups.world().sum(of_device / static_cast<double>(sharing));
     logged_step_ = state_.step;
     logged_usage_ = engine_.groups.usage();
     logged_seconds_ = engine_.executor.seconds();
@@ -259,6 +262,10 @@ void Run::one_step() {
     outcome_.step = state_.step;
     outcome_.loss = result.loss;
     if (first) see_first_step(traffic);
+    if (first && engine_.ctx.kernels.slow_products)
+        for (const std::string& product : engine_.ctx.kernels.slow_products())
+            console_.warn(
+                concat("a far slower kernel of our own makes this product, for which the library has none: ", product));
     if (!result.skipped) checkpoints_.saw_finite_step(state_.step);
 
     log(result);

@@ -1,15 +1,27 @@
-// kernels/cuda/absent.cpp: the table of a build without CUDA. CMake compiles either this file or the others.
+// kernels/cuda/absent.cpp: the table of a build without CUDA: entries and sizes for rehearsals of runs on GPUs. Its
+// kernels do not run: no device of such a build is a GPU. CMake compiles either this file or the others.
 #include "tutti/base/error.h"
-#include "tutti/kernels/kernel_table.h"
+#include "tutti/kernels/cuda/sizes.h"
 
 namespace tutti::kernels {
 
 const KernelTable& cuda_tf32_table() { return cuda_table(); }
 
 const KernelTable& cuda_table() {
-    throw UsageError(
-        "this build has no CUDA: install the CUDA toolkit (nvcc) and configure with -DTUTTI_CUDA=ON, or use "
-        "train.device = \"cpu\"");
+    static const KernelTable table = [] {
+        KernelTable t = reference_table();  // which, like CUDA's, has no workspace for products and packs nothing
+        t.name = "cuda";
+        t.gemm_by_rows = false;
+        t.gemm_engines = []() -> const char* {
+            throw UsageError(
+                "this build has no CUDA: install the CUDA toolkit (nvcc) and configure with -DTUTTI_CUDA=ON, or use "
+                "train.device = \"cpu\"");
+        };
+        t.attention_workspace = cuda::attention_workspace;
+        t.loss_chunk_bytes = cuda::kLossChunkBytes;
+        return t;
+    }();
+    return table;
 }
 
 }  // namespace tutti::kernels

@@ -5,7 +5,7 @@
 // Which algorithm: the first of the library's heuristic, which knows the GPU and the shape and measures nothing, among
 // those that add in a fixed order. It is asked once per shape and kept, so a run repeats bit for bit on the same GPU
 // and library. What the library has no algorithm for (odd strides of bf16, say), gemm_plain.cu does; that too depends
-// on the shape only.
+// on the shape only, gemm_engine says so, and slow_products lists the shapes.
 //
 // The library is half a gigabyte, and every CUDA installation has it: it is opened when a device asks for its kernels
 // (gemm_engines), not linked, so that the program starts, and plans a run on GPUs, where there is none
@@ -137,7 +137,8 @@ cudaDataType_t type_of(DType dtype) {
     switch (dtype) {
         case DType::bf16: return CUDA_R_16BF;
         case DType::f16: return CUDA_R_16F;
-        default: return CUDA_R_32F;
+        case DType::f32: return CUDA_R_32F;
+        default: throw Error(concat("matrix products on a GPU take f32, bf16 or f16, got ", dtype));
     }
 }
 
@@ -278,13 +279,35 @@ Algorithm choose(const Problem& problem, const Product& product) {
 }
 
 // As the library's own caches, shared by the ranks of the process.
-Algorithm algorithm_for(const Problem& problem, const Product& product) {
-    static std::mutex mutex;
-    static std::map<Problem, Algorithm> chosen;
-    std::lock_guard lock(mutex);
-    const auto known = chosen.find(problem);
-    if (known != chosen.end()) return known->second;
-    return chosen.emplace(problem, choose(problem, product)).first->second;
+class Algorithms {
+  public:
+    Algorithm of(const Problem& problem, const Product& product) {
+        const std::lock_guard lock(mutex_);
+        const auto known = chosen_.find(problem);
+        return known != chosen_.end() ? known->second
+                                      : chosen_.emplace(problem, choose(problem, product)).first->second;
+    }
+    // The library refused to run what its heuristic had offered.
+    void drop(const Problem& problem) {
+        const std::lock_guard lock(mutex_);
+        chosen_[problem] = std::nullopt;
+    }
+    std::vector<Problem> without() {
+        const std::lock_guard lock(mutex_);
+        std::vector<Problem> problems;
+        for (const auto& [problem, algorithm] : chosen_)
+            if (!algorithm) problems.push_back(problem);
+        return problems;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::map<Problem, Algorithm> chosen_;
+};
+
+Algorithms& algorithms() {
+    static Algorithms the_algorithms;
+    return the_algorithms;
 }
 
 // The library adds a bias of the output's type only.
@@ -309,26 +332,56 @@ bool multiply(const Stream& stream, const Gemm& g) {
     if (!takes(g)) return false;
     const bool tf32 = kTf32 && g.a.dtype == DType::f32;
     const Product product(g, tf32);
-    const Algorithm algorithm = algorithm_for(problem_of(stream, g, tf32), product);
+    const Problem problem = problem_of(stream, g, tf32);
+    const Algorithm algorithm = algorithms().of(problem, product);
     if (!algorithm) return false;
     const float alpha = 1, beta = g.accumulate ? 1 : 0;
     const cublasStatus_t status =
         library().matmul(library().handle(), product.operation(), &alpha, g.b.data, product.first.get(), g.a.data,
                          product.second.get(), &beta, g.c.data, product.result.get(), g.c.data, product.result.get(),
                          &*algorithm, stream.workspace, static_cast<size_t>(stream.workspace_bytes), native(stream));
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+        algorithms().drop(problem);
+        return false;
+    }
     check(status == CUBLAS_STATUS_SUCCESS, "cublasLtMatmul (", g.c.shape[0], ", ", g.c.shape[1], ") over ",
           g.transpose_a ? g.a.shape[0] : g.a.shape[1], " of ", g.a.dtype, " failed: ", library().status_string(status));
     return true;
 }
 
-// Of the epilogues, the library makes GELU's gradient (which is GPT-2's, by tanh). Its GELU would not have the bits of
-// ours, with which recompute makes it again, and it has no SwiGLU.
+// Of the epilogues, the library makes GELU's gradient (which is GPT-2's, by tanh), for 16-bit values: in f32 its tanh
+// is 5e-6 off. Its GELU would not have the bits of ours, with which recompute makes it again, and it has no SwiGLU.
+bool is_fused(const Gemm& g) {
+    return g.epilogue == Epilogue::gelu_backward && !g.bias.defined() && g.c.dtype != DType::f32;
+}
+
 template <bool kTf32>
 void gemm_cublaslt(const Stream& stream, const Gemm& g) {
-    if (g.epilogue == Epilogue::gelu_backward && !g.bias.defined() && multiply<kTf32>(stream, g)) return;
+    if (is_fused(g) && multiply<kTf32>(stream, g)) return;
     const Gemm plain = without_epilogue(g);
     if (!multiply<kTf32>(stream, plain)) gemm_plain<kTf32>(stream, plain);
     apply_epilogue(cuda_table(), stream, g);
+}
+
+// Without a GPU, where rehearsals ask: what the library should make.
+template <bool kTf32>
+const char* engine_of(const Stream& stream, const Gemm& g) {
+    const Gemm plain = is_fused(g) ? g : without_epilogue(g);
+    if (!takes(plain)) return "own";
+    if (int gpus = 0; cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
+        cudaGetLastError();
+        return "cuBLASLt";
+    }
+    const bool tf32 = kTf32 && plain.a.dtype == DType::f32;
+    return algorithms().of(problem_of(stream, plain, tf32), Product(plain, tf32)) ? "cuBLASLt" : "own";
+}
+
+std::vector<std::string> slow_products() {
+    std::vector<std::string> texts;
+    for (const Problem& p : algorithms().without())
+        texts.push_back(concat("(", p.M, ", ", p.N, ") over ", p.K, " of ", p.inputs, " to ", p.output, ", rows of ",
+                               p.row_lengths[0], ", ", p.row_lengths[1], " and ", p.row_lengths[2], " values"));
+    return texts;
 }
 
 }  // namespace
@@ -344,7 +397,8 @@ void fill_gemm(KernelTable& table, bool tf32) {
     }
     table.gemm = tf32 ? gemm_cublaslt<true> : gemm_cublaslt<false>;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
-    table.gemm_engine = [](const Stream&, const Gemm&) { return "cuBLASLt"; };
+    table.gemm_engine = tf32 ? engine_of<true> : engine_of<false>;
+    table.slow_products = slow_products;
     table.gemm_engines = [] {
         static const std::string kVersion = library().version();
         return kVersion.c_str();

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "tutti/kernels/cuda/fill.h"
+#include "tutti/kernels/cuda/sizes.h"
 
 namespace tutti::kernels {
 
@@ -27,6 +28,7 @@ const KernelTable& cuda_table() {
         cuda::fill_attention(t, std::getenv("TUTTI_CUDA_ATTENTION"));
         cuda::fill_gemm(t);
         cuda::fill_grouped_gemm(t);
+        t.loss_chunk_bytes = cuda::kLossChunkBytes;
         return t;
     }();
     return table;
