@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tutti/base/json.h"
+#include "tutti/engine/engine.h"
 #include "tutti/spec/print.h"
 
 namespace tutti::train {
@@ -86,6 +87,15 @@ std::set<std::string> lines_of(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<checkpoint::Piece> state_pieces(const engine::Engine& engine) {
+    std::vector<checkpoint::Piece> pieces;
+    for (const optim::Piece& p : engine.optimizer.pieces())
+        pieces.push_back({p.parameter->name, p.parameter->shape, p.blocks(), p.master, p.owned});
+    for (const optim::StatePiece& s : engine.optimizer.state())
+        pieces.push_back({s.name, s.piece->parameter->shape, s.piece->blocks(), s.values, s.piece->owned});
+    return pieces;
+}
 
 std::string run_identity(const spec::RunSpec& run) {
     static const std::set<std::string, std::less<>> kKeys = {"seed", "seq_len", "global_batch", "compute", "name"};

@@ -16,6 +16,10 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/spec/run_spec.h"
 
+namespace tutti::engine {
+struct Engine;
+}
+
 namespace tutti::train {
 
 // An error as another rank can throw it again. The graver kinds stand last: they decide when ranks fail differently.
@@ -44,6 +48,9 @@ struct RunState {
     double seconds = 0;  // spent in steps, over all sessions of the run
     std::string config;  // when loaded: TOML of the run that saved it
 };
+
+// Masters and moments, as far as this rank holds them. Of equal copies one is saved.
+std::vector<checkpoint::Piece> state_pieces(const engine::Engine& engine);
 
 // The parts of a config that fix what the numbers mean: a checkpoint may only continue under equal ones. Lines "key =
 // value".

@@ -94,16 +94,6 @@ std::string checkpoint_directory(const TrainOptions& o) {
     return o.run.checkpoint.dir.empty() ? o.out + "/checkpoints" : o.run.checkpoint.dir;
 }
 
-// What this rank holds of the state. Of equal copies one is saved.
-std::vector<checkpoint::Piece> state_pieces(const engine::Engine& engine) {
-    std::vector<checkpoint::Piece> pieces;
-    for (const optim::Piece& p : engine.optimizer.pieces())
-        pieces.push_back({p.parameter->name, p.parameter->shape, p.blocks(), p.master, p.owned});
-    for (const optim::StatePiece& s : engine.optimizer.state())
-        pieces.push_back({s.name, s.piece->parameter->shape, s.piece->blocks(), s.values, s.piece->owned});
-    return pieces;
-}
-
 std::string fingerprint(const data::DataSet* data) {
     return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
 }
