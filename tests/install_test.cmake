@@ -1,5 +1,5 @@
 # Installs the built tree into a prefix, moves that prefix (an installed package must not remember where it was made),
-# builds the programs of examples/ against it and runs them. Called by ctest with:
+# builds the programs of examples/ against it and runs their tests. Called by ctest with:
 #   cmake -DSOURCE=... -DBUILD=... -DCXX=... -DFLAGS=... -DVERSION=... -P tests/install_test.cmake
 set(work ${BUILD}/install_test)
 file(REMOVE_RECURSE ${work})
@@ -30,30 +30,22 @@ endforeach()
 
 set(configure ${CMAKE_COMMAND} -G Ninja -DCMAKE_CXX_COMPILER=${CXX} "-DCMAKE_CXX_FLAGS=${FLAGS}"
   -DCMAKE_PREFIX_PATH=${work}/moved)
-run(${configure} -S ${SOURCE}/examples/train_from_cpp -B ${work}/example)
-run(${CMAKE_COMMAND} --build ${work}/example)
+run(${configure} -S ${SOURCE}/examples -B ${work}/examples)
+run(${CMAKE_COMMAND} --build ${work}/examples)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${work}/examples --output-on-failure)
 
-# It trains: a text of one repeated line is learned from 5.5 nats (256 bytes, untrained) to below 1 in 60 steps.
+# A text of one repeated line is learned from 5.5 nats (256 bytes, untrained) to below 1 in 60 steps.
+set(train ${work}/examples/02_train_from_cpp)
 string(REPEAT "all together now, tutti.\n" 400 text)
 file(WRITE ${work}/text.txt "${text}")
-run(${work}/example/train_from_cpp ${work}/text.txt 60)
+run(${train} ${work}/text.txt 60)
 if(NOT output MATCHES "step 1 loss 5\\.[0-9]+" OR NOT output MATCHES "step 60 loss 0\\.[0-9]+")
   message(FATAL_ERROR "the example printed: ${output}")
 endif()
-execute_process(COMMAND ${work}/example/train_from_cpp ${work}/missing.txt RESULT_VARIABLE code ERROR_VARIABLE output)
+execute_process(COMMAND ${train} ${work}/missing.txt RESULT_VARIABLE code ERROR_VARIABLE output)
 if(NOT code EQUAL 3)
   message(FATAL_ERROR "a missing text must end with exit code 3, not ${code}: ${output}")
 endif()
-
-# Two ranks and four, each with a part of the matrices, have the loss of one.
-run(${configure} -S ${SOURCE}/examples/tensor_parallel -B ${work}/tensor_parallel)
-run(${CMAKE_COMMAND} --build ${work}/tensor_parallel)
-foreach(ranks IN ITEMS 2 4)
-  run(${work}/tensor_parallel/tensor_parallel ${ranks})
-  if(NOT output MATCHES "^loss on 1 rank ([0-9.]+), on ${ranks} ranks ([0-9.]+)\n$" OR NOT CMAKE_MATCH_1 STREQUAL CMAKE_MATCH_2)
-    message(FATAL_ERROR "the example printed: ${output}")
-  endif()
-endforeach()
 
 # The installed program starts.
 run(${work}/moved/bin/tutti --help)
