@@ -4,6 +4,7 @@
 // together from the memory of the ranks, on both sides, and compared bit for bit. Prints how many tensors and values
 // those are.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -22,13 +23,24 @@
 using namespace tutti;
 
 constexpr const char* kDirectory = "06_checkpoints";
+constexpr const char* kConfig = R"(
+    model.preset = "llama-tiny"
+    data.train = "random tokens"
+    [train]
+    steps = 2
+    seq_len = 32
+    global_batch = 12
+    micro_batch = 1
+    threads = 1
+)";
 using Tensors = std::map<std::string, std::vector<float>>;  // whole, by name
 
 // One rank's pieces into the whole tensors. A piece lists rectangles of its tensor, and where they lie in its memory.
 void add_to(Tensors& whole, const std::vector<checkpoint::Piece>& pieces) {
     for (const checkpoint::Piece& piece : pieces) {
         const std::vector<float> values = piece.values.to_host<float>();
-        auto& to = whole.try_emplace(piece.name, piece.shape.numel()).first->second;
+        // NaN, which equals nothing, stays where no rank holds an element.
+        auto& to = whole.try_emplace(piece.name, piece.shape.numel(), NAN).first->second;
         for (const auto& [block, begin] : piece.blocks)
             mesh::for_each_run(block, mesh::whole_block(piece.shape), block,
                                [&, from = values.begin() + begin](int64_t in_tensor, int64_t in_block, int64_t n) {
@@ -39,11 +51,7 @@ void add_to(Tensors& whole, const std::vector<checkpoint::Piece>& pieces) {
 
 // The state of all ranks under this layout: after two steps and a save, or as loaded.
 Tensors state_of(int ranks, const std::vector<std::string>& layout, bool loads) {
-    spec::RunSpec run = spec::parse_text(
-        "model.preset = 'llama-tiny'\ndata.train = 'random tokens'\n[train]\nsteps = 2\nseq_len = 32\nglobal_batch = "
-        "12\nmicro_batch = 1\nthreads = "
-        "1\n",
-        "06_checkpoint_resharded", layout);
+    const spec::RunSpec run = spec::parse_text(kConfig, "06_checkpoint_resharded", layout);
     spec::validate(run, ranks);
     Tensors whole;
     std::mutex mutex;

@@ -21,6 +21,17 @@ using namespace tutti;
 using report::TracedSpan;
 
 constexpr int kRanks = 2;
+constexpr const char* kConfig = R"(
+    model.preset = "llama-tiny"
+    parallel.zero = 3
+    log.trace = true
+    [train]
+    steps = 8
+    seq_len = 64
+    global_batch = 8
+    micro_batch = 4
+    threads = 1
+)";
 constexpr double kRounding_us = 2e-3;  // times are whole nanoseconds, read as doubles of microseconds
 
 std::string kind_of(const TracedSpan& s) {
@@ -69,10 +80,7 @@ int main(int argc, char** argv) try {
     train::TrainOptions options;
     options.out = "07_run";
     options.ranks = kRanks;
-    options.run = spec::parse_text(
-        "model.preset = 'llama-tiny'\nparallel.zero = 3\nlog.trace = true\n"
-        "[train]\nsteps = 8\nseq_len = 64\nglobal_batch = 8\nmicro_batch = 4\nthreads = 1\n",
-        "07_read_a_trace", {std::string("data.train=") + argv[1]});
+    options.run = spec::parse_text(kConfig, "07_read_a_trace", {std::string("data.train=") + argv[1]});
     spec::validate(options.run, kRanks);
     std::filesystem::remove_all(options.out);
     train::train(options);

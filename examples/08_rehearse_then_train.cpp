@@ -19,7 +19,20 @@
 
 using namespace tutti;
 
-constexpr int kRanks = 4, kSteps = 20;
+constexpr int kRanks = 4;
+constexpr const char* kConfig = R"(
+    model.preset = "llama-tiny"
+    parallel.tp = 2
+    parallel.zero = 3
+    recompute.policy = "selective"
+    optimizer.lr = 3e-3
+    [train]
+    steps = 20
+    seq_len = 64
+    global_batch = 8
+    micro_batch = 4
+    threads = 1
+)";
 
 // Adds up the FLOPs of every kernel that a context runs.
 struct FlopCounter final : ops::Meter {
@@ -35,10 +48,8 @@ int64_t sent(const std::vector<parallel::GroupTraffic>& traffic) {
 
 int main(int argc, char** argv) try {
     check<UsageError>(argc == 2, "required: a text to learn; usage: 08_rehearse_then_train TEXT");
-    const spec::RunSpec run = spec::parse_text(
-        "model.preset = 'llama-tiny'\nparallel.tp = 2\nparallel.zero = 3\nrecompute.policy = 'selective'\n"
-        "[train]\nsteps = 20\nseq_len = 64\nglobal_batch = 8\nmicro_batch = 4\nthreads = 1\n[optimizer]\nlr = 3e-3\n",
-        "08_rehearse_then_train", {std::string("data.train=") + argv[1]});
+    const spec::RunSpec run =
+        spec::parse_text(kConfig, "08_rehearse_then_train", {std::string("data.train=") + argv[1]});
     spec::validate(run, kRanks);
 
     const auto machine_of = [&](int rank) { return engine::machine_of(run, comm::local_rank({}, rank, kRanks), ""); };
@@ -68,9 +79,10 @@ int main(int argc, char** argv) try {
               rehearsal::to_json(traffic));
 
         double loss = first_loss;
-        for (int64_t step = 2; step <= kSteps; ++step) loss = engine::train_step(engine, step).loss;
+        for (int64_t step = 2; step <= run.train.steps; ++step) loss = engine::train_step(engine, step).loss;
         engine.data_parallel.settle();
-        check(loss < first_loss, "required: a loss below ", first_loss, " after ", kSteps, " steps, got ", loss);
+        check(loss < first_loss, "required: a loss below ", first_loss, " after ", run.train.steps, " steps, got ",
+              loss);
         if (world.rank() != 0) return;
         std::printf("rank 0, rehearsed = counted: %s, %s sent, %s of memory at the peak, which is %s\n",
                     format_flops(counter.flops).c_str(), format_bytes(sent(traffic)).c_str(),
@@ -81,7 +93,7 @@ int main(int argc, char** argv) try {
         for (const parallel::GroupTraffic& t : traffic)
             std::printf("  %-14s %lld x %s, %s sent\n", t.group.c_str(), static_cast<long long>(t.traffic.calls),
                         std::string(comm::name_of(t.operation)).c_str(), format_bytes(t.traffic.sent).c_str());
-        std::printf("loss %.4f, after %d steps %.4f\n", first_loss, kSteps, loss);
+        std::printf("loss %.4f, after %lld steps %.4f\n", first_loss, static_cast<long long>(run.train.steps), loss);
     });
 } catch (const Error& error) {
     std::fprintf(stderr, "08_rehearse_then_train: %s\n", error.what());
