@@ -14,8 +14,6 @@ namespace tutti::planner {
 
 namespace {
 
-using report::escape_html;
-
 struct Part {
     std::string name;
     int colour;

@@ -171,7 +171,7 @@ TEST(Plan, ThePageStandsByItself) {
     for (const char* drawing : {"Where the time of a step goes", "Memory of the fullest rank", "Time against memory"})
         EXPECT_NE(page.find(drawing), std::string::npos);
     for (const Finalist& f : plan.finalists.chosen)
-        EXPECT_NE(page.find(report::escape_html(describe_layout(f.candidate.job))), std::string::npos);
+        EXPECT_NE(page.find(escape_html(describe_layout(f.candidate.job))), std::string::npos);
     const Json json = to_json(plan);
     EXPECT_EQ(json["finalists"].size(), 4u);
     const Json& gates = json["gates"];

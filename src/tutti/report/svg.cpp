@@ -9,8 +9,11 @@
 #include <map>
 
 #include "tutti/base/error.h"
+#include "tutti/base/svg.h"
 
 namespace tutti::report {
+
+using svg::coordinate;
 
 namespace {
 
@@ -21,8 +24,6 @@ std::string printed(const char* format, int precision, double value) {
     std::snprintf(text.data(), text.size(), format, precision, value);
     return text.data();
 }
-
-std::string coordinate(double value) { return printed("%.*f", 1, value); }
 
 std::string text_at(double x, double y, std::string_view anchor, std::string_view text, std::string_view style = "") {
     return concat("<text x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" text-anchor=\"", anchor, "\"",
@@ -160,24 +161,6 @@ std::string series_marks(const Series& series, const Axis& x, const Axis& y) {
 }
 
 }  // namespace
-
-std::string escape_html(std::string_view text) {
-    std::string safe;
-    safe.reserve(text.size());
-    for (const char c : text) {
-        switch (c) {
-            case '&': safe += "&amp;"; break;
-            case '<': safe += "&lt;"; break;
-            case '>': safe += "&gt;"; break;
-            case '"': safe += "&quot;"; break;
-            case '\'': safe += "&#39;"; break;
-            default:
-                const bool forbidden = static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' && c != '\r';
-                safe += forbidden ? std::string("\xef\xbf\xbd") : std::string(1, c);
-        }
-    }
-    return safe;
-}
 
 std::vector<double> linear_ticks(double low, double high, int least) {
     check(std::isfinite(low) && std::isfinite(high) && low < high && least >= 2,

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/svg.h"
+
 namespace tutti::report {
 
 struct Point {
@@ -46,9 +48,6 @@ struct Bar {
     double predicted = -1;  // bytes; negative: unknown
     double measured = -1;
 };
-
-// Escapes & < > " ' for text and attributes. Control characters that HTML forbids become U+FFFD.
-std::string escape_html(std::string_view text);
 
 // Multiples of 1, 2 or 5 times a power of ten, the coarsest step that gives at least `least` ticks inside [low, high].
 std::vector<double> linear_ticks(double low, double high, int least);

@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <tuple>
 
 #include "tutti/base/error.h"
+#include "tutti/base/svg.h"
 #include "tutti/base/units.h"
 
 namespace tutti::schedule {
+
+using svg::box;
 
 namespace {
 
@@ -38,18 +42,6 @@ std::string short_number(double value) {
     return text.data();
 }
 
-std::string coordinate(double value) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.2f", value);
-    return text.data();
-}
-
-std::string escaped(const std::string& text) {
-    std::string result;
-    for (const char c : text) result += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
-    return result;
-}
-
 // "f", "b", "i", "w", with a 2 for the lighter shade.
 std::string style_of(const Action& part, const Placement& placement) {
     const char* const name = part.op == Op::forward          ? "f"
@@ -59,19 +51,34 @@ std::string style_of(const Action& part, const Placement& placement) {
     return concat(name, is_later(part, placement) ? "2" : "");
 }
 
-std::string box(const std::string& style, double x, double y, double width, double height) {
-    return concat("<rect class=\"", style, "\" x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" width=\"",
-                  coordinate(width), "\" height=\"", coordinate(height), "\"/>");
-}
-
 constexpr const char* kStyle =
-    "<style>text{font:11px sans-serif;fill:#222}.n{font-size:9px;text-anchor:middle}.end{text-anchor:end}"
+    "text{font:13px sans-serif;fill:#222}.n{font-size:11px;text-anchor:middle}.end{text-anchor:end}"
     ".idle{fill:url(#hatch)}rect{stroke:#fff;stroke-width:.5}"
     ".f{fill:#4c78c8}.f2{fill:#a9c0ea}.b{fill:#3f9f5f}.b2{fill:#a3d6b2}.i{fill:#2aa198}.i2{fill:#9bdbd5}"
-    ".w{fill:#e0973a;stroke:#8a5a1c}.w2{fill:#f3cf9f;stroke:#8a5a1c}.o{fill:none;stroke:#000;stroke-width:1}</style>"
+    ".w{fill:#e0973a;stroke:#8a5a1c}.w2{fill:#f3cf9f;stroke:#8a5a1c}.o{fill:none;stroke:#000;stroke-width:1}";
+constexpr const char* kHatch =
     "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">"
     "<rect width=\"6\" height=\"6\" fill=\"#f4f4f4\" stroke=\"none\"/>"
     "<path d=\"M0 6L6 0\" stroke=\"#ccc\" stroke-width=\".7\"/></pattern></defs>\n";
+
+// A box and a letter for each operation that occurs, up to `right`.
+std::string legend(const Timeline<double>& timeline, double right) {
+    constexpr double kPlace = 32;
+    std::string svg;
+    for (const auto& [op, letter, css] : {std::tuple{Op::backward_weight, "W", "w"},
+                                          {Op::backward_input, "I", "i"},
+                                          {Op::backward, "B", "b"},
+                                          {Op::forward, "F", "f"}}) {
+        bool occurs = false;
+        for (const auto& spans : timeline.ranks)
+            for (const Span<double>& span : spans)
+                for (const Action& part : Parts(span.action)) occurs = occurs || part.op == op;
+        if (!occurs) continue;
+        right -= kPlace;
+        svg += box(css, right, 9, 12, 12) + svg::text("", right + 16, 19, letter);
+    }
+    return svg + '\n';
+}
 
 }  // namespace
 
@@ -109,27 +116,24 @@ std::string draw_svg(const Timeline<double>& timeline, const Schedule& schedule)
     const double scale = width / std::max(timeline.makespan, 1e-300);
     const double height = kTop + (kRow + kGap) * static_cast<double>(timeline.ranks.size()) + 8;
 
-    std::string svg =
-        concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", coordinate(kLeft + width + 10), ' ',
-               coordinate(height), "\" width=\"", coordinate(kLeft + width + 10), "\" height=\"", coordinate(height),
-               "\">\n", kStyle, "<text x=\"", coordinate(kLeft), "\" y=\"18\">", escaped(schedule.name), ": ",
-               placement.ranks, " ranks, ", schedule.total_microbatches(), " microbatches, makespan ",
-               short_number(timeline.makespan), ", bubble ", short_number(timeline.bubble), "</text>\n");
+    std::string svg = svg::begin_file(kLeft + width + 10, height, kStyle, schedule.name) + kHatch +
+                      svg::text("", kLeft, 19,
+                                concat(schedule.name, ": ", placement.ranks, " ranks, ", schedule.total_microbatches(),
+                                       " microbatches, makespan ", short_number(timeline.makespan), ", bubble ",
+                                       short_number(timeline.bubble))) +
+                      legend(timeline, kLeft + width);
     for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
         const double y = kTop + (kRow + kGap) * static_cast<double>(rank);
-        svg += concat("<text class=\"end\" x=\"", coordinate(kLeft - 8), "\" y=\"", coordinate(y + 15), "\">rank ",
-                      rank, "</text>", box("idle", kLeft, y, width, kRow), '\n');
+        svg += svg::text("end", kLeft - 8, y + 16, concat("rank ", rank)) + box("idle", kLeft, y, width, kRow) + '\n';
         for (const Span<double>& span : timeline.ranks[rank]) {
             const double x = kLeft + span.start * scale, wide = (span.end - span.start) * scale;
-            svg += concat("<g><title>", escaped(to_string(span.action)), ": ", short_number(span.start), " to ",
+            svg += concat("<g><title>", escape_html(to_string(span.action)), ": ", short_number(span.start), " to ",
                           short_number(span.end), "</title>");
             const bool halves = span.action.op == Op::overlap;
             double top = y;
             for (const Action& part : Parts(span.action)) {
                 svg += box(style_of(part, placement), x, top, wide, halves ? kRow / 2 : kRow);
-                if (!halves && wide >= 10)
-                    svg += concat("<text class=\"n\" x=\"", coordinate(x + wide / 2), "\" y=\"", coordinate(y + 14),
-                                  "\">", part.microbatch, "</text>");
+                if (!halves && wide >= 10) svg += svg::text("n", x + wide / 2, y + 15, std::to_string(part.microbatch));
                 top += kRow / 2;
             }
             if (halves) svg += box("o", x, y, wide, kRow);

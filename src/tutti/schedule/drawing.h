@@ -13,7 +13,8 @@ namespace tutti::schedule {
 std::string draw_text(const Timeline<double>& timeline, const Placement& placement, int columns);
 
 // A file of its own. One row per rank, time to the right; colour by operation, lighter on the second chunk and later
-// ones and on replica 1, an overlap as two halves in a black frame; each box says its action and times when pointed at.
+// ones and on replica 1, an overlap as two halves in a black frame, with a legend of the operations that occur; each
+// box says its action and times when pointed at.
 std::string draw_svg(const Timeline<double>& timeline, const Schedule& schedule);
 
 }  // namespace tutti::schedule

@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/svg.h"
 #include "tutti/base/units.h"
 
 namespace tutti::simulate {
@@ -288,21 +289,6 @@ const char* colour_of(const TimedSpan& span) {
     return "#228833";
 }
 
-std::string escaped(const std::string& text) {
-    std::string result;
-    for (const char c : text) {
-        if (c == '<')
-            result += "&lt;";
-        else if (c == '>')
-            result += "&gt;";
-        else if (c == '&')
-            result += "&amp;";
-        else
-            result += c;
-    }
-    return result;
-}
-
 }  // namespace
 
 std::string to_svg(const Timeline& timeline, const std::string& title) {
@@ -311,9 +297,9 @@ std::string to_svg(const Timeline& timeline, const std::string& title) {
     const double height = kTop + kRow * static_cast<double>(timeline.spans.size()) + 24;
     std::string svg =
         concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, ' ', height,
-               "\" font-family=\"sans-serif\" font-size=\"12\">\n<title>", escaped(title),
+               "\" font-family=\"sans-serif\" font-size=\"12\">\n<title>", escape_html(title),
                "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"10\" y=\"18\">",
-               escaped(title), "</text>\n");
+               escape_html(title), "</text>\n");
     const std::pair<const char*, const char*> legend[] = {{"#4477aa", "forward"},       {"#cc6677", "backward"},
                                                           {"#aa4499", "recompute"},     {"#228833", "other kernels"},
                                                           {"#ddaa33", "communication"}, {"#c8c8c8", "waits"}};
@@ -333,7 +319,7 @@ std::string to_svg(const Timeline& timeline, const std::string& title) {
                                                                  : y + kKernels + kThin + 2;
             svg += concat("<rect x=\"", kLeft + scale * span.begin, "\" y=\"", row, "\" width=\"",
                           std::max(0.3, scale * (span.end - span.begin)), "\" height=\"", kernels ? kKernels : kThin,
-                          "\" fill=\"", colour_of(span), "\"><title>", escaped(span.name), ", ",
+                          "\" fill=\"", colour_of(span), "\"><title>", escape_html(span.name), ", ",
                           format_time(span.end - span.begin), "</title></rect>\n");
         }
     }
