@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/device/cuda/cuda_device.h"
 
@@ -318,6 +319,32 @@ TEST(Rehearse, PrintsTheStepInItsOrder) {
         at = r.out.find(part, at);
         EXPECT_NE(at, std::string::npos) << part << "\n" << r.out;
     }
+}
+
+TEST(Rehearse, LayoutAndVariations) {
+    const Directory dir;
+    const std::string config = dir.write("c.toml", "[data]\ntrain = \"no such file\"\n");
+    const std::string picture = dir / "layout.svg";
+    const Ran layout = tutti(
+        {"rehearse", config, "--ranks", "4", "--set", "parallel.tp=2", "--layout", "--rank", "3", "--svg", picture});
+    ASSERT_EQ(layout.code, 0) << layout.err;
+    EXPECT_TRUE(contains(layout.out, "q_proj.weight (128, 128)\n    [64:128, :]  ranks 1, 3\n")) << layout.out;
+    EXPECT_TRUE(contains(read_file(picture), "</svg>"));
+    EXPECT_EQ(tutti({"rehearse", config, "--ranks", "4", "--layout", "--rank", "4"}).code, 2);
+
+    const Ran vary = tutti({"rehearse", config, "--ranks", "4", "--for", "cpu-avx2", "--vary", "parallel.zero=0,3",
+                            "--vary", "recompute.policy=full", "--svg", picture, "--json"});
+    ASSERT_EQ(vary.code, 0) << vary.err;
+    const Json variations = Json::parse(vary.out)["variations"];
+    ASSERT_EQ(variations.size(), 3u);
+    // AdamW's two moments, f32 masters: of all values, and of a quarter of them.
+    const auto optimizer = [&](size_t i) { return variations[i]["memory"]["optimizer"].get<double>(); };
+    EXPECT_NEAR(optimizer(0) / optimizer(1), 4, 0.1);
+    EXPECT_EQ(variations[2]["set"], "recompute.policy=full");
+    EXPECT_TRUE(contains(read_file(picture), "parallel.zero=3"));
+    EXPECT_EQ(tutti({"rehearse", config, "--svg", picture}).code, 2);
+    EXPECT_EQ(tutti({"rehearse", config, "--vary", "parallel.zero"}).code, 2);
+    EXPECT_EQ(tutti({"rehearse", config, "--layout", "--svg", dir / "no/such/place.svg"}).code, 3);
 }
 
 TEST(Train, TrainsGeneratesReports) {

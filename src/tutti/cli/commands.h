@@ -27,6 +27,9 @@ struct RehearseArguments {
     std::string target;                 // "": this machine
     int ranks_per_host = 0;             // 0: all are on one
     bool kernels = false;               // also the kernels of a step, in order
+    bool layout = false;                // which rank has what, in place of the step
+    std::vector<std::string> vary;      // "section.key=A,B": a line for each value, in place of the step
+    std::string svg;                    // file for the picture of either
     std::optional<int> threads;         // train.threads
     std::optional<std::string> device;  // train.device
     bool json = false;

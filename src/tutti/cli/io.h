@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ostream>
+#include <string>
 
 namespace tutti::cli {
 
@@ -16,5 +17,8 @@ struct Io {
     std::ostream& text(bool json) const { return json ? err : out; }
     bool text_terminal(bool json) const { return json ? err_terminal : out_terminal; }
 };
+
+// A file that an option asked for. DataError, which names the option, when it cannot be written.
+void write_file(const std::string& option, const std::string& path, const std::string& text);
 
 }  // namespace tutti::cli

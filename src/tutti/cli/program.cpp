@@ -117,12 +117,19 @@ Command train_command(TrainArguments& a, const Io& io) {
 
 Command rehearse_command(RehearseArguments& a, const Io& io) {
     const Options options = {
-        {"--kernels", "", "", "the kernels and operations of a step, in order; one block for all", &a.kernels}};
+        {"--kernels", "", "", "the kernels and operations of a step, in order; one block for all", &a.kernels},
+        excluding("--kernels", {"--layout", "", "",
+                                "which part of the weights, their state and the tokens each rank has", &a.layout}),
+        excluding("--layout", {"--vary", "section.key=A,B", "",
+                               "memory, traffic and FLOPs with each of these values; repeatable", &a.vary}),
+        {"--svg", "FILE", "", "writes a picture of --layout or of the memory of --vary", &a.svg}};
     return command_of("rehearse",
                       "a training step without its memory, data, ranks and machine: what it holds, sends, runs", a, io,
                       rehearse, run_options(a, "TOML file, as for train") + machine_options(a) + options,
                       "Examples:\n"
                       "  tutti rehearse config.toml --kernels\n"
+                      "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
+                      "  tutti rehearse config.toml --ranks 8 --vary parallel.zero=0,1,2,3 --svg zero.svg\n"
                       "  tutti rehearse config.toml --ranks 1024 --for h100 --set parallel.zero=3 --json");
 }
 

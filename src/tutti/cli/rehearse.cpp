@@ -1,11 +1,16 @@
 // cli/rehearse.cpp: `tutti rehearse` and `tutti train --dry-run`: one step of a run without memory, data, other ranks
-// or the machine that it is for; and whether this host has the memory for the ranks that would run on it.
+// or the machine that it is for; and whether this host has the memory for the ranks that would run on it. Or which rank
+// has what, or one step for each of several values of a key.
+
+#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
 #include "tutti/plan/flops.h"
 #include "tutti/plan/placement.h"
+#include "tutti/rehearsal/drawing.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
@@ -68,6 +73,66 @@ Json describe(const RehearseArguments& a, const spec::RunSpec& run, const rehear
     return document;
 }
 
+int show_layout(const RehearseArguments& a, const Io& io, const spec::RunSpec& run, int ranks) {
+    check<UsageError>(!a.rank || *a.rank < ranks, "--rank ", a.rank.value_or(0), " of a run of ", ranks,
+                      " ranks: required 0 <= rank < ", ranks);
+    const rehearsal::Layout layout = rehearsal::layout_of(run, ranks);
+    if (!a.svg.empty()) write_file("--svg", a.svg, rehearsal::draw_svg(layout));
+    io.text(a.json) << rehearsal::render_layout(layout, a.rank) << std::flush;
+    if (a.json) io.out << Json::parse(rehearsal::to_json(layout)).dump(2) << '\n';
+    return 0;
+}
+
+// "section.key=A,B" as "section.key=A" and "section.key=B".
+std::vector<std::string> settings_of(const std::string& vary) {
+    const size_t equals = vary.find('=');
+    check<UsageError>(equals != std::string::npos && equals + 1 < vary.size(), "--vary ", vary,
+                      ": required section.key=A,B, such as parallel.zero=0,1,2,3");
+    std::vector<std::string> settings;
+    std::istringstream values(vary.substr(equals + 1));
+    for (std::string value; std::getline(values, value, ',');) settings.push_back(vary.substr(0, equals + 1) + value);
+    return settings;
+}
+
+int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
+    std::ostream& text = io.text(a.json);
+    std::vector<std::pair<std::string, MemoryByPurpose>> bars;
+    Json variations = Json::array();
+    std::string title, table;
+    for (const std::string& vary : a.vary)
+        for (const std::string& setting : settings_of(vary)) {
+            RehearseArguments with = a;
+            with.set.push_back(setting);
+            const spec::RunSpec run = read_config(with, ranks);
+            const rehearsal::Target target =
+                a.target.empty() ? rehearsal::target_of(engine::machine_of(run, {}, "")) : target_by_name(a, run);
+            const rehearsal::Rehearsal r = rehearsal::rehearse_layout(run, target, ranks, a.rank).shown;
+            title = concat(name_of(run.model), " on ", ranks, ranks == 1 ? " rank" : " ranks",
+                           ": memory of a rank at its peak");
+            int64_t sent = 0;
+            for (const parallel::GroupTraffic& t : r.communication) sent += t.traffic.sent;
+            table += left(setting, 32);
+            for (int p = 0; p < kPurposes; ++p) {
+                const auto purpose = static_cast<Purpose>(p);
+                if (purpose != Purpose::data) table += right(format_bytes(r.memory.at_peak[purpose]), 14);
+            }
+            for (const int64_t bytes : {r.memory.peak(), r.memory.offloaded, sent})
+                table += right(format_bytes(bytes), 12);
+            table += right(format_flops(r.flops), 14) + '\n';
+            bars.emplace_back(setting, r.memory.at_peak);
+            variations.push_back(Json::parse(rehearsal::to_json(r)));
+            variations.back()["set"] = setting;
+        }
+    text << title << "\n\n" << left("", 32);
+    for (int p = 0; p < kPurposes; ++p)
+        if (static_cast<Purpose>(p) != Purpose::data) text << right(std::string(name_of(static_cast<Purpose>(p))), 14);
+    text << right("peak", 12) << right("offloaded", 12) << right("sent", 12) << right("FLOPs", 14) << '\n'
+         << table << std::flush;
+    if (!a.svg.empty()) write_file("--svg", a.svg, rehearsal::draw_memory(title, bars));
+    if (a.json) io.out << Json{{"variations", variations}}.dump(2) << '\n';
+    return 0;
+}
+
 }  // namespace
 
 spec::RunSpec read_config(const RehearseArguments& arguments, int ranks) {
@@ -83,7 +148,11 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     if (launch.rank != 0) return 0;  // one rank says what there is to say
     const int ranks = launch.ranks(a.ranks);
+    check<UsageError>(a.svg.empty() || a.layout || !a.vary.empty(), "--svg ", a.svg,
+                      ": there is a picture of --layout and of --vary only; give one of them");
+    if (!a.vary.empty()) return show_variations(a, io, ranks);
     const spec::RunSpec run = read_config(a, ranks);
+    if (a.layout) return show_layout(a, io, run, ranks);
     train::check_stored_weights(run);
 
     std::optional<engine::Machine> here;

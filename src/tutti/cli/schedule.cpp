@@ -3,9 +3,6 @@
 #include "tutti/schedule/schedule.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -208,15 +205,6 @@ Timeline<double> in_units(const Timeline<int64_t>& t, const CommandTimes& times)
         for (const auto& span : spans) row.push_back({times.seconds(span.start), times.seconds(span.end), span.action});
     }
     return result;
-}
-
-void write_file(const std::string& option, const std::string& path, const std::string& text) {
-    errno = 0;
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file << text;
-    file.close();
-    check<DataError>(file.good(), path, " cannot be written: ", std::strerror(errno), "; ", option,
-                     " names another place");
 }
 
 void print(const Timed& timed, const CommandTimes& times, std::ostream& text) {

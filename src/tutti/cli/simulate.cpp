@@ -1,10 +1,7 @@
 // cli/simulate.cpp: `tutti simulate`: the time, the rates and the memory of a step before it runs, on any cluster; and
 // of published runs of other systems, with the error.
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <sstream>
 
@@ -87,15 +84,6 @@ void print_errors(const std::vector<PublishedRun>& runs, const std::vector<doubl
     }
     text << left("mean of the families", 30) << right(format_percent(mean), 9) << right("", 18)
          << right(format_percent(mean_constant), 14) << '\n';
-}
-
-void write_file(const char* option, const std::string& path, const std::string& text) {
-    errno = 0;
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file << text;
-    file.close();
-    check<DataError>(file.good(), path, " cannot be written: ", std::strerror(errno), "; ", option,
-                     " names another place");
 }
 
 simulate::Constants constants_of(const SimulateArguments& a) {

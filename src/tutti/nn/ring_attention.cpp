@@ -29,38 +29,37 @@ class Ring {
     Ring(ops::Context& ctx, const Batch& batch, int64_t tokens, int64_t window)
         : ctx_(ctx),
           ranks_(*batch.context.ring),
-          chunks_{ranks_.size(), tokens / 2},
-          window_(window),
+          order_{{ranks_.size(), tokens / 2}, window},
           first_key_(batch.first_key) {}
 
     int hops() const { return ranks_.size(); }
-    int source(int hop) const { return (ranks_.rank() - hop + hops()) % hops(); }
-    int destination(int hop) const { return (ranks_.rank() + hop) % hops(); }
+    int source(int hop) const { return order_.source(ranks_.rank(), hop); }
+    int destination(int hop) const { return order_.destination(ranks_.rank(), hop); }
 
-    Tensor half(const Tensor& x, int i) const { return chunks_.half(x, i); }
+    Tensor half(const Tensor& x, int i) const { return order_.chunks.half(x, i); }
 
     // Calls visit(query half, key half, mask) for each pair of which a query of this rank may see a key of `source`.
     void for_each_pair(int source, const std::function<void(int, int, const kernels::AttentionMask&)>& visit) const {
-        for (int i = 0; i < 2; ++i) {
-            Tensor first_key;  // keeps the view in `mask` alive
-            if (first_key_.defined()) first_key = ops::contiguous(ctx_, half(first_key_, i));
-            for (int j = 0; j < 2; ++j) {
-                const int64_t query = chunks_.begin(ranks_.rank(), i), key = chunks_.begin(source, j);
-                if (sees(query, key)) visit(i, j, {true, query, key, window_, first_key});
-            }
-        }
+        const Chunks& chunks = order_.chunks;
+        Tensor first_key;  // keeps the view in `mask` alive
+        int of_half = -1;  // whose it is
+        order_.for_each_pair(ranks_.rank(), source, [&](int i, int j) {
+            if (first_key_.defined() && std::exchange(of_half, i) != i)
+                first_key = ops::contiguous(ctx_, half(first_key_, i));
+            visit(i, j, {true, chunks.begin(ranks_.rank(), i), chunks.begin(source, j), order_.window, first_key});
+        });
     }
 
     // The keys and values of hop `hop`, on their way; undefined when this rank needs none of them.
     KeyValues start(int hop, const KeyValues& own, std::vector<Work>& messages) const {
         const int from = source(hop), to = destination(hop);
-        return exchange(needs(to, ranks_.rank()) ? own : KeyValues{}, to, needs(ranks_.rank(), from), from,
-                        own.k.shape(), own.k.dtype(), messages);
+        return exchange(order_.needs(to, ranks_.rank()) ? own : KeyValues{}, to, order_.needs(ranks_.rank(), from),
+                        from, own.k.shape(), own.k.dtype(), messages);
     }
     // The way back: gradients that this rank found for the keys of `source(hop)` against those found for its own.
     KeyValues start_back(int hop, const KeyValues& found, const Shape& shape, std::vector<Work>& messages) const {
         const int from = destination(hop);
-        return exchange(found, source(hop), needs(from, ranks_.rank()), from, shape, DType::f32, messages);
+        return exchange(found, source(hop), order_.needs(from, ranks_.rank()), from, shape, DType::f32, messages);
     }
 
     // visit(hop, keys) for each hop, with the keys of the next one on their way.
@@ -76,17 +75,6 @@ class Ring {
     }
 
   private:
-    // Chunks by their first tokens: the first query sees the oldest keys, the last key is the newest.
-    bool sees(int64_t query, int64_t key) const {
-        return key <= query && (window_ == 0 || key + chunks_.size - 1 > query - window_);
-    }
-    bool needs(int rank, int source) const {
-        for (int i = 0; i < 2; ++i)
-            for (int j = 0; j < 2; ++j)
-                if (sees(chunks_.begin(rank, i), chunks_.begin(source, j))) return true;
-        return false;
-    }
-
     // `sent`, when it is defined, goes to rank `to`; when something comes from rank `from` it is returned, of this
     // shape and type.
     KeyValues exchange(const KeyValues& sent, int to, bool comes, int from, const Shape& shape, DType type,
@@ -104,8 +92,7 @@ class Ring {
 
     ops::Context& ctx_;
     Communicator& ranks_;
-    Chunks chunks_;
-    int64_t window_;
+    RingOrder order_;
     Tensor first_key_;
 };
 

@@ -12,6 +12,32 @@
 
 namespace tutti::nn {
 
+// Which keys a rank attends to in which hop, and which pairs of chunks are computed.
+struct RingOrder {
+    Chunks chunks;
+    int64_t window = 0;  // newest keys that a query sees; 0: all
+
+    int source(int rank, int hop) const { return (rank - hop + chunks.ranks) % chunks.ranks; }
+    int destination(int rank, int hop) const { return (rank + hop) % chunks.ranks; }
+    // Chunks by their first tokens: the first query sees the oldest keys, the last key is the newest.
+    bool sees(int64_t query, int64_t key) const {
+        return key <= query && (window == 0 || key + chunks.size - 1 > query - window);
+    }
+    // Calls visit(query half, key half) for each pair of which a query of `rank` may see a key of `source`.
+    template <class Visit>
+    void for_each_pair(int rank, int source, const Visit& visit) const {
+        for (int i = 0; i < 2; ++i)
+            for (int j = 0; j < 2; ++j)
+                if (sees(chunks.begin(rank, i), chunks.begin(source, j))) visit(i, j);
+    }
+    // Whether there is such a pair: keys of `source` are sent to `rank`.
+    bool needs(int rank, int source) const {
+        bool some = false;
+        for_each_pair(rank, source, [&](int, int) { some = true; });
+        return some;
+    }
+};
+
 // q (B, T / P, H, D), k and v (B, T / P, Hkv, D), of this rank; batch.context.ring are the P.
 ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                               int64_t window);

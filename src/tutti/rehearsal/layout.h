@@ -1,0 +1,51 @@
+// rehearsal/layout.h: which part of the model, of its state and of the tokens each rank of a run has. Read off the real
+// Engine of every rank, built on a meta device as in rehearse.h; no step runs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/mesh/mesh.h"
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::rehearsal {
+
+// Rectangles of a grid, and the ranks that have them, rising.
+struct Holding {
+    std::vector<mesh::Block> blocks;
+    std::vector<int> ranks;
+    std::string label = {};  // beside the ranks: "hop 2"
+};
+
+// A tensor, or anything else that has sizes and that ranks share out.
+struct Grid {
+    std::string name;
+    Shape shape;
+    std::vector<Holding> holdings;  // in the order of the first rank of each
+};
+
+struct LayoutPart {
+    enum class Kind : uint8_t { line, square, tensor };  // how its grids are drawn
+    std::string title;                                   // "weights that a rank computes with"
+    Kind kind;
+    std::vector<Grid> grids;
+};
+
+struct Layout {
+    std::string title;  // "llama-tiny on 8 ranks"
+    mesh::Mesh mesh;
+    std::vector<mesh::Axes> axes;  // with several ranks, in the order of the mesh, those of its second grid last
+    std::vector<LayoutPart> parts;
+};
+
+// Of a validated run. Weights are those of the first module, of one block in the middle, and of the last module.
+Layout layout_of(const spec::RunSpec& run, int ranks);
+
+// Each rank's coordinates, then of each grid which ranks have which rectangles, as slices: [0:64, :]. With `rank`, its
+// own only; without, of many ranks and of a grid with many holdings the first ones.
+std::string render_layout(const Layout& layout, std::optional<int> rank);
+// {"ranks": [{"rank", "tp", ...}], "parts": [{"title", "grids": [{"name", "shape", "holdings"}]}]}
+std::string to_json(const Layout& layout);
+
+}  // namespace tutti::rehearsal
