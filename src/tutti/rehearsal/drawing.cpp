@@ -79,7 +79,7 @@ std::string draw_grid(const Grid& grid, double x, double y, double width, double
         if (!h.label.empty())
             labels = {title, h.label, h.label.substr(h.label.rfind(' ') + 1)};
         else if (h.ranks.size() > 1)
-            labels.back() = concat(h.ranks.front(), "...");
+            labels.back() = concat(h.ranks.front(), "…");
         for (const mesh::Block& block : h.blocks)
             for (const mesh::Block& r : sheet.rectangles(block, grid.shape))
                 drawn +=
@@ -181,7 +181,10 @@ std::string draw_svg(const Layout& layout) {
     Picture picture;
     picture.heading(layout.title);
     picture.mesh(layout);
-    for (const LayoutPart& part : layout.parts) picture.part(part);
+    for (const LayoutPart& part : layout.parts) {
+        const auto is_whole = [](const Grid& grid) { return grid.holdings.size() == 1; };
+        if (!std::all_of(part.grids.begin(), part.grids.end(), is_whole)) picture.part(part);
+    }
     return picture.file(layout.title, ".even{fill:#fff}.odd{fill:#d9dde3}");
 }
 

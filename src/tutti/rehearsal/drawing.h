@@ -12,8 +12,8 @@
 namespace tutti::rehearsal {
 
 // The grid of ranks, one colour per rank, and below it every grid of the layout with its rectangles in the colour of
-// the first rank that has them, named by all ranks. Tensors of one dim are left out. UsageError for more than
-// kMostDrawn ranks.
+// the first rank that has them, named by all ranks. Left out are tensors of one dim and parts of which nothing is
+// shared out. UsageError for more than kMostDrawn ranks.
 inline constexpr int kMostDrawn = 32;
 std::string draw_svg(const Layout& layout);
 

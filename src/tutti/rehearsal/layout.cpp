@@ -247,8 +247,11 @@ std::string render_grid(const Grid& grid, std::optional<int> rank) {
     std::vector<std::array<std::string, 2>> lines;
     for (const Holding& h : grid.holdings) {
         if (rank && !has_rank(h, *rank)) continue;
+        constexpr size_t kBlocks = 4;
         std::string blocks;
-        for (const Block& b : h.blocks) blocks += (blocks.empty() ? "" : " + ") + slices(b, grid.shape);
+        for (size_t i = 0; i < std::min(h.blocks.size(), kBlocks); ++i)
+            blocks += (i == 0 ? "" : " + ") + slices(h.blocks[i], grid.shape);
+        if (h.blocks.size() > kBlocks) blocks += concat(" + ", h.blocks.size() - kBlocks, " more");
         lines.push_back({blocks, concat(h.ranks.size() == 1 ? "rank " : "ranks ", plan::ranks_text(h.ranks),
                                         h.label.empty() ? "" : ", ", h.label)});
     }
