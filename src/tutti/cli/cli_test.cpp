@@ -344,6 +344,8 @@ TEST(Rehearse, LayoutAndVariations) {
     EXPECT_TRUE(contains(read_file(picture), "parallel.zero=3"));
     EXPECT_EQ(tutti({"rehearse", config, "--svg", picture}).code, 2);
     EXPECT_EQ(tutti({"rehearse", config, "--vary", "parallel.zero"}).code, 2);
+    EXPECT_EQ(tutti({"rehearse", config, "--vary", "parallel.zero=1", "--kernels"}).code, 2);
+    EXPECT_EQ(tutti({"rehearse", config, "--layout", "--per-host", "2"}).code, 2);
     EXPECT_EQ(tutti({"rehearse", config, "--layout", "--svg", dir / "no/such/place.svg"}).code, 3);
 }
 

@@ -117,7 +117,8 @@ Command train_command(TrainArguments& a, const Io& io) {
 
 Command rehearse_command(RehearseArguments& a, const Io& io) {
     const Options options = {
-        {"--kernels", "", "", "the kernels and operations of a step, in order; one block for all", &a.kernels},
+        excluding("--vary", {"--kernels", "", "", "the kernels and operations of a step, in order; one block for all",
+                             &a.kernels}),
         excluding("--kernels", {"--layout", "", "",
                                 "which part of the weights, their state and the tokens each rank has", &a.layout}),
         excluding("--layout", {"--vary", "section.key=A,B", "",

@@ -106,7 +106,9 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
             const spec::RunSpec run = read_config(with, ranks);
             const rehearsal::Target target =
                 a.target.empty() ? rehearsal::target_of(engine::machine_of(run, {}, "")) : target_by_name(a, run);
-            const rehearsal::Rehearsal r = rehearsal::rehearse_layout(run, target, ranks, a.rank).shown;
+            const auto layout = rehearsal::rehearse_layout(run, target, ranks, a.rank);
+            check(layout.difference.empty(), setting, ": this layout would not run: ", layout.difference);
+            const rehearsal::Rehearsal& r = layout.shown;
             title = concat(name_of(run.model), " on ", ranks, ranks == 1 ? " rank" : " ranks",
                            ": memory of a rank at its peak");
             int64_t sent = 0;
@@ -150,6 +152,8 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     const int ranks = launch.ranks(a.ranks);
     check<UsageError>(a.svg.empty() || a.layout || !a.vary.empty(), "--svg ", a.svg,
                       ": there is a picture of --layout and of --vary only; give one of them");
+    check<UsageError>(a.ranks_per_host == 0 || (!a.layout && a.vary.empty()), "--per-host ", a.ranks_per_host,
+                      ": --layout and --vary look at no hosts; leave --per-host out");
     if (!a.vary.empty()) return show_variations(a, io, ranks);
     const spec::RunSpec run = read_config(a, ranks);
     if (a.layout) return show_layout(a, io, run, ranks);
