@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
         const std::vector<int64_t> sizes = {1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20};
         if (world.rank() == 0)
             std::printf("{\"ranks\": %d, \"rounds\": %d, \"mpi\": \"%s\", \"rows\": [\n", world.size(), rounds,
-                        mpi_library().c_str());
+                        mpi_library(Launcher::none).c_str());
         for (const int64_t bytes : sizes) {
             std::map<std::string, std::vector<double>> times;
             for (int round = 0; round < rounds; ++round) {

@@ -6,7 +6,7 @@
 #   bench/gpu.sh --pack BUILD PACK    where it was built: PACK gets the programs and the libraries that they need, for a
 #                                     machine without cmake, compiler or network. Copy it there with bench/. BUILD needs
 #                                     -DTUTTI_CUDA=ON where there is no GPU; the smallest has also
-#                                     -DTUTTI_ONEDNN=OFF -DTUTTI_MPI=OFF -DTUTTI_SENTENCEPIECE=OFF.
+#                                     -DTUTTI_ONEDNN=OFF -DTUTTI_SENTENCEPIECE=OFF.
 #   bench/gpu.sh --sanitize BUILD OUT the kernel tests under compute-sanitizer: memcheck, racecheck, initcheck; each for
 #                                     SANITIZE_SECONDS [180], the tests of GTEST_FILTER [all]
 #

@@ -67,7 +67,7 @@ make_peer_environment() {
     fi
 }
 
-packages=(mpich libmpich-dev slurm-wlm munge) # what tests of label mpi use beside Open MPI
+packages=(libopenmpi-dev mpich libmpich-dev slurm-wlm munge) # for tests of label mpi
 if [[ $peer == yes ]]; then packages+=(python3-venv); fi
 step "packages" scripts/install_packages.sh "${packages[@]}"
 step "layers" python3 scripts/check_layers.py

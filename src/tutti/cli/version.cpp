@@ -10,7 +10,7 @@ namespace tutti::cli {
 
 int version(const VersionArguments& arguments, const Io& io) {
     const BuildInfo build = build_info();
-    const std::string mpi = comm::mpi_library();
+    const std::string mpi = comm::mpi_library(comm::Launcher::none);
     if (arguments.json) {
         const Json document = {{"version", build.version},
                                {"build_type", build.build_type},

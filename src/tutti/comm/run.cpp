@@ -16,7 +16,7 @@ bool over_mpi(const Launch& launch, const WorldOptions& options) {
         case ProcessEngine::of_launcher: break;
     }
     switch (launch.launcher) {
-        case Launcher::slurm: return !mpi_library().empty();
+        case Launcher::slurm: return !mpi_library(launch.launcher).empty();
         case Launcher::open_mpi:
         case Launcher::mpich: return true;
         default: return false;

@@ -49,10 +49,11 @@ FactSection look_at_build(MachineFacts& facts) {
     s.facts.push_back({"sentencepiece", "tokenizer models",
                        sentencepiece.empty() ? "no *.model: built without sentencepiece" : "*.model: " + sentencepiece,
                        sentencepiece});
-    const std::string mpi = comm::mpi_library();
+    const std::string mpi = comm::mpi_library(comm::Launcher::none);
     s.facts.push_back(
         {"mpi", "ranks as processes",
-         mpi.empty() ? "over TCP; built without MPI (install libopenmpi-dev, configure with -DTUTTI_MPI=ON)" : mpi,
+         mpi.empty() ? "over TCP; no MPI library is found (libmpi.so.40, libmpi.so.12; TUTTI_MPI names another file)"
+                     : mpi,
          mpi.empty() ? FactValue() : FactValue(mpi)});
     if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
         facts.warnings.push_back("build type " + build.build_type +

@@ -271,7 +271,8 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "comm";
     key("engine", run.comm.engine, one_of({"auto", "mpi", "tcp"}),
-        "how ranks that a launcher started as processes meet: auto: MPI for mpirun and, where this build has it, srun; "
+        "how ranks that a launcher started as processes meet: auto: MPI for mpirun and, where a library is found, "
+        "srun; "
         "TCP for torchrun and Kubernetes. Without a launcher ranks are threads");
     key("gpu", run.comm.gpu, one_of({"auto", "nccl", "host"}),
         "how ranks on GPUs communicate: nccl: NCCL, one GPU per rank; host: through the host's memory, many times "

@@ -1,0 +1,118 @@
+#include "tutti/comm/mpi/api.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "tutti/base/error.h"
+
+namespace tutti::comm::mpi {
+
+namespace {
+
+std::vector<std::string> files_of(Launcher launcher) {
+    if (const char* named = std::getenv("TUTTI_MPI")) return {named};
+    const std::vector<std::string> open_mpi = {"libmpi.so.40"};
+    const std::vector<std::string> mpich = {"libmpi.so.12", "libmpich.so.12"};  // the second: Debian's
+    if (launcher == Launcher::open_mpi) return open_mpi;
+    if (launcher == Launcher::mpich) return mpich;
+    return {open_mpi[0], mpich[0], mpich[1]};
+}
+
+template <class Pointer>
+void find(const Library& library, const char* name, Pointer& pointer) {
+    pointer = reinterpret_cast<Pointer>(dlsym(library.handle, name));
+    check(pointer != nullptr, "the MPI library has no ", name, ": ", dlerror());
+}
+
+void find_handles(const Library& library, Handles<OpenMpi>& handles) {
+    find(library, "ompi_mpi_comm_world", handles.comm_world);
+    find(library, "ompi_mpi_comm_null", handles.comm_null);
+    find(library, "ompi_mpi_byte", handles.byte);
+    find(library, "ompi_mpi_char", handles.character);
+    find(library, "ompi_mpi_int", handles.integer);
+    find(library, "ompi_mpi_errors_return", handles.errors_return);
+    find(library, "ompi_mpi_info_null", handles.info_null);
+    find(library, "ompi_mpi_op_bor", handles.bor);
+    find(library, "ompi_request_null", handles.request_null);
+    find(library, "ompi_mpi_win_null", handles.win_null);
+}
+
+void find_handles(const Library&, Handles<Mpich>& handles) {
+    handles = {.comm_world = 0x44000000,
+               .comm_null = 0x04000000,
+               .byte = 0x4c00010d,
+               .character = 0x4c000101,
+               .integer = 0x4c000405,
+               .errors_return = 0x54000001,
+               .info_null = 0x1c000000,
+               .bor = 0x58000008,
+               .request_null = 0x2c000000,
+               .win_null = 0x20000000};
+}
+
+template <class Abi>
+void find_functions(const Library& library, Functions<Abi>& functions) {
+    find(library, "MPI_Get_library_version", functions.get_library_version);
+    find(library, "MPI_Error_string", functions.error_string);
+    find(library, "MPI_Initialized", functions.initialized);
+    find(library, "MPI_Init_thread", functions.init_thread);
+    find(library, "MPI_Finalize", functions.finalize);
+    find(library, "MPI_Comm_dup", functions.comm_dup);
+    find(library, "MPI_Comm_free", functions.comm_free);
+    find(library, "MPI_Comm_rank", functions.comm_rank);
+    find(library, "MPI_Comm_size", functions.comm_size);
+    find(library, "MPI_Comm_set_errhandler", functions.comm_set_errhandler);
+    find(library, "MPI_Comm_get_attr", functions.comm_get_attr);
+    find(library, "MPI_Comm_split", functions.comm_split);
+    find(library, "MPI_Comm_split_type", functions.comm_split_type);
+    find(library, "MPI_Get_processor_name", functions.get_processor_name);
+    find(library, "MPI_Barrier", functions.barrier);
+    find(library, "MPI_Bcast", functions.bcast);
+    find(library, "MPI_Allgather", functions.allgather);
+    find(library, "MPI_Allreduce", functions.allreduce);
+    find(library, "MPI_Isend", functions.isend);
+    find(library, "MPI_Irecv", functions.irecv);
+    find(library, "MPI_Test", functions.test);
+    find(library, "MPI_Testall", functions.testall);
+    find(library, "MPI_Wait", functions.wait);
+    find(library, "MPI_Cancel", functions.cancel);
+    find(library, "MPI_Win_allocate_shared", functions.win_allocate_shared);
+    find(library, "MPI_Win_shared_query", functions.win_shared_query);
+    find(library, "MPI_Win_set_errhandler", functions.win_set_errhandler);
+    find(library, "MPI_Win_get_attr", functions.win_get_attr);
+    find(library, "MPI_Win_lock_all", functions.win_lock_all);
+    find(library, "MPI_Win_unlock_all", functions.win_unlock_all);
+    find(library, "MPI_Win_free", functions.win_free);
+}
+
+}  // namespace
+
+Library open_library(Launcher launcher) {
+    Library library;
+    for (const std::string& file : files_of(launcher)) {
+        // Global: plug-ins of Open MPI before version 4 look for the library's symbols there.
+        library.handle = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
+        if (library.handle != nullptr) {
+            const bool open_mpi = dlsym(library.handle, "ompi_mpi_comm_world") != nullptr;
+            library.family = open_mpi ? Family::open_mpi : Family::mpich;
+            return library;
+        }
+        library.tried += concat("\n  ", dlerror());
+    }
+    return library;
+}
+
+template <class Abi>
+Api<Abi> api_of(const Library& library) {
+    Api<Abi> api{};
+    find_handles(library, api);
+    find_functions<Abi>(library, api);
+    return api;
+}
+
+template Api<OpenMpi> api_of(const Library& library);
+template Api<Mpich> api_of(const Library& library);
+
+}  // namespace tutti::comm::mpi
