@@ -19,6 +19,23 @@ install(TARGETS tutti_all ${room_targets} EXPORT tuttiTargets ARCHIVE DESTINATIO
 install(TARGETS tutti_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY src/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
   PATTERN "testing" EXCLUDE)
+
+# The manual page and the scripts of shells, which the program makes from its table of commands. Debian's zsh looks in
+# vendor-completions.
+set(made_by_program "")
+function(tutti_makes file destination)
+  set(path ${CMAKE_CURRENT_BINARY_DIR}/made_by_program/${file})
+  add_custom_command(OUTPUT ${path} COMMAND tutti_program ${ARGN} > ${path} DEPENDS tutti_program VERBATIM)
+  set(made_by_program ${made_by_program} ${path} PARENT_SCOPE)
+  install(FILES ${path} DESTINATION ${destination})
+endfunction()
+file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/made_by_program)
+tutti_makes(tutti.1 ${CMAKE_INSTALL_MANDIR}/man1 man)
+tutti_makes(tutti ${CMAKE_INSTALL_DATADIR}/bash-completion/completions completion bash)
+tutti_makes(_tutti ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions completion zsh)
+tutti_makes(tutti.fish ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d completion fish)
+add_custom_target(tutti_made_by_program ALL DEPENDS ${made_by_program})
+
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tutti)
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${TUTTI_INSTALL_CMAKEDIR})
 

@@ -67,7 +67,8 @@ make_peer_environment() {
     fi
 }
 
-packages=(libopenmpi-dev mpich libmpich-dev slurm-wlm munge) # for tests of label mpi
+packages=(libopenmpi-dev mpich libmpich-dev slurm-wlm munge # for tests of label mpi
+    zsh fish man-db)                                         # for tests of completion and the manual page
 if [[ $peer == yes ]]; then packages+=(python3-venv); fi
 step "packages" scripts/install_packages.sh "${packages[@]}"
 step "layers" python3 scripts/check_layers.py

@@ -19,6 +19,12 @@ struct Between {
 };
 using Choices = std::vector<std::string>;
 struct ByteCount {};  // 500MB and 5GB are numbers too
+// What completion offers for a value; any other text is one too.
+struct Suggestions {
+    std::vector<std::string> words = {};
+    bool files = false;  // names of files and directories
+};
+inline const Suggestions kPath = {.files = true};
 
 struct Option {
     // A bool is a flag. A list takes one value each time its option is given; by its place, all that come.
@@ -30,7 +36,7 @@ struct Option {
     std::string default_text;
     std::string help;
     Target target;
-    std::variant<std::monostate, Between, Choices, ByteCount> rule = {};
+    std::variant<std::monostate, Between, Choices, ByteCount, Suggestions> rule = {};
     bool required = false;
     std::string excludes = {};  // the name of the option that may not come with this one
     std::string group = "Options";
@@ -48,6 +54,8 @@ struct Command {
 Option required(Option option);
 Option threads_option(int& threads);
 Option json_option(bool& json);
+// --set section.key=value, once for each.
+Option set_option(std::vector<std::string>& set, const std::string& help);
 
 // The command whose function takes `arguments`, with --json before its other options.
 template <class T>
@@ -77,6 +85,8 @@ struct Arguments {
     SimulateArguments simulate;
     CalibrateArguments calibrate;
     PlanArguments plan;
+    CompletionArguments completion;
+    ManualArguments manual;
 };
 
 // The table of the program (program.cpp), and the parts of it that have files of their own. `arguments` and `io` must

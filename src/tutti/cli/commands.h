@@ -151,6 +151,18 @@ struct VersionArguments {
 };
 int version(const VersionArguments& arguments, const Io& io);
 
+// The table of commands as a script for a shell, and as a page for man.
+struct CompletionArguments {
+    std::string shell;  // bash, zsh or fish
+    bool json = false;
+};
+int completion(const CompletionArguments& arguments, const Io& io);
+
+struct ManualArguments {
+    bool json = false;
+};
+int manual(const ManualArguments& arguments, const Io& io);
+
 struct BenchArguments {
     enum class Kind { gemm, attention, memory, step };
     Kind kind = Kind::gemm;

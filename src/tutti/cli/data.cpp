@@ -7,9 +7,9 @@ namespace {
 
 Command train_tokenizer_command(TrainTokenizerArguments& a, const Io& io) {
     const Options options = {
-        required({"FILE", "...", "", "text to learn from", &a.files}),
+        required({"FILE", "...", "", "text to learn from", &a.files, kPath}),
         {"--vocab", "N", "4096", "tokens, with the special ones and the 256 bytes", &a.vocab, Between{256, 1 << 24}},
-        required({"--out", "FILE", "", "where to, such as tokenizer.json", &a.out}),
+        required({"--out", "FILE", "", "where to, such as tokenizer.json", &a.out, kPath}),
         {"--pretokenizer", "KIND", "", "how text is cut into words: [gpt2], llama3 or qwen", &a.pretokenizer,
          Choices{"gpt2", "llama3", "qwen"}},
         {"--special", "TOKEN", "", "a token that text is cut at, such as <|endoftext|>; repeatable", &a.special},
@@ -22,9 +22,10 @@ Command train_tokenizer_command(TrainTokenizerArguments& a, const Io& io) {
 
 Command tokenize_command(TokenizeArguments& a, const Io& io) {
     const Options options = {
-        required({"FILE", "...", "", "text, or JSONL records", &a.files}),
-        {"--tokenizer", "T", "", "[bytes], a tokenizer.json, a *.model, or a directory with one", &a.tokenizer},
-        required({"--out", "PREFIX", "", "writes PREFIX.bin, PREFIX.idx, PREFIX.mask", &a.out}),
+        required({"FILE", "...", "", "text, or JSONL records", &a.files, kPath}),
+        {"--tokenizer", "T", "", "[bytes], a tokenizer.json, a *.model, or a directory with one", &a.tokenizer,
+         Suggestions{{"bytes"}, true}},
+        required({"--out", "PREFIX", "", "writes PREFIX.bin, PREFIX.idx, PREFIX.mask", &a.out, kPath}),
         {"--format", "F", "", "[megatron], nanogpt or llmc", &a.format, Choices{"nanogpt", "llmc", "megatron"}},
         {"--input", "KIND", "", "[auto], text or jsonl; auto: by the name", &a.input, Choices{"auto", "text", "jsonl"}},
         {"--separator", "TEXT", "", "between documents of a text, \\n is a newline; else a file is one", &a.separator},
@@ -43,18 +44,20 @@ Command tokenize_command(TokenizeArguments& a, const Io& io) {
 }
 
 Option token_files_option(TokenFileArguments& a) {
-    return required({"FILE", "...", "", "token files, Megatron prefixes, text or JSONL", &a.files});
+    return required({"FILE", "...", "", "token files, Megatron prefixes, text or JSONL", &a.files, kPath});
 }
 
 Option format_option(TokenFileArguments& a) {
-    return {"--format", "F", "", "[auto], text, jsonl, megatron, nanogpt, llmc or llmq", &a.format};
+    return {"--format", "F",
+            "",         "[auto], text, jsonl, megatron, nanogpt, llmc or llmq",
+            &a.format,  Suggestions{{"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}}};
 }
 
 Command inspect_command(TokenFileArguments& a, const Io& io) {
     const Options options = {
         token_files_option(a),
         format_option(a),
-        {"--tokenizer", "T", "", "also show the text of the first tokens", &a.tokenizer},
+        {"--tokenizer", "T", "", "also show the text of the first tokens", &a.tokenizer, kPath},
         {"--eod", "TOKEN", "", "id or text that ends documents, where the file does not know", &a.eod}};
     return command_of("inspect", "what token files hold: tokens, documents, lengths", a, io, inspect_data, options,
                       "Example:\n  tutti data inspect corpus.bin --tokenizer llama3/");
@@ -64,7 +67,7 @@ Command verify_command(TokenFileArguments& a, const Io& io) {
     const Options options = {token_files_option(a),
                              {"--vocab", "N", "", "ids must be below this", &a.vocab, Between{1, int64_t{1} << 31}},
                              format_option(a),
-                             {"--tokenizer", "T", "", "of JSONL records [bytes]", &a.tokenizer}};
+                             {"--tokenizer", "T", "", "of JSONL records [bytes]", &a.tokenizer, kPath}};
     return command_of("verify", "read all of token files and check every id", a, io, verify_data, options,
                       "Example:\n  tutti data verify corpus.bin --vocab 128256\n\n"
                       "Exit code 3 with file and offset of the first thing that is wrong.");

@@ -6,9 +6,11 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cli/command.h"
+#include "tutti/hardware/cluster.h"
 #include "tutti/planner/course_tables.h"
 #include "tutti/planner/rules.h"
 #include "tutti/planner/scaling.h"
+#include "tutti/spec/model_spec.h"
 
 namespace tutti::cli {
 
@@ -124,16 +126,18 @@ Command plan_command(PlanArguments& a, const Io& io) {
     constexpr double kManyRanks = 1 << 20, kMany = 1e9;
     return command_of(
         "plan", "the fastest layouts of a model on a cluster, and why", a, io, plan,
-        {{"--model", "NAME|DIR", "", "a preset, or the directory of a Hugging Face model", &a.model},
-         {"--cluster", "NAME|FILE", "", "the machines: as for `tutti simulate`", &a.cluster},
+        {{"--model", "NAME|DIR", "", "a preset, or the directory of a Hugging Face model", &a.model,
+          Suggestions{spec::preset_names(), true}},
+         {"--cluster", "NAME|FILE", "", "the machines: as for `tutti simulate`", &a.cluster,
+          Suggestions{hardware::cluster_names(), true}},
          {"--gpus", "N", "", "devices", &a.gpus, Between{1, kManyRanks}},
          {"--global-batch", "B", "", "sequences of a step, over all devices", &a.global_batch, Between{1, kMany}},
          {"--seq-len", "S", "", "tokens of a sequence [4096, or what the model can]", &a.seq_len, Between{1, kMany}},
          {"--precision", "TYPE", "bf16", "bf16, f32 or tf32", &a.precision, Choices{"bf16", "f32", "tf32"}},
          {"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
-         {"--data", "FILE", "", "[data] train of the config that --emit writes; repeatable", &a.data},
-         {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit},
-         {"--html", "FILE", "", "write a page with the layouts, their time and memory", &a.html},
+         {"--data", "FILE", "", "[data] train of the config that --emit writes; repeatable", &a.data, kPath},
+         {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath},
+         {"--html", "FILE", "", "write a page with the layouts, their time and memory", &a.html, kPath},
          {"--explain", "", "", "beside the field's recipe, rule by rule", &a.explain},
          {"--scaling", "", "", "instead: the best layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling},
          {"--storage", "GB/S", "1", "of --scaling: what a node writes of a checkpoint", &a.storage_gbs,

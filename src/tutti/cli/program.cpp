@@ -4,6 +4,9 @@
 #include <sstream>
 
 #include "tutti/cli/command.h"
+#include "tutti/rehearsal/target.h"
+#include "tutti/spec/model_spec.h"
+#include "tutti/spec/nearest.h"
 #include "tutti/spec/print.h"
 
 namespace tutti::cli {
@@ -15,6 +18,12 @@ Option required(Option option) {
 
 Option threads_option(int& threads) {
     return {"--threads", "N", "0", "CPU threads; 0: all cores", &threads, Between{0, 4096}};
+}
+
+Option set_option(std::vector<std::string>& set, const std::string& help) {
+    Suggestions keys;
+    for (const std::string& path : spec::known_names().paths) keys.words.push_back(path + "=");
+    return {"--set", "section.key=value", "", help, &set, keys};
 }
 
 Option json_option(bool& json) { return {"--json", "", "", "one JSON document on stdout, nothing else there", &json}; }
@@ -57,10 +66,6 @@ Option device_option(std::string& device) {
         "--device", "D", "", "cpu, cuda, or [auto]: a GPU if there is one", &device, Choices{"auto", "cpu", "cuda"}};
 }
 
-Option set_option(std::vector<std::string>& set, const char* help) {
-    return {"--set", "section.key=value", "", help, &set};
-}
-
 Option force_option(bool& force) { return {"--force", "", "", "start although memory does not suffice", &force}; }
 
 Option seconds_option(double& seconds) {
@@ -70,7 +75,7 @@ Option seconds_option(double& seconds) {
 // What says which run: of `train` and `verify`.
 template <class A>
 Options run_options(A& a, const char* config) {
-    return {required({"CONFIG", "", "", config, &a.config}),
+    return {required({"CONFIG", "", "", config, &a.config, kPath}),
             {"--ranks", "N", "1", "ranks of the run", &a.ranks, Between{1, kManyRanks}},
             set_option(a.set, "a value in place of the file's; repeatable")};
 }
@@ -79,11 +84,12 @@ Options run_options(A& a, const char* config) {
 Options machine_options(RehearseArguments& a) {
     return {
         {"--rank", "R", "", "the rank that is shown [the one with the most memory]", &a.rank, Between{0, kManyRanks}},
-        {"--for", "MACHINE", "", "machine: cpu-avx2, cpu-amx, h100, ... [this one]", &a.target},
+        {"--for", "MACHINE", "", "machine: cpu-avx2, cpu-amx, h100, ... [this one]", &a.target,
+         Suggestions{rehearsal::target_names()}},
         {"--per-host", "N", "", "ranks of a host: warns where tensor parallelism crosses hosts [all]",
          &a.ranks_per_host, Between{1, kManyRanks}},
         {"--threads", "N", "", "CPU threads of a rank: train.threads", &a.threads, Between{0, 4096}},
-        {"--device", "D", "", "auto, cpu or cuda: train.device", &a.device}};
+        {"--device", "D", "", "auto, cpu or cuda: train.device", &a.device, Suggestions{{"auto", "cpu", "cuda"}}}};
 }
 
 // What says who measures and how long: of `bench comm` and `health`.
@@ -96,8 +102,9 @@ Options measuring_options(A& a, const char* default_ranks) {
 
 Command train_command(TrainArguments& a, const Io& io) {
     const Options options = {
-        {"--out", "DIR", "", "run directory [runs/<name of CONFIG>]", &a.out},
-        {"--resume", "HOW", "", "[auto], never, strict or the path of a checkpoint", &a.resume},
+        {"--out", "DIR", "", "run directory [runs/<name of CONFIG>]", &a.out, kPath},
+        {"--resume", "HOW", "", "[auto], never, strict or the path of a checkpoint", &a.resume,
+         Suggestions{{"auto", "never", "strict"}, true}},
         {"--dry-run", "", "", "rehearse a step, print the plan card; needs no data or machine", &a.dry_run},
         force_option(a.force)};
     return command_of("train", "train a model as a config file says", a, io, train,
@@ -147,9 +154,10 @@ Command verify_command(VerifyArguments& a, const Io& io) {
 
 Command generate_command(GenerateArguments& a, const Io& io) {
     const Options options = {
-        required({"CKPT", "", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.checkpoint}),
+        required(
+            {"CKPT", "", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.checkpoint, kPath}),
         {"--prompt", "TEXT", "", "text to continue; repeatable", &a.prompts},
-        {"--prompts", "FILE", "", "a text in each line of a file", &a.prompts_file},
+        {"--prompts", "FILE", "", "a text in each line of a file", &a.prompts_file, kPath},
         {"--prompt-ids", "IDS", "", "or token ids, such as 1,2,3; repeatable", &a.prompt_ids},
         {"--stop", "TEXT", "", "end a text before this; repeatable", &a.stop},
         {"--stop-ids", "IDS", "", "tokens that end a text, beside the model's own", &a.stop_ids},
@@ -183,8 +191,9 @@ Command generate_command(GenerateArguments& a, const Io& io) {
 
 Command convert_command(ConvertArguments& a, const Io& io) {
     const Options options = {
-        required({"--from", "DIR", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.from}),
-        required({"--to", "DIR", "", "new directory; appears complete or not at all", &a.to}),
+        required(
+            {"--from", "DIR", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.from, kPath}),
+        required({"--to", "DIR", "", "new directory; appears complete or not at all", &a.to, kPath}),
         {"--format", "F", "", "hf or tutti [the other one than --from has]", &a.format, Choices{"hf", "tutti"}},
         {"--dtype", "TYPE", "", "f32, bf16 or f16 [each tensor as it is stored]", &a.dtype,
          Choices{"f32", "bf16", "f16"}},
@@ -200,11 +209,11 @@ Command convert_command(ConvertArguments& a, const Io& io) {
 
 Command report_command(ReportArguments& a, const Io& io) {
     const Options options = {
-        {"RUN_DIR", "...", "", "directory of a run, which may still go on; several are compared", &a.run_dirs},
-        {"--out", "FILE", "", "where to [RUN_DIR/report.html; of several runs comparison.html]", &a.out},
-        {"--csv", "FILE", "", "also the logged numbers, a line for each step of each run", &a.csv},
-        excluding("RUN_DIR",
-                  {"--flight", "DIR", "", "instead: of a run that failed, which rank went another way", &a.flight})};
+        {"RUN_DIR", "...", "", "directory of a run, which may still go on; several are compared", &a.run_dirs, kPath},
+        {"--out", "FILE", "", "where to [RUN_DIR/report.html; of several runs comparison.html]", &a.out, kPath},
+        {"--csv", "FILE", "", "also the logged numbers, a line for each step of each run", &a.csv, kPath},
+        excluding("RUN_DIR", {"--flight", "DIR", "", "instead: of a run that failed, which rank went another way",
+                              &a.flight, kPath})};
     return command_of("report", "runs as one HTML page: curves, memory, sample", a, io, report, options,
                       "Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv\n"
                       "  tutti report --flight runs/failed");
@@ -284,34 +293,45 @@ Command bench_command(Arguments& all, const Io& io) {
         };
         return command;
     };
-    return {.name = "bench",
-            .description = "the machine's ceilings and what Tutti reaches of them",
-            .footer =
-                "Examples:\n"
-                "  tutti bench memory\n"
-                "  tutti bench gemm --dtype f32 --seconds 60\n"
-                "  tutti bench step --model llama-20m",
-            .commands = {
-                of_kind("gemm", "matrix products from N = 512 on, as shares of the peak", Kind::gemm,
-                        {{"--model", "PRESET", "", "also the products of this preset, such as gpt2-124m", &a.model}},
-                        "Example:\n  tutti bench gemm --model llama-110m"),
-                of_kind("attention", "causal attention, T = 1024 ... 16384", Kind::attention,
-                        {{"--window", "N", "0", "a sliding window of so many keys; 0: none", &a.window,
-                          Between{0, int64_t{1} << 31}}},
-                        "Examples:\n  tutti bench attention --seconds 60\n  tutti bench attention --window 1024"),
-                of_kind("memory", "bandwidth, and what kernels without matrix products reach of it", Kind::memory, {},
-                        "Example:\n  tutti bench memory --threads 1"),
-                of_kind("step", "a training step and its MFU, in the five steps of the definition", Kind::step,
-                        {{"--model", "PRESET", "", "[llama-tiny]", &a.model},
-                         set_option(a.set, "a value of the config; repeatable"),
-                         {"--kernels", "", "", "also the time of each kernel, beside the least that it can cost",
-                          &a.kernels}},
-                        "Examples:\n"
-                        "  tutti bench step --model llama-5m --kernels\n"
-                        "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
-                        "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32"),
-                bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io),
-                calibrate_command(all.calibrate, io)}};
+    return {
+        .name = "bench",
+        .description = "the machine's ceilings and what Tutti reaches of them",
+        .footer =
+            "Examples:\n"
+            "  tutti bench memory\n"
+            "  tutti bench gemm --dtype f32 --seconds 60\n"
+            "  tutti bench step --model llama-20m",
+        .commands = {of_kind("gemm", "matrix products from N = 512 on, as shares of the peak", Kind::gemm,
+                             {{"--model", "PRESET", "", "also the products of this preset, such as gpt2-124m", &a.model,
+                               Suggestions{spec::preset_names()}}},
+                             "Example:\n  tutti bench gemm --model llama-110m"),
+                     of_kind("attention", "causal attention, T = 1024 ... 16384", Kind::attention,
+                             {{"--window", "N", "0", "a sliding window of so many keys; 0: none", &a.window,
+                               Between{0, int64_t{1} << 31}}},
+                             "Examples:\n  tutti bench attention --seconds 60\n  tutti bench attention --window 1024"),
+                     of_kind("memory", "bandwidth, and what kernels without matrix products reach of it", Kind::memory,
+                             {}, "Example:\n  tutti bench memory --threads 1"),
+                     of_kind("step", "a training step and its MFU, in the five steps of the definition", Kind::step,
+                             {{"--model", "PRESET", "", "[llama-tiny]", &a.model, Suggestions{spec::preset_names()}},
+                              set_option(a.set, "a value of the config; repeatable"),
+                              {"--kernels", "", "", "also the time of each kernel, beside the least that it can cost",
+                               &a.kernels}},
+                             "Examples:\n"
+                             "  tutti bench step --model llama-5m --kernels\n"
+                             "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
+                             "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32"),
+                     bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io),
+                     calibrate_command(all.calibrate, io)}};
+}
+
+Command completion_command(CompletionArguments& a, const Io& io) {
+    const Options options = {
+        required({"SHELL", "", "", "bash, zsh or fish", &a.shell, Choices{"bash", "zsh", "fish"}})};
+    return command_of("completion", "a script that completes command lines in a shell", a, io, completion, options,
+                      "The packages install these scripts. Elsewhere:\n"
+                      "  source <(tutti completion bash)     # in ~/.bashrc\n"
+                      "  source <(tutti completion zsh)      # in ~/.zshrc, after compinit\n"
+                      "  tutti completion fish | source      # in ~/.config/fish/config.fish");
 }
 
 }  // namespace
@@ -329,7 +349,10 @@ Command program(Arguments& all, const Io& io) {
                          health_command(all.health, io), schedule_command(all.schedule, io),
                          simulate_command(all.simulate, io), plan_command(all.plan, io), data_command(all.data, io),
                          command_of("doctor", "what this build and this machine have", all.doctor, io, doctor, {}, ""),
-                         command_of("version", "version and build", all.version, io, version, {}, "")}};
+                         command_of("version", "version and build", all.version, io, version, {}, ""),
+                         completion_command(all.completion, io),
+                         command_of("man", "the manual page of all commands, as source for man", all.manual, io, manual,
+                                    {}, "Example:\n  tutti man | man -l -")}};
 }
 
 }  // namespace tutti::cli

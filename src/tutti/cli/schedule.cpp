@@ -12,6 +12,7 @@
 #include "tutti/schedule/csv.h"
 #include "tutti/schedule/drawing.h"
 #include "tutti/schedule/exact_times.h"
+#include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
 #include "tutti/schedule/validate.h"
 #include "tutti/spec/nearest.h"
@@ -285,8 +286,10 @@ int schedule(const ScheduleArguments& a, const Io& io) {
 }
 
 Command schedule_command(ScheduleArguments& a, const Io& io) {
+    Suggestions kinds = {{"auto", "all"}, true};
+    for (const schedule::Kind& kind : schedule::kinds()) kinds.words.emplace_back(kind.name);
     const Options options = {
-        required({"--kind", "K", "", "a name below, auto, all, or FILE.csv", &a.kind}),
+        required({"--kind", "K", "", "a name below, auto, all, or FILE.csv", &a.kind, kinds}),
         {"--stages", "P", "", "ranks of the pipeline", &a.stages, Between{1, 1 << 12}},
         {"--virtual", "V", "1; with all 2", "stages per rank, where the kind leaves them free", &a.chunks,
          Between{1, 1 << 10}},
@@ -301,9 +304,9 @@ Command schedule_command(ScheduleArguments& a, const Io& io) {
         {"--comm,--latency", "T", "0", "of a message between ranks", &a.latency},
         {"--message-bytes", "N", "0", "size of a message, which then takes --comm + N / B", &a.message_bytes},
         {"--bandwidth", "B", "", "bytes per unit of time from one rank to another; messages share it", &a.bandwidth},
-        {"--csv", "FILE", "", "writes the actions, as torch.distributed.pipelining", &a.csv},
+        {"--csv", "FILE", "", "writes the actions, as torch.distributed.pipelining", &a.csv, kPath},
         {"--messages", "", "", "sends and receives too, in the CSV and the JSON", &a.messages},
-        {"--svg", "FILE", "", "writes the timeline as a picture", &a.svg}};
+        {"--svg", "FILE", "", "writes the timeline as a picture", &a.svg, kPath}};
     return command_of(
         "schedule", "pipeline schedules: order, bubble, memory, timeline", a, io, schedule, options,
         "Kinds: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, interleaved-zb; with two stages per\n"

@@ -240,7 +240,7 @@ int calibrate(const CalibrateArguments& a, const Io& io) {
 
 Command calibrate_command(CalibrateArguments& a, const Io& io) {
     return command_of("calibrate", "times the kernels and operations of this machine, for tutti simulate", a, io,
-                      calibrate, {required({"OUT", "", "", "where the profile goes, a JSON file", &a.out})},
+                      calibrate, {required({"OUT", "", "", "where the profile goes, a JSON file", &a.out, kPath})},
                       "Takes one to two minutes; nothing else should run meanwhile.\n\n"
                       "Examples:\n"
                       "  tutti bench calibrate here.json\n"
@@ -297,20 +297,22 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
     constexpr double kManyRanks = 1 << 20;
     return command_of(
         "simulate", "time, rates and memory of a step before it runs, on any cluster", a, io, simulate,
-        {{"CONFIG", "", "", "TOML file of the run", &a.config},
-         {"--cluster", "NAME|FILE", "", "the machines: a name below, or a TOML file", &a.cluster},
+        {{"CONFIG", "", "", "TOML file of the run", &a.config, kPath},
+         {"--cluster", "NAME|FILE", "", "the machines: a name below, or a TOML file", &a.cluster,
+          Suggestions{hardware::cluster_names(), true}},
          {"--ranks", "N", "1", "devices of the run", &a.ranks, Between{1, kManyRanks}},
-         {"--set", "section.key=value", "", "a value in place of the file's; repeatable", &a.set},
-         {"--profile", "FILE", "", "instead of a cluster: a machine that `tutti bench calibrate` measured", &a.profile},
-         {"--trace", "FILE", "", "the predicted spans of the rehearsed ranks, for ui.perfetto.dev", &a.trace},
-         {"--svg", "FILE", "", "the same as a picture", &a.svg},
-         {"--run", "RUN_DIR", "", "leaves the prediction in the directory of a run, for tutti report", &a.run},
+         set_option(a.set, "a value in place of the file's; repeatable"),
+         {"--profile", "FILE", "", "instead of a cluster: a machine that `tutti bench calibrate` measured", &a.profile,
+          kPath},
+         {"--trace", "FILE", "", "the predicted spans of the rehearsed ranks, for ui.perfetto.dev", &a.trace, kPath},
+         {"--svg", "FILE", "", "the same as a picture", &a.svg, kPath},
+         {"--run", "RUN_DIR", "", "leaves the prediction in the directory of a run, for tutti report", &a.run, kPath},
          {"--slow", "RANK=FACTOR", "", "a straggler: its kernels take so many times as long; repeatable", &a.slow},
-         {"--site", "FILE", "", "constants of a site, as --fit wrote them", &a.site},
+         {"--site", "FILE", "", "constants of a site, as --fit wrote them", &a.site, kPath},
          {"--table", "FILE", "", "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors",
-          &a.table},
-         {"--fit", "OUT", "", "with --table: fits the constants to these rows, three or more, and writes them",
-          &a.fit}},
+          &a.table, kPath},
+         {"--fit", "OUT", "", "with --table: fits the constants to these rows, three or more, and writes them", &a.fit,
+          kPath}},
         concat(
             "Clusters: ",
             [] {

@@ -1,0 +1,30 @@
+// cli/completion.h: completion of the program's command line in bash, zsh and fish: scripts from the table of commands.
+// They offer commands, options, the values of Choices and Suggestions, and file names where a value is a path.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/cli/command.h"
+
+namespace tutti::cli {
+
+// A command with the words that name it: "tutti bench gemm".
+struct NamedCommand {
+    std::string words;
+    const Command* command;
+};
+// `program`, and all commands below it in the order of --help.
+std::vector<NamedCommand> all_commands(const Command& program);
+
+// "--comm", "--latency" of "--comm,--latency".
+std::vector<std::string> names_of(const Option& option);
+// Given by its place and not by a name.
+bool is_positional(const Option& option);
+bool takes_value(const Option& option);
+
+std::string bash_completion(const Command& program);
+std::string zsh_completion(const Command& program);
+std::string fish_completion(const Command& program);
+
+}  // namespace tutti::cli
