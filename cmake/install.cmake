@@ -16,7 +16,7 @@ endforeach()
 
 set(TUTTI_INSTALL_CMAKEDIR ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(TARGETS tutti_all ${room_targets} EXPORT tuttiTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS tutti_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS tutti_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 install(DIRECTORY src/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
   PATTERN "testing" EXCLUDE)
 
@@ -27,7 +27,7 @@ function(tutti_makes file destination)
   set(path ${CMAKE_CURRENT_BINARY_DIR}/made_by_program/${file})
   add_custom_command(OUTPUT ${path} COMMAND tutti_program ${ARGN} > ${path} DEPENDS tutti_program VERBATIM)
   set(made_by_program ${made_by_program} ${path} PARENT_SCOPE)
-  install(FILES ${path} DESTINATION ${destination})
+  install(FILES ${path} DESTINATION ${destination} COMPONENT program)
 endfunction()
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/made_by_program)
 tutti_makes(tutti.1 ${CMAKE_INSTALL_MANDIR}/man1 man)
@@ -36,7 +36,7 @@ tutti_makes(_tutti ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions completion zs
 tutti_makes(tutti.fish ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d completion fish)
 add_custom_target(tutti_made_by_program ALL DEPENDS ${made_by_program})
 
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tutti)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tutti COMPONENT program)
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${TUTTI_INSTALL_CMAKEDIR})
 
 # A static library does not carry what it links: the config file finds those libraries again on the user's machine,

@@ -1,10 +1,10 @@
 #include "tutti/comm/tcp/hub.h"
 
 #include <poll.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 
 #include "tutti/base/error.h"
 
@@ -119,8 +119,9 @@ void Hub::welcome(Guest& guest, const Frame& frame) {
 // The contacts of all, behind a number that only this job's ranks know.
 void Hub::give_tables() {
     running_ = true;
-    std::random_device random;
-    const uint64_t secret = (uint64_t{random()} << 32) | random();
+    // Not std::random_device: libstdc++ 12 takes that from glibc 2.36, and the packages run on 2.35.
+    uint64_t secret = 0;
+    check(getrandom(&secret, sizeof secret, 0) == sizeof secret, "getrandom failed: ", std::strerror(errno));
     std::string body(reinterpret_cast<const char*>(&secret), sizeof secret);
     body.append(reinterpret_cast<const char*>(contacts_.data()), contacts_.size() * sizeof(Contact));
     tell_all(Frame::Type::table, body);

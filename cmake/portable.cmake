@@ -1,0 +1,30 @@
+# TUTTI_PORTABLE: what the packages hold (scripts/package.sh, docs/decisions/0029-packages.md). Libraries of C++ and of
+# OpenMP go into the program, so that it needs the C library alone. Included before find_package(OpenMP), after the
+# other libraries were found.
+#
+# gcc's libraries: a shared libstdc++ beside the program would be the one that libraries opened later get, too, and those
+# of a newer system (plug-ins of NCCL and MPI) would miss symbols in it.
+add_link_options(-static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL -Wl,--gc-sections)
+
+foreach(option ONEDNN SENTENCEPIECE)
+  if(TUTTI_${option})
+    message(FATAL_ERROR "TUTTI_PORTABLE needs -DTUTTI_${option}=OFF: Debian has the library as a shared one only")
+  endif()
+endforeach()
+
+# tutti_static(RESULT FILE PACKAGE): the path of a static library.
+function(tutti_static result file package)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${file} OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT IS_ABSOLUTE "${path}")
+    message(FATAL_ERROR "TUTTI_PORTABLE needs the static library ${file}; Debian has it in ${package}")
+  endif()
+  set(${result} ${path} PARENT_SCOPE)
+endfunction()
+
+tutti_static(xxhash_archive libxxhash.a libxxhash-dev)
+tutti_static(gomp_archive libgomp.a libgcc-12-dev)
+set_target_properties(PkgConfig::xxhash PROPERTIES INTERFACE_LINK_LIBRARIES ${xxhash_archive})
+set(OpenMP_gomp_LIBRARY ${gomp_archive} CACHE FILEPATH "libgomp as a static library")
+# These two have no static library; their headers hold all.
+set_target_properties(PkgConfig::tomlplusplus PROPERTIES INTERFACE_LINK_LIBRARIES "" INTERFACE_COMPILE_OPTIONS ""
+  INTERFACE_COMPILE_DEFINITIONS TOML_HEADER_ONLY=1)
