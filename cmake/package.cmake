@@ -3,8 +3,8 @@
 
 # The licences of what is linked into the program, as Debian's packages state them.
 set(third_party ${CMAKE_CURRENT_BINARY_DIR}/THIRD_PARTY)
-file(WRITE ${third_party} "The program tutti has code of these libraries inside. Their licences, as stated by Debian's packages, follow.\n")
-foreach(package libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev gcc-12-base)
+file(WRITE ${third_party} "Code of these libraries is inside the program or beside it. Their licences, as Debian's packages state them, follow.\n")
+foreach(package libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev libsentencepiece0 gcc-12-base)
   set(copyright /usr/share/doc/${package}/copyright)
   if(NOT EXISTS ${copyright})
     message(FATAL_ERROR "${copyright} is not there: a package must carry the licences of the libraries that it has inside")
@@ -41,7 +41,7 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_NAME tutti)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # libc6, of the version whose symbols the program uses
+# The dependency on libc6, with the version that the program needs, comes from scripts/package.sh.
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenmpi3 | libmpich12")
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "Trains large neural networks on all your devices at once
  Data, ZeRO, tensor, sequence, context, pipeline and expert parallelism on CPUs

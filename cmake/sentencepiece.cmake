@@ -1,9 +1,38 @@
-# open_sentencepiece has two definitions; the one that this build does not use stays uncompiled.
+# sentencepiece_api has three definitions; those that this build does not use stay uncompiled. A portable program opens
+# the library as a module, lib/tutti/libtutti_sentencepiece.so, because Debian has it as a shared library only: with the
+# library itself, and with gcc's for systems without.
 set(tokenizers ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/data/tokenizers)
-if(TUTTI_SENTENCEPIECE)
-  set_source_files_properties(${tokenizers}/sentencepiece_absent.cpp PROPERTIES HEADER_FILE_ONLY ON)
-  set_source_files_properties(${tokenizers}/sentencepiece.cpp PROPERTIES COMPILE_DEFINITIONS
-    "TUTTI_SENTENCEPIECE_VERSION=\"sentencepiece ${sentencepiece_VERSION}\"")
+if(TUTTI_SENTENCEPIECE AND TUTTI_PORTABLE)
+  set(sentencepiece_source ${tokenizers}/sentencepiece_opened.cpp)
+elseif(TUTTI_SENTENCEPIECE)
+  set(sentencepiece_source ${tokenizers}/sentencepiece_library.cpp)
 else()
-  set_source_files_properties(${tokenizers}/sentencepiece.cpp PROPERTIES HEADER_FILE_ONLY ON)
+  set(sentencepiece_source ${tokenizers}/sentencepiece_absent.cpp)
+endif()
+foreach(part opened library absent)
+  set(source ${tokenizers}/sentencepiece_${part}.cpp)
+  if(NOT source STREQUAL sentencepiece_source)
+    get_target_property(sources tutti_data SOURCES)
+    list(REMOVE_ITEM sources ${source})
+    set_target_properties(tutti_data PROPERTIES SOURCES "${sources}")
+  endif()
+endforeach()
+set_source_files_properties(${tokenizers}/sentencepiece_library.cpp PROPERTIES COMPILE_DEFINITIONS
+  "TUTTI_SENTENCEPIECE_VERSION=\"sentencepiece ${sentencepiece_VERSION}\"")
+
+if(TUTTI_SENTENCEPIECE AND TUTTI_PORTABLE)
+  add_library(tutti_sentencepiece MODULE ${tokenizers}/sentencepiece_library.cpp)
+  target_include_directories(tutti_sentencepiece PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  target_link_libraries(tutti_sentencepiece PRIVATE tutti_options PkgConfig::sentencepiece)
+  target_link_options(tutti_sentencepiece PRIVATE -Wl,--as-needed)
+  set_target_properties(tutti_sentencepiece PROPERTIES INSTALL_RPATH $ORIGIN CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON)
+  install(TARGETS tutti_sentencepiece LIBRARY DESTINATION lib/tutti COMPONENT program)
+  foreach(library libsentencepiece.so.0 gcc/libstdc++.so.6 gcc/libgcc_s.so.1)
+    get_filename_component(name ${library} NAME)
+    get_filename_component(folder lib/tutti/${library} DIRECTORY)
+    tutti_library_file(file ${name} "libsentencepiece-dev, g++")
+    file(REAL_PATH ${file} file)
+    install(FILES ${file} DESTINATION ${folder} RENAME ${name} COMPONENT program)
+  endforeach()
 endif()

@@ -47,8 +47,12 @@ version=${version#tutti }
 echo "== tutti $version needs glibc $glibc and no other library"
 
 rm -rf $packages $build/wheel
-(cd $build && cpack >cpack.log) || { cat $build/cpack.log >&2 && exit 1; }
 cmake --install $build --component program --strip --prefix $build/wheel >/dev/null
+for library in $build/wheel/lib/tutti/*.so* $build/wheel/lib/tutti/gcc/*.so*; do
+    scripts/check_glibc.sh "$library" $newest_glibc libstdc++.so.6 libgcc_s.so.1 libsentencepiece.so.0 >/dev/null
+done
+scripts/check_runpath.sh $build/wheel >/dev/null
+(cd $build && cpack -D CPACK_DEBIAN_PACKAGE_DEPENDS="libc6 (>= $glibc)" >cpack.log) || { cat $build/cpack.log >&2 && exit 1; }
 scripts/make_wheel.py $build/wheel "$version" "$glibc" $packages >/dev/null
 rm -rf $packages/_CPack_Packages
 

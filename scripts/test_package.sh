@@ -63,6 +63,9 @@ tries() {
         fail "$name: training failed: $(cat "$work/train.log")"
     [[ $(losses "$root/tmp/run") == "$here" ]] ||
         fail "$name: the losses are $(losses "$root/tmp/run"), those of the same program outside $here"
+    inside "$program" data tokenize /tmp/text.txt --tokenizer /tmp/sentencepiece.model --out /tmp/tokens >"$work/tokenize.log" 2>&1 ||
+        fail "$name: tokenizing failed: $(cat "$work/tokenize.log")"
+    cmp "$root/tmp/tokens.bin" "$work/here/tokens.bin" || fail "$name: other tokens than outside"
     output=$(inside "$program" generate /tmp/run --prompt "all " --max-tokens 8 --greedy) || fail "$name: generate failed"
     [[ $output == "all "* ]] || fail "$name: generate printed: $output"
     environment=(OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2)
@@ -70,7 +73,7 @@ tries() {
     environment=()
     [[ $code == 2 && $output == *"no MPI library was found"*libmpi.so.40* ]] ||
         fail "$name: a rank of mpirun without MPI ended with $code: $output"
-    echo "   version, doctor, 5 steps on 2 ranks, a text, and the reason when MPI is missing: well"
+    echo "   version, doctor, 5 steps on 2 ranks, a text, sentencepiece, and the reason when MPI is missing: well"
 }
 
 mkdir "$work/here"
@@ -92,6 +95,8 @@ tar -xzf "$archive" -C "$work/here" --strip-components=1
 sed "s:/tmp/text.txt:$root/tmp/text.txt:" "$root/tmp/run.toml" >"$work/here/run.toml"
 "$work/here/bin/tutti" train "$work/here/run.toml" --ranks 2 --out "$work/here/run" >/dev/null
 here=$(losses "$work/here/run")
+cp "$(dirname "${BASH_SOURCE[0]}")/../src/tutti/data/tokenizers/testdata/sentencepiece.model" "$root/tmp/"
+"$work/here/bin/tutti" data tokenize "$root/tmp/text.txt" --tokenizer "$root/tmp/sentencepiece.model" --out "$work/here/tokens" >/dev/null
 [[ $(wc -w <<<"$here") == 5 ]] || fail "the program of the archive logged: $here"
 
 tar -xzf "$archive" -C "$root/opt"
@@ -116,7 +121,7 @@ install_debian() {
 install_debian -i /tmp/tutti.deb >/dev/null
 tries "Debian package" tutti
 for file in share/man/man1/tutti.1 share/bash-completion/completions/tutti share/zsh/vendor-completions/_tutti \
-    share/fish/vendor_completions.d/tutti.fish share/doc/tutti/LICENSE share/doc/tutti/THIRD_PARTY; do
+    share/fish/vendor_completions.d/tutti.fish share/doc/tutti/LICENSE share/doc/tutti/THIRD_PARTY lib/tutti/libtutti_sentencepiece.so; do
     [[ -s $root/usr/$file ]] || fail "the Debian package has no $file"
 done
 install_debian -r tutti >/dev/null
@@ -127,6 +132,9 @@ pip() { "$work/venv/bin/pip" --quiet --disable-pip-version-check --no-cache-dir 
 pip install --no-index "$wheel"
 echo "== wheel: $(env -i "$work/venv/bin/tutti" version)"
 env -i "$work/venv/bin/tutti" train "$work/here/run.toml" --ranks 2 --out "$work/here/wheel" >/dev/null
+env -i "$work/venv/bin/tutti" data tokenize "$root/tmp/text.txt" --tokenizer "$root/tmp/sentencepiece.model" \
+    --out "$work/here/wheel_tokens" >/dev/null
+cmp "$work/here/tokens.bin" "$work/here/wheel_tokens.bin" || fail "wheel: other tokens"
 [[ $(losses "$work/here/wheel") == "$here" ]] || fail "wheel: the losses are $(losses "$work/here/wheel"), not $here"
 pip check
 files=$("$work/venv/bin/python" -m zipfile -l "$wheel")

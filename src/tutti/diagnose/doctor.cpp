@@ -47,7 +47,8 @@ FactSection look_at_build(MachineFacts& facts) {
         {"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
     const std::string sentencepiece = data::sentencepiece_version();
     s.facts.push_back({"sentencepiece", "tokenizer models",
-                       sentencepiece.empty() ? "no *.model: built without sentencepiece" : "*.model: " + sentencepiece,
+                       sentencepiece.empty() ? "no *.model: sentencepiece is neither in this build nor beside it"
+                                             : "*.model: " + sentencepiece,
                        sentencepiece});
     const std::string mpi = comm::mpi_library(comm::Launcher::none);
     s.facts.push_back(
