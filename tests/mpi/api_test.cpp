@@ -65,7 +65,8 @@ TEST(MpiApi, ConstantsAreThoseOfTheHeader) {
     EXPECT_EQ(Abi::status_ignore(), MPI_STATUSES_IGNORE);
 }
 
-// The program that links a library and the one that opens it see the same objects.
+// The program that links a library and the one that opens it see the same objects, of which the linker may have put
+// copies into the program.
 TEST(MpiApi, HandlesAreThoseOfTheLinkedLibrary) {
     const Library library = open_library(TUTTI_MPI_LAUNCHER);
     ASSERT_EQ(library.family, (std::is_same_v<Abi, OpenMpi> ? Family::open_mpi : Family::mpich)) << library.tried;

@@ -21,25 +21,27 @@ std::vector<std::string> files_of(Launcher launcher) {
 }
 
 template <class Pointer>
-void find(const Library& library, const char* name, Pointer& pointer) {
-    pointer = reinterpret_cast<Pointer>(dlsym(library.handle, name));
+void find(void* where, const char* name, Pointer& pointer) {
+    pointer = reinterpret_cast<Pointer>(dlsym(where, name));
     check(pointer != nullptr, "the MPI library has no ", name, ": ", dlerror());
 }
 
-void find_handles(const Library& library, Handles<OpenMpi>& handles) {
-    find(library, "ompi_mpi_comm_world", handles.comm_world);
-    find(library, "ompi_mpi_comm_null", handles.comm_null);
-    find(library, "ompi_mpi_byte", handles.byte);
-    find(library, "ompi_mpi_char", handles.character);
-    find(library, "ompi_mpi_int", handles.integer);
-    find(library, "ompi_mpi_errors_return", handles.errors_return);
-    find(library, "ompi_mpi_info_null", handles.info_null);
-    find(library, "ompi_mpi_op_bor", handles.bor);
-    find(library, "ompi_request_null", handles.request_null);
-    find(library, "ompi_mpi_win_null", handles.win_null);
+// The objects that the library itself uses. Not those in its file: a program that also links Open MPI has copies of
+// them, made by the linker, and then the library uses the copies.
+void find_handles(Handles<OpenMpi>& handles) {
+    find(RTLD_DEFAULT, "ompi_mpi_comm_world", handles.comm_world);
+    find(RTLD_DEFAULT, "ompi_mpi_comm_null", handles.comm_null);
+    find(RTLD_DEFAULT, "ompi_mpi_byte", handles.byte);
+    find(RTLD_DEFAULT, "ompi_mpi_char", handles.character);
+    find(RTLD_DEFAULT, "ompi_mpi_int", handles.integer);
+    find(RTLD_DEFAULT, "ompi_mpi_errors_return", handles.errors_return);
+    find(RTLD_DEFAULT, "ompi_mpi_info_null", handles.info_null);
+    find(RTLD_DEFAULT, "ompi_mpi_op_bor", handles.bor);
+    find(RTLD_DEFAULT, "ompi_request_null", handles.request_null);
+    find(RTLD_DEFAULT, "ompi_mpi_win_null", handles.win_null);
 }
 
-void find_handles(const Library&, Handles<Mpich>& handles) {
+void find_handles(Handles<Mpich>& handles) {
     handles = {.comm_world = 0x44000000,
                .comm_null = 0x04000000,
                .byte = 0x4c00010d,
@@ -54,37 +56,37 @@ void find_handles(const Library&, Handles<Mpich>& handles) {
 
 template <class Abi>
 void find_functions(const Library& library, Functions<Abi>& functions) {
-    find(library, "MPI_Get_library_version", functions.get_library_version);
-    find(library, "MPI_Error_string", functions.error_string);
-    find(library, "MPI_Initialized", functions.initialized);
-    find(library, "MPI_Init_thread", functions.init_thread);
-    find(library, "MPI_Finalize", functions.finalize);
-    find(library, "MPI_Comm_dup", functions.comm_dup);
-    find(library, "MPI_Comm_free", functions.comm_free);
-    find(library, "MPI_Comm_rank", functions.comm_rank);
-    find(library, "MPI_Comm_size", functions.comm_size);
-    find(library, "MPI_Comm_set_errhandler", functions.comm_set_errhandler);
-    find(library, "MPI_Comm_get_attr", functions.comm_get_attr);
-    find(library, "MPI_Comm_split", functions.comm_split);
-    find(library, "MPI_Comm_split_type", functions.comm_split_type);
-    find(library, "MPI_Get_processor_name", functions.get_processor_name);
-    find(library, "MPI_Barrier", functions.barrier);
-    find(library, "MPI_Bcast", functions.bcast);
-    find(library, "MPI_Allgather", functions.allgather);
-    find(library, "MPI_Allreduce", functions.allreduce);
-    find(library, "MPI_Isend", functions.isend);
-    find(library, "MPI_Irecv", functions.irecv);
-    find(library, "MPI_Test", functions.test);
-    find(library, "MPI_Testall", functions.testall);
-    find(library, "MPI_Wait", functions.wait);
-    find(library, "MPI_Cancel", functions.cancel);
-    find(library, "MPI_Win_allocate_shared", functions.win_allocate_shared);
-    find(library, "MPI_Win_shared_query", functions.win_shared_query);
-    find(library, "MPI_Win_set_errhandler", functions.win_set_errhandler);
-    find(library, "MPI_Win_get_attr", functions.win_get_attr);
-    find(library, "MPI_Win_lock_all", functions.win_lock_all);
-    find(library, "MPI_Win_unlock_all", functions.win_unlock_all);
-    find(library, "MPI_Win_free", functions.win_free);
+    find(library.handle, "MPI_Get_library_version", functions.get_library_version);
+    find(library.handle, "MPI_Error_string", functions.error_string);
+    find(library.handle, "MPI_Initialized", functions.initialized);
+    find(library.handle, "MPI_Init_thread", functions.init_thread);
+    find(library.handle, "MPI_Finalize", functions.finalize);
+    find(library.handle, "MPI_Comm_dup", functions.comm_dup);
+    find(library.handle, "MPI_Comm_free", functions.comm_free);
+    find(library.handle, "MPI_Comm_rank", functions.comm_rank);
+    find(library.handle, "MPI_Comm_size", functions.comm_size);
+    find(library.handle, "MPI_Comm_set_errhandler", functions.comm_set_errhandler);
+    find(library.handle, "MPI_Comm_get_attr", functions.comm_get_attr);
+    find(library.handle, "MPI_Comm_split", functions.comm_split);
+    find(library.handle, "MPI_Comm_split_type", functions.comm_split_type);
+    find(library.handle, "MPI_Get_processor_name", functions.get_processor_name);
+    find(library.handle, "MPI_Barrier", functions.barrier);
+    find(library.handle, "MPI_Bcast", functions.bcast);
+    find(library.handle, "MPI_Allgather", functions.allgather);
+    find(library.handle, "MPI_Allreduce", functions.allreduce);
+    find(library.handle, "MPI_Isend", functions.isend);
+    find(library.handle, "MPI_Irecv", functions.irecv);
+    find(library.handle, "MPI_Test", functions.test);
+    find(library.handle, "MPI_Testall", functions.testall);
+    find(library.handle, "MPI_Wait", functions.wait);
+    find(library.handle, "MPI_Cancel", functions.cancel);
+    find(library.handle, "MPI_Win_allocate_shared", functions.win_allocate_shared);
+    find(library.handle, "MPI_Win_shared_query", functions.win_shared_query);
+    find(library.handle, "MPI_Win_set_errhandler", functions.win_set_errhandler);
+    find(library.handle, "MPI_Win_get_attr", functions.win_get_attr);
+    find(library.handle, "MPI_Win_lock_all", functions.win_lock_all);
+    find(library.handle, "MPI_Win_unlock_all", functions.win_unlock_all);
+    find(library.handle, "MPI_Win_free", functions.win_free);
 }
 
 }  // namespace
@@ -92,7 +94,7 @@ void find_functions(const Library& library, Functions<Abi>& functions) {
 Library open_library(Launcher launcher) {
     Library library;
     for (const std::string& file : files_of(launcher)) {
-        // Global: plug-ins of Open MPI before version 4 look for the library's symbols there.
+        // Global: find_handles looks there, and so do plug-ins of Open MPI before version 4.
         library.handle = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
         if (library.handle != nullptr) {
             const bool open_mpi = dlsym(library.handle, "ompi_mpi_comm_world") != nullptr;
@@ -107,7 +109,7 @@ Library open_library(Launcher launcher) {
 template <class Abi>
 Api<Abi> api_of(const Library& library) {
     Api<Abi> api{};
-    find_handles(library, api);
+    find_handles(api);
     find_functions<Abi>(library, api);
     return api;
 }
