@@ -32,7 +32,9 @@ newest_glibc=2.36 # Debian 12's
 build=build/package
 packages=$build/packages
 
-scripts/install_packages.sh
+needed_by_test=()
+if [[ $tests == yes ]]; then needed_by_test=(python3-venv debootstrap); fi
+scripts/install_packages.sh "${needed_by_test[@]}"
 launcher=()
 if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 cuda=(-DTUTTI_CUDA=OFF)

@@ -63,6 +63,8 @@ class Shells : public testing::Test {
     }
 
     std::vector<Question> questions() const;
+    // `setup`: what zsh does first.
+    void ask_zsh(const std::string& setup) const;
     // `answers`: a line for each question.
     static void expect_answers(const std::vector<Question>& questions, const std::string& answers);
 
@@ -176,9 +178,6 @@ done < questions
 zpty -d inner
 )";
 constexpr const char* kInnerZsh = R"(
-autoload -Uz compinit
-compinit -D -u
-source ./_tutti
 bindkey '^I' complete-word
 bindkey '^U' kill-whole-line
 PROMPT='' LISTMAX=100000
@@ -195,13 +194,13 @@ comppostfuncs=(end_answer)
 print READY >> $ANSWERS
 )";
 
-TEST_F(Shells, ZshOffersAllOfTheTable) {
+void Shells::ask_zsh(const std::string& setup) const {
     if (!installed("zsh")) GTEST_SKIP() << "zsh is not installed";
     const std::vector<Question> all = questions();
     std::string lines;
     for (const Question& question : all) lines += question.line + '\n';
     write("questions", lines);
-    write("inner.zsh", kInnerZsh);
+    write("inner.zsh", setup + kInnerZsh);
     write("ask.zsh", kAskZsh);
     run("timeout 100 zsh -f ask.zsh");
     // An empty line follows each answer.
@@ -210,6 +209,12 @@ TEST_F(Shells, ZshOffersAllOfTheTable) {
     for (std::string line; std::getline(answers, line); std::getline(answers, line)) without += line + '\n';
     expect_answers(all, without);
 }
+
+TEST_F(Shells, ZshOffersAllOfTheTableFromAPackage) {
+    ask_zsh("fpath=($PWD $fpath); autoload -Uz compinit; compinit -D -u");
+}
+
+TEST_F(Shells, ZshOffersAllOfTheTableWhenSourced) { ask_zsh("autoload -Uz compinit; compinit -D -u; source ./_tutti"); }
 
 // The page as people read it, without the marks of its fonts.
 TEST_F(Shells, TheManualPageHasAllOfTheTable) {
