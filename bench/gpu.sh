@@ -1,26 +1,32 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in ten minutes at most: the tests with the label gpu, Tutti's benchmarks, and PyTorch's steps
-# of the same models. Prints a short table last and writes JSON and logs to OUT. Exit code 1: a test failed.
+# Everything that needs a GPU, in three runs of less than ten minutes. Each is complete by itself, prints what to read
+# first, and writes JSON and logs to OUT.
 #
-#   bench/gpu.sh [BUILD] [OUT]        on the machine with the GPU; BUILD [build/main] a build directory or a pack
-#   bench/gpu.sh --pack BUILD PACK    where it was built: PACK gets the programs and the libraries that they need, for a
-#                                     machine without cmake, compiler or network. Copy it there with bench/. BUILD needs
-#                                     -DTUTTI_CUDA=ON where there is no GPU; the smallest has also
-#                                     -DTUTTI_ONEDNN=OFF -DTUTTI_SENTENCEPIECE=OFF.
-#   bench/gpu.sh --sanitize BUILD OUT the kernel tests under compute-sanitizer: memcheck, racecheck, initcheck; each for
-#                                     SANITIZE_SECONDS [180], the tests of GTEST_FILTER [all]
+#   bench/gpu.sh correctness BUILD OUT  the tests with the label gpu, one process an operation; compute-sanitizer; equal bits
+#                                       of two trainings
+#   bench/gpu.sh rates BUILD OUT        products of the models' shapes beside torch.mm, attention, memory, health, ncu
+#   bench/gpu.sh steps BUILD OUT        training steps beside PyTorch, eager and compiled; clocks and power meanwhile
+#   bench/gpu.sh --pack BUILD PACK      where it was built: PACK gets the programs and the libraries that they need, for a
+#                                       machine without cmake, compiler or network. Copy it there with bench/ and
+#                                       examples/. BUILD needs -DTUTTI_CUDA=ON where there is no GPU; the smallest has
+#                                       also -DTUTTI_ONEDNN=OFF -DTUTTI_SENTENCEPIECE=OFF.
+#
+# BUILD: a build directory or a pack. Exit code 0: all that was asked for ran, and all tests passed; 1: a test failed; 3: a
+# part did not run or ran out of time, and the last lines name it. The parts of a run share BUDGET seconds [570].
 #
 # Tutti finds cuBLASLt where the loader looks, in CUDA_HOME, in /usr/local/cuda or in TUTTI_CUBLASLT; here the one that
-# came with PyTorch is taken when there is no other, and its cuDNN likewise. PyTorch is whatever `${PYTHON:-python3}`
-# has; without it, its rows are missing and the table says so.
+# came with PyTorch is taken when there is no other, and its cuDNN likewise. PyTorch is whatever `${PYTHON:-python3}` has.
 #
-# To rehearse on a machine without a GPU: DEVICE=cpu MODELS=llama-110m SEQ_LEN=64 BATCH=2 STEPS=5 PATIENCE=1 bench/gpu.sh
+# ROWS of `steps`: model:seq_len:micro_batch:global_batch, with :graphs for CUDA graphs [all of gpt2-124m, llama3.2-1b and
+# llama3.2-3b over micro-batches]. MODELS of `rates` [the same three]. JOBS: tests at a time [6].
+# To rehearse on a machine without a GPU: DEVICE=cpu ROWS=llama-5m:64:2:4 MODELS=llama-5m PATIENCE=1 bench/gpu.sh steps ...
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
+usage() { sed -n '2,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
-programs=(tutti tests/cuda/cuda_gpu_tests tests/cuda/cuda_gpu_training_tests)
+programs=(tutti tests/cuda/cuda_gpu_tests tests/cuda/cuda_gpu_training_tests tests/cuda/cuda_gpu_nccl_tests)
 if [ "${1:-}" = --pack ]; then
-  [ $# = 3 ] || { echo "usage: bench/gpu.sh --pack BUILD PACK" >&2; exit 2; }
+  [ $# = 3 ] || { usage >&2; exit 2; }
   build=$2 pack=$3
   mkdir -p "$pack/lib" "$pack/tests/cuda" || exit 1
   [ -x "$build/tests/cuda/cuda_cudnn_tests" ] && programs+=(tests/cuda/cuda_cudnn_tests)
@@ -28,23 +34,20 @@ if [ "${1:-}" = --pack ]; then
     strip -o "$pack/$program" "$build/$program" || exit 1
     # All but those of glibc and of the compiler: newer ones do, and two of them in a process do not.
     ldd "$build/$program" | awk '$3 ~ /^\// {print $3}' |
-      grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|ld-linux[^/]*)\.so' |
+      grep -vE '/(libc|libm|libmvec|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|ld-linux[^/]*)\.so' |
       while read -r library; do cp -Lu "$library" "$pack/lib/"; done
   done
   du -sh "$pack"
   exit 0
 fi
-
-sanitize=no
-if [ "${1:-}" = --sanitize ]; then
-  sanitize=yes
-  shift
-  [ $# = 2 ] || { echo "usage: bench/gpu.sh --sanitize BUILD OUT" >&2; exit 2; }
-fi
-build=${1:-build/main}
-out=${2:-$here/results/gpu_$(date -u +%Y%m%d_%H%M%S)}
-python=${PYTHON:-python3}
-device=${DEVICE:-cuda}
+case "${1:-}" in
+  correctness | rates | steps) [ $# = 3 ] || { usage >&2; exit 2; } ;;
+  -h | --help) usage; exit 0 ;;
+  *) usage >&2; exit 2 ;;
+esac
+what=$1 build=$2 out=$3
+python=${PYTHON:-python3} device=${DEVICE:-cuda} patience=${PATIENCE:-8}
+end=$((SECONDS + ${BUDGET:-570}))
 mkdir -p "$out" || exit 1
 ours=(env)  # in front of our programs only: PyTorch has libraries of its own
 [ -d "$build/lib" ] && ours+=("LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
@@ -54,14 +57,22 @@ if ! "${ours[@]}" "$build/tutti" version >"$out/version.txt" 2>&1; then
   exit 2
 fi
 
-# name, seconds that it may take, command; the output goes to OUT/name.log
+missing=()  # parts that did not run to their end
+# name, seconds that it may take, command; the output goes to OUT/name.log, the exit code to OUT/name.code
 run() {
-  local name=$1 limit=$2 begin=$SECONDS
+  local name=$1 limit=$2 begin=$SECONDS left=$((end - SECONDS))
   shift 2
+  [ "$left" -lt "$limit" ] && limit=$left
+  if [ "$limit" -lt 3 ]; then
+    missing+=("$name: no time was left")
+    return 1
+  fi
   timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>"$out/$name.err"
   local code=$?
-  printf '%-28s %3d s  exit code %d\n' "$name" $((SECONDS - begin)) $code
+  printf '%-40s %3d s  exit code %d\n' "$name" $((SECONDS - begin)) $code
   echo $code >"$out/$name.code"
+  [ $code = 124 ] && missing+=("$name: cut off after $limit s")
+  return $code
 }
 
 # NVIDIA's libraries that a Python package of this machine brought: variable, file
@@ -82,10 +93,9 @@ PYTHON
 can() { "${ours[@]}" "$build/tutti" doctor 2>&1 | grep -q "$1"; }
 if [ "$device" = cuda ]; then
   command -v nvidia-smi >/dev/null && timeout 20 nvidia-smi -q >"$out/nvidia_smi.txt" 2>&1
-  "${ours[@]}" "$build/tutti" doctor >"$out/doctor.txt" 2>&1
-  if ! grep -q 'compute capability' "$out/doctor.txt"; then
+  if ! can 'compute capability'; then
     echo "gpu.sh: Tutti sees no GPU here" >&2
-    grep -A6 '^GPUs' "$out/doctor.txt" >&2
+    "${ours[@]}" "$build/tutti" doctor 2>&1 | grep -A6 '^GPUs' >&2
     exit 2
   fi
   can 'cuBLASLt, which was not found' && take_from_python TUTTI_CUBLASLT libcublasLt.so.13
@@ -102,56 +112,129 @@ fi
 "${ours[@]}" "$build/tutti" doctor --json >"$out/doctor.json" 2>/dev/null
 sed -n '/^GPUs/,/^$/p' "$out/doctor.txt"
 grep '^problem' "$out/doctor.txt"
+printf '{"run": "%s", "device": "%s", "patience": %s}\n' "$what" "$device" "$patience" >"$out/setup.json"
 
-if [ $sanitize = yes ]; then
-  tool=$(command -v compute-sanitizer || ls "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer" 2>/dev/null)
-  if [ -z "$tool" ]; then
-    echo "gpu.sh: compute-sanitizer is neither on the path nor in ${CUDA_HOME:-/usr/local/cuda}/bin; it comes with the" \
-      "CUDA toolkit (cuda-sanitizer-13-0)" >&2
-    exit 2
-  fi
-  worst=0
-  for check in memcheck racecheck initcheck; do
-    run "sanitize_$check" "${SANITIZE_SECONDS:-180}" "${ours[@]}" "$tool" --tool $check --error-exitcode 9 \
-      --print-limit 20 "$build/tests/cuda/cuda_gpu_tests" --gtest_filter="${GTEST_FILTER:-*}"
-    grep -h '^=========' "$out/sanitize_$check.log" | grep -v 'COMPUTE-SANITIZER' | head -20
-    [ "$(cat "$out/sanitize_$check.code")" = 0 ] || worst=1
-  done
-  echo "raw: $out (exit code 9: the tool found something; 124: out of time, see the last test in the log)"
-  exit $worst
-fi
-
-patience=${PATIENCE:-12}
 bench() {  # name, seconds of patience, arguments
   local name=$1 seconds=$2
   shift 2
-  run "$name" $((seconds + 30)) "${ours[@]}" "$build/tutti" bench "$@" --device "$device" --seconds "$seconds" --json
+  run "$name" $((seconds + 40)) "${ours[@]}" "$build/tutti" bench "$@" --device "$device" --seconds "$seconds" --json ||
+    missing+=("$name: failed, see $out/$name.err")
 }
-read -ra models <<<"${MODELS:-llama3.2-1b llama3.2-3b}"
-seq_len=${SEQ_LEN:-4096} batch=${BATCH:-4} steps=${STEPS:-12}
-printf '{"device": "%s", "models": [%s], "seq_len": %d, "batch": %d}\n' "$device" \
-  "$(printf '"%s"\n' "${models[@]}" | paste -sd,)" "$seq_len" "$batch" >"$out/setup.json"
 
-# The limits add up to ten minutes. Were it cut off, bench/gpu_table.py OUT prints what there is.
-run tests_kernels 60 "${ours[@]}" "$build/tests/cuda/cuda_gpu_tests"
-run tests_training 60 "${ours[@]}" "$build/tests/cuda/cuda_gpu_training_tests"
-if [ -x "$build/tests/cuda/cuda_cudnn_tests" ] && grep -q 'can be chosen: TUTTI_CUDA_ATTENTION=cudnn' "$out/doctor.txt"; then
-  run tests_cudnn 40 "${ours[@]}" "$build/tests/cuda/cuda_cudnn_tests"
-fi
-bench gemm "$patience" gemm
-bench attention "$patience" attention
-TUTTI_CUDA_ATTENTION=tensor bench attention_tensor $((patience / 3 + 1)) attention  # beside the one for Hopper
-bench memory $((patience / 3 + 1)) memory
-run health 35 "${ours[@]}" "$build/tutti" health --device "$device" --seconds "$patience" --json
-for model in "${models[@]}"; do
-  bench "step_$model" "$patience" step --model "$model" --set "train.seq_len=$seq_len" \
-    --set "train.global_batch=$batch" --set train.micro_batch=1 --kernels
-done
-for model in "${models[@]}"; do
-  pytorch=("$python" "$here/pytorch_step.py" step --device "$device" --dtype bf16 --model "$model" --batch "$batch"
-    --micro-batch 1 --seq-len "$seq_len" --steps "$steps")
-  run "pytorch_$model" 45 "${pytorch[@]}"
-  run "pytorch_compiled_$model" 60 "${pytorch[@]}" --compile
-done
+# Each test in a process of its own: the first wrong address ends a CUDA context, and what follows in it says nothing.
+# name, program, filter of GoogleTest; as many at a time as memory of the GPU allows
+tests_apart() {
+  local name=$1 program=$build/tests/cuda/$2 filter=$3 begin=$SECONDS left=$((end - SECONDS)) failed=0
+  if [ ! -x "$program" ] || [ "$left" -lt 10 ]; then
+    missing+=("$name: $([ -x "$program" ] && echo no time was left || echo there is no "$program")")
+    return
+  fi
+  mkdir -p "$out/$name"
+  "${ours[@]}" "$program" --gtest_list_tests --gtest_filter="$filter" 2>/dev/null |
+    awk '/^[^ ]/ {suite = $1; next} NF {print suite $1}' >"$out/$name.list"
+  [ -s "$out/$name.list" ] || missing+=("$name: no test matches $filter")
+  export out name program left
+  export command="${ours[*]} ${prefix[*]:-}"
+  xargs -a "$out/$name.list" -P "${JOBS:-6}" -I '{}' bash -c '
+    log=$out/$name/$(echo "{}" | tr / _).log
+    timeout -k 5 "$((left < 150 ? left : 150))" $command "$program" --gtest_filter="{}" >"$log" 2>&1
+    echo "$? {}"' >"$out/$name.codes"
+  failed=$(grep -cv '^0 ' "$out/$name.codes")
+  printf '%-40s %3d s  %d tests, %d failed\n' "$name" $((SECONDS - begin)) "$(wc -l <"$out/$name.list")" "$failed"
+}
+prefix=()
+
+case $what in
+  correctness)
+    tests_apart kernels cuda_gpu_tests '*'
+    tests_apart training cuda_gpu_training_tests '*'
+    tests_apart nccl cuda_gpu_nccl_tests '*'
+    if [ -x "$build/tests/cuda/cuda_cudnn_tests" ] && grep -q 'can be chosen: TUTTI_CUDA_ATTENTION=cudnn' "$out/doctor.txt"; then
+      tests_apart cudnn cuda_cudnn_tests '*'
+    fi
+    # Two trainings of 20 steps: equal bits of every weight.
+    cat "$here"/*.py >"$out/text.txt"
+    for i in 1 2; do
+      run "train_$i" 60 "${ours[@]}" "$build/tutti" train "$here/../examples/configs/llama-tiny.toml" --out "$out/train_$i" \
+        --set "data.train=$out/text.txt" --set "train.device=$device" --set train.steps=20 --set checkpoint.every=20 --set precision.compute=bf16
+    done
+    find "$out/train_1" -name '*.safetensors' | sort | while read -r file; do
+      cmp "$file" "${file/train_1/train_2}" >>"$out/equal_bits.log" 2>&1 || echo "differs: $file" >>"$out/equal_bits.log"
+    done
+    tool=$(command -v compute-sanitizer || ls "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer" 2>/dev/null)
+    if [ -n "$tool" ]; then
+      export TUTTI_TEST_WITHOUT_GUARDS=1  # the tool sees what lies behind an array
+      # initcheck does not follow managed memory; racecheck knows too little of wgmma and TMA.
+      prefix=("$tool" --tool memcheck --error-exitcode 9 --print-limit 5)
+      tests_apart memcheck cuda_gpu_tests '*attention*:*norm*:*cross_entropy*:*bias*:*rope*:*embedding*:*adamw*'
+      prefix=("$tool" --tool synccheck --error-exitcode 9 --print-limit 5)
+      tests_apart synccheck cuda_gpu_tests '*Attention*:*norm*:*cross_entropy*'
+    else
+      missing+=("compute-sanitizer: neither on the path nor in ${CUDA_HOME:-/usr/local/cuda}/bin")
+    fi
+    ;;
+  rates)
+    read -ra models <<<"${MODELS:-gpt2-124m llama3.2-1b llama3.2-3b}"
+    for model in "${models[@]}"; do
+      bench "gemm_$model" "$patience" gemm --model "$model"
+      [ -s "$out/gemm_$model.log" ] &&
+        run "torch_mm_$model" 45 "$python" "$here/pytorch_step.py" gemm --device "$device" --dtype bf16 \
+          --shapes "$out/gemm_$model.log" --seconds "$patience"
+    done
+    bench attention "$patience" attention
+    TUTTI_CUDA_ATTENTION=tensor bench attention_tensor $((patience / 2 + 1)) attention
+    grep -q 'can be chosen: TUTTI_CUDA_ATTENTION=cudnn' "$out/doctor.txt" &&
+      TUTTI_CUDA_ATTENTION=cudnn bench attention_cudnn $((patience / 2 + 1)) attention
+    bench memory "$patience" memory
+    run health 45 "${ours[@]}" "$build/tutti" health --device "$device" --seconds "$patience" --json
+    # What limits each of our kernels: memory, tensor cores, stalls. A step of two layers.
+    if command -v ncu >/dev/null; then
+      for model in "${models[@]}"; do
+        run "ncu_$model" 90 "${ours[@]}" ncu --csv --set basic --section MemoryWorkloadAnalysis --section WarpStateStats \
+          --section Occupancy -k 'regex:hopper|column|norm|cross|delta|rope|embedding|update|swiglu|gelu' -c 60 \
+          "$build/tutti" bench step --model "$model" --device "$device" --seconds 1 --set model.layers=2 \
+          --set train.global_batch=1 --set train.micro_batch=1 --set train.seq_len=1024
+      done
+    fi
+    ;;
+  steps)
+    # The micro-batch decides how much of a step the optimizer and the head's gradient are.
+    read -ra rows <<<"${ROWS:-gpt2-124m:1024:16:64 gpt2-124m:1024:32:64 gpt2-124m:1024:64:64 gpt2-124m:1024:4:16
+      gpt2-124m:1024:4:16:graphs llama3.2-1b:4096:1:4 llama3.2-1b:4096:2:4 llama3.2-1b:4096:4:4 llama3.2-3b:4096:1:2
+      llama3.2-3b:4096:2:2}"
+    if [ "$device" = cuda ] && command -v nvidia-smi >/dev/null; then
+      nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu --format=csv -lms 200 >"$out/clocks.csv" 2>&1 &
+      clocks=$!
+      trap 'kill $clocks 2>/dev/null' EXIT
+    fi
+    compared=" "
+    for row in "${rows[@]}"; do
+      IFS=: read -r model seq micro batch graphs <<<"$row"
+      name=${row//:/_}
+      bench "step_$name" "$patience" step --model "$model" --kernels --set "train.seq_len=$seq" \
+        --set "train.global_batch=$batch" --set "train.micro_batch=$micro" ${graphs:+--set train.cuda_graphs=true}
+    done
+    # PyTorch takes the largest micro-batch of each model, which its memory may not: then the next smaller one.
+    for ((i = ${#rows[@]} - 1; i >= 0; --i)); do
+      IFS=: read -r model seq micro batch graphs <<<"${rows[i]}"
+      [ -n "${graphs:-}" ] || [[ $compared == *" $model "* ]] && continue
+      name=${rows[i]//:/_}
+      pytorch=("$python" "$here/pytorch_step.py" step --device "$device" --dtype bf16 --model "$model" --batch "$batch"
+        --micro-batch "$micro" --seq-len "$seq" --steps "${STEPS:-10}")
+      run "pytorch_$name" 60 "${pytorch[@]}" && compared+="$model "
+      run "pytorch_compiled_$name" 100 "${pytorch[@]}" --compile
+    done
+    for row in "${rows[@]}"; do
+      [[ $compared == *" ${row%%:*} "* ]] || missing+=("PyTorch on ${row%%:*}: no row ran, see $out/pytorch_*.err")
+    done
+    ;;
+esac
 
 "$python" "$here/gpu_table.py" "$out"
+code=$?
+if [ ${#missing[@]} -gt 0 ]; then
+  printf '\nNOT complete:\n'
+  printf '  %s\n' "${missing[@]}" | sort -u
+  [ $code = 0 ] && code=3
+fi
+exit $code

@@ -3,11 +3,12 @@
     pytorch_step.py step --model gpt2-124m --dtype bf16 --threads 2 --data tokens.bin [--compile] [--steps N] ...
     pytorch_step.py step ... --ranks 2 --threads 1 --parallel ddp|fsdp2|tp (processes, gloo; --batch is that of all)
     pytorch_step.py step --device cuda --model llama3.2-1b --batch 8 --micro-batch 4 --seq-len 4096 [--compile]
-    pytorch_step.py gemm --dtype bf16 --threads 2 [--device cuda] [--seconds 4]
+    pytorch_step.py gemm --dtype bf16 --threads 2 [--device cuda] [--seconds 4] [--shapes FILE]
 
 `step` prints one JSON line per finished step (flushed: its arrival is the measurement; `seconds` is its time by the
-clock of this process), `gemm` one line with the best rate of matrix products. Without --data the tokens are random. Weights and optimizer state are f32; bf16 is torch.autocast, PyTorch's usual mixed precision,
-and for FSDP2 its MixedPrecisionPolicy: parameters gathered in bf16, gradients summed in f32.
+clock of this process), `gemm` one line with the best rate of matrix products, and with --shapes one for each before it.
+Without --data the tokens are random. Weights and optimizer state are f32; bf16 is torch.autocast, PyTorch's usual mixed
+precision, and for FSDP2 its MixedPrecisionPolicy: parameters gathered in bf16, gradients summed in f32.
 """
 
 import argparse
@@ -236,26 +237,43 @@ def run_steps(options, rank=0):
             print(json.dumps({**line, "seconds": time.perf_counter() - started}), flush=True)
 
 
+def products_of(options):
+    """(what, M, N, K, how it is made) of the products to time: those of a file of `tutti bench gemm --json`, or squares
+    and some of the models."""
+    if options.shapes:
+        with open(options.shapes, encoding="utf-8") as file:
+            rows = json.load(file)["rows"]
+        return [(row["name"], row["rows"], row["out"], row["in"], row["product"]) for row in rows]
+    shapes = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (4096, 3072, 768), (4096, 768, 3072)]
+    if options.device == "cuda":
+        shapes = [(n, n, n) for n in (4096, 8192, 16384)]
+    return [(f"{M} x {N} x {K}", M, N, K, "y = x w^T") for M, N, K in shapes]
+
+
 def run_gemm(options):
-    """The fastest of square products and of those of the models."""
+    """The rate of each product, a JSON line each, and last the fastest. Tutti's weight gradients are f32 sums of 16-bit
+    factors, which torch.mm does not make: its own have 16 bits."""
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
     best, shape = 0.0, ""
     finish = torch.cuda.synchronize if options.device == "cuda" else lambda: None
-    shapes = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (4096, 768, 3072), (4096, 3072, 768)]
-    if options.device == "cuda":
-        shapes = [(n, n, n) for n in (4096, 8192, 16384)]
-    for M, K, N in shapes:
-        a, b = (torch.randn(rows, K, device=options.device).to(dtype) for rows in (M, N))
-        F.linear(a, b)
+    products = products_of(options)
+    for name, rows, out, width, product in products:
+        x, w, y = (torch.randn(*size, device=options.device).to(dtype) for size in ((rows, width), (out, width), (rows, out)))
+        call = {"y = x w^T": lambda: x @ w.T, "dx = dy w": lambda: y @ w, "dw += dy^T x": lambda: y.T @ x}[product]
+        call()
         finish()
-        end = time.perf_counter() + options.seconds / len(shapes)
-        while time.perf_counter() < end:
+        seconds, end = [], time.perf_counter() + options.seconds / len(products)
+        while time.perf_counter() < end or len(seconds) < 3:
             begin = time.perf_counter()
-            F.linear(a, b)
+            call()
             finish()
-            rate = 2.0 * M * K * N / (time.perf_counter() - begin)
-            if rate > best:
-                best, shape = rate, f"{M} x {N} x {K}"
+            seconds.append(time.perf_counter() - begin)
+        flops = 2.0 * rows * out * width
+        if flops / min(seconds) > best:
+            best, shape = flops / min(seconds), name
+        if options.shapes:
+            median = sorted(seconds)[len(seconds) // 2]
+            print(json.dumps({"name": name, "product": product, "flops_per_s": flops / median}), flush=True)
     print(json.dumps({"flops_per_s": best, "shape": shape}), flush=True)
 
 
@@ -273,6 +291,7 @@ def main():
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--data", help="u16 tokens")
+    parser.add_argument("--shapes", help="of gemm: what `tutti bench gemm --model M --json` printed")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--seconds", type=float, default=4)
     options = parser.parse_args()
