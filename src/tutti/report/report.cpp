@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 
 namespace tutti::report {
@@ -173,6 +174,9 @@ std::string texts(const RunHistory& run) {
 std::string render_report(const RunHistory& run) {
     std::string body = concat("<header><p>Tutti run report</p><h1>", escape_html(run.name), "</h1>");
     if (!run.totals.machine.empty()) body += "<p>" + escape_html(run.totals.machine) + "</p>";
+    if (run.totals.peak_flops)
+        body += concat("<p>MFU and HFU are shares of ", format_flop_rate(*run.totals.peak_flops), ": ",
+                       escape_html(run.totals.peak_origin), "</p>");
     body += "</header>\n" + facts(run) + notes(run);
     body += "<div class=\"grid\">\n" + charts(run) + memory_card(run) + groups_card(run) + skipped_card(run) +
             experts_card(run) + trace_card(run) + prediction_card(run) + pipeline_card(run) + texts(run) + "</div>\n";

@@ -326,10 +326,12 @@ RunHistory full_run() {
     run.totals = {.model = "a&b",
                   .machine = "<cpu>",
                   .sample = "</pre><b>bold</b>",
+                  .peak_origin = "<origin>",
                   .parameters = 1e6,
                   .tokens = 40000,
                   .wall_s = 3700,
                   .final_loss = 0.15,
+                  .peak_flops = 207e9,
                   .memory = {{"weights", 100, 90}, {"</svg>", 10, 10}}};
     run.config = "[data]\ntrain = [\"</details>\"]\n";
     run.notes = {"<note>"};
@@ -352,6 +354,7 @@ TEST(ReportPage, IsWellFormedAndEscaped) {
         EXPECT_EQ(page.find(attack), std::string::npos) << attack;
     }
     EXPECT_NE(page.find("&lt;/pre&gt;&lt;b&gt;bold"), std::string::npos);
+    EXPECT_NE(page.find("MFU and HFU are shares of 207.0 GFLOP/s: &lt;origin&gt;"), std::string::npos);
     EXPECT_NE(page.find("train = [&quot;&lt;/details&gt;&quot;]"), std::string::npos);
 }
 

@@ -97,10 +97,12 @@ void read_totals(const Record& record, RunTotals& totals) {
     keep(totals.model, record.text("model"));
     keep(totals.machine, record.text("machine"));
     keep(totals.sample, record.text("sample"));
+    keep(totals.peak_origin, record.text("peak_origin"));
     keep(totals.loss_unit, record.text("loss_unit"));
     keep(totals.parameters, record.known("parameters"));
     keep(totals.tokens, record.known("tokens"));
     keep(totals.wall_s, record.known("wall_s"));
+    keep(totals.peak_flops, record.known("peak_flops"));
     keep(totals.final_loss, record.known("final_loss"));
     const Json* memory = record.find("memory");
     if (!memory || memory->is_null()) return;

@@ -59,8 +59,9 @@ struct MemoryUse {
 // What a run was and came to; each is optional, because a run that still goes on has no totals.
 struct RunTotals {
     std::string model, machine, sample;
+    std::string peak_origin;  // how the peak was obtained
     std::string loss_unit = "nats per token";
-    std::optional<double> parameters, tokens, wall_s, final_loss;
+    std::optional<double> parameters, tokens, wall_s, final_loss, peak_flops;
     std::vector<MemoryUse> memory;
 };
 

@@ -29,6 +29,7 @@
 #include "tutti/train/console.h"
 #include "tutti/train/memory_check.h"
 #include "tutti/train/run_directory.h"
+#include "tutti/train/run_peak.h"
 #include "tutti/train/same_run.h"
 #include "tutti/train/shared_data.h"
 #include "tutti/train/trace_file.h"
@@ -79,7 +80,7 @@ class Run {
     RunState state_;
     std::optional<RunDirectory> directory_;  // of the first rank
     std::optional<TraceFile> trace_;         // when asked for
-    double peak_ = 0;                        // FLOP/s of all ranks' arithmetic units, measured at the start
+    std::optional<RunPeak> peak_;            // from the start of the training on
 
     TrainOutcome outcome_;
     Clock::time_point logged_at_ = Clock::now();
@@ -217,10 +218,7 @@ TrainOutcome Run::train() {
     if (run_.log.trace)
         trace_.emplace(world_, trace_window(run_, state_.step), options_.out + "/trace.json", place_of(engine_.groups),
                        [this](const std::string& message) { console_.warn(message); });
-    const auto devices = comm::device_identities(engine_.groups.world(), *engine_.device);
-    const auto sharing = std::count(devices.begin(), devices.end(), devices[size_t(engine_.groups.world().rank())]);
-    const double of_device = engine_.device->peak(spec::arithmetic_of(run_), 0.05).flops_per_s;
-    peak_ = engine_.groups.world().sum(of_device / static_cast<double>(sharing));
+    peak_.emplace(engine_.groups.world(), *engine_.device, spec::arithmetic_of(run_));
     logged_step_ = state_.step;
     logged_usage_ = engine_.groups.usage();
     logged_seconds_ = engine_.executor.seconds();
@@ -284,9 +282,10 @@ void Run::log(const engine::StepResult& result) {
     StepMetrics m{.step = step, .tokens = state_.tokens, .result = result, .skipped = state_.skipped};
     m.step_ms = 1000 * elapsed / static_cast<double>(std::max<int64_t>(1, step - logged_step_));
     m.tokens_per_s = static_cast<double>(state_.tokens - logged_tokens_) / elapsed;
-    m.mfu = plan::mfu(plan::model_flops(run_.model, run_.train.seq_len).causal(), m.tokens_per_s, peak_);
-    m.hfu = plan::mfu(plan::hardware_flops(run_.model, run_.train.seq_len, run_.recompute.policy).causal(),
-                      m.tokens_per_s, peak_);
+    const double hardware = plan::hardware_flops(run_.model, run_.train.seq_len, run_.recompute.policy).causal();
+    peak_->see(hardware * m.tokens_per_s);
+    m.mfu = plan::mfu(plan::model_flops(run_.model, run_.train.seq_len).causal(), m.tokens_per_s, peak_->flops_per_s());
+    m.hfu = plan::mfu(hardware, m.tokens_per_s, peak_->flops_per_s());
     m.mem_peak_bytes = engine_.device->memory().total().peak;
     m.bubble = bubble();
     m.comm = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);
@@ -407,7 +406,8 @@ std::string Run::totals(const std::string& sample_text) {
                  {"skipped", state_.skipped},
                  {"wall_s", state_.seconds},
                  {"machine", engine_.device->name()},
-                 {"peak_flops", peak_},
+                 {"peak_flops", peak_->flops_per_s()},
+                 {"peak_origin", peak_->origin()},
                  {"checkpoint", outcome_.checkpoint},
                  {"checkpoint_failures", checkpoints_.failures()},
                  {"preempted", outcome_.preempted},

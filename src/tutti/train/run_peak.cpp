@@ -1,0 +1,55 @@
+#include "tutti/train/run_peak.h"
+
+#include <algorithm>
+
+namespace tutti::train {
+
+namespace {
+constexpr double kSuspicious = 0.9;
+constexpr int kMostMeasurements = 5;
+constexpr double kFirstSeconds = 0.05, kAgainSeconds = 0.2;
+}  // namespace
+
+RunPeak::RunPeak(comm::Communicator& ranks, Device& device, Arithmetic arithmetic)
+    : ranks_(ranks), device_(device), arithmetic_(arithmetic) {
+    const auto here = static_cast<size_t>(ranks.rank());
+    if (device.kind() == DeviceKind::cpu) {
+        const auto hosts = comm::gather_texts(ranks, host_name());
+        const auto on_host = static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[here]));
+        const int threads = on_host * device.stream().threads, cores = available_cores();
+        part_ = std::min(1.0, static_cast<double>(cores) / threads);
+        if (part_ < 1) shared_ = concat(on_host, " ranks with ", threads, " threads on ", cores, " cores");
+    } else {
+        const auto devices = comm::device_identities(ranks, device);
+        const auto sharing = std::count(devices.begin(), devices.end(), devices[here]);
+        part_ = 1.0 / static_cast<double>(sharing);
+        if (sharing > 1) shared_ = concat("a GPU of ", sharing, " ranks");
+    }
+    measure(kFirstSeconds);
+}
+
+void RunPeak::measure(double seconds) {
+    const ArithmeticPeak peak = device_.peak(arithmetic_, seconds);
+    of_device_ = peak.origin;
+    const double sum = ranks_.sum(part_ * peak.flops_per_s);
+    if (sum > flops_per_s_) is_reached_ = false;
+    flops_per_s_ = std::max(flops_per_s_, sum);
+    ++measured_;
+}
+
+void RunPeak::see(double reached) {
+    const double most = ranks_.max(reached);
+    while (most > kSuspicious * flops_per_s_ && measured_ < kMostMeasurements) measure(kAgainSeconds);
+    if (most <= flops_per_s_) return;
+    flops_per_s_ = most;
+    is_reached_ = true;
+}
+
+std::string RunPeak::origin() const {
+    std::string text = is_reached_ ? "what the run itself reached, more than was measured: " + of_device_ : of_device_;
+    if (!shared_.empty()) text += ", " + shared_;
+    if (measured_ > 1) text += concat(", measured ", measured_, " times");
+    return text;
+}
+
+}  // namespace tutti::train
