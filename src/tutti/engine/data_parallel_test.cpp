@@ -1,6 +1,6 @@
 // Data parallelism on real steps: every stage of ZeRO and every shape of HSDP gives the same bits at one data-parallel
-// degree, where README.md promises them; any degree follows one rank within rounding; state and traffic are what the
-// formulas say.
+// degree, where docs/promises.md promises them; any degree follows one rank within rounding; state and traffic are what
+// the formulas say.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -265,8 +265,8 @@ TEST_P(Parity, AccumulationGivesTheSameBitsWhenReducedOnce) {
         EXPECT_LT(relative(gradient, each.gradients.at(name)), 1e-6) << name;
 }
 
-// The two conditions of the promise of equal bits (README.md), and that it needs them: sums over ranks go along one
-// tree that splits at powers of two, and microbatches that are reduced one by one are added in another order.
+// The two conditions of the promise of equal bits (docs/promises.md), and that it needs them: sums over ranks go along
+// one tree that splits at powers of two, and microbatches that are reduced one by one are added in another order.
 TEST_P(Parity, EqualBitsNeedPowersOfTwoInShardGroupsAndOneReduction) {
     spec::RunSpec six = run("f32", 2);
     six.train.global_batch = 12;  // a microbatch a rank
