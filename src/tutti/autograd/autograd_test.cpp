@@ -206,11 +206,11 @@ TEST_F(TapeTest, RunsBackwardInParts) {
 // What is made again is made once for all that need it, and not kept.
 TEST_F(TapeTest, MakesAgainWhatIsNotKept) {
     int made = 0;
-    const Var cheap{tensor({3}), 0, Again([&] {
+    const Var cheap{tensor({3}), 0, Recomputable([&] {
                         ++made;
                         return tensor({3});
                     })};
-    const Kept first(cheap), second(cheap), plain(Var{tensor({4}), 1});
+    const SavedTensor first(cheap), second(cheap), plain(Var{tensor({4}), 1});
     EXPECT_EQ(made, 0);
     EXPECT_EQ(first.take().to_host<float>(), std::vector<float>{3});
     EXPECT_EQ(second.take().to_host<float>(), std::vector<float>{3});

@@ -9,13 +9,14 @@
 
 namespace tutti::autograd {
 
-Kept::Kept(const Var& x) : value_(x.again.state_ ? Tensor{} : x.value), again_(x.again) {
-    if (again_.state_) ++again_.state_->uses;
+SavedTensor::SavedTensor(const Var& x)
+    : value_(x.recomputable.state_ ? Tensor{} : x.value), recomputable_(x.recomputable) {
+    if (recomputable_.state_) ++recomputable_.state_->uses;
 }
 
-Tensor Kept::take() const {
-    if (!again_.state_) return value_;
-    Again::State& state = *again_.state_;
+Tensor SavedTensor::take() const {
+    if (!recomputable_.state_) return value_;
+    Recomputable::State& state = *recomputable_.state_;
     if (!state.value.defined()) state.value = state.make();
     if (--state.uses > 0) return state.value;
     state.make = nullptr;

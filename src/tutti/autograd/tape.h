@@ -18,15 +18,16 @@
 
 namespace tutti::autograd {
 
-// How a value is made again from what is saved anyway. It is made for the first node that needs it in the backward and
-// goes after the last.
-class Again {
+// Recipe for recomputing a value from tensors that are saved anyway. The first backward node that needs the value
+// recomputes it; it is freed after the last.
+class Recomputable {
   public:
-    Again() = default;  // not at all
-    explicit Again(std::function<Tensor()> make) : state_(std::make_shared<State>(State{std::move(make), 0, {}})) {}
+    Recomputable() = default;  // not at all
+    explicit Recomputable(std::function<Tensor()> make)
+        : state_(std::make_shared<State>(State{std::move(make), 0, {}})) {}
 
   private:
-    friend class Kept;
+    friend class SavedTensor;
     struct State {
         std::function<Tensor()> make;
         int uses = 0;  // nodes that still need it
@@ -39,18 +40,18 @@ class Again {
 struct Var {
     Tensor value;
     int id = -1;
-    Again again = {};
+    Recomputable recomputable = {};
 };
 
-// What a node keeps of an input for its backward: the value, or how to make it again.
-class Kept {
+// What a node saves of an input for its backward: the value, or the recipe for recomputing it.
+class SavedTensor {
   public:
-    explicit Kept(const Var& x);
+    explicit SavedTensor(const Var& x);
     Tensor take() const;  // once
 
   private:
     Tensor value_;
-    Again again_;
+    Recomputable recomputable_;
 };
 
 // One gradient per input, in order; an undefined Tensor where an input needs none. Must not overwrite dy unless it is

@@ -139,7 +139,7 @@ Var copy_to_region(Tape& tape, const Var& x, Communicator& ranks) {
     Var y = tape.record("copy_to_region", {x}, x.value, [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) {
         return Tensors{all_reduce(ctx, dy, ranks)};
     });
-    y.again = x.again;
+    y.recomputable = x.recomputable;
     return y;
 }
 

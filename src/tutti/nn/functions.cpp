@@ -110,8 +110,8 @@ int64_t first_word(const Parameter& weight) {
 
 // Of y = x w^T + b.
 autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& layer, const Var& x) {
-    return [&ctx, layer, kept = autograd::Kept(x)](const Tensor& dy) {
-        ops::linear_backward_weight(ctx, dy, kept.take(), layer.weight.gradient, adds_to_gradient(layer.weight));
+    return [&ctx, layer, saved = autograd::SavedTensor(x)](const Tensor& dy) {
+        ops::linear_backward_weight(ctx, dy, saved.take(), layer.weight.gradient, adds_to_gradient(layer.weight));
         if (layer.bias) ops::bias_backward(ctx, dy, gradient_to_add_to(ctx, *layer.bias));
     };
 }
@@ -167,7 +167,7 @@ Var gelu_mlp(Tape& tape, const Var& input, Affine in, Affine out) {
     });
     const Var z = record_linear(tape, x, in, before, entry);
     tape.saves(y);
-    const Var active = cheap(tape, {y, -1}, [&ctx, z = z.value] { return ops::gelu(ctx, z); });
+    const Var active = recomputable(tape, {y, -1}, [&ctx, z = z.value] { return ops::gelu(ctx, z); });
     Var sum = tape.record(
         "gelu_linear", {z}, exit->summing([&, &y = y](ops::Products* later) {
             return ops::linear(ctx, y, out.weight.value, bias_of(out), later);
@@ -194,7 +194,7 @@ Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down
     const Var g = record_linear(tape, x, gate, gated, entry);
     const Var u = record_linear(tape, x, up, before, {});
     tape.saves(y);
-    const Var active = cheap(tape, {y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
+    const Var active = recomputable(tape, {y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
     Var sum = tape.record(
         "swiglu_linear", {g, u}, exit->summing([&, &y = y](ops::Products* later) {
             return ops::linear(ctx, y, down.weight.value, bias_of(down), later);
@@ -239,11 +239,11 @@ Var record_norm(Tape& tape, const Var& x, const ops::Norm& r, Affine layer, doub
         },
         parameters_of(layer));
     if (!tape.selective() || !tape.copies_weights())
-        return cheap(tape, y, [&ctx, layer, eps, x = x.value] {
+        return recomputable(tape, y, [&ctx, layer, eps, x = x.value] {
             return ops::norm(ctx, x, layer.weight.value, value_of(layer.bias), eps).y;
         });
     const auto copy = [&ctx](const Parameter* p) { return p ? ops::cast(ctx, p->value, p->value.dtype()) : Tensor(); };
-    return cheap(tape, y, [&ctx, weight = copy(&layer.weight), bias = copy(layer.bias), eps, x = x.value] {
+    return recomputable(tape, y, [&ctx, weight = copy(&layer.weight), bias = copy(layer.bias), eps, x = x.value] {
         return ops::norm(ctx, x, weight, bias.defined() ? &bias : nullptr, eps).y;
     });
 }

@@ -64,8 +64,8 @@ Var logits_of(Tape& tape, const Var& x, Parameter& w) {
             const Tensor dx = ops::linear_backward_input(ctx, dy, as_f32(ctx, w.value));
             return Tensors{type == DType::f32 ? dx : ops::cast(ctx, dx, type)};
         },
-        [&ctx, &w, kept = autograd::Kept(x)](const Tensor& dy) {
-            ops::linear_backward_weight(ctx, dy, as_f32(ctx, kept.take()), w.gradient, adds_to_gradient(w));
+        [&ctx, &w, saved = autograd::SavedTensor(x)](const Tensor& dy) {
+            ops::linear_backward_weight(ctx, dy, as_f32(ctx, saved.take()), w.gradient, adds_to_gradient(w));
         },
         {&w});
 }
@@ -107,7 +107,7 @@ Routes route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch& 
     const Balancing balancing = balance_loads(tape, s, l.layer, batch, routed, r.choices, first_row);
     const int64_t dropped =
         tape.training() ? drop_beyond_capacity(ctx, s, batch, routed.weights, first_row, r.choices) : 0;
-    if (tape.training() && !tape.again()) {
+    if (tape.training() && !tape.recomputable()) {
         if (batch.routing.record) batch.routing.record->add(l.layer, load, dropped, routed.entropy);
         if (l.expert_bias) count_load(tape, *l.expert_bias, load);
     }
@@ -147,8 +147,8 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRow
             [&ctx, &w, rows](const Tensor& dy, Tensors& sums) {
                 return Tensors{ops::grouped_backward_input(ctx, dy, w.value, rows, std::move(sums[0]))};
             },
-            [&ctx, &w, rows, kept = autograd::Kept(x)](const Tensor& dy) {
-                ops::grouped_backward_weight(ctx, dy, kept.take(), w.gradient, rows, adds_to_gradient(w));
+            [&ctx, &w, rows, saved = autograd::SavedTensor(x)](const Tensor& dy) {
+                ops::grouped_backward_weight(ctx, dy, saved.take(), w.gradient, rows, adds_to_gradient(w));
             },
             {&w});
     };
@@ -156,15 +156,16 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRow
     const ops::Activated upper = ops::grouped_linear_swiglu(ctx, gated, x.value, l.up.value, rows, tape.recording());
     const Var g = linear("expert_gate", l.gate, gated), u = linear("expert_up", l.up, upper.z);
     tape.saves(upper.y);
-    const Var active = cheap(tape, {upper.y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
+    const Var active =
+        recomputable(tape, {upper.y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
     return tape.record(
         "expert_down", {g, u}, ops::grouped_linear(ctx, upper.y, l.down.value, rows),
         [&ctx, &w = l.down, rows, g = g.value, u = u.value](const Tensor& dy, Tensors&) {
             ops::SwigluGradients d = ops::grouped_swiglu_backward(ctx, dy, w.value, g, u, rows);
             return Tensors{std::move(d.gate), std::move(d.up)};
         },
-        [&ctx, &w = l.down, rows, kept = autograd::Kept(active)](const Tensor& dy) {
-            ops::grouped_backward_weight(ctx, dy, kept.take(), w.gradient, rows, adds_to_gradient(w));
+        [&ctx, &w = l.down, rows, saved = autograd::SavedTensor(active)](const Tensor& dy) {
+            ops::grouped_backward_weight(ctx, dy, saved.take(), w.gradient, rows, adds_to_gradient(w));
         },
         {&l.down});
 }

@@ -108,7 +108,7 @@ Tensor RegionEdge::input_gradient(const MakeOne& make) { return kind_ == Kind::e
 Var enter_region(Tape& tape, const Var& x, const std::shared_ptr<RegionEdge>& edge) {
     const Tensor whole = edge->gather(x.value);
     Var y = tape.record("enter_region", {x}, whole, [edge](const Tensor&, Tensors&) { return Tensors{edge->sum()}; });
-    if (whole.buffer() == x.value.buffer()) y.again = x.again;
+    if (whole.buffer() == x.value.buffer()) y.recomputable = x.recomputable;
     return y;
 }
 

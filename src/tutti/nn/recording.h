@@ -9,8 +9,8 @@ namespace tutti::nn {
 
 // y, as the tape recorded it; under selective recompute it is made by `make` when the backward needs it.
 template <class Make>
-Var cheap(const Tape& tape, Var y, const Make& make) {
-    if (tape.selective() && tape.recording()) y.again = autograd::Again(make);
+Var recomputable(const Tape& tape, Var y, const Make& make) {
+    if (tape.selective() && tape.recording()) y.recomputable = autograd::Recomputable(make);
     return y;
 }
 

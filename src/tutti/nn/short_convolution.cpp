@@ -101,7 +101,7 @@ Var short_convolution(Tape& tape, const Var& p, Affine taps, const Batch& batch,
         "short_convolution", {p}, convolution->forward(),
         [convolution](const Tensor& dz, Tensors&) { return Tensors{convolution->backward_input(dz)}; },
         [convolution](const Tensor& dz) { convolution->backward_weight(dz); }, parameters_of(taps));
-    return cheap(tape, z, [convolution] { return convolution->forward(); });
+    return recomputable(tape, z, [convolution] { return convolution->forward(); });
 }
 
 }  // namespace tutti::nn
