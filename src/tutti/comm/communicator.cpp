@@ -19,10 +19,10 @@ void check_contiguous(const Tensor& x, std::string_view op) {
 void Work::wait() {
     if (operation_) group_->wait(*operation_);
     operation_ = nullptr;
-    landing_.land();
+    staging_.copy_back();
 }
 
-void Landing::land() {
+void HostStaging::copy_back() {
     const Tensor from = std::exchange(arrived, {}), to = std::exchange(destination, {});
     if (to.defined()) to.device().copy_in(to.view().data, from.view().data, to.bytes());
 }
@@ -58,7 +58,7 @@ Work Communicator::begin(Collective collective) {
                                               .of = name_of(collective.kind),
                                               .group = name_,
                                               .number = sequence});
-    Landing landing = bring_to_host(collective);
+    HostStaging staging = stage_on_host(collective);
     const double waited = progress_.waited_s();
     std::shared_ptr<Operation> operation = start(std::move(collective), sequence);
     waited_s_ += progress_.waited_s() - waited;  // for room
@@ -67,11 +67,11 @@ Work Communicator::begin(Collective collective) {
         recorder.finish(entry, failed ? State::failed : State::complete);
     };
     progress_.add(operation);
-    return {std::move(operation), this, std::move(landing)};
+    return {std::move(operation), this, std::move(staging)};
 }
 
 // Waits for the kernels that make the input. A GPU's engine will do without.
-Landing Communicator::bring_to_host(Collective& c) const {
+HostStaging Communicator::stage_on_host(Collective& c) const {
     const auto on_gpu = [this](const Tensor& x) { return x.defined() && !reaches(x.device()); };
     const Tensor input = c.input, output = c.output;
     if (on_gpu(input)) {

@@ -18,9 +18,9 @@ namespace tutti::comm {
 class Communicator;
 
 // Engines work in the host's memory. What a GPU's memory shall receive arrives there first.
-struct Landing {
+struct HostStaging {
     Tensor arrived, destination;  // both undefined: nothing to copy
-    void land();
+    void copy_back();
 };
 
 // A handle on an operation under way; its group must live until it was waited for. Dropping it unwaited is allowed only
@@ -28,8 +28,8 @@ struct Landing {
 class [[nodiscard]] Work {
   public:
     Work() = default;  // complete
-    Work(std::shared_ptr<Operation> operation, Communicator* group, Landing landing = {})
-        : operation_(std::move(operation)), group_(group), landing_(std::move(landing)) {}
+    Work(std::shared_ptr<Operation> operation, Communicator* group, HostStaging staging = {})
+        : operation_(std::move(operation)), group_(group), staging_(std::move(staging)) {}
     bool done() const { return !operation_ || operation_->complete(); }
     // Throws what the operation met: TimedOut, Aborted, or Error when ranks disagree on what they do.
     void wait();
@@ -37,7 +37,7 @@ class [[nodiscard]] Work {
   private:
     std::shared_ptr<Operation> operation_;
     Communicator* group_ = nullptr;
-    Landing landing_;
+    HostStaging staging_;
 };
 
 struct Traffic {
@@ -101,7 +101,7 @@ class Communicator {
   private:
     friend class Work;
     void check_place(const Collective& collective) const;
-    Landing bring_to_host(Collective& collective) const;
+    HostStaging stage_on_host(Collective& collective) const;
 
     std::string name_;
     std::vector<int> ranks_;
