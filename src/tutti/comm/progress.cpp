@@ -10,12 +10,12 @@ namespace {
 constexpr std::chrono::microseconds kNotShared{2};
 }  // namespace
 
-std::chrono::nanoseconds patience_of(int ranks, int cores, bool progress_threads) {
+std::chrono::nanoseconds spin_time_of(int ranks, int cores, bool progress_threads) {
     return std::chrono::microseconds(ranks * (progress_threads ? 2 : 1) <= cores ? 400 : 0);
 }
 
-Progress::Progress(std::shared_ptr<Bell> bell, double timeout_s, bool with_thread)
-    : bell_(std::move(bell)), timeout_s_(timeout_s) {
+Progress::Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread)
+    : notifier_(std::move(notifier)), timeout_s_(timeout_s) {
     check<UsageError>(timeout_s > 0, "comm.timeout_s must be positive, got ", timeout_s);
     if (with_thread) thread_ = std::thread([this] { run_thread(); });
 }
@@ -23,7 +23,7 @@ Progress::Progress(std::shared_ptr<Bell> bell, double timeout_s, bool with_threa
 Progress::~Progress() {
     stopping_ = true;
     if (thread_.joinable()) {
-        bell_->ring();
+        notifier_->notify();
         thread_.join();
     }
 }
@@ -35,7 +35,7 @@ void Progress::add(std::shared_ptr<Operation> operation) {
     }
     ++added_;
     if (thread_.joinable())
-        bell_->ring();
+        notifier_->notify();
     else
         advance_all();
 }
@@ -65,7 +65,7 @@ bool Progress::advance_all() {
         operation->set_complete(failure);
         any = true;
     }
-    if (any && thread_.joinable()) bell_->ring();
+    if (any && thread_.joinable()) notifier_->notify();
     return any;
 }
 
@@ -96,11 +96,11 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
         advance_all();
         return ready();
     };
-    Clock::time_point patient_until = begin + bell_->patience();
+    Clock::time_point spin_until = begin + notifier_->spin_time();
     while (!done()) {
-        bell_->check_abort();
+        notifier_->check_abort();
         const Clock::time_point now = Clock::now();
-        if (now < patient_until) {
+        if (now < spin_until) {
             // Most waits end at once. In longer ones the other rank may have been put on this very core: let it run.
             if (now - begin < kNotShared)
                 for (int i = 0; i < 16; ++i) _mm_pause();
@@ -114,22 +114,22 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
             check<TimedOut>(now < last && at_second_hand(), what(), ", for more than ", timeout_s_,
                             " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
         }
-        bell_->sleep(now < deadline ? deadline : last, done);
+        notifier_->sleep(now < deadline ? deadline : last, done);
     }
     waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 // sleep() reads the messages of other ranks, an abort among them, before it returns at once.
 void Progress::check_abort() {
-    bell_->sleep(Clock::now(), [] { return true; });
-    bell_->check_abort();
+    notifier_->sleep(Clock::now(), [] { return true; });
+    notifier_->check_abort();
 }
 
 void Progress::run_thread() {
     uint64_t seen = 0;
     while (!stopping_) {
         advance_all();
-        bell_->sleep(Clock::now() + std::chrono::seconds(1), [&] {
+        notifier_->sleep(Clock::now() + std::chrono::seconds(1), [&] {
             const bool more = added_ != seen;
             seen = added_;
             return stopping_ || more || advance_all();

@@ -1,6 +1,6 @@
 // comm/progress.h: drives a rank's operations. They are advanced by whoever waits for one of them and, when asked for,
-// by a thread of the rank's own, so that communication goes on while the rank computes. Engines supply the Bell: how
-// one sleeps until some other rank has done something.
+// by a thread of the rank's own, so that communication goes on while the rank computes. Engines supply the Notifier:
+// how one sleeps until some other rank has done something.
 #pragma once
 
 #include <chrono>
@@ -27,28 +27,28 @@ class TimedOut : public Error {
     using Error::Error;
 };
 
-class Bell {
+class Notifier {
   public:
-    virtual ~Bell() = default;
+    virtual ~Notifier() = default;
     // Sleeps until it rings (any rank has moved), `until`, or for no reason. `ready` is asked again after the sleeper
     // is known to those who ring, so that no ring is lost.
     virtual void sleep(Clock::time_point until, const std::function<bool()>& ready) = 0;
     // Wakes this rank's own sleepers: its progress thread, or who waits while that thread works.
-    virtual void ring() = 0;
+    virtual void notify() = 0;
     // Throws Aborted when a rank has given up.
     virtual void check_abort() const = 0;
     // Time worth spinning before one sleeps; zero where ranks share cores.
-    virtual std::chrono::nanoseconds patience() const = 0;
+    virtual std::chrono::nanoseconds spin_time() const = 0;
 };
 
-// The patience of ranks of one machine: threads that share cores must not spin, because the one they wait for needs the
-// core. With a core each it must exceed the time of a wake-up (60 to 110 us on virtual machines): otherwise one rank
-// that was late once makes the other sleep, whose waking makes the first one sleep, and so on for ever.
-std::chrono::nanoseconds patience_of(int ranks, int cores, bool progress_threads);
+// The spin_time of ranks of one machine: threads that share cores must not spin, because the one they wait for needs
+// the core. With a core each it must exceed the time of a wake-up (60 to 110 us on virtual machines): otherwise one
+// rank that was late once makes the other sleep, whose waking makes the first one sleep, and so on for ever.
+std::chrono::nanoseconds spin_time_of(int ranks, int cores, bool progress_threads);
 
 class Progress {
   public:
-    Progress(std::shared_ptr<Bell> bell, double timeout_s, bool with_thread);
+    Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread);
     // Stops the thread. Operations still under way are left: a rank that ends well has waited for all of them.
     ~Progress();
 
@@ -75,7 +75,7 @@ class Progress {
     bool advance_all();
     void run_thread();
 
-    std::shared_ptr<Bell> bell_;
+    std::shared_ptr<Notifier> notifier_;
     double timeout_s_;
     double waited_s_ = 0;
     Tracer* trace_ = nullptr;

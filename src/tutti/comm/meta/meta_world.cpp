@@ -10,12 +10,12 @@ namespace tutti::comm {
 namespace {
 
 // No operation is ever waited for, so the progress engine never sleeps.
-class SilentBell final : public Bell {
+class SilentNotifier final : public Notifier {
   public:
     void sleep(Clock::time_point, const std::function<bool()>&) override { throw Error("a meta world never waits"); }
-    void ring() override {}
+    void notify() override {}
     void check_abort() const override {}
-    std::chrono::nanoseconds patience() const override { return {}; }
+    std::chrono::nanoseconds spin_time() const override { return {}; }
 };
 
 class CompleteOperation final : public Operation {
@@ -52,7 +52,7 @@ MetaWorld::MetaWorld(int rank, int size, CommunicationObserver* observer)
     : rank_(rank),
       size_(size),
       observer_(observer),
-      progress_(std::make_shared<SilentBell>(), std::numeric_limits<double>::max(), false) {
+      progress_(std::make_shared<SilentNotifier>(), std::numeric_limits<double>::max(), false) {
     check<UsageError>(0 <= rank && rank < size, "rank ", rank, " of a world of ", size, ": required 0 <= rank < size");
 }
 

@@ -12,7 +12,7 @@ namespace nccl {
 namespace {
 
 // GPUs do not ring: while something is under way the watching thread looks every few milliseconds.
-class GpuBell final : public Bell {
+class GpuNotifier final : public Notifier {
   public:
     void sleep(Clock::time_point until, const std::function<bool()>& ready) override {
         uint64_t seen = 0;
@@ -24,7 +24,7 @@ class GpuBell final : public Bell {
         std::unique_lock lock(mutex_);
         rung_.wait_until(lock, std::min(until, Clock::now() + kLook), [&] { return rings_ != seen; });
     }
-    void ring() override {
+    void notify() override {
         {
             const std::lock_guard lock(mutex_);
             ++rings_;
@@ -32,7 +32,7 @@ class GpuBell final : public Bell {
         rung_.notify_all();
     }
     void check_abort() const override {}
-    std::chrono::nanoseconds patience() const override { return {}; }
+    std::chrono::nanoseconds spin_time() const override { return {}; }
 
   private:
     static constexpr std::chrono::milliseconds kLook{5};
@@ -48,7 +48,7 @@ class NcclWorld final : public World {
           device_(device),
           options_(options),
           guard_(inner, device, options.timeout_s),
-          progress_(std::make_shared<GpuBell>(), options.timeout_s, true) {
+          progress_(std::make_shared<GpuNotifier>(), options.timeout_s, true) {
         api();
     }
 

@@ -90,7 +90,7 @@ Host::Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
     const Place& place = wire.place();
     const auto ranks = static_cast<int>(place.locals.size());
     local_ = local_of(place.rank);
-    patience_ = patience_of(ranks, place.cores, progress_threads);
+    spin_time_ = spin_time_of(ranks, place.cores, progress_threads);
     if (local_ == 0) {
         control_ = new (window) Control{};
         control_->used = control_bytes(ranks);
@@ -199,7 +199,7 @@ bool Host::is_waiting(int world_rank) const {
 
 void Host::set_status(RankStatus status) {
     state(local_).status = status;
-    ring();
+    notify();
 }
 
 bool Host::all_stopped() const {
@@ -233,7 +233,7 @@ void Host::abort(const std::string& reason) {
         reason.copy(control_->reason.data(), control_->reason.size() - 1);
         control_->aborted = 2;
     }
-    ring();
+    notify();
 }
 
 void Host::look_around() {
@@ -245,10 +245,11 @@ void Host::look_around() {
     look_for_the_dead();
 }
 
-// --- the bell --------------------------------------------------------------------------------------------------------
+// --- the notifier
+// --------------------------------------------------------------------------------------------------------
 
 // As in threads/thread_world.cpp: the sleeper is counted before it looks for the last time, so a ringer either sees it
-// or has published before that look; and the futex does not sleep when the bell has rung since `seen`.
+// or has published before that look; and the futex does not sleep when the notifier has rung since `seen`.
 void Host::sleep(Clock::time_point until, const std::function<bool()>& ready) {
     const uint32_t seen = control_->rings;
     ++control_->sleepers;
@@ -265,7 +266,7 @@ void Host::sleep(Clock::time_point until, const std::function<bool()>& ready) {
     look_around();
 }
 
-void Host::ring() {
+void Host::notify() {
     if (control_->sleepers == 0) return;
     ++control_->rings;
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

@@ -1,6 +1,6 @@
-// comm/processes/host.h: what the ranks of one host share besides their groups: the bell, the reason why all must stop,
-// who is still alive and what each did last, and the memory that groups take their blocks from. All of it lies in one
-// window of shared memory.
+// comm/processes/host.h: what the ranks of one host share besides their groups: the notifier, the reason why all must
+// stop, who is still alive and what each did last, and the memory that groups take their blocks from. All of it lies in
+// one window of shared memory.
 #pragma once
 
 #include <pthread.h>
@@ -27,7 +27,7 @@ struct LastOperation {
     std::string text() const;  // "all_reduce of 3 f32, operation 7 of group dp"
 };
 
-class Host final : public Bell {
+class Host final : public Notifier {
   public:
     // In the window that Wire::share gave; collective over the host's ranks.
     Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads);
@@ -53,9 +53,9 @@ class Host final : public Bell {
     void abort(const std::string& reason);  // the first reason stays
 
     void sleep(Clock::time_point until, const std::function<bool()>& ready) override;
-    void ring() override;
+    void notify() override;
     void check_abort() const override;
-    std::chrono::nanoseconds patience() const override { return patience_; }
+    std::chrono::nanoseconds spin_time() const override { return spin_time_; }
 
   private:
     struct Control;
@@ -71,7 +71,7 @@ class Host final : public Bell {
     std::byte* window_;
     int64_t bytes_;
     size_t local_;
-    std::chrono::nanoseconds patience_;
+    std::chrono::nanoseconds spin_time_;
     Control* control_;
     // The next look for messages, and how many had come at the last one: looks become rarer while nothing comes.
     std::atomic<Clock::rep> nap_;

@@ -54,7 +54,7 @@ bool StagedOperation::hear() {
     if (group_->self().heard < sequence()) {
         check_agreement();
         group_->self().heard = sequence();
-        group_->host.ring();
+        group_->host.notify();
     }
     // Data of other hosts may come only to ranks that know what it is; and a barrier is through when all are heard of.
     return group_->all_local(&Member::heard, sequence());
@@ -78,7 +78,7 @@ bool StagedOperation::work() {
     if (!agreed_) {
         first_ = group_->chunks_so_far;
         // What goes into the own slots needs nobody's agreement.
-        if (in_ == 0 && copy_in()) group_->host.ring();
+        if (in_ == 0 && copy_in()) group_->host.notify();
         if (!hear()) return false;
         agreed_ = true;
     }
@@ -90,7 +90,7 @@ bool StagedOperation::work() {
         moved = copy_out();
         moved = reduce() || moved;
         moved = copy_in() || moved;
-        if (moved) group_->host.ring();
+        if (moved) group_->host.notify();
     }
     if (out_ < cutting_.chunks() || !group_->wire.all_done(words_out_)) return false;
     group_->chunks_so_far = first_ + cutting_.chunks();

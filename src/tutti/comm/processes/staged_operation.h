@@ -46,7 +46,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
         Member& self = group_->self();
         self.announcements[sequence() % kInFlight] = Announcement::of(collective(), group_->key, sequence());
         self.begun = sequence();
-        group_->host.ring();
+        group_->host.notify();
     }
 
     bool advance() override {
@@ -78,7 +78,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     void check_agreement() const;
     void finish() {
         group_->self().finished = sequence();
-        group_->host.ring();
+        group_->host.notify();
     }
 
     bool copy_in();

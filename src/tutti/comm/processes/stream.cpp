@@ -60,7 +60,7 @@ bool Outgoing::advance() {
         });
         sent_ += n;
         channel.written = written + static_cast<uint64_t>(n);
-        group_.host.ring();
+        group_.host.notify();
     }
     return sent_ == kHead + bytes_;
 }
@@ -100,7 +100,7 @@ bool Incoming::advance() {
         });
         received_ += n;
         channel.read = read + static_cast<uint64_t>(n);
-        group_.host.ring();
+        group_.host.notify();
     };
     if (!head_is_here()) {
         take(kHead - received_, reinterpret_cast<std::byte*>(&head_) + received_);

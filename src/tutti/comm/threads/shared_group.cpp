@@ -23,7 +23,7 @@ class GroupOperation final : public Operation {
         Member& self = member(rank_);
         self.operations.add(sequence(), collective());
         self.posted = sequence();
-        group_->bell->ring();
+        group_->notifier->notify();
     }
 
     bool advance() override {
@@ -40,7 +40,7 @@ class GroupOperation final : public Operation {
                 failure_ = std::current_exception();
             }
             self.done = sequence();
-            group_->bell->ring();
+            group_->notifier->notify();
         }
         if (!all(&Member::done)) return false;
         self.operations.forget(sequence());
@@ -147,7 +147,7 @@ class Send final : public Operation {
           box_(group_->mailbox(rank, collective().peer)) {
         box_.messages.add(sequence(), collective());
         box_.sent = sequence();
-        group_->bell->ring();
+        group_->notifier->notify();
     }
     bool advance() override { return box_.taken >= sequence(); }
     std::string waits_for() const override { return concat("rank ", collective().peer, " of the group to receive it"); }
@@ -172,7 +172,7 @@ class Receive final : public Operation {
         if (fits) copy(bytes_of(message.input), message.input.bytes(), mutable_bytes_of(collective().output));
         box_.messages.forget(sequence());
         box_.taken = sequence();
-        group_->bell->ring();
+        group_->notifier->notify();
         check(fits, "message ", sequence(), " of group ", group_->name, ": ", collective().summary().text(),
               " does not fit what came: ", sent);
         return true;

@@ -54,15 +54,15 @@ struct alignas(64) Mailbox {
 
 class SharedGroup {
   public:
-    SharedGroup(std::string name_, size_t size, std::shared_ptr<Bell> bell_)
-        : name(std::move(name_)), bell(std::move(bell_)), members(size), mailboxes(size * size) {}
+    SharedGroup(std::string name_, size_t size, std::shared_ptr<Notifier> notifier_)
+        : name(std::move(name_)), notifier(std::move(notifier_)), members(size), mailboxes(size * size) {}
 
     Mailbox& mailbox(int from, int to) {
         return mailboxes[static_cast<size_t>(from) * members.size() + static_cast<size_t>(to)];
     }
 
     const std::string name;
-    const std::shared_ptr<Bell> bell;
+    const std::shared_ptr<Notifier> notifier;
     std::vector<Member> members;
     std::vector<Mailbox> mailboxes;  // by from, to
 };

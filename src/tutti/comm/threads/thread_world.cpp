@@ -14,11 +14,11 @@ namespace tutti::comm {
 namespace threads {
 namespace {
 
-// One bell for all ranks of the process. Ringing costs a load when no rank sleeps. It carries the abort flag too,
+// One notifier for all ranks of the process. Ringing costs a load when no rank sleeps. It carries the abort flag too,
 // because whoever is woken must look at it.
-class ThreadBell final : public Bell {
+class ThreadNotifier final : public Notifier {
   public:
-    explicit ThreadBell(std::chrono::nanoseconds patience) : patience_(patience) {}
+    explicit ThreadNotifier(std::chrono::nanoseconds spin_time) : spin_time_(spin_time) {}
 
     // Either the sleeper is counted before a ringer looks, and is woken; or the ringer has published before the sleeper
     // asks `ready`, and it does not sleep. Both sides use sequentially consistent operations for that.
@@ -36,7 +36,7 @@ class ThreadBell final : public Bell {
         --sleepers_;
     }
 
-    void ring() override {
+    void notify() override {
         if (sleepers_ == 0) return;
         {
             std::lock_guard lock(mutex_);
@@ -51,7 +51,7 @@ class ThreadBell final : public Bell {
         throw Aborted(reason_);
     }
 
-    std::chrono::nanoseconds patience() const override { return patience_; }
+    std::chrono::nanoseconds spin_time() const override { return spin_time_; }
 
     void abort(const std::string& reason) {
         {
@@ -64,7 +64,7 @@ class ThreadBell final : public Bell {
     }
 
   private:
-    const std::chrono::nanoseconds patience_;
+    const std::chrono::nanoseconds spin_time_;
     std::atomic<int> sleepers_{0};
     std::atomic<bool> aborted_{false};
     mutable std::mutex mutex_;
@@ -79,19 +79,19 @@ class Registry {
     Registry(int ranks, const WorldOptions& world_options)
         : options(world_options),
           size(ranks),
-          bell(std::make_shared<ThreadBell>(patience_of(size, available_cores(), options.progress_thread))) {}
+          notifier(std::make_shared<ThreadNotifier>(spin_time_of(size, available_cores(), options.progress_thread))) {}
 
     // The k-th group that a rank makes with this name and these ranks is the k-th of every other member.
     std::shared_ptr<SharedGroup> group(const std::string& name, const std::vector<int>& ranks, int generation) {
         std::lock_guard lock(mutex_);
         auto& shared = groups_[{name, ranks, generation}];
-        if (!shared) shared = std::make_shared<SharedGroup>(name, ranks.size(), bell);
+        if (!shared) shared = std::make_shared<SharedGroup>(name, ranks.size(), notifier);
         return shared;
     }
 
     const WorldOptions options;
     const int size;
-    const std::shared_ptr<ThreadBell> bell;
+    const std::shared_ptr<ThreadNotifier> notifier;
 
   private:
     std::mutex mutex_;
@@ -118,7 +118,7 @@ class ThreadWorld final : public World {
     ThreadWorld(std::shared_ptr<Registry> registry, int rank)
         : registry_(std::move(registry)),
           rank_(rank),
-          progress_(registry_->bell, registry_->options.timeout_s, registry_->options.progress_thread) {}
+          progress_(registry_->notifier, registry_->options.timeout_s, registry_->options.progress_thread) {}
 
     int rank() const override { return rank_; }
     int size() const override { return registry_->size; }
@@ -134,7 +134,7 @@ class ThreadWorld final : public World {
                                                     recorder_);
     }
 
-    void abort(const std::string& reason) override { registry_->bell->abort(reason); }
+    void abort(const std::string& reason) override { registry_->notifier->abort(reason); }
     Progress& progress() override { return progress_; }
     FlightRecorder& recorder() override { return recorder_; }
 
