@@ -26,7 +26,7 @@ class Operation {
     // Who keeps it from going on: "rank 2 (last seen at operation 11 of this group)".
     virtual std::string waits_for() const = 0;
     // True while it waits only for ranks that wait themselves: those know better who is missing, and give up first.
-    virtual bool at_second_hand() const { return false; }
+    virtual bool waits_on_waiters() const { return false; }
 
     const Collective& collective() const { return collective_; }
     const std::string& group() const { return group_; }

@@ -81,13 +81,13 @@ void Progress::wait(const Operation& operation) {
                        return concat(operation.collective().summary().text(), ", operation ", operation.sequence(),
                                      " of group ", operation.group(), ": waiting for ", operation.waits_for());
                    },
-                   [&] { return operation.at_second_hand(); });
+                   [&] { return operation.waits_on_waiters(); });
     }
     operation.rethrow();
 }
 
 void Progress::wait_until(const std::function<bool()>& ready, const std::function<std::string()>& what,
-                          const std::function<bool()>& at_second_hand) {
+                          const std::function<bool()>& waits_on_waiters) {
     const Clock::time_point begin = Clock::now();
     const auto after = [&](double seconds) {
         return begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -111,7 +111,7 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
         const Clock::time_point deadline = after(timeout_s_), last = after(1.5 * timeout_s_);
         if (now >= deadline) {
             const std::lock_guard still(advancing_);  // what is waited for must not change while it is described
-            check<TimedOut>(now < last && at_second_hand(), what(), ", for more than ", timeout_s_,
+            check<TimedOut>(now < last && waits_on_waiters(), what(), ", for more than ", timeout_s_,
                             " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
         }
         notifier_->sleep(now < deadline ? deadline : last, done);

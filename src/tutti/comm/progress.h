@@ -59,10 +59,10 @@ class Progress {
     // Advances everything until `operation` is complete; rethrows its failure. Throws TimedOut or Aborted.
     void wait(const Operation& operation);
     // The same for any condition, such as room in a mailbox; `what` completes "waited 300 s for …".
-    // While `at_second_hand`, it waits half as long again.
+    // While `waits_on_waiters`, it waits half as long again.
     void wait_until(
         const std::function<bool()>& ready, const std::function<std::string()>& what,
-        const std::function<bool()>& at_second_hand = [] { return false; });
+        const std::function<bool()>& waits_on_waiters = [] { return false; });
     double waited_s() const { return waited_s_; }  // by the rank's own thread, in all
     // Throws Aborted when a rank has given up. Any thread may ask (WorldOptions::watched).
     void check_abort();

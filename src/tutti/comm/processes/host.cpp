@@ -170,7 +170,7 @@ void Host::note(const LastOperation& operation) {
     own.version.fetch_add(1, std::memory_order_release);
 }
 
-std::string Host::last_words(int world_rank) const {
+std::string Host::last_operation(int world_rank) const {
     const size_t local = local_of(world_rank);
     if (local == wire_.place().locals.size()) return "";
     RankState& other = state(local);
@@ -208,7 +208,7 @@ bool Host::all_stopped() const {
     return true;
 }
 
-void Host::look_for_the_dead() {
+void Host::detect_dead_ranks() {
     for (size_t r = 0; r < wire_.place().locals.size(); ++r) {
         RankState& other = state(r);
         if (r == local_ || other.status != RankStatus::running) continue;
@@ -236,13 +236,13 @@ void Host::abort(const std::string& reason) {
     notify();
 }
 
-void Host::look_around() {
+void Host::poll() {
     if (const auto reason = wire_.abort_received()) abort(*reason);
     const Clock::rep now = Clock::now().time_since_epoch().count();
     std::atomic<Clock::rep>& looked = state(local_).looked;
     if (Clock::duration(now - looked) < kLookForTheDead) return;
     looked = now;
-    look_for_the_dead();
+    detect_dead_ranks();
 }
 
 // --- the notifier
@@ -263,7 +263,7 @@ void Host::sleep(Clock::time_point until, const std::function<bool()>& ready) {
         syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->rings), FUTEX_WAIT, seen, &time, nullptr, 0);
     }
     --control_->sleepers;
-    look_around();
+    poll();
 }
 
 void Host::notify() {

@@ -43,7 +43,7 @@ class Host final : public Notifier {
     // A rank of this host that itself waited a moment ago, in whatever operation: no one need wait for it.
     bool is_waiting(int world_rank) const;
     // Of a rank of this host: "which began … last", "which has ended". "" for ranks elsewhere.
-    std::string last_words(int world_rank) const;
+    std::string last_operation(int world_rank) const;
 
     void set_status(RankStatus status);
     // The own rank has ended well: nothing may touch the window any more.
@@ -63,8 +63,8 @@ class Host final : public Notifier {
     struct Block;
 
     RankState& state(size_t local) const;
-    void look_around();
-    void look_for_the_dead();
+    void poll();
+    void detect_dead_ranks();
     size_t local_of(int world_rank) const;  // locals.size(): on another host
 
     Wire& wire_;

@@ -108,7 +108,7 @@ std::vector<int> StagedOperation::standing_still() const {
 
 // Who stands still, or has not begun, is seen by the ranks of its host; a rank that is alone there is seen by those
 // that miss its data or its word. Another may be held up itself, by one that its host sees.
-bool StagedOperation::at_second_hand() const {
+bool StagedOperation::waits_on_waiters() const {
     if (group_->self().finished < sequence() - 1 || exchange_) return false;
     const auto is_alone = [&](int rank) {
         const auto host = static_cast<size_t>(group_->shape.host_of[static_cast<size_t>(rank)]);
@@ -127,8 +127,8 @@ bool StagedOperation::at_second_hand() const {
 std::string StagedOperation::waits_for() const {
     std::string text;
     const auto add = [&](int rank, const std::string& why) {
-        text +=
-            concat(text.empty() ? "" : ", ", group_->who(rank), why, group_->host.last_words(group_->world_rank(rank)));
+        text += concat(text.empty() ? "" : ", ", group_->who(rank), why,
+                       group_->host.last_operation(group_->world_rank(rank)));
     };
     if (group_->self().finished < sequence() - 1)
         return concat("operation ", group_->self().finished + 1, " of the group, which must end first");

@@ -69,7 +69,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     }
 
     std::string waits_for() const override;
-    bool at_second_hand() const override;
+    bool waits_on_waiters() const override;
 
   private:
     bool work();

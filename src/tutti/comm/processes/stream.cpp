@@ -188,7 +188,7 @@ class Send final : public Operation {
         return true;
     }
     std::string waits_for() const override {
-        return concat(group_->who(to()), " to receive it", group_->host.last_words(group_->world_rank(to())));
+        return concat(group_->who(to()), " to receive it", group_->host.last_operation(group_->world_rank(to())));
     }
 
   private:
@@ -213,7 +213,7 @@ class Receive final : public Operation {
         return true;
     }
     std::string waits_for() const override {
-        return concat(group_->who(from()), " to send it", group_->host.last_words(group_->world_rank(from())));
+        return concat(group_->who(from()), " to send it", group_->host.last_operation(group_->world_rank(from())));
     }
 
   private:
