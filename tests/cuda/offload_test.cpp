@@ -20,7 +20,7 @@ class CudaOffload : public testing::Test {
     }
 
     std::unique_ptr<Device> device_ = make_cuda_device(0);
-    std::unique_ptr<Device> home_ = device_->make_offload_device("");
+    std::unique_ptr<Device> offload_device_ = device_->make_offload_device("");
     ops::Context ctx_{*device_, kernels::table_for(*device_, Arithmetic::f32)};
 };
 
@@ -29,38 +29,38 @@ TEST_F(CudaOffload, APlaceIsNotWrittenBeforeItWasRead) {
     for (const float value : {1.0f, 2.0f, 3.0f}) {
         away.push_back(filled(value));
         const void* place = away.back().view().data;
-        away.back().buffer()->send_away(*device_, *home_);
+        away.back().buffer()->offload(*device_, *offload_device_);
         const Tensor next = filled(-value);
         EXPECT_EQ(next.view().data, place) << "the place is free at once";
         expect_all(next, -value);
     }
     EXPECT_EQ(device_->memory().usage(Purpose::activations).current, 0);
-    for (size_t i = away.size(); i-- > 0;) away[i].buffer()->bring_back(*device_);
-    EXPECT_EQ(home_->memory().usage(Purpose::activations).current, 0);
+    for (size_t i = away.size(); i-- > 0;) away[i].buffer()->fetch(*device_);
+    EXPECT_EQ(offload_device_->memory().usage(Purpose::activations).current, 0);
     for (size_t i = 0; i < away.size(); ++i) expect_all(away[i], static_cast<float>(i) + 1);
 }
 
 TEST_F(CudaOffload, WhatComesBackIsThereBeforeAKernelReadsIt) {
     const Tensor x = filled(4);
-    x.buffer()->send_away(*device_, *home_);
+    x.buffer()->offload(*device_, *offload_device_);
     const Tensor y = filled(5);
-    x.buffer()->bring_back(*device_);
+    x.buffer()->fetch(*device_);
     expect_all(ops::add(ctx_, x, y), 9);
 }
 
 // Released before anybody used it: the copy must not write over the next owner's values.
 TEST_F(CudaOffload, WhatIsReleasedOnItsWayBackHarmsNobody) {
     std::optional<Tensor> x = filled(6);
-    x->buffer()->send_away(*device_, *home_);
-    x->buffer()->bring_back(*device_);
+    x->buffer()->offload(*device_, *offload_device_);
+    x->buffer()->fetch(*device_);
     x.reset();
     const Tensor next = filled(7);
     device_->synchronize();
     expect_all(next, 7);
     x = filled(8);
-    x->buffer()->send_away(*device_, *home_);
+    x->buffer()->offload(*device_, *offload_device_);
     x.reset();  // away
-    EXPECT_EQ(home_->memory().usage(Purpose::activations).current, 0);
+    EXPECT_EQ(offload_device_->memory().usage(Purpose::activations).current, 0);
 }
 
 }  // namespace

@@ -146,9 +146,9 @@ TEST_F(TapeTest, ChecksTheNumberOfGradients) {
 // Two units y = 2 x that save their input, and a loss: the first unit's leaves when the second begins, the last one's
 // stays; the backward finds every one of them.
 TEST_F(TapeTest, SendsAwayWhatAUnitSavedUntilItsBackward) {
-    const auto home = make_file_device(testing::TempDir() + "tutti_tape", 1);
-    const auto away = [&] { return home->memory().usage(Purpose::activations).current; };
-    Tape tape(ctx_, true, nullptr, home.get());
+    const auto offload_device = make_file_device(testing::TempDir() + "tutti_tape", 1);
+    const auto offloaded = [&] { return offload_device->memory().usage(Purpose::activations).current; };
+    Tape tape(ctx_, true, nullptr, offload_device.get());
     Unit unit;
     std::vector<std::vector<float>> seen;
     const auto forward = [&](const Var& x) {
@@ -162,17 +162,17 @@ TEST_F(TapeTest, SendsAwayWhatAUnitSavedUntilItsBackward) {
     };
     const Var x = tape.input(tensor({1, 2}));
     const Var a = tape.unit(unit, x, forward);
-    EXPECT_EQ(away(), 0);
+    EXPECT_EQ(offloaded(), 0);
     const Var b = tape.unit(unit, a, forward);
-    EXPECT_EQ(away(), 8) << "what the first unit saved";
+    EXPECT_EQ(offloaded(), 8) << "what the first unit saved";
     const Var c = tape.recompute(b, [&](Tape& t, const Var& in) {
         return t.record(
             "double", {in}, ops::add(ctx_, in.value, in.value),
             [&](const Tensor& dy, std::vector<Tensor>&) { return std::vector<Tensor>{ops::add(ctx_, dy, dy)}; });
     });
-    EXPECT_EQ(away(), 24) << "and the second, and its input, which this test still holds";
+    EXPECT_EQ(offloaded(), 24) << "and the second, and its input, which this test still holds";
     tape.backward(c, tensor({1, 10}));
-    EXPECT_EQ(away(), 0);
+    EXPECT_EQ(offloaded(), 0);
     EXPECT_EQ(seen, (std::vector<std::vector<float>>{{4, 8}, {2, 4}}));
     EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{8, 80}));
 }

@@ -29,14 +29,14 @@ std::string_view name_of(PassKind kind) {
     return kNames[static_cast<size_t>(kind)];
 }
 
-Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks, Device* home, int stage, int64_t microbatch)
+Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks, Device* offload_device, int stage, int64_t microbatch)
     : ctx_(ctx),
       hooks_(hooks),
       recording_(recording),
       pass_{PassKind::forward, stage, microbatch, recording},
       root_(this),
       counting_(recording),
-      home_(recording ? home : nullptr) {}
+      offload_device_(recording ? offload_device : nullptr) {}
 
 // A part of `parent` that is recomputed. Its first pass records nothing but counts the parameters it uses; the second
 // pass records, and must not count them again.
@@ -47,7 +47,7 @@ Tape::Tape(Tape& parent, bool recording)
       pass_(parent.pass(recording ? PassKind::recompute : parent.pass_.kind)),
       root_(parent.root_),
       counting_(!recording && parent.counting_),
-      home_(nullptr) {}
+      offload_device_(nullptr) {}
 
 Tape::~Tape() = default;
 
@@ -72,7 +72,7 @@ Var Tape::record(const char* op, const std::vector<Var>& inputs, const Tensor& o
 }
 
 void Tape::saves(const Tensor& value) {
-    if (home_) recorded_.push_back(value.buffer());
+    if (offload_device_) recorded_.push_back(value.buffer());
 }
 
 void Tape::record_mark(std::function<void()> mark) {
@@ -105,21 +105,22 @@ Var Tape::unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& f
 
 // The part before leaves only now: the last one, with which the backward begins, stays.
 void Tape::begin_part() {
-    if (!home_ || !part_) return;
+    if (!offload_device_ || !part_) return;
     for (const std::weak_ptr<Buffer>& saved : *part_)
-        if (const auto buffer = saved.lock(); buffer && !buffer->away()) buffer->send_away(ctx_.device, *home_);
+        if (const auto buffer = saved.lock(); buffer && !buffer->offloaded())
+            buffer->offload(ctx_.device, *offload_device_);
 }
 
 // y is what the next part begins with, and is counted there.
 void Tape::end_part(const Tensor& y) {
-    if (!home_) return;
+    if (!offload_device_) return;
     auto part = std::make_shared<Saved>();
     for (std::weak_ptr<Buffer>& saved : recorded_)
         if (saved.lock() != y.buffer()) part->push_back(std::move(saved));
     recorded_.assign(1, y.buffer());
     record_mark([this, part, before = part_] {
         for (const std::weak_ptr<Buffer>& saved : *part | std::views::reverse)  // the last ones are used first
-            if (const auto buffer = saved.lock()) buffer->bring_back(ctx_.device);
+            if (const auto buffer = saved.lock()) buffer->fetch(ctx_.device);
         if (!before) return;
         for (const std::weak_ptr<Buffer>& saved : *before)
             if (const auto buffer = saved.lock()) buffer->will_need();

@@ -95,10 +95,10 @@ class Hooks {
 
 class Tape {
   public:
-    // Without `recording` nothing is saved: evaluation and generation. With `home`, what a unit (or a recomputed part)
-    // saved waits in that device's memory from the start of the next one until its own backward. `stage` and
-    // `microbatch` are for the hooks.
-    Tape(ops::Context& ctx, bool recording, Hooks* hooks = nullptr, Device* home = nullptr, int stage = 0,
+    // Without `recording` nothing is saved: evaluation and generation. With `offload_device`, what a unit (or a
+    // recomputed part) saved waits in that device's memory from the start of the next one until its own backward.
+    // `stage` and `microbatch` are for the hooks.
+    Tape(ops::Context& ctx, bool recording, Hooks* hooks = nullptr, Device* offload_device = nullptr, int stage = 0,
          int64_t microbatch = 0);
     ~Tape();
     Tape(const Tape&) = delete;
@@ -130,7 +130,7 @@ class Tape {
     // A value that the next node saves, though no node made it: it is offloaded as their outputs are.
     void saves(const Tensor& value);
 
-    // What the last unit saved leaves for `home` too: other passes come before the backward.
+    // What the last unit saved leaves for `offload_device` too: other passes come before the backward.
     void offload_rest() { begin_part(); }
 
     // Runs `forward` as one unit, with the hooks around its forward and backward.
@@ -200,7 +200,7 @@ class Tape {
     std::vector<Tensor> gradients_;  // by Var id; held from the first contribution to the last use
     std::deque<Pending> pending_;
     std::unordered_map<Parameter*, int> uses_;
-    Device* home_;                 // of offloaded activations; null: they stay
+    Device* offload_device_;       // of offloaded activations; null: they stay
     std::shared_ptr<Saved> part_;  // of the last unit, which is still here
     Saved recorded_;               // since the last end_part()
 };

@@ -175,18 +175,18 @@ void Pool::count_again() {
 // --- buffers ---------------------------------------------------------------------------------------------------------
 
 void* Buffer::data() const {
-    check(!away(), "a buffer of ", bytes_, " bytes for ", name_of(purpose_), " is used while it is offloaded");
+    check(!offloaded(), "a buffer of ", bytes_, " bytes for ", name_of(purpose_), " is used while it is offloaded");
     for (const auto& work : std::exchange(work_, {})) work->join();
     return data_;
 }
 
-void Buffer::send_away(Device& device, Device& home) {
-    void* there = home.memory().allocate(bytes_, purpose_);
+void Buffer::offload(Device& device, Device& offload_device) {
+    void* there = offload_device.memory().allocate(bytes_, purpose_);
     const auto copy = device.copy_aside(there, data(), bytes_);
     if (copy) work_ = {copy};
     allocator_->release(data_, bytes_, purpose_, work_);
     data_ = there;
-    away_ = home.memory().shared_from_this();
+    offloaded_to_ = offload_device.memory().shared_from_this();
 }
 
 void Buffer::used_by(std::shared_ptr<SideWork> work) {
@@ -195,18 +195,18 @@ void Buffer::used_by(std::shared_ptr<SideWork> work) {
 }
 
 void Buffer::will_need() {
-    if (away_) away_->will_need(data_, bytes_);
+    if (offloaded_to_) offloaded_to_->will_need(data_, bytes_);
 }
 
-void Buffer::bring_back(Device& device) {
-    if (!away_) return;
+void Buffer::fetch(Device& device) {
+    if (!offloaded_to_) return;
     void* here = allocator_->allocate(bytes_, purpose_);
     const auto copy = device.copy_aside(here, data_, bytes_);
     work_.clear();  // copies aside follow one another
     if (copy) work_ = {copy};
-    away_->release(data_, bytes_, purpose_, work_);
+    offloaded_to_->release(data_, bytes_, purpose_, work_);
     data_ = here;
-    away_ = nullptr;
+    offloaded_to_ = nullptr;
 }
 
 }  // namespace tutti

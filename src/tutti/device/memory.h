@@ -139,7 +139,7 @@ class Pool {
 
 class Device;
 
-// Owns one allocation. What is not needed for a while may be sent away to the memory of another device (`home`).
+// Owns one allocation. Values that are not needed for a while may be offloaded to the memory of another device.
 class Buffer {
   public:
     Buffer(Allocator& allocator, int64_t bytes, Purpose purpose)
@@ -147,27 +147,27 @@ class Buffer {
           data_(allocator.allocate(bytes, purpose)),
           bytes_(bytes),
           purpose_(purpose) {}
-    ~Buffer() { (away_ ? *away_ : *allocator_).release(data_, bytes_, purpose_, work_); }
+    ~Buffer() { (offloaded_to_ ? *offloaded_to_ : *allocator_).release(data_, bytes_, purpose_, work_); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
 
-    void* data() const;  // Error while it is away
+    void* data() const;  // Error while the buffer is offloaded
     int64_t bytes() const { return bytes_; }
     Purpose purpose() const { return purpose_; }
 
-    // `device` is whose memory it was made in; `home` is memory that it reaches. Neither call waits: the copies run
-    // beside the device's work, which joins them where the values or the memory are used next. The address changes: no
-    // View of it may be kept over these calls.
-    void send_away(Device& device, Device& home);
+    // `device` is whose memory it was made in; `offload_device` is memory that it reaches. Neither call waits: the
+    // copies run beside the device's work, which joins them where the values or the memory are used next. The address
+    // changes: no View of it may be kept over these calls.
+    void offload(Device& device, Device& offload_device);
     void will_need();  // soon, here again
-    void bring_back(Device& device);
-    bool away() const { return away_ != nullptr; }
+    void fetch(Device& device);
+    bool offloaded() const { return offloaded_to_ != nullptr; }
     // `work` reads or writes the buffer: data() joins it, and so does whoever gets its memory.
     void used_by(std::shared_ptr<SideWork> work);
 
   private:
     std::shared_ptr<Allocator> allocator_;
-    std::shared_ptr<Allocator> away_;  // whose memory data_ is in, when not allocator_'s
+    std::shared_ptr<Allocator> offloaded_to_;  // whose memory data_ is in, when not allocator_'s
     void* data_;
     int64_t bytes_;
     Purpose purpose_;

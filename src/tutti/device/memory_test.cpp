@@ -91,32 +91,32 @@ TEST(Allocator, GivesTheCacheBackBeforeItFails) {
     memory.release(other, 90'000, Purpose::weights);
 }
 
-// What is away counts at home, keeps its values, and is not to be used.
+// An offloaded buffer counts on the offload device, keeps its values, and is not to be used.
 TEST(FileDevice, KeepsWhatIsSentAway) {
     const auto device = make_cpu_device(1);
-    const auto home = make_file_device(testing::TempDir() + "tutti_offload", 1);
+    const auto offload_device = make_file_device(testing::TempDir() + "tutti_offload", 1);
     Buffer buffer(device->memory(), 10000, Purpose::activations);
     auto* bytes = static_cast<unsigned char*>(buffer.data());
     for (int i = 0; i < 10000; ++i) bytes[i] = static_cast<unsigned char>(i * 7);
-    buffer.send_away(*device, *home);
+    buffer.offload(*device, *offload_device);
     EXPECT_EQ(device->memory().usage(Purpose::activations).current, 0);
-    EXPECT_EQ(home->memory().usage(Purpose::activations).current, 10000);
+    EXPECT_EQ(offload_device->memory().usage(Purpose::activations).current, 10000);
     EXPECT_THROW(buffer.data(), Error);
     buffer.will_need();
-    buffer.bring_back(*device);
-    buffer.bring_back(*device);  // it is here
-    EXPECT_EQ(home->memory().usage(Purpose::activations).current, 0);
+    buffer.fetch(*device);
+    buffer.fetch(*device);  // it is here
+    EXPECT_EQ(offload_device->memory().usage(Purpose::activations).current, 0);
     bytes = static_cast<unsigned char*>(buffer.data());
     for (int i = 0; i < 10000; ++i) ASSERT_EQ(bytes[i], static_cast<unsigned char>(i * 7));
-    { Buffer gone(device->memory(), 10, Purpose::data), also(home->memory(), 10, Purpose::data); }
-    buffer.send_away(*device, *home);  // and may end there
+    { Buffer gone(device->memory(), 10, Purpose::data), also(offload_device->memory(), 10, Purpose::data); }
+    buffer.offload(*device, *offload_device);  // and may end there
 }
 
 TEST(FileDevice, LeavesNoFileAndNamesTheDirectoryThatItCannotUse) {
     const std::string directory = testing::TempDir() + "tutti_offload_empty";
     {
-        const auto home = make_file_device(directory, 1);
-        Buffer buffer(home->memory(), 1 << 20, Purpose::optimizer);
+        const auto offload_device = make_file_device(directory, 1);
+        Buffer buffer(offload_device->memory(), 1 << 20, Purpose::optimizer);
         static_cast<char*>(buffer.data())[5000] = 1;
         EXPECT_TRUE(std::filesystem::is_empty(directory));
     }

@@ -11,7 +11,7 @@ namespace tutti::engine {
 
 namespace {
 
-std::unique_ptr<Device> make_home(const spec::RunSpec& run, Device& device, const std::string& directory) {
+std::unique_ptr<Device> offload_device_of(const spec::RunSpec& run, Device& device, const std::string& directory) {
     const spec::OffloadSpec& o = run.offload;
     if (!o.optimizer && !o.params && !o.activations) return nullptr;
     return device.make_offload_device(o.dir.empty() ? directory : o.dir);
@@ -46,7 +46,7 @@ ops::Packing packing_of(const spec::RunSpec& run) {
     return run.train.packed_weights == "always" ? ops::Packing::always : ops::Packing::where_it_pays;
 }
 
-parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, Device* home) {
+parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, Device* offload_device) {
     return {.zero = static_cast<parallel::Zero>(run.parallel.zero),
             .compute = spec::compute_type(run),
             .seed = static_cast<uint64_t>(run.train.seed),
@@ -54,8 +54,8 @@ parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, De
             .reductions = static_cast<int>(run.parallel.reductions),
             .keep_gradients = run.train.cuda_graphs,
             .parameter_server = run.parallel.strategy == "parameter_server",
-            .masters_home = run.offload.optimizer ? home : nullptr,
-            .weights_home = run.offload.params ? home : nullptr};
+            .masters_device = run.offload.optimizer ? offload_device : nullptr,
+            .weights_device = run.offload.params ? offload_device : nullptr};
 }
 
 // The model, whose parameters know what this rank holds of them.
@@ -80,13 +80,14 @@ std::vector<std::vector<autograd::Unit*>> units_of(models::Model& model, const p
     return runs;
 }
 
-pipeline::PassOptions pass_options(const spec::RunSpec& run, const pipeline::Pipeline& pipeline, Device* home) {
+pipeline::PassOptions pass_options(const spec::RunSpec& run, const pipeline::Pipeline& pipeline,
+                                   Device* offload_device) {
     const spec::Recompute recompute = spec::recompute_of(run.recompute.policy, run.model.layers);
     return {.compute = spec::compute_type(run),
             .segment = recompute.segment,
             .selective = recompute.selective,
             .copies_weights = run.parallel.zero == 3 && pipeline.delays_weight_gradients(),
-            .home = run.offload.activations ? home : nullptr};
+            .offload_device = run.offload.activations ? offload_device : nullptr};
 }
 
 // The share of a step, whose targets are counted over the ranks.
@@ -109,15 +110,15 @@ Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::
 Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, const MakeBatches& make_batches)
     : run(run_),
       device(checked(run, machine)),
-      home(make_home(run, *device, machine.offload_dir)),
+      offload_device(offload_device_of(run, *device, machine.offload_dir)),
       ctx{*device, machine.kernels, nullptr, packing_of(run)},
       gpus(gpu_world(run, world, *device)),
       groups(gpus ? *gpus : world, parallel::make_mesh(run, world.size())),
       model(applied(models::make_model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
       pipeline(placed(run, model, groups)),
-      data_parallel(ctx, units_of(model, pipeline), groups, data_parallel_options(run, home.get())),
-      executor(ctx, model, groups, pipeline, pass_options(run, pipeline, home.get())),
-      optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? home.get() : nullptr),
+      data_parallel(ctx, units_of(model, pipeline), groups, data_parallel_options(run, offload_device.get())),
+      executor(ctx, model, groups, pipeline, pass_options(run, pipeline, offload_device.get())),
+      optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? offload_device.get() : nullptr),
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {
     if (run.train.cuda_graphs) graph.emplace(ctx);

@@ -41,7 +41,7 @@ struct Engine {
 
     const spec::RunSpec& run;
     std::unique_ptr<Device> device;
-    std::unique_ptr<Device> home;  // of what is offloaded; null when nothing is
+    std::unique_ptr<Device> offload_device;  // of what is offloaded; null when nothing is
     ops::Context ctx;
     std::unique_ptr<comm::World> gpus;  // of ranks that communicate from GPU to GPU; null where none do
     parallel::Groups groups;

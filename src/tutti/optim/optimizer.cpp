@@ -34,14 +34,15 @@ Tensor Piece::gradient() const {
     return gradients->reshape({gradients->numel()}).narrow(0, gradient_begin, master.numel());
 }
 
-Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec, Device* home)
+Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec,
+                     Device* offload_device)
     : ctx_(ctx), spec_(spec), pieces_(std::move(pieces)) {
     check<UsageError>(spec.name == "adamw" || spec.name == "sgd", "optimizer.name must be adamw or sgd, got \"",
                       spec.name, "\"");
     for (const Piece& piece : pieces_) {
         const auto moment = [&] {
-            const Tensor zeros =
-                Tensor::empty(home ? *home : ctx.device, piece.master.shape(), DType::f32, Purpose::optimizer);
+            const Tensor zeros = Tensor::empty(offload_device ? *offload_device : ctx.device, piece.master.shape(),
+                                               DType::f32, Purpose::optimizer);
             ops::fill(ctx, zeros, 0);
             return zeros;
         };

@@ -38,8 +38,9 @@ struct StatePiece {
 
 class Optimizer {
   public:
-    // Allocates the moments (f32, zero), in the memory of `home` when there is one (offload).
-    Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec, Device* home = nullptr);
+    // Allocates the moments (f32, zero), in the memory of `offload_device` when there is one (offload).
+    Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec,
+              Device* offload_device = nullptr);
 
     // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor) on the way. The bias of an
     // expert that got more choices in the step than `mean_load` falls by spec.expert_bias_rate, of others it rises

@@ -88,8 +88,8 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
                      .owned = first && groups_.coordinate(copies - cut) == 0,
                      .compute = parameters.front()->type(options_.compute),
                      .seed = options_.seed,
-                     .masters_home = options_.masters_home,
-                     .weights_home = options_.weights_home};
+                     .masters_device = options_.masters_device,
+                     .weights_device = options_.weights_device};
     if (options_.zero != Zero::none) {
         state->shards = &groups_.over(cut);
         flat.shards = state->shards->size();

@@ -30,11 +30,11 @@ struct DataParallelOptions {
     // reduce once, as 0 and 1 do: more memory, less traffic. The two add in different orders; with one microbatch they
     // are the same.
     bool reduce_each_microbatch = true;
-    int reductions = 1;              // reduce_scatters under way at once; each more keeps the gradients of a unit more
-    bool keep_gradients = false;     // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
-    bool parameter_server = false;   // in place of collectives; for Zero::none
-    Device* masters_home = nullptr;  // offload: FlatOptions
-    Device* weights_home = nullptr;
+    int reductions = 1;             // reduce_scatters under way at once; each more keeps the gradients of a unit more
+    bool keep_gradients = false;    // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
+    bool parameter_server = false;  // in place of collectives; for Zero::none
+    Device* masters_device = nullptr;  // offload: FlatOptions
+    Device* weights_device = nullptr;
 };
 
 class DataParallel final : public autograd::Hooks {

@@ -42,13 +42,13 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
     const int64_t size = layout_.shard_size;
     if (options_.zero == Zero::weights) {
-        weight_shard_ = fresh(size, compute, Purpose::weights, options_.weights_home);
+        weight_shard_ = fresh(size, compute, Purpose::weights, options_.weights_device);
     } else {
         take_weights();
         weight_shard_ = weights_.narrow(0, options_.shard * size, size);
     }
     masters_ =
-        compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer, options_.masters_home);
+        compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer, options_.masters_device);
     for (const optim::Piece& piece : pieces())
         autograd::draw(ctx_, *piece.parameter, options_.seed, piece.blocks(), piece.master);
     round_masters();
@@ -56,8 +56,8 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
 }
 
 // Padding is zero from the start and nothing changes it; without padding all of it is written anyway.
-Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* home) const {
-    Tensor values = Tensor::empty(home ? *home : ctx_.device, {size}, dtype, purpose);
+Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* offload_device) const {
+    Tensor values = Tensor::empty(offload_device ? *offload_device : ctx_.device, {size}, dtype, purpose);
     if (!layout_.gaps.empty()) ops::fill(ctx_, values, 0);
     return values;
 }

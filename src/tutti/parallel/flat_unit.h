@@ -22,8 +22,8 @@ struct FlatOptions {
     bool owned = true;          // false: another rank has the same shard, and counts and saves it
     DType compute = DType::bf16;
     uint64_t seed = 0;
-    Device* masters_home = nullptr;  // where the masters live, when not on the rank's device
-    Device* weights_home = nullptr;  // the same of the weight shard, for Zero::weights
+    Device* masters_device = nullptr;  // where the masters live, when not on the rank's device
+    Device* weights_device = nullptr;  // the same of the weight shard, for Zero::weights
 };
 
 class FlatUnit {
@@ -63,7 +63,7 @@ class FlatUnit {
     const Tensor& gradient_shard() const { return gradient_shard_; }
 
   private:
-    Tensor fresh(int64_t size, DType dtype, Purpose purpose, Device* home = nullptr) const;
+    Tensor fresh(int64_t size, DType dtype, Purpose purpose, Device* offload_device = nullptr) const;
 
     ops::Context& ctx_;
     std::vector<autograd::Parameter*> parameters_;

@@ -148,7 +148,7 @@ void Executor::end_pass(const Action& part, const Passes& of, bool waits) {
 
 void Executor::forward(const Work& work, const Passes& of, const std::function<void()>& between) {
     Flight& f = flights_.at(work);
-    f.tape.emplace(ctx_, of.training, &of.hooks, options_.home, work.stage, work.microbatch);
+    f.tape.emplace(ctx_, of.training, &of.hooks, options_.offload_device, work.stage, work.microbatch);
     f.tape->set_selective(options_.selective, options_.copies_weights);
     if (work.stage > 0) f.in = f.tape->input(std::exchange(f.input, {}));
     f.out = model_.run(*f.tape, f.in, *f.batch, pipeline_.spans[static_cast<size_t>(work.stage)],

@@ -28,7 +28,7 @@ struct PassOptions {
     int64_t segment = 0;     // recompute: Model::run
     bool selective = false;  // Tape::set_selective, as the next
     bool copies_weights = false;
-    Device* home = nullptr;  // of offloaded activations
+    Device* offload_device = nullptr;  // of offloaded activations
 };
 
 class Executor {

@@ -201,7 +201,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     r.memory = {.at_peak = memory.at_peak(),
                 .peaks = peaks_of(memory),
                 .peak_place = recorder.peak_place(),
-                .offloaded = engine.home ? engine.home->memory().total().peak : 0,
+                .offloaded = engine.offload_device ? engine.offload_device->memory().total().peak : 0,
                 .reserved = memory.reserved(),
                 .saved = saved_bytes(engine.optimizer)};
     r.memory_capacity = target.device.memory_bytes;

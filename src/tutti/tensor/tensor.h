@@ -28,7 +28,7 @@ class Tensor {
     }
 
     bool defined() const { return buffer_ != nullptr; }
-    // Good until the buffer is sent away (Buffer::send_away): make it where it is used.
+    // Valid until the buffer is offloaded (Buffer::offload): make it where it is used.
     View view() const {
         View v = view_;
         if (buffer_) v.data = static_cast<std::byte*>(buffer_->data()) + offset_;

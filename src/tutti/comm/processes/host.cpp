@@ -249,7 +249,7 @@ void Host::poll() {
 // --------------------------------------------------------------------------------------------------------
 
 // As in threads/thread_world.cpp: the sleeper is counted before it looks for the last time, so a ringer either sees it
-// or has published before that look; and the futex does not sleep when the notifier has rung since `seen`.
+// or has published before that look; and the futex does not sleep when the notifier was called since `seen`.
 void Host::sleep(Clock::time_point until, const std::function<bool()>& ready) {
     const uint32_t seen = control_->rings;
     ++control_->sleepers;
