@@ -82,13 +82,13 @@ double train(int tp, int dp) {
             tape.backward(losses);
             data_parallel.finish_gradients();
             optimizer.step(1e-3, 1);
-            data_parallel.publish_weights();
+            data_parallel.all_gather_weights();
             double sum = 0;
             for (const float of_token : losses.value.to_host<float>()) sum += of_token;
             sum = groups.over(mesh::kDp).sum(sum) / (kSamples * kTokens);
             if (world.rank() == 0) loss = sum;
         }
-        data_parallel.settle();
+        data_parallel.wait_for_weights();
     });
     return loss;
 }

@@ -71,7 +71,7 @@ Tensors state_of(int ranks, const std::vector<std::string>& layout, bool loads) 
             for (int64_t step = 1; step <= 2; ++step) engine::train_step(engine, step);
             checkpoints.save_and_wait({.step = 2, .updates = 2});
         }
-        engine.data_parallel.settle();
+        engine.data_parallel.wait_for_weights();
         const std::lock_guard lock(mutex);
         add_to(whole, train::state_pieces(engine));
     });

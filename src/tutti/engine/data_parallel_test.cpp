@@ -179,7 +179,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             }
             const auto source = token_batches(*engine.device, sampler, 2, 2 * share_of(groups).ranks, share_of(groups));
             const double eval_loss = evaluate(engine, *source, 5);
-            dp.settle();
+            dp.wait_for_weights();
             groups.world().barrier();
             const std::lock_guard lock(mutex);
             note_pieces(outcome.weights, engine.optimizer.pieces(), &optim::Piece::master);
@@ -411,7 +411,7 @@ TEST(FlatUnit, GradientsStartFromNothing) {
     ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
     autograd::Parameter used{.name = "used", .shape = {3, 2}}, unused{.name = "unused", .shape = {4}};
     parallel::FlatUnit unit(ctx, {&used, &unused}, {.compute = DType::f32});
-    unit.take_gradients();
+    unit.allocate_gradients();
     for (const autograd::Parameter* p : unit.parameters()) ops::fill(ctx, p->gradient, NAN);
     const auto tensor = [&](const Shape& shape, float value) {
         const Tensor x = ops::empty(ctx, shape, DType::f32, Purpose::activations);

@@ -175,7 +175,7 @@ StepResult train_step(Engine& s, int64_t step) {
                          moe.experts > 0 ? choices / static_cast<double>(moe.experts) : 0);
     }
     const TraceScope span(s.trace, {Activity::other, "publish weights"});
-    s.data_parallel.publish_weights();
+    s.data_parallel.all_gather_weights();
     return r;
 }
 

@@ -72,7 +72,7 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
                 state.users.push_back(u);
             }
         }
-    publish_weights();
+    all_gather_weights();
 }
 
 void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
@@ -80,7 +80,7 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     const Axes cut = options_.zero == Zero::none ? Axes() : partial & kSharding;
     auto state = std::make_unique<State>();
     const std::vector<int>& stages = parameters.front()->pipeline_ranks;
-    state->rest = &groups_.over(partial - cut, stages);
+    state->replicas = &groups_.over(partial - cut, stages);
     state->between_stages = stages.size() > 1;
     const bool first = stages.empty() || stages.front() == groups_.coordinate(Axis::pp);
     FlatOptions flat{.zero = options_.zero,
@@ -119,11 +119,11 @@ void DataParallel::begin_step(const std::vector<int64_t>& microbatches) {
         state->ready = 0;
         state->reduced = false;
         if (options_.keep_gradients) {  // what is recorded once runs for every microbatch: it can only add
-            if (!state->flat->has_gradients()) state->flat->take_gradients();
+            if (!state->flat->has_gradients()) state->flat->allocate_gradients();
             state->flat->zero_gradients();
         } else {
-            state->flat->drop_gradients();
-            state->flat->drop_gradient_shard();
+            state->flat->free_gradients();
+            state->flat->free_gradient_shard();
         }
     }
 }
@@ -140,7 +140,7 @@ void DataParallel::finish_gradients() {
         if (state->between_stages) start_rest(*state);
     for (const auto& state : states_) {
         state->reduction.wait();
-        state->rest_reduction.wait();
+        state->replica_reduction.wait();
     }
     if (server_) server_->finish();
 }
@@ -177,34 +177,34 @@ std::string DataParallel::first_non_finite() {
     return "";
 }
 
-void DataParallel::publish_weights() {
+void DataParallel::all_gather_weights() {
     if (options_.zero == Zero::none && !server_) return;
     for (const auto& state : states_) {
         if (sharded_weights()) {  // what is still gathered is out of date
-            state->resting = false;
-            state->flat->drop_weights();
+            state->idle = false;
+            state->flat->free_weights();
             continue;
         }
-        start_gather(*state);
+        start_all_gather(*state);
     }
 }
 
 void DataParallel::load_masters(const std::function<void()>& load) {
-    settle();  // the weights may be their own masters, and others still reading them
+    wait_for_weights();  // the weights may be their own masters, and others still reading them
     load();
     for (const auto& state : states_) state->flat->round_masters();
-    publish_weights();
+    all_gather_weights();
 }
 
-void DataParallel::settle() {
+void DataParallel::wait_for_weights() {
     for (const auto& state : states_)
         if (!sharded_weights()) finish_gather(*state);
 }
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
-void DataParallel::start_gather(State& state) {
-    if (sharded_weights()) state.flat->take_weights();
+void DataParallel::start_all_gather(State& state) {
+    if (sharded_weights()) state.flat->allocate_weights();
     const Tensor& weights = state.flat->weights();
     if (server_)
         state.gather = server_->pull(weights);
@@ -221,11 +221,11 @@ void DataParallel::finish_gather(State& state) {
 
 // Weights of a unit, complete. What rested goes first, so that at most the unit in use and the next one are gathered. A
 // unit that is used again at once, such as the last one when the backward turns round, finds its weights still there.
-void DataParallel::acquire(size_t unit, const Pass& pass) {
+void DataParallel::unshard(size_t unit, const Pass& pass) {
     if (sharded_weights()) {
-        for (State* state : uses_[unit]) state->resting = false;
+        for (State* state : uses_[unit]) state->idle = false;
         for (const auto& state : states_)
-            if (std::exchange(state->resting, false)) state->flat->drop_weights();
+            if (std::exchange(state->idle, false)) state->flat->free_weights();
         prefetch(unit, run_[unit], pass);
     }
     for (State* state : uses_[unit]) finish_gather(*state);
@@ -236,13 +236,13 @@ void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
     if (!sharded_weights() || unit >= units_.size() || run_[unit] != run) return;
     if (is_backward(pass) && !units_[unit]->backward_reads_weights) return;
     for (State* state : uses_[unit]) {
-        state->resting = false;
-        if (!state->flat->weights().defined()) start_gather(*state);
+        state->idle = false;
+        if (!state->flat->weights().defined()) start_all_gather(*state);
     }
 }
 
 // A matrix that several units of a run use stays from its first use to its last.
-void DataParallel::rest(size_t unit, const Pass& pass) {
+void DataParallel::reshard(size_t unit, const Pass& pass) {
     for (State* state : uses_[unit]) {
         if (state->unsharded > 0) continue;
         const auto in_run = [&](size_t user) { return run_[user] == run_[unit]; };
@@ -250,7 +250,7 @@ void DataParallel::rest(size_t unit, const Pass& pass) {
         const size_t last = *std::find_if(state->users.rbegin(), state->users.rend(), in_run);
         const bool forward = pass.kind == PassKind::forward;
         const bool turns_round = forward && pass.training && first != last;
-        if (unit == (forward ? last : first) && !turns_round) state->resting = true;
+        if (unit == (forward ? last : first) && !turns_round) state->idle = true;
     }
 }
 
@@ -259,8 +259,8 @@ void DataParallel::unshard(size_t i) {
     for (const auto& state : states_) {
         if (std::find(state->runs.begin(), state->runs.end(), i) == state->runs.end()) continue;
         ++state->unsharded;
-        state->resting = false;
-        if (!state->flat->weights().defined()) start_gather(*state);
+        state->idle = false;
+        if (!state->flat->weights().defined()) start_all_gather(*state);
     }
 }
 
@@ -271,7 +271,7 @@ void DataParallel::reshard(size_t i) {
         check(state->unsharded > 0, "reshard of stage ", i, " of the rank: is not unsharded");
         if (--state->unsharded > 0) continue;
         finish_gather(*state);
-        state->flat->drop_weights();
+        state->flat->free_weights();
     }
 }
 
@@ -280,7 +280,7 @@ void DataParallel::before(Unit& unit, const Pass& pass) {
     const bool begins = u == 0 || run_[u - 1] != run_[u];
     if (pass.kind == PassKind::forward && begins)  // of the pass before
         while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
-    if (pass.kind != PassKind::backward_weight) acquire(u, pass);
+    if (pass.kind != PassKind::backward_weight) unshard(u, pass);
     if (pass.kind == PassKind::forward) prefetch(u + 1, run_[u], pass);
     if (is_backward(pass)) prefetch(u - 1, run_[u], pass);  // of the first unit: none
     const bool in_forward = pass.kind == PassKind::forward && pass.training;
@@ -290,7 +290,7 @@ void DataParallel::before(Unit& unit, const Pass& pass) {
 }
 
 void DataParallel::after(Unit& unit, const Pass& pass) {
-    if (pass.kind != PassKind::backward_weight) rest(index_.at(&unit), pass);
+    if (pass.kind != PassKind::backward_weight) reshard(index_.at(&unit), pass);
 }
 
 // --- gradients -------------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ void DataParallel::need_gradients(State& state) {
     check(!state.complete(), state.flat->parameters().front()->name, ": more than the ", state.expected,
           " forwards and backwards that the step announced add to its gradient");
     if (std::find(in_flight_.begin(), in_flight_.end(), &state) != in_flight_.end()) finish_reduction(state);
-    if (!state.flat->has_gradients()) state.flat->take_gradients();
+    if (!state.flat->has_gradients()) state.flat->allocate_gradients();
 }
 
 void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
@@ -326,7 +326,7 @@ void DataParallel::start_reduction(State& state) {
         if (state.reduced)
             state.received = ops::empty(ctx_, flat.gradient_shard().shape(), DType::f32, Purpose::communication);
         else
-            flat.take_gradient_shard();
+            flat.allocate_gradient_shard();
         state.reduction =
             state.shards->reduce_scatter(flat.gradients(), state.reduced ? state.received : flat.gradient_shard());
         in_flight_.push_back(&state);
@@ -339,7 +339,7 @@ void DataParallel::finish_reduction(State& state) {
     std::erase(in_flight_, &state);
     if (state.received.defined())
         ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());
-    if (options_.zero >= Zero::gradients) state.flat->drop_gradients();
+    if (options_.zero >= Zero::gradients) state.flat->free_gradients();
     if (state.complete() && !state.between_stages) start_rest(state);
 }
 
@@ -348,7 +348,7 @@ void DataParallel::finish_reduction(State& state) {
 void DataParallel::start_rest(State& state) {
     const FlatUnit& flat = *state.flat;
     const Tensor& gradients = options_.zero == Zero::none ? flat.gradients() : flat.gradient_shard();
-    state.rest_reduction = state.rest->all_reduce(gradients);
+    state.replica_reduction = state.replicas->all_reduce(gradients);
 }
 
 }  // namespace tutti::parallel

@@ -60,10 +60,10 @@ class DataParallel final : public autograd::Hooks {
     // The first parameter, in the order of the model, whose gradient is not finite on some rank; "" if there is none.
     std::string first_non_finite();
     // After the update: brings the weights of all shards together; forwards wait for them unit by unit.
-    void publish_weights();
+    void all_gather_weights();
     // `load` writes the masters of pieces(); then the weights follow.
     void load_masters(const std::function<void()>& load);
-    void settle();  // waits for what publish_weights() began: before weights are read outside a forward
+    void wait_for_weights();  // waits for what all_gather_weights() began: before weights are read outside a forward
 
     // ZeRO-3: the weights of run i are gathered as a whole, in the order of the forward, and stay through all passes
     // until reshard(i). Without, they are gathered unit by unit in each pass. Other stages of ZeRO: nothing to do.
@@ -78,14 +78,14 @@ class DataParallel final : public autograd::Hooks {
     // Parameters of one unit that are gathered, reduced and released together.
     struct State {
         std::unique_ptr<FlatUnit> flat;
-        comm::Communicator* shards = nullptr;  // ranks that share it out: reduce_scatter, all_gather; ZeRO-0: none
-        comm::Communicator* rest = nullptr;    // ranks over which the shard is summed after that
-        std::vector<size_t> users;             // units, in the order of the forward; several when a matrix is tied
-        std::vector<size_t> runs;              // with users
-        bool between_stages = false;           // summed over stages of a pipeline too
+        comm::Communicator* shards = nullptr;    // ranks that share it out: reduce_scatter, all_gather; ZeRO-0: none
+        comm::Communicator* replicas = nullptr;  // ranks over which the shard is summed after that
+        std::vector<size_t> users;               // units, in the order of the forward; several when a matrix is tied
+        std::vector<size_t> runs;                // with users
+        bool between_stages = false;             // summed over stages of a pipeline too
         std::vector<comm::Work> gather;
         bool gathering = false;     // under way, or done and not waited for
-        bool resting = false;       // gathered and not in use: goes when another one is needed
+        bool idle = false;          // gathered and not in use: goes when another one is needed
         int unsharded = 0;          // runs that keep it gathered
         int64_t expected = 0;       // contributions in this step: one for each run and microbatch
         int64_t contributions = 0;  // that came
@@ -94,7 +94,7 @@ class DataParallel final : public autograd::Hooks {
         bool reduced = false;  // in this step
         comm::Work reduction;  // ZeRO-0: the all_reduce; else the reduce_scatter
         Tensor received;       // where a later microbatch's shard arrives before it is added
-        comm::Work rest_reduction;
+        comm::Work replica_reduction;
 
         bool complete() const { return contributions == expected; }
     };
@@ -103,11 +103,11 @@ class DataParallel final : public autograd::Hooks {
     void add_state(const std::vector<autograd::Parameter*>& parameters);
     bool sharded_weights() const { return options_.zero == Zero::weights; }
     bool updates() const { return !server_ || server_->serves(); }
-    void start_gather(State& state);
+    void start_all_gather(State& state);
     static void finish_gather(State& state);
-    void acquire(size_t unit, const autograd::Pass& pass);
+    void unshard(size_t unit, const autograd::Pass& pass);
     void prefetch(size_t unit, size_t run, const autograd::Pass& pass);
-    void rest(size_t unit, const autograd::Pass& pass);
+    void reshard(size_t unit, const autograd::Pass& pass);
     void need_gradients(State& state);
     void start_reduction(State& state);
     void finish_reduction(State& state);

@@ -44,7 +44,7 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     if (options_.zero == Zero::weights) {
         weight_shard_ = fresh(size, compute, Purpose::weights, options_.weights_device);
     } else {
-        take_weights();
+        allocate_weights();
         weight_shard_ = weights_.narrow(0, options_.shard * size, size);
     }
     masters_ =
@@ -81,19 +81,19 @@ std::vector<optim::Piece> FlatUnit::pieces() const {
     return pieces;
 }
 
-void FlatUnit::take_weights() {
+void FlatUnit::allocate_weights() {
     const bool leased = options_.zero == Zero::weights;  // then a gather writes all of them, the padding too
     weights_ = leased ? ops::empty(ctx_, {layout_.padded}, options_.compute, Purpose::communication)
                       : fresh(layout_.padded, options_.compute, Purpose::weights);
     point_into(parameters_, &Parameter::value, weights_, layout_);
 }
 
-void FlatUnit::drop_weights() {
+void FlatUnit::free_weights() {
     weights_ = {};
     point_nowhere(parameters_, &Parameter::value);
 }
 
-void FlatUnit::take_gradients() {
+void FlatUnit::allocate_gradients() {
     const bool leased = options_.zero >= Zero::gradients;
     gradients_ = ops::empty(ctx_, {layout_.padded}, DType::f32, leased ? Purpose::communication : Purpose::gradients);
     for (const FlatLayout::Gap& gap : layout_.gaps) ops::fill(ctx_, gradients_.narrow(0, gap.begin, gap.size), 0);
@@ -112,16 +112,16 @@ void FlatUnit::complete_gradients() {
         if (std::exchange(p->gradient_unset, false)) ops::fill(ctx_, p->gradient, 0);
 }
 
-void FlatUnit::drop_gradients() {
+void FlatUnit::free_gradients() {
     gradients_ = {};
     point_nowhere(parameters_, &Parameter::gradient);
 }
 
-void FlatUnit::take_gradient_shard() {
+void FlatUnit::allocate_gradient_shard() {
     if (!gradient_shard_.defined())
         gradient_shard_ = ops::empty(ctx_, {layout_.shard_size}, DType::f32, Purpose::gradients);
 }
 
-void FlatUnit::drop_gradient_shard() { gradient_shard_ = {}; }
+void FlatUnit::free_gradient_shard() { gradient_shard_ = {}; }
 
 }  // namespace tutti::parallel

@@ -39,10 +39,10 @@ class FlatUnit {
     // The parts of parameters in this rank's shard; none when another rank updates.
     std::vector<optim::Piece> pieces() const;
 
-    // Weights of all shards. take_weights() allocates where they do not stay (ZeRO-3), after which the parameters point
-    // into weights(); drop_weights() takes them away.
-    void take_weights();
-    void drop_weights();
+    // Weights of all shards. allocate_weights() allocates where they do not stay (ZeRO-3), after which the parameters
+    // point into weights(); free_weights() takes them away.
+    void allocate_weights();
+    void free_weights();
     const Tensor& weights() const { return weights_; }  // (padded), compute type
     const Tensor& weight_shard() const { return weight_shard_; }
 
@@ -52,12 +52,12 @@ class FlatUnit {
     // f32 gradients of all shards. Taken, they are unset (Parameter::gradient_unset) but for the padding, and
     // completed, those to which nothing was added are zero. With ZeRO < 2 the shard is a part of them; else it is taken
     // by itself, not set.
-    void take_gradients();
+    void allocate_gradients();
     void zero_gradients();
     void complete_gradients();
-    void drop_gradients();
-    void take_gradient_shard();
-    void drop_gradient_shard();
+    void free_gradients();
+    void allocate_gradient_shard();
+    void free_gradient_shard();
     bool has_gradients() const { return gradients_.defined(); }
     const Tensor& gradients() const { return gradients_; }
     const Tensor& gradient_shard() const { return gradient_shard_; }

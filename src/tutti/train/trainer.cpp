@@ -201,7 +201,7 @@ TrainOutcome Run::train() {
         outcome_.tokens = state_.tokens;
         outcome_.skipped = state_.skipped;
         outcome_.checkpoint = checkpoints_.newest();
-        engine_.data_parallel.settle();
+        engine_.data_parallel.wait_for_weights();
         return outcome_;
     }
     world_.set_starting(false);
@@ -338,7 +338,7 @@ void Run::finish() {
     outcome_.step = state_.step;
     outcome_.checkpoint = checkpoints_.newest();
     outcome_.seconds = seconds_since(begin_);
-    engine_.data_parallel.settle();
+    engine_.data_parallel.wait_for_weights();
     engine_.groups.world().barrier();
     if (trace_) trace_->finish();
     const std::string sample_text = sample();
