@@ -58,7 +58,7 @@ Tensors state_of(int ranks, const std::vector<std::string>& layout, bool loads) 
     comm::run_ranks(ranks, engine::world_options(run, ""), [&](comm::World& world) {
         engine::Engine engine(
             run, world, engine::machine_of(run, comm::local_rank({}, world.rank(), ranks), ""),
-            [&](ops::Context& ctx, const engine::Share& share) { return engine::fixed_batches(ctx, run, share); });
+            [&](ops::Context& ctx, const engine::BatchShard& share) { return engine::fixed_batches(ctx, run, share); });
         train::Checkpointing checkpoints({.run = run,
                                           .directory = kDirectory,
                                           .data_fingerprint = "random tokens",

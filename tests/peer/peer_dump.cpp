@@ -207,7 +207,7 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
                    comm::World& one_rank) {
     std::map<std::string, std::vector<float>> start;
     for (const autograd::Parameter* p : model.parameters()) start[p->name] = p->master.to_host<float>();
-    const auto make_batches = [&](ops::Context& context, const engine::Share&) {
+    const auto make_batches = [&](ops::Context& context, const engine::BatchShard&) {
         return std::make_unique<FileBatches>(context.device, std::move(tokens), run.train);
     };
     engine::Engine engine(run, one_rank, engine::machine_of(run, {}, ""), make_batches);

@@ -36,7 +36,7 @@ constexpr int kTimedSteps = 3;
 StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, bool kernels, comm::World& one_rank) {
     engine::Engine engine(
         run, one_rank, engine::machine_of(run, {}, std::filesystem::temp_directory_path()),
-        [&](ops::Context& ctx, const engine::Share& share) { return engine::fixed_batches(ctx, run, share); });
+        [&](ops::Context& ctx, const engine::BatchShard& share) { return engine::fixed_batches(ctx, run, share); });
     StepMeasurement measured;
     int64_t step = 0;
     const auto take_step = [&] {

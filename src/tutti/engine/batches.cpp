@@ -10,7 +10,7 @@ namespace {
 
 class TokenBatches final : public Batches {
   public:
-    TokenBatches(Device& device, data::Sampler sampler, int64_t micro_batch, int64_t global_batch, Share share)
+    TokenBatches(Device& device, data::Sampler sampler, int64_t micro_batch, int64_t global_batch, BatchShard share)
         : device_(device),
           sampler_(std::move(sampler)),
           micro_batch_(micro_batch),
@@ -60,14 +60,14 @@ class TokenBatches final : public Batches {
     Device& device_;
     data::Sampler sampler_;
     int64_t micro_batch_, global_batch_;
-    Share share_;
+    BatchShard share_;
     int64_t loaded_ = 0, terms_ = 0;
     std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of the rank, T)
 };
 
 class NoiseBatches final : public Batches {
   public:
-    NoiseBatches(ops::Context& ctx, const spec::RunSpec& run, Share share)
+    NoiseBatches(ops::Context& ctx, const spec::RunSpec& run, BatchShard share)
         : ctx_(ctx),
           share_(std::move(share)),
           seed_(static_cast<uint64_t>(run.train.seed)),
@@ -94,7 +94,7 @@ class NoiseBatches final : public Batches {
     }
 
     ops::Context& ctx_;
-    Share share_;
+    BatchShard share_;
     uint64_t seed_;
     int64_t width_, rows_, step_rows_;
     DType compute_;
@@ -102,7 +102,7 @@ class NoiseBatches final : public Batches {
 
 class FixedBatches final : public Batches {
   public:
-    FixedBatches(Device& device, const spec::RunSpec& run, Share share)
+    FixedBatches(Device& device, const spec::RunSpec& run, BatchShard share)
         : device_(device),
           share_(std::move(share)),
           sequences_(run.train.micro_batch),
@@ -134,7 +134,7 @@ class FixedBatches final : public Batches {
 
   private:
     Device& device_;
-    Share share_;
+    BatchShard share_;
     int64_t sequences_, targets_of_rank_;
     int64_t counted_ = 0, terms_ = 0;
     std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of a microbatch, T)
@@ -143,16 +143,16 @@ class FixedBatches final : public Batches {
 }  // namespace
 
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
-                                       int64_t global_batch, const Share& share) {
+                                       int64_t global_batch, const BatchShard& share) {
     return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch, share);
 }
 
-std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share) {
+std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share) {
     if (run.model.family == spec::Family::mlp) return noise_batches(ctx, run, share);
     return std::make_unique<FixedBatches>(ctx.device, run, share);
 }
 
-std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share) {
+std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share) {
     return std::make_unique<NoiseBatches>(ctx, run, share);
 }
 

@@ -14,7 +14,7 @@ namespace tutti::engine {
 
 // Which microbatches of a global batch a rank works on: every `ranks`-th, beginning with number `rank`. The i-th of a
 // rank is number i * ranks + rank of the step.
-struct Share {
+struct BatchShard {
     int64_t rank = 0, ranks = 1;
     nn::SequencePart part = {};  // of each sequence
     // The sum of a count over the ranks.
@@ -34,11 +34,11 @@ class Batches {
 
 // Windows of tokens.
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
-                                       int64_t global_batch, const Share& share = {});
+                                       int64_t global_batch, const BatchShard& share = {});
 // Random tokens, the same in every microbatch, drawn once: for steps without a data set. For the mlp family its noise.
 // With data.documents = "respected" each sequence is one document.
-std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share = {});
+std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share = {});
 // Standard normal features and targets of the mlp family, keyed by the global row.
-std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const Share& share = {});
+std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share = {});
 
 }  // namespace tutti::engine

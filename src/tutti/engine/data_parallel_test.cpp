@@ -156,7 +156,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             const data::TokenView view(std::make_shared<Tokens>(), 0, 4000, 67);
             const data::Sampler sampler(view, run.train.seq_len, 7);
             Engine engine(
-                run, world, machine_of(run, {}, testing::TempDir()), [&](ops::Context& ctx, const Share& share) {
+                run, world, machine_of(run, {}, testing::TempDir()), [&](ops::Context& ctx, const BatchShard& share) {
                     return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
                 });
             parallel::DataParallel& dp = engine.data_parallel;

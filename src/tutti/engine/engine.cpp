@@ -91,8 +91,8 @@ pipeline::PassOptions pass_options(const spec::RunSpec& run, const pipeline::Pip
 }
 
 // The share of a step, whose targets are counted over the ranks.
-Share counted_share(parallel::Groups& groups) {
-    Share share = share_of(groups);
+BatchShard counted_share(parallel::Groups& groups) {
+    BatchShard share = share_of(groups);
     share.sum = [&dp = groups.over(mesh::kDp)](int64_t count) {
         return static_cast<int64_t>(dp.sum(static_cast<double>(count)));
     };
@@ -128,7 +128,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
     }
 }
 
-Share share_of(parallel::Groups& groups) {
+BatchShard share_of(parallel::Groups& groups) {
     return {.rank = groups.coordinate(mesh::kDp),
             .ranks = groups.mesh().size(mesh::kDp),
             .part = {groups.coordinate(mesh::kCp), groups.mesh().size(mesh::kCp),
@@ -164,7 +164,7 @@ comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& fl
 }
 
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data) {
-    return [&run, data](ops::Context& ctx, const Share& share) {
+    return [&run, data](ops::Context& ctx, const BatchShard& share) {
         if (!data) return noise_batches(ctx, run, share);
         const data::Sampler sampler(data->train, run.train.seq_len, static_cast<uint64_t>(run.train.seed));
         return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);

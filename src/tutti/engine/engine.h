@@ -21,7 +21,7 @@
 
 namespace tutti::engine {
 
-using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, const Share& share)>;
+using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, const BatchShard& share)>;
 
 // What a rank computes on. A rehearsal hands in a meta device with a silenced table.
 struct Machine {
@@ -60,7 +60,7 @@ struct Engine {
 };
 
 // What a rank works on: of its place along dp and cp.
-Share share_of(parallel::Groups& groups);
+BatchShard share_of(parallel::Groups& groups);
 // The ranks that share out each sequence with this one; `gather`: they gather keys, in place of the ring.
 nn::ContextParallel context_of(parallel::Groups& groups, bool gather);
 // The ranks that route the tokens of a microbatch with this one; `step`: and those of a step. Collective at first.

@@ -28,7 +28,7 @@ spec::RunSpec tiny(const std::string& optimizer) {
 }
 
 MakeBatches batches_of(const spec::RunSpec& run) {
-    return [&run](ops::Context& ctx, const Share& share) { return fixed_batches(ctx, run, share); };
+    return [&run](ops::Context& ctx, const BatchShard& share) { return fixed_batches(ctx, run, share); };
 }
 
 struct Outcome {

@@ -26,7 +26,7 @@ Outcome step(const spec::RunSpec& run, int ranks, unsigned seed = 0, int delay_u
         comm::testing::DelayedWorld delayed(plain, seed, std::max(delay_us, 1));
         comm::World& world = delay_us > 0 ? delayed : plain;
         Engine engine(run, world, machine_of(run, {}, ""),
-                      [&](ops::Context& ctx, const Share& share) { return fixed_batches(ctx, run, share); });
+                      [&](ops::Context& ctx, const BatchShard& share) { return fixed_batches(ctx, run, share); });
         const StepResult r = train_step(engine, 1);
         if (world.rank() == 0) outcome = {r.loss, r.grad_norm};
     });
@@ -68,7 +68,7 @@ TEST(Pipeline, OverlappedPassesTakeTurns) {
         if (segment > 0) run.recompute.policy = concat("every:", segment);
         comm::run_ranks(2, {.timeout_s = 60}, [&](comm::World& world) {
             Engine engine(run, world, machine_of(run, {}, ""),
-                          [&](ops::Context& ctx, const Share& share) { return fixed_batches(ctx, run, share); });
+                          [&](ops::Context& ctx, const BatchShard& share) { return fixed_batches(ctx, run, share); });
             Trace trace(10000);
             trace.open(1);
             engine.trace = &trace;

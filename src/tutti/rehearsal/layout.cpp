@@ -145,7 +145,7 @@ struct Builder {
 
     void add_tokens(int rank, parallel::Groups& groups) {
         const int64_t B = run.train.micro_batch, T = run.train.seq_len;
-        const engine::Share share = engine::share_of(groups);
+        const engine::BatchShard share = engine::share_of(groups);
         const std::vector<int32_t> zeros(static_cast<size_t>(B * T));
         const nn::Batch batch = nn::make_batch(*host, nn::BatchRows{zeros, zeros, {}}, B, share.rank * B, share.part);
         add(inside, rank, runs_of_numbers(batch.row_index.to_host<int64_t>()));
@@ -203,7 +203,7 @@ Layout layout_of(const spec::RunSpec& asked, int ranks) {
         comm::MetaWorld world(rank, ranks);
         engine::Engine engine(
             run, world, {make_meta_device({.name = "none"}), table},
-            [&](ops::Context& ctx, const engine::Share& share) { return engine::fixed_batches(ctx, run, share); });
+            [&](ops::Context& ctx, const engine::BatchShard& share) { return engine::fixed_batches(ctx, run, share); });
         builder.add_rank(rank, engine);
     }
     return builder.layout();

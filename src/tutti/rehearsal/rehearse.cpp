@@ -185,10 +185,11 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
     engine::Engine* at_work = nullptr;
     const auto mark = [&] { marks.push_back({recorder.actions(), at_work->groups.traffic()}); };
-    engine::Engine engine(
-        shortened, world, {make_meta_device(target.device), table}, [&](ops::Context& ctx, const engine::Share& share) {
-            return std::make_unique<MarkedBatches>(engine::fixed_batches(ctx, shortened, share), mark);
-        });
+    engine::Engine engine(shortened, world, {make_meta_device(target.device), table},
+                          [&](ops::Context& ctx, const engine::BatchShard& share) {
+                              return std::make_unique<MarkedBatches>(engine::fixed_batches(ctx, shortened, share),
+                                                                     mark);
+                          });
     at_work = &engine;
     engine.ctx.meter = &recorder;
     engine.trace = &recorder;

@@ -70,7 +70,7 @@ Measured measure(const spec::RunSpec& run, int ranks) {
     comm::run_ranks(ranks, {}, [&](comm::World& world) {
         engine::Engine engine(
             run, world, engine::machine_of(run, {world.rank(), ranks}, ""),
-            [&](ops::Context& ctx, const engine::Share& share) { return engine::fixed_batches(ctx, run, share); });
+            [&](ops::Context& ctx, const engine::BatchShard& share) { return engine::fixed_batches(ctx, run, share); });
         int64_t step = 0;
         for (; step < 2;) engine::train_step(engine, ++step);
         const double begin = seconds_now();

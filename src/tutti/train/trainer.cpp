@@ -305,7 +305,7 @@ std::optional<double> Run::evaluate_now() {
     const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
     const int64_t micro = std::min(run_.train.micro_batch, sampler.samples_per_epoch());
     const int64_t batches = std::min(run_.train.eval_batches, sampler.samples_per_epoch() / micro);
-    const engine::Share share = engine::share_of(engine_.groups);
+    const engine::BatchShard share = engine::share_of(engine_.groups);
     const auto source = engine::token_batches(*engine_.device, sampler, micro, micro * share.ranks, share);
     outcome_.eval_loss = engine::evaluate(engine_, *source, batches);
     return outcome_.eval_loss;
