@@ -54,12 +54,12 @@ class Directory : public ::testing::Test {
             if (to.transposed) {
                 t = ops::empty(ctx, {p->shape[1], p->shape[0]}, DType::f32);
                 const auto from = p->value.to_host<float>();
-                std::vector<float> turned(from.size());
+                std::vector<float> transposed(from.size());
                 for (int64_t r = 0; r < p->shape[0]; ++r)
                     for (int64_t c = 0; c < p->shape[1]; ++c)
-                        turned[static_cast<size_t>(c * p->shape[0] + r)] =
+                        transposed[static_cast<size_t>(c * p->shape[0] + r)] =
                             from[static_cast<size_t>(r * p->shape[1] + c)];
-                device->copy_in(t.view().data, turned.data(), t.bytes());
+                device->copy_in(t.view().data, transposed.data(), t.bytes());
             }
             all[to.name] = t;
         }
@@ -128,11 +128,11 @@ TEST(Values, ConvertAndTranspose) {
     convert(DType::bf16, std::as_bytes(std::span(brain)), DType::f32, std::as_writable_bytes(std::span(wide)));
     convert(DType::f32, std::as_bytes(std::span(wide)), DType::bf16, std::as_writable_bytes(std::span(again)));
     EXPECT_EQ(again, brain);
-    std::vector<uint16_t> matrix(70 * 33), turned(matrix.size());
+    std::vector<uint16_t> matrix(70 * 33), transposed(matrix.size());
     for (size_t i = 0; i < matrix.size(); ++i) matrix[i] = static_cast<uint16_t>(i);
-    transpose(std::as_bytes(std::span(matrix)), 70, 33, 2, std::as_writable_bytes(std::span(turned)));
+    transpose(std::as_bytes(std::span(matrix)), 70, 33, 2, std::as_writable_bytes(std::span(transposed)));
     for (size_t r = 0; r < 70; ++r)
-        for (size_t c = 0; c < 33; ++c) ASSERT_EQ(turned[c * 70 + r], matrix[r * 33 + c]);
+        for (size_t c = 0; c < 33; ++c) ASSERT_EQ(transposed[c * 70 + r], matrix[r * 33 + c]);
 }
 
 TEST_F(Directory, LoadsEveryFamilyInEveryType) {

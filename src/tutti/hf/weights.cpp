@@ -185,22 +185,22 @@ DType StoredWeights::main_dtype(const models::Model& model) const {
         ->first;
 }
 
-std::vector<std::byte> StoredWeights::stored_bytes(const Parameter& p, bool turned, const PartOf& part) const {
+std::vector<std::byte> StoredWeights::stored_bytes(const Parameter& p, bool transposed, const PartOf& part) const {
     const StoredWeight& weight = weights_.at(p.name);
     const int64_t size = p.shape.numel() / part.parts * size_of(weight.dtype);
     std::vector<std::byte> bytes(static_cast<size_t>(size));
     weight.read(part.part * size, bytes);
-    if (weight.transposed == turned) return bytes;
-    check(part.parts == 1, p.name, ": a part of it cannot be turned");
+    if (weight.transposed == transposed) return bytes;
+    check(part.parts == 1, p.name, ": a part of it cannot be transposed");
     std::vector<std::byte> other(bytes.size());
     const int64_t rows = weight.transposed ? p.shape[1] : p.shape[0];
     transpose(bytes, rows, p.shape.numel() / rows, size_of(weight.dtype), other);
     return other;
 }
 
-std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, Losses& losses, bool turned,
+std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, Losses& losses, bool transposed,
                                            const PartOf& part) const {
-    std::vector<std::byte> bytes = stored_bytes(p, turned, part);
+    std::vector<std::byte> bytes = stored_bytes(p, transposed, part);
     const DType stored = weights_.at(p.name).dtype;
     if (stored == dtype) return bytes;
     std::vector<std::byte> converted(static_cast<size_t>(p.shape.numel() / part.parts * size_of(dtype)));

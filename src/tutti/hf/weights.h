@@ -50,10 +50,10 @@ class StoredWeights {
     DType dtype(const std::string& parameter) const { return weights_.at(parameter).dtype; }
     // The type of most values: what the model as a whole is said to be stored in.
     DType main_dtype(const models::Model& model) const;
-    // The parameter, or a part of it, as `dtype`, in Tutti's orientation, or turned, which a part of several cannot be.
-    // What `dtype` does not hold goes to `losses`.
-    std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, Losses& losses, bool turned = false,
-                                const PartOf& part = {}) const;
+    // The parameter, or a part of it, as `dtype`, in Tutti's orientation, or transposed, which a part of several cannot
+    // be. What `dtype` does not hold goes to `losses`.
+    std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, Losses& losses,
+                                bool transposed = false, const PartOf& part = {}) const;
     // These blocks of the parameter into `values`, flat, f32 or bf16. DataError for a value that is not finite, as it
     // is stored or as the type of `values` holds it. What becomes 0 is a rounding like any other there.
     void load(const autograd::Parameter& parameter, const std::vector<mesh::HeldBlock>& blocks,
@@ -62,8 +62,8 @@ class StoredWeights {
     void load(ops::Context& ctx, models::Model& model) const;
 
   private:
-    // In Tutti's orientation, or turned.
-    std::vector<std::byte> stored_bytes(const autograd::Parameter& parameter, bool turned,
+    // In Tutti's orientation, or transposed.
+    std::vector<std::byte> stored_bytes(const autograd::Parameter& parameter, bool transposed,
                                         const PartOf& part = {}) const;
 
     std::string path_;
