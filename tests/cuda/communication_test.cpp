@@ -57,6 +57,20 @@ TEST(CommunicationOfGpus, AllReduce) {
     });
 }
 
+// One rank copies on its GPU: nothing passes through the host, and no operation begins.
+TEST(CommunicationOfGpus, AloneARankCopies) {
+    run_ranks(1, {.timeout_s = 60}, [](World& world) {
+        const Rank r(world);
+        const Tensor x = r.tensor(kPart), sum = r.tensor(std::vector<float>(kPart)),
+                     all = r.tensor(std::vector<float>(kPart)), moved = r.tensor(std::vector<float>(kPart));
+        r.group->reduce_scatter(x, sum).wait();
+        r.group->all_gather(x, all).wait();
+        r.group->all_to_all(x, {kPart}, moved, {kPart}).wait();
+        for (const Tensor& y : {sum, all, moved}) EXPECT_EQ(y.to_host<float>(), values(0, kPart));
+        EXPECT_EQ(r.group->usage().operations, 0);
+    });
+}
+
 TEST(CommunicationOfGpus, ReduceScatterInPlaceAndElsewhere) {
     on_ranks([](Rank& r) {
         const Tensor x = r.tensor(kRanks * kPart), part = r.tensor(kPart);

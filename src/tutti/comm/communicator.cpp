@@ -120,6 +120,12 @@ void Communicator::check_place(const Collective& collective) const {
           " bytes from its begin; its own place there is at ", rank_ * (whole.bytes() / size()));
 }
 
+bool Communicator::copied_alone(const Tensor& from, const Tensor& to) const {
+    if (size() > 1 || from.dtype() != to.dtype() || &from.device() != &to.device()) return false;
+    if (from.view().data != to.view().data) from.device().copy(to.view().data, from.view().data, from.bytes());
+    return true;
+}
+
 Work Communicator::reduce_scatter(const Tensor& x, const Tensor& part) {
     check_contiguous(x, "reduce_scatter");
     check_contiguous(part, "reduce_scatter");
@@ -127,7 +133,7 @@ Work Communicator::reduce_scatter(const Tensor& x, const Tensor& part) {
           part.numel(), " elements needs an input of ", part.numel() * size(), ", got ", x.numel());
     check(x.dtype() == part.dtype() || part.dtype() == DType::f32, "reduce_scatter of ", x.dtype(), " into ",
           part.dtype(), ": the result has the input's type or is f32");
-    if (size() == 1 && x.view().data == part.view().data) return {};
+    if (copied_alone(x, part)) return {};
     return begin({.kind = Kind::reduce_scatter, .input = x, .output = part});
 }
 
@@ -137,7 +143,7 @@ Work Communicator::all_gather(const Tensor& part, const Tensor& x) {
     check(x.numel() == part.numel() * size() && x.dtype() == part.dtype(), "all_gather over ", size(),
           " ranks of group ", name_, ": parts of ", part.numel(), " ", part.dtype(), " make ", part.numel() * size(),
           ", the output holds ", x.numel(), " ", x.dtype());
-    if (size() == 1 && x.view().data == part.view().data) return {};
+    if (copied_alone(part, x)) return {};
     return begin({.kind = Kind::all_gather, .input = part, .output = x});
 }
 
@@ -157,6 +163,7 @@ Work Communicator::all_to_all(const Tensor& x, std::vector<int64_t> send_counts,
     check(total(send_counts) == x.numel() && total(receive_counts) == y.numel() && x.dtype() == y.dtype(),
           "all_to_all: counts sum to ", total(send_counts), " and ", total(receive_counts), ", the tensors hold ",
           x.numel(), " ", x.dtype(), " and ", y.numel(), " ", y.dtype());
+    if (copied_alone(x, y)) return {};
     return begin({.kind = Kind::all_to_all,
                   .input = x,
                   .output = y,

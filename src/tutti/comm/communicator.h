@@ -101,6 +101,8 @@ class Communicator {
   private:
     friend class Work;
     void check_place(const Collective& collective) const;
+    // The operation of a group of one rank: a copy on the device. False where the device cannot make it.
+    bool copied_alone(const Tensor& from, const Tensor& to) const;
     HostStaging stage_on_host(Collective& collective) const;
 
     std::string name_;

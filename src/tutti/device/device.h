@@ -91,7 +91,7 @@ class Device {
     virtual std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) = 0;
     // Between two places of this device's memory, in the order of the stream.
     virtual void copy(void* to, const void* from, int64_t bytes) = 0;
-    // Between this device's memory and its home's, which it reaches by itself (offload), or within either: after what
+    // Between this device's memory and its offload device's, which it reaches by itself, or within either: after what
     // the stream was given so far and after the other copies aside, and beside all that comes. nullptr: it is done.
     virtual std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes) = 0;
     virtual std::unique_ptr<SideStream> side_stream() { return nullptr; }  // nullptr: the device has one order only

@@ -221,7 +221,7 @@ void DataParallel::finish_gather(State& state) {
 
 // Weights of a unit, complete. What rested goes first, so that at most the unit in use and the next one are gathered. A
 // unit that is used again at once, such as the last one when the backward turns round, finds its weights still there.
-void DataParallel::unshard(size_t unit, const Pass& pass) {
+void DataParallel::unshard_unit(size_t unit, const Pass& pass) {
     if (sharded_weights()) {
         for (State* state : uses_[unit]) state->idle = false;
         for (const auto& state : states_)
@@ -242,7 +242,7 @@ void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
 }
 
 // A matrix that several units of a run use stays from its first use to its last.
-void DataParallel::reshard(size_t unit, const Pass& pass) {
+void DataParallel::reshard_unit(size_t unit, const Pass& pass) {
     for (State* state : uses_[unit]) {
         if (state->unsharded > 0) continue;
         const auto in_run = [&](size_t user) { return run_[user] == run_[unit]; };
@@ -280,7 +280,7 @@ void DataParallel::before(Unit& unit, const Pass& pass) {
     const bool begins = u == 0 || run_[u - 1] != run_[u];
     if (pass.kind == PassKind::forward && begins)  // of the pass before
         while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
-    if (pass.kind != PassKind::backward_weight) unshard(u, pass);
+    if (pass.kind != PassKind::backward_weight) unshard_unit(u, pass);
     if (pass.kind == PassKind::forward) prefetch(u + 1, run_[u], pass);
     if (is_backward(pass)) prefetch(u - 1, run_[u], pass);  // of the first unit: none
     const bool in_forward = pass.kind == PassKind::forward && pass.training;
@@ -290,7 +290,7 @@ void DataParallel::before(Unit& unit, const Pass& pass) {
 }
 
 void DataParallel::after(Unit& unit, const Pass& pass) {
-    if (pass.kind != PassKind::backward_weight) reshard(index_.at(&unit), pass);
+    if (pass.kind != PassKind::backward_weight) reshard_unit(index_.at(&unit), pass);
 }
 
 // --- gradients -------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class DataParallel final : public autograd::Hooks {
     void all_gather_weights();
     // `load` writes the masters of pieces(); then the weights follow.
     void load_masters(const std::function<void()>& load);
-    void wait_for_weights();  // waits for what all_gather_weights() began: before weights are read outside a forward
+    void wait_for_weights();  // before weights are read outside a forward
 
     // ZeRO-3: the weights of run i are gathered as a whole, in the order of the forward, and stay through all passes
     // until reshard(i). Without, they are gathered unit by unit in each pass. Other stages of ZeRO: nothing to do.
@@ -85,7 +85,7 @@ class DataParallel final : public autograd::Hooks {
         bool between_stages = false;             // summed over stages of a pipeline too
         std::vector<comm::Work> gather;
         bool gathering = false;     // under way, or done and not waited for
-        bool idle = false;          // gathered and not in use: goes when another one is needed
+        bool idle = false;          // gathered but not in use; freed when another unit is needed
         int unsharded = 0;          // runs that keep it gathered
         int64_t expected = 0;       // contributions in this step: one for each run and microbatch
         int64_t contributions = 0;  // that came
@@ -105,9 +105,9 @@ class DataParallel final : public autograd::Hooks {
     bool updates() const { return !server_ || server_->serves(); }
     void start_all_gather(State& state);
     static void finish_gather(State& state);
-    void unshard(size_t unit, const autograd::Pass& pass);
+    void unshard_unit(size_t unit, const autograd::Pass& pass);
     void prefetch(size_t unit, size_t run, const autograd::Pass& pass);
-    void reshard(size_t unit, const autograd::Pass& pass);
+    void reshard_unit(size_t unit, const autograd::Pass& pass);
     void need_gradients(State& state);
     void start_reduction(State& state);
     void finish_reduction(State& state);
