@@ -203,7 +203,7 @@ TEST_F(TapeTest, RunsBackwardInParts) {
     EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{64, 640}));
 }
 
-// What is made again is made once for all that need it, and not kept.
+// A recomputed value is computed once for all nodes that need it, and freed after the last.
 TEST_F(TapeTest, MakesAgainWhatIsNotKept) {
     int made = 0;
     const Var cheap{tensor({3}), 0, Recomputable([&] {

@@ -139,9 +139,9 @@ Var Tape::recompute(const Var& x, const std::function<Var(Tape&, const Var&)>& f
     auto input_gradient = [this, inner, x_value = x.value, forward](const Tensor& dy, std::vector<Tensor>&) {
         inner->reset(new Tape(*this, true));
         Tape& tape = **inner;
-        const Var again = tape.input(x_value);
-        tape.run(forward(tape, again), dy, deferring_);
-        return std::vector<Tensor>{tape.take_gradient(again)};
+        const Var input = tape.input(x_value);
+        tape.run(forward(tape, input), dy, deferring_);
+        return std::vector<Tensor>{tape.take_gradient(input)};
     };
     auto weight_gradient = [inner](const Tensor&) { (*inner)->backward_weight(); };
     const Var result = record("recompute", {x}, y, std::move(input_gradient), std::move(weight_gradient));

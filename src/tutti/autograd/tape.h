@@ -109,8 +109,8 @@ class Tape {
     // True while nodes will run backward, also in the first pass of a recomputed part, which records nothing.
     bool training() const { return pass_.training; }
     // What runs has run before, in the forward: a recomputed part.
-    bool again() const { return pass_.kind == PassKind::recompute; }
-    // Selective recompute: norms and activation functions say how their output is made again, so that it is not saved.
+    bool recomputing() const { return pass_.kind == PassKind::recompute; }
+    // Selective recompute: norms and activation functions say how their output is recomputed, so that it is not saved.
     // `copies_weights`: what that reads of parameters is copied, because a W comes when the unit's weights are gone.
     bool selective() const { return selective_; }
     bool copies_weights() const { return copies_weights_; }

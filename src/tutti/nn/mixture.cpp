@@ -107,7 +107,7 @@ Routes route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch& 
     const Balancing balancing = balance_loads(tape, s, l.layer, batch, routed, r.choices, first_row);
     const int64_t dropped =
         tape.training() ? drop_beyond_capacity(ctx, s, batch, routed.weights, first_row, r.choices) : 0;
-    if (tape.training() && !tape.recomputable()) {
+    if (tape.training() && !tape.recomputing()) {
         if (batch.routing.record) batch.routing.record->add(l.layer, load, dropped, routed.entropy);
         if (l.expert_bias) count_load(tape, *l.expert_bias, load);
     }

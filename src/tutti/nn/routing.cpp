@@ -144,11 +144,11 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
     const RoutingContext& routing = batch.routing;
     RoutingRecord* record = routing.record;
     const auto tokens = static_cast<double>(tokens_of_microbatch(batch));
-    const bool counts = !tape.recomputable() && (routing.microbatch == nullptr || routing.microbatch->rank() == 0);
+    const bool counts = !tape.recomputing() && (routing.microbatch == nullptr || routing.microbatch->rank() == 0);
     if (spec.z_coef > 0) {
         const double scale = spec.z_coef * batch.share / tokens;
         b.z_scale = static_cast<float>(scale);
-        if (record && !tape.recomputable()) record->add_z_loss(routed.log_sum, scale);
+        if (record && !tape.recomputing()) record->add_z_loss(routed.log_sum, scale);
     }
     if (spec.aux_loss == "none") return b;
 
@@ -165,7 +165,7 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
         check(record != nullptr, "an aux_loss of kind all_layers needs a RoutingRecord in the batch");
         const std::shared_ptr<RoutingRecord::LayerMeans> means = record->means(routing.index);
         const double layers = static_cast<double>(record->layers());
-        if (!tape.recomputable()) {
+        if (!tape.recomputing()) {
             const Loads loads = loads_of(ctx, spec, batch, routed, choices, first_row);
             means->load.resize(loads.load.size());
             means->share.resize(loads.share.size());
@@ -185,7 +185,7 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
         return b;
     }
     std::vector<float> dshares;
-    if (record && tape.recomputable()) {
+    if (record && tape.recomputing()) {
         dshares = record->dshares(layer, routing.index);
     } else {
         const Loads loads = loads_of(ctx, spec, batch, routed, choices, first_row);
