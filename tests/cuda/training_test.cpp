@@ -6,6 +6,7 @@
 #include "tests/cuda/training_runs.h"
 #include "tutti/infer/generate.h"
 #include "tutti/infer/stored_model.h"
+#include "tutti/report/trace_read.h"
 #include "tutti/train/verify.h"
 
 namespace tutti::train {
@@ -147,6 +148,31 @@ TEST_F(CudaTraining, EvaluatesAndGenerates) {
         return made;
     };
     EXPECT_EQ(text("cuda", {.max_tokens = 40, .seed = 5}), text("cpu", {.max_tokens = 40, .seed = 5}));
+}
+
+// The trace has what the GPU computed, by its own clock: inside of the step, one pass after the other.
+TEST_F(CudaTraining, TheTraceHasALaneOfTheGpu) {
+    const TrainOptions o = options_of("cuda", f32_ + Settings{"log.trace=true", "train.steps=3"});
+    train(o);
+    const auto trace = report::read_trace(o.out + "/trace.json");
+    ASSERT_EQ(trace.size(), 1U);
+    const report::TracedSpan* step = nullptr;
+    std::vector<const report::TracedSpan*> passes;
+    for (const report::TracedSpan& s : trace[0].spans) {
+        if (s.activity == "step" && step == nullptr) step = &s;
+        if (s.activity == "gpu" && step != nullptr && s.step == step->step) passes.push_back(&s);
+    }
+    ASSERT_NE(step, nullptr);
+    ASSERT_GE(passes.size(), 5U);
+    constexpr double kClocksUs = 50;  // between an event and the host's clock
+    for (size_t i = 0; i < passes.size(); ++i) {
+        EXPECT_LE(passes[i]->begin_us, passes[i]->end_us);
+        EXPECT_GE(passes[i]->begin_us, (i == 0 ? step->begin_us : passes[i - 1]->end_us) - kClocksUs);
+        EXPECT_LE(passes[i]->end_us, step->end_us + kClocksUs);
+    }
+    EXPECT_TRUE(passes.front()->name.starts_with("forward")) << passes.front()->name;
+    EXPECT_EQ(passes.back()->name, "optimizer");
+    EXPECT_GT(report::times_of(trace)[0].compute_ms, 0);
 }
 
 // A step that is not finite changes nothing and names the parameter.

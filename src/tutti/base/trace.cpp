@@ -7,8 +7,8 @@
 namespace tutti {
 
 std::string_view name_of(Activity activity) {
-    constexpr std::array<std::string_view, kActivities> kNames = {"step",  "action", "compute", "data",
-                                                                  "other", "wait",   "begin",   "communication"};
+    constexpr std::array<std::string_view, kActivities> kNames = {"step", "action", "compute",       "data", "other",
+                                                                  "wait", "begin",  "communication", "gpu"};
     return kNames[static_cast<size_t>(activity)];
 }
 
@@ -35,6 +35,13 @@ size_t Trace::begin(const What& what) {
 void Trace::end(size_t span) {
     if (span == kNone) return;
     std::atomic_ref(spans_.data()[span].end_ns).store(now_ns(), std::memory_order_release);
+}
+
+void Trace::add(const What& what, int64_t begin_ns, int64_t end_ns) {
+    const size_t span = begin(what);
+    if (span == kNone) return;
+    spans_[span].begin_ns = begin_ns;
+    std::atomic_ref(spans_.data()[span].end_ns).store(end_ns, std::memory_order_release);
 }
 
 Trace::Span Trace::span(size_t index) const {

@@ -22,8 +22,9 @@ enum class Activity : uint8_t {
     wait,           // the rank's own thread waits for an operation
     begin,          // it begins one, which without a progress thread also moves what is under way
     communication,  // an operation, from its begin to its end
+    gpu,  // forward, backward, optimizer as a GPU computed them; "compute" is the host's time of starting them
 };
-inline constexpr int kActivities = 8;
+inline constexpr int kActivities = 9;
 std::string_view name_of(Activity activity);  // "compute"
 
 class Tracer {
@@ -43,6 +44,8 @@ class Tracer {
     // By the rank's own thread. The texts may be temporary. Returns the span's number, or kNone: it is not kept.
     virtual size_t begin(const What& what) = 0;
     virtual void end(size_t span) = 0;  // by any thread; kNone: nothing
+    // A span that is over, in nanoseconds of Trace::now_ns(). By the rank's own thread.
+    virtual void add(const What& what, int64_t begin_ns, int64_t end_ns) = 0;
 };
 
 class Trace final : public Tracer {
@@ -62,6 +65,7 @@ class Trace final : public Tracer {
     // Each text is kept once: allocates only for one that is new.
     size_t begin(const What& what) override;
     void end(size_t span) override;
+    void add(const What& what, int64_t begin_ns, int64_t end_ns) override;
 
     size_t size() const { return spans_.size(); }
     Span span(size_t index) const;

@@ -16,17 +16,58 @@ using autograd::Var;
 
 namespace {
 
+// What a GPU computes, by marks in its stream: the host only starts it. Without a trace, on a CPU and in recorded work
+// (CUDA graphs hold no marks): nothing.
+class GpuSpans {
+  public:
+    explicit GpuSpans(Engine& s)
+        : trace_(s.device->kind() == DeviceKind::cuda && !s.graph ? s.trace : nullptr), device_(*s.device) {}
+
+    void begin() {
+        if (trace_ != nullptr) begin_ = device_.mark_time();
+    }
+    // `name` and `of` live as long as this object.
+    void end(std::string_view name, std::string_view of = {}) {
+        if (trace_ != nullptr) spans_.push_back({name, of, std::move(begin_), device_.mark_time()});
+    }
+    // Waits for the device.
+    void write() {
+        if (spans_.empty()) return;
+        const auto now = device_.mark_time();
+        device_.synchronize();
+        const int64_t now_ns = Trace::now_ns();
+        const auto time_of = [&](const TimeMark& mark) {
+            return now_ns - static_cast<int64_t>(1e9 * now->seconds_since(mark));
+        };
+        for (const Span& span : spans_)
+            trace_->add({Activity::gpu, span.name, span.of, "GPU"}, time_of(*span.begin), time_of(*span.end));
+        spans_.clear();
+    }
+
+  private:
+    struct Span {
+        std::string_view name, of;
+        std::unique_ptr<TimeMark> begin, end;
+    };
+    Tracer* trace_;
+    Device& device_;
+    std::unique_ptr<TimeMark> begin_;
+    std::vector<Span> spans_;
+};
+
 // Notes the forward and the backward of each unit as spans of a trace, inside whatever parallelism does around them:
 // its waits before and after a unit are not the unit's.
 class TracingHooks final : public autograd::Hooks {
   public:
-    TracingHooks(autograd::Hooks& inner, Tracer* trace) : inner_(inner), trace_(trace) {}
+    TracingHooks(autograd::Hooks& inner, Tracer* trace, GpuSpans& gpu) : inner_(inner), trace_(trace), gpu_(gpu) {}
 
     void before(autograd::Unit& unit, const autograd::Pass& pass) override {
         inner_.before(unit, pass);
         span_.emplace(trace_, Tracer::What{Activity::compute, autograd::name_of(pass.kind), unit.name});
+        gpu_.begin();
     }
     void after(autograd::Unit& unit, const autograd::Pass& pass) override {
+        gpu_.end(autograd::name_of(pass.kind), unit.name);
         span_.reset();
         inner_.after(unit, pass);
     }
@@ -37,6 +78,7 @@ class TracingHooks final : public autograd::Hooks {
   private:
     autograd::Hooks& inner_;
     Tracer* trace_;
+    GpuSpans& gpu_;
     std::optional<TraceScope> span_;
 };
 
@@ -63,9 +105,9 @@ bool counts_losses(const Engine& s) { return s.groups.coordinate(mesh::kTp) == 0
 using Around = std::function<void(const schedule::Action&)>;
 
 // Every pass of a program, or of a part of one, with the batches of a step.
-void run_program(Engine& s, const schedule::Program& program, const pipeline::Executor::MakeBatch& batch,
+void run_program(Engine& s, GpuSpans& gpu, const schedule::Program& program, const pipeline::Executor::MakeBatch& batch,
                  const Around& before = {}, const Around& after = {}) {
-    TracingHooks traced(s.data_parallel, s.trace);
+    TracingHooks traced(s.data_parallel, s.trace, gpu);
     autograd::Hooks& hooks = s.trace != nullptr ? traced : static_cast<autograd::Hooks&>(s.data_parallel);
     const auto add = [&s](int64_t, const nn::Batch&, const Tensor& losses) {
         if (counts_losses(s)) s.losses.add(losses);
@@ -80,7 +122,8 @@ void run_program(Engine& s, const schedule::Program& program, const pipeline::Ex
 }
 
 // Each microbatch updates by itself, with the mean of its own terms; nothing is left to update.
-void run_asynchronous(Engine& s, double lr, int64_t microbatches, const pipeline::Executor::MakeBatch& batch) {
+void run_asynchronous(Engine& s, GpuSpans& gpu, double lr, int64_t microbatches,
+                      const pipeline::Executor::MakeBatch& batch) {
     PipeDream pipedream(s, lr);
     const auto of_microbatch = [&](int64_t index) {
         nn::Batch one = batch(index);
@@ -88,19 +131,21 @@ void run_asynchronous(Engine& s, double lr, int64_t microbatches, const pipeline
         return one;
     };
     run_program(
-        s, s.pipeline.program(), of_microbatch, [&](const schedule::Action& a) { pipedream.before(a); },
+        s, gpu, s.pipeline.program(), of_microbatch, [&](const schedule::Action& a) { pipedream.before(a); },
         [&](const schedule::Action& a) { pipedream.after(a); });
 }
 
 // A recorded microbatch is a forward and its backward, on one rank without a pipeline.
-void run_recorded(Engine& s, const schedule::Program& program, const pipeline::Executor::MakeBatch& batch) {
+void run_recorded(Engine& s, GpuSpans& gpu, const schedule::Program& program,
+                  const pipeline::Executor::MakeBatch& batch) {
     for (size_t i = 0; i < program.size(); i += 2) {
         const schedule::Program both = {program[i], program[i + 1]};
         const nn::Batch inputs = batch(program[i].microbatch);
         if (s.ctx.meter != nullptr && s.ctx.meter->needs_single_launches())
-            run_program(s, both, [&](int64_t) { return inputs; });
+            run_program(s, gpu, both, [&](int64_t) { return inputs; });
         else
-            s.graph->run(inputs, [&](const nn::Batch& kept) { run_program(s, both, [&](int64_t) { return kept; }); });
+            s.graph->run(inputs,
+                         [&](const nn::Batch& kept) { run_program(s, gpu, both, [&](int64_t) { return kept; }); });
     }
 }
 
@@ -114,6 +159,7 @@ StepResult train_step(Engine& s, int64_t step) {
     const double lr = optim::learning_rate(s.run.optimizer, train.steps, step);
     const bool asynchronous = is_asynchronous(s.run);
     const TraceScope whole(s.trace, {Activity::step, "step"});
+    GpuSpans gpu(s);
     if (!asynchronous) s.data_parallel.begin_step(microbatches);
     if (s.routing) s.routing->begin();
     {
@@ -132,11 +178,11 @@ StepResult train_step(Engine& s, int64_t step) {
             return one;
         };
         if (asynchronous)
-            run_asynchronous(s, lr, microbatches.front(), batch);
+            run_asynchronous(s, gpu, lr, microbatches.front(), batch);
         else if (s.graph)
-            run_recorded(s, s.pipeline.program(), batch);
+            run_recorded(s, gpu, s.pipeline.program(), batch);
         else
-            run_program(s, s.pipeline.program(), batch);
+            run_program(s, gpu, s.pipeline.program(), batch);
     }
     {
         const TraceScope span(s.trace, {Activity::other, "finish gradients"});
@@ -171,9 +217,12 @@ StepResult train_step(Engine& s, int64_t step) {
         const TraceScope span(s.trace, {Activity::compute, "optimizer"});
         const spec::MixtureSpec& moe = s.run.model.moe;
         const double choices = static_cast<double>(train.global_batch * train.seq_len * moe.top_k);
+        gpu.begin();
         s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip),
                          moe.experts > 0 ? choices / static_cast<double>(moe.experts) : 0);
+        gpu.end("optimizer");
     }
+    gpu.write();
     const TraceScope span(s.trace, {Activity::other, "publish weights"});
     s.data_parallel.all_gather_weights();
     return r;

@@ -44,6 +44,8 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         add(KernelCall{kernel, work});
     }
 
+    void add(const What&, int64_t, int64_t) override {}  // a rehearsal has no times
+
     // What parallelism does between the passes over two units prepares the next one.
     size_t begin(const What& what) override {
         if (what.activity == Activity::communication || what.activity == Activity::wait ||

@@ -25,11 +25,14 @@ const Kind& kind_of(const TracedSpan& s) {
     if (s.activity == "wait" || s.activity == "begin") return kWaits;
     if (s.activity == "communication") return kCommunication;
     if (s.activity == "data") return kData;
-    if (s.activity != "compute") return kOther;
+    if (s.activity != "compute" && s.activity != "gpu") return kOther;
     for (const Kind* kind : {&kForward, &kBackward, &kRecompute})
         if (s.name.starts_with(kind->label)) return *kind;
     return kOptimizer;
 }
+
+// Operations of a group, and what a GPU computed, have a row of their own.
+bool has_row(const TracedSpan& s) { return s.activity == "communication" || s.activity == "gpu"; }
 
 std::string row_of(const std::vector<std::string>& cells) {
     std::string row = "<tr>";
@@ -102,7 +105,7 @@ std::string drawing(const std::vector<TracedRank>& trace, const std::string& id,
         chart.rows.emplace_back("", 6);
         std::map<std::string, size_t> row_of_group;
         for (const TracedSpan& s : rank.spans)
-            if (s.activity == "communication") row_of_group[s.group] = 0;
+            if (has_row(s)) row_of_group[s.group] = 0;
         for (auto& [group, row] : row_of_group) {
             row = chart.rows.size();
             chart.rows.emplace_back(group, 9);
@@ -111,11 +114,9 @@ std::string drawing(const std::vector<TracedRank>& trace, const std::string& id,
             if (s.activity == "step" || s.end_us < begin || s.begin_us > end) continue;
             const Kind& kind = kind_of(s);
             used[kind.colour] = kind.label;
-            const size_t row = s.activity == "communication" ? row_of_group[s.group]
-                               : &kind == &kWaits            ? first + 1
-                                                             : first;
+            const size_t row = has_row(s) ? row_of_group[s.group] : &kind == &kWaits ? first + 1 : first;
             std::string title = concat(s.name, ", ", short_number((s.end_us - s.begin_us) / 1000), " ms");
-            if (!s.group.empty()) title += concat(", operation ", s.number, " of ", s.group);
+            if (!s.group.empty() && s.activity != "gpu") title += concat(", operation ", s.number, " of ", s.group);
             if (s.bytes > 0) title += ", " + short_bytes(static_cast<double>(s.bytes));
             chart.bars.push_back(
                 {row, (s.begin_us - begin) / 1000, (s.end_us - begin) / 1000, kind.colour, std::move(title)});

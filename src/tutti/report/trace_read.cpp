@@ -98,7 +98,12 @@ std::vector<RankTimes> times_of(const std::vector<TracedRank>& trace) {
             const Stretches time = common(of(rank, activities), steps);
             return std::pair{time, length(time) - length(common(time, waits))};
         };
-        const auto [computing, compute] = without_waits({"compute"});
+        // A GPU computes while the host waits for it.
+        const Stretches on_gpu = common(of(rank, {"gpu"}), steps);
+        const bool gpu = !on_gpu.empty();
+        const auto [of_host, compute_of_host] = without_waits({"compute"});
+        const Stretches& computing = gpu ? on_gpu : of_host;
+        const double compute = gpu ? length(on_gpu) : compute_of_host;
         const auto [fetching, data] = without_waits({"data"});
         const Stretches communicating = common(of(rank, {"communication"}), steps);
         const Stretches both = common(communicating, computing);
@@ -111,7 +116,7 @@ std::vector<RankTimes> times_of(const std::vector<TracedRank>& trace) {
         t.data_ms = scale * data;
         t.wait_ms = scale * length(waits);
         t.communication_ms = scale * length(communicating);
-        t.hidden_ms = scale * (length(both) - length(common(both, waits)));
+        t.hidden_ms = scale * (length(both) - (gpu ? 0 : length(common(both, waits))));
         all.push_back(t);
     }
     return all;

@@ -24,9 +24,10 @@ struct TracedRank {
 // By rank. DataError with the file and the place in it when it is not a trace of this program.
 std::vector<TracedRank> read_trace(const std::filesystem::path& path);
 
-// Means per traced step of one rank. Compute does not count the waits inside. Communication is the time in which at
-// least one operation was under way; hidden is the part of it in which the rank computed. Without a progress thread
-// data moves only while a rank waits or begins another operation: what is hidden then is that others could go on.
+// Means per traced step of one rank. Compute does not count the waits inside; on a GPU it is what the GPU computed.
+// Communication is the time in which at least one operation was under way; hidden is the part of it in which the rank
+// computed. Without a progress thread data moves only while a rank waits or begins another operation: what is hidden
+// then is that others could go on.
 struct RankTimes {
     int rank = 0;
     int64_t steps = 0;

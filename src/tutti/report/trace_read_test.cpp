@@ -36,6 +36,17 @@ TEST(TraceTimes, AreThoseOfTheDrawing) {
     EXPECT_DOUBLE_EQ(t.hidden_ms, 0.25);  // 200-300, 400-500, 600-650
 }
 
+// The host starts work in 100 to 200 and waits from 200 on; the GPU computes from 150 to 900.
+TEST(TraceTimes, OfAGpuAreItsOwn) {
+    const TracedRank rank{.rank = 0,
+                          .spans = {made("step", 0, 1000), made("compute", 100, 200), made("gpu", 150, 600),
+                                    made("gpu", 600, 900), made("wait", 200, 900), made("communication", 500, 950)}};
+    const RankTimes t = times_of({rank}).at(0);
+    EXPECT_DOUBLE_EQ(t.compute_ms, 0.75);
+    EXPECT_DOUBLE_EQ(t.wait_ms, 0.7);
+    EXPECT_DOUBLE_EQ(t.hidden_ms, 0.4);
+}
+
 TEST(TraceRead, ADamagedFileIsNamed) {
     const ScratchFolder folder;
     const auto error = [&](const std::string& text) -> std::string {
