@@ -28,7 +28,8 @@ Json describe(const train::VerifyOptions& options, const train::VerifyOutcome& o
                          {"gradient_difference", s.gradient_difference},
                          {"gradient", s.gradient},
                          {"weight_difference", s.weight_difference},
-                         {"weight", s.weight}});
+                         {"weight", s.weight},
+                         {"left_out", s.left_out}});
     return {{"ranks", options.ranks},
             {"max_loss_difference", worst.loss_difference},
             {"max_gradient_difference", worst.gradient_difference},

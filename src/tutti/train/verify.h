@@ -22,10 +22,13 @@ struct VerifyOptions {
 };
 
 // The two of one step. Differences are relative: of losses |a - b| / |b|, of tensors |a - b| / |b| in L2 norms, b being
-// one rank's; zero norms compare equal with zero only.
+// one rank's; zero norms compare equal with zero only. Not compared are weights whose gradient was zero within rounding
+// in some step: not equal, and both layouts' below 2^-22 of the tensor's largest. AdamW divides a gradient by its size
+// and makes whole updates of such noise (GPT-2's bias of keys, which softmax does not see).
 struct VerifiedStep {
     int64_t step = 0;
-    double bound = 0;  // verify_bound()
+    int64_t left_out = 0;  // weights that are not compared, for the reason above
+    double bound = 0;      // verify_bound()
     double loss = 0, one_rank_loss = 0;
     double loss_difference = 0, gradient_difference = 0, weight_difference = 0;  // the largest of all parameters
     std::string gradient, weight;                                                // whose those are
