@@ -54,6 +54,7 @@ struct Command {
 Option required(Option option);
 Option threads_option(int& threads);
 Option json_option(bool& json);
+Option expert_loads_option(std::string& loads);
 // --set section.key=value, once for each.
 Option set_option(std::vector<std::string>& set, const std::string& help);
 

@@ -30,6 +30,7 @@ struct RehearseArguments {
     bool layout = false;                // which rank has what, in place of the step
     std::vector<std::string> vary;      // "section.key=A,B": a line for each value, in place of the step
     std::string svg;                    // file for the picture of either
+    std::string expert_loads;           // of a mixture: "1.5" or one for each; "": even
     std::optional<int> threads;         // train.threads
     std::optional<std::string> device;  // train.device
     bool json = false;
@@ -110,6 +111,7 @@ struct SimulateArguments {
     std::string svg;                // where its picture goes; "": nowhere
     std::string run;                // a run directory that gets the prediction; "": none
     std::vector<std::string> slow;  // "3=1.5": rank 3 takes 1.5 times as long
+    std::string expert_loads;       // as of rehearse
     bool json = false;
 };
 int simulate(const SimulateArguments& arguments, const Io& io);

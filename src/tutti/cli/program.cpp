@@ -26,6 +26,13 @@ Option set_option(std::vector<std::string>& set, const std::string& help) {
     return {"--set", "section.key=value", "", help, &set, keys};
 }
 
+Option expert_loads_option(std::string& loads) {
+    return {
+        "--expert-loads", "LOADS", "",
+        "of a mixture of experts: 1.5: the first expert has 1.5 times the mean; 3,1,1,1: of each expert; without: even",
+        &loads};
+}
+
 Option json_option(bool& json) { return {"--json", "", "", "one JSON document on stdout, nothing else there", &json}; }
 
 namespace {
@@ -130,6 +137,7 @@ Command rehearse_command(RehearseArguments& a, const Io& io) {
                                 "which part of the weights, their state and the tokens each rank has", &a.layout}),
         excluding("--layout", {"--vary", "section.key=A,B", "",
                                "memory, traffic and FLOPs with each of these values; repeatable", &a.vary}),
+        expert_loads_option(a.expert_loads),
         {"--svg", "FILE", "", "writes a picture of --layout or of the memory of --vary", &a.svg}};
     return command_of("rehearse",
                       "a training step without its memory, data, ranks and machine: what it holds, sends, runs", a, io,

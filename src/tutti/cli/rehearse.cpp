@@ -26,6 +26,13 @@ rehearsal::Target target_by_name(const RehearseArguments& a, const spec::RunSpec
     return rehearsal::target_named(a.target, spec::arithmetic_of(run), threads);
 }
 
+// `here`: this machine, where none is named.
+rehearsal::Target target_of(const RehearseArguments& a, const spec::RunSpec& run, const engine::Machine* here) {
+    rehearsal::Target target = here ? rehearsal::target_of(*here) : target_by_name(a, run);
+    target.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
+    return target;
+}
+
 // Of the ranks that `tutti train` would start on this host. Nothing of several on GPUs: they are dealt out.
 std::optional<train::MemoryVerdict> memory_here(const spec::RunSpec& run, const rehearsal::Rehearsal& largest,
                                                 Device& device, int ranks) {
@@ -104,8 +111,9 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
             RehearseArguments with = a;
             with.set.push_back(setting);
             const spec::RunSpec run = read_config(with, ranks);
-            const rehearsal::Target target =
-                a.target.empty() ? rehearsal::target_of(engine::machine_of(run, {}, "")) : target_by_name(a, run);
+            std::optional<engine::Machine> here;
+            if (a.target.empty()) here.emplace(engine::machine_of(run, {}, ""));
+            const rehearsal::Target target = target_of(a, run, here ? &*here : nullptr);
             const auto layout = rehearsal::rehearse_layout(run, target, ranks, a.rank);
             check(layout.difference.empty(), setting, ": this layout would not run: ", layout.difference);
             const rehearsal::Rehearsal& r = layout.shown;
@@ -161,8 +169,7 @@ int rehearse(const RehearseArguments& a, const Io& io) {
 
     std::optional<engine::Machine> here;
     if (a.target.empty()) here.emplace(engine::machine_of(run, comm::local_rank(launch, launch.rank, ranks), ""));
-    const auto layout =
-        rehearsal::rehearse_layout(run, here ? rehearsal::target_of(*here) : target_by_name(a, run), ranks, a.rank);
+    const auto layout = rehearsal::rehearse_layout(run, target_of(a, run, here ? &*here : nullptr), ranks, a.rank);
     std::optional<train::MemoryVerdict> memory;
     if (here) memory = memory_here(run, layout.shown, *here->device, launch.size > 1 ? launch.local_size : ranks);
     std::ostream& text = io.text(a.json);

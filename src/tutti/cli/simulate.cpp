@@ -177,7 +177,8 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
     run.train.device = "cpu";
     spec::validate(run, a.ranks);
     if (run.train.threads == 0) run.train.threads = std::max(1, profile.cores / a.ranks);
-    const rehearsal::Target target = rehearsal::target_of(engine::machine_of(run, {0, a.ranks}, ""));
+    rehearsal::Target target = rehearsal::target_of(engine::machine_of(run, {0, a.ranks}, ""));
+    target.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     const simulate::RehearsedStep step =
         simulate::rehearse_in_time(run, target, a.ranks, profile, wants_spans(a), stragglers(a));
     save(a, step, profile.machine);
@@ -261,12 +262,14 @@ int simulate(const SimulateArguments& a, const Io& io) {
     spec::validate(run, a.ranks);
     const Prediction p = simulate::predict(simulate::job_of(run, a.ranks), cluster, constants_of(a));
     stragglers(a);
+    const std::vector<double> loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     std::ostream& text = io.text(a.json);
     text << name_of(run.model) << " on " << a.ranks << " x " << cluster.name << "\n\n";
     print(p, cluster, text);
     Json document = describe(p);
     try {
-        const rehearsal::Target target = simulate::target_for(cluster, spec::arithmetic_of(run));
+        rehearsal::Target target = simulate::target_for(cluster, spec::arithmetic_of(run));
+        target.expert_loads = loads;
         const simulate::RehearsedStep step =
             simulate::rehearse_on(run, target, a.ranks, cluster, constants_of(a), wants_spans(a), stragglers(a));
         save(a, step, concat(a.ranks, " x ", cluster.name));
@@ -308,6 +311,7 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
          {"--svg", "FILE", "", "the same as a picture", &a.svg, kPath},
          {"--run", "RUN_DIR", "", "leaves the prediction in the directory of a run, for tutti report", &a.run, kPath},
          {"--slow", "RANK=FACTOR", "", "a straggler: its kernels take so many times as long; repeatable", &a.slow},
+         expert_loads_option(a.expert_loads),
          {"--site", "FILE", "", "constants of a site, as --fit wrote them", &a.site, kPath},
          {"--table", "FILE", "", "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors",
           &a.table, kPath},

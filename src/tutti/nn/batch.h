@@ -44,6 +44,8 @@ struct RoutingContext {
     comm::Communicator* step = nullptr;        // those, and the ranks with other microbatches
     RoutingRecord* record = nullptr;           // of the step
     int64_t index = 0;                         // the microbatch in the step of this rank
+    // Of a rehearsal, whose routers have no values: choices of each expert relative to the others. Null or empty: even.
+    const std::vector<double>* rehearsed_loads = nullptr;
 };
 
 struct Batch {

@@ -1,6 +1,7 @@
 #include "tutti/nn/dispatch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace tutti::nn {
@@ -35,8 +36,30 @@ std::vector<int32_t> exchange_counts(ops::Context& ctx, comm::Communicator& rank
 
 }  // namespace
 
-std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_t all_experts) {
+std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<double>& loads) {
+    const double sum = std::accumulate(loads.begin(), loads.end(), 0.0);
+    const auto largest = static_cast<double>(N) * (1 + 1e-9);
+    std::vector<int32_t> choices(static_cast<size_t>(N * k));
+    double up_to = 0;  // choices of the experts so far
+    int64_t at = 0;
+    for (size_t e = 0; e < loads.size(); ++e) {
+        const double mine = static_cast<double>(N * k) * loads[e] / sum;
+        check<UsageError>(mine <= largest, "a load of ", loads[e] / sum * static_cast<double>(loads.size()),
+                          " times the mean for expert ", e, " of ", loads.size(), ": at ",
+                          static_cast<double>(loads.size()) / static_cast<double>(k), " times, with ", k,
+                          " choices of a token, every token chooses it");
+        up_to += mine;
+        const int64_t end = e + 1 == loads.size() ? N * k : std::min<int64_t>(N * k, std::llround(up_to));
+        // Choice j of row r is the (j N + r)-th: an expert's are side by side, at most N, and so of different rows.
+        for (; at < end; ++at) choices[static_cast<size_t>(at % N * k + at / N)] = static_cast<int32_t>(e);
+    }
+    return choices;
+}
+
+std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_t all_experts,
+                                const std::vector<double>* loads) {
     if (!is_rehearsed(ctx)) return experts.to_host<int32_t>();
+    if (loads != nullptr && !loads->empty()) return choices_by_load(experts.dim(0), experts.dim(1), *loads);
     std::vector<int32_t> even(static_cast<size_t>(experts.numel()));
     for (size_t i = 0; i < even.size(); ++i) even[i] = static_cast<int32_t>(i % static_cast<size_t>(all_experts));
     return even;

@@ -20,8 +20,14 @@ std::vector<T> on_host(ops::Context& ctx, const Tensor& x) {
     return {values.begin(), values.end()};
 }
 
-// Experts (N, k) that rows chose, on the host, row after row. A rehearsal, whose rows have no values, gets even loads.
-std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_t all_experts);
+// Experts (N, k) that rows chose, on the host, row after row. A rehearsal, whose rows have no values, gets rehearsed
+// choices: by `loads` (RoutingContext::rehearsed_loads).
+std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_t all_experts,
+                                const std::vector<double>* loads);
+
+// Choices (N, k) of which each expert e has N k loads[e] / sum(loads), rounded; the k of a row differ. UsageError where
+// an expert would have more than N: each row chooses an expert once at most.
+std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<double>& loads);
 
 // With etp ranks for each expert a row goes to all of them, which return a part of the expert's output each: its copies
 // count as further choices. Tensors are i32.

@@ -193,6 +193,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
                                                                      mark);
                           });
     at_work = &engine;
+    engine.routers.rehearsed_loads = &target.expert_loads;
     engine.ctx.meter = &recorder;
     engine.trace = &recorder;
     recorder.start(engine.device->memory());

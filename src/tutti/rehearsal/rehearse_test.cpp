@@ -310,6 +310,65 @@ TEST(RehearsedFlops, OfManyMicrobatches) {
     }
 }
 
+// --- loads of experts ---
+
+// Two ranks with four of eight experts each. Of the 2 N choices of a rank the first expert has 3 times the mean, and
+// the others share the rest: by hand, 6 N / 8 and 10 N / 56 each.
+TEST(RehearsedLoads, AreThoseThatWereGiven) {
+    spec::RunSpec run = run_of("moe-tiny", "f32", 1, 224);
+    run.parallel.ep = 2;
+    run.train.global_batch = 2;
+    Target even = plain_machine(), uneven = plain_machine();
+    uneven.expert_loads = parse_expert_loads("--expert-loads", "3", run);
+    ASSERT_EQ(uneven.expert_loads.size(), 8U);
+    const int64_t N = 224, C = 128, L = 4;
+    const int64_t others = 10 * N / 56, first = 6 * N / 8 + 3 * others, second = 4 * others;
+    ASSERT_EQ(first + second, 2 * N);
+    const auto sent = [&](const Target& target, int rank) {
+        int64_t bytes = 0;
+        for (const parallel::GroupTraffic& t : rehearse(run, target, 2, rank).communication)
+            if (t.operation == comm::Kind::all_to_all) bytes += t.traffic.sent;
+        return bytes;
+    };
+    // Rows and their gradients: to the other rank forward, back from it, and both again backward. Counts: 4 of 4 bytes.
+    const auto formula = [&](int64_t to_other, int64_t from_other) {
+        return L * (4 * C * 2 * (to_other + from_other) + 4 * 4);
+    };
+    for (const int rank : {0, 1}) EXPECT_EQ(sent(even, rank), formula(N, N)) << rank;
+    EXPECT_EQ(sent(uneven, 0), formula(second, first));
+    EXPECT_EQ(sent(uneven, 1), formula(first, second));
+
+    const double of_even = rehearse(run, even, 2, 0).flops, hot = rehearse(run, uneven, 2, 0).flops,
+                 cold = rehearse(run, uneven, 2, 1).flops;
+    // Three matrices of C x 224 values: 6 FLOPs a value and row, forward and backward.
+    const double of_row = 6.0 * 3 * C * 224 * L;
+    EXPECT_NEAR(hot - of_even, of_row * static_cast<double>(2 * first - 2 * N), 1e-9 * hot);
+    EXPECT_NEAR(cold - of_even, of_row * static_cast<double>(2 * second - 2 * N), 1e-9 * hot);
+    EXPECT_GT(rehearse(run, uneven, 2, 0).memory.peak(), rehearse(run, even, 2, 0).memory.peak());
+}
+
+TEST(RehearsedLoads, SaysWhatIsWrong) {
+    const spec::RunSpec mixture = run_of("moe-tiny", "f32", 1, 64), dense = run_of("llama-tiny", "f32", 1, 64);
+    const auto error = [&](const std::string& text, const spec::RunSpec& run) -> std::string {
+        try {
+            Target target = plain_machine();
+            target.expert_loads = parse_expert_loads("--expert-loads", text, run);
+            rehearse(run, target, 1, 0);
+        } catch (const UsageError& e) {
+            return e.what();
+        }
+        return "";
+    };
+    EXPECT_EQ(error("", dense), "");
+    EXPECT_EQ(error("4", mixture), "");
+    EXPECT_NE(error("2", dense).find("no experts"), std::string::npos);
+    EXPECT_NE(error("2,1", mixture).find("2 loads for 8 experts"), std::string::npos);
+    EXPECT_NE(error("2,x", mixture).find("\"x\" is no load"), std::string::npos);
+    EXPECT_NE(error("9", mixture).find("8 times the mean at most"), std::string::npos);
+    EXPECT_NE(error("0,0,0,0,0,0,0,0", mixture).find("all loads are 0"), std::string::npos);
+    EXPECT_NE(error("5", mixture).find("every token chooses it"), std::string::npos);
+}
+
 // --- traffic: parallelism.md, section 2; values are padded to whole blocks of 256 a shard ---
 
 const parallel::GroupTraffic* find(const Rehearsal& r, const std::string& group, comm::Kind kind) {

@@ -1,5 +1,9 @@
 #include "tutti/rehearsal/target.h"
 
+#include <cmath>
+#include <numeric>
+#include <sstream>
+
 #include "tutti/base/error.h"
 #include "tutti/spec/nearest.h"
 
@@ -63,6 +67,35 @@ Target target_named(std::string_view name, Arithmetic arithmetic, int threads) {
     for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
     throw UsageError(concat("no machine is called \"", name, "\"; the nearest is ",
                             spec::nearest(std::string(name), names), ". Known: ", known));
+}
+
+std::vector<double> parse_expert_loads(std::string_view option, const std::string& text, const spec::RunSpec& run) {
+    if (text.empty()) return {};
+    const int64_t experts = run.model.moe.experts;
+    check<UsageError>(experts > 0, option, " ", text, ": this model has no experts");
+    std::vector<double> loads;
+    std::istringstream parts(text);
+    for (std::string part; std::getline(parts, part, ',');) {
+        size_t read = 0;
+        double load = -1;
+        try {
+            load = std::stod(part, &read);
+        } catch (const std::logic_error&) {  // no number, or one that is out of range
+        }
+        check<UsageError>(read == part.size() && load >= 0 && std::isfinite(load), option, " ", text, ": \"", part,
+                          "\" is no load; required: 1.5, or one for each of ", experts, " experts: 3,1,...");
+        loads.push_back(load);
+    }
+    if (loads.size() == 1 && experts > 1) {
+        const double others = (static_cast<double>(experts) - loads[0]) / static_cast<double>(experts - 1);
+        check<UsageError>(others >= 0, option, " ", text, ": of ", experts, " experts one can have ", experts,
+                          " times the mean at most");
+        loads.resize(static_cast<size_t>(experts), others);
+    }
+    check<UsageError>(static_cast<int64_t>(loads.size()) == experts, option, " ", text, ": ", loads.size(),
+                      " loads for ", experts, " experts; required: one for each, or one number for the first");
+    check<UsageError>(std::accumulate(loads.begin(), loads.end(), 0.0) > 0, option, " ", text, ": all loads are 0");
+    return loads;
 }
 
 std::vector<std::string> target_names() {
