@@ -1,5 +1,5 @@
 // cli/completion.h: completion of the program's command line in bash, zsh and fish: scripts from the table of commands.
-// They offer commands, options, the values of Choices and Suggestions, and file names where a value is a path.
+// The scripts offer commands, options, the values of Choices and Suggestions, and file names where a value is a path.
 #pragma once
 
 #include <string>

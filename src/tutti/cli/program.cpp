@@ -138,7 +138,7 @@ Command rehearse_command(RehearseArguments& a, const Io& io) {
         excluding("--layout", {"--vary", "section.key=A,B", "",
                                "memory, traffic and FLOPs with each of these values; repeatable", &a.vary}),
         expert_loads_option(a.expert_loads),
-        {"--svg", "FILE", "", "writes a picture of --layout or of the memory of --vary", &a.svg}};
+        {"--svg", "FILE", "", "writes a picture of --layout or of the memory of --vary", &a.svg, kPath}};
     return command_of("rehearse",
                       "a training step without its memory, data, ranks and machine: what it holds, sends, runs", a, io,
                       rehearse, run_options(a, "TOML file, as for train") + machine_options(a) + options,
