@@ -8,6 +8,7 @@
 #include "tutti/cli/text.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/ops/loss_chunk.h"
+#include "tutti/parallel/apply.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::cli {
@@ -101,7 +102,8 @@ std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype, int64_t
         linears.push_back({"ffn gate, up", kTokens, m.ffn, m.width});
     }
     linears.push_back({"ffn down", kTokens, m.width, m.ffn});
-    const int64_t words = (m.vocab + 63) / 64 * 64;  // as parallel::apply holds them
+    constexpr int64_t kGrain = parallel::kVocabularyGrain;
+    const int64_t words = (m.vocab + kGrain - 1) / kGrain * kGrain;
     linears.push_back(
         {"head", ops::loss_chunk_rows(kTokens, words * size_of(dtype), loss_chunk_bytes), words, m.width});
     return linears;

@@ -237,6 +237,12 @@ std::vector<std::string> device_identities(Communicator& ranks, const Device& de
     return gather_texts(ranks, shared.empty() ? concat("rank ", ranks.rank()) : concat(host_name(), ", ", shared));
 }
 
+int ranks_of_device(Communicator& ranks, const Device& device) {
+    const auto devices = device_identities(ranks, device);
+    const std::string& own = devices[static_cast<size_t>(ranks.rank())];
+    return static_cast<int>(std::count(devices.begin(), devices.end(), own));
+}
+
 void send_text(Communicator& ranks, const std::string& text, int to) {
     const auto device = make_cpu_device(1);
     const auto length = static_cast<int64_t>(text.size());

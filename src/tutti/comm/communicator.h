@@ -124,6 +124,8 @@ class Communicator {
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text);
 // What tells the devices of the ranks apart, by rank: equal for ranks that share a GPU. All ranks call it.
 std::vector<std::string> device_identities(Communicator& ranks, const Device& device);
+// How many of the ranks have this rank's device, this rank included. All ranks call it.
+int ranks_of_device(Communicator& ranks, const Device& device);
 
 // One text, from one rank of the group to another.
 void send_text(Communicator& ranks, const std::string& text, int to);

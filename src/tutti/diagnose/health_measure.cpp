@@ -121,8 +121,7 @@ void measure_copies(ops::Context& ctx, double seconds, RankHealth& health) {
 RankHealth measure_rank(Communicator& group, ops::Context& ctx, const HealthOptions& options) {
     RankHealth health;
     host_name().copy(health.host.data(), health.host.size() - 1);
-    const auto devices = comm::device_identities(group, ctx.device);
-    const auto sharing = std::count(devices.begin(), devices.end(), devices[static_cast<size_t>(group.rank())]);
+    const int sharing = comm::ranks_of_device(group, ctx.device);
     concat(ctx.device.model(), sharing > 1 ? concat(", shared by ", sharing, " ranks") : "")
         .copy(health.device.data(), health.device.size() - 1);
     for (const auto& [dtype, figure] :

@@ -10,10 +10,6 @@ using mesh::kTp;
 
 namespace {
 
-// Rows of a vocabulary are held and cut in whole tiles of the kernels, the last one padded. Rows of logits then begin
-// at multiples of 128 bytes in bf16: products over GPT-2's 50257 words would else leave a GPU's fast kernels.
-constexpr int64_t kVocabularyGrain = 64;
-
 mesh::Placement placement_of(const Parameter& p) {
     switch (p.role) {
         case Role::column: return {{.axes = kTp, .grain = p.grain, .sections = p.sections}};

@@ -12,17 +12,15 @@ constexpr double kFirstSeconds = 0.05, kAgainSeconds = 0.2;
 
 RunPeak::RunPeak(comm::Communicator& ranks, Device& device, Arithmetic arithmetic)
     : ranks_(ranks), device_(device), arithmetic_(arithmetic) {
-    const auto here = static_cast<size_t>(ranks.rank());
     if (device.kind() == DeviceKind::cpu) {
         const auto hosts = comm::gather_texts(ranks, host_name());
-        const auto on_host = static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[here]));
+        const auto on_host = static_cast<int>(std::count(hosts.begin(), hosts.end(), host_name()));
         const int threads = on_host * device.stream().threads, cores = available_cores();
         part_ = std::min(1.0, static_cast<double>(cores) / threads);
         if (part_ < 1) shared_ = concat(on_host, " ranks with ", threads, " threads on ", cores, " cores");
     } else {
-        const auto devices = comm::device_identities(ranks, device);
-        const auto sharing = std::count(devices.begin(), devices.end(), devices[here]);
-        part_ = 1.0 / static_cast<double>(sharing);
+        const int sharing = comm::ranks_of_device(ranks, device);
+        part_ = 1.0 / sharing;
         if (sharing > 1) shared_ = concat("a GPU of ", sharing, " ranks");
     }
     measure(kFirstSeconds);

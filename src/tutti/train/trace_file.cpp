@@ -112,10 +112,12 @@ std::string events_of(const Trace& trace, int rank, const std::string& label, co
 
     std::map<std::string_view, std::vector<int64_t>> free_at;  // by group, by its lanes
     std::vector<size_t> lane_in_group;
+    const auto is_of_group = [](const Trace::Span& s) {
+        return s.what.activity == Activity::communication || s.what.activity == Activity::gpu;
+    };
     for (const Trace::Span& s : spans) {
-        const bool has_lane = s.what.activity == Activity::communication || s.what.activity == Activity::gpu;
-        lane_in_group.push_back(has_lane ? free_lane(free_at[s.what.group], s.begin_ns, s.end_ns < 0 ? now : s.end_ns)
-                                         : 0);
+        lane_in_group.push_back(
+            is_of_group(s) ? free_lane(free_at[s.what.group], s.begin_ns, s.end_ns < 0 ? now : s.end_ns) : 0);
     }
     std::map<std::string_view, int> first_lane;
     int next = kFirstGroupLane;
@@ -138,8 +140,7 @@ std::string events_of(const Trace& trace, int rank, const std::string& label, co
         const Trace::Span& s = spans[i];
         int lane = kComputeLane;
         if (s.what.activity == Activity::wait || s.what.activity == Activity::begin) lane = kWaitLane;
-        if (s.what.activity == Activity::communication || s.what.activity == Activity::gpu)
-            lane = first_lane[s.what.group] + static_cast<int>(lane_in_group[i]);
+        if (is_of_group(s)) lane = first_lane[s.what.group] + static_cast<int>(lane_in_group[i]);
         text += ",\n" + event_of(s, rank, lane, s.begin_ns - shift, (s.end_ns < 0 ? now : s.end_ns) - shift);
     }
     return text;
