@@ -1,22 +1,20 @@
-# sentencepiece_api has three definitions; those that this build does not use stay uncompiled. A portable program opens
-# the library as a module, lib/tutti/libtutti_sentencepiece.so, because Debian has it as a shared library only: with the
-# library itself, and with gcc's for systems without.
+# Google's sentencepiece library. A build links it (sentencepiece_library.cpp) or does not (sentencepiece_module.cpp).
+# A portable program opens the library as a module, lib/tutti/libtutti_sentencepiece.so, because Debian has it as a
+# shared library only: with the library itself, and with gcc's for systems without.
 set(tokenizers ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/data/tokenizers)
-if(TUTTI_SENTENCEPIECE AND TUTTI_PORTABLE)
-  set(sentencepiece_source ${tokenizers}/sentencepiece_opened.cpp)
-elseif(TUTTI_SENTENCEPIECE)
-  set(sentencepiece_source ${tokenizers}/sentencepiece_library.cpp)
-else()
-  set(sentencepiece_source ${tokenizers}/sentencepiece_absent.cpp)
+set(sentencepiece_module "")
+if(TUTTI_PORTABLE AND TUTTI_SENTENCEPIECE)
+  set(sentencepiece_module lib/tutti/libtutti_sentencepiece.so)
 endif()
-foreach(part opened library absent)
-  set(source ${tokenizers}/sentencepiece_${part}.cpp)
-  if(NOT source STREQUAL sentencepiece_source)
-    get_target_property(sources tutti_data SOURCES)
-    list(REMOVE_ITEM sources ${source})
-    set_target_properties(tutti_data PROPERTIES SOURCES "${sources}")
-  endif()
-endforeach()
+set(sentencepiece_unused module)
+if(TUTTI_PORTABLE OR NOT TUTTI_SENTENCEPIECE)
+  set(sentencepiece_unused library)
+endif()
+get_target_property(sources tutti_data SOURCES)
+list(REMOVE_ITEM sources ${tokenizers}/sentencepiece_${sentencepiece_unused}.cpp)
+set_target_properties(tutti_data PROPERTIES SOURCES "${sources}")
+set_source_files_properties(${tokenizers}/sentencepiece_module.cpp PROPERTIES COMPILE_DEFINITIONS
+  "TUTTI_SENTENCEPIECE_MODULE=\"${sentencepiece_module}\"")
 set_source_files_properties(${tokenizers}/sentencepiece_library.cpp PROPERTIES COMPILE_DEFINITIONS
   "TUTTI_SENTENCEPIECE_VERSION=\"sentencepiece ${sentencepiece_VERSION}\"")
 

@@ -1,10 +1,9 @@
 // tests/fuzz/jsonl.cpp: any bytes as JSONL. Either DataError, or records that are the same on one thread and on two.
-#include "tutti/data/jsonl.h"
-
 #include <cstdint>
 #include <cstdlib>
 
 #include "tutti/base/testing/scratch.h"
+#include "tutti/data/text_tokens.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text.h"
 #include "tutti/data/data_set.h"
-#include "tutti/data/jsonl.h"
+#include "tutti/data/text_tokens.h"
 
 namespace tutti::cli {
 

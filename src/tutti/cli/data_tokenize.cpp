@@ -8,7 +8,7 @@
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
-#include "tutti/data/jsonl.h"
+#include "tutti/data/text_tokens.h"
 #include "tutti/data/token_writer.h"
 
 namespace tutti::cli {

@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
-#include "tutti/data/jsonl.h"
+#include "tutti/data/text_tokens.h"
 
 namespace tutti::data {
 

@@ -16,7 +16,7 @@ namespace tutti::data {
 
 struct DocumentRule {
     bool respected = false;      // attention and positions stay within a document
-    std::optional<int32_t> eod;  // id that ends one, for sources that do not know their documents
+    std::optional<int32_t> eod;  // id that ends a document, for sources that do not know their documents
 };
 
 // Tokens [begin, end) of a source, with the promise that every delivered id is in [0, vocab). A cheap handle.
@@ -38,17 +38,17 @@ class TokenView {
     // first token left out.
     std::vector<int64_t> document_begins(int64_t begin, std::span<const int32_t> ids) const;
 
-    // out[i] = 0 when token begin + i is only read and no target.
+    // out[i] = 0 when token begin + i is input only, never a target.
     void read_mask(int64_t begin, std::span<uint8_t> out) const;
 
-    // Whether a token is a target. The first token of a view is only read.
+    // Whether any token is a target. The first token of a view is input only.
     bool has_target() const;
 
-    // The same check over the whole view up to 8 Mi tokens, over a spread sample beyond: finds data of another
-    // tokenizer at the start instead of in the middle of the night.
+    // The check of read() over the whole view up to 8 Mi tokens, over a spread sample beyond. Finds data of another
+    // tokenizer when a run starts, not hours later.
     void check_ids() const;
 
-    // Of the tokens in this view only; resume compares it to notice that the data changed.
+    // Of the tokens in this view only. A resumed run compares fingerprints to notice changed data.
     uint64_t fingerprint() const { return data::fingerprint(*source_, begin_, end_); }
 
   private:
@@ -62,7 +62,7 @@ class TokenView {
 // One view, or several that are blended by weight.
 struct TokenSet {
     std::vector<TokenView> views;
-    std::vector<double> weights;  // of the views' samples
+    std::vector<double> weights;  // shares of the views in the stream of samples
 
     TokenSet() = default;
     TokenSet(TokenView view) : views{std::move(view)}, weights{1} {}
@@ -80,17 +80,17 @@ struct DataSet {
     std::string description() const;
 };
 
-// The id that data.eod names: a number, or the text of a token; UsageError when it is neither, or no id of the model.
-// "": what the tokenizer ends texts with, if anything.
+// The id that data.eod names by number or by the text of a token; UsageError when `eod` is neither, or no id of the
+// model. "": the token with which the tokenizer ends texts, if it has one.
 std::optional<int32_t> end_of_document(const std::string& eod, const Tokenizer& tokenizer, int64_t vocab);
 
-// Opens what `data` names for a model of `vocab` ids and windows of seq_len + 1 tokens. Validation tokens come from the
-// files of data.valid, or are the last floor(valid_fraction * tokens) of each source; the views never overlap.
-// Entries of data.train "0.7 PATH" are sources of their own with that weight, others one row of tokens.
-// Text is read as bytes, or encoded by data.tokenizer (text_tokens.h), whose ids must be fewer than `vocab` or as many.
+// Opens the files of `data` for a model of `vocab` ids and windows of seq_len + 1 tokens. Validation tokens come from
+// the files of data.valid, or are the last floor(valid_fraction * tokens) of each source; the views never overlap.
+// Each entry "0.7 PATH" of data.train is a source of its own with that weight; entries without weights are one row.
+// Text is read as bytes, or encoded by data.tokenizer (text_tokens.h), which must have at most `vocab` ids.
 // UsageError: no files, both kinds of validation, a fraction outside [0, 1), an unknown format or tokenizer, mixed
-// formats, documents to respect and nothing that tells where they end. DataError: a damaged file, an id outside the
-// vocabulary, fewer tokens than one window needs, no token that is a target.
+// formats, documents to respect without a known end. DataError: a damaged file, an id outside the vocabulary, fewer
+// tokens than one window needs, no token that is a target.
 DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const EncodeOptions& options = {});
 
 }  // namespace tutti::data

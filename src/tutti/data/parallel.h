@@ -1,4 +1,4 @@
-// data/parallel.h: independent pieces of work on several threads. The tokenizers and their training call it.
+// data/parallel.h: independent pieces of work on several threads.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ inline int threads_for(int asked, size_t pieces) {
     return static_cast<int>(std::clamp<size_t>(pieces, 1, most));
 }
 
-// Each thread t calls worker = make_worker(t) once, then worker(i) for the pieces that it gets; every i in [0, pieces)
-// once. An exception ends the work and is thrown here.
+// Each thread t calls worker = make_worker(t) once, then worker(i) for its pieces; each i in [0, pieces) is called
+// once. An exception of a worker ends the work and is rethrown.
 template <class MakeWorker>
 void for_each_parallel(size_t pieces, int threads, const MakeWorker& make_worker) {
     std::atomic<size_t> next = 0;

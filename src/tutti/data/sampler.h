@@ -1,5 +1,5 @@
-// data/sampler.h: which tokens are sample i: of which source (Blend), which window (permute), where in its tokens. A
-// sample depends on (data, seed, i) only, never on a rank, a thread or what was read before.
+// data/sampler.h: the tokens of sample i: its source (Blend), its window in a shuffled order (permute), its tokens
+// (Sampler). A sample depends on (data, seed, i) only, never on a rank, a thread or earlier samples.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace tutti::data {
 
-// Sample i of the stream is sample `index` of source `part`, a pure function of i: each source's samples appear in
-// their own order, none left out, none twice, and after n samples source k has had n w_k / sum(w) of them within
+// Sample i of the stream is sample `index` of source `part`, a pure function of i. The samples of a source appear in
+// order, none left out, none twice; among the first n samples, n w_k / sum(w) are of source k, to within
 // 1 + log2(sources).
 //
-// The sources are halved again and again. Where the left half has the share p, sample m goes there when floor((m + 1)
-// p) > floor(m p), as its sample floor(m p); the right half gets the rest. So a place needs no history, unlike
-// Megatron's rule (the source that lags most), which has the same proportions.
+// The list of sources is halved recursively. Where the left half has the share p, sample m goes to it when
+// floor((m + 1) p) > floor(m p), as its sample floor(m p); the right half gets the other samples. So no history is
+// needed, unlike in Megatron's rule (the source that lags most), which has the same proportions.
 class Blend {
   public:
     // Weights must be positive, in any scale.
@@ -36,21 +36,19 @@ class Blend {
     std::vector<double> sums_;  // weights of the sources before k
 };
 
-// A pseudo-random order of 0 .. n-1, one element at a time in O(1) memory. No shuffled list exists, so resuming at any
-// step costs nothing.
-//
-// The i-th element of the order of 0 .. n-1 that `key` names: a bijection in i for each (key, n). 0 <= i < n <= 2^62.
+// Element i of a pseudo-random order of 0 .. n-1 named by `key`, 0 <= i < n <= 2^62: a bijection in i for each (key,
+// n). No shuffled list exists, so resuming at any step costs nothing.
 //
 // A balanced Feistel network on the smallest even number of bits that holds n - 1 (Luby and Rackoff, 1988; ten rounds,
 // because halves are as small as one bit here), with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite
-// domains", 2002): an output of n or above is fed in again until it falls below n. The domain is less than 4n, so that
-// takes fewer than four passes on average.
+// domains", 2002): an output of n or above is encrypted again until it falls below n. The domain is less than 4n, so
+// this takes fewer than four passes on average.
 int64_t permute(RandomKey key, int64_t n, int64_t i);
 
-// What a model is given of a sample: T = seq_len of each.
+// The inputs of a model for one sample, T = seq_len of each.
 struct SampleRows {
     std::span<int32_t> tokens;     // inputs
-    std::span<int32_t> targets;    // the next token, or -1 when it is not counted
+    std::span<int32_t> targets;    // the next token, or -1 where the loss leaves it out
     std::span<int32_t> first_key;  // where in the window the document of this input begins
 };
 

@@ -1,25 +1,103 @@
+// data/text_tokens.cpp: directories of token files with their digests; text, then JSONL records, encoded into them or
+// into memory.
 #include "tutti/data/text_tokens.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
+#include <map>
+#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/mapped_file.h"
-#include "tutti/data/kept_tokens.h"
-#include "tutti/data/new_file.h"
+#include "tutti/data/encode_files.h"
+#include "tutti/data/token_writer.h"
 #include "tutti/data/tokenizer.h"
 
 namespace tutti::data {
 
+namespace fs = std::filesystem;
+
 namespace {
 
-constexpr uint32_t kMagicU16 = 20240520, kMagicU32 = 20240801;  // of llm.c; see token_source.h
+constexpr const char* kDigests = "digests";  // "<digest> <name>" for each of the other files
+constexpr const char* kAdvice =
+    "the ids of a text are kept beside it; put the text into a folder that can be written and has the space";
 
 std::string_view text_of(const MappedFile& file) {
     return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
+
+std::string digest_of_file(const std::string& path) { return to_hex(digest_of(text_of(MappedFile(path)))); }
+
+// A directory that is removed at the end of the scope unless it has been renamed.
+struct Temporary {
+    explicit Temporary(std::string name) : path(std::move(name)) {
+        std::error_code error;
+        fs::remove_all(path, error);  // left by an earlier process with this number
+        fs::create_directory(path, error);
+        check<UsageError>(!error, path, ": cannot be made (", error.message(), "): ", kAdvice);
+    }
+    ~Temporary() {
+        std::error_code ignored;
+        fs::remove_all(path, ignored);
+    }
+    Temporary(const Temporary&) = delete;
+    Temporary& operator=(const Temporary&) = delete;
+    std::string path;
+};
+
+void make_directory(const std::string& directory, const MakeTokens& make) {
+    const Temporary temporary(concat(directory, ".", ::getpid(), ".part"));
+    std::string digests;
+    for (const std::string& path : make(temporary.path + "/tokens"))
+        digests += concat(digest_of_file(path), " ", fs::path(path).filename().string(), "\n");
+    NewFile file(temporary.path + "/" + kDigests, kAdvice);
+    file.write(digests.data(), digests.size());
+    file.commit();
+    std::error_code error;
+    fs::rename(temporary.path, directory, error);
+    const bool others = error && fs::exists(directory);  // another run was first
+    check<DataError>(!error || others, temporary.path, ": cannot be renamed to ", directory, ": ", error.message());
+}
+
+void verify(const std::string& directory) {
+    const std::string remedy = concat("; remove ", directory, ", it will be made again");
+    std::map<std::string, std::string> listed;
+    {
+        const MappedFile file(directory + "/" + kDigests);
+        std::istringstream lines{std::string(text_of(file))};
+        for (std::string digest, name; lines >> digest >> name;) listed[name] = digest;
+    }
+    for (const char* name : {"tokens.bin", "tokens.idx", "tokens.mask"}) {
+        const std::string path = directory + "/" + name;
+        const auto wanted = listed.find(name);
+        if (wanted == listed.end() && !fs::exists(path)) continue;
+        check<DataError>(wanted != listed.end(), path, ": is not among the digests beside it", remedy);
+        check<DataError>(fs::exists(path), path, ": is missing", remedy);
+        const std::string digest = digest_of_file(path);
+        check<DataError>(digest == wanted->second, path, ": the digest of its bytes is ", digest,
+                         ", that of what was written is ", wanted->second, ": the disk has changed it", remedy);
+    }
+    check<DataError>(listed.contains("tokens.bin"), directory, "/", kDigests, ": does not name tokens.bin", remedy);
+}
+
+}  // namespace
+
+std::string kept_directory(const MappedFile& text, uint64_t key) {
+    return concat(text.path(), ".", to_hex(key), ".tokens");
+}
+
+std::string kept_tokens(const std::string& directory, const MakeTokens& make) {
+    std::error_code unreadable;  // writing reports the reason better
+    if (!fs::exists(directory, unreadable)) make_directory(directory, make);
+    verify(directory);
+    return directory + "/tokens.bin";
+}
+
+namespace {
 
 std::string directory_of(const MappedFile& file, const Tokenizer& tokenizer) {
     constexpr int kVersion = 2;  // of how text becomes ids: counts up when that changes
@@ -27,7 +105,7 @@ std::string directory_of(const MappedFile& file, const Tokenizer& tokenizer) {
         file, Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(digest_of(text_of(file))).value());
 }
 
-// Calls take(ids) for one stretch of the text after the other.
+// Calls take(ids) for one part of the text after the other.
 template <class Take>
 void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const EncodeOptions& options,
                      const Take& take) {
@@ -50,30 +128,19 @@ void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const E
     }
 }
 
-std::string write_ids(const MappedFile& file, const std::string& path, const Tokenizer& tokenizer,
-                      const EncodeOptions& options) {
-    const bool wide = tokenizer.vocab() > 65536;
-    std::array<uint32_t, 256> header{wide ? kMagicU32 : kMagicU16, wide ? 7u : 1u};
-    uint64_t count = 0;
-    NewFile out(path);
-    out.write(header.data(), sizeof header);
-    std::vector<uint16_t> narrow;
+std::vector<std::string> write_ids(const MappedFile& file, const std::string& prefix, const Tokenizer& tokenizer,
+                                   const EncodeOptions& options) {
+    TokenWriter writer("llmc", prefix, tokenizer.vocab());
     encode_by_parts(file, tokenizer, options, [&](const std::vector<int32_t>& ids) {
-        count += ids.size();
-        check<UsageError>(count < (uint64_t{1} << 32), file.path(),
+        check<UsageError>(writer.tokens() + static_cast<int64_t>(ids.size()) < (int64_t{1} << 32), file.path(),
                           ": has 2^32 tokens or more, which the file of its ids ",
                           "cannot count; make a Megatron file of it with `tutti data tokenize`");
-        if (wide) return out.write(ids.data(), ids.size() * 4);
-        narrow.assign(ids.begin(), ids.end());
-        out.write(narrow.data(), narrow.size() * 2);
+        writer.append({.ids = ids});
     });
-    header[2] = static_cast<uint32_t>(count);
-    out.write_at(0, header.data(), sizeof header);
-    out.commit();
-    return path;
+    return writer.finish();
 }
 
-// Ids that no file holds: of a dry run.
+// The ids of a dry run, which writes no file.
 class TokensInMemory final : public TokenSource {
   public:
     TokensInMemory(std::vector<int32_t> ids, int64_t bound, std::string name)
@@ -102,11 +169,10 @@ std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& pat
     for (const std::string& path : paths) {
         const MappedFile file(path);
         const std::string directory = directory_of(file, tokenizer);
-        std::error_code unreadable;  // as if it were not there
-        if (!options.write && !std::filesystem::exists(directory, unreadable)) break;
-        kept.push_back(kept_tokens(directory, [&](const std::string& prefix) -> std::vector<std::string> {
-            return {write_ids(file, prefix + ".bin", tokenizer, options)};
-        }));
+        std::error_code unreadable;  // counts as missing
+        if (!options.write && !fs::exists(directory, unreadable)) break;
+        kept.push_back(kept_tokens(
+            directory, [&](const std::string& prefix) { return write_ids(file, prefix, tokenizer, options); }));
     }
     if (kept.size() == paths.size()) return open_tokens(kept, "llmc");
     std::vector<int32_t> ids;
@@ -114,6 +180,163 @@ std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& pat
         encode_by_parts(MappedFile(path), tokenizer, options,
                         [&](const std::vector<int32_t>& part) { ids.insert(ids.end(), part.begin(), part.end()); });
     return std::make_shared<TokensInMemory>(std::move(ids), tokenizer.vocab(), paths.front());
+}
+
+namespace {
+
+FileEncoding encoding_of(const RecordOptions& options) {
+    return {.format = "jsonl",
+            .field = options.field,
+            .separator = "",
+            .eod = options.eod,
+            .affixes = true,
+            .threads = options.encode.threads};
+}
+
+int64_t vocab_of(const Tokenizer& tokenizer, const RecordOptions& options) {
+    return std::max<int64_t>(tokenizer.vocab(), options.eod.value_or(-1) + 1);
+}
+
+// Wherever the ids are.
+class Records : public TokenSource {
+  public:
+    Records(const std::vector<std::string>& paths, int64_t vocab) : paths_(paths), vocab_(vocab) {}
+
+    int64_t vocab_bound() const override { return vocab_; }
+    std::string_view format() const override { return "jsonl"; }
+    bool knows_documents() const override { return true; }
+    std::string description() const override {
+        return concat("jsonl, ", size(), " tokens", has_mask() ? " with a loss mask" : "", ": ", named());
+    }
+    std::string where(int64_t token) const override { return concat(named(), ", token ", token, " of the records"); }
+
+  private:
+    std::string named() const {
+        return paths_.size() == 1 ? paths_[0] : concat(paths_[0], " and ", paths_.size() - 1, " more files");
+    }
+
+    std::vector<std::string> paths_;
+    int64_t vocab_;
+};
+
+class RecordsInMemory final : public Records {
+  public:
+    RecordsInMemory(const std::vector<std::string>& paths, const Tokenizer& tokenizer, const RecordOptions& options)
+        : Records(paths, vocab_of(tokenizer, options)) {
+        encode_files(tokenizer, paths, encoding_of(options), [this](EncodedPiece&& piece) { append(piece); });
+        check<DataError>(!ids_.empty(), paths.front(), ": has no token");
+    }
+
+    int64_t size() const override { return static_cast<int64_t>(ids_.size()); }
+
+    void read(int64_t begin, std::span<int32_t> out) const override { copy(ids_, begin, out); }
+
+    void document_begins(int64_t begin, int64_t end, std::vector<int64_t>& begins) const override {
+        const auto first = std::upper_bound(begins_.begin(), begins_.end(), begin);
+        begins.insert(begins.end(), first, std::lower_bound(first, begins_.end(), end));
+    }
+
+    bool has_mask() const override { return !counted_.empty(); }
+    void read_mask(int64_t begin, std::span<uint8_t> out) const override {
+        if (!has_mask()) return TokenSource::read_mask(begin, out);
+        copy(counted_, begin, out);
+    }
+
+  private:
+    template <class T>
+    static void copy(const std::vector<T>& from, int64_t begin, std::span<T> out) {
+        const auto size = static_cast<int64_t>(from.size()), count = static_cast<int64_t>(out.size());
+        check(begin >= 0 && begin <= size - count, "tokens [", begin, ", ", begin + count, ") of ", size);
+        std::copy_n(from.begin() + begin, count, out.begin());
+    }
+    void append(const EncodedPiece& piece) {
+        for (const int64_t begin : piece.begins) begins_.push_back(size() + begin);
+        if (!piece.counted.empty() || !counted_.empty()) {
+            counted_.resize(ids_.size(), 1);
+            counted_.insert(counted_.end(), piece.counted.begin(), piece.counted.end());
+            counted_.resize(ids_.size() + piece.ids.size(), 1);
+        }
+        ids_.insert(ids_.end(), piece.ids.begin(), piece.ids.end());
+    }
+    std::vector<int32_t> ids_;
+    std::vector<uint8_t> counted_;  // empty: all
+    std::vector<int64_t> begins_;
+};
+
+class KeptRecords final : public Records {
+  public:
+    KeptRecords(const std::vector<std::string>& paths, int64_t vocab, std::shared_ptr<const TokenSource> files)
+        : Records(paths, vocab), files_(std::move(files)) {}
+
+    int64_t size() const override { return files_->size(); }
+    void read(int64_t begin, std::span<int32_t> out) const override { files_->read(begin, out); }
+    void document_begins(int64_t begin, int64_t end, std::vector<int64_t>& begins) const override {
+        files_->document_begins(begin, end, begins);
+    }
+    bool has_mask() const override { return files_->has_mask(); }
+    void read_mask(int64_t begin, std::span<uint8_t> out) const override { files_->read_mask(begin, out); }
+
+  private:
+    std::shared_ptr<const TokenSource> files_;
+};
+
+// A digest of everything that the ids of the records depend on.
+uint64_t key_of(const MappedFile& file, const Tokenizer& tokenizer, const RecordOptions& options) {
+    constexpr int kVersion = 1;  // of how records become ids: counts up when that changes
+    Fingerprint key;
+    key.add("records").add(kVersion).add(tokenizer.fingerprint()).add(options.field).add(options.eod.value_or(-1));
+    for (const std::vector<int32_t>& affix : {tokenizer.prefix(), tokenizer.suffix()}) {
+        key.add(affix.size());
+        for (const int32_t id : affix) key.add(id);
+    }
+    key.add(digest_of(text_of(file)));
+    return key.value();
+}
+
+std::vector<std::string> write_records(const MappedFile& file, const std::string& prefix, const Tokenizer& tokenizer,
+                                       const RecordOptions& options) {
+    const auto begin = std::chrono::steady_clock::now();
+    EncodeProgress progress{file.path(), 0, static_cast<int64_t>(file.bytes().size()), 0, 0};
+    int64_t shown = 0;
+    TokenWriter writer("megatron", prefix, vocab_of(tokenizer, options));
+    encode_files(tokenizer, {file.path()}, encoding_of(options), [&](EncodedPiece&& piece) {
+        writer.append(piece);
+        progress.bytes += piece.bytes;
+        progress.tokens = writer.tokens();
+        progress.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        if (progress.bytes < shown + (8 << 20) && progress.bytes < progress.bytes_total) return;
+        shown = progress.bytes;
+        options.encode.progress(progress);
+    });
+    check<DataError>(writer.tokens() > 0, file.path(), ": has no token");
+    return writer.finish();
+}
+
+}  // namespace
+
+bool is_jsonl(const std::vector<std::string>& paths, std::string_view format) {
+    if (format != "auto") return format == "jsonl";
+    const auto named = [](const std::string& path) { return path.ends_with(".jsonl"); };
+    const auto count = std::count_if(paths.begin(), paths.end(), named);
+    check<UsageError>(count == 0 || count == static_cast<int64_t>(paths.size()), count, " of ", paths.size(),
+                      " files are JSONL: ", paths.front(), " ...; the files of one run must have one format");
+    return count > 0;
+}
+
+std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                                                const RecordOptions& options) {
+    int64_t bytes = 0;
+    for (const std::string& path : paths) bytes += static_cast<int64_t>(MappedFile(path).bytes().size());
+    if (!options.encode.write || bytes < options.kept_from)
+        return std::make_shared<RecordsInMemory>(paths, tokenizer, options);
+    std::vector<std::string> kept;
+    for (const std::string& path : paths) {
+        const MappedFile file(path);
+        kept.push_back(
+            kept_tokens(kept_directory(file, key_of(file, tokenizer, options)),
+                        [&](const std::string& prefix) { return write_records(file, prefix, tokenizer, options); }));
+    }
+    return std::make_shared<KeptRecords>(paths, vocab_of(tokenizer, options), open_tokens(kept, "megatron"));
 }
 
 }  // namespace tutti::data

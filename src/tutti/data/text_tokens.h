@@ -1,12 +1,16 @@
-// data/text_tokens.h: plain text as the ids of a learned tokenizer. Each text file is encoded once, into token files
-// beside it that later runs use again.
+// data/text_tokens.h: text and JSONL files as token sources. A tokenizer encodes them when they are opened, into memory
+// or once for all runs into token files beside the text, TEXT.<16 hex digits>.tokens.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "tutti/base/mapped_file.h"
 #include "tutti/data/token_source.h"
 #include "tutti/data/tokenizer.h"
 
@@ -20,15 +24,45 @@ struct EncodeProgress {
 
 struct EncodeOptions {
     int threads = 0;    // 0: all cores
-    bool write = true;  // false: nothing is written; ids that no file has are kept in memory
+    bool write = true;  // false: writes no file and holds new ids in memory
     std::function<void(const EncodeProgress&)> progress = [](const EncodeProgress&) {};  // a few times a second
 };
 
-// The texts as one row of ids, in the given order; the end of a file ends a word, nothing is put between.
-//
-// The ids of TEXT are in TEXT.<16 hex digits>.tokens (kept_tokens.h), an llm.c token file: u16 ids for up to 65536,
-// else u32. UsageError when the folder of the text cannot be written, or the text has 2^32 tokens or more.
+// The texts as one row of ids, in the given order. No word continues from one file into the next, and nothing is
+// inserted between files. The token file of a text has llm.c's format: u16 ids for a vocabulary up to 65536, else u32.
+// UsageError when the folder of the text cannot be written, or the text has 2^32 tokens or more.
 std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                                              const EncodeOptions& options);
+
+// True when the files are JSONL: by `format`, or for format auto by names *.jsonl. UsageError when only some are.
+bool is_jsonl(const std::vector<std::string>& paths, std::string_view format);
+
+struct RecordOptions {
+    std::string field = "text";
+    std::optional<int32_t> eod;  // appended to each record
+    EncodeOptions encode;
+    int64_t kept_from = 16 << 20;  // bytes of all files together; fewer are encoded in a second
+};
+
+// JSONL: one record per line, {"text": ...} or {"prompt": ..., "completion": ...}. A prompt is input only, never a
+// target. Each record is a document: the tokenizer's prefix, its ids, the tokenizer's suffix, the end-of-document
+// token. With encode.write, kept_from bytes and more become Megatron files beside the text; fewer are encoded into
+// memory.
+std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                                                const RecordOptions& options);
+
+// Writes PREFIX.bin and the files that belong to it, and returns the paths.
+using MakeTokens = std::function<std::vector<std::string>(const std::string& prefix)>;
+
+// The directory beside `text` for token files made under `key`, a digest of the text's bytes and of everything else
+// that the ids depend on. Another text or tokenizer has another directory, so an existing one is never stale. Old
+// directories may be deleted at any time.
+std::string kept_directory(const MappedFile& text, uint64_t key);
+
+// The path of tokens.bin in `directory`. A missing directory is made under another name and renamed once all files are
+// synced: a kill leaves no partial directory, and of two runs that make it at once either may win. The files of an
+// existing directory are compared with their digests: DataError names the directory to remove when a byte has changed.
+// UsageError when the folder cannot be written.
+std::string kept_tokens(const std::string& directory, const MakeTokens& make);
 
 }  // namespace tutti::data

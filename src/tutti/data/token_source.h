@@ -1,5 +1,5 @@
-// data/token_source.h: a long row of token ids, wherever it comes from, and what is known of its documents.
-// open_tokens() below says which files there are.
+// data/token_source.h: a long row of token ids from any kind of file, with its documents and its loss mask as far as
+// the files have them. open_tokens() lists the formats.
 #pragma once
 
 #include <algorithm>
@@ -21,20 +21,19 @@ class TokenSource {
 
     virtual int64_t size() const = 0;  // tokens
 
-    // Tokens [begin, begin + out.size()). Ids are delivered as they are stored: one that does not fit, or above
-    // 2^31 - 1, comes out negative.
+    // Tokens [begin, begin + out.size()). Ids are delivered as they are stored; one above 2^31 - 1 comes out negative.
     virtual void read(int64_t begin, std::span<int32_t> out) const = 0;
 
-    // No id can reach this bound whatever the content, by the width of the stored ids: 256, 65536 or 2^32.
+    // Ids are below this bound whatever the content, by the width of a stored id: 256, 65536 or 2^32.
     virtual int64_t vocab_bound() const = 0;
 
-    // (begin, end, begins): appends the tokens in (begin, end) that begin a document, as far as the files say so:
+    // (begin, end, begins): appends the tokens in (begin, end) that begin a document, as far as the files tell:
     // beginnings of files, the document index of Megatron, the records of JSONL.
     virtual void document_begins(int64_t, int64_t, std::vector<int64_t>&) const {}
-    // True when every document is in document_begins; else documents end with an end-of-document token as well.
+    // True when document_begins() finds every document; else end-of-document tokens end documents as well.
     virtual bool knows_documents() const { return false; }
 
-    // out[i] = 1 when token begin + i counts as a target, 0 when it is only read (a prompt).
+    // out[i] = 1 when token begin + i is a target, 0 when it is input only (a prompt).
     virtual bool has_mask() const { return false; }
     virtual void read_mask(int64_t, std::span<uint8_t> out) const { std::fill(out.begin(), out.end(), uint8_t{1}); }
 
@@ -48,10 +47,10 @@ class TokenSource {
 // Opens `paths` as one row of tokens, in the given order and with nothing inserted between files: as `cat` would join
 // them, so a window may run over a file's end. Text that needs a separator must end with one (a newline, a blank line).
 //
-// `format` is auto, text, megatron, nanogpt, llmc or llmq (JSONL: jsonl.h). auto decides for each file: a magic number
-// makes it llmc or llmq; an .idx beside it, or a prefix with .bin and .idx, makes it megatron; else .bin makes it
-// nanogpt, anything else text. Files of different formats hold ids of different vocabularies, so mixing throws
-// UsageError. Damaged files throw DataError naming the file, the offset, what was required and what came.
+// `format` is auto, text, megatron, nanogpt, llmc or llmq (JSONL: text_tokens.h). auto decides for each file: a magic
+// number means llmc or llmq; an .idx beside the file, or a prefix with .bin and .idx, means megatron; any other .bin
+// means nanogpt, any other name text. Files of different formats hold ids of different vocabularies, so mixing them
+// throws UsageError. Damaged files throw DataError naming the file, the offset, what was required and what came.
 //
 // Layouts (ids little-endian):
 //   text      one byte is one token, id = byte value (with a learned tokenizer: text_tokens.h)
@@ -60,17 +59,17 @@ class TokenSource {
 //   llmc      256 x i32 header {magic, version, count, 0...}, then ids: u16 for magic 20240520 version 1 (GPT-2),
 //             u32 for magic 20240801 version 7 (Llama 3)
 //   llmq      1024 bytes {"BIN.TOK\n", i32 version 1 or 2, 4, count, vocabulary, mask 0 or 1, ...}, then i32 ids, then
-//             with a mask a bit for each, the lowest first, as in .mask files (scripts/tokenize_data.py of llmq)
-// Beside X.bin may stand X.mask, one byte per token: 1 counts as a target, 0 is only read.
+//             with a mask one bit per id, the lowest first (scripts/tokenize_data.py of llmq)
+// X.bin may have X.mask beside it, one byte per token: 1 for a target, 0 for a token that is input only.
 std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format = "auto");
 
-// Calls visit(begin, ids) over [begin, end): over all of it up to 8 Mi tokens, beyond that over 256 blocks of 32 Ki
-// tokens spread evenly from the first to the last. So the checks at the start cost milliseconds at any size.
+// Calls visit(begin, ids) for all of [begin, end) up to 8 Mi tokens, for more tokens over 256 blocks of 32 Ki tokens
+// spread evenly from the first to the last: the checks at the start of a run cost milliseconds at any size.
 void visit_sample(const TokenSource& source, int64_t begin, int64_t end,
                   const std::function<void(int64_t, std::span<const int32_t>)>& visit);
 
-// XXH3 of the number of tokens and of the sample above: equal for equal tokens, whatever the files are called, however
-// they are divided, whichever format stores them. A change outside the sample of a large set is not seen.
+// XXH3 of the number of tokens and of the sample of visit_sample(): equal for equal tokens, whatever the names,
+// division and format of the files. A change outside the sample of a large set is not seen.
 uint64_t fingerprint(const TokenSource& source, int64_t begin, int64_t end);
 
 }  // namespace tutti::data

@@ -1,27 +1,49 @@
-// data/token_writer.h: token files in the formats that other trainers read: nanoGPT, llm.c, Megatron (token_source.h
-// has the layouts).
+// data/token_writer.h: writes token files in the formats of other trainers, nanoGPT, llm.c and Megatron (layouts:
+// token_source.h), and the file that appears only when it is complete.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tutti/data/encode_files.h"
-#include "tutti/data/new_file.h"
 
 namespace tutti::data {
 
-// Writes PREFIX.bin, for megatron PREFIX.idx too, and PREFIX.mask when some tokens are only read. The files appear
-// under their names when all is written, and only then.
+// A file that appears under its name only when it is complete.
+class NewFile {
+  public:
+    // Opens a temporary file beside `path`. UsageError with `advice` when that fails.
+    explicit NewFile(std::string path, const std::string& advice = "is the folder there, and may you write in it?");
+    ~NewFile();  // removes the temporary file unless commit() was called
+    NewFile(const NewFile&) = delete;
+    NewFile& operator=(const NewFile&) = delete;
+
+    const std::string& path() const { return path_; }
+    // These three throw DataError with the system's reason, such as a full disk.
+    void write(const void* bytes, size_t size);  // at the end
+    void write_at(int64_t offset, const void* bytes, size_t size);
+    void commit();  // syncs and renames
+
+  private:
+    std::string path_, temporary_;
+    int descriptor_ = -1;
+    int64_t size_ = 0;
+    bool committed_ = false;
+};
+
+// Writes PREFIX.bin, for megatron PREFIX.idx too, and PREFIX.mask when some tokens are no targets. The files
+// appear under their names only when all of them are complete.
 class TokenWriter {
   public:
     // `format` is nanogpt (ids below 65536), llmc or megatron. UsageError when the format cannot hold ids up to
-    // vocab - 1, the folder cannot be written, or an .idx or .mask of something else would stay beside PREFIX.bin.
+    // vocab - 1, the folder cannot be written, or an .idx or .mask of other ids stands beside PREFIX.bin.
     TokenWriter(const std::string& format, const std::string& prefix, int64_t vocab);
 
     void append(const EncodedPiece& piece);
-    std::vector<std::string> finish();  // the paths
+    std::vector<std::string> finish();  // returns the paths
 
     int64_t tokens() const { return tokens_; }
     int64_t documents() const { return documents_; }

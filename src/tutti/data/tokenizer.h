@@ -1,5 +1,5 @@
-// data/tokenizer.h: text to token ids and back. What a name may be: make_tokenizer() below; the kinds themselves are in
-// data/tokenizers/.
+// data/tokenizer.h: text to token ids and back. make_tokenizer() opens a tokenizer by name; data/tokenizers/ has the
+// kinds.
 #pragma once
 
 #include <concepts>
@@ -13,13 +13,13 @@
 
 namespace tutti::data {
 
-// What encodes on one thread: it remembers words that it has merged, so keep it for many texts. Belongs to one thread
-// at a time and must not outlive its Tokenizer.
+// Encodes texts on one thread at a time. An encoder remembers merged words, so keep it for many texts. It must not
+// outlive its Tokenizer.
 class Encoder {
   public:
     virtual ~Encoder() = default;
-    // Appends the ids of `text`. Special tokens that stand in the text become their ids, as in the `tokenizers`
-    // package. Bytes that are not UTF-8 are encoded as they are where the tokenizer has all bytes, else DataError.
+    // Appends the ids of `text`. Special tokens in the text become their ids, as in the `tokenizers` package. Bytes
+    // that are not UTF-8 are encoded as they are where the tokenizer has all bytes, else DataError.
     virtual void encode(std::string_view text, std::vector<int32_t>& ids) = 0;
 };
 
@@ -42,15 +42,15 @@ class Tokenizer {
     // The text of the ids, byte for byte. Special tokens appear as their text, or not at all. DataError for an id that
     // the tokenizer does not have.
     virtual std::string decode(std::span<const int32_t> ids, ShowSpecial special = ShowSpecial::yes) const = 0;
-    // What an id adds inside a text, for showing tokens as they are made: maybe a part of a character. Differs from
-    // decode() where a tokenizer treats the begin of a text apart (sentencepiece).
+    // The bytes that an id adds inside a text, to show tokens as they are generated; maybe a part of a character.
+    // Differs from decode() where a tokenizer treats the begin of a text differently (sentencepiece).
     virtual std::string piece(int32_t id, ShowSpecial special = ShowSpecial::yes) const {
         return decode({&id, 1}, special);
     }
 
-    virtual std::optional<int32_t> id_of(std::string_view token) const = 0;  // of a whole token's text
+    virtual std::optional<int32_t> id_of(std::string_view token) const = 0;  // by the text of the whole token
     virtual SpecialIds special() const { return {}; }
-    // What the tokenizer's files put around a text for the model, such as a bos token in front: ids before and after.
+    // The ids that the tokenizer's files put before and after a text for the model, such as a bos token.
     virtual std::vector<int32_t> prefix() const { return {}; }
     virtual std::vector<int32_t> suffix() const { return {}; }
 
@@ -59,7 +59,7 @@ class Tokenizer {
     virtual size_t safe_cut(std::string_view text, size_t from) const = 0;
 
     virtual uint64_t fingerprint() const = 0;        // equal for equal ids of every text
-    virtual std::string file() const { return ""; }  // that it was read from
+    virtual std::string file() const { return ""; }  // from which the tokenizer was read
     virtual std::string description() const = 0;     // "byte-level BPE (gpt2), 50257 ids: gpt2/tokenizer.json"
 
     std::vector<int32_t> encode(std::string_view text) const;
@@ -67,11 +67,11 @@ class Tokenizer {
 
 // `name` is "bytes" (id = byte value, vocab 256), the path of a Hugging Face tokenizer.json, of a sentencepiece
 // *.model, or of a directory with one of them. UsageError when there is no such tokenizer, DataError when its file is
-// damaged or asks for something that would change ids and does not exist here.
+// damaged or asks for an unsupported option that would change ids.
+std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name);
+
 // A tokenizer.json whose ids are the bytes of a text, for programs that have no tokenizer "bytes".
 std::string tokenizer_json_of_bytes();
-
-std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name);
 
 // The ids of each document, on `threads` threads (0: all cores). The same ids for any number of threads.
 std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
@@ -80,11 +80,10 @@ std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
 // The ids of one long text, cut at safe places and encoded on `threads` threads (0: all cores).
 std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads);
 
-// 64-bit digests: of a tokenizer, made of its parts one by one, and of a text. Together they are the key of encoded
-// text (text_tokens.h).
+// 64-bit digest of a list of parts, such as those of a tokenizer.
 class Fingerprint {
   public:
-    Fingerprint& add(std::string_view part);  // its length goes in too: "ab" + "c" is not "a" + "bc"
+    Fingerprint& add(std::string_view part);  // with its length: "ab", "c" differ from "a", "bc"
     Fingerprint& add(const char* part) { return add(std::string_view(part)); }
     Fingerprint& add(std::integral auto number) { return add_number(static_cast<uint64_t>(number)); }
     uint64_t value() const;

@@ -1,4 +1,4 @@
-// data/testing/token_files.h: token files for the tests of this room, and what they share with those of others.
+// data/testing/token_files.h: token files for tests, their bytes written by hand.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tutti::data {
 
-// Little-endian bytes of the numbers, each `width` bytes wide: written by hand here, not by the code under test.
+// Little-endian bytes of the numbers, each `width` bytes wide.
 inline std::string little_endian(const std::vector<uint64_t>& numbers, int width) {
     std::string bytes;
     for (uint64_t number : numbers)

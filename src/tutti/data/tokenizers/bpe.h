@@ -22,8 +22,8 @@ struct Merge {
 
 class Bpe {
   public:
-    // `tokens`: bytes of each id, nothing for ids that are no tokens of the model. `merges` in order of rank; of equal
-    // pairs the last counts. With `whole_words_first` a word that is a token is that token, whatever the merges make.
+    // `tokens`: bytes of each id, none for ids that are no tokens of the model. `merges` in order of rank; of equal
+    // pairs the last counts. With `whole_words_first` a word that is a token becomes that token without merging.
     Bpe(std::vector<std::optional<std::string>> tokens, const std::vector<Merge>& merges, bool whole_words_first);
 
     int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
@@ -51,15 +51,15 @@ class Bpe {
     bool whole_words_first_;
 };
 
-// Bpe::encode that remembers words: nearly all of a text are seen before. For one thread.
+// Bpe::encode with a cache of words, since nearly all words of a text were seen before. For one thread.
 class CachedBpe {
   public:
     explicit CachedBpe(const Bpe& bpe) : bpe_(bpe), entries_(new Entry[kEntries]()) {}
     void encode(std::string_view word, std::vector<int32_t>& ids);
 
   private:
-    // One cache line. Longer words and more ids are rare and merged each time. 32768 lines hold the words of a book;
-    // what collides is replaced.
+    // One cache line. Longer words and words of more ids are rare and merged each time. 32768 entries hold the words of
+    // a book; a colliding word replaces the earlier one.
     static constexpr size_t kLongestWord = 30, kMostIds = 8, kEntries = 1 << 15;
     struct alignas(64) Entry {
         uint8_t length = 0, count = 0;

@@ -1,8 +1,9 @@
-// data/tokenizers/byte_level.h: the byte-level BPE tokenizer of GPT-2, Llama 3 and Qwen: added tokens are taken out of
-// the text, what is left is normalized, cut into words, and each word is merged.
+// data/tokenizers/byte_level.h: the byte-level BPE tokenizer of GPT-2, Llama 3 and Qwen. Added tokens are taken out of
+// the text; the remaining text is normalized and split into words, and each word is merged (bpe.h).
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,32 +14,71 @@
 
 #include "tutti/data/tokenizer.h"
 #include "tutti/data/tokenizers/bpe.h"
-#include "tutti/data/tokenizers/nfc.h"
-#include "tutti/data/tokenizers/splitter.h"
 #include "tutti/data/tokenizers/unicode.h"
 
 namespace tutti::data {
+
+// The regular expressions that split text into words.
+// gpt2      's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+// llama3    (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|
+//           \s+(?!\S)|\s+
+// qwen      as llama3 with \p{N}
+// qwen35    as qwen with [\p{L}\p{M}]+ for \p{L}+, and \p{M} no punctuation
+enum class SplitKind { gpt2, llama3, qwen, qwen35 };
+
+std::string_view name_of(SplitKind kind);
+std::optional<SplitKind> split_kind_named(std::string_view name);
+std::string_view pattern_of(SplitKind kind);
+bool uses_nfc(SplitKind kind);  // whether the tokenizers of this family normalize the text first
+std::optional<SplitKind> split_kind_of_pattern(std::string_view pattern);
+
+// Splits as the regular expression of `kind` does, in code that reads each character about once.
+class Splitter {
+  public:
+    Splitter(SplitKind kind, std::shared_ptr<const CharacterClasses> classes);
+    SplitKind kind() const { return kind_; }
+
+    // The end of the word that begins at text[begin], begin < text.size(). Words cover the whole text.
+    size_t word_end(std::string_view text, size_t begin) const;
+
+    // Whether text may be cut at `at`: a word ends there, and the words of either side do not depend on the other. True
+    // between an ASCII letter and white space, and behind a newline with no other white space beside it. (NFC may turn
+    // other letters into a letter and a mark.) 0 < at < text.size().
+    bool is_cut(std::string_view text, size_t at) const;
+
+  private:
+    size_t gpt2_end(std::string_view text, size_t begin) const;
+    size_t llama_end(std::string_view text, size_t begin) const;
+    size_t run_end(std::string_view text, size_t at, uint8_t classes) const;
+    size_t punctuation_end(std::string_view text, size_t at) const;
+    size_t space_end(std::string_view text, size_t begin, bool lines) const;
+
+    SplitKind kind_;
+    std::shared_ptr<const CharacterClasses> classes_;
+    uint8_t letters_;  // classes of the characters of a word
+    int digits_;       // at most, of a number
+};
 
 // The fields of "added_tokens" in tokenizer.json.
 struct AddedToken {
     int32_t id = 0;
     std::string content;
-    bool single_word = false;  // only where no word character stands beside it
-    bool lstrip = false;       // takes the white space before it along
-    bool rstrip = false;       // and that after it
-    bool normalized = false;   // looked for in the normalized text
+    bool single_word = false;  // only between characters that are no word characters
+    bool lstrip = false;       // includes the white space before it
+    bool rstrip = false;       // includes the white space after it
+    bool normalized = false;   // found in the normalized text
     bool special = false;      // decoding may leave it out
 };
 
-// Tokens that are found in the text before it is cut into words, such as <|endoftext|>. Leftmost first, at one place
-// the longest, as the `tokenizers` package does.
+// Finds tokens such as <|endoftext|> in the text before the text is split into words: leftmost first, the longest at
+// one place, as the `tokenizers` package does.
 class AddedTokens {
   public:
     AddedTokens(std::vector<AddedToken> tokens, std::shared_ptr<const CharacterClasses> classes);
 
     bool empty() const { return tokens_.empty(); }
 
-    // Calls between(text) for what is no added token, and found(id) for each that is, from left to right.
+    // Calls found(id) for each added token and between(text) for the text between them, from left to right.
     template <class Between, class Found>
     void split(std::string_view text, const Between& between, const Found& found) const {
         size_t done = 0;
@@ -53,7 +93,7 @@ class AddedTokens {
         if (done < text.size()) between(text.substr(done));
     }
 
-    // Whether a token may contain white space or take it from its neighbours: text cannot be cut there then.
+    // Whether a token contains white space or strips it from its neighbours, so that text cannot be cut at white space.
     bool touch_space() const;
 
   private:
@@ -74,7 +114,7 @@ class AddedTokens {
     std::vector<int32_t> roots_;  // by first byte; -1: no token begins so
 };
 
-// What a tokenizer.json says, as plain data.
+// A tokenizer.json as plain data.
 struct ByteLevelModel {
     std::vector<std::optional<std::string>> tokens;  // bytes of each id of the model
     std::vector<Merge> merges;                       // in order of rank
@@ -89,7 +129,7 @@ struct ByteLevelModel {
 
 class ByteLevelTokenizer final : public Tokenizer {
   public:
-    // `source` is the file that it comes from.
+    // `source` is the file that the model was read from.
     ByteLevelTokenizer(ByteLevelModel model, std::string source);
 
     int64_t vocab() const override { return vocab_; }
@@ -128,7 +168,7 @@ class ByteLevelTokenizer final : public Tokenizer {
 // other 68 in increasing order as 256, 257, ... (GPT-2's encoder.py).
 std::array<uint32_t, 256> byte_characters();
 
-// The bytes that a token of the file stands for; nothing when a character stands for no byte.
+// The bytes that a token of tokenizer.json stands for; none when a character stands for no byte.
 std::optional<std::string> bytes_of_token(std::string_view token);
 std::string token_of_bytes(std::string_view bytes);
 

@@ -1,5 +1,5 @@
-// data/tokenizers/flat_map.h: a hash map from 64-bit keys to small values in one array, made for looking up much and
-// growing rarely: merge ranks, pair counts. bpe.cpp and bpe_trainer.cpp use it.
+// data/tokenizers/flat_map.h: a hash map from 64-bit keys to small values in one array, for many look-ups and rare
+// growth: merge ranks, pair counts.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/data/tokenizer.h"
-#include "tutti/data/tokenizers/sentencepiece_api.h"
 #include "tutti/data/tokenizers/tokenizer_json.h"
 #include "tutti/data/tokenizers/unicode.h"
 

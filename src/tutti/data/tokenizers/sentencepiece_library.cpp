@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/data/tokenizers/sentencepiece_api.h"
+#include "tutti/data/tokenizers/sentencepiece.h"
 
 namespace tutti::data {
 

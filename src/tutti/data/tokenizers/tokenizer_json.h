@@ -1,6 +1,6 @@
-// data/tokenizers/tokenizer_json.h: the tokenizer.json of the Hugging Face `tokenizers` package, read and written, and
-// what the files beside a tokenizer say of its special tokens, where transformers looks too. Every field that changes
-// ids is honoured or refused by name.
+// data/tokenizers/tokenizer_json.h: reads and writes the tokenizer.json of the Hugging Face `tokenizers` package, and
+// reads special tokens from the files beside a tokenizer, as transformers does. Every field that changes ids is
+// honoured or refused by name.
 #pragma once
 
 #include <functional>
@@ -23,12 +23,13 @@ std::unique_ptr<const Tokenizer> open_tokenizer_json(const std::string& path);
 std::string tokenizer_json(const ByteLevelModel& model);
 
 // bos, eos and pad by text from tokenizer_config.json, else special_tokens_map.json, else by id from
-// generation_config.json; `stop` are all eos ids of the last, else eos. `id_of` knows the tokens by their text.
+// generation_config.json. `stop` has all eos ids of generation_config.json, else eos. `id_of` maps a token's text to
+// its id.
 SpecialIds special_ids_beside(const std::string& tokenizer,
                               const std::function<std::optional<int32_t>(const std::string&)>& id_of);
 
-// add_bos_token of tokenizer_config.json. Transformers 5 asks it of a tokenizer.model only: with a tokenizer.json the
-// post-processor inside decides.
+// add_bos_token of tokenizer_config.json. Transformers 5 reads it for a tokenizer.model only: in a tokenizer.json the
+// post-processor decides.
 bool asks_for_bos(const std::string& tokenizer);
 
 }  // namespace tutti::data

@@ -1,5 +1,5 @@
-// data/tokenizers/unicode_tables.h: what Unicode says of code points, as the short lists that
-// scripts/make_unicode_tables.py writes into unicode_tables.cpp. unicode.h makes fast tables of them.
+// data/tokenizers/unicode_tables.h: properties of code points as short lists, which scripts/make_unicode_tables.py
+// writes into unicode_tables.cpp. unicode.h expands them to fast tables.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct CombiningRange {
 // One step of the canonical decomposition; applied again to `first` until nothing changes. Hangul is arithmetic.
 struct Decomposition {
     uint32_t composed, first, second;  // second = 0: one code point becomes another
-    bool composes;                     // NFC makes `composed` of the pair again
+    bool composes;                     // NFC composes the pair to `composed`
 };
 
 std::span<const ClassRange> class_ranges();  // ascending, as are the others

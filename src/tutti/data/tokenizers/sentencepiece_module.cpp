@@ -1,18 +1,23 @@
-// data/tokenizers/sentencepiece_opened.cpp: opens the module libtutti_sentencepiece.so of a package when a model is
-// first read. $ORIGIN is the directory of the program.
+// data/tokenizers/sentencepiece_module.cpp: builds that do not link the library. A package opens its module when a
+// model is first read; other builds have no module and read no sentencepiece models.
 #include <dlfcn.h>
 
+#include <string_view>
+
 #include "tutti/base/error.h"
-#include "tutti/data/tokenizers/sentencepiece_api.h"
+#include "tutti/data/tokenizers/sentencepiece.h"
 
 namespace tutti::data {
 
 namespace {
 
-constexpr const char* kModule = "$ORIGIN/../lib/tutti/libtutti_sentencepiece.so";
+// cmake/sentencepiece.cmake defines the path of the module in a package, "" without one. $ORIGIN is the directory of
+// the program.
+constexpr bool kHasModule = !std::string_view(TUTTI_SENTENCEPIECE_MODULE).empty();
+constexpr const char* kModule = "$ORIGIN/../" TUTTI_SENTENCEPIECE_MODULE;
 
-// The module needs a libstdc++. The system's comes first: it is the newer one, and others that are opened later may
-// need what is new in it. The package has one for systems without.
+// The module needs a libstdc++. The system's is tried first: it is newer, and libraries opened later may need its new
+// symbols. The package has a libstdc++ for systems without one.
 void* open_module(std::string& problem) {
     if (void* module = dlopen(kModule, RTLD_NOW | RTLD_LOCAL)) return module;
     problem = dlerror();
@@ -29,6 +34,12 @@ void* open_module(std::string& problem) {
 }  // namespace
 
 const SentencepieceApi* sentencepiece_api(std::string& problem) {
+    if (!kHasModule) {
+        problem =
+            "this build reads no sentencepiece models; install libsentencepiece-dev, configure with "
+            "-DTUTTI_SENTENCEPIECE=ON and build again, or use the tokenizer.json of the model";
+        return nullptr;
+    }
     std::string reason;
     void* module = open_module(reason);
     if (module == nullptr) {
