@@ -7,7 +7,7 @@
 #include "tutti/rehearsal/target.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
-#include "tutti/spec/print.h"
+#include "tutti/spec/toml.h"
 
 namespace tutti::cli {
 

@@ -6,7 +6,7 @@
 #include "tutti/data/tokenizer.h"
 #include "tutti/hf/export.h"
 #include "tutti/infer/stored_model.h"
-#include "tutti/spec/print.h"
+#include "tutti/spec/toml.h"
 
 namespace tutti::infer {
 

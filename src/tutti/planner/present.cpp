@@ -6,7 +6,7 @@
 #include "tutti/base/units.h"
 #include "tutti/planner/plan.h"
 #include "tutti/planner/rules.h"
-#include "tutti/spec/print.h"
+#include "tutti/spec/toml.h"
 
 namespace tutti::planner {
 

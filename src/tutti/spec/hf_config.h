@@ -1,11 +1,10 @@
-// spec/hf_config.h: a model as the config.json of a Hugging Face directory describes it, and the way back. formats.md
-// B1.3 to B1.9 has the keys.
+// spec/hf_config.h: the config.json of a Hugging Face directory to a ModelSpec, and back.
 //
 // Read: model_type gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, lfm2 and lfm2_moe, in the
-// spellings of transformers 4 and 5. A key that changes the computation in a way that Tutti does not have is an error;
-// so is a key that this file does not know, unless its value asks for nothing (null, false, [], {}) or its name begins
-// with "_". Known and passed over: names of classes and versions, token ids, settings of generation, caches and
-// classification heads, and all dropout: dropout belongs to the training recipe, [model] dropout.
+// spellings of transformers 4 and 5. A key that changes the computation in a way that Tutti lacks is an error; so is an
+// unknown key, unless its value asks for nothing (null, false, [], {}) or its name begins with "_". Known and ignored:
+// names of classes and versions, token ids, settings of generation, caches and classification heads, and all dropout,
+// which belongs to the training recipe ([model] dropout).
 #pragma once
 
 #include <cstdint>
@@ -20,18 +19,18 @@ namespace tutti::spec {
 
 // The architecture in `text`; preset and hf stay empty. DataError with one line per problem: file, key, value.
 ModelSpec model_from_hf_config(std::string_view text, const std::string& path);
-// The same of DIRECTORY/config.json, with hf set.
+// The architecture in DIRECTORY/config.json, with hf set.
 ModelSpec model_from_hf(const std::string& directory);
 
-// Values of eos_token_id in a config.json or generation_config.json: none, one or several. DataError for no JSON.
+// Values of eos_token_id in a config.json or generation_config.json: none, one or several. DataError for invalid JSON.
 std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path);
 
-// The model_type that has these options: "llama". UsageError when no architecture of transformers has them.
+// The model_type with these options: "llama". UsageError when no architecture of transformers has them.
 std::string hf_model_type(const ModelSpec& model);
 // A config.json that transformers 4 and 5 read. UsageError when no architecture of transformers has these options.
 std::string to_hf_config(const ModelSpec& model, DType dtype);
 std::string hf_dtype(DType dtype);  // "bfloat16"
-// `text` with another type of the weights, all other keys as they are.
+// `text` with another type of the weights and all other keys unchanged.
 std::string hf_config_with_dtype(std::string_view text, DType dtype);
 
 }  // namespace tutti::spec

@@ -1,4 +1,4 @@
-// spec/model_spec.h: a model as plain data, before any tensor exists. Planner, model builder and converter read it.
+// spec/model_spec.h: a model as plain data, before any tensor exists.
 #pragma once
 
 #include <cstdint>
@@ -29,35 +29,35 @@ struct RopeScaling {
     bool operator==(const RopeScaling&) const = default;
 };
 
-// Experts in place of the feed-forward part of a layer: a router sends each token to top_k of them, whose outputs are
-// added with the router's weights (Shazeer et al. 2017; Fedus et al. 2021).
+// Experts in place of the feed-forward part of a layer. A router sends each token to top_k experts; their outputs are
+// summed with the router's weights (Shazeer et al. 2017; Fedus et al. 2021).
 struct MixtureSpec {
     int64_t experts = 0;            // E; 0: none
     int64_t top_k = 0;              // of a token
     int64_t ffn = 0;                // inner size of an expert
-    std::string layers;             // that have experts, "2-23"; "": all
-    int64_t shared_ffn = 0;         // of an expert that every token goes to; 0: none
-    bool shared_gate = false;       // its output times sigmoid(a weight . x) (Qwen2)
+    std::string layers;             // layers with experts, "2-23"; "": all
+    int64_t shared_ffn = 0;         // inner size of the shared expert, which processes every token; 0: none
+    bool shared_gate = false;       // the shared expert's output times sigmoid(a weight . x) (Qwen2)
     std::string score = "softmax";  // softmax | sigmoid of the router's logits
     bool normalise = true;          // the weights of a token's experts sum to `scale`
     double scale = 1;               // of the weights
-    bool expert_bias = false;       // added to the scores for the choice, moved by load (Wang et al. 2024)
-    int64_t groups = 1;             // of experts, of which a token's are in top_groups (DeepSeek)
+    bool expert_bias = false;       // added to the scores for the choice, changed by load (Wang et al. 2024)
+    int64_t groups = 1;             // of experts; those of a token are in top_groups groups (DeepSeek)
     int64_t top_groups = 1;
-    double capacity_factor = 0;        // an expert takes factor * T k / E choices of a microbatch; 0: all
-    std::string drop = "probability";  // probability | position: which ones it takes first
-    // A loss that evens out the loads: over the tokens of a microbatch, of a sequence, of the ranks and microbatches
-    // of a step so far (global), or over a microbatch and all layers together, as transformers has it.
+    double capacity_factor = 0;        // an expert accepts factor * T k / E choices of a microbatch; 0: all
+    std::string drop = "probability";  // probability | position: the choices accepted first
+    // A loss that balances the loads: over the tokens of a microbatch, of a sequence, of the ranks and microbatches of
+    // a step so far (global), or over a microbatch and all layers together, as in transformers.
     std::string aux_loss = "none";  // none | microbatch | sequence | global | all_layers
     double aux_coef = 0;
     double z_coef = 0;  // of the mean squared ln sum exp(logits) (Zoph et al. 2022)
     bool operator==(const MixtureSpec&) const = default;
 };
 
-// A field that the family has no use for is 0 (and validate() keeps it so): nothing that is asked for is ignored.
+// A field that the family does not use must be 0; validate() refuses any other value, so no request is ignored.
 struct ModelSpec {
-    std::string preset = "llama-tiny";  // where the fields below started from; "" when all are given or from hf
-    std::string hf;                     // directory of a Hugging Face model: fields that are not given, first weights
+    std::string preset = "llama-tiny";  // source of the fields below; "" when all are given or from hf
+    std::string hf;                     // directory of a Hugging Face model: missing fields and initial weights
     Family family = Family::llama;
     int64_t vocab = 256;
     int64_t width = 128;           // C; for mlp the D of the lecture's example
@@ -70,10 +70,10 @@ struct ModelSpec {
     bool output_bias = false;      // on attention's output projection
     bool mlp_bias = false;         // on the three projections of the MLP
     bool head_norm = false;        // RMSNorm of each query and key head before RoPE (Qwen3, lfm2)
-    int64_t window = 0;            // a query sees this many newest keys, itself included (Mistral); 0: all
-    std::string window_layers;     // the layers that have the window, "0,2-5"; "": all of them (spec/layers.h)
-    std::string conv_layers;       // lfm2: the layers with a short convolution, "0-1,3-4"; "": none
-    int64_t conv_kernel = 0;       // K, tokens that it sees, its own included; 0 where there is none
+    int64_t window = 0;            // newest keys that a query attends to, its own included (Mistral); 0: all
+    std::string window_layers;     // layers with the window, "0,2-5"; "": all (spec/layers.h)
+    std::string conv_layers;       // lfm2: layers with a short convolution, "0-1,3-4"; "": none
+    int64_t conv_kernel = 0;       // K, kernel size in tokens, the current one included; 0 without conv_layers
     bool conv_bias = false;        // on the convolution and on the projections before and after it
     int64_t max_positions = 1024;  // learned positions of gpt2; an upper bound of seq_len elsewhere
     double norm_eps = 1e-5;
@@ -90,12 +90,12 @@ struct ModelSpec {
 ModelSpec preset(const std::string& name);
 std::vector<std::string> preset_names();
 
-// What people call it: the preset, else the last part of the hf directory, else the family.
+// The preset, else the last part of the hf directory, else the family.
 std::string name_of(const ModelSpec& model);
 
-// Exact number of trained values; a tied matrix counts once, the biases of experts, which no gradient trains, do not.
+// Exact number of trained values. A tied matrix counts once; expert biases, which no gradient trains, do not count.
 int64_t parameter_count(const ModelSpec& model);
-// Of these, those that a token passes: of a mixture its top_k experts.
+// The parameters that one token uses: top_k experts of each mixture, and everything else.
 int64_t active_parameter_count(const ModelSpec& model);
 
 }  // namespace tutti::spec

@@ -1,5 +1,5 @@
-// spec/run_spec.h: everything that a run is told, as plain data with the units in the names. One struct per section of
-// the TOML file. fields.h describes each field once (key, range, help); parsing, printing, --set and --help follow it.
+// spec/run_spec.h: the config of a run as plain data with units in the names, one struct per section of the TOML file.
+// fields.h describes each field once (key, range, help); parsing, printing, --set and --help follow that description.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct TrainSpec {
     int64_t micro_batch = 8;    // sequences per forward on one rank
     int64_t seed = 1234;
     int64_t eval_every = 0;               // steps; 0: only at the end when validation data exists
-    int64_t eval_batches = 16;            // micro batches per evaluation
+    int64_t eval_batches = 16;            // microbatches per evaluation
     int64_t max_skipped = 10;             // stop after this many non-finite steps in a row
     int64_t threads = 0;                  // CPU threads of a rank; 0: cores / ranks
     std::string device = "auto";          // auto | cpu | cuda
@@ -58,11 +58,11 @@ struct OptimizerSpec {
 
 struct ParallelSpec {
     int64_t dp_replicate = 1;
-    int64_t dp_shard = -1;  // -1: the ranks that the other axes leave
+    int64_t dp_shard = -1;  // -1: the ranks left over by the other axes
     int64_t zero = 1;
     std::string strategy = "collective";  // collective | parameter_server
     std::string accumulate = "auto";      // auto | full | shard: gradients between the microbatches of a step
-    int64_t reductions = 1;               // of gradients under way at once
+    int64_t reductions = 1;               // of gradients in flight at once
     int64_t tp = 1;
     bool sequence_parallel = true;
     int64_t tp_overlap = 1;  // pieces; 1: off
@@ -72,10 +72,10 @@ struct ParallelSpec {
     int64_t pp = 1;
     std::string schedule = "1f1b";  // a generator of schedule/, auto, or FILE.csv
     int64_t virtual_stages = 1;
-    int64_t microbatch_group = 0;   // 0: as the schedule has it
+    int64_t microbatch_group = 0;   // 0: min(pp, microbatches)
     int64_t live_chunks = 0;        // 0: no limit
     std::string stage_layers = "";  // "11,11,10"; "": balanced
-    int64_t unsharded_stages = 0;   // 0: weights are gathered unit by unit
+    int64_t unsharded_stages = 0;   // 0: weights are unsharded unit by unit
     int64_t ep = 1;
     int64_t etp = 1;
     bool operator==(const ParallelSpec&) const = default;
@@ -106,7 +106,7 @@ struct CheckpointSpec {
     int64_t every = 100;   // steps; 0: only at the end
     int64_t keep = 3;
     bool async = true;
-    double last_wait_s = 300;  // for space, when the last save of a run fails
+    double last_wait_s = 300;  // retries of the last save of a run, when it fails
     bool operator==(const CheckpointSpec&) const = default;
 };
 
@@ -114,9 +114,9 @@ struct LogSpec {
     int64_t every = 10;
     bool tensorboard = false;
     bool trace = false;
-    int64_t trace_first = 0;  // step; 0: the third one after the start or a resume
+    int64_t trace_first = 0;  // step; 0: the third after the start or a resume
     int64_t trace_steps = 3;
-    int64_t sample_tokens = 0;  // of a text that the trained model writes; 0: none
+    int64_t sample_tokens = 0;  // of a sample of the trained model in the report; 0: none
     bool operator==(const LogSpec&) const = default;
 };
 
@@ -144,7 +144,7 @@ struct RunSpec {
     bool operator==(const RunSpec&) const = default;
 };
 
-// What the forward and backward compute in, of a validated run; and the type of weights and activations.
+// The arithmetic of the forward and backward of a validated run, and the type of weights and activations.
 inline Arithmetic arithmetic_of(const RunSpec& run) {
     return arithmetic_from(run.precision.compute).value_or(Arithmetic::bf16);
 }

@@ -1,15 +1,16 @@
-// spec/toml.h: reads a config: a TOML file, then `--set section.key=value` overrides, into a RunSpec.
+// spec/toml.h: a config as text. Reading: a TOML file, then `--set section.key=value` overrides, into a RunSpec.
+// Printing: a RunSpec as TOML, and the reference of all keys.
 //
-// Defaults < model.preset < file < --set. model.preset is where the other model fields start from, wherever it is
-// given: with `--set model.preset=X` the model fields of the file still count. model.preset = "" starts from nothing:
-// then all sizes that the family uses must be given. model.hf = "DIR" takes the place of a preset: the fields come from
-// DIR/config.json (hf_config.h), unless all sizes are given and that file is gone.
+// Precedence: defaults < model.preset < file < --set. model.preset gives the defaults of the other model fields
+// wherever it is given: with `--set model.preset=X` the model fields of the file still count. model.preset = "" gives
+// none, so all sizes that the family uses must be given. model.hf = "DIR" takes the place of a preset: the fields come
+// from DIR/config.json (hf_config.h), unless all sizes are given and that file is missing.
 //
 // Types are exact: an integer key takes an integer (not 1e3), a number key takes 1 or 1.0, a list key takes ["a", "b"]
-// or one "a". In --set, the value is written as in TOML; a text may go without quotes. The last --set of a key counts.
+// or one "a". A value in --set is written as in TOML; a text needs no quotes. The last --set of a key counts.
 //
-// All problems are reported in one UsageError, one line each, with file:line:column or the text of the override; each
-// unknown key with the nearest that exists. The rules between fields are validate()'s, which needs the number of ranks.
+// All problems are reported in one UsageError, one line each, with file:line:column or the text of the override, and
+// unknown keys with the nearest existing key. validate() checks the rules between fields.
 #pragma once
 
 #include <string>
@@ -25,8 +26,17 @@ RunSpec parse_file(const std::string& path, const std::vector<std::string>& over
 RunSpec parse_text(std::string_view text, const std::string& source_name,
                    const std::vector<std::string>& overrides = {});
 
-// Any TOML file as a JSON value: tables are objects. UsageError with file:line:column where the text is no TOML, or has
-// dates or times.
+// Any TOML file as a JSON value: tables are objects. UsageError with file:line:column for invalid TOML, dates and
+// times.
 Json parse_toml(std::string_view text, const std::string& source_name);
+
+// Every key with its value. parse_text(to_toml(run), ...) gives a RunSpec equal to `run`, doubles to the last bit.
+std::string to_toml(const RunSpec& run);
+
+// One Markdown table per section: key, type, default, range, help. docs/config.md holds it; a test compares.
+std::string reference_markdown();
+
+// The same as plain aligned lines, for --help.
+std::string reference_text();
 
 }  // namespace tutti::spec

@@ -1,5 +1,4 @@
-// spec/validate.h: whether a run is possible, before anything is allocated. The trainer and every subcommand that takes
-// a config call it once after parsing.
+// spec/validate.h: checks whether a run is possible, before anything is allocated.
 #pragma once
 
 #include <string>
@@ -10,10 +9,10 @@
 namespace tutti::spec {
 
 // Throws one UsageError with one line per broken rule: the key, its value, the rule, the nearest legal values.
-// `ranks` is the number of ranks that the run was started with.
+// `ranks` is the number of ranks of the run.
 void validate(const RunSpec& run, int ranks);
 
-// What is wrong with a model by itself: its fields and the rules between them, one line each.
+// The broken rules of a model by itself, ranges of fields and rules between them, one line each.
 std::vector<std::string> model_problems(const ModelSpec& model);
 
 // dp_replicate * dp_shard, with dp_shard = -1 resolved to the ranks that the other axes leave (0 when they do not
@@ -21,7 +20,7 @@ std::vector<std::string> model_problems(const ModelSpec& model);
 int64_t data_parallel_ranks(const ParallelSpec& parallel, int ranks);
 int64_t data_parallel_shards(const ParallelSpec& parallel, int ranks);  // dp_shard, resolved in the same way
 
-// Ranks of cp that exchange heads for tokens: cp_ulysses, with 0 resolved. The other factor of cp exchanges keys.
+// Ranks of cp that exchange heads for tokens: cp_ulysses, with 0 resolved. cp / ulysses_ranks() ranks exchange keys.
 int64_t ulysses_ranks(const ParallelSpec& parallel);
 
 }  // namespace tutti::spec

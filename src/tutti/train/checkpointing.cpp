@@ -12,7 +12,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/engine/engine.h"
-#include "tutti/spec/print.h"
+#include "tutti/spec/toml.h"
 
 namespace tutti::train {
 

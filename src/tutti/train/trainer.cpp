@@ -24,7 +24,7 @@
 #include "tutti/plan/placement.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
-#include "tutti/spec/print.h"
+#include "tutti/spec/toml.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
 #include "tutti/train/memory_check.h"
