@@ -90,8 +90,7 @@ std::string charts(const Comparison& c) {
     return cards;
 }
 
-// --- tables: a row for each fact, a column for each run
-// ---------------------------------------------------------------
+// --- tables: a row for each fact, a column for each run -------------------------------------------------------------
 
 std::string table(const Comparison& c, const std::vector<std::vector<std::string>>& rows) {
     std::string html = "<div class=\"scroll\"><table><thead><tr><th></th>";

@@ -11,12 +11,12 @@ namespace tutti::report {
 // One self-contained page: no network, no script. Charts are SVG, text is escaped, light and dark, phone and paper.
 std::string render_report(const RunHistory& run);
 
-// The same of 2 to 8 runs: their curves over one another, tables of results and of the keys of their configs that
-// differ. UsageError for another number of runs.
+// A page that compares 2 to 8 runs: curves over one another, tables of results and of the differing keys of their
+// configs. UsageError for another number of runs.
 std::string render_comparison(const std::vector<RunHistory>& runs);
 
 // One line per logged step of each run, with a header: run, step and the numbers of metrics.jsonl; "skipped" counts the
-// steps since the line before. A number that the line lacks is empty, one that is not finite is nan.
+// skipped steps since the previous line. A missing number is empty, one that is not finite is nan.
 std::string render_csv(const std::vector<RunHistory>& runs);
 
 }  // namespace tutti::report

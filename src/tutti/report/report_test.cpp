@@ -1,37 +1,21 @@
-// Tests of the run report: reading a run directory, the arithmetic of the charts, and the page as a whole.
+// report/report_test.cpp: reading a run directory, the arithmetic of the charts, the cards, and the page as a whole.
 #include "tutti/report/report.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <regex>
 
 #include "tutti/base/error.h"
+#include "tutti/base/testing/scratch.h"
+#include "tutti/report/parts.h"
 #include "tutti/report/svg.h"
 
 namespace tutti::report {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A run directory of its own for each test, removed at the end.
-class RunDirectory {
-  public:
-    RunDirectory() {
-        const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-        path_ = fs::path(testing::TempDir()) / concat("tutti_report_", test->name(), "_", getpid());
-        fs::create_directories(path_);
-    }
-    ~RunDirectory() { fs::remove_all(path_); }
-    const fs::path& path() const { return path_; }
-    void write(const std::string& name, const std::string& text) const { std::ofstream(path_ / name) << text; }
-
-  private:
-    fs::path path_;
-};
 
 std::string message_of(const fs::path& run_dir) {
     try {
@@ -239,7 +223,7 @@ TEST(ReportSvg, BarsAreInProportion) {
 }
 
 TEST(ReportRead, LinesHeaderNullAndTotals) {
-    const RunDirectory dir;
+    const ScratchFolder dir;
     dir.write("metrics.jsonl",
               "{\"header\": true, \"model\": \"from the log\", \"parameters\": 7}\n" +
                   line(1, "\"loss\": 5.5, \"lr\": 3e-4, \"skipped\": 0") +
@@ -251,7 +235,7 @@ TEST(ReportRead, LinesHeaderNullAndTotals) {
         R"({"model": "llama-tiny", "tokens": 4096, "memory": {"weights": null}, "rehearsed": {"memory": {"weights": 8}}})");
     dir.write("config.toml", "[train]\nsteps = 3\n");
     const RunHistory run = read_run(dir.path());
-    EXPECT_EQ(run.name, dir.path().filename().string());
+    EXPECT_EQ(run.name, fs::path(dir.path()).filename().string());
     ASSERT_EQ(run.steps.size(), 4u);
     EXPECT_EQ(run.steps[0].loss, 5.5);
     EXPECT_EQ(run.steps[0].lr, 3e-4);
@@ -274,7 +258,7 @@ TEST(ReportRead, LinesHeaderNullAndTotals) {
 }
 
 TEST(ReportRead, ATornLastLineIsLeftOutAndNoted) {
-    const RunDirectory dir;
+    const ScratchFolder dir;
     for (const std::string torn : {"{\"step\": 2, \"lo", "{\"step\": 2, \"lo\n", "{\"step\": 2, \"loss\": 1"}) {
         dir.write("metrics.jsonl", line(1, "\"loss\": 5.5") + torn);
         const RunHistory run = read_run(dir.path());
@@ -286,13 +270,13 @@ TEST(ReportRead, ATornLastLineIsLeftOutAndNoted) {
 }
 
 TEST(ReportRead, DamageIsNamedWithItsPlace) {
-    const RunDirectory dir;
+    const ScratchFolder dir;
     EXPECT_NE(message_of(dir.path()).find("metrics.jsonl: is not there"), std::string::npos);
-    EXPECT_NE(message_of(dir.path() / "absent").find("does not exist"), std::string::npos);
+    EXPECT_NE(message_of(dir.path("absent")).find("does not exist"), std::string::npos);
     dir.write("metrics.jsonl", line(1, "\"loss\": 1") + "{\"st\n" + line(2, "\"loss\": 1"));
     EXPECT_NE(message_of(dir.path()).find("metrics.jsonl:2: required: one JSON object, got `{\"st`"),
               std::string::npos);
-    EXPECT_NE(message_of(dir.path() / "metrics.jsonl").find("not a directory"), std::string::npos);
+    EXPECT_NE(message_of(dir.path("metrics.jsonl")).find("not a directory"), std::string::npos);
     dir.write("metrics.jsonl", line(1, "\"loss\": \"low\""));
     EXPECT_NE(message_of(dir.path()).find("metrics.jsonl:1: `loss` must be a number or null, got \"low\""),
               std::string::npos);
@@ -408,6 +392,68 @@ TEST(ReportPage, ARunThatHasNotLoggedYet) {
     const std::string page = render_report({.name = "new", .steps = {}, .totals = {}, .config = "", .notes = {}});
     EXPECT_EQ(first_unbalanced(page), "");
     EXPECT_NE(page.find("No step with a finite loss was logged yet."), std::string::npos);
+}
+
+// Two ranks, two microbatches: F takes 1 ms, B 2 ms, and rank 1 begins 0.5 ms late.
+RunHistory traced() {
+    RunHistory run;
+    const auto span = [](const char* name, double begin_ms, double end_ms) {
+        TracedSpan s{.name = name, .activity = "action", .group = ""};
+        s.step = 3;
+        s.begin_us = 1000 * begin_ms;
+        s.end_us = 1000 * end_ms;
+        return s;
+    };
+    run.trace.push_back(
+        {0, {span("0F0", 10, 11), span("0F1", 11, 12), span("0B0", 14.5, 16.5), span("0B1", 17.5, 19.5)}});
+    run.trace.push_back({1, run.trace[0].spans});  // the same stage of another data-parallel rank
+    run.trace.push_back(
+        {2, {span("1F0", 11.5, 12.5), span("1B0", 12.5, 14.5), span("1F1", 14.5, 15.5), span("1B1", 15.5, 17.5)}});
+    return run;
+}
+
+TEST(PipelineCard, ShowsWhatWasMeasuredBesideTheTimelineOfTheSameActions) {
+    const std::string card = pipeline_card(traced());
+    const auto expect = [&](const char* text) {
+        EXPECT_NE(card.find(text), std::string::npos) << text << "\n" << card;
+    };
+    expect("The pipeline in step 3");
+    expect("<b>Measured</b>: 9.5 ms, bubble 36.8 %");       // 10 to 19.5; 6 ms of work
+    expect("without messages</b>: 9.0 ms, bubble 33.3 %");  // rank 1 from 1 to 7, then 0B1
+    size_t images = 0;
+    for (size_t at = card.find("<img"); at != std::string::npos; at = card.find("<img", at + 1)) ++images;
+    EXPECT_EQ(images, 2U);
+}
+
+// An overlap is one pass of both stages, as long as all overlaps are on average.
+TEST(PipelineCard, OverlapsHaveATimeOfTheirOwn) {
+    RunHistory run = traced();
+    run.trace.resize(1);
+    run.trace.push_back({2, run.trace[0].spans});
+    const auto name = [](TracedRank& rank, std::vector<std::string> names) {
+        for (size_t i = 0; i < names.size(); ++i) rank.spans[i].name = names[i];
+    };
+    name(run.trace[0], {"0F0", "0F1", "0B0", "0B1"});
+    name(run.trace[1], {"1F0", "(1F1;1B0)OVERLAP_F_B", "1B1", ""});
+    run.trace[1].spans.pop_back();  // 1 ms, 1 ms, 2 ms
+    const std::string card = pipeline_card(run);
+    // 1F0 from 1 to 2, the overlap to 3, 0B0 to 5; 1B1 from 3 to 5; 0B1 to 7.
+    EXPECT_NE(card.find("without messages</b>: 7.0 ms"), std::string::npos) << card;
+}
+
+TEST(PipelineCard, WithoutAPipelineThereIsNone) {
+    EXPECT_EQ(pipeline_card({}), "");
+    RunHistory one = traced();
+    one.trace.resize(2);
+    EXPECT_EQ(pipeline_card(one), "");
+}
+
+TEST(PipelineCard, AnIncompleteTraceSaysWhy) {
+    RunHistory run = traced();
+    run.trace[2].spans.clear();
+    run.trace[2].spans.push_back(run.trace[0].spans[0]);
+    run.trace[2].spans[0].name = "2F0";
+    EXPECT_NE(pipeline_card(run).find("no rank computes stage 1"), std::string::npos) << pipeline_card(run);
 }
 
 }  // namespace

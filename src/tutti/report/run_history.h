@@ -1,5 +1,4 @@
-// report/run_history.h: what a run left in its directory, as plain data, and its reading. Pages and CSV are made of
-// this. Knows the files of a run directory, not the trainer that writes them.
+// report/run_history.h: reads the files of a run directory into plain data, from which pages and CSV are made.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +13,18 @@
 
 namespace tutti::report {
 
-// One line of metrics.jsonl. nullopt: the line has no such key. NaN: the key is there and holds null, which is how a
-// number that is not finite is written.
+// One line of metrics.jsonl. nullopt: the line lacks the key. NaN: the value is null, which stands for a number that is
+// not finite.
 struct LoggedStep {
     int64_t step = 0;
-    int64_t skipped_before = 0;  // steps skipped since the line before, this one included
+    int64_t skipped_before = 0;  // steps skipped since the previous line, this one included
     std::optional<double> tokens, loss, eval_loss, grad_norm, lr, step_ms, tokens_per_s;
     std::optional<double> mfu, hfu;  // shares of the dense peak: 0.37, not 37
     std::optional<double> mem_peak_bytes, comm_bytes, bubble;
     std::optional<double> aux_loss, router_entropy, dropped_share;  // of a mixture of experts
     std::vector<std::vector<double>> expert_load;                   // (layers with experts, E): multiples of the mean
-    std::vector<int64_t> expert_layers;                             // which layers these are; may be missing
-    std::string skip_reason;                                        // what was not finite, when the run knew
+    std::vector<int64_t> expert_layers;                             // the layers with experts; may be missing
+    std::string skip_reason;                                        // the name of what was not finite, if known
     struct Group {
         std::optional<double> operations, bytes, wait_ms;
     };
@@ -56,7 +55,7 @@ struct MemoryUse {
     std::optional<double> predicted_bytes, measured_bytes;
 };
 
-// What a run was and came to; each is optional, because a run that still goes on has no totals.
+// The model, machine and results of a run. Each is optional, because an unfinished run has no totals.
 struct RunTotals {
     std::string model, machine, sample;
     std::string peak_origin;  // how the peak was obtained
@@ -65,7 +64,7 @@ struct RunTotals {
     std::vector<MemoryUse> memory;
 };
 
-// What `tutti simulate --run` said of the run: predicted.json and predicted_trace.json.
+// The prediction of `tutti simulate --run`: predicted.json and predicted_trace.json.
 struct PredictedStep {
     std::string machine;
     double step_s = 0, low_s = 0, high_s = 0;
@@ -81,7 +80,7 @@ struct RunHistory {
     std::string config;             // text of config.toml
     std::vector<TracedRank> trace;  // of trace.json; empty without it
     std::optional<PredictedStep> predicted;
-    std::vector<std::string> notes;  // what was missing or torn, in words for the reader
+    std::vector<std::string> notes;  // missing or torn files, in words for the reader
 };
 
 // Reads metrics.jsonl (required), run.json and config.toml (each noted when absent), trace.json and the prediction. A

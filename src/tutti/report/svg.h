@@ -1,5 +1,5 @@
-// report/svg.h: the charts of the run report, as SVG text. Knows nothing of training; colours come from the
-// page's CSS classes, so that one drawing serves light, dark and paper.
+// report/svg.h: the charts of the run report as SVG text. Colours come from the page's CSS classes, so that one drawing
+// serves light, dark and paper.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct Point {
 enum class Mark {
     line,   // the series itself
     faint,  // raw values behind a smoothed line
-    dots,   // few values, joined by a dashed line; each dot says its value when pointed at
+    dots,   // few values, joined by a dashed line; a tooltip shows the value of each dot
     ticks,  // events on the x axis; y is not used
 };
 
@@ -74,7 +74,7 @@ struct TimelineBar {
     size_t row = 0;
     double begin = 0, end = 0;  // in the unit of the axis
     int colour = 1;
-    std::string title;  // shown when pointed at
+    std::string title;  // tooltip
 };
 struct Timeline {
     std::string id, title, description, x_label;
@@ -89,7 +89,7 @@ struct HeatMap {
     std::string id, title, description, x_label;
     std::vector<std::string> rows;            // labels
     std::vector<std::vector<double>> values;  // of equally many columns in each row
-    std::string column;                       // what a column is called: "expert"
+    std::string column;                       // name of a column: "expert"
 };
 std::string heat_map(const HeatMap& map);
 

@@ -1,5 +1,5 @@
-// report/trace_read.h: trace.json of a run, read back: where the time of each rank's steps went, and how much of its
-// communication was hidden behind computing.
+// report/trace_read.h: reads trace.json of a run: where the time of each rank's steps went, and how much of its
+// communication was hidden behind compute.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ struct TracedRank {
     std::vector<TracedSpan> spans;
 };
 
-// By rank. DataError with the file and the place in it when it is not a trace of this program.
+// The spans by rank. DataError with the file and the place in it when the file is no trace of this program.
 std::vector<TracedRank> read_trace(const std::filesystem::path& path);
 
-// Means per traced step of one rank. Compute does not count the waits inside; on a GPU it is what the GPU computed.
-// Communication is the time in which at least one operation was under way; hidden is the part of it in which the rank
-// computed. Without a progress thread data moves only while a rank waits or begins another operation: what is hidden
-// then is that others could go on.
+// Means per traced step of one rank. Compute excludes the waits inside; on a GPU it is the GPU's compute. Communication
+// is the time with at least one operation in flight; hidden is the part of it in which the rank computed. Without a
+// progress thread data moves only while a rank waits or begins another operation, so hidden time then means only that
+// other ranks could go on.
 struct RankTimes {
     int rank = 0;
     int64_t steps = 0;
