@@ -1,4 +1,5 @@
-// diagnose/doctor.h: what this build and this machine have, and what will keep a run from working well, as plain data.
+// diagnose/doctor.h: facts about this build and this machine, and the problems that keep a run from working well, as
+// plain data.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace tutti::diagnose {
 
-// For programs; monostate: there is none, or it is unknown.
+// The value for programs; monostate: none, or unknown.
 using FactValue =
     std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>, std::vector<Gpu>>;
 
@@ -27,20 +28,19 @@ struct FactSection {
 
 struct MachineFacts {
     std::vector<FactSection> sections;  // build, processor, gpu, memory, limits, disk
-    std::vector<std::string> warnings;  // slower or riskier than need be
+    std::vector<std::string> warnings;  // training is slower or riskier than necessary
     std::vector<std::string> problems;  // training cannot work
 };
 
-// Looks at the build, the host, its GPUs and the working directory, where it writes and removes a small file.
+// Examines the build, the host, its GPUs and the working directory, where it writes and removes a small file.
 MachineFacts examine_machine();
 
-// What the host lets this process have, read from /proc, /sys and the limits.
-//
-std::optional<double> cgroup_cpu_limit();  // cores; nullopt: none
-std::vector<std::string> cpu_features();   // of those that Tutti or its GEMM engine uses: "avx2", "amx_bf16"
+// Read from /proc, /sys and the limits of the process.
+std::optional<double> cgroup_cpu_limit();  // cores; nullopt: no limit
+std::vector<std::string> cpu_features();   // those that Tutti or its GEMM engine uses: "avx2", "amx_bf16"
 
-// nullopt: a small file in `directory` could be written, fsynced, renamed and removed, and its directory fsynced; else
-// what failed.
+// Writes, fsyncs, renames and removes a small file in `directory` and fsyncs the directory. The step that failed;
+// nullopt: none.
 std::optional<std::string> fsync_problem(const std::string& directory);
 
 }  // namespace tutti::diagnose

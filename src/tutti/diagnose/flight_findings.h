@@ -1,5 +1,5 @@
-// diagnose/flight_findings.h: reads the flight records of all ranks of a failed run and says which rank went another
-// way than the others, first. Plain data in, plain data out.
+// diagnose/flight_findings.h: reads the flight records of all ranks of a failed run and finds the rank that diverged
+// first. Plain data in, plain data out.
 #pragma once
 
 #include <filesystem>
@@ -11,18 +11,18 @@
 namespace tutti::diagnose {
 
 struct FlightFinding {
-    // In the order of what they prove: a rank that fails makes others miss and wait for it, never the reverse.
+    // From cause to effect: a failing rank makes other ranks miss its operations and wait, never the reverse.
     enum class Kind : uint8_t {
-        different,  // ranks call different operations by the same number of a group
-        failed,     // an error of the rank's own
-        missing,    // left no record: it was killed, or its host is gone
-        behind,     // others wait for an operation that it has not begun
+        different,  // ranks call different operations under the same number of a group
+        failed,     // the rank has an error of its own
+        missing,    // the rank left no record: it was killed, or its host is gone
+        behind,     // other ranks wait for an operation that the rank has not begun
         circle,     // ranks wait for one another
-        level,      // all have begun the same operations
+        level,      // all ranks have begun the same operations
     };
     Kind kind = Kind::level;
     std::vector<int> ranks;  // at fault, of the world, rising
-    std::string group;       // and sequence: where; "" and 0: nowhere
+    std::string group;       // and sequence: the operation; "" and 0: none
     uint64_t sequence = 0;
     std::string text;  // a sentence for people
 };
@@ -39,10 +39,10 @@ struct FlightReading {
 // `directory`: of a run, or its flight/. DataError when there are no records, or one of them is damaged.
 FlightReading read_flight(const std::filesystem::path& directory);
 
-// The same of records that are there: exact, and in the order of FlightReading::findings.
+// The findings from these records alone, in the order of FlightReading::findings.
 std::vector<FlightFinding> find_divergence(const std::vector<comm::FlightRecord>& records, int ranks);
 
-// "all_reduce of 4 f32, operation 7 of group dp, complete"; "nothing" when it recorded none.
+// "all_reduce of 4 f32, operation 7 of group dp, complete"; "nothing" for a record without operations.
 std::string last_operation(const comm::FlightRecord& record);
 
 }  // namespace tutti::diagnose

@@ -3,10 +3,10 @@
 #include "tutti/diagnose/flight_findings.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 
+#include "tutti/base/testing/scratch.h"
 #include "tutti/comm/threads/thread_world.h"
 
 namespace tutti::diagnose {
@@ -217,19 +217,13 @@ TEST(FlightFindings, GroupsOfOneNameDoNotMix) {
 
 class FlightFiles : public testing::Test {
   protected:
-    FlightFiles() {
-        std::string name = (fs::temp_directory_path() / "tutti_flight_XXXXXX").string();
-        if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
-        folder_ = name;
-        fs::create_directory(folder_ / "flight");
-    }
-    ~FlightFiles() override { fs::remove_all(folder_); }
+    FlightFiles() { fs::create_directory(folder_.path("flight")); }
 
-    fs::path file(int rank) const { return folder_ / "flight" / concat("rank-", rank, ".json"); }
+    fs::path file(int rank) const { return folder_.path(concat("flight/rank-", rank, ".json")); }
     void write(const FlightRecord& record) const { std::ofstream(file(record.rank)) << to_json(record); }
     std::string error() const {
         try {
-            read_flight(folder_);
+            read_flight(folder_.path());
         } catch (const DataError& e) {
             return e.what();
         }
@@ -237,12 +231,11 @@ class FlightFiles : public testing::Test {
     }
     // Runs the body on threads until it fails.
     FlightReading fail(int ranks, double timeout_s, const std::function<void(World&)>& body) const {
-        EXPECT_ANY_THROW(
-            run_ranks(ranks, {.timeout_s = timeout_s, .flight_directory = (folder_ / "flight").string()}, body));
-        return read_flight(folder_);
+        EXPECT_ANY_THROW(run_ranks(ranks, {.timeout_s = timeout_s, .flight_directory = folder_.path("flight")}, body));
+        return read_flight(folder_.path());
     }
 
-    fs::path folder_;
+    ScratchFolder folder_;
 };
 
 TEST_F(FlightFiles, ARecordReadsBackAsItWas) {
@@ -287,8 +280,8 @@ TEST_F(FlightFiles, DamageIsNamedWithFileAndPlace) {
         EXPECT_NE(error().find("rank-1.json: not a flight record of this program"), std::string::npos) << error();
         EXPECT_NE(error().find(part), std::string::npos) << error();
     }
-    fs::remove_all(folder_ / "flight");
-    std::ofstream(folder_ / "flight") << "a file";
+    fs::remove_all(folder_.path("flight"));
+    folder_.write("flight", "a file");
     EXPECT_NE(error().find("no flight records"), std::string::npos) << error();
 }
 
@@ -298,7 +291,7 @@ TEST_F(FlightFiles, RecordsOfAnEarlierSessionAreLeftOut) {
     old.written = 20;
     write(old);
     write(begin(after(0, 2, 3), all_reduce_of(4)));
-    const FlightReading reading = read_flight(folder_);
+    const FlightReading reading = read_flight(folder_.path());
     EXPECT_EQ(reading.left_out, std::vector<std::string>{"rank-1.json"});
     EXPECT_EQ(reading.missing, std::vector{1});
     EXPECT_EQ(reading.findings.at(0).kind, Finding::missing);

@@ -1,5 +1,5 @@
-// hf/export.h: writes what transformers loads: config.json, weights in one file or shards with an index, and the small
-// files that came with the model.
+// hf/export.h: writes a directory that transformers loads: config.json, weights in one file or in shards with an index,
+// and the small files that came with the model.
 #pragma once
 
 #include <optional>
@@ -10,26 +10,26 @@
 
 namespace tutti::hf {
 
-// Names of the small files of a model directory that go wherever the model goes: config, generation config, tokenizer.
+// Names of the small files of a model directory that accompany the weights: config, generation config, tokenizer.
 const std::vector<std::string>& side_files();
-// Those of them that say which tokens of the tokenizer beside them are special.
+// The side files that name the special tokens of a tokenizer.
 const std::vector<std::string>& files_beside_tokenizers();
-// Copies the small files of `from` that exist, to the byte, but for the dtype in config.json, if one is given, and
-// makes `to` when it is missing. XXH128SUMS there lists them. Returns their names.
+// Copies the side files of `from` that exist into `to`, which is made when missing: byte for byte, except for the dtype
+// in config.json if `dtype` is given. XXH128SUMS in `to` lists them. Returns their names.
 std::vector<std::string> copy_side_files(checkpoint::FileSystem& file_system, const std::string& from,
                                          const std::string& to, std::optional<DType> dtype = {});
 
 struct ExportOptions {
-    std::optional<DType> dtype;               // of all weights; nothing: each as it is stored
+    std::optional<DType> dtype;               // of all weights; nullopt: each as it is stored
     int64_t max_shard_bytes = 5'000'000'000;  // a tensor is never split
-    std::string side_files;                   // directory to take them from; "": none
-    std::string tokenizer;                    // file, with those beside it, when the side files have none
-    std::string tokenizer_json;               // or: its text; "": none
+    std::string side_files;                   // directory with the side files; "": none
+    std::string tokenizer;                    // file to copy, with those beside it, if the side files have no tokenizer
+    std::string tokenizer_json;               // text of the tokenizer in place of a file; "": none
 };
 
-// Into `directory`, which exists. A config.json among the side files is kept, its dtype apart, when it describes the
-// same model. Weights go through memory one at a time. XXH128SUMS lists all files. Returns their names, with it. What
-// the dtype does not hold goes to `losses`.
+// Writes into `directory`, which must exist. A config.json among the side files is kept, its dtype excepted, if it
+// describes the same model. Weights pass through memory one at a time. XXH128SUMS lists all files. Returns the names of
+// all files. `losses` receives the values that the dtype cannot hold.
 std::vector<std::string> write_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                          const models::Model& model, const StoredWeights& weights,
                                          const ExportOptions& options, Losses& losses);

@@ -1,5 +1,5 @@
-// hf/values.h: where a parameter of Tutti is in the files of a Hugging Face model, one rule per family, and the bytes
-// of a tensor in another type or transposed.
+// hf/values.h: the names of Tutti's parameters in the files of a Hugging Face model, one rule per family, and
+// conversion of a tensor to another type or orientation.
 #pragma once
 
 #include <cstddef>
@@ -20,21 +20,21 @@ struct TensorName {
     bool transposed = false;  // the file holds (in, out) where Tutti holds (out, in)
 };
 
-// The tensors of `parameter` as models/ names it: one, or of the stacked matrices of a layer's experts one for each
-// expert. gpt2: with "transformer." in front and the four Conv1D matrices of a block turned; the published gpt2 files
-// lack the prefix, which the caller finds out. llama and its relatives: the same name; Mixtral's experts have their
-// own.
+// The tensors of `parameter` as models/ names it: one, or for the stacked matrices of a layer's experts one per expert.
+// gpt2: with "transformer." in front and the four Conv1D matrices of a block transposed; the published gpt2 files lack
+// the prefix, so the caller must find out. llama and its relatives: the same name; Mixtral's experts have names of
+// their own.
 std::vector<TensorName> tensor_names(const spec::ModelSpec& spec, std::string_view parameter, bool with_prefix = true);
 
-// Tensors that old files carry beside the weights and that say nothing: attention masks of gpt2, RoPE frequencies.
+// Tensors of old files that are no weights: attention masks of gpt2, RoPE frequencies.
 bool is_legacy_buffer(spec::Family family, std::string_view tensor);
 
-// f32, bf16 and f16 are what weights are stored in.
+// Weights are stored in f32, bf16 or f16.
 bool is_weight_type(DType dtype);
 
-// Finite values that another type does not hold.
+// Numbers of finite values that another type cannot hold.
 struct Loss {
-    int64_t infinite = 0, zero = 0;  // those that became infinite; those that became 0 and were not
+    int64_t infinite = 0, zero = 0;  // values that became infinite; values other than 0 that became 0
     bool any() const { return infinite + zero > 0; }
     Loss& operator+=(const Loss& other) {
         infinite += other.infinite;
@@ -43,11 +43,11 @@ struct Loss {
     }
 };
 
-// Each value rounded to nearest even; equal types copy the bytes. `to` has room for as many values as `from` holds.
+// Rounds each value to nearest even; equal types copy the bytes. `to` has room for as many values as `from` holds.
 Loss convert(DType from_type, std::span<const std::byte> from, DType to_type, std::span<std::byte> to);
 
 float value_at(DType dtype, std::span<const std::byte> values, int64_t index);
-// The index of the first NaN or infinity; nothing: all values are finite.
+// The index of the first NaN or infinity; nullopt: all values are finite.
 std::optional<int64_t> first_not_finite(DType dtype, std::span<const std::byte> values);
 
 // (rows, columns) to (columns, rows), for values of `size` bytes.

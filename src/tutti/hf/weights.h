@@ -1,5 +1,5 @@
-// hf/weights.h: the weights of a model where they are stored, by Tutti's names: a Hugging Face directory or a
-// Tutti checkpoint, of however many ranks. Nothing is read before it is asked for.
+// hf/weights.h: the stored weights of a model by Tutti's names, in a Hugging Face directory or in a Tutti checkpoint of
+// any number of ranks. A weight is read only when a caller asks for it.
 #pragma once
 
 #include <functional>
@@ -22,15 +22,15 @@ struct StoredWeight {
     bool transposed = false;                                         // the file holds the other orientation
 };
 
-// One of `parts` equal runs of a parameter's elements: the tensor of an expert among those that are stacked.
+// One of `parts` equal runs of a parameter's elements: the tensor of one of the stacked experts.
 struct PartOf {
     int64_t part = 0, parts = 1;
 };
 
-// Of each of the tensors that hold a parameter in a file.
+// The shape of each tensor that holds a part of the parameter in a file.
 Shape shape_in_file(const autograd::Parameter& parameter, const TensorName& tensor);
 
-// What a narrower type does not hold, by the parameter that loses it.
+// The values that a narrower type cannot hold, by parameter.
 using Losses = std::map<std::string, Loss>;
 // A line for each parameter: "\n  model.norm.weight: 1 value becomes infinite, 3 values become 0".
 std::string describe(const Losses& losses);
@@ -38,12 +38,11 @@ bool any_infinite(const Losses& losses);
 
 class StoredWeights {
   public:
-    // DataError that lists all that is missing, unexpected, of another shape or of a type that is no weight's. A tied
-    // model may have its head in the file, if that equals the embedding; legacy buffers are passed over.
+    // DataError that lists all tensors that are missing, unexpected, of another shape or of a type that is no weight's.
+    // The file of a tied model may contain the head, if it equals the embedding; legacy buffers are ignored.
     static StoredWeights in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                       const models::Model& model);
-    // Of a Tutti checkpoint, which also holds moments.
-    // The reader must stay while the weights are read.
+    // Weights of a Tutti checkpoint, which also holds moments. The reader must outlive the reading of the weights.
     static StoredWeights in_checkpoint(const checkpoint::CheckpointReader& reader, const models::Model& model);
 
     const std::string& path() const { return path_; }

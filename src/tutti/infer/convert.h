@@ -12,12 +12,12 @@
 namespace tutti::infer {
 
 struct ConvertOptions {
-    std::string from;                        // what open_stored_model takes
+    std::string from;                        // a path for open_stored_model()
     std::string to;                          // must not exist, or be an empty directory
-    std::string format;                      // hf, tutti, "": the other one than `from` has
-    std::optional<DType> dtype;              // nothing: each tensor as it is stored
+    std::string format;                      // hf or tutti; "": the one that `from` is not
+    std::optional<DType> dtype;              // nullopt: each tensor's own
     bool allow_loss = false;                 // values may become infinite in `dtype`
-    std::optional<int64_t> max_shard_bytes;  // hf only; nothing: as hf/export.h says
+    std::optional<int64_t> max_shard_bytes;  // hf only; nullopt: the default of hf/export.h
 };
 
 struct ConvertOutcome {
@@ -27,9 +27,9 @@ struct ConvertOutcome {
     hf::Losses losses;
 };
 
-// hf: a directory that transformers loads. tutti: a run directory with one checkpoint of weights, which `generate` and
-// `convert` read. `to` appears complete or not at all; a damaged source stops it, and so do values beyond the largest
-// of the dtype. Values that become 0 are counted. Reads and writes tensor by tensor.
+// Makes `to`: for hf a directory that transformers loads, for tutti a run directory with one checkpoint of weights.
+// `to` appears complete or not at all. A damaged source is an error, and so are values beyond the largest of the dtype
+// unless allow_loss is set. Values that become 0 are counted. Reads and writes tensor by tensor.
 ConvertOutcome convert(const ConvertOptions& options);
 
 }  // namespace tutti::infer

@@ -1,4 +1,4 @@
-// infer/generate.h: texts from a model: prompts continued through key-value caches, several at once.
+// infer/generate.h: continues prompts with a model through key-value caches, several prompts at once.
 #pragma once
 
 #include <functional>
@@ -10,34 +10,35 @@
 namespace tutti::infer {
 
 struct SamplingOptions {
-    int64_t max_tokens = 256;  // new ones of each prompt
+    int64_t max_tokens = 256;  // new tokens of each prompt
     double temperature = 0.8;  // 0: greedy
-    int64_t top_k = 0;         // keep the k most likely, and what is as likely as the k-th; 0: all
-    double top_p = 1.0;        // then the fewest whose probability reaches p, and what is as likely as the last
+    int64_t top_k = 0;         // keep the k most likely tokens, and those as likely as the k-th; 0: all
+    double top_p = 1.0;        // then the fewest whose probability reaches p, and those as likely as the last
     uint64_t seed = 1234;
     int64_t vocab = 0;                 // ids below this only, those of the tokenizer; 0: all of the model
-    int64_t max_positions = 0;         // the window that the model was trained on
+    int64_t max_positions = 0;         // context length of the model's training
     size_t batch = 16;                 // prompts in one forward
     std::vector<int32_t> stop_tokens;  // end a text and are not part of it
 };
 
-// The next token of each sequence of a batch, by draw draws[i] of `how`: on every rank that generates.
+// Returns the next token of each sequence of a batch, with random draw draws[i] of `how`. Runs on every generating
+// rank.
 using NextTokens = std::function<std::vector<int32_t>(const nn::Batch& batch, const std::vector<int64_t>& draws,
                                                       const kernels::Sample& how)>;
 // The same from logits (B, V) of the last positions.
 std::vector<int32_t> sample_tokens(ops::Context& ctx, const Tensor& logits, const std::vector<int64_t>& draws,
                                    const kernels::Sample& how);
 
-enum class Ended { length, stop_token, stopped };  // stopped: emit said so
+enum class Ended { length, stop_token, stopped };  // stopped: emit returned false
 
-// Called with the index of the prompt and each new token as it is made. False ends that text.
+// Called with the index of the prompt and each new token as it is generated. False ends that text.
 using EmitToken = std::function<bool(size_t prompt, int32_t token)>;
 
-// Continues each prompt as if it were alone: no padding, a cache for each, several of them in one forward. A text that
+// Continues each prompt as if it were alone: no padding, a cache for each, several prompts in one forward. A text that
 // reaches max_positions loses all but the newest half of its context. UsageError for a prompt that is empty or longer
-// than max_positions. Returns how each ended.
-// Of a model that ranks share out, all of them call it alike and make the same texts; sequence parallelism pauses,
-// since one token has no parts. `next` may be empty: the model's forward on this rank.
+// than max_positions. Returns how each text ended.
+// All ranks of a tensor-parallel model make the same call and generate the same texts; sequence parallelism is off,
+// since one token cannot be divided. `next` empty: the model's forward on this rank.
 std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::vector<std::vector<int32_t>>& prompts,
                             const SamplingOptions& options, const EmitToken& emit, const NextTokens& next = {});
 
