@@ -1,5 +1,5 @@
-// engine/batches.h: the microbatches of a step, as a pure function of (data, seed, step, index). Nothing is carried
-// from step to step, so a resumed run continues with the samples that it would have seen.
+// engine/batches.h: the microbatches of a step, as a pure function of (data, seed, step, index). No state passes from
+// step to step, so a resumed run continues with the samples of an uninterrupted one.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,7 @@
 
 namespace tutti::engine {
 
-// Which microbatches of a global batch a rank works on: every `ranks`-th, beginning with number `rank`. The i-th of a
-// rank is number i * ranks + rank of the step.
+// The microbatches of a global batch that a rank computes: its i-th is number i * ranks + rank of the step.
 struct BatchShard {
     int64_t rank = 0, ranks = 1;
     nn::SequencePart part = {};  // of each sequence
@@ -28,15 +27,16 @@ class Batches {
     // [k * micro_batch, (k + 1) * micro_batch) of the global batch, which begins at sample (step - 1) * global_batch.
     // grad_scale is 1 / terms(step).
     virtual nn::Batch microbatch(int64_t step, int64_t index) = 0;
-    // What the loss of the step is a mean over: the valid tokens (rows for the mlp) of its global batch. Collective.
+    // The number of valid tokens (rows for the mlp) of the step's global batch, over which the loss is a mean.
+    // Collective.
     virtual int64_t terms(int64_t step) = 0;
 };
 
 // Windows of tokens.
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
                                        int64_t global_batch, const BatchShard& share = {});
-// Random tokens, the same in every microbatch, drawn once: for steps without a data set. For the mlp family its noise.
-// With data.documents = "respected" each sequence is one document.
+// Random tokens, drawn once and the same in every microbatch, for steps without a data set; for the mlp family its
+// noise. With data.documents = "respected" each sequence is one document.
 std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share = {});
 // Standard normal features and targets of the mlp family, keyed by the global row.
 std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share = {});

@@ -1,5 +1,5 @@
-// engine/engine.h: everything that one rank trains with, in the order in which it is built: device, groups, model,
-// state, optimizer, batches. step.h steps it. An Engine prints nothing and writes no files: a run around it does.
+// engine/engine.h: everything that one rank trains with, in the order of construction: device, groups, model, state,
+// optimizer, batches. step.h runs its steps. An Engine prints nothing and writes no files.
 #pragma once
 
 #include <functional>
@@ -23,27 +23,27 @@ namespace tutti::engine {
 
 using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, const BatchShard& share)>;
 
-// What a rank computes on. A rehearsal hands in a meta device with a silenced table.
+// The device of a rank and its kernels. A rehearsal passes a meta device and kernels that compute nothing.
 struct Machine {
     std::unique_ptr<Device> device;
-    const kernels::KernelTable& kernels;  // that compute in the device's memory; must outlive the engine
+    const kernels::KernelTable& kernels;  // compute in the device's memory; must outlive the engine
     std::string offload_dir = {};         // of a CPU, when [offload] names none
 };
-// As [train] and [precision] ask. UsageError when the machine that this process runs on lacks it.
+// The machine that [train] and [precision] ask for. UsageError when the machine of this process lacks it.
 Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir);
 
 struct Engine {
-    // `run` and what make_batches captures must outlive it. Collective over all ranks of the world. UsageError when the
-    // machine lacks what the run asks of it.
+    // `run` and the captures of make_batches must outlive the engine. Collective over all ranks of the world.
+    // UsageError when the machine lacks a feature that the run needs.
     Engine(const spec::RunSpec& run, comm::World& world, Machine machine, const MakeBatches& make_batches);
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
     const spec::RunSpec& run;
     std::unique_ptr<Device> device;
-    std::unique_ptr<Device> offload_device;  // of what is offloaded; null when nothing is
+    std::unique_ptr<Device> offload_device;  // holds offloaded memory; null without offload
     ops::Context ctx;
-    std::unique_ptr<comm::World> gpus;  // of ranks that communicate from GPU to GPU; null where none do
+    std::unique_ptr<comm::World> gpus;  // of ranks that communicate from GPU to GPU; null without such ranks
     parallel::Groups groups;
     models::Model model;
     pipeline::Pipeline pipeline;
@@ -51,23 +51,24 @@ struct Engine {
     pipeline::Executor executor;
     optim::Optimizer optimizer;
     std::unique_ptr<Batches> batches;
-    ops::Sum losses;                           // of the step that runs
-    std::optional<nn::RoutingRecord> routing;  // likewise, of a model with experts
-    nn::RoutingContext routers;                // of such a model
-    ops::PackedWeights packed_weights;         // of the step that runs
+    ops::Sum losses;                           // of the current step
+    std::optional<nn::RoutingRecord> routing;  // of the current step, for a model with experts
+    nn::RoutingContext routers;                // for a model with experts
+    ops::PackedWeights packed_weights;         // of the current step
     std::optional<MicrobatchGraph> graph;      // with train.cuda_graphs
-    Tracer* trace = nullptr;                   // where the step notes what it does when; nullptr: nowhere
+    Tracer* trace = nullptr;                   // records the timeline of the step; nullptr: no trace
 };
 
-// What a rank works on: of its place along dp and cp.
+// The part of the global batch for this rank's coordinates along dp and cp.
 BatchShard share_of(parallel::Groups& groups);
-// The ranks that share out each sequence with this one; `gather`: they gather keys, in place of the ring.
+// The ranks that divide each sequence with this one; `gather`: they gather keys in place of the ring.
 nn::ContextParallel context_of(parallel::Groups& groups, bool gather);
-// The ranks that route the tokens of a microbatch with this one; `step`: and those of a step. Collective at first.
+// The ranks that route the tokens of a microbatch with this one, with `step` also those of a step. The first call is
+// collective.
 nn::RoutingContext routing_of(parallel::Groups& groups, bool step);
-// What the rank with the last pipeline stage has, on all ranks along pp.
+// The values of the rank with the last pipeline stage, on all ranks along pp.
 std::vector<int32_t> from_last_stage(Engine& engine, const std::vector<int32_t>& values);
-// As [comm] says; `flight_directory` "": no flight records.
+// The options of [comm]; `flight_directory` "": no flight records.
 comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& flight_directory);
 // The training batches of a run; `data` null: the noise of the mlp family.
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data);

@@ -1,12 +1,12 @@
 // engine/pipedream.h: asynchronous pipeline training with weight stashing (Harlap et al. 2018; Narayanan et al. 2019,
-// PipeDream: Generalized Pipeline Parallelism for DNN Training). A teaching mode: it fills the bubble by giving up on
+// PipeDream: Generalized Pipeline Parallelism for DNN Training). A mode for teaching: it fills the bubble by giving up
 // equal weights.
 //
 // The stages run 1F1B. After each backward a stage updates its weights with the gradient of that microbatch alone. A
-// backward sees the weights that the forward of the microbatch saw on this stage: they are kept, in as many versions as
-// microbatches are under way. Stages see different versions: on stage s of p, forward k comes after max(0, k - (p-1-s))
-// updates, so gradients are stale by up to p - 1 updates, most on the first stage. The pipeline drains at the end of a
-// step, where all stages have made as many updates.
+// backward uses the weights that the forward of its microbatch used on this stage; they are stashed, in as many
+// versions as microbatches are in flight. Stages use different versions: on stage s of p, forward k follows max(0, k -
+// (p-1-s)) updates, so gradients are stale by up to p - 1 updates, most on the first stage. The pipeline drains at the
+// end of a step, where all stages have made equally many updates.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ inline bool is_asynchronous(const spec::RunSpec& run) { return run.parallel.sche
 
 class PipeDream {
   public:
-    // Of one step. Announces the first microbatch to the engine's DataParallel.
+    // For one step. Announces the first microbatch to the engine's DataParallel.
     PipeDream(Engine& engine, double lr);
     PipeDream(const PipeDream&) = delete;
     PipeDream& operator=(const PipeDream&) = delete;
@@ -40,8 +40,8 @@ class PipeDream {
     int64_t left_;  // updates of the step
     std::vector<autograd::Parameter*> parameters_;
     int64_t newest_ = 0;                  // version: updates so far in the step
-    std::map<int, int64_t> seen_;         // by microbatch under way: the version that its forward saw
-    std::map<int64_t, Version> stashed_;  // versions that are seen by one and no longer the newest
+    std::map<int, int64_t> seen_;         // by microbatch in flight: the version that its forward used
+    std::map<int64_t, Version> stashed_;  // versions in use by a microbatch and no longer the newest
 };
 
 }  // namespace tutti::engine

@@ -13,15 +13,15 @@ struct StepResult {
     double lr = 0;
     int64_t terms = 0;           // tokens (rows for the mlp)
     nn::RoutingSummary routing;  // of a model with experts
-    bool skipped = false;        // loss or gradient not finite: nothing was updated
-    std::string culprit;         // what was not finite: "loss" or the first such parameter
+    bool skipped = false;        // loss or gradient not finite: no update
+    std::string culprit;         // "loss", or the first parameter with such a gradient
 };
 
 // Step `step`, counted from 1. Collective: every rank gets the same result, to the bit.
 StepResult train_step(Engine& engine, int64_t step);
 
 // Mean loss over the first `batches` microbatches of `source`, whose steps have one microbatch per rank. The same for
-// any number of ranks; nothing is recorded or updated.
+// any number of ranks; no gradient is recorded and no weight updated.
 double evaluate(Engine& engine, Batches& source, int64_t batches);
 
 }  // namespace tutti::engine

@@ -1,5 +1,4 @@
-// rehearsal/drawing.h: pictures of layouts and of rehearsed memory, each an SVG file of its own, from nothing but the
-// objects: what is drawn is what runs.
+// rehearsal/drawing.h: pictures of layouts and of rehearsed memory as SVG documents, drawn from the objects that run.
 #pragma once
 
 #include <string>
@@ -11,9 +10,9 @@
 
 namespace tutti::rehearsal {
 
-// The grid of ranks, one colour per rank, and below it every grid of the layout with its rectangles in the colour of
-// the first rank that has them, named by all ranks. Left out are tensors of one dim and parts of which nothing is
-// shared out. UsageError for more than kMostDrawn ranks.
+// The grid of ranks, one colour per rank, and below it every grid of the layout. A rectangle has the colour of its
+// first rank and the numbers of all its ranks. Tensors of one dim and parts that no ranks divide are left out.
+// UsageError for more than kMostDrawn ranks.
 inline constexpr int kMostDrawn = 32;
 std::string draw_svg(const Layout& layout);
 

@@ -1,5 +1,5 @@
-// rehearsal/layout.h: which part of the model, of its state and of the tokens each rank of a run has. Read off the real
-// Engine of every rank, built on a meta device as in rehearse.h; no step runs.
+// rehearsal/layout.h: each rank's part of the model, of its state and of the tokens, read from the real Engine of every
+// rank, built on a meta device as in rehearse.h. No step runs.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,14 @@
 
 namespace tutti::rehearsal {
 
-// Rectangles of a grid, and the ranks that have them, rising.
+// Rectangles of a grid and the ranks that hold them, rising.
 struct Holding {
     std::vector<mesh::Block> blocks;
     std::vector<int> ranks;
     std::string label = {};  // beside the ranks: "hop 2"
 };
 
-// A tensor, or anything else that has sizes and that ranks share out.
+// A tensor, or anything else with sizes that ranks divide.
 struct Grid {
     std::string name;
     Shape shape;
@@ -42,8 +42,8 @@ struct Layout {
 // Of a validated run. Weights are those of the first module, of one block in the middle, and of the last module.
 Layout layout_of(const spec::RunSpec& run, int ranks);
 
-// Each rank's coordinates, then of each grid which ranks have which rectangles, as slices: [0:64, :]. With `rank`, its
-// own only; without, of many ranks and of a grid with many holdings the first ones.
+// Each rank's coordinates, then for each grid the rectangles of the ranks, as slices: [0:64, :]. With `rank`, only its
+// own; otherwise long lists of ranks and holdings end after the first ones.
 std::string render_layout(const Layout& layout, std::optional<int> rank);
 // {"ranks": [{"rank", "tp", ...}], "parts": [{"title", "grids": [{"name", "shape", "holdings"}]}]}
 std::string to_json(const Layout& layout);

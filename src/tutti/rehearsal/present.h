@@ -10,8 +10,8 @@ namespace tutti::rehearsal {
 
 plan::Card card_of(const spec::RunSpec& run, const Rehearsal& rehearsal);
 
-// The step in the order in which the rank runs it, one line per kernel and operation: shape, FLOPs, bytes. Of the
-// blocks one stands for all, of several microbatches the first.
+// The step in the order in which the rank runs it, one line per kernel and operation: shape, FLOPs, bytes. One block
+// stands for all blocks, the first microbatch for all microbatches.
 std::string render_program(const Rehearsal& rehearsal);
 
 // JSON documents. Bytes by purpose: {"weights": 1234, ...}.

@@ -1,5 +1,5 @@
-// rehearsal/program.h: what one rank does in a step, in order: the kernels that it runs, the operations that it begins
-// and waits for, and where in the model. Plain data, over which a timeline can be laid.
+// rehearsal/program.h: the actions of one rank in a step, in order: kernels, operations begun and operations waited
+// for, each with its place in the model. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct WaitForOperation {
 struct Action {
     std::variant<KernelCall, BeginOperation, WaitForOperation> what;
     size_t place = 0;   // in Program::places
-    int64_t times = 1;  // how often the step repeats it: of several like microbatches one is kept
+    int64_t times = 1;  // repetitions in the step: one of several equal microbatches is listed
 };
 
 struct Program {
@@ -53,11 +53,11 @@ struct KernelTotal {
     int64_t calls = 0;
     kernels::Work work;  // of all calls together
 };
-// Of all actions, repetitions included; those with the most FLOPs first, then those with the most bytes.
+// Totals of all actions, repetitions included, by falling FLOPs, then by falling bytes.
 std::vector<KernelTotal> kernel_totals(const Program& program);
 
-// Where two programs of ranks of one world would call different operations, or differently many, in a group that both
-// belong to; "" when they agree. Messages: what one sends to the other must be what the other receives.
+// The first operation in which the programs of two ranks of one world differ, in kind or number, in a group of both
+// ranks; "" when they agree. Each message sent must be the one received.
 std::string first_difference(int rank, const Program& program, int other_rank, const Program& other);
 
 }  // namespace tutti::rehearsal

@@ -1,5 +1,6 @@
 #include "tutti/rehearsal/target.h"
 
+#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <sstream>
@@ -76,13 +77,10 @@ std::vector<double> parse_expert_loads(std::string_view option, const std::strin
     std::vector<double> loads;
     std::istringstream parts(text);
     for (std::string part; std::getline(parts, part, ',');) {
-        size_t read = 0;
         double load = -1;
-        try {
-            load = std::stod(part, &read);
-        } catch (const std::logic_error&) {  // no number, or one that is out of range
-        }
-        check<UsageError>(read == part.size() && load >= 0 && std::isfinite(load), option, " ", text, ": \"", part,
+        const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), load);
+        const bool is_number = error == std::errc() && end == part.data() + part.size() && std::isfinite(load);
+        check<UsageError>(is_number && load >= 0, option, " ", text, ": \"", part,
                           "\" is no load; required: 1.5, or one for each of ", experts, " experts: 3,1,...");
         loads.push_back(load);
     }

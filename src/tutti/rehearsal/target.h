@@ -1,5 +1,5 @@
-// rehearsal/target.h: the machine that a run is rehearsed for, which need not be this one. Sizes of workspaces depend
-// on its kernels, its threads and the shapes, and on nothing else.
+// rehearsal/target.h: the machine that a rehearsal assumes, this one or another. Sizes of workspaces depend on its
+// kernels, its threads and the shapes, and on nothing else.
 #pragma once
 
 #include <string>
@@ -13,21 +13,22 @@ namespace tutti::rehearsal {
 
 struct Target {
     const kernels::KernelTable* kernels = nullptr;
-    MetaTarget device;  // its name is printed; memory_bytes 0: not known
+    MetaTarget device;  // memory_bytes 0: not known
     // Choices of each expert of a mixture relative to the others, on every rank and in every layer; empty: even.
     std::vector<double> expert_loads = {};
 };
 
-// The machine of a rank that is there.
+// The machine of an existing rank.
 Target target_of(const engine::Machine& machine);
 
-// By name: "cpu-avx2", "cpu-avx512", "cpu-avx512_bf16", "cpu-amx" with `threads` threads and memory of any size; "h100"
-// and the other GPUs of target_names(). UsageError for an unknown name, with the nearest; for tf32 on a CPU.
+// The machine of a name: "cpu-avx2", "cpu-avx512", "cpu-avx512_bf16", "cpu-amx" with `threads` threads and memory of
+// any size; "h100" and the other GPUs of target_names(). UsageError for an unknown name, with the nearest, and for tf32
+// on a CPU.
 Target target_named(std::string_view name, Arithmetic arithmetic, int threads);
 std::vector<std::string> target_names();
 
-// "1.5": the first expert has 1.5 times the mean and the others share the rest evenly. "3,1,1,1": of each expert. ""
-// gives {}. UsageError, naming `option`, for a text that is neither, and for a model without experts.
+// "1.5": the first expert has 1.5 times the mean load and the others share the rest evenly. "3,1,1,1": the load of each
+// expert. "" gives {}. UsageError, naming `option`, for any other text, and for a model without experts.
 std::vector<double> parse_expert_loads(std::string_view option, const std::string& text, const spec::RunSpec& run);
 
 }  // namespace tutti::rehearsal

@@ -1,5 +1,5 @@
-// engine/testing/rig.h: a rank that does the passes of microbatches one by one, in whatever order a test asks for, with
-// DataParallel attached: what an executor of pipeline schedules will do, without a pipeline.
+// engine/testing/rig.h: a rank that runs the passes of microbatches one by one in the order of a test, with
+// DataParallel attached: the executor of pipeline schedules without a pipeline.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ struct RigOptions {
     spec::ModelSpec model;
     mesh::Mesh mesh;
     parallel::DataParallelOptions data_parallel;
-    size_t stages = 1;  // on this rank: the modules are cut into so many runs
+    size_t stages = 1;  // on this rank; each is a run of modules
     std::function<void(autograd::Parameter&)> alter = [](autograd::Parameter&) {};  // after parallel::apply()
     bool sequence_parallel = false;  // between the products of tensor parallelism
     int64_t pieces = 1;              // of products that communicate
