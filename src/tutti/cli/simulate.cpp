@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 #include "tutti/base/error.h"
@@ -103,6 +104,7 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     std::vector<double> predicted(runs.size(), 0);
     Json rows = Json::array();
     int inside = 0, measured = 0;
+    std::vector<double> memory_errors;
     for (size_t i = 0; i < runs.size(); ++i) {
         const PublishedRun& run = runs[i];
         std::string problem = run.problem;
@@ -111,6 +113,7 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
                 const Prediction p = simulate::predict(run.job, run.cluster, constants);
                 predicted[i] = p.seconds();
                 row = describe(p);
+                if (run.memory_bytes > 0) memory_errors.push_back(std::abs(p.memory.total() / run.memory_bytes - 1));
                 if (run.seconds > 0) {
                     ++measured;
                     const double ratio = run.seconds / p.seconds();
@@ -126,6 +129,13 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     print_errors(runs, predicted, text);
     if (measured > 0)
         text << inside << " of " << measured << " measured steps are inside their interval, which is for 8 of 10\n";
+    if (!memory_errors.empty()) {
+        std::sort(memory_errors.begin(), memory_errors.end());
+        const double sum = std::accumulate(memory_errors.begin(), memory_errors.end(), 0.0);
+        text << "memory of " << memory_errors.size() << " rows: error "
+             << format_percent(sum / static_cast<double>(memory_errors.size())) << " on average, median "
+             << format_percent(memory_errors[memory_errors.size() / 2]) << '\n';
+    }
     text << std::flush;
     if (a.json) io.out << Json{{"rows", rows}}.dump() << '\n';
     return 0;

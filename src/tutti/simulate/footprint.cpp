@@ -9,28 +9,28 @@ namespace {
 
 // What a software stack allocates beside what the formulas count, found on its published runs.
 struct Allocation {
-    double activations;   // factor of what a layer saves
-    double whole_inputs;  // inputs of a layer that stay whole under tensor parallelism, without a pipeline
-    double logit_bytes;   // of a logit, without and with a pipeline
-    double logit_bytes_staged;
-    double gradient_copies;      // 2-byte gradients beside the accumulated ones
+    double activations;          // factor of what a layer saves
+    double logit_bytes;          // of a logit
     double reserved;             // bytes
     double layers_gathered = 1;  // of ZeRO-3, at once
 };
 
-Allocation allocation_of(Stack stack) {
-    switch (stack) {
-        case Stack::nanotron: return {1.39, 1.1, 9.4, 5.0, 0.5, 0.34e9};
-        case Stack::eager: return {1.15, 0, 12, 12, 0, 2.5e9};
-        case Stack::compiled: return {1.0, 0, 10, 10, 0, 2.0e9};
-        case Stack::xla: return {0.9, 0, 8, 8, 0, 1.5e9};
+Allocation allocation_of(const Job& job) {
+    switch (job.stack) {
+        // Logits in 16 bits, in f32, and their softmax, which becomes the gradient.
+        case Stack::nanotron: return {1.0, 10, 0.25e9};
+        // PyTorch's cross entropy: logits in 16 bits and, in f32, themselves or their gradient, the logarithm of their
+        // softmax and its gradient. A compiled loss, usual since 2025, keeps the 16-bit ones and their gradient.
+        case Stack::eager: return {1.15, 14, 2.5e9};
+        case Stack::compiled: return {1.0, job.year < 2025.2 ? 14.0 : 4.0, 2.0e9};
+        case Stack::xla: return {0.9, 8, 1.5e9};
         // Rehearsals of llama3-8b, llama3-70b, gpt2-xl and mixtral-8x7b: a layer saves what the formula says, the loss
         // is made in pieces, ZeRO-3 holds two gathered layers and a gradient in f32. Reserved: a CUDA context,
         // workspaces.
-        case Stack::tutti: return {1.0, 0, 1.2, 1.2, 0, 1.0e9, 2};
+        case Stack::tutti: return {1.0, 1.2, 1.0e9, 2};
         case Stack::megatron: break;
     }
-    return {1.0, 0, 8, 8, 0, 3.0e9};
+    return {1.0, 8, 1.0e9};
 }
 
 double microbatches_in_flight(const Job& job) {
@@ -47,10 +47,29 @@ double microbatches_in_flight(const Job& job) {
     return std::min(m, most);
 }
 
+// nanotron allocates buffers for gathered inputs on one stream and uses them on another, so that memory that the host
+// has freed is taken again only when the device has come so far. Where a layer takes the device longer than the host,
+// the host runs ahead, and the gathered inputs of all layers in flight are held. Found in the sweep of 8 to 512 H100
+// (decision 25): beyond a forward of 1.4 ms at 450 TFLOP/s, once a pipeline is full; with 256 ranks and more, and in
+// groups of more than two nodes, most layouts do not show it.
+bool host_runs_ahead(const Job& job) {
+    if (job.pp == 1) return true;
+    const Sizes& m = job.model;
+    const double flops =
+        2 * job.micro_batch * job.seq / job.cp * (m.attention_parameters() + m.mlp_parameters()) / job.tp;
+    return flops > 6.3e11 && job.microbatches() > job.pp && job.ranks < 256 && job.tp <= 16;
+}
+
 // Layers at the first and at the last position of a pipeline.
 struct Ends {
     double first, last;
 };
+
+Ends layers_of_nanotron(const Job& job) {
+    const std::vector<NanotronStage> stages = nanotron_stages(job.model, job.pp);
+    const auto head = std::find_if(stages.begin(), stages.end(), [](const NanotronStage& s) { return s.head; });
+    return {double(stages.front().layers), double(head->layers)};
+}
 
 // As this system lays them out: stages of equal cost, of which the head takes a part of the last one; or, with two
 // layers fewer than stages, none on the first and the last.
@@ -71,7 +90,7 @@ Ends layers_of_ends(const Job& job) {
 
 Footprint footprint(const Job& job) {
     const Sizes& m = job.model;
-    const Allocation extra = allocation_of(job.stack);
+    const Allocation extra = allocation_of(job);
     const double t = job.tp, sp = job.sequence_parallel ? t : 1, p = job.pp;
     const double replicas = double(job.dp()) * job.cp / job.dp_replicate;
     const double rows = job.micro_batch * job.seq / job.cp;
@@ -82,21 +101,27 @@ Footprint footprint(const Job& job) {
     // Bytes that a layer saves for its backward, of one microbatch.
     const double shared = job.mixture() ? m.top_k * m.expert_ffn / sp * t + m.shared_ffn : m.ffn;
     const double inner = mixtures > 0 ? (mixtures * shared + (m.layers - mixtures) * m.ffn) / m.layers : m.ffn;
-    const double gates = m.mlp_matrices == 3 ? 6 : 4;
+    const bool nanotron = job.stack == Stack::nanotron;
+    const bool pytorch = job.stack == Stack::eager || job.stack == Stack::compiled;
+    // Gate, up and their product; nanotron's SiLU is no part of a fused kernel and saves its output too.
+    const double gates = m.mlp_matrices == 3 ? (nanotron ? 8 : 6) : 4;
     double saved = rows * (8 * m.hidden / sp + (4 * m.heads + 4 * m.kv_heads) * m.head_dim / t + gates * inner / t);
     if (mixtures > 0) saved += rows / sp * 4 * m.top_k * m.hidden * job.etp * mixtures / m.layers;
     if (job.attention == Attention::unfused) saved += 5 * rows * job.seq * m.heads / t;
     saved *= extra.activations;
-    if (job.pp == 1 && job.tp > 1) saved += extra.whole_inputs * 2 * rows * m.hidden;
+    if (nanotron && job.tp > 1 && host_runs_ahead(job)) saved += 2 * rows * m.hidden;
     const double gathers = job.stack == Stack::tutti && job.sequence_parallel ? 1 - 1 / t : 0;
     saved += gathers * 2 * 2 * rows * m.hidden;  // the inputs of attention and MLP stay gathered
     const double input = 2 * rows * m.hidden / sp;
     double kept = saved;
     if (job.recompute == Recompute::full) kept = input;
     if (job.recompute == Recompute::selective) {
-        kept = job.attention == Attention::unfused ? saved - 5 * extra.activations * rows * job.seq * m.heads / t
-               : job.stack == Stack::compiled || job.stack == Stack::eager ? 0.6 * saved
-                                                                           : saved;
+        if (job.attention == Attention::unfused) kept -= 5 * extra.activations * rows * job.seq * m.heads / t;
+        // PyTorch's selective checkpoints keep the input, every second product (query, value, gate, down) and
+        // attention.
+        else if (pytorch)
+            kept = 2 * extra.activations * rows *
+                   (2 * m.hidden / sp + ((2 * m.heads + m.kv_heads) * m.head_dim + inner) / t);
         // Outputs of activation functions, and of norms unless they stay gathered.
         if (job.stack == Stack::tutti) kept = saved - rows * (2 * inner / t + (gathers > 0 ? 0 : 4 * m.hidden));
     }
@@ -108,24 +133,21 @@ Footprint footprint(const Job& job) {
             saved + 0.8 * rows *
                         ((m.heads + 2 * m.kv_heads) * m.head_dim / t + (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
     }
-    // Gradients of the layer that runs backward.
+    // Of the layer that runs backward. PyTorch's tensor parallelism gathers the inputs of attention and MLP, and the
+    // gradients of their outputs, each into a tensor of its own; Megatron keeps one buffer for all.
     double working = 0;
+    if (pytorch && job.sequence_parallel && job.tp > 1) working = 4 * 2 * rows * m.hidden;
     if (job.stack == Stack::tutti) working = rows * (2 * (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
     if (job.stack == Stack::tutti && job.etp > 1)
         working = std::max(working, rows / sp * 4 * m.top_k * m.hidden * job.etp);
 
-    const Ends ends = job.pp > 1 && job.stack == Stack::tutti ? layers_of_ends(job) : Ends{0, 0};
+    Ends ends = {std::ceil(m.layers / p), std::ceil(m.layers / p)};
+    if (job.pp > 1 && nanotron) ends = layers_of_nanotron(job);
+    if (job.pp > 1 && job.stack == Stack::tutti) ends = layers_of_ends(job);
     Footprint most;
     for (int stage = 0; stage < job.pp; stage += std::max(1, job.pp - 1)) {
         const bool first = stage == 0, last = stage == job.pp - 1;
-        double layers = std::ceil(m.layers / p);
-        if (job.pp > 1 && job.stack == Stack::nanotron) {  // spreads layers and the head by their FLOPs
-            const double head = m.vocab * m.hidden /
-                                (m.attention_parameters() + m.mlp_parameters() + job.seq * m.heads * m.head_dim / 2);
-            const double on_last = std::max(0.0, std::floor((m.layers + head) / p - head + 0.5));
-            layers = last ? on_last : std::ceil((m.layers - on_last) / (p - 1));
-        }
-        if (job.pp > 1 && job.stack == Stack::tutti) layers = last ? ends.last : ends.first;
+        const double layers = first ? ends.first : ends.last;
         const double held = job.pp > 1 && last ? 1 : microbatches_in_flight(job);
         const double dense = layers * m.attention_parameters() / t +
                              layers * (m.layers - mixtures) / m.layers * m.mlp_parameters() / t +
@@ -136,7 +158,7 @@ Footprint footprint(const Job& job) {
         const auto state = [&](double values, double shards) {
             here.weights += 2 * values / (job.zero >= 3 ? shards : 1);
             here.gradients += job.gradient_bytes * values / (job.zero >= 2 ? shards : 1);
-            if (job.zero == 1 && shards > 1) here.gradients += extra.gradient_copies * 2 * values;
+            if (nanotron && job.dp() > 1) here.gradients += 2 * values;  // buckets of DistributedDataParallel
             here.optimizer += 12 * values / (job.zero >= 1 ? shards : 1);
         };
         state(dense, replicas);
@@ -147,8 +169,9 @@ Footprint footprint(const Job& job) {
             here.optimizer *= 8.0 / 12;
         }
         here.activations = kept * layers * held + (job.recompute == Recompute::none ? 0 : saved) + working;
-        if (first && job.pp > 1) here.activations += input * held;
-        if (last) here.logits = (job.pp > 1 ? extra.logit_bytes_staged : extra.logit_bytes) * rows * m.vocab / t;
+        // What the embedding puts out, in nanotron before it is scattered over the sequence.
+        if (first && job.pp > 1) here.activations += (nanotron ? 2 * rows * m.hidden : input) * held;
+        if (last) here.logits = extra.logit_bytes * rows * m.vocab / t;
         if (job.zero >= 3) here.gathered = extra.layers_gathered * 2 * 2 * (dense + experts) / std::max(1.0, layers);
         here.reserved = extra.reserved;
         if (here.total() > most.total()) most = here;

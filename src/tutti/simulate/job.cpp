@@ -107,6 +107,27 @@ Job job_of(const spec::RunSpec& run, int ranks) {
     return job;
 }
 
+std::vector<NanotronStage> nanotron_stages(const Sizes& m, int pp) {
+    enum class Block { embedding, layer, head, free };
+    std::vector<Block> blocks = {Block::embedding};
+    blocks.insert(blocks.end(), static_cast<size_t>(m.layers), Block::layer);
+    for (const Block block : {Block::free, Block::head, Block::free, Block::free}) blocks.push_back(block);
+    const double layer = 4 * m.heads * m.head_dim * m.hidden + 3 * m.ffn * m.hidden, head = m.vocab * m.hidden;
+    const double all = m.layers * layer + head;
+    std::vector<NanotronStage> stages(static_cast<size_t>(pp));
+    size_t at = 0;
+    double cost = 0;
+    for (const Block block : blocks) {
+        cost += block == Block::layer ? layer : block == Block::head ? head : 0;
+        ++stages[at].blocks;
+        stages[at].layers += block == Block::layer ? 1 : 0;
+        stages[at].head |= block == Block::head;
+        // The last share is the whole, which no cost exceeds.
+        if (at + 1 < stages.size() && cost > all * (static_cast<double>(at + 1) / pp)) ++at;
+    }
+    return stages;
+}
+
 std::string layout_problem(const Job& job) {
     const Sizes& m = job.model;
     const auto divides = [](double part, double whole) { return part > 0 && std::fmod(whole, part) == 0; };
@@ -122,6 +143,16 @@ std::string layout_problem(const Job& job) {
     }
     if (job.mixture() && !divides(job.ep, m.experts))
         return concat("ep ", job.ep, " does not divide ", m.experts, " experts");
+    if (job.stack == Stack::nanotron && job.pp > 1) {
+        // Asserted by nanotron's OneForwardOneBackwardPipelineEngine.
+        if (job.schedule == "1f1b" && job.microbatches() < job.pp - 1)
+            return concat("nanotron's 1F1B needs at least pp - 1 = ", job.pp - 1, " microbatches, got ",
+                          job.microbatches());
+        const std::vector<NanotronStage> stages = nanotron_stages(m, job.pp);
+        if (stages.back().blocks == 0)
+            return concat("nanotron's balance by cost leaves the last of ", job.pp, " stages without a block of the ",
+                          m.layers, " layers");
+    }
     return "";
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tutti/spec/run_spec.h"
 
@@ -81,6 +82,15 @@ TokenFlops token_flops(const Job& job);
 Sizes sizes_of(const spec::ModelSpec& model);
 // A run of this system, validated for so many ranks.
 Job job_of(const spec::RunSpec& run, int ranks);
+
+// What a pipeline stage of nanotron holds.
+struct NanotronStage {
+    int layers = 0, blocks = 0;  // blocks: the layers and the embedding, last norm, head, cast and loss
+    bool head = false;
+};
+// nanotron's build_model(): blocks go to stages in order, and the block with which the cost so far exceeds the share of
+// the stages until here is the last one of its stage. Costs are parameters of layers and of the head; others are free.
+std::vector<NanotronStage> nanotron_stages(const Sizes& model, int pp);
 
 // What is wrong with the layout: "tp 8 does not divide 12 heads"; "" when nothing is.
 std::string layout_problem(const Job& job);

@@ -190,12 +190,10 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
     // The slowest stage sets the pace; the pipeline fills and drains at that of the others.
     const double one_layer = layers_only / per_stage;
     double pace = layers_only + head + loss;
-    if (job.pp > 1 && job.stack == Stack::nanotron) {  // layers, embedding and head are spread by their cost
-        pace = 1e30;
-        for (double last = 0; last < std::max(1.0, per_stage); ++last) {
-            pace = std::min(
-                pace, std::max(last * one_layer + head + loss, std::ceil((m.layers - last) / (p - 1)) * one_layer));
-        }
+    if (job.pp > 1 && job.stack == Stack::nanotron) {
+        pace = 0;
+        for (const NanotronStage& stage : nanotron_stages(m, job.pp))
+            pace = std::max(pace, stage.layers * one_layer + (stage.head ? head + loss : 0));
     }
     const double uneven = pace - (layers_only + head + loss);
     const auto scaled = [&](double of) { return of * microbatches; };
@@ -256,7 +254,13 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
     } else if (replicas > 1) {
         // In buckets of 25 MB, or a few layers at a time.
         const auto bucketed = [&](double bytes, Group g) {
-            const bool small = job.stack == Stack::nanotron || job.stack == Stack::eager;
+            // nanotron reduces bucket by bucket and gathers all updated weights in one call. Its reduce-scatters, which
+            // copy each bucket before and after, take as long as all-reduces: rows that differ in ZeRO alone.
+            if (job.stack == Stack::nanotron) {
+                const double buckets = std::max(1.0, bytes / 25e6);
+                return buckets * price.all_reduce(bytes / buckets, g) / 2;
+            }
+            const bool small = job.stack == Stack::eager;
             const double buckets = std::max(1.0, small ? (job.zero > 0 ? 9 * per_stage : bytes / 25e6) : per_stage);
             // This system's all-reduce is a reduce-scatter and an all-gather.
             const bool rings = job.zero > 0 || job.stack == Stack::tutti;
@@ -268,6 +272,8 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
         const double reductions = job.stack == Stack::tutti && job.zero == 2 ? microbatches : 1;
         double comm = reductions * bucketed(job.gradient_bytes * dense_values, over) +
                       bucketed((job.zero > 0 ? 2 : job.gradient_bytes) * dense_values, over);
+        if (job.stack == Stack::nanotron && job.zero > 0)
+            comm = 2 * bucketed(job.gradient_bytes * dense_values, over) + price.collective(2 * dense_values, over, 1);
         if (expert_values > 0)
             comm += reductions * bucketed(job.gradient_bytes * expert_values, expert_over) +
                     bucketed(2 * expert_values, expert_over);
