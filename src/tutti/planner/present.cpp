@@ -43,6 +43,7 @@ Json describe_job(const simulate::Job& j) {
     return {{"tp", j.tp},
             {"sequence_parallel", j.tp > 1 && j.sequence_parallel},
             {"cp", j.cp},
+            {"cp_method", simulate::name_of(j.cp_method)},
             {"pp", j.pp},
             {"schedule", j.pp > 1 ? Json(j.schedule) : Json(nullptr)},
             {"virtual_stages", j.virtual_stages},

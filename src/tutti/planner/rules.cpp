@@ -58,9 +58,20 @@ bool tensor_parallel_allowed(const Request& r, int tp) {
            (m.conv_layers.empty() || m.width % tp == 0) && (m.kv_heads % tp == 0 || tp % m.kv_heads == 0);
 }
 
-bool context_parallel_allowed(const Request& r, int cp) {
-    if (cp == 1) return true;
-    const int64_t unit = 2 * cp;  // two chunks a rank, for a ring
+std::span<const simulate::Context> context_methods(int cp) {
+    static constexpr std::array kMethods = {simulate::Context::ring, simulate::Context::all_gather,
+                                            simulate::Context::ulysses};
+    return std::span(kMethods).first(cp == 1 ? 1 : kMethods.size());
+}
+
+bool context_parallel_allowed(const Request& r, int tp, int cp, simulate::Context method) {
+    if (cp == 1) return method == simulate::Context::ring;
+    const bool heads = method == simulate::Context::ulysses;
+    if (heads) {
+        const int64_t of_rank = r.model.heads / tp, kv = std::max<int64_t>(1, r.model.kv_heads / tp);
+        if (of_rank % cp != 0 || (kv % cp != 0 && cp % kv != 0)) return false;
+    }
+    const int64_t unit = heads ? cp : 2 * cp;  // two chunks a rank, of unequal numbers of keys
     return r.seq_len % unit == 0 && (r.model.conv_layers.empty() || r.seq_len / unit >= r.model.conv_kernel - 1);
 }
 
@@ -99,7 +110,7 @@ bool allowed(const Request& r, const Job& j) {
     if (grid > r.gpus || r.gpus % grid != 0) return false;
     const int dp = r.gpus / grid, micro_batch = static_cast<int>(j.micro_batch);
     if (dp % j.dp_replicate != 0 || !batch_allowed(r, dp, micro_batch)) return false;
-    if (!tensor_parallel_allowed(r, j.tp) || !context_parallel_allowed(r, j.cp)) return false;
+    if (!tensor_parallel_allowed(r, j.tp) || !context_parallel_allowed(r, j.tp, j.cp, j.cp_method)) return false;
     if (j.sequence_parallel && !sequence_parallel_allowed(r, j.tp, j.cp)) return false;
     if (!experts_allowed(r, j.ep, j.etp, j.tp, j.cp, dp / j.dp_replicate)) return false;
     if (j.pp == 1) return j.schedule == "1f1b" && j.virtual_stages == 1;
@@ -135,6 +146,7 @@ spec::RunSpec run_of(const Request& r, const Job& job) {
     p.tp = job.tp;
     p.sequence_parallel = job.sequence_parallel;
     p.cp = job.cp;
+    p.cp_method = name_of(job.cp_method);
     p.pp = job.pp;
     p.schedule = job.schedule;
     p.virtual_stages = job.virtual_stages;
@@ -160,7 +172,8 @@ std::string describe_layout(const Job& job) {
     std::string text;
     const auto add = [&](const auto&... parts) { text += (text.empty() ? "" : ", ") + concat(parts...); };
     if (job.tp > 1) add("tp ", job.tp, job.sequence_parallel ? "" : " without sp");
-    if (job.cp > 1) add("cp ", job.cp);
+    if (job.cp > 1)
+        add("cp ", job.cp, job.cp_method == simulate::Context::ring ? "" : concat(" ", name_of(job.cp_method)));
     if (job.pp > 1) {
         add("pp ", job.pp, " ", job.schedule);
         if (job.schedule == "interleaved") text += concat(" x ", job.virtual_stages);

@@ -25,7 +25,9 @@ struct Schedule {
 std::span<const Schedule> schedules();
 
 bool tensor_parallel_allowed(const Request& request, int tp);
-bool context_parallel_allowed(const Request& request, int cp);
+bool context_parallel_allowed(const Request& request, int tp, int cp, simulate::Context method);
+// Of one rank there is only the ring.
+std::span<const simulate::Context> context_methods(int cp);
 bool sequence_parallel_allowed(const Request& request, int tp, int cp);
 // `dp` times `micro_batch` divides the global batch.
 bool batch_allowed(const Request& request, int dp, int micro_batch);

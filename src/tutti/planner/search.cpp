@@ -141,9 +141,11 @@ class Search {
         const int dp = job_.dp();
         replicates_ = divisors(dp, dp);
         const int64_t of_pass = pipeline_layouts() * data_layouts();  // of everything that a pass depends on
-        const int64_t of_batch = (tp > 1 ? 2 : 1) * static_cast<int64_t>(experts_.size()) * 3 * of_pass;
+        const int64_t of_method = (tp > 1 ? 2 : 1) * static_cast<int64_t>(experts_.size()) * 3 * of_pass;
+        const auto methods = context_methods(cp);
+        const int64_t of_batch = static_cast<int64_t>(methods.size()) * of_method;
         found_.gates.all += of_batch * static_cast<int64_t>(micro_batches_.size());
-        if (!tensor_parallel_allowed(r_, tp) || !context_parallel_allowed(r_, cp) || pp > r_.model.layers + 2)
+        if (!tensor_parallel_allowed(r_, tp) || pp > r_.model.layers + 2)
             return count(&Gates::rules, of_batch * static_cast<int64_t>(micro_batches_.size()));
         for (const int micro_batch : micro_batches_) {
             if (!batch_allowed(r_, dp, micro_batch)) {
@@ -151,23 +153,35 @@ class Search {
                 continue;
             }
             job_.micro_batch = micro_batch;
-            for (const bool sequence_parallel : {true, false}) {
-                if (tp == 1 && !sequence_parallel) continue;
-                job_.sequence_parallel = sequence_parallel;
-                const bool divides = !sequence_parallel || sequence_parallel_allowed(r_, tp, cp);
-                for (const auto& [ep, etp] : experts_) {
-                    job_.ep = ep;
-                    job_.etp = etp;
-                    // Sharded over all of dp at most.
-                    if (!divides || !experts_allowed(r_, ep, etp, tp, cp, dp)) {
-                        count(&Gates::rules, 3 * of_pass);
-                        continue;
-                    }
-                    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
-                        job_.recompute = recompute;
-                        pass_ = nullptr;
-                        pipelines();
-                    }
+            for (const simulate::Context method : methods) {
+                if (!context_parallel_allowed(r_, tp, cp, method)) {
+                    count(&Gates::rules, of_method);
+                    continue;
+                }
+                job_.cp_method = method;
+                batch_layouts(of_pass);
+            }
+        }
+    }
+
+    void batch_layouts(int64_t of_pass) {
+        const int tp = job_.tp, cp = job_.cp, dp = job_.dp();
+        for (const bool sequence_parallel : {true, false}) {
+            if (tp == 1 && !sequence_parallel) continue;
+            job_.sequence_parallel = sequence_parallel;
+            const bool divides = !sequence_parallel || sequence_parallel_allowed(r_, tp, cp);
+            for (const auto& [ep, etp] : experts_) {
+                job_.ep = ep;
+                job_.etp = etp;
+                // Sharded over all of dp at most.
+                if (!divides || !experts_allowed(r_, ep, etp, tp, cp, dp)) {
+                    count(&Gates::rules, 3 * of_pass);
+                    continue;
+                }
+                for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+                    job_.recompute = recompute;
+                    pass_ = nullptr;
+                    pipelines();
                 }
             }
         }
@@ -205,7 +219,8 @@ class Search {
     }
     const simulate::PassPrice& pass() {
         if (pass_ != nullptr) return *pass_;
-        uint64_t key = static_cast<uint64_t>(job_.recompute) * 2 + (job_.sequence_parallel ? 1 : 0);
+        uint64_t key = static_cast<uint64_t>(job_.recompute) * 8 + static_cast<uint64_t>(job_.cp_method) * 2 +
+                       (job_.sequence_parallel ? 1 : 0);
         for (const auto& [part, bits] : {std::pair(job_.tp, 12), std::pair(job_.cp, 20), std::pair(job_.ep, 12),
                                          std::pair(job_.etp, 4), std::pair(static_cast<int>(job_.micro_batch), 7)})
             key = (key << bits) + static_cast<uint64_t>(part);

@@ -46,34 +46,38 @@ void for_each_layout(const Request& r, Visit visit) {
                 job.tp = tp;
                 job.cp = cp;
                 job.pp = pp;
-                for (const auto& [name, v] : pipelines) {
-                    if (pp == 1 && name != "1f1b") continue;
-                    if (v > 1 && pp * v > r.model.layers + 2 && name == "interleaved") continue;
-                    job.schedule = name;
-                    job.virtual_stages = v;
-                    for (const int micro_batch : divisors(r.global_batch, 64))
-                        for (const bool sp : {true, false})
-                            for (const int ep : experts)
-                                for (const int etp : expert_tp)
-                                    for (const Recompute recompute :
-                                         {Recompute::none, Recompute::selective, Recompute::full})
-                                        for (int zero = 0; zero < 4; ++zero)
-                                            for (const int replicate : divisors(job.dp(), job.dp())) {
-                                                if (tp == 1 && !sp) continue;
-                                                if (zero == 0 && replicate > 1) continue;
-                                                job.micro_batch = micro_batch;
-                                                job.sequence_parallel = sp;
-                                                job.ep = ep;
-                                                job.etp = etp;
-                                                job.recompute = recompute;
-                                                job.zero = zero;
-                                                job.dp_replicate = replicate;
-                                                job.offload_optimizer = false;
-                                                visit(job);
-                                                job.offload_optimizer = true;
-                                                if (r.cluster.host_bandwidth > 0) visit(job);
-                                            }
-                }
+                for (const auto method :
+                     {simulate::Context::ring, simulate::Context::all_gather, simulate::Context::ulysses})
+                    for (const auto& [name, v] : pipelines) {
+                        if (cp == 1 && method != simulate::Context::ring) continue;
+                        job.cp_method = method;
+                        if (pp == 1 && name != "1f1b") continue;
+                        if (v > 1 && pp * v > r.model.layers + 2 && name == "interleaved") continue;
+                        job.schedule = name;
+                        job.virtual_stages = v;
+                        for (const int micro_batch : divisors(r.global_batch, 64))
+                            for (const bool sp : {true, false})
+                                for (const int ep : experts)
+                                    for (const int etp : expert_tp)
+                                        for (const Recompute recompute :
+                                             {Recompute::none, Recompute::selective, Recompute::full})
+                                            for (int zero = 0; zero < 4; ++zero)
+                                                for (const int replicate : divisors(job.dp(), job.dp())) {
+                                                    if (tp == 1 && !sp) continue;
+                                                    if (zero == 0 && replicate > 1) continue;
+                                                    job.micro_batch = micro_batch;
+                                                    job.sequence_parallel = sp;
+                                                    job.ep = ep;
+                                                    job.etp = etp;
+                                                    job.recompute = recompute;
+                                                    job.zero = zero;
+                                                    job.dp_replicate = replicate;
+                                                    job.offload_optimizer = false;
+                                                    visit(job);
+                                                    job.offload_optimizer = true;
+                                                    if (r.cluster.host_bandwidth > 0) visit(job);
+                                                }
+                    }
             }
 }
 

@@ -8,6 +8,10 @@
 
 namespace tutti::simulate {
 
+const char* name_of(Context method) {
+    return method == Context::ring ? "ring" : method == Context::ulysses ? "ulysses" : "all_gather";
+}
+
 double Sizes::attention_width() const {
     return kv_rank > 0 ? heads * (head_dim + rope_dim + value_dim) / 2 : heads * head_dim;
 }
@@ -86,6 +90,7 @@ Job job_of(const spec::RunSpec& run, int ranks) {
     job.ranks = ranks;
     job.tp = integer(p.tp);
     job.cp = integer(p.cp);
+    if (p.cp_method != "ring") job.cp_method = p.cp_method == "ulysses" ? Context::ulysses : Context::all_gather;
     job.pp = integer(p.pp);
     job.virtual_stages = integer(p.virtual_stages);
     job.ep = integer(p.ep);

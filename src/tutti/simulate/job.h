@@ -12,6 +12,10 @@ namespace tutti::simulate {
 
 enum class Recompute { none, selective, full };
 
+// How a sequence's ranks see each other's keys and values: passed on around a ring; gathered; or heads are exchanged
+// for tokens (Ulysses).
+enum class Context { ring, all_gather, ulysses };
+
 // How attention is computed. unfused: the scores of all pairs go through memory. flash1: the first fused kernels
 // (2022 and 2023), written for Ampere. flash: FlashAttention-2 and later, cuDNN.
 enum class Attention { unfused, flash1, flash };
@@ -25,6 +29,8 @@ enum class Stack {
     xla,       // JAX and XLA
     tutti,
 };
+
+const char* name_of(Context method);  // as in a config: ring, all_gather, ulysses
 
 struct Sizes {
     double layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
@@ -52,6 +58,7 @@ struct Job {
     Sizes model;
     double seq = 0, micro_batch = 1, global_batch = 1;
     int ranks = 1, tp = 1, cp = 1, pp = 1, virtual_stages = 1, ep = 1, etp = 1;
+    Context cp_method = Context::ring;
     int dp_replicate = 1;  // HSDP: of the data-parallel ranks so many hold copies
     bool sequence_parallel = true;
     int zero = 1;

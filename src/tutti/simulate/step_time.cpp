@@ -94,10 +94,27 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
 
     // Context parallel: keys and values of the others, their gradients back.
     if (job.cp > 1) {
-        const double keys_bytes = 2 * 2 * rows * job.cp * keys;
-        const double ring = price.collective(keys_bytes, price.group(job.cp, job.tp), 1);
-        layer.cp = {k.cp_exposed * ring + std::max(0.0, ring - layer.attention.forward) * (1 - k.cp_exposed),
-                    2 * k.cp_exposed * ring + std::max(0.0, 2 * ring - layer.attention.backward) * (1 - k.cp_exposed)};
+        const Group ranks = price.group(job.cp, job.tp);
+        const double all_keys = price.collective(2 * 2 * rows * job.cp * keys, ranks, 1);
+        // The backward passes keys and values again and their gradients, which are f32 in this system.
+        const double back = job.stack == Stack::tutti ? 3 : 2;
+        const auto beside = [&](double passed, double attention) {
+            return k.cp_exposed * passed + std::max(0.0, passed - attention) * (1 - k.cp_exposed);
+        };
+        switch (job.cp_method) {
+            case Context::ring:
+                layer.cp = {beside(all_keys, layer.attention.forward),
+                            beside(back * all_keys, layer.attention.backward)};
+                break;
+            case Context::all_gather: layer.cp = {all_keys, back * all_keys}; break;
+            case Context::ulysses: {
+                // Queries, keys and values to the ranks of their heads, the output back; in the backward their
+                // gradients.
+                const double exchange = price.all_to_all(2 * rows * (2 * query + 2 * keys), ranks, 1);
+                layer.cp = {exchange, exchange};
+                break;
+            }
+        }
     }
     if (experts && job.ep > 1) {
         const double bytes = 2 * rows / sp * m.top_k * m.hidden;
