@@ -243,7 +243,8 @@ void bench_grouped(const KernelTable& table, const Stream& stream) {
                                          {4096, 32, 1024, 1792},
                                          {4096, 32, 2048, 1792},
                                          {1024, 32, 2048, 1792},
-                                         {64, 32, 2048, 1792}}) {
+                                         {64, 32, 2048, 1792},
+                                         {8192, 32, 512, 512}}) {
             const std::vector<int64_t> rows = uneven(M, E);
             const View x = array(t, {M, K}), w = array(t, {E, N, K}), y = array(t, {M, N});
             const View dw = array(DType::f32, {E, N, K});

@@ -1,7 +1,9 @@
-// kernels/cpu/grouped_gemm.cpp: products of groups of rows, one after the other, our own (isa/gemm_blocked.cpp) or the
-// table's. Called by: table.cpp.
+// kernels/cpu/grouped_gemm.cpp: products of groups of rows, our own (isa/gemm_blocked.cpp) or the table's. Many groups
+// are shared out among the threads, one thread a group; a group with many of all rows is multiplied by all threads.
 #include <algorithm>
+#include <vector>
 
+#include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/groups.h"
 
@@ -23,27 +25,75 @@ bool is_own(Isa isa, const GroupedGemm& grouped) {
     return g.a.dtype == DType::bf16 || !g.transpose_b;
 }
 
-// What is chosen by the number of rows is chosen by those of all groups: a row of the result has the same bits in a
-// group of any size. A weight gradient is a sum over the rows of its group.
-template <class Body>
-void for_products(const GroupedGemm& grouped, Body&& body) {
+// The products of all groups, by the threads that make them.
+struct Products {
+    std::vector<Gemm> together;  // one after the other, each by all threads
+    std::vector<Gemm> alone;     // each by one thread; the largest first
+};
+
+int64_t rows_of(const Gemm& g) { return g.a.shape[0]; }
+
+// A group alone needs no barrier between packing and multiplying, and its blocks of c are not cut small to feed all
+// threads. Half of a thread's share of the rows is the most of a group alone: then the last groups even the threads
+// out.
+Products products_of(const Stream& stream, const GroupedGemm& grouped) {
+    Products p;
+    const int64_t threads = stream.threads, most = grouped.all.a.shape[0] / (2 * threads);
     for_groups(grouped, [&](Gemm g) {
+        // What is chosen by the number of rows is chosen by those of all groups: a row of the result has the same bits
+        // in a group of any size. A weight gradient is a sum over the rows of its group.
         if (!g.transpose_a) g.whole_rows = grouped.all.a.shape[0];
-        body(g);
+        (threads > 1 && rows_of(g) <= most ? p.alone : p.together).push_back(g);
     });
+    std::stable_sort(p.alone.begin(), p.alone.end(),
+                     [](const Gemm& a, const Gemm& b) { return rows_of(a) > rows_of(b); });
+    return p;
+}
+
+constexpr Stream kOneThread{1};
+
+// Floats of workspace for a product of `together`, and for each thread's of `alone`.
+struct Workspace {
+    int64_t together = 0, alone = 0;
+};
+
+template <class Size>
+Workspace workspace_of(const Stream& stream, const Products& products, Size&& size) {
+    Workspace w;
+    for (const Gemm& g : products.together) w.together = std::max(w.together, size(stream, g));
+    for (const Gemm& g : products.alone) w.alone = std::max(w.alone, size(kOneThread, g));
+    return w;
+}
+
+template <Isa isa>
+auto workspace_size(const GroupedGemm& grouped) {
+    return is_own(isa, grouped) ? own_gemm(isa).workspace : cpu_table(isa).gemm_workspace;
 }
 
 template <Isa isa>
 void fill(KernelTable& table) {
     table.grouped_gemm = [](const Stream& stream, const GroupedGemm& grouped) {
         const bool own = is_own(isa, grouped);
-        for_products(grouped, [&](const Gemm& g) { own ? multiply(isa, stream, g) : cpu_table(isa).gemm(stream, g); });
+        const auto product = [own](const Stream& s, const Gemm& g) {
+            own ? multiply(isa, s, g) : cpu_table(isa).gemm(s, g);
+        };
+        Products products = products_of(stream, grouped);
+        for (const Gemm& g : products.together) product(stream, g);
+
+        const int64_t each = workspace_of(stream, products, workspace_size<isa>(grouped)).alone;
+        int64_t next = 0;
+        const int64_t count = static_cast<int64_t>(products.alone.size());
+        parallel_tasks(stream, std::min<int64_t>(stream.threads, count), [&](int64_t thread) {
+            for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < count;) {
+                Gemm g = products.alone[static_cast<size_t>(i)];
+                if (each > 0) g.workspace = View(g.workspace.as<float>() + thread * each, DType::f32, {each});
+                product(kOneThread, g);
+            }
+        });
     };
     table.grouped_gemm_workspace = [](const Stream& stream, const GroupedGemm& grouped) {
-        const auto size = is_own(isa, grouped) ? own_gemm(isa).workspace : cpu_table(isa).gemm_workspace;
-        int64_t most = 0;
-        for_products(grouped, [&](const Gemm& g) { most = std::max(most, size(stream, g)); });
-        return most;
+        const Workspace w = workspace_of(stream, products_of(stream, grouped), workspace_size<isa>(grouped));
+        return std::max(w.together, stream.threads * w.alone);
     };
 }
 
