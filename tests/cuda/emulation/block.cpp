@@ -56,33 +56,41 @@ struct SharedVariable {
 
 size_t aligned(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
-// The block that a host thread runs, and what it needs to run the next.
+struct Kernel {
+    GridShape grid;
+    void (*body)(const void*);
+    const void* context;
+};
+
+class Block;
+// Of the calling host thread.
+struct Gpu {
+    Order order = Order::forward;
+    Kernel kernel{};
+    bool running = false;
+    Block* current = nullptr;                    // whose threads run
+    std::vector<std::unique_ptr<Block>> blocks;  // on the GPU together, or what is left of earlier ones
+
+    Block& block(size_t i);
+    size_t in_order(size_t i, size_t count) const { return order == Order::forward ? i : count - 1 - i; }
+};
+Gpu& gpu() {
+    static thread_local Gpu the_gpu;
+    return the_gpu;
+}
+
+// A block of the grid, and later another one.
 class Block {
   public:
-    Order order = Order::forward;
-
-    void begin_grid(dim3 blocks, dim3 threads, size_t shared_bytes, void (*body)(const void*), const void* context) {
-        const size_t count = size_t{threads.x} * threads.y * threads.z;
-        check(blocks.x >= 1 && blocks.y >= 1 && blocks.z >= 1 && blocks.x <= 0x7fffffffu && blocks.y <= 65535 &&
-                  blocks.z <= 65535,
-              "a grid has 1 to 2147483647 x 65535 x 65535 blocks, got ", blocks.x, " x ", blocks.y, " x ", blocks.z);
-        check(count >= 1 && count <= 1024 && threads.z <= 64, "a block has 1 to 1024 threads, got ", threads.x, " x ",
-              threads.y, " x ", threads.z);
-        check(shared_bytes <= kSharedBytes, "a block has up to ", kSharedBytes, " bytes of shared memory, asked for ",
-              shared_bytes);
-        check(!running_, "a kernel launches a kernel");
-        gridDim = blocks;
-        blockDim = threads;
-        dynamic_bytes_ = shared_bytes;
-        body_ = body;
-        context_ = context;
-        threads_.resize(count);
-        warps_.resize((count + warpSize - 1) / warpSize);
+    void begin(const Kernel& kernel, uint64_t index) {
+        const dim3 blocks = kernel.grid.blocks, threads = kernel.grid.threads;
+        kernel_ = &kernel;
+        dynamic_bytes_ = kernel.grid.shared_bytes;
+        threads_.resize(size_t{threads.x} * threads.y * threads.z);
+        warps_.resize((threads_.size() + warpSize - 1) / warpSize);
         shared_.resize(kSharedBytes + 128);
-    }
-
-    void run(uint3 index) {
-        blockIdx = index;
+        index_ = {static_cast<unsigned>(index % blocks.x), static_cast<unsigned>(index / blocks.x % blocks.y),
+                  static_cast<unsigned>(index / blocks.x / blocks.y)};
         std::memset(shared(), 0xFF, dynamic_end());
         static_bytes_ = 0;
         variables_.clear();
@@ -91,18 +99,40 @@ class Block {
         alive_ = threads_.size();
         at_barrier_ = 0;
         late_.clear();
-        ++number_;
-        running_ = true;
-        while (alive_ > 0 && !error_) {
-            bool progress = false;
-            for (size_t w = 0; w < warps_.size(); ++w) progress |= run_warp(in_order(w, warps_.size()));
-            if (!progress && !error_ && !do_late_action()) error_ = std::make_exception_ptr(Error(stuck()));
-        }
-        running_ = false;
-        if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+        extension_.reset();
     }
-
-    size_t in_order(size_t i, size_t count) const { return order == Order::forward ? i : count - 1 - i; }
+    bool done() const { return alive_ == 0; }
+    // Runs threads while any can go on; whether any could.
+    bool go_on() {
+        gpu().current = this;
+        blockIdx = index_;
+        bool ran = false;
+        for (bool progress = true; progress && !done();) {
+            progress = false;
+            for (size_t w = 0; w < warps_.size(); ++w) progress |= run_warp(gpu().in_order(w, warps_.size()));
+            if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+            ran |= progress;
+        }
+        return ran;
+    }
+    // Backwards: the last one that was asked for is the first to be done.
+    bool do_late_action() {
+        if (late_.empty()) return false;
+        gpu().current = this;
+        const auto at = gpu().order == Order::forward ? late_.begin() : late_.end() - 1;
+        const std::function<void()> action = std::move(*at);
+        late_.erase(at);
+        action();
+        return true;
+    }
+    std::string stuck() const {
+        for (const Thread& thread : threads_)
+            if (thread.state == State::at_warp)
+                return concat("a warp function at ", text(thread.place), " waits for lanes that never come");
+        for (const Thread& thread : threads_)
+            if (thread.state == State::waiting) return concat("a thread waits for ever at ", text(thread.place));
+        return concat("__syncthreads at ", text(barrier_), " waits for threads that never come");
+    }
 
     std::byte* shared() {
         auto address = reinterpret_cast<uintptr_t>(shared_.data());
@@ -192,7 +222,7 @@ class Block {
     }
 
     size_t current() const { return current_; }
-    uint64_t number() const { return number_; }
+    std::shared_ptr<void>& extension() { return extension_; }
 
   private:
     static void entry();
@@ -204,9 +234,9 @@ class Block {
         for (bool ran = true; ran;) {
             ran = false;
             for (size_t i = 0; i < warpSize; ++i) {
-                const size_t thread = w * warpSize + in_order(i, warpSize);
+                const size_t thread = w * warpSize + gpu().in_order(i, warpSize);
                 if (thread >= threads_.size() || error_ || !can_go_on(threads_[thread])) continue;
-                go_on(thread);
+                run_thread(thread);
                 ran = progress = true;
             }
         }
@@ -218,17 +248,7 @@ class Block {
         return thread.state == State::ready;
     }
 
-    // Backwards: the last one that was asked for is the first to be done.
-    bool do_late_action() {
-        if (late_.empty()) return false;
-        const auto at = order == Order::forward ? late_.begin() : late_.end() - 1;
-        const std::function<void()> action = std::move(*at);
-        late_.erase(at);
-        action();
-        return true;
-    }
-
-    void go_on(size_t thread) {
+    void run_thread(size_t thread) {
         current_ = thread;
         const auto i = static_cast<unsigned>(thread);
         threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
@@ -247,15 +267,6 @@ class Block {
             if (thread.state == State::at_barrier) thread.state = State::ready;
     }
 
-    std::string stuck() const {
-        for (const Thread& thread : threads_)
-            if (thread.state == State::at_warp)
-                return concat("a warp function at ", text(thread.place), " waits for lanes that never come");
-        for (const Thread& thread : threads_)
-            if (thread.state == State::waiting) return concat("a thread waits for ever at ", text(thread.place));
-        return concat("__syncthreads at ", text(barrier_), " waits for threads that never come");
-    }
-
     FiberStacks stacks_;
     void* scheduler_ = nullptr;
     std::vector<Thread> threads_;
@@ -263,26 +274,27 @@ class Block {
     std::vector<std::byte> shared_;
     std::vector<SharedVariable> variables_;
     std::vector<std::function<void()>> late_;
-    uint64_t number_ = 0;
+    std::shared_ptr<void> extension_;
+    uint3 index_{};
     size_t dynamic_bytes_ = 0, static_bytes_ = 0;
     size_t current_ = 0, alive_ = 0, at_barrier_ = 0;
     Place barrier_;
-    bool running_ = false;
     std::exception_ptr error_;  // of a fiber: the stack below it is the scheduler's
-    void (*body_)(const void*) = nullptr;
-    const void* context_ = nullptr;
+    const Kernel* kernel_ = nullptr;
 };
 
-Block& block() {
-    static thread_local Block the_block;
-    return the_block;
+Block& Gpu::block(size_t i) {
+    while (blocks.size() <= i) blocks.push_back(std::make_unique<Block>());
+    return *blocks[i];
 }
+
+Block& block() { return *gpu().current; }
 
 // First and last frame of every fiber.
 void Block::entry() {
     Block& b = block();
     try {
-        b.body_(b.context_);
+        b.kernel_->body(b.kernel_->context);
     } catch (...) {
         b.error_ = std::current_exception();
     }
@@ -292,20 +304,65 @@ void Block::entry() {
     std::abort();  // nobody goes on with a fiber that is done
 }
 
+void run_alone(Block& block) {
+    while (!block.done())
+        if (!block.go_on() && !block.do_late_action()) throw Error(block.stuck());
+}
+
+// Blocks begin in the order of their indices and run from the newest to the oldest.
+void run_together(Gpu& gpu, uint64_t count) {
+    std::vector<Block*> on_gpu, idle;
+    for (size_t i = 0; i < kBlocksTogether; ++i) idle.push_back(&gpu.block(i));
+    for (uint64_t next = 0; next < count || !on_gpu.empty();) {
+        for (; next < count && !idle.empty(); ++next, idle.pop_back()) {
+            on_gpu.push_back(idle.back());
+            on_gpu.back()->begin(gpu.kernel, next);
+        }
+        bool progress = false;
+        for (size_t i = on_gpu.size(); i > 0; --i) {
+            Block* const block = on_gpu[i - 1];
+            progress |= block->go_on();
+            if (!block->done()) continue;
+            idle.push_back(block);
+            on_gpu.erase(on_gpu.begin() + static_cast<ptrdiff_t>(i) - 1);
+        }
+        for (size_t i = on_gpu.size(); i > 0 && !progress; --i) progress = on_gpu[i - 1]->do_late_action();
+        if (!progress) throw Error(on_gpu.front()->stuck());
+    }
+}
+
 }  // namespace
 
-void set_order(Order order) { block().order = order; }
-Order order() { return block().order; }
+void set_order(Order order) { gpu().order = order; }
+Order order() { return gpu().order; }
 
-void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, void (*body)(const void*), const void* context) {
-    Block& b = block();
-    b.begin_grid(blocks, threads, shared_bytes, body, context);
-    const DeviceAccess access;
+void run_grid(const GridShape& grid, void (*body)(const void*), const void* context) {
+    const dim3 blocks = grid.blocks, threads = grid.threads;
     const uint64_t count = uint64_t{blocks.x} * blocks.y * blocks.z;
+    const size_t threads_of_block = size_t{threads.x} * threads.y * threads.z;
+    check(blocks.x >= 1 && blocks.y >= 1 && blocks.z >= 1 && blocks.x <= 0x7fffffffu && blocks.y <= 65535 &&
+              blocks.z <= 65535,
+          "a grid has 1 to 2147483647 x 65535 x 65535 blocks, got ", blocks.x, " x ", blocks.y, " x ", blocks.z);
+    check(threads_of_block >= 1 && threads_of_block <= 1024 && threads.z <= 64, "a block has 1 to 1024 threads, got ",
+          threads.x, " x ", threads.y, " x ", threads.z);
+    check(grid.shared_bytes <= kSharedBytes, "a block has up to ", kSharedBytes, " bytes of shared memory, asked for ",
+          grid.shared_bytes);
+    Gpu& g = gpu();
+    check(!g.running, "a kernel launches a kernel");
+    g.kernel = {grid, body, context};
+    gridDim = blocks;
+    blockDim = threads;
+    const DeviceAccess access;
+    g.running = true;
+    struct End {
+        bool& running;
+        ~End() { running = false; }
+    } const end{g.running};
+    if (grid.blocks_wait && g.order == Order::backward) return run_together(g, count);
     for (uint64_t i = 0; i < count; ++i) {
-        const uint64_t at = b.in_order(i, count);
-        b.run({static_cast<unsigned>(at % blocks.x), static_cast<unsigned>(at / blocks.x % blocks.y),
-               static_cast<unsigned>(at / blocks.x / blocks.y)});
+        Block& block = g.block(0);
+        block.begin(g.kernel, grid.blocks_wait ? i : g.in_order(i, count));
+        run_alone(block);
     }
 }
 
@@ -328,7 +385,7 @@ const WarpSlots& warp_meet(const void* data, size_t bytes, void (*combine)(WarpS
 void wait_until(const std::function<bool()>& ready, Place place) { block().wait_until(ready, place); }
 void do_late(std::function<void()> action) { block().do_late(std::move(action)); }
 int thread_of_block() { return static_cast<int>(block().current()); }
-uint64_t block_number() { return block().number(); }
+std::shared_ptr<void>& block_extension() { return block().extension(); }
 uint32_t shared_address(const void* shared) { return block().shared_address(shared); }
 std::byte* shared_pointer(uint32_t address, size_t bytes) { return block().shared_pointer(address, bytes); }
 int lane() { return static_cast<int>(block().current() % warpSize); }

@@ -6,7 +6,12 @@
 // function that not all lanes reach, shared memory that is read before it is written (it begins as NaN), too many
 // threads, too much shared memory, a pointer to host memory as an argument. set_order() runs blocks, warps and lanes
 // backwards: a kernel whose result depends on it lacks a barrier.
-// Below: fiber.h, memory.h. Included by launch.h.
+//
+// Blocks of a grid that wait for blocks with smaller indices (Grid::blocks_wait) begin in the order of their indices
+// all the same. Forwards they run one at a time, so that a block which waits for one with a larger index waits for
+// ever. Backwards kBlocksTogether are on the GPU, the newest of them runs as far as it can before any other goes on,
+// and what the hardware does beside the threads is done when no thread of all these blocks can go on. Below: fiber.h,
+// memory.h. Included by launch.h.
 #pragma once
 
 #include <array>
@@ -16,6 +21,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <source_location>
 #include <type_traits>
 #include <utility>
@@ -53,12 +59,19 @@ enum class Order { forward, backward };
 void set_order(Order order);  // of the kernels that the calling host thread launches from now on
 Order order();                // that it set last
 
+inline constexpr size_t kBlocksTogether = 16;
+
+struct GridShape {
+    dim3 blocks, threads;
+    size_t shared_bytes;
+    bool blocks_wait;
+};
 // body() once in every thread of the grid. Throws Error for what the head of this file lists.
-void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, void (*body)(const void*), const void* context);
+void run_grid(const GridShape& grid, void (*body)(const void*), const void* context);
 template <class Body>
-void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, const Body& body) {
+void run_grid(const GridShape& grid, const Body& body) {
     run_grid(
-        blocks, threads, shared_bytes, [](const void* context) { (*static_cast<const Body*>(context))(); }, &body);
+        grid, [](const void* context) { (*static_cast<const Body*>(context))(); }, &body);
 }
 
 void check_pointer(const void* data);
@@ -79,7 +92,7 @@ void wait_until(const std::function<bool()>& ready, Place place);
 // What the hardware does beside the threads: as late as it can, when no thread of the block can go on.
 void do_late(std::function<void()> action);
 int thread_of_block();
-uint64_t block_number();  // another one in every block that the host thread runs
+std::shared_ptr<void>& block_extension();  // what hopper.cpp knows of the block; null when it begins
 // Addresses of the shared state space. The block's memory begins at one that is a multiple of 128 and of no more.
 uint32_t shared_address(const void* shared);
 std::byte* shared_pointer(uint32_t address, size_t bytes);

@@ -101,6 +101,43 @@ TEST(Emulation, EveryThreadOfEveryBlockRunsOnce) {
     for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<int>(i / 24 * 100 + i % 24));
 }
 
+// Each block waits until `step` blocks before it have come, or behind it; records when it came.
+__global__ void come_in_turn(int* came, int* places, int* begun, int step) {
+    const int block = static_cast<int>(blockIdx.x), other = block - step;
+    begun[block] = (*places)++;
+    if (other >= 0 && other < static_cast<int>(gridDim.x))
+        emulation::wait_until([=] { return came[other] >= 0; }, emulation::Place::current());
+    came[block] = (*places)++;
+}
+
+TEST(Emulation, BlocksThatWaitBeginInOrderAndRunNewestFirst) {
+    constexpr int kBlocks = 40, kTogether = static_cast<int>(emulation::kBlocksTogether);
+    const Grid grid{.blocks = dim3(kBlocks), .threads = dim3(1), .blocks_wait = true};
+    for (const auto order : {emulation::Order::forward, emulation::Order::backward})
+        for (const int step : {1, 3, -1}) {
+            SCOPED_TRACE(step);
+            const DeviceInts came(std::vector<int>(kBlocks, -1)), places({0}), begun(std::vector<int>(kBlocks, -1));
+            emulation::set_order(order);
+            const auto run = [&] {
+                launch(come_in_turn, grid, Stream{}, came.data(), places.data(), begun.data(), step);
+            };
+            if (step < 0) {
+                EXPECT_THROW(run(), Error) << "waits for blocks that begin later";
+                emulation::set_order(emulation::Order::forward);
+                continue;
+            }
+            run();
+            emulation::set_order(emulation::Order::forward);
+            const std::vector<int> when = came.values(), began = begun.values();
+            for (int i = step; i < kBlocks; ++i)
+                EXPECT_GT(when[static_cast<size_t>(i)], when[static_cast<size_t>(i - step)]);
+            if (order == emulation::Order::forward)
+                EXPECT_EQ(began[1], 2);
+            else  // the newest of the first ones begins before all
+                EXPECT_EQ(began[kTogether - 1], 0);
+        }
+}
+
 __global__ void divergent() {
     if (threadIdx.x < 5)
         __syncthreads();

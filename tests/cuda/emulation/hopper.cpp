@@ -5,6 +5,7 @@
 #include <limits>
 #include <list>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "tests/cuda/emulation/memory.h"
@@ -77,32 +78,6 @@ void store(uint64_t* barrier, Barrier state) {
 // 9.7.15.5.1.2.
 uint32_t swizzled(uint32_t address, uint32_t chunks) { return address ^ (address >> 7 & (chunks - 1)) << 4; }
 
-// An operand's elements: (rows, 16), rows along M or N.
-std::vector<uint16_t> read_operand(uint64_t descriptor, int rows, bool transposed) {
-    const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
-    const uint32_t start = field(0), leading = field(16), stride = field(32);
-    check((descriptor >> 49 & 7) == 0, "a matrix descriptor with a base offset: its tile must begin at 1024 bytes");
-    constexpr uint32_t kChunks[] = {1, 8, 4, 2};  // by swizzle mode
-    const uint32_t chunks = kChunks[descriptor >> 62];
-    std::vector<uint16_t> elements;
-    for (uint32_t r = 0; r < static_cast<uint32_t>(rows); ++r)
-        for (uint32_t k = 0; k < 16; ++k) {
-            uint32_t at = 0;  // 9.7.15.5.1.2.1.3, canonical layouts
-            if (transposed && chunks == 1)
-                at = r % 8 * 2 + r / 8 * stride + k % 8 * 16 + k / 8 * leading;
-            else if (transposed)
-                at = r % (8 * chunks) * 2 + r / (8 * chunks) * leading + k % 8 * (16 * chunks) + k / 8 * stride;
-            else if (chunks == 1)
-                at = r % 8 * 16 + r / 8 * stride + k % 8 * 2 + k / 8 * leading;
-            else
-                at = r % 8 * (16 * chunks) + r / 8 * stride + k * 2;
-            uint16_t element;
-            std::memcpy(&element, shared_pointer(swizzled(start + at, chunks), sizeof element), sizeof element);
-            elements.push_back(element);
-        }
-    return elements;
-}
-
 struct Operand {
     uint64_t descriptor;
     int rows;
@@ -125,7 +100,8 @@ struct WarpGroup {
     int arrived = 0;
     uint64_t meeting = 0;
     Place place;
-    int groups[kWarpGroup] = {};  // that each thread has committed
+    int groups[kWarpGroup] = {};    // that each thread has committed
+    int wanted = 0, completed = 0;  // groups that a thread waits for, and those that are done
     std::list<Pending> pending;
 };
 
@@ -134,19 +110,62 @@ struct NamedBarrier {
     uint64_t phase = 0;
 };
 
+// Copies from shared to global memory that a thread has started.
+struct CopiesOut {
+    int started = 0, read = 0, written = 0;
+};
+
 struct BlockState {
-    uint64_t number = 0;
     NamedBarrier named[16];
     std::map<int, WarpGroup> warp_groups;
+    std::map<int, CopiesOut> copies_out;  // by thread
+    std::map<uint32_t, int> unpublished;  // words of 16 bytes in shared memory: the thread that stored them
 };
 
 BlockState& state() {
-    static thread_local BlockState the_state;
-    if (the_state.number != block_number()) {
-        the_state = {};
-        the_state.number = block_number();
-    }
-    return the_state;
+    std::shared_ptr<void>& extension = block_extension();
+    if (!extension) extension = std::make_shared<BlockState>();
+    return *static_cast<BlockState*>(extension.get());
+}
+
+// Products and copies see what a thread stored after its fence alone.
+void check_published(uint32_t address) {
+    const auto& unpublished = state().unpublished;
+    if (unpublished.empty()) return;
+    const auto word = unpublished.find(address / 16);
+    check(word == unpublished.end(), "a product or a copy reads shared memory that a thread stored without ",
+          "publish_shared()");
+}
+void mark_unpublished(const void* word) {
+    check(shared_address(word) % 16 == 0, "words of 16 bytes are stored at multiples of 16");
+    state().unpublished[shared_address(word) / 16] = thread_of_block();
+}
+
+// An operand's elements: (rows, 16), rows along M or N.
+std::vector<uint16_t> read_operand(uint64_t descriptor, int rows, bool transposed) {
+    const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
+    const uint32_t start = field(0), leading = field(16), stride = field(32);
+    check((descriptor >> 49 & 7) == 0, "a matrix descriptor with a base offset: its tile must begin at 1024 bytes");
+    constexpr uint32_t kChunks[] = {1, 8, 4, 2};  // by swizzle mode
+    const uint32_t chunks = kChunks[descriptor >> 62];
+    std::vector<uint16_t> elements;
+    for (uint32_t r = 0; r < static_cast<uint32_t>(rows); ++r)
+        for (uint32_t k = 0; k < 16; ++k) {
+            uint32_t at = 0;  // 9.7.15.5.1.2.1.3, canonical layouts
+            if (transposed && chunks == 1)
+                at = r % 8 * 2 + r / 8 * stride + k % 8 * 16 + k / 8 * leading;
+            else if (transposed)
+                at = r % (8 * chunks) * 2 + r / (8 * chunks) * leading + k % 8 * (16 * chunks) + k / 8 * stride;
+            else if (chunks == 1)
+                at = r % 8 * 16 + r / 8 * stride + k % 8 * 2 + k / 8 * leading;
+            else
+                at = r % 8 * (16 * chunks) + r / 8 * stride + k * 2;
+            uint16_t element;
+            check_published(swizzled(start + at, chunks));
+            std::memcpy(&element, shared_pointer(swizzled(start + at, chunks), sizeof element), sizeof element);
+            elements.push_back(element);
+        }
+    return elements;
 }
 
 // Lane l of warp w holds rows 16 w + l/4 and + 8; register i of a sum is row half i/2 % 2, column 8 (i/4) + 2 (l%4) +
@@ -280,6 +299,60 @@ void load_box(void* shared, const CUtensorMap* map, uint64_t* barrier, const int
     });
 }
 
+// PTX ISA, stmatrix: the rows of matrix i lie at the addresses of lanes 8 i to 8 i + 7; lane l has the two elements at
+// row l/4, column 2 (l%4) of each.
+void store_matrices(void* row, const uint32_t (&registers)[4], Place place) {
+    struct Lane {
+        void* row;
+        uint32_t registers[4];
+    } mine{row, {registers[0], registers[1], registers[2], registers[3]}};
+    const WarpSlots& slots = warp_meet(&mine, sizeof mine, nullptr, 0xffffffffu, place);
+    const int own = lane();
+    mark_unpublished(row);
+    for (int l = 0; l < warpSize; ++l) {  // the row that this lane's address is of
+        if (l / 4 != own % 8) continue;
+        Lane of_lane;
+        std::memcpy(&of_lane, &slots[static_cast<size_t>(l)], sizeof of_lane);
+        std::memcpy(static_cast<std::byte*>(row) + l % 4 * 4, &of_lane.registers[own / 8], 4);
+    }
+}
+void store_word(float4& to, const float4& word) {
+    mark_unpublished(&to);
+    to = word;
+}
+void publish_shared() {
+    std::erase_if(state().unpublished,
+                  [thread = thread_of_block()](const auto& word) { return word.second == thread; });
+}
+
+void copy_out(float* to, const void* shared, uint32_t bytes, bool add) {
+    const uint32_t from = shared_address(shared);
+    check(from % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0 && bytes % 16 == 0,
+          "a copy from shared memory needs addresses and a size that are multiples of 16 bytes");
+    check(in_device_block(to, bytes) || in_pinned_block(to, bytes), "a copy of ", bytes,
+          " bytes from shared memory ends outside of its array");
+    const auto copies = &state().copies_out[thread_of_block()];
+    ++copies->started;
+    do_late([=] {
+        std::vector<float> values(bytes / sizeof(float));
+        for (uint32_t at = 0; at < bytes; at += 16) check_published(from + at);
+        std::memcpy(values.data(), shared_pointer(from, bytes), bytes);
+        ++copies->read;
+        do_late([=, values = std::move(values)] {
+            for (size_t i = 0; i < values.size(); ++i) to[i] = add ? to[i] + values[i] : values[i];
+            ++copies->written;
+        });
+    });
+}
+void wait_until_read(Place place) {
+    const auto copies = &state().copies_out[thread_of_block()];
+    wait_until([=] { return copies->read == copies->started; }, place);
+}
+void wait_until_written(Place place) {
+    const auto copies = &state().copies_out[thread_of_block()];
+    wait_until([=] { return copies->written == copies->started; }, place);
+}
+
 void warp_group_multiply(const WarpGroupProduct& product, Place place) {
     WarpGroup& group = state().warp_groups[thread_of_block() / kWarpGroup];
     if (group.arrived == 0) group.place = place;
@@ -298,11 +371,17 @@ void warp_group_multiply(const WarpGroupProduct& product, Place place) {
 
 void commit_products() { ++state().warp_groups[thread_of_block() / kWarpGroup].groups[thread_of_block() % kWarpGroup]; }
 
-void wait_for_products(int pending) {
+void wait_for_products(int pending, Place place) {
     const int thread = thread_of_block() % kWarpGroup;
     WarpGroup& group = state().warp_groups[thread_of_block() / kWarpGroup];
+    const int wanted = group.groups[thread] - pending;
+    if (wanted > group.wanted) {
+        group.wanted = wanted;
+        do_late([&group, wanted] { group.completed = wanted; });
+    }
+    wait_until([&group, wanted] { return group.completed >= wanted; }, place);
     const auto take = [&](Pending& p) {
-        if (p.taken[static_cast<size_t>(thread)] || p.group >= group.groups[thread] - pending) return false;
+        if (p.taken[static_cast<size_t>(thread)] || p.group >= wanted) return false;
         if (thread % 32 == 0)
             for (const Operand& operand : p.operands)
                 check(operand.elements == read_operand(operand.descriptor, operand.rows, operand.transposed),

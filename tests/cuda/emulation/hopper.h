@@ -3,9 +3,10 @@
 // reads: tensor maps, matrix descriptors, addresses of shared memory.
 //
 // Found out, where a GPU may stay silent: a copy that nobody waited for (it arrives as late as it can, NaN stands there
-// until then), a product that nobody waited for (its registers are NaN until then), shared memory that changes under a
-// product, bytes that a barrier expects and that never come.
-// Below: block.h. Included by kernels/cuda/hopper.h.
+// until then; a copy from shared memory reads as late as it can, and writes later still), a product that nobody waited
+// for (its registers are NaN until then), shared memory that changes under a product, words that were stored without
+// the fence that products and copies need, bytes that a barrier expects and that never come. Below: block.h. Included
+// by kernels/cuda/hopper.h.
 #pragma once
 
 #include "tests/cuda/emulation/block.h"
@@ -27,6 +28,18 @@ void named_barrier_arrive(int id, int threads);
 // the tensor ends. Its bytes, those too, count on the barrier.
 void load_box(void* shared, const CUtensorMap* map, uint64_t* barrier, const int (&coordinates)[4]);
 
+// stmatrix of four (8, 8) matrices of 16-bit elements, at once; and a plain store of 16 bytes. Products and copies may
+// read either after the thread's fence.proxy.async, which is publish_shared.
+void store_matrices(void* row, const uint32_t (&registers)[4], Place place);
+void store_word(float4& to, const float4& word);
+void publish_shared();
+
+// cp.async.bulk and cp.reduce.async.bulk to f32 in global memory, and waiting for all of them that the calling thread
+// has started.
+void copy_out(float* to, const void* shared, uint32_t bytes, bool add);
+void wait_until_read(Place place);
+void wait_until_written(Place place);
+
 // wgmma.mma_async, PTX ISA 9.7.15.5: sums (64, columns) = [sums +] a (64, 16) b (16, columns) in bf16, called by the
 // 128 threads of a warp group. a comes from registers, or from shared memory by its descriptor.
 struct WarpGroupProduct {
@@ -39,6 +52,7 @@ struct WarpGroupProduct {
 };
 void warp_group_multiply(const WarpGroupProduct& product, Place place);
 void commit_products();
-void wait_for_products(int pending);  // until all groups of the calling thread but the last `pending` are done
+// Until all groups of the calling thread but the last `pending` are done, as late as they can be.
+void wait_for_products(int pending, Place place);
 
 }  // namespace tutti::emulation

@@ -99,7 +99,7 @@ __global__ void multiply(float* result, int layout_a, int layout_b, Fault fault)
         Place::current());
     emulation::commit_products();
     if (fault == Fault::changed) put(b_start + b.at(5, 5), 1, 6, 5);
-    if (fault != Fault::no_wait) emulation::wait_for_products(0);
+    if (fault != Fault::no_wait) emulation::wait_for_products(0, Place::current());
     for (int i = 0; i < kColumns / 2; ++i) {
         const int at = (row + i / 2 % 2 * 8) * kColumns + i / 4 * 8 + thread % 4 * 2 + i % 2;
         result[at] = sums[i];
@@ -242,6 +242,54 @@ TEST(Hopper, NamedBarriersTakeTurns) {
         launch(in_turn, kGrid, Stream{}, order.data, next.data);
         emulation::set_order(emulation::Order::forward);
         for (int i = 0; i < 8; ++i) EXPECT_EQ(order.data[i], static_cast<float>(i % 4));
+    }
+}
+
+enum class Omitted { nothing, publish, wait_until_read, wait_until_written };
+
+// Stores four matrices whose element (row, column) of matrix i is 64 i + 8 row + column, as halves of words, and copies
+// them to `to`, twice: the second time added as f32. Returns what shared memory held by the halves.
+__global__ void store_and_copy(float* to, float* halves, Omitted omitted) {
+    std::byte* const shared = emulation::shared_pointer(tile_address(), 1024);
+    const int lane = static_cast<int>(threadIdx.x);
+    uint32_t registers[4];
+    for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t first = 64 * i + 2 * static_cast<uint32_t>(lane);
+        registers[i] = first | (first + 1) << 16;
+    }
+    emulation::store_matrices(shared + 16 * lane, registers, Place::current());
+    __syncwarp();
+    for (int i = lane; i < 256; i += 32) halves[i] = reinterpret_cast<const uint16_t*>(shared)[i];
+    emulation::store_word(*reinterpret_cast<float4*>(shared + 512 + 16 * lane), {1, 2, 3, static_cast<float>(lane)});
+    if (omitted != Omitted::publish) emulation::publish_shared();
+    __syncwarp();
+    if (lane != 0) return;
+    emulation::copy_out(to, shared + 512, 512, false);
+    if (omitted != Omitted::wait_until_read) emulation::wait_until_read(Place::current());
+    std::memset(shared + 512, 0, 4);  // read by then
+    if (omitted != Omitted::wait_until_written) emulation::wait_until_written(Place::current());
+    to[1] += 10;
+    emulation::copy_out(to, shared + 512, 512, true);
+    emulation::wait_until_written(Place::current());
+}
+
+TEST(Hopper, MatricesAreStoredByRowsAndCopiesOutAreLate) {
+    const DeviceFloats to(128), halves(256);
+    const Grid grid{.blocks = dim3(1), .threads = dim3(32), .shared_bytes = 4096};
+    launch(store_and_copy, grid, Stream{}, to.data, halves.data, Omitted::nothing);
+    for (int i = 0; i < 256; ++i) EXPECT_EQ(halves.data[i], static_cast<float>(i));
+    EXPECT_EQ(to.data[0], 1);  // the second copy had 0 there
+    EXPECT_EQ(to.data[1], 14);
+    EXPECT_EQ(to.data[4 * 31 + 3], 62);
+    launch(store_and_copy, grid, Stream{}, to.data, halves.data, Omitted::wait_until_read);
+    EXPECT_EQ(to.data[0], 0);
+    launch(store_and_copy, grid, Stream{}, to.data, halves.data, Omitted::wait_until_written);
+    EXPECT_EQ(to.data[1], 4);  // the 10 were overwritten
+    try {
+        launch(store_and_copy, grid, Stream{}, to.data, halves.data, Omitted::publish);
+        ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("without publish_shared"), std::string::npos) << error.what();
     }
 }
 

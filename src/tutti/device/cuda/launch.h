@@ -17,7 +17,8 @@ namespace tutti {
 struct Grid {
     dim3 blocks;
     dim3 threads;
-    size_t shared_bytes = 0;  // of dynamic_shared()
+    size_t shared_bytes = 0;   // of dynamic_shared()
+    bool blocks_wait = false;  // for blocks with smaller indices; the emulation then runs several side by side
 };
 
 #ifdef TUTTI_CUDA_EMULATED
@@ -27,7 +28,8 @@ void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const 
     (emulation::check_argument(arguments), ...);
     const auto run = [kernel, grid, order = emulation::order(), values = std::tuple<P...>(arguments...)] {
         emulation::set_order(order);
-        emulation::run_grid(grid.blocks, grid.threads, grid.shared_bytes, [&] { std::apply(kernel, values); });
+        emulation::run_grid({grid.blocks, grid.threads, grid.shared_bytes, grid.blocks_wait},
+                            [&] { std::apply(kernel, values); });
     };
     if (!emulation::captured(native(stream), run)) emulation::enqueue(native(stream), run);
 }

@@ -1,6 +1,6 @@
 // kernels/cuda/hopper.h: the instructions of compute capability 9.0a that our attention uses (PTX ISA: mbarrier, bar,
-// cp.async.bulk.tensor, setmaxnreg, and wgmma, section 9.7.15), each with a twin for the emulation. Used by slab_tile.h
-// and attention_hopper_*.cu.
+// stmatrix, cp.async.bulk, cp.reduce.async.bulk, setmaxnreg, and wgmma, section 9.7.15), each with a twin for the
+// emulation. Used by slab_tile.h and attention_hopper_*.cu.
 //
 // A warp group, four warps, multiplies 64 rows; warp w of it holds rows 16 w to 16 w + 15 of the sums, as the
 // accumulators of mma.sync (tensor_core.h) hold 16 rows, and the left operand likewise when it comes from registers.
@@ -43,6 +43,20 @@ inline void named_barrier_arrive(int id, int threads) { emulation::named_barrier
 inline void load_box(void* shared, const CUtensorMap& map, Mbarrier& barrier, int column, int row, int head, int b) {
     emulation::load_box(shared, &map, &barrier, {column, row, head, b});
 }
+inline void store_matrices(void* row, const FragmentA& a) {
+    emulation::store_matrices(row, a, emulation::Place::current());
+}
+inline void store_word(float4& to, const float4& word) { emulation::store_word(to, word); }
+inline void publish_shared() { emulation::publish_shared(); }
+inline void copy_out(float* to, const void* shared, uint32_t bytes, bool add) {
+    emulation::copy_out(to, shared, bytes, add);
+}
+inline void wait_until_read() { emulation::wait_until_read(emulation::Place::current()); }
+inline void wait_until_written() { emulation::wait_until_written(emulation::Place::current()); }
+inline void wait_for_turn(const int32_t* turns, int mine) {
+    emulation::wait_until([=] { return *turns == mine; }, emulation::Place::current());
+}
+inline void pass_turn(int32_t* turns, int next) { *turns = next; }
 template <int registers>
 void give_registers() {}
 template <int registers>
@@ -56,13 +70,18 @@ template <int kBlocks>
 void wgmma(Accumulator (&c)[kBlocks], const FragmentA& a, uint64_t b, bool accumulate) {
     emulation::warp_group_multiply({c[0], 8 * kBlocks, a, 0, b, false, true, accumulate}, emulation::Place::current());
 }
+template <int kBlocks>
+void wgmma_transposed(Accumulator (&c)[kBlocks], uint64_t a, uint64_t b, bool accumulate) {
+    emulation::warp_group_multiply({c[0], 8 * kBlocks, nullptr, a, b, true, true, accumulate},
+                                   emulation::Place::current());
+}
 template <class Registers>
 void pin(Registers&) {}
 inline void fence_registers() {}
 inline void commit_products() { emulation::commit_products(); }
 template <int pending, int kBlocks>
 void wait_for_products(Accumulator (&)[kBlocks]) {
-    emulation::wait_for_products(pending);
+    emulation::wait_for_products(pending, emulation::Place::current());
 }
 
 #else
@@ -109,6 +128,44 @@ __device__ __forceinline__ void load_box(void* shared, const CUtensorMap& map, M
         "[%2];" ::"r"(shared_address(shared)),
         "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(row), "r"(head), "r"(b)
         : "memory");
+}
+// Four (8, 8) matrices of 16-bit elements, from the registers where a left operand has them: a (16, 16) tile. Lanes 8 i
+// to 8 i + 7 give the addresses of the rows of matrix i.
+__device__ __forceinline__ void store_matrices(void* row, const FragmentA& a) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(a[0]),
+                 "r"(a[1]), "r"(a[2]), "r"(a[3])
+                 : "memory");
+}
+// 16 bytes in shared memory that a copy is to read.
+__device__ __forceinline__ void store_word(float4& to, const float4& word) { to = word; }
+// Makes what this thread stored in shared memory visible to products and to copies that begin after a barrier.
+__device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Starts copying to global memory, or adding to f32 there: `bytes` and both addresses are multiples of 16.
+__device__ __forceinline__ void copy_out(float* to, const void* shared, uint32_t bytes, bool add) {
+    if (add)
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+                     "r"(shared_address(shared)), "r"(bytes)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                     "r"(shared_address(shared)), "r"(bytes)
+                     : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until the thread's copies have read shared memory, until they have written.
+__device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// What threads of several blocks do with one place of memory, in turns: *turns says whose turn it is. Copies of one
+// turn, waited for, are done before those of the next begin: the fences order them with the turn.
+__device__ __forceinline__ void wait_for_turn(const int32_t* turns, int mine) {
+    int32_t turn;
+    do {
+        asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
+    } while (turn != mine);
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+__device__ __forceinline__ void pass_turn(int32_t* turns, int next) {
+    asm volatile("fence.proxy.async.global;\nst.release.gpu.global.b32 [%0], %1;" ::"l"(turns), "r"(next) : "memory");
 }
 // Registers of each thread of a warp group, multiples of 8, from and to the pool of the block.
 template <int registers>
@@ -189,6 +246,14 @@ __device__ __forceinline__ void wgmma(Accumulator (&c)[kBlocks], const FragmentA
         asm volatile(TUTTI_WGMMA("m64n128", TUTTI_64_SUMS, "{%64,%65,%66,%67}, %68", "%69", "1")
                      : TUTTI_SUMS_OF_8(0), TUTTI_SUMS_OF_8(8)
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+// The same with both from shared memory, a M-major and b N-major.
+template <int kBlocks>
+__device__ __forceinline__ void wgmma_transposed(Accumulator (&c)[kBlocks], uint64_t a, uint64_t b, bool accumulate) {
+    static_assert(kBlocks == 8);
+    asm volatile(TUTTI_WGMMA("m64n64", TUTTI_32_SUMS, "%32, %33", "%34", "1, 1")
+                 : TUTTI_SUMS_OF_8(0)
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
 #undef TUTTI_WGMMA
