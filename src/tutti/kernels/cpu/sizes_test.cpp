@@ -95,7 +95,14 @@ TEST(sizes, of_the_cuda_table_without_a_gpu) {
     const Stream stream;
     for (const KernelTable* table : {&cuda_table(), &cuda_tf32_table()}) {
         EXPECT_EQ(table->attention_workspace(stream, {2, 64, 4, 32}, {2, 64, 4, 32}, false), 0);
-        EXPECT_EQ(table->attention_workspace(stream, {2, 64, 4, 32}, {2, 64, 4, 32}, true), 2 * 64 * 4);
+        const auto backward = [&](const Shape& q) { return table->attention_workspace(stream, q, q, true); };
+        // D_i, 2 x 4 counters in a line of 32, as many tiles of 8192 sums: 64 queries are half of a tile.
+        EXPECT_EQ(backward({2, 64, 4, 32}), 2 * 64 * 4 + 32 + 8 * 8192);
+        // At 128 columns a tile has 64 queries: four for 200. 1000 values of D_i end in a line of 32.
+        EXPECT_EQ(backward({1, 200, 5, 128}), 1024 + 32 + 5 * 4 * 8192);
+        EXPECT_EQ(backward({2, 64, 4, 36}), 2 * 64 * 4);  // head dims that the kernel of Hopper does not take
+        EXPECT_EQ(backward({2, 64, 4, 256}), 2 * 64 * 4);
+        EXPECT_EQ(backward({2, 0, 4, 64}), 0);
         EXPECT_EQ(table->gemm_workspace(stream, product(DType::bf16, 2000, 3000, 1000)), 0);
         EXPECT_NE(table->gemm_engine(stream, product(DType::bf16, 2000, 3000, 1000)), std::string());
     }

@@ -139,9 +139,12 @@ __device__ __forceinline__ Keys queries_of_keys(const AttentionShape& s, int b, 
 inline BlockOrder order_of_queries(const AttentionShape& s, int rows) {
     return {s.B, s.H, ceil_div(s.Tq, rows), true, int64_t{4} * s.Tk * s.D / (s.H / s.Hkv)};
 }
-// Each block owns `rows` keys and streams the queries of its group; the first keys are seen by most queries.
+// Each block owns `rows` keys and streams the queries of its group; the first keys are seen by most queries. Eight
+// heads at least are computed side by side: with fewer, too few blocks have their longest tiles at the begin. Blocks of
+// a head stream the same queries at about the same time, so the cache needs to hold the part of them that is in use.
 inline BlockOrder order_of_keys(const AttentionShape& s, int rows) {
-    return {s.B, s.Hkv, ceil_div(s.Tk, rows), false, int64_t{4} * s.Tq * s.D * (s.H / s.Hkv)};
+    const int64_t streamed = int64_t{4} * s.Tq * s.D * (s.H / s.Hkv), eighth = BlockOrder::kCacheBytes / 8;
+    return {s.B, s.Hkv, ceil_div(s.Tk, rows), false, streamed < eighth ? streamed : eighth};
 }
 
 // Any shape, f32 or bf16, no tensor cores: attention_plain.cu.

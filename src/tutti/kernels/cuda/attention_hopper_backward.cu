@@ -1,8 +1,21 @@
-// kernels/cuda/attention_hopper_backward.cu: gradients of attention on wgmma and TMA, as attention_backward.cu makes
-// them: dq owns queries and streams keys, dk and dv own keys and stream the queries of the group's heads, in a fixed
-// order. The first warp group of a block copies tiles into a ring, each of the others owns 64 rows: while one makes P
-// and dS, the other has its products.
+// kernels/cuda/attention_hopper_backward.cu: gradients of attention on wgmma and TMA, in one kernel with five products
+// of tiles (Shah et al. 2024, FlashAttention-3, its deterministic backward). A block owns keys and streams the queries
+// of the group's heads. Its registers hold S = K Q^T, dP = V dO^T, dV += P dO and dK += dS Q; dQ += dS^T K goes to sums
+// in f32 in memory, to which the blocks of a head add in the order of their keys. A second kernel scales and rounds dQ.
+//
+// Of the three warp groups of a block, one brings tiles and takes dQ away, each of the others owns 64 keys.
+//
+// Turns. Each tile of queries of a head has a counter in memory. The block that is to add next reads its own number
+// there, adds, and raises the counter; so the sums have one order, and two runs have equal bits. A block waits only for
+// blocks of the same head with smaller keys. BlockOrder gives those smaller indices in the grid, and NVIDIA's GPUs
+// begin blocks in the order of their indices (the scans of CUB rely on that as well). So the block with the smallest
+// index of those that have not ended waits for none, and the grid ends however few blocks run side by side.
+//
+// Tiles are streamed from the last to the first. Under a causal mask all blocks of a head have the last tile and begin
+// with it, each one addition behind the block before it. From the first to the last, block n would begin with tile n,
+// which block 0 reaches after n others.
 #include "tutti/kernels/cuda/attention_tiles.h"
+#include "tutti/kernels/cuda/sizes.h"
 #include "tutti/kernels/cuda/slab_tile.h"
 #include "tutti/kernels/cuda/tensor_map.h"
 
@@ -10,239 +23,354 @@ namespace tutti::kernels::cuda {
 
 namespace {
 
-// What the gradients need of a query: P = exp(scale S - lse), dS = P (dP - delta).
-struct Query {
-    float lse, delta;  // lse in units of log2 e, 0 where no key is seen
+struct alignas(8) Pair {
+    float of[2];
 };
 
-// Of the streamed ones, when keys own.
+// What the gradients need of the streamed queries: P = exp(scale S - lse), dS = P (dP - delta).
 template <int kCount>
 struct Queries {
-    float lse[kCount], delta[kCount];
+    Pair lse[kCount / 2], delta[kCount / 2];  // lse in units of log2 e, 0 where no key is seen
     Keys keys[kCount];
     bool all;  // whether every query sees every key that the block owns
 };
 
-template <int kD_, bool keys_own_>
+template <int kD_>
 struct HopperBackward {
     static constexpr int kD = kD_;
-    static constexpr bool keys_own = keys_own_;
     static constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kWarpGroup;
     static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
     static_assert((kConsumers * kConsumerRegisters + kProducerRegisters) * kWarpGroup <= 65536);
-    static constexpr int kOwn = 64 * kConsumers;
-    // Registers: a sum has kD / 2, dk and dv are two; S and dP have kStream / 2 each, and half of that in bf16.
-    static constexpr int kStream = keys_own ? 64 : 128;
-    static constexpr int kStages = keys_own ? 3 : 2;           // what shared memory has room for
-    static constexpr int kProducers = keys_own ? kStream : 1;  // threads: each brings a query
-    static_assert(kProducers <= kWarpGroup);
-    using Own = SlabTile<kOwn, kD>;
-    using Streamed = SlabTile<kStream, kD>;
+    static constexpr int kKeys = 64 * kConsumers;
+    // Registers: dK and dV have kD / 2 each, S and dP kQueries / 2 each, and half of that in bf16.
+    static constexpr int kQueries = BackwardWorkspace::queries(kD);
+    static constexpr int kStages = 2;    // what shared memory has room for
+    static constexpr int kReaders = 64;  // threads that bring lse and delta
+    static_assert(kQueries % kReaders == 0);
+    using Own = SlabTile<kKeys, kD>;
+    using Streamed = SlabTile<kQueries, kD>;
+    using Scores = SlabTile<kKeys, kQueries>;
+    // Two tiles of dS: a warp group writes the next one while the other may still multiply this one.
     struct Memory {
-        std::byte own1[Own::kBytes], own2[Own::kBytes];
-        std::byte stream1[kStages][Streamed::kBytes], stream2[kStages][Streamed::kBytes];
-        Queries<keys_own ? kStream : 1> queries[kStages];
-        Mbarrier own_full, full[kStages], empty[kStages];
+        std::byte k[Own::kBytes], v[Own::kBytes];
+        std::byte q[kStages][Streamed::kBytes], dy[kStages][Streamed::kBytes];
+        std::byte ds[2][Scores::kBytes];
+        float4 dq[kConsumers][8][kWarpGroup];  // each thread's accumulators of 64 rows and 64 columns
+        Queries<kQueries> queries[kStages];
+        Mbarrier own_full, full[kStages], empty[kStages], dq_full, dq_empty;
     };
+    static_assert(sizeof(Memory::dq) == BackwardWorkspace::kTile * sizeof(float));
     static constexpr size_t kBytes = sizeof(Memory) + 1023;
+    // Which part of a tile of dQ a consumer makes: the next 64 queries, or the next 64 columns.
+    static constexpr bool kByQueries = kD == 64;
 };
 
-// q and k are the first of their pair, dy and v the second.
 struct BackwardMaps {
-    CUtensorMap own1, own2, stream1, stream2;
+    CUtensorMap q, k, v, dy;
 };
 
 struct Block {
-    int b, head, first;  // of the own rows; a head of keys when they own
-    Keys seen;           // rows to stream, of each head
+    int b, kv_head, keys;      // the first key
+    int first_head, end_head;  // of the queries
+    int first_tile, end_tile;  // of each of these heads
 };
 
-__device__ __forceinline__ Query query_of(const AttentionShape& s, const float* lse, const float* delta, int b, int h,
-                                          int i) {
-    if (i >= s.Tq) return {0, 0};
-    const float of_row = lse[s.lse_at(b, h, i)];
-    return {of_row == -INFINITY ? 0 : of_row * kLog2e, delta[(static_cast<int64_t>(b) * s.H + h) * s.Tq + i]};
-}
+// Sums of dQ and their turns, of tile m of head h of sequence b at (b H + h) tiles + m.
+struct DqSums {
+    float* sums;
+    int32_t* turns;
+    int tiles;
+    __device__ __forceinline__ int64_t place(const AttentionShape& s, int b, int h, int tile) const {
+        return (static_cast<int64_t>(b) * s.H + h) * tiles + tile;
+    }
+};
 
+// Blocks of keys of which a tile of queries sees any: those that add to its dQ, in this order. The block of keys n has
+// the tile in its range just when n is one of these.
 template <class Sizes>
-__device__ __forceinline__ void produce(typename Sizes::Memory& memory, const AttentionShape& shape,
-                                        const BackwardMaps& maps, const Block& block, const float* lse,
-                                        const float* delta) {
-    constexpr int kStream = Sizes::kStream;
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread == 0) {
-        arrive_expecting(memory.own_full, 2 * Sizes::Own::kBytes);
-        typename Sizes::Own{memory.own1}.fetch(maps.own1, memory.own_full, block.b, block.head, block.first);
-        typename Sizes::Own{memory.own2}.fetch(maps.own2, memory.own_full, block.b, block.head, block.first);
-    }
-    const int heads = Sizes::keys_own ? shape.group() : 1;
+__device__ __forceinline__ Keys blocks_of_keys(const AttentionShape& s, int b, int tile) {
+    const Keys any = span_of_queries(s, b, tile * Sizes::kQueries, (tile + 1) * Sizes::kQueries).any;
+    return {any.first / Sizes::kKeys, (any.end + Sizes::kKeys - 1) / Sizes::kKeys};
+}
+
+// f(query head, tile) for what the block streams, in order. Heads are the faster index: a block with fewer tiles would
+// come to the second head early and wait there for the blocks before it, were a head streamed as a whole.
+template <class F>
+__device__ __forceinline__ void for_each_tile(const Block& block, F f) {
+    for (int tile = block.end_tile - 1; tile >= block.first_tile; --tile)
+        for (int h = block.first_head; h < block.end_head; ++h) f(h, tile);
+}
+
+// Three warps bring what the block reads, so that each has few values in its registers. The first, one thread of it:
+template <class Sizes>
+__device__ __forceinline__ void load_tiles(typename Sizes::Memory& memory, const AttentionShape& shape,
+                                           const BackwardMaps& maps, const Block& block) {
+    using Own = typename Sizes::Own;
+    using Streamed = typename Sizes::Streamed;
+    arrive_expecting(memory.own_full, 2 * Own::kBytes);
+    Own{memory.k}.fetch(maps.k, memory.own_full, block.b, block.kv_head, block.keys);
+    Own{memory.v}.fetch(maps.v, memory.own_full, block.b, block.kv_head, block.keys);
     Turn<Sizes::kStages> turn;
-    for (int g = 0; g < heads; ++g) {
-        const int head = Sizes::keys_own ? block.head * heads + g : block.head / shape.group();
-        for (int tile = block.seen.first; tile < block.seen.end; tile += kStream, turn.next()) {
-            const int stage = turn.stage;
-            wait(memory.empty[stage], turn.parity ^ 1);
-            if constexpr (Sizes::keys_own) {
-                auto& queries = memory.queries[stage];
-                const int i = tile + thread;
-                const Query query = query_of(shape, lse, delta, block.b, head, i);
-                queries.lse[thread] = query.lse;
-                queries.delta[thread] = query.delta;
-                queries.keys[thread] = i < shape.Tq ? shape.visible(block.b, i) : Keys{0, 0};
-                if (thread == 0) {
-                    // Queries and keys behind the last ones are zeros: nothing comes of them.
-                    const Span span = span_of_queries(shape, block.b, tile, tile + kStream);
-                    const int end = block.first + Sizes::kOwn;
-                    queries.all = span.all.first <= block.first && span.all.end >= (end < shape.Tk ? end : shape.Tk);
-                }
-            }
-            if (thread == 0) {
-                arrive_expecting(memory.full[stage], 2 * Sizes::Streamed::kBytes);
-                typename Sizes::Streamed{memory.stream1[stage]}.fetch(maps.stream1, memory.full[stage], block.b, head,
-                                                                      tile);
-                typename Sizes::Streamed{memory.stream2[stage]}.fetch(maps.stream2, memory.full[stage], block.b, head,
-                                                                      tile);
-            } else {
-                arrive(memory.full[stage]);
-            }
+    for_each_tile(block, [&](int h, int tile) {
+        const int first = tile * Sizes::kQueries;
+        Mbarrier& full = memory.full[turn.stage];
+        wait(memory.empty[turn.stage], turn.parity ^ 1);
+        // Queries behind the last one are zeros, and nothing comes of them. Keys behind the last one are hidden: P of
+        // such a key may be infinite.
+        const Span span = span_of_queries(shape, block.b, first, first + Sizes::kQueries);
+        memory.queries[turn.stage].all = span.all.first <= block.keys && span.all.end >= block.keys + Sizes::kKeys;
+        arrive_expecting(full, 2 * Streamed::kBytes);
+        Streamed{memory.q[turn.stage]}.fetch(maps.q, full, block.b, h, first);
+        Streamed{memory.dy[turn.stage]}.fetch(maps.dy, full, block.b, h, first);
+        turn.next();
+    });
+}
+
+// The second and third, of which `reader` is a thread.
+template <class Sizes>
+__device__ __forceinline__ void load_queries(typename Sizes::Memory& memory, const AttentionShape& shape,
+                                             const Block& block, int reader, const float* lse, const float* delta) {
+    Turn<Sizes::kStages> turn;
+    for_each_tile(block, [&](int h, int tile) {
+        wait(memory.empty[turn.stage], turn.parity ^ 1);
+#pragma unroll 1
+        for (int at = reader; at < Sizes::kQueries; at += Sizes::kReaders) {
+            const int i = tile * Sizes::kQueries + at;
+            auto& queries = memory.queries[turn.stage];
+            queries.keys[at] = i < shape.Tq ? shape.visible(block.b, i) : Keys{0, 0};
+            const float lse_of_i = i < shape.Tq ? lse[shape.lse_at(block.b, h, i)] : 0;
+            queries.lse[at / 2].of[at % 2] = lse_of_i == -INFINITY ? 0 : lse_of_i * kLog2e;
+            queries.delta[at / 2].of[at % 2] =
+                i < shape.Tq ? delta[(static_cast<int64_t>(block.b) * shape.H + h) * shape.Tq + i] : 0;
         }
+        arrive(memory.full[turn.stage]);
+        turn.next();
+    });
+}
+
+// One thread of the fourth warp takes dQ away.
+template <class Sizes>
+__device__ __forceinline__ void add_dq(typename Sizes::Memory& memory, const AttentionShape& shape, const Block& block,
+                                       const DqSums& dq) {
+    uint32_t parity = 0;
+    for_each_tile(block, [&](int h, int tile) {
+        const int mine = block.keys / Sizes::kKeys - blocks_of_keys<Sizes>(shape, block.b, tile).first;
+        const int64_t place = dq.place(shape, block.b, h, tile);
+        wait(memory.dq_full, parity);
+        if (mine > 0) wait_for_turn(dq.turns + place, mine);
+        copy_out(dq.sums + place * BackwardWorkspace::kTile, memory.dq, sizeof memory.dq, mine > 0);
+        wait_until_read();
+        arrive(memory.dq_empty);
+        wait_until_written();
+        pass_turn(dq.turns + place, mine + 1);
+        parity ^= 1;
+    });
+}
+
+// S = K Q^T becomes P, 0 where the key is hidden. `first_key`: of the lane's rows, whose second one is 8 below.
+template <class Sizes>
+__device__ __forceinline__ void exponentiate(RowSums<Sizes::kQueries>& s, const Queries<Sizes::kQueries>& queries,
+                                             int first_key, float scale) {
+    const int lane = static_cast<int>(threadIdx.x) % 4;
+    if (!queries.all)
+#pragma unroll
+        for (int n = 0; n < Sizes::kQueries / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const Keys keys = queries.keys[8 * n + 2 * lane + i % 2];
+                const int key = first_key + i / 2 * 8;
+                if (key < keys.first || key >= keys.end) s[n][i] = -INFINITY;
+            }
+#pragma unroll
+    for (int n = 0; n < Sizes::kQueries / 8; ++n) {
+        const Pair lse = queries.lse[4 * n + lane];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[n][i] = fast_exp2(fmaf(s[n][i], scale, -lse.of[i % 2]));
     }
 }
 
-// f(S, row half, column) for each element of the lane's two rows, columns counted from the lane's first.
-template <int kColumns, class F>
-__device__ __forceinline__ void for_each(RowSums<kColumns>& s, F f) {
+// dP becomes dS, of 64 queries.
+template <class Sizes>
+__device__ __forceinline__ void differentiate(RowSums<Sizes::kQueries>& dp, const RowSums<Sizes::kQueries>& p,
+                                              const Queries<Sizes::kQueries>& queries, int first) {
+    const int lane = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n)
+    for (int n = first / 8; n < first / 8 + 8; ++n) {
+        const Pair delta = queries.delta[4 * n + lane];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) f(s[n][i], i / 2, 8 * n + i % 2);
+        for (int i = 0; i < 4; ++i) dp[n][i] = p[n][i] * (dp[n][i] - delta.of[i % 2]);
+    }
+}
+
+// The warp groups that multiply.
+template <class Sizes>
+__device__ __forceinline__ void consume(typename Sizes::Memory& memory, const AttentionShape& shape, const Block& block,
+                                        const Result& dk, const Result& dv) {
+    constexpr int kD = Sizes::kD, kQueries = Sizes::kQueries;
+    using Streamed = typename Sizes::Streamed;
+    using Scores = typename Sizes::Scores;
+    const int thread = static_cast<int>(threadIdx.x) % kWarpGroup, lane = thread % kWarp;
+    const int consumer = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpGroup, 0) - 1;
+    const int row_of_warp = 64 * consumer + thread / kWarp * 16;
+    const float scale = shape.scale * kLog2e;
+    const typename Sizes::Own k{memory.k}, v{memory.v};
+    RowSums<kD> sums_of_k = {}, sums_of_v = {};
+    RowSums<kQueries> s, dp;
+    constexpr int kParts = kQueries / 64;
+    FragmentA p[kParts][4], ds[kParts][4];
+    if (block.first_tile < block.end_tile) wait(memory.own_full, 0);
+    Turn<Sizes::kStages> turn;
+    Turn<2> turn_of_ds;
+    uint32_t dq_parity = 1;
+    for_each_tile(block, [&](int, int) {
+        const Streamed q{memory.q[turn.stage]}, dy{memory.dy[turn.stage]};
+        const Scores scores{memory.ds[turn_of_ds.stage]};
+        const auto& queries = memory.queries[turn.stage];
+        wait(memory.full[turn.stage], turn.parity);
+        start_transposed(s, k, 64 * consumer, q);
+        start_transposed(dp, v, 64 * consumer, dy);
+        wait_for_products<1>(s);
+        exponentiate<Sizes>(s, queries, block.keys + row_of_warp + lane / 4, scale);
+        // By 64 queries: registers have no room for P of all of them in both types.
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+            round_to(p[part], s, 64 * part);
+            if (part == 0) wait_for_products<0>(dp);
+            start_product(sums_of_v, p[part], dy, 64 * part);
+            differentiate<Sizes>(dp, s, queries, 64 * part);
+            round_to(ds[part], dp, 64 * part);
+            scores.store(row_of_warp, part, ds[part]);
+        }
+        publish_shared();
+        named_barrier_sync(1, Sizes::kConsumers * kWarpGroup);  // dS of all keys of the block is there
+        RowSums<64> dq;
+        start_product_of_columns(dq, scores, Sizes::kByQueries ? consumer : 0, k, Sizes::kByQueries ? 0 : consumer);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) start_product(sums_of_k, ds[part], q, 64 * part);
+        wait_for_products<kParts>(dq);
+        wait(memory.dq_empty, dq_parity);
+#pragma unroll
+        for (int n = 0; n < 8; ++n)
+            store_word(memory.dq[consumer][n][thread], {dq[n][0], dq[n][1], dq[n][2], dq[n][3]});
+        publish_shared();
+        __syncwarp();
+        if (lane == 0) arrive(memory.dq_full);
+        wait_for_products<0>(sums_of_k);
+        pin(sums_of_v);
+        if (lane == 0) arrive(memory.empty[turn.stage]);
+        turn.next();
+        turn_of_ds.next();
+        dq_parity ^= 1;
+    });
+    const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1, 1};
+    const int row = block.keys + row_of_warp;
+    store_rows<kD>(sums_of_k, scales, dk, block.b, block.kv_head, row, shape.Tk, shape.D);
+    store_rows<kD>(sums_of_v, ones, dv, block.b, block.kv_head, row, shape.Tk, shape.D);
 }
 
 template <class Sizes>
 __global__ void __launch_bounds__(Sizes::kThreads, 1)
     hopper_backward_kernel(AttentionShape shape, BlockOrder order, const __grid_constant__ BackwardMaps maps,
-                           const float* lse, const float* delta, Result first_gradient, Result second_gradient) {
+                           const float* lse, const float* delta, DqSums dq, Result dk, Result dv) {
     if constexpr (kHasHopper) {
-        constexpr int kD = Sizes::kD, kStream = Sizes::kStream, kOwn = Sizes::kOwn;
-        constexpr bool keys_own = Sizes::keys_own;
-        using Streamed = typename Sizes::Streamed;
         auto& memory = *reinterpret_cast<typename Sizes::Memory*>(slab_memory());
         const int thread = static_cast<int>(threadIdx.x), warp_group = __shfl_sync(0xffffffffu, thread / kWarpGroup, 0);
-        const auto [b, own_head, row_tile] = order.at(blockIdx.x);
-        Block block{b, own_head, row_tile * kOwn, {}};
-        Keys all{0, 0};
-        if constexpr (keys_own) {
-            block.seen = queries_of_keys(shape, block.b, block.first, block.first + kOwn);
-        } else {
-            const Span span = span_of_queries(shape, block.b, block.first, block.first + kOwn);
-            block.seen = span.any;
-            all = span.all;
-        }
+        const auto [b, kv_head, block_of_keys] = order.at(blockIdx.x);
+        const int keys = block_of_keys * Sizes::kKeys;
+        const Keys seen = queries_of_keys(shape, b, keys, keys + Sizes::kKeys);
+        const int end = (seen.end + Sizes::kQueries - 1) / Sizes::kQueries;
+        const int group = shape.group(), first_head = kv_head * group;
+        const Block block{b,
+                          kv_head,
+                          keys,
+                          first_head,
+                          first_head + group,
+                          seen.first < shape.Tq ? seen.first / Sizes::kQueries : end,
+                          end};
         if (thread == 0) {
             init_barrier(memory.own_full, 1);
             for (int i = 0; i < Sizes::kStages; ++i) {
-                init_barrier(memory.full[i], Sizes::kProducers);
+                init_barrier(memory.full[i], 1 + Sizes::kReaders);
                 init_barrier(memory.empty[i], Sizes::kConsumers * 4);  // each warp arrives once
             }
+            init_barrier(memory.dq_full, Sizes::kConsumers * 4);
+            init_barrier(memory.dq_empty, 1);
             publish_barriers();
         }
         __syncthreads();
         if (warp_group == 0) {
             give_registers<Sizes::kProducerRegisters>();
-            if (thread < Sizes::kProducers && block.seen.first < block.seen.end)
-                produce<Sizes>(memory, shape, maps, block, lse, delta);
+            if (block.first_tile >= block.end_tile) return;
+            const int warp = __shfl_sync(0xffffffffu, thread / kWarp, 0);
+            if (warp == 0) {
+                if (thread == 0) load_tiles<Sizes>(memory, shape, maps, block);
+            } else if (warp < 3) {
+                load_queries<Sizes>(memory, shape, block, thread - kWarp, lse, delta);
+            } else if (thread == 3 * kWarp) {
+                add_dq<Sizes>(memory, shape, block, dq);
+            }
             return;
         }
         take_registers<Sizes::kConsumerRegisters>();
-
-        const int own_row = 64 * (warp_group - 1), lane = thread % kWarp, first_column = 2 * (lane % 4);
-        const int row = block.first + own_row + thread % kWarpGroup / kWarp * 16 + lane / 4;  // and 8 below
-        const float scale = shape.scale * kLog2e;
-        Query own_queries[2];
-        Keys own_keys[2];
-        if constexpr (!keys_own)
-            for (int half = 0; half < 2; ++half) {
-                const int i = row + 8 * half;
-                own_queries[half] = query_of(shape, lse, delta, block.b, block.head, i);
-                own_keys[half] = i < shape.Tq ? shape.visible(block.b, i) : Keys{0, 0};
-            }
-        const typename Sizes::Own own1{memory.own1}, own2{memory.own2};
-        RowSums<kD> sums1 = {}, sums2 = {};
-        RowSums<kStream> s, dp;
-        FragmentA p[kStream / 16], ds[kStream / 16];
-        const int heads = keys_own ? shape.group() : 1;
-        if (block.seen.first < block.seen.end) wait(memory.own_full, 0);
-        Turn<Sizes::kStages> turn;
-        for (int g = 0; g < heads; ++g)
-            for (int tile = block.seen.first; tile < block.seen.end; tile += kStream, turn.next()) {
-                const Streamed stream1{memory.stream1[turn.stage]}, stream2{memory.stream2[turn.stage]};
-                const auto& queries = memory.queries[turn.stage];
-                const auto lse_at = [&](int half, int column) {
-                    return keys_own ? queries.lse[keys_own ? first_column + column : 0] : own_queries[half].lse;
-                };
-                const auto delta_at = [&](int half, int column) {
-                    return keys_own ? queries.delta[keys_own ? first_column + column : 0] : own_queries[half].delta;
-                };
-                wait(memory.full[turn.stage], turn.parity);
-                start_transposed(s, own1, own_row, stream1);
-                start_transposed(dp, own2, own_row, stream2);
-                wait_for_products<1>(s);
-                const bool all_seen = keys_own ? queries.all : all.first <= tile && tile + kStream <= all.end;
-                if (!all_seen)
-                    for_each<kStream>(s, [&](float& score, int half, int column) {
-                        const Keys& keys =
-                            keys_own ? queries.keys[keys_own ? first_column + column : 0] : own_keys[half];
-                        const int key = keys_own ? row + 8 * half : tile + first_column + column;
-                        if (key < keys.first || key >= keys.end) score = -INFINITY;
-                    });
-                for_each<kStream>(s, [&](float& score, int half, int column) {
-                    score = fast_exp2(fmaf(score, scale, -lse_at(half, column)));
-                });
-                if constexpr (keys_own) round_to(p, s);
-                wait_for_products<0>(dp);
-                if constexpr (keys_own) start_product(sums2, p, stream2);
-                for_each<kStream>(s, [&](float& probability, int half, int column) {
-                    float& of_dp = dp[column / 8][2 * half + column % 8];
-                    of_dp = probability * (of_dp - delta_at(half, column));
-                });
-                round_to(ds, dp);
-                start_product(sums1, ds, stream1);
-                wait_for_products<0>(sums1);
-                if constexpr (keys_own) wait_for_products<0>(sums2);
-                if (lane == 0) arrive(memory.empty[turn.stage]);
-            }
-        const int end = keys_own ? shape.Tk : shape.Tq;
-        const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1, 1};
-        store_rows<kD>(sums1, scales, first_gradient, block.b, block.head, row - lane / 4, end, shape.D);
-        if constexpr (keys_own)
-            store_rows<kD>(sums2, ones, second_gradient, block.b, block.head, row - lane / 4, end, shape.D);
+        consume<Sizes>(memory, shape, block, dk, dv);
     }
 }
 
-template <int kD, bool keys_own>
+// dQ = scale times the sums of 64 rows, the accumulators of a warp group.
+template <class Sizes>
+__global__ void __launch_bounds__(kWarpGroup) hopper_dq_kernel(AttentionShape shape, DqSums from, Result dq) {
+    constexpr int kD = Sizes::kD, kParts = Sizes::kQueries / 64;
+    const int part = static_cast<int>(blockIdx.x) % kParts, index = static_cast<int>(blockIdx.x) / kParts;
+    const int tile = index % from.tiles, h = index / from.tiles % shape.H, b = index / from.tiles / shape.H;
+    const int thread = static_cast<int>(threadIdx.x);
+    const Keys blocks = blocks_of_keys<Sizes>(shape, b, tile);
+    RowSums<kD> sums = {};
+    if (blocks.first < blocks.end) {  // else no block of keys has written
+        const auto* const words =
+            reinterpret_cast<const float4*>(from.sums + from.place(shape, b, h, tile) * BackwardWorkspace::kTile);
+#pragma unroll
+        for (int n = 0; n < kD / 8; ++n) {
+            const float4 word = words[(8 * part + n) * kWarpGroup + thread];
+            sums[n][0] = word.x, sums[n][1] = word.y, sums[n][2] = word.z, sums[n][3] = word.w;
+        }
+    }
+    const float scales[2] = {shape.scale, shape.scale};
+    store_rows<kD>(sums, scales, dq, b, h, tile * Sizes::kQueries + 64 * part + thread / kWarp * 16, shape.Tq, shape.D);
+}
+
+template <int kD>
 void run(const Stream& stream, const AttentionBackward& a) {
-    using Sizes = HopperBackward<kD, keys_own>;
+    using Sizes = HopperBackward<kD>;
     const AttentionShape s(a);
-    const BlockOrder order = keys_own ? order_of_keys(s, Sizes::kOwn) : order_of_queries(s, Sizes::kOwn);
-    const BackwardMaps maps{
-        tensor_map(keys_own ? a.k : a.q, Sizes::kOwn), tensor_map(keys_own ? a.v : a.dy, Sizes::kOwn),
-        tensor_map(keys_own ? a.q : a.k, Sizes::kStream), tensor_map(keys_own ? a.dy : a.v, Sizes::kStream)};
+    const BackwardWorkspace space(a.q.shape);
+    float* const workspace = a.workspace.as<float>();
+    const DqSums dq{workspace + space.dq, reinterpret_cast<int32_t*>(workspace + space.turns),
+                    static_cast<int>(ceil_div(s.Tq, Sizes::kQueries))};
+    const BlockOrder order = order_of_keys(s, Sizes::kKeys);
+    const BackwardMaps maps{tensor_map(a.q, Sizes::kQueries), tensor_map(a.k, Sizes::kKeys),
+                            tensor_map(a.v, Sizes::kKeys), tensor_map(a.dy, Sizes::kQueries)};
+    check_cuda(
+        cudaMemsetAsync(dq.turns, 0, static_cast<size_t>(space.dq - space.turns) * sizeof(int32_t), native(stream)),
+        "cudaMemsetAsync of the turns of attention's gradient");
     launch(hopper_backward_kernel<Sizes>,
-           {.blocks = dim3(order.blocks()), .threads = dim3(Sizes::kThreads), .shared_bytes = Sizes::kBytes}, stream, s,
-           order, maps, a.lse.as<const float>(), a.workspace.as<const float>(),
-           Result(keys_own ? a.dk : a.dq, a.accumulate), Result(a.dv, a.accumulate));
+           {.blocks = dim3(order.blocks()),
+            .threads = dim3(Sizes::kThreads),
+            .shared_bytes = Sizes::kBytes,
+            .blocks_wait = true},
+           stream, s, order, maps, a.lse.as<const float>(), static_cast<const float*>(workspace), dq,
+           Result(a.dk, a.accumulate), Result(a.dv, a.accumulate));
+    const int64_t parts = int64_t{s.B} * s.H * dq.tiles * (Sizes::kQueries / 64);
+    launch(hopper_dq_kernel<Sizes>, {.blocks = dim3(static_cast<unsigned>(parts)), .threads = dim3(kWarpGroup)}, stream,
+           s, dq, Result(a.dq, a.accumulate));
 }
 
 }  // namespace
 
 void attention_backward_hopper(const Stream& stream, const AttentionBackward& a) {
-    if (a.q.shape[3] <= 64) {
-        run<64, false>(stream, a);
-        run<64, true>(stream, a);
-    } else {
-        run<128, false>(stream, a);
-        run<128, true>(stream, a);
-    }
+    if (a.q.shape[3] <= 64)
+        run<64>(stream, a);
+    else
+        run<128>(stream, a);
 }
 
 }  // namespace tutti::kernels::cuda

@@ -1,6 +1,7 @@
 // kernels/cuda/sizes.h: the sizes of the CUDA table, which a build without CUDA knows too: it plans runs on GPUs.
 #pragma once
 
+#include "tutti/base/host_device.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::kernels::cuda {
@@ -8,9 +9,30 @@ namespace tutti::kernels::cuda {
 // Each chunk reads and writes the f32 gradient of the head once: at Llama 3's 128256 words 2.1 GB, a millisecond.
 inline constexpr int64_t kLossChunkBytes = 1 << 30;
 
-// The backward keeps D_i of each query row.
+// What the backward of attention keeps, in places of 4 bytes: D_i of each query row; and for the kernel of Hopper dq in
+// f32, by tiles of queries, with a turn for each tile. Which GPU it will be is not asked: a plan made without one
+// counts what a run takes. So GPUs that are not Hopper's, and f32, take memory that they do not use: twice that of dq
+// in bf16.
+struct BackwardWorkspace {
+    int64_t turns = 0, dq = 0, values = 0;  // where they begin, where all ends
+
+    // Sums of a tile of dq: 128 queries with 64 columns each, or 64 with 128.
+    static constexpr int kTile = 8192;
+    TUTTI_HOST_DEVICE static constexpr int queries(int D) { return D <= 64 ? 128 : 64; }
+
+    explicit BackwardWorkspace(const Shape& q) {
+        const auto aligned = [](int64_t count) { return (count + 31) / 32 * 32; };  // to 128 bytes
+        values = q[0] * q[1] * q[2];
+        if (values == 0 || q[3] > 128 || q[3] % 8 != 0) return;
+        const int rows = queries(static_cast<int>(q[3]));
+        const int64_t tiles = q[0] * q[2] * ((q[1] + rows - 1) / rows);
+        turns = aligned(values);
+        dq = turns + aligned(tiles);
+        values = dq + tiles * kTile;
+    }
+};
 inline int64_t attention_workspace(const Stream&, const Shape& q, const Shape&, bool backward) {
-    return backward ? q[0] * q[1] * q[2] : 0;
+    return backward ? BackwardWorkspace(q).values : 0;
 }
 
 }  // namespace tutti::kernels::cuda

@@ -37,9 +37,21 @@ struct SlabTile {
     __device__ __forceinline__ uint64_t k_major(int row, int k) const {
         return descriptor(data + k / 4 * kSlabBytes + row * 128 + k % 4 * 32, 16);
     }
-    // Rows [16 k, 16 k + 16), all columns: K along rows, N along columns. The leading offset goes to the next 64
-    // columns.
-    __device__ __forceinline__ uint64_t n_major(int k) const { return descriptor(data + k * 16 * 128, kSlabBytes); }
+    // Rows [16 k, 16 k + 16), all columns from a slab on: K along rows, N (or M) along columns. The leading offset goes
+    // to the next 64 columns.
+    __device__ __forceinline__ uint64_t n_major(int k, int slab = 0) const {
+        return descriptor(data + slab * kSlabBytes + k * 16 * 128, kSlabBytes);
+    }
+
+    // Stores 16 rows of a warp, from `row` on, and the 64 columns of a slab, which are in the registers of left
+    // operands.
+    __device__ __forceinline__ void store(int row, int slab, const FragmentA (&columns)[4]) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32, of_lane = row + lane % 16;
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            store_matrices(data + slab * kSlabBytes + of_lane * 128 + ((2 * k + lane / 16) ^ of_lane % 8) * 16,
+                           columns[k]);
+    }
 };
 
 // Starts sums (64, kRows) = 64 rows of x, from `row` on, times the transposed tile y: a group of its own.
@@ -52,23 +64,34 @@ __device__ __forceinline__ void start_transposed(Accumulator (&sums)[kRows / 8],
     for (int k = 0; k < kD / 16; ++k) wgmma(sums, x.k_major(row, k), y.k_major(0, k), k > 0);
     commit_products();
 }
-// Likewise sums (64, kD) += p (64, kRows) from registers times the tile y.
-template <int kRows, int kD>
-__device__ __forceinline__ void start_product(Accumulator (&sums)[kD / 8], FragmentA (&p)[kRows / 16],
-                                              const SlabTile<kRows, kD>& y) {
+// Likewise sums (64, kD) += p (64, 16 kSteps) from registers times so many rows of the tile y, from `row` on, a
+// multiple of 16.
+template <int kSteps, int kRows, int kD>
+__device__ __forceinline__ void start_product(Accumulator (&sums)[kD / 8], FragmentA (&p)[kSteps],
+                                              const SlabTile<kRows, kD>& y, int row = 0) {
     pin(sums);
     pin(p);
     fence_registers();
 #pragma unroll
-    for (int k = 0; k < kRows / 16; ++k) wgmma(sums, p[k], y.n_major(k), true);
+    for (int k = 0; k < kSteps; ++k) wgmma(sums, p[k], y.n_major(row / 16 + k), true);
+    commit_products();
+}
+// Likewise sums (64, 64) = 64 transposed columns of x, of its slab `of_x`, times 64 columns of y.
+template <int kRows, int kX, int kY>
+__device__ __forceinline__ void start_product_of_columns(Accumulator (&sums)[8], const SlabTile<kRows, kX>& x, int of_x,
+                                                         const SlabTile<kRows, kY>& y, int of_y) {
+    pin(sums);
+    fence_registers();
+#pragma unroll
+    for (int k = 0; k < kRows / 16; ++k) wgmma_transposed(sums, x.n_major(k, of_x), y.n_major(k, of_y), k > 0);
     commit_products();
 }
 
-// A tile of sums, rounded to bf16, as left operands.
-template <int kSteps>
-__device__ __forceinline__ void round_to(FragmentA (&p)[kSteps], const Accumulator (&sums)[2 * kSteps]) {
+// Columns of sums, from `column` on, a multiple of 16, rounded to bf16, as left operands.
+template <int kSteps, int kBlocks>
+__device__ __forceinline__ void round_to(FragmentA (&p)[kSteps], const Accumulator (&sums)[kBlocks], int column = 0) {
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k) round_to(p[k], sums[2 * k], sums[2 * k + 1]);
+    for (int k = 0; k < kSteps; ++k) round_to(p[k], sums[column / 8 + 2 * k], sums[column / 8 + 2 * k + 1]);
 }
 
 // Stages of a ring in turn, with the parity of the pass.
