@@ -88,24 +88,25 @@ void sweep_squares(Sweep& sweep, double patience) {
     }
 }
 
-// The linears of one block and the head, as models/gpt2.cpp and models/llama.cpp have them.
-std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype, int64_t loss_chunk_bytes) {
+// The linears of one block and the head, as models/gpt2.cpp and models/llama.cpp have them on these kernels.
+std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype, const kernels::KernelTable& kernels) {
     if (m.family == spec::Family::mlp) return {{"linear", kTokens, m.width, m.width}};
     const int64_t query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
     std::vector<GemmShape> linears;
-    if (m.family == spec::Family::gpt2) {
-        linears = {{"q k v", kTokens, 3 * m.width, m.width}, {"attention out", kTokens, m.width, m.width}};
-        linears.push_back({"ffn up", kTokens, m.ffn, m.width});
+    const bool gpt2 = m.family == spec::Family::gpt2;
+    if (gpt2 || (kernels.fused_projections && !m.head_norm)) {
+        linears = {{"q k v", kTokens, query + 2 * key, m.width}};
     } else {
-        linears = {{"q", kTokens, query, m.width}, {"attention out", kTokens, m.width, query}};
+        linears = {{"q", kTokens, query, m.width}};
         if (key != query) linears.push_back({"k, v", kTokens, key, m.width});
-        linears.push_back({"ffn gate, up", kTokens, m.ffn, m.width});
     }
+    linears.push_back({"attention out", kTokens, m.width, query});
+    linears.push_back({gpt2 ? "ffn up" : "ffn gate, up", kTokens, m.ffn, m.width});
     linears.push_back({"ffn down", kTokens, m.width, m.ffn});
     constexpr int64_t kGrain = parallel::kVocabularyGrain;
     const int64_t words = (m.vocab + kGrain - 1) / kGrain * kGrain;
     linears.push_back(
-        {"head", ops::loss_chunk_rows(kTokens, words * size_of(dtype), loss_chunk_bytes), words, m.width});
+        {"head", ops::loss_chunk_rows(kTokens, words * size_of(dtype), kernels.loss_chunk_bytes), words, m.width});
     return linears;
 }
 
@@ -113,7 +114,7 @@ void sweep_model(Sweep& sweep, const std::string& name) {
     Bench& bench = sweep.bench;
     bench.text << '\n' << name << ", " << kTokens << " tokens: y = x w^T, dx = dy w, dw += dy^T x (f32)" << std::endl;
     std::vector<GemmShape> all;
-    for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype, bench.ctx.kernels.loss_chunk_bytes)) {
+    for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype, bench.ctx.kernels)) {
         for (const auto& [product, suffix] :
              {std::pair{ops::Product::forward, " y"}, std::pair{ops::Product::input_gradient, " dx"},
               std::pair{ops::Product::weight_gradient, " dw"}}) {

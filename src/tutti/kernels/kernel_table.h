@@ -300,6 +300,9 @@ struct KernelTable {
     int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product keeps none
     bool packing_counts = false;  // products in bf16 are so fast that packing b is a good part of one
     bool gemm_by_rows = false;    // Gemm::whole_rows is known here
+    // q, k and v of one input are projected side by side, by one product where their weights lie one behind another
+    // (ops/fused_linear.h); decision 32 says where that pays.
+    bool fused_projections = false;
     const char* (*gemm_engine)(const Stream&, const Gemm&) = nullptr;
     // The problems so far that the library of the products has no kernel for, so that a far slower one of our own made
     // them: "(4096, 50257) over 768 of bf16 to bf16, ...". Null: no library.

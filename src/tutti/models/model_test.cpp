@@ -39,10 +39,15 @@ spec::ModelSpec tiny(spec::Family family) {
     return s;
 }
 
+// How q, k and v are projected: each by itself; side by side, by a product each (ops/fused_linear.h), since each
+// parameter has memory of its own; or by one product, since all parameters lie in one buffer.
+enum class Projections : uint8_t { apart, side_by_side, one_product };
+
 // The families, and what of them a field of the spec switches.
 struct Case {
     std::string name;
     spec::ModelSpec spec;
+    Projections projections = Projections::apart;
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 
@@ -69,6 +74,12 @@ std::vector<Case> cases() {
         s.head_norm = true;
         s.head_dim = 10;  // 4 * 10 is not the width
     });
+    for (const Case& c : std::vector<Case>(all)) {
+        if (c.name == "llama_biases" || c.name == "mistral")
+            all.push_back({c.name + "_side_by_side", c.spec, Projections::side_by_side});
+        if (c.name == "llama" || c.name == "qwen2" || c.name == "mistral" || c.name == "qwen3")
+            all.push_back({c.name + "_one_product", c.spec, Projections::one_product});
+    }
     const spec::ModelSpec lfm2 = tiny(spec::Family::lfm2);
     all.push_back({"lfm2", lfm2});
     add("lfm2_biases", lfm2, [](spec::ModelSpec& s) {
@@ -79,13 +90,26 @@ std::vector<Case> cases() {
     return all;
 }
 
+const kernels::KernelTable& table_of(Projections projections) {
+    static const kernels::KernelTable kFused = [] {
+        kernels::KernelTable table = kernels::reference_table();
+        table.fused_projections = true;
+        return table;
+    }();
+    return projections == Projections::apart ? kernels::reference_table() : kFused;
+}
+
 struct Rig {
-    explicit Rig(const spec::ModelSpec& spec, DType compute = DType::f32, Hooks* hooks_ = nullptr)
+    explicit Rig(const spec::ModelSpec& spec) : Rig(Case{"", spec}) {}
+    explicit Rig(const Case& c, DType compute = DType::f32, Hooks* hooks_ = nullptr)
         : device(make_cpu_device(1)),
-          ctx{*device, kernels::reference_table()},
-          model(make_model(ctx, spec, 16)),
+          ctx{*device, table_of(c.projections)},
+          model(make_model(ctx, c.spec, 16)),
           hooks(hooks_) {
+        const spec::ModelSpec& spec = c.spec;
         materialize(ctx, model, compute, 42, true);
+        if (c.projections == Projections::one_product)
+            for (Tensor Parameter::*tensor : {&Parameter::value, &Parameter::gradient}) put_into_one_buffer(tensor);
         if (spec.family == spec::Family::mlp) {
             std::vector<float> x(5 * 24), y(5 * 24);
             for (size_t i = 0; i < x.size(); ++i) {
@@ -101,6 +125,20 @@ struct Rig {
                 windows[i] = static_cast<int32_t>(uniform_below(random_key(3, "tokens"), i, 37));
             batch = nn::make_batch(*device, windows, 2, 0);
             batch.grad_scale = 1.0f / 14;
+        }
+    }
+    void put_into_one_buffer(Tensor Parameter::*tensor) {
+        int64_t size = 0;
+        for (Parameter* p : model.parameters()) size += (p->*tensor).numel();
+        const DType type = (model.parameters().front()->*tensor).dtype();
+        const Tensor all = Tensor::empty(*device, {size}, type, Purpose::weights);
+        int64_t end = 0;
+        for (Parameter* p : model.parameters()) {
+            Tensor& x = p->*tensor;
+            const Tensor part = all.narrow(0, end, x.numel()).reshape(x.shape());
+            ops::copy(ctx, x, part);
+            x = part;
+            end += x.numel();
         }
     }
     double loss() {
@@ -138,7 +176,7 @@ struct Rig {
 class ModelTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ModelTest, CountsItsParameters) {
-    Rig rig(GetParam().spec);
+    Rig rig(GetParam());
     int64_t count = 0;
     for (Parameter* p : rig.model.parameters()) count += p->shape.numel();
     EXPECT_EQ(count, spec::parameter_count(GetParam().spec));
@@ -151,8 +189,10 @@ TEST_P(ModelTest, ADocumentInAPackedSequenceIsAsAlone) {
     const std::vector<int32_t> tokens = {5, 36, 0, 7, 11, 12, 5, 5}, targets = {36, 0, -1, -1, 12, 5, 5, 1};
     const std::vector<int32_t> first_key = {0, 0, 0, 3, 4, 4, 4, 4};
     for (const kernels::KernelTable* table : {&kernels::reference_table(), &kernels::cpu_table(kernels::best_isa())}) {
-        Rig rig(GetParam().spec);
-        ops::Context ctx{*rig.device, *table};
+        Rig rig(GetParam());
+        kernels::KernelTable own = *table;
+        own.fused_projections = rig.ctx.kernels.fused_projections;
+        ops::Context ctx{*rig.device, own};
         const auto losses = [&](const Batch& batch) {
             Tape tape(ctx, false);
             return rig.model.forward(tape, batch).value.to_floats();
@@ -184,7 +224,7 @@ TEST_P(ModelTest, ADocumentInAPackedSequenceIsAsAlone) {
 // D(2h)) / 3 has no c. The kinks of ReLU want a shorter step instead, and D(2h) tells by how much they still matter.
 // Single ops are held to 1e-7 in the kernels' own test; this one holds how they are joined.
 TEST_P(ModelTest, GradientsMatchDifferences) {
-    Rig rig(GetParam().spec);
+    Rig rig(GetParam());
     rig.run_backward(0, false);
     for (Parameter* p : rig.model.parameters()) {
         const auto gradient = p->gradient.to_host<float>();
@@ -217,11 +257,46 @@ TEST_P(ModelTest, GradientsMatchDifferences) {
     }
 }
 
+// Counts the products of a context.
+class CountsProducts final : public ops::Meter {
+  public:
+    void after_kernel(Device&, const char* kernel, const kernels::Work&) override {
+        products += std::string_view(kernel) == "gemm";
+    }
+    int products = 0;
+};
+
+// Side by side or not, a reference product is the same sum in double, rounded once: losses have the same bits. dx is
+// rounded after each of three products, or once: gradients differ by a few units of 2^-24 of their largest values. In
+// each of three layers one product stands for three of each kind: forward, input and weight gradient.
+TEST_P(ModelTest, FusedProjectionsAreTheSame) {
+    const Case& c = GetParam();
+    if (c.projections == Projections::apart) return;
+    Rig fused(c), apart(c.spec);
+    CountsProducts of_fused, of_apart;
+    fused.ctx.meter = &of_fused;
+    apart.ctx.meter = &of_apart;
+    EXPECT_EQ(fused.loss(), apart.loss());
+    fused.run_backward(0, false);
+    apart.run_backward(0, false);
+    const bool merged = c.projections == Projections::one_product && !c.spec.head_norm;
+    EXPECT_EQ(of_apart.products - of_fused.products, merged ? 3 * (2 * 2 + 2 + 2) : 0);
+    const auto got = fused.gradients();
+    for (const auto& [name, expected] : apart.gradients()) {
+        double largest = 0, difference = 0;
+        for (size_t i = 0; i < expected.size(); ++i) {
+            largest = std::max(largest, std::abs(1.0 * expected[i]));
+            difference = std::max(difference, std::abs(1.0 * got.at(name)[i] - expected[i]));
+        }
+        EXPECT_LE(difference, 64 * 0x1p-24 * largest) << name;
+    }
+}
+
 TEST_P(ModelTest, WeightGradientsMayWait) {
     for (DType compute : {DType::f32, DType::bf16}) {
         if (GetParam().spec.family == spec::Family::mlp && compute == DType::bf16)
             continue;  // its features are f32 here
-        Rig rig(GetParam().spec, compute);
+        Rig rig(GetParam(), compute);
         rig.run_backward(0, false);
         const auto together = rig.gradients();
         rig.run_backward(0, true);
@@ -230,9 +305,9 @@ TEST_P(ModelTest, WeightGradientsMayWait) {
 }
 
 TEST_P(ModelTest, RecomputeChangesNoBit) {
-    spec::ModelSpec spec = GetParam().spec;
-    spec.dropout = spec.family == spec::Family::mlp ? 0.0 : 0.3;
-    Rig rig(spec);
+    Case c = GetParam();
+    c.spec.dropout = c.spec.family == spec::Family::mlp ? 0.0 : 0.3;
+    Rig rig(c);
     rig.run_backward(0, false);
     const auto stored = rig.gradients();
     for (int64_t segment : {1, 2, 3, 7})
@@ -243,7 +318,7 @@ TEST_P(ModelTest, RecomputeChangesNoBit) {
 }
 
 TEST_P(ModelTest, FreesWhatItSaved) {
-    Rig rig(GetParam().spec);
+    Rig rig(GetParam());
     const int64_t before = rig.device->memory().usage(Purpose::activations).current;
     for (int64_t segment : {0, 2})
         for (bool split : {false, true}) {
@@ -270,7 +345,7 @@ TEST_P(ModelTest, HooksSurroundUnitsAndGradientsAreReadyOnce) {
     for (int64_t segment : {0, 2})
         for (bool split : {false, true}) {
             RecordingHooks hooks;
-            Rig rig(GetParam().spec, DType::f32, &hooks);
+            Rig rig(GetParam(), DType::f32, &hooks);
             rig.run_backward(segment, split);
             for (Parameter* p : rig.model.parameters()) {
                 EXPECT_EQ(hooks.ready[p->name], 1) << p->name;
@@ -321,7 +396,7 @@ void expect_near(const std::vector<float>& actual, const std::vector<float>& exp
 TEST(Generation, CachesGiveTheLogitsOfTheFullForward) {
     for (const Case& c : cases()) {
         if (c.spec.family == spec::Family::mlp) continue;
-        Rig rig(c.spec);
+        Rig rig(c);
         const std::vector<std::vector<int32_t>> texts = {{3, 14, 15, 9, 2, 6, 5}, {30, 5}, {8, 8, 1, 20, 36}};
         const std::vector<size_t> prompts = {3, 1, 1};
         std::vector<nn::KvCache> caches;

@@ -25,6 +25,19 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
 }
 
 Var SelfAttention::operator()(Tape& tape, const Var& x, const Batch& batch) {
+    // A norm of heads stands between the projection and the rotation, and reads whole tensors.
+    const bool fused = tape.context().kernels.fused_projections && !q_norm_;
+    return o_(tape, join_heads(tape, fused ? packed(tape, x, batch) : apart(tape, x, batch)));
+}
+
+Var SelfAttention::packed(Tape& tape, const Var& x, const Batch& batch) {
+    const int64_t kv_heads = k_.weight.value.dim(0) / head_dim_;  // of this rank
+    const Var qkv = split_heads(tape, fused_projections(tape, x, {q_, k_, v_}), head_dim_);
+    const Var rotated = rope(tape, qkv, batch.positions, rope_, qkv.value.dim(2) - kv_heads);
+    return packed_heads_attention(tape, rotated, kv_heads, batch, layer_, window_);
+}
+
+Var SelfAttention::apart(Tape& tape, const Var& x, const Batch& batch) {
     const auto rotated = [&](const Var& heads, std::optional<Norm>& norm) {
         return rope(tape, norm ? (*norm)(tape, heads) : heads, batch.positions, rope_);
     };
@@ -32,11 +45,15 @@ Var SelfAttention::operator()(Tape& tape, const Var& x, const Batch& batch) {
     const Var q = rotated(split_heads(tape, qkv[0], head_dim_), q_norm_);
     const Var k = rotated(split_heads(tape, qkv[1], head_dim_), k_norm_);
     const Var v = split_heads(tape, qkv[2], head_dim_);
-    return o_(tape, join_heads(tape, attention(tape, q, k, v, batch, layer_, window_)));
+    return attention(tape, q, k, v, batch, layer_, window_);
 }
 
 void own(autograd::Unit& unit, SelfAttention& part) {
-    own_all(unit, part.q_, part.k_, part.v_);
+    // Biases behind the weights, which are one matrix so (ops/fused_linear.h).
+    const auto projections = {&part.q_, &part.k_, &part.v_};
+    for (Linear* layer : projections) unit.parameters.push_back(&layer->weight);
+    for (Linear* layer : projections)
+        if (layer->bias) unit.parameters.push_back(&*layer->bias);
     if (part.q_norm_) own_all(unit, *part.q_norm_, *part.k_norm_);
     own_all(unit, part.o_);
 }

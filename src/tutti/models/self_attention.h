@@ -28,6 +28,10 @@ class SelfAttention {
 
   private:
     friend void own(autograd::Unit& unit, SelfAttention& part);
+    // Attention of the heads (B, T, H, D), with q, k and v side by side or in memory of their own.
+    nn::Var packed(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
+    nn::Var apart(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
+
     int64_t layer_, window_, head_dim_;
     ops::RopeTable rope_;
     nn::Linear q_, k_, v_, o_;

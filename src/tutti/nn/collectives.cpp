@@ -59,21 +59,27 @@ Tensor gather_columns(ops::Context& ctx, const Tensor& part, Communicator& ranks
 // An exchange of heads for tokens, see all_to_all_sp2hp: a rank's side of the places of its values.
 class HeadExchange {
   public:
-    // x: (B, T, S H, D), of whatever values.
-    HeadExchange(ops::Context& ctx, Communicator& ranks, const Shape& x, int64_t sections)
-        : ctx_(ctx), ranks_(ranks), P_(ranks.size()), B_(x[0]), T_(x[1]), H_(x[2] / sections), S_(sections), D_(x[3]) {
-        check<UsageError>(H_ % P_ == 0 || (P_ % H_ == 0 && S_ == 1), "an exchange of heads for tokens: ", H_,
-                          " heads over the ", P_, " ranks of group ", ranks.name(), "; one must divide the other");
-        share_ = std::max<int64_t>(H_ / P_, 1);
-        copies_ = P_ / (H_ / share_);
+    // x: (B, T, sum of `heads`, D), of whatever values.
+    HeadExchange(ops::Context& ctx, Communicator& ranks, const Shape& x, const std::vector<int64_t>& heads)
+        : ctx_(ctx), ranks_(ranks), P_(ranks.size()), B_(x[0]), T_(x[1]), D_(x[3]) {
+        for (const int64_t H : heads) {
+            check<UsageError>(H % P_ == 0 || P_ % H == 0, "an exchange of heads for tokens: ", H, " heads over the ",
+                              P_, " ranks of group ", ranks.name(), "; one must divide the other");
+            const int64_t share = std::max<int64_t>(H / P_, 1);
+            sections_.push_back({heads_, H, share_, share, P_ / (H / share)});
+            heads_ += H;
+            share_ += share;
+        }
+        check(heads_ == x[2], "all_to_all: sections of ", heads_, " heads, x ", x);
     }
 
-    // (B, T, S H, D) to (B, T P, S share, D)
+    // (B, T, heads, D) to (B, T P, share, D)
     Tensor to_heads(const Tensor& x) const {
         const Tensor sent = of_ranks(x.dtype()), received = of_ranks(x.dtype());
-        for_each_section([&](int64_t rank, int64_t s) { ops::copy(ctx_, heads(x, rank, s), section(sent, rank, s)); });
+        for_each_section(
+            [&](int64_t rank, const Section& s) { ops::copy(ctx_, heads(x, rank, s), section(sent, rank, s)); });
         exchange(sent, received);
-        const Shape shape{B_, T_ * P_, S_ * share_, D_};
+        const Shape shape{B_, T_ * P_, share_, D_};
         if (B_ == 1) return received.reshape(shape);
         const Tensor y = ops::empty(ctx_, shape, x.dtype());
         for (int64_t rank = 0; rank < P_; ++rank) ops::copy(ctx_, of_rank(received, rank), y.narrow(1, rank * T_, T_));
@@ -88,38 +94,40 @@ class HeadExchange {
         }
         const Tensor received = of_ranks(y.dtype());
         exchange(sent, received);
-        const Tensor x = ops::empty(ctx_, {B_, T_, S_ * H_, D_}, y.dtype());
-        if (copies_ == 1) {
-            for_each_section(
-                [&](int64_t rank, int64_t s) { ops::copy(ctx_, section(received, rank, s), heads(x, rank, s)); });
-            return x;
-        }
-        for (int64_t head = 0; head < H_; ++head) {
+        const Tensor x = ops::empty(ctx_, {B_, T_, heads_, D_}, y.dtype());
+        for_each_section([&](int64_t rank, const Section& s) {
+            if (s.copies == 1) return ops::copy(ctx_, section(received, rank, s), heads(x, rank, s));
+            if (rank % s.copies != 0) return;
             const Tensor sum = ops::zeros(ctx_, {B_, T_, 1, D_}, DType::f32);
-            for (int64_t copy = 0; copy < copies_; ++copy)
-                ops::accumulate(ctx_, of_rank(received, head * copies_ + copy), sum);
-            ops::cast_into(ctx_, sum, x.narrow(2, head, 1));
-        }
+            for (int64_t copy = 0; copy < s.copies; ++copy)
+                ops::accumulate(ctx_, ops::contiguous(ctx_, section(received, rank + copy, s)), sum);
+            ops::cast_into(ctx_, sum, heads(x, rank, s));
+        });
         return x;
     }
 
   private:
+    struct Section {
+        int64_t first_head, heads;   // of x
+        int64_t first_share, share;  // of the heads that a rank gets, those of this section
+        int64_t copies;              // ranks that get the same
+    };
     // What is sent to or received from the ranks, one after another.
     Tensor of_ranks(DType type) const {
-        return ops::empty(ctx_, {P_ * B_, T_, S_ * share_, D_}, type, Purpose::communication);
+        return ops::empty(ctx_, {P_ * B_, T_, share_, D_}, type, Purpose::communication);
     }
     Tensor of_rank(const Tensor& all, int64_t rank) const { return all.narrow(0, rank * B_, B_); }
-    Tensor section(const Tensor& all, int64_t rank, int64_t s) const {
-        return of_rank(all, rank).narrow(2, s * share_, share_);
+    Tensor section(const Tensor& all, int64_t rank, const Section& s) const {
+        return of_rank(all, rank).narrow(2, s.first_share, s.share);
     }
-    // The heads of rank `rank` of section s of x.
-    Tensor heads(const Tensor& x, int64_t rank, int64_t s) const {
-        return x.narrow(2, s * H_ + rank / copies_ * share_, share_);
+    // The heads of rank `rank` of a section of x.
+    Tensor heads(const Tensor& x, int64_t rank, const Section& s) const {
+        return x.narrow(2, s.first_head + rank / s.copies * s.share, s.share);
     }
     template <class Visit>
     void for_each_section(const Visit& visit) const {
         for (int64_t rank = 0; rank < P_; ++rank)
-            for (int64_t s = 0; s < S_; ++s) visit(rank, s);
+            for (const Section& s : sections_) visit(rank, s);
     }
     void exchange(const Tensor& sent, const Tensor& received) const {
         const std::vector<int64_t> counts(static_cast<size_t>(P_), sent.numel() / P_);
@@ -128,9 +136,9 @@ class HeadExchange {
 
     ops::Context& ctx_;
     Communicator& ranks_;
-    int64_t P_, B_, T_, H_, S_, D_;
-    int64_t share_ = 1;   // heads of a section that a rank has
-    int64_t copies_ = 1;  // ranks that have the same
+    int64_t P_, B_, T_, D_;
+    int64_t heads_ = 0, share_ = 0;  // of all sections
+    std::vector<Section> sections_;
 };
 
 }  // namespace
@@ -175,8 +183,8 @@ Var reduce_scatter_to_sequence(Tape& tape, const Var& x, Communicator& ranks) {
         [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) { return Tensors{all_gather(ctx, dy, ranks)}; });
 }
 
-Var all_to_all_sp2hp(Tape& tape, const Var& x, Communicator& ranks, int64_t sections) {
-    const HeadExchange exchange(tape.context(), ranks, x.value.shape(), sections);
+Var all_to_all_sp2hp(Tape& tape, const Var& x, Communicator& ranks, const std::vector<int64_t>& heads) {
+    const HeadExchange exchange(tape.context(), ranks, x.value.shape(), heads);
     return tape.record("all_to_all_sp2hp", {x}, exchange.to_heads(x.value),
                        [exchange](const Tensor& dy, Tensors&) { return Tensors{exchange.to_tokens(dy)}; });
 }
@@ -186,7 +194,7 @@ Var all_to_all_hp2sp(Tape& tape, const Var& x, Communicator& ranks) {
     check(v.dim(1) % ranks.size() == 0, "all_to_all_hp2sp: ", v.dim(1), " tokens over the ", ranks.size(),
           " ranks of group ", ranks.name());
     const Shape tokens{v.dim(0), v.dim(1) / ranks.size(), v.dim(2) * ranks.size(), v.dim(3)};
-    const HeadExchange exchange(tape.context(), ranks, tokens, 1);
+    const HeadExchange exchange(tape.context(), ranks, tokens, {tokens[2]});
     return tape.record("all_to_all_hp2sp", {x}, exchange.to_tokens(v),
                        [exchange](const Tensor& dy, Tensors&) { return Tensors{exchange.to_heads(dy)}; });
 }

@@ -26,10 +26,11 @@ Var gather_from_sequence(Tape& tape, const Var& x, comm::Communicator& ranks);  
 Var reduce_scatter_to_sequence(Tape& tape, const Var& x, comm::Communicator& ranks);  // reduce_scatter, all_gather
 
 // The exchange of Jacobs et al. 2023 (DeepSpeed-Ulysses) around attention, an all_to_all in both directions: sp2hp
-// turns x (B, T, S H, D), T tokens of this rank and all H heads of S sections, into (B, T P, S H / P, D), the tokens of
-// all ranks and an equal part of the heads; hp2sp is its inverse, of one section. Fewer than P heads: P / H ranks have
-// the same one, and the gradient sums over them. UsageError when neither H nor P divides the other.
-Var all_to_all_sp2hp(Tape& tape, const Var& x, comm::Communicator& ranks, int64_t sections = 1);
+// turns x, T tokens of this rank and all heads, in sections of so many `heads` (B, T, sum of heads, D), into the tokens
+// of all ranks and an equal part of the heads of each section, (B, T P, sum of heads / P, D); hp2sp is its inverse, of
+// one section. Fewer than P heads of a section: P / H ranks have the same one, and the gradient sums over them.
+// UsageError when neither H nor P divides the other.
+Var all_to_all_sp2hp(Tape& tape, const Var& x, comm::Communicator& ranks, const std::vector<int64_t>& heads);
 Var all_to_all_hp2sp(Tape& tape, const Var& x, comm::Communicator& ranks);
 
 }  // namespace tutti::nn

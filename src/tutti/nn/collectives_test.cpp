@@ -28,13 +28,13 @@ std::vector<float> sum_over(int ranks, int64_t count, int seed) {
     return sum;
 }
 
-using Function = Var (*)(Tape&, Var, comm::Communicator&);
+using Function = std::function<Var(Tape&, Var, comm::Communicator&)>;
 
 struct Result {
     std::vector<float> y, dx;
 };
 
-Result run(comm::World& world, Function f, const Shape& shape, int x_seed, const Shape& output, int c_seed) {
+Result run(comm::World& world, const Function& f, const Shape& shape, int x_seed, const Shape& output, int c_seed) {
     const auto device = make_cpu_device(1);
     ops::Context ctx{*device, kernels::reference_table()};
     const auto group = world.everyone("tp");
@@ -152,28 +152,36 @@ TEST_P(Collectives, ColumnsOfARegionAndBack) {
     });
 }
 
-// heads of a section: more than ranks, as many, fewer
+// heads of a section: more than ranks, as many, fewer; and sections of different numbers of heads, as queries and keys
 TEST_P(Collectives, HeadsForTokensAndBack) {
     constexpr int64_t T = 3, D = 2;
-    struct Case {
-        int64_t heads, sections;
-    };
-    for (const auto& [H, S] : {Case{12, 1}, Case{12, 3}, Case{GetParam(), 3}, Case{1, 1}, Case{2, 1}})
-        on_ranks([&, H = H, S = S](comm::World& world, int r, int P) {
-            if (H % P != 0 && P % H != 0) return;
-            const int64_t share = std::max<int64_t>(H / P, 1), copies = std::max<int64_t>(P / H, 1);
-            const Shape tokens{kB, T, S * H, D}, heads{kB, T * P, S * share, D};
+    const int64_t N = GetParam();
+    for (const std::vector<int64_t>& sections : std::vector<std::vector<int64_t>>{
+             {12}, {12, 12, 12}, {N, N, N}, {1}, {2}, {12, N, N}, {12, 1, 1}, {2 * N, 2, 2}})
+        on_ranks([&](comm::World& world, int r, int P) {
+            int64_t S = 0, shares = 0;
+            for (const int64_t H : sections) {
+                if (H % P != 0 && P % H != 0) return;
+                S += H;
+                shares += std::max<int64_t>(H / P, 1);
+            }
+            const Shape tokens{kB, T, S, D}, heads{kB, T * P, shares, D};
             // Visits the index in `tokens` of rank `of` and the index in `heads` of rank `to` of each value.
             const auto for_each = [&](int of, int to, const std::function<void(size_t, size_t)>& visit) {
-                for (int64_t b = 0; b < kB; ++b)
-                    for (int64_t t = 0; t < T; ++t)
-                        for (int64_t s = 0; s < S; ++s)
+                int64_t first = 0, first_share = 0;
+                for (const int64_t H : sections) {
+                    const int64_t share = std::max<int64_t>(H / P, 1), copies = std::max<int64_t>(P / H, 1);
+                    for (int64_t b = 0; b < kB; ++b)
+                        for (int64_t t = 0; t < T; ++t)
                             for (int64_t h = 0; h < share; ++h)
                                 for (int64_t d = 0; d < D; ++d)
-                                    visit(static_cast<size_t>(
-                                              ((b * T + t) * S * H + s * H + to / copies * share + h) * D + d),
+                                    visit(static_cast<size_t>(((b * T + t) * S + first + to / copies * share + h) * D +
+                                                              d),
                                           static_cast<size_t>(
-                                              ((b * T * P + of * T + t) * S * share + s * share + h) * D + d));
+                                              ((b * T * P + of * T + t) * shares + first_share + h) * D + d));
+                    first += H;
+                    first_share += share;
+                }
             };
             std::vector<float> y(static_cast<size_t>(heads.numel())), dx(static_cast<size_t>(tokens.numel()));
             for (int other = 0; other < P; ++other) {
@@ -182,13 +190,11 @@ TEST_P(Collectives, HeadsForTokensAndBack) {
                 for_each(r, other, [&](size_t token, size_t head) { dx[token] += dy[head]; });
             }
             const Result there = run(
-                world,
-                S == 3 ? Function([](Tape& t, Var v, comm::Communicator& g) { return all_to_all_sp2hp(t, v, g, 3); })
-                       : Function([](Tape& t, Var v, comm::Communicator& g) { return all_to_all_sp2hp(t, v, g); }),
+                world, [&](Tape& t, Var v, comm::Communicator& g) { return all_to_all_sp2hp(t, v, g, sections); },
                 tokens, 1 + r, heads, 20 + r);
             EXPECT_EQ(there.y, y);
             EXPECT_EQ(there.dx, dx);
-            if (S == 3 || H < P) return;
+            if (sections.size() > 1 || S < P) return;
             const Result back = run(
                 world, [](Tape& t, Var v, comm::Communicator& g) { return all_to_all_hp2sp(t, v, g); }, heads, 20 + r,
                 tokens, 1 + r);
@@ -206,7 +212,7 @@ TEST_P(Collectives, HeadsThatDoNotDivideAreAnError) {
         const Shape shape{1, 2, 2 * P + 1, 1};
         const Var x = tape.input(Tensor::from_host<float>(*device, shape, numbers(shape.numel(), 0), Purpose::data));
         try {
-            all_to_all_sp2hp(tape, x, *group);
+            all_to_all_sp2hp(tape, x, *group, {2 * P + 1});
             FAIL();
         } catch (const UsageError& error) {
             EXPECT_NE(std::string(error.what()).find(concat(2 * P + 1, " heads over the ", P, " ranks")),

@@ -1,5 +1,6 @@
 #include "tutti/nn/functions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tutti/nn/collectives.h"
@@ -7,6 +8,7 @@
 #include "tutti/nn/overlapped.h"
 #include "tutti/nn/recording.h"
 #include "tutti/nn/ring_attention.h"
+#include "tutti/ops/fused_linear.h"
 
 namespace tutti::nn {
 
@@ -148,6 +150,42 @@ std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Aff
     return outputs;
 }
 
+Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layers) {
+    ops::Context& ctx = tape.context();
+    const SharedEdge edge = edge_of(tape, layers.front().weight);
+    const Var in = entered(tape, x, layers.front().weight, edge);
+    std::vector<ops::FusedLayer> fused;
+    std::vector<Parameter*> parameters;
+    for (const Affine& layer : layers) {
+        fused.push_back({layer.weight.value, layer.bias ? layer.bias->value : Tensor()});
+        for (Parameter* p : parameters_of(layer)) parameters.push_back(p);
+    }
+    const Tensor y =
+        edge->reading([&](ops::Products* later) { return ops::fused_linear(ctx, in.value, fused, later); });
+    return tape.record(
+        "fused_linear", {in}, y,
+        [&ctx, layers, edge, wanted = in.id >= 0](const Tensor& dy, Tensors& sums) {
+            return Tensors{edge->input_gradient([&](ops::Products* later) {
+                if (!wanted) return Tensor();
+                Tensors weights;
+                for (const Affine& layer : layers) weights.push_back(layer.weight.value);
+                return ops::fused_linear_backward_input(ctx, dy, weights, std::move(sums[0]), later);
+            })};
+        },
+        [&ctx, layers, saved = autograd::SavedTensor(in)](const Tensor& dy) {
+            std::vector<ops::FusedGradient> gradients;
+            Tensors biases;
+            for (const Affine& layer : layers) {
+                const bool adds = adds_to_gradient(layer.weight);
+                gradients.push_back({layer.weight.gradient, adds});
+                if (layer.bias) biases.push_back(gradient_to_add_to(ctx, *layer.bias));
+            }
+            ops::fused_linear_backward_weight(ctx, dy, saved.take(), gradients);
+            if (!biases.empty()) ops::fused_bias_backward(ctx, dy, biases);
+        },
+        parameters);
+}
+
 Var linear(Tape& tape, const Var& x, Affine layer) {
     if (layer.weight.role != Role::row) return std::move(projections(tape, x, {layer}).front());
     const SharedEdge edge = edge_of(tape, layer.weight);
@@ -261,12 +299,15 @@ SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer,
     return {sum, record_norm(tape, sum, r, layer, eps)};
 }
 
-Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table) {
+Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads) {
     ops::Context& ctx = tape.context();
-    ops::rope(ctx, x.value, positions, table, false);
-    return tape.record("rope", {x}, x.value, [&ctx, positions, table](const Tensor& dy, Tensors&) {
+    const auto rotate = [&ctx, positions, table, heads](const Tensor& all, bool inverse) {
+        ops::rope(ctx, heads > 0 ? all.narrow(2, 0, heads) : all, positions, table, inverse);
+    };
+    rotate(x.value, false);
+    return tape.record("rope", {x}, x.value, [&ctx, rotate](const Tensor& dy, Tensors&) {
         const Tensor dx = dy.unique() ? dy : ops::cast(ctx, dy, dy.dtype());
-        ops::rope(ctx, dx, positions, table, true);
+        rotate(dx, true);
         return Tensors{dx};
     });
 }
@@ -338,21 +379,26 @@ Var attention_of_heads(Tape& tape, const Var& q, const Var& k, const Var& v, con
                        });
 }
 
-// q, k or v of qkv (B, T, 3 H, D)
-Tensor section(const Tensor& qkv, int64_t i) {
-    const int64_t heads = qkv.dim(2) / 3;
-    return qkv.narrow(2, i * heads, heads);
+// q, k and v of qkv (B, T, H + 2 kv_heads, D)
+struct Sections {
+    Tensor q, k, v;
+};
+Sections sections_of(const Tensor& qkv, int64_t kv_heads) {
+    const int64_t H = qkv.dim(2) - 2 * kv_heads;
+    return {qkv.narrow(2, 0, H), qkv.narrow(2, H, kv_heads), qkv.narrow(2, H + kv_heads, kv_heads)};
 }
 
-Var attention_of_packed_heads(Tape& tape, const Var& qkv, const Batch& batch) {
+Var attention_of_packed_heads(Tape& tape, const Var& qkv, int64_t kv_heads, const Batch& batch, int64_t window) {
     ops::Context& ctx = tape.context();
-    const Tensor q = section(qkv.value, 0), k = section(qkv.value, 1), v = section(qkv.value, 2);
-    const ops::Attention r = attend(ctx, q, k, v, batch, 0);
-    return tape.record("packed_attention", {qkv}, r.y, [=, &ctx, x = qkv.value](const Tensor& dy, Tensors&) {
-        const Tensor d = ops::empty(ctx, x.shape(), x.dtype());
-        attend_backward(ctx, dy, q, k, v, r, batch, 0, section(d, 0), section(d, 1), section(d, 2));
-        return Tensors{d};
-    });
+    const Sections x = sections_of(qkv.value, kv_heads);
+    const ops::Attention r = attend(ctx, x.q, x.k, x.v, batch, window);
+    return tape.record("packed_attention", {qkv}, r.y,
+                       [&ctx, x, r, kv_heads, batch, window, shape = qkv.value.shape()](const Tensor& dy, Tensors&) {
+                           const Tensor dqkv = ops::empty(ctx, shape, x.q.dtype());
+                           const Sections d = sections_of(dqkv, kv_heads);
+                           attend_backward(ctx, dy, x.q, x.k, x.v, r, batch, window, d.q, d.k, d.v);
+                           return Tensors{dqkv};
+                       });
 }
 
 }  // namespace
@@ -361,22 +407,29 @@ Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch&
     if (!batch.caches.empty())
         return {cached_attention(tape.context(), q.value, k.value, v.value, batch, layer, window), -1};
     if (!batch.context.ulysses) return attention_of_heads(tape, q, k, v, batch, window);
-    const auto heads = [&](const Var& x) { return all_to_all_sp2hp(tape, x, *batch.context.ulysses); };
+    const auto heads = [&](const Var& x) {
+        return all_to_all_sp2hp(tape, x, *batch.context.ulysses, {x.value.dim(2)});
+    };
     return all_to_all_hp2sp(tape, attention_of_heads(tape, heads(q), heads(k), heads(v), batch, window),
                             *batch.context.ulysses);
 }
 
-Var packed_attention(Tape& tape, const Var& packed, int64_t head_dim, const Batch& batch, int64_t layer) {
-    const Var qkv = split_heads(tape, packed, head_dim);
+Var packed_heads_attention(Tape& tape, const Var& qkv, int64_t kv_heads, const Batch& batch, int64_t layer,
+                           int64_t window) {
     if (!batch.caches.empty()) {
-        const Tensor &x = qkv.value,
-                     y = cached_attention(tape.context(), section(x, 0), section(x, 1), section(x, 2), batch, layer, 0);
-        return join_heads(tape, {y, -1});
+        const Sections x = sections_of(qkv.value, kv_heads);
+        return {cached_attention(tape.context(), x.q, x.k, x.v, batch, layer, window), -1};
     }
     comm::Communicator* ranks = batch.context.ulysses;
-    if (!ranks) return join_heads(tape, attention_of_packed_heads(tape, qkv, batch));
-    const Var y = attention_of_packed_heads(tape, all_to_all_sp2hp(tape, qkv, *ranks, 3), batch);
-    return join_heads(tape, all_to_all_hp2sp(tape, y, *ranks));
+    if (!ranks) return attention_of_packed_heads(tape, qkv, kv_heads, batch, window);
+    const Var heads = all_to_all_sp2hp(tape, qkv, *ranks, {qkv.value.dim(2) - 2 * kv_heads, kv_heads, kv_heads});
+    const int64_t share = std::max<int64_t>(kv_heads / ranks->size(), 1);
+    return all_to_all_hp2sp(tape, attention_of_packed_heads(tape, heads, share, batch, window), *ranks);
+}
+
+Var packed_attention(Tape& tape, const Var& packed, int64_t head_dim, const Batch& batch, int64_t layer) {
+    const Var qkv = split_heads(tape, packed, head_dim);
+    return join_heads(tape, packed_heads_attention(tape, qkv, qkv.value.dim(2) / 3, batch, layer));
 }
 
 namespace {

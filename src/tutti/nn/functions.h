@@ -30,6 +30,8 @@ struct Affine {
 Var linear(Tape& tape, const Var& x, Affine layer);
 // Several layers of one input: of column role where ranks share them out, which then read the input once.
 std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Affine> layers);
+// The same side by side (..., sum of N): one product where their weights lie one behind another (ops/fused_linear.h).
+Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layers);
 // out(gelu(in(x))) and down(silu(gate(x)) up(x)), with the activation function and its gradient in the epilogues of the
 // products before and after it.
 Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out);
@@ -43,14 +45,17 @@ struct SumAndNorm {
 };
 SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer, double eps);
 
-// x (B, T, H, D), rotated in place.
-Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table);
+// x (B, T, H, D), of which the first `heads` heads are rotated, in place; 0: all.
+Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads = 0);
 // Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D). With caches, k and v are appended to layer `layer` of
 // them and the queries see what they hold. batch.first_key keeps a query inside its document, `window` (0: none) to
 // the last keys up to its own.
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer,
               int64_t window = 0);
-// The same on qkv (B, T, 3 H D), in which q, k, v lie side by side; returns (B, T, H D).
+// The same on qkv (B, T, H + 2 kv_heads, D), in which q, k, v lie side by side; returns (B, T, H, D).
+Var packed_heads_attention(Tape& tape, const Var& qkv, int64_t kv_heads, const Batch& batch, int64_t layer,
+                           int64_t window = 0);
+// The same on qkv (B, T, 3 H D); returns (B, T, H D).
 Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& batch, int64_t layer);
 
 // Loss of each row (N) f32, or the logits (B, V) of the last position when the batch has no targets. The gradients of

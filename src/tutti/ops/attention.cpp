@@ -48,12 +48,16 @@ RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies,
 }
 
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse) {
-    check(x.rank() == 4 && x.contiguous() && x.dim(3) % 2 == 0, "rope: x (B, T, H, D) with even D, got ", x.shape());
+    const View v = x.view();
+    check(x.rank() == 4 && v.stride(3) == 1 && v.stride(2) == x.dim(3) && v.stride(0) == x.dim(1) * v.stride(1) &&
+              x.dim(3) % 2 == 0,
+          "rope: x (B, T, H, D), or heads of a wider one, with even D, got ", x.shape());
     check(positions.dtype() == DType::i32 && positions.numel() == x.dim(0) * x.dim(1),
           "rope: needs one i32 position per row of ", x.shape(), ", got ", positions.shape());
     check(table.cosines.dim(1) * 2 == x.dim(3), "rope: a table for head size ", table.cosines.dim(1) * 2, ", x has ",
           x.dim(3));
-    const View flat(x.view().data, x.dtype(), {x.dim(0) * x.dim(1), x.dim(2), x.dim(3)});
+    View flat(v.data, x.dtype(), {x.dim(0) * x.dim(1), x.dim(2), x.dim(3)});
+    flat.strides[0] = v.stride(1);
     call(ctx, &KernelTable::rope, "rope", flat, positions, table.cosines, table.sines, inverse, flat);
 }
 

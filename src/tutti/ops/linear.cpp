@@ -14,6 +14,18 @@ View as_matrix(const Tensor& x) {
     return View(x.view().data, x.dtype(), {x.view().rows(), x.view().columns()});
 }
 
+// The same of rows that may be apart: columns of a wider matrix.
+View as_rows(const Tensor& x) {
+    const View v = x.view();
+    if (v.contiguous()) return as_matrix(x);
+    bool even = v.stride(-1) == 1;
+    for (int d = 0; d + 2 < x.rank(); ++d) even = even && v.stride(d) == v.stride(d + 1) * v.shape[d + 1];
+    check(even, "linear: needs rows at equal distances, got shape ", x.shape());
+    View rows(v.data, x.dtype(), {v.rows(), v.columns()});
+    rows.strides[0] = v.stride(-2);
+    return rows;
+}
+
 View rows_of(View x, int64_t first, int64_t rows) {
     x.data = static_cast<std::byte*>(x.data) + first * x.stride(0) * size_of(x.dtype);
     x.shape[0] = rows;
@@ -72,14 +84,23 @@ struct Forward {
     Gemm product;
 };
 
-Forward forward_of(Context& ctx, const char* name, const Tensor& x, const Tensor& w, const Tensor* b) {
+void check_layer(const char* name, const Tensor& x, const Tensor& w, const Tensor* b) {
     check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(), name,
           ": x (..., K) and w (N, K) of one type, got ", x.shape(), " ", x.dtype(), " and ", w.shape(), " ", w.dtype());
     check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), name, ": the bias must have ", w.dim(0),
           " values");
+}
+
+Gemm forward_product(const Tensor& x, const Tensor& w, const Tensor* b, const View& y) {
+    Gemm product = gemm_of(Product::forward, as_matrix(x), w, y);
+    if (b) product.bias = *b;
+    return product;
+}
+
+Forward forward_of(Context& ctx, const char* name, const Tensor& x, const Tensor& w, const Tensor* b) {
+    check_layer(name, x, w, b);
     Forward f{empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype()), {}};
-    f.product = gemm_of(Product::forward, as_matrix(x), w, as_matrix(f.y));
-    if (b) f.product.bias = *b;
+    f.product = forward_product(x, w, b, as_matrix(f.y));
     return f;
 }
 
@@ -113,6 +134,13 @@ Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, P
     return f.y;
 }
 
+void linear_into(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, const Tensor& y, Products* later) {
+    check_layer("linear_into", x, w, b);
+    check(y.shape() == with_last(x.shape(), w.dim(0)) && y.dtype() == x.dtype(), "linear_into: y must be ",
+          with_last(x.shape(), w.dim(0)), " ", x.dtype(), ", got ", y.shape(), " ", y.dtype());
+    compute(ctx, forward_product(x, w, b, as_rows(y)), later);
+}
+
 Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, bool kept, Products* later) {
     return activated(ctx, forward_of(ctx, "linear_gelu", x, w, b), Epilogue::gelu, kept, later);
 }
@@ -131,7 +159,7 @@ Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Te
     const bool in_place = sum.defined() && sum.unique();
     check(!later || !sum.defined() || in_place, "linear_backward_input: another handle shares the memory of the sum");
     const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
-    Gemm product = gemm_of(Product::input_gradient, as_matrix(dx), w, as_matrix(dy));
+    Gemm product = gemm_of(Product::input_gradient, as_matrix(dx), w, as_rows(dy));
     product.accumulate = in_place;
     compute(ctx, product, later);
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
@@ -165,7 +193,7 @@ void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, con
               dy.view().rows() == x.view().rows(),
           "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy.shape(), ", ", x.shape(), ", ",
           dw.shape(), " ", dw.dtype());
-    Gemm product = gemm_of(Product::weight_gradient, as_matrix(x), dw, as_matrix(dy));
+    Gemm product = gemm_of(Product::weight_gradient, as_matrix(x), dw, as_rows(dy));
     product.accumulate = accumulate;
     gemm(ctx, product);
 }

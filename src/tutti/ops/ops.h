@@ -68,6 +68,9 @@ void compute_rows(Context& ctx, const kernels::Gemm& product, int64_t first, int
 
 // --- linear: x (..., K), w (N, K), b (N) ---
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, Products* later = nullptr);  // x w^T + b
+// The same into y (..., N), whose rows may be apart: columns of a wider tensor. So may those of a dy below.
+void linear_into(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, const Tensor& y,
+                 Products* later = nullptr);
 // [sum +] dy w. What was summed so far is handed over: the result may lie in its memory. With `later` no other handle
 // may share that memory.
 Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum = {},
@@ -139,7 +142,7 @@ struct RopeTable {
 };
 // amplitude times the cosines and sines of position x frequency for positions [0, positions); frequencies (D/2) f64.
 RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies, double amplitude);
-// Rotates in place: x must be the only handle that matters.
+// Rotates in place: x must be the only handle that matters. It may be some heads of a wider tensor.
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse);
 
 struct Attention {

@@ -29,6 +29,20 @@ Tensor Tensor::narrow(int dim, int64_t begin, int64_t size) const {
     return t;
 }
 
+bool Tensor::extend(const Tensor& next) {
+    const bool behind = buffer_ && buffer_ == next.buffer_ && next.offset_ == offset_ + bytes();
+    if (!behind || !contiguous() || !next.contiguous() || dtype() != next.dtype() || rank() != next.rank() ||
+        rank() == 0)
+        return false;
+    Shape shape = this->shape();
+    shape[0] += next.dim(0);
+    Shape of_next = next.shape();
+    of_next[0] = shape[0];
+    if (of_next != shape) return false;
+    view_.shape = shape;
+    return true;
+}
+
 std::vector<float> Tensor::to_floats() const {
     switch (dtype()) {
         case DType::f32: return to_host<float>();

@@ -51,6 +51,8 @@ class Tensor {
     Tensor reshape(const Shape& shape) const;
     // Indices [begin, begin + size) of one dim; shares memory.
     Tensor narrow(int dim, int64_t begin, int64_t size) const;
+    // Takes in the indices of dim 0 of `next` where these lie right behind its own, in one buffer; false: they do not.
+    bool extend(const Tensor& next);
 
     // Host copies of a contiguous tensor; the element type must be the tensor's.
     template <class T>

@@ -12,6 +12,7 @@ const KernelTable& cuda_table() {
         KernelTable t = reference_table();  // which, like CUDA's, has no workspace for products and packs nothing
         t.name = "cuda";
         t.gemm_by_rows = false;
+        t.fused_projections = true;
         t.gemm_engines = []() -> const char* {
             throw UsageError(
                 "this build has no CUDA: install the CUDA toolkit (nvcc) and configure with -DTUTTI_CUDA=ON, or use "

@@ -28,6 +28,7 @@ const KernelTable& cuda_table() {
         cuda::fill_attention(t, std::getenv("TUTTI_CUDA_ATTENTION"));
         cuda::fill_gemm(t);
         cuda::fill_grouped_gemm(t);
+        t.fused_projections = true;
         t.loss_chunk_bytes = cuda::kLossChunkBytes;
         return t;
     }();
