@@ -37,6 +37,14 @@ void Trace::end(size_t span) {
     std::atomic_ref(spans_.data()[span].end_ns).store(now_ns(), std::memory_order_release);
 }
 
+void Trace::end_on_gpu(size_t span, const TimeSpan& times) {
+    if (span == kNone) return;
+    Span& there = spans_.data()[span];
+    std::atomic_ref(there.begin_ns).store(times.begin_ns, std::memory_order_relaxed);
+    std::atomic_ref(there.on_gpu).store(true, std::memory_order_relaxed);
+    std::atomic_ref(there.end_ns).store(times.end_ns, std::memory_order_release);
+}
+
 void Trace::add(const What& what, int64_t begin_ns, int64_t end_ns) {
     const size_t span = begin(what);
     if (span == kNone) return;
@@ -45,9 +53,10 @@ void Trace::add(const What& what, int64_t begin_ns, int64_t end_ns) {
 }
 
 Trace::Span Trace::span(size_t index) const {
-    const Span& there = spans_[index];
-    std::atomic_ref end(const_cast<int64_t&>(there.end_ns));
-    return {there.what, there.step, there.begin_ns, end.load(std::memory_order_acquire)};
+    auto& there = const_cast<Span&>(spans_[index]);
+    const int64_t end = std::atomic_ref(there.end_ns).load(std::memory_order_acquire);
+    return {there.what, there.step, std::atomic_ref(there.begin_ns).load(std::memory_order_relaxed), end,
+            std::atomic_ref(there.on_gpu).load(std::memory_order_relaxed)};
 }
 
 int64_t Trace::now_ns() {

@@ -27,6 +27,11 @@ enum class Activity : uint8_t {
 inline constexpr int kActivities = 9;
 std::string_view name_of(Activity activity);  // "compute"
 
+// From when to when, in nanoseconds of Trace::now_ns().
+struct TimeSpan {
+    int64_t begin_ns = 0, end_ns = 0;
+};
+
 class Tracer {
   public:
     struct What {
@@ -44,6 +49,8 @@ class Tracer {
     // By the rank's own thread. The texts may be temporary. Returns the span's number, or kNone: it is not kept.
     virtual size_t begin(const What& what) = 0;
     virtual void end(size_t span) = 0;  // by any thread; kNone: nothing
+    // The same of a span that a GPU has timed: it was not under way when begin() was called.
+    virtual void end_on_gpu(size_t span, const TimeSpan& times) = 0;
     // A span that is over, in nanoseconds of Trace::now_ns(). By the rank's own thread.
     virtual void add(const What& what, int64_t begin_ns, int64_t end_ns) = 0;
 };
@@ -54,6 +61,7 @@ class Trace final : public Tracer {
         What what;
         int64_t step;
         int64_t begin_ns, end_ns;  // of the steady clock; end -1: not yet
+        bool on_gpu = false;       // timed by the GPU that did it
     };
 
     explicit Trace(size_t capacity);
@@ -65,6 +73,7 @@ class Trace final : public Tracer {
     // Each text is kept once: allocates only for one that is new.
     size_t begin(const What& what) override;
     void end(size_t span) override;
+    void end_on_gpu(size_t span, const TimeSpan& times) override;
     void add(const What& what, int64_t begin_ns, int64_t end_ns) override;
 
     size_t size() const { return spans_.size(); }

@@ -63,8 +63,8 @@ Work Communicator::begin(Collective collective) {
     std::shared_ptr<Operation> operation = start(std::move(collective), sequence);
     waited_s_ += progress_.waited_s() - waited;  // for room
     operation->on_begin = [&recorder = recorder_, entry] { recorder.run(entry); };
-    operation->on_complete = [&recorder = recorder_, entry](bool failed) {
-        recorder.finish(entry, failed ? State::failed : State::complete);
+    operation->on_complete = [&recorder = recorder_, entry, &of = *operation](bool failed) {
+        recorder.finish(entry, failed ? State::failed : State::complete, of.gpu_times());
     };
     progress_.add(operation);
     return {std::move(operation), this, std::move(staging)};

@@ -50,12 +50,19 @@ void FlightRecorder::run(uint64_t number) {
     if (number + kEntries >= count_) ring_[number % kEntries].state = State::running;
 }
 
-void FlightRecorder::finish(uint64_t number, State state) {
+void FlightRecorder::finish(uint64_t number, State state, const std::optional<TimeSpan>& gpu_times) {
     std::lock_guard lock(mutex_);
     if (number + kEntries < count_) return;  // overwritten since
     ring_[number % kEntries].state = state;
     ring_[number % kEntries].end_s = now();
-    if (trace_ != nullptr) trace_->end(spans_[number % kEntries]);
+    if (trace_ == nullptr) return;
+    const size_t span = spans_[number % kEntries];
+    gpu_times ? trace_->end_on_gpu(span, *gpu_times) : trace_->end(span);
+}
+
+bool FlightRecorder::traces() const {
+    const std::lock_guard lock(mutex_);
+    return trace_ != nullptr;
 }
 
 void FlightRecorder::trace_into(Tracer* trace) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "tutti/base/trace.h"
@@ -22,12 +23,13 @@ class FlightRecorder {
     // Returns the entry's number, for finish().
     uint64_t start(size_t group, uint64_t sequence, const Summary& operation);
     void run(uint64_t number);  // it was waiting for this rank's own work until now
-    void finish(uint64_t number, State state);
+    void finish(uint64_t number, State state, const std::optional<TimeSpan>& gpu_times = std::nullopt);
     // Oldest first.
     std::vector<Entry> entries() const;
     // Operations that begin from now on are spans of this trace too; nullptr: of none. It must outlive them, or be
     // taken away.
     void trace_into(Tracer* trace);
+    bool traces() const;
     FlightRecord record(int rank, int ranks, Cause cause, const std::string& reason) const;
 
   private:

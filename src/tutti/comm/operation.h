@@ -5,8 +5,10 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "tutti/base/trace.h"
 #include "tutti/comm/collective.h"
 
 namespace tutti::comm {
@@ -27,6 +29,9 @@ class Operation {
     virtual std::string waits_for() const = 0;
     // True while it waits only for ranks that wait themselves: those know better who is missing, and give up first.
     virtual bool waits_on_waiters() const { return false; }
+
+    // When a GPU began and ended it, after the last advance(); nullopt: the host knows best.
+    virtual std::optional<TimeSpan> gpu_times() const { return std::nullopt; }
 
     const Collective& collective() const { return collective_; }
     const std::string& group() const { return group_; }

@@ -64,7 +64,9 @@ class Recording {
 class SideStream {
   public:
     virtual ~SideStream() = default;
-    virtual void begin() = 0;  // what is queued from now on begins after all that the device was given so far
+    // What is queued from now on begins after all that the device was given so far. `timed`: SideWork::times() is
+    // wanted.
+    virtual void begin(bool timed) = 0;
     virtual std::shared_ptr<SideWork> end() = 0;  // what was queued since begin()
     virtual const Stream& stream() const = 0;     // without a workspace
 };

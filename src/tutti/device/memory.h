@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/purpose.h"
+#include "tutti/base/trace.h"
 #include "tutti/device/segments.h"
 
 namespace tutti {
@@ -46,6 +48,8 @@ class SideWork {
     virtual void join() = 0;   // work that the device is given from now on begins after it; the host does not wait
     virtual bool begun() = 0;  // all that it had to wait for is done. Any thread may ask
     virtual bool done() = 0;   // likewise
+    // When the device began and ended it, once it is done; nullopt where it was begun without times.
+    virtual std::optional<TimeSpan> times() { return std::nullopt; }
 };
 
 // Where an allocator takes its memory from: the host's pages, a GPU's.

@@ -44,7 +44,9 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         add(KernelCall{kernel, work});
     }
 
-    void add(const What&, int64_t, int64_t) override {}  // a rehearsal has no times
+    // A rehearsal has no times.
+    void add(const What&, int64_t, int64_t) override {}
+    void end_on_gpu(size_t, const TimeSpan&) override {}
 
     // What parallelism does between the passes over two units prepares the next one.
     size_t begin(const What& what) override {

@@ -110,16 +110,20 @@ std::string events_of(const Trace& trace, int rank, const std::string& label, co
     });
     const int64_t now = Trace::now_ns(), shift = clock.offset_ns + clock.origin_ns;
 
-    std::map<std::string_view, std::vector<int64_t>> free_at;  // by group, by its lanes
+    // Operations of a GPU beside what it computes, those of the host's memory apart.
+    const auto group_of = [](const Trace::Span& s) {
+        return s.on_gpu ? concat("GPU, ", s.what.group) : std::string(s.what.group);
+    };
+    std::map<std::string, std::vector<int64_t>> free_at;  // by group, by its lanes
     std::vector<size_t> lane_in_group;
     const auto is_of_group = [](const Trace::Span& s) {
         return s.what.activity == Activity::communication || s.what.activity == Activity::gpu;
     };
     for (const Trace::Span& s : spans) {
         lane_in_group.push_back(
-            is_of_group(s) ? free_lane(free_at[s.what.group], s.begin_ns, s.end_ns < 0 ? now : s.end_ns) : 0);
+            is_of_group(s) ? free_lane(free_at[group_of(s)], s.begin_ns, s.end_ns < 0 ? now : s.end_ns) : 0);
     }
-    std::map<std::string_view, int> first_lane;
+    std::map<std::string, int> first_lane;
     int next = kFirstGroupLane;
     std::string text =
         metadata("process_name", rank, 0, "name", quoted(concat("rank ", rank))) + ",\n" +
@@ -132,7 +136,7 @@ std::string events_of(const Trace& trace, int rank, const std::string& label, co
         first_lane[group] = next;
         for (size_t lane = 0; lane < lanes.size(); ++lane)
             text += ",\n" + metadata("thread_name", rank, next++, "name",
-                                     quoted(lane == 0 ? std::string(group) : concat(group, " ", lane + 1)));
+                                     quoted(lane == 0 ? group : concat(group, " ", lane + 1)));
     }
     for (int lane = 0; lane < next; ++lane)
         text += ",\n" + metadata("thread_sort_index", rank, lane, "sort_index", std::to_string(lane));
@@ -140,7 +144,7 @@ std::string events_of(const Trace& trace, int rank, const std::string& label, co
         const Trace::Span& s = spans[i];
         int lane = kComputeLane;
         if (s.what.activity == Activity::wait || s.what.activity == Activity::begin) lane = kWaitLane;
-        if (is_of_group(s)) lane = first_lane[s.what.group] + static_cast<int>(lane_in_group[i]);
+        if (is_of_group(s)) lane = first_lane[group_of(s)] + static_cast<int>(lane_in_group[i]);
         text += ",\n" + event_of(s, rank, lane, s.begin_ns - shift, (s.end_ns < 0 ? now : s.end_ns) - shift);
     }
     return text;

@@ -91,6 +91,41 @@ TEST(Nccl, AWaitIsOfTheStream) {
     });
 }
 
+// A span begins when the GPU comes to the operation, not when the host has put it in order, and ends with it there.
+TEST(Nccl, ATraceHasTheTimesOfTheGpu) {
+    static constexpr int kLate = 40;  // milliseconds
+    on_gpus(2, {}, [](World& world, Device& device) {
+        const auto group = world.everyone("dp");
+        Trace trace(16);
+        trace.open(1);
+        world.recorder().trace_into(&trace);
+        std::atomic<bool> open{false};
+        const Tensor x = filled(device, 8, 1);
+        device.synchronize();
+        emulation::enqueue(static_cast<cudaStream_t>(device.stream().native), [&] {
+            while (!open) std::this_thread::yield();
+        });
+        if (world.rank() == 1) fake_nccl().fault(FakeFault::slow, kLate);
+        Work work = group->all_reduce(x);
+        std::this_thread::sleep_for(std::chrono::milliseconds(kLate));
+        const int64_t opened = Trace::now_ns();
+        open = true;
+        work.wait();
+        check(x.to_host<float>()[7] == 2.0f, "the sum");
+        const int64_t computed = Trace::now_ns();
+        while (!work.done()) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(kLate));  // the thread that looks is not so late
+        world.recorder().trace_into(nullptr);
+        check(trace.size() == 1, "spans: ", trace.size());
+        const Trace::Span span = trace.span(0);
+        const double lasted = 1e-6 * static_cast<double>(span.end_ns - span.begin_ns);
+        check(span.on_gpu && span.what.activity == Activity::communication, "not of the GPU");
+        check(span.begin_ns >= opened && span.end_ns <= computed, "from ", span.begin_ns - opened,
+              " ns after the GPU went on to ", computed - span.end_ns, " ns before the host had the sum");
+        check(lasted >= kLate, "lasted ", lasted, " ms, though a rank was ", kLate, " ms late");
+    });
+}
+
 // Released at once: the allocator gives the memory to others only after the collective has read it.
 TEST(Nccl, MemoryThatAnOperationUsesIsNotReused) {
     on_gpus(2, {}, [](World& world, Device& device) {

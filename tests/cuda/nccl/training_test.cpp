@@ -3,6 +3,8 @@
 // communication can differ; and it is late.
 #include "tests/cuda/nccl/ranks.h"
 #include "tests/cuda/training_runs.h"
+#include "tutti/base/read_file.h"
+#include "tutti/report/trace_read.h"
 
 namespace tutti::train {
 namespace {
@@ -63,6 +65,28 @@ TEST_F(NcclTraining, SoAreTheOtherAxes) {
 
 TEST_F(NcclTraining, OffloadBesideNccl) {
     expect_same(short_ + Settings{"parallel.zero=3", "offload.params=true", "offload.optimizer=true"}, 2);
+}
+
+// What the report says of communication comes from the GPU's clock: its operations have lanes of their own.
+TEST_F(NcclTraining, TheTraceHasLanesOfTheGpusOperations) {
+    const TrainOptions gpu =
+        options_of("cuda", short_ + Settings{"parallel.zero=3", "log.trace=true", "log.trace_first=2"}, 2);
+    train(gpu);
+    const Json trace = Json::parse(read_file(gpu.out + "/trace.json"));
+    std::map<std::pair<int64_t, int64_t>, std::string> lanes;
+    std::map<std::string, int> operations;  // by lane
+    for (const Json& event : trace["traceEvents"].elements()) {
+        const std::pair lane{event["pid"].get<int64_t>(), event["tid"].get<int64_t>()};
+        if (event["name"] == "thread_name") lanes[lane] = event["args"]["name"].get<std::string>();
+        if (event["ph"] == "X" && event["cat"] == "communication") ++operations[lanes.at(lane)];
+    }
+    EXPECT_GT(operations["GPU, dp_shard"], 0);
+    EXPECT_EQ(operations["dp_shard"], 0) << "an operation of the GPU with the host's times";
+    for (const report::RankTimes& t : report::times_of(report::read_trace(gpu.out + "/trace.json"))) {
+        EXPECT_GT(t.communication_ms, 0);
+        EXPECT_LE(t.hidden_ms, t.communication_ms);
+        EXPECT_LE(t.communication_ms, t.step_ms);
+    }
 }
 
 TEST_F(NcclTraining, RanksThatShareAGpuUseTheHost) {

@@ -88,6 +88,7 @@ bool NcclOperation::look() {
     // An operation that was aborted ends as if all were well.
     if (work->done()) {
         guard_.check_failed();
+        times_ = work->times();
         return true;
     }
     check<TimedOut>(std::chrono::duration<double>(Clock::now() - begun_).count() < guard_.timeout_s(), text_,
@@ -124,6 +125,7 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, Device& d
       host_(std::move(host)),
       device_(device),
       guard_(guard),
+      recorder_(guard.world().recorder()),
       options_(options),
       exceptions_(std::uncaught_exceptions()),
       waiting_(waiting) {
@@ -209,7 +211,7 @@ std::shared_ptr<Operation> NcclCommunicator::start(Collective c, uint64_t sequen
     guard_.check_failed();
     // Before the stream is told to wait: asking a buffer for its place joins what uses it.
     for (const Tensor* x : {&c.input, &c.output}) static_cast<void>(x->view());
-    side_->begin();
+    side_->begin(recorder_.traces());
     launch(c);
     const std::shared_ptr<SideWork> work = side_->end();
     for (const Tensor* x : {&c.input, &c.output}) x->buffer()->used_by(work);
@@ -224,7 +226,7 @@ void NcclCommunicator::start_messages() {
     const std::lock_guard call(guard_.calling());
     guard_.check_failed();
     for (const Message& m : all) static_cast<void>(m.x.view());
-    message_side_->begin();
+    message_side_->begin(recorder_.traces());
     together(message_comm_, "messages", [&] {
         for (const Message& m : all) {
             auto* data = m.x.view().as<std::byte>();

@@ -24,6 +24,7 @@ class NcclOperation final : public Operation {
     void join() const;
     bool advance() override;
     std::string waits_for() const override { return "the GPU"; }
+    std::optional<TimeSpan> gpu_times() const override { return times_; }
 
   private:
     bool look();
@@ -33,6 +34,7 @@ class NcclOperation final : public Operation {
     std::shared_ptr<SideWork> work_;
     bool launched_ = false;
     Clock::time_point begun_{};  // on the GPU; zero: not yet
+    std::optional<TimeSpan> times_;
 };
 
 // Memory of the GPU for what arrives to be summed.
@@ -93,6 +95,7 @@ class NcclCommunicator final : public Communicator {
     const std::unique_ptr<Communicator> host_;
     Device& device_;
     Guard& guard_;
+    FlightRecorder& recorder_;
     const NcclOptions options_;
     const int exceptions_;  // at first
     std::vector<NcclCommunicator*>& waiting_;

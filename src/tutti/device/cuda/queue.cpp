@@ -57,7 +57,7 @@ Queue::Queue(int gpu)
 }
 
 Queue::~Queue() {
-    for (cudaStream_t stream : {stream_, aside_})
+    for (cudaStream_t stream : {stream_, aside_, clock_})
         if (stream != nullptr) {
             cudaStreamSynchronize(stream);
             cudaStreamDestroy(stream);
@@ -94,20 +94,25 @@ void Queue::check_failed() const {
     if (failure_) std::rethrow_exception(failure_);
 }
 
-// Of `stream`: what it was given since `begin`.
+// Of `stream`: what it was given since `begin`, which is timed or not.
 class Queue::Aside final : public SideWork {
   public:
-    Aside(const Queue& queue, cudaStream_t stream, std::shared_ptr<Event> begin)
-        : queue_(queue), begin_(std::move(begin)), done_(stream) {}
+    Aside(const Queue& queue, cudaStream_t stream, std::shared_ptr<Event> begin, bool timed = false)
+        : queue_(queue), begin_(std::move(begin)), timed_(timed), done_(stream, timed) {}
     void join() override {
         check_cuda(done_.hold(queue_.stream_), "cudaStreamWaitEvent for work aside on ", queue_.name_);
     }
     bool begun() override { return begin_->passed(); }
     bool done() override { return done_.passed(); }
+    std::optional<TimeSpan> times() override {
+        if (!timed_) return std::nullopt;
+        return TimeSpan{queue_.host_time_of(*begin_), queue_.host_time_of(done_)};
+    }
 
   private:
     const Queue& queue_;
     const std::shared_ptr<Event> begin_;
+    const bool timed_;
     Event done_;
 };
 
@@ -128,12 +133,13 @@ class Queue::Side final : public SideStream {
     Side(const Side&) = delete;
     Side& operator=(const Side&) = delete;
 
-    void begin() override {
+    void begin(bool timed) override {
         queue_.check_not_recorded("work beside the stream");
         check_cuda(Event(queue_.stream_).hold(side_), "cudaStreamWaitEvent on ", queue_.name_);
-        begin_ = std::make_shared<Event>(side_);
+        begin_ = std::make_shared<Event>(side_, timed);
+        timed_ = timed;
     }
-    std::shared_ptr<SideWork> end() override { return std::make_shared<Aside>(queue_, side_, begin_); }
+    std::shared_ptr<SideWork> end() override { return std::make_shared<Aside>(queue_, side_, begin_, timed_); }
     const Stream& stream() const override { return stream_; }
 
   private:
@@ -141,6 +147,7 @@ class Queue::Side final : public SideStream {
     cudaStream_t side_ = nullptr;
     Stream stream_;
     std::shared_ptr<Event> begin_;
+    bool timed_ = false;
 };
 
 class Queue::Mark final : public TimeMark {
@@ -164,7 +171,23 @@ std::unique_ptr<TimeMark> Queue::mark_time() {
     return std::make_unique<Mark>(*this);
 }
 
-std::unique_ptr<SideStream> Queue::side_stream() { return std::make_unique<Side>(*this); }
+std::unique_ptr<SideStream> Queue::side_stream() {
+    if (clock_ == nullptr)
+        check_cuda(cudaStreamCreateWithFlags(&clock_, cudaStreamNonBlocking), "cudaStreamCreate on ", name_);
+    return std::make_unique<Side>(*this);
+}
+
+// A stream that has nothing else to do passes an event at once, however busy the GPU is. The thread may have another
+// GPU current, on which its events would be.
+int64_t Queue::host_time_of(const Event& event) const {
+    check_cuda(cudaSetDevice(gpu_), "cudaSetDevice of ", name_);
+    const Event now(clock_, true);
+    check_cuda(now.wait(), "cudaEventSynchronize on ", name_);
+    const int64_t now_ns = Trace::now_ns();
+    float milliseconds = 0;
+    check_cuda(now.milliseconds_since(event, milliseconds), "cudaEventElapsedTime on ", name_);
+    return now_ns - static_cast<int64_t>(1e6 * static_cast<double>(milliseconds));
+}
 
 std::shared_ptr<SideWork> Queue::copy_aside(void* to, const void* from, int64_t bytes) {
     check_not_recorded("a copy between the host and the GPU");

@@ -80,11 +80,13 @@ class Queue {
     void check_not_recorded(const char* what) const;
     void check_failed() const;
     void wait(const Passage& passage) const;
+    int64_t host_time_of(const Event& event) const;  // of a timed one that has passed; any thread may ask
 
     int gpu_;
     std::string model_, name_;
     cudaStream_t stream_ = nullptr;
     cudaStream_t aside_ = nullptr;  // of copy_aside; made when it is first needed
+    cudaStream_t clock_ = nullptr;  // of host_time_of; made with the first side stream
     std::shared_ptr<Allocator> pinned_;
     std::deque<std::unique_ptr<Passage>> sent_;  // of copy_in; the GPU may still be reading them
     mutable std::mutex failure_mutex_;
