@@ -4,6 +4,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "tests/cuda/borrowed_products.h"
 #include "tests/cuda/emulation/memory.h"
 #include "tests/cuda/training.h"
 #include "tutti/device/cuda/runtime.h"
@@ -49,6 +50,7 @@ KernelTable borrow() {
     table.name = "borrowed";
     table.gemm_engines = gemm_engines;
     ((table.*Entries = Borrowed<Entries>::run), ...);
+    replace_products(table);
     return table;
 }
 

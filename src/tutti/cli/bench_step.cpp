@@ -8,6 +8,7 @@
 #include "tutti/base/philox.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
+#include "tutti/cli/io.h"
 #include "tutti/cli/text.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
@@ -29,14 +30,33 @@ struct StepMeasurement {
     double timed_s = 0;                          // that these took
     double first_loss = 0, last_loss = 0;
     int64_t memory = 0;  // peak, bytes
+    kernels::GemmTuning tuning;
 };
 
 constexpr int kTimedSteps = 3;
 
-StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, bool kernels, comm::World& one_rank) {
-    engine::Engine engine(
-        run, one_rank, engine::machine_of(run, {}, std::filesystem::temp_directory_path()),
-        [&](ops::Context& ctx, const engine::BatchShard& share) { return engine::fixed_batches(ctx, run, share); });
+// A step asks for all its products, each of which is timed when it is first asked for; a second one asks for those of a
+// layout whose communication takes multiprocessors.
+void tune(const spec::RunSpec& run, engine::Engine& engine, const std::function<void()>& take_step) {
+    kernels::GemmTuning* tuning = engine.tuning.get();
+    tuning->measures = true;
+    take_step();
+    if (run.comm.spare_multiprocessors && run.comm.max_ctas > 0) {
+        const auto spared = static_cast<int>(run.comm.max_ctas);
+        engine.device->choose_products({tuning, spared, spared});
+        take_step();
+        engine.device->choose_products({tuning});
+    }
+    tuning->measures = false;
+}
+
+StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, const BenchArguments& arguments,
+                              comm::World& one_rank) {
+    engine::Machine machine = engine::machine_of(run, {}, std::filesystem::temp_directory_path());
+    if (!arguments.tune.empty()) machine.tuning = std::make_unique<kernels::GemmTuning>(machine.kernels.gemm_tuning());
+    engine::Engine engine(run, one_rank, std::move(machine), [&](ops::Context& ctx, const engine::BatchShard& share) {
+        return engine::fixed_batches(ctx, run, share);
+    });
     StepMeasurement measured;
     int64_t step = 0;
     const auto take_step = [&] {
@@ -47,8 +67,9 @@ StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, bool ker
         if (step == 1) measured.first_loss = result.loss;
         measured.last_loss = result.loss;
     };
+    if (!arguments.tune.empty()) tune(run, engine, take_step);
     measured.timing = time_calls({.seconds = seconds, .min_runs = 3, .max_runs = 100}, take_step);
-    if (kernels) {
+    if (arguments.kernels) {
         ops::KernelTimes times;
         engine.ctx.meter = &times;
         const double begin = seconds_now();
@@ -58,6 +79,7 @@ StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, bool ker
         engine.ctx.meter = nullptr;
     }
     measured.memory = engine.device->memory().total().peak;
+    if (engine.tuning) measured.tuning = *engine.tuning;
     return measured;
 }
 
@@ -188,6 +210,30 @@ void print_kernels(std::ostream& text, const StepReport& r, double memory_bytes_
          << " while its kernels were timed.\n";
 }
 
+// The time of each product by the heuristic's first algorithm, beside the fastest.
+void print_tuning(std::ostream& text, const kernels::GemmTuning& tuning, BenchResult& result) {
+    text << "\nmatrix products, " << tuning.library << ", by their first candidate and by the fastest\n"
+         << right("first us", 10) << right("best us", 10) << right("gain", 8) << right("candidate", 11)
+         << "  product\n";
+    double first_s = 0, best_s = 0;
+    for (const auto& [key, p] : tuning.products) {
+        const double first = p.seconds.front(), best = p.seconds[static_cast<size_t>(p.candidate)];
+        first_s += first;
+        best_s += best;
+        text << right(format_fixed(1e6 * first, 1), 10) << right(format_fixed(1e6 * best, 1), 10)
+             << right(format_percent(first / best - 1), 8)
+             << right(concat(p.candidate + 1, " of ", p.seconds.size()), 11) << "  " << p.text << '\n';
+        result.rows.push_back({{"product", p.text},
+                               {"first_s", first},
+                               {"best_s", best},
+                               {"candidate", p.candidate},
+                               {"candidates", static_cast<int64_t>(p.seconds.size())}});
+    }
+    text << right(format_fixed(1e6 * first_s, 1), 10) << right(format_fixed(1e6 * best_s, 1), 10)
+         << right(format_percent(first_s / best_s - 1), 8) << "             each of them once" << std::endl;
+    result.summary.emplace_back("tuned_products", static_cast<int64_t>(tuning.products.size()));
+}
+
 BenchRecord summary_of(const StepReport& r) {
     const spec::TrainSpec& train = r.run.train;
     const plan::TokenFlops flops = r.model();
@@ -244,6 +290,12 @@ BenchResult bench_step(Bench& bench) {
     const spec::RunSpec run = step_run(bench.arguments);
     const rehearsal::Rehearsal rehearsal =
         rehearsal::rehearse(run, rehearsal::target_of(engine::machine_of(run, {}, "")), 1, 0);
+    const std::string& file = bench.arguments.tune;
+    check<UsageError>(file.empty() || bench.ctx.kernels.gemm_tuning != nullptr, "--tune ", file,
+                      ": cuBLASLt must make the products, and they are by ", bench.ctx.kernels.gemm_engines(), " on ",
+                      bench.device->name());
+    check<UsageError>(file.empty() || (run.train.gemm_tuning.empty() && !bench.arguments.kernels), "--tune ", file,
+                      " measures algorithms: leave train.gemm_tuning and --kernels out");
     const int64_t needed = rehearsal.memory.peak();
     check<UsageError>(needed < bench.device->free_bytes(), "a step of this model needs ", format_bytes(needed),
                       " of memory, available are ", format_bytes(bench.device->free_bytes()),
@@ -255,7 +307,7 @@ BenchResult bench_step(Bench& bench) {
     see_peak(bench, report.peak);
     bench.device->memory().trim();
     comm::run_ranks(1, {}, [&](comm::World& world) {
-        report.measured = measure_steps(run, std::max(bench.patience_left() - 2, 1.0), bench.arguments.kernels, world);
+        report.measured = measure_steps(run, std::max(bench.patience_left() - 2, 1.0), bench.arguments, world);
     });
     see_peak(bench, report.peak);
     print_five_steps(bench.text, report);
@@ -264,6 +316,12 @@ BenchResult bench_step(Bench& bench) {
             bench.note(result,
                        "the library has no kernel for this product, a far slower one of our own made it: " + product);
     result.summary = summary_of(report);
+    if (!file.empty()) {
+        write_file("--tune", file, report.measured.tuning.to_json());
+        print_tuning(bench.text, report.measured.tuning, result);
+    }
+    for (const auto& [key, product] : report.measured.tuning.missed)
+        bench.note(result, "no measured algorithm for " + product);
     if (bench.arguments.kernels) {
         const double bandwidth = measure_bandwidth(bench.ctx, {.seconds = 1, .min_runs = 5, .max_runs = 20});
         print_kernels(bench.text, report, bandwidth, result);

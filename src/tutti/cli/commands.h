@@ -176,6 +176,7 @@ struct BenchArguments {
     std::string model;   // gemm: also the products of this preset; step: what to train
     std::vector<std::string> set;
     bool kernels = false;  // step: also the time of each kernel beside its floor
+    std::string tune;      // step: the file that gets the measured algorithms of its matrix products
     bool json = false;
 };
 int bench(const BenchArguments& arguments, const Io& io);

@@ -309,27 +309,30 @@ Command bench_command(Arguments& all, const Io& io) {
             "  tutti bench memory\n"
             "  tutti bench gemm --dtype f32 --seconds 60\n"
             "  tutti bench step --model llama-20m",
-        .commands = {of_kind("gemm", "matrix products from N = 512 on, as shares of the peak", Kind::gemm,
-                             {{"--model", "PRESET", "", "also the products of this preset, such as gpt2-124m", &a.model,
-                               Suggestions{spec::preset_names()}}},
-                             "Example:\n  tutti bench gemm --model llama-110m"),
-                     of_kind("attention", "causal attention, T = 1024 ... 16384", Kind::attention,
-                             {{"--window", "N", "0", "a sliding window of so many keys; 0: none", &a.window,
-                               Between{0, int64_t{1} << 31}}},
-                             "Examples:\n  tutti bench attention --seconds 60\n  tutti bench attention --window 1024"),
-                     of_kind("memory", "bandwidth, and what kernels without matrix products reach of it", Kind::memory,
-                             {}, "Example:\n  tutti bench memory --threads 1"),
-                     of_kind("step", "a training step and its MFU, in the five steps of the definition", Kind::step,
-                             {{"--model", "PRESET", "", "[llama-tiny]", &a.model, Suggestions{spec::preset_names()}},
-                              set_option(a.set, "a value of the config; repeatable"),
-                              {"--kernels", "", "", "also the time of each kernel, beside the least that it can cost",
-                               &a.kernels}},
-                             "Examples:\n"
-                             "  tutti bench step --model llama-5m --kernels\n"
-                             "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
-                             "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32"),
-                     bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io),
-                     calibrate_command(all.calibrate, io)}};
+        .commands = {
+            of_kind("gemm", "matrix products from N = 512 on, as shares of the peak", Kind::gemm,
+                    {{"--model", "PRESET", "", "also the products of this preset, such as gpt2-124m", &a.model,
+                      Suggestions{spec::preset_names()}}},
+                    "Example:\n  tutti bench gemm --model llama-110m"),
+            of_kind("attention", "causal attention, T = 1024 ... 16384", Kind::attention,
+                    {{"--window", "N", "0", "a sliding window of so many keys; 0: none", &a.window,
+                      Between{0, int64_t{1} << 31}}},
+                    "Examples:\n  tutti bench attention --seconds 60\n  tutti bench attention --window 1024"),
+            of_kind("memory", "bandwidth, and what kernels without matrix products reach of it", Kind::memory, {},
+                    "Example:\n  tutti bench memory --threads 1"),
+            of_kind(
+                "step", "a training step and its MFU, in the five steps of the definition", Kind::step,
+                {{"--model", "PRESET", "", "[llama-tiny]", &a.model, Suggestions{spec::preset_names()}},
+                 set_option(a.set, "a value of the config; repeatable"),
+                 {"--kernels", "", "", "also the time of each kernel, beside the least that it can cost", &a.kernels},
+                 {"--tune", "FILE", "", "gets the fastest cuBLASLt algorithms, for train.gemm_tuning", &a.tune, kPath}},
+                "Examples:\n"
+                "  tutti bench step --model llama-5m --kernels\n"
+                "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
+                "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32\n"
+                "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --tune products.json"),
+            bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io),
+            calibrate_command(all.calibrate, io)}};
 }
 
 Command completion_command(CompletionArguments& a, const Io& io) {

@@ -17,6 +17,17 @@ namespace tutti {
 
 enum class DeviceKind : uint8_t { cpu, cuda, meta };
 
+namespace kernels {
+struct GemmTuning;
+}
+
+// How the library of a GPU makes matrix products. Fixed for a run, because the bits of a product depend on it.
+struct ProductChoices {
+    kernels::GemmTuning* tuning = nullptr;  // nullptr: the algorithms that the library's heuristic names first
+    // Multiprocessors that products leave to what runs beside them.
+    int spared_by_forward = 0, spared_by_gradients = 0;
+};
+
 // The order in which a rank's kernels run. On the CPU work is done when the call returns and `threads` says how many
 // cores a kernel may use; on a GPU `native` is the stream's handle and calls return before the work is done.
 struct Stream {
@@ -24,6 +35,7 @@ struct Stream {
     void* native = nullptr;
     void* workspace = nullptr;  // device memory for libraries called on this stream, one call at a time
     int64_t workspace_bytes = 0;
+    ProductChoices products = {};
 };
 
 // The ceiling of a device's arithmetic: what MFU and HFU are shares of.
@@ -98,6 +110,8 @@ class Device {
     virtual std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes) = 0;
     virtual std::unique_ptr<SideStream> side_stream() { return nullptr; }  // nullptr: the device has one order only
     virtual void synchronize() = 0;
+    // Of the products that are started from now on. UsageError where none of the multiprocessors would be left.
+    virtual void choose_products(const ProductChoices&) {}
     // At this place of the stream; by the host's clock where work is done when the call returns.
     virtual std::unique_ptr<TimeMark> mark_time();
     // Work of the device was cut off: from now on every wait for it throws this. Any thread may say so.

@@ -38,7 +38,25 @@ std::unique_ptr<comm::World> gpu_world(const spec::RunSpec& run, comm::World& wo
                           gpus[r], ", which NCCL refuses; give each rank a GPU of its own, or set gpu = \"host\"");
         return nullptr;
     }
-    return comm::nccl_world(world, device, {.tree = run.comm.order == "tree", .timeout_s = run.comm.timeout_s});
+    return comm::nccl_world(world, device,
+                            {.tree = run.comm.order == "tree",
+                             .max_ctas = static_cast<int>(run.comm.max_ctas),
+                             .timeout_s = run.comm.timeout_s});
+}
+
+// Communication runs beside products where gradients are reduced while the backward computes, where weights are
+// gathered ahead, and where a product goes through the links in pieces. Whether an operation is under way when a
+// product starts depends on timing, and the bits of the product would too: so the layout alone decides, with NCCL or
+// without.
+ProductChoices product_choices(const spec::RunSpec& run, const mesh::Mesh& mesh, kernels::GemmTuning* tuning) {
+    if (!run.comm.spare_multiprocessors) return {.tuning = tuning};
+    const auto spared = static_cast<int>(run.comm.max_ctas);
+    const bool in_pieces = run.parallel.tp > 1 && run.parallel.tp_overlap > 1;
+    const bool reduces = mesh.size(mesh::kDp | mesh::kCp) > 1;
+    const bool gathers = reduces && run.parallel.zero == 3;
+    return {.tuning = tuning,
+            .spared_by_forward = gathers || in_pieces ? spared : 0,
+            .spared_by_gradients = reduces || in_pieces ? spared : 0};
 }
 
 ops::Packing packing_of(const spec::RunSpec& run) {
@@ -104,11 +122,19 @@ BatchShard counted_share(parallel::Groups& groups) {
 Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir) {
     auto device = make_device(run.train.device, static_cast<int>(run.train.threads), local);
     const kernels::KernelTable& kernels = kernels::table_for(*device, spec::arithmetic_of(run));
-    return {std::move(device), kernels, offload_dir};
+    std::unique_ptr<kernels::GemmTuning> tuning;
+    if (const std::string& file = run.train.gemm_tuning; !file.empty()) {
+        check<UsageError>(kernels.gemm_tuning != nullptr, "[train] gemm_tuning = \"", file,
+                          "\": cuBLASLt must make the products, and this rank is on ", device->name(), " with the ",
+                          kernels.name, " kernels; leave gemm_tuning out");
+        tuning = std::make_unique<kernels::GemmTuning>(kernels::read_gemm_tuning(file, kernels.gemm_tuning()));
+    }
+    return {std::move(device), kernels, offload_dir, std::move(tuning)};
 }
 
 Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, const MakeBatches& make_batches)
     : run(run_),
+      tuning(std::move(machine.tuning)),
       device(checked(run, machine)),
       offload_device(offload_device_of(run, *device, machine.offload_dir)),
       ctx{*device, machine.kernels, nullptr, packing_of(run)},
@@ -121,6 +147,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? offload_device.get() : nullptr),
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {
+    device->choose_products(product_choices(run, groups.mesh(), tuning.get()));
     if (run.train.cuda_graphs) graph.emplace(ctx);
     if (run.model.moe.experts > 0) {
         routing.emplace(ctx, spec::layers_with_experts(run.model), run.model.moe);

@@ -28,6 +28,7 @@ struct Machine {
     std::unique_ptr<Device> device;
     const kernels::KernelTable& kernels;  // compute in the device's memory; must outlive the engine
     std::string offload_dir = {};         // of a CPU, when [offload] names none
+    std::unique_ptr<kernels::GemmTuning> tuning = nullptr;  // of matrix products; null: no algorithm was measured
 };
 // The machine that [train] and [precision] ask for. UsageError when the machine of this process lacks it.
 Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir);
@@ -40,6 +41,7 @@ struct Engine {
     Engine& operator=(const Engine&) = delete;
 
     const spec::RunSpec& run;
+    std::unique_ptr<kernels::GemmTuning> tuning;  // the device's products refer to it
     std::unique_ptr<Device> device;
     std::unique_ptr<Device> offload_device;  // holds offloaded memory; null without offload
     ops::Context ctx;

@@ -16,6 +16,7 @@
 
 #include "tutti/base/philox.h"
 #include "tutti/device/device.h"
+#include "tutti/kernels/gemm_tuning.h"
 #include "tutti/tensor/view.h"
 
 namespace tutti::kernels {
@@ -38,6 +39,7 @@ struct Gemm {
     bool transpose_a = false;
     bool transpose_b = false;
     bool accumulate = false;  // c += product; the usual case of weight gradients, c f32
+    bool gradient = false;    // of a backward: ProductChoices::spared_by_gradients
     View bias = {};           // (N) added to every row; undefined: none
     View workspace = {};      // f32, of gemm_workspace values
     // For several products with one b: f32, of gemm_packed_b values; written by the first, read where b_is_packed.
@@ -307,6 +309,8 @@ struct KernelTable {
     // The problems so far that the library of the products has no kernel for, so that a far slower one of our own made
     // them: "(4096, 50257) over 768 of bf16 to bf16, ...". Null: no library.
     std::vector<std::string> (*slow_products)() = nullptr;
+    // A tuning without products, of the current GPU and this table's library. Null: nothing can be tuned.
+    GemmTuning (*gemm_tuning)() = nullptr;
     int64_t loss_chunk_bytes = 128 << 20;  // of logits that should exist at a time: ops/loss_chunk.h
     // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;

@@ -43,8 +43,9 @@ Shape with_last(const Shape& shape, int64_t size) {
 Gemm gemm_of(Product product, const View& x, const View& w, const View& y) {
     switch (product) {
         case Product::forward: return {.a = x, .b = w, .c = y, .transpose_b = true};
-        case Product::input_gradient: return {.a = y, .b = w, .c = x};
-        case Product::weight_gradient: return {.a = y, .b = x, .c = w, .transpose_a = true, .accumulate = true};
+        case Product::input_gradient: return {.a = y, .b = w, .c = x, .gradient = true};
+        case Product::weight_gradient:
+            return {.a = y, .b = x, .c = w, .transpose_a = true, .accumulate = true, .gradient = true};
     }
     return {};
 }

@@ -181,6 +181,9 @@ void for_each_field(Run& run, const Visit& visit) {
         "bf16 instructions, 8 elsewhere; auto: for bf16 on such a CPU, unless zero = 3");
     key("cuda_graphs", t.cuda_graphs, any(),
         "record a microbatch as a CUDA graph and replay it: for small models, one rank per GPU");
+    key("gemm_tuning", t.gemm_tuning, any(),
+        "file written by tutti bench step --tune on the same GPU, driver and cuBLASLt: matrix products use the "
+        "algorithms measured there; \"\": the algorithm that cuBLASLt's heuristic ranks first");
 
     section = "optimizer";
     auto& o = run.optimizer;
@@ -293,6 +296,12 @@ void for_each_field(Run& run, const Visit& visit) {
     key("order", run.comm.order, one_of({"tree", "fast"}),
         "order of additions in sums over NCCL; tree: fixed, with the same bits as every other engine; fast: NCCL's "
         "own, which depends on the machine and rounds 16-bit values between additions");
+    key("max_ctas", run.comm.max_ctas, between(0, 128),
+        "multiprocessors that NCCL may use for one operation (its CTAs); 0: NCCL's own choice");
+    key("spare_multiprocessors", run.comm.spare_multiprocessors, any(),
+        "matrix products that communication overlaps leave max_ctas multiprocessors of the GPU to NCCL: those of the "
+        "backward in a data-parallel layout, with zero = 3 and tp_overlap those of the forward too. The choice is "
+        "fixed for the run, so that bits do not depend on timing; they differ from those without this option");
     key("timeout_s", run.comm.timeout_s, above(0), "seconds after which a blocking wait fails");
     key("progress_thread", run.comm.progress_thread, any(),
         "a thread per rank that communicates while the rank computes; needs a core of its own");

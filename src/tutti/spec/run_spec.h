@@ -36,6 +36,7 @@ struct TrainSpec {
     std::string device = "auto";          // auto | cpu | cuda
     std::string packed_weights = "auto";  // auto | always | never
     bool cuda_graphs = false;
+    std::string gemm_tuning = "";  // a file of `tutti bench step --tune`
     bool operator==(const TrainSpec&) const = default;
 };
 
@@ -124,6 +125,8 @@ struct CommSpec {
     std::string engine = "auto";  // auto | mpi | tcp
     std::string gpu = "auto";     // auto | nccl | host
     std::string order = "tree";   // tree | fast
+    int64_t max_ctas = 16;        // of NCCL; 0: its own choice
+    bool spare_multiprocessors = true;
     double timeout_s = 300;
     bool progress_thread = false;
     bool operator==(const CommSpec&) const = default;

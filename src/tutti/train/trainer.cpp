@@ -120,8 +120,10 @@ std::string place_of(const parallel::Groups& groups) {
 }
 
 // For check_same: what a rank trains on and with.
-std::string kinds_of(const data::DataSet* data, const kernels::KernelTable& kernels) {
-    std::string lines = concat("kernels = ", kernels.name, "\ntraining data = ", fingerprint(data), "\n");
+std::string kinds_of(const data::DataSet* data, const engine::Machine& machine) {
+    std::string lines = concat("kernels = ", machine.kernels.name, "\ntraining data = ", fingerprint(data), "\n");
+    if (machine.tuning)
+        lines += fmt::format("gemm tuning = {:016x}\n", std::hash<std::string>{}(machine.tuning->to_json()));
     if (data) lines += fmt::format("tokenizer = {:016x}\n", data->tokenizer->fingerprint());
     if (data && data->valid) lines += fmt::format("validation data = {:016x}\n", data->valid->fingerprint());
     return lines;
@@ -132,9 +134,12 @@ engine::Machine Run::prepare() {
     auto machine = engine::machine_of(run_, comm::local_rank(options_.launch, world_.rank(), world_.size()),
                                       options_.out + "/offload");
     const auto ranks = world_.everyone("data, kernels and memory");
-    check_same(*ranks, kinds_of(data_ ? &*data_ : nullptr, machine.kernels));
+    check_same(*ranks, kinds_of(data_ ? &*data_ : nullptr, machine));
     auto rehearsed = rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank());
     if (first_rank()) console_.text(plan::render_card(rehearsal::card_of(run_, rehearsed)));
+    if (machine.tuning)
+        console_.text(concat("matrix products: ", machine.tuning->products.size(), " measured algorithms of ",
+                             machine.tuning->library, " from ", run_.train.gemm_tuning));
     warn_of_placement(*ranks, rehearsed);
     check_memory(*ranks, needs_of(run_, rehearsed.memory, *machine.device), options_.force,
                  [this](const std::string& message) { console_.warn(message); });
@@ -254,6 +259,10 @@ void Run::one_step() {
         for (const std::string& product : engine_.ctx.kernels.slow_products())
             console_.warn(
                 concat("a far slower kernel of our own makes this product, for which the library has none: ", product));
+    if (first && engine_.tuning && !engine_.tuning->missed.empty())
+        console_.warn(concat(run_.train.gemm_tuning, " has no algorithm for ", engine_.tuning->missed.size(),
+                             " products of the first step, such as ", engine_.tuning->missed.begin()->second,
+                             ": cuBLASLt's heuristic chooses theirs; tune with the sizes of this run"));
     if (!result.skipped) checkpoints_.saw_finite_step(state_.step);
 
     log(result);
@@ -417,6 +426,11 @@ std::string Run::totals(const std::string& sample_text) {
         json["communication"] = Json::parse(rehearsal::to_json(communication_));
         json["rehearsed"] = Json::parse(rehearsal::to_json(rehearsal_));
     }
+    if (engine_.tuning)
+        json["gemm_tuning"] = {{"file", run_.train.gemm_tuning},
+                               {"library", engine_.tuning->library},
+                               {"products", engine_.tuning->products.size()},
+                               {"missed", engine_.tuning->missed.size()}};
     if (std::isfinite(outcome_.loss)) json["final_loss"] = outcome_.loss;
     if (std::isfinite(outcome_.eval_loss)) json["eval_loss"] = outcome_.eval_loss;
     if (!sample_text.empty()) json["sample"] = sample_text;

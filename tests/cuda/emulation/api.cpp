@@ -3,6 +3,7 @@
 // after it was given something, as work that no thread waits for must go on too. An event is a place in its stream.
 #include "tests/cuda/emulation/api.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -136,6 +137,7 @@ namespace {
 
 int capability = 90;
 int gpus = 1;
+std::atomic<int64_t> passed_ns{0};  // by pass_time
 thread_local int current = 0;
 // Of the calling thread. Arrays that live as long as the program are given back after the thread's own are gone.
 thread_local bool streams_are_gone = false;
@@ -164,6 +166,8 @@ void tutti::emulation::enqueue(cudaStream_t stream, std::function<void()> item) 
     if (stream == nullptr) return item();
     stream->late->add(std::move(item));
 }
+
+void tutti::emulation::pass_time(double seconds) { passed_ns += static_cast<int64_t>(1e9 * seconds); }
 
 void tutti::emulation::set_gpus(int count) { gpus = count; }
 
@@ -384,7 +388,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->mark = std::make_shared<Mark>();
-    const auto stamp = [](Mark& mark) { mark.time = std::chrono::steady_clock::now(); };
+    const auto stamp = [](Mark& mark) {
+        mark.time = std::chrono::steady_clock::now() + std::chrono::nanoseconds(passed_ns);
+    };
     if (stream == nullptr) {
         stamp(*event->mark);
         return cudaSuccess;

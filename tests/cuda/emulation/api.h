@@ -73,6 +73,7 @@ enum cudaDeviceAttr : int {
 namespace tutti::emulation {
 void set_capability(int major, int minor);  // of all GPUs, 9.0 at first: what an older or newer one would say
 void set_gpus(int count);                   // 1 at first; they share one memory
+void pass_time(double seconds);             // of the clock of all events, without waiting
 void enqueue(cudaStream_t stream, std::function<void()> item);  // null: done at once
 }  // namespace tutti::emulation
 

@@ -5,7 +5,7 @@ target_compile_definitions(fake_nccl PRIVATE TUTTI_CUDA_EMULATED)
 target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(fake_nccl PRIVATE tutti_options)
 
-add_library(tutti_nccl_emulated OBJECT borrowed_kernels.cpp ${TUTTI_CUDA_SOURCES_device} ${emulated_gpu})
+add_library(tutti_nccl_emulated OBJECT borrowed_kernels.cpp borrowed_products.cpp ${TUTTI_CUDA_SOURCES_device} ${emulated_gpu})
 target_compile_definitions(tutti_nccl_emulated PUBLIC TUTTI_CUDA_EMULATED TUTTI_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
 target_compile_options(tutti_nccl_emulated PUBLIC -Wno-psabi PRIVATE -Wno-unknown-pragmas)
 target_include_directories(tutti_nccl_emulated PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)

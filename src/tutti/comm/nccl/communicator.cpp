@@ -156,6 +156,7 @@ void NcclCommunicator::join_ranks() {
     std::memcpy(&id, bytes.view().data, sizeof id);
     const std::lock_guard call(guard_.calling());
     Config config;
+    if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
     guard_.check(api().comm_init_rank_config(&comm_, size(), id, rank(), &config), "a new communicator", name());
     guard_.add(comm_, name());
     guard_.settle(comm_, "a new communicator", name());

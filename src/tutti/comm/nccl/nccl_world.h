@@ -12,6 +12,8 @@ struct NcclOptions {
     // Sums in the order of tree_reduce.h: the bits of every other engine. False: in NCCL's order, which depends on the
     // machine, and 16-bit values are rounded on the way.
     bool tree = true;
+    // Multiprocessors that an operation may take, a CTA on each (ncclConfig_t::maxCTAs); 0: NCCL's own choice.
+    int max_ctas = 0;
     double timeout_s = 300;  // of one operation, from when all that it waits for on its own GPU is done
 };
 

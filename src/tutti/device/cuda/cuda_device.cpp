@@ -108,6 +108,14 @@ class CudaDevice : public Device {
     }
     std::unique_ptr<SideStream> side_stream() override { return queue_->side_stream(); }
     void synchronize() override { queue_->synchronize(); }
+    void choose_products(const ProductChoices& choices) override {
+        const int all = attribute(cudaDevAttrMultiProcessorCount, queue_->gpu());
+        check<UsageError>(std::max(choices.spared_by_forward, choices.spared_by_gradients) < all, name_, " has ", all,
+                          " multiprocessors, and matrix products shall leave ",
+                          std::max(choices.spared_by_forward, choices.spared_by_gradients),
+                          " of them free; lower comm.max_ctas or set comm.spare_multiprocessors = false");
+        stream_.products = choices;
+    }
     std::unique_ptr<TimeMark> mark_time() override { return queue_->mark_time(); }
     void fail(std::exception_ptr why) override { queue_->fail(std::move(why)); }
     std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(queue_, work); }

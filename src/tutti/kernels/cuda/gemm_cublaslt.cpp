@@ -2,31 +2,25 @@
 // is to it the transposed one, so c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T. Sums are in f32. f32
 // products are f32 products, in the table for TF32 (cuda_tf32_table) those that may round their factors.
 //
-// Which algorithm: the first of the library's heuristic, which knows the GPU and the shape and measures nothing, among
-// those that add in a fixed order. It is asked once per shape and kept, so a run repeats bit for bit on the same GPU
-// and library. What the library has no algorithm for (odd strides of bf16, say), gemm_plain.cu does; that too depends
-// on the shape only, gemm_engine says so, and slow_products lists the shapes.
+// Which algorithm: the one that a tuning names (kernels/gemm_tuning.h), else the first of the library's heuristic,
+// which knows the GPU and the shape and measures nothing; among those that add in a fixed order. The heuristic is asked
+// once per shape and its answer kept, so a run repeats bit for bit on the same GPU and library. What the library has no
+// algorithm for (odd strides of bf16, say), gemm_plain.cu does; that too depends on the shape only, gemm_engine says
+// so, and slow_products lists the shapes.
 //
-// The library is half a gigabyte, and every CUDA installation has it: it is opened when a device asks for its kernels
-// (gemm_engines), not linked, so that the program starts, and plans a run on GPUs, where there is none
-// (docs/decisions/0014-cublaslt.md).
-//
-// Below: cublasLt.h. Called by: table.cpp.
-#include <cublasLt.h>
-#include <dlfcn.h>
-
+// Below: cublaslt.h. Called by: table.cpp.
 #include <algorithm>
 #include <array>
 #include <compare>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tutti/device/cuda/library.h"
-#include "tutti/device/cuda/runtime.h"
+#include "tutti/kernels/cuda/cublaslt.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/epilogue.h"
 
@@ -34,110 +28,15 @@ namespace tutti::kernels::cuda {
 
 namespace {
 
-// --- the library -----------------------------------------------------------------------------------------------------
-
-constexpr const char* kFile = "libcublasLt.so.13";
-
-// Stays open: kernels of it may run until the process ends.
-void* open_cublaslt() {
-    return tutti::cuda::open_library(
-        {.what = "matrix products on a GPU need NVIDIA's cuBLASLt",
-         .file = kFile,
-         .variable = "TUTTI_CUBLASLT",
-         .remedy = "It comes with the CUDA toolkit and with the Python package nvidia-cublas; name the "
-                   "file in TUTTI_CUBLASLT. TUTTI_CUDA_GEMM=plain takes our own, slower kernel "
-                   "instead"});
-}
-
-template <class Function>
-void find(void* library, const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    check<UsageError>(function != nullptr, kFile, " has no function ", name, ": ", dlerror());
-}
-
-class CublasLt {
-  public:
-    // The file that TUTTI_CUBLASLT names, else libcublasLt.so.13 where the loader looks, in $CUDA_HOME/lib64 and in
-    // /usr/local/cuda/lib64. UsageError, with what was tried, when there is none.
-    CublasLt();
-    CublasLt(const CublasLt&) = delete;
-    CublasLt& operator=(const CublasLt&) = delete;
-
-    std::string version() const;  // "cuBLASLt 13.1.0"
-    // Of the GPU that is current; made when it is first asked for.
-    cublasLtHandle_t handle();
-
-    decltype(&cublasLtCreate) create;
-    decltype(&cublasLtGetVersion) get_version;
-    decltype(&cublasLtGetStatusString) status_string;
-    decltype(&cublasLtMatmulDescCreate) matmul_desc_create;
-    decltype(&cublasLtMatmulDescDestroy) matmul_desc_destroy;
-    decltype(&cublasLtMatmulDescSetAttribute) matmul_desc_set_attribute;
-    decltype(&cublasLtMatrixLayoutCreate) matrix_layout_create;
-    decltype(&cublasLtMatrixLayoutDestroy) matrix_layout_destroy;
-    decltype(&cublasLtMatmulPreferenceCreate) preference_create;
-    decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
-    decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set_attribute;
-    decltype(&cublasLtMatmulAlgoGetHeuristic) algo_get_heuristic;
-    decltype(&cublasLtMatmul) matmul;
-
-  private:
-    std::mutex mutex_;
-    std::map<int, cublasLtHandle_t> handles_;  // by GPU
-};
-
-CublasLt::CublasLt() {
-    void* library = open_cublaslt();
-    find(library, "cublasLtCreate", create);
-    find(library, "cublasLtGetVersion", get_version);
-    find(library, "cublasLtGetStatusString", status_string);
-    find(library, "cublasLtMatmulDescCreate", matmul_desc_create);
-    find(library, "cublasLtMatmulDescDestroy", matmul_desc_destroy);
-    find(library, "cublasLtMatmulDescSetAttribute", matmul_desc_set_attribute);
-    find(library, "cublasLtMatrixLayoutCreate", matrix_layout_create);
-    find(library, "cublasLtMatrixLayoutDestroy", matrix_layout_destroy);
-    find(library, "cublasLtMatmulPreferenceCreate", preference_create);
-    find(library, "cublasLtMatmulPreferenceDestroy", preference_destroy);
-    find(library, "cublasLtMatmulPreferenceSetAttribute", preference_set_attribute);
-    find(library, "cublasLtMatmulAlgoGetHeuristic", algo_get_heuristic);
-    find(library, "cublasLtMatmul", matmul);
-}
-
-// 130100: 13.1.0
-std::string CublasLt::version() const {
-    const size_t v = get_version();
-    return concat("cuBLASLt ", v / 10000, ".", v / 100 % 100, ".", v % 100);
-}
-
-cublasLtHandle_t CublasLt::handle() {
-    int gpu = 0;
-    check_cuda(cudaGetDevice(&gpu), "cudaGetDevice");
-    std::lock_guard lock(mutex_);
-    cublasLtHandle_t& handle = handles_[gpu];
-    if (handle == nullptr) {
-        const cublasStatus_t status = create(&handle);
-        check(status == CUBLAS_STATUS_SUCCESS, "cublasLtCreate on GPU ", gpu, " failed: ", status_string(status));
-    }
-    return handle;
-}
-
-// As cuBLASLt's own caches, one for all ranks of the process.
-CublasLt& library() {
-    static CublasLt the_library;
-    return the_library;
-}
-
-void check_status(cublasStatus_t status, const char* call) {
-    check(status == CUBLAS_STATUS_SUCCESS, call, " failed: ", library().status_string(status));
-}
+using lt::library;
 
 // --- a product -------------------------------------------------------------------------------------------------------
 
-cudaDataType_t type_of(DType dtype) {
+lt::DataType type_of(DType dtype) {
     switch (dtype) {
-        case DType::bf16: return CUDA_R_16BF;
-        case DType::f16: return CUDA_R_16F;
-        case DType::f32: return CUDA_R_32F;
+        case DType::bf16: return lt::kBf16;
+        case DType::f16: return lt::kF16;
+        case DType::f32: return lt::kF32;
         default: throw Error(concat("matrix products on a GPU take f32, bf16 or f16, got ", dtype));
     }
 }
@@ -161,6 +60,7 @@ struct Problem {
     bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, tf32 = false;
     bool gelu_backward = false;
     int64_t workspace_bytes = 0;
+    int32_t multiprocessors = 0;  // that it may take; 0: all
     auto operator<=>(const Problem&) const = default;
 };
 
@@ -180,102 +80,136 @@ Problem problem_of(const Stream& stream, const Gemm& g, bool tf32) {
               .gelu_backward = g.epilogue == Epilogue::gelu_backward,
               .workspace_bytes = stream.workspace_bytes};
     check_cuda(cudaGetDevice(&p.gpu), "cudaGetDevice");
+    const int spared = g.gradient ? stream.products.spared_by_gradients : stream.products.spared_by_forward;
+    if (spared == 0) return p;
+    check_cuda(cudaDeviceGetAttribute(&p.multiprocessors, cudaDevAttrMultiProcessorCount, p.gpu),
+               "cudaDeviceGetAttribute");
+    p.multiprocessors -= spared;
     return p;
+}
+
+std::string text_of(const Problem& p) {
+    return concat("(", p.M, ", ", p.N, ") over ", p.K, " of ", p.inputs, " to ", p.output, ", rows of ",
+                  p.row_lengths[0], ", ", p.row_lengths[1], " and ", p.row_lengths[2], " values",
+                  p.multiprocessors > 0 ? concat(", on ", p.multiprocessors, " multiprocessors") : "");
+}
+
+// Of a GemmTuning: all but the number of the GPU.
+std::vector<int64_t> key_of(const Problem& p) {
+    std::vector<int64_t> key = {p.M, p.N, p.K};
+    key.insert(key.end(), p.row_lengths.begin(), p.row_lengths.end());
+    key.insert(key.end(), p.alignments.begin(), p.alignments.end());
+    for (const int64_t x : {int64_t{type_of(p.inputs)}, int64_t{type_of(p.output)}, int64_t{p.transpose_a},
+                            int64_t{p.transpose_b}, int64_t{p.accumulate}, int64_t{p.bias}, int64_t{p.tf32},
+                            int64_t{p.gelu_backward}, p.workspace_bytes, int64_t{p.multiprocessors}})
+        key.push_back(x);
+    return key;
 }
 
 // A matrix as the library sees it: its rows are our columns.
 class Layout {
   public:
     explicit Layout(const View& x) {
-        check_status(library().matrix_layout_create(&layout_, type_of(x.dtype), static_cast<uint64_t>(x.shape[1]),
-                                                    static_cast<uint64_t>(x.shape[0]), row_length(x)),
-                     "cublasLtMatrixLayoutCreate");
+        library().check(library()().layout_create(&layout_, type_of(x.dtype), static_cast<uint64_t>(x.shape[1]),
+                                                  static_cast<uint64_t>(x.shape[0]), row_length(x)),
+                        "cublasLtMatrixLayoutCreate");
     }
-    ~Layout() { library().matrix_layout_destroy(layout_); }
+    ~Layout() { library()().layout_destroy(layout_); }
     Layout(const Layout&) = delete;
     Layout& operator=(const Layout&) = delete;
-    cublasLtMatrixLayout_t get() const { return layout_; }
+    lt::Layout get() const { return layout_; }
 
   private:
-    cublasLtMatrixLayout_t layout_ = nullptr;
+    lt::Layout layout_ = nullptr;
 };
 
 // c^T = first second: the library's A is our b, its B our a.
 class Product {
   public:
-    Product(const Gemm& g, bool tf32) : first(g.b), second(g.a), result(g.c) {
-        const cublasComputeType_t compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-        check_status(library().matmul_desc_create(&operation_, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
-        set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-        set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    Product(const Gemm& g, const Problem& problem) : first(g.b), second(g.a), result(g.c) {
+        const lt::Compute compute = problem.tf32 ? lt::kCompute32FFastTf32 : lt::kCompute32F;
+        library().check(library()().operation_create(&operation_, compute, lt::kF32), "cublasLtMatmulDescCreate");
+        if (problem.multiprocessors > 0) set(lt::kSmCountTarget, problem.multiprocessors);
+        set(lt::kTransposeA, g.transpose_b ? lt::kT : lt::kN);
+        set(lt::kTransposeB, g.transpose_a ? lt::kT : lt::kN);
         if (g.epilogue == Epilogue::gelu_backward) {
-            set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
-            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const void*>(g.x.data));
-            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row_length(g.x));
-            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(g.x.dtype));
+            set(lt::kEpilogue, lt::kEpilogueDGelu);
+            set(lt::kAuxPointer, static_cast<const void*>(g.x.data));
+            set(lt::kAuxRowLength, row_length(g.x));
+            set(lt::kAuxType, type_of(g.x.dtype));
         }
         if (!g.bias.defined()) return;
-        set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
-        set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(g.bias.dtype));
+        set(lt::kEpilogue, lt::kEpilogueBias);
+        set(lt::kBiasPointer, static_cast<const void*>(g.bias.data));
+        set(lt::kBiasType, type_of(g.bias.dtype));
     }
-    ~Product() { library().matmul_desc_destroy(operation_); }
+    ~Product() { library()().operation_destroy(operation_); }
     Product(const Product&) = delete;
     Product& operator=(const Product&) = delete;
-    cublasLtMatmulDesc_t operation() const { return operation_; }
+    lt::Operation operation() const { return operation_; }
 
     const Layout first, second, result;
 
   private:
     template <class T>
-    void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-        check_status(library().matmul_desc_set_attribute(operation_, attribute, &value, sizeof value),
-                     "cublasLtMatmulDescSetAttribute");
+    void set(lt::OperationAttribute attribute, const T& value) {
+        library().check(library()().operation_set(operation_, attribute, &value, sizeof value),
+                        "cublasLtMatmulDescSetAttribute");
     }
-    cublasLtMatmulDesc_t operation_ = nullptr;
+    lt::Operation operation_ = nullptr;
 };
 
 class Preference {
   public:
     explicit Preference(const Problem& p) {
-        check_status(library().preference_create(&preference_), "cublasLtMatmulPreferenceCreate");
-        set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(p.workspace_bytes));
+        library().check(library()().preference_create(&preference_), "cublasLtMatmulPreferenceCreate");
+        set(lt::kMaxWorkspace, static_cast<uint64_t>(p.workspace_bytes));
         // Parts of K are added in f32 in the workspace, in their order; adding them in place is a race.
-        set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.alignments[1]);
-        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.alignments[0]);
-        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignments[2]);
-        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.alignments[2]);
+        set(lt::kReductionMask, lt::kReduceInComputeType);
+        set(lt::kAlignmentA, p.alignments[1]);
+        set(lt::kAlignmentB, p.alignments[0]);
+        set(lt::kAlignmentC, p.alignments[2]);
+        set(lt::kAlignmentD, p.alignments[2]);
     }
-    ~Preference() { library().preference_destroy(preference_); }
+    ~Preference() { library()().preference_destroy(preference_); }
     Preference(const Preference&) = delete;
     Preference& operator=(const Preference&) = delete;
-    cublasLtMatmulPreference_t get() const { return preference_; }
+    lt::Preference get() const { return preference_; }
 
   private:
     template <class T>
-    void set(cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
-        check_status(library().preference_set_attribute(preference_, attribute, &value, sizeof value),
-                     "cublasLtMatmulPreferenceSetAttribute");
+    void set(lt::PreferenceAttribute attribute, const T& value) {
+        library().check(library()().preference_set(preference_, attribute, &value, sizeof value),
+                        "cublasLtMatmulPreferenceSetAttribute");
     }
-    cublasLtMatmulPreference_t preference_ = nullptr;
+    lt::Preference preference_ = nullptr;
 };
 
 // --- its algorithm ---------------------------------------------------------------------------------------------------
 
 // nullopt: the library has none.
-using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
+using Algorithm = std::optional<lt::Algorithm>;
+
+// At most `wanted`, in the order that the library expects of their speed.
+std::vector<lt::Algorithm> candidates_of(const Problem& problem, const Product& product, int wanted) {
+    const Preference preference(problem);
+    std::vector<lt::Candidate> all(static_cast<size_t>(wanted));
+    int found = 0;
+    const lt::Status status = library()().get_heuristic(
+        library().handle(), product.operation(), product.first.get(), product.second.get(), product.result.get(),
+        product.result.get(), preference.get(), wanted, all.data(), &found);
+    if (status == lt::kNotSupported || status == lt::kInvalidValue) return {};
+    library().check(status, "cublasLtMatmulAlgoGetHeuristic");
+    std::vector<lt::Algorithm> algorithms;
+    for (int i = 0; i < found; ++i)
+        if (all[static_cast<size_t>(i)].state == lt::kSuccess)
+            algorithms.push_back(all[static_cast<size_t>(i)].algorithm);
+    return algorithms;
+}
 
 Algorithm choose(const Problem& problem, const Product& product) {
-    const Preference preference(problem);
-    cublasLtMatmulHeuristicResult_t best{};
-    int found = 0;
-    const cublasStatus_t status =
-        library().algo_get_heuristic(library().handle(), product.operation(), product.first.get(), product.second.get(),
-                                     product.result.get(), product.result.get(), preference.get(), 1, &best, &found);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return std::nullopt;
-    check_status(status, "cublasLtMatmulAlgoGetHeuristic");
-    return found > 0 && best.state == CUBLAS_STATUS_SUCCESS ? Algorithm(best.algo) : std::nullopt;
+    const std::vector<lt::Algorithm> first = candidates_of(problem, product, 1);
+    return first.empty() ? std::nullopt : Algorithm(first.front());
 }
 
 // As the library's own caches, shared by the ranks of the process.
@@ -326,26 +260,148 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
     kPlain.gemm(stream, g);
 }
 
+// c, or `result` in its place.
+lt::Status start(const Stream& stream, const Gemm& g, const Product& product, const lt::Algorithm& algorithm,
+                 void* result) {
+    const float alpha = 1, beta = g.accumulate ? 1 : 0;
+    return library()().matmul(library().handle(), product.operation(), &alpha, g.b.data, product.first.get(), g.a.data,
+                              product.second.get(), &beta, result, product.result.get(), result, product.result.get(),
+                              &algorithm, stream.workspace, static_cast<size_t>(stream.workspace_bytes),
+                              native(stream));
+}
+
+bool is_refused(lt::Status status) { return status == lt::kNotSupported || status == lt::kInvalidValue; }
+
+// --- the measurement of a tuning -------------------------------------------------------------------------------------
+
+constexpr int kCandidates = 8, kRounds = 9;
+constexpr double kWorth = 0.99;  // of the first candidate's time: less is the clock's noise
+
+class Event {
+  public:
+    Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDefault), "cudaEventCreate"); }
+    ~Event() { cudaEventDestroy(event_); }
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    cudaEvent_t get() const { return event_; }
+
+  private:
+    cudaEvent_t event_ = nullptr;
+};
+
+// In the place of c, whose values would not survive being added to many times. Zeros.
+class Result {
+  public:
+    Result(const Stream& stream, const View& c) {
+        const auto bytes = static_cast<size_t>(c.shape[0] * row_length(c) * size_of(c.dtype));
+        check_cuda(cudaMalloc(&data_, bytes), "cudaMalloc of ", bytes,
+                   " bytes for the result of a product that is tuned; tune with a smaller train.micro_batch");
+        check_cuda(cudaMemsetAsync(data_, 0, bytes, native(stream)), "cudaMemsetAsync");
+    }
+    ~Result() { cudaFree(data_); }
+    Result(const Result&) = delete;
+    Result& operator=(const Result&) = delete;
+    void* data() const { return data_; }
+
+  private:
+    void* data_ = nullptr;
+};
+
+double seconds_of(const Stream& stream, const Gemm& g, const Product& product, const lt::Algorithm& algorithm,
+                  const Result& result) {
+    const Event begin, end;
+    check_cuda(cudaEventRecord(begin.get(), native(stream)), "cudaEventRecord");
+    const lt::Status status = start(stream, g, product, algorithm, result.data());
+    if (is_refused(status)) return std::numeric_limits<double>::quiet_NaN();
+    library().check(status, "cublasLtMatmul of a candidate");
+    check_cuda(cudaEventRecord(end.get(), native(stream)), "cudaEventRecord");
+    check_cuda(cudaEventSynchronize(end.get()), "a candidate of cublasLtMatmul");
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "cudaEventElapsedTime");
+    return 1e-3 * static_cast<double>(milliseconds);
+}
+
+// Candidates take turns, so that a change of the clock meets all of them; the round before the first is not counted.
+std::vector<double> medians_of(const Stream& stream, const Gemm& g, const Product& product,
+                               const std::vector<lt::Algorithm>& candidates) {
+    const Result result(stream, g.c);
+    std::vector<std::vector<double>> times(candidates.size());
+    for (int round = -1; round < kRounds; ++round)
+        for (size_t i = 0; i < candidates.size(); ++i) {
+            const double seconds = seconds_of(stream, g, product, candidates[i], result);
+            if (round >= 0) times[i].push_back(seconds);
+        }
+    std::vector<double> medians;
+    for (std::vector<double>& of : times) {
+        std::nth_element(of.begin(), of.begin() + kRounds / 2, of.end());
+        medians.push_back(of[kRounds / 2]);
+    }
+    return medians;
+}
+
+// nullopt: the library has no algorithm, or refuses to run any.
+std::optional<TunedProduct> measured(const Stream& stream, const Gemm& g, const Problem& problem,
+                                     const Product& product) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing");
+    check(
+        capture == cudaStreamCaptureStatusNone, "the product ", text_of(problem),
+        " is first asked for while a CUDA graph is recorded, where nothing can be timed; tune with train.cuda_graphs = "
+        "false");
+    const std::vector<lt::Algorithm> candidates = candidates_of(problem, product, kCandidates);
+    if (candidates.empty()) return std::nullopt;
+    TunedProduct tuned{.text = text_of(problem), .seconds = medians_of(stream, g, product, candidates)};
+    const std::vector<double>& seconds = tuned.seconds;
+    size_t best = 0;
+    for (size_t i = 1; i < seconds.size(); ++i)  // NaN is less than nothing
+        if (!(seconds[best] <= seconds[i]) && seconds[i] > 0) best = i;
+    if (seconds[0] > 0 && seconds[best] > kWorth * seconds[0]) best = 0;
+    if (!(seconds[best] > 0)) return std::nullopt;
+    tuned.candidate = static_cast<int64_t>(best);
+    std::copy_n(candidates[best].data, tuned.algorithm.size(), tuned.algorithm.begin());
+    return tuned;
+}
+
+// nullopt: the tuning has none for it.
+Algorithm tuned(GemmTuning& tuning, const Stream& stream, const Gemm& g, const Problem& problem,
+                const Product& product) {
+    const std::vector<int64_t> key = key_of(problem);
+    auto found = tuning.products.find(key);
+    if (found == tuning.products.end() && !tuning.missed.contains(key)) {
+        const auto now = tuning.measures ? measured(stream, g, problem, product) : std::nullopt;
+        if (now)
+            found = tuning.products.emplace(key, *now).first;
+        else
+            tuning.missed.emplace(key, text_of(problem));
+    }
+    if (found == tuning.products.end()) return std::nullopt;
+    lt::Algorithm algorithm{};
+    std::copy(found->second.algorithm.begin(), found->second.algorithm.end(), algorithm.data);
+    return algorithm;
+}
+
+// --- what is multiplied ----------------------------------------------------------------------------------------------
+
 // Whether the library has made it.
 template <bool kTf32>
 bool multiply(const Stream& stream, const Gemm& g) {
     if (!takes(g)) return false;
-    const bool tf32 = kTf32 && g.a.dtype == DType::f32;
-    const Product product(g, tf32);
-    const Problem problem = problem_of(stream, g, tf32);
-    const Algorithm algorithm = algorithms().of(problem, product);
+    const Problem problem = problem_of(stream, g, kTf32 && g.a.dtype == DType::f32);
+    const Product product(g, problem);
+    Algorithm algorithm;
+    if (stream.products.tuning != nullptr) algorithm = tuned(*stream.products.tuning, stream, g, problem, product);
+    const bool is_tuned = algorithm.has_value();
+    if (!is_tuned) algorithm = algorithms().of(problem, product);
     if (!algorithm) return false;
-    const float alpha = 1, beta = g.accumulate ? 1 : 0;
-    const cublasStatus_t status =
-        library().matmul(library().handle(), product.operation(), &alpha, g.b.data, product.first.get(), g.a.data,
-                         product.second.get(), &beta, g.c.data, product.result.get(), g.c.data, product.result.get(),
-                         &*algorithm, stream.workspace, static_cast<size_t>(stream.workspace_bytes), native(stream));
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    const lt::Status status = start(stream, g, product, *algorithm, g.c.data);
+    if (is_refused(status) && !is_tuned) {
         algorithms().drop(problem);
         return false;
     }
-    check(status == CUBLAS_STATUS_SUCCESS, "cublasLtMatmul (", g.c.shape[0], ", ", g.c.shape[1], ") over ",
-          g.transpose_a ? g.a.shape[0] : g.a.shape[1], " of ", g.a.dtype, " failed: ", library().status_string(status));
+    if (status != lt::kSuccess)
+        throw Error(concat("cublasLtMatmul of ", text_of(problem),
+                           is_tuned ? ", with the algorithm of [train] gemm_tuning," : "",
+                           " failed: ", library()().status_string(status)));
     return true;
 }
 
@@ -372,16 +428,26 @@ const char* engine_of(const Stream& stream, const Gemm& g) {
         cudaGetLastError();
         return "cuBLASLt";
     }
-    const bool tf32 = kTf32 && plain.a.dtype == DType::f32;
-    return algorithms().of(problem_of(stream, plain, tf32), Product(plain, tf32)) ? "cuBLASLt" : "own";
+    const Problem problem = problem_of(stream, plain, kTf32 && plain.a.dtype == DType::f32);
+    return algorithms().of(problem, Product(plain, problem)) ? "cuBLASLt" : "own";
 }
 
 std::vector<std::string> slow_products() {
     std::vector<std::string> texts;
-    for (const Problem& p : algorithms().without())
-        texts.push_back(concat("(", p.M, ", ", p.N, ") over ", p.K, " of ", p.inputs, " to ", p.output, ", rows of ",
-                               p.row_lengths[0], ", ", p.row_lengths[1], " and ", p.row_lengths[2], " values"));
+    for (const Problem& p : algorithms().without()) texts.push_back(text_of(p));
     return texts;
+}
+
+// The driver tells the CUDA that it is for, not its own number; the encoding of an algorithm is the library's alone.
+GemmTuning empty_tuning() {
+    int gpu = 0, version = 0;
+    check_cuda(cudaGetDevice(&gpu), "cudaGetDevice");
+    cudaDeviceProp properties{};
+    check_cuda(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties of GPU ", gpu);
+    check_cuda(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
+    return {.gpu = concat(properties.name, ", ", properties.multiProcessorCount, " multiprocessors"),
+            .driver = concat("driver of CUDA ", version / 1000, '.', version / 10 % 100),
+            .library = library().version()};
 }
 
 }  // namespace
@@ -399,6 +465,7 @@ void fill_gemm(KernelTable& table, bool tf32) {
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
     table.gemm_engine = tf32 ? engine_of<true> : engine_of<false>;
     table.slow_products = slow_products;
+    table.gemm_tuning = empty_tuning;
     table.gemm_engines = [] {
         static const std::string kVersion = library().version();
         return kVersion.c_str();

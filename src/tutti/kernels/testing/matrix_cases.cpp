@@ -81,7 +81,13 @@ void run_gemm(const GemmForm& f, const KernelTable& table, const Stream& stream,
     if (f.bias != GemmForm::Bias::none)
         bias = numbers(arena, f.kind, {f.N}, f.bias == GemmForm::Bias::same ? f.in : DType::f32, "bias");
     const std::vector<double> left = values(a), right = values(b), old = values(c);
-    Gemm gemm{a, b, c, f.transpose_a, f.transpose_b, f.accumulate, bias};
+    Gemm gemm{.a = a,
+              .b = b,
+              .c = c,
+              .transpose_a = f.transpose_a,
+              .transpose_b = f.transpose_b,
+              .accumulate = f.accumulate,
+              .bias = bias};
     gemm.workspace = arena.workspace(table.gemm_workspace(stream, gemm));
     arena.start();
     table.gemm(stream, gemm);

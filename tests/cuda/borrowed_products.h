@@ -1,0 +1,10 @@
+// Whose matrix products a table of borrowed kernels has; one definition per program.
+#pragma once
+
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels {
+
+void replace_products(KernelTable& table);
+
+}  // namespace tutti::kernels

@@ -1,0 +1,264 @@
+// kernels/cuda/gemm_cublaslt.cpp over the emulated GPU and the fake library: what it asks for is the product that was
+// meant; which algorithm runs, with a tuning and without one; which multiprocessors products leave to communication.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "tests/cuda/training_runs.h"
+#include "tutti/base/read_file.h"
+#include "tutti/cli/cli.h"
+#include "tutti/device/cuda/cuda_device.h"
+#include "tutti/kernels/kernel_table.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+namespace {
+
+using train::Settings, train::operator+;
+
+class FakeCublasLt {
+  public:
+    FakeCublasLt() {
+        setenv("TUTTI_CUBLASLT", TUTTI_FAKE_CUBLASLT, 1);
+        library_ = dlopen(TUTTI_FAKE_CUBLASLT, RTLD_NOW | RTLD_LOCAL);
+        check(library_ != nullptr, "the fake cuBLASLt: ", library_ != nullptr ? "" : dlerror());
+    }
+    void version(size_t is) const { function<void(size_t)>("fake_cublaslt_version")(is); }
+    void refuse(int algorithm) const { function<void(int)>("fake_cublaslt_refuse")(algorithm); }
+    void forget() const { function<void()>("fake_cublaslt_forget")(); }
+    int64_t runs(uint64_t algorithm) const { return function<int64_t(uint64_t)>("fake_cublaslt_runs")(algorithm); }
+    int64_t runs_with(int64_t multiprocessors) const {
+        return function<int64_t(int64_t)>("fake_cublaslt_runs_with")(multiprocessors);
+    }
+
+  private:
+    template <class Signature>
+    Signature* function(const char* name) const {
+        return reinterpret_cast<Signature*>(dlsym(library_, name));
+    }
+    void* library_;
+};
+
+FakeCublasLt& fake() {
+    static FakeCublasLt the_fake;
+    return the_fake;
+}
+
+// As a GPU of an H100 has them.
+constexpr int kMultiprocessors = 132;
+
+std::vector<float> numbers(int64_t n, int seed) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>((i * 37 + seed * 11) % 17 - 8) / 8);
+    return values;
+}
+
+// Integers over 8 and 64 terms: every order of sums is exact, and any other matrix is another result.
+TEST(CublasLt, MakesTheProductThatWasMeant) {
+    fake();
+    const auto device = make_cuda_device(0);
+    const auto cpu = make_cpu_device(1);
+    constexpr int64_t M = 6, N = 10, K = 64;
+    for (const bool transpose_a : {false, true})
+        for (const bool transpose_b : {false, true})
+            for (const bool accumulate : {false, true})
+                for (const bool bias : {false, true}) {
+                    const auto result = [&](Device& on, const kernels::KernelTable& table) {
+                        const auto tensor = [&](Shape shape, int seed) {
+                            return Tensor::from_host<float>(on, shape, numbers(shape.numel(), seed),
+                                                            Purpose::activations);
+                        };
+                        const Tensor a = tensor(transpose_a ? Shape{K, M} : Shape{M, K}, 1);
+                        const Tensor b = tensor(transpose_b ? Shape{N, K} : Shape{K, N}, 2);
+                        const Tensor c = tensor({M, N}, 3), d = tensor({N}, 4);
+                        table.gemm(on.stream(), {.a = a.view(),
+                                                 .b = b.view(),
+                                                 .c = c.view(),
+                                                 .transpose_a = transpose_a,
+                                                 .transpose_b = transpose_b,
+                                                 .accumulate = accumulate,
+                                                 .bias = bias ? d.view() : View()});
+                        return c.to_host<float>();
+                    };
+                    EXPECT_EQ(result(*device, kernels::cuda_table()), result(*cpu, kernels::reference_table()))
+                        << transpose_a << transpose_b << accumulate << bias;
+                }
+}
+
+class Tuning : public train::CudaTraining {
+  protected:
+    Tuning() {
+        fake().version(130100);
+        fake().refuse(-1);
+        fake().forget();
+    }
+    // What `tutti bench step --tune` writes for the model of SmallRun.
+    std::string tune(const std::string& name, const std::vector<std::string>& set = {}) {
+        const std::string file = path(name);
+        std::vector<std::string> words = {"tutti", "bench",  "step",   "--model", "llama-tiny", "--device",
+                                          "cuda",  "--json", "--tune", file,      "--seconds",  "0.01"};
+        for (const char* value : {"model.width=32", "model.layers=2", "model.heads=2", "model.kv_heads=1",
+                                  "model.head_dim=16", "model.ffn=48", "train.seq_len=16", "train.global_batch=4",
+                                  "train.micro_batch=2", "precision.compute=f32"})
+            words.insert(words.end(), {"--set", value});
+        for (const std::string& value : set) words.insert(words.end(), {"--set", value});
+        std::vector<const char*> argv;
+        for (const std::string& word : words) argv.push_back(word.c_str());
+        std::ostringstream out, err;
+        EXPECT_EQ(cli::run(static_cast<int>(argv.size()), argv.data(), cli::Io{out, err}), 0) << err.str();
+        said_ = Json::parse(out.str());
+        text_ = err.str();
+        return file;
+    }
+    kernels::GemmTuning read(const std::string& file) {
+        return kernels::read_gemm_tuning(file, kernels::cuda_table().gemm_tuning());
+    }
+    std::string refusal(const std::function<void()>& call) {
+        try {
+            call();
+        } catch (const std::exception& error) {
+            return error.what();
+        }
+        return "";
+    }
+    Settings with(const std::string& file) const { return f32_ + Settings{"train.gemm_tuning=" + file}; }
+
+    Json said_;
+    std::string text_;
+};
+
+TEST_F(Tuning, TheFastestOfTheCandidatesIsKept) {
+    const kernels::GemmTuning tuning = read(tune("products.json"));
+    EXPECT_EQ(tuning.library, "cuBLASLt 13.1.0");
+    EXPECT_NE(tuning.gpu.find("emulated GPU"), std::string::npos);
+    ASSERT_FALSE(tuning.products.empty());
+    // Each product with all multiprocessors, where the third algorithm is the fastest, and with those that NCCL leaves,
+    // where the second one is (fake_cublaslt.cpp).
+    std::map<int64_t, int> of_target;
+    for (const auto& [key, product] : tuning.products) {
+        ++of_target[key.back()];
+        EXPECT_EQ(product.candidate, key.back() == 0 ? 2 : 1) << product.text;
+        EXPECT_EQ(product.algorithm[7], static_cast<uint64_t>(product.candidate));
+        ASSERT_EQ(product.seconds.size(), 4U);
+        EXPECT_NEAR(product.seconds[0], 0.4, 0.05);
+        EXPECT_NEAR(product.seconds[2], key.back() == 0 ? 0.1 : 0.3, 0.05);
+    }
+    EXPECT_EQ(of_target.size(), 2U);
+    EXPECT_EQ(of_target[0], of_target[kMultiprocessors - 16]);
+    EXPECT_EQ(said_["tuned_products"], static_cast<int64_t>(tuning.products.size()));
+    ASSERT_EQ(said_["rows"].size(), tuning.products.size());
+    EXPECT_NEAR(said_["rows"][0]["first_s"].get<double>(), 0.4, 0.05);
+    EXPECT_NE(text_.find("candidate"), std::string::npos);
+}
+
+TEST_F(Tuning, ARefusedCandidateIsPassedOver) {
+    fake().refuse(2);
+    for (const auto& [key, product] : read(tune("products.json", {"comm.spare_multiprocessors=false"})).products) {
+        EXPECT_EQ(key.back(), 0);
+        EXPECT_EQ(product.candidate, 3);
+        EXPECT_TRUE(std::isnan(product.seconds[2]));
+    }
+}
+
+// The measured algorithms run, the same in every run; without a tuning the first one does.
+TEST_F(Tuning, ARunTakesTheMeasuredAlgorithms) {
+    const std::string file = tune("products.json");
+    fake().forget();
+    const auto first = options_of("cuda", f32_);
+    train::train(first);
+    EXPECT_GT(fake().runs(0), 0);
+    for (const uint64_t other : {1, 2, 3}) EXPECT_EQ(fake().runs(other), 0);
+    std::vector<train::TrainOptions> tuned;
+    for (int i = 0; i < 2; ++i) {
+        fake().forget();
+        tuned.push_back(options_of("cuda", with(file)));
+        train::train(tuned.back());
+        EXPECT_GT(fake().runs(2), 0);
+        for (const uint64_t other : {0, 1, 3}) EXPECT_EQ(fake().runs(other), 0);
+    }
+    EXPECT_EQ(metrics(tuned[0]), metrics(tuned[1]));
+    EXPECT_EQ(weights(tuned[0]), weights(tuned[1]));
+    EXPECT_NE(weights(tuned[0]), weights(first)) << "the algorithms have the same bits: the test tells nothing";
+    expect_follows(metrics(tuned[0]), metrics(first), 1e-4);
+    const Json totals = Json::parse(read_file(tuned[0].out + "/run.json"));
+    EXPECT_EQ(totals["gemm_tuning"]["file"], file);
+    EXPECT_EQ(totals["gemm_tuning"]["missed"], 0);
+}
+
+TEST_F(Tuning, ProductsOfOtherSizesAreSaid) {
+    const std::string file = tune("products.json");
+    std::ostringstream console;
+    auto run = options_of("cuda", with(file) + Settings{"train.micro_batch=1", "train.steps=1"});
+    run.warnings = run.console = &console;
+    fake().forget();
+    train::train(run);
+    EXPECT_GT(fake().runs(0), 0);
+    EXPECT_NE(console.str().find("has no algorithm for"), std::string::npos) << console.str();
+    EXPECT_NE(console.str().find("measured algorithms of cuBLASLt 13.1.0 from " + file), std::string::npos)
+        << console.str();
+}
+
+TEST_F(Tuning, AFileOfAnotherLibraryIsRefused) {
+    const std::string file = tune("products.json");
+    fake().version(130200);
+    const std::string why = refusal([&] { train::train(options_of("cuda", with(file))); });
+    EXPECT_NE(why.find("cuBLASLt 13.1.0; this rank has "), std::string::npos) << why;
+    EXPECT_NE(why.find("cuBLASLt 13.2.0"), std::string::npos) << why;
+}
+
+TEST_F(Tuning, AFileThatIsNoneIsRefused) {
+    const std::string file = path("other.json");
+    std::ofstream(file) << "{\"format\": \"something else\"}";
+    EXPECT_NE(refusal([&] { train::train(options_of("cuda", with(file))); }).find("\"format\" must be"),
+              std::string::npos);
+    std::ofstream(file) << "{";
+    EXPECT_NE(refusal([&] { train::train(options_of("cuda", with(file))); }).find(file), std::string::npos);
+    EXPECT_NE(refusal([&] { train::train(options_of("cpu", with(tune("products.json")))); }).find("cuBLASLt must make"),
+              std::string::npos);
+}
+
+class Spared : public Tuning {
+  protected:
+    struct Runs {
+        int64_t all, fewer;
+    };
+    Runs runs(const Settings& set, int ranks, int64_t ctas = 16) {
+        fake().forget();
+        train::train(options_of("cuda", f32_ + Settings{"train.steps=2", "train.global_batch=8"} + set, ranks));
+        return {fake().runs_with(0), fake().runs_with(kMultiprocessors - ctas)};
+    }
+};
+
+// Two products of three are gradients.
+TEST_F(Spared, TheLayoutDecidesWhichProductsLeaveMultiprocessors) {
+    const Runs alone = runs({}, 1);
+    EXPECT_EQ(alone.fewer, 0);
+    const Runs reduced = runs({"parallel.zero=1"}, 2);
+    EXPECT_EQ(reduced.fewer, 2 * reduced.all);
+    const Runs gathered = runs({"parallel.zero=3"}, 2);
+    EXPECT_EQ(gathered.all, 0);
+    EXPECT_EQ(gathered.fewer, reduced.all + reduced.fewer);
+    const Runs eight = runs({"parallel.zero=3", "comm.max_ctas=8"}, 2, 8);
+    EXPECT_EQ(eight.fewer, gathered.fewer);
+    for (const char* off : {"comm.max_ctas=0", "comm.spare_multiprocessors=false"})
+        EXPECT_EQ(runs({"parallel.zero=3", off}, 2).fewer, 0) << off;
+}
+
+// A forward that the backward repeats has the bits of the first one, whatever the backward's own products leave.
+TEST_F(Spared, RecomputedForwardsHaveTheirBits) {
+    const Settings set = f32_ + Settings{"parallel.zero=1", "train.micro_batch=1"};
+    const auto kept = options_of("cuda", set, 2);
+    const auto again = options_of("cuda", set + Settings{"recompute.policy=full"}, 2);
+    train::train(kept);
+    train::train(again);
+    EXPECT_EQ(metrics(kept), metrics(again));
+    EXPECT_EQ(weights(kept), weights(again));
+}
+
+}  // namespace
+}  // namespace tutti
