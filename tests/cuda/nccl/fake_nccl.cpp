@@ -142,6 +142,7 @@ std::map<uint64_t, std::weak_ptr<Net>> nets;  // by unique id
 std::atomic<uint64_t> last_id{0};
 std::atomic<int> live{0};
 std::atomic<int64_t> started{0};
+std::atomic<int> max_ctas{0};  // of the newest communicator
 
 enum class Fault { none, hang, error, slow };
 struct Plan {
@@ -307,11 +308,12 @@ Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Conf
         net = nets[number].lock();
         if (!net) nets[number] = net = std::make_shared<Net>(ranks);
     }
+    max_ctas = config->max_ctas;
     *comm = join(net, rank);
     return tutti::comm::nccl::kInProgress;
 }
-Result ncclCommSplit(Comm comm, int, int, Comm* split, Config*) {
-    if (busy(comm)) return kInvalidUsage;
+Result ncclCommSplit(Comm comm, int, int, Comm* split, Config* config) {
+    if (busy(comm) || config->max_ctas != max_ctas) return kInvalidUsage;
     comm->looks = 2;
     std::shared_ptr<Net> net;
     {
@@ -383,6 +385,7 @@ Result ncclRecv(void* to, size_t count, Type type, int from, Comm comm, void* st
 
 // Of the next collective that the calling thread starts: 1 never ends, 2 meets an error, 3 is late.
 void fake_nccl_fault(int fault, int milliseconds) { next_plan = {static_cast<Fault>(fault), milliseconds}; }
-int fake_nccl_live() { return live; }          // communicators
+int fake_nccl_live() { return live; }  // communicators
+int fake_nccl_max_ctas() { return max_ctas; }
 int64_t fake_nccl_calls() { return started; }  // of collectives and groups of messages
 }

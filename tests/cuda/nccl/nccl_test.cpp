@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <climits>
 #include <cmath>
 #include <thread>
 
@@ -155,6 +156,18 @@ TEST(Nccl, RanksThatShareAGpuHaveItsIdentity) {
         check(apart[0] != apart[1] && apart[0] != apart[2] && apart[1] != apart[2], "each has its own");
         check(together[0] == together[1] && together[1] != together[2], "two share one");
     });
+}
+
+// Both communicators of a group; 0 leaves the field as it is, which is NCCL's word for its own choice.
+TEST(Nccl, IsToldHowManyMultiprocessorsItMayTake) {
+    for (const int ctas : {8, 0}) {
+        on_gpus(2, {.max_ctas = ctas}, [](World& world, Device& device) {
+            const auto group = world.everyone("dp");
+            group->all_reduce(filled(device, 8, 1)).wait();
+            device.synchronize();
+        });
+        EXPECT_EQ(fake_nccl().max_ctas(), ctas > 0 ? ctas : INT_MIN);
+    }
 }
 
 TEST(Nccl, SaysItsVersion) {

@@ -35,6 +35,8 @@ class FakeNccl {
     int live() const { return reinterpret_cast<int (*)()>(dlsym(library_, "fake_nccl_live"))(); }
     int64_t calls() const { return reinterpret_cast<int64_t (*)()>(dlsym(library_, "fake_nccl_calls"))(); }
 
+    int max_ctas() const { return reinterpret_cast<int (*)()>(dlsym(library_, "fake_nccl_max_ctas"))(); }
+
   private:
     void* library_;
 };
@@ -46,6 +48,7 @@ inline FakeNccl& fake_nccl() {
 
 struct GpuRankOptions {
     bool tree = true;
+    int max_ctas = 0;
     double timeout_s = 60;  // of operations on GPUs; the host has a minute
     std::string flight_directory = {};
 };
@@ -55,7 +58,8 @@ inline void on_gpus(int ranks, const GpuRankOptions& options, const std::functio
     run_ranks(
         ranks, {.timeout_s = 60, .flight_directory = options.flight_directory, .watched = true}, [&](World& threads) {
             const auto device = make_cuda_device(threads.rank());
-            const auto world = nccl_world(threads, *device, {.tree = options.tree, .timeout_s = options.timeout_s});
+            const auto world = nccl_world(
+                threads, *device, {.tree = options.tree, .max_ctas = options.max_ctas, .timeout_s = options.timeout_s});
             body(*world, *device);
         });
 }
