@@ -1,5 +1,5 @@
-// checkpoint/async_writer.h: one background thread that runs one save at a time while training goes on.
-// Below it: nothing. Called by the trainer, which submits a closure that owns its snapshot and its use of the Store.
+// checkpoint/async_writer.h: one background thread that runs one save at a time while training goes on. A job owns what
+// it needs: its snapshot and its use of the Store.
 #pragma once
 
 #include <chrono>
@@ -16,18 +16,18 @@ namespace tutti::checkpoint {
 class AsyncWriter {
   public:
     using Job = std::function<void()>;
-    // `unclaimed` gets each error that was not polled when the writer is destroyed.
+    // When the writer is destroyed, `unclaimed` gets each error that was not polled.
     explicit AsyncWriter(std::function<void(const std::string&)> unclaimed);
     ~AsyncWriter();  // waits for the job in flight
     AsyncWriter(const AsyncWriter&) = delete;
     AsyncWriter& operator=(const AsyncWriter&) = delete;
 
-    // Waits until the job before it has ended, then starts this one and returns.
+    // Waits until the previous job has ended, then starts this one and returns.
     void submit(Job job);
     bool busy() const;
     void wait() const;
-    void wait_for(std::chrono::milliseconds limit) const;  // until it is not busy, at most so long
-    // The oldest error that was not handed out yet. A failed job does not stop later ones.
+    void wait_for(std::chrono::milliseconds limit) const;  // until the writer is idle, at most `limit`
+    // The oldest error that was not returned yet. A failed job does not stop later ones.
     std::optional<std::string> poll_error();
 
   private:
@@ -36,10 +36,10 @@ class AsyncWriter {
     std::function<void(const std::string&)> unclaimed_;
     mutable std::mutex mutex_;
     mutable std::condition_variable changed_;
-    std::optional<Job> waiting_;  // handed over, not yet taken by the thread
+    std::optional<Job> waiting_;  // submitted, not yet taken by the thread
     bool running_ = false, stopping_ = false;
     std::deque<std::string> errors_;
-    std::thread thread_;  // last: it starts when everything else is there
+    std::thread thread_;  // last member: starts when all others exist
 };
 
 }  // namespace tutti::checkpoint

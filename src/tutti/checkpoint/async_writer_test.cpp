@@ -1,4 +1,4 @@
-// The background writer: one job at a time, errors reach somebody, nothing is left running.
+// The background writer: one job at a time, every error is reported, nothing is left running.
 #include "tutti/checkpoint/async_writer.h"
 
 #include <gtest/gtest.h>

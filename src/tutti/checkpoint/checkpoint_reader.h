@@ -1,5 +1,5 @@
-// checkpoint/checkpoint_reader.h: reads the files of one checkpoint and compares every chunk with its digest on the
-// way, so that a good checkpoint is read once and a bad one is never used.
+// checkpoint/checkpoint_reader.h: reads the files of one checkpoint and compares every chunk with its digest while
+// reading, so that a good checkpoint is read once and a damaged one is never used.
 #pragma once
 
 #include <map>
@@ -21,13 +21,12 @@ class VerifiedFile final : public ByteSource {
 
     const std::string& path() const override { return file_.path(); }
     int64_t size() const override { return record_.size; }
-    // DamagedError, before anything wrong could be used, if a chunk that it touches is not as written. Bytes of `bytes`
-    // may be overwritten then.
+    // DamagedError if a chunk of this range differs from what was written; `bytes` may be partly overwritten then.
     void read(int64_t offset, std::span<std::byte> bytes) override;
-    // Reads and checks the chunks that no read() has touched.
+    // Reads and checks the chunks that no read() has covered.
     void verify_rest();
     void leave_to_others() { verified_.assign(verified_.size(), true); }  // verify_rest() has nothing left to do
-    // From the disk, not from the cache: all chunks and the digest of the whole file.
+    // Checks all chunks and the digest of the whole file, read from the disk and not from the cache.
     void verify_all();
 
   private:
@@ -38,23 +37,23 @@ class VerifiedFile final : public ByteSource {
     File file_;
     FileRecord record_;
     std::vector<bool> verified_;
-    std::vector<std::byte> cache_;  // the last chunk of which a part was asked for
+    std::vector<std::byte> cache_;  // the last chunk that was read in part
     int64_t cached_chunk_ = -1;
 };
 
 class CheckpointReader {
   public:
-    // Reads the manifest and opens every file of it. DamagedError if one is not there.
+    // Reads the manifest and opens every file of the checkpoint. DamagedError if one is missing.
     CheckpointReader(FileSystem& file_system, std::string path);
 
     const std::string& path() const { return path_; }
     const Manifest& manifest() const { return manifest_; }
-    // The file with this name, or DataError. Both stay usable after the reader is gone.
+    // The file with this name, or DataError. The file stays usable after the reader is destroyed.
     std::shared_ptr<ByteSource> file(std::string_view name) const;
     SafetensorsFile safetensors(std::string_view name) const { return SafetensorsFile(file(name)); }
 
-    // Every n-th file belongs to one of n readers: checks what it has not read of its own ones and leaves the others'
-    // to them, so that together they check everything.
+    // For n readers of one checkpoint: reader r checks what was not read yet of files r, r + n, r + 2n, ..., so that
+    // together the readers check everything.
     void verify_share(int reader, int readers) const;
     void verify_rest() const;
     void verify_all() const;

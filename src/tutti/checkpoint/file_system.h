@@ -1,6 +1,6 @@
-// checkpoint/file_system.h: the one seam between checkpoints and the disk. Every call that changes a disk goes through
-// FileSystem, so that tests can fail the n-th call or cut the power after it; nothing else in this room calls the
-// kernel.
+// checkpoint/file_system.h: the one interface between checkpoints and the disk, an open file, and operations on paths.
+// Every call that changes a disk goes through FileSystem, so that tests can make the n-th call fail or cut the power
+// after it; nothing else in this room calls the kernel.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/checkpoint/file_system.h"
 
 namespace tutti::checkpoint {
 
@@ -36,8 +37,8 @@ class IoError : public DataError {
     int code_;
 };
 
-// What is on disk is not what was written: a digest, a size or a name is wrong. Another copy may still be good, so a
-// reader may fall back; every other DataError would come back with any copy.
+// The disk holds something else than what was written: a digest, a size or a name is wrong. Another copy may still be
+// good, so a reader may fall back to it; any other DataError would occur with every copy.
 class DamagedError : public DataError {
   public:
     using DataError::DataError;
@@ -50,7 +51,7 @@ struct FileHandle {
 
 enum class FileKind { none, file, directory, other };
 
-// Held as long as it lives; the operating system drops it when the process dies.
+// The lock is held as long as this object lives; the operating system drops the lock when the process dies.
 class FileLock {
   public:
     virtual ~FileLock() = default;
@@ -77,11 +78,12 @@ class FileSystem {
     virtual FileHandle open_read(const std::string& path) = 0;  // a regular file; follows symbolic links
     virtual int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) = 0;  // 0 at the end
     virtual int64_t size(const FileHandle& file) = 0;
-    // The file, mapped: what is read of it once does not stay in memory. DataError when it cannot be, or was cut.
+    // Maps the file. Pages that were read once do not stay in memory. DataError when the file cannot be mapped or was
+    // truncated.
     virtual std::shared_ptr<ByteSource> map(const std::string& path) = 0;
-    virtual void drop_cache(const FileHandle& file) = 0;  // the next read comes from the disk, where the system allows
+    virtual void drop_cache(const FileHandle& file) = 0;  // the next read goes to the disk, where the system allows
     virtual std::vector<std::string> list(const std::string& directory) = 0;  // names, sorted
-    virtual FileKind kind(const std::string& path) = 0;                       // of the link itself, not its target
+    virtual FileKind kind(const std::string& path) = 0;                       // a link is `other`, whatever its target
 
     // An exclusive lock on `path`, which is created and holds `owner` as text. Throws UsageError that names the owner
     // if another holds it; null where the file system knows no locks.
@@ -109,5 +111,45 @@ class PosixFileSystem final : public FileSystem {
     FileKind kind(const std::string& path) override;
     std::unique_ptr<FileLock> lock(const std::string& path, const std::string& owner) override;
 };
+
+// An open file. The destructor closes the file; reads and writes are complete or throw.
+class File {
+  public:
+    static File create(FileSystem& file_system, const std::string& path);
+    static File open(FileSystem& file_system, const std::string& path);
+    ~File();  // closes and drops an error, so a writer calls close() itself
+    File(File&& other) noexcept;
+    File& operator=(File&&) = delete;
+    File(const File&) = delete;
+
+    const std::string& path() const { return handle_.path; }
+    int64_t size() const { return file_system_->size(handle_); }
+    void allocate(int64_t size) { file_system_->allocate(handle_, size); }
+    void write_all(std::span<const std::byte> bytes, int64_t offset);
+    void sync() { file_system_->fsync(handle_); }
+    void close();
+    // Fills `bytes`. DamagedError if the file ends before that.
+    void read_all(std::span<std::byte> bytes, int64_t offset) const;
+    void drop_cache() const { file_system_->drop_cache(handle_); }
+
+  private:
+    File(FileSystem& file_system, FileHandle handle) : file_system_(&file_system), handle_(std::move(handle)) {}
+
+    FileSystem* file_system_;
+    FileHandle handle_;
+    bool open_ = true;
+};
+
+std::string join(const std::string& directory, std::string_view name);
+std::string parent_of(const std::string& path);        // "a/b" -> "a", "b" -> "."
+std::string_view last_name_of(std::string_view path);  // "a/b" -> "b"
+bool is_plain_file_name(std::string_view name);  // [A-Za-z0-9][A-Za-z0-9._-]{0,254}: cannot lead out of its directory
+
+// The whole text file. DamagedError if the file is longer than `limit`.
+std::string read_text(const File& file, int64_t limit);
+// Creates `path` and its parents where they are missing, durably.
+void make_directories(FileSystem& file_system, const std::string& path);
+// Removes a file, a link, or a directory with everything below it. Does not follow links.
+void remove_tree(FileSystem& file_system, const std::string& path);
 
 }  // namespace tutti::checkpoint

@@ -12,8 +12,8 @@
 #include <fstream>
 
 #include "tutti/base/testing/scratch.h"
+#include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/file_writer.h"
-#include "tutti/checkpoint/sums.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"

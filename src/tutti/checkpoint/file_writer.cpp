@@ -16,8 +16,8 @@ namespace tutti::checkpoint {
 
 namespace {
 
-// Walks over head and body in spans of kChunkBytes. A chunk inside one piece is handed out where it lies; only a chunk
-// over a seam is gathered into the buffer.
+// Walks over head and body in spans of kChunkBytes. A chunk inside one piece is returned in place; only a chunk that
+// spans several pieces is copied into the buffer.
 class ChunkStream {
   public:
     explicit ChunkStream(const FileToWrite& content)
@@ -57,6 +57,8 @@ class ChunkStream {
     size_t next_ = 0, at_ = 0;
 };
 
+constexpr std::string_view kTemporaryFile = ".tmp-";
+
 }  // namespace
 
 int64_t FileToWrite::size() const {
@@ -87,10 +89,6 @@ FileRecord NewFile::write(const FileToWrite& content) {
     file_.close();
     return record;
 }
-
-namespace {
-constexpr std::string_view kTemporaryFile = ".tmp-";
-}  // namespace
 
 FileRecord write_file_atomically(FileSystem& file_system, const std::string& directory, const FileToWrite& content) {
     check<UsageError>(is_plain_file_name(content.name), "'", content.name, "' is not a plain file name");
@@ -136,7 +134,7 @@ std::string plain_host_name() {
     return host;
 }
 
-// A process that has ended and that its parent has not asked about. In containers without an init it stays for ever.
+// A process that has ended and that its parent has not waited for. In a container without an init it stays for ever.
 bool is_zombie(pid_t pid) {
     std::ifstream stat(concat("/proc/", pid, "/stat"));  // "1234 (name) Z ...": the name may hold anything
     const std::string text(std::istreambuf_iterator<char>(stat), {});
@@ -177,7 +175,7 @@ bool is_free(FileSystem& file_system, const std::string& path) {
 NewDirectory::NewDirectory(FileSystem& file_system, std::string path)
     : file_system_(file_system),
       path_(without_slashes(std::move(path))),
-      temporary_(concat(path_, ".tmp-", this_owner())) {
+      temporary_(concat(path_, kTemporaryFile, this_owner())) {
     check<UsageError>(!path_.empty() && is_free(file_system_, path_), "'", path_,
                       "' must not exist, or be an empty directory: nothing is overwritten; choose another");
     make_directories(file_system_, parent_of(path_));
@@ -189,7 +187,7 @@ NewDirectory::~NewDirectory() {
     if (committed_) return;
     try {
         remove_tree(file_system_, temporary_);
-    } catch (const Error&) {  // the error that brought us here is the one that matters
+    } catch (const Error&) {  // the error that ended the writing is the one that matters
     }
 }
 

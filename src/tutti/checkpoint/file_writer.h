@@ -1,5 +1,5 @@
-// checkpoint/file_writer.h: writes one file of a checkpoint as a stream of 4 MiB chunks and digests it on the way; a
-// directory that appears complete and durable, or not at all; who wrote a temporary file.
+// checkpoint/file_writer.h: writes a file as a stream of 4 MiB chunks with a digest of each; files and directories that
+// appear complete and durable, or not at all; the owners of temporary files.
 #pragma once
 
 #include <concepts>
@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "tutti/checkpoint/digest.h"
-#include "tutti/checkpoint/file.h"
+#include "tutti/checkpoint/file_system.h"
 
 namespace tutti::checkpoint {
 
 // 4 MiB: damage is located to 4 MiB, and the digests of 100 GB fit half a megabyte of manifest.
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
-// A part of a file: bytes that lie in memory, or bytes that are made when their turn comes and may be forgotten when
-// the next part is made, so that a file may be larger than memory.
+// A part of a file: bytes in memory, or bytes that `make` produces when they are written. Produced bytes need not
+// outlive the next call of a `make`, so that a file may be larger than memory.
 struct FilePart {
     FilePart() = default;
     template <class Bytes>
@@ -34,8 +34,8 @@ struct FilePart {
     std::function<std::span<const std::byte>()> make;  // exactly `size` bytes
 };
 
-// The content of a file: `head`, then the parts of `body` without gaps. The body is not copied: what it points to must
-// live and stay unchanged until the file is written.
+// The content of a file: `head`, then the parts of `body` without gaps. The body is not copied: the memory that it
+// points to must live and stay unchanged until the file is written.
 struct FileToWrite {
     std::string name;
     std::string head;
@@ -44,7 +44,7 @@ struct FileToWrite {
     int64_t size() const;
 };
 
-// What a manifest knows of a file.
+// A file's entry in a manifest.
 struct FileRecord {
     std::string name;
     int64_t size = 0;
@@ -55,8 +55,8 @@ struct FileRecord {
 
 constexpr int64_t chunk_count(int64_t size) { return size / kChunkBytes + (size % kChunkBytes != 0 ? 1 : 0); }
 
-// A file that is being written. The constructor creates it and reserves its full size, so that a full disk shows before
-// the first byte is written; write() fills it, syncs it and closes it.
+// A file under construction. The constructor creates the file and reserves its full size, so that a full disk shows
+// before the first byte is written; write() fills, syncs and closes the file.
 class NewFile {
   public:
     NewFile(FileSystem& file_system, const std::string& path, int64_t size);
@@ -67,31 +67,31 @@ class NewFile {
     int64_t size_;
 };
 
-// For exports beside a checkpoint: `directory`/`content.name` appears complete and durable, or not at all. Replaces an
-// older file of that name.
+// Writes `directory`/`content.name`, which appears complete and durable, or not at all. Replaces an older file of that
+// name.
 FileRecord write_file_atomically(FileSystem& file_system, const std::string& directory, const FileToWrite& content);
 
-// Removes from `directory` what calls of write_file_atomically left when their process was killed. What cannot be
-// removed stays; the directory is as good with it.
+// Removes from `directory` the temporary files of killed calls of write_file_atomically. Files that cannot be removed
+// stay; they do no harm.
 void remove_temporary_files(FileSystem& file_system, const std::string& directory);
 
-// Who wrote a temporary file: "<host>-<pid>", part of its name.
+// The process that writes a temporary file, "<host>-<pid>": part of the file's name.
 std::string this_owner();
 
-enum class OwnerState { this_process, running, gone, elsewhere };  // gone: a zombie, too; elsewhere: on another host
+enum class OwnerState { this_process, running, gone, elsewhere };  // gone: also a zombie; elsewhere: on another host
 OwnerState state_of(std::string_view owner);
 
 // A directory that appears complete and durable, or not at all.
 class NewDirectory {
   public:
-    // Makes a sibling of `path` under a temporary name. UsageError when something is at `path`, but for an empty
-    // directory: nothing is ever overwritten.
+    // Makes a sibling of `path` under a temporary name. UsageError when `path` exists and is not an empty directory:
+    // nothing is ever overwritten.
     NewDirectory(FileSystem& file_system, std::string path);
     ~NewDirectory();  // removes the sibling, unless commit() was called
     NewDirectory(const NewDirectory&) = delete;
     NewDirectory& operator=(const NewDirectory&) = delete;
 
-    const std::string& temporary() const { return temporary_; }  // where to put the files
+    const std::string& temporary() const { return temporary_; }  // the files go here
     void commit();
 
   private:

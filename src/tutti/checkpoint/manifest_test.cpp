@@ -109,7 +109,7 @@ TEST(Manifest, ANewerVersionIsNotDamage) {
     }
 }
 
-// With a right digest: made by somebody who knows the format.
+// With a correct digest, as a program that knows the format could write.
 TEST(Manifest, RefusesHostileContent) {
     const std::string text = write_manifest(example());
     const auto error = [&](const std::string& from, const std::string& to) {

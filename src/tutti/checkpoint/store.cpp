@@ -118,8 +118,8 @@ std::string Store::commit(Attempt& attempt, const Manifest& manifest) {
         check(manifest.step == attempt.step, "the attempt is of step ", attempt.step, ", the manifest of step ",
               manifest.step);
         check_complete(manifest);
-        // The names of files that other hosts made, before a manifest can speak of them. On one host the fsync behind
-        // the manifest would do.
+        // Makes the names of files of other hosts durable before the manifest lists them. On one host the fsync after
+        // the manifest would be enough.
         file_system_.fsync_directory(attempt.path);
         write_manifest_file(attempt.path, manifest);
         move_into_place(attempt, path);
@@ -138,8 +138,8 @@ void Store::write_manifest_file(const std::string& directory, const Manifest& ma
 }
 
 void Store::move_into_place(Attempt& attempt, const std::string& path) {
-    // A directory cannot be renamed over a full one. The old one of the same step keeps a name under which it can be
-    // loaded, durably, before the new one takes its place; prune() removes it.
+    // A directory cannot be renamed over a full one. The old checkpoint of the same step gets, durably, a name under
+    // which it can be loaded, before the new one takes its place; prune() removes the old one.
     std::string older;
     if (file_system_.kind(path) != FileKind::none)
         older = rename_to_suffix({attempt.step, path}, concat(kReplaced, this_owner()));
@@ -168,7 +168,7 @@ void Store::abandon(const Attempt& attempt) {
 
 bool Store::is_leftover(const std::string& name) const {
     const StoreName parsed = parse_store_name(name);
-    // Only the holder of the lock prunes, so with the lock in hand all trash is from the dead.
+    // Only the holder of the lock prunes, so for that holder all trash comes from dead processes.
     if (parsed.kind == NameKind::trash) return lock_ != nullptr;
     if (parsed.kind != NameKind::temporary) return false;
     switch (state_of(parsed.owner)) {
@@ -194,7 +194,7 @@ void Store::remove_leftovers() {
 }
 
 std::string Store::rename_to_suffix(const StoredCheckpoint& stored, std::string_view suffix) {
-    // From the step's name, not from the present one: a suffix on a suffix would keep its old meaning.
+    // The suffix follows the step's name and not the present name: a second suffix would not be recognised.
     const std::string name = concat(step_name(stored.step), suffix);
     std::string renamed = join(directory_, name);
     for (int64_t count = 2; file_system_.kind(renamed) != FileKind::none; ++count)
@@ -253,8 +253,8 @@ std::optional<Loaded> Store::load_newest(const LoadInto& load_into, OnDamage on_
             warn_(concat("the checkpoint of step ", candidate.step, " is damaged: ", error.what(), "; it is kept as ",
                          kept, ", trying the one before it"));
         } catch (const IoError& error) {
-            // EIO: this part of the disk cannot be read. Anything else (permission, too many open files) a person can
-            // mend, and falling back would throw away work.
+            // EIO: this part of the disk cannot be read. The user can mend anything else (permission, too many open
+            // files), and falling back would throw away work.
             if (on_damage == OnDamage::stop || error.code() != EIO) throw;
             warn_(concat("the checkpoint of step ", candidate.step, " cannot be read: ", error.what(),
                          "; trying the one before it"));
@@ -302,7 +302,7 @@ void Store::prune(int64_t keep, const std::string& pinned) {
     try {
         verify(newest);
     } catch (const DamagedError& error) {
-        // Not renamed here: the next load does that, and says so to the person who resumes.
+        // Not renamed here: the next load does that with a warning.
         warn_(concat("the newest checkpoint is damaged: ", error.what(), "; no older one is deleted"));
         return;
     }
@@ -310,7 +310,7 @@ void Store::prune(int64_t keep, const std::string& pinned) {
 }
 
 void Store::trash(const std::string& path) {
-    // Renamed first: a checkpoint that is half deleted must not look like a damaged one.
+    // Renamed first: a half-deleted checkpoint must not look like a damaged one.
     std::string doomed = join(directory_, concat(kTrash, last_name_of(path)));
     if (file_system_.kind(doomed) != FileKind::none) remove_tree(file_system_, doomed);
     file_system_.rename(path, doomed);

@@ -9,10 +9,10 @@
 //
 // Names in the directory:
 //   step-0000000100                     a checkpoint
-//   step-0000000100.replaced-HOST-PID   the older one of the same step, while and after it was replaced
+//   step-0000000100.replaced-HOST-PID   the older checkpoint of the same step, during and after its replacement
 //   step-0000000100.tmp-HOST-PID-N      being written, or left by a crash
-//   step-0000000100.corrupt             found damaged when read; kept for a person to look at
-//   step-0000000100.set-aside           newer than the step at which a run was resumed; kept likewise
+//   step-0000000100.corrupt             found damaged when read; kept for inspection
+//   step-0000000100.set-aside           newer than the step at which a run was resumed; kept too
 //   .trash-…                            being deleted
 //   .lock                               held by the run that writes here
 #pragma once
@@ -46,7 +46,7 @@ struct StoreName {
 std::string step_name(int64_t step);  // "step-0000000100"
 StoreName parse_store_name(std::string_view name);
 
-// What one save writes. The files' bodies must stay unchanged until save() returns.
+// The content of one save. The files' bodies must stay unchanged until save() returns.
 struct Snapshot {
     int64_t step = 0;
     std::vector<FileToWrite> files;
@@ -66,8 +66,8 @@ struct Loaded {
     Manifest manifest;
 };
 
-// Reads what it wants. It may be called again with an older checkpoint when the bytes of a newer one prove bad while it
-// reads, so each call must set everything that it sets.
+// Reads values from a checkpoint. When a checkpoint proves damaged during the call, the function is called again with
+// an older one, so each call must set everything that the function ever sets.
 using LoadInto = std::function<void(const CheckpointReader&)>;
 
 enum class Access { read, write };
@@ -78,16 +78,16 @@ using Warn = std::function<void(const std::string&)>;
 class Store {
   public:
     // write: makes the directory, locks it (UsageError names the other run) and removes what dead runs left.
-    // read: changes nothing, ever; beside a running writer it sees only committed checkpoints.
-    // `warn` gets what a person must know though work goes on; it is called by the thread that uses the Store.
+    // read: never changes anything; beside a running writer only committed checkpoints are visible.
+    // `warn` gets what the user must know although work goes on; the thread that uses the Store calls it.
     Store(FileSystem& file_system, std::string directory, Access access, Warn warn);
 
-    // Returns the new checkpoint's path. On failure (disk full, I/O error): DataError, its own temporary files are
-    // removed, and no committed checkpoint has been touched.
+    // Returns the new checkpoint's path. On failure (disk full, I/O error): DataError; the temporary files of this save
+    // are removed, and no committed checkpoint has been changed.
     std::string save(const Snapshot& snapshot);
 
     // The parts of save(), for many ranks: one rank begins, every rank writes its files with NewFile under
-    // attempt.path, the first one merges the parts of the manifest and commits; if any rank failed it abandons. A
+    // attempt.path, the first rank merges the parts of the manifest and commits, or abandons if any rank failed. A
     // commit that fails has abandoned.
     struct Attempt {
         int64_t step = 0;
@@ -98,23 +98,23 @@ class Store {
     std::string commit(Attempt& attempt, const Manifest& manifest);  // Error when tensors are not complete
     void abandon(const Attempt& attempt);
 
-    // The newest good checkpoint, or nothing if there is none at all. A damaged one is renamed to ….corrupt (with
-    // Access::write), warned of, and the next older one is tried; with `stop` its DamagedError is thrown instead.
-    // DataError if there are damaged ones but no good one: a run must not silently start from nothing.
+    // The newest good checkpoint, or nothing if there is no checkpoint at all. A damaged one is renamed to ….corrupt
+    // (with Access::write) with a warning, and the next older one is tried; with `stop` its DamagedError is thrown
+    // instead. DataError if there are damaged ones but no good one: a run must not silently start from nothing.
     std::optional<Loaded> load_newest(const LoadInto& load_into, OnDamage on_damage);
-    // This one, or an error. Every byte of it is verified, also what `load_into` does not read.
+    // The checkpoint at `path`, or an error. Every byte is verified, also what `load_into` does not read.
     Loaded load(const std::string& path, const LoadInto& load_into) const;
 
-    std::vector<StoredCheckpoint> list() const;  // newest first; a plain file with such a name is none
+    std::vector<StoredCheckpoint> list() const;  // newest first; directories only
     // Reads the checkpoint from the disk, not from the cache. DamagedError if a bit is wrong.
     void verify(const std::string& path) const;
 
-    // Keeps the newest `keep` (>= 1) steps, whatever this Store saved last, and the checkpoint `pinned` ("": none).
-    // Deletes nothing unless the newest one verifies.
+    // Deletes checkpoints except the newest `keep` (>= 1) steps, the one that this Store saved last, and `pinned` ("":
+    // none). Deletes nothing unless the newest one verifies.
     void prune(int64_t keep, const std::string& pinned = "");
 
-    // Renames the checkpoints after `step` to ….set-aside. For a run that resumes from an older step and continues in
-    // the same directory: otherwise the abandoned future would be the newest. Returns how many.
+    // Renames the checkpoints after `step` to ….set-aside, and returns how many. For a run that resumes from an older
+    // step in the same directory: otherwise the abandoned later steps would be the newest checkpoints.
     int64_t set_aside_newer(int64_t step);
 
   private:

@@ -1,6 +1,6 @@
-// checkpoint/training_state.h: a rank's part of the training state to and from a checkpoint: the part of this room that
-// knows tensors. Values are stored by global parameter name, in blocks of global tensors (mesh/block.h), so that any
-// layout loads under any other; the compute-type weights are not stored, because they are the rounded masters.
+// checkpoint/training_state.h: saves and loads a rank's part of the training state. Values are stored by global
+// parameter name, in blocks of global tensors (mesh/block.h), so that a checkpoint of any layout loads under any other.
+// Weights in the compute type are not stored, because they are the rounded master weights.
 #pragma once
 
 #include <memory>
@@ -14,26 +14,27 @@ namespace tutti::checkpoint {
 
 using mesh::HeldBlock;
 
-// What one rank holds of a tensor.
+// The part of a tensor that one rank holds.
 struct Piece {
     std::string name;
     Shape shape;                    // of the global tensor
-    std::vector<HeldBlock> blocks;  // where they lie in the values; what belongs to none is padding
+    std::vector<HeldBlock> blocks;  // with their places in the values; other values are padding
     Tensor values;                  // (n), contiguous
-    bool owned = true;              // false: another rank saves these elements, this one only loads them
+    bool owned = true;              // false: another rank saves these elements
 };
 Piece whole_piece(const std::string& name, const Tensor& tensor);
 
-// The pieces' values on the host, to be written. `copy`: training may go on meanwhile. `borrow`: nothing changes the
-// tensors until the file is written, so a device that is the host lends its memory and only other devices are copied.
+// How the values to be written are held. copy: in memory of their own; training may go on. borrow: in the tensors'
+// memory where the host can read it, which must not change until the file is written; values of other devices are
+// copied.
 enum class HostMemory : uint8_t { copy, borrow };
 
 class HostState {
   public:
-    HostState(const std::vector<Piece>& pieces, HostMemory memory);  // of those that are owned
-    // The file of rank `rank`; points into this state, which must live until the file is written.
+    HostState(const std::vector<Piece>& pieces, HostMemory memory);  // takes the pieces that are owned
+    // The file of rank `rank`. The file points into this state, which must live until the file is written.
     FileToWrite file(int rank, int ranks) const;
-    std::vector<TensorRecord> tensors() const;  // what a manifest says of it when it is the only file
+    std::vector<TensorRecord> tensors() const;  // the manifest's records if this is the only file
     int64_t copied_bytes() const;
 
   private:
@@ -46,11 +47,11 @@ class HostState {
 
 std::string rank_file_name(int rank, int ranks);  // "rank-00000-of-00001.safetensors"
 
-// Fills every piece from whatever blocks the checkpoint has, verified as they are read; opens only files with a block
-// that is needed. DataError names what is missing, held twice, or of another shape or type.
+// Fills every piece from the blocks of the checkpoint, which are verified as they are read. Reads only files with a
+// needed block. DataError names a tensor that is missing, held twice, or of another shape or type.
 void load_pieces(const CheckpointReader& reader, const std::vector<Piece>& pieces);
 
-// The tensors of the checkpoint, sorted by name, and those of them of which no piece holds anything.
+// The tensors of the checkpoint, sorted by name; and the names of those that no piece holds a part of.
 std::vector<TensorRecord> stored_tensors(const CheckpointReader& reader);
 std::vector<std::string> unwanted_tensors(const CheckpointReader& reader, const std::vector<Piece>& pieces);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "tutti/checkpoint/sums.h"
+#include "tutti/checkpoint/digest.h"
 #include "tutti/hf/values.h"
 #include "tutti/spec/hf_config.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tutti/checkpoint/sums.h"
+#include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 #include "tutti/hf/export.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/checkpoint/checkpoint_reader.h"
-#include "tutti/checkpoint/sharded.h"
+#include "tutti/checkpoint/safetensors.h"
 #include "tutti/hf/values.h"
 #include "tutti/models/model.h"
 

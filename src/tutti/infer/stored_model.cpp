@@ -5,7 +5,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
-#include "tutti/checkpoint/sums.h"
+#include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/hf_config.h"

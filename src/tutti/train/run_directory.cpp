@@ -9,8 +9,8 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/file_writer.h"
-#include "tutti/checkpoint/sums.h"
 #include "tutti/device/device.h"
 #include "tutti/hf/export.h"
 

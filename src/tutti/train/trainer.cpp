@@ -11,7 +11,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
-#include "tutti/checkpoint/sums.h"
+#include "tutti/checkpoint/digest.h"
 #include "tutti/comm/run.h"
 #include "tutti/engine/step.h"
 #include "tutti/hf/export.h"

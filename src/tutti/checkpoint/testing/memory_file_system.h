@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/checkpoint/file.h"
+#include "tutti/checkpoint/file_system.h"
 
 namespace tutti::checkpoint::testing {
 

@@ -1,4 +1,7 @@
-// checkpoint/posix_file_system.cpp: FileSystem on Linux. Each function is one system call and its errors.
+// checkpoint/file_system.cpp: FileSystem on Linux, each function one system call and its errors; File and paths above
+// it.
+#include "tutti/checkpoint/file_system.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,10 +14,10 @@
 #include <cstdio>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "tutti/base/mapped_file.h"
 #include "tutti/base/retried.h"
-#include "tutti/checkpoint/file_system.h"
 
 namespace tutti::checkpoint {
 
@@ -36,7 +39,8 @@ class MappedSource final : public ByteSource {
     const std::string& path() const override { return file_.path(); }
     int64_t size() const override { return static_cast<int64_t>(file_.bytes().size()); }
     void read(int64_t offset, std::span<std::byte> bytes) override {
-        // Short steps: the file may be cut at any time, and only a look before each turns that into a message.
+        // Short steps: the file may be truncated at any time, and only the check before each step turns that into a
+        // message.
         constexpr int64_t kStep = 1 << 20;
         const auto wanted = static_cast<int64_t>(bytes.size());
         check(offset >= 0 && offset <= size() && wanted <= size() - offset, path(), ": ", size(), " bytes, asked for ",
@@ -45,7 +49,7 @@ class MappedSource final : public ByteSource {
             const auto step = static_cast<size_t>(std::min(kStep, wanted - done));
             file_.check_not_truncated();
             std::memcpy(bytes.data() + done, file_.bytes().data() + offset + done, step);
-            const int64_t before = std::min(done, kStep);  // the page between the steps, too
+            const int64_t before = std::min(done, kStep);  // also the page between the steps
             file_.forget(offset + done - before, before + static_cast<int64_t>(step));
         }
     }
@@ -85,8 +89,8 @@ int64_t PosixFileSystem::pwrite(const FileHandle& file, std::span<const std::byt
 
 void PosixFileSystem::allocate(const FileHandle& file, int64_t size) {
     if (size == 0) return;
-    // Not posix_fallocate: where the file system cannot reserve blocks, it would write every block once. There a full
-    // disk shows at the write instead, which is as safe, only later.
+    // Not posix_fallocate: where the file system cannot reserve blocks, posix_fallocate writes every block once. On
+    // such a file system a full disk shows at the write instead: as safe, only later.
     const int result = retried([&] { return ::fallocate(file.id, 0, 0, size); });
     if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) return;
     require(result == 0, concat("reserve ", size, " bytes for"), file.path);
@@ -124,7 +128,7 @@ void PosixFileSystem::fsync_directory(const std::string& path) {
 }
 
 FileHandle PosixFileSystem::open_read(const std::string& path) {
-    // O_NONBLOCK: opening a FIFO that lies here must not hang.
+    // O_NONBLOCK: opening a FIFO must not hang.
     const int fd = retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
     require(fd >= 0, "open", path);
     struct stat info = {};
@@ -204,6 +208,104 @@ std::unique_ptr<FileLock> PosixFileSystem::lock(const std::string& path, const s
     const auto write = [&] { return ::pwrite(fd, line.data(), line.size(), 0); };
     require(retried([&] { return ::ftruncate(fd, 0); }) == 0 && retried(write) >= 0, "write lock", path);
     return held;
+}
+
+File File::create(FileSystem& file_system, const std::string& path) {
+    return File(file_system, file_system.create_exclusive(path));
+}
+
+File File::open(FileSystem& file_system, const std::string& path) {
+    return File(file_system, file_system.open_read(path));
+}
+
+File::File(File&& other) noexcept
+    : file_system_(other.file_system_), handle_(std::move(other.handle_)), open_(std::exchange(other.open_, false)) {}
+
+File::~File() {
+    if (!open_) return;
+    try {
+        file_system_->close(handle_);
+    } catch (...) {  // either a file that was only read, or one whose writing failed with an error of its own
+    }
+}
+
+void File::close() {
+    open_ = false;  // also after an error: the descriptor is gone
+    file_system_->close(handle_);
+}
+
+void File::write_all(std::span<const std::byte> bytes, int64_t offset) {
+    while (!bytes.empty()) {
+        const int64_t written = file_system_->pwrite(handle_, bytes, offset);
+        if (written <= 0) throw IoError("write (nothing was taken)", handle_.path, EIO);
+        bytes = bytes.subspan(static_cast<size_t>(written));
+        offset += written;
+    }
+}
+
+void File::read_all(std::span<std::byte> bytes, int64_t offset) const {
+    while (!bytes.empty()) {
+        const int64_t got = file_system_->pread(handle_, bytes, offset);
+        check<DamagedError>(got > 0, handle_.path, " ends at byte ", offset, ", ", bytes.size(), " bytes too early");
+        bytes = bytes.subspan(static_cast<size_t>(got));
+        offset += got;
+    }
+}
+
+std::string join(const std::string& directory, std::string_view name) {
+    std::string path = directory;
+    if (!path.empty() && path.back() != '/') path += '/';
+    return path.append(name);
+}
+
+std::string parent_of(const std::string& path) {
+    const size_t slash = path.rfind('/');
+    if (slash == std::string::npos) return ".";
+    return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string_view last_name_of(std::string_view path) {
+    const size_t slash = path.rfind('/');
+    return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+bool is_plain_file_name(std::string_view name) {
+    const auto alphanumeric = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    };
+    return !name.empty() && name.size() <= 255 && alphanumeric(name[0]) &&
+           std::all_of(name.begin(), name.end(),
+                       [&](char c) { return alphanumeric(c) || c == '.' || c == '_' || c == '-'; });
+}
+
+std::string read_text(const File& file, int64_t limit) {
+    const int64_t size = file.size();
+    check<DamagedError>(size <= limit, file.path(), ": ", size, " bytes, at most ", limit, " are allowed");
+    std::string text(static_cast<size_t>(size), '\0');
+    file.read_all(std::as_writable_bytes(std::span(text)), 0);
+    return text;
+}
+
+void make_directories(FileSystem& file_system, const std::string& path) {
+    if (path.empty() || path == "." || path == "/" || file_system.kind(path) == FileKind::directory) return;
+    if (path.back() == '/') return make_directories(file_system, path.substr(0, path.size() - 1));
+    if (file_system.kind(path) == FileKind::other) return;  // a link to a directory is as good; a wrong one shows later
+    const std::string parent = parent_of(path);
+    make_directories(file_system, parent);
+    try {
+        file_system.make_directory(path);
+    } catch (const IoError& error) {  // another process may have been faster
+        if (error.code() != EEXIST || file_system.kind(path) != FileKind::directory) throw;
+    }
+    file_system.fsync_directory(parent);
+}
+
+void remove_tree(FileSystem& file_system, const std::string& path) {
+    const FileKind kind = file_system.kind(path);
+    if (kind == FileKind::none) return;
+    if (kind != FileKind::directory) return file_system.unlink(path);
+    for (const std::string& name : file_system.list(path)) remove_tree(file_system, join(path, name));
+    file_system.remove_directory(path);
 }
 
 }  // namespace tutti::checkpoint
