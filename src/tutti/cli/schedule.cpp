@@ -11,9 +11,9 @@
 #include "tutti/schedule/automatic.h"
 #include "tutti/schedule/csv.h"
 #include "tutti/schedule/drawing.h"
-#include "tutti/schedule/exact_times.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
+#include "tutti/schedule/timeline.h"
 #include "tutti/schedule/validate.h"
 #include "tutti/spec/nearest.h"
 

@@ -1,4 +1,3 @@
-// schedule/automatic.cpp: see automatic.h. The rules are in greedy.h and reorder.h.
 #include "tutti/schedule/automatic.h"
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/schedule/greedy.h"
-#include "tutti/schedule/reorder.h"
 #include "tutti/schedule/walk.h"
 
 namespace tutti::schedule {
@@ -23,7 +21,7 @@ class Search {
   public:
     Search(const Times<int64_t>& times, const MemoryLimit& memory) : times_(times), memory_(memory) {}
 
-    // What does not fit or deadlocks is passed over.
+    // nullopt for a candidate that does not fit or deadlocks.
     std::optional<Score> score(const Schedule& candidate) const {
         if (!fits(candidate) || !walk(candidate, [](int, const Action&) {}).empty()) return std::nullopt;
         const Timeline<int64_t> t = simulate(candidate, times_);
@@ -125,12 +123,12 @@ void offer_reordered(Search& search, const Dimensions& d, const Times<int64_t>& 
                     }
 }
 
-// Tries small changes of the best order, and keeps those that make nothing worse.
+// Tries small changes of the best order and keeps improvements.
 class Climb {
   public:
     explicit Climb(Search& search) : search_(search) {}
 
-    // Ends early when nothing has become better for long.
+    // Ends early when many tries brought no improvement.
     void run(int tries) {
         constexpr int kPatience = 3000;
         if (!search_.best()) return;
@@ -141,7 +139,7 @@ class Climb {
                 let_backwards_pass(s);
             else
                 move_one(s.programs[below(s.programs.size())]);
-            // A W that has come before every I that it could belong to has no work: not an order. And gradients added
+            // A W before every I that it could belong to has no work, so the programs are not an order. Gradients added
             // in another order would have other bits.
             const bool is_order = std::all_of(s.programs.begin(), s.programs.end(), renumber_weights);
             if (is_order && adds_in_ascending_order(s) && search_.offer(std::move(s))) last = i;
@@ -162,8 +160,8 @@ class Climb {
         else
             std::rotate(at(to), at(from), at(from + 1));
     }
-    // Takes a W from before the backward of one microbatch to before that of another nearby, on a run of stages: a
-    // gradient that is late on its whole way gains only when all of the way changes.
+    // Moves a W from before the backward of one microbatch to before that of another nearby, on a run of stages: a
+    // gradient that is late on every stage arrives earlier only when all these stages change.
     void let_backwards_pass(Schedule& s) {
         const size_t m = s.microbatches[0].size();
         const size_t from = below(m), near = from + below(9);
@@ -186,7 +184,7 @@ class Climb {
                 std::rotate(late - 1, late, other);
         }
     }
-    // Each W belongs to the first I that has none yet; false when there is none.
+    // Gives each W the work of the first I that has no W yet; false when there is no such I.
     static bool renumber_weights(Program& program) {
         std::deque<Work> waiting;
         for (Action& a : program) {

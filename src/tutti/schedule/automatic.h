@@ -1,4 +1,4 @@
-// schedule/automatic.h: a search for an order: the shortest step that it finds for given times and a limit of memory.
+// schedule/automatic.h: a search for the schedule with the shortest step for given times and a limit of memory.
 #pragma once
 
 #include "tutti/schedule/generators.h"
@@ -7,11 +7,11 @@
 
 namespace tutti::schedule {
 
-// Of one copy of the model: the best of
-//  - all generators of d.chunks stages per rank whose peak fits (their microbatches are what d says),
-//  - orders that a simulation finds by rules, for a grid of rules,
-//  - these orders and those of the generators with their gaps closed (reorder.h),
-//  - what small changes make of the best of these.
+// For one copy of the model, the best of
+//  - all generators with d.chunks stages per rank whose peak fits,
+//  - orders found by simulation for a grid of rules (greedy()),
+//  - these orders and those of the generators with their gaps closed (reorder()),
+//  - small changes of the best of these.
 // Best is the smallest makespan, then cost, then sum over the ranks of first start to last end. The result is never
 // worse than a generator at the same limit, and always the same for the same numbers. Bidirectional schedules, which
 // hold every weight twice, are not considered.

@@ -1,7 +1,7 @@
-// schedule/generators.h: the published pipeline schedules, each a function of a few numbers. One function a schedule,
-// written in the letters of its paper, which the function's comment names. All are compute-only: F, B, I, W, overlap.
+// schedule/generators.h: the published pipeline schedules, one function each, written in the letters of the paper that
+// the function's comment names. All are compute-only: F, B, I, W, overlap.
 //
-// UsageError with what is required when a schedule does not exist for the numbers asked for.
+// UsageError names the condition when a schedule does not exist for the given numbers.
 #pragma once
 
 #include <span>
@@ -13,29 +13,29 @@ namespace tutti::schedule {
 
 struct Dimensions {
     int ranks = 1;         // p
-    int chunks = 1;        // v: stages per rank, where the schedule leaves them free
+    int chunks = 1;        // v: stages per rank, for schedules that leave the number free
     int microbatches = 1;  // m
     int group_size = 0;    // N of `interleaved` and `interleaved-zb`; 0: min(p, m)
 };
 
-// One chunk per rank (one_chunk.cpp).
+// One chunk per rank.
 Schedule naive(const Dimensions& d);
 Schedule gpipe(const Dimensions& d);
 Schedule one_forward_one_backward(const Dimensions& d);
 Schedule zb_h1(const Dimensions& d);
 Schedule zb_h2(const Dimensions& d);
 
-// v chunks per rank, stage s on rank s mod p (interleaved.cpp).
+// v chunks per rank, stage s on rank s mod p.
 Schedule interleaved(const Dimensions& d);
 Schedule looped_bfs(const Dimensions& d);
 Schedule interleaved_zb(const Dimensions& d);
 
-// Two chunks per rank, in a V (v_shaped.cpp).
+// Two chunks per rank, in a V.
 Schedule zb_v(const Dimensions& d);
 Schedule v_half(const Dimensions& d);
 Schedule v_min(const Dimensions& d);
 
-// Two directions: two replicas, or one of them folded into a V (bidirectional.cpp).
+// Two directions: two replicas, or one of them folded into a V.
 Schedule chimera(const Dimensions& d);
 Schedule dualpipe(const Dimensions& d);
 Schedule dualpipe_v(const Dimensions& d);
@@ -48,9 +48,9 @@ struct Kind {
     std::string_view source;  // paper or code that defines the schedule
 };
 std::span<const Kind> kinds();
-// nullptr: there is none of this name.
+// nullptr: no schedule has this name.
 const Kind* find_kind(std::string_view name);
-// By name, with all that the numbers must fulfil checked. `d.chunks` of kinds that fix them must be 1 or that number.
+// Checks all conditions on the numbers. For a kind with a fixed number of chunks, `d.chunks` is 1 or that number.
 Schedule generate(std::string_view kind, const Dimensions& d);
 
 }  // namespace tutti::schedule

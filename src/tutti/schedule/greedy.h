@@ -1,17 +1,18 @@
-// schedule/greedy.h: an order made by simulation: whenever a rank is free, rules choose what the rank does next among
-// what can start. In the manner of the heuristic of Qi et al., arXiv 2401.10241, section 3.1.
+// schedule/greedy.h: orders found by simulation. Whenever a rank is free, rules choose the rank's next action among
+// those that can start: greedy() from nothing, reorder() near the order of another schedule.
 #pragma once
 
 #include <optional>
 
+#include "tutti/schedule/greedy.h"
 #include "tutti/schedule/timeline.h"
 
 namespace tutti::schedule {
 
-enum class Prefer { backward, forward, alternate };  // when both can start
+enum class Prefer { backward, forward, alternate };  // when an F and an I can start
 
-// What may live on a rank at once, in chunks: a chunk counts 1 from its F to its I, then `after_input` until its W. The
-// papers' M_W / M_B; 1 is what must be assumed of a framework that frees nothing at I.
+// The chunks that may live on a rank at once: a chunk counts 1 from its F to its I, then `after_input` (the papers'
+// M_W / M_B) until its W. 1 is right for a framework that frees nothing at I.
 struct MemoryLimit {
     int chunks = 1;
     double after_input = 1;
@@ -29,8 +30,23 @@ struct GreedyRules {
     bool deep = true;  // the later of two chunks goes first
 };
 
-// F, I and W apart, one replica. nullopt when the rules lead into a deadlock.
+// An order of F, I and W for one replica, in the manner of the heuristic of Qi et al., arXiv 2401.10241, section 3.1.
+// nullopt when the rules lead to a deadlock.
 std::optional<Schedule> greedy(const Placement& placement, int microbatches, const Times<int64_t>& times,
                                const GreedyRules& rules);
+
+struct ReorderRules {
+    MemoryLimit memory;
+    int ahead = 1;           // an I or a W is chosen among this many actions; 1: the next action only
+    int forwards_ahead = 1;  // the same for an F
+    enum class Weights { in_order, behind_after_last_forward, behind } weights = Weights::in_order;  // behind: F and I
+    bool keep_places = false;  // an F leaves room for each later chunk of the rank, which frees the F's saved tensors
+};
+
+// A rank whose next action in `base` cannot start yet takes one of the following few that can. This closes the gaps in
+// the warm-up and the cool-down of a repeated block within a limit of memory, as Qi et al., arXiv 2405.15362, do with
+// V-Half. `base` has separate F, I and W and one replica; the microbatches of each chunk keep their order in F, I and
+// W. nullopt when the rules lead to a deadlock, or when `base` has a B.
+std::optional<Schedule> reorder(const Schedule& base, const Times<int64_t>& times, const ReorderRules& rules);
 
 }  // namespace tutti::schedule

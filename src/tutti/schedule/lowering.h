@@ -1,5 +1,5 @@
-// schedule/lowering.h: passes that turn a compute-only schedule into what a rank executes. Each takes a schedule and
-// returns another with more actions; none changes the order of what was there. lower() applies all in their order.
+// schedule/lowering.h: passes that turn a compute-only schedule into the programs that ranks execute. Each pass returns
+// the schedule with more actions and keeps the order of the existing ones. lower() applies all passes in order.
 #pragma once
 
 #include "tutti/schedule/schedule.h"
@@ -23,12 +23,12 @@ Schedule insert_unshard(const Schedule& schedule, int max_active = 3);
 // reduce_gradient after the last W or B of each chunk.
 Schedule insert_gradient_reduction(const Schedule& schedule);
 
-// Of schedules with several replicas: replica_reduce of each chunk at the end of the program of each rank that holds a
-// replica of it, in ascending order of stages on every rank, so that the two ranks of a stage meet. Others: unchanged.
+// For schedules with several replicas: replica_reduce of each chunk at the end of the program of each rank that holds a
+// replica of the chunk, in ascending order of stages, so that the two ranks of a stage meet. Others are unchanged.
 Schedule insert_replica_reduction(const Schedule& schedule);
 
-// Memory slots: of each forward's saved tensors, until the W; of each received tensor, until the action that uses it
-// has run. The first free slot is taken, so that a rank needs as many as live at once.
+// Assigns memory slots: to each forward's saved tensors, until the W; to each received tensor, until the action that
+// uses the tensor has run. The first free slot is taken, so that a rank needs as many slots as live at once.
 Schedule assign_slots(const Schedule& schedule);
 
 struct LowerOptions {

@@ -1,4 +1,3 @@
-// schedule/schedule.cpp: see schedule.h.
 #include "tutti/schedule/schedule.h"
 
 #include <algorithm>
@@ -83,6 +82,14 @@ bool adds_in_ascending_order(const Schedule& schedule) {
             }
     }
     return true;
+}
+
+Schedule empty_schedule(std::string name, Placement placement, int microbatches) {
+    Schedule schedule{std::move(name), std::move(placement), {}, {}, {}, true, {}, {}};
+    schedule.microbatches.emplace_back();
+    for (int k = 0; k < microbatches; ++k) schedule.microbatches[0].push_back(k);
+    schedule.programs.resize(static_cast<size_t>(schedule.placement.ranks));
+    return schedule;
 }
 
 std::string to_string(const Action& a) {

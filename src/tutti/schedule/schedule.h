@@ -1,9 +1,9 @@
-// schedule/schedule.h: a pipeline schedule as data: for every rank the ordered list of what the rank does in one step.
-// Generators make schedules (generators.h), CSV files bring them (csv.h), validate() proves them (validate.h), lowering
-// adds messages and reductions (lowering.h), a timeline times and draws them (timeline.h, drawing.h). No tensors.
+// schedule/schedule.h: a pipeline schedule as data: for every rank the ordered list of its actions in one step.
+// Generators (generators.h) and CSV files (csv.h) give schedules, validate() proves them (validate.h), lowering adds
+// messages and reductions (lowering.h), a timeline gives times and drawings (timeline.h, drawing.h). No tensors.
 //
 // p ranks, S stages, m microbatches. A chunk is one stage of one replica; a rank holds S * replicas / p chunks.
-// Replicas of the model inside one pipeline are those of bidirectional schedules (Chimera, DualPipe): two, else one.
+// Bidirectional schedules (Chimera, DualPipe) have two replicas of the model in one pipeline, all others have one.
 #pragma once
 
 #include <compare>
@@ -16,17 +16,17 @@ namespace tutti::schedule {
 enum class Op : uint8_t {
     forward,          // F
     backward,         // B: both gradients
-    backward_input,   // I: the gradient of the chunk's input, which the stage before waits for
+    backward_input,   // I: the gradient of the chunk's input, for which the previous stage waits
     backward_weight,  // W: the gradients of its weights, at any time after I
-    overlap,  // a forward and the full backward of another work, run together so that one hides the other's messages
+    overlap,  // a forward and the full backward of another work, run together so that each hides the other's messages
     send_activation,     // the output of this chunk to the next stage
-    receive_activation,  // the input of this chunk from the stage before
-    send_gradient,       // the gradient of this chunk's input to the stage before
+    receive_activation,  // the input of this chunk from the previous stage
+    send_gradient,       // the gradient of this chunk's input to the previous stage
     receive_gradient,    // the gradient of this chunk's output from the next stage
     unshard,             // gathers the chunk's weights (FSDP)
     reshard,             // frees the gathered weights
     reduce_gradient,     // sums the chunk's weight gradients over the data-parallel ranks
-    replica_reduce,      // sums them over the replicas inside the pipeline
+    replica_reduce,      // sums the chunk's weight gradients over the replicas inside the pipeline
 };
 
 // One microbatch on one chunk.
@@ -42,8 +42,9 @@ struct Action {
     int replica = 0;
     int stage = 0;
     int microbatch = -1;
-    Work backward;  // overlap: what goes backward; what goes forward is (replica, stage, microbatch)
-    int slot = -1;  // assign_slots(): where a forward's saved tensors, or a received tensor, lie in the rank's memory
+    Work backward;  // overlap: the work of the backward; (replica, stage, microbatch) is the work of the forward
+    int slot =
+        -1;  // assign_slots(): the place of a forward's saved tensors, or of a received tensor, in the rank's memory
 
     Work work() const { return {replica, stage, microbatch}; }
     bool operator==(const Action&) const = default;
@@ -56,7 +57,7 @@ inline bool is_message(Op op) { return op >= Op::send_activation && op <= Op::re
 inline bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }
 inline bool is_receive(Op op) { return op == Op::receive_activation || op == Op::receive_gradient; }
 
-// The one or two simple actions of which an action consists: of an overlap a forward and a backward.
+// The simple actions of an action: a forward and a backward for an overlap, else the action itself.
 class Parts {
   public:
     explicit Parts(const Action& whole);
@@ -68,7 +69,7 @@ class Parts {
     int count_ = 1;
 };
 
-// Which rank holds which chunk. Whether two neighbouring stages need a message follows from here and is coded nowhere.
+// Which rank holds which chunk. Whether two neighbouring stages need a message follows from the placement alone.
 struct Placement {
     int ranks = 1;
     int stages = 1;
@@ -93,22 +94,25 @@ struct Schedule {
     std::vector<std::vector<int>> microbatches;  // [replica], ascending: which of 0 ... m-1 the replica works on
     std::vector<Program> programs;               // [rank]
 
-    // What the schedule promises, and validate() proves.
+    // Promises of the schedule that validate() proves.
     std::vector<int> peak_bound;  // [rank]: chunks whose saved tensors live at once, until their W; empty: no promise
     bool ascending = true;        // each chunk adds its weight gradients in ascending order of microbatches
-    // Of assign_slots(), else empty. [rank]
+    // Set by assign_slots(), else empty. [rank]
     std::vector<int> activation_slots, receive_slots;
 
     int total_microbatches() const;
-    bool has_messages() const;  // is lowered: see insert_messages()
+    bool has_messages() const;  // true after insert_messages()
     bool operator==(const Schedule&) const = default;
 };
 
 // Whether each chunk adds its weight gradients in ascending order of microbatches, as one rank does.
 bool adds_in_ascending_order(const Schedule& schedule);
 
-// As in the CSV files of torch.distributed.pipelining: "2F0", "3SEND_F1", "1UNSHARD", "(0F7;7B3)OVERLAP_F_B"; replica 1
-// has an apostrophe after the stage: "3'F4".
+// A schedule without actions; replica 0 works on all microbatches.
+Schedule empty_schedule(std::string name, Placement placement, int microbatches);
+
+// The notation of the CSV files of torch.distributed.pipelining: "2F0", "3SEND_F1", "1UNSHARD", "(0F7;7B3)OVERLAP_F_B";
+// replica 1 has an apostrophe after the stage: "3'F4".
 std::string to_string(const Action& action);
 // "rank 2, action 7 (3SEND_F1)", for messages.
 std::string place_of(int rank, size_t index, const Action& action);

@@ -1,18 +1,19 @@
 // schedule/timeline.h: when each action of a schedule runs, given the times of F, I, W and of messages. Ranks run their
-// programs in order and wait only for results of others; messages travel beside the computation.
+// programs in order and wait only for results of other ranks; messages overlap the computation.
 //
 // T is double, or int64_t for exact numbers: times counted in any common unit.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tutti/schedule/schedule.h"
 
 namespace tutti::schedule {
 
-// Of one chunk and one microbatch. B takes backward_input + backward_weight.
+// Times of one chunk and one microbatch. B takes backward_input + backward_weight.
 template <class T>
 struct StageTimes {
     T forward = 1;          // F
@@ -22,7 +23,7 @@ struct StageTimes {
 
 template <class T>
 struct Times {
-    std::vector<StageTimes<T>> stages = std::vector<StageTimes<T>>(1);  // one for all stages, or one for each
+    std::vector<StageTimes<T>> stages = std::vector<StageTimes<T>>(1);  // one for all stages, or one per stage
     std::optional<T> overlap;  // of an overlapped F and B; nullopt: F + I + W of the two chunks
     // A message takes latency + transfer. Transfer is size / bandwidth: messages from one rank to another share their
     // link and follow each other at this distance.
@@ -46,14 +47,27 @@ struct Timeline {
     T bubble = 0;  // makespan less the busiest rank's work
     std::vector<T> busy, idle;      // [rank]; their sum is the makespan
     std::vector<int> peak_until_w;  // [rank]: chunks whose saved tensors live at once, until their W
-    std::vector<int> peak_until_i;  // until their I: what lives if W needed nothing of the forward
+    std::vector<int> peak_until_i;  // until their I: the peak if W needed nothing of the forward
     int64_t messages = 0;           // between ranks, of a step
 };
 
-// Of the compute actions; messages follow from the placement. Error, naming the actions, when the schedule deadlocks.
+// The timeline of the compute actions; messages follow from the placement. Error, naming the actions, when the schedule
+// deadlocks.
 template <class T>
 Timeline<T> simulate(const Schedule& schedule, const Times<T>& times);
 extern template Timeline<double> simulate(const Schedule&, const Times<double>&);
 extern template Timeline<int64_t> simulate(const Schedule&, const Times<int64_t>&);
+
+// Times written as "1.5", "1/3" or "2e-3", counted in their common unit, so that no sum of a timeline is rounded.
+struct ExactTimes {
+    std::vector<int64_t> counts;  // one for each text
+    int64_t unit = 1;             // counts in a time of 1
+};
+struct NamedText {
+    std::string name, text;  // of an option
+};
+// UsageError with the option's name and text when the text is no number, is negative, or has too many digits for exact
+// sums over `actions` actions.
+ExactTimes exact_times(const std::vector<NamedText>& texts, int64_t actions);
 
 }  // namespace tutti::schedule

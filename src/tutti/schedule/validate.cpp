@@ -1,21 +1,45 @@
-// schedule/validate.cpp: see validate.h. The computation; messages, slots and reductions are in validate_lowered.cpp.
+// schedule/validate.cpp: the checks of the computation, then those of messages, slots, reductions and unshards.
 #include "tutti/schedule/validate.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
+#include <vector>
 
+#include "tutti/base/error.h"
+#include "tutti/schedule/schedule.h"
 #include "tutti/schedule/timeline.h"
-#include "tutti/schedule/validate_parts.h"
 #include "tutti/schedule/walk.h"
 
 namespace tutti::schedule {
 
 namespace {
 
+class Problems {
+  public:
+    template <class... Words>
+    void add(const Words&... words) {
+        found_.push_back(concat(words...));
+    }
+    bool none() const { return found_.empty(); }
+    std::vector<std::string> take() { return std::move(found_); }
+
+  private:
+    std::vector<std::string> found_;
+};
+
+// `each(rank, index, action)` of all programs.
+template <class Each>
+void for_each_action(const Schedule& schedule, Each each) {
+    for (size_t rank = 0; rank < schedule.programs.size(); ++rank)
+        for (size_t i = 0; i < schedule.programs[rank].size(); ++i)
+            each(static_cast<int>(rank), i, schedule.programs[rank][i]);
+}
+
 std::string text_of(Op op, const Work& work) { return to_string(action(op, work)); }
 
-// Placement, microbatches and programs fit each other.
+// Placement, microbatches and programs have matching sizes.
 void check_frame(const Schedule& s, Problems& problems) {
     const Placement& p = s.placement;
     if (p.ranks < 1 || p.stages < 1 || p.replicas < 1 ||
@@ -125,6 +149,207 @@ void check_promises(const Schedule& s, Problems& problems) {
             entry->second = part.microbatch;
         }
     });
+}
+
+using ChunkKey = std::pair<int, int>;  // (replica, stage)
+ChunkKey chunk_of(const Action& part) { return {part.replica, part.stage}; }
+
+// The receive that a send needs, or the send that a receive needs; nullopt where no message may be.
+std::optional<Action> counterpart(const Placement& placement, const Action& message) {
+    const Work work = message.work();
+    const bool from_before = message.op == Op::receive_activation || message.op == Op::send_gradient;
+    const auto other = from_before ? source_of_input(placement, work) : source_of_gradient(placement, work);
+    if (!other || same_rank(placement, work, *other)) return std::nullopt;
+    switch (message.op) {
+        case Op::send_activation: return action(Op::receive_activation, *other);
+        case Op::receive_activation: return action(Op::send_activation, *other);
+        case Op::send_gradient: return action(Op::receive_gradient, *other);
+        default: return action(Op::send_gradient, *other);
+    }
+}
+
+// Runs sends and receives as if each send waited until its receive is the next action of the other rank. Reports where
+// the ranks stop, if they do.
+void check_blocking_sends(const Schedule& s, Problems& problems) {
+    std::vector<size_t> next(s.programs.size(), 0);
+    const auto head = [&](size_t rank) -> const Action* {
+        // The computation was checked before: only messages can stop a rank.
+        while (next[rank] < s.programs[rank].size() && !is_message(s.programs[rank][next[rank]].op)) ++next[rank];
+        return next[rank] < s.programs[rank].size() ? &s.programs[rank][next[rank]] : nullptr;
+    };
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t rank = 0; rank < next.size(); ++rank)
+            for (const Action* a = head(rank); a != nullptr && is_send(a->op); a = head(rank)) {
+                const Action receive = *counterpart(s.placement, *a);
+                const auto peer = static_cast<size_t>(s.placement.rank_of(receive.replica, receive.stage));
+                const Action* const waiting = head(peer);
+                if (waiting == nullptr || waiting->op != receive.op || waiting->work() != receive.work()) break;
+                ++next[rank], ++next[peer];
+                moved = true;
+            }
+    }
+    std::string stuck;
+    for (size_t rank = 0; rank < next.size(); ++rank)
+        if (const Action* const a = head(rank))
+            stuck += (stuck.empty() ? "" : "; ") + place_of(static_cast<int>(rank), next[rank], *a);
+    if (!stuck.empty())
+        problems.add("sends and receives do not come in one order of all ranks; blocking sends would stop at ", stuck,
+                     "; insert_messages() makes such an order");
+}
+
+// Points 5 and 6, for a schedule whose computation is right.
+void check_messages(const Schedule& s, Problems& problems) {
+    std::map<std::pair<Work, Op>, std::pair<int, size_t>> place;
+    for_each_action(s, [&](int rank, size_t index, const Action& a) {
+        if (!is_message(a.op)) return;
+        const std::vector<int>& own = s.microbatches[static_cast<size_t>(a.replica)];
+        if (!std::binary_search(own.begin(), own.end(), a.microbatch))
+            return problems.add(place_of(rank, index, a), ": replica ", a.replica, " has no microbatch ", a.microbatch);
+        if (!counterpart(s.placement, a))
+            return problems.add(place_of(rank, index, a), ": the neighbour of stage ", a.stage,
+                                " is on the same rank or does not exist; no message is needed");
+        if (!place.try_emplace({a.work(), a.op}, rank, index).second)
+            problems.add(place_of(rank, index, a), ": is there twice");
+    });
+    for (const auto& [key, at] : place) {
+        const Action a = action(key.second, key.first), other = *counterpart(s.placement, a);
+        if (!place.contains({other.work(), other.op}))
+            problems.add(place_of(at.first, at.second, a), ": has no counterpart ", to_string(other), " on rank ",
+                         s.placement.rank_of(other.replica, other.stage));
+    }
+    if (!problems.none()) return;
+
+    // On one rank a send follows its producer, and a consumer its receive; then only messages order the ranks.
+    for (size_t rank = 0; rank < s.programs.size(); ++rank) {
+        std::set<std::pair<Work, Op>> done;
+        for (size_t i = 0; i < s.programs[rank].size(); ++i) {
+            const Action& whole = s.programs[rank][i];
+            const auto needs = [&](const Work& work, Op op) {
+                if (!done.contains({work, op}))
+                    problems.add(place_of(static_cast<int>(rank), i, whole), ": needs ", to_string(action(op, work)),
+                                 " before it on this rank");
+            };
+            for (const Action& part : Parts(whole)) {
+                const Work work = part.work();
+                const auto remote = [&](const std::optional<Work>& source) {
+                    return source && !same_rank(s.placement, work, *source);
+                };
+                if (part.op == Op::send_activation) needs(work, Op::forward);
+                if (part.op == Op::send_gradient) needs(work, Op::backward_input);
+                if (part.op == Op::forward && remote(source_of_input(s.placement, work)))
+                    needs(work, Op::receive_activation);
+                if ((part.op == Op::backward || part.op == Op::backward_input) &&
+                    remote(source_of_gradient(s.placement, work)))
+                    needs(work, Op::receive_gradient);
+            }
+            for (const Action& part : Parts(whole))
+                done.insert({part.work(), part.op == Op::backward ? Op::backward_input : part.op});
+        }
+    }
+    if (problems.none()) check_blocking_sends(s, problems);
+}
+
+// Point 7 (slots).
+void check_slots(const Schedule& s, Problems& problems) {
+    if (s.activation_slots.empty() && s.receive_slots.empty()) return;
+    if (s.activation_slots.size() != s.programs.size() || s.receive_slots.size() != s.programs.size())
+        return problems.add("slots are counted for ", s.activation_slots.size(), " and ", s.receive_slots.size(),
+                            " ranks, but there are ", s.programs.size());
+    for (size_t rank = 0; rank < s.programs.size(); ++rank) {
+        std::map<int, Work> activations, received;  // slot -> what it holds
+        size_t peak = 0;
+        for (size_t i = 0; i < s.programs[rank].size(); ++i) {
+            const Action& whole = s.programs[rank][i];
+            const auto take = [&](std::map<int, Work>& slots, int count, const Work& work) {
+                if (whole.slot < 0 || whole.slot >= count)
+                    problems.add(place_of(static_cast<int>(rank), i, whole), ": slot ", whole.slot, " of ", count);
+                const auto [entry, is_free] = slots.try_emplace(whole.slot, work);
+                if (!is_free)
+                    problems.add(place_of(static_cast<int>(rank), i, whole), ": slot ", whole.slot,
+                                 " still holds microbatch ", entry->second.microbatch, " of stage ",
+                                 entry->second.stage);
+            };
+            const auto release = [](std::map<int, Work>& slots, const Work& work) {
+                std::erase_if(slots, [&](const auto& entry) { return entry.second == work; });
+            };
+            if (is_receive(whole.op)) take(received, s.receive_slots[rank], whole.work());
+            for (const Action& part : Parts(whole))
+                if (part.op == Op::forward) take(activations, s.activation_slots[rank], part.work());
+            peak = std::max(peak, activations.size());
+            for (const Action& part : Parts(whole)) {
+                if (part.op == Op::backward || part.op == Op::backward_weight) release(activations, part.work());
+                // A microbatch's input and gradient are never received at the same time: its backward follows its
+                // forward on every later stage, and its input is used by then.
+                if (part.op == Op::forward || part.op == Op::backward || part.op == Op::backward_input)
+                    release(received, part.work());
+            }
+        }
+        if (problems.none() && peak != static_cast<size_t>(s.activation_slots[rank]))
+            problems.add("rank ", rank, ": ", s.activation_slots[rank], " slots for saved tensors, but ", peak,
+                         " are used at once");
+    }
+}
+
+// Point 8.
+void check_reductions(const Schedule& s, Problems& problems) {
+    std::map<ChunkKey, int> reduced;  // chunk -> how often
+    bool any = false;
+    std::map<int, std::vector<int>> meetings;  // rank -> stages of its replica_reduce, in order
+    for_each_action(s, [&](int rank, size_t index, const Action& whole) {
+        if (whole.op == Op::replica_reduce) meetings[rank].push_back(whole.stage);
+        if (whole.op == Op::reduce_gradient) {
+            any = true;
+            if (++reduced[chunk_of(whole)] > 1) problems.add(place_of(rank, index, whole), ": is there twice");
+        }
+        for (const Action& part : Parts(whole)) {
+            if (part.op != Op::backward && part.op != Op::backward_weight) continue;
+            if (reduced[chunk_of(part)] > 0)
+                problems.add(place_of(rank, index, whole), ": adds to gradients that were reduced before it");
+            const std::vector<int>& met = meetings[rank];
+            if (std::find(met.begin(), met.end(), part.stage) != met.end())
+                problems.add(place_of(rank, index, whole), ": adds to gradients that the replicas reduced before it");
+        }
+    });
+    for (int replica = 0; any && replica < s.placement.replicas; ++replica)
+        for (int stage = 0; stage < s.placement.stages; ++stage)
+            if (reduced[{replica, stage}] == 0)
+                problems.add("rank ", s.placement.rank_of(replica, stage), ": ",
+                             to_string(action(Op::reduce_gradient, {replica, stage, -1})),
+                             " is missing, although other stages have it");
+    const bool meets = std::any_of(meetings.begin(), meetings.end(), [](const auto& m) { return !m.second.empty(); });
+    if (!meets) return;
+    if (s.placement.replicas == 1) return problems.add("REPLICA_REDUCE needs several replicas, and there is one");
+    // The ranks of a stage meet there: each has it once for each replica, and all ranks in the same order of stages.
+    for (size_t rank = 0; rank < s.programs.size(); ++rank) {
+        std::vector<int> expected;
+        for (int stage = 0; stage < s.placement.stages; ++stage)
+            for (int replica = 0; replica < s.placement.replicas; ++replica)
+                if (s.placement.rank_of(replica, stage) == static_cast<int>(rank)) expected.push_back(stage);
+        if (meetings[static_cast<int>(rank)] != expected)
+            problems.add("rank ", rank, ": REPLICA_REDUCE must come once for each chunk, in ascending order of stages");
+    }
+}
+
+void check_unshard(const Schedule& s, Problems& problems) {
+    bool any = false;
+    for_each_action(s, [&](int, size_t, const Action& a) { any = any || a.op == Op::unshard; });
+    if (!any) return;
+    std::set<ChunkKey> whole_weights;
+    for_each_action(s, [&](int rank, size_t index, const Action& whole) {
+        const std::string here = place_of(rank, index, whole);
+        if (whole.op == Op::unshard && !whole_weights.insert(chunk_of(whole)).second)
+            problems.add(here, ": is unsharded already");
+        if (whole.op == Op::reshard && whole_weights.erase(chunk_of(whole)) == 0)
+            problems.add(here, ": is not unsharded");
+        if (is_compute(whole.op))
+            for (const Action& part : Parts(whole))
+                if (!whole_weights.contains(chunk_of(part)))
+                    problems.add(here, ": stage ", part.stage, " is not unsharded; UNSHARD must come first");
+    });
+    for (const auto& [replica, stage] : whole_weights)
+        problems.add("rank ", s.placement.rank_of(replica, stage), ": stage ", stage, " is unsharded to the end; ",
+                     to_string(action(Op::reshard, {replica, stage, -1})), " is missing");
 }
 
 }  // namespace

@@ -1,17 +1,17 @@
-// schedule/validate.h: proves a schedule before anything runs. Compute-only schedules and lowered ones, generated or
-// from a file. Every message names the action: "rank 2, action 7 (2B1): ...".
+// schedule/validate.h: proves a schedule before anything runs: compute-only or lowered, generated or from a file. Every
+// message names the action: "rank 2, action 7 (2B1): ...".
 //
 // Of any schedule:
 //  1. every microbatch has on every stage of its replica one F and either one B or one I and one W, and nothing else;
 //  2. every action is on the rank that holds the chunk, and all ranks hold equally many chunks;
-//  3. on a rank, F comes before I or B, and I before W; the two halves of an overlap do not need each other;
+//  3. on a rank, F comes before I or B, and I before W; the two halves of an overlap are independent;
 //  4. the programs of all ranks together reach their end: no rank waits for ever;
 //  7. no rank holds the saved tensors of more chunks than the schedule's peak_bound;
 //  9. the weight gradients of a chunk are added in ascending order of microbatches, if the schedule says so.
 // Of a lowered one also:
 //  5. every send has its receive, between different ranks; send after producer, receive before consumer (by 4);
-//  6. the programs reach their end even when each send waits for its receive, which therefore come in the same order;
-//  7. as many slots as live at once, and none used again while what it holds is needed;
+//  6. the programs reach their end even when each send waits for its receive, so all ranks have one order of messages;
+//  7. as many slots as live at once, and no slot reused while its tensors are needed;
 //  8. reduce_gradient comes after the last W or B of its chunk, and the replica_reduce of the ranks of a stage meet;
 //     unshard comes before each use of a chunk, reshard after.
 // 10, equal work of all ranks, follows from 1 and 2.
@@ -24,7 +24,7 @@
 
 namespace tutti::schedule {
 
-// What is wrong, in the order of the list above; a later part is judged only where the parts before it hold.
+// The broken rules, in the order of the list above; a later rule is checked only when the earlier ones hold.
 std::vector<std::string> problems_of(const Schedule& schedule);
 
 // UsageError with the first problems.

@@ -1,6 +1,6 @@
-// schedule/walk.h: runs a schedule without time and without tensors: what may run next, in one order of all ranks.
-// validate() asks whether the walk reaches the end, the timeline computes times along it, and the messages are put in
-// its order: one walk, so that the three cannot disagree.
+// schedule/walk.h: runs a schedule without time and without tensors, in one order of all ranks. validate() checks that
+// the walk reaches the end, the timeline computes times along the walk, and messages are inserted in its order: one
+// walk, so that the three cannot disagree.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace tutti::schedule {
 
-// Numbers the works of a schedule 0, 1, 2, ..., for tables that hold something for each.
+// Numbers the works of a schedule 0, 1, 2, ..., for tables indexed by work.
 class WorkIndex {
   public:
     explicit WorkIndex(const Schedule& schedule);
@@ -23,18 +23,18 @@ class WorkIndex {
     size_t microbatches_ = 0;  // largest number + 1
 };
 
-// What an action waits for: a result of another chunk, of its own chunk, or a message.
+// The result or message for which an action waits.
 struct Need {
-    Op op;  // forward; backward_input, which also a B fulfils; a send; a receive
+    Op op;  // forward; backward_input, which a B satisfies too; a send; a receive
     Work of;
 };
 
-// Which results and messages exist.
+// The results and messages that exist.
 class Results {
   public:
     explicit Results(const Schedule& schedule);
 
-    // The first thing that a simple action lacks; nullopt: the action can run.
+    // The first need of a simple action that is not met; nullopt: the action can run.
     std::optional<Need> missing(const Action& part) const;
     void finish(const Action& part);
 
@@ -46,7 +46,7 @@ class Results {
     std::vector<uint16_t> done_;  // a bit for each Op
 };
 
-// The chunk whose forward makes the input of `work`, and the one whose backward makes the gradient of its output.
+// The work whose forward makes the input of `work`, and the work whose backward makes the gradient of its output.
 // nullopt at the first and the last stage.
 std::optional<Work> source_of_input(const Placement& placement, const Work& work);
 std::optional<Work> source_of_gradient(const Placement& placement, const Work& work);
@@ -60,8 +60,8 @@ struct Blocked {
     Need need;
 };
 
-// Visits all actions: in passes over the ranks, at most one action of each rank in a pass, an action when all that it
-// needs exists. `visit(rank, action)`. Returns the ranks that cannot go on; none: the schedule has no deadlock.
+// Calls `visit(rank, action)` for all actions, in passes over the ranks with at most one action of each rank; an action
+// runs when its needs are met. Returns the ranks that cannot continue; none: the schedule has no deadlock.
 template <class Visit>
 std::vector<Blocked> walk(const Schedule& schedule, Visit visit) {
     Results results(schedule);
@@ -89,7 +89,7 @@ std::vector<Blocked> walk(const Schedule& schedule, Visit visit) {
     return blocked;
 }
 
-// Throws what a walk that did not reach the end says: "deadlock: rank 0, action 3 (0B0) waits for 1B0; ...".
+// Error when a walk did not reach the end: "deadlock: rank 0, action 3 (0B0) waits for 1B0; ...".
 void check_reached_end(const Schedule& schedule, const std::vector<Blocked>& blocked);
 std::string describe(const Schedule& schedule, const std::vector<Blocked>& blocked);
 
