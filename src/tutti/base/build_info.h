@@ -1,4 +1,4 @@
-// base/build_info.h: what this program was built from and how. CMake tells build_info.cpp.
+// base/build_info.h: version and build of this program. CMake passes the values to build_info.cpp alone.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// base/dtype.h: the element types of tensors, and the exact conversions of the 16-bit ones.
-// bf16 and f16 are storage types: arithmetic happens in float (or double in the reference kernels).
+// base/dtype.h: the element types of tensors with exact conversions of the 16-bit types, and the arithmetic of a run.
+// bf16 and f16 are storage types: kernels compute in float (the reference kernels in double).
 #pragma once
 
 #include <bit>
@@ -7,6 +7,8 @@
 #include <optional>
 #include <ostream>
 #include <string_view>
+
+#include "tutti/base/dtype.h"
 
 namespace tutti {
 
@@ -27,7 +29,7 @@ constexpr int64_t size_of(DType t) {
 }
 
 std::string_view name_of(DType t);                       // "bf16"
-std::optional<DType> dtype_from(std::string_view name);  // the inverse
+std::optional<DType> dtype_from(std::string_view name);  // the inverse of name_of
 inline std::ostream& operator<<(std::ostream& out, DType t) { return out << name_of(t); }
 
 // Unit roundoff u: |round(x) - x| <= u |x|. Tolerances of tests are computed from it.
@@ -41,7 +43,7 @@ constexpr double unit_roundoff(DType t) {
     }
 }
 
-// Round to nearest, ties to even; NaN stays NaN (quiet), infinities and signed zeros are kept.
+// Rounds to nearest, ties to even; NaN stays NaN (quiet), infinities and signed zeros are kept.
 constexpr uint16_t bf16_bits(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x0040u);
@@ -99,6 +101,30 @@ constexpr DType dtype_of<uint16_t>() {
 template <>
 constexpr DType dtype_of<uint8_t>() {
     return DType::u8;
+}
+
+// The arithmetic of forward and backward (precision.compute). tf32: f32, except that factors of matrix products may be
+// rounded to 10 bits of fraction, as GPUs since sm_80 do.
+enum class Arithmetic : uint8_t { f32, tf32, bf16 };
+
+// The type of weights and activations.
+constexpr DType storage_of(Arithmetic a) { return a == Arithmetic::bf16 ? DType::bf16 : DType::f32; }
+
+constexpr std::string_view name_of(Arithmetic a) {
+    switch (a) {
+        case Arithmetic::f32: return "f32";
+        case Arithmetic::tf32: return "tf32";
+        case Arithmetic::bf16: return "bf16";
+    }
+    return "";
+}
+inline std::ostream& operator<<(std::ostream& out, Arithmetic a) { return out << name_of(a); }
+
+// The inverse of name_of.
+constexpr std::optional<Arithmetic> arithmetic_from(std::string_view name) {
+    for (const Arithmetic a : {Arithmetic::f32, Arithmetic::tf32, Arithmetic::bf16})
+        if (name == name_of(a)) return a;
+    return std::nullopt;
 }
 
 }  // namespace tutti

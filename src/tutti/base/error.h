@@ -1,7 +1,7 @@
-// base/error.h: how anything in Tutti fails. Every room includes this one; it includes nothing of ours.
+// base/error.h: the errors of all rooms. Every room includes this header, which includes nothing of ours.
 //
-// `check(condition, parts...)` throws when the condition is false; the parts are put together only then. A message
-// says what was required, what came, where, and what to try. The type decides the exit code of the command line.
+// `check(condition, parts...)` throws when the condition is false; only then are the parts joined. A message says what
+// was required, what came, where, and what to try. The type of the error decides the exit code of the command line.
 #pragma once
 
 #include <sstream>

@@ -1,5 +1,5 @@
-// base/exact_sum.h: a sum of doubles without any rounding until the end, so that it does not depend on the order of its
-// terms, nor on how they were spread over threads and ranks. Gradient norm and loss are such sums: every rank count and
+// base/exact_sum.h: a sum of doubles without rounding until the end. The result depends neither on the order of the
+// terms nor on their distribution over threads and ranks. Gradient norm and loss are such sums: every rank count and
 // every sharding clips by the same factor, to the last bit.
 //
 // A fixed-point number that covers the whole range of double, in 32-bit digits kept in 64-bit words (Kulisch's long
@@ -25,9 +25,9 @@ class ExactSum {
 
     static constexpr int64_t kAddsBeforeCarry = int64_t{1} << 30;
 
-    // What a term adds to three words in a row.
+    // The contribution of a term to three words in a row.
     struct Addend {
-        uint32_t first;  // of the words
+        uint32_t first;  // index of the first word
         int64_t digits[3];
     };
     TUTTI_HOST_DEVICE static Addend addend(double term) {
@@ -61,7 +61,8 @@ class ExactSum {
         return sum;
     }
 
-    // The sum, off by less than one unit in the last place; the same for equal sums. NaN when a term was not finite.
+    // The sum, off by less than one unit in the last place; equal sums give equal values. NaN when a term was not
+    // finite.
     double value() {
         if (words_[kDigits] != 0) return std::numeric_limits<double>::quiet_NaN();
         carry();

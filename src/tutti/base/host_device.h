@@ -1,5 +1,5 @@
-// base/host_device.h: marks what host code and CUDA kernels share when it cannot be constexpr. Empty for other
-// compilers.
+// base/host_device.h: marks functions that host code and CUDA kernels share and that cannot be constexpr. Empty for
+// other compilers.
 #pragma once
 
 #ifdef __CUDACC__

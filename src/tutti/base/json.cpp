@@ -12,7 +12,7 @@ namespace {
 
 using Library = nlohmann::json;
 
-// The iterator that the library reads the text through; `at` outside of it tells where the library is.
+// The iterator through which the library reads the text; `at` outside the iterator is the library's position.
 struct Reading {
     using value_type = char;
     using difference_type = ptrdiff_t;
@@ -62,7 +62,7 @@ void print_text(std::string& out, const std::string& text, Json::InvalidUtf8 inv
 
 }  // namespace
 
-// Makes a value of the library's events, and refuses what the library accepts.
+// Builds a value from the library's events, and refuses duplicate keys and other texts that the library accepts.
 class JsonBuilder {
   public:
     JsonBuilder(std::string_view text, int max_depth) : text_(text), at_(text.data()), max_depth_(max_depth) {}

@@ -1,7 +1,7 @@
-// base/json.h: a JSON value, its strict reader and its printer: the only ones of the program. The library behind them
-// is included by json.cpp alone: its header costs 1.4 s of compile time in each file that includes it.
+// base/json.h: a JSON value with a strict reader and a printer, the only ones of the program. json.cpp alone includes
+// the library behind them, whose header costs 1.4 s of compile time in each file that includes it.
 //
-// Wrong types, missing members and numbers out of range are a DataError that shows the value.
+// A wrong type, a missing member or a number out of range is a DataError that shows the value.
 #pragma once
 
 #include <concepts>
@@ -21,8 +21,8 @@
 
 namespace tutti {
 
-// The text is no JSON, or a key comes twice in one object, or it is nested too deeply. The message starts with the
-// byte.
+// The text is no JSON, has a key twice in one object, or is nested too deeply. The message starts with the position of
+// the byte.
 class JsonError : public DataError {
   public:
     JsonError(size_t at, const std::string& why) : DataError(concat("byte ", at, ": ", why)), byte(at), reason(why) {}
@@ -65,9 +65,9 @@ class Json {
 
     // JsonError; NUL bytes are refused too, a byte order mark is skipped.
     static Json parse(std::string_view text, int max_depth = 100);
-    static std::optional<Json> try_parse(std::string_view text);  // nothing where parse() throws
-    // On one line, or with `indent` spaces a level. Doubles with the fewest digits that read back to the same bits, NaN
-    // and infinity as null. DataError: a text is not UTF-8, and `invalid` does not say to replace what is wrong.
+    static std::optional<Json> try_parse(std::string_view text);  // nullopt where parse() throws
+    // The JSON text, on one line or with `indent` spaces a level. Doubles have the fewest digits that read back to the
+    // same bits; NaN and infinity are null. DataError: a text is not UTF-8 and `invalid` is `refuse`.
     std::string dump(int indent = -1, InvalidUtf8 invalid = InvalidUtf8::refuse) const;
     std::string shown() const;  // for messages: one line of at most 200 bytes
 
@@ -81,8 +81,8 @@ class Json {
     bool is_object() const { return is<Object>(); }
     const char* type_name() const;
 
-    // bool, a type of numbers, std::string, a vector of such or a map from std::string to such. Doubles that are whole
-    // numbers are integers too.
+    // T is bool, a number, std::string, a vector of those, or a map from std::string to those. A double that is a whole
+    // number converts to an integer.
     template <class T>
     T get() const;
     const std::string& text() const { return as<std::string>("a text"); }
@@ -93,15 +93,15 @@ class Json {
     bool empty() const { return size() == 0; }
 
     bool contains(std::string_view key) const { return find(key) != nullptr; }
-    const Json* find(std::string_view key) const;  // null: there is no such member, or this is no object
+    const Json* find(std::string_view key) const;  // null: no such member, or not an object
     const Json& at(std::string_view key) const;
     const Json& operator[](std::string_view key) const { return at(key); }
-    Json& operator[](std::string_view key);  // appends the member where it is missing; null becomes an object
+    Json& operator[](std::string_view key);  // appends a missing member; null becomes an object
     template <class T>
-    T value(std::string_view key, T otherwise) const;  // of the member, if there is one
+    T value(std::string_view key, T otherwise) const;  // the member's value, or `otherwise`
     std::string value(std::string_view key, const char* otherwise) const { return value(key, std::string(otherwise)); }
     void erase(std::string_view key);
-    void update(const Json& object);  // sets each of its members here
+    void update(const Json& object);  // sets all members of `object`
 
     const Json& at(size_t index) const;
     template <std::integral I>

@@ -1,4 +1,4 @@
-// base/purpose.h: what memory is for. Allocator, plan and report count by it.
+// base/purpose.h: what memory is for. Allocator, plan and report count bytes by purpose.
 #pragma once
 
 #include <array>

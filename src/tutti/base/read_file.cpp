@@ -1,28 +1,29 @@
 #include "tutti/base/read_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/base/retried.h"
 
 namespace tutti {
 
 namespace {
 
-// "" or the folder from which a relative path was tried: the usual cause of a missing file.
+// "", or the folder to which a relative path belongs: the usual cause of a missing file.
 std::string tried_from(const std::string& path) {
     std::error_code ignored;  // a working directory that is gone only shortens the hint
     const auto folder = std::filesystem::current_path(ignored);
     return std::filesystem::path(path).is_absolute() || ignored ? "" : concat("; tried from ", folder.string());
 }
 
-// The descriptor is closed when it fails.
+// Closes the descriptor on failure.
 RegularFile checked(int descriptor, const std::string& path) {
     try {
         struct stat status {};
@@ -38,7 +39,7 @@ RegularFile checked(int descriptor, const std::string& path) {
     }
 }
 
-// O_NONBLOCK: opening a FIFO without a writer would wait for ever. It means nothing for regular files.
+// O_NONBLOCK: opening a FIFO without a writer would wait for ever. The flag has no effect on regular files.
 int open_to_read(const std::string& path) {
     return retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
 }
@@ -74,6 +75,60 @@ std::optional<std::string> read_file_if_there(const std::string& path) {
     std::error_code error;
     if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found) return std::nullopt;
     return read_file(path);
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+    try {
+        const RegularFile file = open_regular(path);
+        descriptor_ = file.descriptor;
+        check<DataError>(file.size > 0, path, ": is empty (0 bytes)");
+
+        const auto size = static_cast<size_t>(file.size);
+        void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor_, 0);
+        check<DataError>(address != MAP_FAILED, path, ": cannot map ", size, " bytes: ", system_reason(errno));
+        bytes_ = {static_cast<const std::byte*>(address), size};
+    } catch (...) {
+        release();
+        throw;
+    }
+}
+
+MappedFile::~MappedFile() { release(); }
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    path_ = std::move(other.path_);
+    descriptor_ = std::exchange(other.descriptor_, -1);
+    bytes_ = std::exchange(other.bytes_, {});
+    return *this;
+}
+
+void MappedFile::release() noexcept {
+    if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+    if (descriptor_ >= 0) ::close(descriptor_);
+    bytes_ = {};
+    descriptor_ = -1;
+}
+
+void MappedFile::forget(int64_t offset, int64_t size) const noexcept {
+    const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+    const int64_t begin = (offset + page - 1) / page * page, end = (offset + size) / page * page;
+    if (begin < end)
+        ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+}
+
+void MappedFile::check_not_truncated() const {
+    struct stat status {};
+    const bool known = ::fstat(descriptor_, &status) == 0;  // by itself: errno is read with the other arguments
+    check<DataError>(known, path_, ": cannot read its size: ", system_reason(errno));
+    check<DataError>(static_cast<size_t>(status.st_size) >= bytes_.size(), path_, ": was cut from ", bytes_.size(),
+                     " to ", status.st_size, " bytes while in use; restore it and start again");
 }
 
 }  // namespace tutti

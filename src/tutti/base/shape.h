@@ -1,4 +1,4 @@
-// base/shape.h: the sizes of a tensor's dims, outermost first. At most kMaxDims of them, stored inline.
+// base/shape.h: the sizes of a tensor's dims, outermost first: at most kMaxDims, stored inline.
 #pragma once
 
 #include <array>

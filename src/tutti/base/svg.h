@@ -1,5 +1,5 @@
-// base/svg.h: elements of SVG pictures as text. The drawings of several rooms are made of them; colours come from CSS
-// classes of the file or page that a picture is in.
+// base/svg.h: elements of SVG pictures as text. Colours come from CSS classes of the file or page that contains the
+// picture.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@ namespace tutti::svg {
 
 std::string coordinate(double value);  // two decimals
 
-// `title`, when there is one, is shown when the element is pointed at.
+// `title`, unless empty, is the element's tooltip.
 std::string box(std::string_view style, double x, double y, double width, double height, std::string_view title = "");
-// `y` is that of the base line.
+// `y` is the position of the base line.
 std::string text(std::string_view style, double x, double y, std::string_view words);
 
-// The beginning of a file of its own, up to the title that is read aloud; "</svg>" ends it. On a white sheet, so that
-// dark letters are legible on a page of any colour.
+// The beginning of an SVG file, up to the title for screen readers; "</svg>" ends the file. The background is white, so
+// that dark letters are legible on a page of any colour.
 std::string begin_file(double width, double height, std::string_view css, std::string_view title);
 
 }  // namespace tutti::svg

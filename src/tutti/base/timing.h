@@ -1,4 +1,4 @@
-// base/timing.h: how long something takes, with its noise. Every benchmark reports the median of repeated runs.
+// base/timing.h: the time of a call, with its noise. Every benchmark reports the median of repeated runs.
 #pragma once
 
 #include <functional>
@@ -7,17 +7,17 @@ namespace tutti {
 
 struct Timing {
     double median = 0, min = 0, max = 0;  // seconds of one call
-    int runs = 0;                         // that were timed
+    int runs = 0;                         // timed runs
 };
 
 struct Patience {
-    double seconds = 1;  // for all runs together, the warm-up included
-    int min_runs = 3;    // even when that takes longer
+    double seconds = 1;  // for all runs together, including the warm-up
+    int min_runs = 3;    // even if these take longer
     int max_runs = 50;
 };
 
-// Two calls to warm up, then runs until patience ends. Calls too short for the clock are timed several to a run. Calls
-// that return before their work is done are given a `finish` that waits for it, once in a run.
+// Two calls to warm up, then runs until the time is spent. A run has several calls where one is too short for the
+// clock. `finish`, called once a run, waits for the work of calls that return before their work is done.
 Timing time_calls(
     const Patience& patience, const std::function<void()>& call, const std::function<void()>& finish = [] {});
 

@@ -1,6 +1,6 @@
-// base/trace.h: what a rank does, as spans: the step notes what it computes, the communicators note their operations
-// and waits. Tracer is the interface; Trace keeps the spans with their times, in a buffer that is reserved beforehand.
-// A rank that is not traced holds a null pointer.
+// base/trace.h: the activity of a rank as spans: the step records computations, communicators record their operations
+// and waits. Tracer is the interface; Trace stores the spans with their times in a buffer that is reserved beforehand.
+// A rank without a trace holds a null pointer.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ enum class Activity : uint8_t {
     step,           // one optimizer update, around all that follows
     action,         // a pass of a schedule, F, B, I or W of a stage and a microbatch, around its units
     compute,        // forward, backward, optimizer, with the waits inside
-    data,           // until the next microbatch is there
-    other,          // of the rank's own thread
+    data,           // the wait for the next microbatch
+    other,          // anything else of the rank's own thread
     wait,           // the rank's own thread waits for an operation
-    begin,          // it begins one, which without a progress thread also moves what is under way
+    begin,          // that thread begins an operation, and without a progress thread also advances others
     communication,  // an operation, from its begin to its end
-    gpu,  // forward, backward, optimizer as a GPU computed them; "compute" is the host's time of starting them
+    gpu,            // forward, backward, optimizer on a GPU's clock; "compute" is then the host's time to launch them
 };
 inline constexpr int kActivities = 9;
 std::string_view name_of(Activity activity);  // "compute"
@@ -38,7 +38,7 @@ class Tracer {
         Activity activity;
         std::string_view name;     // "backward", "all_reduce"
         std::string_view of = {};  // "h.3"
-        // Of operations and waits.
+        // Set for operations and waits.
         std::string_view group = {};
         uint64_t number = 0;
         int64_t bytes = 0;
@@ -46,12 +46,12 @@ class Tracer {
     static constexpr size_t kNone = ~size_t{0};
 
     virtual ~Tracer() = default;
-    // By the rank's own thread. The texts may be temporary. Returns the span's number, or kNone: it is not kept.
+    // Called by the rank's own thread. The texts may be temporary. Returns the span's number, or kNone: not stored.
     virtual size_t begin(const What& what) = 0;
-    virtual void end(size_t span) = 0;  // by any thread; kNone: nothing
-    // The same of a span that a GPU has timed: it was not under way when begin() was called.
+    virtual void end(size_t span) = 0;  // by any thread; kNone is ignored
+    // Ends a span that a GPU timed, which had not begun on the GPU when begin() was called.
     virtual void end_on_gpu(size_t span, const TimeSpan& times) = 0;
-    // A span that is over, in nanoseconds of Trace::now_ns(). By the rank's own thread.
+    // Adds a complete span, in nanoseconds of Trace::now_ns(). Called by the rank's own thread.
     virtual void add(const What& what, int64_t begin_ns, int64_t end_ns) = 0;
 };
 
@@ -60,17 +60,17 @@ class Trace final : public Tracer {
     struct Span {
         What what;
         int64_t step;
-        int64_t begin_ns, end_ns;  // of the steady clock; end -1: not yet
-        bool on_gpu = false;       // timed by the GPU that did it
+        int64_t begin_ns, end_ns;  // of the steady clock; end -1: not ended
+        bool on_gpu = false;       // timed by the GPU
     };
 
     explicit Trace(size_t capacity);
 
-    // From now on spans are recorded, as of this step; or no more: those begun may still end.
+    // open() starts recording spans of this step; close() stops recording, and open spans may still end.
     void open(int64_t step);
     void close() { is_open_ = false; }
 
-    // Each text is kept once: allocates only for one that is new.
+    // Each text is stored once, so only a new text allocates.
     size_t begin(const What& what) override;
     void end(size_t span) override;
     void end_on_gpu(size_t span, const TimeSpan& times) override;
@@ -78,7 +78,7 @@ class Trace final : public Tracer {
 
     size_t size() const { return spans_.size(); }
     Span span(size_t index) const;
-    int64_t dropped() const { return dropped_; }  // that the buffer had no room for
+    int64_t dropped() const { return dropped_; }  // spans without room in the buffer
     static int64_t now_ns();
 
   private:
@@ -88,13 +88,13 @@ class Trace final : public Tracer {
     };
     std::string_view keep(std::string_view text);
 
-    std::vector<Span> spans_;  // never grows: another thread may be writing the end of one
+    std::vector<Span> spans_;  // never grows: another thread may be writing a span's end
     std::unordered_set<std::string, Hash, std::equal_to<>> texts_;
     int64_t step_ = 0, dropped_ = 0;
     bool is_open_ = false;
 };
 
-// A span as long as the object lives. Without a trace: nothing.
+// A span for the lifetime of this object. No effect without a tracer.
 class TraceScope {
   public:
     TraceScope(Tracer* tracer, const Tracer::What& what)

@@ -1,7 +1,7 @@
-// base/units.h: numbers as people read them. No program reads these texts back: metrics and JSON carry plain numbers.
+// base/units.h: numbers formatted for people. No program reads these texts: metrics and JSON carry plain numbers.
 //
-// Scaled values have two decimals below 10 and one above: "1.16 GiB", "474.7 MiB". What rounds up to a full unit is
-// written in that unit ("1.00 M", never "1000.0 k"). A value that is not finite is written "?".
+// Scaled values have two decimals below 10 and one above: "1.16 GiB", "474.7 MiB". A value that rounds up to a full
+// unit is written in that unit ("1.00 M", never "1000.0 k"). A value that is not finite is written "?".
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,7 @@
 #include <system_error>
 #include <utility>
 
-#include "tutti/base/mapped_file.h"
-#include "tutti/base/retried.h"
+#include "tutti/base/read_file.h"
 
 namespace tutti::checkpoint {
 

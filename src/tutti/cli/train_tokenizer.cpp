@@ -5,7 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/mapped_file.h"
+#include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"

@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/mapped_file.h"
+#include "tutti/base/read_file.h"
 
 namespace tutti::data {
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/mapped_file.h"
+#include "tutti/base/read_file.h"
 
 namespace tutti::data {
 

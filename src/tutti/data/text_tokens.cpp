@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
-#include "tutti/base/mapped_file.h"
+#include "tutti/base/read_file.h"
 #include "tutti/data/encode_files.h"
 #include "tutti/data/token_writer.h"
 #include "tutti/data/tokenizer.h"

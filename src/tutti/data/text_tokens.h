@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/base/mapped_file.h"
+#include "tutti/base/read_file.h"
 #include "tutti/data/token_source.h"
 #include "tutti/data/tokenizer.h"
 

@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
-#include "tutti/base/mapped_file.h"
+#include "tutti/base/read_file.h"
 #include "tutti/data/megatron_index.h"
 
 namespace tutti::data {

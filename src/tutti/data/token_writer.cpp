@@ -12,7 +12,7 @@
 #include <limits>
 
 #include "tutti/base/error.h"
-#include "tutti/base/retried.h"
+#include "tutti/base/read_file.h"
 
 namespace tutti::data {
 

@@ -1,4 +1,4 @@
-// The one place that chooses what a rank computes on; what all devices have in common.
+// device/make_device.cpp: chooses the device of a rank; the defaults of Device.
 #include <algorithm>
 #include <chrono>
 

@@ -202,7 +202,7 @@ void Buffer::fetch(Device& device) {
     if (!offloaded_to_) return;
     void* here = allocator_->allocate(bytes_, purpose_);
     const auto copy = device.copy_aside(here, data_, bytes_);
-    work_.clear();  // copies aside follow one another
+    work_.clear();  // copies aside run in order
     if (copy) work_ = {copy};
     offloaded_to_->release(data_, bytes_, purpose_, work_);
     data_ = here;

@@ -1,5 +1,5 @@
-// device/memory.h: who owns memory and what it is for. Every buffer states its purpose, so that the plan's prediction
-// ("weights 1.2 GiB, activations 3.4 GiB") can be held against what was measured, purpose by purpose.
+// device/memory.h: buffers, allocators and the sources of their memory. Every buffer states its purpose, so that the
+// plan's prediction ("weights 1.2 GiB, activations 3.4 GiB") can be compared with the measurement, purpose by purpose.
 #pragma once
 
 #include <array>
@@ -28,48 +28,48 @@ struct MemoryUsage {
     int64_t peak = 0;
 };
 
-// What is in use, by purpose.
+// The bytes in use, by purpose.
 struct Tally {
     std::array<MemoryUsage, kPurposes> of{};
     MemoryUsage total;        // its peak is the peak of the sum, not the sum of the peaks
-    MemoryByPurpose at_peak;  // what each purpose held at the instant of the peak of the sum
+    MemoryByPurpose at_peak;  // bytes of each purpose at the instant of the peak of the sum
 
     void add(int64_t bytes, Purpose purpose);  // negative: released
-    void add_peaks(const Tally& more);         // of work that took `more` on top of what is in use, and released it
+    void add_peaks(const Tally& more);         // counts work that allocated `more` on top and released it
     void reset_peaks();
 };
 
 class Pool;
 
-// Work that runs beside the other work of a device: a copy (Device::copy_aside), or what a SideStream was given.
+// Work that runs beside the other work of a device: a copy (Device::copy_aside) or the work of a SideStream.
 class SideWork {
   public:
     virtual ~SideWork() = default;
-    virtual void join() = 0;   // work that the device is given from now on begins after it; the host does not wait
-    virtual bool begun() = 0;  // all that it had to wait for is done. Any thread may ask
-    virtual bool done() = 0;   // likewise
-    // When the device began and ended it, once it is done; nullopt where it was begun without times.
+    virtual void join() = 0;   // later work of the device begins after this work; the host does not wait
+    virtual bool begun() = 0;  // everything that this work waits for is done; any thread may call
+    virtual bool done() = 0;   // any thread may call
+    // The device's times of begin and end, once the work is done; nullopt where it was begun without times.
     virtual std::optional<TimeSpan> times() { return std::nullopt; }
 };
 
-// Where an allocator takes its memory from: the host's pages, a GPU's.
+// The source of an allocator's memory: pages of the host or of a GPU.
 class RawMemory {
   public:
     virtual ~RawMemory() = default;
-    virtual void* take(int64_t bytes) = 0;  // nullptr when there is none; aligned to 64 bytes or more
+    virtual void* take(int64_t bytes) = 0;  // nullptr when the memory is exhausted; aligned to 64 bytes or more
     virtual void give_back(void* data, int64_t bytes) = 0;
-    // How much to take at once when nothing free holds a block of `bytes`: the rest serves later blocks.
+    // The size of a new segment when no free range holds a block of `bytes`: the rest serves later blocks.
     virtual int64_t segment_bytes(int64_t bytes) const { return bytes; }
-    virtual void will_need(void*, int64_t) {}  // soon: may be fetched from where it is
-    // Whatever is there, no work that the device is given from now on reads it.
+    virtual void will_need(void*, int64_t) {}  // the memory is used soon: pages may be prefetched
+    // No later work of the device reads the values in this memory.
     virtual void values_end(void*, int64_t) {}
-    virtual std::string advice() const;  // what to try when take() finds none
+    virtual std::string advice() const;  // what to try when take() fails
 };
 
-// Keeps what is released (segments.h) and hands it out again; goes back to the system only for more. Usage counts what
-// was asked for; `reserved` what the system gave.
-// Thread safe: a background checkpoint writer may release buffers of a rank. Made by std::make_shared: buffers keep it,
-// because when a rank fails another one may still be reading what they were communicating.
+// A caching allocator: released blocks (segments.h) are reused, and the system is asked only for more. Usage counts the
+// bytes that were requested, `reserved` the bytes that the system gave.
+// Thread safe: a background checkpoint writer may release buffers of a rank. Create it with std::make_shared: buffers
+// share ownership, because after a rank has failed another rank may still be reading the failed rank's buffers.
 class Allocator : public std::enable_shared_from_this<Allocator> {
   public:
     explicit Allocator(std::unique_ptr<RawMemory> raw);
@@ -79,13 +79,13 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
 
     // Throws OutOfMemory naming bytes, purpose and the usage so far when the system has no memory left.
     void* allocate(int64_t bytes, Purpose purpose);
-    // `work`: what may still be reading or writing there. Whoever gets the place joins it first.
+    // `work`: work that may still be reading or writing the block. allocate() joins that work before reusing the place.
     void release(void* data, int64_t bytes, Purpose purpose, const std::vector<std::shared_ptr<SideWork>>& work = {});
 
     MemoryUsage usage(Purpose purpose) const;
     MemoryUsage total() const;  // its peak is the peak of the sum, not the sum of the peaks
     int64_t reserved() const;
-    // What each purpose held at the instant of the peak of the sum.
+    // The bytes of each purpose at the instant of the peak of the sum.
     MemoryByPurpose at_peak() const;
     void reset_peaks();
     void trim();  // gives unused segments back to the system
@@ -108,16 +108,16 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
         std::shared_ptr<SideWork> work;
     };
     std::vector<Place> in_use_;                // free places whose work was not joined yet
-    Pool* pool_ = nullptr;                     // that blocks come from now
+    Pool* pool_ = nullptr;                     // the current source of blocks
     std::unordered_map<void*, Pool*> pooled_;  // blocks in use that belong to pools
 };
 
-// Memory apart from all other: while a Use exists blocks come from here, and here they return whenever they are
-// released. For a recorded CUDA graph, which replays at fixed addresses: no other owner may get its memory.
+// Separate memory of an allocator: while a Use exists, blocks come from the pool, and they return to the pool whenever
+// they are released. A recorded CUDA graph replays at fixed addresses, so no other owner may get the graph's memory.
 class Pool {
   public:
     explicit Pool(Allocator& allocator) : allocator_(allocator.shared_from_this()) {}
-    ~Pool();  // its memory becomes the allocator's
+    ~Pool();  // the pool's memory becomes the allocator's
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
@@ -131,7 +131,7 @@ class Pool {
       private:
         Allocator& allocator_;
     };
-    // The work runs again and allocates nothing: its peak counts as if it did.
+    // The recorded work runs again without allocating: counts the peak of its first run again.
     void count_again();
 
   private:
@@ -143,7 +143,7 @@ class Pool {
 
 class Device;
 
-// Owns one allocation. Values that are not needed for a while may be offloaded to the memory of another device.
+// Owns one allocation. The values may be offloaded to the memory of another device while they are not needed.
 class Buffer {
   public:
     Buffer(Allocator& allocator, int64_t bytes, Purpose purpose)
@@ -159,23 +159,23 @@ class Buffer {
     int64_t bytes() const { return bytes_; }
     Purpose purpose() const { return purpose_; }
 
-    // `device` is whose memory it was made in; `offload_device` is memory that it reaches. Neither call waits: the
-    // copies run beside the device's work, which joins them where the values or the memory are used next. The address
-    // changes: no View of it may be kept over these calls.
+    // `device`: the device of the buffer's allocator; `offload_device`: one whose memory `device` reaches. Neither call
+    // waits: the copies run beside the device's work, which joins them at the next use of the values or the memory. The
+    // address changes, so no View may be kept over these calls.
     void offload(Device& device, Device& offload_device);
-    void will_need();  // soon, here again
+    void will_need();  // fetch() follows soon
     void fetch(Device& device);
     bool offloaded() const { return offloaded_to_ != nullptr; }
-    // `work` reads or writes the buffer: data() joins it, and so does whoever gets its memory.
+    // `work` reads or writes the buffer: data() joins the work, and so does the next allocation of this memory.
     void used_by(std::shared_ptr<SideWork> work);
 
   private:
     std::shared_ptr<Allocator> allocator_;
-    std::shared_ptr<Allocator> offloaded_to_;  // whose memory data_ is in, when not allocator_'s
+    std::shared_ptr<Allocator> offloaded_to_;  // the allocator of data_ while offloaded, else null
     void* data_;
     int64_t bytes_;
     Purpose purpose_;
-    mutable std::vector<std::shared_ptr<SideWork>> work_;  // on data_, until it is joined
+    mutable std::vector<std::shared_ptr<SideWork>> work_;  // on data_, not joined yet
 };
 
 }  // namespace tutti

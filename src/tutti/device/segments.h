@@ -1,6 +1,5 @@
-// device/segments.h: which ranges of the memory that an allocator holds are free. Ranges of any size are cut from
-// larger ones and grow together again when their neighbours are free, so that what one purpose leaves serves every
-// other. Used by memory.cpp.
+// device/segments.h: the free ranges of an allocator's memory. Ranges of any size are cut from larger ones and merge
+// with free neighbours when they are returned, so that memory released by one purpose serves every other.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +17,16 @@ class Segments {
         int64_t bytes;
     };
 
-    // Memory as the system gave it, free.
+    // Adds memory from the system as one free range.
     void add(void* data, int64_t bytes);
-    // The first free range that holds `bytes`, in the oldest segment that has one; what is left of it stays free.
-    // nullptr: there is none. First fit: steps that ask for the same get the same places, so a run that starts its
-    // steps with the same in use needs no more memory after the first; and what was never touched stays so.
+    // Cuts `bytes` from the first free range that is large enough, in the oldest segment that has one. nullptr: none.
+    // First fit: equal steps get equal places, so a run whose steps start with the same blocks in use needs no more
+    // memory after the first step, and pages that were never touched stay untouched.
     void* take(int64_t bytes);
     void give_back(void* data);
-    // Takes out the segments of which nothing is in use.
+    // Removes and returns the segments without a block in use.
     std::vector<Range> remove_unused();
-    // Takes over all segments of `other`, as younger ones, in use or not.
+    // Takes over all segments of `other`, with their blocks in use, as the youngest segments.
     void absorb(Segments& other);
 
   private:
@@ -36,7 +35,7 @@ class Segments {
         int64_t segment;  // by age
         bool free;
     };
-    using Parts = std::map<std::byte*, Part>;  // those of a segment follow each other without gaps
+    using Parts = std::map<std::byte*, Part>;  // the parts of a segment are contiguous
 
     // Whether `next` follows `part` in the same segment, and both are free.
     bool join(Parts::iterator part, Parts::iterator next) const;
@@ -47,7 +46,8 @@ class Segments {
     int64_t segments_ = 0;
 };
 
-// Blocks of 1 MiB and more apart from smaller ones: a small one that stays would cut the space of large ones in two.
+// Blocks of 1 MiB and more are kept apart from smaller ones: a small long-lived block would split the space of large
+// ones.
 struct FreeSpace {
     Segments small, large;
 

@@ -1,6 +1,5 @@
 #include "tutti/plan/memory.h"
 
-#include "tutti/base/arithmetic.h"
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
 

@@ -14,7 +14,7 @@
 #include <filesystem>
 
 #include "tutti/base/error.h"
-#include "tutti/base/retried.h"
+#include "tutti/base/read_file.h"
 
 namespace tutti::report {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/arithmetic.h"
+#include "tutti/base/dtype.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::spec {

@@ -1,4 +1,4 @@
-// base/testing/scratch.h: a scratch folder, and the message of an error of the expected type. Only tests include it.
+// base/testing/scratch.h: a scratch folder, and the message of an error of the expected type.
 #pragma once
 
 #include <stdlib.h>

@@ -1,18 +1,23 @@
-// The host as a device: page-aligned memory, kernels run in the calling thread and its OpenMP team.
+// device/cpu/cpu_device.cpp: the host as a device: memory in pages or in a file; kernels run in the calling thread and
+// its OpenMP team.
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/device/cpu/file_memory.h"
 #include "tutti/device/cpu/peak.h"
 #include "tutti/device/device.h"
 
@@ -22,14 +27,15 @@ namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
 #ifdef __SANITIZE_ADDRESS__
-constexpr int64_t kSmallSegment = 0, kSegment = 0;  // a block of its own for each, whose ends are watched
+constexpr int64_t kSmallSegment = 0,
+                  kSegment = 0;  // one segment per block, so that the sanitizer watches each block's ends
 #else
 constexpr int64_t kSmallSegment = kHugePage, kSegment = int64_t{1} << 30;
 #endif
 
 // Segments of 2 MiB and more ask for huge pages: a GEMM over 4 KiB pages loses several percent to TLB misses. Blocks
-// share segments that are larger than they: what was never touched takes no memory. So that a device of a few scalars,
-// as each group of ranks has one, takes a few pages, the first segment of small blocks asks for none.
+// share larger segments: pages that were never touched take no memory. The first segment of small blocks asks for no
+// huge pages, so that a device of a few scalars, as each group of ranks has, takes a few pages.
 class HostMemory final : public RawMemory {
   public:
     void* take(int64_t bytes) override {
@@ -46,6 +52,66 @@ class HostMemory final : public RawMemory {
 
   private:
     bool has_small_ = false;
+};
+
+int64_t whole_pages(int64_t bytes) {
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+}
+
+int open_nameless(const std::string& directory) {
+    const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+    std::string name = directory + "/offload-XXXXXX";  // the file system has no O_TMPFILE
+    const int named = mkostemp(name.data(), O_CLOEXEC);
+    if (named >= 0) unlink(name.c_str());
+    return named;
+}
+
+// Memory in a mapped file on a disk: kernels read and write it as any other, and the system may evict its pages when
+// memory is short. The file has no name, so it disappears with the process, however the process ends.
+class FileMemory final : public RawMemory {
+  public:
+    explicit FileMemory(const std::string& directory) : directory_(directory) {
+        std::error_code error;
+        std::filesystem::create_directories(directory, error);
+        check<UsageError>(!error, "offload.dir ", directory, ": cannot be made: ", error.message());
+        file_ = open_nameless(directory);
+        check<UsageError>(file_ >= 0, "offload.dir ", directory, ": no file can be made there: ", std::strerror(errno));
+    }
+    ~FileMemory() override { close(file_); }
+    FileMemory(const FileMemory&) = delete;
+    FileMemory& operator=(const FileMemory&) = delete;
+
+    // Allocates the space on the disk at once: a full disk shows here and not later.
+    void* take(int64_t bytes) override {
+        const int64_t size = whole_pages(bytes);
+        if (posix_fallocate(file_, size_, size) != 0) return nullptr;
+        void* data = mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file_, size_);
+        if (data == MAP_FAILED) return nullptr;
+        offsets_[data] = size_;
+        size_ += size;
+        return data;
+    }
+    void give_back(void* data, int64_t bytes) override {
+        const int64_t size = whole_pages(bytes);
+        munmap(data, static_cast<size_t>(size));
+        // A file system without holes in files frees the space at the end of the process.
+        fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offsets_.at(data), size);
+        offsets_.erase(data);
+    }
+    void will_need(void* data, int64_t bytes) override {
+        madvise(data, static_cast<size_t>(whole_pages(bytes)), MADV_WILLNEED);  // advice: refusal changes nothing
+    }
+    std::string advice() const override {
+        return concat("the disk of offload.dir ", directory_, " is full: free some of it, or name another directory");
+    }
+
+  private:
+    std::string directory_;
+    int file_ = -1;
+    int64_t size_ = 0;
+    std::map<void*, int64_t> offsets_;  // in the file, of mapped blocks
 };
 
 class CopyAtHand final : public HostCopy {

@@ -21,7 +21,7 @@ std::optional<int64_t> number_in(const std::string& file) {
     return std::nullopt;
 }
 
-// The number behind the word `key`.
+// The number after the word `key`.
 std::optional<int64_t> number_in(const std::string& file, const std::string& key) {
     std::ifstream in(file);
     int64_t number = 0;
@@ -46,8 +46,8 @@ bool names(const std::string& list, const std::string& controller) {
     return concat(",", list, ",").find(concat(",", controller, ",")) != std::string::npos;
 }
 
-// The path of this process in the hierarchy of `version`. Without it the mount itself is looked at: inside a container
-// that is often the process's own cgroup, whatever the path says.
+// The path of this process in the hierarchy of `version`; "/" where the path is unknown: inside a container the mount
+// is often the process's own cgroup.
 std::filesystem::path path_of(const CgroupVersion& version, const std::string& root) {
     std::ifstream file(root + "/proc/self/cgroup");
     for (std::string line; std::getline(file, line);) {

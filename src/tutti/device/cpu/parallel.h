@@ -1,5 +1,5 @@
 // device/cpu/parallel.h: the one place where a CPU kernel gets threads. The split depends on n, grain and the thread
-// count only, and each index is worked on by one thread, so a kernel that sums nothing across pieces is reproducible.
+// count only, and one thread works on each index, so a kernel without sums across pieces is reproducible.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ void parallel_for(const Stream& stream, int64_t n, int64_t grain, Body&& body) {
         &context);
 }
 
-// body(i) for i in [0, tasks), handed out one by one: for pieces of unequal cost (causal attention).
+// body(i) for i in [0, tasks), assigned to threads one by one: for tasks of unequal cost (causal attention).
 template <class Body>
 void parallel_tasks(const Stream& stream, int64_t tasks, Body&& body) {
     run_tasks(

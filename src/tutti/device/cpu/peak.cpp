@@ -1,15 +1,15 @@
-// device/cpu/peak.cpp: one loop per instruction, compiled for it by function attributes; which one runs is asked of the
-// CPU. Each has enough independent accumulators to cover latency times throughput (4 to 5 cycles, two a cycle: 10;
-// tiles: 52 cycles, one in 16: 4).
+// device/cpu/peak.cpp: the peak is measured by one loop per instruction, compiled for the instruction by function
+// attributes and chosen by CPUID. Each loop has enough independent accumulators to cover latency times throughput (4 to
+// 5 cycles, two a cycle: 10; tiles: 52 cycles, one in 16: 4).
 #include "tutti/device/cpu/peak.h"
 
 #include <immintrin.h>
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/timing.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/device/cpu/tiles.h"
 
@@ -22,7 +22,7 @@ constexpr int kAccumulators = 12;  // and two operands: 14 of the 16 registers o
 struct Loop {
     const char* instruction;
     double flops;                              // of one round
-    void (*run)(int64_t rounds, float* sink);  // the sink keeps the compiler from leaving the loop out
+    void (*run)(int64_t rounds, float* sink);  // the sink keeps the compiler from removing the loop
 };
 
 [[gnu::target("avx2,fma")]] void fma_ymm(int64_t rounds, float* sink) {
@@ -58,7 +58,7 @@ struct Loop {
 }
 
 // Four accumulator tiles (0-3), two of A (4, 5) and of B (6, 7), all 16 rows of 64 bytes; their values are zero, which
-// the unit does not take faster.
+// the unit does not multiply faster.
 [[gnu::target("amx-tile,amx-bf16")]] void dot_tiles(int64_t rounds, float*) {
     struct alignas(64) TileConfig {
         uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -95,15 +95,11 @@ Loop best_loop(DType compute) {
     return {"vfmadd ymm", kAccumulators * 2.0 * 8, fma_ymm};
 }
 
-double seconds_now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 ArithmeticPeak measure_register_peak(const Stream& stream, DType compute, double seconds) {
     const Loop loop = best_loop(compute);
-    constexpr int64_t kRounds = 200'000;  // milliseconds: starting the threads is nothing beside it
+    constexpr int64_t kRounds = 200'000;  // milliseconds: the start of the threads is negligible
     struct alignas(64) Sink {
         float value = 0;
     };

@@ -14,7 +14,7 @@ bool has_amx_bf16() {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1) != 0 && (d >> 24 & 1) != 0;
 }
 
-// Linux hands out the 8 KiB of tile registers on request only; the permission is for the whole process.
+// Linux grants the 8 KiB of tile registers on request only; the permission is for the whole process.
 bool tiles_allowed() {
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -1,9 +1,10 @@
-// device/cpu/tiles.h: whether this process may use AMX tiles. Asked where kernels and peak loops are chosen.
+// device/cpu/tiles.h: whether this process may use AMX tiles. Apart from peak.h, whose code a test replaces.
 #pragma once
 
 namespace tutti {
 
-// The CPU multiplies tiles of bf16 and the system gives this process their registers, which are asked for here, once.
+// Whether the CPU multiplies AMX tiles of bf16 and the system grants this process the tile registers. The first call
+// requests the registers.
 bool tiles_available();
 
 }  // namespace tutti

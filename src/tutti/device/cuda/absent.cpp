@@ -1,4 +1,5 @@
-// device/cuda/absent.cpp: GPUs in a build without CUDA. CMake compiles either this file or the others.
+// device/cuda/absent.cpp: GPUs in a build without CUDA. CMake compiles either this file or the other files of this
+// folder.
 #include "tutti/base/error.h"
 #include "tutti/device/cuda/cuda_device.h"
 

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <iomanip>
+#include <utility>
 
 #include "tutti/device/cuda/architectures.h"
-#include "tutti/device/cuda/graph.h"
+#include "tutti/device/cuda/queue.h"
 
 namespace tutti {
 
@@ -13,7 +14,7 @@ using cuda::Queue;
 
 namespace {
 
-// What cuBLAS asks for on Hopper, so that no algorithm is out of reach; smaller GPUs need less.
+// The size that cuBLAS recommends for Hopper, enough for every algorithm; smaller GPUs need less.
 constexpr int64_t kWorkspaceBytes = 32 << 20;
 
 class GpuMemory final : public RawMemory {
@@ -53,8 +54,8 @@ std::string identity_of(int gpu) {
 }
 
 // FLOP of one multiprocessor in a cycle, dense, sums in f32: NVIDIA's architecture white papers. TF32 has half of
-// bf16's rate on all of them. `boost_mhz`: the clock
-// that its data sheets multiply with, where the highest clock of the tensor cores is lower than that of the rest.
+// bf16's rate on all of them. `boost_mhz`: the clock in the data sheets, where the highest clock of the tensor cores is
+// lower than that of the other units; else 0.
 struct Rates {
     int capability;
     double bf16, f32;
@@ -69,6 +70,57 @@ const Rates& rates_of(int capability) {
         if (row.capability <= capability) best = &row;
     return *best;
 }
+
+// ---- graphs: a launch costs the host some microseconds, a graph of thousands of launches little more than one ----
+
+// A capture of the queue's stream; the destructor ends the capture when the work throws.
+class Capture {
+  public:
+    // Thread-local: other ranks of the process and the writer of checkpoints go on with their own work.
+    explicit Capture(const Queue& queue) : queue_(queue) {
+        check_cuda(cudaStreamBeginCapture(queue.stream(), cudaStreamCaptureModeThreadLocal),
+                   "cudaStreamBeginCapture on ", queue.name());
+    }
+    ~Capture() {
+        if (!ended_) cudaStreamEndCapture(queue_.stream(), &graph_);
+        if (graph_ != nullptr) cudaGraphDestroy(graph_);
+        cudaGetLastError();  // else the next launch would report this failure
+    }
+    Capture(const Capture&) = delete;
+    Capture& operator=(const Capture&) = delete;
+    cudaGraph_t end() {
+        ended_ = true;
+        check_cuda(cudaStreamEndCapture(queue_.stream(), &graph_), "cudaStreamEndCapture on ", queue_.name());
+        return graph_;
+    }
+
+  private:
+    const Queue& queue_;
+    cudaGraph_t graph_ = nullptr;
+    bool ended_ = false;
+};
+
+class Graph final : public Recording {
+  public:
+    Graph(std::shared_ptr<Queue> queue, cudaGraph_t captured) : queue_(std::move(queue)) {
+        check_cuda(cudaGraphInstantiate(&graph_, captured, 0), "cudaGraphInstantiate on ", queue_->name());
+    }
+    ~Graph() override {
+        cudaStreamSynchronize(queue_->stream());  // the graph may be running
+        cudaGraphExecDestroy(graph_);
+    }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+    void run() override {
+        check_cuda(cudaGraphLaunch(graph_, queue_->stream()), "cudaGraphLaunch on ", queue_->name());
+    }
+
+  private:
+    std::shared_ptr<Queue> queue_;
+    cudaGraphExec_t graph_ = nullptr;
+};
+
+// ---- the device ----
 
 class CudaDevice : public Device {
   public:
@@ -118,17 +170,20 @@ class CudaDevice : public Device {
     }
     std::unique_ptr<TimeMark> mark_time() override { return queue_->mark_time(); }
     void fail(std::exception_ptr why) override { queue_->fail(std::move(why)); }
-    std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(queue_, work); }
+    std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+        Capture capture(*queue_);
+        work();
+        return std::make_unique<Graph>(queue_, capture.end());
+    }
 
     std::unique_ptr<Device> make_offload_device(const std::string& directory) override;
-    // By the data sheet: no clock holds under full load, and shares of what a product happened to reach cannot be
-    // compared.
+    // By the data sheet: no clock is constant under full load, and shares of a measured peak cannot be compared.
     ArithmeticPeak peak(Arithmetic arithmetic, double) override {
         const int gpu = queue_->gpu(), multiprocessors = attribute(cudaDevAttrMultiProcessorCount, gpu);
         const Rates& row = rates_of(10 * attribute(cudaDevAttrComputeCapabilityMajor, gpu) +
                                     attribute(cudaDevAttrComputeCapabilityMinor, gpu));
         double mhz = attribute(cudaDevAttrClockRate, gpu) / 1000.0;
-        if (mhz == 0) mhz = row.boost_mhz;  // some virtual machines do not say
+        if (mhz == 0) mhz = row.boost_mhz;  // some virtual machines report no clock
         check(mhz > 0, "the peak of ", name_, " is not known: CUDA says no clock rate (cudaDevAttrClockRate)");
         const bool tensor_cores = arithmetic != Arithmetic::f32;
         if (tensor_cores && row.boost_mhz > 0) mhz = std::min(mhz, row.boost_mhz);
@@ -151,7 +206,7 @@ class CudaDevice : public Device {
     Stream stream_;
 };
 
-// Memory of the host that kernels use: the host itself copies, when they are done.
+// Memory of the host that kernels use. The host copies after all kernels have finished.
 class PinnedHome final : public CudaDevice {
   public:
     explicit PinnedHome(const std::shared_ptr<Queue>& queue)

@@ -1,5 +1,5 @@
-// device/cuda/launch.h: what a .cu file needs besides the runtime: launch() instead of <<<...>>>, so that any C++
-// compiler can read the file, and a block's shared memory by type. Below: runtime.h. Included by kernels/cuda only.
+// device/cuda/launch.h: the language of kernels beside the runtime: launch() instead of <<<...>>>, so that any C++
+// compiler can read a .cu file, and a block's shared memory by type. For kernels/cuda and comm/nccl only.
 #pragma once
 
 #include <cstddef>
@@ -62,8 +62,8 @@ void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const 
         values);
 }
 
-// The block's one variable of type T in static shared memory; not initialised. Whoever uses it twice in a kernel puts a
-// barrier between.
+// The block's one variable of type T in static shared memory; not initialised. Two uses in a kernel need a barrier
+// between them.
 template <class T>
 __device__ __forceinline__ T& block_shared() {
     __shared__ T variable;

@@ -1,5 +1,5 @@
-// device/cuda/library.h: opens a library of NVIDIA's when it is first needed, so that the program starts where there
-// is none.
+// device/cuda/library.h: opens a library of NVIDIA at its first use, so that the program starts on machines without the
+// library.
 #pragma once
 
 #include <dlfcn.h>
@@ -15,12 +15,12 @@ namespace tutti::cuda {
 struct Library {
     const char* what;      // "matrix products on a GPU need NVIDIA's cuBLASLt"
     const char* file;      // "libcublasLt.so.13"
-    const char* variable;  // of the environment: the path of that file, and then no other place
+    const char* variable;  // of the environment: the path of the library; no other place is then tried
     const char* remedy;
 };
 
-// Looks where `variable` says; else where the loader looks, in $CUDA_HOME/lib64 and in /usr/local/cuda/lib64.
-// UsageError, with what was tried, when it is nowhere.
+// Opens the file that `variable` names; else tries the loader's path, $CUDA_HOME/lib64 and /usr/local/cuda/lib64.
+// UsageError, with the files that were tried, when none opens.
 inline void* open_library(const Library& library) {
     std::vector<std::string> places = {library.file};
     if (const char* home = std::getenv("CUDA_HOME")) places.push_back(concat(home, "/lib64/", library.file));

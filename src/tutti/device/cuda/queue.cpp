@@ -8,8 +8,8 @@ namespace tutti::cuda {
 
 namespace {
 
-// 4 MiB take 80 us on a bus of 50 GB/s: starting a copy is nothing beside that. Of copies to the GPU at most 64 MiB are
-// on their way before the host waits.
+// 4 MiB take 80 us on a bus of 50 GB/s, much longer than the start of a copy. At most 64 MiB of copies to the GPU are
+// under way before the host waits.
 constexpr int64_t kPiece = 4 << 20;
 constexpr size_t kMostSent = 16;
 
@@ -64,7 +64,7 @@ Queue::~Queue() {
         }
 }
 
-// A recorded copy would repeat today's pinned block, and CUDA's own message for a wait is a number.
+// A recorded copy would replay with the pinned block of the recording, and CUDA's own message for a wait is a number.
 void Queue::check_not_recorded(const char* what) const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check_cuda(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing on ", name_);
@@ -94,7 +94,7 @@ void Queue::check_failed() const {
     if (failure_) std::rethrow_exception(failure_);
 }
 
-// Of `stream`: what it was given since `begin`, which is timed or not.
+// The work that `stream` was given since `begin`, timed or not.
 class Queue::Aside final : public SideWork {
   public:
     Aside(const Queue& queue, cudaStream_t stream, std::shared_ptr<Event> begin, bool timed = false)
@@ -116,7 +116,7 @@ class Queue::Aside final : public SideWork {
     Event done_;
 };
 
-// Its priority is the greatest: the GPU's own work fills what communication leaves, and not the reverse.
+// Has the highest priority: kernels fill the time that communication leaves, and not the reverse.
 class Queue::Side final : public SideStream {
   public:
     explicit Side(const Queue& queue) : queue_(queue) {
@@ -226,7 +226,7 @@ void Queue::copy_in(void* device_data, const void* host_data, int64_t bytes) {
     }
 }
 
-// One piece crosses the bus while the host takes the one before out of its block.
+// One piece crosses the bus while the host copies the previous one out of its block.
 void Queue::copy_out(void* host_data, const void* device_data, int64_t bytes) {
     check_not_recorded("a copy between the host and the GPU");
     std::array<std::unique_ptr<Passage>, 2> pieces;

@@ -1,6 +1,5 @@
-// device/cuda/queue.h: one stream of one GPU and the copies on it and beside it. Copies pass through pinned memory,
-// which the GPU reads and writes by itself: the host goes on as soon as it has put its values there. Below: runtime.h.
-// Called by cuda_device.cpp.
+// device/cuda/queue.h: one stream of one GPU with the copies on that stream and beside it. Copies pass through pinned
+// memory, which the GPU reads and writes by itself: the host goes on as soon as its values are in pinned memory.
 #pragma once
 
 #include <deque>
@@ -15,7 +14,7 @@
 
 namespace tutti::cuda {
 
-// Pages that stay where they are.
+// Pages of the host that the system does not move.
 class PinnedMemory final : public RawMemory {
   public:
     void* take(int64_t bytes) override;
@@ -35,7 +34,9 @@ class Event {
     cudaError_t milliseconds_since(const Event& before, float& milliseconds) const {  // both are timed
         return cudaEventElapsedTime(&milliseconds, before.event_, event_);
     }
-    cudaError_t hold(cudaStream_t stream) const { return cudaStreamWaitEvent(stream, event_, 0); }  // until it passed
+    cudaError_t hold(cudaStream_t stream) const {
+        return cudaStreamWaitEvent(stream, event_, 0);
+    }  // work queued later on `stream` waits for this event
 
   private:
     cudaEvent_t event_ = nullptr;
@@ -64,7 +65,7 @@ class Queue {
     void fail(std::exception_ptr why);
 
   private:
-    // A pinned block and the place in the stream after which it is free.
+    // A pinned block and the place in the stream after which the block is free.
     struct Passage {
         Passage(Queue& queue, int64_t bytes) : block(*queue.pinned_, bytes, Purpose::communication) {}
         void* data() const { return block.data(); }
@@ -88,7 +89,7 @@ class Queue {
     cudaStream_t aside_ = nullptr;  // of copy_aside; made when it is first needed
     cudaStream_t clock_ = nullptr;  // of host_time_of; made with the first side stream
     std::shared_ptr<Allocator> pinned_;
-    std::deque<std::unique_ptr<Passage>> sent_;  // of copy_in; the GPU may still be reading them
+    std::deque<std::unique_ptr<Passage>> sent_;  // by copy_in; the GPU may still be reading their blocks
     mutable std::mutex failure_mutex_;
     std::exception_ptr failure_;
 };

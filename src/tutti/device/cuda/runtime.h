@@ -1,6 +1,6 @@
-// device/cuda/runtime.h: the one door to the CUDA runtime: its host functions, and how their errors become ours. In a
-// build with TUTTI_CUDA_EMULATED (test programs, tests/cuda) the same names come from tests/cuda/emulation, which runs
-// kernels on the CPU. Called by the files of device/cuda and kernels/cuda; what only kernels need is in launch.h.
+// device/cuda/runtime.h: the one header that includes the CUDA runtime, and the conversion of CUDA's errors into ours.
+// In a build with TUTTI_CUDA_EMULATED (test programs, tests/cuda) the same names come from tests/cuda/emulation, which
+// runs kernels on the CPU. The parts that only kernels need are in launch.h.
 #pragma once
 
 #ifdef TUTTI_CUDA_EMULATED
@@ -22,8 +22,8 @@ void check_cuda(cudaError_t status, const Parts&... parts) {
         throw Error(concat(parts..., " failed: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
 }
 
-// No work that `stream` is given from now on reads these values. Emulated, they become NaN there and then: work beside
-// the stream that still needs them shows.
+// States that no later work of `stream` reads these values. The emulation overwrites them with NaN at this place of the
+// stream, which reveals work beside the stream that still needs the values.
 #ifdef TUTTI_CUDA_EMULATED
 inline void end_of_values(void* data, int64_t bytes, cudaStream_t stream) {
     cudaMemsetAsync(data, 0xFF, static_cast<size_t>(bytes), stream);

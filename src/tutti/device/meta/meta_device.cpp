@@ -10,8 +10,8 @@ namespace tutti {
 
 namespace {
 
-// Each segment is a mapping of its own, without access and without pages behind it. One reservation for all would
-// collide with the address space of the sanitizers.
+// Each segment is a separate mapping without access and without pages. One reservation for all segments would collide
+// with the address space of the sanitizers.
 class MetaMemory final : public RawMemory {
   public:
     explicit MetaMemory(const MetaTarget& target) : target_(target) {}

@@ -1,6 +1,6 @@
 // device/meta/meta_device.h: a device whose memory is counted and holds no values. Allocations return addresses that
-// cannot be read or written, so the allocator above them counts what a real device would hold: by purpose, at the peak,
-// in segments, offloaded. A rehearsal (rehearsal/) runs a training step on it with kernels that compute nothing
+// cannot be read or written, and the allocator counts the bytes of a real device: by purpose, at the peak, in segments,
+// offloaded. A rehearsal (rehearsal/) runs a training step on a meta device with kernels that compute nothing
 // (kernels/meta/).
 #pragma once
 
@@ -14,11 +14,12 @@ namespace tutti {
 // The machine that a meta device stands for.
 struct MetaTarget {
     std::string name = "meta";
-    int threads = 1;                                    // Stream::threads
-    int64_t memory_bytes = 0;                           // capacity; 0: unlimited
-    int64_t workspace_bytes = 0;                        // Stream::workspace_bytes, allocated as Purpose::workspace
-    bool records = false;                               // Device::record works, as on a GPU
-    int64_t (*segment_bytes)(int64_t bytes) = nullptr;  // RawMemory::segment_bytes; nullptr: exactly what is asked for
+    int threads = 1;              // Stream::threads
+    int64_t memory_bytes = 0;     // capacity; 0: unlimited
+    int64_t workspace_bytes = 0;  // Stream::workspace_bytes, allocated as Purpose::workspace
+    bool records = false;         // Device::record works, as on a GPU
+    int64_t (*segment_bytes)(int64_t bytes) =
+        nullptr;  // RawMemory::segment_bytes; nullptr: exactly the bytes asked for
 };
 
 // Stream::native of a meta device.
@@ -26,9 +27,10 @@ struct MetaStream {
     const char* last_kernel = "none";
 };
 
-// copy_in, copy and copy_aside do nothing. start_copy_out yields zeros: a step reads its loss and gradient norm by it.
-// copy_out throws Error with the name of the last kernel, since a value would decide something there; reading an
-// address directly is a segmentation fault. record() runs the work once. Its offload device is another meta device.
+// copy_in, copy and copy_aside do nothing. start_copy_out yields zeros: a step reads its loss and gradient norm this
+// way. copy_out throws Error with the name of the last kernel, because the caller's decision would depend on a value;
+// reading an address directly is a segmentation fault. record() runs the work once. The offload device is another meta
+// device.
 std::unique_ptr<Device> make_meta_device(const MetaTarget& target);
 
 }  // namespace tutti

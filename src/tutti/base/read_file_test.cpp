@@ -1,5 +1,5 @@
-// base/mapped_file_test.cpp: a mapped file shows its bytes; whatever cannot be mapped says why.
-#include "tutti/base/mapped_file.h"
+// A mapped file shows its bytes; the error of a file that cannot be mapped names the reason.
+#include "tutti/base/read_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
