@@ -10,6 +10,7 @@
 #include "tutti/planner/course_tables.h"
 #include "tutti/planner/rules.h"
 #include "tutti/planner/scaling.h"
+#include "tutti/rehearsal/target.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::cli {
@@ -35,6 +36,9 @@ planner::Request request_of(const PlanArguments& a) {
                        a.data};
     if (r.seq_len == 0) r.seq_len = std::min<int64_t>(r.model.max_positions, 4096);
     if (r.data.empty()) r.data = {"data/train.bin"};
+    spec::RunSpec run;
+    run.model = r.model;
+    r.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     return r;
 }
 
@@ -134,6 +138,7 @@ Command plan_command(PlanArguments& a, const Io& io) {
          {"--global-batch", "B", "", "sequences of a step, over all devices", &a.global_batch, Between{1, kMany}},
          {"--seq-len", "S", "", "tokens of a sequence [4096, or what the model can]", &a.seq_len, Between{1, kMany}},
          {"--precision", "TYPE", "bf16", "bf16, f32 or tf32", &a.precision, Choices{"bf16", "f32", "tf32"}},
+         expert_loads_option(a.expert_loads),
          {"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
          {"--data", "FILE", "", "[data] train of the config that --emit writes; repeatable", &a.data, kPath},
          {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath},

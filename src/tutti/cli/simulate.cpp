@@ -270,9 +270,11 @@ int simulate(const SimulateArguments& a, const Io& io) {
     const hardware::Cluster cluster = hardware::cluster_named(a.cluster);
     spec::RunSpec run = spec::parse_file(a.config, a.set);
     spec::validate(run, a.ranks);
-    const Prediction p = simulate::predict(simulate::job_of(run, a.ranks), cluster, constants_of(a));
     stragglers(a);
     const std::vector<double> loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
+    simulate::Job job = simulate::job_of(run, a.ranks);
+    job.imbalance = simulate::imbalance_of(loads, job.ep);
+    const Prediction p = simulate::predict(job, cluster, constants_of(a));
     std::ostream& text = io.text(a.json);
     text << name_of(run.model) << " on " << a.ranks << " x " << cluster.name << "\n\n";
     print(p, cluster, text);

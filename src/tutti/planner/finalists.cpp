@@ -46,7 +46,15 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
         spec::validate(f.run, request.gpus);
         f.prediction = simulate::predict(a.candidate.job, request.cluster);
         if (target) {
-            f.rehearsed = rehearse_run(f.run, *target, request.gpus);
+            rehearsal::Target loaded = *target;
+            // Rank 0 is rehearsed: the fullest experts are to be its own.
+            loaded.expert_loads = request.expert_loads;
+            const auto ep = static_cast<size_t>(a.candidate.job.ep);
+            const int fullest = simulate::fullest_rank(loaded.expert_loads, a.candidate.job.ep);
+            std::rotate(loaded.expert_loads.begin(),
+                        loaded.expert_loads.begin() + fullest * std::ptrdiff_t(loaded.expert_loads.size() / ep),
+                        loaded.expert_loads.end());
+            f.rehearsed = rehearse_run(f.run, loaded, request.gpus);
             if (!f.rehearsed->fits) {
                 a.problem =
                     concat("needs ", format_bytes(f.rehearsed->peak), " of ", format_bytes(f.rehearsed->capacity),

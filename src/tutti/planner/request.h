@@ -17,6 +17,7 @@ struct Request {
     int64_t global_batch = 1, seq_len = 1;  // sequences of a step, tokens of each
     std::string precision = "bf16";         // bf16 | f32 | tf32
     std::vector<std::string> data;          // of the config that is written; [data] train
+    std::vector<double> expert_loads = {};  // of each expert, in any unit; {}: what is usual
 };
 
 // A model by the name of a preset, or from the directory of a Hugging Face model. UsageError with the nearest preset.

@@ -132,6 +132,7 @@ Job plain_job(const Request& r) {
     job.stack = simulate::Stack::tutti;
     job.year = 2026;
     job.token_drop = r.model.moe.capacity_factor > 0;
+    job.imbalance = simulate::imbalance_of(r.expert_loads, 1);
     return job;
 }
 

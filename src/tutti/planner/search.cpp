@@ -103,6 +103,7 @@ class Search {
         } else {
             experts_ = {{1, 1}};
         }
+        for (const auto& [ep, etp] : experts_) imbalances_[ep] = simulate::imbalance_of(r.expert_loads, ep);
         if (r.cluster.host_bandwidth > 0) offloads_ = {false, true};
     }
 
@@ -173,6 +174,7 @@ class Search {
             for (const auto& [ep, etp] : experts_) {
                 job_.ep = ep;
                 job_.etp = etp;
+                job_.imbalance = imbalances_.at(ep);
                 // Sharded over all of dp at most.
                 if (!divides || !experts_allowed(r_, ep, etp, tp, cp, dp)) {
                     count(&Gates::rules, 3 * of_pass);
@@ -281,7 +283,8 @@ class Search {
     Fastest fastest_;
     Front front_;
     const std::vector<int> micro_batches_;
-    std::vector<std::pair<int, int>> experts_;  // ep, etp
+    std::vector<std::pair<int, int>> experts_;    // ep, etp
+    std::unordered_map<int, double> imbalances_;  // of ep
     std::vector<bool> offloads_ = {false};
     std::vector<int> replicates_;
     std::unordered_map<uint64_t, simulate::PassPrice> passes_;

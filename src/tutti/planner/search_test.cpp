@@ -236,6 +236,27 @@ TEST(Rules, SchedulesHaveTheBubbleOfTheirFormula) {
             }
 }
 
+// One expert takes most tokens: layouts with as many ranks for the experts lose what the fullest waits for.
+TEST(Search, GivenLoadsOfExpertsCount) {
+    Request even = request_for("mixtral-8x7b", 64, 128, 4096), uneven = even;
+    even.expert_loads.assign(static_cast<size_t>(even.model.moe.experts), 1);
+    uneven.expert_loads = even.expert_loads;
+    uneven.expert_loads.back() = double(even.model.moe.experts);
+    for (const Candidate& c : search(uneven).best) {
+        EXPECT_EQ(c.job.imbalance, simulate::imbalance_of(uneven.expert_loads, c.job.ep));
+        EXPECT_EQ(c.seconds, step_time(c.job, uneven.cluster, {}).total());
+        Job balanced = c.job;
+        balanced.imbalance = 1;
+        const double seconds = step_time(balanced, uneven.cluster, {}).total();
+        if (c.job.ep == 1) {
+            EXPECT_EQ(c.seconds, seconds);
+        } else {
+            EXPECT_GT(c.seconds, seconds) << describe_layout(c.job);
+        }
+    }
+    EXPECT_LE(search(even).best.front().seconds, search(uneven).best.front().seconds);
+}
+
 TEST(Search, OneMoreDeviceThanTheBatchHasSequencesMustGoElsewhere) {
     const Found found = search(request_for("llama-tiny", 8, 4, 256));
     for (const Candidate& c : found.best) EXPECT_LE(c.job.dp(), 4);

@@ -99,14 +99,15 @@ Footprint footprint(const Job& job) {
     const double embedding = m.vocab * m.hidden / t;
 
     // Bytes that a layer saves for its backward, of one microbatch.
-    const double shared = job.mixture() ? m.top_k * m.expert_ffn / sp * t + m.shared_ffn : m.ffn;
+    const double routed = m.top_k * (job.token_drop ? 1 : std::max(1.0, job.imbalance));  // to the fullest rank
+    const double shared = job.mixture() ? routed * m.expert_ffn / sp * t + m.shared_ffn : m.ffn;
     const double inner = mixtures > 0 ? (mixtures * shared + (m.layers - mixtures) * m.ffn) / m.layers : m.ffn;
     const bool nanotron = job.stack == Stack::nanotron;
     const bool pytorch = job.stack == Stack::eager || job.stack == Stack::compiled;
     // Gate, up and their product; nanotron's SiLU is no part of a fused kernel and saves its output too.
     const double gates = m.mlp_matrices == 3 ? (nanotron ? 8 : 6) : 4;
     double saved = rows * (8 * m.hidden / sp + (4 * m.heads + 4 * m.kv_heads) * m.head_dim / t + gates * inner / t);
-    if (mixtures > 0) saved += rows / sp * 4 * m.top_k * m.hidden * job.etp * mixtures / m.layers;
+    if (mixtures > 0) saved += rows / sp * 4 * routed * m.hidden * job.etp * mixtures / m.layers;
     if (job.attention == Attention::unfused) saved += 5 * rows * job.seq * m.heads / t;
     saved *= extra.activations;
     if (nanotron && job.tp > 1 && host_runs_ahead(job)) saved += 2 * rows * m.hidden;
@@ -141,7 +142,7 @@ Footprint footprint(const Job& job) {
     if (pytorch && job.sequence_parallel && job.tp > 1) working = 4 * 2 * rows * m.hidden;
     if (job.stack == Stack::tutti) working = rows * (2 * (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
     if (job.stack == Stack::tutti && job.etp > 1)
-        working = std::max(working, rows / sp * 4 * m.top_k * m.hidden * job.etp);
+        working = std::max(working, rows / sp * 4 * routed * m.hidden * job.etp);
 
     Ends ends = {std::ceil(m.layers / p), std::ceil(m.layers / p)};
     if (job.pp > 1 && nanotron) ends = layers_of_nanotron(job);

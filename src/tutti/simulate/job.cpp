@@ -2,6 +2,7 @@
 #include "tutti/simulate/job.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/layers.h"
@@ -110,6 +111,28 @@ Job job_of(const spec::RunSpec& run, int ranks) {
     job.token_drop = run.model.moe.capacity_factor > 0;
     job.offload_optimizer = run.offload.optimizer;
     return job;
+}
+
+namespace {
+
+double load_of_rank(std::span<const double> loads, int ep, int rank) {
+    const size_t local = loads.size() / static_cast<size_t>(ep);
+    const auto mine = loads.subspan(static_cast<size_t>(rank) * local, local);
+    return std::accumulate(mine.begin(), mine.end(), 0.0);
+}
+
+}  // namespace
+
+int fullest_rank(std::span<const double> loads, int ep) {
+    int fullest = 0;
+    for (int rank = 1; rank < ep; ++rank)
+        if (load_of_rank(loads, ep, rank) > load_of_rank(loads, ep, fullest)) fullest = rank;
+    return fullest;
+}
+
+double imbalance_of(std::span<const double> loads, int ep) {
+    if (loads.empty()) return 0;
+    return load_of_rank(loads, ep, fullest_rank(loads, ep)) * ep / load_of_rank(loads, 1, 0);
 }
 
 std::vector<NanotronStage> nanotron_stages(const Sizes& m, int pp) {

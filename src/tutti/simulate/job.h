@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,7 @@ struct Job {
     double year = 2024;       // of the software, with its month: overlap and kernels were not always there
     bool tp_overlap = false;  // tensor-parallel products in pieces, communicated while others are computed
     bool token_drop = false;  // experts take equal, padded loads
+    double imbalance = 0;     // tokens of the fullest rank's experts over the mean; 0: what is usual
     bool offload_optimizer = false;
     double gradient_bytes = 4;  // of an accumulated gradient
 
@@ -98,6 +100,12 @@ struct NanotronStage {
 // nanotron's build_model(): blocks go to stages in order, and the block with which the cost so far exceeds the share of
 // the stages until here is the last one of its stage. Costs are parameters of layers and of the head; others are free.
 std::vector<NanotronStage> nanotron_stages(const Sizes& model, int pp);
+
+// Job::imbalance of `ep` ranks that hold the experts in order, from the load of each expert in any unit; 0 without
+// loads.
+double imbalance_of(std::span<const double> loads, int ep);
+// The rank among them whose experts have the most.
+int fullest_rank(std::span<const double> loads, int ep);
 
 // What is wrong with the layout: "tp 8 does not divide 12 heads"; "" when nothing is.
 std::string layout_problem(const Job& job);

@@ -55,7 +55,7 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
     double inner = 0, moved = 0;  // values of the inner size per row, values of tokens that dispatch moves
     if (experts) {
         const double mine = rows / sp;  // rows that this rank routes
-        const double imbalance = job.token_drop ? 1 : k.imbalance;
+        const double imbalance = job.token_drop ? 1 : job.imbalance > 0 ? job.imbalance : k.imbalance;
         const double local = m.experts / job.ep;
         const double per_expert = mine * m.top_k / local * job.etp * imbalance;
         layer.products += price.grouped(local, per_expert, m.hidden, (m.mlp_matrices - 1) * m.expert_ffn / job.etp);
@@ -117,7 +117,9 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
         }
     }
     if (experts && job.ep > 1) {
-        const double bytes = 2 * rows / sp * m.top_k * m.hidden;
+        // The fullest rank receives so much more than it sends.
+        const double received = job.token_drop ? 1 : std::max(1.0, job.imbalance);
+        const double bytes = 2 * rows / sp * m.top_k * m.hidden * received;
         const double exchange = 2 * price.all_to_all(bytes, price.group(job.ep, job.etp), m.top_k);
         layer.ep = {exchange, exchange};
     }

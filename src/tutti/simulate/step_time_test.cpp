@@ -145,6 +145,39 @@ TEST(Footprint, StateIsTheTextbooks) {
                 0.1 * footprint(job).activations / 32);
 }
 
+TEST(Jobs, ImbalanceIsOfTheFullestRank) {
+    const std::vector<double> loads = {1, 2, 5, 0, 3, 1, 3, 1};  // 16 in all
+    EXPECT_EQ(imbalance_of({}, 4), 0);
+    EXPECT_DOUBLE_EQ(imbalance_of(loads, 1), 1);
+    EXPECT_DOUBLE_EQ(imbalance_of(loads, 2), 1);
+    EXPECT_DOUBLE_EQ(imbalance_of(loads, 4), 5.0 / 4);
+    EXPECT_DOUBLE_EQ(imbalance_of(loads, 8), 5.0 / 2);
+    EXPECT_EQ(fullest_rank(loads, 4), 1);
+    EXPECT_EQ(fullest_rank(loads, 8), 2);
+}
+
+TEST(StepTime, FullerExpertsTakeTimeAndMemory) {
+    Job job;
+    job.model = sizes_of(spec::preset("mixtral-8x7b"));
+    job.stack = Stack::tutti;
+    job.seq = 4096;
+    job.global_batch = 64;
+    job.ranks = 64;
+    job.ep = 8;
+    job.imbalance = 1;
+    const hardware::Cluster h100 = hardware::cluster_named("h100");
+    const StepTime even = step_time(job, h100, {});
+    const double bytes = footprint(job).activations;
+    job.imbalance = 2;
+    const StepTime uneven = step_time(job, h100, {});
+    // Of a layer's products experts are 2 x 176 M parameters for a token beside 42 M of attention.
+    EXPECT_NEAR(uneven.products / even.products, (2 * 352 + 42) / (352 + 42.0), 0.1);
+    EXPECT_NEAR(uneven.ep / even.ep, 2, 0.1);  // latency stays
+    EXPECT_GT(footprint(job).activations, 1.5 * bytes);
+    job.token_drop = true;  // equal, padded loads
+    EXPECT_LT(step_time(job, h100, {}).products, 1.05 * even.products);
+}
+
 // What the engine sends for a layer and microbatch of llama3-8b over cp 8, counted by `tutti rehearse`, in units of 7/8
 // of all keys and values, 4 KiB a token: four around the ring, four gathered, five quarters of queries, keys, values
 // and outputs when heads are exchanged. Few microseconds of latency beside.
