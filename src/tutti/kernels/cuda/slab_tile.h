@@ -1,9 +1,9 @@
 // kernels/cuda/slab_tile.h: tiles of bf16 rows in shared memory as the tensor copies and the warp group products of
-// Hopper want them, products of such tiles, and the rings that tiles come in. Below: hopper.h. Used by
+// Hopper want them, products of such tiles, and the rings that tiles come in. Below: wgmma.h. Used by
 // attention_hopper_*.cu.
 #pragma once
 
-#include "tutti/kernels/cuda/hopper.h"
+#include "tutti/kernels/cuda/wgmma.h"
 
 namespace tutti::kernels::cuda {
 
