@@ -42,7 +42,7 @@ THIRD_PARTY = {
 # What an include starts with -> the one file that may have it: headers that cost seconds of each file that includes them.
 HOMES = {
     "nlohmann/": "src/tutti/base/json.cpp",
-    "CLI/": "src/tutti/cli/parse.cpp",
+    "CLI/": "src/tutti/cli/command.cpp",
     "toml++/": "src/tutti/spec/toml.cpp",
 }
 DOORS = {"src/tutti/device/cuda/runtime.h"}

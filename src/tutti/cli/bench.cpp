@@ -6,7 +6,7 @@
 #include "tutti/base/build_info.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/text.h"
+#include "tutti/cli/io.h"
 
 namespace tutti::cli {
 

@@ -1,5 +1,5 @@
-// cli/bench.h: what the benchmarks share. Each fills a BenchResult while it prints its lines; bench.cpp writes the
-// result as JSON.
+// cli/bench.h: the frame of the benchmarks. Each fills a BenchResult while it prints its lines; the result is the JSON
+// document.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using BenchRecord = std::vector<std::pair<std::string, BenchValue>>;  // in the 
 struct BenchResult {
     BenchRecord summary;
     std::vector<BenchRecord> rows;
-    std::vector<std::string> notes;  // what was left out, and why
+    std::vector<std::string> notes;  // what was not measured, and why
 };
 
 struct Bench {
@@ -34,17 +34,17 @@ struct Bench {
     Arithmetic arithmetic;
     ops::Context ctx;
     DType dtype;  // of operands
-    double end;   // on the clock of seconds_now(): when patience ends
+    double end;   // of the time for measurements, on the clock of seconds_now()
 
     double patience_left() const { return end - seconds_now(); }
-    // Of calls that start kernels.
+    // Times calls that start kernels.
     Timing time(const Patience& patience, const std::function<void()>& call) const {
         return diagnose::time_kernels(*device, patience, call);
     }
-    void note(BenchResult& result, const std::string& words) const;  // prints and keeps
+    void note(BenchResult& result, const std::string& words) const;  // prints and records
 };
 
-spec::RunSpec step_run(const BenchArguments& arguments);  // what bench_step trains
+spec::RunSpec step_run(const BenchArguments& arguments);  // the run of bench_step
 
 BenchResult bench_memory(Bench& bench);
 BenchResult bench_gemm(Bench& bench);

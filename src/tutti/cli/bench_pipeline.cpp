@@ -8,7 +8,7 @@
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cli/text.h"
+#include "tutti/cli/io.h"
 #include "tutti/comm/run.h"
 #include "tutti/pipeline/executor.h"
 #include "tutti/schedule/generators.h"

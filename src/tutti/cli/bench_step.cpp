@@ -9,7 +9,6 @@
 #include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/io.h"
-#include "tutti/cli/text.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/ops/kernel_times.h"

@@ -1,4 +1,4 @@
-// cli/cli.cpp: the program: reads the words by the table of program.cpp, calls the function of the command, turns
+// cli/cli.cpp: the program: parses the words by the table of program.cpp, calls the function of the command, turns
 // exceptions into exit codes.
 #include "tutti/cli/cli.h"
 
@@ -11,7 +11,7 @@
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/cli/parse.h"
+#include "tutti/cli/command.h"
 #include "tutti/comm/launcher.h"
 #include "tutti/device/device.h"
 

@@ -1,5 +1,4 @@
-// cli/cli.h: the command line. parse.cpp reads the arguments into the structs of commands.h; each command is a file of
-// its own.
+// cli/cli.h: the command line as a function.
 #pragma once
 
 #include "tutti/cli/io.h"

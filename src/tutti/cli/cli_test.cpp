@@ -2,15 +2,14 @@
 #include "tutti/cli/cli.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/cli/testing/run.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/device/cuda/cuda_device.h"
 
@@ -19,37 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Ran {
-    int code;
-    std::string out, err;
-};
-
-Ran tutti(const std::vector<std::string>& words) {
-    std::vector<const char*> argv = {"tutti"};
-    for (const std::string& word : words) argv.push_back(word.c_str());
-    std::ostringstream out, err;
-    const int code = run(static_cast<int>(argv.size()), argv.data(), Io{out, err});
-    return {code, out.str(), err.str()};
-}
-
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A directory of its own for one test.
-class Directory {
-  public:
-    Directory() : path_(fs::temp_directory_path() / concat("tutti-cli-test-", getpid())) {
-        fs::create_directories(path_);
-    }
-    ~Directory() { fs::remove_all(path_); }
-    std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-    std::string write(const std::string& name, const std::string& text) const {
-        std::ofstream(path_ / name, std::ios::binary) << text;
-        return (path_ / name).string();
-    }
-
-  private:
-    fs::path path_;
-};
+// dir / "name": a path in a folder of the test's own.
+std::string operator/(const ScratchFolder& folder, const std::string& name) { return folder.path(name); }
 
 // --- usage errors: exit code 2, on stderr, with the nearest right word -----------------------------------------------
 
@@ -139,7 +111,7 @@ TEST(CommandLine, Version) {
 // --- config and data errors ------------------------------------------------------------------------------------------
 
 TEST(Train, ConfigErrorsAreUsageErrors) {
-    const Directory dir;
+    const ScratchFolder dir;
     const std::string config = dir.write("c.toml", "[train]\nstepss = 3\n");
     const Ran unknown_key = tutti({"train", config, "--out", dir / "out"});
     EXPECT_EQ(unknown_key.code, 2);
@@ -159,7 +131,7 @@ TEST(Train, ConfigErrorsAreUsageErrors) {
 }
 
 TEST(CommandLine, MissingRunsAreNamed) {
-    const Directory dir;
+    const ScratchFolder dir;
     EXPECT_EQ(tutti({"report", dir / "absent"}).code, 3);
     const Ran generated = tutti({"generate", dir / "absent", "--prompt", "x"});
     EXPECT_TRUE(generated.code == 2 || generated.code == 3) << generated.code;
@@ -167,7 +139,7 @@ TEST(CommandLine, MissingRunsAreNamed) {
 }
 
 TEST(CommandLine, FailuresAreJsonToo) {
-    const Directory dir;
+    const ScratchFolder dir;
     for (const auto& [words, code] :
          std::vector<std::pair<std::vector<std::string>, int>>{{{"train", dir / "absent.toml", "--json"}, 2},
                                                                {{"report", "--json", dir / "absent"}, 3},
@@ -196,7 +168,7 @@ TEST(Doctor, SaysWhatIsThere) {
 }
 
 TEST(Report, WritesThePageAndNothingElse) {
-    const Directory dir;
+    const ScratchFolder dir;
     fs::create_directory(dir / "run");
     dir.write("run/metrics.jsonl", "{\"step\": 1, \"loss\": 5.5}\n{\"step\": 2, \"loss\": 5.25}\n");
     const Ran r = tutti({"report", dir / "run", "--json"});
@@ -212,7 +184,7 @@ TEST(Report, WritesThePageAndNothingElse) {
 }
 
 TEST(Report, NamesTheRankThatWentAnotherWay) {
-    const Directory dir;
+    const ScratchFolder dir;
     EXPECT_ANY_THROW(comm::run_ranks(2, {.flight_directory = dir / "run/flight"}, [](comm::World& world) {
         world.everyone("dp")->barrier();
         if (world.rank() == 1) throw DataError("the disk of rank 1 is gone");
@@ -275,7 +247,7 @@ TEST(Bench, StepIsTheDefinitionOfMfu) {
 
 // A plan needs neither the data nor the ranks nor the machine.
 TEST(DryRun, OfAMachineAndDataThatAreNotHere) {
-    const Directory dir;
+    const ScratchFolder dir;
     const std::string config = dir.write("c.toml",
                                          "[model]\npreset = \"gpt2-124m\"\n[data]\ntrain = \"/no/such/file\"\n[train]\n"
                                          "global_batch = 512\nmicro_batch = 4\n[parallel]\nzero = 3\n");
@@ -308,7 +280,7 @@ TEST(DryRun, OfAMachineAndDataThatAreNotHere) {
 }
 
 TEST(Rehearse, PrintsTheStepInItsOrder) {
-    const Directory dir;
+    const ScratchFolder dir;
     const std::string config = dir.write("c.toml", "[data]\ntrain = \"no such file\"\n");
     const Ran r = tutti({"rehearse", config, "--kernels", "--for", "cpu-avx2"});
     ASSERT_EQ(r.code, 0) << r.err;
@@ -322,7 +294,7 @@ TEST(Rehearse, PrintsTheStepInItsOrder) {
 }
 
 TEST(Rehearse, LayoutAndVariations) {
-    const Directory dir;
+    const ScratchFolder dir;
     const std::string config = dir.write("c.toml", "[data]\ntrain = \"no such file\"\n");
     const std::string picture = dir / "layout.svg";
     const Ran layout = tutti(
@@ -350,7 +322,7 @@ TEST(Rehearse, LayoutAndVariations) {
 }
 
 TEST(Train, TrainsGeneratesReports) {
-    const Directory dir;
+    const ScratchFolder dir;
     std::string text;
     for (int i = 0; i < 200; ++i) text += "In the beginning God created the heaven and the earth. ";
     const std::string data = dir.write("text.txt", text), out = dir / "run";
@@ -443,7 +415,7 @@ TEST(Train, TrainsGeneratesReports) {
 }
 
 TEST(Data, ATokenizerIsLearntAndTrainedWith) {
-    const Directory dir;
+    const ScratchFolder dir;
     std::string text;
     for (int i = 0; i < 400; ++i) text += "In the beginning God created the heaven and the earth. ";
     const std::string data = dir.write("text.txt", text), tokenizer = dir / "tokenizer.json", out = dir / "run";

@@ -1,5 +1,6 @@
-// cli/command.h: a command of the program as data: its options with names, defaults and help, what it may have below
-// it, and the function that runs it. parse.h fills the targets of a table of these from the words of a command line.
+// cli/command.h: a command of the program as data: its options with names, defaults and help, the commands below it,
+// and the function that runs it; and parse(), which fills the options of a table of commands from the words of a
+// command line. Only command.cpp includes CLI11, whose header costs 3.2 s of compile time.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ struct Between {
     double low, high;  // both are allowed
 };
 using Choices = std::vector<std::string>;
-struct ByteCount {};  // 500MB and 5GB are numbers too
-// What completion offers for a value; any other text is one too.
+struct ByteCount {};  // a number, which may end in KB, MB or GB
+// The values that completion offers; any other text is allowed too.
 struct Suggestions {
     std::vector<std::string> words = {};
     bool files = false;  // names of files and directories
@@ -27,18 +28,18 @@ struct Suggestions {
 inline const Suggestions kPath = {.files = true};
 
 struct Option {
-    // A bool is a flag. A list takes one value each time its option is given; by its place, all that come.
+    // A bool is a flag. A list takes one value each time its option is given; a positional list takes all values.
     using Target = std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*,
                                 std::optional<int>*, std::optional<int64_t>*, std::optional<std::string>*>;
 
-    std::string name;        // "--out"; "--comm,--latency" are two of one; "CONFIG" is one that is given by its place
-    std::string value_name;  // "DIR"; "" where help shows none
+    std::string name;        // "--out"; "--comm,--latency": two names; "CONFIG": positional
+    std::string value_name;  // "DIR"; "": help shows none
     std::string default_text;
     std::string help;
     Target target;
     std::variant<std::monostate, Between, Choices, ByteCount, Suggestions> rule = {};
     bool required = false;
-    std::string excludes = {};  // the name of the option that may not come with this one
+    std::string excludes = {};  // name of the option that excludes this one
     std::string group = "Options";
 };
 using Options = std::vector<Option>;
@@ -55,7 +56,7 @@ Option required(Option option);
 Option threads_option(int& threads);
 Option json_option(bool& json);
 Option expert_loads_option(std::string& loads);
-// --set section.key=value, once for each.
+// --set section.key=value, repeatable.
 Option set_option(std::vector<std::string>& set, const std::string& help);
 
 // The command whose function takes `arguments`, with --json before its other options.
@@ -90,13 +91,21 @@ struct Arguments {
     ManualArguments manual;
 };
 
-// The table of the program (program.cpp), and the parts of it that have files of their own. `arguments` and `io` must
-// live as long as the table.
+// The table of the program (program.cpp), and the commands whose options stand in files of their own. `arguments` and
+// `io` must live as long as the table.
 Command program(Arguments& arguments, const Io& io);
 Command data_command(DataArguments& arguments, const Io& io);            // data.cpp
 Command schedule_command(ScheduleArguments& arguments, const Io& io);    // schedule.cpp
 Command simulate_command(SimulateArguments& arguments, const Io& io);    // simulate.cpp
 Command calibrate_command(CalibrateArguments& arguments, const Io& io);  // simulate.cpp
 Command plan_command(PlanArguments& arguments, const Io& io);            // plan.cpp
+
+// The command that the words name, with its arguments filled in; or null and a text to show: for --help, for --version,
+// and the program's help when there are no words. UsageError names the nearest right word for a wrong one.
+struct Parsed {
+    const Command* command = nullptr;
+    std::string text;
+};
+Parsed parse(const Command& program, const std::string& version, int argc, const char* const* argv);
 
 }  // namespace tutti::cli

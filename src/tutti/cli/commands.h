@@ -1,5 +1,5 @@
-// cli/commands.h: the arguments of each subcommand as plain data, and the function that runs it. parse.cpp fills
-// them; a function returns the exit code or throws (base/error.h).
+// cli/commands.h: the arguments of each subcommand as plain data, and the function that runs it. A function returns the
+// exit code or throws (base/error.h).
 #pragma once
 
 #include <cstdint>
@@ -18,32 +18,32 @@ namespace tutti::cli {
 // Warns of far more CPU threads on this host than it has cores.
 void warn_of_threads(const Io& io, int64_t threads);
 
-// Of a run, and of its rehearsal.
+// A run, or its rehearsal.
 struct RehearseArguments {
     std::string config;
     int ranks = 1;
     std::vector<std::string> set;       // "section.key=value"
-    std::optional<int> rank;            // nullopt: the one with the most memory
+    std::optional<int> rank;            // nullopt: the rank with the most memory
     std::string target;                 // "": this machine
-    int ranks_per_host = 0;             // 0: all are on one
-    bool kernels = false;               // also the kernels of a step, in order
-    bool layout = false;                // which rank has what, in place of the step
-    std::vector<std::string> vary;      // "section.key=A,B": a line for each value, in place of the step
-    std::string svg;                    // file for the picture of either
-    std::string expert_loads;           // of a mixture: "1.5" or one for each; "": even
+    int ranks_per_host = 0;             // 0: all ranks are on one host
+    bool kernels = false;               // also list the kernels of a step in order
+    bool layout = false;                // show each rank's part of the model in place of the step
+    std::vector<std::string> vary;      // "section.key=A,B": show a line for each value in place of the step
+    std::string svg;                    // file for the picture of the layout or of the values
+    std::string expert_loads;           // "1.5", or a load for each expert; "": even
     std::optional<int> threads;         // train.threads
     std::optional<std::string> device;  // train.device
     bool json = false;
 };
 int rehearse(const RehearseArguments& arguments, const Io& io);
-// What the arguments make of the config, validated for so many ranks. UsageError with what is wrong.
+// The config with the arguments applied, validated for `ranks` ranks. UsageError with the broken rules.
 spec::RunSpec read_config(const RehearseArguments& arguments, int ranks);
 
 struct TrainArguments : RehearseArguments {
     std::string out;  // "": runs/<stem of config>
     std::string resume = "auto";
     bool dry_run = false;  // rehearse instead
-    bool force = false;    // start although memory does not suffice
+    bool force = false;    // start even if memory does not suffice
 };
 int train(const TrainArguments& arguments, const Io& io);
 
@@ -52,7 +52,7 @@ struct VerifyArguments {
     int ranks = 1;
     int64_t steps = 3;
     std::vector<std::string> set;
-    bool force = false;  // as of train
+    bool force = false;  // start even if memory does not suffice
     bool json = false;
 };
 int verify(const VerifyArguments& arguments, const Io& io);
@@ -92,11 +92,10 @@ struct ReportArguments {
     std::vector<std::string> run_dirs;
     std::string out;     // "": report.html in the run directory, of several runs comparison.html here
     std::string csv;     // "": none
-    std::string flight;  // instead of a page: the flight records of this run
+    std::string flight;  // read the flight records of this run instead of writing a page
     bool json = false;
 };
 int report(const ReportArguments& arguments, const Io& io);
-int report_flight(const std::string& directory, bool json, const Io& io);
 
 struct SimulateArguments {
     std::string config;   // "": none, with --table
@@ -104,12 +103,12 @@ struct SimulateArguments {
     int ranks = 1;
     std::vector<std::string> set;
     std::string table;              // a file of published runs
-    std::string site;               // constants that `--fit` wrote; "": the defaults
-    std::string fit;                // with table: where constants fitted to it go; "": nowhere
-    std::string profile;            // of a machine, in place of a cluster: `tutti bench calibrate`
-    std::string trace;              // where the predicted trace goes; "": nowhere
-    std::string svg;                // where its picture goes; "": nowhere
-    std::string run;                // a run directory that gets the prediction; "": none
+    std::string site;               // file of constants written by `--fit`; "": the defaults
+    std::string fit;                // with table: file for the fitted constants; "": none
+    std::string profile;            // file by `tutti bench calibrate` in place of a cluster
+    std::string trace;              // file for the predicted timeline; "": none
+    std::string svg;                // file for its picture; "": none
+    std::string run;                // run directory for the prediction; "": none
     std::vector<std::string> slow;  // "3=1.5": rank 3 takes 1.5 times as long
     std::string expert_loads;       // as of rehearse
     bool json = false;
@@ -126,20 +125,20 @@ struct PlanArguments {
     std::string model, cluster;  // name, directory or file
     int gpus = 0;
     int64_t global_batch = 0;  // sequences
-    int64_t seq_len = 0;       // 0: 4096, or what the model can
+    int64_t seq_len = 0;       // 0: 4096, at most the model's positions
     std::string precision = "bf16";
     std::string expert_loads;  // as of rehearse
     int top = 10;
     std::vector<std::string> data;  // of the emitted config
     std::string emit, html;         // files; "": none
     bool explain = false;
-    bool scaling = false;    // instead: the best layout at 8 to 65,536 devices
-    bool tables = false;     // instead: a course's tables
-    double budget = 0;       // instead: FLOPs; 0: none
-    double mfu = 0.4;        // of budget
-    double price = 0;        // dollars of a device and hour; 0: the cluster file's
-    double storage_gbs = 1;  // of a node, for checkpoints
-    double restart = 600;    // seconds after a failure
+    bool scaling = false;    // show the best layout at 8 to 65,536 devices instead
+    bool tables = false;     // show a course's tables instead
+    double budget = 0;       // FLOPs of a compute budget to show instead; 0: none
+    double mfu = 0.4;        // with budget
+    double price = 0;        // dollars per device and hour; 0: the cluster file's
+    double storage_gbs = 1;  // GB/s of a node for checkpoints
+    double restart = 600;    // seconds from a failure until training continues
     bool json = false;
 };
 int plan(const PlanArguments& arguments, const Io& io);
@@ -172,18 +171,18 @@ struct BenchArguments {
     std::string dtype = "bf16";
     std::string device = "auto";
     int threads = 0;     // 0: all cores that the process may use
-    double seconds = 0;  // patience for all measurements; 0: the benchmark's own
-    int64_t window = 0;  // attention: keys that a query sees; 0: all before it
-    std::string model;   // gemm: also the products of this preset; step: what to train
+    double seconds = 0;  // for all measurements; 0: the benchmark's own
+    int64_t window = 0;  // attention: keys of a sliding window; 0: no window
+    std::string model;   // gemm: preset whose products are measured too; step: preset to train
     std::vector<std::string> set;
-    bool kernels = false;  // step: also the time of each kernel beside its floor
+    bool kernels = false;  // step: also show the time of each kernel beside its lower bound
     std::string tune;      // step: the file that gets the measured algorithms of its matrix products
     bool json = false;
 };
 int bench(const BenchArguments& arguments, const Io& io);
 
 struct BenchCommArguments {
-    int ranks = 0;         // threads; 0: two, or as many as were started
+    int ranks = 0;         // threads; 0: two, or the launcher's processes
     std::string launcher;  // "": detected
     double seconds = 20;
     bool progress_thread = false;
@@ -204,13 +203,13 @@ struct BenchPipelineArguments {
 int bench_pipeline(const BenchPipelineArguments& arguments, const Io& io);
 
 struct HealthArguments {
-    int ranks = 0;         // threads; 0: one for each GPU, else two; or as many as were started
+    int ranks = 0;         // threads; 0: one for each GPU, else two; or the launcher's processes
     std::string launcher;  // "": detected
     std::string device = "auto";
     int threads = 0;          // of a rank; 0: its part of the cores
     double seconds = 20;      // for all measurements, about
-    double margin = 0.2;      // slow is below 1 - margin of the peers' median
-    bool one_by_one = false;  // links
+    double margin = 0.2;      // slow means below 1 - margin of the peers' median
+    bool one_by_one = false;  // measure one link at a time
     bool json = false;
 };
 int health(const HealthArguments& arguments, const Io& io);
@@ -221,10 +220,10 @@ struct ScheduleArguments {
     std::string forward = "1", backward_input = "1", backward_weight = "1",
                 latency = "0";             // times, exact: "0.5", "1/3"
     std::string overlap;                   // "": F + I + W
-    std::string message_bytes, bandwidth;  // both, or "" and "": a message takes its latency
+    std::string message_bytes, bandwidth;  // "" and "": a message takes its latency only
     double w_memory = 1;                   // auto: share of a chunk's memory that lives between I and W
     std::string csv, svg;                  // "": none
-    bool messages = false;                 // in the CSV and the JSON: also sends and receives
+    bool messages = false;                 // include sends and receives in the CSV and the JSON
     bool json = false;
 };
 int schedule(const ScheduleArguments& arguments, const Io& io);
@@ -235,7 +234,7 @@ struct TrainTokenizerArguments {
     std::string out;                    // tokenizer.json
     int64_t vocab = 4096;               // special tokens and the 256 bytes included
     std::string pretokenizer = "gpt2";  // gpt2, llama3 or qwen
-    std::vector<std::string> special;   // get the first ids
+    std::vector<std::string> special;   // have the first ids
     int64_t min_frequency = 2;
     int threads = 0;  // 0: all cores
     bool json = false;
@@ -245,11 +244,11 @@ int train_tokenizer(const TrainTokenizerArguments& arguments, const Io& io);
 struct TokenizeArguments {
     std::vector<std::string> files;  // text or JSONL
     std::string tokenizer = "bytes";
-    std::string out;  // prefix of what is written
+    std::string out;  // prefix of the files
     std::string format = "megatron";
     std::string input = "auto";  // text, jsonl; auto: by name
-    std::string separator;       // between the documents of a text; with \n, \t and \\; "": a file is one document
-    std::string field = "text";  // of a record
+    std::string separator;       // between two documents, with \n, \t and \\; "": a file is one document
+    std::string field = "text";  // field with the text of a JSONL record
     bool append_eod = false;
     std::string eod;  // id or text; "": the tokenizer's
     int threads = 0;  // 0: all cores
@@ -257,19 +256,18 @@ struct TokenizeArguments {
 };
 int tokenize(const TokenizeArguments& arguments, const Io& io);
 
-// Of both commands that read what others wrote.
+// Of the commands that read token files.
 struct TokenFileArguments {
     std::vector<std::string> files;
     std::string format = "auto";
-    std::string tokenizer;  // inspect: shows the text of the first tokens; of JSONL: makes the tokens
-    std::string eod;        // inspect: id that ends documents where the file does not know
-    int64_t vocab = 0;      // verify: ids must be below; 0: any id
+    std::string tokenizer;  // inspect: shows the first tokens as text; JSONL: encodes the records
+    std::string eod;        // inspect: end-of-document token, by id or text, for files without documents
+    int64_t vocab = 0;      // verify: ids must be below it; 0: any id
     bool json = false;
 };
 int inspect_data(const TokenFileArguments& arguments, const Io& io);
 int verify_data(const TokenFileArguments& arguments, const Io& io);
 
-// All of them.
 struct DataArguments {
     TrainTokenizerArguments train_tokenizer;
     TokenizeArguments tokenize;

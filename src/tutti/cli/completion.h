@@ -1,5 +1,5 @@
-// cli/completion.h: completion of the program's command line in bash, zsh and fish: scripts from the table of commands.
-// The scripts offer commands, options, the values of Choices and Suggestions, and file names where a value is a path.
+// cli/completion.h: the table of commands as completion scripts for bash, zsh and fish, and as the manual page. The
+// scripts offer commands, options, the values of Choices and Suggestions, and file names where a value is a path.
 #pragma once
 
 #include <string>
@@ -19,12 +19,15 @@ std::vector<NamedCommand> all_commands(const Command& program);
 
 // "--comm", "--latency" of "--comm,--latency".
 std::vector<std::string> names_of(const Option& option);
-// Given by its place and not by a name.
+// Whether the option has no name on the command line, only a place.
 bool is_positional(const Option& option);
 bool takes_value(const Option& option);
 
 std::string bash_completion(const Command& program);
 std::string zsh_completion(const Command& program);
 std::string fish_completion(const Command& program);
+
+// The manual page tutti(1), as source for man: the macros of man(7).
+std::string manual_page(const Command& program, const std::string& version);
 
 }  // namespace tutti::cli

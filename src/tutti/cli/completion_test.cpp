@@ -3,21 +3,19 @@
 #include "tutti/cli/completion.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <set>
 #include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
-#include "tutti/cli/manual.h"
+#include "tutti/base/testing/scratch.h"
 
 namespace tutti::cli {
 
@@ -36,22 +34,16 @@ struct Question {
 class Shells : public testing::Test {
   protected:
     void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "tutti-completion-XXXXXX").string();
-        ASSERT_NE(mkdtemp(name.data()), nullptr);
-        folder_ = name;
-        write("config-of-the-test.toml", "");
-        write("tutti.bash", bash_completion(table_));
-        write("_tutti", zsh_completion(table_));
-        write("tutti.fish", fish_completion(table_));
-        write("tutti.1", manual_page(table_, "1.2.3"));
+        folder_.write("config-of-the-test.toml", "");
+        folder_.write("tutti.bash", bash_completion(table_));
+        folder_.write("_tutti", zsh_completion(table_));
+        folder_.write("tutti.fish", fish_completion(table_));
+        folder_.write("tutti.1", manual_page(table_, "1.2.3"));
     }
-    void TearDown() override { fs::remove_all(folder_); }
-
-    void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
 
     // Output and errors of a command in the test's directory; its exit code must be 0.
     std::string run(const std::string& command) const {
-        std::FILE* pipe = popen(concat("cd ", folder_.string(), " && ( ", command, " ) 2>&1").c_str(), "r");
+        std::FILE* pipe = popen(concat("cd ", folder_.path(), " && ( ", command, " ) 2>&1").c_str(), "r");
         std::string output;
         std::array<char, 4096> part{};
         for (size_t n = 0; (n = fread(part.data(), 1, part.size(), pipe)) > 0;) output.append(part.data(), n);
@@ -71,7 +63,7 @@ class Shells : public testing::Test {
     Arguments arguments_;
     const Io io_{std::cout, std::cerr};
     const Command table_ = program(arguments_, io_);
-    fs::path folder_;
+    ScratchFolder folder_;
 };
 
 // Every command for its options, every group for its commands, every option for its choices; a path for a file.
@@ -132,19 +124,20 @@ TEST_F(Shells, BashOffersAllOfTheTable) {
         "ask() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _tutti; echo \"${COMPREPLY[*]}\"; }\n";
     for (const Question& question : all)  // no word of a question is special to a shell
         script += concat("ask ", question.line, question.line.ends_with(' ') ? "''" : "", '\n');
-    write("ask.bash", script);
+    folder_.write("ask.bash", script);
     expect_answers(all, run("bash --norc ask.bash"));
 }
 
 TEST_F(Shells, BashFollowsAnEqualsSign) {
-    write("ask.bash",
-          "source ./tutti.bash\n"
-          "ask() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _tutti; echo \"${COMPREPLY[*]}\"; }\n"
-          "ask tutti bench gemm --device =\n"
-          "ask tutti bench gemm --device = cu\n"
-          "ask tutti train run.toml --set train.steps = 1\n"
-          "ask tutti train run.toml --threads ''\n"
-          "ask tutti train run.toml --out 'config-of-the'\n");
+    folder_.write(
+        "ask.bash",
+        "source ./tutti.bash\n"
+        "ask() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _tutti; echo \"${COMPREPLY[*]}\"; }\n"
+        "ask tutti bench gemm --device =\n"
+        "ask tutti bench gemm --device = cu\n"
+        "ask tutti train run.toml --set train.steps = 1\n"
+        "ask tutti train run.toml --threads ''\n"
+        "ask tutti train run.toml --out 'config-of-the'\n");
     EXPECT_EQ(run("bash --norc ask.bash"), "auto cpu cuda\ncuda\n\n\nconfig-of-the-test.toml\n");
 }
 
@@ -154,7 +147,7 @@ TEST_F(Shells, FishOffersAllOfTheTable) {
     std::string script = "source tutti.fish\n";
     for (const Question& question : all)
         script += concat("echo (complete -C '", question.line, "' | string split -f1 \\t)\n");
-    write("ask.fish", script);
+    folder_.write("ask.fish", script);
     expect_answers(all, run("HOME=$PWD fish --no-config ask.fish"));
 }
 
@@ -199,12 +192,12 @@ void Shells::ask_zsh(const std::string& setup) const {
     const std::vector<Question> all = questions();
     std::string lines;
     for (const Question& question : all) lines += question.line + '\n';
-    write("questions", lines);
-    write("inner.zsh", setup + kInnerZsh);
-    write("ask.zsh", kAskZsh);
+    folder_.write("questions", lines);
+    folder_.write("inner.zsh", setup + kInnerZsh);
+    folder_.write("ask.zsh", kAskZsh);
     run("timeout 100 zsh -f ask.zsh");
     // An empty line follows each answer.
-    std::istringstream answers(read_file((folder_ / "answers").string()));
+    std::istringstream answers(read_file(folder_.path("answers")));
     std::string without;
     for (std::string line; std::getline(answers, line); std::getline(answers, line)) without += line + '\n';
     expect_answers(all, without);
@@ -245,7 +238,7 @@ TEST_F(Shells, TheManualPageKeepsWhatTroffWouldChange) {
                                        .description = ".x 'y' `z` \\n ~^-\"",
                                        .footer = ".starts with a dot\n'and a quote",
                                        .run = [] { return 0; }}}};
-    write("odd.1", manual_page(odd, "1"));
+    folder_.write("odd.1", manual_page(odd, "1"));
     if (!installed("man")) GTEST_SKIP() << "man is not installed";
     const std::string page = run("MANWIDTH=120 man -P cat --warnings -l odd.1 2>&1 | col -b");
     EXPECT_NE(page.find(".x 'y' `z` \\n ~^-\""), std::string::npos) << page;

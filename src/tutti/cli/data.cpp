@@ -1,19 +1,374 @@
-// cli/data.cpp: the command line of `tutti data ...`. The commands themselves are in files of their own.
+// cli/data.cpp: `tutti data ...`: tokenize, train-tokenizer, inspect and verify, then their options.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
+#include "tutti/base/timing.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/command.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/io.h"
+#include "tutti/data/data_set.h"
+#include "tutti/data/text_tokens.h"
+#include "tutti/data/token_writer.h"
+#include "tutti/data/tokenizers/bpe_trainer.h"
+#include "tutti/data/tokenizers/tokenizer_json.h"
 
 namespace tutti::cli {
+
+namespace {
+
+// \n, \t and \\ as the character; shells pass them on as two.
+std::string unescaped(const std::string& text) {
+    std::string result;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const char next = text[i] == '\\' && i + 1 < text.size() ? text[i + 1] : '\0';
+        const bool known = next == 'n' || next == 't' || next == '\\';
+        result += !known ? text[i] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+        i += known;
+    }
+    return result;
+}
+
+std::optional<int32_t> id_in(const std::string& text) {
+    int32_t id = -1;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+    return error == std::errc() && stop == text.data() + text.size() ? std::optional(id) : std::nullopt;
+}
+
+std::optional<int32_t> eod_of(const TokenizeArguments& a, const data::Tokenizer& tokenizer) {
+    check<UsageError>(a.append_eod || a.eod.empty(), "--eod names a token that --append-eod appends; give both");
+    if (!a.append_eod) return std::nullopt;
+    std::optional<int32_t> id = id_in(a.eod);
+    if (!id) {
+        id = a.eod.empty() ? tokenizer.special().eos : tokenizer.id_of(a.eod);
+        check<UsageError>(id.has_value(),
+                          a.eod.empty() ? "--append-eod: no file names the end-of-document token of "
+                                        : concat("--eod ", a.eod, ": is neither an id nor a token of "),
+                          tokenizer.description(), "; give --eod its id or text");
+    }
+    check<UsageError>(*id >= 0, "--eod ", a.eod, ": an id is 0 or more");
+    return id;
+}
+
+// Lines that overwrite each other, on a terminal only.
+class Progress {
+  public:
+    Progress(std::ostream& out, bool terminal, int64_t total) : out_(out), terminal_(terminal), total_(total) {}
+    ~Progress() {
+        if (drawn_) out_ << "\r\033[K" << std::flush;
+    }
+    void at(int64_t bytes, int64_t tokens) {
+        const double now = seconds_now(), elapsed = now - begin_;
+        if (!terminal_ || now - shown_ < 0.1) return;
+        constexpr int64_t kWidth = 30;
+        const double share = static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(total_, 1));
+        std::string bar;
+        for (int64_t i = 0; i < kWidth; ++i) bar += static_cast<double>(i) < share * kWidth ? "━" : "╌";
+        out_ << "\r\033[K" << bar << ' ' << format_percent(share) << " of " << format_bytes(total_) << "  "
+             << format_bytes(static_cast<int64_t>(static_cast<double>(bytes) / elapsed)) << "/s  "
+             << format_rate(static_cast<double>(tokens) / elapsed, "tok") << "  "
+             << format_duration(elapsed / share - elapsed) << " left" << std::flush;
+        shown_ = now;
+        drawn_ = true;
+    }
+
+  private:
+    std::ostream& out_;
+    bool terminal_;
+    int64_t total_;
+    double begin_ = seconds_now(), shown_ = begin_;
+    bool drawn_ = false;
+};
+
+int64_t bytes_of(const std::vector<std::string>& files) {
+    int64_t bytes = 0;
+    std::error_code ignored;  // a file that is missing is reported when it is opened
+    for (const std::string& file : files)
+        if (const auto size = std::filesystem::file_size(file, ignored); !ignored) bytes += static_cast<int64_t>(size);
+    return bytes;
+}
+
+}  // namespace
+
+int tokenize(const TokenizeArguments& a, const Io& io) {
+    const auto tokenizer = data::make_tokenizer(a.tokenizer);
+    data::FileEncoding encoding;
+    encoding.format = data::is_jsonl(a.files, a.input) ? "jsonl" : "text";
+    encoding.field = a.field;
+    encoding.separator = unescaped(a.separator);
+    encoding.eod = eod_of(a, *tokenizer);
+    encoding.affixes = true;
+    encoding.threads = a.threads;
+    warn_of_threads(io, a.threads);
+    check<UsageError>(encoding.separator.empty() || encoding.format == "text",
+                      "--separator is for text; the records of JSONL are its lines");
+
+    data::TokenWriter writer(a.format, a.out, std::max<int64_t>(tokenizer->vocab(), encoding.eod.value_or(0) + 1));
+    const int64_t total = bytes_of(a.files);
+    const double begin = seconds_now();
+    int64_t bytes = 0;
+    {
+        Progress progress(io.text(a.json), io.text_terminal(a.json), total);
+        data::encode_files(*tokenizer, a.files, encoding, [&](data::EncodedPiece&& piece) {
+            writer.append(piece);
+            progress.at(bytes += piece.bytes, writer.tokens());
+        });
+    }
+    const auto paths = writer.finish();
+    const double seconds = seconds_now() - begin;
+
+    const auto rate = [seconds](int64_t n) { return static_cast<double>(n) / seconds; };
+    if (a.json) {
+        const Json document = {{"out", paths},
+                               {"format", a.format},
+                               {"tokenizer", tokenizer->description()},
+                               {"bytes", bytes},
+                               {"tokens", writer.tokens()},
+                               {"documents", writer.documents()},
+                               {"masked_tokens", writer.only_read()},
+                               {"seconds", seconds},
+                               {"bytes_per_s", rate(bytes)},
+                               {"tokens_per_s", rate(writer.tokens())}};
+        io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
+        return 0;
+    }
+    io.out << writer.tokens() << " tokens of " << writer.documents() << " documents, " << bytes << " bytes, in "
+           << format_duration(seconds) << " (" << format_bytes(static_cast<int64_t>(rate(bytes))) << "/s, "
+           << format_rate(rate(writer.tokens()), "tok") << ")\n";
+    if (writer.only_read() > 0) io.out << writer.only_read() << " tokens of prompts are no targets\n";
+    for (const std::string& path : paths) io.out << "wrote " << path << '\n';
+    return 0;
+}
+
+int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
+    warn_of_threads(io, a.threads);
+    std::vector<MappedFile> files;
+    std::vector<std::string_view> texts;
+    for (const std::string& path : a.files) {
+        const auto bytes = files.emplace_back(path).bytes();
+        texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    data::BpeTraining training{.vocab = a.vocab,
+                               .split = data::split_kind_named(a.pretokenizer).value(),
+                               .special = a.special,
+                               .min_frequency = a.min_frequency,
+                               .threads = a.threads};
+    std::ostream& text = io.text(a.json);
+    const bool terminal = io.text_terminal(a.json);
+    training.status = [&](const std::string& line) {
+        if (terminal) text << "\r\033[K" << line << std::flush;
+    };
+    const double begin = seconds_now();
+    const data::ByteLevelModel model = data::train_bpe(texts, training);
+    const double seconds = seconds_now() - begin;
+    training.status("");
+    write_file("--out", a.out, data::tokenizer_json(model));
+
+    int64_t bytes = 0, tokens = 0;
+    const data::ByteLevelTokenizer tokenizer(model, a.out);
+    for (const std::string_view t : texts) {
+        bytes += static_cast<int64_t>(t.size());
+        tokens += static_cast<int64_t>(data::encode_text(tokenizer, t, a.threads).size());
+    }
+    const double bytes_per_token = tokens > 0 ? static_cast<double>(bytes) / static_cast<double>(tokens) : 0;
+    if (a.json) {
+        const Json document = {{"out", a.out},      {"vocab", tokenizer.vocab()}, {"merges", model.merges.size()},
+                               {"bytes", bytes},    {"tokens", tokens},           {"bytes_per_token", bytes_per_token},
+                               {"seconds", seconds}};
+        io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
+        return 0;
+    }
+    io.out << a.out << ": " << tokenizer.vocab() << " tokens learnt from " << bytes << " bytes in "
+           << format_time(seconds) << ", which become " << tokens << " tokens (" << format_fixed(bytes_per_token, 2)
+           << " bytes each)\n";
+    if (tokenizer.vocab() < a.vocab)
+        io.out << "asked for " << a.vocab << ": no further pair is in the text " << a.min_frequency
+               << " times or more\n";
+    return 0;
+}
+
+// --- inspect, verify ------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int64_t kChunk = 1 << 20;  // tokens
+constexpr int64_t kFirstTokens = 16;
+
+std::shared_ptr<const data::TokenSource> open_file(const std::string& file, const TokenFileArguments& a) {
+    if (!data::is_jsonl({file}, a.format)) return data::open_tokens({file}, a.format);
+    const auto tokenizer = data::make_tokenizer(a.tokenizer.empty() ? "bytes" : a.tokenizer);
+    return data::open_records({file}, *tokenizer, {.encode = {.write = false}});
+}
+
+// Lengths of documents by powers of two: bucket k counts lengths in [2^k, 2^(k+1)).
+struct Lengths {
+    std::array<int64_t, 63> buckets{};
+    int64_t documents = 0, shortest = 0, longest = 0;
+
+    void add(int64_t length) {
+        ++buckets[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(length)) - 1)];
+        shortest = documents == 0 ? length : std::min(shortest, length);
+        longest = std::max(longest, length);
+        ++documents;
+    }
+};
+
+struct Content {
+    std::string file, format;
+    int64_t tokens = 0;
+    int64_t largest = 0;  // id
+    std::optional<int64_t> masked;
+    Lengths lengths;
+    std::vector<int32_t> first;
+    std::string text;
+};
+
+std::optional<int32_t> eod_of(const TokenFileArguments& a) {
+    if (a.eod.empty()) return std::nullopt;
+    if (const auto id = id_in(a.eod)) return id;
+    const auto found = a.tokenizer.empty() ? std::nullopt : data::make_tokenizer(a.tokenizer)->id_of(a.eod);
+    check<UsageError>(found.has_value(), "--eod ", a.eod, ": must be an id, or a token of --tokenizer");
+    return found;
+}
+
+// Reads the whole row; ids must be in [0, vocab).
+Content read_all(const std::string& file, const TokenFileArguments& a, int64_t vocab) {
+    const auto source = open_file(file, a);
+    const int64_t size = source->size();
+    const data::TokenView view(source, 0, size, vocab, {.respected = true, .eod = eod_of(a)});
+    Content content{.file = file, .format = std::string(source->format()), .tokens = size, .masked = {}};
+    if (source->has_mask()) content.masked = 0;
+    int64_t document = 0;
+    std::vector<int32_t> ids;
+    std::vector<uint8_t> counts;
+    for (int64_t at = 0; at < size; at += kChunk) {
+        // One token of the chunk before, so that a document that begins with the chunk is seen.
+        const int64_t before = at > 0 ? 1 : 0, count = std::min(kChunk, size - at);
+        ids.resize(static_cast<size_t>(before + count));
+        view.read(at - before, ids);
+        for (const int32_t id : ids) content.largest = std::max<int64_t>(content.largest, id);
+        for (const int64_t begin : view.document_begins(at - before, ids)) {
+            content.lengths.add(at - before + begin - document);
+            document = at - before + begin;
+        }
+        if (at == 0) content.first.assign(ids.begin(), ids.begin() + std::min(kFirstTokens, count));
+        if (!content.masked) continue;
+        counts.resize(static_cast<size_t>(count));
+        view.read_mask(at, counts);
+        *content.masked += std::count(counts.begin(), counts.end(), uint8_t{0});
+    }
+    content.lengths.add(size - document);
+    return content;
+}
+
+Json describe(const Content& c) {
+    Json lengths = Json::array();
+    for (size_t k = 0; k < c.lengths.buckets.size(); ++k)
+        if (c.lengths.buckets[k] > 0)
+            lengths.push_back({{"from", int64_t{1} << k},
+                               {"below", static_cast<double>(uint64_t{1} << (k + 1))},
+                               {"documents", c.lengths.buckets[k]}});
+    Json json = {{"file", c.file},
+                 {"format", c.format},
+                 {"tokens", c.tokens},
+                 {"documents", c.lengths.documents},
+                 {"largest_id", c.largest},
+                 {"vocab_at_least", c.largest + 1},
+                 {"shortest_document", c.lengths.shortest},
+                 {"longest_document", c.lengths.longest},
+                 {"lengths", lengths},
+                 {"first_tokens", c.first}};
+    if (c.masked) json["masked_tokens"] = *c.masked;
+    if (!c.text.empty()) json["first_text"] = c.text;
+    return json;
+}
+
+void print(const Content& c, std::ostream& out) {
+    const auto line = [&out](const char* name, const std::string& value) {
+        out << "  " << left(name, 16) << value << '\n';
+    };
+    out << c.file << '\n';
+    line("format", c.format);
+    line("tokens", std::to_string(c.tokens));
+    if (c.masked) line("only read", concat(*c.masked, " tokens are no targets"));
+    line("largest id", concat(c.largest, ", so the vocabulary has ", c.largest + 1, " or more"));
+    line("documents", concat(c.lengths.documents, ", of ", c.lengths.shortest, " to ", c.lengths.longest, " tokens"));
+    const int64_t most = *std::max_element(c.lengths.buckets.begin(), c.lengths.buckets.end());
+    for (size_t k = 0; k < c.lengths.buckets.size(); ++k) {
+        const int64_t count = c.lengths.buckets[k];
+        if (count == 0 || c.lengths.documents < 2) continue;
+        std::string bar;
+        for (int64_t i = 0; i < (40 * count + most - 1) / most; ++i) bar += "━";
+        const uint64_t from = uint64_t{1} << k;
+        out << "  " << right(concat(from, " .. ", 2 * from - 1), 24) << "  " << right(std::to_string(count), 10) << ' '
+            << bar << '\n';
+    }
+    std::string ids;
+    for (const int32_t id : c.first) ids += (ids.empty() ? "" : " ") + std::to_string(id);
+    line("first tokens", ids);
+    if (!c.text.empty()) line("as text", Json(c.text).dump(-1, Json::InvalidUtf8::replace));
+}
+
+}  // namespace
+
+int inspect_data(const TokenFileArguments& a, const Io& io) {
+    const auto tokenizer = a.tokenizer.empty() ? nullptr : data::make_tokenizer(a.tokenizer);
+    Json files = Json::array();
+    for (const std::string& file : a.files) {
+        Content content = read_all(file, a, int64_t{1} << 31);
+        if (tokenizer) content.text = tokenizer->decode(content.first);
+        if (a.json)
+            files.push_back(describe(content));
+        else
+            print(content, io.out);
+    }
+    const Json document = {{"files", files}};
+    if (a.json) io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
+    return 0;
+}
+
+int verify_data(const TokenFileArguments& a, const Io& io) {
+    Json files = Json::array();
+    for (const std::string& file : a.files) {
+        const double begin = seconds_now();
+        const Content content = read_all(file, a, a.vocab > 0 ? a.vocab : int64_t{1} << 31);
+        const double rate = static_cast<double>(content.tokens) / (seconds_now() - begin);
+        files.push_back({{"file", file},
+                         {"format", content.format},
+                         {"tokens", content.tokens},
+                         {"documents", content.lengths.documents},
+                         {"largest_id", content.largest}});
+        if (!a.json)
+            io.out << file << ": sound: " << content.format << ", " << content.tokens << " tokens, "
+                   << content.lengths.documents << " documents, largest id " << content.largest << " ("
+                   << format_rate(rate, "tok") << ")\n";
+    }
+    const Json document = {{"sound", true}, {"files", files}};
+    if (a.json) io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
+    return 0;
+}
+
+// --- options --------------------------------------------------------------------------------------------------------
 
 namespace {
 
 Command train_tokenizer_command(TrainTokenizerArguments& a, const Io& io) {
     const Options options = {
         required({"FILE", "...", "", "text to learn from", &a.files, kPath}),
-        {"--vocab", "N", "4096", "tokens, with the special ones and the 256 bytes", &a.vocab, Between{256, 1 << 24}},
-        required({"--out", "FILE", "", "where to, such as tokenizer.json", &a.out, kPath}),
-        {"--pretokenizer", "KIND", "", "how text is cut into words: [gpt2], llama3 or qwen", &a.pretokenizer,
+        {"--vocab", "N", "4096", "number of tokens, special tokens and the 256 bytes included", &a.vocab,
+         Between{256, 1 << 24}},
+        required({"--out", "FILE", "", "the tokenizer, such as tokenizer.json", &a.out, kPath}),
+        {"--pretokenizer", "KIND", "", "rule that splits text into words: [gpt2], llama3 or qwen", &a.pretokenizer,
          Choices{"gpt2", "llama3", "qwen"}},
-        {"--special", "TOKEN", "", "a token that text is cut at, such as <|endoftext|>; repeatable", &a.special},
-        {"--min-frequency", "N", "2", "a pair is merged when it is there so often", &a.min_frequency,
+        {"--special", "TOKEN", "", "special token such as <|endoftext|>; text is split at it; repeatable", &a.special},
+        {"--min-frequency", "N", "2", "occurrences that a pair needs to be merged", &a.min_frequency,
          Between{1, int64_t{1} << 40}},
         threads_option(a.threads)};
     return command_of("train-tokenizer", "learn a byte-level BPE from text", a, io, train_tokenizer, options,
@@ -25,22 +380,25 @@ Command tokenize_command(TokenizeArguments& a, const Io& io) {
         required({"FILE", "...", "", "text, or JSONL records", &a.files, kPath}),
         {"--tokenizer", "T", "", "[bytes], a tokenizer.json, a *.model, or a directory with one", &a.tokenizer,
          Suggestions{{"bytes"}, true}},
-        required({"--out", "PREFIX", "", "writes PREFIX.bin, PREFIX.idx, PREFIX.mask", &a.out, kPath}),
+        required(
+            {"--out", "PREFIX", "", "write PREFIX.bin and, where needed, PREFIX.idx and PREFIX.mask", &a.out, kPath}),
         {"--format", "F", "", "[megatron], nanogpt or llmc", &a.format, Choices{"nanogpt", "llmc", "megatron"}},
-        {"--input", "KIND", "", "[auto], text or jsonl; auto: by the name", &a.input, Choices{"auto", "text", "jsonl"}},
-        {"--separator", "TEXT", "", "between documents of a text, \\n is a newline; else a file is one", &a.separator},
-        {"--field", "NAME", "", "of a record that is one text [text]; prompt and completion are known", &a.field},
+        {"--input", "KIND", "", "text, jsonl or [auto], by the name of a file", &a.input,
+         Choices{"auto", "text", "jsonl"}},
+        {"--separator", "TEXT", "", "text between two documents, \\n for a newline [a file is a document]",
+         &a.separator},
+        {"--field", "NAME", "", "JSONL: field with the text of a record [text]", &a.field},
         {"--append-eod", "", "", "end each document with the end-of-document token", &a.append_eod},
-        {"--eod", "TOKEN", "", "that token: its id or text [the tokenizer's]", &a.eod},
+        {"--eod", "TOKEN", "", "end-of-document token, by id or text [the tokenizer's]", &a.eod},
         threads_option(a.threads)};
     return command_of(
-        "tokenize", "text or JSONL to a token file", a, io, tokenize, options,
+        "tokenize", "encode text or JSONL to a token file", a, io, tokenize, options,
         "Examples:\n"
         "  tutti data tokenize corpus.jsonl --tokenizer llama3/ --out corpus --append-eod\n"
         "  tutti data tokenize a.txt b.txt --tokenizer gpt2/tokenizer.json --eod '<|endoftext|>' \\\n"
         "      --append-eod --separator '\\n\\n' --out train --format nanogpt\n\n"
-        "The same files for any number of threads. The prompts of records {\"prompt\", \"completion\"} are\n"
-        "only read, no targets: PREFIX.mask says so.");
+        "The files do not depend on the number of threads. In records {\"prompt\", \"completion\"} the prompt\n"
+        "is input only: PREFIX.mask leaves its tokens out of the loss.");
 }
 
 Option token_files_option(TokenFileArguments& a) {
@@ -57,27 +415,28 @@ Command inspect_command(TokenFileArguments& a, const Io& io) {
     const Options options = {
         token_files_option(a),
         format_option(a),
-        {"--tokenizer", "T", "", "also show the text of the first tokens", &a.tokenizer, kPath},
-        {"--eod", "TOKEN", "", "id or text that ends documents, where the file does not know", &a.eod}};
-    return command_of("inspect", "what token files hold: tokens, documents, lengths", a, io, inspect_data, options,
+        {"--tokenizer", "T", "", "also show the first tokens as text", &a.tokenizer, kPath},
+        {"--eod", "TOKEN", "", "end-of-document token, by id or text, for files without documents", &a.eod}};
+    return command_of("inspect", "show tokens, documents and lengths of token files", a, io, inspect_data, options,
                       "Example:\n  tutti data inspect corpus.bin --tokenizer llama3/");
 }
 
 Command verify_command(TokenFileArguments& a, const Io& io) {
-    const Options options = {token_files_option(a),
-                             {"--vocab", "N", "", "ids must be below this", &a.vocab, Between{1, int64_t{1} << 31}},
-                             format_option(a),
-                             {"--tokenizer", "T", "", "of JSONL records [bytes]", &a.tokenizer, kPath}};
-    return command_of("verify", "read all of token files and check every id", a, io, verify_data, options,
+    const Options options = {
+        token_files_option(a),
+        {"--vocab", "N", "", "size of the vocabulary; ids must be below it", &a.vocab, Between{1, int64_t{1} << 31}},
+        format_option(a),
+        {"--tokenizer", "T", "", "tokenizer of JSONL records [bytes]", &a.tokenizer, kPath}};
+    return command_of("verify", "read token files and check every id", a, io, verify_data, options,
                       "Example:\n  tutti data verify corpus.bin --vocab 128256\n\n"
-                      "Exit code 3 with file and offset of the first thing that is wrong.");
+                      "Exit code 3 with file and offset of the first error.");
 }
 
 }  // namespace
 
 Command data_command(DataArguments& a, const Io& io) {
     return {.name = "data",
-            .description = "tokenizers and token files",
+            .description = "make, inspect and check token files and tokenizers",
             .commands = {tokenize_command(a.tokenize, io), inspect_command(a.inspect, io), verify_command(a.verify, io),
                          train_tokenizer_command(a.train_tokenizer, io)}};
 }

@@ -1,46 +1,18 @@
 // `tutti data` as its users see it: text to tokens and back to numbers, errors with file and offset, JSON on stdout.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/cli/cli.h"
+#include "tutti/cli/testing/run.h"
 
 namespace tutti::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct DataCommand : testing::Test {
-    DataCommand() : folder(fs::temp_directory_path() / concat("tutti-data-test-", getpid())) {
-        fs::create_directories(folder);
-    }
-    ~DataCommand() override { fs::remove_all(folder); }
-
-    std::string path(const std::string& name) const { return (folder / name).string(); }
-    std::string write(const std::string& name, const std::string& text) const {
-        std::ofstream(path(name), std::ios::binary) << text;
-        return path(name);
-    }
-    // `tutti data WORDS...`
-    int run_data(std::vector<std::string> words) {
-        words.insert(words.begin(), {"tutti", "data"});
-        std::vector<const char*> argv;
-        for (const std::string& word : words) argv.push_back(word.c_str());
-        std::ostringstream o, e;
-        const int code = run(static_cast<int>(argv.size()), argv.data(), Io{o, e});
-        out = o.str();
-        err = e.str();
-        return code;
-    }
-    bool says(const std::string& part) const { return (out + err).find(part) != std::string::npos; }
-
-    fs::path folder;
-    std::string out, err;
+struct DataCommand : CommandTest {
+    int run_data(const std::vector<std::string>& words) { return run_words("data", words); }
 };
 
 TEST_F(DataCommand, TextGoesThroughEveryFormat) {
@@ -99,7 +71,7 @@ TEST_F(DataCommand, WhatCannotBeIsRefused) {
     EXPECT_TRUE(says("bad.jsonl:2: \"text\" must be a text")) << err;
     EXPECT_EQ(run_data({"tokenize", path("missing.txt"), "--out", path("x"), "--json"}), 3);
     EXPECT_EQ(Json::parse(out)["exit_code"], 3);
-    EXPECT_FALSE(fs::exists(path("x.bin")));
+    EXPECT_FALSE(std::filesystem::exists(path("x.bin")));
     EXPECT_EQ(run_data({"inspect", write("x.idx", "MMIDIDX"), "--format", "megatron"}), 3);
     EXPECT_EQ(run_data({"inspect", text, "--eod", "<eos>"}), 2);
 }

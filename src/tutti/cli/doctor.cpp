@@ -1,11 +1,15 @@
-// cli/doctor.cpp: `tutti doctor`: what this build and this machine have, and what will keep a run from working well, in
-// words or as JSON. The facts are diagnose/doctor.h's.
+// cli/doctor.cpp: `tutti version`, and `tutti doctor`: what this build and this machine have, and what keeps a run from
+// working well, in words or as JSON (diagnose/doctor.h).
 #include "tutti/diagnose/doctor.h"
 
+#include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
+#include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/data/tokenizers/sentencepiece.h"
+#include "tutti/kernels/kernel_table.h"
 
 namespace tutti::cli {
 
@@ -64,6 +68,26 @@ int doctor(const DoctorArguments& arguments, const Io& io) {
     else
         print(facts, io.out);
     return facts.problems.empty() ? 0 : 4;
+}
+
+int version(const VersionArguments& arguments, const Io& io) {
+    const BuildInfo build = build_info();
+    const std::string mpi = comm::mpi_library(comm::Launcher::none);
+    if (arguments.json) {
+        const Json document = {{"version", build.version},
+                               {"build_type", build.build_type},
+                               {"compiler", build.compiler},
+                               {"gemm_engine", kernels::gemm_engines()},
+                               {"sentencepiece", data::sentencepiece_version()},
+                               {"mpi", mpi}};
+        io.out << document.dump(2) << '\n';
+    } else {
+        io.out << "tutti " << build.version << " (" << build.build_type << ", " << build.compiler << ", "
+               << kernels::gemm_engines()
+               << (data::sentencepiece_version().empty() ? "" : ", " + data::sentencepiece_version()) << ", "
+               << (mpi.empty() ? "no MPI" : mpi) << ")\n";
+    }
+    return 0;
 }
 
 }  // namespace tutti::cli

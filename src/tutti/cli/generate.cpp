@@ -11,7 +11,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cli/text.h"
+#include "tutti/cli/io.h"
 #include "tutti/comm/run.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/tokenizer.h"

@@ -9,7 +9,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cli/text.h"
+#include "tutti/cli/io.h"
 #include "tutti/comm/run.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/kernel_table.h"

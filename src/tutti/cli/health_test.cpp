@@ -1,31 +1,21 @@
 // `tutti health` as a command: its document, how it ends, what it refuses.
 #include <gtest/gtest.h>
 
-#include <sstream>
-
 #include "tutti/base/json.h"
-#include "tutti/cli/cli.h"
+#include "tutti/cli/testing/run.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/device/device.h"
 
 namespace tutti::cli {
 namespace {
 
-struct Ran {
-    int code;
-    std::string out, err;
-};
-
-Ran tutti(const std::vector<std::string>& words) {
-    std::vector<const char*> argv = {"tutti", "health"};
-    for (const std::string& word : words) argv.push_back(word.c_str());
-    std::ostringstream out, err;
-    const int code = run(static_cast<int>(argv.size()), argv.data(), Io{out, err});
-    return {code, out.str(), err.str()};
+Ran health(std::vector<std::string> words) {
+    words.insert(words.begin(), "health");
+    return tutti(words);
 }
 
 TEST(Health, IsOneDocument) {
-    const Ran r = tutti({"--ranks", "3", "--device", "cpu", "--threads", "1", "--seconds", "0.01", "--json"});
+    const Ran r = health({"--ranks", "3", "--device", "cpu", "--threads", "1", "--seconds", "0.01", "--json"});
     const Json d = Json::parse(r.out);
     EXPECT_EQ(r.code, d["findings"].empty() ? 0 : 1);
     EXPECT_EQ(d["healthy"], d["findings"].empty());
@@ -54,8 +44,8 @@ TEST(Health, IsOneDocument) {
 
 TEST(Health, SaysHowItEnded) {
     // Nothing is a thousand times slower than its peers.
-    const Ran r = tutti({"--ranks", "2", "--device", "cpu", "--threads", "1", "--seconds", "0.01", "--margin", "0.999",
-                         "--one-by-one"});
+    const Ran r = health({"--ranks", "2", "--device", "cpu", "--threads", "1", "--seconds", "0.01", "--margin", "0.999",
+                          "--one-by-one"});
     EXPECT_EQ(r.code, 0) << r.out << r.err;
     EXPECT_NE(r.out.find("1 link within a host"), std::string::npos) << r.out;
     EXPECT_NE(r.out.find("Healthy: "), std::string::npos) << r.out;
@@ -73,13 +63,13 @@ TEST(Health, RefusesWhatCannotBe) {
              {{"--ranks", "65", "--device", "cpu", "--one-by-one"},
               "for at most 64 ranks, here are 65 with 2080 links"},
              {{"now"}, "not expected: now"}}) {
-        const Ran r = tutti(words);
+        const Ran r = health(words);
         EXPECT_EQ(r.code, 2) << message;
         EXPECT_EQ(r.out, "") << message;
         EXPECT_NE(r.err.find(message), std::string::npos) << r.err;
     }
     if (find_gpus().found.empty()) {
-        const Ran r = tutti({"--device", "cuda"});
+        const Ran r = health({"--device", "cuda"});
         EXPECT_EQ(r.code, 2);
         EXPECT_NE(r.err.find("tutti doctor"), std::string::npos) << r.err;
     }

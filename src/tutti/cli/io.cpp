@@ -1,7 +1,11 @@
 #include "tutti/cli/io.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "tutti/base/error.h"
@@ -9,12 +13,86 @@
 namespace tutti::cli {
 
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
+    namespace fs = std::filesystem;
+    std::error_code problem;
+    const bool there = fs::exists(path, problem);
+    const bool whole = !there || fs::is_regular_file(path, problem);  // a pipe or a device is written as it is
+    const std::string target = there ? fs::canonical(path, problem).string() : path;
+    const std::string written = whole ? concat(target, ".", ::getpid(), ".tmp") : target;
     errno = 0;
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    std::ofstream file(written, std::ios::binary | std::ios::trunc);
     file << text;
     file.close();
-    check<DataError>(file.good(), path, " cannot be written: ", std::strerror(errno), "; ", option,
-                     " names another place");
+    const std::string reason = std::strerror(errno);
+    const bool good = file.good();
+    problem.clear();
+    if (good && whole) fs::rename(written, target, problem);
+    if (good && !problem) return;
+    std::error_code ignored;
+    if (whole) fs::remove(written, ignored);
+    throw DataError(concat(path, " cannot be written: ", problem ? problem.message() : reason, "; ", option,
+                           " names another place"));
+}
+
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+// Bytes that a character beginning with `first` has; 0: nothing begins so.
+size_t length_of(unsigned char first) {
+    if (first < 0x80) return 1;
+    if (first >= 0xC2 && first <= 0xDF) return 2;
+    if (first >= 0xE0 && first <= 0xEF) return 3;
+    return first >= 0xF0 && first <= 0xF4 ? 4 : 0;
+}
+
+// May `byte` stand at `index` (from 1) of a character beginning with `first`? (RFC 3629: no overlong forms, no
+// surrogates, at most U+10FFFF.)
+bool continues(unsigned char first, size_t index, unsigned char byte) {
+    if (index == 1) {
+        if (first == 0xE0) return byte >= 0xA0 && byte <= 0xBF;
+        if (first == 0xED) return byte >= 0x80 && byte <= 0x9F;
+        if (first == 0xF0) return byte >= 0x90 && byte <= 0xBF;
+        if (first == 0xF4) return byte >= 0x80 && byte <= 0x8F;
+    }
+    return (byte & 0xC0) == 0x80;
+}
+
+bool is_control(unsigned char byte) { return (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F; }
+
+// U+0080 to U+009F: terminals take U+009B for the start of an escape sequence.
+bool is_c1_control(std::string_view character) {
+    return character.size() == 2 && static_cast<unsigned char>(character[0]) == 0xC2 &&
+           static_cast<unsigned char>(character[1]) < 0xA0;
+}
+
+}  // namespace
+
+std::string Utf8Stream::feed(std::string_view bytes) {
+    waiting_ += bytes;
+    std::string text;
+    size_t at = 0;
+    while (at < waiting_.size()) {
+        const auto first = static_cast<unsigned char>(waiting_[at]);
+        const size_t length = length_of(first);
+        size_t good = std::min<size_t>(length, 1);
+        while (good < length && at + good < waiting_.size() &&
+               continues(first, good, static_cast<unsigned char>(waiting_[at + good])))
+            ++good;
+        if (good < length && at + good == waiting_.size()) break;  // the rest may still come
+        const std::string_view character = std::string_view(waiting_).substr(at, length);
+        const bool bad = length == 0 || good < length || is_control(first) || is_c1_control(character);
+        text += bad ? kReplacement : character;
+        at += std::max<size_t>(good, 1);
+    }
+    waiting_.erase(0, at);
+    return text;
+}
+
+std::string Utf8Stream::finish() {
+    const bool unfinished = !waiting_.empty();
+    waiting_.clear();
+    return unfinished ? std::string(kReplacement) : "";
 }
 
 }  // namespace tutti::cli

@@ -1,24 +1,78 @@
-// cli/io.h: where a command writes. Results go to `out`; with --json, `out` gets one JSON document and all that people
-// read goes to `err`.
+// cli/io.h: the output of a command: its streams, the files that options name, and text that a terminal can show.
 #pragma once
 
+#include <algorithm>
 #include <ostream>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tutti::cli {
 
+// Results go to `out`. With --json, `out` gets one JSON document and `err` all text for people.
 struct Io {
     std::ostream& out;
     std::ostream& err;
     bool out_terminal = false;
     bool err_terminal = false;
-    bool color = false;  // of err: it is a terminal and NO_COLOR is not set
+    bool color = false;  // err is a terminal and NO_COLOR is not set
 
     std::ostream& text(bool json) const { return json ? err : out; }
     bool text_terminal(bool json) const { return json ? err_terminal : out_terminal; }
 };
 
-// A file that an option asked for. DataError, which names the option, when it cannot be written.
+// Writes the file that `option` names. A regular file appears complete or not at all. DataError with the reason and the
+// option.
 void write_file(const std::string& option, const std::string& path, const std::string& text);
+
+// Turns bytes that come one by one into text that a terminal can show. A model of bytes makes a character in up to four
+// tokens, and sometimes bytes that are no character at all.
+class Utf8Stream {
+  public:
+    // The whole characters so far; an unfinished one is held back. Bytes that are not UTF-8 become U+FFFD, once per
+    // maximal wrong part (Unicode 15, section 3.9), and so do control characters but \n and \t: a sample must not be
+    // able to control the reader's terminal.
+    std::string feed(std::string_view bytes);
+    // The end of the text: U+FFFD for an unfinished character, or nothing.
+    std::string finish();
+
+  private:
+    std::string waiting_;
+};
+
+// Ends a text that comes in pieces where the first of some words begins.
+class StopText {
+  public:
+    explicit StopText(std::vector<std::string> words) : words_(std::move(words)) {}
+
+    // The text that may be shown: all so far but an end that could become a stop word.
+    std::string feed(std::string_view piece) {
+        held_ += piece;
+        size_t cut = std::string::npos;
+        for (const std::string& word : words_) cut = std::min(cut, held_.find(word));
+        if (cut != std::string::npos) {
+            stopped_ = true;
+            std::string shown = held_.substr(0, cut);
+            held_.clear();
+            return shown;
+        }
+        size_t keep = 0;
+        for (const std::string& word : words_)
+            for (size_t n = std::min(word.size() - 1, held_.size()); n > keep; --n)
+                if (held_.ends_with(std::string_view(word).substr(0, n))) keep = n;
+        std::string shown = held_.substr(0, held_.size() - keep);
+        held_.erase(0, shown.size());
+        return shown;
+    }
+    // The end that was held back, for a text that ended without a stop word.
+    std::string finish() { return std::exchange(held_, {}); }
+    bool stopped() const { return stopped_; }
+
+  private:
+    std::vector<std::string> words_;  // none is empty
+    std::string held_;
+    bool stopped_ = false;
+};
 
 }  // namespace tutti::cli

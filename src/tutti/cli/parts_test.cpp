@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "tutti/base/units.h"
+#include "tutti/cli/io.h"
 #include "tutti/cli/stop_signals.h"
-#include "tutti/cli/text.h"
 #include "tutti/device/cpu/peak.h"
 
 namespace tutti::cli {

@@ -2,8 +2,6 @@
 // a course's tables.
 #include "tutti/planner/plan.h"
 
-#include <fstream>
-
 #include "tutti/base/error.h"
 #include "tutti/cli/command.h"
 #include "tutti/hardware/cluster.h"
@@ -16,13 +14,6 @@
 namespace tutti::cli {
 
 namespace {
-
-void write_text(const std::string& path, const std::string& text) {
-    std::ofstream file(path, std::ios::binary);
-    file << text;
-    file.close();
-    check<UsageError>(file.good(), "cannot write ", path, ": is its directory there and writable?");
-}
 
 planner::Request request_of(const PlanArguments& a) {
     check<UsageError>(!a.model.empty(), "--model is missing: a preset such as llama3-8b, or a Hugging Face directory");
@@ -57,11 +48,11 @@ int plan_layouts(const PlanArguments& a, const Io& io) {
     }
     const planner::Finalist& best = plan.finalists.chosen.front();
     if (!a.emit.empty()) {
-        write_text(a.emit, planner::to_config(plan, best));
+        write_file("--emit", a.emit, planner::to_config(plan, best));
         text << "wrote " << a.emit << (a.data.empty() ? "; set its [data] train before `tutti train`" : "") << '\n';
     }
     if (!a.html.empty()) {
-        write_text(a.html, planner::to_html(plan));
+        write_file("--html", a.html, planner::to_html(plan));
         text << "wrote " << a.html << '\n';
     }
     text << std::flush;
@@ -129,30 +120,32 @@ int plan(const PlanArguments& a, const Io& io) {
 Command plan_command(PlanArguments& a, const Io& io) {
     constexpr double kManyRanks = 1 << 20, kMany = 1e9;
     return command_of(
-        "plan", "the fastest layouts of a model on a cluster, and why", a, io, plan,
+        "plan", "find the fastest layouts of a model on a cluster", a, io, plan,
         {{"--model", "NAME|DIR", "", "a preset, or the directory of a Hugging Face model", &a.model,
           Suggestions{spec::preset_names(), true}},
-         {"--cluster", "NAME|FILE", "", "the machines: as for `tutti simulate`", &a.cluster,
+         {"--cluster", "NAME|FILE", "", "a cluster of `tutti simulate --help`, or a TOML file of one", &a.cluster,
           Suggestions{hardware::cluster_names(), true}},
-         {"--gpus", "N", "", "devices", &a.gpus, Between{1, kManyRanks}},
+         {"--gpus", "N", "", "number of devices", &a.gpus, Between{1, kManyRanks}},
          {"--global-batch", "B", "", "sequences of a step, over all devices", &a.global_batch, Between{1, kMany}},
-         {"--seq-len", "S", "", "tokens of a sequence [4096, or what the model can]", &a.seq_len, Between{1, kMany}},
+         {"--seq-len", "S", "", "tokens of a sequence [4096, at most the model's positions]", &a.seq_len,
+          Between{1, kMany}},
          {"--precision", "TYPE", "bf16", "bf16, f32 or tf32", &a.precision, Choices{"bf16", "f32", "tf32"}},
          expert_loads_option(a.expert_loads),
          {"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
-         {"--data", "FILE", "", "[data] train of the config that --emit writes; repeatable", &a.data, kPath},
+         {"--data", "FILE", "", "data.train of the config that --emit writes; repeatable", &a.data, kPath},
          {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath},
          {"--html", "FILE", "", "write a page with the layouts, their time and memory", &a.html, kPath},
-         {"--explain", "", "", "beside the field's recipe, rule by rule", &a.explain},
-         {"--scaling", "", "", "instead: the best layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling},
-         {"--storage", "GB/S", "1", "of --scaling: what a node writes of a checkpoint", &a.storage_gbs,
+         {"--explain", "", "", "compare the best layout with the field's recipe, rule by rule", &a.explain},
+         {"--scaling", "", "", "show layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling},
+         {"--storage", "GB/S", "1", "with --scaling: rate at which a node writes checkpoints", &a.storage_gbs,
           Between{1e-3, 1e4}},
-         {"--restart", "S", "600", "of --scaling: until training goes on after a failure", &a.restart, Between{0, 1e6}},
-         {"--price", "DOLLARS", "", "of a device and hour [the cluster file's]", &a.price, Between{0, 1e4}},
-         {"--budget", "FLOPS", "", "instead: parameters, tokens, days and money for a compute budget", &a.budget,
+         {"--restart", "S", "600", "with --scaling: seconds from a failure until training continues", &a.restart,
+          Between{0, 1e6}},
+         {"--price", "DOLLARS", "", "price of a device for an hour [the cluster file's]", &a.price, Between{0, 1e4}},
+         {"--budget", "FLOPS", "", "show parameters, tokens, days and money for a compute budget", &a.budget,
           Between{1, 1e40}},
-         {"--mfu", "SHARE", "0.4", "of --budget: what training reaches of the peak", &a.mfu, Between{1e-3, 1}},
-         {"--tables", "", "", "instead: a course's tables, formulas beside this system", &a.tables}},
+         {"--mfu", "SHARE", "0.4", "with --budget: share of the peak that training reaches", &a.mfu, Between{1e-3, 1}},
+         {"--tables", "", "", "show the tables of a course: its formulas beside this system", &a.tables}},
         "Examples:\n"
         "  tutti plan --model llama3-8b --cluster h100 --gpus 64 --global-batch 512 --seq-len 8192\n"
         "  tutti plan --model llama3-405b --cluster h100 --gpus 16384 --global-batch 2048 --seq-len 8192 --explain\n"

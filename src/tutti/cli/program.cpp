@@ -1,5 +1,5 @@
-// cli/program.cpp: the commands of the program and their options. `tutti data`, `tutti schedule` and `tutti simulate`
-// are in data.cpp, schedule.cpp and simulate.cpp.
+// cli/program.cpp: the commands of the program and their options. data.cpp, plan.cpp, schedule.cpp and simulate.cpp
+// have those of their own commands.
 #include <algorithm>
 #include <sstream>
 
@@ -27,13 +27,12 @@ Option set_option(std::vector<std::string>& set, const std::string& help) {
 }
 
 Option expert_loads_option(std::string& loads) {
-    return {
-        "--expert-loads", "LOADS", "",
-        "of a mixture of experts: 1.5: the first expert has 1.5 times the mean; 3,1,1,1: of each expert; without: even",
-        &loads};
+    return {"--expert-loads", "LOADS", "", "expert loads: 3,1,1,1, or 1.5 times the mean for the first [even]", &loads};
 }
 
-Option json_option(bool& json) { return {"--json", "", "", "one JSON document on stdout, nothing else there", &json}; }
+Option json_option(bool& json) {
+    return {"--json", "", "", "print one JSON document, and nothing else, on stdout", &json};
+}
 
 namespace {
 
@@ -69,41 +68,41 @@ std::string wrapped_reference(const std::string& text) {
 }
 
 Option device_option(std::string& device) {
-    return {
-        "--device", "D", "", "cpu, cuda, or [auto]: a GPU if there is one", &device, Choices{"auto", "cpu", "cuda"}};
+    return {"--device", "D", "", "cpu, cuda or [auto], a GPU if there is one", &device, Choices{"auto", "cpu", "cuda"}};
 }
 
-Option force_option(bool& force) { return {"--force", "", "", "start although memory does not suffice", &force}; }
+Option force_option(bool& force) { return {"--force", "", "", "start even if memory does not suffice", &force}; }
 
 Option seconds_option(double& seconds) {
-    return {"--seconds", "S", "20", "patience for all measurements together", &seconds, Between{1e-3, 1e6}};
+    return {"--seconds", "S", "20", "time for all measurements together", &seconds, Between{1e-3, 1e6}};
 }
 
-// What says which run: of `train` and `verify`.
+// The options that name a run.
 template <class A>
 Options run_options(A& a, const char* config) {
     return {required({"CONFIG", "", "", config, &a.config, kPath}),
             {"--ranks", "N", "1", "ranks of the run", &a.ranks, Between{1, kManyRanks}},
-            set_option(a.set, "a value in place of the file's; repeatable")};
+            set_option(a.set, "override a key of CONFIG; repeatable")};
 }
 
-// What a run, or its rehearsal, is for and on.
+// The options of a run and of its rehearsal on a machine.
 Options machine_options(RehearseArguments& a) {
     return {
-        {"--rank", "R", "", "the rank that is shown [the one with the most memory]", &a.rank, Between{0, kManyRanks}},
-        {"--for", "MACHINE", "", "machine: cpu-avx2, cpu-amx, h100, ... [this one]", &a.target,
+        {"--rank", "R", "", "rank that a rehearsal shows [the one with the most memory]", &a.rank,
+         Between{0, kManyRanks}},
+        {"--for", "MACHINE", "", "machine that a rehearsal assumes: cpu-avx2, h100, ... [this one]", &a.target,
          Suggestions{rehearsal::target_names()}},
-        {"--per-host", "N", "", "ranks of a host: warns where tensor parallelism crosses hosts [all]",
-         &a.ranks_per_host, Between{1, kManyRanks}},
-        {"--threads", "N", "", "CPU threads of a rank: train.threads", &a.threads, Between{0, 4096}},
-        {"--device", "D", "", "auto, cpu or cuda: train.device", &a.device, Suggestions{{"auto", "cpu", "cuda"}}}};
+        {"--per-host", "N", "", "ranks per host, to warn of tensor parallelism across hosts [all]", &a.ranks_per_host,
+         Between{1, kManyRanks}},
+        {"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
+        {"--device", "D", "", "auto, cpu or cuda; sets train.device", &a.device, Suggestions{{"auto", "cpu", "cuda"}}}};
 }
 
-// What says who measures and how long: of `bench comm` and `health`.
+// The options of a measurement with ranks.
 template <class A>
 Options measuring_options(A& a, const char* default_ranks) {
-    return {{"--ranks", "N", default_ranks, "ranks, as threads", &a.ranks, Between{1, 4096}},
-            {"--launcher", "NAME", "", "who started this process, if not what its environment says", &a.launcher},
+    return {{"--ranks", "N", default_ranks, "ranks, as threads of this process", &a.ranks, Between{1, 4096}},
+            {"--launcher", "NAME", "", "launcher of this process [detected from its environment]", &a.launcher},
             seconds_option(a.seconds)};
 }
 
@@ -112,35 +111,34 @@ Command train_command(TrainArguments& a, const Io& io) {
         {"--out", "DIR", "", "run directory [runs/<name of CONFIG>]", &a.out, kPath},
         {"--resume", "HOW", "", "[auto], never, strict or the path of a checkpoint", &a.resume,
          Suggestions{{"auto", "never", "strict"}, true}},
-        {"--dry-run", "", "", "rehearse a step, print the plan card; needs no data or machine", &a.dry_run},
+        {"--dry-run", "", "", "rehearse a step and print the plan card; needs no data or machine", &a.dry_run},
         force_option(a.force)};
-    return command_of("train", "train a model as a config file says", a, io, train,
-                      run_options(a, "TOML file; its keys are listed below") + options + machine_options(a),
-                      "Examples:\n"
-                      "  tutti train config.toml\n"
-                      "  tutti train config.toml --set train.steps=1000 --set optimizer.lr=1e-3 --out runs/longer\n"
-                      "  tutti train config.toml --dry-run           # does it fit?\n"
-                      "  tutti train config.toml --dry-run --ranks 64 --for h100 --set parallel.zero=3\n\n"
-                      "The same command continues a run that was stopped. Ctrl-C finishes the step and saves a "
-                      "checkpoint\n"
-                      "(exit code 75); twice stops at once. SIGTERM, SIGUSR1, SIGHUP and a pipe\n"
-                      "that loses its reader stop it likewise.\n\n"
-                      "Keys of CONFIG, with their defaults:\n" +
-                          wrapped_reference(spec::reference_text()));
+    return command_of(
+        "train", "train a model", a, io, train,
+        run_options(a, "TOML file; its keys are listed below") + options + machine_options(a),
+        "Examples:\n"
+        "  tutti train config.toml\n"
+        "  tutti train config.toml --set train.steps=1000 --set optimizer.lr=1e-3 --out runs/longer\n"
+        "  tutti train config.toml --dry-run           # does it fit?\n"
+        "  tutti train config.toml --dry-run --ranks 64 --for h100 --set parallel.zero=3\n\n"
+        "The same command continues a stopped run. Ctrl-C finishes the step and saves a checkpoint (exit\n"
+        "code 75), as do SIGTERM, SIGUSR1, SIGHUP and a closed output pipe. A second Ctrl-C stops at "
+        "once.\n\n"
+        "Keys of CONFIG, with their defaults:\n" +
+            wrapped_reference(spec::reference_text()));
 }
 
 Command rehearse_command(RehearseArguments& a, const Io& io) {
     const Options options = {
-        excluding("--vary", {"--kernels", "", "", "the kernels and operations of a step, in order; one block for all",
+        excluding("--vary", {"--kernels", "", "", "list kernels and operations of a step in order, once for all blocks",
                              &a.kernels}),
-        excluding("--kernels", {"--layout", "", "",
-                                "which part of the weights, their state and the tokens each rank has", &a.layout}),
+        excluding("--kernels",
+                  {"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}),
         excluding("--layout", {"--vary", "section.key=A,B", "",
-                               "memory, traffic and FLOPs with each of these values; repeatable", &a.vary}),
+                               "compare memory, traffic and FLOPs for these values; repeatable", &a.vary}),
         expert_loads_option(a.expert_loads),
-        {"--svg", "FILE", "", "writes a picture of --layout or of the memory of --vary", &a.svg, kPath}};
-    return command_of("rehearse",
-                      "a training step without its memory, data, ranks and machine: what it holds, sends, runs", a, io,
+        {"--svg", "FILE", "", "draw --layout, or the memory of --vary", &a.svg, kPath}};
+    return command_of("rehearse", "show what a training step holds, sends and computes, without running it", a, io,
                       rehearse, run_options(a, "TOML file, as for train") + machine_options(a) + options,
                       "Examples:\n"
                       "  tutti rehearse config.toml --kernels\n"
@@ -150,11 +148,11 @@ Command rehearse_command(RehearseArguments& a, const Io& io) {
 }
 
 Command verify_command(VerifyArguments& a, const Io& io) {
-    const Options options = {{"--steps", "N", "3", "steps that both take", &a.steps, Between{1, kMany}},
+    const Options options = {{"--steps", "N", "3", "steps of both runs", &a.steps, Between{1, kMany}},
                              force_option(a.force)};
-    return command_of("verify", "is a layout the same run as one rank? loss, gradients, weights", a, io, verify,
-                      run_options(a, "TOML file, as for train") + options,
-                      "Exit code 0: the same within rounding; 1: not.\n\n"
+    return command_of("verify", "check that a layout gives the same run as one rank: loss, gradients, weights", a, io,
+                      verify, run_options(a, "TOML file, as for train") + options,
+                      "Exit code 0: the same within rounding; 1: different.\n\n"
                       "Examples:\n"
                       "  tutti verify run.toml --ranks 4 --set parallel.zero=3\n"
                       "  mpirun -n 4 tutti verify run.toml --set precision.compute=f32 --json");
@@ -165,30 +163,31 @@ Command generate_command(GenerateArguments& a, const Io& io) {
         required(
             {"CKPT", "", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.checkpoint, kPath}),
         {"--prompt", "TEXT", "", "text to continue; repeatable", &a.prompts},
-        {"--prompts", "FILE", "", "a text in each line of a file", &a.prompts_file, kPath},
-        {"--prompt-ids", "IDS", "", "or token ids, such as 1,2,3; repeatable", &a.prompt_ids},
-        {"--stop", "TEXT", "", "end a text before this; repeatable", &a.stop},
-        {"--stop-ids", "IDS", "", "tokens that end a text, beside the model's own", &a.stop_ids},
-        {"--ignore-eos", "", "", "do not end at the model's end-of-text tokens", &a.ignore_eos},
+        {"--prompts", "FILE", "", "texts to continue, one per line of FILE", &a.prompts_file, kPath},
+        {"--prompt-ids", "IDS", "", "token ids to continue, such as 1,2,3; repeatable", &a.prompt_ids},
+        {"--stop", "TEXT", "", "end a text before TEXT; repeatable", &a.stop},
+        {"--stop-ids", "IDS", "", "further tokens that end a text, such as 1,2", &a.stop_ids},
+        {"--ignore-eos", "", "", "continue after the model's end-of-text tokens", &a.ignore_eos},
         {"--ids", "", "", "write token ids, not text", &a.ids},
-        {"--compute", "TYPE", "", "f32, bf16, or [auto]: as the model was made", &a.compute,
+        {"--compute", "TYPE", "", "f32, bf16 or [auto], the type of the model's training", &a.compute,
          Choices{"auto", "f32", "bf16"}},
-        {"--max-tokens", "N", "256", "new tokens", &a.max_tokens, Between{1, kMany}},
-        {"--temperature", "T", "0.8", "0: always the most likely token", &a.temperature, Between{0, 1e6}},
-        {"--top-k", "K", "0", "keep the k most likely tokens; 0: all", &a.top_k, Between{0, kMany}},
-        {"--top-p", "P", "1", "then the fewest that together have probability P", &a.top_p, Between{1e-9, 1}},
-        {"--seed", "N", "1234", "same seed, same text", &a.seed},
-        excluding("--temperature", {"--greedy", "", "", "temperature 0", &a.greedy}),
-        {"--ranks", "N", "1", "ranks that share out the model by tensor parallelism", &a.ranks, Between{1, kManyRanks}},
-        set_option(a.set, "parallel.tp=N: the same as --ranks N, as a config has it"),
+        {"--max-tokens", "N", "256", "largest number of new tokens", &a.max_tokens, Between{1, kMany}},
+        {"--temperature", "T", "0.8", "divisor of the logits; 0: always the most likely token", &a.temperature,
+         Between{0, 1e6}},
+        {"--top-k", "K", "0", "sample from the K most likely tokens; 0: from all", &a.top_k, Between{0, kMany}},
+        {"--top-p", "P", "1", "of these, from the fewest that together have probability P", &a.top_p, Between{1e-9, 1}},
+        {"--seed", "N", "1234", "seed of the sampling", &a.seed},
+        excluding("--temperature", {"--greedy", "", "", "the same as --temperature 0", &a.greedy}),
+        {"--ranks", "N", "1", "tensor-parallel ranks that divide the model", &a.ranks, Between{1, kManyRanks}},
+        set_option(a.set, "parallel.tp=N is the same as --ranks N"),
         device_option(a.device),
         threads_option(a.threads)};
     return command_of(
         "generate", "continue texts with a trained model", a, io, generate, options,
-        "A prompt gets in front of it what the tokenizer's files ask for: the post-processor of\n"
-        "tokenizer.json, or add_bos_token of tokenizer_config.json where there is a tokenizer.model. A text\n"
-        "ends at each eos id of generation_config.json (without one: of config.json, and the tokenizer's\n"
-        "eos), and at the run's data.eod.\n\n"
+        "The tokenizer's files decide which tokens precede a prompt: the post-processor of tokenizer.json,\n"
+        "or add_bos_token of tokenizer_config.json for a tokenizer.model. A text ends at each eos id of\n"
+        "generation_config.json (without one: of config.json, and the tokenizer's eos), and at the run's\n"
+        "data.eod.\n\n"
         "Examples:\n"
         "  tutti generate runs/bible --prompt \"In the beginning\"\n"
         "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7\n"
@@ -202,13 +201,11 @@ Command convert_command(ConvertArguments& a, const Io& io) {
         required(
             {"--from", "DIR", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.from, kPath}),
         required({"--to", "DIR", "", "new directory; appears complete or not at all", &a.to, kPath}),
-        {"--format", "F", "", "hf or tutti [the other one than --from has]", &a.format, Choices{"hf", "tutti"}},
-        {"--dtype", "TYPE", "", "f32, bf16 or f16 [each tensor as it is stored]", &a.dtype,
-         Choices{"f32", "bf16", "f16"}},
-        {"--allow-loss", "", "", "write values beyond the largest of TYPE as infinity", &a.allow_loss},
-        {"--max-shard-size", "SIZE", "5GB", "hf: bytes of a file; 500MB and 5GB are understood", &a.max_shard_size,
-         ByteCount{}}};
-    return command_of("convert", "weights to or from a Hugging Face directory", a, io, convert, options,
+        {"--format", "F", "", "hf or tutti [the one that --from is not]", &a.format, Choices{"hf", "tutti"}},
+        {"--dtype", "TYPE", "", "f32, bf16 or f16 [each tensor's own]", &a.dtype, Choices{"f32", "bf16", "f16"}},
+        {"--allow-loss", "", "", "allow values that become infinite in TYPE", &a.allow_loss},
+        {"--max-shard-size", "SIZE", "5GB", "hf: largest file, in bytes or as 500MB", &a.max_shard_size, ByteCount{}}};
+    return command_of("convert", "convert weights to or from a Hugging Face directory", a, io, convert, options,
                       "Examples:\n"
                       "  tutti convert --from runs/mine --to exported            # transformers loads it\n"
                       "  tutti convert --from runs/mine --to exported --dtype bf16 --max-shard-size 2GB\n"
@@ -217,12 +214,12 @@ Command convert_command(ConvertArguments& a, const Io& io) {
 
 Command report_command(ReportArguments& a, const Io& io) {
     const Options options = {
-        {"RUN_DIR", "...", "", "directory of a run, which may still go on; several are compared", &a.run_dirs, kPath},
-        {"--out", "FILE", "", "where to [RUN_DIR/report.html; of several runs comparison.html]", &a.out, kPath},
-        {"--csv", "FILE", "", "also the logged numbers, a line for each step of each run", &a.csv, kPath},
-        excluding("RUN_DIR", {"--flight", "DIR", "", "instead: of a run that failed, which rank went another way",
-                              &a.flight, kPath})};
-    return command_of("report", "runs as one HTML page: curves, memory, sample", a, io, report, options,
+        {"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
+        {"--out", "FILE", "", "the page [RUN_DIR/report.html; of several runs comparison.html]", &a.out, kPath},
+        {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kPath},
+        excluding("RUN_DIR", {"--flight", "DIR", "",
+                              "read the flight records of a failed run: which rank diverged first", &a.flight, kPath})};
+    return command_of("report", "write an HTML page about runs: curves, memory, sample", a, io, report, options,
                       "Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv\n"
                       "  tutti report --flight runs/failed");
 }
@@ -231,15 +228,14 @@ Command health_command(HealthArguments& a, const Io& io) {
     const Options options = {
         device_option(a.device),
         threads_option(a.threads),
-        {"--margin", "M", "0.2", "slow is what lacks more than this of the median of its peers", &a.margin,
-         Between{1e-3, 0.999}},
-        {"--one-by-one", "", "", "one link at a time, not all pairs of a round at once", &a.one_by_one}};
+        {"--margin", "M", "0.2", "slow means below 1 - M of the median of the peers", &a.margin, Between{1e-3, 0.999}},
+        {"--one-by-one", "", "", "measure one link at a time, not all pairs of a round at once", &a.one_by_one}};
     return command_of(
-        "health", "is a rank or a link slow or wrong? products, memory, links", a, io, health,
+        "health", "find slow or wrong ranks and links", a, io, health,
         measuring_options(a, "one per GPU, or 2") + options,
         "All ranks measure at the same time: matrix products, memory, copies to and from a GPU, every link\n"
-        "between two ranks. A product of known values is checked, and repeated: its bits must stay the same,\n"
-        "and be those of equal devices. Exit code 0: healthy; 1: something is slow or wrong, named last.\n\n"
+        "between two ranks. A product of known values is checked and repeated: its bits must not change, and\n"
+        "must equal those of the same devices. Exit code 0: healthy; 1: the findings are printed last.\n\n"
         "Examples:\n"
         "  tutti health --ranks 4\n"
         "  mpirun -n 16 tutti health --device cuda\n"
@@ -247,11 +243,11 @@ Command health_command(HealthArguments& a, const Io& io) {
 }
 
 Option progress_thread_option(bool& progress_thread) {
-    return {"--progress-thread", "", "", "one more thread per rank, which communicates", &progress_thread};
+    return {"--progress-thread", "", "", "communicate in a thread of its own on each rank", &progress_thread};
 }
 
 Command bench_comm_command(BenchCommArguments& a, const Io& io) {
-    return command_of("comm", "collectives, 1 KiB ... 64 MiB, as shares of a copy", a, io, bench_comm,
+    return command_of("comm", "collectives of 1 KiB to 64 MiB, as shares of a copy", a, io, bench_comm,
                       measuring_options(a, "2") + Options{progress_thread_option(a.progress_thread)},
                       "Examples:\n"
                       "  tutti bench comm --ranks 4\n"
@@ -264,18 +260,18 @@ Command bench_pipeline_command(BenchPipelineArguments& a, const Io& io) {
     };
     const Options options = {
         {"--kind", "KIND", "all", "a schedule, or all", &a.kind},
-        {"--stages", "P", "4", "ranks", &a.stages, Between{1, 4096}},
+        {"--stages", "P", "4", "pipeline ranks", &a.stages, Between{1, 4096}},
         {"--virtual", "V", "2", "stages per rank, where a schedule leaves them free", &a.chunks, Between{1, 4096}},
-        {"--microbatches", "M", "16", "of a step", &a.microbatches, Between{1, 1 << 20}},
-        time("--f", a.forward, "forward of what a rank has of the model"),
-        time("--i", a.backward_input, "its input gradients"),
-        time("--w", a.backward_weight, "its weight gradients"),
-        {"--repeats", "N", "3", "runs; the median counts", &a.repeats, Between{1, 1000}},
+        {"--microbatches", "M", "16", "microbatches of a step", &a.microbatches, Between{1, 1 << 20}},
+        time("--f", a.forward, "forward of a rank's part of the model, in ms"),
+        time("--i", a.backward_input, "input gradients of that part, in ms"),
+        time("--w", a.backward_weight, "weight gradients of that part, in ms"),
+        {"--repeats", "N", "3", "runs, whose median is shown", &a.repeats, Between{1, 1000}},
         progress_thread_option(a.progress_thread)};
     return command_of(
         "pipeline", "schedules by the executor of training, beside their timelines", a, io, bench_pipeline, options,
-        "Compute is replaced by waiting; messages and their order are those of training. Without kernels in its\n"
-        "way the measured time is what the timeline says and what messages add.\n\n"
+        "Waiting replaces compute; messages and their order are those of training. So the measured time is\n"
+        "the time of the timeline and the cost of the messages.\n\n"
         "Examples:\n"
         "  tutti bench pipeline --stages 8 --microbatches 32\n"
         "  mpirun -n 8 tutti bench pipeline --kind zb-v");
@@ -301,44 +297,44 @@ Command bench_command(Arguments& all, const Io& io) {
         };
         return command;
     };
-    return {
-        .name = "bench",
-        .description = "the machine's ceilings and what Tutti reaches of them",
-        .footer =
-            "Examples:\n"
-            "  tutti bench memory\n"
-            "  tutti bench gemm --dtype f32 --seconds 60\n"
-            "  tutti bench step --model llama-20m",
-        .commands = {
-            of_kind("gemm", "matrix products from N = 512 on, as shares of the peak", Kind::gemm,
-                    {{"--model", "PRESET", "", "also the products of this preset, such as gpt2-124m", &a.model,
-                      Suggestions{spec::preset_names()}}},
-                    "Example:\n  tutti bench gemm --model llama-110m"),
-            of_kind("attention", "causal attention, T = 1024 ... 16384", Kind::attention,
-                    {{"--window", "N", "0", "a sliding window of so many keys; 0: none", &a.window,
-                      Between{0, int64_t{1} << 31}}},
-                    "Examples:\n  tutti bench attention --seconds 60\n  tutti bench attention --window 1024"),
-            of_kind("memory", "bandwidth, and what kernels without matrix products reach of it", Kind::memory, {},
-                    "Example:\n  tutti bench memory --threads 1"),
-            of_kind(
-                "step", "a training step and its MFU, in the five steps of the definition", Kind::step,
-                {{"--model", "PRESET", "", "[llama-tiny]", &a.model, Suggestions{spec::preset_names()}},
-                 set_option(a.set, "a value of the config; repeatable"),
-                 {"--kernels", "", "", "also the time of each kernel, beside the least that it can cost", &a.kernels},
-                 {"--tune", "FILE", "", "gets the fastest cuBLASLt algorithms, for train.gemm_tuning", &a.tune, kPath}},
+    return {.name = "bench",
+            .description = "measure the machine's ceilings, and how near Tutti comes to them",
+            .footer =
                 "Examples:\n"
-                "  tutti bench step --model llama-5m --kernels\n"
-                "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
-                "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32\n"
-                "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --tune products.json"),
-            bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io),
-            calibrate_command(all.calibrate, io)}};
+                "  tutti bench memory\n"
+                "  tutti bench gemm --dtype f32 --seconds 60\n"
+                "  tutti bench step --model llama-20m",
+            .commands = {
+                of_kind("gemm", "matrix products from N = 512 on, as shares of the peak", Kind::gemm,
+                        {{"--model", "PRESET", "", "also measure the products of a preset such as gpt2-124m", &a.model,
+                          Suggestions{spec::preset_names()}}},
+                        "Example:\n  tutti bench gemm --model llama-110m"),
+                of_kind("attention", "causal attention of 1024 to 16384 tokens", Kind::attention,
+                        {{"--window", "N", "0", "keys of a sliding window; 0: no window", &a.window,
+                          Between{0, int64_t{1} << 31}}},
+                        "Examples:\n  tutti bench attention --seconds 60\n  tutti bench attention --window 1024"),
+                of_kind("memory", "memory bandwidth, and the share that kernels reach", Kind::memory, {},
+                        "Example:\n  tutti bench memory --threads 1"),
+                of_kind("step", "a training step and its MFU", Kind::step,
+                        {{"--model", "PRESET", "", "model [llama-tiny]", &a.model, Suggestions{spec::preset_names()}},
+                         set_option(a.set, "set a key of the config; repeatable"),
+                         {"--kernels", "", "", "also show the time of each kernel beside its lower bound", &a.kernels},
+                         {"--tune", "FILE", "", "write the fastest cuBLASLt algorithms, for train.gemm_tuning", &a.tune,
+                          kPath}},
+                        "Examples:\n"
+                        "  tutti bench step --model llama-5m --kernels\n"
+                        "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
+                        "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32\n"
+                        "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --tune products.json"),
+                bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io),
+                calibrate_command(all.calibrate, io)}};
 }
 
 Command completion_command(CompletionArguments& a, const Io& io) {
     const Options options = {
         required({"SHELL", "", "", "bash, zsh or fish", &a.shell, Choices{"bash", "zsh", "fish"}})};
-    return command_of("completion", "a script that completes command lines in a shell", a, io, completion, options,
+    return command_of("completion", "print a script that completes command lines in a shell", a, io, completion,
+                      options,
                       "The packages install these scripts. Elsewhere:\n"
                       "  source <(tutti completion bash)     # in ~/.bashrc\n"
                       "  source <(tutti completion zsh)      # in ~/.zshrc, after compinit\n"
@@ -351,19 +347,19 @@ Command program(Arguments& all, const Io& io) {
     return {.name = "tutti",
             .description = "Tutti trains large neural networks on all your devices at once.",
             .footer =
-                "Each command has its own --help, with examples, and --json.\n"
-                "Exit codes: 0 done, 2 usage or config, 3 data or "
-                "checkpoint, 4 failed, 75 stopped after a checkpoint.",
+                "`tutti COMMAND --help` explains a command and shows examples.\n"
+                "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 75 stopped after a save.",
             .commands = {train_command(all.train, io), rehearse_command(all.rehearse, io),
                          verify_command(all.verify, io), generate_command(all.generate, io),
                          convert_command(all.convert, io), report_command(all.report, io), bench_command(all, io),
                          health_command(all.health, io), schedule_command(all.schedule, io),
                          simulate_command(all.simulate, io), plan_command(all.plan, io), data_command(all.data, io),
-                         command_of("doctor", "what this build and this machine have", all.doctor, io, doctor, {}, ""),
-                         command_of("version", "version and build", all.version, io, version, {}, ""),
+                         command_of("doctor", "show what this build and this machine have, and what is missing",
+                                    all.doctor, io, doctor, {}, "Exit code 0: no problem; 4: problems, printed last."),
+                         command_of("version", "print version and build", all.version, io, version, {}, ""),
                          completion_command(all.completion, io),
-                         command_of("man", "the manual page of all commands, as source for man", all.manual, io, manual,
-                                    {}, "Example:\n  tutti man | man -l -")}};
+                         command_of("man", "print the manual page, as source for man", all.manual, io, manual, {},
+                                    "Example:\n  tutti man | man -l -")}};
 }
 
 }  // namespace tutti::cli

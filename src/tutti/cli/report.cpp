@@ -1,37 +1,21 @@
-// cli/report.cpp: `tutti report`. The page is report/report.h's; here it gets to its place whole or not at all.
+// cli/report.cpp: `tutti report`: runs as one page (report/report.h), and with --flight which rank of a failed run
+// diverged first (diagnose/flight_findings.h).
 #include "tutti/report/report.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
+#include <ctime>
 #include <filesystem>
-#include <fstream>
+#include <iomanip>
+#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
+#include "tutti/diagnose/flight_findings.h"
 
 namespace tutti::cli {
 
 namespace {
-
-// Beside the target and renamed: a reader never sees half a page, and a full disk leaves the old one.
-void write_whole(const std::filesystem::path& path, const std::string& text) {
-    const std::filesystem::path temporary = concat(path.string(), ".", getpid(), ".tmp");
-    errno = 0;
-    std::ofstream file(temporary, std::ios::binary);
-    file << text;
-    file.close();
-    const int reason = errno;
-    std::error_code problem;
-    if (file) std::filesystem::rename(temporary, path, problem);
-    if (file && !problem) return;
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw DataError(concat(path.string(), " cannot be written: ", problem ? problem.message() : std::strerror(reason),
-                           "; --out names another place"));
-}
 
 // Means per traced step of each rank; [] without a trace.
 Json describe_trace(const report::RunHistory& run) {
@@ -48,6 +32,76 @@ Json describe_trace(const report::RunHistory& run) {
     return ranks;
 }
 
+// --- --flight -------------------------------------------------------------------------------------------------------
+
+using diagnose::last_operation;
+
+std::string time_text(double unix_time) {
+    const auto seconds = static_cast<std::time_t>(unix_time);
+    std::tm utc{};
+    gmtime_r(&seconds, &utc);
+    std::ostringstream text;
+    text << std::put_time(&utc, "%Y-%m-%d %H:%M:%S UTC");
+    return text.str();
+}
+
+std::string_view words_of(comm::Cause cause) {
+    switch (cause) {
+        case comm::Cause::failed: return "failed by itself";
+        case comm::Cause::timed_out: return "waited too long";
+        case comm::Cause::told: return "was stopped";
+    }
+    return "?";
+}
+
+Json describe(const diagnose::FlightReading& reading) {
+    Json findings = Json::array(), stood = Json::array();
+    for (const diagnose::FlightFinding& f : reading.findings) {
+        Json finding = {{"finding", name_of(f.kind)}, {"ranks", f.ranks}};
+        if (!f.group.empty()) finding.update({{"group", f.group}, {"sequence", f.sequence}});
+        finding["text"] = f.text;
+        findings.push_back(finding);
+    }
+    for (const comm::FlightRecord& r : reading.records) {
+        Json groups = Json::object();
+        for (const auto& g : r.groups) groups[g.name] = g.begun;
+        stood.push_back({{"rank", r.rank},
+                         {"cause", name_of(r.cause)},
+                         {"reason", r.reason},
+                         {"written", r.written},
+                         {"last", last_operation(r)},
+                         {"begun", groups}});
+    }
+    return {{"ranks", reading.ranks},
+            {"missing", reading.missing},
+            {"left_out", reading.left_out},
+            {"findings", findings},
+            {"records", stood}};
+}
+
+int report_flight(const std::string& directory, bool json, const Io& io) {
+    const diagnose::FlightReading reading = diagnose::read_flight(directory);
+    if (json) {
+        io.out << describe(reading).dump(2, Json::InvalidUtf8::replace) << '\n';
+        return 0;
+    }
+    double written = 0;
+    for (const comm::FlightRecord& r : reading.records) written = std::max(written, r.written);
+    io.out << "records of " << reading.records.size() << " of " << reading.ranks << " ranks, " << time_text(written)
+           << '\n';
+    for (const diagnose::FlightFinding& finding : reading.findings)
+        io.out << (&finding == &reading.findings.front() ? "=> " : "   then: ") << finding.text << '\n';
+    for (const comm::FlightRecord& r : reading.records) {
+        io.out << "\nrank " << r.rank << " " << words_of(r.cause) << ": " << r.reason
+               << "\n  last: " << last_operation(r) << "\n  begun:";
+        for (const auto& g : r.groups) io.out << (&g == &r.groups.front() ? " " : ", ") << g.name << " " << g.begun;
+        io.out << '\n';
+    }
+    for (const std::string& name : reading.left_out)
+        io.err << "tutti: note: " << name << " is of an earlier session of the run and was left out\n";
+    return 0;
+}
+
 }  // namespace
 
 int report(const ReportArguments& arguments, const Io& io) {
@@ -59,8 +113,8 @@ int report(const ReportArguments& arguments, const Io& io) {
     std::filesystem::path path = arguments.out;
     if (path.empty()) path = one ? std::filesystem::path(arguments.run_dirs[0]) / "report.html" : "comparison.html";
     const std::string page = one ? report::render_report(runs[0]) : report::render_comparison(runs);
-    write_whole(path, page);
-    if (!arguments.csv.empty()) write_whole(arguments.csv, report::render_csv(runs));
+    write_file("--out", path.string(), page);
+    if (!arguments.csv.empty()) write_file("--csv", arguments.csv, report::render_csv(runs));
 
     Json document = {{"report", path.string()}, {"bytes", page.size()}};
     if (!arguments.csv.empty()) document["csv"] = arguments.csv;

@@ -289,29 +289,32 @@ Command schedule_command(ScheduleArguments& a, const Io& io) {
     Suggestions kinds = {{"auto", "all"}, true};
     for (const schedule::Kind& kind : schedule::kinds()) kinds.words.emplace_back(kind.name);
     const Options options = {
-        required({"--kind", "K", "", "a name below, auto, all, or FILE.csv", &a.kind, kinds}),
+        required({"--kind", "K", "", "a kind below, auto, all, or FILE.csv", &a.kind, kinds}),
         {"--stages", "P", "", "ranks of the pipeline", &a.stages, Between{1, 1 << 12}},
         {"--virtual", "V", "1; with all 2", "stages per rank, where the kind leaves them free", &a.chunks,
          Between{1, 1 << 10}},
         {"--microbatches", "M", "", "microbatches of a step", &a.microbatches, Between{1, 1 << 16}},
-        {"--group-size", "N", "min(P, M)", "of interleaved and interleaved-zb", &a.group_size, Between{1, 1 << 16}},
-        {"--memory-limit", "X", "none", "live chunks on a rank, until their W", &a.memory_limit, Between{1, 1 << 26}},
-        {"--w-memory", "S", "1", "auto: what a chunk counts between its I and its W", &a.w_memory, Between{0, 1}},
-        {"--f", "T", "1", "time of a chunk's forward; 0.5 and 1/3 are exact", &a.forward},
-        {"--i", "T", "1", "of the gradient of its input", &a.backward_input},
-        {"--w", "T", "1", "of the gradients of its weights", &a.backward_weight},
-        {"--fb", "T", "f + i + w", "of an overlapped F and B", &a.overlap},
-        {"--comm,--latency", "T", "0", "of a message between ranks", &a.latency},
-        {"--message-bytes", "N", "0", "size of a message, which then takes --comm + N / B", &a.message_bytes},
-        {"--bandwidth", "B", "", "bytes per unit of time from one rank to another; messages share it", &a.bandwidth},
-        {"--csv", "FILE", "", "writes the actions, as torch.distributed.pipelining", &a.csv, kPath},
-        {"--messages", "", "", "sends and receives too, in the CSV and the JSON", &a.messages},
-        {"--svg", "FILE", "", "writes the timeline as a picture", &a.svg, kPath}};
+        {"--group-size", "N", "min(P, M)", "microbatches of a group, for interleaved and interleaved-zb", &a.group_size,
+         Between{1, 1 << 16}},
+        {"--memory-limit", "X", "none", "largest number of live chunks on a rank, each live until its W",
+         &a.memory_limit, Between{1, 1 << 26}},
+        {"--w-memory", "S", "1", "auto: share of a chunk's memory that lives between its I and its W", &a.w_memory,
+         Between{0, 1}},
+        {"--f", "T", "1", "time of F, a chunk's forward; 0.5 and 1/3 are exact", &a.forward},
+        {"--i", "T", "1", "time of I, the gradient of its input", &a.backward_input},
+        {"--w", "T", "1", "time of W, the gradients of its weights", &a.backward_weight},
+        {"--fb", "T", "f + i + w", "time of an overlapped forward and backward", &a.overlap},
+        {"--comm,--latency", "T", "0", "latency of a message between ranks", &a.latency},
+        {"--message-bytes", "N", "0", "size of a message, which then takes --latency + N / B", &a.message_bytes},
+        {"--bandwidth", "B", "", "bytes per unit of time on a link, shared by its messages", &a.bandwidth},
+        {"--csv", "FILE", "", "write the actions in the format of torch.distributed.pipelining", &a.csv, kPath},
+        {"--messages", "", "", "include sends and receives in the CSV and the JSON", &a.messages},
+        {"--svg", "FILE", "", "draw the timeline", &a.svg, kPath}};
     return command_of(
-        "schedule", "pipeline schedules: order, bubble, memory, timeline", a, io, schedule, options,
-        "Kinds: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, interleaved-zb; with two stages per\n"
-        "rank zb-v, v-half, v-min, dualpipe-v; with two replicas chimera, dualpipe. auto searches for the\n"
-        "shortest step within --memory-limit.\n\n"
+        "schedule", "show pipeline schedules: order, bubble, memory, timeline", a, io, schedule, options,
+        "Kinds: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, interleaved-zb; with two stages\n"
+        "per rank zb-v, v-half, v-min, dualpipe-v; with two replicas chimera, dualpipe. auto searches for\n"
+        "the shortest step within --memory-limit.\n\n"
         "Examples:\n"
         "  tutti schedule --kind 1f1b --stages 4 --microbatches 8\n"
         "  tutti schedule --kind all --stages 8 --microbatches 32 --comm 0.1\n"

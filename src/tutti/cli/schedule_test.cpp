@@ -1,15 +1,12 @@
 // `tutti schedule` as its users see it: numbers, files, refusals.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
-#include "tutti/cli/cli.h"
+#include "tutti/cli/testing/run.h"
 #include "tutti/schedule/csv.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
@@ -17,31 +14,18 @@
 namespace tutti::cli {
 namespace {
 
-struct Ran {
-    int code;
-    std::string out, err;
-};
-
 // `line`: what follows `tutti schedule --kind`.
 Ran schedule(const std::string& line) {
-    std::istringstream stream("tutti schedule --kind " + line);
+    std::istringstream stream("schedule --kind " + line);
     std::vector<std::string> words;
     for (std::string word; stream >> word;) words.push_back(word);
-    std::vector<const char*> argv;
-    for (const std::string& word : words) argv.push_back(word.c_str());
-    std::ostringstream out, err;
-    const int code = run(static_cast<int>(argv.size()), argv.data(), Io{out, err});
-    return {code, out.str(), err.str()};
+    return tutti(words);
 }
 
 Json json(const std::string& line) {
     const Ran r = schedule(line + " --json");
     EXPECT_EQ(r.code, 0) << r.err;
     return Json::parse(r.out);
-}
-
-std::string path(const std::string& name) {
-    return (std::filesystem::temp_directory_path() / concat("tutti-schedule-test-", getpid(), '-', name)).string();
 }
 
 TEST(ScheduleCommand, NumbersAreExact) {
@@ -96,7 +80,8 @@ TEST(ScheduleCommand, AllKindsInOneTable) {
 }
 
 TEST(ScheduleCommand, FilesComeBack) {
-    const std::string csv = path("s.csv"), lowered = path("l.csv"), svg = path("s.svg");
+    const ScratchFolder folder;
+    const std::string csv = folder.path("s.csv"), lowered = folder.path("l.csv"), svg = folder.path("s.svg");
     EXPECT_EQ(schedule("dualpipe-v --stages 2 --microbatches 5 --csv " + csv + " --svg " + svg).code, 0);
     EXPECT_EQ(schedule("dualpipe-v --stages 2 --microbatches 5 --messages --csv " + lowered).code, 0);
     const schedule::Schedule made = schedule::generate("dualpipe-v", {2, 1, 5});
@@ -115,7 +100,6 @@ TEST(ScheduleCommand, FilesComeBack) {
     for (const schedule::Program& program : made.programs) actions += program.size();
     EXPECT_EQ(titles, 1 + actions);  // of the file, and of each
     EXPECT_NE(drawing.find("<title>0F0: 0 to 1</title><rect class=\"f\""), std::string::npos);
-    for (const std::string& file : {csv, lowered, svg}) std::filesystem::remove(file);
 }
 
 TEST(ScheduleCommand, DrawsTheTimeline) {
@@ -133,10 +117,9 @@ TEST(ScheduleCommand, AutoStaysWithinItsMemory) {
 }
 
 TEST(ScheduleCommand, RefusesWithWhatToTry) {
-    const std::string illegal = path("illegal.csv");
-    std::ofstream(illegal) << "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n";
-    const std::string legal = path("legal.csv");
-    std::ofstream(legal) << "0F0,0B0\n1F0,1B0\n";
+    const ScratchFolder folder;
+    const std::string illegal = folder.write("illegal.csv", "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n");
+    const std::string legal = folder.write("legal.csv", "0F0,0B0\n1F0,1B0\n");
     const std::vector<std::pair<std::string, std::string>> cases = {
         {"dualpip --stages 4 --microbatches 8", "the nearest is dualpipe of naive, gpipe, 1f1b"},
         {"1f1b --stages 4", "--stages and --microbatches are required"},
@@ -169,8 +152,6 @@ TEST(ScheduleCommand, RefusesWithWhatToTry) {
         EXPECT_EQ(r.out, "") << line;
         EXPECT_NE(r.err.find(message), std::string::npos) << line << '\n' << r.err;
     }
-    std::filesystem::remove(illegal);
-    std::filesystem::remove(legal);
     EXPECT_EQ(schedule("1f1b --stages 2 --microbatches 2 --csv /no/such/directory/s.csv").code, 3);
 }
 

@@ -250,9 +250,9 @@ int calibrate(const CalibrateArguments& a, const Io& io) {
 }
 
 Command calibrate_command(CalibrateArguments& a, const Io& io) {
-    return command_of("calibrate", "times the kernels and operations of this machine, for tutti simulate", a, io,
-                      calibrate, {required({"OUT", "", "", "where the profile goes, a JSON file", &a.out, kPath})},
-                      "Takes one to two minutes; nothing else should run meanwhile.\n\n"
+    return command_of("calibrate", "time the kernels and operations of this machine for `tutti simulate`", a, io,
+                      calibrate, {required({"OUT", "", "", "JSON file to write the profile to", &a.out, kPath})},
+                      "This takes one to two minutes; no other program should run meanwhile.\n\n"
                       "Examples:\n"
                       "  tutti bench calibrate here.json\n"
                       "  tutti simulate run.toml --profile here.json --ranks 4");
@@ -311,24 +311,22 @@ int simulate(const SimulateArguments& a, const Io& io) {
 Command simulate_command(SimulateArguments& a, const Io& io) {
     constexpr double kManyRanks = 1 << 20;
     return command_of(
-        "simulate", "time, rates and memory of a step before it runs, on any cluster", a, io, simulate,
+        "simulate", "predict time, rates and memory of a step on any cluster", a, io, simulate,
         {{"CONFIG", "", "", "TOML file of the run", &a.config, kPath},
-         {"--cluster", "NAME|FILE", "", "the machines: a name below, or a TOML file", &a.cluster,
+         {"--cluster", "NAME|FILE", "", "a cluster below, or a TOML file of one", &a.cluster,
           Suggestions{hardware::cluster_names(), true}},
          {"--ranks", "N", "1", "devices of the run", &a.ranks, Between{1, kManyRanks}},
-         set_option(a.set, "a value in place of the file's; repeatable"),
-         {"--profile", "FILE", "", "instead of a cluster: a machine that `tutti bench calibrate` measured", &a.profile,
-          kPath},
-         {"--trace", "FILE", "", "the predicted spans of the rehearsed ranks, for ui.perfetto.dev", &a.trace, kPath},
-         {"--svg", "FILE", "", "the same as a picture", &a.svg, kPath},
-         {"--run", "RUN_DIR", "", "leaves the prediction in the directory of a run, for tutti report", &a.run, kPath},
-         {"--slow", "RANK=FACTOR", "", "a straggler: its kernels take so many times as long; repeatable", &a.slow},
+         set_option(a.set, "override a key of CONFIG; repeatable"),
+         {"--profile", "FILE", "", "in place of a cluster: a profile by `tutti bench calibrate`", &a.profile, kPath},
+         {"--trace", "FILE", "", "write the predicted timeline, for ui.perfetto.dev", &a.trace, kPath},
+         {"--svg", "FILE", "", "draw the predicted timeline", &a.svg, kPath},
+         {"--run", "RUN_DIR", "", "write the prediction into a run directory, for `tutti report`", &a.run, kPath},
+         {"--slow", "RANK=FACTOR", "", "a straggler, whose kernels take FACTOR times as long; repeatable", &a.slow},
          expert_loads_option(a.expert_loads),
-         {"--site", "FILE", "", "constants of a site, as --fit wrote them", &a.site, kPath},
-         {"--table", "FILE", "", "instead: predicts the runs of a JSON file {\"rows\": [...]}, with their errors",
-          &a.table, kPath},
-         {"--fit", "OUT", "", "with --table: fits the constants to these rows, three or more, and writes them", &a.fit,
-          kPath}},
+         {"--site", "FILE", "", "constants of a site, written by --fit", &a.site, kPath},
+         {"--table", "FILE", "", "predict the runs of a JSON file {\"rows\": [...]} and show the errors", &a.table,
+          kPath},
+         {"--fit", "OUT", "", "fit the constants to --table, three rows or more, and write them", &a.fit, kPath}},
         concat(
             "Clusters: ",
             [] {

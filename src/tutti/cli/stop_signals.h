@@ -1,6 +1,6 @@
-// cli/stop_signals.h: SIGINT, SIGTERM, SIGHUP and SIGUSR1 (what Slurm sends before the time is up), and the end of the
-// reader of standard output, as a question that the trainer asks after each step. No handler, so no global state: the
-// signals are blocked and one thread waits for them. SIGHUP stays ignored where nohup had it so.
+// cli/stop_signals.h: requests to stop as a flag to poll: SIGINT, SIGTERM, SIGHUP, SIGUSR1 (which Slurm sends before
+// the time limit), and a closed pipe at standard output. There is no handler and so no global state: the signals are
+// blocked and one thread waits for them. SIGHUP stays ignored under nohup.
 #pragma once
 
 #include <atomic>
@@ -12,12 +12,12 @@ namespace tutti::cli {
 
 class StopSignals {
   public:
-    // Make it before other threads start: they inherit the mask. `notice(signal)` is called once, by the waiting
-    // thread, at the first signal. A second SIGINT ends the process at once, as if it had not been caught. SIGINT
-    // counts also where a shell had it ignored for a background job: a stop loses nothing.
-    // A pipe whose reader has ended counts as SIGPIPE, which is ignored meanwhile, and from then on.
+    // Must be made before other threads start, which inherit the mask. The waiting thread calls `notice(signal)` once,
+    // at the first signal. A second SIGINT ends the process at once, as if it had not been caught. SIGINT counts even
+    // where a shell had ignored it for a background job: a stop loses nothing.
+    // A pipe without a reader counts as SIGPIPE, which is ignored meanwhile and from then on.
     explicit StopSignals(std::function<void(int signal)> notice);
-    ~StopSignals();  // the mask is as before
+    ~StopSignals();  // restores the mask
     StopSignals(const StopSignals&) = delete;
     StopSignals& operator=(const StopSignals&) = delete;
 

@@ -1,4 +1,4 @@
-#include "tutti/cli/parse.h"
+#include "tutti/cli/command.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,0 +1,412 @@
+// cli/bench_kernels.cpp: `tutti bench memory`, `tutti bench gemm` and `tutti bench attention`: kernels by themselves,
+// beside the ceilings of the machine.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
+#include "tutti/cli/bench.h"
+#include "tutti/cli/io.h"
+#include "tutti/device/cpu/parallel.h"
+#include "tutti/kernels/cuda/attention_cudnn.h"
+#include "tutti/kernels/kernel_table.h"
+#include "tutti/ops/loss_chunk.h"
+#include "tutti/ops/ops.h"
+#include "tutti/parallel/apply.h"
+#include "tutti/spec/model_spec.h"
+
+namespace tutti::cli {
+
+using diagnose::copy_values, diagnose::filled, diagnose::GemmShape, diagnose::kBufferBytes, diagnose::normal_values,
+    diagnose::time_gemm;
+
+namespace {
+
+using kernels::KernelTable;
+
+// --- tutti bench memory ---------------------------------------------------------------------------------------------
+// The ceiling is a plain copy; kernels with little arithmetic per byte should come near it. Bytes are those that the
+// algorithm must read and write; a store that first fetches its cache line moves more.
+
+constexpr int64_t kRowWidth = 1024;
+
+struct MemoryCase {
+    std::string name;
+    const char* traffic;  // per value
+    double bytes;         // of one call
+    std::function<void()> call;
+};
+
+// McCalpin's STREAM triad, a = b + s c, in f32.
+void triad(const Stream& stream, const Tensor& b, const Tensor& c, const Tensor& a) {
+    parallel_for(stream, a.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
+        const float* __restrict x = b.view().as<float>();
+        const float* __restrict y = c.view().as<float>();
+        float* __restrict z = a.view().as<float>();
+        for (int64_t i = begin; i < end; ++i) z[i] = x[i] + 3.0f * y[i];
+    });
+}
+
+// Bytes of a copy between two buffers of kBufferBytes, read and written.
+constexpr double kCopyBytes = 2.0 * kBufferBytes;
+
+// Runs one case, prints its line, adds its row. Returns bytes per second.
+double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double copy_rate, int cases) {
+    const Timing t = bench.time({.seconds = bench.patience_left() / cases, .min_runs = 5, .max_runs = 30}, c.call);
+    const double rate = c.bytes / t.median;
+    const double share = copy_rate > 0 ? rate / copy_rate : 1;
+    bench.text << left(c.name, 20) << left(c.traffic, 22) << right(format_fixed(rate / 1e9, 1), 8)
+               << right(format_percent(share), 10) << timing_columns(t) << std::endl;
+    BenchRecord row = {{"name", c.name}, {"bytes", c.bytes}, {"bytes_per_s", rate}, {"share_of_copy", share}};
+    for (auto& entry : timing_record(t)) row.push_back(entry);
+    result.rows.push_back(std::move(row));
+    return rate;
+}
+
+// Least bytes per value of AdamW: master, m, v are read and written, the gradient is read, the rounded copy written.
+MemoryCase adamw_case(Bench& bench, int64_t values, std::vector<Tensor>& keep) {
+    for (int i = 0; i < 3; ++i) keep.push_back(filled(bench.ctx, {values}, DType::f32, 0.0f));
+    keep.push_back(filled(bench.ctx, {values}, DType::f32, 1e-3f));
+    kernels::OptimizerPiece piece{
+        .master = keep[0], .gradient = keep[3], .m = keep[1], .v = keep[2], .weight_decay = 0.1f};
+    const bool rounded = bench.dtype == DType::bf16;
+    if (rounded) {
+        keep.push_back(filled(bench.ctx, {values}, DType::bf16, 0.0f));
+        piece.value = keep.back();
+    }
+    return {
+        "adamw", rounded ? "3 f32 rw, 1 r, bf16 w" : "3 f32 rw, 1 f32 r",
+        static_cast<double>(values) * (rounded ? 30 : 28), [&bench, piece] {
+            const kernels::AdamW update{.pieces = {&piece, 1}, .lr = 1e-4f, .correction1 = 0.1f, .correction2 = 0.05f};
+            ops::call(bench.ctx, &KernelTable::adamw, "adamw", update);
+        }};
+}
+
+}  // namespace
+
+BenchResult bench_memory(Bench& bench) {
+    BenchResult result;
+    constexpr int kBuffers = 6;  // that live at once, AdamW's five and one
+    check(bench.device->free_bytes() > kBuffers * kBufferBytes, "bench memory needs ",
+          format_bytes(kBuffers * kBufferBytes), " of memory, available are ",
+          format_bytes(bench.device->free_bytes()));
+    bench.text << left("", 20) << left("traffic per value", 22) << right("GB/s", 8) << right("of copy", 10)
+               << timing_heading() << std::endl;
+
+    double copy_rate = 0;
+    constexpr double kBytes = kBufferBytes;
+    {
+        const int64_t n = kBufferBytes / 4;
+        const Tensor a = filled(bench.ctx, {n}, DType::f32, 1), b = filled(bench.ctx, {n}, DType::f32, 2);
+        const Tensor c = filled(bench.ctx, {n}, DType::f32, 3);
+        copy_rate =
+            measure(bench, result, {"copy", "1 r, 1 w", kCopyBytes, [&] { copy_values(bench.ctx, a, b); }}, 0, 6);
+        if (bench.device->kind() == DeviceKind::cpu) {  // a loop of the host
+            const Stream& stream = bench.device->stream();
+            const MemoryCase of_triad{"triad (f32)", "2 r, 1 w", 3 * kBytes, [&] { triad(stream, a, b, c); }};
+            result.summary.emplace_back("triad_bytes_per_s", measure(bench, result, of_triad, copy_rate, 5));
+        }
+    }
+    {
+        const int64_t rows = kBufferBytes / size_of(bench.dtype) / kRowWidth;
+        const Shape shape = {rows, kRowWidth};
+        const Tensor x = filled(bench.ctx, shape, bench.dtype, 1), z = filled(bench.ctx, shape, bench.dtype, 2);
+        const Tensor y = filled(bench.ctx, shape, bench.dtype, 0), w = filled(bench.ctx, {kRowWidth}, bench.dtype, 1);
+        const Tensor rstd = filled(bench.ctx, {rows}, DType::f32, 0);
+        ops::Context& ctx = bench.ctx;
+        measure(bench, result,
+                {"rms_norm", "1 r, 1 w", 2 * kBytes,
+                 [&] {
+                     ops::call(ctx, &KernelTable::norm_forward, "norm_forward",
+                               kernels::NormForward{.x = x, .w = w, .eps = 1e-5f, .y = y, .rstd = rstd});
+                 }},
+                copy_rate, 4);
+        measure(bench, result,
+                {"add", "2 r, 1 w", 3 * kBytes, [&] { ops::call(ctx, &KernelTable::add, "add", x, z, y); }}, copy_rate,
+                3);
+        measure(bench, result,
+                {"swiglu", "2 r, 1 w", 3 * kBytes,
+                 [&] { ops::call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", x, z, y); }},
+                copy_rate, 2);
+    }
+    bench.device->memory().trim();
+    std::vector<Tensor> keep;
+    measure(bench, result, adamw_case(bench, kBufferBytes / 4, keep), copy_rate, 1);
+    result.summary.emplace_back("copy_bytes_per_s", copy_rate);
+    result.summary.emplace_back("buffer_bytes", kBufferBytes);
+    bench.text << "\nBuffers of " << format_bytes(kBufferBytes)
+               << "; medians. of copy: the share of the copy's rate.\n";
+    return result;
+}
+
+// --- tutti bench gemm -----------------------------------------------------------------------------------------------
+// The HFU sweep: square products that double in size until memory or patience ends, then, when asked, the products of a
+// model; each as a share of the peak measured in the same run.
+
+namespace {
+
+constexpr int64_t kSmallest = 512, kLargest = 8192, kLargestOfGpu = 32768;
+constexpr int64_t kTokens = 4096;  // rows of a model's products
+
+struct Sweep {
+    Bench& bench;
+    BenchResult result;
+    Peak peak;
+    std::vector<double> rates;  // FLOP/s, by row
+};
+
+std::string size_text(const GemmShape& s) { return concat(s.rows, " x ", s.out, " x ", s.in); }
+
+// Bytes of x, w, y, and of the f32 values that fill the larger of x and w.
+int64_t memory_of(const GemmShape& s, DType dtype) {
+    const int64_t values = s.rows * s.in + s.out * s.in + s.rows * s.out;
+    return values * (s.product == ops::Product::weight_gradient ? 4 : size_of(dtype)) +
+           4 * std::max(s.rows, s.out) * s.in;
+}
+
+const char* name_of(ops::Product product) {
+    switch (product) {
+        case ops::Product::forward: return "y = x w^T";
+        case ops::Product::input_gradient: return "dx = dy w";
+        case ops::Product::weight_gradient: return "dw += dy^T x";
+    }
+    return "";
+}
+
+Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
+    Bench& bench = sweep.bench;
+    std::string engine;
+    const Timing t =
+        time_gemm(bench.ctx, bench.dtype, shape, {.seconds = seconds, .min_runs = 3, .max_runs = 30}, &engine);
+    const double rate = shape.flops() / t.median;
+    sweep.peak.see_gemm(shape.flops() / t.min, size_text(shape));
+    bench.text << left(shape.name, 24) << right(std::to_string(shape.rows), 7) << right(std::to_string(shape.out), 7)
+               << right(std::to_string(shape.in), 7) << right(format_fixed(rate / 1e12, 3), 9)
+               << right(format_percent(rate / sweep.peak.flops_per_s()), 9) << "  " << left(engine, 7)
+               << timing_columns(t) << std::endl;
+    BenchRecord row = {{"name", shape.name},  {"product", std::string(name_of(shape.product))},
+                       {"rows", shape.rows},  {"out", shape.out},
+                       {"in", shape.in},      {"flops", shape.flops()},
+                       {"flops_per_s", rate}, {"engine", engine}};
+    for (auto& entry : timing_record(t)) row.push_back(entry);
+    sweep.result.rows.push_back(std::move(row));
+    sweep.rates.push_back(rate);
+    return t;
+}
+
+void sweep_squares(Sweep& sweep, double patience) {
+    const double end = seconds_now() + patience;
+    double last = 0;
+    const bool gpu = sweep.bench.device->kind() == DeviceKind::cuda;
+    for (int64_t n = kSmallest; n <= (gpu ? kLargestOfGpu : kLargest); n *= 2) {
+        const GemmShape shape{concat("N = ", n), n, n, n};
+        const double left_s = end - seconds_now(), predicted = 4 * 8 * last;  // two to warm up, two more; 8: (2 N)^3
+        if (n > kSmallest && predicted > left_s) {
+            sweep.bench.note(sweep.result,
+                             concat("stopped before N = ", n, ": it needs about ", format_duration(predicted),
+                                    ", patience has ", format_duration(std::max(left_s, 0.0)), " (--seconds)"));
+            return;
+        }
+        if (memory_of(shape, sweep.bench.dtype) > sweep.bench.device->free_bytes()) {
+            sweep.bench.note(sweep.result, concat("stopped before N = ", n, ": it needs ",
+                                                  format_bytes(memory_of(shape, sweep.bench.dtype)), " of memory"));
+            return;
+        }
+        last = measure(sweep, shape, std::min(2.0, left_s / 2)).median;
+    }
+}
+
+// The linears of one block and the head, as models/gpt2.cpp and models/llama.cpp have them on these kernels.
+std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype, const kernels::KernelTable& kernels) {
+    if (m.family == spec::Family::mlp) return {{"linear", kTokens, m.width, m.width}};
+    const int64_t query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
+    std::vector<GemmShape> linears;
+    const bool gpt2 = m.family == spec::Family::gpt2;
+    if (gpt2 || (kernels.fused_projections && !m.head_norm)) {
+        linears = {{"q k v", kTokens, query + 2 * key, m.width}};
+    } else {
+        linears = {{"q", kTokens, query, m.width}};
+        if (key != query) linears.push_back({"k, v", kTokens, key, m.width});
+    }
+    linears.push_back({"attention out", kTokens, m.width, query});
+    linears.push_back({gpt2 ? "ffn up" : "ffn gate, up", kTokens, m.ffn, m.width});
+    linears.push_back({"ffn down", kTokens, m.width, m.ffn});
+    constexpr int64_t kGrain = parallel::kVocabularyGrain;
+    const int64_t words = (m.vocab + kGrain - 1) / kGrain * kGrain;
+    linears.push_back(
+        {"head", ops::loss_chunk_rows(kTokens, words * size_of(dtype), kernels.loss_chunk_bytes), words, m.width});
+    return linears;
+}
+
+void sweep_model(Sweep& sweep, const std::string& name) {
+    Bench& bench = sweep.bench;
+    bench.text << '\n' << name << ", " << kTokens << " tokens: y = x w^T, dx = dy w, dw += dy^T x (f32)" << std::endl;
+    std::vector<GemmShape> all;
+    for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype, bench.ctx.kernels)) {
+        for (const auto& [product, suffix] :
+             {std::pair{ops::Product::forward, " y"}, std::pair{ops::Product::input_gradient, " dx"},
+              std::pair{ops::Product::weight_gradient, " dw"}}) {
+            all.push_back(linear);
+            all.back().name += suffix;
+            all.back().product = product;
+        }
+    }
+    for (size_t i = 0; i < all.size(); ++i)
+        measure(sweep, all[i], std::max(bench.patience_left(), 0.0) / static_cast<double>(all.size() - i));
+}
+
+}  // namespace
+
+BenchResult bench_gemm(Bench& bench) {
+    if (!bench.arguments.model.empty()) spec::preset(bench.arguments.model);  // a slip in the name is said at once
+    Sweep sweep{bench, {}, measure_peak(bench, 0.5), {}};
+    bench.text << "peak: " << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
+               << left("", 24) << right("M", 7) << right("N", 7) << right("K", 7) << right("TFLOP/s", 9)
+               << right("of peak", 9) << "  " << left("by", 7) << timing_heading() << std::endl;
+    sweep_squares(sweep, bench.arguments.model.empty() ? bench.patience_left() : bench.patience_left() / 2);
+    size_t best = 0;
+    for (size_t i = 0; i < sweep.rates.size(); ++i)
+        if (sweep.rates[i] > sweep.rates[best]) best = i;
+    const double best_rate = sweep.rates.at(best);
+    const std::string best_name = std::get<std::string>(sweep.result.rows[best][0].second);
+    if (!bench.arguments.model.empty()) sweep_model(sweep, bench.arguments.model);
+
+    for (size_t i = 0; i < sweep.rates.size(); ++i)
+        sweep.result.rows[i].emplace_back("share_of_peak", sweep.rates[i] / sweep.peak.flops_per_s());
+    add_peak(sweep.result.summary, sweep.peak);
+    sweep.result.summary.emplace_back("best_square_flops_per_s", best_rate);
+    bench.text << "\nbest square: " << format_flop_rate(best_rate) << " at " << best_name << ", "
+               << format_percent(best_rate / sweep.peak.flops_per_s()) << " of the peak ("
+               << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << ")" << std::endl;
+    return sweep.result;
+}
+
+// --- tutti bench attention ------------------------------------------------------------------------------------------
+// Causal self-attention, forward and forward with backward. FLOPs are the half that the mask leaves: forward 2 B H T^2
+// D (two products of 2 T^2 D, halved), backward 2.5 times that (five products), as in the FlashAttention papers. A
+// window W takes the triangle of T - W away: T^2 - (T - W)^2.
+
+namespace {
+
+constexpr int64_t kAttentionWidth = 768, kAttentionWidthOfGpu = 4096;  // H D: 12 heads of 64, 6 of 128; 64 and 32
+
+struct AttentionCase {
+    int64_t T, D, window;  // 0: none
+    int64_t width;
+    int64_t H() const { return width / D; }
+    double forward_flops() const {
+        const int64_t hidden = window > 0 ? std::max<int64_t>(T - window, 0) : 0;
+        return 2.0 * static_cast<double>(H() * D) * static_cast<double>(T * T - hidden * hidden);
+    }
+};
+
+struct AttentionTimes {
+    Timing forward, both;
+};
+
+AttentionTimes time_attention(const Bench& bench, ops::Context& ctx, const AttentionCase& c, double seconds) {
+    const Shape shape = {1, c.T, c.H(), c.D};
+    const kernels::AttentionMask mask{.window = c.window};
+    const Tensor q = normal_values(ctx, shape, bench.dtype), k = normal_values(ctx, shape, bench.dtype);
+    const Tensor v = normal_values(ctx, shape, bench.dtype), dy = normal_values(ctx, shape, bench.dtype);
+    const Tensor dq = ops::empty(ctx, shape, bench.dtype), dk = ops::empty(ctx, shape, bench.dtype);
+    const Tensor dv = ops::empty(ctx, shape, bench.dtype);
+    const auto forward = [&] { return ops::attention(ctx, q, k, v, mask); };
+    AttentionTimes times;
+    times.forward = bench.time({.seconds = seconds / 4, .min_runs = 3, .max_runs = 30}, forward);
+    times.both = bench.time({.seconds = seconds * 3 / 4, .min_runs = 3, .max_runs = 30}, [&] {
+        const ops::Attention y = forward();
+        ops::attention_backward(ctx, dy, q, k, v, y, mask, dq, dk, dv);
+    });
+    return times;
+}
+
+// Kernels that compute attention, and how rows call them.
+struct Contender {
+    std::string name;
+    kernels::KernelTable table;
+};
+
+// On a GPU cuDNN's beside those of the run, where this build and this machine have it.
+std::vector<Contender> contenders(const Bench& bench, BenchResult& result) {
+    const char* named = std::getenv("TUTTI_CUDA_ATTENTION");
+    const bool gpu = bench.device->kind() == DeviceKind::cuda;
+    std::vector<Contender> all = {{gpu && named != nullptr ? named : "own", bench.ctx.kernels}};
+    if (!gpu || all[0].name == "cudnn") return all;
+    try {
+        kernels::KernelTable table = bench.ctx.kernels;
+        kernels::cuda::use_cudnn_attention(table);
+        all.push_back({"cudnn", table});
+    } catch (const UsageError& missing) {
+        bench.note(result, concat("cuDNN is not timed: ", missing.what()));
+    }
+    return all;
+}
+
+void print_and_add(Bench& bench, BenchResult& result, const std::string& by, const AttentionCase& c,
+                   const AttentionTimes& times, const Peak& peak) {
+    struct Pass {
+        const char* name;
+        const Timing& timing;
+        double flops;
+    };
+    for (const Pass& pass : {Pass{"forward", times.forward, c.forward_flops()},
+                             Pass{"forward, backward", times.both, 3.5 * c.forward_flops()}}) {
+        const double rate = pass.flops / pass.timing.median, share = rate / peak.flops_per_s();
+        bench.text << right(std::to_string(c.T), 7) << right(std::to_string(c.H()), 5) << right(std::to_string(c.D), 6)
+                   << "  " << left(pass.name, 19) << right(format_fixed(rate / 1e12, 3), 9)
+                   << right(format_percent(share), 10) << "  " << left(by, 7) << timing_columns(pass.timing)
+                   << std::endl;
+        BenchRecord row = {{"T", c.T},
+                           {"H", c.H()},
+                           {"D", c.D},
+                           {"window", c.window},
+                           {"pass", std::string(pass.name)},
+                           {"by", by},
+                           {"flops", pass.flops},
+                           {"flops_per_s", rate},
+                           {"share_of_peak", share}};
+        for (auto& entry : timing_record(pass.timing)) row.push_back(entry);
+        result.rows.push_back(std::move(row));
+    }
+}
+
+}  // namespace
+
+BenchResult bench_attention(Bench& bench) {
+    BenchResult result;
+    const int64_t window = bench.arguments.window;
+    const Peak peak = measure_peak(bench, 0.5);
+    const std::vector<Contender> all = contenders(bench, result);
+    bench.text << "peak: " << format_flop_rate(peak.flops_per_s()) << ", " << peak.origin()
+               << "\ncausal half convention, batch 1" << (window > 0 ? concat(", window of ", window, " keys") : "")
+               << "\n\n"
+               << right("T", 7) << right("H", 5) << right("D", 6) << left("", 21) << right("TFLOP/s", 9)
+               << right("of peak", 10) << "  " << left("by", 7) << timing_heading() << std::endl;
+    double last = 0;  // seconds that the measurements of the last T took with the fewest runs
+    for (int64_t T = 1024; T <= 16384; T *= 2) {
+        const double predicted = 4 * last;
+        if (predicted > bench.patience_left()) {
+            bench.note(result, concat("stopped before T = ", T, ": it needs about ", format_duration(predicted),
+                                      ", patience has ", format_duration(std::max(bench.patience_left(), 0.0)),
+                                      " (--seconds)"));
+            break;
+        }
+        last = 0;
+        for (const int64_t D : {64, 128}) {
+            const bool gpu = bench.device->kind() == DeviceKind::cuda;
+            const AttentionCase c{T, D, window, gpu ? kAttentionWidthOfGpu : kAttentionWidth};
+            for (const Contender& contender : all) {
+                ops::Context ctx{*bench.device, contender.table};
+                const AttentionTimes times = time_attention(bench, ctx, c, std::min(2.0, bench.patience_left() / 4));
+                print_and_add(bench, result, contender.name, c, times, peak);
+                last += 4 * (times.forward.median + times.both.median);  // a call to warm up, three runs
+            }
+        }
+    }
+    add_peak(result.summary, peak);
+    return result;
+}
+
+}  // namespace tutti::cli
