@@ -14,7 +14,7 @@
 #include "tutti/rehearsal/present.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
-#include "tutti/train/memory_check.h"
+#include "tutti/train/start_checks.h"
 #include "tutti/train/trainer.h"
 
 namespace tutti::cli {

@@ -1,7 +1,7 @@
-// train/checkpointing.h: when and what a run saves, and how it continues. The file protocol is checkpoint/store.h.
-// Saved: f32 master weights and moments by name, and the small state below. Not saved, because it follows from them:
-// compute-type weights (rounded masters), learning rate, data position and dropout (functions of the step).
-// With many ranks each writes and reads its pieces; rank 0 alone begins, commits, prunes and chooses what is resumed.
+// train/checkpointing.h: when and what a run saves, and how it resumes. The file protocol is checkpoint/store.h.
+// Saved: f32 master weights and moments by name, and RunState. Not saved, because they follow from these: weights in
+// the compute type (rounded masters), learning rate, data position and dropout (functions of the step). Each rank
+// writes and reads its own pieces; rank 0 alone begins, commits and prunes saves and chooses the checkpoint to resume.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ struct Engine;
 
 namespace tutti::train {
 
-// An error as another rank can throw it again. The graver kinds stand last: they decide when ranks fail differently.
+// An error that another rank can rethrow. Graver kinds come later and win when ranks fail differently.
 struct Failure {
     enum class Kind : char { damaged = '0', unreadable, data, usage, other };  // unreadable: an IoError with EIO
     Kind kind = Kind::other;
@@ -36,8 +36,8 @@ struct Agreement {
     std::optional<Failure> failure;  // the gravest, of the lowest rank; the message names it
 };
 
-// Something that every rank does and that one rank may fail at. Runs the body on every rank; all of them get the same
-// result. The body must not communicate. `ranks` null: this one alone.
+// Runs the body on every rank and agrees on the outcome: all ranks get the same result, also when one rank fails. The
+// body must not communicate. `ranks` null: this rank alone.
 Agreement agree(comm::Communicator* ranks, const std::function<std::string()>& body);
 
 struct RunState {
@@ -49,15 +49,15 @@ struct RunState {
     std::string config;  // when loaded: TOML of the run that saved it
 };
 
-// Masters and moments, as far as this rank holds them. Of equal copies one is saved.
+// The pieces of master weights and moments that this rank saves. Of equal copies on several ranks one is saved.
 std::vector<checkpoint::Piece> state_pieces(const engine::Engine& engine);
 
-// The parts of a config that fix what the numbers mean: a checkpoint may only continue under equal ones. Lines "key =
-// value".
+// The keys of a config that fix the meaning of a checkpoint's numbers, as lines "key = value". A checkpoint may
+// continue only under equal ones.
 std::string run_identity(const spec::RunSpec& run);
 
-// What `now` has otherwise than `then`, both TOML: "train.steps = 20 (was 10), optimizer.lr = 0.001 (was 0.003)", or
-// "". Keys that only one of them has are of another version of Tutti and left out.
+// The keys in which two configs in TOML differ: "train.steps = 20 (was 10), optimizer.lr = 0.001 (was 0.003)", or "".
+// Keys that only one of them has belong to another version of Tutti and are left out.
 std::string changed_keys(const std::string& now, const std::string& then);
 
 // All ranks of a run make one and call the same methods in the same order; all methods may communicate.

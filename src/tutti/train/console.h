@@ -1,5 +1,5 @@
-// train/console.h: what a person sees of a run: the plan card, one aligned line per logged step, warnings, and on a
-// terminal a progress bar with the time that is left. Writes to the stream that it was given, or nowhere.
+// train/console.h: the output of a run for people: the plan card, one aligned line per logged step, warnings, and on a
+// terminal a progress bar with the remaining time.
 #pragma once
 
 #include <iosfwd>
@@ -11,17 +11,17 @@ namespace tutti::train {
 
 class Console {
   public:
-    // `warnings` null: warnings go where the rest goes.
+    // `out` null: no output. `warnings` null: warnings go to `out`.
     Console(std::ostream* out, bool terminal, int64_t steps, std::ostream* warnings = nullptr)
         : out_(out), warnings_(warnings ? warnings : out), terminal_(terminal), steps_(steps) {}
     ~Console() { clear_bar(); }
 
-    void text(const std::string& lines);  // as it is, with a line feed
+    void text(const std::string& lines);  // unchanged, with a line feed
     void warn(const std::string& message);
     void step(const StepMetrics& metrics);
     // A line in the bar's place, on a terminal only.
     void status(const std::string& line);
-    // Redraws the bar; `seconds_per_step` of the recent steps.
+    // Redraws the bar; `seconds_per_step` is a mean of recent steps.
     void progress(int64_t step, double seconds_per_step);
     void clear_bar();
 

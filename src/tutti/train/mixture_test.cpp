@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/testing/scratch.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/trainer.h"
@@ -25,20 +26,17 @@ struct Layout {
 class Mixtures : public ::testing::Test {
   protected:
     Mixtures() {
-        std::string name = (fs::temp_directory_path() / "tutti_mixtures_XXXXXX").string();
-        if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
-        folder_ = name;
-        std::ofstream text(folder_ / "text.txt");
-        for (int i = 0; i < 500; ++i) text << "line " << i * i << " of a text\n";
+        std::string text;
+        for (int i = 0; i < 500; ++i) text += concat("line ", i * i, " of a text\n");
+        folder_.write("text.txt", text);
     }
-    ~Mixtures() override { fs::remove_all(folder_); }
 
     // Eight experts of two layers, choices far apart.
     spec::RunSpec run(std::vector<std::string> set) const {
         const std::string text = concat(
             "[model]\npreset = \"moe-tiny\"\nwidth = 32\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 8\nffn = 48\n"
             "init_std = 0.2\nmoe.ffn = 24\n[data]\ntrain = [\"",
-            (folder_ / "text.txt").string(),
+            folder_.path("text.txt"),
             "\"]\n[train]\nseq_len = 16\nglobal_batch = 8\nmicro_batch = 1\nthreads = 1\nsteps = 6\n"
             "[optimizer]\nlr = 0.003\nwarmup_steps = 1\n[precision]\ncompute = \"f32\"\n");
         return spec::parse_text(text, "mixture.toml", set);
@@ -61,10 +59,10 @@ class Mixtures : public ::testing::Test {
     TrainOptions options(const char* name, const std::vector<std::string>& set) const {
         TrainOptions o;
         o.run = run(set);
-        o.out = (folder_ / name).string();
+        o.out = folder_.path(name);
         return o;
     }
-    fs::path folder_;
+    ScratchFolder folder_;
 };
 
 const std::vector<Layout> kAxes = {{2, {"parallel.ep=2"}},
@@ -159,7 +157,7 @@ TEST_F(Mixtures, ResumeUnderAnyOtherLayout) {
         parts = train_in("parts", layout.ranks, layout.set, true);
     EXPECT_EQ(parts.step, 6);
     EXPECT_NEAR(parts.loss, whole.loss, 1e-5 * whole.loss);
-    const Json a = last_line((folder_ / "whole").string()), b = last_line((folder_ / "parts").string());
+    const Json a = last_line(folder_.path("whole")), b = last_line(folder_.path("parts"));
     EXPECT_EQ(a.at("expert_load"), b.at("expert_load"));
     EXPECT_EQ(a.at("dropped_share"), 0.0);
     for (const char* key : {"aux_loss", "router_entropy", "grad_norm"})
@@ -203,7 +201,7 @@ TEST_F(Mixtures, BalancingEvensOutTheLoads) {
                                "train.micro_batch=8", "optimizer.lr=0.003"});
         train(options(name, set));
         double most = 0;
-        const Json last = last_line((folder_ / name).string());
+        const Json last = last_line(folder_.path(name));
         for (const auto& load : last.at("expert_load").at(0)) most = std::max(most, load.get<double>());
         return most;
     };

@@ -1,10 +1,8 @@
 // Every schedule trains the model of one rank: tutti verify over pipelines of 2, 4 and 8 ranks.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "tutti/base/error.h"
+#include "tutti/base/testing/scratch.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/verify.h"
@@ -12,18 +10,13 @@
 namespace tutti::train {
 namespace {
 
-namespace fs = std::filesystem;
-
 class Pipelines : public ::testing::Test {
   protected:
     Pipelines() {
-        std::string name = (fs::temp_directory_path() / "tutti_pipelines_XXXXXX").string();
-        if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
-        folder_ = name;
-        std::ofstream text(folder_ / "text.txt");
-        for (int i = 0; i < 500; ++i) text << "line " << i * i << " of a text\n";
+        std::string text;
+        for (int i = 0; i < 500; ++i) text += concat("line ", i * i, " of a text\n");
+        folder_.write("text.txt", text);
     }
-    ~Pipelines() override { fs::remove_all(folder_); }
 
     spec::RunSpec run(spec::Family family, bool tied) const {
         spec::RunSpec r;
@@ -40,7 +33,7 @@ class Pipelines : public ::testing::Test {
         m.tie_embeddings = tied;
         m.dropout = 0.1;
         m.init_std = 0.2;
-        r.data.train = {(folder_ / "text.txt").string()};
+        r.data.train = {folder_.path("text.txt")};
         r.train.threads = 1;
         r.train.seq_len = 8;
         r.train.micro_batch = 1;
@@ -70,7 +63,7 @@ class Pipelines : public ::testing::Test {
                 expect_same(r, p, ascending && !r.model.tie_embeddings);
             }
     }
-    fs::path folder_;
+    ScratchFolder folder_;
 };
 
 TEST_F(Pipelines, EveryScheduleTrainsLlama) { every_schedule(run(spec::Family::llama, false)); }
@@ -179,10 +172,7 @@ TEST_F(Pipelines, SchedulesFromFiles) {
     spec::RunSpec r = run(spec::Family::llama, false);
     r.parallel.pp = 2;
     r.train.global_batch = 2;
-    const auto write = [&](const char* rows) {
-        std::ofstream(folder_ / "mine.csv") << rows;
-        r.parallel.schedule = (folder_ / "mine.csv").string();
-    };
+    const auto write = [&](const char* rows) { r.parallel.schedule = folder_.write("mine.csv", rows); };
     write("0F0,0F1,,0B0,0B1\n,1F0,1B0,1F1,1B1\n");
     expect_same(r, 2, true);
     write("0F0,0F1,0I0,0I1,0W0,0W1\n1F0,1I0,1F1,1I1,1W0,1W1\n");

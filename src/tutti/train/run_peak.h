@@ -1,4 +1,4 @@
-// train/run_peak.h: the ceiling of a run's arithmetic, which MFU and HFU are shares of.
+// train/run_peak.h: the peak FLOP/s of a run, the denominator of MFU and HFU.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tutti::train {
 
-// The peaks of the ranks' devices together. Ranks that share a GPU, or the cores of a host, have their part of it. The
-// constructor and see() are collective over `ranks`, which must outlive the object.
+// The sum of the peaks of the ranks' devices. Ranks that share a GPU, or the cores of a host, count their part of it.
+// The constructor and see() are collective over `ranks`, which must outlive the object.
 class RunPeak {
   public:
     RunPeak(comm::Communicator& ranks, Device& device, Arithmetic arithmetic);
@@ -17,8 +17,8 @@ class RunPeak {
     double flops_per_s() const { return flops_per_s_; }
     std::string origin() const;  // "vdpbf16ps zmm on registers, 2 cores, measured 2 times"
 
-    // The run made `reached` FLOP/s. Above 90 % of the peak looks wrong, since another program may have had the cores
-    // while the peak was measured: it is measured again. What was reached is the least that the peak can be.
+    // The run reached `reached` FLOP/s. A value above 90 % of the peak looks wrong, since another program may have used
+    // the cores during the measurement, so the peak is measured again. The peak is never below a reached value.
     void see(double reached);
 
   private:
@@ -27,11 +27,11 @@ class RunPeak {
     comm::Communicator& ranks_;
     Device& device_;
     Arithmetic arithmetic_;
-    double part_ = 1;  // of the device's peak that is this rank's
+    double part_ = 1;  // this rank's share of the device's peak
     std::string of_device_, shared_;
     double flops_per_s_ = 0;
     int measured_ = 0;
-    bool is_reached_ = false;  // by the run, and by no measurement
+    bool is_reached_ = false;  // the peak is a value that the run reached, above all measurements
 };
 
 }  // namespace tutti::train

@@ -10,11 +10,11 @@
 
 namespace tutti::train {
 
-// Nothing for the mlp family. `write`: the ids of a text may be kept beside it. Throws as data::open() does.
+// Nullopt for the mlp family. `write`: token files may be written beside a text. Throws as data::open() does.
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write);
 
-// What all ranks of a run read. Rank 0 opens it first, since a text is encoded once; meanwhile it tells the others that
-// it is at work, because their wait knows a time-out. The ranks of one process share what was opened. Collective.
+// The data set of all ranks of a run. Rank 0 opens the data first, since a text is encoded once, and keeps the waits of
+// the other ranks from timing out meanwhile. The ranks of one process share the opened data. Collective.
 class SharedData {
   public:
     std::optional<data::DataSet> open(const spec::RunSpec& run, Console& console, comm::World& world);

@@ -1,5 +1,4 @@
-// train/step_metrics.h: what a run says of a logged step: plain data that metrics.jsonl, event files and the console
-// show.
+// train/step_metrics.h: the figures of a logged step, as metrics.jsonl, event files and the console show them.
 #pragma once
 
 #include <cmath>
@@ -17,11 +16,11 @@ struct StepMetrics {
     int64_t step = 0;
     int64_t tokens = 0;  // since the run began
     engine::StepResult result;
-    double step_ms = 0;  // mean per step since the line before
+    double step_ms = 0;  // mean per step since the previous line
     double tokens_per_s = 0;
     double mfu = 0, hfu = 0;  // of the peak measured at the start (device/cpu/peak.h), causal half
     int64_t mem_peak_bytes = 0;
-    // Of the first rank per step since the line before, by group; in bytes those sent over links.
+    // Communication of the first rank per step since the previous line, by group; bytes are those sent over links.
     struct Comm {
         std::string group;
         double operations = 0, bytes = 0, wait_ms = 0;
@@ -32,8 +31,8 @@ struct StepMetrics {
         for (const Comm& group : comm) sum += group.bytes;
         return std::llround(sum);
     }
-    // Share of the schedule's time in which the busiest rank of a pipeline waits for other stages, since the line
-    // before; 0 without a pipeline.
+    // Share of the schedule's time in which the busiest rank of a pipeline waits for other stages, since the previous
+    // line; 0 without a pipeline.
     double bubble = 0;
     int64_t skipped = 0;  // in the run so far
     std::optional<double> eval_loss;

@@ -20,18 +20,18 @@ struct TraceWindow {
 // `done`: steps before this session of the run.
 TraceWindow trace_window(const spec::RunSpec& run, int64_t done);
 
-// How the clocks of the ranks compare. Ranks of one machine share a clock; the others' are compared when all have just
-// come out of a barrier, which is good to about the time that a message takes.
+// The relation of this rank's clock to rank 0's. Ranks of one machine share a clock; clocks of different machines are
+// compared right after a barrier, which is accurate to about the time of a message.
 struct TraceClock {
     int64_t offset_ns = 0;  // of this rank's clock to that of rank 0
     int64_t origin_ns = 0;  // rank 0's clock at the time 0 of the trace
 };
 TraceClock compare_clocks(comm::Communicator& ranks);
-// The same from what each rank says: "MACHINE TIME TIME ...", its clock after each barrier.
+// The same from the reading of each rank: "MACHINE TIME TIME ...", its clock after each barrier.
 TraceClock clock_from(const std::vector<std::string>& readings, int rank);
 
-// The events of one rank, comma-separated: a process of Chrome's with a lane (thread) for compute and one for waits,
-// and for each group as many as it has operations under way at once, so that the spans of a lane nest.
+// The events of one rank, comma-separated: a process in Chrome's format with a track (thread) for compute, one for
+// waits, and for each group as many as it has operations in flight at once, so that the spans of a track nest.
 std::string events_of(const Trace& trace, int rank, const std::string& label, const TraceClock& clock);
 
 class TraceFile {
@@ -41,8 +41,8 @@ class TraceFile {
               std::function<void(const std::string&)> warn);
     ~TraceFile();
 
-    // Before step `step`: what it is to be traced into, or nullptr. Once the step after the last traced one is over, or
-    // the run ends (finish), the file is written: by then the operations of the last one have ended, too. Collective.
+    // Before step `step`: the tracer of the step, or nullptr. The file is written when the step after the last traced
+    // one is over, or the run ends (finish): by then the operations of the last traced step have ended too. Collective.
     Trace* before(int64_t step);
     void after(int64_t step);
     void finish();

@@ -27,11 +27,10 @@
 #include "tutti/spec/toml.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
-#include "tutti/train/memory_check.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/run_peak.h"
-#include "tutti/train/same_run.h"
 #include "tutti/train/shared_data.h"
+#include "tutti/train/start_checks.h"
 #include "tutti/train/trace_file.h"
 
 namespace tutti::train {

@@ -1,5 +1,5 @@
-// train/trainer.h: a whole run: opens the data, builds the model, resumes, steps, saves, logs. Everything that a rank
-// has hangs on one Run object. Below: every room that computes. Called by cli/train.cpp and by C++ programs that train.
+// train/trainer.h: a whole run: opens the data, builds the model, resumes, steps, saves, logs. One Run object owns
+// everything that a rank has.
 #pragma once
 
 #include <functional>
@@ -14,16 +14,16 @@ namespace tutti::train {
 struct TrainOptions {
     spec::RunSpec run;    // validated
     std::string out;      // run directory; made when missing
-    int ranks = 1;        // that train together: threads of this process, or what `launch` started
-    comm::Launch launch;  // by mpirun or srun: this process is one rank, and only rank 0 has an outcome and a console
+    int ranks = 1;        // of the run: threads of this process, or the processes of `launch`
+    comm::Launch launch;  // by a launcher this process is one rank; only rank 0 has an outcome and a console
     // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that
     // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";
-    bool force = false;                // start although memory does not suffice: check_memory()
+    bool force = false;                // start even if memory does not suffice: check_memory()
     std::ostream* console = nullptr;   // plan card and step lines; nullptr: quiet
     std::ostream* warnings = nullptr;  // nullptr: on the console
     bool terminal = false;             // the console is a terminal: draw the progress bar
-    std::function<bool()> stop_requested = [] { return false; };  // asked after each step: save and end
+    std::function<bool()> stop_requested = [] { return false; };  // called after each step; true: save and end
 };
 
 struct TrainOutcome {
@@ -37,10 +37,11 @@ struct TrainOutcome {
     double seconds = 0;      // this call
 };
 
-// Throws UsageError, DataError or Error; whatever happens, the newest committed checkpoint stays.
+// Throws UsageError, DataError or Error. The newest committed checkpoint survives every failure.
 TrainOutcome train(const TrainOptions& options);
 
-// That the weights of [model] hf fit the model, when its directory is there. UsageError or DataError with the tensor.
+// Checks that the weights of [model] hf fit the model, if the directory exists. UsageError or DataError with the
+// tensor.
 void check_stored_weights(const spec::RunSpec& run);
 
 }  // namespace tutti::train

@@ -15,8 +15,8 @@
 #include "tutti/engine/pipedream.h"
 #include "tutti/engine/step.h"
 #include "tutti/rehearsal/rehearse.h"
-#include "tutti/train/memory_check.h"
 #include "tutti/train/shared_data.h"
+#include "tutti/train/start_checks.h"
 
 namespace tutti::train {
 

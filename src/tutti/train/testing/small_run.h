@@ -1,15 +1,17 @@
-// train/testing/small_run.h: whole runs of a few thousand parameters over a short text, in a scratch folder. Only tests
-// include it.
+// train/testing/small_run.h: whole runs of a few thousand parameters over a short text, in a scratch folder.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "tutti/base/json.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/read_file.h"
 #include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
@@ -27,12 +29,20 @@ class SmallRun : public ::testing::Test {
         folder_.write("text.txt", text);
     }
 
-    // Every run of every test held and sent in its first step what was rehearsed, to the byte.
-    void TearDown() override;
+    // Checks that the memory and communication of every run's first step were those rehearsed, to the byte.
+    void TearDown() override {
+        for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
+            if (entry.path().filename() != "run.json") continue;
+            const auto totals = Json::parse(read_file(entry.path().string()));
+            if (!totals.contains("rehearsed")) continue;  // the run took no step
+            for (const char* key : {"memory", "communication"})
+                EXPECT_EQ(totals.at(key), totals.at("rehearsed").at(key)) << entry.path();
+        }
+    }
 
     std::string path(const std::string& name) const { return folder_.path(name); }
 
-    // A Llama of two blocks that logs every step. `set`: as of `--set`, stronger than what stands here.
+    // A Llama of two blocks that logs every step. `set`: as of `--set`, overrides the values here.
     TrainOptions options(const std::string& out, const std::vector<std::string>& set = {}, int ranks = 1) const {
         std::vector<std::string> all = {
             "model.preset=llama-tiny", "model.width=32",    "model.layers=2", "model.heads=2",

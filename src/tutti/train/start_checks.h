@@ -1,6 +1,6 @@
-// train/memory_check.h: before anything is allocated, whether what the ranks are about to take fits where they take it:
-// the host under each limit of its own and of its cgroups, and each GPU. A run that does not fit would be killed by the
-// kernel without a word.
+// train/start_checks.h: two checks before anything is allocated. All ranks must be about to train the same run, since
+// processes started with different configs, data files or builds would train together silently. And the memory of all
+// ranks must fit, since the kernel would kill a run that does not.
 #pragma once
 
 #include <functional>
@@ -14,23 +14,31 @@
 
 namespace tutti::train {
 
-// What a rank is about to take under one limit.
+// The version of this rank's program, the run directory, and every key of the config, each as a line "name = value".
+std::string recipe_of(const spec::RunSpec& run, const std::string& out);
+
+// Compares the lines "name = value" of all ranks. UsageError on every rank when some differ, with the names, the
+// values, and the ranks and hosts that have them. Collective.
+void check_same(comm::Communicator& ranks, const std::string& lines);
+
+// The memory that a rank is about to allocate under one limit: of the host, of a cgroup, or of a GPU.
 struct MemoryNeed {
     MemoryLimit limit;
     int64_t bytes = 0;
 };
 
-// Of a rank on `device` whose rehearsal found `plan`: its peak, with what the host holds of what is offloaded. On a CPU
+// The needs of a rank on `device` with the rehearsed `plan`: its peak, and offloaded memory on the host. On a CPU,
 // segments count as far as they are touched, and offloaded memory is a file.
 std::vector<MemoryNeed> needs_of(const plan::MemoryPlan& plan, Device& device);
-// The same, and the copies of the state on the host while the run saves: in the background, and from a GPU always.
+// The same with the copies of the state that saving makes on the host: for background saves, and for every save of a
+// GPU.
 std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const plan::MemoryPlan& plan, Device& device);
 
-// How what ranks need stands to what is available, under the limit that is tightest for them.
+// The needs of ranks beside the available memory, under the limit that is tightest for them.
 struct MemoryVerdict {
     int64_t needed = 0, available = 0;
     int ranks = 0;
-    std::string limit;  // "host, origin"; "": there is none
+    std::string limit;  // "host, origin"; "": no limit
 
     double share() const;
     bool fits() const { return share() <= 1; }
@@ -38,7 +46,7 @@ struct MemoryVerdict {
     // "2 ranks together need 3.0 GiB of memory, saves included, and 2.0 GiB are available (host, MemAvailable)"
     std::string text() const;
 };
-// Of so many equal ranks on this host, without them: for a dry run.
+// The verdict for `ranks` equal ranks on this host, computed by one process.
 MemoryVerdict judge_memory(const std::vector<MemoryNeed>& of_rank, int ranks);
 
 // Adds up the needs of all ranks under each limit of each host. UsageError on every rank when one is exceeded, with the
