@@ -1,5 +1,5 @@
-// Whole runs of processes: what they count in their first step is what `--dry-run` says without them; and processes
-// that were not started alike do not train together.
+// Whole runs of processes: their first step counts what `--dry-run` predicts, processes that were not started alike do
+// not train together, and a trace has all ranks on one clock.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -7,11 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 
+#include "../tiny_run.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/report/trace_read.h"
 
 namespace {
 
@@ -24,14 +27,8 @@ class MpiRun : public ::testing::Test {
         std::string name = (fs::temp_directory_path() / "tutti_mpi_run_XXXXXX").string();
         EXPECT_NE(mkdtemp(name.data()), nullptr);
         folder_ = name;
-        std::ofstream text(folder_ / "text.txt");
-        for (int i = 0; i < 300; ++i) text << "line " << i * i << " of a text that repeats itself\n";
-        std::ofstream(folder_ / "tiny.toml")
-            << "[model]\npreset = \"llama-tiny\"\nwidth = 32\nlayers = 3\nheads = 2\nkv_heads = 2\nhead_dim = 16\n"
-               "ffn = 48\n[data]\ntrain = [\""
-            << (folder_ / "text.txt").string()
-            << "\"]\n[train]\nsteps = 2\nseq_len = 16\nglobal_batch = 16\nmicro_batch = 1\nthreads = 1\n"
-               "[checkpoint]\nevery = 0\n[comm]\ntimeout_s = 60\n";
+        tutti::testing::write_tiny_run(folder_, "steps = 2\nglobal_batch = 16",
+                                       "[checkpoint]\nevery = 0\n[comm]\ntimeout_s = 60\n");
     }
     ~MpiRun() override { fs::remove_all(folder_); }
 
@@ -104,6 +101,48 @@ TEST_F(MpiRun, RanksThatWereNotStartedAlikeAreTold) {
         EXPECT_NE(text.find("code 2"), std::string::npos) << text;
         EXPECT_NE(text.find(difference), std::string::npos) << set << text;
         EXPECT_NE(text.find("start all of them with the same program"), std::string::npos) << text;
+    }
+}
+
+// trace.json has the spans of all ranks, each with a clock of its own, on one clock.
+TEST_F(MpiRun, ATraceHasAllRanksOnOneClock) {
+    const fs::path out = folder_ / "run", said = folder_ / "said";
+    ASSERT_EQ(
+        run(std::string(TUTTI_MPIRUN_LINE) + " -n 3 " TUTTI_PROGRAM +
+            arguments(" --set train.steps=5 --set train.global_batch=6 --set parallel.zero=3 --set log.trace=true "
+                      "--set log.trace_steps=2") +
+            " --out " + out.string() + " > " + said.string() + " 2>&1"),
+        0)
+        << std::ifstream(said).rdbuf();
+    const auto trace = tutti::report::read_trace(out / "trace.json");
+    ASSERT_EQ(trace.size(), 3u);
+    // (group, number) -> how many ranks have it, the last begin, the first end. None ends before all have begun it.
+    struct Seen {
+        int ranks = 0;
+        double last_begin = -1e300, first_end = 1e300;
+        int64_t bytes = 0;
+    };
+    std::map<std::pair<std::string, int64_t>, Seen> operations;
+    for (const auto& rank : trace) {
+        int steps = 0, backwards = 0;
+        for (const auto& s : rank.spans) {
+            steps += s.activity == "step" ? 1 : 0;
+            backwards += s.name.starts_with("backward") ? 1 : 0;
+            if (s.activity != "communication") continue;
+            Seen& seen = operations[{s.group, s.number}];
+            ++seen.ranks;
+            seen.last_begin = std::max(seen.last_begin, s.begin_us);
+            seen.first_end = std::min(seen.first_end, s.end_us);
+            EXPECT_TRUE(seen.bytes == 0 || seen.bytes == s.bytes);
+            seen.bytes = s.bytes;
+        }
+        EXPECT_EQ(steps, 2);
+        EXPECT_EQ(backwards, 2 * 2 * 5);  // steps, microbatches, units
+    }
+    EXPECT_GT(operations.size(), 20u);
+    for (const auto& [operation, seen] : operations) {
+        EXPECT_EQ(seen.ranks, 3) << operation.first << " " << operation.second;
+        EXPECT_LE(seen.last_begin, seen.first_end) << operation.first << " " << operation.second;
     }
 }
 
