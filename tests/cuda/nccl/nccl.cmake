@@ -15,7 +15,7 @@ add_executable(cuda_nccl_tests nccl/nccl_test.cpp nccl/training_test.cpp)
 add_executable(cuda_nccl_fault_tests nccl/fault_test.cpp)
 foreach(test cuda_nccl_tests cuda_nccl_fault_tests)
   # libstdc++ first, as in CMakeLists.txt.
-  target_link_libraries(${test} PRIVATE stdc++ tutti_nccl_emulated tutti_comm_emulated tutti_train_testing
+  target_link_libraries(${test} PRIVATE stdc++ tutti_nccl_emulated tutti_comm_emulated tutti_train
     tutti_comm_testing tutti_diagnose tutti_options tutti_base GTest::gtest GTest::gtest_main)
   set_target_properties(${test} PROPERTIES ENABLE_EXPORTS ON)
   add_dependencies(${test} fake_nccl)
