@@ -114,6 +114,20 @@ TEST_F(CudaTraining, ZeroOverRanksThatShareAGpu) {
     EXPECT_EQ(run("cuda", set + Settings{"parallel.zero=3", "comm.progress_thread=true"}, 2), flat);
 }
 
+// q, k and v are one product here (ops/fused_linear.h): of a rank's heads; with copies of key and value heads q apart;
+// heads exchanged for tokens in sections of unequal numbers; and with delayed weight gradients.
+TEST_F(CudaTraining, FusedProjectionsFollowOneRankUnderEveryLayout) {
+    const Settings set =
+        f32_ + Settings{"model.heads=4", "model.kv_heads=2", "model.qkv_bias=true", "train.micro_batch=2"};
+    const std::vector<Logged> one = run("cuda", set);
+    expect_follows(one, run("cpu", set), kernel_tolerance());
+    const Settings ulysses = {"parallel.cp=2", "parallel.cp_method=ulysses"};
+    const Settings zero_bubble = {"parallel.pp=2", "parallel.schedule=zb-h1"};
+    for (const Settings& layout : {Settings{"parallel.tp=2"}, ulysses, zero_bubble})
+        expect_follows(run("cuda", set + layout, 2), one, kRounding);
+    expect_follows(run("cuda", set + Settings{"parallel.tp=4"}, 4), one, kRounding);
+}
+
 TEST_F(CudaTraining, VerifyFindsRanksEqual) {
     const TrainOptions o = options_of("cuda", {"precision.compute=bf16", "train.micro_batch=1", "parallel.zero=3"}, 2);
     const VerifyOutcome outcome = verify({.run = o.run, .ranks = 2, .steps = 2});
