@@ -4,8 +4,10 @@
 #
 #   bench/gpu.sh correctness BUILD OUT  the tests with the label gpu, one process an operation; compute-sanitizer; equal bits
 #                                       of two trainings
-#   bench/gpu.sh rates BUILD OUT        products of the models' shapes beside torch.mm, attention, memory, health, ncu
-#   bench/gpu.sh steps BUILD OUT        training steps beside PyTorch, eager and compiled; clocks and power meanwhile
+#   bench/gpu.sh rates BUILD OUT        products of the models' shapes beside torch.mm and by cuBLASLt's candidates,
+#                                       attention, memory, health, ncu
+#   bench/gpu.sh steps BUILD OUT        loss curves beside PyTorch's from the same weights; training steps beside PyTorch,
+#                                       eager and compiled; clocks and power meanwhile
 #   bench/gpu.sh --pack BUILD PACK      where it was built: PACK gets the programs and the libraries that they need, for a
 #                                       machine without cmake, compiler or network. Copy it there with bench/ and
 #                                       examples/. BUILD needs -DTUTTI_CUDA=ON where there is no GPU; the smallest has
@@ -18,8 +20,10 @@
 # came with PyTorch is taken when there is no other, and its cuDNN likewise. PyTorch is whatever `${PYTHON:-python3}` has.
 #
 # ROWS of `steps`: model:seq_len:micro_batch:global_batch, with :graphs for CUDA graphs [all of gpt2-124m, llama3.2-1b and
-# llama3.2-3b over micro-batches]. MODELS of `rates` [the same three]. JOBS: tests at a time [6].
-# To rehearse on a machine without a GPU: DEVICE=cpu ROWS=llama-5m:64:2:4 MODELS=llama-5m PATIENCE=1 bench/gpu.sh steps ...
+# llama3.2-3b over micro-batches]. CURVES of `steps`: model:seq_len:micro_batch:global_batch:steps [llama-5m, 200 steps].
+# MODELS of `rates` [the same three]. JOBS: tests at a time [6].
+# To rehearse on a machine without a GPU: DEVICE=cpu ROWS=llama-5m:64:2:4 CURVES=llama-5m:64:2:4:20 MODELS=llama-5m
+# PATIENCE=1 bench/gpu.sh steps ...
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 usage() { sed -n '2,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
@@ -181,6 +185,16 @@ case $what in
         run "torch_mm_$model" 45 "$python" "$here/pytorch_step.py" gemm --device "$device" --dtype bf16 \
           --shapes "$out/gemm_$model.log" --seconds "$patience"
     done
+    # The candidates for each product of a step, heuristic's first and fastest; and the step with either.
+    for model in "${models[@]}"; do
+      [ "$device" = cuda ] || break  # a CPU has no cuBLASLt
+      sizes=(--set train.seq_len=4096 --set train.micro_batch=1 --set train.global_batch=1)
+      [[ $model == gpt2* ]] && sizes=(--set train.seq_len=1024 --set train.micro_batch=16 --set train.global_batch=16)
+      products=$out/products_$model.json
+      bench "tune_$model" 2 step --model "$model" "${sizes[@]}" --tune "$products" || continue
+      bench "heuristic_step_$model" $((patience / 2 + 1)) step --model "$model" "${sizes[@]}"
+      bench "tuned_step_$model" $((patience / 2 + 1)) step --model "$model" "${sizes[@]}" --set "train.gemm_tuning=$products"
+    done
     bench attention "$patience" attention
     TUTTI_CUDA_ATTENTION=tensor bench attention_tensor $((patience / 2 + 1)) attention
     grep -q 'can be chosen: TUTTI_CUDA_ATTENTION=cudnn' "$out/doctor.txt" &&
@@ -207,6 +221,15 @@ case $what in
       clocks=$!
       trap 'kill $clocks 2>/dev/null' EXIT
     fi
+    # Same weights, same samples in the same order: loss by loss. Exit code 1: a curve is too far away, as the table says.
+    cat "$here"/*.py >"$out/text.txt"
+    for row in ${CURVES:-llama-5m:256:8:16:200}; do
+      IFS=: read -r model seq micro batch count <<<"$row"
+      name=curve_${row//:/_}
+      run "$name" 150 "$python" "$here/loss_curve.py" --tutti "${ours[*]} $build/tutti" --device "$device" --text "$out/text.txt" \
+        --out "$out/$name" --model "$model" --seq-len "$seq" --micro-batch "$micro" --batch "$batch" --steps "$count"
+      [ -s "$out/$name/loss_curve.json" ] || missing+=("$name: not compared, see $out/$name.err")
+    done
     compared=" "
     for row in "${rows[@]}"; do
       IFS=: read -r model seq micro batch graphs <<<"$row"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What a run of bench/gpu.sh found, from the logs in its folder: what to read first, then the tables; also written there
-as summary.json. Exit code 1: a test failed."""
+as summary.json. Exit code 1: a test failed, or a loss curve is too far from PyTorch's."""
 
 import csv
 import json
@@ -64,6 +64,27 @@ def correctness(folder, summary):
     return 1 if failed or not equal else 0
 
 
+def print_tuning(folder, model, summary):
+    """The products of a step by the first candidate of cuBLASLt's heuristic and by the fastest, those with most to gain
+    first; and the step with either."""
+    said = document(folder, f"tune_{model}")
+    if not said:
+        return
+    rows = sorted(said["rows"], key=lambda x: x["best_s"] - x["first_s"])
+    first, best = (sum(x[name] for x in rows) for name in ("first_s", "best_s"))
+    slow = sum(x["first_s"] > 1.03 * x["best_s"] for x in rows)
+    print(f"\n{model}: {len(rows)} products by cuBLASLt's candidates, each once: first {first * 1e3:.3f} ms, fastest"
+          f" {best * 1e3:.3f} ms; {slow} of the first are more than 3 % slower than the fastest")
+    for x in rows[:KERNELS]:
+        print(f"    {x['first_s'] * 1e6:9.1f} us {x['best_s'] * 1e6:9.1f} us  {x['candidate'] + 1} of {x['candidates']}"
+              f"  {x['product']}")
+    steps = {name: document(folder, f"{name}_step_{model}") for name in ("heuristic", "tuned")}
+    if all(steps.values()):
+        before, after = (steps[name]["tokens_per_s"] for name in ("heuristic", "tuned"))
+        print(f"    step: {before:.0f} tokens/s by the first, {after:.0f} by the fastest ({after / before - 1:+.1%})")
+    summary[f"tune_{model}"] = {"first_s": first, "best_s": best, "slower_by_3_percent": slow}
+
+
 def rates(folder, summary):
     for path in sorted(folder.glob("gemm_*.log")):
         model = path.stem[5:]
@@ -81,6 +102,8 @@ def rates(folder, summary):
             summary[path.stem].append({"name": row["name"], "flops_per_s": row["flops_per_s"], "torch": beside})
             print(f"{row['name']:24}{row['flops_per_s'] / 1e12:9.2f} {row['share_of_peak']:8.1%} {row['engine']:>9}"
                   f" {share if share is None else format(share, '.2f')!s:>12}")
+    for path in sorted(folder.glob("tune_*.log")):
+        print_tuning(folder, path.stem[5:], summary)
     for name in ("attention", "attention_tensor", "attention_cudnn"):
         said = document(folder, name)
         for row in said["rows"] if said else []:
@@ -120,7 +143,20 @@ def clocks(folder):
     return len(busy)
 
 
+def curves(folder, summary):
+    """Loss curves beside PyTorch's; 1 when one is too far away."""
+    code = 0
+    for path in sorted(folder.glob("curve_*/loss_curve.json")):
+        said = json.loads(path.read_text())
+        summary[path.parent.name] = {"wrong": said["wrong"], **said["figures"]}
+        for line in (folder / f"{path.parent.name}.log").read_text().splitlines():
+            print(f"{path.parent.name}: {line}")
+        code = max(code, 1 if said["wrong"] else 0)
+    return code
+
+
 def steps(folder, summary):
+    code = curves(folder, summary)
     # MFU counts 6 FLOPs per token of a weight and the causal half of attention, against the device's dense peak.
     clocks(folder)
     print(f"{'step':50} {'tokens/s':>10} {'TFLOP/s':>9} {'MFU':>7} {'memory':>10} {'loss':>8}")
@@ -152,12 +188,14 @@ def steps(folder, summary):
     for model, said in best.items():
         print(f"\n{model}, its fastest row: {said['mfu_causal']:.1%} MFU. Where the time goes:")
         print_kernels(said)
-    return 0
+    return code
 
 
 READ_FIRST = {"correctness": "failed tests, each with the lines of its first failure; then memcheck and synccheck",
-              "rates": "products by `own` (cuBLASLt has no kernel for them) and below 0.97 of torch.mm; memory below 85 %",
-              "steps": "MFU of the fastest row of each model; then its longest kernels far from what limits them"}
+              "rates": "products by `own` (cuBLASLt has no kernel for them) and below 0.97 of torch.mm; first candidates that"
+                       " are slower than the fastest; memory below 85 %",
+              "steps": "WRONG lines of the loss curves; MFU of the fastest row of each model; then its longest kernels far"
+                       " from what limits them"}
 
 
 def main():

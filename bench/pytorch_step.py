@@ -3,12 +3,14 @@
     pytorch_step.py step --model gpt2-124m --dtype bf16 --threads 2 --data tokens.bin [--compile] [--steps N] ...
     pytorch_step.py step ... --ranks 2 --threads 1 --parallel ddp|fsdp2|tp (processes, gloo; --batch is that of all)
     pytorch_step.py step --device cuda --model llama3.2-1b --batch 8 --micro-batch 4 --seq-len 4096 [--compile]
+    pytorch_step.py step ... --weights DIR --samples FILE (bench/loss_curve.py: not random, and not any)
     pytorch_step.py gemm --dtype bf16 --threads 2 [--device cuda] [--seconds 4] [--shapes FILE]
 
 `step` prints one JSON line per finished step (flushed: its arrival is the measurement; `seconds` is its time by the
 clock of this process), `gemm` one line with the best rate of matrix products, and with --shapes one for each before it.
 Without --data the tokens are random. Weights and optimizer state are f32; bf16 is torch.autocast, PyTorch's usual mixed
-precision, and for FSDP2 its MixedPrecisionPolicy: parameters gathered in bf16, gradients summed in f32.
+precision, and for FSDP2 its MixedPrecisionPolicy: parameters gathered in bf16, gradients summed in f32. bf16_stored
+rounds more, as Tutti does: a bf16 copy of the weights makes activations that are all bf16, residuals too.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import pathlib
 import tempfile
 import time
 
@@ -191,17 +194,69 @@ def tokens_of(options, count):
     return torch.from_numpy(numpy.fromfile(options.data, dtype=numpy.uint16).astype(numpy.int64))
 
 
+def stored_tensors(folder):
+    """Name and value of what a Hugging Face directory holds, all f32. The format: 8 bytes for the length of a JSON header
+    that says type, shape and place of each, and the values."""
+    for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
+        raw = bytearray(path.read_bytes())
+        start = 8 + int.from_bytes(raw[:8], "little")
+        for name, entry in json.loads(raw[8:start]).items():
+            if name != "__metadata__":
+                assert entry["dtype"] == "F32", f"{path}: {name} is {entry['dtype']}"
+                begin, end = entry["data_offsets"]
+                yield name, torch.frombuffer(raw, dtype=torch.float32, count=(end - begin) // 4,
+                                             offset=start + begin).view(entry["shape"])
+
+
+# Of transformers, to the names above.
+LLAMA_NAMES = {"model.embed_tokens": "tokens", "model.norm": "norm", "model.layers": "blocks", "self_attn.q_proj": "q",
+               "self_attn.k_proj": "k", "self_attn.v_proj": "v", "self_attn.o_proj": "o", "mlp.gate_proj": "gate",
+               "mlp.up_proj": "up", "mlp.down_proj": "down", "input_layernorm": "attention_norm",
+               "post_attention_layernorm": "mlp_norm"}
+GPT2_NAMES = {"transformer.": "", "wte": "tokens", "wpe": "positions", "ln_f": "norm", "attn.c_attn": "c_attn",
+              "attn.c_proj": "attn_c_proj", "mlp.c_fc": "c_fc", "mlp.c_proj": "mlp_c_proj"}
+
+
+def load_weights(model, family, folder):
+    ours = dict(model.named_parameters())
+    for name, value in stored_tensors(folder):
+        if name == "lm_head.weight":  # the embedding
+            continue
+        gpt2 = family == "gpt2"
+        for theirs, own in (GPT2_NAMES if gpt2 else LLAMA_NAMES).items():
+            name = name.replace(theirs, own)
+        name = name.replace("h.", "blocks.", 1) if gpt2 and name.startswith("h.") else name
+        matrix_of_block = gpt2 and value.ndim == 2 and name.startswith("blocks.")  # stored (in, out)
+        with torch.no_grad():
+            ours.pop(name).copy_(value.T if matrix_of_block else value)
+    assert not ours, f"{folder} has no {sorted(ours)}"
+
+
+def windows_of(options, count):
+    """(count, T + 1) tokens; those of --data overlap by one."""
+    T = options.seq_len
+    if options.samples:
+        raw = bytearray(pathlib.Path(options.samples).read_bytes())
+        return torch.frombuffer(raw, dtype=torch.int16).long().bitwise_and(0xffff).view(-1, T + 1)[:count]
+    return tokens_of(options, (count + 1) * T).unfold(0, T + 1, T)[:count]
+
+
 def run_steps(options, rank=0):
     torch.manual_seed(1234)
     with torch.device("meta"):
         model = Model(MODELS[options.model])
     model.initialise(MODELS[options.model], options.device)
+    if options.weights:
+        load_weights(model, MODELS[options.model].family, options.weights)
     around_loss = contextlib.nullcontext
     if options.parallel == "fsdp2":
         shard(model, options.dtype)
     if options.parallel == "tp":
         around_loss = share_layers(model, options.ranks)
     forward = nn.parallel.DistributedDataParallel(model) if options.parallel == "ddp" else model
+    if options.dtype == "bf16_stored":
+        forward = lambda *batch: torch.func.functional_call(  # noqa: E731
+            model, {name: p.bfloat16() for name, p in model.named_parameters()}, batch)
     forward = torch.compile(forward) if options.compile else forward
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(
@@ -209,16 +264,16 @@ def run_steps(options, rank=0):
          {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}],
         lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
     sharers = 1 if options.parallel == "tp" else options.ranks  # of the batch
-    B, T = options.batch // sharers, options.seq_len
+    B = options.batch // sharers
     micro = options.micro_batch or B
-    data = tokens_of(options, (options.steps * sharers * B + 1) * T)
+    data = windows_of(options, options.steps * sharers * B)
     autocast = options.dtype == "bf16" and options.parallel != "fsdp2"
     for step in range(options.steps):
         started = time.perf_counter()
         first = (step * sharers + rank % sharers) * B
         total = 0
         for begin in range(first, first + B, micro):
-            windows = torch.stack([data[i * T:i * T + T + 1] for i in range(begin, begin + micro)]).to(options.device)
+            windows = data[begin:begin + micro].to(options.device)
             with around_loss():
                 with torch.autocast(options.device, torch.bfloat16, enabled=autocast):
                     loss = forward(windows[:, :-1], windows[:, 1:]) / (B // micro)
@@ -281,7 +336,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["step", "gemm"])
     parser.add_argument("--model", choices=MODELS)
-    parser.add_argument("--dtype", choices=["bf16", "f32"], default="f32")
+    parser.add_argument("--dtype", choices=["bf16", "bf16_stored", "f32"], default="f32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--parallel", choices=["ddp", "fsdp2", "tp"])
@@ -291,6 +346,8 @@ def main():
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--data", help="u16 tokens")
+    parser.add_argument("--samples", help="u16 tokens, windows of seq_len + 1, in the order in which they are trained on")
+    parser.add_argument("--weights", help="a Hugging Face directory in f32 [drawn]")
     parser.add_argument("--shapes", help="of gemm: what `tutti bench gemm --model M --json` printed")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--seconds", type=float, default=4)
