@@ -23,7 +23,7 @@
 # llama3.2-3b over micro-batches]. CURVES of `steps`: model:seq_len:micro_batch:global_batch:steps [llama-5m, 200 steps].
 # MODELS of `rates` [the same three]. JOBS: tests at a time [6].
 # To rehearse on a machine without a GPU: DEVICE=cpu ROWS=llama-5m:64:2:4 CURVES=llama-5m:64:2:4:20 MODELS=llama-5m
-# PATIENCE=1 bench/gpu.sh steps ...
+# PATIENCE=1 bench/gpu.sh steps ...; THREADS=1 where other programs run beside.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 usage() { sed -n '2,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
@@ -227,7 +227,8 @@ case $what in
       IFS=: read -r model seq micro batch count <<<"$row"
       name=curve_${row//:/_}
       run "$name" 150 "$python" "$here/loss_curve.py" --tutti "${ours[*]} $build/tutti" --device "$device" --text "$out/text.txt" \
-        --out "$out/$name" --model "$model" --seq-len "$seq" --micro-batch "$micro" --batch "$batch" --steps "$count"
+        --out "$out/$name" --model "$model" --seq-len "$seq" --micro-batch "$micro" --batch "$batch" --steps "$count" \
+        --threads "${THREADS:-0}"
       [ -s "$out/$name/loss_curve.json" ] || missing+=("$name: not compared, see $out/$name.err")
     done
     compared=" "

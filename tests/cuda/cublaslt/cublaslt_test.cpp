@@ -49,7 +49,7 @@ FakeCublasLt& fake() {
     return the_fake;
 }
 
-// As a GPU of an H100 has them.
+// Of the emulated GPU, as of an H100.
 constexpr int kMultiprocessors = 132;
 
 std::vector<float> numbers(int64_t n, int seed) {
