@@ -1,5 +1,5 @@
-// comm/collective.h: one communication as plain data: what it is, on which tensors, and how much of it crosses links.
-// Engines carry it out; the flight recorder, the counters and the fault injector of the tests read it.
+// comm/collective.h: one communication as plain data: the operation, its tensors, and the bytes sent over links.
+// Engines execute a Collective; the flight recorder, the counters and the fault injector of the tests read it.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,12 @@ inline bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::r
 
 enum class Reduce : uint8_t { sum, max };
 
-// What ranks must agree on, and what messages print.
+// The properties that ranks must agree on and that messages print.
 struct Summary {
     Kind kind = Kind::barrier;
     Reduce reduce = Reduce::sum;
-    DType dtype = DType::u8;  // of the input, or of the output where there is no input
-    int64_t count = 0;        // elements likewise
+    DType dtype = DType::u8;  // of the input, or of the output of an operation without input
+    int64_t count = 0;        // elements of the same tensor
     int64_t bytes = 0;        // of the larger of the two tensors
     int peer = 0;
     std::string text() const;  // "all_reduce of 4096 f32"
@@ -58,15 +58,15 @@ struct Collective {
     Summary summary() const;
 };
 
-// Whether two ranks of a group mean the same operation. Only all_to_all may move another number of elements on each.
+// Whether two ranks of a group call the same operation. Only all_to_all may differ in the number of elements.
 bool agree(const Summary& operation, const Summary& other);
-// Error, with what each calls, unless they agree on their operation `sequence`.
+// Error, naming both calls, unless the two ranks agree on their operation `sequence`.
 void check_agree(std::string_view group, uint64_t sequence, int rank, const Summary& operation, int other_rank,
                  const Summary& other);
 
 // Bytes that one rank sends over links in the best algorithm, as the literature counts them: all_reduce 2 (n-1)/n S,
 // reduce_scatter, all_gather, broadcast and all_to_all (n-1)/n S, S = bytes of the full tensor (parallelism.md, 8). For
-// all_to_all with unequal counts: what goes to others. The planner predicts with the same function.
+// all_to_all with unequal counts: the bytes for other ranks. The planner predicts with the same function.
 int64_t bytes_sent(Kind kind, int64_t bytes, int64_t ranks);
 
 }  // namespace tutti::comm

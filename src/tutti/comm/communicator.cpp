@@ -70,7 +70,7 @@ Work Communicator::begin(Collective collective) {
     return {std::move(operation), this, std::move(staging)};
 }
 
-// Waits for the kernels that make the input. A GPU's engine will do without.
+// Waits for the kernels that compute the input.
 HostStaging Communicator::stage_on_host(Collective& c) const {
     const auto on_gpu = [this](const Tensor& x) { return x.defined() && !reaches(x.device()); };
     const Tensor input = c.input, output = c.output;
@@ -215,7 +215,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
     ranks.all_gather(length, all_lengths).wait();
     const auto lengths = all_lengths.to_host<int64_t>();
 
-    // All parts of a gather have one size: that of the longest text.
+    // All parts of a gather have one size: the length of the longest text.
     const int64_t longest = std::max<int64_t>(1, *std::max_element(lengths.begin(), lengths.end()));
     std::vector<uint8_t> padded(text.begin(), text.end());
     padded.resize(static_cast<size_t>(longest));

@@ -1,6 +1,6 @@
-// comm/communicator.h: what parallel/ and pipeline/ communicate with: the collectives of one group of ranks. Operations
-// start at once and return a Work; tensors must not be touched until it was waited for. All ranks of a group call the
-// same operations in the same order. Engines (threads/, mpi/) implement start().
+// comm/communicator.h: the collectives and messages of one group of ranks. Operations start at once and return a Work;
+// the tensors must not be used before Work::wait(). All ranks of a group call the same operations in the same order.
+// Engines (threads/, processes/, nccl/, meta/) implement start().
 #pragma once
 
 #include <array>
@@ -10,28 +10,28 @@
 #include <vector>
 
 #include "tutti/base/exact_sum.h"
-#include "tutti/comm/flight_recorder.h"
+#include "tutti/comm/flight_record.h"
 #include "tutti/comm/progress.h"
 
 namespace tutti::comm {
 
 class Communicator;
 
-// Engines work in the host's memory. What a GPU's memory shall receive arrives there first.
+// Most engines work in the host's memory: values for a GPU's memory arrive in `arrived` first.
 struct HostStaging {
     Tensor arrived, destination;  // both undefined: nothing to copy
     void copy_back();
 };
 
-// A handle on an operation under way; its group must live until it was waited for. Dropping it unwaited is allowed only
-// when the rank itself fails.
+// A handle on an operation under way. The group must live until wait() returns. A Work may be destroyed without wait()
+// only when the rank itself fails.
 class [[nodiscard]] Work {
   public:
     Work() = default;  // complete
     Work(std::shared_ptr<Operation> operation, Communicator* group, HostStaging staging = {})
         : operation_(std::move(operation)), group_(group), staging_(std::move(staging)) {}
     bool done() const { return !operation_ || operation_->complete(); }
-    // Throws what the operation met: TimedOut, Aborted, or Error when ranks disagree on what they do.
+    // Throws the operation's failure: TimedOut, Aborted, or Error when ranks call different operations.
     void wait();
 
   private:
@@ -46,11 +46,11 @@ struct Traffic {
     int64_t sent = 0;   // over links, as bytes_sent() counts
 };
 
-// Of a group, all kinds together, by this rank so far.
+// This rank's use of a group so far, all kinds together.
 struct Usage {
     int64_t operations = 0;
     int64_t sent = 0;     // bytes over links
-    double waited_s = 0;  // in which the rank did nothing else
+    double waited_s = 0;  // time in which the rank did nothing else
 };
 
 class Communicator {
@@ -64,7 +64,7 @@ class Communicator {
     int size() const { return static_cast<int>(ranks_.size()); }
     const std::vector<int>& ranks() const { return ranks_; }  // in the world, by rank in the group
 
-    // collective.h says what each does. Shapes do not matter, numbers of elements do; Error when they do not fit.
+    // collective.h defines each operation. Only numbers of elements matter, not shapes; Error when they do not fit.
     Work all_reduce(const Tensor& x, Reduce reduce = Reduce::sum);
     Work reduce_scatter(const Tensor& x, const Tensor& part);
     Work all_gather(const Tensor& part, const Tensor& x);
@@ -74,15 +74,15 @@ class Communicator {
     Work send(const Tensor& x, int to);
     Work receive(const Tensor& x, int from);
     void barrier();
-    // Any of them, checked already. (The fault injector of the tests steps in here.)
+    // Begins any of the operations, already checked. (The fault injector of the tests overrides begin().)
     virtual Work begin(Collective collective);
 
-    // Numbers of the host, over all ranks of the group, done when they return.
+    // Reductions of host numbers over all ranks of the group; they return when done.
     void sum(ExactSum& value);
     double sum(double value);
     double max(double value);
 
-    // Messages that were begun start now. Without this call an engine may put them off until the rank waits for an
+    // Starts the messages that were begun. Without this call an engine may defer them until the rank waits for an
     // operation of any group, to start a rank's send and receive together.
     virtual void start_messages() {}
 
@@ -91,9 +91,9 @@ class Communicator {
 
   protected:
     Communicator(std::string name, std::vector<int> ranks, int rank, Progress& progress, FlightRecorder& recorder);
-    // Begins the operation: afterwards it needs nothing but advance(). `sequence` as in the flight recorder.
+    // Begins the operation, which then needs only advance(). `sequence` as in the flight recorder.
     virtual std::shared_ptr<Operation> start(Collective collective, uint64_t sequence) = 0;
-    // Whether operations work in the memory of `device` as it is. Other tensors pass through the host's memory.
+    // Whether operations work in the memory of `device` directly. Other tensors pass through the host's memory.
     virtual bool reaches(const Device& device) const { return device.host_readable(); }
     virtual void wait(const Operation& operation);
     Progress& progress() { return progress_; }
@@ -101,7 +101,7 @@ class Communicator {
   private:
     friend class Work;
     void check_place(const Collective& collective) const;
-    // The operation of a group of one rank: a copy on the device. False where the device cannot make it.
+    // The operation of a group of one rank: a copy on the device. False where the device cannot copy.
     bool copied_alone(const Tensor& from, const Tensor& to) const;
     HostStaging stage_on_host(Collective& collective) const;
 
@@ -111,20 +111,20 @@ class Communicator {
     Progress& progress_;
     FlightRecorder& recorder_;
     size_t group_;                                   // its number in the recorder
-    std::unique_ptr<Device> host_;                   // scalars, and what comes from a GPU
+    std::unique_ptr<Device> host_;                   // for scalars and values of a GPU
     uint64_t sequence_ = 0;                          // collectives so far
     std::vector<std::array<uint64_t, 2>> messages_;  // sent to and received from each rank so far
     std::array<Traffic, kKinds> traffic_{};
     double waited_s_ = 0;
 };
 
-// Text between ranks: paths, reports, errors. For what happens now and then, not in every step.
+// Text between ranks (paths, reports, errors), for rare events and not for every step.
 //
-// The texts of all ranks of the group, by rank, on every rank. Each may have any bytes and any length.
+// The texts of all ranks of the group, by rank, on every rank. A text may have any bytes and any length.
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text);
-// What tells the devices of the ranks apart, by rank: equal for ranks that share a GPU. All ranks call it.
+// The identity of each rank's device, by rank: equal for ranks that share a GPU. Collective.
 std::vector<std::string> device_identities(Communicator& ranks, const Device& device);
-// How many of the ranks have this rank's device, this rank included. All ranks call it.
+// The number of ranks with this rank's device, including this rank. Collective.
 int ranks_of_device(Communicator& ranks, const Device& device);
 
 // One text, from one rank of the group to another.

@@ -11,7 +11,7 @@ namespace tutti::comm {
 
 namespace {
 
-// The variables of a launcher. rank and size together are what it is known by; "" where it has none.
+// The variables of a launcher, which is recognised by rank and size together; "": no such variable.
 struct Variables {
     Launcher launcher;
     std::string_view name;
@@ -23,7 +23,7 @@ constexpr std::array<Variables, 5> kLaunchers = {{
     {Launcher::open_mpi, "open_mpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", ""},
     {Launcher::mpich, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""},
-    // A pod of a PyTorchJob: one rank per pod, so nothing local.
+    // A pod of a PyTorchJob: one rank per pod, so no local rank.
     {Launcher::kubernetes, "kubernetes", "RANK", "WORLD_SIZE", "", "", ""},
 }};
 
@@ -61,7 +61,7 @@ Launch read(const Environment& environment, const Variables& v) {
     return launch;
 }
 
-// A shell inside an allocation has the variables of a step of one task, but nothing was started as ranks.
+// A shell inside an allocation has the variables of a step with one task, but no ranks were started.
 bool interactive_shell(const Environment& environment) {
     const auto job = environment("SLURM_JOB_NAME"), tasks = environment("SLURM_NTASKS");
     return (job == "bash" || job == "interactive") && tasks.value_or("1") == "1";

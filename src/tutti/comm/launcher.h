@@ -1,4 +1,4 @@
-// comm/launcher.h: who started this process and as which rank, read from the environment and from nothing else.
+// comm/launcher.h: which launcher started this process, and as which rank, read from the environment alone.
 #pragma once
 
 #include <functional>
@@ -12,36 +12,35 @@ namespace tutti::comm {
 
 enum class Launcher { none, torchrun, slurm, open_mpi, mpich, kubernetes };
 std::string_view name_of(Launcher launcher);  // "open_mpi"
-// The reverse; UsageError with the names there are.
+// The inverse of name_of; UsageError with the known names.
 Launcher launcher_of(std::string_view name);
 
 struct Launch {
     Launcher launcher = Launcher::none;
     int rank = 0, size = 1;
-    // Inside the host; -1 where the launcher does not say.
+    // Inside the host; -1 where the launcher gives no value.
     int local_rank = 0, local_size = 1, node = 0;
     std::string evidence;  // "OMPI_COMM_WORLD_RANK=3, OMPI_COMM_WORLD_SIZE=8"
 
-    // Of a run that was asked to have `asked` ranks: one asks for nothing. Another number than the launcher's is
-    // refused when ranks are made.
+    // The ranks of a run with --ranks `asked`, where 1 means not asked for. A number that differs from the launcher's
+    // is refused when the ranks start (run.h).
     int ranks(int asked) const { return size > 1 && asked == 1 ? size : asked; }
 };
 
-// std::getenv, or a test's own.
+// std::getenv, or a test's replacement.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 Environment process_environment();
 
-// The first launcher whose variables are there, in the order torchrun, Slurm, Open MPI, MPICH, Kubernetes; `forced`
-// looks for that one only. mpirun inside a Slurm job wins over the job's own variables, which it passes on unchanged,
-// and so does an interactive Slurm shell of one task count as no launcher. UsageError when variables are missing or are
-// no numbers, with the one at fault.
+// The first launcher whose variables are set, in the order torchrun, Slurm, Open MPI, MPICH, Kubernetes; with `forced`
+// that launcher only. mpirun inside a Slurm job takes precedence over the job's variables, which mpirun passes on, and
+// an interactive Slurm shell of one task is no launcher. UsageError names a variable that is missing or not a number.
 Launch detect_launcher(const Environment& environment, std::optional<Launcher> forced = std::nullopt);
-// Of this process. `name`: the launcher to look for; "": the first.
-// Whether a launcher's variables are there, right or wrong.
+// Whether a launcher's variables are set, right or wrong.
 bool is_launched(const Environment& environment);
+// The launch of this process. `name`: the launcher to look for; "": the first.
 Launch this_launch(std::string_view name);
 
-// Rank `rank` of `ranks`, among those of the run that share this machine.
+// The place of rank `rank` of `ranks` among the ranks of this machine.
 LocalRank local_rank(const Launch& launch, int rank, int ranks);
 
 }  // namespace tutti::comm

@@ -72,7 +72,7 @@ TEST(Launcher, APodIsOneRank) {
 
 TEST(Launcher, NoneIsOneRank) {
     expect(detect({{"PATH", "/bin"}}), Launcher::none, 0, 1, 0, 1, 0);
-    // Left-overs of a user's own shell are nobody's signature.
+    // Left-over variables of a user's own shell identify no launcher.
     expect(detect({{"RANK", "5"}, {"WORLD_SIZE", "8"}}), Launcher::none, 0, 1, 0, 1, 0);
 }
 

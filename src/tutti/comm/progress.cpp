@@ -40,8 +40,8 @@ void Progress::add(std::shared_ptr<Operation> operation) {
         advance_all();
 }
 
-// True when something was completed. A second thread that finds one advancing has nothing to add: what it waits for
-// will be completed by the first, which rings.
+// True when an operation was completed. A second thread that finds another thread advancing returns: that thread
+// completes the awaited operation and notifies.
 bool Progress::advance_all() {
     const std::unique_lock advancing(advancing_, std::try_to_lock);
     if (!advancing.owns_lock()) return false;
@@ -101,7 +101,7 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
         notifier_->check_abort();
         const Clock::time_point now = Clock::now();
         if (now < spin_until) {
-            // Most waits end at once. In longer ones the other rank may have been put on this very core: let it run.
+            // Most waits end at once. In a longer wait the other rank may be scheduled on this core: let that rank run.
             if (now - begin < kNotShared)
                 for (int i = 0; i < 16; ++i) _mm_pause();
             else
@@ -110,7 +110,7 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
         }
         const Clock::time_point deadline = after(timeout_s_), last = after(1.5 * timeout_s_);
         if (now >= deadline) {
-            const std::lock_guard still(advancing_);  // what is waited for must not change while it is described
+            const std::lock_guard still(advancing_);  // the operation must not change while it is described
             check<TimedOut>(now < last && waits_on_waiters(), what(), ", for more than ", timeout_s_,
                             " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
         }

@@ -1,22 +1,78 @@
-// comm/progress.h: drives a rank's operations. They are advanced by whoever waits for one of them and, when asked for,
-// by a thread of the rank's own, so that communication goes on while the rank computes. Engines supply the Notifier:
-// how one sleeps until some other rank has done something.
+// comm/progress.h: an operation under way, and the driver of a rank's operations. A wait for one operation advances all
+// of them; an optional progress thread of the rank does so too, so that communication goes on while the rank computes.
+// Engines supply the Notifier, which sleeps until another rank has done something.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <exception>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "tutti/base/trace.h"
-#include "tutti/comm/operation.h"
+#include "tutti/comm/collective.h"
 
 namespace tutti::comm {
 
 using Clock = std::chrono::steady_clock;
 
-// A rank stopped because another one failed; the message holds that one's reason.
+// One communication under way on one rank: work that can be advanced without waiting. Work (communicator.h) is the
+// caller's handle.
+class Operation {
+  public:
+    // `sequence`: of the group, from 1; messages count per pair of ranks.
+    Operation(Collective collective, std::string group, uint64_t sequence)
+        : collective_(std::move(collective)), group_(std::move(group)), sequence_(sequence) {}
+    virtual ~Operation() = default;
+    Operation(const Operation&) = delete;
+    Operation& operator=(const Operation&) = delete;
+
+    // Does what can be done now; true once this rank has nothing left to do and may use its buffers again. Progress
+    // calls advance() from one thread at a time. An exception becomes the operation's failure.
+    virtual bool advance() = 0;
+    // The ranks that the operation waits for: "rank 2 (last seen at operation 11 of this group)".
+    virtual std::string waits_for() const = 0;
+    // True while every rank that this operation waits for is itself waiting. Those ranks can name the missing rank, so
+    // this operation times out later than they do.
+    virtual bool waits_on_waiters() const { return false; }
+
+    // The GPU's times of begin and end, after the last advance(); nullopt: no GPU timed the operation.
+    virtual std::optional<TimeSpan> gpu_times() const { return std::nullopt; }
+
+    const Collective& collective() const { return collective_; }
+    const std::string& group() const { return group_; }
+    uint64_t sequence() const { return sequence_; }
+    bool complete() const { return complete_.load(std::memory_order_acquire); }
+    // After complete(): rethrows the failure, if any.
+    void rethrow() const {
+        if (failure_) std::rethrow_exception(failure_);
+    }
+
+    // Set by the communicator that started the operation. on_begin: this rank's own work before the operation is done;
+    // engines that cannot tell never call on_begin.
+    std::function<void()> on_begin;
+    std::function<void(bool failed)> on_complete;
+
+  private:
+    friend class Progress;
+    void set_complete(std::exception_ptr failure) {
+        failure_ = std::move(failure);
+        if (on_complete) on_complete(failure_ != nullptr);
+        complete_.store(true, std::memory_order_release);
+    }
+    const Collective collective_;
+    const std::string group_;
+    const uint64_t sequence_;
+    std::exception_ptr failure_;
+    std::atomic<bool> complete_{false};
+};
+
+// A rank stopped because another rank failed; the message has the other rank's reason.
 class Aborted : public Error {
   public:
     using Error::Error;
@@ -30,44 +86,44 @@ class TimedOut : public Error {
 class Notifier {
   public:
     virtual ~Notifier() = default;
-    // Sleeps until it rings (any rank has moved), `until`, or for no reason. `ready` is asked again after the sleeper
-    // is known to those who ring, so that no ring is lost.
+    // Sleeps until a notification (any rank has made progress) or `until`; may wake without reason. Calls `ready`
+    // once more after other ranks can see the sleeper, so that no notification is lost.
     virtual void sleep(Clock::time_point until, const std::function<bool()>& ready) = 0;
-    // Wakes this rank's own sleepers: its progress thread, or who waits while that thread works.
+    // Wakes the sleeping threads of this rank: its progress thread, or the thread that waits for that thread.
     virtual void notify() = 0;
-    // Throws Aborted when a rank has given up.
+    // Throws Aborted when a rank has aborted.
     virtual void check_abort() const = 0;
-    // Time worth spinning before one sleeps; zero where ranks share cores.
+    // Time to spin before sleeping; zero where ranks share cores.
     virtual std::chrono::nanoseconds spin_time() const = 0;
 };
 
-// The spin_time of ranks of one machine: threads that share cores must not spin, because the one they wait for needs
-// the core. With a core each it must exceed the time of a wake-up (60 to 110 us on virtual machines): otherwise one
-// rank that was late once makes the other sleep, whose waking makes the first one sleep, and so on for ever.
+// The spin_time of ranks of one machine. Threads that share cores must not spin, because the awaited thread needs the
+// core. With a core for each thread, spin_time must exceed the time of a wake-up (60 to 110 us on virtual machines):
+// otherwise one late rank makes the other sleep, whose wake-up makes the first one sleep, and so on for ever.
 std::chrono::nanoseconds spin_time_of(int ranks, int cores, bool progress_threads);
 
 class Progress {
   public:
     Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread);
-    // Stops the thread. Operations still under way are left: a rank that ends well has waited for all of them.
+    // Stops the thread. Does not wait for operations: a rank that ends without error has waited for all of them.
     ~Progress();
 
-    // Does what it can do at once: without a thread nobody looks at it again before the next wait or poll().
+    // Advances the operation once. Without a progress thread, the next wait or poll() continues.
     void add(std::shared_ptr<Operation> operation);
-    // For a rank that computes for long without a progress thread: advances everything, waits for nothing.
+    // Advances everything, waits for nothing: for a rank that computes for long without a progress thread.
     void poll() { advance_all(); }
     // Advances everything until `operation` is complete; rethrows its failure. Throws TimedOut or Aborted.
     void wait(const Operation& operation);
-    // The same for any condition, such as room in a mailbox; `what` completes "waited 300 s for …".
-    // While `waits_on_waiters`, it waits half as long again.
+    // Like wait() for any condition, such as room in a mailbox; `what` completes "waited 300 s for …". The time-out
+    // is half as long again while `waits_on_waiters` is true.
     void wait_until(
         const std::function<bool()>& ready, const std::function<std::string()>& what,
         const std::function<bool()>& waits_on_waiters = [] { return false; });
-    double waited_s() const { return waited_s_; }  // by the rank's own thread, in all
-    // Throws Aborted when a rank has given up. Any thread may ask (WorldOptions::watched).
+    double waited_s() const { return waited_s_; }  // total of the rank's own thread
+    // Throws Aborted when a rank has aborted. Any thread may call (WorldOptions::watched).
     void check_abort();
 
-    // Where the rank's own thread notes its waits and begins; nullptr: nowhere.
+    // The trace for the waits and begins of the rank's own thread; nullptr: none.
     void trace_into(Tracer* trace) { trace_ = trace; }
     Tracer* trace() const { return trace_; }
 
@@ -79,7 +135,7 @@ class Progress {
     double timeout_s_;
     double waited_s_ = 0;
     Tracer* trace_ = nullptr;
-    std::mutex advancing_;  // held by the thread that advances
+    std::mutex advancing_;  // held by the thread that advances operations
     std::mutex list_mutex_;
     std::list<std::shared_ptr<Operation>> operations_;
     std::atomic<bool> stopping_{false};

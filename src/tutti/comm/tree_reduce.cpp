@@ -21,7 +21,7 @@ struct Max {
     T operator()(T a, T b) const { return a < b ? b : a; }
 };
 
-// Of the inputs of a node of the tree, how many belong to its left side.
+// The number of inputs on the left side of a node of the tree.
 size_t left_side(size_t inputs, std::span<const int> ranks) {
     if (ranks.empty()) return std::bit_ceil(inputs) / 2;
     const auto total = static_cast<size_t>(std::accumulate(ranks.begin(), ranks.end(), 0));

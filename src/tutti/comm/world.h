@@ -1,5 +1,6 @@
-// comm/world.h: a rank's place among all ranks, and where its groups come from. One World per rank, made by an engine:
-// threads/thread_world.h (ranks are threads of this process), processes/process_world.h (processes). run.h chooses.
+// comm/world.h: a rank's place among all ranks, and the maker of its groups. Each rank has one World, made by an
+// engine: threads/thread_world.h (ranks are threads of this process) or processes/process_world.h (processes); run.h
+// chooses.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,7 @@
 
 namespace tutti::comm {
 
-// What joins ranks that are processes.
+// The transport between ranks that are processes.
 enum class ProcessEngine : uint8_t { of_launcher, mpi, tcp };
 // "auto", "mpi", "tcp"; UsageError for others.
 ProcessEngine process_engine_of(std::string_view name);
@@ -18,9 +19,9 @@ ProcessEngine process_engine_of(std::string_view name);
 struct WorldOptions {
     double timeout_s = 300;        // of every wait
     bool progress_thread = false;  // one more thread per rank, which communicates while the rank computes
-    std::string flight_directory;  // where every rank leaves rank-N.json, its last operations, on failure; "": nowhere
+    std::string flight_directory;  // for rank-N.json, each rank's last operations, written on failure; "": none
     ProcessEngine engine = ProcessEngine::of_launcher;
-    bool watched = false;  // a thread beside the rank's own may look whether other ranks have given up (nccl/)
+    bool watched = false;  // another thread may check whether other ranks have aborted (nccl/)
 };
 
 class World {
@@ -30,19 +31,19 @@ class World {
     virtual int size() const = 0;
     virtual std::string engine() const = 0;  // "threads"
 
-    // The group of these ranks, in this order; every one of them calls it, with the same name and order.
+    // The group of these ranks, in this order. All ranks of the group call group() with the same name and order.
     virtual std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) = 0;
-    // All other ranks stop in their next wait, with this reason. The first reason stays.
+    // Stops all other ranks in their next wait, with this reason. The first reason stays.
     virtual void abort(const std::string& reason) = 0;
 
     virtual Progress& progress() = 0;
     virtual FlightRecorder& recorder() = 0;
 
-    // Everybody, in order.
+    // The group of all ranks, in order.
     std::unique_ptr<Communicator> everyone(const std::string& name);
 
-    // While a rank starts, its failure leaves no flight record, unless a wait timed out: the error says all, and the
-    // directory may be that of a run which has not failed.
+    // While a rank starts, its failure leaves no flight record unless a wait timed out: the error is enough, and the
+    // directory may belong to a run that has not failed.
     void set_starting(bool starting) { starting_ = starting; }
     bool starting() const { return starting_; }
 
@@ -50,9 +51,9 @@ class World {
     bool starting_ = false;
 };
 
-// WorldOptions::flight_directory/rank-N.json, whole or not at all, when the failure leaves one. Does not throw: it is
-// called when something else, `error`, went wrong already, and returns why it could not write, or "". `tutti report
-// --flight` reads them.
+// Writes `directory`/rank-N.json, completely or not at all, unless the rank was starting. Does not throw, because
+// `error` is already being handled: returns the reason when the file could not be written, else "". `tutti report
+// --flight` reads the files.
 std::string dump_flight_record(World& world, const std::string& directory, const std::exception& error);
 
 }  // namespace tutti::comm

@@ -9,7 +9,7 @@ namespace tutti::comm {
 
 namespace {
 
-// No operation is ever waited for, so the progress engine never sleeps.
+// No operation waits, so the progress engine never sleeps.
 class SilentNotifier final : public Notifier {
   public:
     void sleep(Clock::time_point, const std::function<bool()>&) override { throw Error("a meta world never waits"); }

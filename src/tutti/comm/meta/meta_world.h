@@ -1,6 +1,6 @@
-// comm/meta/meta_world.h: a world without peers. It has any size and is seen from any rank; every operation is complete
-// as soon as it has begun, and no value moves. Operations are checked and counted by Communicator, as in every engine
-// (calls, bytes, bytes over links), so a rehearsed step communicates what a real one does.
+// comm/meta/meta_world.h: a world without peers, of any size and seen from any rank. Every operation is complete as
+// soon as it has begun, and no value moves. Communicator checks and counts operations (calls, bytes, bytes over links)
+// as in every engine, so a rehearsed step has the communication of a real one.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tutti::comm {
 
-// Is told what a rank communicates, in the order of its program.
+// Receives the communication of a rank, in the order of the rank's program.
 class CommunicationObserver {
   public:
     virtual ~CommunicationObserver() = default;

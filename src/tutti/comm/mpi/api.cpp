@@ -26,8 +26,8 @@ void find(void* where, const char* name, Pointer& pointer) {
     check(pointer != nullptr, "the MPI library has no ", name, ": ", dlerror());
 }
 
-// The objects that the library itself uses. Not those in its file: a program that also links Open MPI has copies of
-// them, made by the linker, and then the library uses the copies.
+// The objects that the library itself uses, which are not always those in its file: a program that also links Open MPI
+// has copies, made by the linker, and the library then uses the copies.
 void find_handles(Handles<OpenMpi>& handles) {
     find(RTLD_DEFAULT, "ompi_mpi_comm_world", handles.comm_world);
     find(RTLD_DEFAULT, "ompi_mpi_comm_null", handles.comm_null);
@@ -94,7 +94,7 @@ void find_functions(const Library& library, Functions<Abi>& functions) {
 Library open_library(Launcher launcher) {
     Library library;
     for (const std::string& file : files_of(launcher)) {
-        // Global: find_handles looks there, and so do plug-ins of Open MPI before version 4.
+        // Global, for find_handles and for plug-ins of Open MPI before version 4.
         library.handle = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
         if (library.handle != nullptr) {
             const bool open_mpi = dlsym(library.handle, "ompi_mpi_comm_world") != nullptr;

@@ -64,7 +64,7 @@ struct Handles {
     typename Abi::Win win_null;
 };
 
-// Each function by its own name, without MPI_. A status, MPI_Status* there, is always status_ignore().
+// Each function by its own name, without MPI_. A status (MPI_Status*) is always status_ignore().
 template <class Abi>
 struct Functions {
     using Comm = typename Abi::Comm;
@@ -110,15 +110,15 @@ struct Api : Handles<Abi>, Functions<Abi> {};
 
 enum class Family { none, open_mpi, mpich };
 
-// An MPI library that is opened for as long as the process lives.
+// An MPI library, open for the lifetime of the process.
 struct Library {
     Family family = Family::none;
     void* handle = nullptr;
     std::string tried;  // family none: the files, and why the loader could not open each
 };
 
-// The file that the environment variable TUTTI_MPI names; else, where the loader looks, the library of the launcher's
-// family, and of both families, Open MPI first, where the launcher is of neither (Slurm, none).
+// Opens the file that the environment variable TUTTI_MPI names; else, in the loader's path, the library of the
+// launcher's family, or of both families, Open MPI first, for a launcher of neither (Slurm, none).
 Library open_library(Launcher launcher);
 
 // Error where the library lacks a function.

@@ -28,7 +28,7 @@ constexpr uintptr_t kPage = 4096;
 constexpr int kAbortTag = 0;
 constexpr int64_t kLargestMessage = int64_t{1} << 30;  // MPI counts in int
 
-// Ends the process when something that cannot be given a time-out, such as MPI_Init, takes too long.
+// Ends the process when a call without a time-out, such as MPI_Init, takes too long.
 class Watchdog {
   public:
     // Unless it is destroyed within `seconds`: prints `message` and exits with 4, as a failed rank does.
@@ -131,7 +131,7 @@ MpiWire<Abi>::MpiWire(const Library& library, const Launch& launch, const WorldO
     mpi_.comm_set_errhandler(world_, mpi_.errors_return);
     mpi_.comm_rank(world_, &place_.rank);
     mpi_.comm_size(world_, &place_.size);
-    // An MPI library that does not know the launcher makes every process a world of its own.
+    // With an MPI library that does not know the launcher every process is a world of one rank.
     check<UsageError>(
         place_.size == launch.size && place_.rank == launch.rank, "the launcher (", name_of(launch.launcher), ", ",
         launch.evidence, ") says rank ", launch.rank, " of ", launch.size, ", MPI says rank ", place_.rank, " of ",
@@ -152,7 +152,7 @@ void MpiWire<Abi>::call(int code, const char* what) const {
     throw Error(concat(what, " failed: ", std::string(text.data(), static_cast<size_t>(length))));
 }
 
-// Cores that any of the host's ranks may run on.
+// The cores available to any of the host's ranks.
 template <class Abi>
 int MpiWire<Abi>::cores_of_host() const {
     cpu_set_t mine, all;
@@ -193,7 +193,7 @@ void MpiWire<Abi>::find_place(const std::vector<int>& hosts) {
     int* tag_limit = nullptr;
     int found = 0;
     mpi_.comm_get_attr(world_, Abi::tag_ub, &tag_limit, &found);
-    highest_tag_ = found ? *tag_limit : 32767;  // what the standard grants
+    highest_tag_ = found ? *tag_limit : 32767;  // the standard's minimum
     if (place_.locals.size() < n) listen_for_abort();
 }
 
@@ -216,7 +216,7 @@ std::byte* MpiWire<Abi>::share(int64_t bytes) {
     mpi_.win_get_attr(window_, Abi::win_model, &model, &found);
     check(found && *model == Abi::win_unified, "this machine's MPI shares memory that needs copies to be seen");
     call(mpi_.win_lock_all(Abi::mode_nocheck, window_), "MPI_Win_lock_all");
-    // MPI aligns to what it likes; the place in the page is the same for all who map it.
+    // MPI chooses the alignment; the offset in the page is the same for all ranks that map the memory.
     const auto address = reinterpret_cast<uintptr_t>(base);
     return static_cast<std::byte*>(base) + (kPage - address % kPage) % kPage;
 }

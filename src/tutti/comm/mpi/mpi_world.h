@@ -1,5 +1,5 @@
-// comm/mpi/mpi_world.h: ranks as processes that mpirun or srun started and that find each other through MPI. The MPI
-// library is opened at run time (api.h).
+// comm/mpi/mpi_world.h: ranks as processes of mpirun or srun, which find each other through MPI. The MPI library is
+// opened at run time (api.h).
 #pragma once
 
 #include <functional>
@@ -10,11 +10,11 @@
 
 namespace tutti::comm {
 
-// "Open MPI v4.1.4": the library that run_mpi would use for ranks that `launcher` started; "" where there is none.
+// "Open MPI v4.1.4": the library that run_mpi() uses for ranks of `launcher`; "" where none is found.
 std::string mpi_library(Launcher launcher);
 
-// processes::run_processes over MPI; `launch` must be by a launcher that MPI knows. Once per process. UsageError, with
-// the files that were tried, where there is no MPI library.
+// processes::run_processes over MPI; MPI must know the launcher of `launch`. Once per process. UsageError, with the
+// files that were tried, where no MPI library is found.
 void run_mpi(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
              const ProcessOptions& processes = {});
 

@@ -1,5 +1,5 @@
 // comm/processes/group.h: one rank's view of a group: its shape, its host's block of shared memory, and the state that
-// orders the rank's own operations. staged_*.cpp and stream.cpp work on it.
+// orders the rank's own operations.
 #pragma once
 
 #include <array>
@@ -9,16 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/operation.h"
 #include "tutti/comm/processes/group_shape.h"
 #include "tutti/comm/processes/host.h"
+#include "tutti/comm/progress.h"
 
 namespace tutti::comm::processes {
 
 inline constexpr uint64_t kInFlight = 64;  // operations of a rank that may be under way at once in a group
 inline constexpr uint64_t kSlots = 4;      // chunks of an operation that may be under way at once
 
-// What a rank says of an operation before it moves data: in shared memory to its host, as a message to others.
+// The description of an operation that a rank sends before data: in shared memory to its host, as a message to others.
 struct Announcement {
     uint64_t group = 0, sequence = 0;
     int64_t count = 0;
@@ -31,14 +31,14 @@ struct Announcement {
     Summary summary() const { return {.kind = kind, .reduce = reduce, .dtype = dtype, .count = count, .peer = peer}; }
 };
 
-// All counters only rise. Chunks are numbered over all operations of the group.
+// Counters only increase. Chunks are numbered over all operations of the group.
 struct alignas(64) Member {
-    std::atomic<uint64_t> begun, heard, finished;          // operations: heard = other hosts have begun it too
+    std::atomic<uint64_t> begun, heard, finished;          // operations; heard: begun by other hosts too
     std::atomic<uint64_t> copied_in, reduced, copied_out;  // chunks
     alignas(64) std::array<Announcement, kInFlight> announcements;
 };
 
-// A stream of bytes from one rank of the host to another: messages, one after the other, each behind its announcement.
+// A stream of bytes from one rank of the host to another: messages in order, each after its announcement.
 struct alignas(64) Channel {
     std::atomic<uint64_t> written;
     alignas(64) std::atomic<uint64_t> read;
@@ -62,7 +62,7 @@ struct BlockLayout {
 
 class Group {
   public:
-    // `ranks`: of the world, in the group's order. `key` tells groups of one name and ranks apart too.
+    // `ranks`: of the world, in the group's order. `key` differs between groups of one name and ranks.
     Group(std::string name, uint64_t key, const std::vector<int>& ranks, int rank, Wire& wire, Host& host);
     ~Group();
     Group(const Group&) = delete;
@@ -70,7 +70,7 @@ class Group {
 
     int rank() const { return shape.rank; }
     bool is_local(int group_rank) const { return shape.host_of[static_cast<size_t>(group_rank)] == shape.host; }
-    // Of a rank of this host.
+    // The member of a rank of this host.
     Member& member(int group_rank) const {
         return reinterpret_cast<Member*>(block_)[shape.position[static_cast<size_t>(group_rank)]];
     }
@@ -84,7 +84,7 @@ class Group {
     bool all_local(std::atomic<uint64_t> Member::*counter, uint64_t reached) const;
     // Room for operation `sequence` among the announcements.
     bool can_begin(uint64_t sequence) const;
-    // "rank 2 of the group", with what is known of it.
+    // "rank 2 of the group", with the rank's known state.
     std::string who(int group_rank) const;
 
     const std::string name;
@@ -95,9 +95,9 @@ class Group {
     const BlockLayout layout;
     const int first_tag;
 
-    // Of the own rank: what orders its operations.
+    // The order of the own rank's operations.
     uint64_t chunks_so_far = 0;
-    std::vector<uint64_t> sent, received;  // messages to and from each rank that are through
+    std::vector<uint64_t> sent, received;  // completed messages to and from each rank
     std::string broken;                    // why no operation of this group can work any more
 
   private:
@@ -107,12 +107,12 @@ class Group {
     std::byte* block_;
 };
 
-// The key of a group: the same on every rank, another for other names, ranks or generations.
+// The key of a group: equal on all ranks, different for other names, ranks or generations.
 uint64_t group_key(const std::string& name, const std::vector<int>& ranks, int generation);
 // The first of kUses tags, below `highest`.
 int first_tag_of(uint64_t key, int highest);
 
-// Begins an operation of the group (staged_operation.cpp), or a message (stream.cpp).
+// Begins a collective (staged_operation.cpp) or a message (stream.cpp) of the group.
 std::shared_ptr<Operation> start_staged(const std::shared_ptr<Group>& group, Collective collective, uint64_t sequence);
 std::shared_ptr<Operation> start_message(const std::shared_ptr<Group>& group, Collective collective, uint64_t sequence);
 

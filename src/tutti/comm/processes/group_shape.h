@@ -1,7 +1,7 @@
-// comm/processes/group_shape.h: who works on what, as plain data without communication. A group's ranks seen by host:
-// who works together inside a host, who talks to whom between hosts, and which partial sums of the tree a host can make
-// alone. How a collective is cut: into chunks that fit a slot of shared memory, and each chunk into parts that
-// different ranks work on.
+// comm/processes/group_shape.h: the division of work in a group, as plain data without communication. GroupShape: which
+// ranks share a host, which ranks of different hosts exchange messages, and which partial sums of the tree a host can
+// compute alone. Cutting: how a collective is cut into chunks that fit a slot of shared memory, and each chunk into
+// parts for different ranks.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace tutti::comm::processes {
 
-// Ranks [first, first + count) of the group: a whole subtree of the tree (tree_reduce.h) that lives on one host.
+// Ranks [first, first + count) of the group: a whole subtree of the tree (tree_reduce.h) on one host.
 struct Subtree {
     int first, count, host;
 };
 
 struct GroupShape {
     std::vector<int> host_of;               // by rank in the group; hosts are numbered in the order of their first rank
-    std::vector<std::vector<int>> members;  // by host: its ranks in the group, rising
+    std::vector<std::vector<int>> members;  // by host: its ranks in the group, ascending
     std::vector<int> position;              // by rank in the group: its place among its host's members
     int lanes = 0;                          // members of the largest host
     std::vector<Subtree> forest;            // the largest such subtrees, in the order of ranks
@@ -29,8 +29,8 @@ struct GroupShape {
 
     int ranks() const { return static_cast<int>(host_of.size()); }
     int hosts() const { return static_cast<int>(members.size()); }
-    // Between hosts, work is cut into lanes, so that all ranks of a host talk at once: lane l of one host talks to lane
-    // l of the others. A host with fewer members than lanes gives some members several.
+    // Between hosts, work is cut into lanes, so that all ranks of a host send at once: lane l of one host exchanges
+    // data with lane l of the others. On a host with fewer members than lanes some members have several.
     int handler(int of_host, int lane) const {
         const auto& m = members[static_cast<size_t>(of_host)];
         return m[static_cast<size_t>(lane) % m.size()];
@@ -44,8 +44,9 @@ struct Chunk {
     int64_t count = 0;
 };
 
-// A range of a chunk. One rank, its owner, reduces it for all hosts, or has it and gives it to all; on every other host
-// the handler of its lane works with the owner. So everybody who wants it finds it with a rank of its own host.
+// A range of a chunk. One rank, the owner, reduces the part for all hosts, or holds the part and sends it to all; on
+// every other host the handler of the part's lane works with the owner. Every rank therefore finds each part at a rank
+// of its own host.
 struct Part {
     int owner = 0, lane = 0, host = 0;
     int64_t begin = 0, count = 0;  // elements, in the slot

@@ -1,4 +1,5 @@
-// The shape of a group: subtrees of a host add to the tree's own bits, whatever ranks it has; lanes reach everybody.
+// The shape of a group: subtrees of a host add to the tree's own bits, whatever ranks the host has; lanes reach all
+// ranks.
 #include "tutti/comm/processes/group_shape.h"
 
 #include <gtest/gtest.h>

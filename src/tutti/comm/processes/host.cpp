@@ -16,10 +16,10 @@ namespace tutti::comm::processes {
 
 namespace {
 
-// Neither a message of the wire nor the death of a process rings: how long a sleeper may overlook them.
+// Neither a message of the wire nor the death of a process notifies a sleeper: the time until it notices them.
 constexpr Clock::duration kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::milliseconds(2);
 constexpr std::chrono::milliseconds kLookForTheDead{20};
-// A rank that waits looks around every few milliseconds; one that has not for so long stands still, or computes.
+// A waiting rank polls every few milliseconds; a rank that has not polled for this long stands still or computes.
 constexpr std::chrono::milliseconds kStandsStill{500};
 constexpr size_t kBlocks = 1024;
 
@@ -34,7 +34,7 @@ void init_shared_mutex(pthread_mutex_t& mutex) {
     pthread_mutexattr_destroy(&attributes);
 }
 
-// Of the table of blocks. A rank that died while it held the lock leaves the table in a state that nobody knows.
+// The lock of the table of blocks. A rank that died while it held the lock leaves the table in an unknown state.
 class TableLock {
   public:
     explicit TableLock(pthread_mutex_t& mutex) : mutex_(mutex) {
@@ -58,11 +58,12 @@ struct Host::Block {
     int members, released;
 };
 
-// Its mutex is held by the rank's thread as long as that lives: the kernel tells those who try it when it has died.
+// The rank's thread holds the mutex for its lifetime: the kernel reports the death of the thread to a rank that tries
+// to lock the mutex.
 struct alignas(64) Host::RankState {
     pthread_mutex_t alive;
     std::atomic<RankStatus> status;
-    std::atomic<Clock::rep> looked;  // when it looked around last; one clock for all processes of a host
+    std::atomic<Clock::rep> looked;  // time of the rank's last poll; one clock for all processes of a host
     std::atomic<uint32_t> version;   // of `last`, odd while it is written
     LastOperation last;
 };
@@ -130,7 +131,7 @@ std::byte* Host::acquire(uint64_t key, int64_t bytes, int64_t block_control_byte
     bytes = rounded(bytes);
     for (Block& block : control_->blocks) {
         if (block.key == key) return window_ + block.offset;
-        // Free memory is taken again only as the same size, or new: there are few sizes.
+        // A free block is reused only for the same size: there are few sizes.
         if (block.key == 0 && (block.bytes == 0 || block.bytes == bytes) && (!free || free->bytes < block.bytes))
             free = &block;
     }
@@ -151,13 +152,14 @@ std::byte* Host::acquire(uint64_t key, int64_t bytes, int64_t block_control_byte
 }
 
 void Host::release(uint64_t key) {
-    if (closed_ || control_->aborted != 0) return;  // when aborted, others may be in the middle of something
+    if (closed_ || control_->aborted != 0) return;  // after an abort, other ranks may be in the middle of an access
     const TableLock lock(control_->table_mutex);
     for (Block& block : control_->blocks)
         if (block.key == key && ++block.released == block.members) block.key = 0;
 }
 
-// --- who lives, who did what -----------------------------------------------------------------------------------------
+// --- status and last operation of ranks
+// -------------------------------------------------------------------------------
 
 std::string LastOperation::text() const {
     return concat(operation.text(), ", operation ", sequence, " of group ", group.data());
@@ -175,7 +177,7 @@ std::string Host::last_operation(int world_rank) const {
     if (local == wire_.place().locals.size()) return "";
     RankState& other = state(local);
     LastOperation last;
-    for (int attempt = 0; attempt < 100; ++attempt) {  // a rank may stand still in the middle of writing it
+    for (int attempt = 0; attempt < 100; ++attempt) {  // a rank may stand still in the middle of a write
         const uint32_t version = other.version.load(std::memory_order_acquire);
         last = other.last;
         // Reads as a change of nothing: the copy above stays before it, without a fence, which the thread sanitizer
@@ -246,10 +248,10 @@ void Host::poll() {
 }
 
 // --- the notifier
-// --------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------
 
-// As in threads/thread_world.cpp: the sleeper is counted before it looks for the last time, so a ringer either sees it
-// or has published before that look; and the futex does not sleep when the notifier was called since `seen`.
+// As in threads/thread_world.cpp: the sleeper is counted before its last check, so notify() either sees the sleeper or
+// comes after a publication that the check sees; and the futex does not sleep when notify() was called since `seen`.
 void Host::sleep(Clock::time_point until, const std::function<bool()>& ready) {
     const uint32_t seen = control_->rings;
     ++control_->sleepers;

@@ -1,6 +1,6 @@
-// comm/processes/host.h: what the ranks of one host share besides their groups: the notifier, the reason why all must
-// stop, who is still alive and what each did last, and the memory that groups take their blocks from. All of it lies in
-// one window of shared memory.
+// comm/processes/host.h: the shared state of the ranks of one host besides their groups: the notifier, the reason of an
+// abort, each rank's status and last operation, and the memory from which groups take their blocks. All of it is in one
+// window of shared memory.
 #pragma once
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ namespace tutti::comm::processes {
 
 enum class RankStatus : uint32_t { starting, running, ended, failed, dead };
 
-// What a rank began last, for the messages of those who miss it.
+// The last operation that a rank began, for the error messages of ranks that wait for this rank.
 struct LastOperation {
     std::array<char, 40> group{};
     uint64_t sequence = 0;  // 0: none yet
@@ -29,26 +29,26 @@ struct LastOperation {
 
 class Host final : public Notifier {
   public:
-    // In the window that Wire::share gave; collective over the host's ranks.
+    // `window`: from Wire::share. Collective over the host's ranks.
     Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads);
     static int64_t control_bytes(int ranks_of_host);
     ~Host() override;
 
-    // Zeroed at its first control_bytes and shared by the `members` of this host that ask for the same key; the block
-    // goes back when all of them have released it. Error when the window is full.
+    // A block, zeroed in its first control_bytes and shared by the `members` of this host that ask for the same key.
+    // The block is free again when all of them have released it. Error when the window is full.
     std::byte* acquire(uint64_t key, int64_t bytes, int64_t block_control_bytes, int members);
     void release(uint64_t key);
 
     void note(const LastOperation& operation);  // of the own rank
-    // A rank of this host that itself waited a moment ago, in whatever operation: no one need wait for it.
+    // Whether a rank of this host itself waited a moment ago, in any operation.
     bool is_waiting(int world_rank) const;
-    // Of a rank of this host: "which began … last", "which has ended". "" for ranks elsewhere.
+    // For a rank of this host: "which began … last", "which has ended". "" for ranks of other hosts.
     std::string last_operation(int world_rank) const;
 
     void set_status(RankStatus status);
-    // The own rank has ended well: nothing may touch the window any more.
+    // The own rank has ended without error: no code may use the window any more.
     void close();
-    // True when no rank of the host runs any more.
+    // True when no rank of the host is running.
     bool all_stopped() const;
     void abort(const std::string& reason);  // the first reason stays
 
@@ -73,7 +73,7 @@ class Host final : public Notifier {
     size_t local_;
     std::chrono::nanoseconds spin_time_;
     Control* control_;
-    // The next look for messages, and how many had come at the last one: looks become rarer while nothing comes.
+    // The next poll for messages, and their number at the last poll: polls become rarer while no message arrives.
     std::atomic<Clock::rep> nap_;
     std::atomic<uint64_t> messages_seen_{0};
     std::atomic<bool> closed_{false};

@@ -59,8 +59,8 @@ class ProcessWorld final : public World {
 
     ~ProcessWorld() override {
         everyone_.reset();
-        progress_.reset();   // ends its thread: nothing moves messages any more
-        wire_->drop_kept();  // before the host, which their groups give their memory back to
+        progress_.reset();   // ends the progress thread: nothing moves messages any more
+        wire_->drop_kept();  // before the host, which owns the memory of their groups
     }
 
     int rank() const override { return wire_->place().rank; }
@@ -87,21 +87,22 @@ class ProcessWorld final : public World {
         wire_->send_abort(reason);
     }
 
-    // All ranks have come to the end, so the wire ends without waiting for one that will not come.
+    // All ranks have reached the end, so finalize() waits for no rank that will not come.
     void end() {
         everyone_->barrier();
         everyone_.reset();
-        progress_.reset();  // ends its thread
+        progress_.reset();  // ends the progress thread
         host_->close();
         wire_->finalize();
     }
-    // Tells the others (unless it was they who told us), leaves the record, and gives them time to do the same: mpirun
-    // and torchrun kill all as soon as the first process ends.
+    // Tells the other ranks (unless they told this rank), writes the record, and gives the others time to do the same:
+    // mpirun and torchrun kill all processes as soon as the first one ends.
     void fail(const std::exception& error) {
         if (cause_of(error) != Cause::told) abort(concat("rank ", rank(), " failed: ", error.what()));
         dump_flight_record(*this, options_.flight_directory, error);
         host_->set_status(RankStatus::failed);
-        const bool one_host = static_cast<int>(wire_->place().locals.size()) == size();  // others cannot be looked at
+        const bool one_host =
+            static_cast<int>(wire_->place().locals.size()) == size();  // the state of other hosts is not visible
         for (const auto until = Clock::now() + kGrace; Clock::now() < until && !(one_host && host_->all_stopped());)
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

@@ -1,9 +1,8 @@
 // comm/processes/staged_operation.h: the collectives over processes. A tensor passes through shared memory in chunks:
-// each rank copies its own into its slot, each reduces one part of the chunk from everybody's slots, each copies the
-// others' parts out; three chunks are under way at a time, one in each stage (staged_operation.cpp). Between hosts, the
-// reduction of a part is: every host adds what it has along the tree, the part's owner finishes the tree, and the
-// result goes back, all through messages of the wire that no call waits for (staged_between_hosts.cpp). all_gather and
-// broadcast are the second half of the same.
+// each rank copies its values into its slot, reduces one part of the chunk from the slots of all ranks, and copies the
+// other parts out; three chunks are under way at a time, one in each stage. Between hosts, every host adds its values
+// of a part along the tree, the part's owner finishes the tree, and the result is sent back, all by messages of the
+// wire that no call waits for. all_gather and broadcast are the second half of this.
 #pragma once
 
 #include <cstring>
@@ -26,13 +25,13 @@ struct Transfer {
     bool in;
 };
 
-// A chunk between hosts: what is under way for it.
+// A chunk between hosts and its transfers under way.
 struct Step {
     Chunk chunk;
     std::vector<Part> parts;
-    int phase = 0;  // 0: not begun, 1: parts travel to their owners, 2: results travel back, 3: done
+    int phase = 0;  // 0: not begun, 1: parts are sent to their owners, 2: results are sent back, 3: done
     std::vector<Transfer> transfers;
-    // Partial sums, by part and subtree of the tree; those of other hosts arrive here.
+    // Partial sums, by part and subtree of the tree, including those received from other hosts.
     std::vector<std::vector<std::vector<std::byte>>> sums;
 };
 
@@ -57,7 +56,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
             check(group_->broken.empty(), group_->broken);
             if (!work()) return false;
         } catch (const std::exception& e) {
-            // The others see the same, or are told by the rank that fails; none of them must wait for this one.
+            // The other ranks see the same error, or the failing rank tells them; none of them may wait for this rank.
             if (group_->broken.empty()) group_->broken = e.what();
             group_->wire.keep(shared_from_this());
             self.heard = sequence();
@@ -90,7 +89,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     void finish_sums(Step& step);
     void share_results(Step& step);
 
-    // --- who does what ---
+    // --- roles of ranks ---
     bool reduces() const { return collective().kind == Kind::all_reduce || collective().kind == Kind::reduce_scatter; }
     bool between_hosts() const { return group_->shape.hosts() > 1; }
     int me() const { return group_->rank(); }
@@ -125,7 +124,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
         std::erase_if(step.transfers, [&](const Transfer& t) { return group_->wire.done(t.request); });
         return step.transfers.empty();
     }
-    // Of this host, in the middle of the operation, not waiting itself.
+    // Ranks of this host inside the operation that do not wait.
     std::vector<int> standing_still() const;
     std::span<const Transfer> awaited() const {
         return steps_.empty() ? std::span<const Transfer>() : steps_.front().transfers;
@@ -136,7 +135,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
             if (host != own_host()) visit(host);
     }
 
-    struct Word {  // from another host
+    struct Word {  // announcement from another host
         int from;
         Announcement announcement;
         Wire::Request request;

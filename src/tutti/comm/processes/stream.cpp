@@ -24,7 +24,7 @@ void in_ring(std::span<std::byte> ring, uint64_t at, int64_t n, const Copy& copy
     if (n > first) copy(ring.data(), first, n - first);
 }
 
-// A quarter of the ring, or the rest: ranks that share a core would otherwise pass a few bytes at each turn.
+// A quarter of the ring, or the rest: ranks that share a core would otherwise move a few bytes at each switch.
 bool worth_moving(int64_t n, int64_t rest, std::span<std::byte> ring) {
     return n > 0 && (n == rest || n >= static_cast<int64_t>(ring.size()) / 4);
 }
@@ -170,7 +170,7 @@ std::string Exchange::waits_for() const {
     return text;
 }
 
-// Send and receive: one stream each. Messages between two ranks go one after the other.
+// Send and receive: one stream each. Messages between two ranks are in order.
 namespace {
 
 class Send final : public Operation {

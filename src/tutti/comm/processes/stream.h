@@ -1,5 +1,5 @@
-// comm/processes/stream.h: one message on its way from one rank to another: behind its announcement, through a ring of
-// shared memory inside a host, through the wire between hosts; and the many of an all_to_all.
+// comm/processes/stream.h: a message from one rank to another: after its announcement, through a ring of shared memory
+// inside a host or through the wire between hosts; and the messages of an all_to_all.
 #pragma once
 
 #include <list>
@@ -10,13 +10,13 @@
 
 namespace tutti::comm::processes {
 
-// Which of the streams between two ranks: their messages, or their shares of all_to_all. Each is in order by itself.
+// The two streams between two ranks: messages, and parts of all_to_all. Each stream keeps its own order.
 enum class Lane : uint8_t { messages, exchanges };
 
 class Outgoing {
   public:
     Outgoing(Group& group, Lane lane, int to, const Announcement& head, const std::byte* data, int64_t bytes);
-    bool advance();  // true once `data` is the caller's own again
+    bool advance();  // true once the caller may use `data` again
 
   private:
     Group& group_;
@@ -32,11 +32,11 @@ class Outgoing {
 
 class Incoming {
   public:
-    // Room for `count` elements of a type; they are written only when the announcement names the same.
+    // `data`: room for `count` elements of `dtype`, written only when the announcement has the same type and count.
     Incoming(Group& group, Lane lane, int from, uint64_t sequence, DType dtype, int64_t count, std::byte* data);
-    bool advance();  // true once all has come, wanted or not
+    bool advance();  // true once the whole message has arrived, also one that does not fit
     bool head_is_here() const { return received_ >= static_cast<int64_t>(sizeof head_); }
-    // After advance(): the error when what came is not what was waited for.
+    // After advance(): Error when the message is not the expected one.
     void check_fit() const;
 
   private:
@@ -50,19 +50,19 @@ class Incoming {
     const int64_t count_;
     std::byte* data_;
     Announcement head_;
-    int64_t bytes_ = 0;  // that follow the announcement
+    int64_t bytes_ = 0;  // after the announcement
     int64_t received_ = 0;
     bool begun_ = false, fits_ = false;
-    std::vector<std::byte> refused_;  // where a message goes that does not fit
+    std::vector<std::byte> refused_;  // receives a message that does not fit
     std::vector<Wire::Request> requests_;
 };
 
-// The data of one all_to_all: a message to every other rank of the group and one from each. All ranks must mean the
+// The data of one all_to_all: a message to every other rank of the group and one from each. All ranks must call the
 // same operation.
 class Exchange {
   public:
     Exchange(Group& group, const Collective& collective, uint64_t sequence);
-    bool advance();  // true once all is through; then Error when a rank sent another number than was expected
+    bool advance();  // true once all messages are done; Error when a rank sent an unexpected number of elements
     std::string waits_for() const;
 
   private:

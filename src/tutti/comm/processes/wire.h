@@ -1,6 +1,6 @@
-// comm/processes/wire.h: what the engine of processes asks of whatever joins the processes: places of the ranks, one
-// piece of memory that the ranks of a host share, and messages that never wait. mpi/mpi_wire.cpp is MPI's,
-// tcp/tcp_wire.h that of plain sockets.
+// comm/processes/wire.h: the interface to the transport between processes: places of the ranks, one block of memory
+// that the ranks of a host share, and messages that never block. Implemented over MPI (mpi/mpi_wire.cpp) and over
+// sockets (tcp/tcp_wire.h).
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,11 @@ struct Place {
     int rank = 0, size = 1;
     std::vector<int> host_of;             // by rank
     std::vector<std::string> host_names;  // by rank
-    std::vector<int> locals;              // ranks of the own host, rising
-    int cores = 1;                        // that the ranks of the own host may use, together
+    std::vector<int> locals;              // ranks of the own host, ascending
+    int cores = 1;                        // available to the ranks of the own host together
 };
 
-// Calls come from the rank's thread and from its progress thread; an implementation carries them out one at a time.
+// The rank's thread and its progress thread may call; an implementation runs one call at a time.
 class Wire {
   public:
     Wire() = default;
@@ -31,33 +31,33 @@ class Wire {
 
     const Place& place() const { return place_; }
     virtual int highest_tag() const = 0;
-    // Memory that all ranks of the host see, aligned to a page; collective over them. Once. Pages cost nothing until
-    // they are touched.
+    // Memory that all ranks of the host see, aligned to a page; collective over these ranks, called once. Untouched
+    // pages cost nothing.
     virtual std::byte* share(int64_t bytes) = 0;
     virtual void barrier_of_host() = 0;  // before started() only
-    virtual void started() {}            // all ranks have found each other: no collective call comes before finalize()
+    virtual void started() {}            // all ranks are connected: no collective call follows before finalize()
 
     using Request = int;
-    // `data` must live until done() said so. Messages between two ranks with one tag arrive in order.
+    // `data` must live until done() is true. Messages between two ranks with one tag arrive in order.
     virtual Request send(const void* data, int64_t bytes, int to, int tag) = 0;
     virtual Request receive(void* data, int64_t bytes, int from, int tag) = 0;
-    virtual bool done(Request request) = 0;  // true once; then the request is gone
-    // Removes those that are done; true when none is left.
+    virtual bool done(Request request) = 0;  // true once; the request is then invalid
+    // Removes the finished requests; true when none is left.
     bool all_done(std::vector<Request>& requests) {
         std::erase_if(requests, [&](Request request) { return done(request); });
         return requests.empty();
     }
     bool busy() const { return pending_ > 0; }         // messages are under way
     uint64_t completed() const { return completed_; }  // messages so far
-    // Holds what a message still under way may touch after its operation has failed.
+    // Keeps alive the memory of messages under way after their operation has failed.
     void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
-    void drop_kept() { kept_.clear(); }  // when nothing moves messages any more
+    void drop_kept() { kept_.clear(); }  // after the last message has moved
 
-    // Tells all ranks that share no memory with this one; waits for at most a second until the words are out.
+    // Sends the reason to all ranks that share no memory with this rank; waits at most a second for the sends.
     virtual void send_abort(const std::string& reason) = 0;
     virtual std::optional<std::string> abort_received() = 0;
 
-    // All ranks have come to the end.
+    // Called when all ranks have reached the end.
     virtual void finalize() = 0;
 
   protected:

@@ -1,6 +1,11 @@
 #include "tutti/comm/tcp/meeting.h"
 
+#include <poll.h>
+#include <sys/random.h>
+
+#include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include "tutti/base/error.h"
 
@@ -79,7 +84,7 @@ Meeting meeting_of(const Launch& launch, const Environment& environment) {
     const auto value = [&](const char* name) { return required(launch, environment, name); };
     switch (launch.launcher) {
         case Launcher::torchrun:
-            // Ranks of one machine need no name of it, and open no port to others.
+            // Ranks of one machine need no host name and open no port to other machines.
             return {.host = launch.local_size == launch.size ? "127.0.0.1" : value("MASTER_ADDR"),
                     .port = port_of("MASTER_PORT", value("MASTER_PORT")) + 1,
                     .ports = kPorts,
@@ -106,6 +111,144 @@ Meeting meeting_of(const Launch& launch, const Environment& environment) {
     throw UsageError(concat("ranks started by ", name_of(launch.launcher), " (", launch.evidence,
                             ") can meet over TCP only at TUTTI_RENDEZVOUS=HOST:PORT, a host and a free port of rank 0, "
                             "which is not set"));
+}
+
+// ---- the hub ----
+
+namespace {
+
+// How often the thread checks whether it should end.
+constexpr int kLookMs = 50;
+// A connection that has not joined by then belongs to another program.
+constexpr std::chrono::seconds kStranger{10};
+
+template <size_t N>
+std::string text_of(const std::array<char, N>& text) {
+    return {text.data(), strnlen(text.data(), N)};
+}
+
+Clock::duration seconds(double s) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
+
+}  // namespace
+
+Hub::Hub(const Meeting& meeting, int size, double timeout_s)
+    : meeting_(meeting), size_(size), timeout_s_(timeout_s), contacts_(static_cast<size_t>(size)) {
+    for (int port = meeting.port; !listener_.open() && port < meeting.port + meeting.ports; ++port)
+        listener_ = listen_on(is_loopback(meeting.host), port);
+    check(listener_.open(), "rank 0 cannot listen at port ", meeting.port,
+          meeting.ports > 1 ? concat(" to ", meeting.port + meeting.ports - 1) : "", " (", meeting.origin,
+          "), where the ranks are to meet: taken by another program? TUTTI_RENDEZVOUS=HOST:PORT names another place");
+    thread_ = std::thread([this] { run(); });
+}
+
+Hub::~Hub() {
+    const auto until = Clock::now() + seconds(timeout_s_);
+    if (!ending_) stopping_ = true;
+    while (!stopping_ && thread_.joinable() && Clock::now() < until && !all_gone_)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    stopping_ = true;
+    thread_.join();
+}
+
+void Hub::run() {
+    const auto until = Clock::now() + seconds(timeout_s_);
+    while (!stopping_) {
+        turn();
+        if (!running_ && failure_.empty() && joined_ == size_) give_tables();
+        if (!running_ && failure_.empty() && Clock::now() > until) {
+            fail(concat(missing(), " of ", size_, " ranks did not come to ", meeting_.host, ":", port_of(listener_),
+                        " (", meeting_.origin, ") within ", timeout_s_,
+                        " s (comm.timeout_s): never started, or cut off from that address"));
+        }
+        all_gone_ = running_ && std::all_of(guests_.begin(), guests_.end(), [](const Guest& g) { return g.gone; });
+    }
+}
+
+void Hub::turn() {
+    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
+    for (const Guest& guest : guests_)
+        watched.push_back({.fd = guest.gone ? -1 : guest.socket.fd(), .events = POLLIN, .revents = 0});
+    poll(watched.data(), watched.size(), kLookMs);
+    for (size_t i = 0; i + 1 < watched.size(); ++i) {
+        Guest& guest = guests_[i];
+        if (guest.gone) continue;
+        if (watched[i + 1].revents == 0) {
+            if (guest.rank < 0 && Clock::now() - guest.since > kStranger) guest.gone = true;
+            continue;
+        }
+        while (const auto frame = guest.reader.read(guest.socket)) {
+            if (frame->type == Frame::Type::join && guest.rank < 0) welcome(guest, *frame);
+            if (frame->type == Frame::Type::abort) fail(frame->body, guest.rank);
+            if (frame->type == Frame::Type::bye) guest.gone = true;
+        }
+        if (!guest.reader.closed() || guest.gone) continue;
+        guest.gone = true;
+        if (guest.rank < 0 || !failure_.empty()) continue;
+        const Contact& contact = contacts_[static_cast<size_t>(guest.rank)];
+        fail(concat("rank ", guest.rank, " has died: its process on host ", text_of(contact.host),
+                    " was killed, or ended in the middle of the run"),
+             guest.rank);
+    }
+    if (watched[0].revents != 0)
+        for (Socket socket = accept_from(listener_); socket.open(); socket = accept_from(listener_))
+            guests_.push_back({.socket = std::move(socket), .reader = {}, .since = Clock::now()});
+}
+
+void Hub::refuse(Guest& guest, const std::string& reason) {
+    send_frame(guest.socket, Frame::Type::refusal, reason);
+    guest.gone = true;
+}
+
+void Hub::welcome(Guest& guest, const Frame& frame) {
+    Contact contact;
+    // Another program, or a rank of another job, which tries the next port for its own hub.
+    if (frame.body.size() != sizeof contact) return refuse(guest, "");
+    std::memcpy(&contact, frame.body.data(), sizeof contact);
+    if (text_of(contact.magic) != kMagic || text_of(contact.job) != meeting_.job) return refuse(guest, "");
+    if (contact.size != size_ || contact.rank < 0 || contact.rank >= size_)
+        return refuse(guest, concat("it is rank ", contact.rank, " of ", contact.size,
+                                    ", rank 0 was started as one of ", size_, " ranks"));
+    if (!failure_.empty()) return refuse(guest, failure_);
+    Contact& place = contacts_[static_cast<size_t>(contact.rank)];
+    if (place.size != 0)
+        return refuse(guest, concat("rank ", contact.rank, " is there already, on host ", text_of(place.host)));
+    address_of_peer(guest.socket).copy(contact.address.data(), contact.address.size() - 1);
+    place = contact;
+    guest.rank = contact.rank;
+    ++joined_;
+    send_frame(guest.socket, Frame::Type::welcome, "");
+}
+
+// The contacts of all ranks, after a number that only this job's ranks know.
+void Hub::give_tables() {
+    running_ = true;
+    // Not std::random_device: libstdc++ 12 takes that from glibc 2.36, and the packages run on 2.35.
+    uint64_t secret = 0;
+    check(getrandom(&secret, sizeof secret, 0) == sizeof secret, "getrandom failed: ", std::strerror(errno));
+    std::string body(reinterpret_cast<const char*>(&secret), sizeof secret);
+    body.append(reinterpret_cast<const char*>(contacts_.data()), contacts_.size() * sizeof(Contact));
+    tell_all(Frame::Type::table, body);
+}
+
+void Hub::tell_all(Frame::Type type, const std::string& text, int but) {
+    for (Guest& guest : guests_)
+        if (!guest.gone && guest.rank >= 0 && guest.rank != but) send_frame(guest.socket, type, text);
+}
+
+void Hub::fail(const std::string& reason, int but) {
+    if (failure_.empty()) failure_ = reason;
+    tell_all(Frame::Type::abort, reason, but);
+}
+
+std::string Hub::missing() const {
+    std::string text;
+    int count = 0;
+    for (int rank = 0; rank < size_; ++rank)
+        if (contacts_[static_cast<size_t>(rank)].size == 0 && ++count <= 16)
+            text += concat(text.empty() ? "" : ", ", rank);
+    return concat(count == 1 ? "rank " : "ranks ", text, count > 16 ? concat(" and ", count - 16, " more") : "");
 }
 
 }  // namespace tutti::comm::tcp

@@ -1,29 +1,89 @@
-// comm/tcp/meeting.h: where processes that a launcher started without MPI find each other: rank 0 listens, the others
-// connect. Read from the environment and from nothing else.
+// comm/tcp/meeting.h: how processes that a launcher started without MPI find each other: the address, read from the
+// environment alone, at which rank 0 listens, and the hub, rank 0's thread at that address.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tutti/comm/launcher.h"
+#include "tutti/comm/tcp/socket.h"
 
 namespace tutti::comm::tcp {
 
 struct Meeting {
     std::string host;  // rank 0's: a name or an address
-    int port = 0;      // rank 0 takes the first free one of `ports` ports from here; the others look through them
+    int port = 0;      // rank 0 takes the first free one of `ports` ports from this on; the other ranks try all of them
     int ports = 1;
-    std::string job;     // what tells this job, and this attempt at it, from others that may meet at the same ports
-    std::string origin;  // the variables that said so: "MASTER_ADDR, MASTER_PORT + 1"
+    std::string job;     // identifies this job and attempt among jobs that may use the same ports
+    std::string origin;  // the variables behind the address: "MASTER_ADDR, MASTER_PORT + 1"
 };
 
-// TUTTI_RENDEZVOUS=HOST:PORT, whoever started the process; else by launcher:
+// TUTTI_RENDEZVOUS=HOST:PORT for any launcher; else by launcher:
 //   torchrun    MASTER_ADDR and the 16 ports after MASTER_PORT, which is the agent's own store
 //   kubernetes  MASTER_ADDR:MASTER_PORT
 //   slurm       the first host of the step's nodes, and 16 ports from one that the numbers of job and step choose
-// UsageError with the variable that is missing or wrong; also for other launchers, which say no address.
+// UsageError with the variable that is missing or wrong; also for other launchers, which give no address.
 Meeting meeting_of(const Launch& launch, const Environment& environment);
 
 // The first host of a list as Slurm prints it: "node[01-03,7],gpu2" -> "node01".
 std::string first_host(const std::string& nodes);
+
+// A rank's description of itself; plain bytes on the connection.
+struct Contact {
+    std::array<char, 16> magic{};  // kMagic: this protocol, in this version
+    int32_t rank = 0, size = 0;
+    std::array<char, 256> job{};
+    std::array<char, 192> memory_space{};  // equal for ranks that can share memory
+    std::array<char, 64> host{};           // name, for messages
+    std::array<char, 64> address{};        // as seen by the hub
+    int32_t port = 0;                      // for messages
+    int32_t process = 0, memory = 0;       // process id, and descriptor of the memory that the rank may share
+    std::array<uint64_t, 16> cores{};      // available to the rank, one bit each
+};
+inline constexpr std::string_view kMagic = "tutti tcp 1";
+
+// Collects the address of each rank, sends every rank the table of all, and afterwards tells all ranks when one aborts
+// or disappears.
+class Hub {
+  public:
+    // Listens at one of the meeting's ports and starts the thread. Error when no port is free.
+    Hub(const Meeting& meeting, int size, double timeout_s);
+    // After end(): waits until all ranks have said goodbye or are gone, at most for the time-out.
+    ~Hub();
+    void end() { ending_ = true; }
+
+  private:
+    struct Guest {
+        Socket socket;
+        FrameReader reader;
+        Clock::time_point since;
+        int rank = -1;  // not joined yet
+        bool gone = false;
+    };
+    void run();
+    void turn();  // waits a moment for an event and handles it
+    void welcome(Guest& guest, const Frame& frame);
+    void refuse(Guest& guest, const std::string& reason);
+    void give_tables();
+    void tell_all(Frame::Type type, const std::string& text, int but = -1);
+    void fail(const std::string& reason, int but = -1);
+    std::string missing() const;
+
+    const Meeting meeting_;
+    const int size_;
+    const double timeout_s_;
+    Socket listener_;
+    std::vector<Guest> guests_;
+    std::vector<Contact> contacts_;  // by rank
+    int joined_ = 0;
+    bool running_ = false;
+    std::string failure_;  // the reason why all ranks must stop
+    std::atomic<bool> ending_{false}, stopping_{false}, all_gone_{false};
+    std::thread thread_;  // last member: uses the others
+};
 
 }  // namespace tutti::comm::tcp

@@ -58,7 +58,7 @@ Socket& Socket::operator=(Socket&& other) noexcept {
 }
 
 Socket listen_on(bool loopback, int port) {
-    // IPv6 serves IPv4 too, but for the loopback address; a machine without IPv6 has IPv4 alone.
+    // An IPv6 socket accepts IPv4 too, except on the loopback address; a machine without IPv6 has IPv4 alone.
     for (const int family : {AF_INET6, AF_INET}) {
         if (loopback && family == AF_INET6) continue;
         Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -180,7 +180,7 @@ std::optional<Frame> FrameReader::read(const Socket& socket) {
     if (buffer_.size() < kFrameHead) return std::nullopt;
     uint32_t length = 0;
     std::memcpy(&length, buffer_.data(), sizeof length);
-    if (length > kLongestFrame) {  // not one of ours
+    if (length > kLongestFrame) {  // not our protocol
         closed_ = true;
         buffer_.clear();
         return std::nullopt;

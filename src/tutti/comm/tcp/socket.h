@@ -1,5 +1,5 @@
-// comm/tcp/socket.h: TCP connections as objects, and the short frames that ranks and rank 0's hub exchange on them. The
-// only files with the system's socket headers are the .cpp files of this folder.
+// comm/tcp/socket.h: TCP connections as objects, and the short frames that ranks and rank 0's hub exchange. Only the
+// .cpp files of this folder include the system's socket headers.
 #pragma once
 
 #include <chrono>
@@ -27,33 +27,33 @@ class Socket {
     int fd_ = -1;
 };
 
-// On `port` (0: any free one) of the loopback addresses only, or of all. Not open when the port is taken.
+// Listens on `port` (0: any free port) of the loopback addresses only, or of all. Not open when the port is taken.
 Socket listen_on(bool loopback, int port);
 int port_of(const Socket& listener);
-// A waiting connection, or one that is not open when there is none.
+// A waiting connection; not open when none waits.
 Socket accept_from(const Socket& listener);
-// A connection, or one that is not open and the reason in `why`.
+// A connection; not open on failure, with the reason in `why`.
 Socket connect_to(const std::string& host, int port, Clock::time_point until, std::string& why);
 // The numeric address of the other end: "10.0.0.7".
 std::string address_of_peer(const Socket& socket);
 bool is_loopback(const std::string& host);  // "localhost", or a numeric loopback address
 
-// Waits until there is something to read; false at `until`.
+// Waits for data; false at `until`.
 bool readable(const Socket& socket, Clock::time_point until);
 
-// What happens now and then: joining, the table of all ranks, the reason to stop. At most 64 MiB.
+// Messages of rare events: joining, the table of all ranks, the reason of an abort. At most 64 MiB.
 struct Frame {
     enum class Type : uint8_t { join, welcome, refusal, table, abort, bye };
     Type type = Type::join;
     std::string body;
 };
-// False when the other end is gone, or takes nothing for a second.
+// False when the other end is gone or receives nothing for a second.
 bool send_frame(const Socket& socket, Frame::Type type, std::string_view body);
 
-// Puts frames together from what arrives.
+// Assembles frames from received bytes.
 class FrameReader {
   public:
-    // A whole frame if there is one; never waits. After the end of the stream: closed().
+    // A complete frame if one has arrived; never waits. After the end of the stream closed() is true.
     std::optional<Frame> read(const Socket& socket);
     bool closed() const { return closed_; }
 

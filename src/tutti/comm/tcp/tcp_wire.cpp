@@ -16,6 +16,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/comm/progress.h"
+#include "tutti/comm/tcp/tcp_world.h"
 #include "tutti/device/device.h"
 
 namespace tutti::comm::tcp {
@@ -25,7 +26,7 @@ namespace {
 constexpr int64_t kEager = 32 << 10;
 constexpr int64_t kPage = 4096;
 
-// Equal for processes that can open each other's memory: of one running kernel, one process table, one user.
+// Equal for processes that can open each other's memory: those of one running kernel, process table and user.
 std::string memory_space() {
     std::string boot;
     std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -57,7 +58,7 @@ TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s,
     join(launch, hosts);
 }
 
-// Pages of shared memory are left to the others: they may still be reading.
+// Does not unmap shared memory: other ranks may still be reading.
 TcpWire::~TcpWire() {
     if (window_ != nullptr) munmap(window_, static_cast<size_t>(window_bytes_));
 }
@@ -111,7 +112,7 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
         if (!welcome) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     meeting_address_ = address_of_peer(control_);
-    // Rank 0 began to wait at another time than this rank; it knows who is missing, and gives up first.
+    // Rank 0 began to wait at another time than this rank, and can name the missing ranks, so rank 0 times out first.
     const auto last = deadline() + std::chrono::seconds(5);
     while (true) {
         const auto frame = control_reader_.read(control_);
@@ -148,7 +149,8 @@ void TcpWire::take_table(const std::string& body, const Launch& launch) {
 
 // --- memory of the host ----------------------------------------------------------------------------------------------
 
-// The first rank's memory; the others open it through its process, so that nothing stays behind when all are killed.
+// The memory of the host's first rank; the others open it through that process, so that nothing is left when all are
+// killed.
 std::byte* TcpWire::share(int64_t bytes) {
     const int first = place_.locals.front();
     const auto counters = static_cast<int64_t>(place_.locals.size() * sizeof(uint32_t) + kPage - 1) / kPage * kPage;
@@ -217,7 +219,7 @@ void TcpWire::finish(Request request) { complete_[static_cast<size_t>(request)] 
 void TcpWire::connect_peer(int to) {
     Peer& peer = peers_[static_cast<size_t>(to)];
     const Contact& contact = contacts_[static_cast<size_t>(to)];
-    // A rank on the hub's own machine may have come to it by the loopback: others reach it as they reach the hub.
+    // A rank on the hub's machine may have connected over the loopback: others reach that rank at the hub's address.
     const std::string seen = contact.address.data();
     std::string why;
     peer.out = connect_to(is_loopback(seen) ? meeting_address_ : seen, contact.port, deadline(), why);
@@ -270,7 +272,7 @@ TcpWire::Request TcpWire::receive(void* data, int64_t bytes, int from, int tag) 
 
 void TcpWire::grant(int from, const Posted& posted, uint64_t offer) {
     granted_[++last_number_] = posted;
-    // `bytes` of a grant: the number under which the data shall come.
+    // `bytes` of a grant: the number that the data will carry.
     push(from,
          {.header = {.kind = Kind::grant, .tag = 0, .bytes = static_cast<int64_t>(last_number_), .number = offer}});
 }
@@ -339,7 +341,7 @@ bool TcpWire::read(Incoming& in) {
             if (n < 0 && errno == EINTR) continue;
             if (n < 0 && errno == EAGAIN) return true;
             if (n <= 0) {
-                // A rank that has ended closes between messages. One that is gone is named by the hub.
+                // A rank that has ended closes between messages. The hub names a rank that has died.
                 if (in.from >= 0 && in.got > 0)
                     lost(in.from, n == 0 ? "it ended inside a message" : std::strerror(errno));
                 return false;
@@ -358,7 +360,7 @@ bool TcpWire::read(Incoming& in) {
             in.got = 0;
             continue;
         }
-        if (in.from < 0) return false;  // a stranger
+        if (in.from < 0) return false;  // not a rank of this job
         take_header(in);
         if (!(in.header.kind == Kind::data || in.header.kind == Kind::bulk) || in.header.bytes == 0) {
             if (in.header.kind == Kind::data) take_message(in);
@@ -367,7 +369,7 @@ bool TcpWire::read(Incoming& in) {
     }
 }
 
-// Decides where the data that follow go; what has none is dealt with here.
+// Sets the destination of the data that follow a header; handles headers without data.
 void TcpWire::take_header(Incoming& in) {
     const Header& h = in.header;
     Peer& peer = peers_[static_cast<size_t>(in.from)];
@@ -417,7 +419,7 @@ void TcpWire::take_header(Incoming& in) {
 
 void TcpWire::take_message(Incoming& in) {
     if (in.request >= 0) return finish(in.request);
-    // A receive may have come while the data did: it looked for them in `arrived` and found none.
+    // A receive may have been posted while the data arrived, and did not find them in `arrived`.
     Peer& peer = peers_[static_cast<size_t>(in.from)];
     const auto posted = peer.posted.find(in.header.tag);
     if (posted == peer.posted.end()) {
@@ -435,7 +437,7 @@ void TcpWire::take_message(Incoming& in) {
     finish(place.request);
 }
 
-// A connection ends when the other rank does; what became of that rank, the hub knows a moment later.
+// A connection ends with the other rank; the hub learns the reason a moment later.
 void TcpWire::lost(int peer, const std::string& why) {
     for (const auto until = Clock::now() + std::chrono::seconds(1); Clock::now() < until;) {
         if (const auto& reason = look_for_abort()) throw Aborted(*reason);
@@ -468,7 +470,19 @@ void TcpWire::finalize() {
     const std::lock_guard lock(mutex_);
     send_frame(control_, Frame::Type::bye, "");
     if (hub_) hub_->end();
-    hub_.reset();  // when all have said it
+    hub_.reset();  // after all ranks have said goodbye
 }
 
 }  // namespace tutti::comm::tcp
+
+namespace tutti::comm {
+
+void run_tcp(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
+             const ProcessOptions& processes) {
+    const tcp::Meeting meeting = tcp::meeting_of(launch, process_environment());
+    processes::run_processes(
+        "tcp", [&] { return std::make_unique<tcp::TcpWire>(launch, meeting, options.timeout_s, processes.hosts); },
+        options, body, processes);
+}
+
+}  // namespace tutti::comm

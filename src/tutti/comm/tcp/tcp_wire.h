@@ -1,6 +1,6 @@
 // comm/tcp/tcp_wire.h: the messages, shared memory and places of processes that meet over TCP, without MPI. A rank has
-// one connection to rank 0's hub from beginning to end, and one to every rank of another host that it sends to, made
-// when the first message goes there. Nothing is encrypted.
+// one connection to rank 0's hub for the whole run, and one to every rank of another host that it sends to, made for
+// the first message. Nothing is encrypted.
 #pragma once
 
 #include <deque>
@@ -12,7 +12,6 @@
 
 #include "tutti/comm/launcher.h"
 #include "tutti/comm/processes/wire.h"
-#include "tutti/comm/tcp/hub.h"
 #include "tutti/comm/tcp/meeting.h"
 #include "tutti/comm/tcp/socket.h"
 
@@ -20,8 +19,8 @@ namespace tutti::comm::tcp {
 
 class TcpWire final : public processes::Wire {
   public:
-    // Collective over all ranks. TimedOut with the ranks that did not come. `hosts`: the host that each rank counts as
-    // being on; empty: ranks that can share memory are on one host.
+    // Collective over all ranks. TimedOut names the missing ranks. `hosts`: the host assigned to each rank; empty:
+    // ranks that can share memory are on one host.
     TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts);
     ~TcpWire() override;
 
@@ -36,8 +35,8 @@ class TcpWire final : public processes::Wire {
     void finalize() override;
 
   private:
-    // A message of up to kEager bytes travels at once (data); a longer one is offered, and travels (bulk) when the
-    // receiver has granted it a place, so that no message waits in memory of ours.
+    // A message of up to kEager bytes is sent at once (data). A longer one is offered and sent (bulk) when the receiver
+    // has granted a destination, so that no long message waits in a buffer.
     enum class Kind : uint32_t { hello, data, offer, grant, bulk };
     struct Header {
         Kind kind = Kind::data;
@@ -47,7 +46,7 @@ class TcpWire final : public processes::Wire {
     };
     struct Outgoing {
         Header header;
-        const std::byte* data = nullptr;  // of header.bytes, where data travels
+        const std::byte* data = nullptr;  // header.bytes of them; null for a header alone
         int64_t sent = 0;                 // header and data
         Request request = -1;             // done when all is sent
     };
@@ -62,14 +61,14 @@ class TcpWire final : public processes::Wire {
         int64_t bytes = 0;
         Request request = -1;
     };
-    struct Incoming {  // a connection that another rank made
+    struct Incoming {  // a connection made by another rank
         Socket socket;
-        int from = -1;  // until its hello has come
+        int from = -1;  // before the hello
         Header header;
         int64_t got = 0;                // bytes of the header and the data
-        std::byte* data = nullptr;      // where the data go
-        Request request = -1;           // whose data they are
-        std::vector<std::byte> buffer;  // of data that no receive asked for yet
+        std::byte* data = nullptr;      // destination of the data
+        Request request = -1;           // the receive that the data belong to
+        std::vector<std::byte> buffer;  // data without a matching receive yet
     };
     struct Peer {
         Socket out;
@@ -110,7 +109,7 @@ class TcpWire final : public processes::Wire {
     std::optional<std::string> abort_;
     uint64_t secret_ = 0;
     std::vector<Contact> contacts_;  // by rank
-    std::string meeting_address_;    // of rank 0's host as this rank reaches it
+    std::string meeting_address_;    // rank 0's host as reached by this rank
     std::byte* window_ = nullptr;    // the barrier's counters, then the shared memory
     int64_t window_bytes_ = 0;
     uint32_t barriers_ = 0;
@@ -121,7 +120,7 @@ class TcpWire final : public processes::Wire {
     std::vector<bool> complete_;  // by request
     std::vector<Request> free_;
     std::map<uint64_t, Offered> offers_;  // of this rank, by number
-    std::map<uint64_t, Posted> granted_;  // places that others may write to, by number
+    std::map<uint64_t, Posted> granted_;  // granted destinations, by number
     uint64_t last_number_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// comm/tcp/tcp_world.h: ranks as processes that any launcher started, which find each other over TCP: no MPI needed.
+// comm/tcp/tcp_world.h: ranks as processes of any launcher, which find each other over TCP without MPI.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace tutti::comm {
 
-// processes::run_processes over TCP; where the ranks meet: tcp/meeting.h. UsageError where the launcher does not say.
+// processes::run_processes over TCP. UsageError where neither launcher nor environment gives an address (meeting.h).
 void run_tcp(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
              const ProcessOptions& processes = {});
 

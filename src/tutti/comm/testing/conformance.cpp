@@ -13,12 +13,12 @@ namespace tutti::comm::conformance {
 
 namespace {
 
-// Values that do not add exactly: an order of addition other than the tree's shows in the last bits.
+// Values with inexact sums: another order of addition than the tree's shows in the last bits.
 float value(int rank, int64_t i) {
     return normal(random_key(17, "conformance", static_cast<uint64_t>(rank)), static_cast<uint64_t>(i));
 }
 
-// The documented tree, once more and as plainly as possible.
+// The documented tree in its plainest form.
 float tree(int first, int count, const std::function<float(int)>& leaf) {
     if (count == 1) return leaf(first);
     int left = 1;
@@ -192,7 +192,7 @@ void all_to_all_with_unequal_counts(World& world, Device& device) {
     }
 }
 
-// Everybody sends first and receives afterwards, in a ring: a send must not wait for its receiver to begin.
+// All ranks send first and receive afterwards, in a ring: a send must not wait for its receiver to begin.
 void messages_keep_their_order(World& world, Device& device) {
     const Rank r(world, device);
     if (r.n == 1) return;
@@ -217,7 +217,7 @@ void messages_keep_their_order(World& world, Device& device) {
     }
 }
 
-// More at once than there are slots for, in two groups, waited for in the reverse order.
+// More operations at once than slots, in two groups, with waits in the reverse order.
 void many_operations_are_under_way_at_once(World& world, Device& device) {
     const Rank r(world, device, "first");
     const auto second = world.group("second", everyone(world));
@@ -247,7 +247,7 @@ void subgroups_do_not_mix(World& world, Device& device) {
 
 void counters_count_what_the_formulas_say(World& world, Device& device) {
     const Rank r(world, device);
-    if (r.n == 1) return;  // a rank alone moves nothing, and operations in place do not even begin
+    if (r.n == 1) return;  // a group of one rank moves nothing, and operations in place do not begin
     const int64_t n = r.n, size = 128;
     const Tensor x = r.mine(size * n), part = r.empty(size);
     r.group->all_reduce(x).wait();

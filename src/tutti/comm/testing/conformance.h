@@ -1,6 +1,6 @@
-// comm/testing/conformance.h: what every engine must do, as one list of checks that an engine's test runs. Each is the
-// body of one rank and throws when something is wrong, so that it runs in threads and in processes alike; expected
-// values are worked out from the ranks' numbers, not by another collective.
+// comm/testing/conformance.h: the behaviour required of every engine, as a list of checks. Each check is the body of
+// one rank and throws on a wrong result, so that it runs in threads and in processes; expected values are computed from
+// the ranks' numbers, not by another collective.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
-// comm/testing/faulty_world.h: a world whose communicators do one thing wrong, the same on every rank, so that nothing
-// hangs and only the numbers tell. Tests of parity run in it: what they do not notice here, they would not notice in
-// the code. A wrapper around any engine's World.
+// comm/testing/faulty_world.h: a wrapper around any engine's World whose communicators make one mistake, the same on
+// every rank, so that no rank hangs and only the numbers are wrong. A test of parity that passes in this world would
+// not notice the same mistake in the code.
 #pragma once
 
 #include <algorithm>

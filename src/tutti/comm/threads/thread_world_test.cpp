@@ -169,7 +169,7 @@ TEST(ThreadFailure, APartAtAnotherRanksPlaceIsRefused) {
     }
 }
 
-// Memory that a failed rank was communicating stays until nobody reads it any more (the sanitizers watch this one).
+// Memory that a failed rank was communicating lives until the last read by another rank (the sanitizers check this).
 TEST(ThreadFailure, MemoryOutlivesTheRankThatFailsInTheMiddle) {
     for (int round = 0; round < 20; ++round) {
         const std::string error = error_of(4, {.timeout_s = 60}, [&](World& world) {
