@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tutti/kernels/testing/noticed.h"
+#include "tutti/kernels/testing/equivalence.h"
 
 namespace tutti::kernels {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/kernels/testing/noticed.h"
+#include "tutti/kernels/testing/equivalence.h"
 
 namespace tutti::kernels {
 namespace {

@@ -1,4 +1,4 @@
-// kernels/cuda/rope.cu: rotary position embedding, pairs (k, k + D/2); formula as in kernels/reference/rope.cpp.
+// kernels/cuda/rope.cu: rotary position embedding, pairs (k, k + D/2); formula as in kernels/reference/attention.cpp.
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/cuda/fill.h"
 

@@ -1,5 +1,5 @@
 // kernels/cuda/routing.cu: which experts a row goes to, the gradient of that, and the balance of loads; formulas as in
-// kernels/reference/routing.cpp. A block has a row, whose probabilities stay in shared memory.
+// kernels/reference/experts.cpp. A block has a row, whose probabilities stay in shared memory.
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
 #include "tutti/kernels/sampling.h"

@@ -1,6 +1,5 @@
-// kernels/reference/element.h: how the reference kernels read and write one element of a view: always as a double,
-// whatever the view's type. f64 views are accepted everywhere, so that tests can differentiate a kernel numerically.
-// Below: tensor/view.h. Used by the .cpp files of this folder only.
+// kernels/reference/element.h: reads and writes one element of a view of any type as a double. Every reference kernel
+// accepts f64 views, so that tests can differentiate the kernel numerically.
 #pragma once
 
 #include <bit>

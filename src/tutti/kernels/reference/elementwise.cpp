@@ -1,4 +1,4 @@
-// kernels/reference/elementwise.cpp: one output element from the input elements at the same place. See kernels.h.
+// kernels/reference/elementwise.cpp: one output element from the input elements at the same place.
 #include <cmath>
 
 #include "tutti/kernels/reference/element.h"

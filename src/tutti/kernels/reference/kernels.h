@@ -1,7 +1,6 @@
-// kernels/reference/kernels.h: the reference kernels, one per entry of kernel_table.h, where shapes and formulas are
-// stated. They are the law: plain loops, sums in double, each output rounded once, one thread, any float type.
-// They may allocate a row of doubles where that keeps a formula readable; speed is not their purpose.
-// Called through table.cpp only.
+// kernels/reference/kernels.h: the reference kernels, one per entry of kernel_table.h, which states shapes and
+// formulas. The reference kernels define the correct result: plain loops, sums in double, each output rounded once, one
+// thread, any float type. They may allocate a row of doubles to keep a formula readable; speed is not their purpose.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -24,15 +23,15 @@ void swiglu_forward(const Stream&, View gate, View up, View y);
 void swiglu_backward(const Stream&, View dy, View gate, View up, View dgate, View dup);
 void dropout(const Stream&, View x, const Dropout& dropout, View y);
 
-// reductions.cpp
+// matrix.cpp: sums
 void sums_of_squares(const Stream&, View x, View sums);
 void exact_sum(const Stream&, View values, View words);
 void bias_backward(const Stream&, View dy, View db);
 
-// gemm.cpp
+// matrix.cpp: products
 void gemm(const Stream&, const Gemm& gemm);
 
-// embedding.cpp
+// matrix.cpp: embedding
 void embedding_forward(const Stream&, View tokens, View weight, int64_t first_row, View y);
 void embedding_backward(const Stream&, View tokens, View dy, int64_t first_row, View dweight);
 
@@ -48,7 +47,7 @@ void norm_forward(const Stream&, const NormForward& f);
 void norm_backward_input(const Stream&, const NormBackward& b);
 void norm_backward_weight(const Stream&, View dy, View x, View mean, View rstd, View dw, View db);
 
-// rope.cpp
+// attention.cpp: rotary embedding
 void rope(const Stream&, View x, View positions, View cosines, View sines, bool inverse, View y);
 void rope_table(const Stream&, View frequencies, double amplitude, View cosines, View sines);
 
@@ -64,10 +63,10 @@ void cross_entropy_partial(const Stream&, const CrossEntropy& c);
 void cross_entropy_finish(const Stream&, const CrossEntropy& c);
 void squared_error(const Stream&, View x, View target, float grad_scale, View losses, View dx);
 
-// sampling.cpp
+// loss.cpp: sampling
 void sample(const Stream&, const Sample& s);
 
-// routing.cpp
+// experts.cpp: routing
 void route(const Stream&, const Routing& r);
 void route_backward(const Stream&, const RoutingBackward& b);
 void balance(const Stream&, View bias, View counts, float mean, float rate);

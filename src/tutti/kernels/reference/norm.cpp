@@ -1,6 +1,6 @@
 // kernels/reference/norm.cpp: layer norm (Ba et al. 2016) and RMS norm (Zhang and Sennrich 2019), which is the same
 // without mean and bias; forward and backward. Backward takes the mean and rstd that forward stored; x^ below is the
-// normalised input. See kernels.h.
+// normalised input.
 #include <cmath>
 
 #include "tutti/kernels/reference/element.h"

@@ -1,4 +1,4 @@
-// kernels/reference/optimizer.cpp: one optimizer update of flat parameters. See kernels.h.
+// kernels/reference/optimizer.cpp: one optimizer update of flat parameters.
 #include <cmath>
 
 #include "tutti/kernels/reference/element.h"

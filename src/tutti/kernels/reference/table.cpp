@@ -1,4 +1,4 @@
-// kernels/reference/table.cpp: fills the reference table. Below: the other files of this folder.
+// kernels/reference/table.cpp: fills the reference table.
 #include "tutti/kernels/reference/kernels.h"
 
 namespace tutti::kernels {

@@ -1,5 +1,5 @@
-// kernels/testing/arena.h: the memory of one case. Every array stands between guard bytes, results begin as NaN, and
-// what is not a result must be the same afterwards: a kernel that writes too much or too little is found out.
+// kernels/testing/arena.h: the memory of one case. Every array is between guard bytes, results begin as NaN, and all
+// other bytes must be unchanged afterwards, which detects a kernel that writes too much or too little.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class Arena {
     View empty(const Shape& shape, DType dtype);  // all bits set: NaN
     View workspace(int64_t floats);               // f32; the kernel may leave anything in it
 
-    // The inputs are complete, the kernel comes next. What it may change afterwards is what result() names.
+    // Ends the inputs, before the kernel runs. The kernel may change only the memory that result() names.
     void start();
     // tolerance(i) belongs to element i of y; not called when the arena was made without.
     void result(std::string name, const View& y, const std::function<double(int64_t)>& tolerance);
@@ -42,7 +42,7 @@ class Arena {
   private:
     struct Block {
         std::pmr::vector<std::byte> memory;  // guard, data, guard
-        std::vector<std::byte> before;       // as it was at start()
+        std::vector<std::byte> before;       // the memory at start()
         std::vector<bool> may_change;        // by byte
     };
     void allow(const View& y);

@@ -1,4 +1,4 @@
-// kernels/testing/cases.h: what the files *_cases.cpp share: how a case is added, how rounding is bounded.
+// kernels/testing/cases.h: for the files *_cases.cpp: adding a case, bounds of rounding errors.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ inline constexpr std::array<DType, 2> kActivationTypes = {DType::f32, DType::bf1
 // Below, at and above one vector of either ISA, and enough for two threads to share.
 inline constexpr std::array<int64_t, 11> kLengths = {0, 1, 3, 16, 17, 63, 65, 127, 1000, 4111, 40001};
 
-// An exact value, and how far one that a table computed may be off.
+// An exact value and the largest allowed error of a computed one.
 struct Inexact {
     double value, error;
 };

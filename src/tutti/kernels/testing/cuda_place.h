@@ -1,5 +1,5 @@
-// kernels/testing/cuda_place.h: where the tests of the CUDA table run: on a GPU, or emulated. Each test program links
-// one of the two definitions (tests/cuda).
+// kernels/testing/cuda_place.h: the device of the tests of the CUDA table: a GPU, or the emulation. Each test program
+// links one of the two definitions (tests/cuda).
 #pragma once
 
 #include "tutti/kernels/testing/kernel_cases.h"
@@ -7,8 +7,7 @@
 namespace tutti::kernels {
 
 // A stream with the workspace of a device, and managed memory. Lives as long as the program. With the environment
-// variable TUTTI_TEST_WITHOUT_GUARDS arrays have no guard bytes: what lies beyond them is then compute-sanitizer's to
-// see.
+// variable TUTTI_TEST_WITHOUT_GUARDS arrays have no guard bytes, and compute-sanitizer detects accesses beyond them.
 const Place& cuda_place();
 
 // From now on blocks, warps and lanes run last to first. A GPU chooses for itself.

@@ -1,4 +1,5 @@
-// kernels/testing/expert_cases.cpp: rows on their way to experts and back, and products of groups of rows.
+// kernels/testing/expert_cases.cpp: the experts of rows with gradient, the balance of loads, moving rows to experts and
+// back, and products of groups of rows.
 #include <numeric>
 #include <span>
 
@@ -6,6 +7,274 @@
 #include "tutti/kernels/testing/cases.h"
 
 namespace tutti::kernels::cases {
+
+namespace {
+
+enum class Logits : uint8_t { normal, tied, with_nan };
+
+struct RoutingForm {
+    int64_t N, E, k;
+    bool sigmoid = false, bias = false, normalise = false;
+    float epsilon = 0, scale = 1;
+    int64_t groups = 1, chosen_groups = 1;
+    Logits kind = Logits::normal;
+    bool shares = true;
+};
+
+std::string label(const RoutingForm& f) {
+    return concat(f.sigmoid ? "sigmoid" : "softmax", " (", f.N, ", ", f.E, ") top ", f.k, f.bias ? " bias" : "",
+                  f.normalise ? concat(" normalised ", f.epsilon) : "", f.scale == 1 ? "" : concat(" scale ", f.scale),
+                  f.groups == 1 ? "" : concat(", ", f.chosen_groups, " of ", f.groups, " groups"),
+                  f.kind == Logits::tied ? ", ties" : "", f.shares ? "" : ", no shares",
+                  f.kind == Logits::with_nan ? ", a NaN" : "");
+}
+
+// Ties: multiples of 1/2, and of the bias of 1/8. Every expert has several equals, and p + bias of unequal ones differs
+// by far more than rounding.
+View make_logits(const RoutingForm& f, Arena& arena) {
+    std::vector<double> x = values(arena.normal({f.N, f.E}, DType::f32, "logits", 2));
+    for (size_t i = 0; i < x.size(); ++i) {
+        if (f.kind == Logits::tied) x[i] = std::round(2 * x[i]) / 2;
+        if (f.kind == Logits::with_nan && i % static_cast<size_t>(2 * f.E + 3) == 1) x[i] = NAN;
+    }
+    return arena.from({f.N, f.E}, DType::f32, x);
+}
+
+View make_bias(const RoutingForm& f, Arena& arena) {
+    if (!f.bias) return {};
+    std::vector<double> b = values(arena.normal({f.E}, DType::f32, "bias", f.kind == Logits::tied ? 0.3 : 0.05));
+    if (f.kind == Logits::tied)
+        for (double& v : b) v = std::round(8 * v) / 8;
+    return arena.from({f.E}, DType::f32, b);
+}
+
+Routing make_routing(const RoutingForm& f, Arena& arena) {
+    return {.logits = make_logits(f, arena),
+            .bias = make_bias(f, arena),
+            .sigmoid = f.sigmoid,
+            .groups = f.groups,
+            .chosen_groups = f.chosen_groups,
+            .normalise = f.normalise,
+            .epsilon = f.epsilon,
+            .scale = f.scale,
+            .experts = arena.from({f.N, f.k}, DType::i32, std::vector<double>(static_cast<size_t>(f.N * f.k), -7)),
+            .weights = arena.empty({f.N, f.k}, DType::f32),
+            .shares = f.shares ? arena.empty({f.N, f.E}, DType::f32) : View(),
+            .entropy = arena.empty({f.N}, DType::f32),
+            .log_sum = arena.empty({f.N}, DType::f32)};
+}
+
+// What rounding does to the values of one row.
+struct RowErrors {
+    double p;        // relative, of each probability
+    double entropy;  // absolute, as that of log_sum
+    double log_sum;
+    std::vector<double> value, soft;  // p, and softmax
+    double total = 0;                 // sum of p
+};
+
+// softmax: differences x - m of up to `range` are rounded, and their exponentials summed: p is off by
+// 2 (kMath + u range) + sum_error(E), log_sum = m + ln S by half of that, by kMath ln S and by the last sum. sigmoid:
+// an exponential, a sum and a quotient. Entropy: with H = sum s (ln P - ln p) the terms' own errors, times
+// |ln P - ln p| + 1 as ds ln s = (ln s + 1) ds, and the sum's.
+RowErrors errors_of(const Routing& r, int64_t n) {
+    const int64_t E = r.logits.shape[1];
+    double largest = -INFINITY, least = INFINITY, sum = 0;
+    for (int64_t e = 0; e < E; ++e) {
+        const double x = value(r.logits, n * E + e);
+        largest = std::max(largest, x);
+        least = std::min(least, x);
+    }
+    for (int64_t e = 0; e < E; ++e) sum += std::exp(value(r.logits, n * E + e) - largest);
+    RowErrors errors{};
+    for (int64_t e = 0; e < E; ++e) {
+        const double x = value(r.logits, n * E + e), soft = std::exp(x - largest) / sum;
+        errors.soft.push_back(soft);
+        errors.value.push_back(r.sigmoid ? 1 / (1 + std::exp(-x)) : soft);
+        errors.total += errors.value.back();
+    }
+    const double of_softmax = 2 * (kMath + u * (largest - least)) + sum_error(E);
+    errors.p = r.sigmoid ? 3 * kMath : of_softmax;
+    errors.log_sum = of_softmax + kMath * std::log(sum) + 2 * u * std::abs(largest);
+    const double share = 2 * errors.p + sum_error(E) + 2 * u;
+    for (const double p : errors.value)
+        errors.entropy += p / errors.total * (std::abs(std::log(errors.total)) + std::abs(std::log(p)) + 1) *
+                          (share + kMath + sum_error(E));
+    return errors;
+}
+
+void run_route(const RoutingForm& f, const KernelTable& table, const Stream& stream, Arena& arena) {
+    const Routing r = make_routing(f, arena);
+    arena.start();
+    table.route(stream, r);
+    std::vector<RowErrors> errors;
+    for (int64_t n = 0; n < f.N; ++n) errors.push_back(errors_of(r, n));
+    const auto of_row = [&](int64_t n) -> const RowErrors& { return errors[static_cast<size_t>(n)]; };
+    // Where the reference has a NaN, another table must have one.
+    const auto result = [&](const char* name, const View& y, auto&& tolerance) {
+        arena.result(name, y, [&](int64_t i) { return std::isnan(value(y, i)) ? 0 : tolerance(i); });
+    };
+    arena.result("experts", r.experts, [](int64_t) { return 0.0; });
+    // A quotient of p and a sum of k of them.
+    result("weights", r.weights, [&](int64_t i) {
+        const double relative = (f.normalise ? 2 : 1) * of_row(i / f.k).p + sum_error(f.k + 4);
+        return relative * std::abs(value(r.weights, i)) + rounding(DType::f32, value(r.weights, i));
+    });
+    if (f.shares)
+        result("shares", r.shares, [&](int64_t i) {
+            const double relative = 2 * of_row(i / f.E).p + sum_error(f.E + 2);
+            return relative * value(r.shares, i) + rounding(DType::f32, value(r.shares, i));
+        });
+    result("entropy", r.entropy,
+           [&](int64_t n) { return of_row(n).entropy + rounding(DType::f32, value(r.entropy, n)); });
+    result("log_sum", r.log_sum,
+           [&](int64_t n) { return of_row(n).log_sum + rounding(DType::f32, value(r.log_sum, n)); });
+}
+
+// --- backward ---
+
+struct BackwardForm {
+    RoutingForm forward;
+    int64_t segments = 0;  // rows of dshares; 0: no dshares
+    float z_scale = 0;
+};
+
+std::string label(const BackwardForm& f) {
+    return concat(label(f.forward), f.segments > 0 ? concat(", ", f.segments, " segments") : "",
+                  f.z_scale != 0 ? concat(", z ", f.z_scale) : "");
+}
+
+// Sums of the sizes of what route_backward adds and subtracts. It computes dp from a few operations on p and sums over
+// the k chosen and over E; each term is off by a few times the error of p.
+std::vector<double> sizes_of_gradient(const RoutingBackward& b, const RowErrors& row, int64_t n) {
+    const Routing& r = b.forward;
+    const int64_t E = r.logits.shape[1], k = r.experts.shape[1];
+    double chosen = r.epsilon, g_p = 0, largest_D = 0, p_dp = 0;
+    for (int64_t i = n * k; i < (n + 1) * k; ++i) {
+        const double p = row.value[static_cast<size_t>(value(r.experts, i))];
+        chosen += p;
+        g_p += std::abs(value(b.dweights, i)) * p;
+    }
+    const double factor = r.normalise ? r.scale / chosen : static_cast<double>(r.scale);
+    std::vector<double> dp(static_cast<size_t>(E));
+    const auto segment = b.segments.defined() ? static_cast<int64_t>(value(b.segments, n)) : 0;
+    for (int64_t e = 0; b.dshares.defined() && e < E; ++e)
+        largest_D = std::max(largest_D, std::abs(value(b.dshares, segment * E + e)));
+    for (double& d : dp) d = 2 * largest_D / row.total;
+    for (int64_t i = n * k; i < (n + 1) * k; ++i)
+        dp[static_cast<size_t>(value(r.experts, i))] +=
+            factor * (std::abs(value(b.dweights, i)) + (r.normalise ? g_p / chosen : 0));
+    for (size_t e = 0; e < dp.size(); ++e) p_dp += row.value[e] * dp[e];
+    for (size_t e = 0; e < dp.size(); ++e)
+        dp[e] = row.value[e] * (dp[e] + (r.sigmoid ? 0 : p_dp)) +
+                2 * b.z_scale * std::abs(value(r.log_sum, n)) * row.soft[e];
+    return dp;
+}
+
+void run_route_backward(const BackwardForm& f, const KernelTable& table, const Stream& stream, Arena& arena) {
+    const int64_t N = f.forward.N, E = f.forward.E, k = f.forward.k;
+    const Routing forward = make_routing(f.forward, arena);
+    reference_table().route({}, forward);
+    RoutingBackward b{.forward = forward,
+                      .dweights = arena.normal({N, k}, DType::f32, "dweights"),
+                      .z_scale = f.z_scale,
+                      .dlogits = arena.empty({N, E}, DType::f32)};
+    b.forward.bias = b.forward.shares = b.forward.entropy = {};
+    if (f.segments > 0) b.dshares = arena.normal({f.segments, E}, DType::f32, "dshares");
+    if (f.segments > 1) {
+        std::vector<double> segment;
+        for (int64_t n = 0; n < N; ++n) segment.push_back(static_cast<double>(n * 5 / 3 % f.segments));
+        b.segments = arena.from({N}, DType::i32, segment);
+    }
+    arena.start();
+    table.route_backward(stream, b);
+    std::vector<double> tolerance;
+    for (int64_t n = 0; n < N; ++n) {
+        const RowErrors row = errors_of(forward, n);
+        for (const double size : sizes_of_gradient(b, row, n))
+            tolerance.push_back((6 * row.p + 2 * row.log_sum + sum_error(E) + sum_error(k) + 20 * u) * size + FLT_MIN);
+    }
+    arena.result("dlogits", b.dlogits, [&](int64_t i) { return tolerance[static_cast<size_t>(i)]; });
+}
+
+const RoutingForm kForms[] = {
+    {.N = 0, .E = 4, .k = 2},
+    {.N = 1, .E = 1, .k = 1},
+    {.N = 3, .E = 2, .k = 2},
+    {.N = 65, .E = 8, .k = 2, .normalise = true},
+    {.N = 33, .E = 17, .k = 3, .scale = 2.5f},
+    {.N = 200, .E = 32, .k = 4, .sigmoid = true, .bias = true, .normalise = true, .epsilon = 1e-6f},
+    {.N = 31, .E = 60, .k = 4, .bias = true},
+    {.N = 17, .E = 63, .k = 7, .sigmoid = true},
+    {.N = 301, .E = 64, .k = 6, .shares = false},
+    {.N = 127, .E = 128, .k = 8, .normalise = true},
+    {.N = 9, .E = 512, .k = 10, .normalise = true, .epsilon = 0.125f, .scale = 0.5f},
+    {.N = 5, .E = 513, .k = 20, .sigmoid = true, .bias = true},
+    {.N = 3, .E = 40, .k = 40, .normalise = true},
+    {.N = 2, .E = 3000, .k = 100, .bias = true},
+    {.N = 65, .E = 24, .k = 4, .groups = 4, .chosen_groups = 2},
+    {.N = 100,
+     .E = 256,
+     .k = 8,
+     .sigmoid = true,
+     .bias = true,
+     .normalise = true,
+     .epsilon = 1e-20f,
+     .scale = 2.5f,
+     .groups = 8,
+     .chosen_groups = 4},
+    {.N = 33, .E = 21, .k = 3, .sigmoid = true, .groups = 7, .chosen_groups = 3, .shares = false},
+    {.N = 20, .E = 40, .k = 5, .bias = true, .groups = 2, .chosen_groups = 1},
+    {.N = 50, .E = 33, .k = 5, .normalise = true, .kind = Logits::tied},
+    {.N = 50, .E = 32, .k = 8, .sigmoid = true, .bias = true, .kind = Logits::tied},
+    {.N = 50, .E = 48, .k = 4, .groups = 12, .chosen_groups = 2, .kind = Logits::tied},
+};
+
+}  // namespace
+
+void add_routing(std::vector<Case>& all) {
+    const auto add_form = [&](const RoutingForm& f) {
+        add(all, "route", &KernelTable::route, label(f),
+            [f](const auto& table, const auto& stream, Arena& arena) { run_route(f, table, stream, arena); });
+    };
+    for (const RoutingForm& f : kForms) add_form(f);
+    for (const bool sigmoid : {false, true})
+        for (const bool normalise : {false, true}) {
+            add_form({.N = 20, .E = 37, .k = 3, .sigmoid = sigmoid, .normalise = normalise, .kind = Logits::with_nan});
+            add_form({.N = 20,
+                      .E = 36,
+                      .k = 4,
+                      .sigmoid = sigmoid,
+                      .bias = true,
+                      .normalise = normalise,
+                      .groups = 6,
+                      .chosen_groups = 2,
+                      .kind = Logits::with_nan});
+        }
+    const auto add_backward = [&](const BackwardForm& f) {
+        add(all, "route_backward", &KernelTable::route_backward, label(f),
+            [f](const auto& table, const auto& stream, Arena& arena) { run_route_backward(f, table, stream, arena); });
+    };
+    for (const RoutingForm& f : kForms) {
+        add_backward({f});
+        add_backward({f, 1});
+        add_backward({f, 3, 0.25f});
+    }
+    for (const float rate : {0.001f, 0.0f})
+        for (const int64_t n : kLengths) {
+            if (n > 5000) continue;
+            add(all, "balance", &KernelTable::balance, concat("(", n, ") rate ", rate),
+                [=](const auto& table, const auto& stream, Arena& arena) {
+                    const View bias = arena.normal({n}, DType::f32, "bias", 0.1);
+                    std::vector<double> count;  // some are the mean
+                    for (int64_t e = 0; e < n; ++e) count.push_back(static_cast<double>(40 + e * 7 % 5));
+                    const View counts = arena.from({n}, DType::f32, count);
+                    arena.start();
+                    table.balance(stream, bias, counts, 42, rate);
+                    arena.result("bias", bias, [](int64_t) { return 0.0; });  // one sum
+                });
+        }
+}
 
 namespace {
 

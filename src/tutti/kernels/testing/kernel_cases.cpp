@@ -1,4 +1,4 @@
-// kernels/testing/kernel_cases.cpp: the list, put together from *_cases.cpp.
+// kernels/testing/kernel_cases.cpp: the list of all cases of *_cases.cpp.
 #include "tutti/kernels/testing/kernel_cases.h"
 
 #include "tutti/kernels/testing/cases.h"

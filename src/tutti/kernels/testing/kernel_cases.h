@@ -1,7 +1,6 @@
 // kernels/testing/kernel_cases.h: one list of cases, op x dtype x shape, for the tests that compare kernel tables.
-// A case makes its own inputs (Philox, so the same ones everywhere), runs one entry of a table on them and hands back
-// what the entry wrote, with the error that arithmetic allows. The cases themselves are in *_cases.cpp, one file per
-// topic.
+// A case makes its inputs (by Philox, so equal on all machines), runs one entry of a table on them and returns the
+// outputs with the error that rounding allows. The cases are in *_cases.cpp, one file per family of entries.
 #pragma once
 
 #include <functional>
@@ -13,8 +12,8 @@
 
 namespace tutti::kernels {
 
-// What a kernel wrote. `tolerance[i]` bounds the difference of values[i] between the reference and any table that sums
-// in f32 or wider and rounds once; the derivation stands at each case. NaN: the element was never written.
+// The output of a kernel. `tolerance[i]` bounds the difference of values[i] between the reference and any table that
+// sums in f32 or wider and rounds once; each case has the derivation. NaN: the element was never written.
 struct Output {
     std::string name;
     std::vector<double> values;

@@ -174,7 +174,7 @@ void route(const Stream& stream, const Routing& r) {
     });
 }
 
-// The formulas stand in reference/routing.cpp.
+// The formulas stand in reference/experts.cpp.
 void route_row_backward(const RoutingBackward& b, int64_t n, int64_t E, int64_t k, RowArray& p, RowArray& dp) {
     const Routing& r = b.forward;
     const float* x = r.logits.as<const float>() + n * E;
