@@ -19,7 +19,6 @@
 #include "tutti/models/model.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
-#include "tutti/optim/schedule.h"
 
 using namespace tutti;
 

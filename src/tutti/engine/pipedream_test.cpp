@@ -10,7 +10,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/engine/testing/tiny.h"
-#include "tutti/optim/schedule.h"
+#include "tutti/optim/optimizer.h"
 
 namespace tutti::engine {
 namespace {

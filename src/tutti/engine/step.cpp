@@ -7,7 +7,7 @@
 #include "tutti/base/trace.h"
 #include "tutti/engine/pipedream.h"
 #include "tutti/ops/ops.h"
-#include "tutti/optim/schedule.h"
+#include "tutti/optim/optimizer.h"
 
 namespace tutti::engine {
 

@@ -6,7 +6,6 @@
 #include "tutti/base/philox.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
-#include "tutti/optim/schedule.h"
 
 namespace tutti::optim {
 namespace {

@@ -1,5 +1,6 @@
-// optim/optimizer.h: AdamW and SGD with momentum over pieces of parameters: whole ones, or what sharding left to
-// this rank. Reads the gradient, updates the master and rewrites the rounded value in one pass.
+// optim/optimizer.h: AdamW and SGD with momentum, clipping, and learning-rate schedules. An update reads the gradient,
+// updates the master and rewrites the rounded value in one pass, over pieces of parameters: whole parameters, or this
+// rank's shards.
 #pragma once
 
 #include <string>
@@ -16,20 +17,20 @@ using autograd::Parameter;
 // are one-dimensional, of equal size.
 struct Piece {
     Parameter* parameter = nullptr;
-    int64_t begin = 0;                  // its first element there
+    int64_t begin = 0;                  // first element of the stretch in Parameter::part()
     Tensor master;                      // f32
     Tensor value;                       // in the compute type; the master itself when that is f32
-    const Tensor* gradients = nullptr;  // f32; where the gradient is while a step has one
-    int64_t gradient_begin = 0;         // its first element there
-    bool owned = true;                  // of the ranks with equal pieces one owns them: it saves and counts them
+    const Tensor* gradients = nullptr;  // f32; contains the gradient while a step has one
+    int64_t gradient_begin = 0;         // first element of the stretch in `gradients`
+    bool owned = true;                  // true on one of the ranks with equal pieces, which saves and counts the piece
 
-    std::vector<mesh::HeldBlock> blocks() const;  // of the parameter, and where they lie in the tensors
+    std::vector<mesh::HeldBlock> blocks() const;  // of the parameter, with their places in the tensors
     Tensor gradient() const;                      // Error when there is none
 };
-// Parameters with memory of their own (autograd::materialize), each as one piece.
+// Parameters with their own memory (autograd::materialize), one piece each.
 std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters);
 
-// A tensor of the optimizer's state, of the size of its piece: what a checkpoint saves beside the masters.
+// A tensor of the optimizer's state, of the size of its piece, saved in checkpoints beside the masters.
 struct StatePiece {
     std::string name;  // "optimizer.m.<parameter>"
     const Piece* piece = nullptr;
@@ -38,12 +39,12 @@ struct StatePiece {
 
 class Optimizer {
   public:
-    // Allocates the moments (f32, zero), in the memory of `offload_device` when there is one (offload).
+    // Allocates the moments (f32, zero), in the memory of `offload_device` unless null.
     Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec,
               Device* offload_device = nullptr);
 
-    // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor) on the way. The bias of an
-    // expert that got more choices in the step than `mean_load` falls by spec.expert_bias_rate, of others it rises
+    // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor). The bias of an expert with
+    // more choices in the step than `mean_load` decreases by spec.expert_bias_rate, the bias of the others increases
     // (Wang et al. 2024).
     void step(double lr, double grad_scale, double mean_load = 0);
 
@@ -57,11 +58,19 @@ class Optimizer {
     spec::OptimizerSpec spec_;
     std::vector<Piece> pieces_;
     std::vector<Tensor> first_,
-        second_;  // by piece: m and v; for SGD the momentum and nothing; of a bias of experts none
+        second_;  // by piece: m and v; for SGD the momentum and nothing; for a bias of experts neither
     int64_t updates_ = 0;
 };
 
 // Factor that brings `norm` down to `clip` (0: off): min(1, clip / (norm + 1e-6)), PyTorch's clip_grad_norm_.
 double clip_factor(double norm, double clip);
+
+// The learning rate of update `step` (1 .. total_steps), a pure function of the step. Warm-up is linear: step /
+// warmup_steps of lr. Then
+//   cosine    min_lr + (lr - min_lr) (1 + cos(pi f)) / 2,   f = (step - warmup) / (total - warmup)
+//   linear    lr + (min_lr - lr) f
+//   constant  lr
+//   wsd       lr, then linearly to min_lr over the last decay_steps (0: a tenth of the steps); Hu et al. 2024
+double learning_rate(const spec::OptimizerSpec& optimizer, int64_t total_steps, int64_t step);
 
 }  // namespace tutti::optim

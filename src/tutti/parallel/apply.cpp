@@ -31,12 +31,12 @@ mesh::Placement placement_of(const Parameter& p) {
 // Axes beyond data parallelism along which the gradient of `p` is a partial sum.
 Axes partial_of(const Parameter& p, bool sequence_parallel) {
     switch (p.role) {
-        case Role::key_value: return Axis::tp_copy;  // of the queries that the rank has, of all that share the head
+        case Role::key_value: return Axis::tp_copy;  // partial over the queries of this rank that share the head
         case Role::every_head: return kTp;           // of the heads that the rank has
         case Role::position:
-        case Role::norm: return sequence_parallel ? kTp : Axes();  // of the rows that the rank has
+        case Role::norm: return sequence_parallel ? kTp : Axes();  // partial over the rows of this rank
         case Role::router:
-        case Role::expert_bias: return kTp;  // of the rows that the rank routes
+        case Role::expert_bias: return kTp;  // partial over the rows that this rank routes
         case Role::replicated:
         case Role::column:
         case Role::row:
@@ -60,7 +60,7 @@ void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, in
         p->copies = mesh::kDp | if_several(mesh::kCp) | if_several(kTp - cut);
         p->partial = mesh::kDp | if_several(mesh::kCp) | if_several(partial_of(*p, tensor_parallel.sequence));
         if (p->of_experts())
-            p->copies = p->partial = mesh::kExpertData;  // of the tokens of all ranks that have the expert
+            p->copies = p->partial = mesh::kExpertData;  // partial over the tokens of all ranks that hold the expert
         p->tensor_parallel = tensor_parallel;
         p->expert_parallel = expert_parallel;
     }

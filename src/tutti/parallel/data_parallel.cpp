@@ -19,10 +19,10 @@ using mesh::Axis;
 
 namespace {
 
-// Axes that state is cut over; along the others of its copies it is held several times.
+// Axes over which state is sharded; along the other axes of Parameter::copies state is replicated.
 constexpr Axes kSharding{Axis::dp_shard, mesh::kCp, Axis::edp};
 
-// Whether the gradient of `p` is complete when the forward of the unit is.
+// Whether the gradient of `p` is complete at the end of the unit's forward.
 bool is_early(const Unit& unit, const Parameter* p) {
     const std::vector<Parameter*>& early = unit.gradients_in_forward;
     return std::find(early.begin(), early.end(), p) != early.end();
@@ -43,8 +43,9 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
     for (const std::vector<Unit*>& run : runs)
         for (const Unit* unit : run)
             for (const Parameter* p : unit->parameters) ++users[p];
-    // What is reduced at one moment over the same ranks lies in one buffer. A parameter of several units is by itself,
-    // and a gradient that is taken in the forward is complete before the others of its unit; so are an expert's loads.
+    // Parameters that are reduced at one moment over the same ranks share a buffer. Separate buffers have a parameter
+    // of several units, and gradients that are complete in the forward, before the others of the unit, as loads of
+    // experts.
     using Kind = std::tuple<Axes, Axes, std::vector<int>, bool, bool, const Parameter*>;
     runs_ = runs.size();
     for (size_t r = 0; r < runs.size(); ++r)
@@ -118,7 +119,7 @@ void DataParallel::begin_step(const std::vector<int64_t>& microbatches) {
         state->contributions = 0;
         state->ready = 0;
         state->reduced = false;
-        if (options_.keep_gradients) {  // what is recorded once runs for every microbatch: it can only add
+        if (options_.keep_gradients) {  // a recorded graph runs for every microbatch, so it can only add
             if (!state->flat->has_gradients()) state->flat->allocate_gradients();
             state->flat->zero_gradients();
         } else {
@@ -130,7 +131,7 @@ void DataParallel::begin_step(const std::vector<int64_t>& microbatches) {
 
 void DataParallel::finish_gradients() {
     for (const auto& state : states_)
-        if (!state->complete()) {  // some parameter of it was not used: all ranks sum what there is, or zeros
+        if (!state->complete()) {  // a parameter was not used: all ranks sum the existing gradients, or zeros
             need_gradients(*state);
             state->contributions = state->expected;
             start_reduction(*state);
@@ -180,7 +181,7 @@ std::string DataParallel::first_non_finite() {
 void DataParallel::all_gather_weights() {
     if (options_.zero == Zero::none && !server_) return;
     for (const auto& state : states_) {
-        if (sharded_weights()) {  // what is still gathered is out of date
+        if (sharded_weights()) {  // gathered weights are out of date
             state->idle = false;
             state->flat->free_weights();
             continue;
@@ -190,7 +191,7 @@ void DataParallel::all_gather_weights() {
 }
 
 void DataParallel::load_masters(const std::function<void()>& load) {
-    wait_for_weights();  // the weights may be their own masters, and others still reading them
+    wait_for_weights();  // the weights may be the masters, and other ranks may still be reading them
     load();
     for (const auto& state : states_) state->flat->round_masters();
     all_gather_weights();
@@ -219,8 +220,8 @@ void DataParallel::finish_gather(State& state) {
     state.gather.clear();
 }
 
-// Weights of a unit, complete. What rested goes first, so that at most the unit in use and the next one are gathered. A
-// unit that is used again at once, such as the last one when the backward turns round, finds its weights still there.
+// Waits until the unit's weights are complete. Idle units are freed first, so that at most the unit in use and the next
+// one are gathered. A unit that is used again at once, such as the last one at the start of the backward, is not freed.
 void DataParallel::unshard_unit(size_t unit, const Pass& pass) {
     if (sharded_weights()) {
         for (State* state : uses_[unit]) state->idle = false;
@@ -231,7 +232,7 @@ void DataParallel::unshard_unit(size_t unit, const Pass& pass) {
     for (State* state : uses_[unit]) finish_gather(*state);
 }
 
-// Nothing beyond the ends of the run: the pass after this one may be of any other.
+// Nothing beyond the ends of the run: the next pass may be of any other run.
 void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
     if (!sharded_weights() || unit >= units_.size() || run_[unit] != run) return;
     if (is_backward(pass) && !units_[unit]->backward_reads_weights) return;
@@ -241,7 +242,7 @@ void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
     }
 }
 
-// A matrix that several units of a run use stays from its first use to its last.
+// A matrix that several units of a run use stays gathered from its first to its last use.
 void DataParallel::reshard_unit(size_t unit, const Pass& pass) {
     for (State* state : uses_[unit]) {
         if (state->unsharded > 0) continue;
@@ -278,11 +279,11 @@ void DataParallel::reshard(size_t i) {
 void DataParallel::before(Unit& unit, const Pass& pass) {
     const size_t u = index_.at(&unit);
     const bool begins = u == 0 || run_[u - 1] != run_[u];
-    if (pass.kind == PassKind::forward && begins)  // of the pass before
+    if (pass.kind == PassKind::forward && begins)  // of the previous pass
         while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
     if (pass.kind != PassKind::backward_weight) unshard_unit(u, pass);
     if (pass.kind == PassKind::forward) prefetch(u + 1, run_[u], pass);
-    if (is_backward(pass)) prefetch(u - 1, run_[u], pass);  // of the first unit: none
+    if (is_backward(pass)) prefetch(u - 1, run_[u], pass);  // the first unit has none
     const bool in_forward = pass.kind == PassKind::forward && pass.training;
     if (!in_forward && pass.kind != PassKind::backward && pass.kind != PassKind::backward_weight) return;
     for (const Parameter* p : unit.parameters)
@@ -295,7 +296,7 @@ void DataParallel::after(Unit& unit, const Pass& pass) {
 
 // --- gradients -------------------------------------------------------------------------------------------------------
 
-// Before anything is added: others may read the gradients of a complete one.
+// Before the first contribution: other ranks may still read the gradients of a complete state.
 void DataParallel::need_gradients(State& state) {
     check(!state.complete(), state.flat->parameters().front()->name, ": more than the ", state.expected,
           " forwards and backwards that the step announced add to its gradient");
@@ -343,8 +344,8 @@ void DataParallel::finish_reduction(State& state) {
     if (state.complete() && !state.between_stages) start_rest(state);
 }
 
-// Other stages come to it at other times, and a rank that waited for them would keep its messages from them: where they
-// take part it begins when all passes are done.
+// The sum over replicas. Other stages reach this sum at other times, and a rank that waited for them would delay its
+// messages to them: a sum with other stages begins after all passes.
 void DataParallel::start_rest(State& state) {
     const FlatUnit& flat = *state.flat;
     const Tensor& gradients = options_.zero == Zero::none ? flat.gradients() : flat.gradient_shard();

@@ -2,9 +2,8 @@
 // are summed over the ranks, overlapping the backward; state is replicated (ZeRO-0) or cut into shards (ZeRO-1, 2, 3 =
 // FSDP; with dp_replicate > 1 HSDP). Rajbhandari et al. 2020; Zhao et al. 2023.
 //
-// A gradient is summed over the axes in Parameter::partial, whatever they are: data parallelism, context parallelism,
-// copies of tensor parallelism. Attaches to the engine through Hooks, unit by unit, in any order of the passes. Below:
-// flat_unit.h, groups.h.
+// A gradient is summed over the axes in Parameter::partial: data parallelism, context parallelism, copies of tensor
+// parallelism. DataParallel attaches to the engine through Hooks, unit by unit, in any order of the passes.
 #pragma once
 
 #include <deque>
@@ -26,47 +25,48 @@ struct DataParallelOptions {
     Zero zero = Zero::optimizer;
     DType compute = DType::bf16;
     uint64_t seed = 0;
-    // ZeRO-2 and 3 reduce the gradients of each microbatch and keep a shard, or keep all until the last microbatch and
-    // reduce once, as 0 and 1 do: more memory, less traffic. The two add in different orders; with one microbatch they
-    // are the same.
+    // true: ZeRO-2 and 3 reduce the gradients of each microbatch and keep a shard. false: they keep all gradients until
+    // the last microbatch and reduce once, as ZeRO-0 and 1 do: more memory, less traffic. The two add in different
+    // orders; with one microbatch they are equal.
     bool reduce_each_microbatch = true;
-    int reductions = 1;             // reduce_scatters under way at once; each more keeps the gradients of a unit more
+    int reductions = 1;             // reduce_scatters under way at once; each keeps the gradients of one more unit
     bool keep_gradients = false;    // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
-    bool parameter_server = false;  // in place of collectives; for Zero::none
+    bool parameter_server = false;  // instead of collectives; for Zero::none
     Device* masters_device = nullptr;  // offload: FlatOptions
     Device* weights_device = nullptr;
 };
 
 class DataParallel final : public autograd::Hooks {
   public:
-    // One run of units for each pipeline stage that the rank has: those of its modules, in the order of the forward.
-    // Allocates and initialises the state; collective over the world. parallel::apply() comes before.
+    // One run of units for each pipeline stage of the rank: the units of its modules, in the order of the forward.
+    // Allocates and initialises the state; collective over the world. Call parallel::apply() first.
     DataParallel(ops::Context& ctx, const std::vector<std::vector<autograd::Unit*>>& runs, Groups& groups,
                  const DataParallelOptions& options);
 
-    // What this rank updates.
+    // The pieces that this rank updates.
     std::vector<optim::Piece> pieces() const;
 
-    // Run i of units is going to do microbatches[i] forwards and backwards, in any order. A gradient is complete, and
-    // its sum over the ranks begins, when the last of them has added to it; where several stages of a pipeline hold it,
-    // that over them waits for finish_gradients().
+    // Run i of units will do microbatches[i] forwards and backwards, in any order. A gradient is complete, and its sum
+    // over the ranks begins, when the last of these backwards has added its contribution; the sum over several stages
+    // of a pipeline waits for finish_gradients().
     void begin_step(const std::vector<int64_t>& microbatches);
-    void begin_step(int64_t microbatches);  // of every run
-    // After the last pass: gradients are summed when it returns.
+    void begin_step(int64_t microbatches);  // the same number for every run
+    // Call after the last pass: gradients are summed on return.
     void finish_gradients();
-    // L2 norm of the gradient of all ranks: exact up to the last rounding, so the same for any stage and rank count
-    // that sums the same gradients. Not finite when some gradient is not. Collective over the world, as what follows.
+    // L2 norm of the gradient of all ranks: exact up to the last rounding, so equal for any stage and rank count that
+    // sums the same gradients. Not finite when some gradient is not finite. Collective over the world, as are the
+    // functions up to load_masters().
     double gradient_norm();
-    // The first parameter, in the order of the model, whose gradient is not finite on some rank; "" if there is none.
+    // The first parameter, in the order of the model, with a gradient that is not finite on some rank; "": none.
     std::string first_non_finite();
-    // After the update: brings the weights of all shards together; forwards wait for them unit by unit.
+    // Call after the update: gathers the weights of all shards; forwards wait for them unit by unit.
     void all_gather_weights();
-    // `load` writes the masters of pieces(); then the weights follow.
+    // `load` writes the masters of pieces(), from which the weights are then rounded and gathered.
     void load_masters(const std::function<void()>& load);
     void wait_for_weights();  // before weights are read outside a forward
 
-    // ZeRO-3: the weights of run i are gathered as a whole, in the order of the forward, and stay through all passes
-    // until reshard(i). Without, they are gathered unit by unit in each pass. Other stages of ZeRO: nothing to do.
+    // ZeRO-3: gathers all weights of run i, in the order of the forward, for all passes until reshard(i). Without
+    // unshard(i) weights are gathered unit by unit in each pass. No effect for other stages of ZeRO.
     void unshard(size_t i);
     void reshard(size_t i);
 
@@ -78,18 +78,18 @@ class DataParallel final : public autograd::Hooks {
     // Parameters of one unit that are gathered, reduced and released together.
     struct State {
         std::unique_ptr<FlatUnit> flat;
-        comm::Communicator* shards = nullptr;    // ranks that share it out: reduce_scatter, all_gather; ZeRO-0: none
-        comm::Communicator* replicas = nullptr;  // ranks over which the shard is summed after that
+        comm::Communicator* shards = nullptr;    // ranks of the shards: reduce_scatter, all_gather; ZeRO-0: null
+        comm::Communicator* replicas = nullptr;  // ranks over which the shard is then summed
         std::vector<size_t> users;               // units, in the order of the forward; several when a matrix is tied
         std::vector<size_t> runs;                // with users
-        bool between_stages = false;             // summed over stages of a pipeline too
+        bool between_stages = false;             // also summed over stages of a pipeline
         std::vector<comm::Work> gather;
-        bool gathering = false;     // under way, or done and not waited for
+        bool gathering = false;     // gather under way, or done without wait
         bool idle = false;          // gathered but not in use; freed when another unit is needed
-        int unsharded = 0;          // runs that keep it gathered
+        int unsharded = 0;          // runs that keep this state gathered
         int64_t expected = 0;       // contributions in this step: one for each run and microbatch
-        int64_t contributions = 0;  // that came
-        autograd::Pass pass;        // that the next one is counted for: `ready` of its parameters are
+        int64_t contributions = 0;  // so far in this step
+        autograd::Pass pass;        // pass of the current contribution, with `ready` complete parameters
         size_t ready = 0;
         bool reduced = false;  // in this step
         comm::Work reduction;  // ZeRO-0: the all_reduce; else the reduce_scatter

@@ -55,7 +55,7 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     if (!options_.updates) masters_ = {};
 }
 
-// Padding is zero from the start and nothing changes it; without padding all of it is written anyway.
+// Padding is zero from the start and never changes; without padding the whole buffer is written anyway.
 Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* offload_device) const {
     Tensor values = Tensor::empty(offload_device ? *offload_device : ctx_.device, {size}, dtype, purpose);
     if (!layout_.gaps.empty()) ops::fill(ctx_, values, 0);
@@ -82,7 +82,7 @@ std::vector<optim::Piece> FlatUnit::pieces() const {
 }
 
 void FlatUnit::allocate_weights() {
-    const bool leased = options_.zero == Zero::weights;  // then a gather writes all of them, the padding too
+    const bool leased = options_.zero == Zero::weights;  // then a gather writes all weights, including the padding
     weights_ = leased ? ops::empty(ctx_, {layout_.padded}, options_.compute, Purpose::communication)
                       : fresh(layout_.padded, options_.compute, Purpose::weights);
     point_into(parameters_, &Parameter::value, weights_, layout_);

@@ -1,57 +1,94 @@
 // parallel/flat_unit.h: the parameters that one unit owns, in flat buffers: weights, masters, gradients, and this
-// rank's shard of each. data_parallel.cpp decides when they are gathered, reduced and released. Below:
-// flat_layout.h.
+// rank's shard of each; and the layout of such a buffer.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "tutti/autograd/parameter.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/kernels/kernel_table.h"
 #include "tutti/optim/optimizer.h"
-#include "tutti/parallel/flat_layout.h"
 
 namespace tutti::parallel {
 
-// What of the state is cut into shards: nothing, optimizer (ZeRO-1), and gradients (2), and weights (3).
+// Shards begin at multiples of this many values, so that the sums of blocks (sums_of_squares) are the same for any
+// number of shards. A thousand ranks pad each buffer to a multiple of 1000 grains: 256 Ki values in 1 MiB of f32.
+inline constexpr int64_t kShardGrain = kernels::kSumBlock;
+
+// Parameters begin at multiples of this many values: 16 bytes in bf16, the alignment for vector instructions and a
+// GPU's copy engine. A parameter of an odd size would otherwise slow down all parameters after it.
+inline constexpr int64_t kParameterGrain = 8;
+
+// The places of a unit's parameters in a flat buffer, which is cut into equal shards.
+struct FlatLayout {
+    struct Gap {
+        int64_t begin, size;
+    };
+    std::vector<int64_t> offsets;  // of each parameter
+    std::vector<Gap> gaps;         // padding, after parameters and at the end
+    int64_t padded = 0;            // size of the buffer: shards * shard_size; one shard ends with the last parameter
+    int64_t shard_size = 0;
+};
+
+inline FlatLayout flat_layout(const std::vector<int64_t>& sizes, int64_t shards) {
+    FlatLayout layout;
+    int64_t end = 0;
+    const auto pad_to = [&](int64_t grain) {
+        const int64_t begin = end;
+        end = (end + grain - 1) / grain * grain;
+        if (end > begin) layout.gaps.push_back({begin, end - begin});
+    };
+    for (const int64_t size : sizes) {
+        pad_to(kParameterGrain);
+        layout.offsets.push_back(end);
+        end += size;
+    }
+    if (shards > 1) pad_to(shards * kShardGrain);
+    layout.padded = end;
+    layout.shard_size = end / shards;
+    return layout;
+}
+
+// The part of the state that is sharded: nothing, the optimizer (ZeRO-1), also gradients (2), also weights (3).
 enum class Zero : uint8_t { none, optimizer, gradients, weights };
 
 struct FlatOptions {
     Zero zero = Zero::optimizer;
     int shards = 1, shard = 0;  // this rank holds shard `shard`; 1 and 0 for Zero::none
-    bool updates = true;        // false: another rank does, and this one has no masters (parameter server)
-    bool owned = true;          // false: another rank has the same shard, and counts and saves it
+    bool updates = true;        // false: another rank updates, and this one has no masters (parameter server)
+    bool owned = true;          // false: another rank counts and saves the same shard
     DType compute = DType::bf16;
     uint64_t seed = 0;
-    Device* masters_device = nullptr;  // where the masters live, when not on the rank's device
-    Device* weights_device = nullptr;  // the same of the weight shard, for Zero::weights
+    Device* masters_device = nullptr;  // offload device of the masters; null: not offloaded
+    Device* weights_device = nullptr;  // offload device of the weight shard, for Zero::weights
 };
 
 class FlatUnit {
   public:
-    // Allocates what stays for the whole run, weights and masters, and draws this rank's part of the initial values
-    // (autograd::draw). With more than one shard the
-    // weights are not complete before the first gather.
+    // Allocates the memory for the whole run, weights and masters, and draws this rank's part of the initial values
+    // (autograd::draw). With more than one shard the weights are incomplete before the first gather.
     FlatUnit(ops::Context& ctx, std::vector<autograd::Parameter*> parameters, const FlatOptions& options);
 
     const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
     const FlatLayout& layout() const { return layout_; }
     bool owned() const { return options_.owned; }
-    // The parts of parameters in this rank's shard; none when another rank updates.
+    // The parts of parameters in this rank's shard; empty when another rank updates.
     std::vector<optim::Piece> pieces() const;
 
-    // Weights of all shards. allocate_weights() allocates where they do not stay (ZeRO-3), after which the parameters
-    // point into weights(); free_weights() takes them away.
+    // Weights of all shards. With ZeRO-3 allocate_weights() allocates weights() and points the parameters into it, and
+    // free_weights() frees the memory; otherwise the weights stay allocated.
     void allocate_weights();
     void free_weights();
     const Tensor& weights() const { return weights_; }  // (padded), compute type
     const Tensor& weight_shard() const { return weight_shard_; }
 
-    // The weights of this rank's shard become its masters, rounded.
+    // Rounds this rank's masters into its weight shard.
     void round_masters();
 
-    // f32 gradients of all shards. Taken, they are unset (Parameter::gradient_unset) but for the padding, and
-    // completed, those to which nothing was added are zero. With ZeRO < 2 the shard is a part of them; else it is taken
-    // by itself, not set.
+    // f32 gradients of all shards. After allocate_gradients() they are unset (Parameter::gradient_unset) except the
+    // padding; complete_gradients() sets gradients without a contribution to zero. With ZeRO < 2 the shard is a part of
+    // these gradients; otherwise the shard is allocated separately, uninitialised.
     void allocate_gradients();
     void zero_gradients();
     void complete_gradients();

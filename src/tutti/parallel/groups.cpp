@@ -13,7 +13,7 @@ mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks) {
     const int64_t dp = spec::data_parallel_ranks(p, ranks);
     check<UsageError>(dp >= 1 && dp * p.tp * p.cp * p.pp == ranks, "the axes of [parallel] do not make ", ranks,
                       " ranks");
-    // Ranks beyond the key and value heads hold copies of them.
+    // Ranks beyond the number of key and value heads hold copies of these heads.
     const int64_t kv_heads = run.model.kv_heads;
     const int64_t copies = kv_heads > 0 && p.tp > kv_heads && p.tp % kv_heads == 0 ? p.tp / kv_heads : 1;
     const auto size = [](int64_t n) { return static_cast<int>(n); };
@@ -54,7 +54,7 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
 comm::Communicator& Groups::over(mesh::Axes axes) { return over(axes, {}); }
 
 comm::Communicator& Groups::over(mesh::Axes axes, const std::vector<int>& pipeline_ranks) {
-    mesh::Axes several = axes;  // without axes of one rank, which do not matter; but "dp" stays "dp"
+    mesh::Axes several = axes;  // without axes of one rank, which have no effect; but "dp" stays "dp"
     for (const mesh::Axes whole : {mesh::kTp, mesh::kCp, mesh::kDp, mesh::kExpertParallel})
         for (int i = 0; i < mesh::kAxes; ++i) {
             const mesh::Axes axis = static_cast<Axis>(i);

@@ -17,7 +17,7 @@ struct GroupUsage {
     comm::Usage usage;
 };
 
-// Of one kind of operation of a group.
+// The traffic of one kind of operation in a group.
 struct GroupTraffic {
     std::string group;
     std::vector<int> ranks;  // of the group
@@ -30,26 +30,26 @@ mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks);
 
 class Groups {
   public:
-    // Makes the groups of all ranks, of data parallelism, of tp, the axes of cp and experts where they have several
-    // ranks, and of cp where both of its axes do. Collective.
+    // Makes the groups of all ranks, of data parallelism, and of tp, each axis of cp and experts with several ranks; of
+    // cp if both of its axes have several ranks. Collective.
     Groups(comm::World& world, mesh::Mesh mesh);
 
     const mesh::Mesh& mesh() const { return mesh_; }
     int coordinate(mesh::Axes axes) const { return mesh_.coordinate(world_.rank(), axes); }
-    // The ranks that differ from this one along these axes only, in the order of rank: a sum over dp is then the sum
-    // over its shards, and over the replicas. Sets that differ in axes of one rank have one group. The first call with
-    // a set makes the group and is collective over it.
+    // The ranks that differ from this rank along these axes only, in the order of rank: a sum over dp is then the sum
+    // over the shards, then over the replicas. Sets that differ only in axes of size 1 share one group. The first call
+    // with a set makes the group and is collective over the group.
     comm::Communicator& over(mesh::Axes axes);
-    // The same, and along pp those of `pipeline_ranks`, this rank among them; none: this rank alone.
+    // Also the ranks `pipeline_ranks` along pp, which include this rank; empty: this rank alone.
     comm::Communicator& over(mesh::Axes axes, const std::vector<int>& pipeline_ranks);
-    // From rank `sender` along pp to rank `receiver`, of which this is one: ranks 0 and 1 of the group. Collective over
-    // both.
+    // The group of `sender` (rank 0) and `receiver` (rank 1), positions along pp; this rank is one of them. Collective
+    // over both.
     comm::Communicator& channel(const std::string& name, int sender, int receiver);
     comm::Communicator& world() { return *all_.front().ranks; }
 
-    // By this rank so far, of the groups of more than one rank, in the order in which they were made.
+    // This rank's use so far of groups of more than one rank, in the order of their creation.
     std::vector<GroupUsage> usage() const;
-    // The same by kind of operation, every kind of every group.
+    // The traffic by kind of operation, for every kind and every group.
     std::vector<GroupTraffic> traffic() const;
 
   private:
@@ -64,10 +64,10 @@ class Groups {
     std::vector<Group> all_;  // that of all ranks first
 };
 
-// The ranks that the experts of a layer are spread over. Collective at first.
+// The ranks over which the experts of a layer are distributed. The first call is collective.
 autograd::ExpertParallel expert_parallel_of(Groups& groups);
 
-// What came after `before`: now - before, without operations that were not called. Both are of the same groups.
+// The traffic after `before`: now - before, without operations that were not called. Both are of the same groups.
 std::vector<GroupTraffic> difference(const std::vector<GroupTraffic>& now, const std::vector<GroupTraffic>& before);
 
 }  // namespace tutti::parallel

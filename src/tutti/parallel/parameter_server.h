@@ -1,6 +1,6 @@
-// parallel/parameter_server.h: the oldest way to train on many ranks (Dean et al. 2012), to learn from and to measure
-// against: rank 0 holds the optimizer, everybody sends it gradients, it sends weights back. Each worker moves 2P, the
-// server 2P for every worker, which is why it is not used in practice. Below: comm/. Called by data_parallel.cpp.
+// parallel/parameter_server.h: the oldest way to train on many ranks (Dean et al. 2012), for study and comparison: all
+// ranks send gradients to rank 0, which holds the optimizer and sends weights back. Each worker moves 2P bytes, the
+// server 2P for every worker, so parameter servers are not used in practice.
 #pragma once
 
 #include <vector>
@@ -16,11 +16,12 @@ class ParameterServer {
 
     bool serves() const { return ranks_.rank() == 0; }
 
-    // Towards the server, f32: there the sum over the ranks takes their place, added in the order of an all_reduce. One
-    // buffer is under way at a time; finish() ends the last. Everybody pushes the same buffers in the same order.
+    // Sends f32 gradients to the server, where the sum over the ranks, in the order of an all_reduce, replaces them.
+    // One buffer is under way at a time; finish() completes the last. All ranks push the same buffers in the same
+    // order.
     void push(const Tensor& gradients);
     void finish();
-    // From the server to everybody.
+    // Sends weights from the server to all ranks.
     std::vector<comm::Work> pull(const Tensor& weights);
 
   private:

@@ -1,4 +1,4 @@
-#include "tutti/parallel/flat_layout.h"
+#include "tutti/parallel/flat_unit.h"
 
 #include <gtest/gtest.h>
 
