@@ -1,5 +1,5 @@
-// autograd/parameter.h: a trainable tensor, known by its global name, its global shape and what of it this rank holds.
-// Initial values, shards, gradient sums, checkpoints and resharding all follow from these.
+// autograd/parameter.h: a trainable tensor, with its global name, its global shape and the part that this rank holds.
+// Initial values, shards, gradient sums, checkpoints and resharding follow from these three.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ class Communicator;
 
 namespace tutti::autograd {
 
-// How a parameter takes part in tensor parallelism. Models name roles; parallel::apply() says what a rank holds of each
-// and over which ranks its gradient is summed.
+// The role of a parameter in tensor parallelism. Models name roles; parallel::apply() derives the part of each rank and
+// the ranks over which the gradient is summed.
 enum class Role : uint8_t {
     replicated,  // biases of row
     column,      // (out, in) of a linear whose outputs are split; its bias
@@ -33,17 +33,17 @@ enum class Role : uint8_t {
     expert_row,     // (E, out, in)
 };
 
-// The ranks that the layer of a parameter is spread over.
+// The ranks over which the layer of a parameter is distributed.
 struct TensorParallel {
     comm::Communicator* ranks = nullptr;  // null: this rank computes the whole layer
     bool sequence = false;                // between the products each rank has a part of the rows (nn/collectives.h)
     int64_t pieces = 1;                   // of a product, of which one is summed beside the next (nn/overlapped.h)
 };
 
-// The ranks that the experts of a layer are spread over.
+// The ranks over which the experts of a layer are distributed.
 struct ExpertParallel {
     comm::Communicator* ranks = nullptr;  // along etp and ep; null: this rank has all experts
-    int etp = 1;                          // ranks, one after another, that share out the same experts
+    int etp = 1;                          // consecutive ranks that share the same experts
 };
 
 struct Init {
@@ -57,13 +57,13 @@ struct Parameter {
     Role role = Role::replicated;
     Init init;
     int sections = 1;   // of dim 0: 3 for a fused q | k | v
-    int64_t grain = 1;  // indices of the split dim that stay together: head_dim where it is one of heads
+    int64_t grain = 1;  // indices of the split dim that stay together: head_dim for a dim of heads
 
-    // As parallel::apply() says; nullopt: this rank holds all of it.
+    // Set by parallel::apply(); nullopt: this rank holds the whole parameter.
     std::optional<mesh::Part> local = {};
-    mesh::Axes partial = {};  // axes along which ranks have partial sums of its gradient: these are added up
+    mesh::Axes partial = {};  // axes along which ranks have partial sums of the gradient, which must be added
     mesh::Axes copies = {};   // axes along which ranks hold the same elements, `partial` among them
-    // The same of pipeline stages: places along pp of the ranks that hold it, rising; empty: this one alone.
+    // Positions along pp of the ranks that hold the parameter, ascending; empty: this rank alone.
     std::vector<int> pipeline_ranks = {};
     TensorParallel tensor_parallel = {};
     ExpertParallel expert_parallel = {};
@@ -71,13 +71,12 @@ struct Parameter {
     Tensor value;                 // what forward reads, in the compute type
     Tensor master;                // f32; shares memory with value when the compute type is f32
     Tensor gradient;              // f32, accumulated over the microbatches of a step
-    bool gradient_unset = false;  // it has no term yet: the first one overwrites whatever its memory holds
+    bool gradient_unset = false;  // no contribution yet: the first one overwrites the gradient's memory
 
     bool of_experts() const { return role == Role::expert_column || role == Role::expert_row; }
     mesh::Part part() const { return local.value_or(mesh::whole_part(shape)); }
-    // Of an expert_bias: it is f32 everywhere. What stands in for its gradient is how many choices each expert got, in
-    // the microbatches of a step; it is summed over the ranks as a gradient is, and the optimizer has a rule of its
-    // own.
+    // false for an expert_bias, which is always f32. Its `gradient` is the number of choices of each expert in the
+    // microbatches of a step, summed over the ranks as a gradient; the optimizer has a separate rule for the bias.
     bool trained() const { return role != Role::expert_bias; }
     DType type(DType compute) const { return trained() ? compute : DType::f32; }  // of value
     bool decays() const { return shape.rank() >= 2; }  // weight decay leaves biases and norm weights alone
@@ -88,10 +87,10 @@ struct Parameter {
 // only.
 void materialize(ops::Context& ctx, Parameter& parameter, DType compute, uint64_t seed, bool train);
 
-// Only the memory; value and master are not set.
+// Allocates the memory only; value and master are not set.
 void allocate(ops::Context& ctx, Parameter& parameter, DType compute, bool train);
 
-// The initial values of these blocks, into `values` f32 (n). What belongs to no block becomes zero.
+// Writes the initial values of these blocks into `values`, f32 (n). Elements of no block become zero.
 void draw(ops::Context& ctx, const Parameter& parameter, uint64_t seed, const std::vector<mesh::HeldBlock>& blocks,
           const Tensor& values);
 

@@ -38,8 +38,8 @@ Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks, Device* offload_devi
       counting_(recording),
       offload_device_(recording ? offload_device : nullptr) {}
 
-// A part of `parent` that is recomputed. Its first pass records nothing but counts the parameters it uses; the second
-// pass records, and must not count them again.
+// A recomputed part of `parent`. The first pass records nothing but counts the uses of parameters; the second pass
+// records and must not count them again.
 Tape::Tape(Tape& parent, bool recording)
     : ctx_(parent.ctx_),
       hooks_(parent.hooks_),
@@ -103,7 +103,7 @@ Var Tape::unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& f
     return y;
 }
 
-// The part before leaves only now: the last one, with which the backward begins, stays.
+// Offloads the previous part only now: the last part, with which the backward begins, stays on the device.
 void Tape::begin_part() {
     if (!offload_device_ || !part_) return;
     for (const std::weak_ptr<Buffer>& saved : *part_)
@@ -111,7 +111,7 @@ void Tape::begin_part() {
             buffer->offload(ctx_.device, *offload_device_);
 }
 
-// y is what the next part begins with, and is counted there.
+// y is the input of the next part, and is counted there.
 void Tape::end_part(const Tensor& y) {
     if (!offload_device_) return;
     auto part = std::make_shared<Saved>();
@@ -119,7 +119,7 @@ void Tape::end_part(const Tensor& y) {
         if (saved.lock() != y.buffer()) part->push_back(std::move(saved));
     recorded_.assign(1, y.buffer());
     record_mark([this, part, before = part_] {
-        for (const std::weak_ptr<Buffer>& saved : *part | std::views::reverse)  // the last ones are used first
+        for (const std::weak_ptr<Buffer>& saved : *part | std::views::reverse)  // the last tensors are used first
             if (const auto buffer = saved.lock()) buffer->fetch(ctx_.device);
         if (!before) return;
         for (const std::weak_ptr<Buffer>& saved : *before)
@@ -134,7 +134,7 @@ Var Tape::recompute(const Var& x, const std::function<Var(Tape&, const Var&)>& f
     begin_part();
     Tape silent(*this, false);
     const Tensor y = forward(silent, {x.value, -1}).value;
-    // The inner tape lives from I to W: both functions hold it.
+    // Both functions hold the inner tape, which therefore lives from I to W.
     auto inner = std::make_shared<std::unique_ptr<Tape>>();
     auto input_gradient = [this, inner, x_value = x.value, forward](const Tensor& dy, std::vector<Tensor>&) {
         inner->reset(new Tape(*this, true));
@@ -182,7 +182,7 @@ void Tape::run_last_node() {
     nodes_.pop_back();
     if (node.mark) return node.mark();
     Tensor gradient = std::move(gradients_[static_cast<size_t>(node.output)]);
-    if (!gradient.defined()) return;  // its output was not used
+    if (!gradient.defined()) return;  // the node's output was not used
     Pending weight{std::move(node.weight_gradient), {}, std::move(node.parameters), deferring_ ? unit_ : nullptr};
     const bool has_weight = static_cast<bool>(weight.run);
     if (has_weight) weight.dy = gradient;
@@ -190,7 +190,7 @@ void Tape::run_last_node() {
     for (size_t i = 0; i < sums.size(); ++i)
         if (node.inputs[i] >= 0) sums[i] = std::move(gradients_[static_cast<size_t>(node.inputs[i])]);
     if (node.input_gradient) inputs = node.input_gradient(gradient, sums);
-    node.input_gradient = nullptr;  // frees what it saved, before more is allocated
+    node.input_gradient = nullptr;  // frees the node's saved tensors before more memory is allocated
     gradient = {};
     check(inputs.empty() || inputs.size() == node.inputs.size(), node.op, ": ", inputs.size(), " gradients for ",
           node.inputs.size(), " inputs");

@@ -1,9 +1,8 @@
-// autograd/tape.h: reverse-mode differentiation at the level of ops. A Tape records what one microbatch computes on one
-// pipeline stage; afterwards it runs backward as a whole (B), or as input gradients first (I) and weight gradients
-// later (W), which is what zero-bubble schedules need. What a node saved is freed as soon as it was used.
+// autograd/tape.h: reverse-mode differentiation at the level of ops. A Tape records the computation of one microbatch
+// on one pipeline stage. Its backward then runs as a whole (B), or as input gradients first (I) and weight gradients
+// later (W), as zero-bubble schedules need. A saved tensor is freed after its last use.
 //
-// A node is two functions, not a class: what they capture is
-// what is saved.
+// A node is two functions and not a class: the values that the functions capture are the saved tensors.
 #pragma once
 
 #include <deque>
@@ -22,7 +21,7 @@ namespace tutti::autograd {
 // recomputes it; it is freed after the last.
 class Recomputable {
   public:
-    Recomputable() = default;  // not at all
+    Recomputable() = default;  // no recipe
     explicit Recomputable(std::function<Tensor()> make)
         : state_(std::make_shared<State>(State{std::move(make), 0, {}})) {}
 
@@ -30,7 +29,7 @@ class Recomputable {
     friend class SavedTensor;
     struct State {
         std::function<Tensor()> make;
-        int uses = 0;  // nodes that still need it
+        int uses = 0;  // nodes that still need the value
         Tensor value;
     };
     std::shared_ptr<State> state_;
@@ -43,7 +42,7 @@ struct Var {
     Recomputable recomputable = {};
 };
 
-// What a node saves of an input for its backward: the value, or the recipe for recomputing it.
+// An input that a node saves for its backward: the value, or the recipe for recomputing it.
 class SavedTensor {
   public:
     explicit SavedTensor(const Var& x);
@@ -54,10 +53,10 @@ class SavedTensor {
     Recomputable recomputable_;
 };
 
-// One gradient per input, in order; an undefined Tensor where an input needs none. Must not overwrite dy unless it is
-// the only one that holds it (Tensor::unique). sums[i] is the gradient of input i from its later uses, undefined if
-// there is none yet: a function that can add to it in passing takes it (std::move) and returns the sum; what is left
-// there the tape adds itself.
+// Returns one gradient per input, in order; an undefined Tensor for an input that needs none. Must not overwrite dy
+// unless no other handle shares it (Tensor::unique). sums[i] is the gradient of input i from its later uses, or
+// undefined. A function that can add to sums[i] in the same pass takes it (std::move) and returns the sum; the tape
+// adds the sums that are left.
 using InputGradient = std::function<std::vector<Tensor>(const Tensor& dy, std::vector<Tensor>& sums)>;
 // Adds to the gradients of the node's parameters.
 using WeightGradient = std::function<void(const Tensor& dy)>;
@@ -69,34 +68,34 @@ struct Unit {
     bool backward_reads_weights = true;  // false for an embedding: its weights need not be gathered again
     // Parameters of the unit whose gradient is taken in the forward, with the loss (nn::head_loss).
     std::vector<Parameter*> gradients_in_forward;
-    size_t place = 0;  // in the model: units are numbered in the order of the forward
+    size_t place = 0;  // number of the unit in the model, in the order of the forward
 };
 
-// What a tape does when it calls its hooks: F, F once more for the backward, B, I, W.
+// The pass in which a tape calls its hooks: F, F again for the backward, B, I, W.
 enum class PassKind : uint8_t { forward, recompute, backward, backward_input, backward_weight };
 std::string_view name_of(PassKind kind);  // "backward input"
 struct Pass {
     PassKind kind = PassKind::forward;
-    int stage = 0;  // of a pipeline, and the microbatch: those that the tape was made for
+    int stage = 0;  // pipeline stage and microbatch of the tape
     int64_t microbatch = 0;
-    bool training = false;  // there will be a backward
+    bool training = false;  // a backward follows
 };
 
-// What parallelism attaches to. Called on the rank's own thread.
+// The interface through which parallelism attaches to a tape. Called on the rank's own thread.
 class Hooks {
   public:
     virtual ~Hooks() = default;
-    // Around all that a unit does in a pass. Of backward_weight: around the weight gradients that backward_input left;
-    // a unit that has none is not announced.
+    // Called around the work of a unit in a pass. For backward_weight: around the weight gradients that backward_input
+    // deferred; a unit without any is not announced.
     virtual void before(Unit&, const Pass&) {}
     virtual void after(Unit&, const Pass&) {}
-    virtual void gradient_ready(Parameter&, const Pass&) {}  // the tape adds nothing more to parameter.gradient
+    virtual void gradient_ready(Parameter&, const Pass&) {}  // parameter.gradient is complete for this pass
 };
 
 class Tape {
   public:
-    // Without `recording` nothing is saved: evaluation and generation. With `offload_device`, what a unit (or a
-    // recomputed part) saved waits in that device's memory from the start of the next one until its own backward.
+    // Without `recording` nothing is saved: evaluation and generation. With `offload_device`, the saved tensors of a
+    // unit (or a recomputed part) are in that device's memory from the start of the next one until their own backward.
     // `stage` and `microbatch` are for the hooks.
     Tape(ops::Context& ctx, bool recording, Hooks* hooks = nullptr, Device* offload_device = nullptr, int stage = 0,
          int64_t microbatch = 0);
@@ -108,10 +107,11 @@ class Tape {
     bool recording() const { return recording_; }
     // True while nodes will run backward, also in the first pass of a recomputed part, which records nothing.
     bool training() const { return pass_.training; }
-    // What runs has run before, in the forward: a recomputed part.
+    // True while the forward of a recomputed part runs again for the backward.
     bool recomputing() const { return pass_.kind == PassKind::recompute; }
-    // Selective recompute: norms and activation functions say how their output is recomputed, so that it is not saved.
-    // `copies_weights`: what that reads of parameters is copied, because a W comes when the unit's weights are gone.
+    // Selective recompute: norms and activation functions give a recipe for their output, which is then not saved.
+    // `copies_weights`: recipes copy the parameters that they read, because a W may run after the unit's weights are
+    // freed.
     bool selective() const { return selective_; }
     bool copies_weights() const { return copies_weights_; }
     void set_selective(bool selective, bool copies_weights = false) {
@@ -119,23 +119,23 @@ class Tape {
         copies_weights_ = copies_weights;
     }
 
-    // A leaf whose gradient is wanted: what a pipeline stage receives.
+    // A leaf with a gradient: the input that a pipeline stage receives.
     Var input(const Tensor& value);
     Var record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
                WeightGradient weight_gradient = {}, const std::vector<Parameter*>& parameters = {});
 
-    // A use of a parameter whose gradient was added to in the forward: there will be no weight gradient.
+    // A use of a parameter with its gradient contribution already made in the forward: no weight gradient follows.
     void gradient_taken(Parameter& parameter);
 
-    // A value that the next node saves, though no node made it: it is offloaded as their outputs are.
+    // A value that the next node saves although no node made it: offloaded like outputs of nodes.
     void saves(const Tensor& value);
 
-    // What the last unit saved leaves for `offload_device` too: other passes come before the backward.
+    // Offloads the saved tensors of the last unit too, because other passes come before the backward.
     void offload_rest() { begin_part(); }
 
     // Runs `forward` as one unit, with the hooks around its forward and backward.
     Var unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& forward);
-    // Runs `forward` without saving anything inside, and once more under a tape of its own when the gradient is needed.
+    // Runs `forward` without saving tensors inside, and again under a separate tape when the gradient is needed.
     // Counter-based random numbers make the second run equal to the first, bit for bit.
     Var recompute(const Var& x, const std::function<Var(Tape&, const Var&)>& forward);
 
@@ -144,14 +144,14 @@ class Tape {
     // B from a loss: its node already holds the scaled gradients (nn::head_loss, nn::squared_error), so no seed is
     // needed.
     void backward(const Var& loss) { backward(loss, loss.value); }
-    // B in parts, so that another pass can run between them: seeds y with dy. After that each call of backward_part()
-    // runs B of the last unit, or recomputed part, that is left. False: none is left after it.
+    // B in parts, so that another pass can run between them. begin_backward() seeds y with dy; each call of
+    // backward_part() then runs B of the last remaining unit or recomputed part. False: none remains.
     void begin_backward(const Var& y, const Tensor& dy);
     bool backward_part();
-    // I: input gradients only. Then W: the weight gradients that I left, in the same order as B would.
+    // I: input gradients only. Then W: the weight gradients that I deferred, in the order of B.
     void backward_input(const Var& y, const Tensor& dy);
     void backward_weight();
-    // The gradient of a leaf, after backward or backward_input; handed over, not kept.
+    // The gradient of a leaf, after backward or backward_input; the tape keeps no copy.
     Tensor take_gradient(const Var& leaf);
 
   private:
@@ -168,10 +168,10 @@ class Tape {
         WeightGradient run;
         Tensor dy;
         std::vector<Parameter*> parameters;
-        Unit* unit;  // to be announced when it runs; null: none
+        Unit* unit;  // announced when the weight gradient runs; null: none
     };
 
-    // Outputs of the nodes of one unit; those that are still alive when it ends are what it saved.
+    // Outputs of the nodes of one unit; those still alive at the end of the unit are its saved tensors.
     using Saved = std::vector<std::weak_ptr<Buffer>>;
 
     Tape(Tape& parent, bool recording);
@@ -190,18 +190,18 @@ class Tape {
     Hooks* hooks_;
     bool recording_;
     Pass pass_;   // of a forward
-    Tape* root_;  // where uses of parameters are counted; a recomputed part counts in the tape that it belongs to
+    Tape* root_;  // counts uses of parameters; for a recomputed part, the tape of the whole
     bool counting_;
     bool selective_ = false, copies_weights_ = false;
-    bool deferring_ = false;  // in backward_input: weight gradients wait
-    Unit* unit_ = nullptr;    // whose backward runs
+    bool deferring_ = false;  // in backward_input: weight gradients are deferred
+    Unit* unit_ = nullptr;    // the unit of the running backward
     std::vector<Node> nodes_;
     std::vector<size_t> parts_;      // the first node of each unit and recomputed part
     std::vector<Tensor> gradients_;  // by Var id; held from the first contribution to the last use
     std::deque<Pending> pending_;
     std::unordered_map<Parameter*, int> uses_;
-    Device* offload_device_;       // of offloaded activations; null: they stay
-    std::shared_ptr<Saved> part_;  // of the last unit, which is still here
+    Device* offload_device_;       // of offloaded activations; null: no offload
+    std::shared_ptr<Saved> part_;  // of the last unit, not offloaded yet
     Saved recorded_;               // since the last end_part()
 };
 

@@ -8,8 +8,6 @@
 #include <ostream>
 #include <string_view>
 
-#include "tutti/base/dtype.h"
-
 namespace tutti {
 
 enum class DType : uint8_t { f32, bf16, f16, f64, i32, i64, u16, u8 };

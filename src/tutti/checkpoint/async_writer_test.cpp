@@ -11,10 +11,10 @@
 namespace tutti::checkpoint {
 namespace {
 
-void nobody(const std::string& error) { FAIL() << "unclaimed: " << error; }
+void unexpected(const std::string& error) { FAIL() << "unclaimed: " << error; }
 
 TEST(AsyncWriter, RunsOneJobAtATimeAndInOrder) {
-    AsyncWriter writer(nobody);
+    AsyncWriter writer(unexpected);
     std::atomic<int> inside = 0, most = 0;
     std::vector<int> order;  // written by one job at a time, read after wait()
     for (int i = 0; i < 20; ++i)
@@ -31,7 +31,7 @@ TEST(AsyncWriter, RunsOneJobAtATimeAndInOrder) {
 }
 
 TEST(AsyncWriter, SubmitReturnsWhileTheJobRuns) {
-    AsyncWriter writer(nobody);
+    AsyncWriter writer(unexpected);
     std::promise<void> go;
     writer.submit([ready = go.get_future().share()] { ready.wait(); });
     EXPECT_TRUE(writer.busy());
@@ -41,7 +41,7 @@ TEST(AsyncWriter, SubmitReturnsWhileTheJobRuns) {
 }
 
 TEST(AsyncWriter, HandsOutEveryErrorOnceOldestFirst) {
-    AsyncWriter writer(nobody);
+    AsyncWriter writer(unexpected);
     EXPECT_EQ(writer.poll_error(), std::nullopt);
     writer.submit([] { throw std::runtime_error("first"); });
     writer.submit([] {});
@@ -71,7 +71,7 @@ TEST(AsyncWriter, DestructorWaitsAndReportsUnclaimedErrors) {
 }
 
 TEST(AsyncWriter, DestroysTheSnapshotWhenTheJobEnds) {
-    AsyncWriter writer(nobody);
+    AsyncWriter writer(unexpected);
     auto snapshot = std::make_shared<int>(1);
     const std::weak_ptr<int> watch = snapshot;
     writer.submit([held = std::move(snapshot)] {});

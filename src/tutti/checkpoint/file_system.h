@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/checkpoint/file_system.h"
 
 namespace tutti::checkpoint {
 

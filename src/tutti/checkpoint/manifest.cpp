@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kFormat = "tutti-checkpoint";
 constexpr int64_t kVersion = 2;  // 1 had no tensors; a manifest without any is still written as 1
-// The same in every version, so that a newer manifest is told from a damaged one.
+// The same in every version, which distinguishes a newer manifest from a damaged one.
 constexpr std::string_view kDigestKey = ",\n \"digest\": \"", kEnd = "\"\n}\n";
 constexpr size_t kTailBytes = kDigestKey.size() + 32 + kEnd.size();
 
@@ -25,7 +25,7 @@ std::string comma_separated(const Shape& numbers) {
     return text;
 }
 
-// "3:12,0:4,5": of file 3, sizes (4, 5) at (12, 0). Lines are many, so they are short.
+// "3:12,0:4,5": in file 3, sizes (4, 5) at (12, 0). Short, because a manifest has many of them.
 std::string to_text(const StoredBlock& stored) {
     return concat(stored.file, ':', comma_separated(stored.block.offset), ':', comma_separated(stored.block.sizes));
 }
@@ -77,7 +77,7 @@ TensorRecord tensor_from(const Json& json) {
     return tensor;
 }
 
-// Why this tensor cannot be, or "".
+// Why this tensor is impossible, or "".
 std::string problem_of(const TensorRecord& tensor, size_t files) {
     int64_t bytes = size_of(tensor.dtype);
     for (int64_t size : tensor.shape)
@@ -117,7 +117,7 @@ std::string write_members(const Manifest& manifest) {
     }
 }
 
-// Why this manifest cannot be, or "".
+// Why this manifest is impossible, or "".
 std::string problem_of(const Manifest& manifest) {
     if (manifest.step < 0) return concat("step ", manifest.step, " is negative");
     std::set<std::string> names;
@@ -191,7 +191,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
     const Digest128 actual = digest_of(members);
     check<DamagedError>(wanted == actual, path, ": bytes 0 to ", members.size(), ": the digest is ", actual,
                         ", the manifest says ", tail.substr(kDigestKey.size(), 32));
-    // A file with a right digest can still be hostile.
+    // A file with a correct digest can still be hostile.
     std::string version;
     try {
         constexpr int kMaxDepth = 4;
@@ -201,7 +201,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
             Manifest manifest = from_json(json);
             const std::string problem = problem_of(manifest);
             check<DamagedError>(problem.empty(), problem);
-            // One manifest has one spelling. This refuses unknown keys, too.
+            // One manifest has one spelling, which also refuses unknown keys.
             check<DamagedError>(write_manifest(manifest) == text, "it is not written as Tutti writes it");
             return manifest;
         }

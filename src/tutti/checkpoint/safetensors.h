@@ -15,7 +15,6 @@
 #include "tutti/base/dtype.h"
 #include "tutti/checkpoint/file_system.h"
 #include "tutti/checkpoint/file_writer.h"
-#include "tutti/checkpoint/safetensors.h"
 
 namespace tutti::checkpoint {
 

@@ -154,7 +154,7 @@ std::string tiling_problem(const Shape& shape, const std::vector<Block>& blocks)
     }
     std::sort(sorted.begin(), sorted.end(),
               [&](const Block* a, const Block* b) { return flat_begin(shape, *a) < flat_begin(shape, *b); });
-    // Ranges of the flattened tensor meet only their next neighbour; parts of columns lie between each other's rows.
+    // Ranges of the flattened tensor overlap only with the next range; parts of columns alternate row by row.
     for (size_t i = 0; i < sorted.size(); ++i)
         for (size_t j = i + 1; j < sorted.size(); ++j) {
             if (flat_begin(shape, *sorted[j]) >= flat_end(shape, *sorted[i])) break;

@@ -1,4 +1,4 @@
-// mesh/mesh.h: the named grid of ranks, and which part of a tensor each of them holds. Numbers only: no communication,
+// mesh/mesh.h: the named grid of ranks, and the part of a tensor that each rank holds. Numbers only: no communication,
 // no tensors.
 #pragma once
 
@@ -11,14 +11,15 @@
 
 namespace tutti::mesh {
 
-// Axes of the grid, innermost first: neighbours in rank are neighbours along the first of them. Tensor parallelism is
-// two axes, kTp: a model with fewer key and value heads than tensor-parallel ranks cuts its other weights by both, and
-// its key and value weights by `tp_part` alone, so that the ranks along `tp_copy` hold the same heads. Context
-// parallelism is two, kCp: ranks along `cp_ulysses` exchange heads for tokens, those along `cp_ring` keys and values.
+// Axes of the grid, innermost first: consecutive ranks are neighbours along the first axis. Tensor parallelism is two
+// axes, kTp: a model with fewer key and value heads than tensor-parallel ranks cuts its key and value weights by
+// `tp_part` alone, so that the ranks along `tp_copy` hold the same heads, and its other weights by both axes. Context
+// parallelism is two axes, kCp: ranks along `cp_ulysses` exchange heads for tokens, ranks along `cp_ring` exchange keys
+// and values.
 //
 // The experts of a mixture are laid out on a second grid over the same ranks: etp, ep and edp divide the ranks that tp,
 // cp and dp_shard divide; dp_replicate and pp are in both (parallel folding, arXiv 2504.14960). `ep` cuts the experts,
-// `etp` each of them, and along `edp` ranks hold the same ones.
+// `etp` cuts each expert, and ranks along `edp` hold the same experts.
 enum class Axis : uint8_t { tp_copy, tp_part, cp_ulysses, cp_ring, dp_shard, etp, ep, edp, dp_replicate, pp };
 inline constexpr int kAxes = 10;
 std::string_view name_of(Axis axis);
@@ -66,11 +67,11 @@ class Mesh {
 
     int size() const { return size_; }
     const std::vector<AxisSize>& axes() const { return axes_; }           // of the first grid
-    const std::vector<AxisSize>& second_axes() const { return second_; }  // of the second, if there is one
-    // Of a set: the product of the sizes; the place among the ranks of group(). Error for axes that no grid has.
+    const std::vector<AxisSize>& second_axes() const { return second_; }  // of the second grid; empty: none
+    // size(): product of the sizes of the axes; coordinate(): place in group(). Error for axes that no grid has.
     int size(Axes axes) const;
     int coordinate(int rank, Axes axes) const;
-    // The ranks that differ from `rank` along these axes only, itself included, ascending.
+    // The ranks that differ from `rank` along these axes only, including `rank`, ascending.
     std::vector<int> group(int rank, Axes axes) const;
 
   private:
@@ -83,15 +84,16 @@ class Mesh {
 struct Shard {
     Axes axes;
     int dim = 0;
-    int64_t grain = 1;  // indices that are never parted: head_dim for a dim of heads
-    int sections = 1;   // > 1, of dim 0: a concatenation of equal sections (q | k | v), each of which is cut
-    // Of dim 0: parts need not be equal. Their memory is, in whole grains, also of a single part; the rest is padding.
+    int64_t grain = 1;  // indices that stay together: head_dim for a dim of heads
+    int sections = 1;   // > 1, for dim 0: a concatenation of equal sections (q | k | v), each of which is cut
+    // For dim 0: parts may be unequal. The memory of all parts, even a single one, has equal size in whole grains; the
+    // rest is padding.
     bool padded = false;
 };
-// Axes that are not named replicate. At most one Shard for a dim.
+// Other axes replicate. At most one Shard for a dim.
 using Placement = std::vector<Shard>;
 
-// What `rank` holds of a tensor of shape `global`. UsageError, naming the tensor, when a dim cannot be cut so.
+// The part of a tensor of shape `global` on `rank`. UsageError, naming the tensor, when a dim cannot be cut this way.
 Part part_of(const Mesh& mesh, int rank, const Shape& global, const Placement& placement, std::string_view name);
 
 }  // namespace tutti::mesh

@@ -38,7 +38,7 @@ void Executor::Channel::send(const Tensor& x) {
         sent.pop_front();
     }
     sent.emplace_back(ranks->send(x, 1), x);
-    ranks->start_messages();  // nothing comes back in this group
+    ranks->start_messages();  // no message returns in this group
 }
 
 void Executor::Channel::finish() {
@@ -89,8 +89,8 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
         case Op::reshard:
             if (of.weights) of.weights->reshard(chunk_of(action));
             return;
-        // The sum over data-parallel ranks begins with the last term of each unit, at this action or before it; that
-        // over replicas after the last pass (parallel::DataParallel).
+        // The sum over data-parallel ranks begins with the last contribution to each unit, at this action or earlier;
+        // the sum over replicas begins after the last pass (parallel::DataParallel).
         case Op::reduce_gradient:
         case Op::replica_reduce: return;
     }
@@ -168,7 +168,7 @@ void Executor::overlap(const Action& action, const Passes& of) {
     hand_back(action.backward);
 }
 
-// The output of a forward: of the last stage to the caller; to a stage of this rank; or it waits to be sent.
+// Passes on the output of a forward: from the last stage to the caller, to a stage of this rank, or to be sent.
 void Executor::hand_on(Flight& f, const Work& work, const Passes& of) {
     const std::optional<Work> next = schedule::source_of_gradient(placement(), work);
     const bool is_sent = next && !schedule::same_rank(placement(), work, *next);
@@ -180,14 +180,14 @@ void Executor::hand_on(Flight& f, const Work& work, const Passes& of) {
     if (!of.training && !is_sent) flights_.erase(work);
 }
 
-// The gradient of the output. The loss holds its gradients already and seeds with anything.
+// The gradient of the output. The loss already holds its gradients and ignores the seed.
 Tensor Executor::seed_of(const Work& work) {
     Flight& f = flights_.at(work);
     const bool is_last = !schedule::source_of_gradient(placement(), work);
     return std::exchange(is_last ? f.out.value : f.gradient, {});
 }
 
-// The gradient of the input, after I or B: to a stage of this rank, or it waits to be sent.
+// Passes on the gradient of the input, after I or B: to a stage of this rank, or to be sent.
 void Executor::hand_back(const Work& work) {
     const std::optional<Work> before = schedule::source_of_input(placement(), work);
     if (!before) return;
@@ -199,7 +199,7 @@ void Executor::hand_back(const Work& work) {
         f.input_gradient = std::move(gradient);
 }
 
-// As DataParallel counts the stages of this rank.
+// The number of a stage in DataParallel's runs.
 size_t Executor::chunk_of(const Action& action) const {
     const std::vector<Chunk> chunks = pipeline_.chunks();
     const auto chunk = std::find_if(chunks.begin(), chunks.end(), [&](const Chunk& c) {
@@ -209,14 +209,14 @@ size_t Executor::chunk_of(const Action& action) const {
     return static_cast<size_t>(chunk - chunks.begin());
 }
 
-// Between products with sequence parallelism a rank has some rows of a sequence.
+// With sequence parallelism a rank has a part of the rows of a sequence between products.
 Shape Executor::hidden_shape(const nn::Batch& batch) const {
     if (batch.features.defined()) return batch.features.shape();
     const autograd::TensorParallel& tp = model_.parameters().front()->tensor_parallel;
     return {batch.tokens.dim(0), batch.tokens.dim(1) / (tp.sequence ? tp.ranks->size() : 1), model_.spec().width};
 }
 
-// A flight ends when its backward is done and the gradient of its input is on its way.
+// Ends a flight when its backward is done and the gradient of its input is being sent.
 void Executor::retire(const Work& work) {
     const Flight& f = flights_.at(work);
     if (!f.tape && !f.input_gradient.defined()) flights_.erase(work);

@@ -1,12 +1,12 @@
-// pipeline/executor.h: runs the program of a schedule on one rank: the passes of its stages, each microbatch on a tape
-// of its own, and the messages between stages. One rank without a pipeline is the case of one stage and no messages.
+// pipeline/executor.h: runs the program of a schedule on one rank: the passes of its stages, each microbatch on its own
+// tape, and the messages between stages. One rank without a pipeline is the case of one stage and no messages.
 //
-// An activation is (B, T, C) as modules hand it on, in the compute type; its gradient is of the same shape and type.
-// Each edge between stages on different ranks has a channel for each direction. A message leaves as soon as the tensor
-// is there; at most two of a channel are under way.
-// An overlapped forward and backward take turns, unit by unit: what one communicates is under way while the other
+// An activation is (B, T, C), in the compute type; its gradient has the same shape and type.
+// Each edge between stages on different ranks has a channel for each direction. A message is sent as soon as the tensor
+// is computed; at most two messages of a channel are under way.
+// An overlapped forward and backward alternate, unit by unit: the communication of one is under way while the other
 // computes.
-// Where activations are offloaded, those of a microbatch that waits for its backward are offloaded whole.
+// With offloaded activations, a microbatch that waits for its backward has all its activations offloaded.
 #pragma once
 
 #include <deque>
@@ -33,13 +33,13 @@ struct PassOptions {
 
 class Executor {
   public:
-    // Makes the channels: collective over the ranks along pp. What is referred to must outlive the executor.
+    // Makes the channels: collective over the ranks along pp. The arguments must outlive the executor.
     Executor(ops::Context& ctx, models::Model& model, parallel::Groups& groups, const Pipeline& pipeline,
              const PassOptions& options);
 
-    // The batch of a microbatch, as the layers of this rank see it. Asked for at each stage that the rank has.
+    // Returns the batch of a microbatch for the layers of this rank. Called at each stage of the rank.
     using MakeBatch = std::function<nn::Batch(int64_t microbatch)>;
-    // What the last stage made of a batch: losses, or logits. Called where that stage is.
+    // Receives the output of the last stage for a batch: losses, or logits. Called on the rank of that stage.
     using TakeOutput = std::function<void(int64_t microbatch, const nn::Batch& batch, const Tensor& output)>;
 
     struct Passes {
@@ -47,24 +47,24 @@ class Executor {
         autograd::Hooks& hooks;
         MakeBatch batch;
         TakeOutput output;
-        parallel::DataParallel* weights = nullptr;  // whose stages unshard and reshard gather and free
+        parallel::DataParallel* weights = nullptr;  // gathers and frees the stages of unshard and reshard
         std::function<void(const schedule::Action&)> before = {}, after = {};  // around each pass, when set
-        Tracer* trace = nullptr;  // where passes are noted, as schedule::to_string() has them
+        Tracer* trace = nullptr;  // records passes, named by schedule::to_string()
     };
     // Every pass and message of a program, in its order.
     void run(const schedule::Program& program, const Passes& passes);
-    // Of training programs so far, in seconds: in passes, with the waits inside (those for other stages are outside),
-    // and from begin to end.
+    // Time of training programs so far, in seconds. busy: in passes, with the waits inside but not the waits for other
+    // stages; whole: from begin to end.
     struct Seconds {
         double busy = 0, whole = 0;
     };
     const Seconds& seconds() const { return seconds_; }
 
   private:
-    // A microbatch on its way through one chunk, from F to B or W.
+    // A microbatch in one chunk, from F to B or W.
     struct Flight {
         std::optional<nn::Batch> batch;
-        Tensor input, gradient;  // of the chunk's output; received, or handed over by a stage of this rank
+        Tensor input, gradient;  // gradient of the chunk's output; received, or from a stage of this rank
         comm::Work input_arrives, gradient_arrives;
         std::optional<autograd::Tape> tape;
         autograd::Var in, out;
@@ -78,7 +78,7 @@ class Executor {
         void finish();
     };
 
-    // `waits`: after this forward comes something else than its backward.
+    // `waits`: another action than its backward follows this forward.
     void run(const schedule::Action& action, const Passes& of, bool waits);
     void receive(Flight& flight, const schedule::Work& work, const Passes& of);
     void pass(const schedule::Action& action, const Passes& of, bool waits);

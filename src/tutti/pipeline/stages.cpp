@@ -62,7 +62,7 @@ std::vector<Span> given(const std::string& text, int64_t layers, int stages) {
                       "\": ", counts.size(), " stages with ", sum, " layers; required: ", stages,
                       " stages (pp times the stages of a rank) with [model] layers = ", layers);
     std::vector<Span> spans;
-    size_t end = 1;  // the first stage has the module before the layers, the last one that behind them
+    size_t end = 1;  // the first stage has the module before the layers, the last stage the module after them
     for (size_t s = 0; s < counts.size(); ++s) {
         const bool inner = s > 0 && s + 1 < counts.size();
         check<UsageError>(counts[s] > 0 || !inner, "[parallel] stage_layers = \"", text, "\": stage ", s,
@@ -80,7 +80,7 @@ std::vector<Span> spans_of(const spec::RunSpec& run, const models::Model& model,
                           : given(layers, static_cast<int64_t>(model.modules().size()) - 2, stages);
 }
 
-// The same in whole units, as the search wants them.
+// The same times in whole units, for the search.
 schedule::Times<int64_t> whole_units(const schedule::Times<double>& times) {
     const auto units = [](double time) { return std::max<int64_t>(std::llround(1000 * time), 1); };
     schedule::Times<int64_t> whole;
@@ -92,8 +92,8 @@ schedule::Times<int64_t> whole_units(const schedule::Times<double>& times) {
 
 bool is_file(const std::string& schedule) { return schedule.ends_with(".csv"); }
 
-// A schedule from a file must be one for this run: ranks, microbatches, stages that divide. Its messages are kept in
-// their order, its unshard and reshard too.
+// A schedule from a file must fit this run: ranks, microbatches, stages that divide. Its messages, unshards and
+// reshards keep their order.
 Schedule from_file(const spec::ParallelSpec& p, int64_t microbatches) {
     Schedule s = schedule::read_csv(p.schedule);
     check<UsageError>(s.placement.ranks == p.pp && s.total_microbatches() == microbatches, p.schedule, ": is one of ",
@@ -123,7 +123,7 @@ bool has(const Schedule& s, Op op) {
     return false;
 }
 
-// What an executor runs: with messages, and with unshard and reshard where [parallel] asks for them.
+// The schedule for the executor: with messages, and with unshard and reshard if [parallel] asks for them.
 Schedule lowered(const spec::ParallelSpec& p, Schedule s) {
     if (p.unsharded_stages > 0) {
         check<UsageError>(!has(s, Op::unshard), "unsharded_stages = ", p.unsharded_stages,
@@ -144,7 +144,7 @@ std::vector<Span> balanced(const std::vector<double>& costs, int parts) {
         "the first and the last stage none with stage_layers");
     std::vector<double> before = {0};  // of the first n layers
     for (size_t i = 0; i < layers; ++i) before.push_back(before.back() + costs[i + 1]);
-    // best[k][n]: of the first n layers in k parts, the most expensive one, and then the sum of squares.
+    // best[k][n]: for the first n layers in k parts, the cost of the most expensive part, then the sum of squares.
     using Cost = std::pair<double, double>;
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     std::vector<std::vector<Cost>> best(P + 1, std::vector<Cost>(layers + 1, {kInfinity, kInfinity}));
@@ -227,7 +227,7 @@ std::vector<Chunk> Pipeline::chunks() const {
     return here;
 }
 
-// Batch k passes stage s in slot k + s: programs that follow the slots wait for nothing that comes later.
+// Batch k passes stage s in slot k + s: programs in the order of the slots never wait for a later action.
 Program Pipeline::forward_program(int microbatches) const {
     Schedule forwards{.name = "forward", .placement = schedule.placement, .programs = {}};
     forwards.microbatches.resize(static_cast<size_t>(forwards.placement.replicas));

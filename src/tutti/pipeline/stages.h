@@ -1,4 +1,4 @@
-// pipeline/stages.h: how the modules of a model lie on the stages of a pipeline, and these on ranks.
+// pipeline/stages.h: the distribution of a model's modules over the stages of a pipeline, and of stages over ranks.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace tutti::pipeline {
 
 using Span = models::Model::Span;
 
-// One stage of one replica, which the rank works on.
+// One stage of one replica on this rank.
 struct Chunk {
     int replica = 0, stage = 0;
     Span span;
@@ -20,24 +20,23 @@ struct Chunk {
 };
 
 struct Pipeline {
-    schedule::Schedule
-        schedule;              // of a step, with messages; with unshard and reshard, where stages are unsharded whole
-    std::vector<Span> spans;   // of the model's modules, by stage
-    int rank = 0;              // this one, along pp
-    int unsharded_stages = 0;  // ParallelSpec::unsharded_stages
+    schedule::Schedule schedule;  // of a step, with messages; with unshard and reshard if whole stages are unsharded
+    std::vector<Span> spans;      // of the model's modules, by stage
+    int rank = 0;                 // this rank's position along pp
+    int unsharded_stages = 0;     // ParallelSpec::unsharded_stages
 
-    // Whether some W is apart from its I: weights of ZeRO-3 may be released before it.
+    // Whether some W is separate from its I, so that ZeRO-3 may free weights before the W.
     bool delays_weight_gradients() const;
     int stages() const { return schedule.placement.stages; }
-    // Of this rank, by stage.
+    // The chunks of this rank, by stage.
     std::vector<Chunk> chunks() const;
     const schedule::Program& program() const { return schedule.programs[static_cast<size_t>(rank)]; }
-    // The forwards alone of `microbatches` batches through the first replica: evaluation, generation.
+    // Only the forwards of `microbatches` batches through the first replica: evaluation, generation.
     schedule::Program forward_program(int microbatches) const;
 };
 
-// The pipeline that [parallel] asks for, of `model`, whose parameters need no memory. UsageError for a schedule that
-// does not exist for so many ranks, stages and microbatches, a CSV file that is not a schedule for them, more stages
+// The pipeline of [parallel] for `model`, whose parameters need no memory. UsageError for a schedule that does not
+// exist for these numbers of ranks, stages and microbatches, a CSV file that is not a schedule for them, more stages
 // than layers, or a stage_layers that does not fit.
 Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int64_t microbatches, int rank);
 
@@ -45,12 +44,12 @@ Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int
 // last, so that the most expensive part costs as little as possible. UsageError with more parts than such modules.
 std::vector<Span> balanced(const std::vector<double>& costs, int parts);
 
-// Times of F, I and W of each stage, estimated from the sizes of its matrices: those of a layer are 1 each on average.
-// The head's gradients are made in its F, and recomputed layers run once more in I.
+// Times of F, I and W of each stage, estimated from the sizes of its matrices; a layer's times are 1 each on average.
+// The head computes its gradients in F, and recomputed layers run again in I.
 schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::Model& model,
                                         const std::vector<Span>& spans);
 
-// Sets Parameter::pipeline_ranks of what several ranks hold: a matrix that is tied between stages, replicas.
+// Sets Parameter::pipeline_ranks of parameters on several ranks: a matrix tied between stages, replicas.
 void share_between_stages(const Pipeline& pipeline, models::Model& model);
 
 }  // namespace tutti::pipeline

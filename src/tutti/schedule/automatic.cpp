@@ -14,7 +14,7 @@ namespace tutti::schedule {
 
 namespace {
 
-// Makespan, cost, and the sum over the ranks of what cost is the largest of; less is better.
+// Makespan, cost, and the sum over the ranks of the span of which cost is the maximum; less is better.
 using Score = std::tuple<int64_t, int64_t, int64_t>;
 
 class Search {

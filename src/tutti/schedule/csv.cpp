@@ -1,4 +1,3 @@
-// schedule/csv.cpp: see csv.h.
 #include "tutti/schedule/csv.h"
 
 #include <algorithm>
@@ -15,7 +14,7 @@ namespace tutti::schedule {
 
 namespace {
 
-// Larger numbers are a broken file, not a schedule; tables are as long as the largest of them.
+// Larger numbers mean a broken file; tables are as long as the largest number.
 constexpr int kMostStages = 1 << 16, kMostMicrobatches = 1 << 20;
 
 struct Word {
@@ -23,7 +22,7 @@ struct Word {
     Op op;
     bool of_microbatch;
 };
-// Longer words first where one begins another.
+// A word comes before its own prefixes.
 constexpr std::array kWords = {
     Word{"SEND_F", Op::send_activation, true},
     Word{"RECV_F", Op::receive_activation, true},
@@ -103,7 +102,7 @@ void split(std::string_view text, char separator, Each each) {
     }
 }
 
-// Chunks to the ranks that compute with them; UsageError where two ranks do, or none does.
+// Assigns chunks to the ranks that compute with them; UsageError for a chunk of two ranks or of none.
 Placement placement_of(const std::vector<Program>& programs, const std::string& name) {
     std::map<std::pair<int, int>, int> rank_of;  // (replica, stage) -> rank
     Placement placement{static_cast<int>(programs.size()), 0, 1, {}};

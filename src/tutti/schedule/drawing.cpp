@@ -1,4 +1,4 @@
-// schedule/drawing.cpp: see drawing.h. Coordinates of the SVG are its own units, one about a pixel.
+// schedule/drawing.cpp: coordinates of the SVG are in user units, about a pixel each.
 #include "tutti/schedule/drawing.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using svg::box;
 
 namespace {
 
-// The second chunk of a rank and later ones, and replica 1.
+// True for the second and later chunks of a rank, and for replica 1.
 bool is_later(const Action& part, const Placement& placement) {
     if (part.replica > 0) return true;
     const int rank = placement.rank_of(part.replica, part.stage);
@@ -83,7 +83,7 @@ std::string legend(const Timeline<double>& timeline, double right) {
 }  // namespace
 
 std::string draw_text(const Timeline<double>& timeline, const Placement& placement, int columns) {
-    // One column for the shortest action where that fits: no action is lost.
+    // One column for the shortest action where the width allows, so that every action shows.
     double shortest = timeline.makespan;
     for (const auto& spans : timeline.ranks)
         for (const Span<double>& span : spans)
@@ -111,7 +111,7 @@ std::string draw_svg(const Timeline<double>& timeline, const Schedule& schedule)
     constexpr double kLeft = 60, kTop = 30, kRow = 22, kGap = 4;
     size_t longest = 1;
     for (const auto& spans : timeline.ranks) longest = std::max(longest, spans.size());
-    // Wide enough for a number in most boxes, but not wider than what viewers open.
+    // Wide enough for a number in most boxes, but not wider than viewers can open.
     const double width = std::min(20000.0, std::max(600.0, 18.0 * static_cast<double>(longest)));
     const double scale = width / std::max(timeline.makespan, 1e-300);
     const double height = kTop + (kRow + kGap) * static_cast<double>(timeline.ranks.size()) + 8;

@@ -4,7 +4,6 @@
 
 #include <optional>
 
-#include "tutti/schedule/greedy.h"
 #include "tutti/schedule/timeline.h"
 
 namespace tutti::schedule {

@@ -1,4 +1,3 @@
-// schedule/lowering.cpp: see lowering.h.
 #include "tutti/schedule/lowering.h"
 
 #include <algorithm>
@@ -63,7 +62,7 @@ Schedule insert_messages(const Schedule& schedule) {
         result.programs[static_cast<size_t>(rank)].push_back(whole);
         for (const Action& part : Parts(whole)) {
             const Work work = part.work();
-            // The output goes where the gradient comes from, and the other way round.
+            // The output goes to the source of the gradient, and the input's gradient to the source of the input.
             if (part.op == Op::forward)
                 send(rank, work, source_of_gradient(placement, work), Op::send_activation, Op::receive_activation);
             if (part.op == Op::backward || part.op == Op::backward_input)
@@ -150,7 +149,7 @@ Schedule insert_replica_reduction(const Schedule& schedule) {
 
 namespace {
 
-// Numbers 0, 1, 2, ...; takes the smallest that is free.
+// Hands out numbers 0, 1, 2, ..., the smallest free one first.
 class SlotPool {
   public:
     int take() {

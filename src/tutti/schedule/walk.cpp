@@ -1,4 +1,3 @@
-// schedule/walk.cpp: see walk.h.
 #include "tutti/schedule/walk.h"
 
 #include <algorithm>
@@ -9,7 +8,7 @@ namespace tutti::schedule {
 
 namespace {
 
-// I and B both make the gradient that the stage before waits for.
+// I and B both make the gradient for which the previous stage waits.
 Op recorded_as(Op op) { return op == Op::backward ? Op::backward_input : op; }
 
 uint16_t bit_of(Op op) { return static_cast<uint16_t>(1u << static_cast<unsigned>(recorded_as(op))); }
@@ -52,7 +51,7 @@ void Results::finish(const Action& part) {
 
 std::optional<Need> Results::missing(const Action& part) const {
     const Work work = part.work();
-    // What comes from another stage: on the same rank its result, else the message.
+    // The need from another stage: its result on the same rank, else the message.
     const auto input = [&](const std::optional<Work>& source, Op made_by, Op receive) -> std::optional<Need> {
         if (!source) return std::nullopt;
         const Need need =

@@ -1,5 +1,5 @@
-// tensor/tensor.h: a cheap handle to a strided array in a device's memory. Copies share the memory; it is released with
-// the last handle. No arithmetic here: that is ops/.
+// tensor/tensor.h: a cheap handle to a strided array in a device's memory. Copies of a Tensor share the memory, which
+// is released with the last handle. Arithmetic is in ops/.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ class Tensor {
     }
 
     bool defined() const { return buffer_ != nullptr; }
-    // Valid until the buffer is offloaded (Buffer::offload): make it where it is used.
+    // Valid until the buffer is offloaded (Buffer::offload): call view() at each use.
     View view() const {
         View v = view_;
         if (buffer_) v.data = static_cast<std::byte*>(buffer_->data()) + offset_;
@@ -44,7 +44,7 @@ class Tensor {
     DType dtype() const { return view_.dtype; }
     Device& device() const { return *device_; }
     bool contiguous() const { return view_.contiguous(); }
-    // True when no other handle shares the memory: it may be overwritten in place.
+    // True when no other handle shares the memory, which may then be overwritten in place.
     bool unique() const { return buffer_.use_count() == 1; }
 
     // The same memory under another shape of equal size; needs contiguous memory.
@@ -70,7 +70,7 @@ class Tensor {
     Device* device_ = nullptr;
     std::shared_ptr<Buffer> buffer_;
     int64_t offset_ = 0;  // of the first element, in bytes
-    View view_;           // without its data
+    View view_;           // without the data pointer
 };
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// tensor/view.h: what a kernel sees of a tensor: pointer, type, sizes, strides. Owns nothing.
+// tensor/view.h: a kernel's view of a tensor: pointer, type, sizes, strides. Owns nothing.
 #pragma once
 
 #include <array>
