@@ -26,8 +26,8 @@ using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, co
 // The device of a rank and its kernels. A rehearsal passes a meta device and kernels that compute nothing.
 struct Machine {
     std::unique_ptr<Device> device;
-    const kernels::KernelTable& kernels;  // compute in the device's memory; must outlive the engine
-    std::string offload_dir = {};         // of a CPU, when [offload] names none
+    const kernels::KernelTable& kernels;                    // compute in the device's memory; must outlive the engine
+    std::string offload_dir = {};                           // of a CPU, when [offload] names none
     std::unique_ptr<kernels::GemmTuning> tuning = nullptr;  // of matrix products; null: no algorithm was measured
 };
 // The machine that [train] and [precision] ask for. UsageError when the machine of this process lacks it.
