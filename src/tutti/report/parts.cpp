@@ -56,7 +56,8 @@ th,td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);whit
 th{color:var(--soft);font-weight:500;font-size:13px}
 th:first-child,td:first-child{text-align:left;padding-left:0}th:last-child,td:last-child{padding-right:0}
 .has-reason td{border-bottom:0;padding-bottom:0}td.reason{color:var(--soft);font-size:13px;padding-top:0;white-space:normal;overflow-wrap:anywhere}
-.scroll{overflow-x:auto}th .key{display:inline-block;width:14px;height:3px;border-radius:2px;background:var(--c);margin-right:6px;vertical-align:middle}
+.scroll,.drawing{overflow-x:auto}.drawing>*{min-width:720px;width:100%}
+th .key{display:inline-block;width:14px;height:3px;border-radius:2px;background:var(--c);margin-right:6px;vertical-align:middle}
 th[scope=row]{text-align:left}
 .quiet{color:var(--soft);margin:0}
 .notes{background:var(--warn);border:1px solid var(--warn-rule);border-radius:10px;padding:10px 16px;margin:0 0 16px}
@@ -71,7 +72,7 @@ footer{color:var(--soft);font-size:13px;margin-top:24px}
 @page{size:A4;margin:14mm}
 @media print{:root{--page:#fff;--rule:#ccc}body{font-size:11px}main{max-width:none;padding:0}h1{font-size:20px}
 .grid{grid-template-columns:1fr 1fr;gap:8px}.facts div{min-width:0}.facts{print-color-adjust:exact;-webkit-print-color-adjust:exact}
-.facts dd{font-size:14px}.card,.facts div,tr{break-inside:avoid}.card.long{break-inside:auto}.facts dt,.legend,figcaption .unit,footer,th,td.reason{font-size:10px}.wide-only text{font-size:15px}
+.facts dd{font-size:14px}.card,.facts div,tr{break-inside:avoid}.card.long{break-inside:auto}.facts dt,.legend,figcaption .unit,footer,th,td.reason{font-size:10px}.wide-only text{font-size:15px}.drawing>*{min-width:0}
 figcaption b,h2,summary{font-size:12.5px}pre{font-size:9.5px}details::details-content{content-visibility:visible;block-size:auto}}
 )css";
 

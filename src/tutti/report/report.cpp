@@ -162,9 +162,9 @@ std::string experts_card(const RunHistory& run) {
     add_series(entropy, "entropy", 1, values_of(run, &LoggedStep::router_entropy));
     return chart_card(load) + chart_card(aux) + chart_card(entropy) +
            concat("<figure class=\"card full\"><figcaption><b>", map.title,
-                  "</b><span class=\"unit\">multiples of the mean, last tenth of the run; above it one colour, below "
-                  "it the other</span></figcaption>",
-                  heat_map(map), "</figure>\n");
+                  "</b><span class=\"unit\">multiples of the mean, last tenth of the run; red: above the mean, blue: "
+                  "below</span></figcaption><div class=\"drawing\">",
+                  heat_map(map), "</div></figure>\n");
 }
 
 std::string skipped_card(const RunHistory& run) {

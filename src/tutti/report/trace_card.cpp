@@ -139,8 +139,8 @@ std::string drawing(const std::vector<TracedRank>& trace, const std::string& id,
         more = concat("<p class=\"quiet\">Ranks 0 to ", kDrawnRanks - 1, " of ", trace.size(), " are drawn.</p>");
     return concat("<figcaption><b>", whose, " ", step->step,
                   "</b><span class=\"unit\">of each rank: computing, under it its ",
-                  "waits, and the operations of each group</span><ul class=\"legend\">", legend, "</ul></figcaption>",
-                  timeline(chart), more);
+                  "waits, and the operations of each group</span><ul class=\"legend\">", legend,
+                  "</ul></figcaption><div class=\"drawing\">", timeline(chart), "</div>", more);
 }
 
 }  // namespace
@@ -313,7 +313,7 @@ std::string image(const std::string& svg, const std::string& alt) {
         else
             data += {'%', kHex[byte >> 4], kHex[byte & 15]};
     }
-    return concat("<img alt=\"", alt, "\" style=\"max-width:100%\" src=\"data:image/svg+xml,", data, "\">");
+    return concat("<div class=\"drawing\"><img alt=\"", alt, "\" src=\"data:image/svg+xml,", data, "\"></div>");
 }
 
 std::string sentence(const char* what, const schedule::Timeline<double>& t) {

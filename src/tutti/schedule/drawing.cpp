@@ -38,7 +38,7 @@ char letter_of(const Action& whole, const Placement& placement) {
 
 std::string short_number(double value) {
     std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.6g", value);
+    std::snprintf(text.data(), text.size(), value < 1000 ? "%.4g" : "%.0f", value);
     return text.data();
 }
 
