@@ -38,7 +38,7 @@ double plain_loss(const std::vector<double>& x, const std::vector<double>& w1, c
 int main() try {
     // A device has memory, a table has the kernels that compute in that memory; a context is both.
     const auto device = make_cpu_device(1);
-    ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::f32)};
+    ops::Context ctx{*device, kernels::table_for(*device, ComputeType::f32)};
 
     // Parameters have names. Their initial values depend on seed, name and element, and on nothing else.
     nn::Linear first = nn::make_linear("first", kIn, kHidden, {.std = 0.5, .bias = true});

@@ -39,7 +39,7 @@ double entropy_of_bytes(const std::string& text) {
 double train(const std::string& text, int64_t steps) {
     // What a rank has: a device, kernels for it, nothing global.
     const auto device = make_device("auto", 0);
-    ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::bf16)};
+    ops::Context ctx{*device, kernels::table_for(*device, ComputeType::bf16)};
 
     // The model: a preset with fewer layers. Weights follow from the seed and the parameters' names.
     spec::ModelSpec spec = spec::preset("llama-tiny");
@@ -56,7 +56,7 @@ double train(const std::string& text, int64_t steps) {
     spec::OptimizerSpec recipe;
     recipe.lr = 3e-3;
     recipe.min_lr = 3e-4;
-    optim::Optimizer optimizer(ctx, optim::whole_pieces(model.parameters()), recipe);
+    optim::Optimizer optimizer(ctx, optim::whole_shards(model.parameters()), recipe);
 
     double loss = 0;
     for (int64_t step = 1; step <= steps; ++step) {
@@ -70,7 +70,7 @@ double train(const std::string& text, int64_t steps) {
         optimizer.step(optim::learning_rate(recipe, steps, step),
                        optim::clip_factor(std::sqrt(squares.take().value()), recipe.clip));
 
-        loss = sum.take().value() / static_cast<double>(batches->terms(step));
+        loss = sum.take().value() / static_cast<double>(batches->valid_tokens(step));
         if (step == 1 || step % 20 == 0 || step == steps)
             std::printf("step %lld loss %.4f\n", static_cast<long long>(step), loss);
     }

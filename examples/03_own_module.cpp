@@ -55,7 +55,7 @@ double train(int tp, int dp) {
     double loss = 0;
     comm::run_ranks(tp * dp, {}, [&](comm::World& world) {
         const auto device = make_cpu_device(1);
-        ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::f32)};
+        ops::Context ctx{*device, kernels::table_for(*device, ComputeType::f32)};
         auto modules = models::make_gpt2(run.model);  // embedding, blocks, head
         for (size_t l = 1; l <= 2; ++l) modules[l] = std::make_unique<ParallelBlock>("block." + std::to_string(l));
         models::Model model(run.model, std::move(modules));
@@ -67,7 +67,7 @@ double train(int tp, int dp) {
         parallel::apply(model.parameters(), groups.mesh(), world.rank(), spread);
         parallel::DataParallel data_parallel(ctx, {model.units(model.all())}, groups,
                                              {.zero = parallel::Zero::weights, .compute = DType::f32, .seed = 1234});
-        optim::Optimizer optimizer(ctx, data_parallel.pieces(), {});
+        optim::Optimizer optimizer(ctx, data_parallel.parameter_shards(), {});
 
         const int first = groups.coordinate(mesh::kDp) * kSamples / dp;  // of this rank's samples
         std::vector<int32_t> windows;

@@ -40,7 +40,7 @@ struct Trained {
 
 Trained zero(comm::World& world, int stage) {
     const auto device = make_cpu_device(1);
-    ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::f32)};
+    ops::Context ctx{*device, kernels::table_for(*device, ComputeType::f32)};
     const auto group = world.everyone("dp");
     const int64_t part = kValues / kRanks, begin = group->rank() * part;
     const auto shard_of = [&](const Tensor& whole) { return whole.narrow(0, begin, part); };
@@ -49,7 +49,7 @@ Trained zero(comm::World& world, int stage) {
     const Tensor weights = ops::zeros(ctx, {stage >= 3 ? part : kValues}, DType::f32, Purpose::weights);
     const Tensor gradient = ops::zeros(ctx, {stage >= 2 ? part : kValues}, DType::f32, Purpose::gradients);
     optim::Parameter parameter{.name = "w", .shape = {kValues}};
-    optim::Piece piece{.parameter = &parameter, .master = weights, .value = weights, .gradients = &gradient};
+    optim::ParameterShard piece{.parameter = &parameter, .master = weights, .value = weights, .gradients = &gradient};
     if (stage >= 1) {
         piece.begin = begin;
         piece.master = piece.value = stage >= 3 ? weights : shard_of(weights);
@@ -83,7 +83,7 @@ Trained zero(comm::World& world, int stage) {
 // One rank with all samples. Sums over ranks are trees, ((g0 + g1) + (g2 + g3)), and so is this one.
 std::vector<float> one_rank() {
     const auto device = make_cpu_device(1);
-    ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::f32)};
+    ops::Context ctx{*device, kernels::table_for(*device, ComputeType::f32)};
     const Tensor weights = ops::zeros(ctx, {kValues}, DType::f32, Purpose::weights);
     std::vector<Tensor> g;
     for (int r = 0; r < kRanks; ++r) g.push_back(ops::zeros(ctx, {kValues}, DType::f32, Purpose::gradients));

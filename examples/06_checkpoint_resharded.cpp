@@ -35,14 +35,14 @@ constexpr const char* kConfig = R"(
 )";
 using Tensors = std::map<std::string, std::vector<float>>;  // whole, by name
 
-// One rank's pieces into the whole tensors. A piece lists rectangles of its tensor, and where they lie in its memory.
-void add_to(Tensors& whole, const std::vector<checkpoint::Piece>& pieces) {
-    for (const checkpoint::Piece& piece : pieces) {
-        const std::vector<float> values = piece.values.to_host<float>();
+// One rank's slices into the whole tensors. A slice lists rectangles of its tensor, and where they lie in its memory.
+void add_to(Tensors& whole, const std::vector<checkpoint::TensorSlice>& slices) {
+    for (const checkpoint::TensorSlice& slice : slices) {
+        const std::vector<float> values = slice.values.to_host<float>();
         // NaN, which equals nothing, stays where no rank holds an element.
-        auto& to = whole.try_emplace(piece.name, piece.shape.numel(), NAN).first->second;
-        for (const auto& [block, begin] : piece.blocks)
-            mesh::for_each_run(block, mesh::whole_block(piece.shape), block,
+        auto& to = whole.try_emplace(slice.name, slice.shape.numel(), NAN).first->second;
+        for (const auto& [block, begin] : slice.blocks)
+            mesh::for_each_run(block, mesh::whole_block(slice.shape), block,
                                [&, from = values.begin() + begin](int64_t in_tensor, int64_t in_block, int64_t n) {
                                    std::copy_n(from + in_block, n, to.begin() + in_tensor);
                                });
@@ -62,7 +62,7 @@ Tensors state_of(int ranks, const std::vector<std::string>& layout, bool loads) 
         train::Checkpointing checkpoints({.run = run,
                                           .directory = kDirectory,
                                           .data_fingerprint = "random tokens",
-                                          .pieces = [&] { return train::state_pieces(engine); },
+                                          .slices = [&] { return train::state_slices(engine); },
                                           .warn = [](const std::string& text) { throw Error(text); },
                                           .ranks = &engine.groups.world()});
         if (loads) {
@@ -73,7 +73,7 @@ Tensors state_of(int ranks, const std::vector<std::string>& layout, bool loads) 
         }
         engine.data_parallel.wait_for_weights();
         const std::lock_guard lock(mutex);
-        add_to(whole, train::state_pieces(engine));
+        add_to(whole, train::state_slices(engine));
     });
     return whole;
 }

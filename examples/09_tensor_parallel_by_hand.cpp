@@ -68,13 +68,13 @@ double train(int ranks) {
     comm::run_ranks(ranks, {}, [&](comm::World& world) {
         const auto tp = world.everyone("tp");
         const auto device = make_cpu_device(1);
-        ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::f32)};
+        ops::Context ctx{*device, kernels::table_for(*device, ComputeType::f32)};
         spec::ModelSpec gpt{.family = spec::Family::gpt2, .vocab = 256, .width = kWidth, .layers = 2};
         auto modules = models::make_gpt2(gpt);  // embedding, blocks, head
         for (size_t l = 1; l <= 2; ++l) modules[l] = std::make_unique<Block>("block." + std::to_string(l), *tp);
         models::Model model(gpt, std::move(modules));
         models::materialize(ctx, model, DType::f32, 1234, true);
-        optim::Optimizer optimizer(ctx, optim::whole_pieces(model.parameters()), {});
+        optim::Optimizer optimizer(ctx, optim::whole_shards(model.parameters()), {});
 
         std::vector<int32_t> text;  // four windows of 32 tokens and the next one
         for (int i = 0; i < 4 * 33; ++i) text.push_back(i * i % 97);

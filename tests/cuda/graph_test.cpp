@@ -89,7 +89,7 @@ class GraphOfABatch : public ::testing::Test {
     }
 
     std::unique_ptr<Device> device_ = make_cuda_device(0);
-    ops::Context ctx_{*device_, kernels::table_for(*device_, Arithmetic::f32)};
+    ops::Context ctx_{*device_, kernels::table_for(*device_, ComputeType::f32)};
     ops::Sum sum_{ctx_};
     engine::MicrobatchGraph graph_{ctx_};
     int called_ = 0;

@@ -21,7 +21,7 @@ class CudaOffload : public testing::Test {
 
     std::unique_ptr<Device> device_ = make_cuda_device(0);
     std::unique_ptr<Device> offload_device_ = device_->make_offload_device("");
-    ops::Context ctx_{*device_, kernels::table_for(*device_, Arithmetic::f32)};
+    ops::Context ctx_{*device_, kernels::table_for(*device_, ComputeType::f32)};
 };
 
 TEST_F(CudaOffload, APlaceIsNotWrittenBeforeItWasRead) {

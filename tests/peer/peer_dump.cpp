@@ -78,10 +78,10 @@ class FileBatches final : public engine::Batches {
         const auto size = static_cast<size_t>(spec_.micro_batch * (spec_.seq_len + 1));
         nn::Batch batch = nn::make_batch(device_, all.subspan(static_cast<size_t>(index) * size, size),
                                          spec_.micro_batch, index * spec_.micro_batch);
-        batch.grad_scale = 1.0f / static_cast<float>(terms(step));
+        batch.grad_scale = 1.0f / static_cast<float>(valid_tokens(step));
         return batch;
     }
-    int64_t terms(int64_t step) override {
+    int64_t valid_tokens(int64_t step) override {
         const auto all = of_step(step);
         const auto window = static_cast<size_t>(spec_.seq_len + 1);
         int64_t valid = 0;
@@ -212,7 +212,7 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
     };
     engine::Engine engine(run, one_rank, engine::machine_of(run, {}, ""), make_batches);
     engine.data_parallel.load_masters([&] {
-        for (const optim::Piece& p : engine.optimizer.pieces())
+        for (const optim::ParameterShard& p : engine.optimizer.parameter_shards())
             ctx.device.copy_in(p.master.view().data, start.at(p.parameter->name).data(), p.master.bytes());
     });
     std::printf("[");
@@ -221,14 +221,14 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
         check(!r.skipped, "step ", step, " was skipped: ", r.culprit, " is not finite");
         std::printf("%s\n{\"step\": %lld, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": %.17g, \"terms\": %lld}",
                     step > 1 ? "," : "", static_cast<long long>(step), r.loss, r.grad_norm, r.lr,
-                    static_cast<long long>(r.terms));
+                    static_cast<long long>(r.valid_tokens));
     }
     std::printf("\n]\n");
 }
 
 void dump(const Arguments& a) {
     const spec::RunSpec run = spec::parse_file(a.config, a.overrides);
-    const DType compute = spec::compute_type(run);
+    const DType compute = spec::compute_dtype(run);
     const auto device = make_cpu_device(static_cast<int>(run.train.threads));
     const kernels::KernelTable& table =
         a.reference ? kernels::reference_table() : kernels::cpu_table(kernels::best_isa());

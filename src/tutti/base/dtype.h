@@ -103,24 +103,24 @@ constexpr DType dtype_of<uint8_t>() {
 
 // The arithmetic of forward and backward (precision.compute). tf32: f32, except that factors of matrix products may be
 // rounded to 10 bits of fraction, as GPUs since sm_80 do.
-enum class Arithmetic : uint8_t { f32, tf32, bf16 };
+enum class ComputeType : uint8_t { f32, tf32, bf16 };
 
 // The type of weights and activations.
-constexpr DType storage_of(Arithmetic a) { return a == Arithmetic::bf16 ? DType::bf16 : DType::f32; }
+constexpr DType storage_of(ComputeType a) { return a == ComputeType::bf16 ? DType::bf16 : DType::f32; }
 
-constexpr std::string_view name_of(Arithmetic a) {
+constexpr std::string_view name_of(ComputeType a) {
     switch (a) {
-        case Arithmetic::f32: return "f32";
-        case Arithmetic::tf32: return "tf32";
-        case Arithmetic::bf16: return "bf16";
+        case ComputeType::f32: return "f32";
+        case ComputeType::tf32: return "tf32";
+        case ComputeType::bf16: return "bf16";
     }
     return "";
 }
-inline std::ostream& operator<<(std::ostream& out, Arithmetic a) { return out << name_of(a); }
+inline std::ostream& operator<<(std::ostream& out, ComputeType a) { return out << name_of(a); }
 
 // The inverse of name_of.
-constexpr std::optional<Arithmetic> arithmetic_from(std::string_view name) {
-    for (const Arithmetic a : {Arithmetic::f32, Arithmetic::tf32, Arithmetic::bf16})
+constexpr std::optional<ComputeType> compute_type_from(std::string_view name) {
+    for (const ComputeType a : {ComputeType::f32, ComputeType::tf32, ComputeType::bf16})
         if (name == name_of(a)) return a;
     return std::nullopt;
 }

@@ -12,21 +12,21 @@ namespace tutti::checkpoint {
 
 std::string rank_file_name(int rank, int ranks) { return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, ranks); }
 
-Piece whole_piece(const std::string& name, const Tensor& tensor) {
+TensorSlice whole_slice(const std::string& name, const Tensor& tensor) {
     return {.name = name,
             .shape = tensor.shape(),
             .blocks = mesh::whole_part(tensor.shape()).blocks,
             .values = tensor.reshape({tensor.numel()})};
 }
 
-HostState::HostState(const std::vector<Piece>& pieces, HostMemory memory) {
-    for (const Piece& piece : pieces) {
-        if (!piece.owned) continue;
-        const Tensor& values = piece.values;
-        check(values.contiguous(), "checkpoint: ", piece.name, " must be contiguous");
-        check(piece.name.find(kBlockSeparator) == std::string::npos, "checkpoint: the name ", piece.name,
+HostState::HostState(const std::vector<TensorSlice>& slices, HostMemory memory) {
+    for (const TensorSlice& slice : slices) {
+        if (!slice.owned) continue;
+        const Tensor& values = slice.values;
+        check(values.contiguous(), "checkpoint: ", slice.name, " must be contiguous");
+        check(slice.name.find(kBlockSeparator) == std::string::npos, "checkpoint: the name ", slice.name,
               " must not have a '", kBlockSeparator, "', which begins the offset of a block");
-        Held held{piece, nullptr};
+        Held held{slice, nullptr};
         if (memory == HostMemory::copy || !values.device().host_readable()) {
             held.copy = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(values.bytes()));
             values.device().copy_out(held.copy.get(), values.view().data, values.bytes());
@@ -37,18 +37,18 @@ HostState::HostState(const std::vector<Piece>& pieces, HostMemory memory) {
 
 int64_t HostState::copied_bytes() const {
     int64_t sum = 0;
-    for (const Held& held : held_) sum += held.copy ? held.piece.values.bytes() : 0;
+    for (const Held& held : held_) sum += held.copy ? held.slice.values.bytes() : 0;
     return sum;
 }
 
 FileToWrite HostState::file(int rank, int ranks) const {
     std::vector<TensorToWrite> entries;
     for (const Held& held : held_) {
-        const DType dtype = held.piece.values.dtype();
-        const auto* data = held.copy ? held.copy.get() : held.piece.values.view().as<const std::byte>();
-        for (const auto& [block, begin] : held.piece.blocks) {
+        const DType dtype = held.slice.values.dtype();
+        const auto* data = held.copy ? held.copy.get() : held.slice.values.view().as<const std::byte>();
+        for (const auto& [block, begin] : held.slice.blocks) {
             const auto bytes = static_cast<size_t>(block.numel() * size_of(dtype));
-            entries.push_back({entry_name(held.piece.name, held.piece.shape, block),
+            entries.push_back({entry_name(held.slice.name, held.slice.shape, block),
                                dtype,
                                {block.sizes.begin(), block.sizes.end()},
                                std::span<const std::byte>(data + begin * size_of(dtype), bytes)});
@@ -60,13 +60,13 @@ FileToWrite HostState::file(int rank, int ranks) const {
 std::vector<TensorRecord> HostState::tensors() const {
     std::map<std::string, TensorRecord> records;
     for (const Held& held : held_) {
-        const Piece& piece = held.piece;
+        const TensorSlice& slice = held.slice;
         TensorRecord& record =
-            records.try_emplace(piece.name, TensorRecord{piece.name, piece.values.dtype(), piece.shape, {}})
+            records.try_emplace(slice.name, TensorRecord{slice.name, slice.values.dtype(), slice.shape, {}})
                 .first->second;
-        check(record.dtype == piece.values.dtype() && record.shape == piece.shape, "checkpoint: pieces of ", piece.name,
-              " are of ", record.shape, " ", record.dtype, " and of ", piece.shape, " ", piece.values.dtype());
-        for (const HeldBlock& held_block : piece.blocks) record.blocks.push_back({0, held_block.block});
+        check(record.dtype == slice.values.dtype() && record.shape == slice.shape, "checkpoint: slices of ", slice.name,
+              " are of ", record.shape, " ", record.dtype, " and of ", slice.shape, " ", slice.values.dtype());
+        for (const HeldBlock& held_block : slice.blocks) record.blocks.push_back({0, held_block.block});
     }
     std::vector<TensorRecord> tensors;
     for (auto& [name, record] : records) tensors.push_back(std::move(record));
@@ -92,7 +92,7 @@ std::vector<TensorRecord> whole_tensors(const CheckpointReader& reader) {
     return records;
 }
 
-// A block that a piece needs, and where its values go.
+// A block that a slice needs, and where its values go.
 struct Wanted {
     Block block;
     int64_t begin = 0, end = 0;  // its span in the flattened tensor
@@ -127,30 +127,30 @@ class Loader {
         for (TensorRecord& record : stored_tensors(reader)) records_.emplace(record.name, std::move(record));
     }
 
-    // All pieces are of one tensor.
-    void load(std::span<const Piece* const> pieces) {
-        TensorRecord record = record_of(*pieces.front());
-        const Shape& shape = pieces.front()->shape;
+    // All slices are of one tensor.
+    void load(std::span<const TensorSlice* const> slices) {
+        TensorRecord record = record_of(*slices.front());
+        const Shape& shape = slices.front()->shape;
         // Version 1 stored moments as flat tensors.
         const bool flat = reader_.manifest().tensors.empty() && record.shape == Shape{shape.numel()};
         if (flat) record = {record.name, record.dtype, shape, {{record.blocks[0].file, mesh::whole_block(shape)}}};
-        for (const Piece* piece : pieces) check_fits(record, *piece);
+        for (const TensorSlice* slice : slices) check_fits(record, *slice);
         std::vector<Block> blocks;
         for (const StoredBlock& stored : record.blocks) blocks.push_back(stored.block);
         const std::string problem = tiling_problem(record.shape, blocks);
         check<DataError>(problem.empty(), reader_.path(), ": ", record.name, " of shape ", record.shape,
                          " cannot be read: ", problem);
 
-        std::vector<std::vector<std::byte>> staged(pieces.size());  // of pieces that are not in the host's memory
+        std::vector<std::vector<std::byte>> staged(slices.size());  // of slices that are not in the host's memory
         std::vector<Wanted> wanted;
-        for (size_t i = 0; i < pieces.size(); ++i) {
-            const Tensor& values = pieces[i]->values;
+        for (size_t i = 0; i < slices.size(); ++i) {
+            const Tensor& values = slices[i]->values;
             auto* data = values.view().as<std::byte>();
             if (!values.device().host_readable()) {
                 staged[i].resize(static_cast<size_t>(values.bytes()));
                 data = staged[i].data();
             }
-            for (const HeldBlock& held : pieces[i]->blocks) {
+            for (const HeldBlock& held : slices[i]->blocks) {
                 const Block& block = held.block;
                 if (block.numel() == 0) continue;
                 wanted.push_back({block, flat_begin(record.shape, block), flat_end(record.shape, block),
@@ -158,30 +158,30 @@ class Loader {
             }
         }
         read(record, WantedBlocks(std::move(wanted)));
-        for (size_t i = 0; i < pieces.size(); ++i)
+        for (size_t i = 0; i < slices.size(); ++i)
             if (!staged[i].empty())
-                pieces[i]->values.device().copy_in(pieces[i]->values.view().data, staged[i].data(),
-                                                   pieces[i]->values.bytes());
+                slices[i]->values.device().copy_in(slices[i]->values.view().data, staged[i].data(),
+                                                   slices[i]->values.bytes());
     }
 
   private:
-    const TensorRecord& record_of(const Piece& piece) const {
-        const auto place = records_.find(piece.name);
-        check<DataError>(place != records_.end(), reader_.path(), " has no tensor '", piece.name, "' among its ",
+    const TensorRecord& record_of(const TensorSlice& slice) const {
+        const auto place = records_.find(slice.name);
+        check<DataError>(place != records_.end(), reader_.path(), " has no tensor '", slice.name, "' among its ",
                          records_.size());
         return place->second;
     }
 
-    void check_fits(const TensorRecord& record, const Piece& piece) const {
-        check(piece.values.contiguous(), "a piece of ", piece.name, " must be contiguous");
-        for (const HeldBlock& held : piece.blocks)
-            check(lies_in(piece.shape, held.block) && held.begin >= 0 &&
-                      held.begin + held.block.numel() <= piece.values.numel(),
-                  "a piece of ", piece.name, " ", piece.shape, " with ", piece.values.numel(), " values cannot hold ",
+    void check_fits(const TensorRecord& record, const TensorSlice& slice) const {
+        check(slice.values.contiguous(), "a slice of ", slice.name, " must be contiguous");
+        for (const HeldBlock& held : slice.blocks)
+            check(lies_in(slice.shape, held.block) && held.begin >= 0 &&
+                      held.begin + held.block.numel() <= slice.values.numel(),
+                  "a slice of ", slice.name, " ", slice.shape, " with ", slice.values.numel(), " values cannot hold ",
                   held.block.sizes, " at ", held.block.offset, " from value ", held.begin);
-        check<DataError>(record.shape == piece.shape && record.dtype == piece.values.dtype(), reader_.path(), ": ",
-                         record.name, " is ", record.shape, " ", record.dtype, ", the model needs ", piece.shape, " ",
-                         piece.values.dtype());
+        check<DataError>(record.shape == slice.shape && record.dtype == slice.values.dtype(), reader_.path(), ": ",
+                         record.name, " is ", record.shape, " ", record.dtype, ", the model needs ", slice.shape, " ",
+                         slice.values.dtype());
     }
 
     void read(const TensorRecord& record, const WantedBlocks& wanted) {
@@ -256,12 +256,15 @@ std::vector<TensorRecord> stored_tensors(const CheckpointReader& reader) {
     return records;
 }
 
-void load_pieces(const CheckpointReader& reader, const std::vector<Piece>& pieces) {
-    std::vector<const Piece*> sorted;
-    for (const Piece& piece : pieces) sorted.push_back(&piece);
+void load_slices(const CheckpointReader& reader, const std::vector<TensorSlice>& slices) {
+    std::vector<const TensorSlice*> sorted;
+    for (const TensorSlice& slice : slices) sorted.push_back(&slice);
     // The order of the files (safetensors_file()), so that their chunks are read once.
-    const auto key = [](const Piece* p) { return std::pair(-size_of(p->values.dtype()), std::string_view(p->name)); };
-    std::stable_sort(sorted.begin(), sorted.end(), [&](const Piece* a, const Piece* b) { return key(a) < key(b); });
+    const auto key = [](const TensorSlice* p) {
+        return std::pair(-size_of(p->values.dtype()), std::string_view(p->name));
+    };
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](const TensorSlice* a, const TensorSlice* b) { return key(a) < key(b); });
     Loader loader(reader);
     for (size_t begin = 0, end = 0; begin < sorted.size(); begin = end) {
         while (end < sorted.size() && sorted[end]->name == sorted[begin]->name) ++end;
@@ -269,9 +272,9 @@ void load_pieces(const CheckpointReader& reader, const std::vector<Piece>& piece
     }
 }
 
-std::vector<std::string> unwanted_tensors(const CheckpointReader& reader, const std::vector<Piece>& pieces) {
+std::vector<std::string> unwanted_tensors(const CheckpointReader& reader, const std::vector<TensorSlice>& slices) {
     std::set<std::string_view> wanted;
-    for (const Piece& piece : pieces) wanted.insert(piece.name);
+    for (const TensorSlice& slice : slices) wanted.insert(slice.name);
     std::vector<std::string> unwanted;
     for (TensorRecord& record : stored_tensors(reader))
         if (!wanted.contains(record.name)) unwanted.push_back(std::move(record.name));

@@ -15,14 +15,14 @@ namespace tutti::checkpoint {
 using mesh::HeldBlock;
 
 // The part of a tensor that one rank holds.
-struct Piece {
+struct TensorSlice {
     std::string name;
     Shape shape;                    // of the global tensor
     std::vector<HeldBlock> blocks;  // with their places in the values; other values are padding
     Tensor values;                  // (n), contiguous
     bool owned = true;              // false: another rank saves these elements
 };
-Piece whole_piece(const std::string& name, const Tensor& tensor);
+TensorSlice whole_slice(const std::string& name, const Tensor& tensor);
 
 // How the values to be written are held. copy: in memory of their own; training may go on. borrow: in the tensors'
 // memory where the host can read it, which must not change until the file is written; values of other devices are
@@ -31,7 +31,7 @@ enum class HostMemory : uint8_t { copy, borrow };
 
 class HostState {
   public:
-    HostState(const std::vector<Piece>& pieces, HostMemory memory);  // takes the pieces that are owned
+    HostState(const std::vector<TensorSlice>& slices, HostMemory memory);  // takes the slices that are owned
     // The file of rank `rank`. The file points into this state, which must live until the file is written.
     FileToWrite file(int rank, int ranks) const;
     std::vector<TensorRecord> tensors() const;  // the manifest's records if this is the only file
@@ -39,7 +39,7 @@ class HostState {
 
   private:
     struct Held {
-        Piece piece;
+        TensorSlice slice;
         std::unique_ptr<std::byte[]> copy;  // null: borrowed
     };
     std::vector<Held> held_;
@@ -47,12 +47,12 @@ class HostState {
 
 std::string rank_file_name(int rank, int ranks);  // "rank-00000-of-00001.safetensors"
 
-// Fills every piece from the blocks of the checkpoint, which are verified as they are read. Reads only files with a
+// Fills every slice from the blocks of the checkpoint, which are verified as they are read. Reads only files with a
 // needed block. DataError names a tensor that is missing, held twice, or of another shape or type.
-void load_pieces(const CheckpointReader& reader, const std::vector<Piece>& pieces);
+void load_slices(const CheckpointReader& reader, const std::vector<TensorSlice>& slices);
 
-// The tensors of the checkpoint, sorted by name; and the names of those that no piece holds a part of.
+// The tensors of the checkpoint, sorted by name; and the names of those that no slice holds a part of.
 std::vector<TensorRecord> stored_tensors(const CheckpointReader& reader);
-std::vector<std::string> unwanted_tensors(const CheckpointReader& reader, const std::vector<Piece>& pieces);
+std::vector<std::string> unwanted_tensors(const CheckpointReader& reader, const std::vector<TensorSlice>& slices);
 
 }  // namespace tutti::checkpoint

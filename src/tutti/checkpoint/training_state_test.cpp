@@ -34,12 +34,12 @@ class TrainingState : public ::testing::Test {
     // What a checkpoint holds that is written after `tensor` has changed.
     std::vector<float> written_after_a_change(HostMemory memory) {
         const Tensor weight = tensor({1, 2, 3});
-        const HostState state({whole_piece("weight", weight)}, memory);
+        const HostState state({whole_slice("weight", weight)}, memory);
         copied_bytes_ = state.copied_bytes();
         weight.view().as<float>()[1] = 7;
         save(1, state);
         const Tensor back = tensor({0, 0, 0});
-        store_.load_newest([&](const CheckpointReader& reader) { load_pieces(reader, {whole_piece("weight", back)}); },
+        store_.load_newest([&](const CheckpointReader& reader) { load_slices(reader, {whole_slice("weight", back)}); },
                            OnDamage::stop);
         return back.to_host<float>();
     }
@@ -62,45 +62,45 @@ TEST_F(TrainingState, ALoanOfTheHostsMemoryCopiesNothing) {
 }
 
 TEST_F(TrainingState, NamesWhatIsMissingWhatIsTooMuchAndWhatHasAnotherShape) {
-    save(1, HostState({whole_piece("a", tensor({1, 2})), whole_piece("b", tensor({3}))}, HostMemory::borrow));
-    const auto error = [&](const std::vector<Piece>& wanted) -> std::string {
+    save(1, HostState({whole_slice("a", tensor({1, 2})), whole_slice("b", tensor({3}))}, HostMemory::borrow));
+    const auto error = [&](const std::vector<TensorSlice>& wanted) -> std::string {
         try {
             store_.load(store_.list().front().path,
-                        [&](const CheckpointReader& reader) { load_pieces(reader, wanted); });
+                        [&](const CheckpointReader& reader) { load_slices(reader, wanted); });
         } catch (const DataError& e) {
             return e.what();
         }
         return "";
     };
-    EXPECT_EQ(error({whole_piece("a", tensor({0, 0}))}), "");
-    EXPECT_TRUE(contains(error({whole_piece("c", tensor({0}))}), "has no tensor 'c' among its 2"));
-    EXPECT_TRUE(contains(error({whole_piece("b", tensor({0, 0}))}), "b is (1) f32, the model needs (2) f32"));
-    const Piece half{.name = "a",
-                     .shape = {2},
-                     .blocks = {{{{1}, {1}}, 0}},
-                     .values = Tensor::empty(*device_, {1}, DType::bf16, {})};
+    EXPECT_EQ(error({whole_slice("a", tensor({0, 0}))}), "");
+    EXPECT_TRUE(contains(error({whole_slice("c", tensor({0}))}), "has no tensor 'c' among its 2"));
+    EXPECT_TRUE(contains(error({whole_slice("b", tensor({0, 0}))}), "b is (1) f32, the model needs (2) f32"));
+    const TensorSlice half{.name = "a",
+                           .shape = {2},
+                           .blocks = {{{{1}, {1}}, 0}},
+                           .values = Tensor::empty(*device_, {1}, DType::bf16, {})};
     EXPECT_TRUE(contains(error({half}), "a is (2) f32, the model needs (2) bf16"));
     store_.load(store_.list().front().path, [&](const CheckpointReader& reader) {
-        EXPECT_EQ(unwanted_tensors(reader, {whole_piece("a", tensor({0, 0}))}), std::vector<std::string>{"b"});
+        EXPECT_EQ(unwanted_tensors(reader, {whole_slice("a", tensor({0, 0}))}), std::vector<std::string>{"b"});
     });
 }
 
 TEST_F(TrainingState, WhatIsHeldTwiceOrByNobodyIsNotSaved) {
     const auto piece = [&](int64_t begin, const std::vector<float>& values) {
         const auto end = begin + static_cast<int64_t>(values.size());
-        return Piece{.name = "a",
-                     .shape = {2, 2},
-                     .blocks = mesh::blocks_of_range(mesh::whole_part({2, 2}), begin, end),
-                     .values = tensor(values)};
+        return TensorSlice{.name = "a",
+                           .shape = {2, 2},
+                           .blocks = mesh::blocks_of_range(mesh::whole_part({2, 2}), begin, end),
+                           .values = tensor(values)};
     };
     EXPECT_THROW(save(1, HostState({piece(0, {1, 2, 3})}, HostMemory::borrow)), Error);
     EXPECT_THROW(save(1, HostState({piece(0, {1, 2, 3}), piece(1, {2})}, HostMemory::borrow)), Error);
     EXPECT_THROW(HostState({piece(2, {1, 2, 3})}, HostMemory::borrow), Error);  // beyond the end
-    EXPECT_THROW(HostState({whole_piece("a@b", tensor({1}))}, HostMemory::borrow), Error);
+    EXPECT_THROW(HostState({whole_slice("a@b", tensor({1}))}, HostMemory::borrow), Error);
     EXPECT_TRUE(store_.list().empty());
     EXPECT_TRUE(testing::debris_in(files_, scratch_.path()).empty());
     // What another rank owns is left to it.
-    Piece other = piece(2, {0, 0});
+    TensorSlice other = piece(2, {0, 0});
     other.owned = false;
     save(1, HostState({piece(0, {1, 2}), piece(2, {3, 4})}, HostMemory::borrow));
     EXPECT_EQ(HostState({piece(0, {1, 2}), other}, HostMemory::borrow).file(0, 1).body.size(), 1u);
@@ -120,7 +120,7 @@ TEST_F(TrainingState, VersionOneLoads) {
     const auto load = [&](const Shape& shape) {
         store_.load(store_.list().front().path, [&](const CheckpointReader& reader) {
             const auto blocks = mesh::blocks_of_range(mesh::whole_part(shape), 1, 5);
-            load_pieces(reader, {{.name = "w", .shape = shape, .blocks = blocks, .values = w},
+            load_slices(reader, {{.name = "w", .shape = shape, .blocks = blocks, .values = w},
                                  {.name = "m.w", .shape = shape, .blocks = blocks, .values = m}});
         });
     };
@@ -170,10 +170,10 @@ class Reshard : public ::testing::Test {
         std::sort(at.begin(), at.end());
         return at;
     }
-    Piece piece(const Spec& spec, int64_t begin, int64_t end, bool filled) {
-        Piece p{.name = spec.name,
-                .shape = spec.shape,
-                .blocks = mesh::blocks_of_range(mesh::whole_part(spec.shape), begin, end)};
+    TensorSlice piece(const Spec& spec, int64_t begin, int64_t end, bool filled) {
+        TensorSlice p{.name = spec.name,
+                      .shape = spec.shape,
+                      .blocks = mesh::blocks_of_range(mesh::whole_part(spec.shape), begin, end)};
         p.values = Tensor::empty(*device_, {end - begin}, spec.dtype, Purpose::weights);
         const auto bytes = filled ? values_of(spec, begin, end)
                                   : std::vector<std::byte>(static_cast<size_t>(p.values.bytes()), std::byte{0xee});
@@ -181,7 +181,7 @@ class Reshard : public ::testing::Test {
         return p;
     }
     // What a piece holds, with zeros for its padding.
-    std::vector<std::byte> bytes_of(const Spec& spec, const Piece& piece) {
+    std::vector<std::byte> bytes_of(const Spec& spec, const TensorSlice& piece) {
         std::vector<std::byte> bytes(static_cast<size_t>(piece.values.bytes()));
         const int64_t size = size_of(spec.dtype);
         for (const mesh::HeldBlock& held : piece.blocks)
@@ -193,8 +193,8 @@ class Reshard : public ::testing::Test {
         return bytes;
     }
     // Pieces of rank `rank`: tensors cut one by one, or all of them laid end to end and cut once.
-    std::vector<Piece> pieces(int rank, int ranks, bool each, const std::string& purpose, bool filled) {
-        std::vector<Piece> mine;
+    std::vector<TensorSlice> pieces(int rank, int ranks, bool each, const std::string& purpose, bool filled) {
+        std::vector<TensorSlice> mine;
         int64_t total = 0, base = 0;
         for (const Spec& spec : specs()) total += spec.shape.numel();
         const auto global = cuts(total, ranks, purpose);
@@ -231,8 +231,8 @@ class Reshard : public ::testing::Test {
     void expect_loads(const std::string& path, int ranks, bool each, const std::string& purpose) {
         for (int rank = 0; rank < ranks; ++rank) {
             const auto mine = pieces(rank, ranks, each, purpose, false);
-            load_pieces(CheckpointReader(files_, path), mine);
-            for (const Piece& p : mine) {
+            load_slices(CheckpointReader(files_, path), mine);
+            for (const TensorSlice& p : mine) {
                 const Spec& spec =
                     *std::find_if(specs().begin(), specs().end(), [&](const Spec& s) { return s.name == p.name; });
                 const auto* data = p.values.view().as<const std::byte>();
@@ -289,8 +289,8 @@ TEST_F(Reshard, RectanglesLoadIntoRanges) {
     for (const Spec& spec : {columns, rows})
         for (int64_t begin = 0; begin < 60; ++begin)
             for (int64_t end = begin + 1; end <= 60; ++end) {
-                const Piece p = piece(spec, begin, end, false);
-                load_pieces(reader, {p});
+                const TensorSlice p = piece(spec, begin, end, false);
+                load_slices(reader, {p});
                 const auto* data = p.values.view().as<const std::byte>();
                 ASSERT_EQ(std::vector(data, data + p.values.bytes()), values_of(spec, begin, end))
                     << spec.name << " [" << begin << ", " << end << ")";
@@ -311,14 +311,14 @@ TEST_F(Reshard, PartsCutIntoShardsLoadUnderAnyOther) {
     // Rank r of a layout has shard r / tp of its part.
     const auto pieces_of = [&](const Layout& layout, int rank, bool filled) {
         const mesh::Mesh mesh({{tp, layout.tp}});
-        std::vector<Piece> mine;
+        std::vector<TensorSlice> mine;
         for (size_t i = 0; i < specs.size(); ++i) {
             const Spec& spec = specs[i];
             const mesh::Placement& placement = placements[i];
             const mesh::Part part = mesh::part_of(mesh, rank % layout.tp, spec.shape, placement, spec.name);
             const int64_t n = part.shape.numel(), shard = rank / layout.tp;
             const int64_t begin = n * shard / layout.shards, end = n * (shard + 1) / layout.shards;
-            Piece p{.name = spec.name, .shape = spec.shape, .blocks = mesh::blocks_of_range(part, begin, end)};
+            TensorSlice p{.name = spec.name, .shape = spec.shape, .blocks = mesh::blocks_of_range(part, begin, end)};
             p.values = Tensor::empty(*device_, {end - begin}, DType::f32, Purpose::weights);
             p.owned = !placement.empty() || rank % layout.tp == 0;
             if (filled) device_->copy_in(p.values.view().data, bytes_of(spec, p).data(), p.values.bytes());
@@ -343,12 +343,12 @@ TEST_F(Reshard, PartsCutIntoShardsLoadUnderAnyOther) {
         const CheckpointReader reader(files_, store_.commit(attempt, merge(parts)));
         for (const Layout& loaded : layouts)
             for (int rank = 0; rank < loaded.tp * loaded.shards; ++rank) {
-                const std::vector<Piece> mine = pieces_of(loaded, rank, false);
-                for (const Piece& p : mine) {
+                const std::vector<TensorSlice> mine = pieces_of(loaded, rank, false);
+                for (const TensorSlice& p : mine) {
                     const std::vector<std::byte> zeros(static_cast<size_t>(p.values.bytes()));
                     device_->copy_in(p.values.view().data, zeros.data(), p.values.bytes());
                 }
-                load_pieces(reader, mine);
+                load_slices(reader, mine);
                 for (size_t i = 0; i < mine.size(); ++i) {
                     const auto* data = mine[i].values.view().as<const std::byte>();
                     ASSERT_EQ(std::vector(data, data + mine[i].values.bytes()), bytes_of(specs[i], mine[i]))
@@ -364,7 +364,7 @@ TEST_F(Reshard, ReadsOnlyTheFilesThatItNeedsAndTheirBytesOnce) {
     testing::FaultFileSystem counting(files_, {});
     const CheckpointReader reader(counting, path);
     counting.bytes_read().clear();
-    load_pieces(reader, pieces(2, 4, false, "saved", false));
+    load_slices(reader, pieces(2, 4, false, "saved", false));
     const auto file = reader.file(rank_file_name(2, 4));
     EXPECT_EQ(counting.bytes_read(), (std::map<std::string, int64_t>{{file->path(), file->size()}}));
 }
@@ -399,7 +399,7 @@ TEST_F(Reshard, AManifestThatDoesNotFitItsFilesIsRefused) {
         const FileToWrite text{std::string(kManifestName), write_manifest(manifest), {}};
         NewFile(files_, join(attempt.path, text.name), text.size()).write(text);
         try {
-            load_pieces(CheckpointReader(files_, attempt.path), {piece(w, 0, 24, false)});
+            load_slices(CheckpointReader(files_, attempt.path), {piece(w, 0, 24, false)});
         } catch (const DataError& e) {
             return std::string(e.what());
         }

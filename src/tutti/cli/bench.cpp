@@ -22,8 +22,8 @@ const char* name_of(BenchArguments::Kind kind) {
     return "";
 }
 
-Arithmetic arithmetic_of(const BenchArguments& a) {
-    return a.kind == BenchArguments::Kind::step ? spec::arithmetic_of(step_run(a)) : *arithmetic_from(a.dtype);
+ComputeType compute_type_of(const BenchArguments& a) {
+    return a.kind == BenchArguments::Kind::step ? spec::compute_type_of(step_run(a)) : *compute_type_from(a.dtype);
 }
 
 BenchResult run_kind(Bench& bench) {
@@ -48,7 +48,7 @@ Json to_json(const Bench& bench, const BenchResult& result) {
                      {"threads", bench.device->stream().threads},
                      {"kernels", bench.ctx.kernels.name},
                      {"gemm_engine", bench.ctx.kernels.gemm_engines()},
-                     {"dtype", std::string(tutti::name_of(bench.arithmetic))}};
+                     {"dtype", std::string(tutti::name_of(bench.compute_type))}};
     add(document, result.summary);
     document["rows"] = Json::array();
     for (const BenchRecord& row : result.rows) add(document["rows"].push_back(Json::object()), row);
@@ -62,9 +62,9 @@ Bench::Bench(const BenchArguments& arguments_, std::ostream& text_)
     : arguments(arguments_),
       text(text_),
       device(make_device(arguments_.device, arguments_.threads)),
-      arithmetic(arithmetic_of(arguments_)),
-      ctx{*device, kernels::table_for(*device, arithmetic)},
-      dtype(storage_of(arithmetic)),
+      compute_type(compute_type_of(arguments_)),
+      ctx{*device, kernels::table_for(*device, compute_type)},
+      dtype(storage_of(compute_type)),
       end(seconds_now() + (arguments_.seconds > 0 ? arguments_.seconds : 20)) {}
 
 void Bench::note(BenchResult& result, const std::string& words) const {
@@ -75,9 +75,10 @@ void Bench::note(BenchResult& result, const std::string& words) const {
 int bench(const BenchArguments& arguments, const Io& io) {
     warn_of_threads(io, arguments.threads);
     Bench bench(arguments, io.text(arguments.json));
-    bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.arithmetic << ", " << bench.device->name()
-               << "\nkernels " << bench.ctx.kernels.name << ", matrix products " << bench.ctx.kernels.gemm_engines()
-               << ", " << format_bytes(bench.device->free_bytes()) << " of memory available\n"
+    bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.compute_type << ", "
+               << bench.device->name() << "\nkernels " << bench.ctx.kernels.name << ", matrix products "
+               << bench.ctx.kernels.gemm_engines() << ", " << format_bytes(bench.device->free_bytes())
+               << " of memory available\n"
                << std::endl;
     const BenchResult result = run_kind(bench);
     if (arguments.json) io.out << to_json(bench, result).dump(2) << '\n';
@@ -96,7 +97,7 @@ std::string Peak::origin() const { return gemm > device.flops_per_s ? "matrix pr
 
 Peak measure_peak(Bench& bench, double seconds) {
     Peak peak;
-    peak.device = bench.device->peak(bench.arithmetic, seconds);
+    peak.device = bench.device->peak(bench.compute_type, seconds);
     return peak;
 }
 

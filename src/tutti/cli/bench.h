@@ -31,7 +31,7 @@ struct Bench {
     const BenchArguments& arguments;
     std::ostream& text;  // for people
     std::unique_ptr<Device> device;
-    Arithmetic arithmetic;
+    ComputeType compute_type;
     ops::Context ctx;
     DType dtype;  // of operands
     double end;   // of the time for measurements, on the clock of seconds_now()

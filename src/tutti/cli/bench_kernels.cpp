@@ -161,15 +161,15 @@ std::string size_text(const GemmShape& s) { return concat(s.rows, " x ", s.out, 
 // Bytes of x, w, y, and of the f32 values that fill the larger of x and w.
 int64_t memory_of(const GemmShape& s, DType dtype) {
     const int64_t values = s.rows * s.in + s.out * s.in + s.rows * s.out;
-    return values * (s.product == ops::Product::weight_gradient ? 4 : size_of(dtype)) +
+    return values * (s.product == ops::GemmRole::weight_gradient ? 4 : size_of(dtype)) +
            4 * std::max(s.rows, s.out) * s.in;
 }
 
-const char* name_of(ops::Product product) {
+const char* name_of(ops::GemmRole product) {
     switch (product) {
-        case ops::Product::forward: return "y = x w^T";
-        case ops::Product::input_gradient: return "dx = dy w";
-        case ops::Product::weight_gradient: return "dw += dy^T x";
+        case ops::GemmRole::forward: return "y = x w^T";
+        case ops::GemmRole::input_gradient: return "dx = dy w";
+        case ops::GemmRole::weight_gradient: return "dw += dy^T x";
     }
     return "";
 }
@@ -245,8 +245,8 @@ void sweep_model(Sweep& sweep, const std::string& name) {
     std::vector<GemmShape> all;
     for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype, bench.ctx.kernels)) {
         for (const auto& [product, suffix] :
-             {std::pair{ops::Product::forward, " y"}, std::pair{ops::Product::input_gradient, " dx"},
-              std::pair{ops::Product::weight_gradient, " dw"}}) {
+             {std::pair{ops::GemmRole::forward, " y"}, std::pair{ops::GemmRole::input_gradient, " dx"},
+              std::pair{ops::GemmRole::weight_gradient, " dw"}}) {
             all.push_back(linear);
             all.back().name += suffix;
             all.back().product = product;

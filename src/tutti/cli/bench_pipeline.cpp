@@ -64,7 +64,7 @@ class SleepingRank {
   public:
     SleepingRank(comm::World& world, const schedule::Schedule& s, const schedule::StageTimes<double>& seconds)
         : device_(make_cpu_device(1)),
-          ctx_{*device_, kernels::table_for(*device_, Arithmetic::f32)},
+          ctx_{*device_, kernels::table_for(*device_, ComputeType::f32)},
           groups_(world, mesh::Mesh({{mesh::Axis::tp_copy, 1},
                                      {mesh::Axis::tp_part, 1},
                                      {mesh::Axis::cp_ulysses, 1},

@@ -124,7 +124,7 @@ void print_head(const Bench& bench, const spec::RunSpec& run, const char* unit) 
     for (const std::string& set : bench.arguments.set) bench.text << ", " << set;
     bench.text << '\n'
                << format_count(static_cast<double>(spec::parameter_count(run.model))) << " parameters, "
-               << bench.arithmetic << ", batch " << t.global_batch << " x " << t.seq_len << " = "
+               << bench.compute_type << ", batch " << t.global_batch << " x " << t.seq_len << " = "
                << t.global_batch * t.seq_len << ' ' << unit << " in " << microbatches
                << (microbatches == 1 ? " microbatch" : " microbatches") << ", recompute " << run.recompute.policy
                << '\n'

@@ -145,7 +145,7 @@ int health(const HealthArguments& arguments, const Io& io) {
         std::ostream& text = world.rank() == 0 ? io.text(arguments.json) : silent;
         const LocalRank local = comm::local_rank(launch, world.rank(), world.size());
         const auto device = make_device(arguments.device, arguments.threads, local);
-        ops::Context ctx{*device, kernels::table_for(*device, Arithmetic::bf16)};
+        ops::Context ctx{*device, kernels::table_for(*device, ComputeType::bf16)};
         text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", engine "
              << world.engine() << ", about " << format_duration(arguments.seconds) << "\n"
              << std::endl;

@@ -148,7 +148,7 @@ TEST(Text, Columns) {
 
 TEST(Peak, TwoFlopsPerLaneAndNoMoreThanThePossible) {
     const auto device = make_cpu_device(1);
-    const ArithmeticPeak f32 = device->peak(Arithmetic::f32, 0.01);
+    const ArithmeticPeak f32 = device->peak(ComputeType::f32, 0.01);
     // Two 512-bit multiply-adds a cycle, 6 GHz: no x86 core does more.
     EXPECT_GT(f32.flops_per_s, 0);
     EXPECT_LT(f32.flops_per_s, 2 * 2 * 16 * 6e9);

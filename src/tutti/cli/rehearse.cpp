@@ -23,7 +23,7 @@ namespace {
 
 rehearsal::Target target_by_name(const RehearseArguments& a, const spec::RunSpec& run) {
     const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : available_cores();
-    return rehearsal::target_named(a.target, spec::arithmetic_of(run), threads);
+    return rehearsal::target_named(a.target, spec::compute_type_of(run), threads);
 }
 
 // `here`: this machine, where none is named.

@@ -280,7 +280,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
     print(p, cluster, text);
     Json document = describe(p);
     try {
-        rehearsal::Target target = simulate::target_for(cluster, spec::arithmetic_of(run));
+        rehearsal::Target target = simulate::target_for(cluster, spec::compute_type_of(run));
         target.expert_loads = loads;
         const simulate::RehearsedStep step =
             simulate::rehearse_on(run, target, a.ranks, cluster, constants_of(a), wants_spans(a), stragglers(a));

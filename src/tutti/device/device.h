@@ -123,7 +123,7 @@ class Device {
     // `directory` for a CPU, the host's pinned memory for a GPU.
     virtual std::unique_ptr<Device> make_offload_device(const std::string& directory) = 0;
     // With sums in f32; a measurement, where one is needed, takes about `seconds`.
-    virtual ArithmeticPeak peak(Arithmetic arithmetic, double seconds) = 0;
+    virtual ArithmeticPeak peak(ComputeType compute_type, double seconds) = 0;
 };
 
 // The ranks of one machine, which share its cores and its GPUs.

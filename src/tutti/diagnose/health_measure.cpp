@@ -42,7 +42,7 @@ class CheckedProduct {
         : ctx_(ctx), dw_(filled(ctx, dy.shape(), DType::f32, 0)), dy_(dy), x_(x) {}
     std::vector<float> operator()() {
         ops::fill(ctx_, dw_, 0);
-        ops::gemm(ctx_, ops::gemm_of(ops::Product::weight_gradient, x_, dw_, dy_));
+        ops::gemm(ctx_, ops::gemm_of(ops::GemmRole::weight_gradient, x_, dw_, dy_));
         return dw_.to_host<float>();
     }
 

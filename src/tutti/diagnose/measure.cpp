@@ -54,15 +54,15 @@ Timing time_together(comm::Communicator& group, double seconds, const std::funct
 }
 
 Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const Patience& patience, std::string* engine) {
-    const bool weights = s.product == ops::Product::weight_gradient;
+    const bool weights = s.product == ops::GemmRole::weight_gradient;
     // In the weight gradient x and y are read and w is written, in the input gradient x is.
-    const Tensor x = s.product == ops::Product::input_gradient
+    const Tensor x = s.product == ops::GemmRole::input_gradient
                          ? ops::zeros(ctx, {s.rows, s.in}, dtype, Purpose::workspace)
                          : normal_values(ctx, {s.rows, s.in}, dtype);
     const Tensor w = weights ? ops::zeros(ctx, {s.out, s.in}, DType::f32, Purpose::workspace)
                              : normal_values(ctx, {s.out, s.in}, dtype);
-    const Tensor y = s.product == ops::Product::forward ? ops::zeros(ctx, {s.rows, s.out}, dtype, Purpose::workspace)
-                                                        : normal_values(ctx, {s.rows, s.out}, dtype);
+    const Tensor y = s.product == ops::GemmRole::forward ? ops::zeros(ctx, {s.rows, s.out}, dtype, Purpose::workspace)
+                                                         : normal_values(ctx, {s.rows, s.out}, dtype);
     const kernels::Gemm gemm = ops::gemm_of(s.product, x, w, y);
     if (engine) *engine = ctx.kernels.gemm_engine(ctx.device.stream(), gemm);
     return time_kernels(ctx.device, patience, [&] { ops::gemm(ctx, gemm); });

@@ -21,7 +21,7 @@ Timing time_together(comm::Communicator& group, double seconds, const std::funct
 struct GemmShape {
     std::string name;
     int64_t rows, out, in;  // x (rows, in), w (out, in), y (rows, out)
-    ops::Product product = ops::Product::forward;
+    ops::GemmRole product = ops::GemmRole::forward;
     double flops() const {
         return 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
     }

@@ -28,7 +28,7 @@ class TokenBatches final : public Batches {
         batch.grad_scale = 1.0f / static_cast<float>(terms_);
         return batch;
     }
-    int64_t terms(int64_t step) override {
+    int64_t valid_tokens(int64_t step) override {
         load(step);
         return terms_;
     }
@@ -74,7 +74,7 @@ class NoiseBatches final : public Batches {
           width_(run.model.width),
           rows_(run.train.micro_batch * run.train.seq_len),
           step_rows_(run.train.global_batch * run.train.seq_len),
-          compute_(spec::compute_type(run)) {}
+          compute_(spec::compute_dtype(run)) {}
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         nn::Batch batch;
@@ -84,7 +84,7 @@ class NoiseBatches final : public Batches {
         batch.grad_scale = 1.0f / static_cast<float>(step_rows_);
         return batch;
     }
-    int64_t terms(int64_t) override { return step_rows_; }
+    int64_t valid_tokens(int64_t) override { return step_rows_; }
 
   private:
     Tensor noise(const char* purpose, int64_t first_row) {
@@ -123,10 +123,10 @@ class FixedBatches final : public Batches {
         const nn::BatchRows rows{.tokens = tokens_, .targets = targets_, .first_key = first_key_};
         nn::Batch batch =
             nn::make_batch(device_, rows, sequences_, (index * share_.ranks + share_.rank) * sequences_, share_.part);
-        batch.grad_scale = 1.0f / static_cast<float>(terms(step));
+        batch.grad_scale = 1.0f / static_cast<float>(valid_tokens(step));
         return batch;
     }
-    int64_t terms(int64_t step) override {
+    int64_t valid_tokens(int64_t step) override {
         if (step != counted_) terms_ = std::max<int64_t>(share_.sum(targets_of_rank_), 1);
         counted_ = step;
         return terms_;

@@ -29,7 +29,7 @@ class Batches {
     virtual nn::Batch microbatch(int64_t step, int64_t index) = 0;
     // The number of valid tokens (rows for the mlp) of the step's global batch, over which the loss is a mean.
     // Collective.
-    virtual int64_t terms(int64_t step) = 0;
+    virtual int64_t valid_tokens(int64_t step) = 0;
 };
 
 // Windows of tokens.

@@ -105,8 +105,9 @@ class Tokens final : public data::TokenSource {
 };
 
 template <class Which>
-void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vector<optim::Piece>& pieces, Which which) {
-    for (const optim::Piece& piece : pieces) {
+void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vector<optim::ParameterShard>& pieces,
+                 Which which) {
+    for (const optim::ParameterShard& piece : pieces) {
         auto& whole = all[piece.parameter->name];
         const Shape& shape = piece.parameter->shape;
         whole.resize(static_cast<size_t>(shape.numel()), NAN);
@@ -169,7 +170,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                     for (size_t p = 0; p < kPurposes; ++p)
                         outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
                 if (world.rank() == 0) outcome.usage = difference(before, groups.usage());
-                if (step == 1) note_pieces(outcome.gradients, dp.pieces(), &optim::Piece::gradient);
+                if (step == 1) note_pieces(outcome.gradients, dp.parameter_shards(), &optim::ParameterShard::gradient);
                 if (outcome.losses.size() < static_cast<size_t>(step)) {
                     outcome.losses.push_back(r.loss);
                     outcome.norms.push_back(r.grad_norm);
@@ -182,7 +183,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             dp.wait_for_weights();
             groups.world().barrier();
             const std::lock_guard lock(mutex);
-            note_pieces(outcome.weights, engine.optimizer.pieces(), &optim::Piece::master);
+            note_pieces(outcome.weights, engine.optimizer.parameter_shards(), &optim::ParameterShard::master);
             if (!std::exchange(outcome.evaluated, true)) outcome.eval_loss = eval_loss;
             outcome.ranks_agree = outcome.ranks_agree && outcome.eval_loss == eval_loss;
             if (world.rank() != 0) return;

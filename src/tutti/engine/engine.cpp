@@ -66,7 +66,7 @@ ops::Packing packing_of(const spec::RunSpec& run) {
 
 parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, Device* offload_device) {
     return {.zero = static_cast<parallel::Zero>(run.parallel.zero),
-            .compute = spec::compute_type(run),
+            .compute = spec::compute_dtype(run),
             .seed = static_cast<uint64_t>(run.train.seed),
             .reduce_each_microbatch = run.parallel.accumulate != "full",
             .reductions = static_cast<int>(run.parallel.reductions),
@@ -101,7 +101,7 @@ std::vector<std::vector<autograd::Unit*>> units_of(models::Model& model, const p
 pipeline::PassOptions pass_options(const spec::RunSpec& run, const pipeline::Pipeline& pipeline,
                                    Device* offload_device) {
     const spec::Recompute recompute = spec::recompute_of(run.recompute.policy, run.model.layers);
-    return {.compute = spec::compute_type(run),
+    return {.compute = spec::compute_dtype(run),
             .segment = recompute.segment,
             .selective = recompute.selective,
             .copies_weights = run.parallel.zero == 3 && pipeline.delays_weight_gradients(),
@@ -121,7 +121,7 @@ BatchShard counted_share(parallel::Groups& groups) {
 
 Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir) {
     auto device = make_device(run.train.device, static_cast<int>(run.train.threads), local);
-    const kernels::KernelTable& kernels = kernels::table_for(*device, spec::arithmetic_of(run));
+    const kernels::KernelTable& kernels = kernels::table_for(*device, spec::compute_type_of(run));
     std::unique_ptr<kernels::GemmTuning> tuning;
     if (const std::string& file = run.train.gemm_tuning; !file.empty()) {
         check<UsageError>(kernels.gemm_tuning != nullptr, "[train] gemm_tuning = \"", file,
@@ -144,7 +144,8 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       pipeline(placed(run, model, groups)),
       data_parallel(ctx, units_of(model, pipeline), groups, data_parallel_options(run, offload_device.get())),
       executor(ctx, model, groups, pipeline, pass_options(run, pipeline, offload_device.get())),
-      optimizer(ctx, data_parallel.pieces(), run.optimizer, run.offload.optimizer ? offload_device.get() : nullptr),
+      optimizer(ctx, data_parallel.parameter_shards(), run.optimizer,
+                run.offload.optimizer ? offload_device.get() : nullptr),
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {
     device->choose_products(product_choices(run, groups.mesh(), tuning.get()));

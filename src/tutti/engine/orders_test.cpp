@@ -120,7 +120,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 Values gradients(const Rig& rig) {
-    return rig.owned([](const optim::Piece& p) { return p.gradient(); });
+    return rig.owned([](const optim::ParameterShard& p) { return p.gradient(); });
 }
 
 struct Configuration {

@@ -118,7 +118,7 @@ Outcome gradients(int ranks, const RigOptions& options) {
                   {PassKind::backward, 0, 1}},
                  2);
         const double norm = rig.data_parallel.gradient_norm();
-        const auto owned = rig.owned([](const optim::Piece& p) { return p.gradient(); });
+        const auto owned = rig.owned([](const optim::ParameterShard& p) { return p.gradient(); });
         const std::lock_guard lock(mutex);
         outcome.add(owned);
         outcome.norm = norm;
@@ -211,13 +211,13 @@ TEST(Parts, OfAllRanksAreTheWholeWithTheInitialValuesOfOne) {
         std::mutex mutex;
         comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& world) {
             Rig rig(world, options);
-            for (const optim::Piece& piece : rig.data_parallel.pieces()) {
+            for (const optim::ParameterShard& piece : rig.data_parallel.parameter_shards()) {
                 std::vector<float> values = piece.master.to_host<float>();
                 for (const auto& [block, begin] : piece.blocks())
                     std::fill_n(values.begin() + begin, block.numel(), 0.0f);
                 for (const float padding : values) ASSERT_EQ(padding, 0) << piece.parameter->name;
             }
-            const auto owned = rig.owned([](const optim::Piece& p) { return p.master; });
+            const auto owned = rig.owned([](const optim::ParameterShard& p) { return p.master; });
             const std::lock_guard lock(mutex);
             outcome.add(owned);
         });

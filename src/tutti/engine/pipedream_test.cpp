@@ -47,7 +47,7 @@ Outcome trained(spec::RunSpec run, int ranks, int64_t pp) {
         const std::lock_guard lock(mutex);
         outcome.loss = r.loss;
         if (engine.groups.coordinate(mesh::kDp) > 0) return;
-        for (const optim::Piece& piece : engine.optimizer.pieces()) {
+        for (const optim::ParameterShard& piece : engine.optimizer.parameter_shards()) {
             auto& whole = outcome.weights[piece.parameter->name];
             const std::vector<float> values = piece.master.to_host<float>();
             whole.insert(whole.end(), values.begin(), values.end());
@@ -96,7 +96,7 @@ Outcome by_definition(const spec::RunSpec& run, int p) {
             e.optimizer.step(lr, 1);
             keep();
         }
-        outcome.loss = losses.take().value() / static_cast<double>(e.batches->terms(1));
+        outcome.loss = losses.take().value() / static_cast<double>(e.batches->valid_tokens(1));
         for (const auto* q : e.model.parameters()) outcome.weights[q->name] = q->value.to_host<float>();
     });
     return outcome;

@@ -191,13 +191,13 @@ StepResult train_step(Engine& s, int64_t step) {
     }
 
     StepResult r;
-    r.terms = s.batches->terms(step);
+    r.valid_tokens = s.batches->valid_tokens(step);
     {
         const TraceScope span(s.trace, {Activity::compute, "gradient norm"});
         r.grad_norm = s.data_parallel.gradient_norm();  // the one wait for the device
         ExactSum loss = s.losses.take();
         s.groups.world().sum(loss);
-        r.loss = loss.value() / static_cast<double>(r.terms);
+        r.loss = loss.value() / static_cast<double>(r.valid_tokens);
         if (s.routing) r.routing = s.routing->take(s.groups.world());
     }
     r.lr = lr;

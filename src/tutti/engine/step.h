@@ -11,7 +11,7 @@ struct StepResult {
     double loss = 0;       // mean over the terms of the global batch, before the update
     double grad_norm = 0;  // before clipping; with the schedule pipedream of the last microbatch
     double lr = 0;
-    int64_t terms = 0;           // tokens (rows for the mlp)
+    int64_t valid_tokens = 0;    // tokens (rows for the mlp)
     nn::RoutingSummary routing;  // of a model with experts
     bool skipped = false;        // loss or gradient not finite: no update
     std::string culprit;         // "loss", or the first parameter with such a gradient

@@ -71,7 +71,7 @@ Outcome step(int ranks, const RigOptions& options) {
                   {PassKind::backward_weight, 0, 1}},
                  2);
         const double norm = rig.data_parallel.gradient_norm();
-        const auto owned = rig.owned([](const optim::Piece& p) { return p.gradient(); });
+        const auto owned = rig.owned([](const optim::ParameterShard& p) { return p.gradient(); });
         const std::lock_guard lock(mutex);
         outcome.norm = norm;
         const mesh::Axes samples = mesh::kDp | mesh::kCp;

@@ -168,7 +168,7 @@ StoredWeights StoredWeights::in_checkpoint(const checkpoint::CheckpointReader& r
             const Tensor values = Tensor::empty(*host, {count}, dtype, Purpose::data);
             const int64_t begin = offset / size_of(dtype);
             const auto blocks = mesh::blocks_of_range(mesh::whole_part(p->shape), begin, begin + count);
-            checkpoint::load_pieces(reader, {{p->name, p->shape, blocks, values}});
+            checkpoint::load_slices(reader, {{p->name, p->shape, blocks, values}});
             host->copy_out(out.data(), values.view().data, values.bytes());
         };
         stored.weights_[p->name] = {record.dtype, read, false};

@@ -121,13 +121,13 @@ void share_out(models::Model& model, comm::World& world, std::unique_ptr<paralle
 LoadedModel load_model(const std::string& path, const LoadOptions& options) {
     LoadedModel loaded;
     loaded.device = make_device(options.device, options.threads, options.local);
-    const kernels::KernelTable& table = kernels::table_for(*loaded.device, Arithmetic::f32);  // or bf16
+    const kernels::KernelTable& table = kernels::table_for(*loaded.device, ComputeType::f32);  // or bf16
     loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, table});
     const auto load = [&](const StoredModel& stored, models::Model model, const hf::StoredWeights& weights) {
         check<UsageError>(stored.run.model.family != spec::Family::mlp, stored.path, ": an mlp generates no text");
         const bool f32 = options.compute != "auto" ? options.compute == "f32"
                          : stored.hugging_face     ? weights.main_dtype(model) == DType::f32
-                                                   : spec::compute_type(stored.run) == DType::f32;
+                                                   : spec::compute_dtype(stored.run) == DType::f32;
         loaded.compute = f32 ? DType::f32 : DType::bf16;
         if (options.world && options.world->size() > 1) share_out(model, *options.world, loaded.groups);
         models::allocate(*loaded.ctx, model, loaded.compute, false);

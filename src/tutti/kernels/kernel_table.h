@@ -406,6 +406,6 @@ const char* gemm_engines();  // of the CPU tables
 const KernelTable& cuda_table();
 const KernelTable& cuda_tf32_table();  // the same, whose f32 products may round their factors to TF32
 // The table that computes in the memory of `device`: the CPU's best, or CUDA's. UsageError for tf32 on a CPU.
-const KernelTable& table_for(const Device& device, Arithmetic arithmetic);
+const KernelTable& table_for(const Device& device, ComputeType compute_type);
 
 }  // namespace tutti::kernels

@@ -4,9 +4,9 @@
 
 namespace tutti::kernels {
 
-const KernelTable& table_for(const Device& device, Arithmetic arithmetic) {
+const KernelTable& table_for(const Device& device, ComputeType compute_type) {
     const bool gpu = device.kind() == DeviceKind::cuda;
-    const bool tf32 = arithmetic == Arithmetic::tf32;
+    const bool tf32 = compute_type == ComputeType::tf32;
     check<UsageError>(gpu || !tf32, "tf32 needs a GPU, and this rank is on ", device.name(),
                       "; compute in f32 or bf16");
     const KernelTable& table = tf32 ? cuda_tf32_table() : gpu ? cuda_table() : cpu_table(chosen_isa());

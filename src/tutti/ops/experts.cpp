@@ -159,7 +159,7 @@ struct Forward {
 Forward forward_of(Context& ctx, const char* op, const Tensor& x, const Tensor& w, const GroupRows& rows) {
     check_product(op, x, w, 2, rows);
     const Tensor y = empty(ctx, {x.dim(0), w.dim(1)}, x.dtype());
-    return {y, {.all = gemm_of(Product::forward, x, w, y), .rows = rows}};
+    return {y, {.all = gemm_of(GemmRole::forward, x, w, y), .rows = rows}};
 }
 
 }  // namespace
@@ -189,7 +189,7 @@ Tensor grouped_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, c
     if (sum.defined()) check_matrix(kName, "the sum", sum, shape, dy.dtype());
     const bool in_place = sum.defined() && sum.unique();
     const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
-    GroupedGemm g{.all = gemm_of(Product::input_gradient, dx, w, dy), .rows = rows};
+    GroupedGemm g{.all = gemm_of(GemmRole::input_gradient, dx, w, dy), .rows = rows};
     g.all.accumulate = in_place;
     multiply(ctx, g);
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
@@ -203,7 +203,7 @@ SwigluGradients grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Te
     check_matrix(kName, "the gate", gate, shape, dy.dtype());
     check_matrix(kName, "up", up, shape, dy.dtype());
     const SwigluGradients d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
-    GroupedGemm g{.all = gemm_of(Product::input_gradient, d.gate, w, dy), .rows = rows};
+    GroupedGemm g{.all = gemm_of(GemmRole::input_gradient, d.gate, w, dy), .rows = rows};
     g.all.epilogue = Epilogue::swiglu_backward;
     g.all.gate = gate;
     g.all.x = up;
@@ -221,7 +221,7 @@ void grouped_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, co
           kName, ": dy (M, N), x (M, K) of one type, dw (E, N, K) f32, all contiguous, got ", dy.shape(), ", ",
           x.shape(), ", ", dw.shape(), " ", dw.dtype());
     check_rows(kName, x, dw.dim(0), rows);
-    GroupedGemm g{.all = gemm_of(Product::weight_gradient, x, dw, dy), .rows = rows};
+    GroupedGemm g{.all = gemm_of(GemmRole::weight_gradient, x, dw, dy), .rows = rows};
     g.all.accumulate = accumulate;
     multiply(ctx, g);
 }

@@ -40,11 +40,11 @@ Shape with_last(const Shape& shape, int64_t size) {
 
 }  // namespace
 
-Gemm gemm_of(Product product, const View& x, const View& w, const View& y) {
-    switch (product) {
-        case Product::forward: return {.a = x, .b = w, .c = y, .transpose_b = true};
-        case Product::input_gradient: return {.a = y, .b = w, .c = x, .gradient = true};
-        case Product::weight_gradient:
+Gemm gemm_of(GemmRole role, const View& x, const View& w, const View& y) {
+    switch (role) {
+        case GemmRole::forward: return {.a = x, .b = w, .c = y, .transpose_b = true};
+        case GemmRole::input_gradient: return {.a = y, .b = w, .c = x, .gradient = true};
+        case GemmRole::weight_gradient:
             return {.a = y, .b = x, .c = w, .transpose_a = true, .accumulate = true, .gradient = true};
     }
     return {};
@@ -93,7 +93,7 @@ void check_layer(const char* name, const Tensor& x, const Tensor& w, const Tenso
 }
 
 Gemm forward_product(const Tensor& x, const Tensor& w, const Tensor* b, const View& y) {
-    Gemm product = gemm_of(Product::forward, as_matrix(x), w, y);
+    Gemm product = gemm_of(GemmRole::forward, as_matrix(x), w, y);
     if (b) product.bias = *b;
     return product;
 }
@@ -160,7 +160,7 @@ Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Te
     const bool in_place = sum.defined() && sum.unique();
     check(!later || !sum.defined() || in_place, "linear_backward_input: another handle shares the memory of the sum");
     const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
-    Gemm product = gemm_of(Product::input_gradient, as_matrix(dx), w, as_rows(dy));
+    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(dx), w, as_rows(dy));
     product.accumulate = in_place;
     compute(ctx, product, later);
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
@@ -169,7 +169,7 @@ Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Te
 Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z, Products* later) {
     const Shape shape = input_shape("linear_gelu_backward", dy, w);
     const Tensor dz = empty(ctx, shape, dy.dtype());
-    Gemm product = gemm_of(Product::input_gradient, as_matrix(dz), w, as_matrix(dy));
+    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(dz), w, as_matrix(dy));
     product.epilogue = Epilogue::gelu_backward;
     product.x = beside("linear_gelu_backward", z, shape, dy.dtype());
     compute(ctx, product, later);
@@ -180,7 +180,7 @@ SwigluGradients linear_swiglu_backward(Context& ctx, const Tensor& dy, const Ten
                                        const Tensor& up, Products* later) {
     const Shape shape = input_shape("linear_swiglu_backward", dy, w);
     const SwigluGradients d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
-    Gemm product = gemm_of(Product::input_gradient, as_matrix(d.gate), w, as_matrix(dy));
+    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(d.gate), w, as_matrix(dy));
     product.epilogue = Epilogue::swiglu_backward;
     product.gate = beside("linear_swiglu_backward", gate, shape, dy.dtype());
     product.x = beside("linear_swiglu_backward", up, shape, dy.dtype());
@@ -194,7 +194,7 @@ void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, con
               dy.view().rows() == x.view().rows(),
           "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy.shape(), ", ", x.shape(), ", ",
           dw.shape(), " ", dw.dtype());
-    Gemm product = gemm_of(Product::weight_gradient, as_matrix(x), dw, as_rows(dy));
+    Gemm product = gemm_of(GemmRole::weight_gradient, as_matrix(x), dw, as_rows(dy));
     product.accumulate = accumulate;
     gemm(ctx, product);
 }

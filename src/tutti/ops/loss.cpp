@@ -33,7 +33,7 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
     for (int64_t begin = 0; begin < rows; begin += chunk) {
         const int64_t n = std::min(chunk, rows - begin);
         const Tensor x_chunk = x2.narrow(0, begin, n), logits = chunk_logits.narrow(0, 0, n);
-        multiply_by_weight(products, gemm_of(Product::forward, x_chunk, w, logits));
+        multiply_by_weight(products, gemm_of(GemmRole::forward, x_chunk, w, logits));
         CrossEntropy loss{.logits = logits,
                           .targets = targets1.narrow(0, begin, n),
                           .losses = r.losses.narrow(0, begin, n),
@@ -53,8 +53,8 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
         }
         if (!dw) continue;
         const Tensor& dlogits = logits;  // replaced in place by the kernel
-        multiply_by_weight(products, gemm_of(Product::input_gradient, dx2.narrow(0, begin, n), w, dlogits));
-        kernels::Gemm weight_gradient = gemm_of(Product::weight_gradient, x_chunk, *dw, dlogits);
+        multiply_by_weight(products, gemm_of(GemmRole::input_gradient, dx2.narrow(0, begin, n), w, dlogits));
+        kernels::Gemm weight_gradient = gemm_of(GemmRole::weight_gradient, x_chunk, *dw, dlogits);
         weight_gradient.accumulate = accumulate || begin > 0;
         gemm(ctx, weight_gradient);
     }

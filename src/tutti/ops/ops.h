@@ -51,13 +51,13 @@ class Sum {
 // --- matrix product: g.workspace is allocated here ---
 void gemm(Context& ctx, kernels::Gemm g);
 // The products of a linear layer y = x w^T, x (rows, in), w (out, in), y (rows, out).
-enum class Product : uint8_t {
+enum class GemmRole : uint8_t {
     forward,          // y = x w^T
     input_gradient,   // dx = dy w
     weight_gradient,  // dw += dy^T x, f32
 };
 // `product` writes one of the three.
-kernels::Gemm gemm_of(Product product, const View& x, const View& w, const View& y);
+kernels::Gemm gemm_of(GemmRole role, const View& x, const View& w, const View& y);
 
 // Products that are yet to be computed, by blocks of rows. A function that is given some as `later` adds its product to
 // them; its results get their values from compute_rows(). These are views: the tensors must live until then.

@@ -266,7 +266,7 @@ void for_tables(F&& f) {
     for (const kernels::Isa isa :
          {kernels::Isa::avx2, kernels::Isa::avx512, kernels::Isa::avx512_bf16, kernels::Isa::amx})
         if (kernels::best_isa() >= isa) run(*cpu, kernels::cpu_table(isa));
-    if (best->kind() == DeviceKind::cuda) run(*best, kernels::table_for(*best, Arithmetic::f32));
+    if (best->kind() == DeviceKind::cuda) run(*best, kernels::table_for(*best, ComputeType::f32));
 }
 
 TEST(RingAttention, IsAttentionWhateverTheMaskAndTheOrder) {

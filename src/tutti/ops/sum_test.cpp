@@ -24,7 +24,7 @@ class SumTest : public ::testing::Test {
     }
 
     std::unique_ptr<Device> device_ = make_cpu_device(2);
-    Context ctx_{*device_, kernels::table_for(*device_, Arithmetic::f32)};
+    Context ctx_{*device_, kernels::table_for(*device_, ComputeType::f32)};
 };
 
 TEST_F(SumTest, IsExactOverTensorsAndBeginsAnew) {

@@ -49,7 +49,7 @@ TEST_P(OptimizerTest, FollowsTheFormula) {
         autograd::materialize(ctx_, p, GetParam(), 5, true);
         spec::OptimizerSpec spec;
         spec.name = name;
-        Optimizer optimizer(ctx_, whole_pieces({&p}), spec);
+        Optimizer optimizer(ctx_, whole_shards({&p}), spec);
         std::vector<double> w, m(21), v(21);
         for (float x : p.master.to_host<float>()) w.push_back(x);
         for (int t = 1; t <= 10; ++t) {
@@ -84,7 +84,7 @@ TEST_P(OptimizerTest, FollowsTheFormula) {
 TEST_P(OptimizerTest, BiasesDoNotDecay) {
     Parameter p{.name = "b", .shape = {4}, .init = {.value = 2}};
     autograd::materialize(ctx_, p, GetParam(), 5, true);
-    Optimizer optimizer(ctx_, whole_pieces({&p}), {});
+    Optimizer optimizer(ctx_, whole_shards({&p}), {});
     optimizer.step(0.01, 1);
     EXPECT_EQ(p.master.to_host<float>(), std::vector<float>(4, 2.0f));
 }
@@ -98,15 +98,15 @@ TEST_P(OptimizerTest, PiecesAreUpdatedLikeTheWhole) {
         for (size_t i = 0; i < g.size(); ++i) g[i] = normal(random_key(9, "g"), i);
         device_->copy_in(p->gradient.view().data, g.data(), p->gradient.bytes());
     }
-    std::vector<Piece> pieces;
+    std::vector<ParameterShard> pieces;
     for (const auto& [begin, size] : {std::array<int64_t, 2>{0, 5}, {5, 80}, {85, 26}}) {
-        Piece piece = whole_pieces({&cut})[0];
+        ParameterShard piece = whole_shards({&cut})[0];
         piece.begin = begin;
         piece.gradient_begin = begin;
         for (Tensor* x : {&piece.master, &piece.value}) *x = x->narrow(0, begin, size);
         pieces.push_back(piece);
     }
-    Optimizer a(ctx_, whole_pieces({&whole}), {}), b(ctx_, pieces, {});
+    Optimizer a(ctx_, whole_shards({&whole}), {}), b(ctx_, pieces, {});
     for (int t = 0; t < 3; ++t) {
         a.step(0.01, 0.5);
         b.step(0.01, 0.5);

@@ -13,41 +13,43 @@ using kernels::KernelTable;
 namespace {
 
 // The rounded copy that the model reads, when it is not the master itself.
-View rounded_copy(const Piece& piece) { return piece.value.dtype() == DType::f32 ? View{} : piece.value.view(); }
+View rounded_copy(const ParameterShard& shard) {
+    return shard.value.dtype() == DType::f32 ? View{} : shard.value.view();
+}
 
 }  // namespace
 
-std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters) {
-    std::vector<Piece> pieces;
+std::vector<ParameterShard> whole_shards(const std::vector<Parameter*>& parameters) {
+    std::vector<ParameterShard> shards;
     for (Parameter* p : parameters) {
         const auto flat = [&](const Tensor& x) { return x.reshape({x.numel()}); };
-        pieces.push_back({p, 0, flat(p->master), flat(p->value), &p->gradient, 0});
+        shards.push_back({p, 0, flat(p->master), flat(p->value), &p->gradient, 0});
     }
-    return pieces;
+    return shards;
 }
 
-std::vector<mesh::HeldBlock> Piece::blocks() const {
+std::vector<mesh::HeldBlock> ParameterShard::blocks() const {
     return mesh::blocks_of_range(parameter->part(), begin, begin + master.numel());
 }
 
-Tensor Piece::gradient() const {
+Tensor ParameterShard::gradient() const {
     check(gradients->defined(), parameter->name, ": its gradient is wanted, and no step has made one");
     return gradients->reshape({gradients->numel()}).narrow(0, gradient_begin, master.numel());
 }
 
-Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec,
+Optimizer::Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, const spec::OptimizerSpec& spec,
                      Device* offload_device)
-    : ctx_(ctx), spec_(spec), pieces_(std::move(pieces)) {
+    : ctx_(ctx), spec_(spec), shards_(std::move(shards)) {
     check<UsageError>(spec.name == "adamw" || spec.name == "sgd", "optimizer.name must be adamw or sgd, got \"",
                       spec.name, "\"");
-    for (const Piece& piece : pieces_) {
+    for (const ParameterShard& shard : shards_) {
         const auto moment = [&] {
-            const Tensor zeros = Tensor::empty(offload_device ? *offload_device : ctx.device, piece.master.shape(),
+            const Tensor zeros = Tensor::empty(offload_device ? *offload_device : ctx.device, shard.master.shape(),
                                                DType::f32, Purpose::optimizer);
             ops::fill(ctx, zeros, 0);
             return zeros;
         };
-        const bool trained = piece.parameter->trained();
+        const bool trained = shard.parameter->trained();
         first_.push_back(trained ? moment() : Tensor{});
         second_.push_back(trained && spec.name == "adamw" ? moment() : Tensor{});
     }
@@ -56,20 +58,20 @@ Optimizer::Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::O
 void Optimizer::step(double lr, double grad_scale, double mean_load) {
     ++updates_;
     std::vector<kernels::OptimizerPiece> pieces;
-    pieces.reserve(pieces_.size());
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-        if (!pieces_[i].parameter->trained()) {
-            ops::balance(ctx_, pieces_[i].master, pieces_[i].gradient(), static_cast<float>(mean_load),
+    pieces.reserve(shards_.size());
+    for (size_t i = 0; i < shards_.size(); ++i) {
+        if (!shards_[i].parameter->trained()) {
+            ops::balance(ctx_, shards_[i].master, shards_[i].gradient(), static_cast<float>(mean_load),
                          static_cast<float>(spec_.expert_bias_rate));
             continue;
         }
         pieces.push_back(
-            {.master = pieces_[i].master,
-             .gradient = pieces_[i].gradient(),
-             .value = rounded_copy(pieces_[i]),
+            {.master = shards_[i].master,
+             .gradient = shards_[i].gradient(),
+             .value = rounded_copy(shards_[i]),
              .m = first_[i],
              .v = second_[i].defined() ? second_[i].view() : View{},
-             .weight_decay = static_cast<float>(pieces_[i].parameter->decays() ? spec_.weight_decay : 0.0)});
+             .weight_decay = static_cast<float>(shards_[i].parameter->decays() ? spec_.weight_decay : 0.0)});
     }
     if (spec_.name == "adamw") {
         const auto t = static_cast<double>(updates_);
@@ -91,15 +93,15 @@ void Optimizer::step(double lr, double grad_scale, double mean_load) {
     }
 }
 
-std::vector<StatePiece> Optimizer::state() const {
-    std::vector<StatePiece> state;
+std::vector<StateTensor> Optimizer::state() const {
+    std::vector<StateTensor> state;
     const bool adam = spec_.name == "adamw";
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-        const Piece& piece = pieces_[i];
-        if (!piece.parameter->trained()) continue;
-        const std::string& name = piece.parameter->name;
-        state.push_back({(adam ? "optimizer.m." : "optimizer.momentum.") + name, &piece, first_[i]});
-        if (adam) state.push_back({"optimizer.v." + name, &piece, second_[i]});
+    for (size_t i = 0; i < shards_.size(); ++i) {
+        const ParameterShard& shard = shards_[i];
+        if (!shard.parameter->trained()) continue;
+        const std::string& name = shard.parameter->name;
+        state.push_back({(adam ? "optimizer.m." : "optimizer.momentum.") + name, &shard, first_[i]});
+        if (adam) state.push_back({"optimizer.v." + name, &shard, second_[i]});
     }
     return state;
 }

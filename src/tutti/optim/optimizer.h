@@ -1,5 +1,5 @@
 // optim/optimizer.h: AdamW and SGD with momentum, clipping, and learning-rate schedules. An update reads the gradient,
-// updates the master and rewrites the rounded value in one pass, over pieces of parameters: whole parameters, or this
+// updates the master and rewrites the rounded value in one pass, over shards of parameters: whole parameters, or this
 // rank's shards.
 #pragma once
 
@@ -15,32 +15,32 @@ using autograd::Parameter;
 
 // A stretch of what this rank holds of a parameter (Parameter::part(), flattened) that this rank updates. Its tensors
 // are one-dimensional, of equal size.
-struct Piece {
+struct ParameterShard {
     Parameter* parameter = nullptr;
     int64_t begin = 0;                  // first element of the stretch in Parameter::part()
     Tensor master;                      // f32
     Tensor value;                       // in the compute type; the master itself when that is f32
     const Tensor* gradients = nullptr;  // f32; contains the gradient while a step has one
     int64_t gradient_begin = 0;         // first element of the stretch in `gradients`
-    bool owned = true;                  // true on one of the ranks with equal pieces, which saves and counts the piece
+    bool owned = true;                  // true on one of the ranks with equal shards, which saves and counts the shard
 
     std::vector<mesh::HeldBlock> blocks() const;  // of the parameter, with their places in the tensors
     Tensor gradient() const;                      // Error when there is none
 };
-// Parameters with their own memory (autograd::materialize), one piece each.
-std::vector<Piece> whole_pieces(const std::vector<Parameter*>& parameters);
+// Parameters with their own memory (autograd::materialize), one shard each.
+std::vector<ParameterShard> whole_shards(const std::vector<Parameter*>& parameters);
 
-// A tensor of the optimizer's state, of the size of its piece, saved in checkpoints beside the masters.
-struct StatePiece {
+// A tensor of the optimizer's state, of the size of its shard, saved in checkpoints beside the masters.
+struct StateTensor {
     std::string name;  // "optimizer.m.<parameter>"
-    const Piece* piece = nullptr;
+    const ParameterShard* shard = nullptr;
     Tensor values;
 };
 
 class Optimizer {
   public:
     // Allocates the moments (f32, zero), in the memory of `offload_device` unless null.
-    Optimizer(ops::Context& ctx, std::vector<Piece> pieces, const spec::OptimizerSpec& spec,
+    Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, const spec::OptimizerSpec& spec,
               Device* offload_device = nullptr);
 
     // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor). The bias of an expert with
@@ -50,15 +50,15 @@ class Optimizer {
 
     int64_t updates() const { return updates_; }
     void set_updates(int64_t updates) { updates_ = updates; }
-    const std::vector<Piece>& pieces() const { return pieces_; }
-    std::vector<StatePiece> state() const;
+    const std::vector<ParameterShard>& parameter_shards() const { return shards_; }
+    std::vector<StateTensor> state() const;
 
   private:
     ops::Context& ctx_;
     spec::OptimizerSpec spec_;
-    std::vector<Piece> pieces_;
+    std::vector<ParameterShard> shards_;
     std::vector<Tensor> first_,
-        second_;  // by piece: m and v; for SGD the momentum and nothing; for a bias of experts neither
+        second_;  // by shard: m and v; for SGD the momentum and nothing; for a bias of experts neither
     int64_t updates_ = 0;
 };
 

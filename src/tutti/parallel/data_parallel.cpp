@@ -101,10 +101,10 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     states_.push_back(std::move(state));
 }
 
-std::vector<optim::Piece> DataParallel::pieces() const {
-    std::vector<optim::Piece> all;
+std::vector<optim::ParameterShard> DataParallel::parameter_shards() const {
+    std::vector<optim::ParameterShard> all;
     for (const auto& state : states_)
-        for (optim::Piece& piece : state->flat->pieces()) all.push_back(std::move(piece));
+        for (optim::ParameterShard& piece : state->flat->parameter_shards()) all.push_back(std::move(piece));
     return all;
 }
 
@@ -164,7 +164,7 @@ std::string DataParallel::first_non_finite() {
             places.try_emplace(unit->parameters[i], kUnit * static_cast<double>(unit->place) + static_cast<double>(i));
     double place = std::numeric_limits<double>::infinity();
     std::string bad;
-    for (const optim::Piece& piece : pieces()) {
+    for (const optim::ParameterShard& piece : parameter_shards()) {
         ops::Sum squares(ctx_);
         squares.add_squares(piece.gradient());
         if (std::isfinite(squares.take().value()) || places.at(piece.parameter) >= place) continue;

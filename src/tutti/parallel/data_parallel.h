@@ -44,7 +44,7 @@ class DataParallel final : public autograd::Hooks {
                  const DataParallelOptions& options);
 
     // The pieces that this rank updates.
-    std::vector<optim::Piece> pieces() const;
+    std::vector<optim::ParameterShard> parameter_shards() const;
 
     // Run i of units will do microbatches[i] forwards and backwards, in any order. A gradient is complete, and its sum
     // over the ranks begins, when the last of these backwards has added its contribution; the sum over several stages
@@ -61,7 +61,7 @@ class DataParallel final : public autograd::Hooks {
     std::string first_non_finite();
     // Call after the update: gathers the weights of all shards; forwards wait for them unit by unit.
     void all_gather_weights();
-    // `load` writes the masters of pieces(), from which the weights are then rounded and gathered.
+    // `load` writes the masters of parameter_shards(), from which the weights are then rounded and gathered.
     void load_masters(const std::function<void()>& load);
     void wait_for_weights();  // before weights are read outside a forward
 

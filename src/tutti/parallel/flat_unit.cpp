@@ -49,7 +49,7 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     }
     masters_ =
         compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer, options_.masters_device);
-    for (const optim::Piece& piece : pieces())
+    for (const optim::ParameterShard& piece : parameter_shards())
         autograd::draw(ctx_, *piece.parameter, options_.seed, piece.blocks(), piece.master);
     round_masters();
     if (!options_.updates) masters_ = {};
@@ -66,8 +66,8 @@ void FlatUnit::round_masters() {
     if (options_.compute != DType::f32 && masters_.defined()) ops::cast_into(ctx_, masters_, weight_shard_);
 }
 
-std::vector<optim::Piece> FlatUnit::pieces() const {
-    std::vector<optim::Piece> pieces;
+std::vector<optim::ParameterShard> FlatUnit::parameter_shards() const {
+    std::vector<optim::ParameterShard> pieces;
     if (!masters_.defined()) return pieces;
     const int64_t first = options_.shard * layout_.shard_size, end = first + layout_.shard_size;
     for (size_t i = 0; i < parameters_.size(); ++i) {

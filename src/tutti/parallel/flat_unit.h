@@ -74,7 +74,7 @@ class FlatUnit {
     const FlatLayout& layout() const { return layout_; }
     bool owned() const { return options_.owned; }
     // The parts of parameters in this rank's shard; empty when another rank updates.
-    std::vector<optim::Piece> pieces() const;
+    std::vector<optim::ParameterShard> parameter_shards() const;
 
     // Weights of all shards. With ZeRO-3 allocate_weights() allocates weights() and points the parameters into it, and
     // free_weights() frees the memory; otherwise the weights stay allocated.

@@ -58,11 +58,11 @@ std::string optimizer(const spec::OptimizerSpec& o) {
     return text + (o.clip > 0 ? concat(", clip ", o.clip) : ", no clipping");
 }
 
-std::string precision(Arithmetic arithmetic) {
-    switch (arithmetic) {
-        case Arithmetic::f32: return "f32 throughout";
-        case Arithmetic::tf32: return "f32, matrix products in TF32";
-        case Arithmetic::bf16: return "bf16, f32 master weights and gradients";
+std::string precision(ComputeType compute_type) {
+    switch (compute_type) {
+        case ComputeType::f32: return "f32 throughout";
+        case ComputeType::tf32: return "f32, matrix products in TF32";
+        case ComputeType::bf16: return "bf16, f32 master weights and gradients";
     }
     return "";
 }
@@ -100,7 +100,7 @@ std::string mesh(const spec::RunSpec& run, int ranks) {
     if (ranks == 1) return "1 rank";
     if (parallel.strategy == "parameter_server") {
         const int64_t P = spec::parameter_count(run.model), n = ranks;
-        const int64_t gradients = 4 * P, weights = size_of(spec::compute_type(run)) * P;
+        const int64_t gradients = 4 * P, weights = size_of(spec::compute_dtype(run)) * P;
         return concat(ranks, " ranks, a parameter server: in a step rank 0 receives and sends ",
                       format_bytes((n - 1) * (gradients + weights)), ", another rank ",
                       format_bytes(gradients + weights), "; with collectives each would send ",
@@ -258,7 +258,7 @@ std::string render_card(const Card& card, const CardStyle& style) {
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
     box.field("mesh", mesh(run, card.ranks));
     if (!card.pipeline.empty()) box.field("pipeline", card.pipeline);
-    box.field("precision", precision(spec::arithmetic_of(run)));
+    box.field("precision", precision(spec::compute_type_of(run)));
     box.field("recompute", recompute(run));
     box.field("optimizer", optimizer(run.optimizer));
     box.field("machine", card.machine);

@@ -217,7 +217,7 @@ Table ring_volumes() {
         run.train.seq_len = 64;
         run.parallel.zero = zero;
         spec::validate(run, n);
-        const auto rehearsal = rehearsal::rehearse(run, rehearsal::target_named("cpu-avx2", Arithmetic::f32, 1), n, 0);
+        const auto rehearsal = rehearsal::rehearse(run, rehearsal::target_named("cpu-avx2", ComputeType::f32, 1), n, 0);
         double sent = 0;
         for (const parallel::GroupTraffic& traffic : rehearsal.communication) sent += double(traffic.traffic.sent);
         t.rows.push_back({concat("ZeRO-", zero), stages[zero].first, stages[zero].second * (n - 1) / n,

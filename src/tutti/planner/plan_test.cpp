@@ -15,7 +15,7 @@ namespace {
 
 // For a CPU, which every build can rehearse, with a memory as small as the test needs.
 std::optional<rehearsal::Target> target_with(int64_t bytes) {
-    rehearsal::Target target = rehearsal::target_named("cpu-avx2", Arithmetic::bf16, 1);
+    rehearsal::Target target = rehearsal::target_named("cpu-avx2", ComputeType::bf16, 1);
     target.device.memory_bytes = bytes;
     return target;
 }

@@ -90,7 +90,7 @@ struct Builder {
             const Parameter& p = model.parameter(computed[i].name);
             if (here.contains(&p)) add(computed[i], rank, blocks_of(p.part().blocks));
             std::vector<Block> blocks;
-            for (const optim::Piece& piece : engine.optimizer.pieces())
+            for (const optim::ParameterShard& piece : engine.optimizer.parameter_shards())
                 if (piece.parameter == &p)
                     for (const Block& b : blocks_of(piece.blocks())) blocks.push_back(b);
             add(state[i], rank, blocks);

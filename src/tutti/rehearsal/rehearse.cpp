@@ -118,7 +118,7 @@ class MarkedBatches final : public engine::Batches {
         mark_();
         return inner_->microbatch(step, index);
     }
-    int64_t terms(int64_t step) override { return inner_->terms(step); }
+    int64_t valid_tokens(int64_t step) override { return inner_->valid_tokens(step); }
 
   private:
     std::unique_ptr<engine::Batches> inner_;
@@ -146,12 +146,12 @@ MemoryByPurpose peaks_of(Allocator& memory) {
 
 int64_t saved_bytes(const optim::Optimizer& optimizer) {
     int64_t bytes = 0;
-    const auto add = [&](const optim::Piece& p, const Tensor& values) {
+    const auto add = [&](const optim::ParameterShard& p, const Tensor& values) {
         if (!p.owned) return;
         for (const mesh::HeldBlock& held : p.blocks()) bytes += held.block.numel() * size_of(values.dtype());
     };
-    for (const optim::Piece& p : optimizer.pieces()) add(p, p.master);
-    for (const optim::StatePiece& s : optimizer.state()) add(*s.piece, s.values);
+    for (const optim::ParameterShard& p : optimizer.parameter_shards()) add(p, p.master);
+    for (const optim::StateTensor& s : optimizer.state()) add(*s.shard, s.values);
     return bytes;
 }
 

@@ -557,12 +557,12 @@ TEST(Rehearsal, OfEveryMachineThatHasAName) {
     const spec::RunSpec run = run_of("llama-tiny", "bf16", 2, 64);
     for (const std::string& name : target_names()) {
         if (!name.starts_with("cpu-")) continue;
-        const Rehearsal r = rehearse(run, target_named(name, Arithmetic::bf16, 8), 1, 0);
+        const Rehearsal r = rehearse(run, target_named(name, ComputeType::bf16, 8), 1, 0);
         EXPECT_EQ(r.memory.at_peak[Purpose::weights], memory_of(run).at_peak[Purpose::weights]) << name;
         EXPECT_DOUBLE_EQ(r.flops, flops_by_formula(run, false)) << name;
     }
-    EXPECT_THROW(target_named("cpu-avx513", Arithmetic::bf16, 1), UsageError);
-    EXPECT_THROW(target_named("cpu-avx2", Arithmetic::tf32, 1), UsageError);
+    EXPECT_THROW(target_named("cpu-avx513", ComputeType::bf16, 1), UsageError);
+    EXPECT_THROW(target_named("cpu-avx2", ComputeType::tf32, 1), UsageError);
 }
 
 TEST(Rehearsal, AKernelThatTheMachineLacksIsNamed) {

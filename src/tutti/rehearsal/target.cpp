@@ -46,10 +46,10 @@ Target target_of(const engine::Machine& machine) {
     return {&machine.kernels, meta};
 }
 
-Target target_named(std::string_view name, Arithmetic arithmetic, int threads) {
+Target target_named(std::string_view name, ComputeType compute_type, int threads) {
     for (const kernels::Isa isa : kIsas) {
         if (name != cpu_name(isa)) continue;
-        check<UsageError>(arithmetic != Arithmetic::tf32, "tf32 needs a GPU, and the plan is for ", name,
+        check<UsageError>(compute_type != ComputeType::tf32, "tf32 needs a GPU, and the plan is for ", name,
                           "; compute in f32 or bf16");
         return {&kernels::cpu_table(isa),
                 {.name = concat(name, ", ", threads, threads == 1 ? " thread" : " threads"),
@@ -58,7 +58,7 @@ Target target_named(std::string_view name, Arithmetic arithmetic, int threads) {
     }
     for (const GpuModel& gpu : kGpus)
         if (name == gpu.name)
-            return {arithmetic == Arithmetic::tf32 ? &kernels::cuda_tf32_table() : &kernels::cuda_table(),
+            return {compute_type == ComputeType::tf32 ? &kernels::cuda_tf32_table() : &kernels::cuda_table(),
                     {.name = gpu.title,
                      .memory_bytes = (gpu.mib - kContextMiB) * kMiB,
                      .workspace_bytes = kGpuWorkspace,

@@ -24,7 +24,7 @@ Target target_of(const engine::Machine& machine);
 // The machine of a name: "cpu-avx2", "cpu-avx512", "cpu-avx512_bf16", "cpu-amx" with `threads` threads and memory of
 // any size; "h100" and the other GPUs of target_names(). UsageError for an unknown name, with the nearest, and for tf32
 // on a CPU.
-Target target_named(std::string_view name, Arithmetic arithmetic, int threads);
+Target target_named(std::string_view name, ComputeType compute_type, int threads);
 std::vector<std::string> target_names();
 
 // "1.5": the first expert has 1.5 times the mean load and the others share the rest evenly. "3,1,1,1": the load of each

@@ -87,14 +87,14 @@ double kernel_seconds(const rehearsal::KernelCall& call, const Prices& price) {
 
 }  // namespace
 
-rehearsal::Target target_for(const hardware::Cluster& cluster, Arithmetic arithmetic) {
+rehearsal::Target target_for(const hardware::Cluster& cluster, ComputeType compute_type) {
     const std::string& name = cluster.name;
     const char* known = starts_with_any(name, {"a100-40"}) ? "a100-40gb"
                         : starts_with_any(name, {"a100"})  ? "a100-80gb"
                         : name == "h200"                   ? "h200"
                         : name == "b200"                   ? "b200"
                                                            : "h100";
-    rehearsal::Target target = rehearsal::target_named(known, arithmetic, 1);
+    rehearsal::Target target = rehearsal::target_named(known, compute_type, 1);
     if (name != known && !starts_with_any(name, {"a100"})) {
         target.device.name = name + " (kernels as of an H100)";
         constexpr double kContext = 600.0 * (1 << 20);

@@ -34,6 +34,6 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
 
 // The machine that kernels and memory are rehearsed for: that GPU, or for one without kernels of its own an H100 with
 // its memory.
-rehearsal::Target target_for(const hardware::Cluster& cluster, Arithmetic arithmetic);
+rehearsal::Target target_for(const hardware::Cluster& cluster, ComputeType compute_type);
 
 }  // namespace tutti::simulate

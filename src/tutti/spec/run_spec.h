@@ -148,9 +148,9 @@ struct RunSpec {
 };
 
 // The arithmetic of the forward and backward of a validated run, and the type of weights and activations.
-inline Arithmetic arithmetic_of(const RunSpec& run) {
-    return arithmetic_from(run.precision.compute).value_or(Arithmetic::bf16);
+inline ComputeType compute_type_of(const RunSpec& run) {
+    return compute_type_from(run.precision.compute).value_or(ComputeType::bf16);
 }
-inline DType compute_type(const RunSpec& run) { return storage_of(arithmetic_of(run)); }
+inline DType compute_dtype(const RunSpec& run) { return storage_of(compute_type_of(run)); }
 
 }  // namespace tutti::spec

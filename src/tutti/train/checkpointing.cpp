@@ -88,13 +88,13 @@ std::set<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-std::vector<checkpoint::Piece> state_pieces(const engine::Engine& engine) {
-    std::vector<checkpoint::Piece> pieces;
-    for (const optim::Piece& p : engine.optimizer.pieces())
-        pieces.push_back({p.parameter->name, p.parameter->shape, p.blocks(), p.master, p.owned});
-    for (const optim::StatePiece& s : engine.optimizer.state())
-        pieces.push_back({s.name, s.piece->parameter->shape, s.piece->blocks(), s.values, s.piece->owned});
-    return pieces;
+std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine) {
+    std::vector<checkpoint::TensorSlice> slices;
+    for (const optim::ParameterShard& p : engine.optimizer.parameter_shards())
+        slices.push_back({p.parameter->name, p.parameter->shape, p.blocks(), p.master, p.owned});
+    for (const optim::StateTensor& s : engine.optimizer.state())
+        slices.push_back({s.name, s.shard->parameter->shape, s.shard->blocks(), s.values, s.shard->owned});
+    return slices;
 }
 
 std::string run_identity(const spec::RunSpec& run) {
@@ -216,7 +216,7 @@ Agreement Checkpointing::agree(const std::function<std::string()>& body) const {
 
 // --- resuming: rank 0 says which checkpoint, all load their part of it and tell how it went, until one is good
 
-RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<checkpoint::Piece>& pieces) {
+RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<checkpoint::TensorSlice>& slices) {
     const Manifest& manifest = reader.manifest();
     const auto json = Json::parse(manifest.state);
     check<UsageError>(
@@ -232,7 +232,7 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
     check<DataError>(manifest.data_fingerprint == setup_.data_fingerprint, reader.path(),
                      ": the training data is not what this run was trained on (fingerprint ", setup_.data_fingerprint,
                      ", was ", manifest.data_fingerprint, "); use the same files, or another --out");
-    checkpoint::load_pieces(reader, pieces);
+    checkpoint::load_slices(reader, slices);
     RunState state;
     state.step = manifest.step;
     state.updates = json.at("updates").get<int64_t>();
@@ -244,15 +244,15 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
     return state;
 }
 
-// The texts of the result are the tensors that a rank has no piece of. `reader` null: this rank opens the checkpoint.
+// The texts of the result are the tensors that a rank has no slice of. `reader` null: this rank opens the checkpoint.
 Agreement Checkpointing::load_together(const std::string& path, const CheckpointReader* reader, RunState& state) {
     return agree([&] {
         std::optional<CheckpointReader> opened;
         if (reader == nullptr) reader = &opened.emplace(files_, path);
-        const auto pieces = setup_.pieces();
-        state = load(*reader, pieces);
+        const auto slices = setup_.slices();
+        state = load(*reader, slices);
         reader->verify_share(rank(), ranks());
-        return lines(checkpoint::unwanted_tensors(*reader, pieces));
+        return lines(checkpoint::unwanted_tensors(*reader, slices));
     });
 }
 
@@ -315,7 +315,7 @@ void Checkpointing::start(const RunState& state, bool background) {
     wait();  // for the one before: a checkpoint that was asked for is never left out
     saving_step_ = state.step;
     // Without a background the step loop waits, so the weights stand still while they are written.
-    auto held = std::make_shared<const HostState>(setup_.pieces(), background ? HostMemory::copy : HostMemory::borrow);
+    auto held = std::make_shared<const HostState>(setup_.slices(), background ? HostMemory::copy : HostMemory::borrow);
     Manifest manifest{.step = state.step,
                       .config_digest = {},
                       .data_fingerprint = setup_.data_fingerprint,

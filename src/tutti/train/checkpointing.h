@@ -1,7 +1,7 @@
 // train/checkpointing.h: when and what a run saves, and how it resumes. The file protocol is checkpoint/store.h.
 // Saved: f32 master weights and moments by name, and RunState. Not saved, because they follow from these: weights in
 // the compute type (rounded masters), learning rate, data position and dropout (functions of the step). Each rank
-// writes and reads its own pieces; rank 0 alone begins, commits and prunes saves and chooses the checkpoint to resume.
+// writes and reads its own slices; rank 0 alone begins, commits and prunes saves and chooses the checkpoint to resume.
 #pragma once
 
 #include <functional>
@@ -49,8 +49,8 @@ struct RunState {
     std::string config;  // when loaded: TOML of the run that saved it
 };
 
-// The pieces of master weights and moments that this rank saves. Of equal copies on several ranks one is saved.
-std::vector<checkpoint::Piece> state_pieces(const engine::Engine& engine);
+// The slices of master weights and moments that this rank saves. Of equal copies on several ranks one is saved.
+std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine);
 
 // The keys of a config that fix the meaning of a checkpoint's numbers, as lines "key = value". A checkpoint may
 // continue only under equal ones.
@@ -68,15 +68,16 @@ class Checkpointing {
         const spec::RunSpec& run;
         std::string directory;  // the same one on every rank: on one machine, or on a shared file system
         std::string data_fingerprint;
-        std::function<std::vector<checkpoint::Piece>()> pieces;  // what this rank holds; asked at every save and load
-        Warn warn;                                               // of rank 0; the others' is not called
-        comm::Communicator* ranks = nullptr;                     // all ranks of the run; null: this one alone
-        checkpoint::FileSystem* files = nullptr;                 // null: the real one
+        std::function<std::vector<checkpoint::TensorSlice>()>
+            slices;                               // what this rank holds; asked at every save and load
+        Warn warn;                                // of rank 0; the others' is not called
+        comm::Communicator* ranks = nullptr;      // all ranks of the run; null: this one alone
+        checkpoint::FileSystem* files = nullptr;  // null: the real one
     };
     explicit Checkpointing(Setup setup);
     ~Checkpointing();
 
-    // Continues as TrainOptions::resume says: fills the pieces of all ranks from one checkpoint. UsageError when it
+    // Continues as TrainOptions::resume says: fills the slices of all ranks from one checkpoint. UsageError when it
     // belongs to another model, seed or batch; DataError when the data changed. What one rank meets, all throw.
     std::optional<RunState> resume(const std::string& mode);
 
@@ -114,7 +115,7 @@ class Checkpointing {
     std::optional<RunState> lead(const std::string& mode);
     std::optional<RunState> follow();
     Agreement load_together(const std::string& path, const checkpoint::CheckpointReader* reader, RunState& state);
-    RunState load(const checkpoint::CheckpointReader& reader, const std::vector<checkpoint::Piece>& pieces);
+    RunState load(const checkpoint::CheckpointReader& reader, const std::vector<checkpoint::TensorSlice>& slices);
 
     void start(const RunState& state, bool background);
     std::string state_json(const RunState& state) const;

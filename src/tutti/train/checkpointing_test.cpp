@@ -21,7 +21,7 @@ namespace tutti::train {
 namespace {
 
 namespace fs = std::filesystem;
-using checkpoint::Piece;
+using checkpoint::TensorSlice;
 using checkpoint::testing::contains;
 using checkpoint::testing::FaultFileSystem;
 
@@ -47,7 +47,7 @@ class Rank {
             // Squares: uneven, and the first ranks of many have nothing.
             const int64_t begin = all * r * r / (n * n), end = all * (r + 1) * (r + 1) / (n * n);
             if (begin == end) continue;
-            pieces_.push_back({.name = kTensors[t].name,
+            slices_.push_back({.name = kTensors[t].name,
                                .shape = kTensors[t].shape,
                                .blocks = mesh::blocks_of_range(mesh::whole_part(kTensors[t].shape), begin, end),
                                .values = Tensor::empty(*device_, {end - begin}, DType::f32, Purpose::weights)});
@@ -58,7 +58,7 @@ class Rank {
         checkpoints.emplace(Checkpointing::Setup{.run = run,
                                                  .directory = directory,
                                                  .data_fingerprint = "data",
-                                                 .pieces = [this] { return pieces_; },
+                                                 .slices = [this] { return slices_; },
                                                  .warn = [this](const std::string& text) { warn(text); },
                                                  .ranks = group_.get(),
                                                  .files = files});
@@ -101,9 +101,9 @@ class Rank {
     }
     template <class F>
     void for_each(F f, int64_t step) {
-        for (size_t p = 0; p < pieces_.size(); ++p)
-            for (int64_t i = 0; i < pieces_[p].values.numel(); ++i)
-                f(pieces_[p].values.view().as<float>()[i], value_of(tensors_[p], begins_[p] + i, step));
+        for (size_t p = 0; p < slices_.size(); ++p)
+            for (int64_t i = 0; i < slices_[p].values.numel(); ++i)
+                f(slices_[p].values.view().as<float>()[i], value_of(tensors_[p], begins_[p] + i, step));
     }
     void warn(const std::string& text) {
         const std::lock_guard lock(mutex_);
@@ -113,7 +113,7 @@ class Rank {
 
     std::unique_ptr<Device> device_;
     std::unique_ptr<comm::Communicator> group_;
-    std::vector<Piece> pieces_;
+    std::vector<TensorSlice> slices_;
     std::vector<size_t> tensors_;
     std::vector<int64_t> begins_;  // first elements of the pieces
     std::mutex mutex_;
@@ -360,11 +360,11 @@ TEST_F(ManyRanks, WhatNobodyOwnsIsNotCommitted) {
         Checkpointing checkpoints({.run = run_,
                                    .directory = directory(),
                                    .data_fingerprint = "data",
-                                   .pieces =
+                                   .slices =
                                        [&] {
-                                           Piece piece = checkpoint::whole_piece("w", values);
+                                           TensorSlice piece = checkpoint::whole_slice("w", values);
                                            piece.owned = owned;
-                                           return std::vector<Piece>{piece};
+                                           return std::vector<TensorSlice>{piece};
                                        },
                                    .warn = [&](const std::string& text) { warning += text; },
                                    .ranks = group.get()});

@@ -10,8 +10,8 @@ constexpr int kMostMeasurements = 5;
 constexpr double kFirstSeconds = 0.05, kAgainSeconds = 0.2;
 }  // namespace
 
-RunPeak::RunPeak(comm::Communicator& ranks, Device& device, Arithmetic arithmetic)
-    : ranks_(ranks), device_(device), arithmetic_(arithmetic) {
+RunPeak::RunPeak(comm::Communicator& ranks, Device& device, ComputeType compute_type)
+    : ranks_(ranks), device_(device), compute_type_(compute_type) {
     if (device.kind() == DeviceKind::cpu) {
         const auto hosts = comm::gather_texts(ranks, host_name());
         const auto on_host = static_cast<int>(std::count(hosts.begin(), hosts.end(), host_name()));
@@ -27,7 +27,7 @@ RunPeak::RunPeak(comm::Communicator& ranks, Device& device, Arithmetic arithmeti
 }
 
 void RunPeak::measure(double seconds) {
-    const ArithmeticPeak peak = device_.peak(arithmetic_, seconds);
+    const ArithmeticPeak peak = device_.peak(compute_type_, seconds);
     of_device_ = peak.origin;
     const double sum = ranks_.sum(part_ * peak.flops_per_s);
     if (sum > flops_per_s_) is_reached_ = false;

@@ -12,7 +12,7 @@ namespace tutti::train {
 // The constructor and see() are collective over `ranks`, which must outlive the object.
 class RunPeak {
   public:
-    RunPeak(comm::Communicator& ranks, Device& device, Arithmetic arithmetic);
+    RunPeak(comm::Communicator& ranks, Device& device, ComputeType compute_type);
 
     double flops_per_s() const { return flops_per_s_; }
     std::string origin() const;  // "vdpbf16ps zmm on registers, 2 cores, measured 2 times"
@@ -26,7 +26,7 @@ class RunPeak {
 
     comm::Communicator& ranks_;
     Device& device_;
-    Arithmetic arithmetic_;
+    ComputeType compute_type_;
     double part_ = 1;  // this rank's share of the device's peak
     std::string of_device_, shared_;
     double flops_per_s_ = 0;

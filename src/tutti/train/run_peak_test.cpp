@@ -29,7 +29,7 @@ class ListedDevice final : public Device {
     void synchronize() override {}
     std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
     std::unique_ptr<Device> make_offload_device(const std::string&) override { return nullptr; }
-    ArithmeticPeak peak(Arithmetic, double) override {
+    ArithmeticPeak peak(ComputeType, double) override {
         const size_t last = peaks_.size() - 1;
         return {peaks_[std::min(measured_++, last)], "listed"};
     }
@@ -44,7 +44,7 @@ TEST(RunPeak, IsMeasuredAgainWhenTheRunComesNearIt) {
     comm::run_ranks(1, {}, [](comm::World& world) {
         const auto ranks = world.everyone("all");
         ListedDevice device(1, {100, 90, 207});
-        RunPeak peak(*ranks, device, Arithmetic::f32);
+        RunPeak peak(*ranks, device, ComputeType::f32);
         EXPECT_EQ(peak.flops_per_s(), 100);
         EXPECT_EQ(peak.origin(), "listed");
         peak.see(80);
@@ -61,7 +61,7 @@ TEST(RunPeak, IsNeverBelowWhatTheRunReached) {
     comm::run_ranks(1, {}, [](comm::World& world) {
         const auto ranks = world.everyone("all");
         ListedDevice device(1, {100});
-        RunPeak peak(*ranks, device, Arithmetic::f32);
+        RunPeak peak(*ranks, device, ComputeType::f32);
         peak.see(135);
         EXPECT_EQ(peak.flops_per_s(), 135);
         EXPECT_EQ(peak.origin(), "what the run itself reached, more than was measured: listed, measured 5 times");
@@ -74,7 +74,7 @@ TEST(RunPeak, RanksShareTheCoresOfAHost) {
     comm::run_ranks(count, {}, [&](comm::World& world) {
         const auto ranks = world.everyone("all");
         ListedDevice device(1, {100});
-        const RunPeak peak(*ranks, device, Arithmetic::f32);
+        const RunPeak peak(*ranks, device, ComputeType::f32);
         EXPECT_DOUBLE_EQ(peak.flops_per_s(), 100.0 * cores);
         EXPECT_EQ(peak.origin(), concat("listed, ", count, " ranks with ", count, " threads on ", cores, " cores"));
     });

@@ -166,7 +166,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
       checkpoints_({.run = run_,
                     .directory = checkpoint_directory(options),
                     .data_fingerprint = fingerprint(data_ ? &*data_ : nullptr),
-                    .pieces = [this] { return state_pieces(engine_); },
+                    .slices = [this] { return state_slices(engine_); },
                     .warn = [this](const std::string& message) { console_.warn(message); },
                     .ranks = &engine_.groups.world()}) {
     if (const auto resumed = resume()) {
@@ -193,7 +193,8 @@ void Run::start_from_hf() {
     if (first_rank()) checkpoint::verify_sums(files, run_.model.hf);
     const auto stored = hf::StoredWeights::in_directory(files, run_.model.hf, engine_.model);
     engine_.data_parallel.load_masters([&] {
-        for (const optim::Piece& p : engine_.optimizer.pieces()) stored.load(*p.parameter, p.blocks(), p.master);
+        for (const optim::ParameterShard& p : engine_.optimizer.parameter_shards())
+            stored.load(*p.parameter, p.blocks(), p.master);
     });
 }
 
@@ -222,7 +223,7 @@ TrainOutcome Run::train() {
     if (run_.log.trace)
         trace_.emplace(world_, trace_window(run_, state_.step), options_.out + "/trace.json", place_of(engine_.groups),
                        [this](const std::string& message) { console_.warn(message); });
-    peak_.emplace(engine_.groups.world(), *engine_.device, spec::arithmetic_of(run_));
+    peak_.emplace(engine_.groups.world(), *engine_.device, spec::compute_type_of(run_));
     logged_step_ = state_.step;
     logged_usage_ = engine_.groups.usage();
     logged_seconds_ = engine_.executor.seconds();
@@ -247,7 +248,7 @@ void Run::one_step() {
     const engine::StepResult result = engine::train_step(engine_, state_.step + 1);
     ++state_.step;
     state_.updates = engine_.optimizer.updates();
-    state_.tokens += result.terms;
+    state_.tokens += result.valid_tokens;
     state_.skipped += result.skipped ? 1 : 0;
     state_.skipped_in_a_row = result.skipped ? state_.skipped_in_a_row + 1 : 0;
     state_.seconds += seconds_since(begin);

@@ -30,7 +30,7 @@ template <class Which>
 std::vector<float> whole(engine::Engine& engine, const Parameter& parameter, Which which) {
     const int64_t size = parameter.shape.numel();
     std::vector<int32_t> bits(static_cast<size_t>(size));
-    for (const optim::Piece& piece : engine.optimizer.pieces()) {
+    for (const optim::ParameterShard& piece : engine.optimizer.parameter_shards()) {
         if (!piece.owned || piece.parameter->name != parameter.name) continue;
         const std::vector<float> values = std::invoke(which, piece).template to_host<float>();
         for (const auto& [block, begin] : piece.blocks())
@@ -95,7 +95,7 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             const std::vector<float> ours = whole(many, p, which);
             if (!one) return;
             const std::vector<float> theirs = whole(*one, one->model.parameter(p.name), which);
-            const bool weights = std::is_same_v<decltype(which), Tensor optim::Piece::*>;
+            const bool weights = std::is_same_v<decltype(which), Tensor optim::ParameterShard::*>;
             Mask& mask = noise[p.name];
             if (!weights) add_noise(ours, theirs, mask);
             const Difference d = difference(ours, theirs, weights ? mask : Mask());
@@ -105,8 +105,8 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             largest = std::max(largest, d.relative);
         };
         for (const Parameter* p : many.model.parameters()) {
-            see(*p, &optim::Piece::gradient, v.gradient_difference, v.gradient);
-            see(*p, &optim::Piece::master, v.weight_difference, v.weight);
+            see(*p, &optim::ParameterShard::gradient, v.gradient_difference, v.gradient);
+            see(*p, &optim::ParameterShard::master, v.weight_difference, v.weight);
         }
         console.text(fmt::format(
             "step {}: loss {:.6g}, on one rank {:.6g}; largest differences: loss {:.2g}, gradient {:.2g} ({}), weight "
@@ -143,11 +143,11 @@ bool VerifyOutcome::within() const {
 }
 
 double verify_bound(const spec::RunSpec& run, int64_t step) {
-    const Arithmetic arithmetic = spec::arithmetic_of(run);
+    const ComputeType compute_type = spec::compute_type_of(run);
     const bool sums_in_blocks = run.parallel.tp > 1 || run.parallel.cp > 1;
-    if ((step == 1 && !sums_in_blocks) || arithmetic == Arithmetic::f32) return 1e-5;
+    if ((step == 1 && !sums_in_blocks) || compute_type == ComputeType::f32) return 1e-5;
     return std::sqrt(20.0 * static_cast<double>(run.model.layers)) *
-           (arithmetic == Arithmetic::tf32 ? 0x1p-12 : 0x1p-9);
+           (compute_type == ComputeType::tf32 ? 0x1p-12 : 0x1p-9);
 }
 
 spec::RunSpec one_rank_of(const spec::RunSpec& run) {

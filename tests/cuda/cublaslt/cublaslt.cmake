@@ -13,7 +13,7 @@ target_compile_definitions(cuda_cublaslt_tests PRIVATE TUTTI_CUDA_EMULATED
 target_compile_options(cuda_cublaslt_tests PRIVATE -Wno-psabi -Wno-unknown-pragmas)
 target_include_directories(cuda_cublaslt_tests PRIVATE ${PROJECT_SOURCE_DIR})
 # libstdc++ first, as in CMakeLists.txt.
-target_link_libraries(cuda_cublaslt_tests PRIVATE stdc++ tutti_comm_emulated tutti_cli tutti_train_testing tutti_options
+target_link_libraries(cuda_cublaslt_tests PRIVATE stdc++ tutti_comm_emulated tutti_cli tutti_train tutti_options
   GTest::gtest GTest::gtest_main)
 set_target_properties(cuda_cublaslt_tests PROPERTIES ENABLE_EXPORTS ON)
 add_dependencies(cuda_cublaslt_tests fake_cublaslt)

@@ -159,8 +159,8 @@ class CpuDevice final : public Device {
     std::unique_ptr<Device> make_offload_device(const std::string& directory) override {
         return make_file_device(directory, stream_.threads);
     }
-    ArithmeticPeak peak(Arithmetic arithmetic, double seconds) override {
-        return measure_register_peak(stream_, storage_of(arithmetic), seconds);
+    ArithmeticPeak peak(ComputeType compute_type, double seconds) override {
+        return measure_register_peak(stream_, storage_of(compute_type), seconds);
     }
 
   private:

@@ -178,16 +178,16 @@ class CudaDevice : public Device {
 
     std::unique_ptr<Device> make_offload_device(const std::string& directory) override;
     // By the data sheet: no clock is constant under full load, and shares of a measured peak cannot be compared.
-    ArithmeticPeak peak(Arithmetic arithmetic, double) override {
+    ArithmeticPeak peak(ComputeType compute_type, double) override {
         const int gpu = queue_->gpu(), multiprocessors = attribute(cudaDevAttrMultiProcessorCount, gpu);
         const Rates& row = rates_of(10 * attribute(cudaDevAttrComputeCapabilityMajor, gpu) +
                                     attribute(cudaDevAttrComputeCapabilityMinor, gpu));
         double mhz = attribute(cudaDevAttrClockRate, gpu) / 1000.0;
         if (mhz == 0) mhz = row.boost_mhz;  // some virtual machines report no clock
         check(mhz > 0, "the peak of ", name_, " is not known: CUDA says no clock rate (cudaDevAttrClockRate)");
-        const bool tensor_cores = arithmetic != Arithmetic::f32;
+        const bool tensor_cores = compute_type != ComputeType::f32;
         if (tensor_cores && row.boost_mhz > 0) mhz = std::min(mhz, row.boost_mhz);
-        const double of_cycle = !tensor_cores ? row.f32 : arithmetic == Arithmetic::bf16 ? row.bf16 : row.bf16 / 2;
+        const double of_cycle = !tensor_cores ? row.f32 : compute_type == ComputeType::bf16 ? row.bf16 : row.bf16 / 2;
         return {multiprocessors * mhz * 1e6 * of_cycle,
                 concat(multiprocessors, " multiprocessors x ", of_cycle, " FLOP x ", mhz, " MHz")};
     }

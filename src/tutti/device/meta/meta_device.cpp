@@ -92,7 +92,7 @@ class MetaDevice final : public Device {
     std::unique_ptr<Device> make_offload_device(const std::string&) override {
         return make_meta_device({.name = "offload device of " + target_.name, .threads = target_.threads});
     }
-    ArithmeticPeak peak(Arithmetic, double) override { throw Error("the meta device computes nothing"); }
+    ArithmeticPeak peak(ComputeType, double) override { throw Error("the meta device computes nothing"); }
 
   private:
     const MetaTarget target_;

@@ -129,9 +129,10 @@ class Rig {
     }
 
     // The elements of each parameter that this rank owns, others NaN.
-    std::map<std::string, std::vector<float>> owned(const std::function<Tensor(const optim::Piece&)>& which) const {
+    std::map<std::string, std::vector<float>> owned(
+        const std::function<Tensor(const optim::ParameterShard&)>& which) const {
         std::map<std::string, std::vector<float>> all;
-        for (const optim::Piece& piece : data_parallel.pieces()) {
+        for (const optim::ParameterShard& piece : data_parallel.parameter_shards()) {
             const Shape& shape = piece.parameter->shape;
             auto& whole = all.try_emplace(piece.parameter->name, static_cast<size_t>(shape.numel()), NAN).first->second;
             if (!piece.owned) continue;
