@@ -74,6 +74,41 @@ TEST_P(CudaAttention, OfEachKernelAndReference) {
 INSTANTIATE_TEST_SUITE_P(Kernels, CudaAttention, testing::Values("hopper", "tensor", "plain"),
                          [](const auto& kernel) { return kernel.param; });
 
+// 40 queries and a single key whose scores are 64 * 4 * -4 / 8 = -128: to keys of padding, whose scores are 0, the
+// backward would give exp(0 - lse) = exp(128), which is infinite. By hand: all weights are 1, so o is v, dv the sum of
+// dy, 40, and dq and dk are 0.
+TEST_P(CudaAttention, KeysOfPaddingHaveNoWeight) {
+    if (GetParam() == std::string("hopper") && !is_hopper()) GTEST_SKIP() << "another kernel computes it on this GPU";
+    const KernelTable table = table_with(GetParam());
+    const Place& place = cuda_place();
+    using Halves = std::pmr::vector<uint16_t>;
+    const Shape of_queries{1, 40, 1, 64}, of_key{1, 1, 1, 64};
+    const auto filled = [&](const Shape& shape, float value) {
+        return Halves(static_cast<size_t>(shape.numel()), bf16_bits(value), place.memory);
+    };
+    const auto view = [](Halves& values, const Shape& shape) { return View(values.data(), DType::bf16, shape); };
+    Halves q = filled(of_queries, 4), k = filled(of_key, -4), v = filled(of_key, 3), o = filled(of_queries, 3);
+    Halves dy = filled(of_queries, 1);
+    Halves dq = filled(of_queries, NAN), dk = filled(of_key, NAN), dv = filled(of_key, NAN);
+    std::pmr::vector<float> lse(40, -128.0f, place.memory);
+    std::pmr::vector<float> workspace(
+        static_cast<size_t>(table.attention_workspace(place.stream, of_queries, of_key, true)), NAN, place.memory);
+    AttentionBackward a{.q = view(q, of_queries), .k = view(k, of_key), .v = view(v, of_key), .o = view(o, of_queries)};
+    a.lse = View(lse.data(), DType::f32, Shape{1, 1, 40});
+    a.dy = view(dy, of_queries);
+    a.dq = view(dq, of_queries), a.dk = view(dk, of_key), a.dv = view(dv, of_key);
+    a.scale = 0.125f;
+    a.workspace = View(workspace.data(), DType::f32, Shape{static_cast<int64_t>(workspace.size())});
+    table.attention_backward(place.stream, a);
+    place.wait();
+    const auto all_are = [](const Halves& values, float value) {
+        return std::all_of(values.begin(), values.end(), [value](uint16_t x) { return bf16_value(x) == value; });
+    };
+    EXPECT_TRUE(all_are(dq, 0));
+    EXPECT_TRUE(all_are(dk, 0));
+    EXPECT_TRUE(all_are(dv, 40));
+}
+
 // One head of 2200 positions, whose 18 blocks of keys add to dq in turns: more blocks than the emulation runs together.
 TEST(CudaAttention, SumsInTurnsDoNotDependOnTheOrderOfBlocks) {
     if (!is_hopper()) GTEST_SKIP() << "another kernel computes it on this GPU";
