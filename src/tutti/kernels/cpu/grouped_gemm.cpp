@@ -52,24 +52,6 @@ Products products_of(const Stream& stream, const GroupedGemm& grouped) {
 
 constexpr Stream kOneThread{1};
 
-// Floats of workspace for a product of `together`, and for each thread's of `alone`.
-struct Workspace {
-    int64_t together = 0, alone = 0;
-};
-
-template <class Size>
-Workspace workspace_of(const Stream& stream, const Products& products, Size&& size) {
-    Workspace w;
-    for (const Gemm& g : products.together) w.together = std::max(w.together, size(stream, g));
-    for (const Gemm& g : products.alone) w.alone = std::max(w.alone, size(kOneThread, g));
-    return w;
-}
-
-template <Isa isa>
-auto workspace_size(const GroupedGemm& grouped) {
-    return is_own(isa, grouped) ? own_gemm(isa).workspace : cpu_table(isa).gemm_workspace;
-}
-
 template <Isa isa>
 void fill(KernelTable& table) {
     table.grouped_gemm = [](const Stream& stream, const GroupedGemm& grouped) {
@@ -77,23 +59,29 @@ void fill(KernelTable& table) {
         const auto product = [own](const Stream& s, const Gemm& g) {
             own ? multiply(isa, s, g) : cpu_table(isa).gemm(s, g);
         };
-        Products products = products_of(stream, grouped);
+        const Products products = products_of(stream, grouped);
         for (const Gemm& g : products.together) product(stream, g);
 
-        const int64_t each = workspace_of(stream, products, workspace_size<isa>(grouped)).alone;
+        // As much for each thread as a product of `alone` needs, or more.
+        const View& workspace = grouped.all.workspace;
+        const int64_t each = workspace.data == nullptr ? 0 : workspace.shape[0] / stream.threads;
         int64_t next = 0;
         const int64_t count = static_cast<int64_t>(products.alone.size());
         parallel_tasks(stream, std::min<int64_t>(stream.threads, count), [&](int64_t thread) {
             for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < count;) {
                 Gemm g = products.alone[static_cast<size_t>(i)];
-                if (each > 0) g.workspace = View(g.workspace.as<float>() + thread * each, DType::f32, {each});
+                if (each > 0) g.workspace = View(workspace.as<float>() + thread * each, DType::f32, {each});
                 product(kOneThread, g);
             }
         });
     };
     table.grouped_gemm_workspace = [](const Stream& stream, const GroupedGemm& grouped) {
-        const Workspace w = workspace_of(stream, products_of(stream, grouped), workspace_size<isa>(grouped));
-        return std::max(w.together, stream.threads * w.alone);
+        const auto size = is_own(isa, grouped) ? own_gemm(isa).workspace : cpu_table(isa).gemm_workspace;
+        const Products products = products_of(stream, grouped);
+        int64_t together = 0, alone = 0;
+        for (const Gemm& g : products.together) together = std::max(together, size(stream, g));
+        for (const Gemm& g : products.alone) alone = std::max(alone, size(kOneThread, g));
+        return std::max(together, stream.threads * alone);
     };
 }
 
