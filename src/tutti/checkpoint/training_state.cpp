@@ -106,7 +106,7 @@ class WantedBlocks {
         std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) { return a.begin < b.begin; });
         for (const Wanted& w : wanted_) furthest_.push_back(std::max(furthest_.empty() ? 0 : furthest_.back(), w.end));
     }
-    // Those whose span may meet [begin, end), in order.
+    // The blocks whose span may meet [begin, end), in order.
     std::span<const Wanted> near(int64_t begin, int64_t end) const {
         const auto first = std::upper_bound(furthest_.begin(), furthest_.end(), begin) - furthest_.begin();
         const auto last = std::lower_bound(wanted_.begin(), wanted_.end(), end,

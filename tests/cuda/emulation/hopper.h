@@ -2,11 +2,10 @@
 // mbarriers, named barriers, tensor copies (TMA) and products of warp groups (wgmma). They read what the hardware
 // reads: tensor maps, matrix descriptors, addresses of shared memory.
 //
-// Found out, where a GPU may stay silent: a copy that nobody waited for (it arrives as late as it can, NaN stands there
-// until then; a copy from shared memory reads as late as it can, and writes later still), a product that nobody waited
-// for (its registers are NaN until then), shared memory that changes under a product, words that were stored without
-// the fence that products and copies need, bytes that a barrier expects and that never come. Below: block.h. Included
-// by kernels/cuda/hopper.h.
+// Detects errors that a GPU may hide: a copy without a wait (the copy arrives as late as it can, with NaN in its place
+// until then; a copy from shared memory reads as late as it can, and writes later still), a product without a wait (its
+// registers are NaN until then), shared memory that changes under a product, words stored without the fence that
+// products and copies need, bytes that a barrier expects and that never come. Included by kernels/cuda/hopper.h.
 #pragma once
 
 #include "tests/cuda/emulation/block.h"
