@@ -112,13 +112,15 @@ void run_program(Engine& s, GpuSpans& gpu, const schedule::Program& program, con
     const auto add = [&s](int64_t, const nn::Batch&, const Tensor& losses) {
         if (counts_losses(s)) s.losses.add(losses);
     };
+    const bool balances_all_layers = s.run.model.moe.aux_loss == "all_layers" && s.routing;
     s.executor.run(program, {.hooks = hooks,
                              .batch = batch,
                              .output = add,
                              .weights = &s.data_parallel,
                              .before = before,
                              .after = after,
-                             .trace = s.trace});
+                             .trace = s.trace,
+                             .routing = balances_all_layers ? &*s.routing : nullptr});
 }
 
 // Each microbatch updates by itself, with the mean of its own terms; nothing is left to update.

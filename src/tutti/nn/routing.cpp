@@ -33,6 +33,22 @@ void RoutingRecord::add_z_loss(const Tensor& log_sum, double scale) {
     z_scale_ = scale;
 }
 
+Tensor RoutingRecord::means_message(int64_t microbatch) {
+    const std::shared_ptr<LayerMeans> of = means(microbatch);
+    std::vector<double> values = {static_cast<double>(of->layers)};
+    for (std::vector<double>* sums : {&of->load, &of->share}) {
+        sums->resize(static_cast<size_t>(experts_));
+        values.insert(values.end(), sums->begin(), sums->end());
+    }
+    return Tensor::from_host<double>(ctx_.device, means_shape(), values, Purpose::communication);
+}
+
+void RoutingRecord::set_means(int64_t microbatch, const Tensor& message) {
+    const std::vector<double> values = on_host<double>(ctx_, message);
+    const auto load = values.begin() + 1, share = load + experts_;
+    *means(microbatch) = {static_cast<int64_t>(values[0]), {load, share}, {share, values.end()}};
+}
+
 RoutingSummary RoutingRecord::take(comm::Communicator& world) {
     std::vector<int64_t> counts(layers_.size() * static_cast<size_t>(experts_) + 1);
     for (size_t l = 0; l < layers_.size(); ++l) {

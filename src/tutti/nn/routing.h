@@ -55,6 +55,12 @@ class RoutingRecord {
         return of;
     }
     int64_t layers() const { return static_cast<int64_t>(layers_.size()); }
+    // The sums of a microbatch as a tensor (2 E + 1) f64: layers, load, share. The stages of a pipeline send the sums
+    // so far with the activation, and the sums over all layers with its gradient.
+    Tensor means_message(int64_t microbatch);
+    Shape means_shape() const { return {2 * experts_ + 1}; }
+    // Replaces the sums by those of a message.
+    void set_means(int64_t microbatch, const Tensor& message);
 
     // Of all ranks. Collective over the world; the step's passes are done.
     RoutingSummary take(comm::Communicator& world);

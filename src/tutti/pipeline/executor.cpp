@@ -31,18 +31,20 @@ Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& gr
         }
 }
 
-void Executor::Channel::send(const Tensor& x) {
+void Executor::Channel::send(const std::vector<Tensor>& message) {
     constexpr size_t kUnderWay = 2;
     if (sent.size() == kUnderWay) {
-        sent.front().first.wait();
+        for (auto& [work, tensor] : sent.front()) work.wait();
         sent.pop_front();
     }
-    sent.emplace_back(ranks->send(x, 1), x);
+    sent.emplace_back();
+    for (const Tensor& x : message) sent.back().emplace_back(ranks->send(x, 1), x);
     ranks->start_messages();  // no message returns in this group
 }
 
 void Executor::Channel::finish() {
-    for (auto& [work, tensor] : sent) work.wait();
+    for (auto& message : sent)
+        for (auto& [work, tensor] : message) work.wait();
     sent.clear();
 }
 
@@ -67,16 +69,16 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
         case Op::receive_gradient: {
             Flight& f = flights_.at(work);
             f.gradient = ops::empty(ctx_, f.shape, options_.compute);
-            f.gradient_arrives =
-                channel(*schedule::source_of_gradient(placement(), work), true).ranks->receive(f.gradient, 0);
-            return;
+            Channel& from = channel(*schedule::source_of_gradient(placement(), work), true);
+            f.gradient_arrives = from.ranks->receive(f.gradient, 0);
+            return receive_means(f, from, of);
         }
         case Op::send_activation:
-            channel(work, false).send(std::exchange(flights_.at(work).out.value, {}));
+            channel(work, false).send(message(std::exchange(flights_.at(work).out.value, {}), work, of));
             if (!of.training) flights_.erase(work);
             return;
         case Op::send_gradient:
-            channel(work, true).send(std::exchange(flights_.at(work).input_gradient, {}));
+            channel(work, true).send(message(std::exchange(flights_.at(work).input_gradient, {}), work, of));
             return retire(work);
         case Op::forward:
         case Op::backward:
@@ -97,10 +99,24 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
     throw Error(concat("the executor has no such action: ", schedule::to_string(action)));
 }
 
+std::vector<Tensor> Executor::message(Tensor x, const Work& work, const Passes& of) {
+    std::vector<Tensor> tensors = {std::move(x)};
+    if (of.routing != nullptr) tensors.push_back(of.routing->means_message(work.microbatch));
+    return tensors;
+}
+
 void Executor::receive(Flight& f, const Work& work, const Passes& of) {
     f.batch = of.batch(work.microbatch);
     f.input = ops::empty(ctx_, hidden_shape(*f.batch), options_.compute);
-    f.input_arrives = channel(*schedule::source_of_input(placement(), work), false).ranks->receive(f.input, 0);
+    Channel& from = channel(*schedule::source_of_input(placement(), work), false);
+    f.input_arrives = from.ranks->receive(f.input, 0);
+    receive_means(f, from, of);
+}
+
+void Executor::receive_means(Flight& f, Channel& from, const Passes& of) {
+    if (of.routing == nullptr) return;
+    f.means = ops::empty(ctx_, of.routing->means_shape(), DType::f64);
+    f.means_arrive = from.ranks->receive(f.means, 0);
 }
 
 void Executor::pass(const Action& action, const Passes& of, bool waits) {
@@ -121,6 +137,8 @@ void Executor::await_inputs(const Action& part, const Passes& of) {
     if (part.op == Op::forward && !f.batch) f.batch = of.batch(part.microbatch);
     std::exchange(f.input_arrives, {}).wait();  // a Work may hold memory
     std::exchange(f.gradient_arrives, {}).wait();
+    std::exchange(f.means_arrive, {}).wait();
+    if (f.means.defined()) of.routing->set_means(part.microbatch, std::exchange(f.means, {}));
 }
 
 void Executor::compute(const Action& action, const Passes& of) {

@@ -3,10 +3,10 @@
 //
 // An activation is (B, T, C), in the compute type; its gradient has the same shape and type.
 // Each edge between stages on different ranks has a channel for each direction. A message is sent as soon as the tensor
-// is computed; at most two messages of a channel are under way.
-// An overlapped forward and backward alternate, unit by unit: the communication of one is under way while the other
-// computes.
-// With offloaded activations, a microbatch that waits for its backward has all its activations offloaded.
+// is computed; at most two messages of a channel are under way. Where a loss balances experts over all layers, the
+// loads of the layers so far are sent with an activation, and those of all layers with its gradient. An overlapped
+// forward and backward alternate, unit by unit: the communication of one is under way while the other computes. With
+// offloaded activations, a microbatch that waits for its backward has all its activations offloaded.
 #pragma once
 
 #include <deque>
@@ -14,9 +14,11 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "tutti/autograd/tape.h"
 #include "tutti/base/trace.h"
+#include "tutti/nn/routing.h"
 #include "tutti/parallel/data_parallel.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/pipeline/stages.h"
@@ -49,7 +51,8 @@ class Executor {
         TakeOutput output;
         parallel::DataParallel* weights = nullptr;  // gathers and frees the stages of unshard and reshard
         std::function<void(const schedule::Action&)> before = {}, after = {};  // around each pass, when set
-        Tracer* trace = nullptr;  // records passes, named by schedule::to_string()
+        Tracer* trace = nullptr;               // records passes, named by schedule::to_string()
+        nn::RoutingRecord* routing = nullptr;  // set: its means over layers are sent between stages
     };
     // Every pass and message of a program, in its order.
     void run(const schedule::Program& program, const Passes& passes);
@@ -65,22 +68,26 @@ class Executor {
     struct Flight {
         std::optional<nn::Batch> batch;
         Tensor input, gradient;  // gradient of the chunk's output; received, or from a stage of this rank
-        comm::Work input_arrives, gradient_arrives;
+        Tensor means;            // RoutingRecord::means_message(), received with the input or the gradient
+        comm::Work input_arrives, gradient_arrives, means_arrive;
         std::optional<autograd::Tape> tape;
         autograd::Var in, out;
         Shape shape;            // of the output
         Tensor input_gradient;  // until it is sent
     };
     struct Channel {
-        comm::Communicator* ranks = nullptr;  // sender, receiver
-        std::deque<std::pair<comm::Work, Tensor>> sent;
-        void send(const Tensor& x);
+        comm::Communicator* ranks = nullptr;                          // sender, receiver
+        std::deque<std::vector<std::pair<comm::Work, Tensor>>> sent;  // the tensors of each message
+        void send(const std::vector<Tensor>& message);
         void finish();
     };
 
     // `waits`: another action than its backward follows this forward.
     void run(const schedule::Action& action, const Passes& of, bool waits);
+    // `x` as the stages send it, with what accompanies it.
+    std::vector<Tensor> message(Tensor x, const schedule::Work& work, const Passes& of);
     void receive(Flight& flight, const schedule::Work& work, const Passes& of);
+    void receive_means(Flight& flight, Channel& from, const Passes& of);
     void pass(const schedule::Action& action, const Passes& of, bool waits);
     void await_inputs(const schedule::Action& part, const Passes& of);
     void compute(const schedule::Action& action, const Passes& of);

@@ -100,9 +100,7 @@ bool experts_allowed(const Request& r, int ep, int etp, int tp, int cp, int shar
 }
 
 bool balancing_allowed(const Request& r, int pp, std::string_view schedule) {
-    const std::string& loss = r.model.moe.aux_loss;
-    if (r.model.moe.experts < 1 || pp == 1) return true;
-    return loss != "all_layers" && (loss != "global" || schedule == "1f1b");
+    return r.model.moe.experts < 1 || pp == 1 || r.model.moe.aux_loss != "global" || schedule == "1f1b";
 }
 
 bool allowed(const Request& r, const Job& j) {

@@ -447,10 +447,6 @@ void check_expert_parallel(const RunSpec& run, int ranks, Problems& problems) {
         require(problems, p.schedule != "pipedream",
                 "[parallel] schedule = \"pipedream\": a mixture of experts balances its loads over all microbatches of "
                 "a step; set another schedule");
-        require(problems, e.aux_loss != "all_layers" || p.pp == 1, "[model] moe.aux_loss = \"all_layers\": [parallel] ",
-                "pp = ", p.pp,
-                ": the stages of a pipeline do not know the loads of each other's layers; set pp = 1, or ",
-                "aux_loss = \"microbatch\"");
         require(problems, e.aux_loss != "global" || p.pp == 1 || p.schedule == "1f1b" || p.schedule == "gpipe",
                 "[model] moe.aux_loss = \"global\": [parallel] schedule = ", toml_text(p.schedule),
                 ": microbatches must pass in their order; set 1f1b or gpipe, or aux_loss = \"microbatch\"");

@@ -116,6 +116,19 @@ TEST_F(Mixtures, WithEveryBalancingLoss) {
                     kSome);
 }
 
+// Stages send each other the loads of their layers. One layer of the four has no experts.
+TEST_F(Mixtures, BalancingOverAllLayersOfAPipeline) {
+    const std::vector<std::string> model = {"model.layers=4", "model.moe.layers=0,2-3", "model.moe.aux_loss=all_layers",
+                                            "model.moe.aux_coef=0.5", "train.global_batch=16"};
+    expect_same(model, {{2, {"parallel.pp=2", "parallel.schedule=gpipe", "recompute.policy=full"}},
+                        {4, {"parallel.pp=4"}},
+                        {4, {"parallel.pp=2", "parallel.tp=2", "parallel.schedule=zb-h1"}},
+                        {2, {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2"}},
+                        {2, {"parallel.pp=2", "parallel.schedule=zb-v"}},
+                        {4, {"parallel.pp=2", "parallel.ep=2", "parallel.schedule=dualpipe-v", "parallel.zero=3"}},
+                        {2, {"parallel.pp=2", "parallel.schedule=dualpipe"}}});
+}
+
 // What is dropped depends on the microbatch, not on which rank has a token.
 TEST_F(Mixtures, WithACapacity) {
     for (const char* drop : {"probability", "position"})
@@ -178,6 +191,7 @@ TEST_F(Mixtures, EvenLoadsAreAsRehearsed) {
                  {4, {"parallel.ep=4", "parallel.tp=2", "parallel.cp=2", "parallel.sequence_parallel=false"}},
                  {4, {"parallel.etp=2", "parallel.ep=2", "recompute.policy=full"}},
                  {4, {"parallel.pp=2", "parallel.ep=2", "recompute.policy=selective", "model.moe.aux_loss=sequence"}},
+                 {4, {"parallel.pp=2", "parallel.ep=2", "model.moe.aux_loss=all_layers"}},
                  {2,
                   {"parallel.ep=2", "model.moe.shared_ffn=40", "model.moe.aux_loss=none", "model.moe.aux_coef=0",
                    "model.moe.expert_bias=true", "offload.activations=true"}}}) {
