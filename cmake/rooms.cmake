@@ -55,6 +55,11 @@ function(tutti_precompiled_headers target owner)
   endif()
 endfunction()
 
+# Sources of a room share most of their headers, and reading these takes longer than what follows: six at a time, in one
+# translation unit, compile in two thirds of the time. After an edit, one source alone is faster; so where a compiler cache
+# says that a developer builds, each source is a unit of its own.
+option(TUTTI_UNITY_BUILD "Compile the sources of a room six at a time (ON without a compiler cache)" ${precompiled_default})
+
 function(tutti_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${name}/*.cpp)
@@ -76,6 +81,9 @@ function(tutti_room name)
     set(scope PUBLIC)
     target_link_libraries(tutti_${name} PRIVATE $<BUILD_INTERFACE:tutti_options> ${ROOM_LIBRARIES})
     tutti_precompiled_headers(tutti_${name} tutti_${headers_of})
+    if(TUTTI_UNITY_BUILD AND NOT name STREQUAL kernels)  # whose sources have flags of their own
+      set_target_properties(tutti_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    endif()
   else()
     add_library(tutti_${name} INTERFACE)
     set(scope INTERFACE)

@@ -146,7 +146,7 @@ BenchResult bench_memory(Bench& bench) {
 
 namespace {
 
-constexpr int64_t kSmallest = 512, kLargest = 8192, kLargestOfGpu = 32768;
+constexpr int64_t kSmallest = 512, kLargestOfCpu = 8192, kLargestOfGpu = 32768;
 constexpr int64_t kTokens = 4096;  // rows of a model's products
 
 struct Sweep {
@@ -199,7 +199,7 @@ void sweep_squares(Sweep& sweep, double patience) {
     const double end = seconds_now() + patience;
     double last = 0;
     const bool gpu = sweep.bench.device->kind() == DeviceKind::cuda;
-    for (int64_t n = kSmallest; n <= (gpu ? kLargestOfGpu : kLargest); n *= 2) {
+    for (int64_t n = kSmallest; n <= (gpu ? kLargestOfGpu : kLargestOfCpu); n *= 2) {
         const GemmShape shape{concat("N = ", n), n, n, n};
         const double left_s = end - seconds_now(), predicted = 4 * 8 * last;  // two to warm up, two more; 8: (2 N)^3
         if (n > kSmallest && predicted > left_s) {

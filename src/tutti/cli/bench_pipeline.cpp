@@ -20,7 +20,7 @@ namespace {
 
 using autograd::PassKind;
 
-constexpr int64_t kTokens = 64, kWidth = 32;
+constexpr int64_t kRows = 64, kWidth = 32;
 
 // Each pass over a layer takes as long as it is told.
 class Sleeping final : public autograd::Hooks {
@@ -74,7 +74,7 @@ class SleepingRank {
                                      {mesh::Axis::pp, world.size()}})),
           model_(models::make_model(
               ctx_, spec::ModelSpec{.family = spec::Family::mlp, .width = kWidth, .layers = s.placement.stages},
-              kTokens)),
+              kRows)),
           pipeline_{.schedule = s,
                     .spans = pipeline::balanced(std::vector<double>(model_.modules().size(), 1), s.placement.stages),
                     .rank = world.rank()},
@@ -95,7 +95,7 @@ class SleepingRank {
   private:
     nn::Batch batch() {
         nn::Batch b;
-        b.features = b.feature_targets = ops::zeros(ctx_, {kTokens, kWidth}, DType::f32, Purpose::data);
+        b.features = b.feature_targets = ops::zeros(ctx_, {kRows, kWidth}, DType::f32, Purpose::data);
         return b;
     }
     std::unique_ptr<Device> device_;

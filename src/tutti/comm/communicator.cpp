@@ -22,6 +22,11 @@ void Work::wait() {
     staging_.copy_back();
 }
 
+void wait_all(std::vector<Work>& works) {
+    for (Work& work : works) work.wait();
+    works.clear();
+}
+
 void HostStaging::copy_back() {
     const Tensor from = std::exchange(arrived, {}), to = std::exchange(destination, {});
     if (to.defined()) to.device().copy_in(to.view().data, from.view().data, to.bytes());

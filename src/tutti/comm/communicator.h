@@ -40,6 +40,9 @@ class [[nodiscard]] Work {
     HostStaging staging_;
 };
 
+// Waits for each operation and empties the list.
+void wait_all(std::vector<Work>& works);
+
 struct Traffic {
     int64_t calls = 0;
     int64_t bytes = 0;  // of the tensors

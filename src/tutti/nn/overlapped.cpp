@@ -10,11 +10,6 @@ namespace {
 using comm::Work;
 using Tensors = std::vector<Tensor>;
 
-void wait(std::vector<Work>& works) {
-    for (Work& work : works) work.wait();
-    works.clear();
-}
-
 Tensor as_matrix(const Tensor& x) { return x.reshape({x.numel() / x.dim(-1), x.dim(-1)}); }
 
 // visit(first, count) for each of `pieces` of rows, the sizes of which differ by one at most.
@@ -54,7 +49,7 @@ void RegionEdge::compute_as_rows_arrive(const ops::Products& products) {
             ops::compute_rows(ctx_, product, (own + distance) % P * rows, rows);
     }
     coming_.clear();
-    wait(sent_);
+    comm::wait_all(sent_);
     whole_ = {};
 }
 
@@ -99,7 +94,7 @@ void RegionEdge::sum_and_scatter_rows(const kernels::Gemm& product, const Tensor
 
 Tensor RegionEdge::sum() {
     check(sum_.defined(), "no product began the sum over the ranks of group ", layer_.ranks->name());
-    wait(sums_);
+    comm::wait_all(sums_);
     return std::exchange(sum_, {});
 }
 

@@ -14,11 +14,6 @@ using comm::Work;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-void wait(std::vector<Work>& messages) {
-    for (Work& message : messages) message.wait();
-    messages.clear();
-}
-
 struct KeyValues {
     Tensor k, v;
 };
@@ -69,7 +64,7 @@ class Ring {
             std::vector<Work> messages;
             const KeyValues next = hop + 1 < hops() ? start(hop + 1, own, messages) : KeyValues{};
             visit(hop, here);
-            wait(messages);
+            comm::wait_all(messages);
             here = next;
         }
     }
@@ -141,7 +136,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
     KeyValues sum, arriving, leaving;  // gradients in f32: of this rank's keys; from and to other ranks
     std::vector<Work> messages;
     const auto add_arrived = [&] {
-        wait(messages);
+        comm::wait_all(messages);
         leaving = {};
         if (!arriving.k.defined()) return;
         ops::accumulate(ctx, arriving.k, sum.k);

@@ -51,7 +51,7 @@ std::vector<Tensor> SequenceRuns::to_next(const std::vector<Tensor>& states, con
         received[i] = ops::empty(ctx_, shape, DType::f32, Purpose::communication);
         messages.push_back(ranks_->receive(received[i], before(i)));
     }
-    for (comm::Work& message : messages) message.wait();
+    comm::wait_all(messages);
     return received;
 }
 
@@ -64,7 +64,7 @@ std::vector<Tensor> SequenceRuns::to_previous(const std::vector<Tensor>& states,
         received[i] = ops::empty(ctx_, shape, DType::f32, Purpose::communication);
         messages.push_back(ranks_->receive(received[i], after(i)));
     }
-    for (comm::Work& message : messages) message.wait();
+    comm::wait_all(messages);
     return received;
 }
 

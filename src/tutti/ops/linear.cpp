@@ -80,7 +80,7 @@ void compute(Context& ctx, const Gemm& product, Products* later) {
 }
 
 // y = x w^T + b, which has yet to be computed.
-struct Forward {
+struct PendingLinear {
     Tensor y;
     Gemm product;
 };
@@ -98,9 +98,9 @@ Gemm forward_product(const Tensor& x, const Tensor& w, const Tensor* b, const Vi
     return product;
 }
 
-Forward forward_of(Context& ctx, const char* name, const Tensor& x, const Tensor& w, const Tensor* b) {
+PendingLinear forward_of(Context& ctx, const char* name, const Tensor& x, const Tensor& w, const Tensor* b) {
     check_layer(name, x, w, b);
-    Forward f{empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype()), {}};
+    PendingLinear f{empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype()), {}};
     f.product = forward_product(x, w, b, as_matrix(f.y));
     return f;
 }
@@ -119,7 +119,7 @@ View beside(const char* name, const Tensor& saved, const Shape& shape, DType dty
     return as_matrix(saved);
 }
 
-Activated activated(Context& ctx, Forward f, Epilogue epilogue, bool kept, Products* later) {
+Activated activated(Context& ctx, PendingLinear f, Epilogue epilogue, bool kept, Products* later) {
     Activated r{kept ? empty(ctx, f.y.shape(), f.y.dtype()) : Tensor{}, f.y};
     f.product.epilogue = epilogue;
     if (kept) f.product.x = as_matrix(r.z);
@@ -130,7 +130,7 @@ Activated activated(Context& ctx, Forward f, Epilogue epilogue, bool kept, Produ
 }  // namespace
 
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, Products* later) {
-    const Forward f = forward_of(ctx, "linear", x, w, b);
+    const PendingLinear f = forward_of(ctx, "linear", x, w, b);
     compute(ctx, f.product, later);
     return f.y;
 }
@@ -148,7 +148,7 @@ Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tens
 
 Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b, bool kept,
                         Products* later) {
-    Forward f = forward_of(ctx, "linear_swiglu", x, w, b);
+    PendingLinear f = forward_of(ctx, "linear_swiglu", x, w, b);
     f.product.gate = beside("linear_swiglu", gate, f.y.shape(), f.y.dtype());
     return activated(ctx, std::move(f), Epilogue::swiglu, kept, later);
 }

@@ -216,8 +216,7 @@ void DataParallel::start_all_gather(State& state) {
 
 void DataParallel::finish_gather(State& state) {
     if (!std::exchange(state.gathering, false)) return;
-    for (comm::Work& work : state.gather) work.wait();
-    state.gather.clear();
+    comm::wait_all(state.gather);
 }
 
 // Waits until the unit's weights are complete. Idle units are freed first, so that at most the unit in use and the next

@@ -20,8 +20,7 @@ void ParameterServer::push(const Tensor& gradients) {
 }
 
 void ParameterServer::finish() {
-    for (comm::Work& message : messages_) message.wait();
-    messages_.clear();
+    comm::wait_all(messages_);
     std::vector<Tensor> sums = {std::exchange(pushed_, {})};
     sums.insert(sums.end(), received_.begin(), received_.end());
     for (size_t step = 1; step < sums.size(); step *= 2)  // along the tree of comm/tree_reduce.h

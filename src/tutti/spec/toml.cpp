@@ -31,9 +31,9 @@ struct Override {
 using Overrides = std::map<std::string, Override>;  // by path
 
 // Problems in the order of the file, then of the command line.
-class Problems {
+class FileProblems {
   public:
-    explicit Problems(std::string source_name) : source_name_(std::move(source_name)) {}
+    explicit FileProblems(std::string source_name) : source_name_(std::move(source_name)) {}
 
     void add(const toml::source_region& region, const std::string& text) {
         const auto& at = region.begin;
@@ -157,7 +157,7 @@ Wrong assign_in_range(const Field& field, const toml::node& node, T& value) {
 
 // Walks one section: `inside` is the dotted path below it, "" at its top.
 void report_unknown_keys(const toml::table& table, const std::string& section, const std::string& inside,
-                         const Names& names, Problems& problems) {
+                         const Names& names, FileProblems& problems) {
     for (const auto& [key, node] : table) {
         const std::string dotted = inside + std::string(key.str());
         const std::string path = concat(section, '.', dotted);
@@ -174,7 +174,7 @@ void report_unknown_keys(const toml::table& table, const std::string& section, c
     }
 }
 
-void report_unknown_names(const toml::table& root, const Names& names, Problems& problems) {
+void report_unknown_names(const toml::table& root, const Names& names, FileProblems& problems) {
     for (const auto& [key, node] : root) {
         const std::string name(key.str());
         const toml::table* table = node.as_table();
@@ -210,7 +210,7 @@ toml::table value_document(const std::string& value, const T&) {
 }
 
 // Fills override.document for the field at `path`; false when the value is no TOML, which is reported.
-bool read_value(const std::string& path, const std::string& value, Override& override, Problems& problems) {
+bool read_value(const std::string& path, const std::string& value, Override& override, FileProblems& problems) {
     bool ok = false;
     const RunSpec run{};
     for_each_field(run, [&](const Field& field, const auto& member) {
@@ -227,7 +227,7 @@ bool read_value(const std::string& path, const std::string& value, Override& ove
 }
 
 // The last override of each key. Those that name no key or have no value are reported here.
-Overrides read_overrides(const std::vector<std::string>& texts, const Names& names, Problems& problems) {
+Overrides read_overrides(const std::vector<std::string>& texts, const Names& names, FileProblems& problems) {
     Overrides by_path;
     uint32_t order = 0;
     for (const std::string& text : texts) {
@@ -277,7 +277,7 @@ std::string left_out(const toml::table& root, const Overrides& overrides) {
 }
 
 // The sizes of a model that starts from nothing must all be given; the other fields have their usual values.
-ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides, Problems& problems) {
+ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides, FileProblems& problems) {
     const std::string family = model_text("family", root, overrides).value_or("");
     ModelSpec model = preset(family == "gpt2"   ? "gpt2-124m"
                              : family == "lfm2" ? "lfm2-tiny"
@@ -298,7 +298,7 @@ ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides
 // From config.json, if that is there or a size is left to it. A resolved config has all fields: it reads the same when
 // the directory is gone.
 ModelSpec model_from_directory(const std::string& directory, const toml::table& root, const Overrides& overrides,
-                               Problems& problems) {
+                               FileProblems& problems) {
     ModelSpec model = std::filesystem::exists(directory + "/config.json") || !left_out(root, overrides).empty()
                           ? model_from_hf(directory)
                           : model_from_nothing(root, overrides, problems);
@@ -319,7 +319,7 @@ void keep_one_start(toml::table& root, const Overrides& overrides) {
     replaces("preset", "hf");
 }
 
-ModelSpec starting_model(const toml::table& root, const Overrides& overrides, Problems& problems) {
+ModelSpec starting_model(const toml::table& root, const Overrides& overrides, FileProblems& problems) {
     const std::optional<std::string> name = model_text("preset", root, overrides);
     const std::string directory = model_text("hf", root, overrides).value_or("");
     if (!directory.empty() && (!name || name->empty()))
@@ -339,7 +339,7 @@ ModelSpec starting_model(const toml::table& root, const Overrides& overrides, Pr
     return known ? preset(*name) : ModelSpec{};  // an unknown name is reported when the field is assigned
 }
 
-Json json_of(const toml::node& node, Problems& problems) {
+Json json_of(const toml::node& node, FileProblems& problems) {
     if (const auto* table = node.as_table()) {
         Json object = Json::object();
         for (const auto& [key, value] : *table) object[key.str()] = json_of(value, problems);
@@ -361,7 +361,7 @@ Json json_of(const toml::node& node, Problems& problems) {
 }  // namespace
 
 RunSpec parse_text(std::string_view text, const std::string& source_name, const std::vector<std::string>& overrides) {
-    Problems problems(source_name);
+    FileProblems problems(source_name);
     const Names names = known_names();
     const Overrides override_of = read_overrides(overrides, names, problems);
     toml::table root;
@@ -391,7 +391,7 @@ RunSpec parse_text(std::string_view text, const std::string& source_name, const 
 }
 
 Json parse_toml(std::string_view text, const std::string& source_name) {
-    Problems problems(source_name);
+    FileProblems problems(source_name);
     Json document;
     try {
         document = json_of(toml::parse(text), problems);
