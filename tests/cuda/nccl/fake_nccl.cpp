@@ -144,12 +144,12 @@ std::atomic<int> live{0};
 std::atomic<int64_t> started{0};
 std::atomic<int> max_ctas{0};  // of the newest communicator
 
-enum class Fault { none, hang, error, slow };
+enum class Fault { none, hang, error, slow, stuck };
 struct Plan {
     Fault fault = Fault::none;
     int milliseconds = 0;
 };
-thread_local Plan next_plan;  // of the next collective that this thread starts
+thread_local Plan next_plan;  // of the next collective or, for error and stuck, communicator that this thread starts
 
 }  // namespace
 
@@ -186,13 +186,30 @@ struct Message {
 thread_local int group_depth = 0;
 thread_local std::vector<Message> group;
 
-bool busy(Comm comm) { return comm->looks > 0 || comm->net->joined < comm->net->size; }
+// What the number of `looks` is for: false where the last call is not through, else a new call begins.
+bool begin_call(Comm comm) {
+    const std::lock_guard lock(comm->net->mutex);
+    if (comm->looks > 0 || comm->net->joined < comm->net->size) return false;
+    comm->looks = 2;
+    return true;
+}
+
+constexpr auto kInternalError = static_cast<Result>(3);
+
+// A call that returns only when another thread aborts the communicator.
+Result wait_for_abort(Comm comm) {
+    const auto net = comm->net;
+    const auto state = comm->state;
+    std::unique_lock lock(net->mutex);
+    net->changed.wait(lock, [&] { return state->aborted.load(); });
+    return kInternalError;
+}
 
 Result collective(const Call& call, Comm comm, void* stream) {
-    if (busy(comm)) return kInvalidUsage;
-    comm->looks = 2;
+    if (!begin_call(comm)) return kInvalidUsage;
     ++started;
     const Plan plan = std::exchange(next_plan, {});
+    if (plan.fault == Fault::stuck) return wait_for_abort(comm);
     auto work = [net = comm->net, state = comm->state, rank = comm->rank, number = comm->calls++, call, plan] {
         if (plan.fault == Fault::slow) std::this_thread::sleep_for(std::chrono::milliseconds(plan.milliseconds));
         std::unique_lock lock(net->mutex);
@@ -259,7 +276,10 @@ void exchange(const std::vector<Message>& all, const std::shared_ptr<Net>& net,
 }
 
 Result message(const Message& m) {
-    if (busy(m.comm)) return kInvalidUsage;
+    {
+        const std::lock_guard lock(m.comm->net->mutex);
+        if (m.comm->looks > 0) return kInvalidUsage;
+    }
     group.push_back(m);
     return tutti::comm::nccl::kSuccess;
 }
@@ -309,12 +329,13 @@ Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Conf
         if (!net) nets[number] = net = std::make_shared<Net>(ranks);
     }
     max_ctas = config->max_ctas;
+    if (next_plan.fault == Fault::error) return next_plan = {}, tutti::comm::nccl::kRemoteError;
     *comm = join(net, rank);
     return tutti::comm::nccl::kInProgress;
 }
 Result ncclCommSplit(Comm comm, int, int, Comm* split, Config* config) {
-    if (busy(comm) || config->max_ctas != max_ctas) return kInvalidUsage;
-    comm->looks = 2;
+    if (!begin_call(comm) || config->max_ctas != max_ctas) return kInvalidUsage;
+    if (next_plan.fault == Fault::stuck) return next_plan = {}, wait_for_abort(comm);
     std::shared_ptr<Net> net;
     {
         const std::lock_guard lock(comm->net->mutex);
@@ -325,11 +346,7 @@ Result ncclCommSplit(Comm comm, int, int, Comm* split, Config* config) {
     *split = join(net, comm->rank);
     return tutti::comm::nccl::kInProgress;
 }
-Result ncclCommFinalize(Comm comm) {
-    if (busy(comm)) return kInvalidUsage;
-    comm->looks = 2;
-    return tutti::comm::nccl::kInProgress;
-}
+Result ncclCommFinalize(Comm comm) { return begin_call(comm) ? tutti::comm::nccl::kInProgress : kInvalidUsage; }
 Result ncclCommDestroy(Comm comm) {
     --live;
     delete comm;
@@ -358,7 +375,7 @@ Result ncclGroupEnd() {
     if (all.empty()) return tutti::comm::nccl::kSuccess;
     ++started;
     const Comm comm = all.front().comm;  // those of one communicator and stream
-    comm->looks = 2;
+    if (!begin_call(comm)) return kInvalidUsage;
     tutti::emulation::enqueue(all.front().stream, [all, net = comm->net, state = comm->state, rank = comm->rank] {
         exchange(all, net, state, rank);
     });
@@ -383,7 +400,8 @@ Result ncclRecv(void* to, size_t count, Type type, int from, Comm comm, void* st
     return message({false, to, count * size_of(type), from, comm, static_cast<cudaStream_t>(stream)});
 }
 
-// Of the next collective that the calling thread starts: 1 never ends, 2 meets an error, 3 is late.
+// Of the next collective that the calling thread starts: 1 never ends, 2 meets an error, 3 is late, 4: the call itself
+// ends only by an abort. 2 also of the next communicator, 4 of the next split.
 void fake_nccl_fault(int fault, int milliseconds) { next_plan = {static_cast<Fault>(fault), milliseconds}; }
 int fake_nccl_live() { return live; }  // communicators
 int fake_nccl_max_ctas() { return max_ctas; }

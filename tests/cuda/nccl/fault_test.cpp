@@ -4,6 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -163,6 +166,92 @@ TEST(NcclFaults, AThousand) {
         });
     for (std::thread& thread : threads) thread.join();
     for (const std::string& said : wrong) ADD_FAILURE() << said;
+}
+
+// --- a rank whose own thread cannot leave by itself
+// -------------------------------------------------------------------
+
+// Rank 1 of two does `other` and then nothing, until rank 0 has given up; rank 0 does `own`. Returns the causes by
+// rank. Ends the program when the ranks do not end.
+using Part = std::function<void(World&, Device&, Communicator&)>;
+std::vector<Cause> causes_of(double timeout_s, const Part& own, const Part& other) {
+    std::vector<Cause> causes(2);
+    std::promise<void> ended;
+    std::thread ranks([&] {
+        try {
+            on_gpus(2, {.timeout_s = timeout_s}, [&](World& world, Device& device) {
+                try {
+                    const auto group = world.everyone("dp");
+                    (world.rank() == 0 ? own : other)(world, device, *group);
+                    while (world.rank() == 1) world.progress().check_abort();
+                } catch (const std::exception& error) {
+                    causes[static_cast<size_t>(world.rank())] = cause_of(error);
+                    throw;
+                }
+            });
+        } catch (const std::exception&) {  // noted above
+        }
+        ended.set_value();
+    });
+    if (ended.get_future().wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
+        std::fprintf(stderr, "the ranks wait for each other for ever\n");
+        std::_Exit(1);
+    }
+    ranks.join();
+    return causes;
+}
+
+Tensor ones(Device& device, int64_t n) {
+    return Tensor::from_host<float>(device, {n}, std::vector<float>(static_cast<size_t>(n), 1.0f),
+                                    Purpose::communication);
+}
+
+const std::vector<Cause> kTimedOutAndTold = {Cause::timed_out, Cause::told};
+
+// More memory for sums: cudaFree waits for the operation under way, which ends by the abort alone.
+TEST(NcclFaults, ARankThatWaitsForTheGpuInsideAnOperationIsReleased) {
+    const auto own = [](World&, Device& device, Communicator& group) {
+        const Tensor x = ones(device, 8), y = ones(device, 4096);
+        const Work first = group.all_reduce(x);
+        group.all_reduce(y).wait();
+    };
+    EXPECT_EQ(causes_of(1, own, [](auto&&...) {}), kTimedOutAndTold);
+    EXPECT_EQ(fake_nccl().live(), 0);
+}
+
+TEST(NcclFaults, ARankInsideACallOfNcclIsReleased) {
+    const auto own = [](World&, Device& device, Communicator& group) {
+        const Tensor x = ones(device, 8), y = ones(device, 8);
+        const Work first = group.all_reduce(x);
+        fake_nccl().fault(FakeFault::stuck);
+        group.all_reduce(y).wait();
+    };
+    EXPECT_EQ(causes_of(1, own, [](auto&&...) {}), kTimedOutAndTold);
+    EXPECT_EQ(fake_nccl().live(), 0);
+}
+
+TEST(NcclFaults, ARankInsideASplitIsReleased) {
+    const auto own = [](World& world, Device& device, Communicator& group) {
+        const Tensor x = ones(device, 8);
+        const Work first = group.all_reduce(x);
+        fake_nccl().fault(FakeFault::stuck);
+        world.everyone("tp");
+    };
+    // Both time out, and the later one may be told first; neither sees an error of NCCL.
+    for (const Cause cause : causes_of(1, own, [](World&world, auto&&...) { world.everyone("tp"); }))
+        EXPECT_NE(cause, Cause::failed);
+    EXPECT_EQ(fake_nccl().live(), 0);
+}
+
+// The partner of a communicator that is made has failed: no time-out is needed to see it.
+TEST(NcclFaults, ARankThatMakesACommunicatorIsTold) {
+    const auto make = [](World& world, auto&&...) { world.everyone("tp"); };
+    const auto fail = [](World& world, auto&&...) {
+        fake_nccl().fault(FakeFault::error);
+        world.everyone("tp");
+    };
+    EXPECT_EQ(causes_of(30, make, fail), (std::vector<Cause>{Cause::told, Cause::failed}));
+    EXPECT_EQ(fake_nccl().live(), 0) << "communicators that were neither destroyed nor aborted";
 }
 
 }  // namespace

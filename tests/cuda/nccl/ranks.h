@@ -17,7 +17,7 @@ namespace tutti::comm {
 
 inline constexpr int kMostRanks = 16;
 
-enum class FakeFault { none, hang, error, slow };
+enum class FakeFault { none, hang, error, slow, stuck };
 
 // The library's own functions, for tests.
 class FakeNccl {
@@ -28,7 +28,7 @@ class FakeNccl {
         library_ = dlopen(TUTTI_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
         check(library_ != nullptr, "the fake NCCL: ", library_ != nullptr ? "" : dlerror());
     }
-    // Of the next collective that the calling thread starts.
+    // Of the next collective that the calling thread starts, or communicator (fake_nccl.cpp).
     void fault(FakeFault fault, int milliseconds = 0) const {
         reinterpret_cast<void (*)(int, int)>(dlsym(library_, "fake_nccl_fault"))(static_cast<int>(fault), milliseconds);
     }

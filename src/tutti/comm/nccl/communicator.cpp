@@ -56,9 +56,14 @@ bool NcclOperation::is_launched() const {
     return launched_;
 }
 
+// Without the lock: where the stream takes no more work, the call returns after the GPU has gone on.
 void NcclOperation::join() const {
-    const std::lock_guard lock(mutex_);
-    if (work_) work_->join();
+    std::shared_ptr<SideWork> work;
+    {
+        const std::lock_guard lock(mutex_);
+        work = work_;
+    }
+    if (work) work->join();
 }
 
 // What is cut off stays under way, so that the flight record says how far it was.
@@ -154,30 +159,36 @@ void NcclCommunicator::join_ranks() {
     std::memcpy(bytes.view().data, &id, sizeof id);
     guard_.world().group(name() + ", for NCCL", ranks())->broadcast(bytes, 0).wait();
     std::memcpy(&id, bytes.view().data, sizeof id);
-    const std::lock_guard call(guard_.calling());
     Config config;
     if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
-    guard_.check(api().comm_init_rank_config(&comm_, size(), id, rank(), &config), "a new communicator", name());
-    guard_.add(comm_, name());
-    guard_.settle(comm_, "a new communicator", name());
-    guard_.check(api().comm_split(comm_, 0, rank(), &message_comm_, &config), "a communicator for messages", name());
-    guard_.settle(comm_, "a communicator for messages", name());
+    const std::lock_guard call(guard_.calling());
+    guard_.check_failed();
+    try {
+        guard_.check(api().comm_init_rank_config(&comm_, size(), id, rank(), &config), "a new communicator", name());
+        guard_.add(comm_, name());
+        guard_.settle(comm_, "a new communicator", name());
+        guard_.check(api().comm_split(comm_, 0, rank(), &message_comm_, &config), "a communicator for messages",
+                     name());
+        guard_.settle(comm_, "a communicator for messages", name());
+        guard_.settle(message_comm_, "a communicator for messages", name());
+    } catch (...) {  // no destructor follows
+        if (message_comm_ != nullptr) api().comm_abort(message_comm_);
+        if (guard_.remove(comm_)) api().comm_abort(comm_);
+        throw;
+    }
     guard_.add(message_comm_, name());
-    guard_.settle(message_comm_, "a communicator for messages", name());
 }
 
-// After a failure all are gone already.
+// After a failure fail() aborts them.
 void NcclCommunicator::leave(Comm& comm) noexcept {
+    const std::lock_guard call(guard_.calling());
     if (comm == nullptr || guard_.failed()) return;
     try {
-        const std::lock_guard call(guard_.calling());
         guard_.check(api().comm_finalize(comm), "the end", name());
         guard_.settle(comm, "the end", name());
-        guard_.remove(comm);
-        api().comm_destroy(comm);
+        if (guard_.remove(comm)) api().comm_destroy(comm);
     } catch (...) {
-        guard_.remove(comm);
-        api().comm_abort(comm);
+        if (guard_.remove(comm)) api().comm_abort(comm);
     }
     comm = nullptr;
 }
@@ -208,8 +219,6 @@ std::shared_ptr<Operation> NcclCommunicator::start(Collective c, uint64_t sequen
         if (std::find(waiting_.begin(), waiting_.end(), this) == waiting_.end()) waiting_.push_back(this);
         return operation;
     }
-    const std::lock_guard call(guard_.calling());
-    guard_.check_failed();
     // Before the stream is told to wait: asking a buffer for its place joins what uses it.
     for (const Tensor* x : {&c.input, &c.output}) static_cast<void>(x->view());
     side_->begin(recorder_.traces());
@@ -224,8 +233,6 @@ void NcclCommunicator::start_messages() {
     if (messages_.empty()) return;
     const std::vector<Message> all = std::exchange(messages_, {});
     std::erase(waiting_, this);
-    const std::lock_guard call(guard_.calling());
-    guard_.check_failed();
     for (const Message& m : all) static_cast<void>(m.x.view());
     message_side_->begin(recorder_.traces());
     together(message_comm_, "messages", [&] {
@@ -272,16 +279,25 @@ std::shared_ptr<NcclOperation> NcclCommunicator::start_alone(const Collective& c
 }
 
 template <class Calls>
-void NcclCommunicator::together(Comm comm, std::string_view what, const Calls& calls) {
-    guard_.check(api().group_start(), what, name());
-    try {
-        calls();
-    } catch (...) {
-        api().group_end();
-        throw;
-    }
-    guard_.check(api().group_end(), what, name());
+void NcclCommunicator::call(Comm comm, std::string_view what, const Calls& calls) {
+    const std::lock_guard lock(guard_.calling());
+    guard_.check_failed();
+    calls();
     guard_.settle(comm, what, name());
+}
+
+template <class Calls>
+void NcclCommunicator::together(Comm comm, std::string_view what, const Calls& calls) {
+    call(comm, what, [&] {
+        guard_.check(api().group_start(), what, name());
+        try {
+            calls();
+        } catch (...) {
+            api().group_end();
+            throw;
+        }
+        guard_.check(api().group_end(), what, name());
+    });
 }
 
 void NcclCommunicator::send(const void* data, int64_t bytes, int to) {
@@ -296,38 +312,33 @@ void NcclCommunicator::receive(void* data, int64_t bytes, int from) {
 }
 
 void NcclCommunicator::launch(const Collective& c) {
-    const void* from = c.input.view().data;
-    void* to = c.output.view().data;
-    const auto count = static_cast<size_t>(c.input.numel());
     if (c.input.numel() == 0 && c.kind != Kind::all_to_all) return;
     const bool fast = !options_.tree && c.input.dtype() == c.output.dtype();
+    if (c.kind == Kind::all_to_all) return all_to_all(c);
+    if (c.kind == Kind::all_reduce && !fast) return all_reduce(c);
+    if (c.kind == Kind::reduce_scatter && !fast) return reduce_scatter(c);
+    call(comm_, name_of(c.kind), [&] { guard_.check(launch_alone(c), name_of(c.kind), name()); });
+}
+
+// What NCCL does in one call.
+Result NcclCommunicator::launch_alone(const Collective& c) {
+    const void* from = c.input.view().data;
+    void* to = c.output.view().data;
+    const auto count = static_cast<size_t>(c.input.numel()), bytes = static_cast<size_t>(c.input.bytes());
     switch (c.kind) {
         case Kind::all_reduce:
-            if (!fast) return all_reduce(c);
-            guard_.check(api().all_reduce(from, to, count, type_of(c.input.dtype()), op_of(c.reduce), comm_, native()),
-                         "all_reduce", name());
-            break;
+            return api().all_reduce(from, to, count, type_of(c.input.dtype()), op_of(c.reduce), comm_, native());
         case Kind::reduce_scatter:
-            if (!fast) return reduce_scatter(c);
-            guard_.check(api().reduce_scatter(from, to, static_cast<size_t>(c.output.numel()), type_of(c.input.dtype()),
-                                              op_of(c.reduce), comm_, native()),
-                         "reduce_scatter", name());
-            break;
-        case Kind::all_gather:
-            guard_.check(api().all_gather(from, to, static_cast<size_t>(c.input.bytes()), kBytes, comm_, native()),
-                         "all_gather", name());
-            break;
-        case Kind::broadcast:
-            guard_.check(
-                api().broadcast(from, to, static_cast<size_t>(c.input.bytes()), kBytes, c.peer, comm_, native()),
-                "broadcast", name());
-            break;
-        case Kind::all_to_all: return all_to_all(c);
+            return api().reduce_scatter(from, to, static_cast<size_t>(c.output.numel()), type_of(c.input.dtype()),
+                                        op_of(c.reduce), comm_, native());
+        case Kind::all_gather: return api().all_gather(from, to, bytes, kBytes, comm_, native());
+        case Kind::broadcast: return api().broadcast(from, to, bytes, kBytes, c.peer, comm_, native());
+        case Kind::all_to_all:
         case Kind::barrier:
         case Kind::send:
-        case Kind::receive: throw Error("no operation of a group on GPU memory");
+        case Kind::receive: break;
     }
-    guard_.settle(comm_, name_of(c.kind), name());
+    throw Error(concat("no operation of a group on GPU memory: ", name_of(c.kind)));
 }
 
 // Every rank's values of this rank's part come here and are summed. Chunks, so that little memory is taken.
@@ -359,9 +370,10 @@ void NcclCommunicator::all_reduce(const Collective& c) {
     if (bytes * n > kSmall) return sum_in_place(c);
     std::byte* arrived = scratch_.of(bytes * n);
     void* x = c.output.view().data;
-    guard_.check(api().all_gather(x, arrived, static_cast<size_t>(bytes), kBytes, comm_, native()), "all_reduce",
-                 name());
-    guard_.settle(comm_, "all_reduce", name());
+    call(comm_, "all_reduce", [&] {
+        guard_.check(api().all_gather(x, arrived, static_cast<size_t>(bytes), kBytes, comm_, native()), "all_reduce",
+                     name());
+    });
     tree_sum(side_->stream(), c.reduce, c.input.dtype(),
              {.own = x, .arrived = arrived, .stride = bytes, .rank = rank(), .ranks = n}, c.input.dtype(), x,
              c.input.numel());

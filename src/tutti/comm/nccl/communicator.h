@@ -80,14 +80,19 @@ class NcclCommunicator final : public Communicator {
     void leave(Comm& comm) noexcept;
     std::shared_ptr<NcclOperation> start_alone(const Collective& c, std::shared_ptr<NcclOperation> operation);
     void launch(const Collective& c);
+    Result launch_alone(const Collective& c);
     void reduce_scatter(const Collective& c);
     void all_reduce(const Collective& c);
     void sum_in_place(const Collective& c);
     void all_to_all(const Collective& c);
 
-    // On the stream of collectives; `what` for messages.
+    // Returns when `calls`, which call NCCL, are through on `comm`. together: as one group of NCCL's. `what`: for
+    // errors.
+    template <class Calls>
+    void call(Comm comm, std::string_view what, const Calls& calls);
     template <class Calls>
     void together(Comm comm, std::string_view what, const Calls& calls);
+    // On the stream of collectives.
     void send(const void* data, int64_t bytes, int to);
     void receive(void* data, int64_t bytes, int from);
     Stream native() const { return side_->stream().native; }

@@ -7,6 +7,7 @@ namespace tutti::comm::nccl {
 
 void Guard::check(Result result, std::string_view what, const std::string& group) const {
     if (result == kSuccess || result == kInProgress) return;
+    check_failed();  // an abort makes other calls fail
     throw Error(concat("NCCL, ", what, " of group ", group, ": ", api().get_error_string(result),
                        "; NCCL_DEBUG=INFO prints what it knows"));
 }
@@ -19,6 +20,7 @@ void Guard::settle(Comm comm, std::string_view what, const std::string& group) {
         check(api().comm_get_async_error(comm, &state), what, group);
         check(state, what, group);
         if (state == kSuccess) return;
+        if (looks % 100 == 99) world_.progress().check_abort();
         tutti::check<TimedOut>(std::chrono::duration<double>(Clock::now() - begin).count() < timeout_s_, "NCCL, ", what,
                                " of group ", group, ": not through after ", timeout_s_,
                                " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
@@ -31,9 +33,9 @@ void Guard::add(Comm comm, const std::string& group) {
     members_.push_back({comm, group});
 }
 
-void Guard::remove(Comm comm) {
+bool Guard::remove(Comm comm) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(members_, [&](const Member& m) { return m.comm == comm; });
+    return std::erase_if(members_, [&](const Member& m) { return m.comm == comm; }) > 0;
 }
 
 void Guard::check_failed() const {
@@ -60,13 +62,16 @@ void Guard::fail(const std::exception_ptr& why) {
         const std::lock_guard lock(mutex_);
         if (failed_) return;
         failure_ = why;
-        failed_ = true;  // who calls NCCL now leaves it
+        failed_ = true;  // a thread in settle() leaves it
     }
     device_.fail(why);
-    const std::lock_guard call(calling_);
-    const std::lock_guard lock(mutex_);
-    for (const Member& m : members_) api().comm_abort(m.comm);
-    members_.clear();
+    const std::unique_lock call(calling_, kPatience);
+    std::vector<Member> all;
+    {
+        const std::lock_guard lock(mutex_);
+        all.swap(members_);
+    }
+    for (const Member& m : all) api().comm_abort(m.comm);
 }
 
 }  // namespace tutti::comm::nccl

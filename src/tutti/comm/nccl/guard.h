@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -20,24 +21,27 @@ class Guard {
 
     World& world() { return world_; }  // of the host
     double timeout_s() const { return timeout_s_; }
-    // Held by the thread that calls NCCL.
-    std::mutex& calling() { return calling_; }
-    // Error with NCCL's reason. kInProgress is none.
+    // Held by the thread that calls NCCL, and only meanwhile: a call of CUDA may wait for the GPU, whose work ends only
+    // by the abort when another rank is missing.
+    std::timed_mutex& calling() { return calling_; }
+    // Error with NCCL's reason, or the failure that ended this rank's communication before. kInProgress is no error.
     void check(Result result, std::string_view what, const std::string& group) const;
-    // Returns when the last call on `comm` is through. TimedOut, or what another rank's failure was.
+    // Returns when the last call on `comm` is through. TimedOut, or the failure of another rank.
     void settle(Comm comm, std::string_view what, const std::string& group);
     void add(Comm comm, const std::string& group);
-    void remove(Comm comm);
+    bool remove(Comm comm);  // false: fail() has aborted it, or does
 
     // Throws what ended this rank's communication, if anything has.
     void check_failed() const;
     bool failed() const { return failed_; }
     // Looks at NCCL and at the other ranks; throws what it finds.
     void look();
-    // The first reason stays. Aborts all communicators, and the device's waits throw `why`.
+    // The first reason stays. Aborts all communicators, and the device's waits throw `why`. A thread inside a call of
+    // NCCL has kPatience to leave it; then the abort ends the call.
     void fail(const std::exception_ptr& why);
 
   private:
+    static constexpr std::chrono::seconds kPatience{5};
     struct Member {
         Comm comm;
         std::string group;
@@ -45,7 +49,7 @@ class Guard {
     World& world_;
     Device& device_;
     const double timeout_s_;
-    std::mutex calling_;
+    std::timed_mutex calling_;
     mutable std::mutex mutex_;
     std::vector<Member> members_;
     std::exception_ptr failure_;
