@@ -176,22 +176,35 @@ void Pool::count_again() {
 
 void* Buffer::data() const {
     check(!offloaded(), "a buffer of ", bytes_, " bytes for ", name_of(purpose_), " is used while it is offloaded");
-    for (const auto& work : std::exchange(work_, {})) work->join();
+    if (has_work_.load(std::memory_order_acquire)) {
+        const std::lock_guard lock(work_mutex_);
+        for (const auto& work : work_) work->join();
+        set_work({});
+    }
     return data_;
+}
+
+void Buffer::set_work(std::vector<std::shared_ptr<SideWork>> work) const {
+    work_ = std::move(work);
+    has_work_.store(!work_.empty(), std::memory_order_release);
 }
 
 void Buffer::offload(Device& device, Device& offload_device) {
     void* there = offload_device.memory().allocate(bytes_, purpose_);
     const auto copy = device.copy_aside(there, data(), bytes_);
-    if (copy) work_ = {copy};
+    const std::lock_guard lock(work_mutex_);
+    if (copy) set_work({copy});
     allocator_->release(data_, bytes_, purpose_, work_);
     data_ = there;
     offloaded_to_ = offload_device.memory().shared_from_this();
 }
 
 void Buffer::used_by(std::shared_ptr<SideWork> work) {
-    std::erase_if(work_, [&](const auto& earlier) { return earlier == work || earlier->done(); });
-    work_.push_back(std::move(work));
+    const std::lock_guard lock(work_mutex_);
+    std::vector<std::shared_ptr<SideWork>> all = work_;
+    std::erase_if(all, [&](const auto& earlier) { return earlier == work || earlier->done(); });
+    all.push_back(std::move(work));
+    set_work(std::move(all));
 }
 
 void Buffer::will_need() {
@@ -202,8 +215,9 @@ void Buffer::fetch(Device& device) {
     if (!offloaded_to_) return;
     void* here = allocator_->allocate(bytes_, purpose_);
     const auto copy = device.copy_aside(here, data_, bytes_);
-    work_.clear();  // copies aside run in order
-    if (copy) work_ = {copy};
+    const std::lock_guard lock(work_mutex_);
+    set_work({});  // copies aside run in order
+    if (copy) set_work({copy});
     offloaded_to_->release(data_, bytes_, purpose_, work_);
     data_ = here;
     offloaded_to_ = nullptr;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -155,7 +156,8 @@ class Buffer {
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
 
-    void* data() const;  // Error while the buffer is offloaded
+    // Error while the buffer is offloaded. Any thread may call: all of them return after the work is joined.
+    void* data() const;
     int64_t bytes() const { return bytes_; }
     Purpose purpose() const { return purpose_; }
 
@@ -170,12 +172,16 @@ class Buffer {
     void used_by(std::shared_ptr<SideWork> work);
 
   private:
+    void set_work(std::vector<std::shared_ptr<SideWork>> work) const;  // with work_mutex_ held
+
     std::shared_ptr<Allocator> allocator_;
     std::shared_ptr<Allocator> offloaded_to_;  // the allocator of data_ while offloaded, else null
     void* data_;
     int64_t bytes_;
     Purpose purpose_;
+    mutable std::mutex work_mutex_;                        // of the next two
     mutable std::vector<std::shared_ptr<SideWork>> work_;  // on data_, not joined yet
+    mutable std::atomic<bool> has_work_{false};            // most buffers have none: data() then takes no lock
 };
 
 }  // namespace tutti

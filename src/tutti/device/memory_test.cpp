@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/device/device.h"
@@ -95,6 +99,34 @@ TEST(Allocator, GivesTheCacheBackBeforeItFails) {
 }
 
 // An offloaded buffer counts on the offload device, keeps its values, and is not to be used.
+// Work whose join takes a while.
+class SlowWork final : public SideWork {
+  public:
+    void join() override {
+        joining = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        joined = true;
+    }
+    bool begun() override { return true; }
+    bool done() override { return false; }
+    std::atomic<bool> joining{false}, joined{false};
+};
+
+// The progress thread of a rank reads the address of a buffer while the rank's own thread does.
+TEST(Buffer, NoThreadHasTheAddressBeforeTheWorkIsJoined) {
+    const auto device = make_cpu_device(1);
+    Buffer buffer(device->memory(), 64, Purpose::weights);
+    for (int round = 0; round < 5; ++round) {
+        const auto work = std::make_shared<SlowWork>();
+        buffer.used_by(work);
+        std::thread other([&] { buffer.data(); });
+        while (!work->joining) std::this_thread::yield();
+        buffer.data();
+        EXPECT_TRUE(work->joined);
+        other.join();
+    }
+}
+
 TEST(FileDevice, KeepsWhatIsSentAway) {
     const auto device = make_cpu_device(1);
     const auto offload_device = make_file_device(testing::TempDir() + "tutti_offload", 1);
