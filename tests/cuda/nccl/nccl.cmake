@@ -38,7 +38,7 @@ endif()
 if(TUTTI_CUDA)
   add_executable(cuda_gpu_nccl_tests nccl/gpu_test.cpp)
   target_link_libraries(cuda_gpu_nccl_tests PRIVATE tutti_comm_testing tutti_options GTest::gtest GTest::gtest_main)
-  if(gpus)
+  if(TUTTI_GPUS)
     gtest_discover_tests(cuda_gpu_nccl_tests TEST_PREFIX gpu. DISCOVERY_MODE PRE_TEST
       PROPERTIES LABELS gpu TIMEOUT ${TUTTI_TEST_SECONDS})
   endif()
