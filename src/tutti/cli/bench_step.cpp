@@ -9,6 +9,7 @@
 #include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/io.h"
+#include "tutti/comm/meta/meta_world.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/ops/kernel_times.h"
@@ -47,6 +48,27 @@ void tune(const spec::RunSpec& run, engine::Engine& engine, const std::function<
         engine.device->choose_products({tuning});
     }
     tuning->measures = false;
+}
+
+// The products of every rank of tensor parallelism, one rank after another on this GPU, in a world without peers:
+// values that others would send are missing, and a product takes the same time with any values.
+kernels::GemmTuning tune_ranks(const spec::RunSpec& run, kernels::GemmTuning tuning) {
+    const auto ranks = static_cast<int>(run.parallel.tp);
+    for (int rank = 0; rank < ranks; ++rank) {
+        comm::MetaWorld world(rank, ranks);
+        engine::Machine machine = engine::machine_of(run, {}, std::filesystem::temp_directory_path());
+        machine.tuning = std::make_unique<kernels::GemmTuning>(std::move(tuning));
+        engine::Engine engine(run, world, std::move(machine), [&](ops::Context& ctx, const engine::BatchShard& share) {
+            return engine::fixed_batches(ctx, run, share);
+        });
+        int64_t step = 0;
+        tune(run, engine, [&] {
+            engine::train_step(engine, ++step);
+            engine.device->synchronize();
+        });
+        tuning = std::move(*engine.tuning);
+    }
+    return tuning;
 }
 
 StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, const BenchArguments& arguments,
@@ -281,14 +303,19 @@ spec::RunSpec step_run(const BenchArguments& a) {
                       "bench step makes its own random tokens; leave [data] out of --set");
     if (run.model.family != spec::Family::mlp) run.data.train = {"random tokens"};
     if (a.threads > 0) run.train.threads = a.threads;
-    spec::validate(run, 1);
+    const int64_t tp = run.parallel.tp;
+    check<UsageError>(tp == 1 || !a.tune.empty(),
+                      "bench step measures the step of a model on one rank, parallel.tp is ", tp,
+                      "; only the products of ", tp, " ranks can be measured on one GPU: --tune FILE");
+    spec::validate(run, static_cast<int>(tp));
     return run;
 }
 
 BenchResult bench_step(Bench& bench) {
     const spec::RunSpec run = step_run(bench.arguments);
+    const auto tp = static_cast<int>(run.parallel.tp);
     const rehearsal::Rehearsal rehearsal =
-        rehearsal::rehearse(run, rehearsal::target_of(engine::machine_of(run, {}, "")), 1, 0);
+        rehearsal::rehearse(run, rehearsal::target_of(engine::machine_of(run, {}, "")), tp, 0);
     const std::string& file = bench.arguments.tune;
     check<UsageError>(file.empty() || bench.ctx.kernels.gemm_tuning != nullptr, "--tune ", file,
                       ": cuBLASLt must make the products, and they are by ", bench.ctx.kernels.gemm_engines(), " on ",
@@ -302,6 +329,13 @@ BenchResult bench_step(Bench& bench) {
     StepReport report{run, rehearsal, {}, {}};
     BenchResult result;
     print_head(bench, run, report.unit());
+    if (tp > 1) {
+        const kernels::GemmTuning tuning = tune_ranks(run, bench.ctx.kernels.gemm_tuning());
+        result.summary = {{"model", run.model.preset}, {"tp", run.parallel.tp}};
+        write_file("--tune", file, tuning.to_json());
+        print_tuning(bench.text, tuning, result);
+        return result;
+    }
 
     see_peak(bench, report.peak);
     bench.device->memory().trim();

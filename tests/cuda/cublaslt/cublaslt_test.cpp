@@ -115,6 +115,16 @@ class Tuning : public train::CudaTraining {
         text_ = err.str();
         return file;
     }
+    // What the program says to such words.
+    static std::string refused(std::vector<std::string> words) {
+        words.insert(words.begin(), "tutti");
+        words.insert(words.end(), {"--device", "cuda", "--model", "llama-tiny"});
+        std::vector<const char*> argv;
+        for (const std::string& word : words) argv.push_back(word.c_str());
+        std::ostringstream out, err;
+        EXPECT_EQ(cli::run(static_cast<int>(argv.size()), argv.data(), cli::Io{out, err}), 2);
+        return err.str();
+    }
     kernels::GemmTuning read(const std::string& file) {
         return kernels::read_gemm_tuning(file, kernels::cuda_table().gemm_tuning());
     }
@@ -154,6 +164,28 @@ TEST_F(Tuning, TheFastestOfTheCandidatesIsKept) {
     ASSERT_EQ(said_["rows"].size(), tuning.products.size());
     EXPECT_NEAR(said_["rows"][0]["first_s"].get<double>(), 0.4, 0.05);
     EXPECT_NE(text_.find("candidate"), std::string::npos);
+}
+
+// One GPU measures the products of every rank of tensor parallelism. 257 rows of the vocabulary: ranks differ.
+TEST_F(Tuning, RanksOfTensorParallelismFindTheirProducts) {
+    const std::string tp = "parallel.tp=2", heads = "model.kv_heads=2";
+    const std::string file = tune("products.json", {tp, heads});
+    EXPECT_EQ(said_["tp"], 2);
+    EXPECT_EQ(said_["tuned_products"], static_cast<int64_t>(read(file).products.size()));
+    for (const auto& [key, product] : read(file).products)
+        EXPECT_EQ(product.candidate, key.back() == 0 ? 2 : 1) << product.text;
+    fake().forget();
+    const auto run = options_of("cuda", with(file) + Settings{tp, heads}, 2);
+    train::train(run);
+    EXPECT_GT(fake().runs(2), 0);
+    for (const uint64_t other : {0, 1, 3}) EXPECT_EQ(fake().runs(other), 0);
+    EXPECT_EQ(Json::parse(read_file(run.out + "/run.json"))["gemm_tuning"]["missed"], 0);
+}
+
+TEST_F(Tuning, OtherAxesAreRefused) {
+    EXPECT_NE(refused({"bench", "step", "--set", "parallel.tp=2"}).find("--tune FILE"), std::string::npos);
+    EXPECT_NE(refused({"bench", "step", "--tune", "x", "--set", "parallel.pp=2"}).find("= 2: must divide"),
+              std::string::npos);
 }
 
 TEST_F(Tuning, ARefusedCandidateIsPassedOver) {
