@@ -13,11 +13,15 @@
 #                                       examples/. BUILD needs -DTUTTI_CUDA=ON where there is no GPU; the smallest has
 #                                       also -DTUTTI_ONEDNN=OFF -DTUTTI_SENTENCEPIECE=OFF.
 #
-# BUILD: a build directory or a pack. Exit code 0: all that was asked for ran, and all tests passed; 1: a test failed; 3: a
-# part did not run or ran out of time, and the last lines name it. The parts of a run share BUDGET seconds [570].
+# BUILD: a build directory or a pack. Exit code 0: all that was asked for ran, and all tests passed; 1: a test failed; 2:
+# nothing could run; 3: a part did not run, failed or ran out of time, and the last lines name it. The last table has each
+# figure to reach, what was measured, or that it was not. The parts of a run share BUDGET seconds [570]. A test may take
+# TEST_SECONDS [100], and where tests hang, those of the same part that no time is left for are named as not run, and the
+# next part begins in time.
 #
 # Tutti finds cuBLASLt where the loader looks, in CUDA_HOME, in /usr/local/cuda or in TUTTI_CUBLASLT; here the one that
-# came with PyTorch is taken when there is no other, and its cuDNN likewise. PyTorch is whatever `${PYTHON:-python3}` has.
+# came with PyTorch is taken when there is no other, that of CUDA 12 too, and its cuDNN likewise. PyTorch is whatever
+# `${PYTHON:-python3}` has.
 #
 # ROWS of `steps`: model:seq_len:micro_batch:global_batch, with :graphs for CUDA graphs [all of gpt2-124m, llama3.2-1b and
 # llama3.2-3b over micro-batches]. CURVES of `steps`: model:seq_len:micro_batch:global_batch:steps [llama-5m, 200 steps].
@@ -26,7 +30,7 @@
 # PATIENCE=1 bench/gpu.sh steps ...; THREADS=1 where other programs run beside.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-usage() { sed -n '2,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 
 programs=(tutti tests/cuda/cuda_gpu_tests tests/cuda/cuda_gpu_training_tests tests/cuda/cuda_gpu_nccl_tests)
 if [ "${1:-}" = --pack ]; then
@@ -51,31 +55,39 @@ case "${1:-}" in
 esac
 what=$1 build=$2 out=$3
 python=${PYTHON:-python3} device=${DEVICE:-cuda} patience=${PATIENCE:-8}
-end=$((SECONDS + ${BUDGET:-570}))
+budget=${BUDGET:-570} start=$SECONDS
+end=$((start + budget))
 mkdir -p "$out" || exit 1
 ours=(env)  # in front of our programs only: PyTorch has libraries of its own
 [ -d "$build/lib" ] && ours+=("LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
-if ! "${ours[@]}" "$build/tutti" version >"$out/version.txt" 2>&1; then
+if ! timeout 60 "${ours[@]}" "$build/tutti" version >"$out/version.txt" 2>&1; then
   echo "gpu.sh: $build/tutti does not start here:" >&2
   cat "$out/version.txt" >&2
   exit 2
 fi
 
 missing=()  # parts that did not run to their end
-# name, seconds that it may take, command; the output goes to OUT/name.log, the exit code to OUT/name.code
-run() {
+# name, seconds that it may take, command; the output goes to OUT/name.log, the exit code to OUT/name.code. attempt: a
+# command that may fail
+attempt() {
   local name=$1 limit=$2 begin=$SECONDS left=$((end - SECONDS))
   shift 2
   [ "$left" -lt "$limit" ] && limit=$left
   if [ "$limit" -lt 3 ]; then
     missing+=("$name: no time was left")
-    return 1
+    return 124
   fi
   timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>"$out/$name.err"
   local code=$?
   printf '%-40s %3d s  exit code %d\n' "$name" $((SECONDS - begin)) $code
   echo $code >"$out/$name.code"
-  [ $code = 124 ] && missing+=("$name: cut off after $limit s")
+  [ $code = 124 ] || [ $code = 137 ] && missing+=("$name: cut off after $limit s")
+  return $code
+}
+run() {
+  attempt "$@"
+  local code=$?
+  [ $code = 0 ] || [ $code = 124 ] || [ $code = 137 ] || missing+=("$1: exit code $code, see $out/$1.err")
   return $code
 }
 
@@ -86,23 +98,34 @@ take_from_python() {
   found=$("$python" - "$2" <<'PYTHON'
 import importlib.util, pathlib, sys
 spec = importlib.util.find_spec("nvidia")
-for folder in spec.submodule_search_locations if spec else []:
-    for path in sorted(pathlib.Path(folder).rglob(sys.argv[1])):
-        print(path)
-        sys.exit()
+found = [path for folder in (spec.submodule_search_locations if spec else []) for path in pathlib.Path(folder).rglob(sys.argv[1])]
+if found:
+    print(max(found, key=lambda path: path.name))  # the newest
 PYTHON
   )
   [ -n "$found" ] && export "$1=$found" && echo "$1=$found"
 }
-can() { "${ours[@]}" "$build/tutti" doctor 2>&1 | grep -q "$1"; }
-if [ "$device" = cuda ]; then
+doctor() { timeout 60 "${ours[@]}" "$build/tutti" doctor "$@"; }
+can() { doctor 2>&1 | grep -q "$1"; }
+# The CUDA runtime inside the programs needs a driver of its own generation.
+see_driver() {
+  local driver
   command -v nvidia-smi >/dev/null && timeout 20 nvidia-smi -q >"$out/nvidia_smi.txt" 2>&1
+  driver=$(cat "$out/nvidia_smi.txt" /proc/driver/nvidia/version 2>/dev/null | grep -E '^Driver Version|^NVRM' |
+    grep -oE '[0-9]{3}\.[0-9.]+' | head -1)
+  echo "driver ${driver:-unknown} (CUDA 13 needs 580 or later, CUDA 12 needs 525)"
+  if [ -n "$driver" ] && [ "${driver%%.*}" -lt 580 ]; then
+    echo "gpu.sh: the driver $driver is older than 580: programs that were built with CUDA 13 see no GPU with it" >&2
+  fi
+}
+if [ "$device" = cuda ]; then
+  see_driver
   if ! can 'compute capability'; then
     echo "gpu.sh: Tutti sees no GPU here" >&2
-    "${ours[@]}" "$build/tutti" doctor 2>&1 | grep -A6 '^GPUs' >&2
+    doctor 2>&1 | grep -A6 '^GPUs' >&2
     exit 2
   fi
-  can 'cuBLASLt, which was not found' && take_from_python TUTTI_CUBLASLT libcublasLt.so.13
+  can 'cuBLASLt, which was not found' && take_from_python TUTTI_CUBLASLT 'libcublasLt.so.1[23]'
   if can 'cuBLASLt, which was not found'; then
     echo "gpu.sh: no cuBLASLt here: matrix products are our own plain kernel's (TUTTI_CUDA_GEMM=plain), far slower"
     export TUTTI_CUDA_GEMM=plain
@@ -112,54 +135,68 @@ if [ "$device" = cuda ]; then
     take_from_python CUDNN_FRONTEND_CUDART_LIB_NAME 'libcudart.so.1[23]'
   fi
 fi
-"${ours[@]}" "$build/tutti" doctor >"$out/doctor.txt" 2>&1
-"${ours[@]}" "$build/tutti" doctor --json >"$out/doctor.json" 2>/dev/null
+doctor >"$out/doctor.txt" 2>&1
+doctor --json >"$out/doctor.json" 2>/dev/null
 sed -n '/^GPUs/,/^$/p' "$out/doctor.txt"
 grep '^problem' "$out/doctor.txt"
-printf '{"run": "%s", "device": "%s", "patience": %s}\n' "$what" "$device" "$patience" >"$out/setup.json"
+
+models=(${MODELS:-gpt2-124m llama3.2-1b llama3.2-3b})
+# The micro-batch decides how much of a step the optimizer and the head's gradient are.
+rows=(${ROWS:-gpt2-124m:1024:16:64 gpt2-124m:1024:32:64 gpt2-124m:1024:64:64 gpt2-124m:1024:4:16
+  gpt2-124m:1024:4:16:graphs llama3.2-1b:4096:1:4 llama3.2-1b:4096:2:4 llama3.2-1b:4096:4:4 llama3.2-3b:4096:1:2
+  llama3.2-3b:4096:2:2})
+[ "$what" = steps ] && models=($(printf '%s\n' "${rows[@]%%:*}" | uniq))
+printf '{"run": "%s", "device": "%s", "patience": %s, "models": [%s]}\n' "$what" "$device" "$patience" \
+  "$(printf '"%s", ' "${models[@]}" | sed 's/, $//')" >"$out/setup.json"
 
 bench() {  # name, seconds of patience, arguments
   local name=$1 seconds=$2
   shift 2
-  run "$name" $((seconds + 40)) "${ours[@]}" "$build/tutti" bench "$@" --device "$device" --seconds "$seconds" --json ||
-    missing+=("$name: failed, see $out/$name.err")
+  run "$name" $((seconds + 40)) "${ours[@]}" "$build/tutti" bench "$@" --device "$device" --seconds "$seconds" --json
 }
 
 # Each test in a process of its own: the first wrong address ends a CUDA context, and what follows in it says nothing.
-# name, program, filter of GoogleTest; as many at a time as memory of the GPU allows
+# name, per cent of BUDGET after which no test of this part runs, program, filter of GoogleTest; as many at a time as memory
+# of the GPU allows. OUT/name.codes gets a line for each test: its exit code, 0 skip where it skipped itself.
 tests_apart() {
-  local name=$1 program=$build/tests/cuda/$2 filter=$3 begin=$SECONDS left=$((end - SECONDS)) failed=0
-  if [ ! -x "$program" ] || [ "$left" -lt 10 ]; then
-    missing+=("$name: $([ -x "$program" ] && echo no time was left || echo there is no "$program")")
-    return
-  fi
+  local name=$1 until=$((start + budget * $2 / 100)) program=$build/tests/cuda/$3 filter=$4 begin=$SECONDS
+  [ -x "$program" ] || { missing+=("$name: there is no $program"); return; }
   mkdir -p "$out/$name"
-  "${ours[@]}" "$program" --gtest_list_tests --gtest_filter="$filter" 2>/dev/null |
+  timeout 60 "${ours[@]}" "$program" --gtest_list_tests --gtest_filter="$filter" 2>"$out/$name.err" |
     awk '/^[^ ]/ {suite = $1; next} NF {print suite $1}' >"$out/$name.list"
-  [ -s "$out/$name.list" ] || missing+=("$name: no test matches $filter")
-  export out name program left
-  export command="${ours[*]} ${prefix[*]:-}"
+  [ -s "$out/$name.list" ] || missing+=("$name: no test matches $filter, see $out/$name.err")
+  export out name program
+  export command="${ours[*]} ${prefix[*]:-}" limit="${TEST_SECONDS:-100}" last=$(($(date +%s) + until - SECONDS))
   xargs -a "$out/$name.list" -P "${JOBS:-6}" -I '{}' bash -c '
     log=$out/$name/$(echo "{}" | tr / _).log
-    timeout -k 5 "$((left < 150 ? left : 150))" $command "$program" --gtest_filter="{}" >"$log" 2>&1
-    echo "$? {}"' >"$out/$name.codes"
-  failed=$(grep -cv '^0 ' "$out/$name.codes")
-  printf '%-40s %3d s  %d tests, %d failed\n' "$name" $((SECONDS - begin)) "$(wc -l <"$out/$name.list")" "$failed"
+    left=$((last - $(date +%s)))
+    [ "$left" -lt 5 ] && { echo "not-run {}"; exit 0; }
+    [ "$left" -lt "$limit" ] && limit=$left
+    timeout -k 5 "$limit" $command "$program" --gtest_filter="{}" >"$log" 2>&1
+    code=$?
+    [ $code = 0 ] && grep -q "^\[  SKIPPED \]" "$log" && code=skip
+    echo "$code {}"' >"$out/$name.codes"
+  count() { grep -cE "^($1) " "$out/$name.codes"; }
+  printf '%-40s %3d s  %d tests, %d passed, %d failed, %d hung, %d skipped, %d not run\n' "$name" $((SECONDS - begin)) \
+    "$(wc -l <"$out/$name.list")" "$(count 0)" "$(grep -cvE '^(0|124|137|skip|not-run) ' "$out/$name.codes")" \
+    "$(count '124|137')" "$(count skip)" "$(count not-run)"
+  [ "$(count not-run)" = 0 ] || missing+=("$name: $(count not-run) tests not run, as no time was left for them: see $out/$name.codes")
+  [ "$(count 0)" -gt 0 ] || missing+=("$name: no test passed")
 }
 prefix=()
 
 case $what in
   correctness)
-    tests_apart kernels cuda_gpu_tests '*'
-    tests_apart training cuda_gpu_training_tests '*'
-    tests_apart nccl cuda_gpu_nccl_tests '*'
+    tests_apart kernels 32 cuda_gpu_tests '*'
+    tests_apart training 52 cuda_gpu_training_tests '*'
+    tests_apart nccl 58 cuda_gpu_nccl_tests '*'
     if [ -x "$build/tests/cuda/cuda_cudnn_tests" ] && grep -q 'can be chosen: TUTTI_CUDA_ATTENTION=cudnn' "$out/doctor.txt"; then
-      tests_apart cudnn cuda_cudnn_tests '*'
+      tests_apart cudnn 64 cuda_cudnn_tests '*'
     fi
     # Two trainings of 20 steps: equal bits of every weight.
     cat "$here"/*.py >"$out/text.txt"
     for i in 1 2; do
-      run "train_$i" 60 "${ours[@]}" "$build/tutti" train "$here/../examples/configs/llama-tiny.toml" --out "$out/train_$i" \
+      run "train_$i" 30 "${ours[@]}" "$build/tutti" train "$here/../examples/configs/llama-tiny.toml" --out "$out/train_$i" \
         --set "data.train=$out/text.txt" --set "train.device=$device" --set train.steps=20 --set checkpoint.every=20 --set precision.compute=bf16
     done
     find "$out/train_1" -name '*.safetensors' | sort | while read -r file; do
@@ -170,15 +207,14 @@ case $what in
       export TUTTI_TEST_WITHOUT_GUARDS=1  # the tool sees what lies behind an array
       # initcheck does not follow managed memory; racecheck knows too little of wgmma and TMA.
       prefix=("$tool" --tool memcheck --error-exitcode 9 --print-limit 5)
-      tests_apart memcheck cuda_gpu_tests '*attention*:*norm*:*cross_entropy*:*bias*:*rope*:*embedding*:*adamw*'
+      tests_apart memcheck 88 cuda_gpu_tests '*attention*:*norm*:*cross_entropy*:*bias*:*rope*:*embedding*:*adamw*'
       prefix=("$tool" --tool synccheck --error-exitcode 9 --print-limit 5)
-      tests_apart synccheck cuda_gpu_tests '*Attention*:*norm*:*cross_entropy*'
+      tests_apart synccheck 98 cuda_gpu_tests '*Attention*:*norm*:*cross_entropy*'
     else
       missing+=("compute-sanitizer: neither on the path nor in ${CUDA_HOME:-/usr/local/cuda}/bin")
     fi
     ;;
   rates)
-    read -ra models <<<"${MODELS:-gpt2-124m llama3.2-1b llama3.2-3b}"
     for model in "${models[@]}"; do
       bench "gemm_$model" "$patience" gemm --model "$model"
       [ -s "$out/gemm_$model.log" ] &&
@@ -212,50 +248,52 @@ case $what in
     fi
     ;;
   steps)
-    # The micro-batch decides how much of a step the optimizer and the head's gradient are.
-    read -ra rows <<<"${ROWS:-gpt2-124m:1024:16:64 gpt2-124m:1024:32:64 gpt2-124m:1024:64:64 gpt2-124m:1024:4:16
-      gpt2-124m:1024:4:16:graphs llama3.2-1b:4096:1:4 llama3.2-1b:4096:2:4 llama3.2-1b:4096:4:4 llama3.2-3b:4096:1:2
-      llama3.2-3b:4096:2:2}"
     if [ "$device" = cuda ] && command -v nvidia-smi >/dev/null; then
       nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu --format=csv -lms 200 >"$out/clocks.csv" 2>&1 &
       clocks=$!
       trap 'kill $clocks 2>/dev/null' EXIT
     fi
-    # Same weights, same samples in the same order: loss by loss. Exit code 1: a curve is too far away, as the table says.
-    cat "$here"/*.py >"$out/text.txt"
-    for row in ${CURVES:-llama-5m:256:8:16:200}; do
-      IFS=: read -r model seq micro batch count <<<"$row"
-      name=curve_${row//:/_}
-      run "$name" 150 "$python" "$here/loss_curve.py" --tutti "${ours[*]} $build/tutti" --device "$device" --text "$out/text.txt" \
-        --out "$out/$name" --model "$model" --seq-len "$seq" --micro-batch "$micro" --batch "$batch" --steps "$count" \
-        --threads "${THREADS:-0}"
-      [ -s "$out/$name/loss_curve.json" ] || missing+=("$name: not compared, see $out/$name.err")
-    done
-    compared=" "
     for row in "${rows[@]}"; do
       IFS=: read -r model seq micro batch graphs <<<"$row"
       name=${row//:/_}
       bench "step_$name" "$patience" step --model "$model" --kernels --set "train.seq_len=$seq" \
         --set "train.global_batch=$batch" --set "train.micro_batch=$micro" ${graphs:+--set train.cuda_graphs=true}
     done
-    # PyTorch takes the largest micro-batch of each model, which its memory may not: then the next smaller one.
-    for ((i = ${#rows[@]} - 1; i >= 0; --i)); do
-      IFS=: read -r model seq micro batch graphs <<<"${rows[i]}"
-      [ -n "${graphs:-}" ] || [[ $compared == *" $model "* ]] && continue
-      name=${rows[i]//:/_}
-      pytorch=("$python" "$here/pytorch_step.py" step --device "$device" --dtype bf16 --model "$model" --batch "$batch"
-        --micro-batch "$micro" --seq-len "$seq" --steps "${STEPS:-10}")
-      run "pytorch_$name" 60 "${pytorch[@]}" && compared+="$model "
-      run "pytorch_compiled_$name" 100 "${pytorch[@]}" --compile
+    # PyTorch takes the largest micro-batch of each model, which its memory may not: then the next smaller one. Compiled
+    # first, which the figures need. The 28 blocks of the 3B are compiled one as the other: whole it takes minutes.
+    for mode in compiled eager; do
+      compared=" "
+      for ((i = ${#rows[@]} - 1; i >= 0; --i)); do
+        IFS=: read -r model seq micro batch graphs <<<"${rows[i]}"
+        [ -n "${graphs:-}" ] || [[ $compared == *" $model "* ]] && continue
+        how=()
+        [ $mode = compiled ] && how=(--compile)
+        [ $mode = compiled ] && [[ $model == *3b ]] && how=(--compile-blocks)
+        attempt "pytorch_${mode}_${rows[i]//:/_}" 110 "$python" "$here/pytorch_step.py" step --device "$device" --dtype bf16 \
+          --model "$model" --batch "$batch" --micro-batch "$micro" --seq-len "$seq" --steps "${STEPS:-10}" "${how[@]}" &&
+          compared+="$model "
+      done
+      for row in "${rows[@]}"; do
+        [[ $compared == *" ${row%%:*} "* ]] || missing+=("PyTorch, $mode, on ${row%%:*}: no row ran, see $out/pytorch_${mode}_*.err")
+      done
     done
-    for row in "${rows[@]}"; do
-      [[ $compared == *" ${row%%:*} "* ]] || missing+=("PyTorch on ${row%%:*}: no row ran, see $out/pytorch_*.err")
+    # Same weights, same samples in the same order: loss by loss. Exit code 1: a curve is too far away, as the table says.
+    cat "$here"/*.py >"$out/text.txt"
+    for row in ${CURVES:-llama-5m:256:8:16:200}; do
+      IFS=: read -r model seq micro batch count <<<"$row"
+      name=curve_${row//:/_}
+      attempt "$name" 150 "$python" "$here/loss_curve.py" --tutti "${ours[*]} $build/tutti" --device "$device" --text "$out/text.txt" \
+        --out "$out/$name" --model "$model" --seq-len "$seq" --micro-batch "$micro" --batch "$batch" --steps "$count" \
+        --threads "${THREADS:-0}"
+      [ -s "$out/$name/loss_curve.json" ] || missing+=("$name: not compared, see $out/$name.err")
     done
     ;;
 esac
 
+rm -f "$out/summary.json"
 "$python" "$here/gpu_table.py" "$out"
 code=$?
+[ -s "$out/summary.json" ] || missing+=("the table: exit code $code")
 if [ ${#missing[@]} -gt 0 ]; then
   printf '\nNOT complete:\n'
   printf '  %s\n' "${missing[@]}" | sort -u

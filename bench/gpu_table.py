@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What a run of bench/gpu.sh found, from the logs in its folder: what to read first, then the tables; also written there
-as summary.json. Exit code 1: a test failed, or a loss curve is too far from PyTorch's."""
+"""What a run of bench/gpu.sh found, from the logs in its folder: what to read first, the tables, and last each figure to
+reach (docs/results.md has all of them), reached or not or not measured; also written there as summary.json. Exit code 1: a
+test failed, or a loss curve is too far from PyTorch's; 3: a figure was not measured."""
 
 import csv
 import json
@@ -9,6 +10,9 @@ import re
 import statistics
 import sys
 
+MFU = {"llama3.2-1b": 0.55, "llama3.2-3b": 0.57, "gpt2-124m": 0.47}  # causal, to reach
+COMPILED, COPY, PRODUCTS, CUDNN = 1.15, 0.85, 1.03, 0.90  # times torch.compile; of the copy; of the fastest time; of cuDNN's rate
+LOOSE_US = 20  # a shorter kernel is bound by its launch
 WARM_UP = 3  # steps of PyTorch that compile kernels or grow its cache of memory
 KERNELS = 10  # of a step that are shown
 
@@ -37,6 +41,24 @@ def lines_of_json(path):
     return [x for x in found if isinstance(x, dict)]
 
 
+class Figures:
+    """What was asked for, beside what came."""
+
+    def __init__(self):
+        self.rows = []
+
+    def add(self, what, reached, measured):
+        """`reached` None: not measured."""
+        self.rows.append({"figure": what, "reached": reached, "measured": measured})
+
+    def show(self):
+        print("\n== Figures to reach")
+        for row in self.rows:
+            word = {None: "NOT MEASURED", True: "reached", False: "NOT reached"}[row["reached"]]
+            print(f"{word:13} {row['figure']:66} {row['measured']}")
+        return 3 if any(row["reached"] is None for row in self.rows) else 0
+
+
 def first_failure(log):
     """The lines of the first failure of a test, or the last lines of a program that died."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
@@ -44,14 +66,19 @@ def first_failure(log):
     return lines[start:start + 6]
 
 
-def correctness(folder, summary):
-    failed = 0
+def correctness(folder, summary, figures):
+    failed, codes_of = 0, {}
     for codes in sorted(folder.glob("*.codes")):
         name, rows = codes.stem, [line.split(" ", 1) for line in codes.read_text().splitlines()]
-        bad = [test for code, test in rows if code != "0"]
+        codes_of[name] = {test: code for code, test in rows}
+        bad = [test for code, test in rows if code not in ("0", "skip", "not-run")]
+        hung = [test for code, test in rows if code in ("124", "137")]
+        skipped = [test for code, test in rows if code == "skip"]
+        not_run = [test for code, test in rows if code == "not-run"]
         failed += len(bad)
-        summary[name] = {"tests": len(rows), "failed": bad}
-        print(f"{name:12} {len(rows):4} tests, {len(bad)} failed")
+        summary[name] = {"tests": len(rows), "failed": bad, "hung": hung, "skipped": skipped, "not_run": not_run}
+        print(f"{name:12} {len(rows):4} tests, {len(bad)} failed, {len(hung)} of these hung; {len(skipped)} skipped,"
+              f" {len(not_run)} not run")
         for test in bad[:5]:
             print(f"    {test}")
             for line in first_failure(folder / name / (test.replace("/", "_") + ".log")):
@@ -61,14 +88,35 @@ def correctness(folder, summary):
     equal = bool(weights) and "differ" not in differs
     summary["equal_bits"] = equal
     print(f"two trainings of 20 steps: {'equal bits' if equal else 'NOT equal, see equal_bits.log'} ({len(weights)} files)")
+
+    def tests(what, part, named=None):
+        """A figure that tests of a part decide: those `named`, else all but the skipped ones."""
+        codes = codes_of.get(part, {})
+        mine = {test: code for test, code in codes.items() if test in named} if named else codes
+        ran = [code for code in mine.values() if code not in ("skip", "not-run")]
+        cut = [test for test, code in mine.items() if code == "not-run"]
+        good = sum(code == "0" for code in ran)
+        complete = ran and not cut and (not named or len(mine) == len(named))
+        reached = False if good < len(ran) else True if complete else None
+        figures.add(what, reached, f"{good} of {len(mine)} tests of `{part}` passed, {len(cut)} not run")
+
+    tests("kernels green on the GPU, f32 and bf16 within derived bounds", "kernels")
+    tests("trainings green on the GPU", "training")
+    tests("f32: losses of 20 steps within 1e-5 of the CPU's", "training", ["CudaTraining.TwentyStepsFollowTheCpu"])
+    tests("bf16: losses of 20 steps within the derived bound of the CPU's", "training",
+          ["CudaTraining.TwentyStepsInBf16FollowTheCpu"])
+    figures.add("two runs of 20 steps: equal bits", equal if weights else None, f"{len(weights)} files of weights")
+    tests("compute-sanitizer memcheck clean", "memcheck")
+    tests("compute-sanitizer synccheck clean", "synccheck")
     return 1 if failed or not equal else 0
 
 
-def print_tuning(folder, model, summary):
+def print_tuning(folder, model, summary, figures):
     """The products of a step by the first candidate of cuBLASLt's heuristic and by the fastest, those with most to gain
     first; and the step with either."""
-    said = document(folder, f"tune_{model}")
-    if not said:
+    said, what = document(folder, f"tune_{model}"), f"{model}: products within 3 % of cuBLASLt's fastest candidate"
+    if not said or not said["rows"]:
+        figures.add(what, None, f"no tune_{model}.log")
         return
     rows = sorted(said["rows"], key=lambda x: x["best_s"] - x["first_s"])
     first, best = (sum(x[name] for x in rows) for name in ("first_s", "best_s"))
@@ -82,10 +130,25 @@ def print_tuning(folder, model, summary):
     if all(steps.values()):
         before, after = (steps[name]["tokens_per_s"] for name in ("heuristic", "tuned"))
         print(f"    step: {before:.0f} tokens/s by the first, {after:.0f} by the fastest ({after / before - 1:+.1%})")
+    # A run takes the first candidate of each, or with train.gemm_tuning the fastest.
+    figures.add(what, first <= PRODUCTS * best, f"first candidates {first / best - 1:+.1%}; with train.gemm_tuning 0 %")
     summary[f"tune_{model}"] = {"first_s": first, "best_s": best, "slower_by_3_percent": slow}
 
 
-def rates(folder, summary):
+def compare_attention(rows, figures):
+    """Ours beside cuDNN's: rows of one T, D and pass that differ in `by`."""
+    rates = {}
+    for row in rows:
+        rates.setdefault((row["T"], row["D"], row["pass"]), {})[row["by"]] = row["flops_per_s"]
+    shares = {case: rate["own"] / rate["cudnn"] for case, rate in rates.items() if "own" in rate and "cudnn" in rate}
+    what = "attention within 10 % of cuDNN's"
+    if not shares:
+        return figures.add(what, None, "no row by cuDNN: its library or its headers were missing (the notes of attention.log)")
+    (T, D, name), least = min(shares.items(), key=lambda x: x[1])
+    return figures.add(what, least >= CUDNN, f"least {least:.2f} of cuDNN's rate, at T {T}, D {D}, {name}; {len(shares)} cases")
+
+
+def rates(folder, summary, figures):
     for path in sorted(folder.glob("gemm_*.log")):
         model = path.stem[5:]
         said = document(folder, path.stem)
@@ -102,18 +165,29 @@ def rates(folder, summary):
             summary[path.stem].append({"name": row["name"], "flops_per_s": row["flops_per_s"], "torch": beside})
             print(f"{row['name']:24}{row['flops_per_s'] / 1e12:9.2f} {row['share_of_peak']:8.1%} {row['engine']:>9}"
                   f" {share if share is None else format(share, '.2f')!s:>12}")
-    for path in sorted(folder.glob("tune_*.log")):
-        print_tuning(folder, path.stem[5:], summary)
+    for model in summary["setup"]["models"]:
+        print_tuning(folder, model, summary, figures)
+        # torch.mm makes no f32 sums of 16-bit factors, which our weight gradients are.
+        ratios = [x["flops_per_s"] / x["torch"] for x in summary.get(f"gemm_{model}", [])
+                  if x["torch"] and not x["name"].endswith(" dw")]
+        what = f"{model}: products beside torch.mm within 3 %"
+        figures.add(what, None if not ratios else min(ratios) >= 1 / PRODUCTS,
+                    f"least {min(ratios):.2f} of torch.mm's rate, {len(ratios)} products" if ratios else "no row of PyTorch")
     for name in ("attention", "attention_tensor", "attention_cudnn"):
         said = document(folder, name)
         for row in said["rows"] if said else []:
             print(f"{name:16} T {row['T']:6} D {row['D']:4} {row['pass']:18} {row['flops_per_s'] / 1e12:10.2f} TFLOP/s"
                   f"  by {row['by']}")
         summary[name] = said["rows"] if said else None
+    compare_attention(summary["attention"] or [], figures)
     memory = document(folder, "memory")
     for row in memory["rows"] if memory else []:
         print(f"memory {row['name']:12} {row['bytes_per_s'] / 1e9:8.0f} GB/s {row['share_of_copy']:7.1%} of the copy's rate")
     summary["memory"] = memory["rows"] if memory else None
+    shares = {row["name"]: row["share_of_copy"] for row in memory["rows"] if row["name"] != "copy"} if memory else {}
+    worst = min(shares, key=shares.get, default="")
+    figures.add("memory-bound kernels at 85 % of the copy's rate", all(x >= COPY for x in shares.values()) if shares else None,
+                f"least {worst} {shares[worst]:.1%} of {', '.join(shares)}" if shares else "no memory.log")
     health = document(folder, "health")
     if health:
         summary["health"] = {"healthy": health["healthy"], "findings": health["findings"]}
@@ -155,27 +229,53 @@ def curves(folder, summary):
     return code
 
 
-def steps(folder, summary):
+def slow_passes(said):
+    """The kernels of a step that memory bounds and that reach less than COPY of the copy's rate; and their number."""
+    bound = [x for x in said["rows"] if x["bound_by"] == "memory" and x["seconds"] / x["calls"] > LOOSE_US * 1e-6]
+    slow = [x for x in bound if x["floor_s"] < COPY * x["seconds"]]
+    return sorted(slow, key=lambda x: -x["seconds"]), len(bound)
+
+
+def judge_steps(best, compiled, summary, figures):
+    """best, compiled: by model, the fastest row of Tutti's, and tokens/s of torch.compile."""
+    for model in summary["setup"]["models"]:
+        said, beside, asked = best.get(model), compiled.get(model), MFU.get(model)
+        if asked:
+            figures.add(f"{model}: {asked:.0%} MFU, causal", said and said["mfu_causal"] >= asked,
+                        f"{said['mfu_causal']:.1%} of {said['device_peak_flops_per_s'] / 1e12:.0f} TFLOP/s" if said else "no row")
+        times = said["tokens_per_s"] / beside if said and beside else None
+        figures.add(f"{model}: {COMPILED} times torch.compile", times and times >= COMPILED,
+                    f"{times:.2f} times" if times else "no row of torch.compile" if said else "no row")
+        if said:
+            slow, count = slow_passes(said)
+            figures.add(f"{model}: its memory-bound kernels at 85 % of the copy's rate", not slow if count else None,
+                        f"{count - len(slow)} of {count}" + (f"; longest below: {slow[0]['kernel']} {slow[0]['shape']},"
+                                                            f" {slow[0]['floor_s'] / slow[0]['seconds']:.0%}" if slow else ""))
+    said = [x for name, x in summary.items() if name.startswith("curve_")]
+    figures.add("loss curves of 200 steps beside PyTorch's", all(not x["wrong"] for x in said) if said else None,
+                f"{len(said)} compared")
+
+
+def steps(folder, summary, figures):
     code = curves(folder, summary)
     # MFU counts 6 FLOPs per token of a weight and the causal half of attention, against the device's dense peak.
     clocks(folder)
     print(f"{'step':50} {'tokens/s':>10} {'TFLOP/s':>9} {'MFU':>7} {'memory':>10} {'loss':>8}")
-    summary["steps"], best = [], {}
+    summary["steps"], best, compiled = [], {}, {}
     for path in sorted(folder.glob("step_*.log")):
         said = document(folder, path.stem)
         if not said:
             continue
         row = path.stem[5:]
         model = said["model"]
-        figures = {"row": row, "contender": "Tutti", "tokens_per_s": said["tokens_per_s"], "mfu": said["mfu_causal"]}
-        summary["steps"].append(figures)
+        summary["steps"].append({"row": row, "contender": "Tutti", "tokens_per_s": said["tokens_per_s"], "mfu": said["mfu_causal"]})
         print(f"{row + ', Tutti':50} {said['tokens_per_s']:10.0f} {said['flops_per_s_causal'] / 1e12:9.2f}"
               f" {said['mfu_causal']:7.1%} {said['mem_peak_bytes'] / 2**30:6.1f} GiB {said['last_loss']:8.4f}")
         for note in said.get("notes", []):
             print(f"    note: {note}")
         if model not in best or said["tokens_per_s"] > best[model]["tokens_per_s"]:
             best[model] = said
-        for label, name in (("PyTorch eager", f"pytorch_{row}"), ("torch.compile", f"pytorch_compiled_{row}")):
+        for label, name in (("PyTorch eager", f"pytorch_eager_{row}"), ("torch.compile", f"pytorch_compiled_{row}")):
             told = [x for x in lines_of_json(folder / f"{name}.log") if "seconds" in x][WARM_UP:]
             if not told:
                 continue
@@ -183,11 +283,14 @@ def steps(folder, summary):
             flops = rate * said["flops_per_token_causal"]
             share = flops / said["device_peak_flops_per_s"]
             summary["steps"].append({"row": row, "contender": label, "tokens_per_s": rate, "mfu": share})
+            if label == "torch.compile":
+                compiled[model] = max(rate, compiled.get(model, 0))
             print(f"{row + ', ' + label:50} {rate:10.0f} {flops / 1e12:9.2f} {share:7.1%}"
                   f" {told[-1].get('peak_bytes', 0) / 2**30:6.1f} GiB {told[-1]['loss']:8.4f}")
     for model, said in best.items():
         print(f"\n{model}, its fastest row: {said['mfu_causal']:.1%} MFU. Where the time goes:")
         print_kernels(said)
+    judge_steps(best, compiled, summary, figures)
     return code
 
 
@@ -203,7 +306,11 @@ def main():
     setup = json.loads((folder / "setup.json").read_text())
     summary = {"setup": setup}
     print(f"\n== Read first: {READ_FIRST[setup['run']]}")
-    code = {"correctness": correctness, "rates": rates, "steps": steps}[setup["run"]](folder, summary)
+    figures = Figures()
+    code = {"correctness": correctness, "rates": rates, "steps": steps}[setup["run"]](folder, summary, figures)
+    not_measured = figures.show()
+    code = code or not_measured
+    summary["figures"] = figures.rows
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     print(f"\nraw: {folder}")
     return code

@@ -2,7 +2,7 @@
 
     pytorch_step.py step --model gpt2-124m --dtype bf16 --threads 2 --data tokens.bin [--compile] [--steps N] ...
     pytorch_step.py step ... --ranks 2 --threads 1 --parallel ddp|fsdp2|tp (processes, gloo; --batch is that of all)
-    pytorch_step.py step --device cuda --model llama3.2-1b --batch 8 --micro-batch 4 --seq-len 4096 [--compile]
+    pytorch_step.py step --device cuda --model llama3.2-1b --batch 8 --micro-batch 4 --seq-len 4096 [--compile | --compile-blocks]
     pytorch_step.py step ... --weights DIR --samples FILE (bench/loss_curve.py: not random, and not any)
     pytorch_step.py gemm --dtype bf16 --threads 2 [--device cuda] [--seconds 4] [--shapes FILE]
 
@@ -139,8 +139,17 @@ class Model(nn.Module):
             x = x + self.positions.weight[:tokens.shape[1]]
         for block in self.blocks:
             x = block(x, (self.cosines, self.sines))
+        return self.loss(x, targets)
+
+    def loss(self, x, targets):
         logits = F.linear(self.norm(x), self.tokens.weight)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def compile_blocks(self):
+        """Blocks are equal: all but the first find their code in the cache. The head and the loss are another piece."""
+        for block in self.blocks:
+            block.compile()
+        self.loss = torch.compile(self.loss)
 
 
 def shard(model, dtype):
@@ -258,6 +267,8 @@ def run_steps(options, rank=0):
         forward = lambda *batch: torch.func.functional_call(  # noqa: E731
             model, {name: p.bfloat16() for name, p in model.named_parameters()}, batch)
     forward = torch.compile(forward) if options.compile else forward
+    if options.compile_blocks:
+        model.compile_blocks()
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
@@ -350,6 +361,7 @@ def main():
     parser.add_argument("--weights", help="a Hugging Face directory in f32 [drawn]")
     parser.add_argument("--shapes", help="of gemm: what `tutti bench gemm --model M --json` printed")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile-blocks", action="store_true", help="block by block, for models of many blocks")
     parser.add_argument("--seconds", type=float, default=4)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
