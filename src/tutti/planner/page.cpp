@@ -56,7 +56,7 @@ std::vector<Part> time_parts(const simulate::StepTime& t) {
             {"elementwise, optimizer, host", 3, t.elementwise + t.optimizer + t.host},
             {"recompute", 5, t.recompute},
             {"exposed tp, cp, ep", 2, t.tp + t.cp + t.ep},
-            {"exposed pp, dp", 4, t.pp + t.dp},
+            {"exposed pp, dp, offload", 4, t.pp + t.dp + t.offload},
             {"pipeline bubble", 8, t.bubble},
             {"other", 7, t.other}};
 }

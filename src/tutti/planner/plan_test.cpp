@@ -54,19 +54,44 @@ TEST(ClosedForms, MemoryIsAsRehearsed) {
         const char* schedule;
         int virtual_stages;
         double tolerance;
+        simulate::Offload offload = {};
+        const char* precision = "bf16";
     };
+    constexpr simulate::Offload kState{true, true, false}, kActivations{false, false, true}, kAll{true, true, true};
     using simulate::Recompute;
-    for (const Case& c : {Case{"llama3-8b", 4, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.07},
-                          Case{"llama3-8b", 4, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.18},
-                          Case{"llama3-8b", 4, 1, 1, 1, 1, Recompute::selective, "1f1b", 1, 0.10},
-                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "1f1b", 1, 0.07},
-                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::full, "1f1b", 1, 0.07},
-                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "interleaved", 2, 0.10},
+    for (const Case& c : {Case{"llama3-8b", 4, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.06},
+                          Case{"llama3-8b", 4, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.06},
+                          Case{"llama3-8b", 4, 1, 1, 1, 1, Recompute::selective, "1f1b", 1, 0.06},
+                          Case{"llama3-8b", 8, 1, 1, 1, 2, Recompute::none, "1f1b", 1, 0.06},
+                          Case{"llama3-8b", 32, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.02},
+                          Case{"llama3-8b", 32, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.02},
+                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "1f1b", 1, 0.02},
+                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::full, "1f1b", 1, 0.02},
+                          Case{"llama3-8b", 8, 4, 2, 1, 3, Recompute::none, "1f1b", 1, 0.02},
+                          Case{"llama3-8b", 8, 1, 2, 1, 3, Recompute::full, "1f1b", 1, 0.02},
+                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "interleaved", 2, 0.06},
                           Case{"llama3-8b", 16, 2, 4, 1, 1, Recompute::none, "zb-v", 2, 0.12},
-                          Case{"mixtral-8x7b", 2, 1, 1, 8, 1, Recompute::none, "1f1b", 1, 0.07}}) {
+                          Case{"llama3-70b", 8, 8, 1, 1, 2, Recompute::none, "1f1b", 1, 0.02},
+                          Case{"llama3-70b", 8, 8, 1, 1, 3, Recompute::full, "1f1b", 1, 0.03},
+                          Case{"mixtral-8x7b", 2, 1, 1, 8, 1, Recompute::none, "1f1b", 1, 0.02},
+                          Case{"mixtral-8x7b", 8, 1, 1, 8, 2, Recompute::none, "1f1b", 1, 0.02},
+                          Case{"llama3-8b", 8, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.06, {true, false, false}},
+                          Case{"llama3-8b", 8, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.03, kActivations},
+                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.06, kState},
+                          Case{"llama3-8b", 32, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.06, kAll},
+                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.08, kAll},
+                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::selective, "1f1b", 1, 0.08, kAll},
+                          Case{"llama3-8b", 8, 4, 1, 1, 3, Recompute::none, "1f1b", 1, 0.06, kAll},
+                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "1f1b", 1, 0.03, kActivations},
+                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::full, "1f1b", 1, 0.03, kActivations},
+                          Case{"llama3-8b", 8, 4, 2, 1, 3, Recompute::none, "1f1b", 1, 0.04, kAll},
+                          Case{"llama3-8b", 16, 2, 4, 1, 1, Recompute::none, "1f1b", 1, 0.10, kActivations},
+                          Case{"llama3-8b", 16, 2, 4, 1, 1, Recompute::none, "interleaved", 2, 0.03, kActivations},
+                          Case{"mixtral-8x7b", 8, 1, 1, 8, 3, Recompute::none, "1f1b", 1, 0.02, kAll}}) {
         constexpr int kReplicas = 8;
         Request r = request_for(c.preset, c.tp * c.pp * kReplicas, kReplicas * 8, 4096);
         r.model.layers = c.layers;
+        r.precision = c.precision;
         simulate::Job job = plain_job(r);
         job.tp = c.tp;
         job.pp = c.pp;
@@ -75,6 +100,7 @@ TEST(ClosedForms, MemoryIsAsRehearsed) {
         job.recompute = c.recompute;
         job.schedule = c.schedule;
         job.virtual_stages = c.virtual_stages;
+        job.offload = c.offload;
         ASSERT_TRUE(allowed(r, job)) << describe_layout(job);
         spec::RunSpec run = run_of(r, job);
         run.train.packed_weights = "never";  // of CPUs
@@ -102,6 +128,35 @@ TEST(Plan, WhatDoesNotFitMakesRoomForTheNext) {
     EXPECT_NE(tight.dropped.front().reason.find("when rehearsed"), std::string::npos);
 }
 
+// 1.24 B parameters on one device of 14 GB: 18 bytes of each are 22 GB.
+TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
+    Request r = request_for("llama3.2-1b", 1, 8, 4096);
+    r.cluster.memory = 14e9;
+    Request alone = r;
+    alone.cluster.host_bandwidth = 0;
+    EXPECT_TRUE(search(alone).best.empty());
+    const Finalists all = choose(r, search(r).best, 3, target_with(static_cast<int64_t>(r.cluster.memory)));
+    ASSERT_EQ(all.chosen.size(), 3u);
+    for (const Finalist& f : all.chosen) {
+        EXPECT_TRUE(f.candidate.job.offload.optimizer) << describe_layout(f.candidate.job);
+        EXPECT_GT(f.prediction.time.offload, 0);
+        const spec::RunSpec read = spec::parse_text(to_config({r, {}, {}, {}}, f), "emitted");
+        EXPECT_TRUE(read.offload.optimizer);
+        const rehearsal::Rehearsal whole =
+            rehearsal::rehearse(read, *target_with(static_cast<int64_t>(r.cluster.memory)), 1, 0);
+        EXPECT_TRUE(whole.fits);
+        // Master weights and moments, and what else is offloaded.
+        EXPECT_NEAR(double(whole.memory.offloaded) / f.prediction.memory.offloaded, 1, 0.02);
+    }
+    // A node whose memory is known and too small.
+    Request small_host = r;
+    small_host.cluster.host_memory = 12e9;
+    EXPECT_TRUE(search(small_host).best.empty());
+    r.gpus = 8;
+    const std::string table = render(make_plan(r, 10));
+    EXPECT_NE(table.find("offload"), std::string::npos);
+}
+
 TEST(Plan, TheKindThatLosesIsTheLargestDifference) {
     simulate::Prediction a, b;
     a.time.products = 1;
@@ -119,8 +174,8 @@ TEST(Plan, TheKindThatLosesIsTheLargestDifference) {
 
 TEST(Plan, KindsAddUpToTheStep) {
     simulate::StepTime t;
-    double* fields[] = {&t.products, &t.attention, &t.elementwise, &t.recompute, &t.optimizer, &t.host, &t.tp,
-                        &t.cp,       &t.ep,        &t.pp,          &t.dp,        &t.bubble,    &t.other};
+    double* fields[] = {&t.products, &t.attention, &t.elementwise, &t.recompute, &t.optimizer, &t.host,    &t.tp,
+                        &t.cp,       &t.ep,        &t.pp,          &t.dp,        &t.bubble,    &t.offload, &t.other};
     double power = 1;
     for (double* field : fields) *field = power *= 2;
     double sum = 0;

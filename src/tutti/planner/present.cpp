@@ -57,7 +57,9 @@ Json describe_job(const simulate::Job& j) {
             {"recompute", j.recompute == simulate::Recompute::full        ? "full"
                           : j.recompute == simulate::Recompute::selective ? "selective"
                                                                           : "none"},
-            {"offload_optimizer", j.offload_optimizer}};
+            {"offload_optimizer", j.offload.optimizer},
+            {"offload_weights", j.offload.weights},
+            {"offload_activations", j.offload.activations}};
 }
 
 Json describe_candidate(const Candidate& c) {
@@ -80,7 +82,7 @@ std::string render(const Plan& plan) {
     text += line_of("- against the engine's rules", double(g.rules), all);
     text += line_of("- too much memory", double(g.memory), all);
     text += line_of("- too slow by their FLOPs", double(g.flops), all);
-    text += line_of("- too slow before data parallelism", double(g.compute), all);
+    text += line_of("- too slow without dp and offload", double(g.compute), all);
     text += line_of("= priced", double(g.priced), all);
     text += concat("searched in ", format_time(g.seconds), " on one core: ", format_rate(all / g.seconds, "layouts"),
                    ", of which ", format_rate(double(g.visited) / g.seconds, "decisions"), "\nmemory: ", plan.certified,
@@ -91,13 +93,15 @@ std::string render(const Plan& plan) {
                    "  layout\n");
     int place = 0;
     for (const Finalist& f : plan.finalists.chosen) {
+        const double offloaded = f.prediction.memory.offloaded;
         text += concat(right(std::to_string(++place), 3), right(format_time(f.prediction.seconds()), 9),
                        right(concat(format_time(f.prediction.seconds() * f.prediction.low), " to ",
                                     format_time(f.prediction.seconds() * f.prediction.high)),
                              20),
                        right(format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), 8),
                        right(bytes_text(f.bytes()), 11), "  ", describe_layout(f.candidate.job), '\n', right("", 53),
-                       where_time_goes(f.prediction, 4), '\n');
+                       where_time_goes(f.prediction, 4),
+                       offloaded > 0 ? concat("; ", bytes_text(offloaded), " of a device in host memory") : "", '\n');
         if (place > 1) text += concat(right("", 53), why(best, f.prediction), '\n');
     }
     text += concat("\n8 of 10 runs take ", format_fixed(best.low, 2), " to ", format_fixed(best.high, 2),

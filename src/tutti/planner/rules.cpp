@@ -99,6 +99,12 @@ bool experts_allowed(const Request& r, int ep, int etp, int tp, int cp, int shar
            (e.experts % ep == 0 && e.ffn % etp == 0 && int64_t{tp} * cp * shards % (int64_t{ep} * etp) == 0);
 }
 
+bool offload_allowed(const Request& r, int zero, std::string_view schedule, const simulate::Offload& offload) {
+    const bool in_order = schedule == "1f1b" || schedule == "interleaved";
+    return (!offload.any() || r.cluster.host_bandwidth > 0) && (!offload.weights || zero == 3) &&
+           (!offload.activations || in_order);
+}
+
 bool balancing_allowed(const Request& r, int pp, std::string_view schedule) {
     return r.model.moe.experts < 1 || pp == 1 || r.model.moe.aux_loss != "global" || schedule == "1f1b";
 }
@@ -111,6 +117,7 @@ bool allowed(const Request& r, const Job& j) {
     if (!tensor_parallel_allowed(r, j.tp) || !context_parallel_allowed(r, j.tp, j.cp, j.cp_method)) return false;
     if (j.sequence_parallel && !sequence_parallel_allowed(r, j.tp, j.cp)) return false;
     if (!experts_allowed(r, j.ep, j.etp, j.tp, j.cp, dp / j.dp_replicate)) return false;
+    if (!offload_allowed(r, j.zero, j.schedule, j.offload)) return false;
     if (j.pp == 1) return j.schedule == "1f1b" && j.virtual_stages == 1;
     const auto* const kind =
         std::find_if(kSchedules.begin(), kSchedules.end(), [&](const Schedule& s) { return j.schedule == s.name; });
@@ -162,7 +169,9 @@ spec::RunSpec run_of(const Request& r, const Job& job) {
     run.recompute.policy = job.recompute == Recompute::full        ? "full"
                            : job.recompute == Recompute::selective ? "selective"
                                                                    : "none";
-    run.offload.optimizer = job.offload_optimizer;
+    run.offload.optimizer = job.offload.optimizer;
+    run.offload.params = job.offload.weights;
+    run.offload.activations = job.offload.activations;
     run.precision.compute = r.precision;
     return run;
 }
@@ -186,7 +195,12 @@ std::string describe_layout(const Job& job) {
     add("ZeRO-", job.zero);
     add("micro batch ", job.micro_batch);
     if (job.recompute != Recompute::none) add(job.recompute == Recompute::full ? "full" : "selective", " recompute");
-    if (job.offload_optimizer) add("optimizer offloaded");
+    std::string offloaded;
+    for (const auto& [part, is_offloaded] : {std::pair("optimizer", job.offload.optimizer),
+                                             {"weights", job.offload.weights},
+                                             {"activations", job.offload.activations}})
+        if (is_offloaded) offloaded += (offloaded.empty() ? "" : " + ") + std::string(part);
+    if (!offloaded.empty()) add("offloaded ", offloaded);
     return text;
 }
 

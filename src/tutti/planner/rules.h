@@ -37,6 +37,10 @@ bool stages_allowed(int64_t layers, int stages);
 bool schedule_allowed(const Schedule& schedule, int pp, int64_t microbatches);
 bool experts_allowed(const Request& request, int ep, int etp, int tp, int cp, int shards);
 
+// Weights only where ZeRO-3 gathers them, nothing where the bandwidth to the host is not known. Activations only where
+// the weight gradients are not put off: what an input gradient has fetched stays until the weight gradient.
+bool offload_allowed(const Request& request, int zero, std::string_view schedule, const simulate::Offload& offload);
+
 // Losses that balance experts over all layers or microbatches ask for their order.
 bool balancing_allowed(const Request& request, int pp, std::string_view schedule);
 

@@ -22,6 +22,7 @@ using simulate::Recompute;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kMostMicroBatch = 64, kMostExpertTp = 8;
+constexpr double kSpare = 0.85;  // of the memory; most closed forms are within 7 % of the rehearsed memory
 
 // The `keep` fastest.
 class Fastest {
@@ -104,7 +105,6 @@ class Search {
             experts_ = {{1, 1}};
         }
         for (const auto& [ep, etp] : experts_) imbalances_[ep] = simulate::imbalance_of(r.expert_loads, ep);
-        if (r.cluster.host_bandwidth > 0) offloads_ = {false, true};
     }
 
     Found run() {
@@ -123,15 +123,35 @@ class Search {
         found_.gates.*gate += layouts;
         ++found_.gates.visited;
     }
+    const std::vector<simulate::Offload>& offloads(int zero) const { return offloads_[zero == 3 ? 1 : 0]; }
+    // The most last.
+    void allow_offloads() {
+        for (const int zero : {2, 3}) {
+            std::vector<simulate::Offload>& allowed = offloads_[zero == 3 ? 1 : 0];
+            allowed.clear();
+            for (const bool weights : {false, true})
+                for (const bool activations : {false, true})
+                    for (const bool optimizer : {false, true})
+                        if (const simulate::Offload each{optimizer, weights, activations};
+                            offload_allowed(r_, zero, job_.schedule, each))
+                            allowed.push_back(each);
+        }
+    }
     // dp_replicate, ZeRO and offload: ZeRO-0 has nothing to shard.
     int64_t data_layouts() const {
-        return static_cast<int64_t>(offloads_.size()) * (1 + 3 * static_cast<int64_t>(replicates_.size()));
+        const size_t replicates = replicates_.size();
+        return static_cast<int64_t>(offloads(0).size() * (1 + 2 * replicates) + offloads(3).size() * replicates);
     }
     int most_virtual() const { return static_cast<int>((r_.model.layers + 2) / job_.pp); }
-    int64_t pipeline_layouts() const {
-        if (job_.pp == 1) return 1;
+    // Of everything that a pass depends on.
+    int64_t layouts_of_pass() {
         int64_t layouts = 0;
-        for (const Schedule& s : schedules()) layouts += s.chunks > 0 ? 1 : std::max(0, most_virtual() - 1);
+        for (const Schedule& s : schedules()) {
+            job_.schedule = s.name;
+            allow_offloads();
+            if (job_.pp == 1) return data_layouts();
+            layouts += data_layouts() * (s.chunks > 0 ? 1 : std::max(0, most_virtual() - 1));
+        }
         return layouts;
     }
 
@@ -141,7 +161,7 @@ class Search {
         job_.pp = pp;
         const int dp = job_.dp();
         replicates_ = divisors(dp, dp);
-        const int64_t of_pass = pipeline_layouts() * data_layouts();  // of everything that a pass depends on
+        const int64_t of_pass = layouts_of_pass();
         const int64_t of_method = (tp > 1 ? 2 : 1) * static_cast<int64_t>(experts_.size()) * 3 * of_pass;
         const auto methods = context_methods(cp);
         const int64_t of_batch = static_cast<int64_t>(methods.size()) * of_method;
@@ -192,10 +212,12 @@ class Search {
     void pipelines() {
         job_.schedule = "1f1b";
         job_.virtual_stages = 1;
+        allow_offloads();
         if (job_.pp == 1) return stages();
         const auto microbatches = static_cast<int64_t>(job_.microbatches());
         for (const Schedule& s : schedules()) {
             job_.schedule = s.name;
+            allow_offloads();
             const bool runs = schedule_allowed(s, job_.pp, microbatches) && balancing_allowed(r_, job_.pp, s.name);
             const int first = s.chunks > 0 ? s.chunks : 2, last = s.chunks > 0 ? s.chunks : most_virtual();
             for (job_.virtual_stages = first; job_.virtual_stages <= last; ++job_.virtual_stages) {
@@ -207,14 +229,20 @@ class Search {
         }
     }
 
-    // Of all layouts that differ in data parallelism alone, the least memory: ZeRO-2 or ZeRO-3 over all ranks.
+    // Of all layouts that differ in data parallelism and offload alone, the least memory: sharded over all ranks. Over
+    // few of them the buffers of ZeRO-2 and ZeRO-3 are more than what these shard.
     double least_bytes() {
         job_.dp_replicate = 1;
-        job_.offload_optimizer = offloads_.back();
-        job_.zero = 2;
-        const double two = footprint(job_).total();
-        job_.zero = 3;
-        return std::min(two, footprint(job_).total());
+        double least = kNever;
+        for (job_.zero = 1; job_.zero <= 3; ++job_.zero) {
+            job_.offload = offloads(job_.zero).back();
+            least = std::min(least, footprint(job_).total());
+        }
+        return least;
+    }
+    bool fits(const simulate::Footprint& f) const {
+        const double node = f.offloaded * std::min(r_.gpus, r_.cluster.per_node);
+        return f.total() <= memory_ && (r_.cluster.host_memory <= 0 || node <= r_.cluster.host_memory);
     }
     bool hopeless(double seconds, double bytes) const {
         return seconds >= fastest_.limit() && front_.beats(seconds, bytes);
@@ -238,9 +266,9 @@ class Search {
         if (least > memory_) return count(&Gates::memory, data_layouts());
         if (hopeless(pricer_.lower_bound(job_), least)) return count(&Gates::flops, data_layouts());
         job_.zero = 1;
-        job_.offload_optimizer = false;
+        job_.offload = {};
         const simulate::StepTime t = pricer_.step(job_, pass());
-        // What does not depend on data parallelism; the factor is for rounding.
+        // What does not depend on data parallelism or offload; the factor is for rounding.
         const double without = (t.total() - t.dp - t.optimizer - t.other + fixed_) * (1 - 1e-9);
         if (hopeless(without, least)) return count(&Gates::compute, data_layouts());
         for (const int zero : {1, 0, 2, 3}) data_parallel(zero, without);
@@ -248,32 +276,52 @@ class Search {
 
     void data_parallel(int zero, double without) {
         job_.zero = zero;
-        Candidate best{{}, kNever, 0};
+        const std::vector<simulate::Offload>& all = offloads(zero);
+        const auto count_all = [&](int64_t Gates::*gate) { count(gate, static_cast<int64_t>(all.size())); };
+        Candidate best{{}, kNever, 0}, spare = best;  // spare: with memory to spare
         for (const int replicate : replicates_) {
             if (zero == 0 && replicate > 1) break;
             job_.dp_replicate = replicate;
-            for (const bool offload : offloads_) {
-                job_.offload_optimizer = offload;
-                if (!experts_allowed(r_, job_.ep, job_.etp, job_.tp, job_.cp, job_.dp() / replicate)) {
-                    count(&Gates::rules, 1);
-                    continue;
-                }
-                const double bytes = footprint(job_).total();
-                if (bytes > memory_) {
+            if (!experts_allowed(r_, job_.ep, job_.etp, job_.tp, job_.cp, job_.dp() / replicate)) {
+                count_all(&Gates::rules);
+                continue;
+            }
+            // All that can be offloaded bounds the memory, nothing offloaded the time.
+            job_.offload = all.back();
+            const double least = footprint(job_).total();
+            if (least > memory_) {
+                count_all(&Gates::memory);
+                continue;
+            }
+            job_.offload = {};
+            double fastest = without;
+            if (!hopeless(fastest, least)) fastest = pricer_.step(job_, pass()).total() * (1 - 1e-9);
+            if (hopeless(fastest, least)) {
+                count_all(&Gates::compute);
+                continue;
+            }
+            for (const simulate::Offload& offload : all) {
+                job_.offload = offload;
+                const simulate::Footprint memory = footprint(job_);
+                if (!fits(memory)) {
                     count(&Gates::memory, 1);
                     continue;
                 }
-                if (hopeless(without, bytes)) {
+                const double bytes = memory.total();
+                if (hopeless(fastest, bytes)) {
                     count(&Gates::compute, 1);
                     continue;
                 }
                 const double seconds = pricer_.step(job_, pass()).total();
                 count(&Gates::priced, 1);
                 if (!front_.beats(seconds, bytes)) front_.add({job_, seconds, bytes});
-                if (seconds < best.seconds && seconds < fastest_.limit()) best = {job_, seconds, bytes};
+                if (seconds >= fastest_.limit()) continue;
+                if (seconds < best.seconds) best = {job_, seconds, bytes};
+                if (bytes <= kSpare * memory_ && seconds < spare.seconds) spare = {job_, seconds, bytes};
             }
         }
         if (best.seconds < kNever) fastest_.add(best);
+        if (spare.seconds < kNever && spare.seconds > best.seconds) fastest_.add(spare);
     }
 
     const Request& r_;
@@ -283,9 +331,9 @@ class Search {
     Fastest fastest_;
     Front front_;
     const std::vector<int> micro_batches_;
-    std::vector<std::pair<int, int>> experts_;    // ep, etp
-    std::unordered_map<int, double> imbalances_;  // of ep
-    std::vector<bool> offloads_ = {false};
+    std::vector<std::pair<int, int>> experts_;                // ep, etp
+    std::unordered_map<int, double> imbalances_;              // of ep
+    std::array<std::vector<simulate::Offload>, 2> offloads_;  // of the schedule: below ZeRO-3, with it
     std::vector<int> replicates_;
     std::unordered_map<uint64_t, simulate::PassPrice> passes_;
     const simulate::PassPrice* pass_ = nullptr;

@@ -1,9 +1,9 @@
 // planner/search.h: the fastest layouts that fit, of all that the engine runs, by closed forms (simulate/).
 //
 // The space: tp x sequence parallel x (cp, its method) x pp x (schedule, virtual stages) x ep x etp x micro batch x
-// recompute x (dp_replicate, dp_shard) x ZeRO x offloaded optimizer state. Every gate throws out what cannot be among
-// the best: the engine's rules; the memory; a bound of the time from FLOPs; the time without data parallelism. Both
-// bounds are proven (never above the price), so the result is that of pricing everything.
+// recompute x (dp_replicate, dp_shard) x ZeRO x offload of optimizer, weights and activations. Every gate throws out
+// what cannot be among the best: the engine's rules; the memory; a bound of the time from FLOPs; the time without data
+// parallelism and offload. Both bounds are proven (never above the price), so the result is that of pricing everything.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct Gates {
 };
 
 struct Found {
-    // Rising by time. Of layouts that differ only in data parallelism and offload the fastest for each ZeRO stage.
+    // Rising by time. Of layouts that differ only in data parallelism and offload the fastest for each ZeRO stage, and
+    // the fastest with memory to spare.
     std::vector<Candidate> best;
     // No other layout is faster with less memory, to 1/128 of the memory. Rising by time.
     std::vector<Candidate> front;

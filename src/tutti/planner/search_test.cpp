@@ -72,10 +72,10 @@ void for_each_layout(const Request& r, Visit visit) {
                                                     job.recompute = recompute;
                                                     job.zero = zero;
                                                     job.dp_replicate = replicate;
-                                                    job.offload_optimizer = false;
-                                                    visit(job);
-                                                    job.offload_optimizer = true;
-                                                    if (r.cluster.host_bandwidth > 0) visit(job);
+                                                    for (int o = 0; o < (r.cluster.host_bandwidth > 0 ? 8 : 1); ++o) {
+                                                        job.offload = {(o & 1) != 0, (o & 2) != 0, (o & 4) != 0};
+                                                        if (offload_allowed(r, zero, name, job.offload)) visit(job);
+                                                    }
                                                 }
                     }
             }
@@ -188,7 +188,7 @@ TEST(Rules, AreThoseOfTheEngine) {
     for (Request r : {request_for("llama-tiny", 8, 12, 96), request_for("moe-tiny", 4, 8, 48), all_layers, global,
                       request_for("lfm2-tiny", 6, 6, 24), request_for("gpt2-124m", 12, 12, 36)}) {
         for_each_layout(r, [&](const Job& job) {
-            if (job.dp_replicate > 2 || job.recompute != Recompute::none || job.zero > 1 || job.offload_optimizer ||
+            if (job.dp_replicate > 2 || job.recompute != Recompute::none || job.zero > 1 || job.offload.any() ||
                 job.etp > 2 || job.micro_batch > 3)
                 return;  // no rule has more
             bool runs = true;

@@ -46,6 +46,7 @@ const std::vector<ConstantField>& constant_fields() {
         {"cast_fp4", &C::cast_fp4, 0.5, 8, 0.25},
         {"link_efficiency", &C::link_efficiency, 0.4, 0.9, 0.1},
         {"network_efficiency", &C::network_efficiency, 0.4, 0.95, 0.15},
+        {"host_efficiency", &C::host_efficiency, 0.2, 1, 0.1},
         {"link_half", &C::link_half, 1e6, 5e7, 0.5},
         {"network_half", &C::network_half, 2e6, 3e8, 0.7},
         {"tp_exposed", &C::tp_exposed, 0.1, 1, 0.3},

@@ -37,6 +37,7 @@ struct Constants {
            cast_fp4 = 2.65;  // bytes to quantise, relative to reading in 16 bits and writing in 8
 
     double link_efficiency = 0.755, network_efficiency = 0.753;
+    double host_efficiency = 0.8;                          // of the link to the host: an assumption, no run was fitted
     double link_half = 1.12e+07, network_half = 2.67e+08;  // bytes per rank at which half of the bandwidth is reached
     double tp_exposed = 0.408;  // where products and communication overlap; all of it elsewhere
     double cp_exposed = 0.339;

@@ -3,16 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace tutti::simulate {
 namespace {
 
 // What a software stack allocates beside what the formulas count, found on its published runs.
 struct Allocation {
-    double activations;          // factor of what a layer saves
-    double logit_bytes;          // of a logit
-    double reserved;             // bytes
-    double layers_gathered = 1;  // of ZeRO-3, at once
+    double activations;  // factor of what a layer saves
+    double logit_bytes;  // of a logit
+    double reserved;     // bytes
 };
 
 Allocation allocation_of(const Job& job) {
@@ -24,14 +24,14 @@ Allocation allocation_of(const Job& job) {
         case Stack::eager: return {1.15, 14, 2.5e9};
         case Stack::compiled: return {1.0, job.year < 2025.2 ? 14.0 : 4.0, 2.0e9};
         case Stack::xla: return {0.9, 8, 1.5e9};
-        // Rehearsals of llama3-8b, llama3-70b, gpt2-xl and mixtral-8x7b: a layer saves what the formula says, the loss
-        // is made in pieces, ZeRO-3 holds two gathered layers and a gradient in f32. Reserved: a CUDA context,
-        // workspaces.
-        case Stack::tutti: return {1.0, 1.2, 1.0e9, 2};
+        // Rehearsals: a layer saves what the formula says; logits come in chunks. Reserved: a CUDA context, workspaces.
+        case Stack::tutti: return {1.0, 0, 1.0e9};
         case Stack::megatron: break;
     }
     return {1.0, 8, 1.0e9};
 }
+
+constexpr double kLossChunk = 1 << 30;  // bytes of logits that this system makes at a time on a GPU
 
 double microbatches_in_flight(const Job& job) {
     const double p = job.pp, v = job.virtual_stages, m = job.microbatches();
@@ -93,7 +93,8 @@ Footprint footprint(const Job& job) {
     const Allocation extra = allocation_of(job);
     const double t = job.tp, sp = job.sequence_parallel ? t : 1, p = job.pp;
     const double replicas = double(job.dp()) * job.cp / job.dp_replicate;
-    const double rows = job.micro_batch * job.seq / job.cp;
+    const double value = 2, tokens = job.micro_batch * job.seq / job.cp;
+    const double rows = tokens * value / 2;  // of values of 2 bytes, which the formulas count
     const double mixtures = m.mixtures();
     const double expert_replicas = std::max(1.0, double(job.ranks) / (p * job.ep * job.etp * job.dp_replicate));
     const double embedding = m.vocab * m.hidden / t;
@@ -152,10 +153,10 @@ Footprint footprint(const Job& job) {
         const bool first = stage == 0, last = stage == job.pp - 1;
         const double layers = first ? ends.first : ends.last;
         const double held = job.pp > 1 && last ? 1 : microbatches_in_flight(job);
-        const double dense = layers * m.attention_parameters() / t +
-                             layers * (m.layers - mixtures) / m.layers * m.mlp_parameters() / t +
-                             layers * mixtures / m.layers * m.mlp_matrices * m.hidden * m.shared_ffn / t +
-                             embedding * (job.pp == 1 ? (m.tied ? 1 : 2) : 1);
+        const double dense_layer = (m.attention_parameters() + (1 - mixtures / m.layers) * m.mlp_parameters() +
+                                    mixtures / m.layers * m.mlp_matrices * m.hidden * m.shared_ffn) /
+                                   t;
+        const double dense = layers * dense_layer + embedding * (job.pp == 1 && !m.tied ? 2 : 1);
         const double experts = layers * mixtures / m.layers * m.experts * m.expert_parameters() / (job.ep * job.etp);
         Footprint here;
         const auto state = [&](double values, double shards) {
@@ -166,16 +167,59 @@ Footprint footprint(const Job& job) {
         };
         state(dense, replicas);
         state(experts, expert_replicas);
-        if (job.offload_optimizer) here.optimizer = 0;
-        if (job.precision == "fp32" || job.precision == "tf32") {  // no second copy of the weights
+        if (job.wide()) {  // no second copy of the weights
             here.weights *= 2;
             here.optimizer *= 8.0 / 12;
         }
-        here.activations = kept * layers * held + (job.recompute == Recompute::none ? 0 : saved) + working;
+        if (job.offload.optimizer) here.offloaded += std::exchange(here.optimizer, 0);
+        if (job.offload.weights) here.offloaded += std::exchange(here.weights, 0);
+        const double of_all = kept * layers * held;
+        double of_layers = of_all;  // on the device
+        if (job.offload.activations) {
+            // The layer in hand stays, and the statistics of softmax and norms of the others.
+            here.offloaded_layer = kept;
+            here.offloaded += of_all;
+            of_layers = std::min(of_all, kept);
+            if (job.recompute != Recompute::full)
+                here.activations = 4 * tokens * (m.heads / t + 2 / sp) * std::max(0.0, layers * held - 1);
+        }
         // What the embedding puts out, in nanotron before it is scattered over the sequence.
         if (first && job.pp > 1) here.activations += (nanotron ? 2 * rows * m.hidden : input) * held;
-        if (last) here.logits = extra.logit_bytes * rows * m.vocab / t;
-        if (job.zero >= 3) here.gathered = extra.layers_gathered * 2 * 2 * (dense + experts) / std::max(1.0, layers);
+        const double backward = (job.recompute == Recompute::none ? 0 : saved) + working;  // of a layer
+        if (job.stack == Stack::tutti) {
+            const double weights = job.zero >= 3 ? value : 0, gradient = job.zero >= 2 ? 4 : 0;
+            const double layer = dense_layer + experts / std::max(1.0, layers);
+            const double in_use = (2 * weights + gradient) * layer;  // the weights of two layers
+            const double chunk = std::min(value * tokens * m.vocab / t, kLossChunk);
+            const double received = gradient / replicas;  // of a reduction
+            double most_here = 0;
+            const auto moment = [&, others = here.activations](double activations, double gathered, double logits) {
+                if (activations + gathered + logits <= most_here) return;
+                most_here = activations + gathered + logits;
+                here.activations = others + activations;
+                here.gathered = gathered;
+                here.logits = logits;
+            };
+            moment(of_layers + backward, in_use, 0);
+            // The gradients of a layer are reduced while the next one runs backward, which has one layer less to keep.
+            // Over several ranks of tp the norms' gradients come last.
+            if (job.tp == 1)
+                moment(std::min(of_layers, of_all - kept) + backward, in_use + (gradient + received) * dense_layer, 0);
+            // Those of the embedding, while the last layer of the next microbatch does.
+            if (first && held > 1)
+                moment(std::min(of_layers, of_all - kept * layers) + backward,
+                       in_use + (gradient + received) * embedding, 0);
+            if (last) {
+                const double at_head = 2 * rows * m.hidden * (2 + 1 / sp) + (job.offload.activations ? 0 : of_all);
+                const double of_head = (weights + gradient) * embedding;
+                moment(at_head, of_head, chunk);
+                moment(at_head, of_head + received * embedding + weights * layer, 0);
+            }
+        } else {
+            here.activations += of_layers + backward;
+            if (last) here.logits = extra.logit_bytes * rows * m.vocab / t;
+            if (job.zero >= 3) here.gathered = 2 * 2 * (dense + experts) / std::max(1.0, layers);
+        }
         here.reserved = extra.reserved;
         if (here.total() > most.total()) most = here;
         if (job.pp == 1) break;

@@ -11,8 +11,11 @@ struct Footprint {
     double weights = 0, gradients = 0, optimizer = 0;
     double activations = 0;  // that wait for their backward, and what one layer needs beside them
     double logits = 0;
-    double gathered = 0;  // ZeRO-3: weights of the layers in use
+    double gathered = 0;  // ZeRO-3: weights of the layers in use; of this system also gradients that are being reduced
     double reserved = 0;  // libraries, communicators, fragmentation
+    // Not part of the total: bytes in the memory of the host, and those of them that are activations of a layer and
+    // microbatch.
+    double offloaded = 0, offloaded_layer = 0;
     double total() const { return weights + gradients + optimizer + activations + logits + gathered + reserved; }
 };
 

@@ -109,7 +109,7 @@ Job job_of(const spec::RunSpec& run, int ranks) {
     job.year = 2026;
     job.tp_overlap = p.tp_overlap > 1;
     job.token_drop = run.model.moe.capacity_factor > 0;
-    job.offload_optimizer = run.offload.optimizer;
+    job.offload = {run.offload.optimizer, run.offload.params, run.offload.activations};
     return job;
 }
 

@@ -21,6 +21,13 @@ enum class Context { ring, all_gather, ulysses };
 // (2022 and 2023), written for Ampere. flash: FlashAttention-2 and later, cuDNN.
 enum class Attention { unfused, flash1, flash };
 
+// State and saved tensors in the memory of the host. Weights: of ZeRO-3.
+struct Offload {
+    bool optimizer = false, weights = false, activations = false;
+    bool any() const { return optimizer || weights || activations; }
+    bool operator==(const Offload&) const = default;
+};
+
 // What the time of a step depends on beside hardware and layout.
 enum class Stack {
     megatron,  // fused kernels, flat gradient buffers: Megatron-LM, NeMo
@@ -72,9 +79,10 @@ struct Job {
     bool tp_overlap = false;  // tensor-parallel products in pieces, communicated while others are computed
     bool token_drop = false;  // experts take equal, padded loads
     double imbalance = 0;     // tokens of the fullest rank's experts over the mean; 0: what is usual
-    bool offload_optimizer = false;
+    Offload offload;
     double gradient_bytes = 4;  // of an accumulated gradient
 
+    bool wide() const { return precision == "fp32" || precision == "tf32"; }  // values of 4 bytes, no other masters
     int dp() const { return ranks / (tp * cp * pp); }
     double microbatches() const { return global_batch / (micro_batch * dp()); }
     bool mixture() const { return model.experts > 0; }

@@ -19,6 +19,9 @@ double uncertainty(const Job& job, const hardware::Cluster& cluster) {
 Prediction predict(const Job& job, const hardware::Cluster& cluster, const Constants& constants) {
     const std::string problem = layout_problem(job);
     check<UsageError>(problem.empty(), "this layout is impossible: ", problem);
+    check<UsageError>(!job.offload.any() || cluster.host_bandwidth > 0, "[offload] on ", cluster.name,
+                      ": its bandwidth to the host is not known; give [host] gbs in a cluster file with base = \"",
+                      cluster.name, "\", or leave [offload] out");
     Prediction p;
     p.time = step_time(job, cluster, constants);
     p.memory = footprint(job);
@@ -56,6 +59,7 @@ Json describe(const Prediction& p) {
             {"hfu", p.share_of_peak(p.hardware)},
             {"mfu_of_precision_peak", p.share_of_peak(p.model_causal) * p.peak / p.precision_peak},
             {"peak_bytes", std::round(p.memory.total())},
+            {"offloaded_bytes", std::round(p.memory.offloaded)},
             {"memory",
              {{"weights", std::round(p.memory.weights)},
               {"gradients", std::round(p.memory.gradients)},
@@ -77,6 +81,7 @@ Json describe(const Prediction& p) {
               {"exposed_pp", t.pp},
               {"exposed_dp", t.dp},
               {"bubble", t.bubble},
+              {"exposed_offload", t.offload},
               {"other", t.other}}}};
 }
 

@@ -33,7 +33,8 @@ Prediction predict(const Job& job, const hardware::Cluster& cluster, const Const
 double uncertainty(const Job& job, const hardware::Cluster& cluster);
 
 // "step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "tokens_per_s_per_rank", "mfu_causal",
-// "mfu_full", "hfu", "mfu_of_precision_peak" (causal), "peak_bytes", "memory" by kind, "time" by kind in seconds.
+// "mfu_full", "hfu", "mfu_of_precision_peak" (causal), "peak_bytes", "offloaded_bytes", "memory" by kind, "time" by
+// kind in seconds.
 Json describe(const Prediction& prediction);
 
 }  // namespace tutti::simulate

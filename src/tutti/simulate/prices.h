@@ -103,6 +103,9 @@ class Prices {
 
     double memory(double bytes) const { return bytes / (c_.memory_bandwidth * k_.memory_efficiency); }
 
+    // Between the device and the memory of its host, in one direction.
+    double host(double bytes) const { return bytes / (c_.host_bandwidth * k_.host_efficiency); }
+
     // Causal FLOPs of the forward of attention, and bytes of the scores of all pairs.
     Cost attention(double flops, double score_values) const {
         if (job_.attention == Attention::unfused) {

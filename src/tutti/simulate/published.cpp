@@ -191,7 +191,7 @@ PublishedRun read_row(const Json& json) {
     if (job.precision.empty()) job.precision = run.cluster.has("bf16") ? "bf16" : "fp16";
     job.tp_overlap = has(software, {"async tp", "asynctp", "nemo", "dgxc", "megatron-bridge", "megascale"});
     job.token_drop = has(name, {"tokendrop", "token drop"}) || has(software, {"simumax"});
-    job.offload_optimizer = row.flag("offload").value_or(false);
+    job.offload.optimizer = row.flag("offload").value_or(false);
     job.sequence_parallel = row.flag("sequence_parallel")
                                 .value_or(job.year >= 2023 || (job.year >= 2022.4 && job.recompute != Recompute::full));
     const std::string schedule = lower(row.text("schedule"));

@@ -24,6 +24,7 @@ std::vector<std::pair<const char*, double>> kinds_of(const StepTime& t) {
             {"exposed pp", t.pp},
             {"exposed dp", t.dp},
             {"pipeline bubble", t.bubble},
+            {"exposed offload", t.offload},
             {"other", t.other}};
 }
 
@@ -163,7 +164,7 @@ PassPrice pass_price(const Job& job, const Prices& price, const Constants& k) {
 StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster& cluster, const Constants& k,
                     const PassPrice& pass) {
     const Sizes& m = job.model;
-    const double p = job.pp, microbatches = job.microbatches();
+    const double p = job.pp, microbatches = job.microbatches(), bytes_of_value = job.wide() ? 4 : 2;
     const double mixtures = m.mixtures();
     const double per_stage = m.layers / p;
 
@@ -196,6 +197,11 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
     };
     if (mixtures < m.layers) add_layers(pass.dense, (m.layers - mixtures) / p);
     if (mixtures > 0) add_layers(pass.mixture, mixtures / p);
+    if (job.offload.activations) {
+        // Beside the forward they leave, beside the backward they come back.
+        const double copies = per_stage * price.host(footprint(job).offloaded_layer);
+        micro.offload = std::max(0.0, copies - forward) + std::max(0.0, copies - backward - micro.recompute);
+    }
     const double layers_only = micro.total();
 
     // The head and the loss, on the last stage; without a pipeline on every rank.
@@ -224,6 +230,7 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
     step.tp = scaled(micro.tp);
     step.cp = scaled(micro.cp);
     step.ep = scaled(micro.ep);
+    step.offload = scaled(micro.offload);
     if (job.pp > 1) {
         const bool hides = job.year >= 2023 && job.stack != Stack::nanotron;
         const int stride = job.ranks / job.pp;
@@ -249,6 +256,8 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
     const int expert_replicas = std::max(1, job.ranks / (job.pp * job.ep * job.etp));
     const Group expert_over = price.group(expert_replicas, job.ep * job.etp);
     const double shard = std::max(1, replicas / job.dp_replicate);
+    const double owned =
+        dense_values / (job.zero >= 1 ? shard : 1) + expert_values / (job.zero >= 1 ? expert_replicas : 1);
     if (job.zero >= 3) {
         const Group shards = price.group(static_cast<int>(shard), job.tp);
         // Forward and backward of each microbatch gather the weights, the backward reduces the gradients, layer by
@@ -267,9 +276,13 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
         const double busy = forward + backward + micro.recompute;
         const double least =
             job.stack == Stack::eager || job.stack == Stack::compiled ? k.zero3_exposed_eager : k.zero3_exposed;
-        const double exposed = std::max(least * comm, comm - k.overlap * busy);
-        step.dp = microbatches * (exposed + k.slowdown * std::min(comm - exposed, busy));
-        step.dp_hidden = microbatches * (comm - exposed);
+        const auto visible = [&](double copies) {
+            const double exposed = std::max(least * copies, copies - k.overlap * busy);
+            return microbatches * (exposed + k.slowdown * std::min(copies - exposed, busy));
+        };
+        step.dp = visible(comm);
+        // Both gathers read this rank's shard in the memory of the host.
+        if (job.offload.weights) step.offload += visible(comm + 2 * price.host(bytes_of_value * owned)) - step.dp;
     } else if (replicas > 1) {
         // In buckets of 25 MB, or a few layers at a time.
         const auto bucketed = [&](double bytes, Group g) {
@@ -302,13 +315,11 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
             (forward + backward) / (job.pp > 1 ? job.virtual_stages : 1) * (job.pp > 1 ? job.virtual_stages - 1 : 1);
         const double exposed = overlaps ? std::max(k.dp_exposed * comm, comm - k.overlap * window) : comm;
         step.dp = exposed + k.slowdown * (comm - exposed);
-        step.dp_hidden = comm - exposed;
     }
-    const double owned =
-        dense_values / (job.zero >= 1 ? shard : 1) + expert_values / (job.zero >= 1 ? expert_replicas : 1);
     step.optimizer = price.memory(k.optimizer_bytes * owned);
-    // Master weights and two moments, 4 bytes each, come from the host and go back.
-    if (job.offload_optimizer && cluster.host_bandwidth > 0) step.optimizer += 2 * 12 * owned / cluster.host_bandwidth;
+    // Master weights and two moments, 4 bytes each, come from the host and go back; rounded weights go there.
+    if (job.offload.optimizer) step.offload += price.host(2 * (job.wide() ? 8 : 12) * owned);
+    if (job.offload.weights) step.offload += price.host((job.wide() ? 2 * 4 : 2) * owned);
     step.other = k.step_fixed;
     const double sum = step.total();
     if (job.ranks > cluster.per_node) step.other += sum * k.straggle * std::log2(double(job.ranks) / cluster.per_node);

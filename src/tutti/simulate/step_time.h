@@ -19,11 +19,11 @@ struct StepTime {
     double host = 0;                                // the device waits for launches
     double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;  // exposed communication
     double bubble = 0;                              // of the pipeline
+    double offload = 0;                             // exposed copies from and to the memory of the host
     double other = 0;                               // fixed costs, stragglers, imbalance
-    double tp_hidden = 0, dp_hidden = 0;            // not part of the sum
     double total() const {
         return products + attention + elementwise + recompute + optimizer + host + tp + cp + ep + pp + dp + bubble +
-               other;
+               offload + other;
     }
 };
 

@@ -87,6 +87,33 @@ TEST(StepTime, MoreOfAResourceIsNeverSlower) {
     EXPECT_LT(seconds(recomputed, h100), 1.4 * base);
 }
 
+// Llama 3 8B under ZeRO-3 over 8 devices: 1/8 of 8.03 B values each, at 64 GB/s * 0.8.
+TEST(StepTime, OffloadCostsWhatTheHostLinkDoesNotHide) {
+    Job job = llama_8b(8);
+    job.stack = Stack::tutti;
+    job.zero = 3;
+    hardware::Cluster h100 = hardware::cluster_named("h100");
+    const double owned = job.model.parameters() / 8, rate = 0.8 * h100.host_bandwidth;
+    EXPECT_EQ(step_time(job, h100, {}).offload, 0);
+    job.offload.optimizer = true;
+    EXPECT_NEAR(step_time(job, h100, {}).offload, 24 * owned / rate, 1e-6);
+    job.precision = "tf32";  // the weights are the masters and stay
+    EXPECT_NEAR(step_time(job, h100, {}).offload, 16 * owned / rate, 1e-6);
+    // 139 kB of a token and layer take longer than the forward of the layer; at ten times the rate they do not.
+    job.precision = "bf16";
+    job.offload = {false, false, true};
+    EXPECT_GT(step_time(job, h100, {}).offload, 0);
+    h100.host_bandwidth *= 10;
+    EXPECT_EQ(step_time(job, h100, {}).offload, 0);
+    // With a link that slow nothing hides it: two gathers of each of 16 microbatches, and the rounded weights.
+    job.offload = {false, true, false};
+    h100.host_bandwidth = 1e6;
+    const double copies = (16 * 2 + 1) * 2 * owned / (0.8 * h100.host_bandwidth);
+    EXPECT_NEAR(step_time(job, h100, {}).offload / copies, 1, 0.001);
+    h100.host_bandwidth = 0;
+    EXPECT_THROW(predict(job, h100), UsageError);
+}
+
 TEST(StepTime, TheBubbleFollowsItsFormula) {
     Job job = llama_8b(8);
     job.pp = 8;
