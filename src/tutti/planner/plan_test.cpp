@@ -87,7 +87,15 @@ TEST(ClosedForms, MemoryIsAsRehearsed) {
                           Case{"llama3-8b", 8, 4, 2, 1, 3, Recompute::none, "1f1b", 1, 0.04, kAll},
                           Case{"llama3-8b", 16, 2, 4, 1, 1, Recompute::none, "1f1b", 1, 0.10, kActivations},
                           Case{"llama3-8b", 16, 2, 4, 1, 1, Recompute::none, "interleaved", 2, 0.03, kActivations},
-                          Case{"mixtral-8x7b", 8, 1, 1, 8, 3, Recompute::none, "1f1b", 1, 0.02, kAll}}) {
+                          Case{"mixtral-8x7b", 8, 1, 1, 8, 3, Recompute::none, "1f1b", 1, 0.02, kAll},
+                          Case{"llama3-8b", 8, 1, 1, 1, 0, Recompute::none, "1f1b", 1, 0.03, {}, "f32"},
+                          Case{"llama3-8b", 8, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.03, {}, "f32"},
+                          Case{"llama3-8b", 8, 1, 1, 1, 2, Recompute::none, "1f1b", 1, 0.04, {}, "f32"},
+                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.01, {}, "f32"},
+                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.01, {}, "f32"},
+                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.01, kAll, "f32"},
+                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "1f1b", 1, 0.01, {}, "f32"},
+                          Case{"mixtral-8x7b", 2, 1, 1, 8, 1, Recompute::none, "1f1b", 1, 0.01, {}, "f32"}}) {
         constexpr int kReplicas = 8;
         Request r = request_for(c.preset, c.tp * c.pp * kReplicas, kReplicas * 8, 4096);
         r.model.layers = c.layers;

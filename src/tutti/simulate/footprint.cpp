@@ -93,7 +93,7 @@ Footprint footprint(const Job& job) {
     const Allocation extra = allocation_of(job);
     const double t = job.tp, sp = job.sequence_parallel ? t : 1, p = job.pp;
     const double replicas = double(job.dp()) * job.cp / job.dp_replicate;
-    const double value = 2, tokens = job.micro_batch * job.seq / job.cp;
+    const double value = job.wide() ? 4 : 2, tokens = job.micro_batch * job.seq / job.cp;
     const double rows = tokens * value / 2;  // of values of 2 bytes, which the formulas count
     const double mixtures = m.mixtures();
     const double expert_replicas = std::max(1.0, double(job.ranks) / (p * job.ep * job.etp * job.dp_replicate));

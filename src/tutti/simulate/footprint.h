@@ -19,7 +19,7 @@ struct Footprint {
     double total() const { return weights + gradients + optimizer + activations + logits + gathered + reserved; }
 };
 
-// A layout that has no layout_problem().
+// A layout that has no layout_problem(). In fp32 and tf32 activations are of 4 bytes too.
 Footprint footprint(const Job& job);
 
 }  // namespace tutti::simulate
