@@ -23,7 +23,7 @@ bool sharded(const Request& r) { return double(spec::parameter_count(r.model)) >
 std::optional<Candidate> recipe_layout(const Request& r) {
     Job job = plain_job(r);
     while (double(r.seq_len) / job.cp > kTokensOfRank && r.gpus % (2 * job.cp) == 0 &&
-           context_parallel_allowed(r, job.tp, 2 * job.cp, job.cp_method))
+           context_parallel_allowed(r, job.tp, 2 * job.cp, {}))
         job.cp *= 2;
     std::vector<int> micro_batches = divisors(r.global_batch, 64);
     std::reverse(micro_batches.begin(), micro_batches.end());

@@ -20,8 +20,8 @@ namespace {
 
 // Layouts that differ in ZeRO, HSDP and offload only are shown once.
 auto core_of(const simulate::Job& j) {
-    return std::tuple(j.tp, j.cp, j.cp_method, j.pp, j.ep, j.etp, j.micro_batch, j.schedule, j.virtual_stages,
-                      j.recompute);
+    return std::tuple(j.tp, j.cp, j.cp_method, j.cp_ulysses, j.pp, j.ep, j.etp, j.micro_batch, j.schedule,
+                      j.virtual_stages, j.recompute);
 }
 
 // A pipeline is full after two rounds of its positions; gpipe's never is. Only the memory is asked for.

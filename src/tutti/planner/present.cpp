@@ -44,6 +44,7 @@ Json describe_job(const simulate::Job& j) {
             {"sequence_parallel", j.tp > 1 && j.sequence_parallel},
             {"cp", j.cp},
             {"cp_method", simulate::name_of(j.cp_method)},
+            {"cp_ulysses", j.exchanging()},
             {"pp", j.pp},
             {"schedule", j.pp > 1 ? Json(j.schedule) : Json(nullptr)},
             {"virtual_stages", j.virtual_stages},

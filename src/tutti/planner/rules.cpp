@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/hf_config.h"
@@ -58,20 +59,26 @@ bool tensor_parallel_allowed(const Request& r, int tp) {
            (m.conv_layers.empty() || m.width % tp == 0) && (m.kv_heads % tp == 0 || tp % m.kv_heads == 0);
 }
 
-std::span<const simulate::Context> context_methods(int cp) {
-    static constexpr std::array kMethods = {simulate::Context::ring, simulate::Context::all_gather,
-                                            simulate::Context::ulysses};
-    return std::span(kMethods).first(cp == 1 ? 1 : kMethods.size());
+std::vector<ContextMethod> context_methods(int cp) {
+    using simulate::Context;
+    if (cp == 1) return {{}};
+    std::vector<ContextMethod> methods = {{Context::ulysses, 1}};
+    for (const int ulysses : divisors(cp, cp - 1))
+        for (const Context method : {Context::ring, Context::all_gather}) methods.push_back({method, ulysses});
+    return methods;
 }
 
-bool context_parallel_allowed(const Request& r, int tp, int cp, simulate::Context method) {
-    if (cp == 1) return method == simulate::Context::ring;
-    const bool heads = method == simulate::Context::ulysses;
-    if (heads) {
+bool context_parallel_allowed(const Request& r, int tp, int cp, const ContextMethod& how) {
+    if (cp == 1) return how.method == simulate::Context::ring && how.ulysses == 1;
+    const bool heads_alone = how.method == simulate::Context::ulysses;
+    const int ulysses = heads_alone ? cp : how.ulysses;
+    if (cp % ulysses != 0 || (!heads_alone && ulysses == cp)) return false;
+    if (ulysses > 1) {
         const int64_t of_rank = r.model.heads / tp, kv = std::max<int64_t>(1, r.model.kv_heads / tp);
-        if (of_rank % cp != 0 || (kv % cp != 0 && cp % kv != 0)) return false;
+        if (of_rank % ulysses != 0 || (kv % ulysses != 0 && ulysses % kv != 0)) return false;
     }
-    const int64_t unit = heads ? cp : 2 * cp;  // two chunks a rank, of unequal numbers of keys
+    // Ranks that exchange keys have two chunks, of unequal numbers of keys.
+    const int64_t unit = std::lcm<int64_t>(heads_alone ? 1 : 2 * cp / ulysses, cp);
     return r.seq_len % unit == 0 && (r.model.conv_layers.empty() || r.seq_len / unit >= r.model.conv_kernel - 1);
 }
 
@@ -114,7 +121,8 @@ bool allowed(const Request& r, const Job& j) {
     if (grid > r.gpus || r.gpus % grid != 0) return false;
     const int dp = r.gpus / grid, micro_batch = static_cast<int>(j.micro_batch);
     if (dp % j.dp_replicate != 0 || !batch_allowed(r, dp, micro_batch)) return false;
-    if (!tensor_parallel_allowed(r, j.tp) || !context_parallel_allowed(r, j.tp, j.cp, j.cp_method)) return false;
+    if (!tensor_parallel_allowed(r, j.tp) || !context_parallel_allowed(r, j.tp, j.cp, {j.cp_method, j.cp_ulysses}))
+        return false;
     if (j.sequence_parallel && !sequence_parallel_allowed(r, j.tp, j.cp)) return false;
     if (!experts_allowed(r, j.ep, j.etp, j.tp, j.cp, dp / j.dp_replicate)) return false;
     if (!offload_allowed(r, j.zero, j.schedule, j.offload)) return false;
@@ -153,6 +161,7 @@ spec::RunSpec run_of(const Request& r, const Job& job) {
     p.sequence_parallel = job.sequence_parallel;
     p.cp = job.cp;
     p.cp_method = name_of(job.cp_method);
+    if (job.cp_ulysses > 1) p.cp_ulysses = job.cp_ulysses;
     p.pp = job.pp;
     p.schedule = job.schedule;
     p.virtual_stages = job.virtual_stages;
@@ -181,7 +190,8 @@ std::string describe_layout(const Job& job) {
     const auto add = [&](const auto&... parts) { text += (text.empty() ? "" : ", ") + concat(parts...); };
     if (job.tp > 1) add("tp ", job.tp, job.sequence_parallel ? "" : " without sp");
     if (job.cp > 1)
-        add("cp ", job.cp, job.cp_method == simulate::Context::ring ? "" : concat(" ", name_of(job.cp_method)));
+        add("cp ", job.cp, job.cp_method == simulate::Context::ring ? "" : concat(" ", name_of(job.cp_method)),
+            job.cp_ulysses > 1 ? concat(" with ulysses ", job.cp_ulysses) : "");
     if (job.pp > 1) {
         add("pp ", job.pp, " ", job.schedule);
         if (job.schedule == "interleaved") text += concat(" x ", job.virtual_stages);

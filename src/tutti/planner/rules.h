@@ -25,9 +25,13 @@ struct Schedule {
 std::span<const Schedule> schedules();
 
 bool tensor_parallel_allowed(const Request& request, int tp);
-bool context_parallel_allowed(const Request& request, int tp, int cp, simulate::Context method);
-// Of one rank there is only the ring.
-std::span<const simulate::Context> context_methods(int cp);
+// How the ranks of a sequence exchange it: `ulysses` of cp exchange heads, cp / ulysses pass keys on or gather them.
+struct ContextMethod {
+    simulate::Context method = simulate::Context::ring;
+    int ulysses = 1;  // as Job::cp_ulysses
+};
+std::vector<ContextMethod> context_methods(int cp);  // of one rank only the ring
+bool context_parallel_allowed(const Request& request, int tp, int cp, const ContextMethod& how);
 bool sequence_parallel_allowed(const Request& request, int tp, int cp);
 // `dp` times `micro_batch` divides the global batch.
 bool batch_allowed(const Request& request, int dp, int micro_batch);

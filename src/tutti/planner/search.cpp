@@ -9,6 +9,7 @@
 #include <limits>
 #include <unordered_map>
 
+#include "tutti/base/error.h"
 #include "tutti/planner/rules.h"
 #include "tutti/simulate/footprint.h"
 #include "tutti/simulate/step_time.h"
@@ -22,7 +23,8 @@ using simulate::Recompute;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kMostMicroBatch = 64, kMostExpertTp = 8;
-constexpr double kSpare = 0.85;  // of the memory; most closed forms are within 7 % of the rehearsed memory
+constexpr size_t kMostMethods = 64;  // of context parallelism that the rules allow for one cp
+constexpr double kSpare = 0.85;      // of the memory; most closed forms are within 7 % of the rehearsed memory
 
 // The `keep` fastest.
 class Fastest {
@@ -105,6 +107,16 @@ class Search {
             experts_ = {{1, 1}};
         }
         for (const auto& [ep, etp] : experts_) imbalances_[ep] = simulate::imbalance_of(r.expert_loads, ep);
+        for (const Schedule& s : schedules())
+            for (const int zero : {2, 3}) {
+                std::vector<simulate::Offload>& allowed = offloads_[s.name].of_zero[zero == 3 ? 1 : 0];
+                for (const bool weights : {false, true})
+                    for (const bool activations : {false, true})
+                        for (const bool optimizer : {false, true})
+                            if (const simulate::Offload each{optimizer, weights, activations};
+                                offload_allowed(r_, zero, s.name, each))
+                                allowed.push_back(each);
+            }
     }
 
     Found run() {
@@ -123,20 +135,14 @@ class Search {
         found_.gates.*gate += layouts;
         ++found_.gates.visited;
     }
-    const std::vector<simulate::Offload>& offloads(int zero) const { return offloads_[zero == 3 ? 1 : 0]; }
-    // The most last.
-    void allow_offloads() {
-        for (const int zero : {2, 3}) {
-            std::vector<simulate::Offload>& allowed = offloads_[zero == 3 ? 1 : 0];
-            allowed.clear();
-            for (const bool weights : {false, true})
-                for (const bool activations : {false, true})
-                    for (const bool optimizer : {false, true})
-                        if (const simulate::Offload each{optimizer, weights, activations};
-                            offload_allowed(r_, zero, job_.schedule, each))
-                            allowed.push_back(each);
-        }
+    void set_schedule(const char* name) {
+        job_.schedule = name;
+        offload_ = &offloads_.at(name);
     }
+    void count_methods(int64_t Gates::*gate, int64_t layouts) {
+        count(gate, layouts * static_cast<int64_t>(methods_.size()));
+    }
+    const std::vector<simulate::Offload>& offloads(int zero) const { return offload_->of_zero[zero == 3 ? 1 : 0]; }
     // dp_replicate, ZeRO and offload: ZeRO-0 has nothing to shard.
     int64_t data_layouts() const {
         const size_t replicates = replicates_.size();
@@ -147,8 +153,7 @@ class Search {
     int64_t layouts_of_pass() {
         int64_t layouts = 0;
         for (const Schedule& s : schedules()) {
-            job_.schedule = s.name;
-            allow_offloads();
+            set_schedule(s.name);
             if (job_.pp == 1) return data_layouts();
             layouts += data_layouts() * (s.chunks > 0 ? 1 : std::max(0, most_virtual() - 1));
         }
@@ -163,25 +168,20 @@ class Search {
         replicates_ = divisors(dp, dp);
         const int64_t of_pass = layouts_of_pass();
         const int64_t of_method = (tp > 1 ? 2 : 1) * static_cast<int64_t>(experts_.size()) * 3 * of_pass;
-        const auto methods = context_methods(cp);
-        const int64_t of_batch = static_cast<int64_t>(methods.size()) * of_method;
+        methods_ = context_methods(cp);
+        const int64_t of_batch = static_cast<int64_t>(methods_.size()) * of_method;
         found_.gates.all += of_batch * static_cast<int64_t>(micro_batches_.size());
         if (!tensor_parallel_allowed(r_, tp) || pp > r_.model.layers + 2)
             return count(&Gates::rules, of_batch * static_cast<int64_t>(micro_batches_.size()));
+        std::erase_if(methods_, [&](const ContextMethod& how) { return !context_parallel_allowed(r_, tp, cp, how); });
+        check(methods_.size() < kMostMethods, "search: ", methods_.size(), " methods for cp ", cp);
+        const int64_t of_allowed = static_cast<int64_t>(methods_.size()) * of_method;
         for (const int micro_batch : micro_batches_) {
-            if (!batch_allowed(r_, dp, micro_batch)) {
-                count(&Gates::rules, of_batch);
-                continue;
-            }
+            const bool allowed = batch_allowed(r_, dp, micro_batch);
+            count(&Gates::rules, allowed ? of_batch - of_allowed : of_batch);
+            if (!allowed || methods_.empty()) continue;
             job_.micro_batch = micro_batch;
-            for (const simulate::Context method : methods) {
-                if (!context_parallel_allowed(r_, tp, cp, method)) {
-                    count(&Gates::rules, of_method);
-                    continue;
-                }
-                job_.cp_method = method;
-                batch_layouts(of_pass);
-            }
+            batch_layouts(of_pass);
         }
     }
 
@@ -197,12 +197,12 @@ class Search {
                 job_.imbalance = imbalances_.at(ep);
                 // Sharded over all of dp at most.
                 if (!divides || !experts_allowed(r_, ep, etp, tp, cp, dp)) {
-                    count(&Gates::rules, 3 * of_pass);
+                    count_methods(&Gates::rules, 3 * of_pass);
                     continue;
                 }
                 for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
                     job_.recompute = recompute;
-                    pass_ = nullptr;
+                    passes_of_.assign(methods_.size(), nullptr);
                     pipelines();
                 }
             }
@@ -210,21 +210,19 @@ class Search {
     }
 
     void pipelines() {
-        job_.schedule = "1f1b";
+        set_schedule("1f1b");
         job_.virtual_stages = 1;
-        allow_offloads();
         if (job_.pp == 1) return stages();
         const auto microbatches = static_cast<int64_t>(job_.microbatches());
         for (const Schedule& s : schedules()) {
-            job_.schedule = s.name;
-            allow_offloads();
+            set_schedule(s.name);
             const bool runs = schedule_allowed(s, job_.pp, microbatches) && balancing_allowed(r_, job_.pp, s.name);
             const int first = s.chunks > 0 ? s.chunks : 2, last = s.chunks > 0 ? s.chunks : most_virtual();
             for (job_.virtual_stages = first; job_.virtual_stages <= last; ++job_.virtual_stages) {
                 if (runs && stages_allowed(r_.model.layers, job_.pp * job_.virtual_stages))
                     stages();
                 else
-                    count(&Gates::rules, data_layouts());
+                    count_methods(&Gates::rules, data_layouts());
             }
         }
     }
@@ -248,23 +246,33 @@ class Search {
         return seconds >= fastest_.limit() && front_.beats(seconds, bytes);
     }
     const simulate::PassPrice& pass() {
-        if (pass_ != nullptr) return *pass_;
-        uint64_t key = static_cast<uint64_t>(job_.recompute) * 8 + static_cast<uint64_t>(job_.cp_method) * 2 +
-                       (job_.sequence_parallel ? 1 : 0);
+        if (passes_of_[method_] != nullptr) return *passes_of_[method_];
+        uint64_t key =
+            (static_cast<uint64_t>(job_.recompute) * kMostMethods + method_) * 2 + (job_.sequence_parallel ? 1 : 0);
         for (const auto& [part, bits] : {std::pair(job_.tp, 12), std::pair(job_.cp, 20), std::pair(job_.ep, 12),
                                          std::pair(job_.etp, 4), std::pair(static_cast<int>(job_.micro_batch), 7)})
             key = (key << bits) + static_cast<uint64_t>(part);
         const auto [known, is_new] = passes_.try_emplace(key);
         if (is_new) known->second = pricer_.pass(job_);
-        pass_ = &known->second;
-        return *pass_;
+        return *(passes_of_[method_] = &known->second);
     }
 
+    // A ring needs the least memory of all methods of context parallelism, and the bound has no communication.
     void stages() {
+        job_.cp_method = simulate::Context::ring;
+        job_.cp_ulysses = 1;
         const double least = least_bytes();
         if (found_.least_bytes == 0 || least < found_.least_bytes) found_.least_bytes = least;
-        if (least > memory_) return count(&Gates::memory, data_layouts());
-        if (hopeless(pricer_.lower_bound(job_), least)) return count(&Gates::flops, data_layouts());
+        if (least > memory_) return count_methods(&Gates::memory, data_layouts());
+        if (hopeless(pricer_.lower_bound(job_), least)) return count_methods(&Gates::flops, data_layouts());
+        for (method_ = 0; method_ < methods_.size(); ++method_) {
+            job_.cp_method = methods_[method_].method;
+            job_.cp_ulysses = methods_[method_].ulysses;
+            price_method(least);
+        }
+    }
+
+    void price_method(double least) {
         job_.zero = 1;
         job_.offload = {};
         const simulate::StepTime t = pricer_.step(job_, pass());
@@ -331,12 +339,19 @@ class Search {
     Fastest fastest_;
     Front front_;
     const std::vector<int> micro_batches_;
-    std::vector<std::pair<int, int>> experts_;                // ep, etp
-    std::unordered_map<int, double> imbalances_;              // of ep
-    std::array<std::vector<simulate::Offload>, 2> offloads_;  // of the schedule: below ZeRO-3, with it
+    std::vector<std::pair<int, int>> experts_;    // ep, etp
+    std::unordered_map<int, double> imbalances_;  // of ep
+    // By schedule: what can be in the memory of the host below ZeRO-3 and with it. Nothing first, the most last.
+    struct Offloads {
+        std::array<std::vector<simulate::Offload>, 2> of_zero;
+    };
+    std::unordered_map<std::string, Offloads> offloads_;
+    const Offloads* offload_ = nullptr;  // of the schedule in hand
     std::vector<int> replicates_;
     std::unordered_map<uint64_t, simulate::PassPrice> passes_;
-    const simulate::PassPrice* pass_ = nullptr;
+    std::vector<ContextMethod> methods_;                 // that the rules allow
+    size_t method_ = 0;                                  // in hand
+    std::vector<const simulate::PassPrice*> passes_of_;  // of each method; null: not priced yet
     Found found_;
 };
 

@@ -25,6 +25,16 @@ Request request_for(const char* preset, int gpus, int64_t batch, int64_t seq, do
     return r;
 }
 
+std::vector<ContextMethod> methods_of(int cp) {
+    using simulate::Context;
+    std::vector<ContextMethod> methods;
+    for (int ulysses = 1; ulysses < std::max(cp, 2); ++ulysses)
+        for (const Context method : {Context::ring, Context::all_gather})
+            if (cp % ulysses == 0 && (cp > 1 || method == Context::ring)) methods.push_back({method, ulysses});
+    if (cp > 1) methods.push_back({Context::ulysses, 1});
+    return methods;
+}
+
 // Every combination of all axes, possible or not.
 template <class Visit>
 void for_each_layout(const Request& r, Visit visit) {
@@ -46,11 +56,10 @@ void for_each_layout(const Request& r, Visit visit) {
                 job.tp = tp;
                 job.cp = cp;
                 job.pp = pp;
-                for (const auto method :
-                     {simulate::Context::ring, simulate::Context::all_gather, simulate::Context::ulysses})
+                for (const ContextMethod& how : methods_of(cp))
                     for (const auto& [name, v] : pipelines) {
-                        if (cp == 1 && method != simulate::Context::ring) continue;
-                        job.cp_method = method;
+                        job.cp_method = how.method;
+                        job.cp_ulysses = how.ulysses;
                         if (pp == 1 && name != "1f1b") continue;
                         if (v > 1 && pp * v > r.model.layers + 2 && name == "interleaved") continue;
                         job.schedule = name;

@@ -114,8 +114,7 @@ Footprint footprint(const Job& job) {
     if (nanotron && job.tp > 1 && host_runs_ahead(job)) saved += 2 * rows * m.hidden;
     const double gathers = job.stack == Stack::tutti && job.sequence_parallel ? 1 - 1 / t : 0;
     saved += gathers * 2 * 2 * rows * m.hidden;  // the inputs of attention and MLP stay gathered
-    if (job.cp > 1 && job.cp_method == Context::ulysses)
-        saved += 2 * rows * m.heads * m.head_dim / t;  // before and after the exchange
+    if (job.exchanging() > 1) saved += 2 * rows * m.heads * m.head_dim / t;  // before and after the exchange
     const double input = 2 * rows * m.hidden / sp;
     double kept = saved;
     if (job.recompute == Recompute::full) kept = input;

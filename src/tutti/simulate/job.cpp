@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/layers.h"
+#include "tutti/spec/validate.h"
 
 namespace tutti::simulate {
 
@@ -92,6 +93,7 @@ Job job_of(const spec::RunSpec& run, int ranks) {
     job.tp = integer(p.tp);
     job.cp = integer(p.cp);
     if (p.cp_method != "ring") job.cp_method = p.cp_method == "ulysses" ? Context::ulysses : Context::all_gather;
+    if (job.cp_method != Context::ulysses) job.cp_ulysses = integer(spec::ulysses_ranks(p));
     job.pp = integer(p.pp);
     job.virtual_stages = integer(p.virtual_stages);
     job.ep = integer(p.ep);

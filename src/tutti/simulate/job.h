@@ -67,6 +67,7 @@ struct Job {
     double seq = 0, micro_batch = 1, global_batch = 1;
     int ranks = 1, tp = 1, cp = 1, pp = 1, virtual_stages = 1, ep = 1, etp = 1;
     Context cp_method = Context::ring;
+    int cp_ulysses = 1;  // ranks of cp that exchange heads for tokens inside a ring or gather; 1 with Context::ulysses
     int dp_replicate = 1;  // HSDP: of the data-parallel ranks so many hold copies
     bool sequence_parallel = true;
     int zero = 1;
@@ -83,6 +84,7 @@ struct Job {
     double gradient_bytes = 4;  // of an accumulated gradient
 
     bool wide() const { return precision == "fp32" || precision == "tf32"; }  // values of 4 bytes, no other masters
+    int exchanging() const { return cp_method == Context::ulysses ? cp : cp_ulysses; }  // ranks that exchange heads
     int dp() const { return ranks / (tp * cp * pp); }
     double microbatches() const { return global_batch / (micro_batch * dp()); }
     bool mixture() const { return model.experts > 0; }

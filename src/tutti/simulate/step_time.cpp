@@ -94,28 +94,25 @@ LayerPrice layer_price(const Job& job, const Prices& price, const Constants& k, 
     layer.tp = {tp, tp};
 
     // Context parallel: keys and values of the others, their gradients back.
-    if (job.cp > 1) {
-        const Group ranks = price.group(job.cp, job.tp);
-        const double all_keys = price.collective(2 * 2 * rows * job.cp * keys, ranks, 1);
+    const int exchanging = job.exchanging(), passing = job.cp / exchanging;
+    if (exchanging > 1) {
+        // Queries, keys and values to the ranks of their heads, the output back; in the backward their gradients.
+        const double exchange = price.all_to_all(2 * rows * (2 * query + 2 * keys), price.group(exchanging, job.tp), 1);
+        layer.cp += {exchange, exchange};
+    }
+    if (passing > 1) {
+        const double heads = std::max(1.0, keys / m.head_dim / exchanging);  // of keys, after the exchange
+        const double all_keys =
+            price.collective(2 * 2 * rows * job.cp * heads * m.head_dim, price.group(passing, job.tp * exchanging), 1);
         // The backward passes keys and values again and their gradients, which are f32 in this system.
         const double back = job.stack == Stack::tutti ? 3 : 2;
         const auto beside = [&](double passed, double attention) {
             return k.cp_exposed * passed + std::max(0.0, passed - attention) * (1 - k.cp_exposed);
         };
-        switch (job.cp_method) {
-            case Context::ring:
-                layer.cp = {beside(all_keys, layer.attention.forward),
-                            beside(back * all_keys, layer.attention.backward)};
-                break;
-            case Context::all_gather: layer.cp = {all_keys, back * all_keys}; break;
-            case Context::ulysses: {
-                // Queries, keys and values to the ranks of their heads, the output back; in the backward their
-                // gradients.
-                const double exchange = price.all_to_all(2 * rows * (2 * query + 2 * keys), ranks, 1);
-                layer.cp = {exchange, exchange};
-                break;
-            }
-        }
+        if (job.cp_method == Context::ring)
+            layer.cp += {beside(all_keys, layer.attention.forward), beside(back * all_keys, layer.attention.backward)};
+        else
+            layer.cp += {all_keys, back * all_keys};
     }
     if (experts && job.ep > 1) {
         // The fullest rank receives so much more than it sends.

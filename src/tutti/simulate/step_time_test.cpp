@@ -228,6 +228,11 @@ TEST(StepTime, ContextParallelMethodsCostWhatTheySend) {
     EXPECT_NEAR(exposed(Context::ring) / unit, 4, 0.02);
     EXPECT_NEAR(exposed(Context::all_gather) / unit, 4, 0.02);
     EXPECT_NEAR(exposed(Context::ulysses) / unit, 1.25, 0.02);
+    // Pairs exchange half of queries, keys, values and outputs; then four of them pass on 3/4 of half of the heads.
+    job.cp_ulysses = 2;
+    EXPECT_NEAR(exposed(Context::ring) / unit, 4 * (3.0 / 4) / 2 / (7.0 / 8) + 1.25 / 2 / (7.0 / 8), 0.02);
+    EXPECT_DOUBLE_EQ(exposed(Context::ring), exposed(Context::all_gather));
+    job.cp_ulysses = 1;
     // A ring hides behind attention, a gather does not; exchanging heads moves the least.
     job.cp_method = Context::ring;
     const double hidden = seconds(job, h100);
