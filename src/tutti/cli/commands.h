@@ -128,6 +128,7 @@ struct PlanArguments {
     int64_t seq_len = 0;       // 0: 4096, at most the model's positions
     std::string precision = "bf16";
     std::string expert_loads;  // as of rehearse
+    std::string site;          // as of simulate
     int top = 10;
     std::vector<std::string> data;  // of the emitted config
     std::string emit, html;         // files; "": none

@@ -30,6 +30,7 @@ planner::Request request_of(const PlanArguments& a) {
     spec::RunSpec run;
     run.model = r.model;
     r.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
+    if (!a.site.empty()) r.constants = simulate::read_site(a.site);
     return r;
 }
 
@@ -111,6 +112,8 @@ int plan(const PlanArguments& a, const Io& io) {
     check<UsageError>(!a.tables || (a.model.empty() && a.cluster.empty()),
                       "--tables are the same for every model and cluster; leave out --model and --cluster");
     check<UsageError>(a.budget <= 0 || a.model.empty(), "--budget says which size of model is best; leave out --model");
+    check<UsageError>(a.site.empty() || (!a.tables && a.budget <= 0),
+                      "--site belongs to the plan of a model on a cluster; ", "leave out --tables and --budget");
     check<UsageError>(a.price <= 0 || a.scaling || a.budget > 0, "--price belongs to --scaling and --budget");
     if (a.tables) return plan_tables(a, io);
     if (a.budget > 0) return plan_budget(a, io);
@@ -131,6 +134,8 @@ Command plan_command(PlanArguments& a, const Io& io) {
           Between{1, kMany}},
          {"--precision", "TYPE", "bf16", "bf16, f32 or tf32", &a.precision, Choices{"bf16", "f32", "tf32"}},
          expert_loads_option(a.expert_loads),
+         {"--site", "FILE", "", "constants of a site, written by `tutti simulate --table FILE --fit OUT`", &a.site,
+          kPath},
          {"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
          {"--data", "FILE", "", "data.train of the config that --emit writes; repeatable", &a.data, kPath},
          {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath},
@@ -141,7 +146,9 @@ Command plan_command(PlanArguments& a, const Io& io) {
           Between{1e-3, 1e4}},
          {"--restart", "S", "600", "with --scaling: seconds from a failure until training continues", &a.restart,
           Between{0, 1e6}},
-         {"--price", "DOLLARS", "", "price of a device for an hour [the cluster file's]", &a.price, Between{0, 1e4}},
+         {"--price", "DOLLARS", "",
+          "with --scaling or --budget: price of a device for an hour [the cluster file's price_per_hour]", &a.price,
+          Between{0, 1e4}},
          {"--budget", "FLOPS", "", "show parameters, tokens, days and money for a compute budget", &a.budget,
           Between{1, 1e40}},
          {"--mfu", "SHARE", "0.4", "with --budget: share of the peak that training reaches", &a.mfu, Between{1e-3, 1}},
@@ -150,6 +157,7 @@ Command plan_command(PlanArguments& a, const Io& io) {
         "  tutti plan --model llama3-8b --cluster h100 --gpus 64 --global-batch 512 --seq-len 8192\n"
         "  tutti plan --model llama3-405b --cluster h100 --gpus 16384 --global-batch 2048 --seq-len 8192 --explain\n"
         "  tutti plan --model llama3-70b --cluster h100 --global-batch 2048 --seq-len 8192 --scaling --price 2.5\n"
+        "  tutti plan --model llama3-8b --cluster h100 --gpus 64 --global-batch 512 --site site.json\n"
         "  tutti plan --budget 3.8e25 --cluster h100 --gpus 16384\n"
         "  tutti plan --tables");
 }

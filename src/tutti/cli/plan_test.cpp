@@ -1,6 +1,8 @@
 // `tutti plan` as its users see it: answers, files, and errors that say what to give.
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
@@ -61,6 +63,21 @@ TEST_F(PlanCommand, AnswersInText) {
     ASSERT_EQ(run_plan({"--budget", "5.76e23", "--cluster", "a100", "--gpus", "1024", "--json"}), 0) << err;
     // 5.76e23 / (1024 x 312e12 x 0.4)
     EXPECT_NEAR(Json::parse(out)["seconds"].get<double>(), 4507211.5, 1);
+}
+
+// A site whose products are slower and whose link to the host is slower.
+TEST_F(PlanCommand, TakesTheConstantsOfASite) {
+    std::ofstream(path("site.json")) << R"({"constants": {"gemm_hopper": 0.45, "host_efficiency": 0.4}})";
+    const std::vector<std::string> words = {"--model", "llama3-8b", "--cluster",      "h100", "--gpus", "8",
+                                            "--top",   "1",         "--global-batch", "64",   "--json"};
+    const auto products_of = [&](const std::vector<std::string>& more) {
+        EXPECT_EQ(run_plan(words + more), 0) << err;
+        return Json::parse(out)["finalists"][0]["predicted"]["time"]["products"].get<double>();
+    };
+    EXPECT_GT(products_of({"--site", path("site.json")}), 1.2 * products_of({}));
+    EXPECT_EQ(run_plan(words + std::vector<std::string>{"--site", path("none.json")}), 3);
+    EXPECT_EQ(run_plan({"--tables", "--site", path("site.json")}), 2);
+    EXPECT_TRUE(says("--site belongs to the plan of a model"));
 }
 
 TEST_F(PlanCommand, RefusesWithWhatToGive) {

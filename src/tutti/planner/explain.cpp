@@ -46,7 +46,7 @@ std::optional<Candidate> recipe_layout(const Request& r) {
                         if (!allowed(r, job)) continue;
                         const double bytes = footprint(job).total();
                         if (bytes <= r.cluster.memory)
-                            return Candidate{job, step_time(job, r.cluster, {}).total(), bytes};
+                            return Candidate{job, step_time(job, r.cluster, r.constants).total(), bytes};
                     }
     return std::nullopt;
 }
@@ -82,7 +82,7 @@ Recipe field_recipe(const Request& r, const Candidate& choice) {
              concat("ep ", b.ep, ", etp ", b.etp));
     rule("recompute only where nothing else fits", recompute_of(a), recompute_of(b));
     rule("the largest micro batch that fits", a.micro_batch, b.micro_batch);
-    const simulate::Prediction best = predict(b, r.cluster), other = predict(a, r.cluster);
+    const simulate::Prediction best = predict(b, r.cluster, r.constants), other = predict(a, r.cluster, r.constants);
     const Comparison c = compare(best, other);
     if (c.slower <= 0) {
         recipe.verdict = c.slower < 0 ? concat("the recipe's step is ", format_percent(-c.slower),

@@ -44,7 +44,7 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
     Finalist f{a.candidate, run_of(request, a.candidate.job), {}, {}};
     try {
         spec::validate(f.run, request.gpus);
-        f.prediction = simulate::predict(a.candidate.job, request.cluster);
+        f.prediction = simulate::predict(a.candidate.job, request.cluster, request.constants);
         if (target) {
             rehearsal::Target loaded = *target;
             // Rank 0 is rehearsed: the fullest experts are to be its own.

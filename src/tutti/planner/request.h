@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/hardware/cluster.h"
+#include "tutti/simulate/constants.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::planner {
@@ -18,6 +19,7 @@ struct Request {
     std::string precision = "bf16";         // bf16 | f32 | tf32
     std::vector<std::string> data;          // of the config that is written; [data] train
     std::vector<double> expert_loads = {};  // of each expert, in any unit; {}: what is usual
+    simulate::Constants constants = {};     // of the site
 };
 
 // A model by the name of a preset, or from the directory of a Hugging Face model. UsageError with the nearest preset.

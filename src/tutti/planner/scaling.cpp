@@ -44,13 +44,13 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
             continue;
         }
         row.best = found.best.front();
-        const simulate::Prediction p = predict(row.best.job, r.cluster);
+        const simulate::Prediction p = predict(row.best.job, r.cluster, r.constants);
         row.tokens_per_s = p.tokens_per_s();
         row.mfu = p.share_of_peak(p.model_causal);
         if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
         row.efficiency = row.tokens_per_s / gpus / first_rate;
         row.straggle = gpus > r.cluster.per_node
-                           ? 1 - 1 / (1 + simulate::Constants{}.straggle * std::log2(double(gpus) / r.cluster.per_node))
+                           ? 1 - 1 / (1 + r.constants.straggle * std::log2(double(gpus) / r.cluster.per_node))
                            : 0;
         row.reliability = {r.cluster.mtbf_hours * 3600 / gpus, checkpoint_seconds(r, gpus, o.storage_per_node),
                            o.restart_s};

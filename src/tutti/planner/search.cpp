@@ -91,12 +91,12 @@ class Front {
 
 class Search {
   public:
-    Search(const Request& r, size_t keep, double memory, const simulate::Constants& k)
+    Search(const Request& r, size_t keep, double memory)
         : r_(r),
           memory_(memory),
-          fixed_(k.step_fixed),
+          fixed_(r.constants.step_fixed),
           job_(plain_job(r)),
-          pricer_(job_, r.cluster, k),
+          pricer_(job_, r.cluster, r.constants),
           fastest_(keep),
           front_(memory),
           micro_batches_(divisors(r.global_batch, kMostMicroBatch)) {
@@ -357,8 +357,8 @@ class Search {
 
 }  // namespace
 
-Found search(const Request& request, size_t keep, double memory, const simulate::Constants& constants) {
-    return Search(request, keep, memory > 0 ? memory : request.cluster.memory, constants).run();
+Found search(const Request& request, size_t keep, double memory) {
+    return Search(request, keep, memory > 0 ? memory : request.cluster.memory).run();
 }
 
 }  // namespace tutti::planner

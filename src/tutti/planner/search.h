@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "tutti/planner/request.h"
-#include "tutti/simulate/constants.h"
 #include "tutti/simulate/job.h"
 
 namespace tutti::planner {
@@ -39,6 +38,6 @@ struct Found {
 
 // `keep`: how many of the best. `memory`: bytes that a rank may need by the closed form; 0: those of the device.
 // check_request() holds.
-Found search(const Request& request, size_t keep = 200, double memory = 0, const simulate::Constants& constants = {});
+Found search(const Request& request, size_t keep = 200, double memory = 0);
 
 }  // namespace tutti::planner
