@@ -74,9 +74,11 @@ void cut_into_blocks(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
     p.block_size = p.block_rows * p.block_columns;
 }
 
-void size_workspace(GemmPlan& p, int64_t threads) {
+void size_workspace(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
     const int64_t slots = std::min(blocks(p), threads);
-    p.packed_b = p.keeps_b ? 0 : p.columns * p.depth;
+    p.tasks_pack_b = !p.keeps_b && !p.sums_wait && p.rows == p.M && down(p) == 1;
+    p.packed_b_of_task = p.block_columns * std::min(p.depth, b.depth);
+    p.packed_b = p.keeps_b ? 0 : p.tasks_pack_b ? slots * p.packed_b_of_task : p.columns * p.depth;
     p.converted_rows = p.block_rows * p.a_row;
     switch (p.a) {
         case RowsOfA::in_place: p.rows_of_a = 0; break;
@@ -103,7 +105,7 @@ GemmPlan gemm_plan(Isa isa, const Stream& stream, const Gemm& g) {
     if (p.M == 0 || p.N == 0) return p;
     cut_into_packings(p, b);
     cut_into_blocks(p, b, stream.threads);
-    size_workspace(p, stream.threads);
+    size_workspace(p, b, stream.threads);
     return p;
 }
 

@@ -61,19 +61,21 @@ enum class RowsOfA : uint8_t { in_place, converted, packed };
 // How one product is cut: by its shape, the types and the number of threads.
 struct GemmPlan {
     int64_t M, N, K;
-    int64_t words;    // of K, in whole units
-    int64_t depth;    // words that are packed at a time
-    int64_t pieces;   // of these, GemmBlocks::depth each
-    int64_t columns;  // of c between two packings of b
-    int64_t rows;     // of c between two packings of a
-    bool keeps_b;     // packed, as Gemm::packed_b
-    bool sums_wait;   // for the next piece of K
+    int64_t words;      // of K, in whole units
+    int64_t depth;      // words that are packed at a time
+    int64_t pieces;     // of these, GemmBlocks::depth each
+    int64_t columns;    // of c between two packings of b
+    int64_t rows;       // of c between two packings of a
+    bool keeps_b;       // packed, as Gemm::packed_b
+    bool tasks_pack_b;  // each task its own panels: one block of rows reads them, from the L2
+    bool sums_wait;     // for the next piece of K
     RowsOfA a;
     int64_t a_row;  // words of a converted or packed row, of which GemmBlocks::depth are used: no power of two of
                     // bytes, as such rows share few sets of a cache
     int64_t block_rows, block_columns;  // of a block of c
     int64_t block_size;                 // sums of a block
     int64_t converted_rows;             // words of a task's rows of a
+    int64_t packed_b_of_task;           // words of a task's panels
 
     int64_t kept_b;  // words of a b that is kept: all of it, whoever reads it
     // Of the workspace, in words: packed b, rows of a, and all of it with the sums.

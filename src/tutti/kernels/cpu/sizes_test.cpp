@@ -41,6 +41,10 @@ TEST(sizes, of_a_product_by_hand) {
     EXPECT_EQ(own_gemm(Isa::avx512_bf16).packed_b(stream, bf16), 704 * 450);
     EXPECT_EQ(own_gemm(Isa::avx512).packed_b(stream, bf16), 704 * 900);
 
+    // One block of rows: 132 rows, and columns in six parts of 128 for four tasks a thread or more. A task packs 128
+    // words of its 128 columns at a time.
+    EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, product(DType::f32, 128, 700, 900)), 128 * 128 + 132 * 128 + 48);
+
     // A kept b leaves the workspace; few rows need none; nor do empty products.
     Gemm kept = bf16;
     float value = 0;

@@ -8,7 +8,8 @@
 // of GemmBlocks), summed in f32 in its L2 over all of K, and writes it through bias, old c, epilogue and rounding. For
 // that op(b) is packed before, by all threads, in panels (K, kPanel) that every task reads. a is read where it lies;
 // where it is of another type or of odd size a task converts what it is about to read, and where it is transposed it is
-// packed before. K beyond kPackedDepth comes in pieces, with the blocks of c waiting.
+// packed before. K beyond kPackedDepth comes in pieces, with the blocks of c waiting. Where c is one block high, as of
+// a group of few rows, each panel of b has one reader: the task packs what it reads, and b stays in its L2.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
 #include "tutti/kernels/cpu/isa/activation.h"
@@ -26,15 +27,25 @@ struct Rows {
     int64_t row_bytes;
 };
 
-// c (R, kVectors) vectors, stored one after the other [+]= a (R, words) b (words, kVectors).
+// Where sums go: rows `row` floats apart. What is there already begins the sums, is added to them at the end, or is
+// overwritten.
+enum class Old : uint8_t { overwritten, begins, added };
+struct Sums {
+    float* data;
+    int64_t row;
+    Old old;
+};
+
+// c (R, kVectors) vectors [+]= a (R, words) b (words, kVectors).
 template <int R, class Word>
-[[gnu::noinline]] void multiply_rows(Rows a, const Word* b, float* c, int64_t words, bool add) {
+[[gnu::noinline]] void multiply_rows(Rows a, const Word* b, Sums c, int64_t words) {
     constexpr int V = kVectors;
     Vec sum[R][V];
 #pragma GCC unroll 24
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) sum[r][v] = add ? load(c + (r * V + v) * kLanes, Full{}) : zero();
+        for (int v = 0; v < V; ++v)
+            sum[r][v] = c.old == Old::begins ? load(c.data + r * c.row + v * kLanes, Full{}) : zero();
     // Three rows are in reach of one address register.
     const char* row[(R + 2) / 3];
 #pragma GCC unroll 8
@@ -56,23 +67,26 @@ template <int R, class Word>
 #pragma GCC unroll 24
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) store(sum[r][v], c + (r * V + v) * kLanes, Full{});
+        for (int v = 0; v < V; ++v) {
+            float* at = c.data + r * c.row + v * kLanes;
+            store(c.old == Old::added ? sum[r][v] + load(at, Full{}) : sum[r][v], at, Full{});
+        }
 }
 
 template <int R, class Word>
-void multiply_at_most(int64_t rows, Rows a, const Word* b, float* c, int64_t words, bool add) {
-    if (rows == R) return multiply_rows<R>(a, b, c, words, add);
-    if constexpr (R > 1) multiply_at_most<R - 1>(rows, a, b, c, words, add);
+void multiply_at_most(int64_t rows, Rows a, const Word* b, Sums c, int64_t words) {
+    if (rows == R) return multiply_rows<R>(a, b, c, words);
+    if constexpr (R > 1) multiply_at_most<R - 1>(rows, a, b, c, words);
 }
 
 template <class Word>
-void multiply(int64_t rows, Rows a, const Word* b, float* c, int64_t words, bool add) {
-    multiply_at_most<kSums / kVectors>(rows, a, b, c, words, add);
+void multiply(int64_t rows, Rows a, const Word* b, Sums c, int64_t words) {
+    multiply_at_most<kSums / kVectors>(rows, a, b, c, words);
 }
 
 #if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
-// c (32, 32): tiles 0 to 3. Missing rows of a are taken as zeros.
-void multiply(int64_t rows, Rows a, const Pair* b, float* c, int64_t words, bool add) {
+// c (32, 32), rows kPanel apart: tiles 0 to 3. Missing rows of a are taken as zeros.
+void multiply(int64_t rows, Rows a, const Pair* b, Sums c, int64_t words) {
     alignas(64) Pair whole[kSumRows<Pair> * kBlockDepth<Pair>];
     if (rows < kSumRows<Pair>) {
         __builtin_memset(whole, 0, sizeof whole);
@@ -80,30 +94,29 @@ void multiply(int64_t rows, Rows a, const Pair* b, float* c, int64_t words, bool
             __builtin_memcpy(whole + i * words, a.data + i * a.row_bytes, static_cast<size_t>(words) * sizeof(Pair));
         a = {reinterpret_cast<const char*>(whole), words * static_cast<int64_t>(sizeof(Pair))};
     }
-    tile_block<2, 2>(reinterpret_cast<const Pair*>(a.data), a.row_bytes, b, kPanel<Pair>, c, kPanel<Pair>, words, add);
+    tile_block<2, 2>(reinterpret_cast<const Pair*>(a.data), a.row_bytes, b, kPanel<Pair>, c.data, c.row, words,
+                     c.old == Old::begins);
 }
 #endif
 
-// sums of a block, in pieces (kSumRows, kPanel), those of a panel one after the other. rows_at(Range of words) finds
-// the rows of op(a); before_last(m, n) is called before the last words of the piece at row m, column n are multiplied.
-template <class Word, class RowsAt, class BeforeLast>
-void multiply_block(RowsAt&& rows_at, Panels<Word> b, int64_t first_panel, int64_t rows, int64_t columns, int64_t words,
-                    float* sums, bool add, BeforeLast&& before_last) {
-    constexpr int64_t kPiece = kSumRows<Word> * kPanel<Word>;
-    const int64_t pieces = (rows + kSumRows<Word> - 1) / kSumRows<Word>;
-    if (words == 0) __builtin_memset(sums, 0, static_cast<size_t>(pieces * kSumRows<Word> * columns) * sizeof(float));
+// What a block reads of both operands for some words: rows of op(a), and panels of op(b) from the block's first one.
+template <class Word>
+struct Operands {
+    Rows a;
+    Panels<Word> b;
+};
+
+// Every piece (kSumRows, kPanel) of a block, a panel after the other. operands_at(Range of words) finds the operands;
+// sums_of(m, n, k, deep) says where the piece at row m, column n is summed for words [k, k + deep).
+template <class Word, class OperandsAt, class SumsOf>
+void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int64_t words, SumsOf&& sums_of) {
     for (int64_t k = 0; k < words; k += kBlockDepth<Word>) {
         const int64_t deep = smaller(kBlockDepth<Word>, words - k);
-        const Rows a = rows_at(Range{k, deep});
-        for (int64_t n = 0; n < columns; n += kPanel<Word>) {
-            const Word* panel = b.at(first_panel + n / kPanel<Word>, k);
-            float* piece = sums + n / kPanel<Word> * pieces * kPiece;
-            for (int64_t m = 0; m < rows; m += kSumRows<Word>, piece += kPiece) {
-                if (k + deep == words) before_last(m, n);
-                multiply(smaller(kSumRows<Word>, rows - m), {a.data + m * a.row_bytes, a.row_bytes}, panel, piece, deep,
-                         add || k > 0);
-            }
-        }
+        const Operands<Word> x = operands_at(Range{k, deep});
+        for (int64_t n = 0; n < columns; n += kPanel<Word>)
+            for (int64_t m = 0; m < rows; m += kSumRows<Word>)
+                multiply(smaller(kSumRows<Word>, rows - m), {x.a.data + m * x.a.row_bytes, x.a.row_bytes},
+                         x.b.at(n / kPanel<Word>, 0), sums_of(m, n, k, deep), deep);
     }
 }
 
@@ -137,6 +150,15 @@ void for_sums(const Gemm& g, Range m, Range n, const float* sums, Finish&& finis
             });
         }
     }
+}
+
+// Whether a block's sums can be added to c, or stored there, from registers: of few words, writing a block of sums and
+// reading them again is a good part of the product.
+template <class Word>
+bool sums_in_place(const Gemm& g, const GemmPlan& plan, Range n) {
+    return !(kTiles && __is_same(Word, Pair)) && plan.words > 0 && plan.words <= kBlockDepth<Word> &&
+           n.size % kPanel<Word> == 0 && g.c.dtype == DType::f32 && g.bias.data == nullptr &&
+           g.epilogue == Epilogue::none;
 }
 
 template <class Word, class To, class Bias>
@@ -263,8 +285,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             const Range height = {m.begin + row, smaller(plan.block_rows, m.size - row)};
             const Range width = {n.begin + column, smaller(plan.block_columns, n.size - column)};
             if (height.size <= 0 || width.size <= 0) return;
-            const auto rows_at = [&](Range part) {
-                const Range words = {k.begin + part.begin, part.size};
+            const auto rows_at = [&](Range part, Range words) {
                 if (plan.a == RowsOfA::in_place)
                     return Rows{reinterpret_cast<const char*>(g.a.as<const T>() + height.begin * g.a.strides[0] +
                                                               words.begin * Operand<T>::kPack),
@@ -274,13 +295,34 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                 if (converts) pack_rows<T>(g, plan, words, height.begin, height.size, at);
                 return Rows{reinterpret_cast<const char*>(at), plan.a_row * static_cast<int64_t>(sizeof(Word))};
             };
-            float* block = sums + (plan.sums_wait ? task : slot) * plan.block_size;
-            multiply_block(rows_at, panels_of(n, k), column / kPanel<Word>, height.size,
-                           round_up(width.size, kPanel<Word>), k.size, block, k.begin > 0,
-                           [&](int64_t m_piece, int64_t n_piece) {
-                               if (last && g.accumulate) prefetch_piece<Word>(g, height, width, m_piece, n_piece);
-                           });
-            if (last) write_block<Word, T>(g, height, width, block);
+            const auto panels_at = [&](Range part, Range words) {
+                if (!plan.tasks_pack_b) {
+                    const Panels<Word> all = panels_of(n, k);
+                    return Panels<Word>{all.at(column / kPanel<Word>, part.begin), all.words};
+                }
+                const Panels<Word> own{reinterpret_cast<Word*>(packed_b) + slot * plan.packed_b_of_task, words.size};
+                pack_panels<T>(g, plan, words, {0, words.size}, width.begin, 0, panels_in<Word>(width.size), own);
+                return own;
+            };
+            const auto operands_at = [&](Range part) {
+                const Range words = {k.begin + part.begin, part.size};
+                return Operands<Word>{rows_at(part, words), panels_at(part, words)};
+            };
+            float* const block = sums + (plan.sums_wait ? task : slot) * plan.block_size;
+            const bool in_place = sums_in_place<Word>(g, plan, width);
+            const int64_t whole_rows_of_block = round_up(height.size, kSumRows<Word>);
+            const auto sums_of = [&](int64_t m_piece, int64_t n_piece, int64_t word, int64_t deep) {
+                if (g.accumulate && last && word + deep == k.size)
+                    prefetch_piece<Word>(g, height, width, m_piece, n_piece);
+                if (in_place)
+                    return Sums{g.c.as<float>() + (height.begin + m_piece) * g.c.strides[0] + width.begin + n_piece,
+                                g.c.strides[0], g.accumulate ? Old::added : Old::overwritten};
+                return Sums{block + n_piece * whole_rows_of_block + m_piece * kPanel<Word>, kPanel<Word>,
+                            k.begin + word > 0 ? Old::begins : Old::overwritten};
+            };
+            if (k.size == 0) __builtin_memset(block, 0, static_cast<size_t>(plan.block_size) * sizeof(float));
+            multiply_block<Word>(operands_at, height.size, round_up(width.size, kPanel<Word>), k.size, sums_of);
+            if (last && !in_place) write_block<Word, T>(g, height, width, block);
         });
     };
 
@@ -291,8 +333,8 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             int64_t k = 0;
             do {
                 const Range deep = {k, smaller(plan.depth, plan.words - k)};
-                if (plan.keeps_b ? m == 0 && !g.b_is_packed : m == 0 || plan.sums_wait)
-                    pack_b<T>(stream, g, plan, width, deep, panels_of(width, deep));
+                const bool is_packed = plan.keeps_b ? m > 0 || g.b_is_packed : m > 0 && !plan.sums_wait;
+                if (!plan.tasks_pack_b && !is_packed) pack_b<T>(stream, g, plan, width, deep, panels_of(width, deep));
                 if (plan.a == RowsOfA::packed) pack_a(height, deep);
                 multiply_all(height, width, deep);
                 k += plan.depth;

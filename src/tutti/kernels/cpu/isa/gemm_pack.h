@@ -60,6 +60,11 @@ struct Panels {
     Word* at(int64_t panel, int64_t word) const { return data + (panel * words + word) * kPanel<Word>; }
 };
 
+template <class Word>
+int64_t panels_in(int64_t columns) {
+    return (columns + kPanel<Word> - 1) / kPanel<Word>;
+}
+
 // Panels [first, end) of op(b), columns n + panel * kPanel, words `part` of the packed words k.
 template <class T, class Word>
 void pack_panels(const Gemm& g, const GemmPlan& plan, Range k, Range part, int64_t n, int64_t first, int64_t end,
@@ -90,7 +95,7 @@ void pack_panels(const Gemm& g, const GemmPlan& plan, Range k, Range part, int64
 // row.
 template <class T, class Word>
 void pack_b(const Stream& stream, const Gemm& g, const GemmPlan& plan, Range n, Range k, Panels<Word> y) {
-    const int64_t count = (n.size + kPanel<Word> - 1) / kPanel<Word>;
+    const int64_t count = panels_in<Word>(n.size);
     if (g.transpose_b)
         parallel_tasks(stream, count, [&](int64_t i) {
             pack_panels<T>(g, plan, k, {0, k.size}, n.begin, i, i + 1, y);
