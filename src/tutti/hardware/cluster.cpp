@@ -68,9 +68,13 @@ constexpr const char* kTypes[] = {"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
 double Cluster::peak(std::string_view type) const {
     const auto found = peaks.find(std::string(type));
     if (found != peaks.end()) return found->second;
-    std::string types;
-    for (const auto& [name_of_type, rate] : peaks) types += (types.empty() ? "" : ", ") + name_of_type;
-    throw UsageError(concat(name, " has no ", type, " products; it has ", types));
+    throw UsageError(concat(name, " has no ", type, " products; it has ", types()));
+}
+
+std::string Cluster::types() const {
+    std::string text;
+    for (const auto& [type, rate] : peaks) text += (text.empty() ? "" : ", ") + type;
+    return text;
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& source_name) {
@@ -111,18 +115,17 @@ Cluster parse_cluster(std::string_view text, const std::string& source_name) {
     reader.take("site.price_per_hour", c.price_per_hour);
     reader.refuse_others();
     const auto positive = [&](double value, const char* key) {
-        if (value > 0) return;
-        throw UsageError(
-            concat(source_name, ": ", key, " must be given and above 0, or base = \"NAME\" of a known one"));
+        check<UsageError>(value > 0, source_name, ": ", key,
+                          " must be given and above 0, or base = \"NAME\" of a known one");
     };
-    if (c.name.empty()) throw UsageError(concat(source_name, ": name must be given"));
+    check<UsageError>(!c.name.empty(), source_name, ": name must be given");
     positive(c.memory, "memory_gb");
     positive(c.memory_bandwidth, "memory_gbs");
     positive(c.link_bandwidth, "link.gbs");
     positive(c.network_bandwidth, "network.gbs");
     positive(c.per_node, "network.per_node");
     positive(c.oversubscription, "network.oversubscription");
-    if (c.peaks.empty()) throw UsageError(concat(source_name, ": [tflops] must give the peak of at least one type"));
+    check<UsageError>(!c.peaks.empty(), source_name, ": [tflops] must give the peak of at least one type");
     return c;
 }
 

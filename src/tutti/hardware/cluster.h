@@ -50,6 +50,7 @@ struct Cluster {
     // FLOP/s of a type; UsageError that names the types of the device when there is none.
     double peak(std::string_view type) const;
     bool has(std::string_view type) const { return peaks.count(std::string(type)) > 0; }
+    std::string types() const;  // "bf16, fp16, fp32"
 };
 
 // By name or alias, upper and lower case alike; or the path of a TOML file. UsageError with the nearest name.

@@ -51,10 +51,6 @@ std::optional<Candidate> recipe_layout(const Request& r) {
     return std::nullopt;
 }
 
-std::string recompute_of(const Job& job) {
-    return job.recompute == Recompute::none ? "none" : job.recompute == Recompute::full ? "full" : "selective";
-}
-
 }  // namespace
 
 Recipe field_recipe(const Request& r, const Candidate& choice) {
@@ -80,7 +76,7 @@ Recipe field_recipe(const Request& r, const Candidate& choice) {
     if (a.mixture())
         rule("experts over the ranks of a link domain", concat("ep ", a.ep, ", etp ", a.etp),
              concat("ep ", b.ep, ", etp ", b.etp));
-    rule("recompute only where nothing else fits", recompute_of(a), recompute_of(b));
+    rule("recompute only where nothing else fits", name_of(a.recompute), name_of(b.recompute));
     rule("the largest micro batch that fits", a.micro_batch, b.micro_batch);
     const simulate::Prediction best = predict(b, r.cluster, r.constants), other = predict(a, r.cluster, r.constants);
     const Comparison c = compare(best, other);

@@ -12,6 +12,7 @@
 #include "tutti/base/units.h"
 #include "tutti/planner/rules.h"
 #include "tutti/rehearsal/rehearse.h"
+#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::planner {
@@ -71,21 +72,9 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
 }  // namespace
 
 std::optional<rehearsal::Target> target_of(const Request& request) {
-    // Clusters whose devices rehearsal knows by name, with the memory that the driver reports.
-    constexpr std::pair<const char*, const char*> kKnown[] = {
-        {"h100", "h100"}, {"h200", "h200"}, {"b200", "b200"}, {"a100", "a100-80gb"}, {"a100-40", "a100-40gb"}};
     const hardware::Cluster& c = request.cluster;
     if (c.vendor != "NVIDIA" || c.generation == "volta") return std::nullopt;
-    const ComputeType compute_type = compute_type_from(request.precision).value_or(ComputeType::bf16);
-    rehearsal::Target target = rehearsal::target_named("h100", compute_type, 1);
-    const hardware::Cluster usual = hardware::cluster_named("h100");
-    constexpr double kContext = 600 << 20;  // a CUDA context and the driver
-    target.device.name = c.name;
-    target.device.memory_bytes = static_cast<int64_t>(c.memory - kContext);
-    for (const auto& [cluster, name] : kKnown)
-        if (c.name == cluster && c.memory == hardware::cluster_named(cluster).memory)
-            target = rehearsal::target_named(name, compute_type, 1);
-    return target;
+    return simulate::target_for(c, compute_type_from(request.precision).value_or(ComputeType::bf16));
 }
 
 Rehearsed rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks) {

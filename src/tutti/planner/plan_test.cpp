@@ -165,6 +165,16 @@ TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
     EXPECT_NE(table.find("offload"), std::string::npos);
 }
 
+TEST(Plan, IsRehearsedForTheMemoryOfTheClusterFile) {
+    Request r = request_for("llama3-8b", 8, 8, 4096);
+    const auto bytes = [&] { return target_of(r)->device.memory_bytes; };
+    EXPECT_EQ(bytes(), rehearsal::target_named("h100", ComputeType::bf16, 1).device.memory_bytes);
+    r.cluster.memory = 40e9;  // base = "h100" with memory_gb = 40
+    EXPECT_EQ(bytes(), int64_t{40'000'000'000} - (600 << 20));
+    r.cluster = hardware::cluster_named("mi300x");
+    EXPECT_FALSE(target_of(r));
+}
+
 TEST(Plan, TheKindThatLosesIsTheLargestDifference) {
     simulate::Prediction a, b;
     a.time.products = 1;

@@ -1,4 +1,6 @@
 // planner/present.cpp: a plan as text for a terminal, as JSON, and as the config of its run.
+#include "tutti/rehearsal/present.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -55,9 +57,7 @@ Json describe_job(const simulate::Job& j) {
             {"zero", j.zero},
             {"micro_batch", static_cast<int64_t>(j.micro_batch)},
             {"microbatches", static_cast<int64_t>(j.microbatches())},
-            {"recompute", j.recompute == simulate::Recompute::full        ? "full"
-                          : j.recompute == simulate::Recompute::selective ? "selective"
-                                                                          : "none"},
+            {"recompute", name_of(j.recompute)},
             {"offload_optimizer", j.offload.optimizer},
             {"offload_weights", j.offload.weights},
             {"offload_activations", j.offload.activations}};
@@ -140,16 +140,12 @@ Json to_json(const Plan& plan) {
     for (const Finalist& f : plan.finalists.chosen) {
         const Comparison c = compare(best, f.prediction);
         Json memory(nullptr);
-        if (f.rehearsed) {
-            Json parts = Json::object();
-            for (int p = 0; p < kPurposes; ++p)
-                parts[name_of(static_cast<Purpose>(p))] = f.rehearsed->memory[static_cast<Purpose>(p)];
+        if (f.rehearsed)
             memory = {{"peak_bytes", f.rehearsed->peak},
                       {"capacity_bytes", f.rehearsed->capacity},
                       {"rank", f.rehearsed->rank},
                       {"place", f.rehearsed->place},
-                      {"memory", parts}};
-        }
+                      {"memory", Json::parse(rehearsal::to_json(f.rehearsed->memory))}};
         finalists.push_back({{"layout", describe_layout(f.candidate.job)},
                              {"axes", describe_job(f.candidate.job)},
                              {"predicted", describe(f.prediction)},

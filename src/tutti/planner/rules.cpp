@@ -16,7 +16,6 @@ namespace tutti::planner {
 namespace {
 
 using simulate::Job;
-using simulate::Recompute;
 
 // A zero-bubble or V-shaped schedule has its bubble from so many microbatches on (schedule::simulate).
 constexpr std::array kSchedules = {
@@ -46,9 +45,7 @@ void check_request(const Request& r) {
     check<UsageError>(r.seq_len <= r.model.max_positions, "--seq-len ", r.seq_len, " is more than the ",
                       r.model.max_positions, " positions of ", name_of(r.model));
     const std::string type = r.precision == "f32" ? "fp32" : r.precision;
-    std::string types;
-    for (const auto& [name, rate] : r.cluster.peaks) types += (types.empty() ? "" : ", ") + name;
-    check<UsageError>(r.cluster.has(type), r.cluster.name, " has no ", type, " products (it has ", types,
+    check<UsageError>(r.cluster.has(type), r.cluster.name, " has no ", type, " products (it has ", r.cluster.types(),
                       "), and Tutti trains in bf16, f32 or tf32; give another --precision");
 }
 
@@ -175,9 +172,7 @@ spec::RunSpec run_of(const Request& r, const Job& job) {
         for (int64_t layer = 0; layer < r.model.layers; ++layer) p.stage_layers += ",1";
         p.stage_layers += ",0";
     }
-    run.recompute.policy = job.recompute == Recompute::full        ? "full"
-                           : job.recompute == Recompute::selective ? "selective"
-                                                                   : "none";
+    run.recompute.policy = name_of(job.recompute);
     run.offload.optimizer = job.offload.optimizer;
     run.offload.params = job.offload.weights;
     run.offload.activations = job.offload.activations;
@@ -204,7 +199,7 @@ std::string describe_layout(const Job& job) {
         add("dp ", job.dp());
     add("ZeRO-", job.zero);
     add("micro batch ", job.micro_batch);
-    if (job.recompute != Recompute::none) add(job.recompute == Recompute::full ? "full" : "selective", " recompute");
+    if (job.recompute != simulate::Recompute::none) add(name_of(job.recompute), " recompute");
     std::string offloaded;
     for (const auto& [part, is_offloaded] : {std::pair("optimizer", job.offload.optimizer),
                                              {"weights", job.offload.weights},

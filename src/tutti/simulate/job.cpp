@@ -14,6 +14,10 @@ const char* name_of(Context method) {
     return method == Context::ring ? "ring" : method == Context::ulysses ? "ulysses" : "all_gather";
 }
 
+const char* name_of(Recompute recompute) {
+    return recompute == Recompute::none ? "none" : recompute == Recompute::full ? "full" : "selective";
+}
+
 double Sizes::attention_width() const {
     return kv_rank > 0 ? heads * (head_dim + rope_dim + value_dim) / 2 : heads * head_dim;
 }

@@ -38,7 +38,9 @@ enum class Stack {
     tutti,
 };
 
-const char* name_of(Context method);  // as in a config: ring, all_gather, ulysses
+// As in a config: ring, all_gather, ulysses; none, selective, full.
+const char* name_of(Context method);
+const char* name_of(Recompute recompute);
 
 struct Sizes {
     double layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;

@@ -61,10 +61,6 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
 
 namespace {
 
-bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> words) {
-    return std::any_of(words.begin(), words.end(), [&](std::string_view w) { return name.starts_with(w); });
-}
-
 double kernel_seconds(const rehearsal::KernelCall& call, const Prices& price) {
     constexpr double kLaunch = 3e-6;
     using Kind = kernels::ProblemShape::Kind;
@@ -88,18 +84,16 @@ double kernel_seconds(const rehearsal::KernelCall& call, const Prices& price) {
 }  // namespace
 
 rehearsal::Target target_for(const hardware::Cluster& cluster, ComputeType compute_type) {
-    const std::string& name = cluster.name;
-    const char* known = starts_with_any(name, {"a100-40"}) ? "a100-40gb"
-                        : starts_with_any(name, {"a100"})  ? "a100-80gb"
-                        : name == "h200"                   ? "h200"
-                        : name == "b200"                   ? "b200"
-                                                           : "h100";
-    rehearsal::Target target = rehearsal::target_named(known, compute_type, 1);
-    if (name != known && !starts_with_any(name, {"a100"})) {
-        target.device.name = name + " (kernels as of an H100)";
-        constexpr double kContext = 600.0 * (1 << 20);
-        target.device.memory_bytes = static_cast<int64_t>(cluster.memory - kContext);
-    }
+    // The memory of these is what the driver reports.
+    constexpr std::pair<const char*, const char*> kKnown[] = {
+        {"h100", "h100"}, {"h200", "h200"}, {"b200", "b200"}, {"a100", "a100-80gb"}, {"a100-40", "a100-40gb"}};
+    for (const auto& [name, gpu] : kKnown)
+        if (cluster.name == name && cluster.memory == hardware::cluster_named(name).memory)
+            return rehearsal::target_named(gpu, compute_type, 1);
+    rehearsal::Target target = rehearsal::target_named("h100", compute_type, 1);
+    constexpr double kContext = 600 << 20;  // a CUDA context and the driver
+    target.device.name = cluster.name + " (kernels as of an H100)";
+    target.device.memory_bytes = static_cast<int64_t>(cluster.memory - kContext);
     return target;
 }
 

@@ -32,8 +32,8 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
                           const hardware::Cluster& cluster, const Constants& constants, bool with_spans,
                           const std::map<int, double>& slow = {});
 
-// The machine that kernels and memory are rehearsed for: that GPU, or for one without kernels of its own an H100 with
-// its memory.
+// The machine that kernels and memory are rehearsed for: the GPU of a cluster of the catalog, or an H100 with the
+// memory of the cluster.
 rehearsal::Target target_for(const hardware::Cluster& cluster, ComputeType compute_type);
 
 }  // namespace tutti::simulate
