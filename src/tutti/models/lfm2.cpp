@@ -6,7 +6,6 @@
 #include "tutti/models/decoder.h"
 #include "tutti/models/feed_forward.h"
 #include "tutti/models/self_attention.h"
-#include "tutti/nn/short_convolution.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::models {

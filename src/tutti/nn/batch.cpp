@@ -14,19 +14,13 @@ Tensor upload(Device& device, const Shape& shape, const std::vector<T>& values) 
     return Tensor::from_host<T>(device, shape, values, Purpose::data);
 }
 
-// `starts`: of each sequence; empty: 0.
-void add_places(Device& device, Batch& batch, const Shape& shape, const std::vector<int64_t>& starts,
-                int64_t first_sequence) {
-    const int64_t B = shape[0], T = shape[1];
-    std::vector<int32_t> positions;
-    for (int64_t b = 0; b < B; ++b) {
-        const int64_t start = starts.empty() ? 0 : starts[static_cast<size_t>(b)];
-        for (int64_t t = 0; t < T; ++t) positions.push_back(static_cast<int32_t>(start + t));
-    }
-    std::vector<int64_t> rows(static_cast<size_t>(B * T));
-    std::iota(rows.begin(), rows.end(), first_sequence * T);
-    batch.positions = upload(device, shape, positions);
-    batch.row_index = upload(device, shape, rows);
+// Indices of the tokens of a part, of sequences of T tokens one after another.
+std::vector<int64_t> tokens_of(const SequencePart& part, int64_t sequences, int64_t T) {
+    std::vector<int64_t> tokens;
+    for (int64_t b = 0; b < sequences; ++b)
+        for (const TokenRun& run : runs_of(part, T))
+            for (int64_t i = 0; i < run.tokens; ++i) tokens.push_back(b * T + run.begin + i);
+    return tokens;
 }
 
 }  // namespace
@@ -52,19 +46,6 @@ std::vector<TokenRun> runs_of(const SequencePart& part, int64_t T) {
     }
     return runs;
 }
-
-namespace {
-
-// Indices of the tokens of a part, of sequences of T tokens one after another.
-std::vector<int64_t> tokens_of(const SequencePart& part, int64_t sequences, int64_t T) {
-    std::vector<int64_t> tokens;
-    for (int64_t b = 0; b < sequences; ++b)
-        for (const TokenRun& run : runs_of(part, T))
-            for (int64_t i = 0; i < run.tokens; ++i) tokens.push_back(b * T + run.begin + i);
-    return tokens;
-}
-
-}  // namespace
 
 int64_t tokens_of_microbatch(const Batch& batch) {
     const auto size = [](const comm::Communicator* ranks) { return ranks ? ranks->size() : 1; };
@@ -122,29 +103,28 @@ Tensor rows_of(const Tensor& x, int rank, int ranks) {
     return x.reshape({ranks, part.numel()}).narrow(0, rank, 1).reshape(part);
 }
 
-namespace {
-
-Batch untargeted(Device& device, std::span<const int32_t> tokens, int64_t sequences,
-                 const std::vector<int64_t>& starts) {
+Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t sequences,
+                  const std::vector<int64_t>& lengths) {
     check(sequences > 0 && !tokens.empty() && static_cast<int64_t>(tokens.size()) % sequences == 0,
           "make_prompt: ", tokens.size(), " tokens are not ", sequences, " sequences of one length");
-    const Shape shape{sequences, static_cast<int64_t>(tokens.size()) / sequences};
+    const int64_t T = static_cast<int64_t>(tokens.size()) / sequences;
+    std::vector<int32_t> positions;
+    std::vector<int64_t> rows(tokens.size());
+    std::iota(rows.begin(), rows.end(), int64_t{0});
+    for (const int64_t row : rows)
+        positions.push_back(
+            static_cast<int32_t>(row % T + (lengths.empty() ? 0 : lengths[static_cast<size_t>(row / T)])));
     Batch batch;
-    batch.tokens = Tensor::from_host<int32_t>(device, shape, tokens, Purpose::data);
-    add_places(device, batch, shape, starts, 0);
+    batch.tokens = Tensor::from_host<int32_t>(device, {sequences, T}, tokens, Purpose::data);
+    batch.positions = upload(device, {sequences, T}, positions);
+    batch.row_index = upload(device, {sequences, T}, rows);
     return batch;
 }
 
-}  // namespace
-
-Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t sequences) {
-    return untargeted(device, tokens, sequences, {});
-}
-
 Batch make_continuation(Device& device, std::span<const int32_t> tokens, std::vector<KvCache*> caches) {
-    std::vector<int64_t> starts;
-    for (const KvCache* cache : caches) starts.push_back(cache->length);
-    Batch batch = untargeted(device, tokens, static_cast<int64_t>(caches.size()), starts);
+    std::vector<int64_t> lengths;
+    for (const KvCache* cache : caches) lengths.push_back(cache->length);
+    Batch batch = make_prompt(device, tokens, static_cast<int64_t>(caches.size()), lengths);
     batch.caches = std::move(caches);
     return batch;
 }

@@ -110,8 +110,10 @@ Batch make_batch(Device& device, std::span<const int32_t> windows, int64_t seque
 // between tensor-parallel products. P divides T. Shares memory.
 Tensor rows_of(const Tensor& x, int rank, int ranks);
 
-// Tokens without targets, for generation: (B, T) from the start of each sequence.
-Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t sequences);
+// Tokens without targets, for generation: (B, T), which follow lengths[b] tokens of sequence b; empty: none. Error when
+// the tokens do not divide into `sequences`.
+Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t sequences,
+                  const std::vector<int64_t>& lengths = {});
 // The same, for sequences that go on: the tokens of sequence b follow those that caches[b] holds, and the forward puts
 // them in. advance() then counts them, when all layers have run.
 Batch make_continuation(Device& device, std::span<const int32_t> tokens, std::vector<KvCache*> caches);

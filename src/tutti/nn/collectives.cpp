@@ -157,30 +157,34 @@ Var reduce_from_region(Tape& tape, Var x, Communicator& ranks) {
     return tape.record("reduce_from_region", {input}, sum, [](const Tensor& dy, Tensors&) { return Tensors{dy}; });
 }
 
+namespace {
+
+// y = forward(x), with dx = backward(dy).
+using Collective = Tensor (*)(ops::Context&, const Tensor&, Communicator&);
+Var record_pair(Tape& tape, const char* name, const Var& x, Communicator& ranks, Collective forward,
+                Collective backward) {
+    ops::Context& ctx = tape.context();
+    return tape.record(name, {x}, forward(ctx, x.value, ranks), [&ctx, &ranks, backward](const Tensor& dy, Tensors&) {
+        return Tensors{backward(ctx, dy, ranks)};
+    });
+}
+
+}  // namespace
+
 Var scatter_to_region(Tape& tape, const Var& x, Communicator& ranks) {
-    return tape.record("scatter_to_region", {x}, split_columns(tape.context(), x.value, ranks),
-                       [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) {
-                           return Tensors{gather_columns(ctx, dy, ranks)};
-                       });
+    return record_pair(tape, "scatter_to_region", x, ranks, split_columns, gather_columns);
 }
 
 Var gather_from_region(Tape& tape, const Var& x, Communicator& ranks) {
-    return tape.record(
-        "gather_from_region", {x}, gather_columns(tape.context(), x.value, ranks),
-        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) { return Tensors{split_columns(ctx, dy, ranks)}; });
+    return record_pair(tape, "gather_from_region", x, ranks, gather_columns, split_columns);
 }
 
 Var gather_from_sequence(Tape& tape, const Var& x, Communicator& ranks) {
-    return tape.record("gather_from_sequence", {x}, all_gather(tape.context(), x.value, ranks),
-                       [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) {
-                           return Tensors{reduce_scatter(ctx, dy, ranks)};
-                       });
+    return record_pair(tape, "gather_from_sequence", x, ranks, all_gather, reduce_scatter);
 }
 
 Var reduce_scatter_to_sequence(Tape& tape, const Var& x, Communicator& ranks) {
-    return tape.record(
-        "reduce_scatter_to_sequence", {x}, reduce_scatter(tape.context(), x.value, ranks),
-        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) { return Tensors{all_gather(ctx, dy, ranks)}; });
+    return record_pair(tape, "reduce_scatter_to_sequence", x, ranks, reduce_scatter, all_gather);
 }
 
 Var all_to_all_sp2hp(Tape& tape, const Var& x, Communicator& ranks, const std::vector<int64_t>& heads) {

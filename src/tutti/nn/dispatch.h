@@ -1,12 +1,15 @@
-// nn/dispatch.h: where the rows of a mixture of experts go: from the rank that has a token to the ranks that have its
-// experts, and into the order of experts there. What decides shapes comes to the host here, and nowhere else.
+// nn/dispatch.h: where the rows of a mixture of experts go: which choices a capacity drops, from the rank that has a
+// token to the ranks that have its experts, and into the order of experts there. Values that decide shapes are copied
+// to the host here only.
 #pragma once
 
 #include <vector>
 
 #include "tutti/autograd/parameter.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/nn/batch.h"
 #include "tutti/ops/ops.h"
+#include "tutti/spec/model_spec.h"
 
 namespace tutti::nn {
 
@@ -28,6 +31,12 @@ std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_
 // Choices (N, k) of which each expert e has N k loads[e] / sum(loads), rounded; the k of a row differ. UsageError where
 // an expert would have more than N: each row chooses an expert once at most.
 std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<double>& loads);
+
+// Sets the choices (N, k) that exceed spec.capacity_factor, a limit on what an expert takes of a microbatch (Lepikhin
+// et al. 2020), to -1 and returns their number; row i is row first_row + i of batch.tokens. All ranks of
+// batch.routing.microbatch decide together, so that no layout drops others. Collective over them.
+int64_t drop_beyond_capacity(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch,
+                             const Tensor& weights, int64_t first_row, std::vector<int32_t>& choices);
 
 // With etp ranks for each expert a row goes to all of them, which return a part of the expert's output each: its copies
 // count as further choices. Tensors are i32.

@@ -4,10 +4,9 @@
 #include <utility>
 
 #include "tutti/nn/collectives.h"
-#include "tutti/nn/gathered_attention.h"
+#include "tutti/nn/context_attention.h"
 #include "tutti/nn/overlapped.h"
 #include "tutti/nn/recording.h"
-#include "tutti/nn/ring_attention.h"
 #include "tutti/ops/fused_linear.h"
 
 namespace tutti::nn {
@@ -342,10 +341,6 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
     return y;
 }
 
-}  // namespace
-
-namespace {
-
 // Of whole sequences, or of this rank's chunks of them to all of them.
 ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                       int64_t window) {
@@ -362,10 +357,6 @@ void attend_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const
             ctx, dy, q, k, v, r, batch, window, dq, dk, dv);
     ops::attention_backward(ctx, dy, q, k, v, r, {.window = window, .first_key = batch.first_key}, dq, dk, dv);
 }
-
-}  // namespace
-
-namespace {
 
 Var attention_of_heads(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t window) {
     ops::Context& ctx = tape.context();

@@ -58,6 +58,13 @@ Var packed_heads_attention(Tape& tape, const Var& qkv, int64_t kv_heads, const B
 // The same on qkv (B, T, 3 H D); returns (B, T, H D).
 Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& batch, int64_t layer);
 
+// The gated short convolution of LFM2. p (B, T, 3 C), b | c | x of each token side by side; taps: weight (C, 1, K),
+// bias (C) or none; returns c conv(b x), (B, T, C). A token sees nothing of another document: batch.positions say where
+// its own begins. With batch.context the ranks exchange the states between their runs of tokens (K - 1 tokens each,
+// f32), in both directions; UsageError when a run has fewer than K - 1 tokens. With caches, layer `layer` of them has
+// the state before the tokens, and then the one after them.
+Var short_convolution(Tape& tape, const Var& p, Affine taps, const Batch& batch, int64_t layer);
+
 // Loss of each row (N) f32, or the logits (B, V) of the last position when the batch has no targets. The gradients of
 // batch.grad_scale * sum(losses) are taken in the forward, chunk by chunk, so that logits are never kept.
 Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const Batch& batch);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/nn/capacity.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/dispatch.h"
 #include "tutti/nn/recording.h"

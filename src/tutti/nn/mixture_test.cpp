@@ -12,7 +12,6 @@
 
 #include "tutti/base/philox.h"
 #include "tutti/comm/threads/thread_world.h"
-#include "tutti/nn/capacity.h"
 #include "tutti/nn/dispatch.h"
 #include "tutti/nn/routing.h"
 

@@ -1,7 +1,5 @@
 // The short convolution over context-parallel ranks against one rank: the values and the gradient of the projection to
 // the bit, that of the taps summed over the ranks; documents and caches.
-#include "tutti/nn/short_convolution.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 #include <mutex>
 
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/nn/functions.h"
 
 namespace tutti::nn {
 namespace {

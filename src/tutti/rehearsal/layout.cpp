@@ -10,7 +10,7 @@
 #include "tutti/device/meta/meta_device.h"
 #include "tutti/engine/engine.h"
 #include "tutti/kernels/meta/meta_table.h"
-#include "tutti/nn/ring_attention.h"
+#include "tutti/nn/context_attention.h"
 #include "tutti/plan/placement.h"
 #include "tutti/spec/layers.h"
 

@@ -1,9 +1,14 @@
-// nn/ring_attention.h: causal attention over sequences that ranks share out (Liu et al. 2023), with balanced chunks.
+// nn/context_attention.h: causal attention over sequences that ranks share out. A rank has two chunks of each sequence
+// (nn::Chunks), so that all ranks compute equally many pairs of queries and keys.
 //
-// A rank has two chunks of each sequence (nn::Chunks). In hop h rank r attends to the keys of rank r - h, received
-// while it computed hop h - 1; results of hops are merged in f32. Keys that no query of a rank sees, for their place or
-// a window, are neither sent to it nor computed with. In the backward the keys come again, and their gradients go back
-// in f32, where they are added in the order of hops.
+// Ring attention (Liu et al. 2023): in hop h rank r attends to the keys of rank r - h, received while it computed hop
+// h - 1; results of hops are merged in f32. Keys that no query of a rank sees, for their place or a window, are neither
+// sent to it nor computed with. In the backward the keys come again, and their gradients go back in f32, where they are
+// added in the order of hops.
+//
+// Attention to gathered keys (Grattafiori et al. 2024, The Llama 3 Herd of Models, 3.3.2): one all_gather of keys and
+// values in the forward, another in the backward, so that they are not saved, and a reduce_scatter of their gradients
+// in f32. Any mask; cheap with few key and value heads.
 #pragma once
 
 #include "tutti/comm/communicator.h"
@@ -38,12 +43,18 @@ struct RingOrder {
     }
 };
 
-// q (B, T / P, H, D), k and v (B, T / P, Hkv, D), of this rank; batch.context.ring are the P.
+// q (B, T / P, H, D), k and v (B, T / P, Hkv, D), of this rank; batch.context.ring are the P. Error for an odd T / P.
 ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                               int64_t window);
 // Writes dq, dk, dv, which may be parts of a packed tensor. `forward` is what ring_attention returned.
 void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
                              const ops::Attention& forward, const Batch& batch, int64_t window, const Tensor& dq,
                              const Tensor& dk, const Tensor& dv);
+
+ops::Attention gathered_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const Batch& batch, int64_t window);
+void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const ops::Attention& forward, const Batch& batch, int64_t window, const Tensor& dq,
+                                 const Tensor& dk, const Tensor& dv);
 
 }  // namespace tutti::nn

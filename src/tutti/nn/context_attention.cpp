@@ -1,5 +1,6 @@
-#include "tutti/nn/ring_attention.h"
+#include "tutti/nn/context_attention.h"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <limits>
@@ -13,6 +14,15 @@ using comm::Communicator;
 using comm::Work;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Half 0 or 1 of the queries of a rank, of what attention to them returned.
+ops::Attention half_of(ops::Context& ctx, const ops::Attention& whole, int i) {
+    const int64_t half = whole.lse.dim(2) / 2;
+    return {ops::contiguous(ctx, whole.y.narrow(1, i * half, half)),
+            ops::contiguous(ctx, whole.lse.narrow(2, i * half, half))};
+}
+
+// --- ring ------------------------------------------------------------------------------------------------------------
 
 struct KeyValues {
     Tensor k, v;
@@ -130,8 +140,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         const auto h = static_cast<size_t>(i);
         dq_halves[h] = ops::zeros(ctx, ring.half(q, i).shape(), DType::f32);
         dy_halves[h] = ops::contiguous(ctx, ring.half(dy, i));
-        of_half[h] = {ops::contiguous(ctx, ring.half(forward.y, i)),
-                      ops::contiguous(ctx, forward.lse.narrow(2, i * T / 2, T / 2))};
+        of_half[h] = half_of(ctx, forward, i);
     }
     KeyValues sum, arriving, leaving;  // gradients in f32: of this rank's keys; from and to other ranks
     std::vector<Work> messages;
@@ -164,6 +173,110 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
     for (int i = 0; i < 2; ++i) ops::cast_into(ctx, dq_halves[static_cast<size_t>(i)], ring.half(dq, i));
     ops::cast_into(ctx, sum.k, dk);
     ops::cast_into(ctx, sum.v, dv);
+}
+
+// --- gathered keys ---------------------------------------------------------------------------------------------------
+
+namespace {
+
+// What the ranks of a sequence have of it, seen from one of them.
+class Gathered {
+  public:
+    Gathered(ops::Context& ctx, const Tensor& q, const Batch& batch, int64_t window)
+        : ctx_(ctx),
+          ranks_(*batch.context.ring),
+          chunks_{ranks_.size(), q.dim(1) / 2},
+          window_(window),
+          first_key_(batch.first_key) {
+        check(q.dim(1) % 2 == 0, "attention to gathered keys: a rank has two chunks of a sequence, got ", q.dim(1),
+              " tokens");
+    }
+
+    // Of x (B, T / P, Hkv, D), keys or values: those of the whole sequences, (B, T, Hkv, D).
+    Tensor gather(const Tensor& x) const {
+        const Tensor by_rank = ops::empty(ctx_, by_rank_shape(x), x.dtype(), Purpose::communication);
+        ranks_.all_gather(ops::contiguous(ctx_, x), by_rank).wait();
+        const Tensor whole = ops::empty(ctx_, whole_shape(x), x.dtype());
+        for_each_chunk(whole, by_rank,
+                       [&](const Tensor& in_order, const Tensor& chunk) { ops::copy(ctx_, chunk, in_order); });
+        return whole;
+    }
+    // The way back: the sum over the ranks of the gradients, f32, of this rank's x.
+    void scatter(const Tensor& whole, const Tensor& dx) const {
+        const Tensor by_rank = ops::empty(ctx_, by_rank_shape(dx), DType::f32, Purpose::communication);
+        for_each_chunk(whole, by_rank,
+                       [&](const Tensor& in_order, const Tensor& chunk) { ops::copy(ctx_, in_order, chunk); });
+        const Tensor sum = ops::empty(ctx_, dx.shape(), DType::f32);
+        ranks_.reduce_scatter(by_rank, sum).wait();
+        ops::cast_into(ctx_, sum, dx);
+    }
+    Tensor zero_gradient(const Tensor& x) const { return ops::zeros(ctx_, whole_shape(x), DType::f32); }
+
+    Tensor half(const Tensor& x, int i) const { return chunks_.half(x, i); }
+    // visit(half of the queries, [first, end) of the keys that some query of the half sees, mask)
+    void for_each_half(const std::function<void(int, int64_t, int64_t, const kernels::AttentionMask&)>& visit) const {
+        for (int i = 0; i < 2; ++i) {
+            const int64_t query = chunks_.begin(ranks_.rank(), i);
+            const int64_t first = window_ == 0 ? 0 : std::max<int64_t>(query - window_ + 1, 0);
+            Tensor first_key;  // keeps the view in the mask alive
+            if (first_key_.defined()) first_key = ops::contiguous(ctx_, half(first_key_, i));
+            visit(i, first, query + chunks_.size, {true, query, first, window_, first_key});
+        }
+    }
+
+  private:
+    Shape whole_shape(const Tensor& x) const { return {x.dim(0), x.dim(1) * chunks_.ranks, x.dim(2), x.dim(3)}; }
+    Shape by_rank_shape(const Tensor& x) const { return {x.dim(0) * chunks_.ranks, x.dim(1), x.dim(2), x.dim(3)}; }
+
+    // visit(chunk of `whole` (B, T, ...), the same chunk of `by_rank` (P B, T / P, ...))
+    template <class Visit>
+    void for_each_chunk(const Tensor& whole, const Tensor& by_rank, const Visit& visit) const {
+        const int64_t B = whole.dim(0);
+        for (int rank = 0; rank < chunks_.ranks; ++rank)
+            for (int i = 0; i < 2; ++i)
+                visit(whole.narrow(1, chunks_.begin(rank, i), chunks_.size), half(by_rank.narrow(0, rank * B, B), i));
+    }
+
+    ops::Context& ctx_;
+    Communicator& ranks_;
+    Chunks chunks_;
+    int64_t window_;
+    Tensor first_key_;
+};
+
+}  // namespace
+
+ops::Attention gathered_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const Batch& batch, int64_t window) {
+    const int64_t B = q.dim(0), T = q.dim(1), H = q.dim(2);
+    const Gathered ranks(ctx, q, batch, window);
+    const Tensor keys = ranks.gather(k), values = ranks.gather(v);
+    const ops::Attention r{ops::empty(ctx, q.shape(), q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
+    ranks.for_each_half([&](int i, int64_t first, int64_t end, const kernels::AttentionMask& mask) {
+        const auto half = ops::attention(ctx, ranks.half(q, i), keys.narrow(1, first, end - first),
+                                         values.narrow(1, first, end - first), mask);
+        ops::copy(ctx, half.y, ranks.half(r.y, i));
+        ops::copy(ctx, half.lse, r.lse.narrow(2, i * T / 2, T / 2));
+    });
+    return r;
+}
+
+void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const ops::Attention& forward, const Batch& batch, int64_t window, const Tensor& dq,
+                                 const Tensor& dk, const Tensor& dv) {
+    const Gathered ranks(ctx, q, batch, window);
+    const Tensor keys = ranks.gather(k), values = ranks.gather(v);
+    const Tensor key_gradient = ranks.zero_gradient(k), value_gradient = ranks.zero_gradient(v);
+    ranks.for_each_half([&](int i, int64_t first, int64_t end, const kernels::AttentionMask& mask) {
+        const auto seen = [&](const Tensor& x) { return x.narrow(1, first, end - first); };
+        const Tensor dq_half = ops::zeros(ctx, ranks.half(q, i).shape(), DType::f32);
+        ops::attention_backward(ctx, ops::contiguous(ctx, ranks.half(dy, i)), ranks.half(q, i), seen(keys),
+                                seen(values), half_of(ctx, forward, i), mask, dq_half, seen(key_gradient),
+                                seen(value_gradient), true);
+        ops::cast_into(ctx, dq_half, ranks.half(dq, i));
+    });
+    ranks.scatter(key_gradient, dk);
+    ranks.scatter(value_gradient, dv);
 }
 
 }  // namespace tutti::nn
