@@ -11,7 +11,6 @@
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/cuda/attention_cudnn.h"
 #include "tutti/kernels/kernel_table.h"
-#include "tutti/ops/loss_chunk.h"
 #include "tutti/ops/ops.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/model_spec.h"

@@ -311,7 +311,7 @@ struct KernelTable {
     std::vector<std::string> (*slow_products)() = nullptr;
     // A tuning without products, of the current GPU and this table's library. Null: nothing can be tuned.
     GemmTuning (*gemm_tuning)() = nullptr;
-    int64_t loss_chunk_bytes = 128 << 20;  // of logits that should exist at a time: ops/loss_chunk.h
+    int64_t loss_chunk_bytes = 128 << 20;  // of logits that should exist at a time: ops::loss_chunk_rows
     // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;
 

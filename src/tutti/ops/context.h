@@ -1,13 +1,25 @@
-// ops/context.h: what a rank computes with: its device and the kernels for it. Passed down; never global.
+// ops/context.h: what a rank computes with: its device, the kernels for it, and the meter of these kernels. Passed
+// down; never global.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
-#include "tutti/ops/meter.h"
+#include "tutti/kernels/work.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::ops {
 
 class PackedWeights;
+
+// Called around every kernel that a context runs: a clock (ops/kernel_times.h), or the program of a rehearsal.
+class Meter {
+  public:
+    virtual ~Meter() = default;
+    virtual void before_kernel(Device&) {}
+    // `kernel`: the entry of the kernel table, "norm_forward".
+    virtual void after_kernel(Device& device, const char* kernel, const kernels::Work& work) = 0;
+    // True when kernels must be launched one by one: a step then runs without CUDA graphs.
+    virtual bool needs_single_launches() const { return false; }
+};
 
 // Which weights are kept packed for further products (ops/packed_weights.h).
 enum class Packing : uint8_t { never, where_it_pays, always };
@@ -15,7 +27,7 @@ enum class Packing : uint8_t { never, where_it_pays, always };
 struct Context {
     Device& device;
     const kernels::KernelTable& kernels;
-    Meter* meter = nullptr;  // is told of every kernel; nullptr: nothing is
+    Meter* meter = nullptr;  // nullptr: none
     Packing packing = Packing::where_it_pays;
     PackedWeights* packed_weights = nullptr;  // of the products that run now; nullptr: each packs for itself
 };

@@ -11,6 +11,14 @@ void check_same(const char* op, const Tensor& a, const Tensor& b) {
     check(a.contiguous() && b.contiguous(), op, ": needs contiguous tensors");
 }
 Tensor like(Context& ctx, const Tensor& x) { return empty(ctx, x.shape(), x.dtype()); }
+
+// The result of a kernel whose last argument is a tensor like x.
+template <class Kernel, class... More>
+Tensor computed(Context& ctx, Kernel KernelTable::*entry, const char* name, const Tensor& x, const More&... more) {
+    Tensor y = like(ctx, x);
+    call(ctx, entry, name, x, more..., y);
+    return y;
+}
 }  // namespace
 
 Tensor empty(Context& ctx, const Shape& shape, DType dtype, Purpose purpose) {
@@ -59,9 +67,7 @@ void fill(Context& ctx, const Tensor& y, float value) {
 
 Tensor add(Context& ctx, const Tensor& a, const Tensor& b) {
     check_same("add", a, b);
-    Tensor y = like(ctx, a);
-    call(ctx, &KernelTable::add, "add", a, b, y);
-    return y;
+    return computed(ctx, &KernelTable::add, "add", a, b);
 }
 
 void accumulate(Context& ctx, const Tensor& x, const Tensor& y) {
@@ -73,30 +79,18 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& y) {
 
 void scale(Context& ctx, const Tensor& x, float factor) { call(ctx, &KernelTable::scale, "scale", x, factor); }
 
-Tensor relu(Context& ctx, const Tensor& x) {
-    Tensor y = like(ctx, x);
-    call(ctx, &KernelTable::relu_forward, "relu_forward", x, y);
-    return y;
-}
+Tensor relu(Context& ctx, const Tensor& x) { return computed(ctx, &KernelTable::relu_forward, "relu_forward", x); }
 
 Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y) {
     check_same("relu_backward", dy, y);
-    Tensor dx = like(ctx, y);
-    call(ctx, &KernelTable::relu_backward, "relu_backward", dy, y, dx);
-    return dx;
+    return computed(ctx, &KernelTable::relu_backward, "relu_backward", dy, y);
 }
 
-Tensor gelu(Context& ctx, const Tensor& x) {
-    Tensor y = like(ctx, x);
-    call(ctx, &KernelTable::gelu_forward, "gelu_forward", x, y);
-    return y;
-}
+Tensor gelu(Context& ctx, const Tensor& x) { return computed(ctx, &KernelTable::gelu_forward, "gelu_forward", x); }
 
 Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up) {
     check_same("swiglu", gate, up);
-    Tensor y = like(ctx, gate);
-    call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", gate, up, y);
-    return y;
+    return computed(ctx, &KernelTable::swiglu_forward, "swiglu_forward", gate, up);
 }
 
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask) {
@@ -104,9 +98,7 @@ Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask) {
           mask.probability);
     check(mask.row_index.dtype == DType::i64 && mask.row_index.numel() == x.view().rows(),
           "dropout: needs one i64 row index per row, got ", mask.row_index.shape, " for x ", x.shape());
-    Tensor y = like(ctx, x);
-    call(ctx, &KernelTable::dropout, "dropout", x, mask, y);
-    return y;
+    return computed(ctx, &KernelTable::dropout, "dropout", x, mask);
 }
 
 }  // namespace tutti::ops

@@ -151,12 +151,12 @@ void check_product(const char* op, const Tensor& x, const Tensor& w, int summed,
     check_rows(op, x, w.dim(0), rows);
 }
 
-struct Forward {
+struct GroupedForward {
     Tensor y;
     GroupedGemm product;
 };
 
-Forward forward_of(Context& ctx, const char* op, const Tensor& x, const Tensor& w, const GroupRows& rows) {
+GroupedForward grouped_forward(Context& ctx, const char* op, const Tensor& x, const Tensor& w, const GroupRows& rows) {
     check_product(op, x, w, 2, rows);
     const Tensor y = empty(ctx, {x.dim(0), w.dim(1)}, x.dtype());
     return {y, {.all = gemm_of(GemmRole::forward, x, w, y), .rows = rows}};
@@ -165,14 +165,14 @@ Forward forward_of(Context& ctx, const char* op, const Tensor& x, const Tensor& 
 }  // namespace
 
 Tensor grouped_linear(Context& ctx, const Tensor& x, const Tensor& w, const GroupRows& rows) {
-    const Forward f = forward_of(ctx, "grouped_linear", x, w, rows);
+    const GroupedForward f = grouped_forward(ctx, "grouped_linear", x, w, rows);
     multiply(ctx, f.product);
     return f.y;
 }
 
 Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w,
                                 const GroupRows& rows, bool kept) {
-    Forward f = forward_of(ctx, "grouped_linear_swiglu", x, w, rows);
+    GroupedForward f = grouped_forward(ctx, "grouped_linear_swiglu", x, w, rows);
     check_matrix("grouped_linear_swiglu", "the gate", gate, f.y.shape(), x.dtype());
     const Activated r{kept ? empty(ctx, f.y.shape(), x.dtype()) : Tensor{}, f.y};
     f.product.all.epilogue = Epilogue::swiglu;

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/ops/meter.h"
+#include "tutti/ops/context.h"
 
 namespace tutti::ops {
 

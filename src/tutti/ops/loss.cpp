@@ -1,6 +1,6 @@
+// ops/loss.cpp: what a model does with logits: losses with their gradients, and sampling.
 #include <algorithm>
 
-#include "tutti/ops/loss_chunk.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/packed_weights.h"
 
@@ -8,6 +8,12 @@ namespace tutti::ops {
 
 using kernels::CrossEntropy;
 using kernels::KernelTable;
+
+int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
+    const int64_t fit = std::max<int64_t>(64, chunk_bytes / std::max<int64_t>(1, row_bytes));
+    const int64_t chunks = std::max<int64_t>(1, (rows + fit - 1) / fit);
+    return std::min(rows, ((rows + chunks - 1) / chunks + 63) / 64 * 64);
+}
 
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
                                         int64_t vocab, float grad_scale, const Tensor* dw, bool accumulate,
@@ -67,6 +73,18 @@ SquaredError squared_error(Context& ctx, const Tensor& x, const Tensor& target, 
     SquaredError r{empty(ctx, {x.view().rows()}, DType::f32), empty(ctx, x.shape(), x.dtype())};
     call(ctx, &KernelTable::squared_error, "squared_error", x, target, grad_scale, r.losses, r.dx);
     return r;
+}
+
+Tensor sample(Context& ctx, const Tensor& logits, const Tensor& draws, kernels::Sample how) {
+    check(logits.rank() == 2 && draws.dtype() == DType::i64 && draws.numel() == logits.dim(0), "sample: logits (N, V) ",
+          "and N draws in i64, got ", logits.shape(), " and ", draws.shape());
+    check(how.vocab > 0 && how.vocab <= logits.dim(1), "sample: vocab ", how.vocab, " of ", logits.dim(1), " columns");
+    const Tensor tokens = empty(ctx, {logits.dim(0)}, DType::i32);
+    how.logits = logits;
+    how.draws = draws;
+    how.tokens = tokens;
+    call(ctx, &KernelTable::sample, "sample", how);
+    return tokens;
 }
 
 }  // namespace tutti::ops

@@ -1,6 +1,6 @@
-#include "tutti/ops/loss_chunk.h"
-
 #include <gtest/gtest.h>
+
+#include "tutti/ops/ops.h"
 
 namespace tutti::ops {
 namespace {

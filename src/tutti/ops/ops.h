@@ -38,9 +38,10 @@ class Sum {
     explicit Sum(Context& ctx);
     void add(const Tensor& terms);      // contiguous; f32 or f64
     void add_squares(const Tensor& x);  // contiguous; f32
-    // It sets out for the host and begins anew: who sends several and takes them later waits for the device once.
+    // Starts an asynchronous copy of the sum to the host and resets the sum to zero. Send several sums before taking
+    // the first, and the host synchronises only once.
     void send();
-    ExactSum take();  // what was sent; sends it first if nothing was
+    ExactSum take();  // waits for the sum that was sent; sends it first if none was
 
   private:
     Context& ctx_;
@@ -161,6 +162,10 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
                         const Tensor& dk, const Tensor& dv, bool accumulate = false);
 
 // --- losses ---
+// Rows of logits, of `row_bytes` each, that exist at a time: at most `chunk_bytes` (KernelTable::loss_chunk_bytes), in
+// chunks of equal size, whole 64s. For every chunk the head's weights are read (and packed, where they do not stay
+// packed: ops/packed_weights.h) and its gradient is added to, so few chunks are fast ones.
+int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes, int64_t chunk_bytes);
 // The head and its loss in chunks of rows: the (N, V) logits never exist as a whole.
 // x (N, C), w (V, C), targets (N) i32 (negative: ignored). With `dw`, also the gradients of grad_scale * sum(losses):
 // returns dx and adds to dw (V, C) f32, or overwrites it when `accumulate` is false.
