@@ -11,27 +11,25 @@ namespace {
 class TokenEmbedding final : public Module {
   public:
     explicit TokenEmbedding(const spec::ModelSpec& s)
-        : tokens(make_embedding("model.embed_tokens", s.vocab, s.width, s.init_std, Role::vocabulary)),
+        : tokens_(make_embedding("model.embed_tokens", s.vocab, s.width, s.init_std, Role::vocabulary)),
           dropout_(s.dropout) {
         unit.name = "model.embed_tokens";
         unit.backward_reads_weights = false;
-        own_all(unit, tokens);
+        own_all(unit, tokens_);
     }
     Var forward(Tape& tape, const Var&, const Batch& batch) override {
-        return dropout(tape, tokens(tape, batch.tokens), dropout_, batch, "embedding");
+        return dropout(tape, tokens_(tape, batch.tokens), dropout_, batch, "embedding");
     }
 
-    Embedding tokens;
-
   private:
+    Embedding tokens_;
     double dropout_;
 };
 
 class NormAndHead final : public Module {
   public:
     // `tied`: the embedding matrix serves as the head.
-    NormAndHead(const spec::ModelSpec& s, const char* norm, Parameter* tied) {
-        norm_ = make_rms_norm(norm, s.width, s.norm_eps);
+    NormAndHead(const spec::ModelSpec& s, Norm norm, Parameter* tied) : norm_(std::move(norm)) {
         unit.name = "head";
         own_all(unit, norm_);
         own_head(unit, head_, s.vocab, s.width, s.init_std, tied);
@@ -45,16 +43,20 @@ class NormAndHead final : public Module {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Module>> make_decoder(
-    const spec::ModelSpec& s, const char* final_norm,
-    const std::function<std::unique_ptr<Module>(int64_t layer)>& make_block) {
+std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& s, std::unique_ptr<Module> embedding,
+                                                  const MakeBlock& make_block, Norm norm) {
     std::vector<std::unique_ptr<Module>> modules;
-    auto embedding = std::make_unique<TokenEmbedding>(s);
-    Parameter* tied = s.tie_embeddings ? &embedding->tokens.weight : nullptr;
+    Parameter* tied = s.tie_embeddings ? embedding->unit.parameters.front() : nullptr;
     modules.push_back(std::move(embedding));
     for (int64_t layer = 0; layer < s.layers; ++layer) modules.push_back(make_block(layer));
-    modules.push_back(std::make_unique<NormAndHead>(s, final_norm, tied));
+    modules.push_back(std::make_unique<NormAndHead>(s, std::move(norm), tied));
     return modules;
+}
+
+std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& s, const char* final_norm,
+                                                  const MakeBlock& make_block) {
+    return make_decoder(s, std::make_unique<TokenEmbedding>(s), make_block,
+                        make_rms_norm(final_norm, s.width, s.norm_eps));
 }
 
 double residual_std(const spec::ModelSpec& s) { return s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers)); }

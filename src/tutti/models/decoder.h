@@ -1,4 +1,4 @@
-// models/decoder.h: what decoders of the Llama kind have in common: their ends and the list of their modules.
+// models/decoder.h: what decoders have in common: their ends and the list of their modules.
 #pragma once
 
 #include <functional>
@@ -8,11 +8,15 @@
 
 namespace tutti::models {
 
-// Embedding "model.embed_tokens", spec.layers blocks, and the head behind an RMS norm of this name; the head is
-// "lm_head" or, tied, the embedding.
-std::vector<std::unique_ptr<Module>> make_decoder(
-    const spec::ModelSpec& spec, const char* final_norm,
-    const std::function<std::unique_ptr<Module>(int64_t layer)>& make_block);
+using MakeBlock = std::function<std::unique_ptr<Module>(int64_t layer)>;
+
+// `embedding`, whose first parameter is the token matrix (V, C), spec.layers blocks, and the head behind `norm`; the
+// head is "lm_head" or, tied, the token matrix.
+std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& spec, std::unique_ptr<Module> embedding,
+                                                  const MakeBlock& make_block, nn::Norm norm);
+// The same with the embedding "model.embed_tokens" and an RMS norm of this name.
+std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& spec, const char* final_norm,
+                                                  const MakeBlock& make_block);
 
 // The standard deviation of a block's projections into the residual stream: smaller, so that the variance of the stream
 // does not grow with depth (Radford et al. 2019).

@@ -1,10 +1,7 @@
 // GPT-2 (Radford et al. 2019): LayerNorm before each part, learned positions, one fused q | k | v projection, GELU
 // (tanh), biases everywhere, the head tied to the embedding. Names are those of Hugging Face's GPT2LMHeadModel without
 // its "transformer." prefix; weights are stored (out, in), the transpose of its Conv1D.
-#include <cmath>
-
-#include "tutti/models/model.h"
-#include "tutti/nn/layers.h"
+#include "tutti/models/decoder.h"
 
 namespace tutti::models {
 
@@ -15,22 +12,20 @@ namespace {
 class Gpt2Embedding final : public Module {
   public:
     explicit Gpt2Embedding(const spec::ModelSpec& s)
-        : tokens(make_embedding("wte", s.vocab, s.width, s.init_std, Role::vocabulary)),
+        : tokens_(make_embedding("wte", s.vocab, s.width, s.init_std, Role::vocabulary)),
           positions_(make_embedding("wpe", s.max_positions, s.width, s.init_std, Role::position)),
           dropout_(s.dropout) {
         unit.name = "embedding";
         unit.backward_reads_weights = false;
-        own_all(unit, tokens, positions_);
+        own_all(unit, tokens_, positions_);
     }
     Var forward(Tape& tape, const Var&, const Batch& batch) override {
-        const Var x = add(tape, tokens(tape, batch.tokens), positions_(tape, batch.positions));
+        const Var x = add(tape, tokens_(tape, batch.tokens), positions_(tape, batch.positions));
         return dropout(tape, x, dropout_, batch, "embedding");
     }
 
-    Embedding tokens;
-
   private:
-    Embedding positions_;
+    Embedding tokens_, positions_;
     double dropout_;
 };
 
@@ -38,16 +33,16 @@ class Gpt2Block final : public Module {
   public:
     Gpt2Block(const spec::ModelSpec& s, int64_t layer) : spec_(s), layer_(layer), name_(concat("h.", layer)) {
         const int64_t C = s.width, F = s.ffn;
-        const double residual_std = s.init_std / std::sqrt(2.0 * static_cast<double>(s.layers));
         ln_1_ = make_layer_norm(name_ + ".ln_1", C, s.norm_eps);
         c_attn_ =
             make_linear(name_ + ".attn.c_attn", C, 3 * C,
                         {.role = Role::column, .std = s.init_std, .bias = true, .sections = 3, .grain = s.head_dim});
         attn_c_proj_ = make_linear(name_ + ".attn.c_proj", C, C,
-                                   {.role = Role::row, .std = residual_std, .bias = true, .grain = s.head_dim});
+                                   {.role = Role::row, .std = residual_std(s), .bias = true, .grain = s.head_dim});
         ln_2_ = make_layer_norm(name_ + ".ln_2", C, s.norm_eps);
         c_fc_ = make_linear(name_ + ".mlp.c_fc", C, F, {.role = Role::column, .std = s.init_std, .bias = true});
-        mlp_c_proj_ = make_linear(name_ + ".mlp.c_proj", F, C, {.role = Role::row, .std = residual_std, .bias = true});
+        mlp_c_proj_ =
+            make_linear(name_ + ".mlp.c_proj", F, C, {.role = Role::row, .std = residual_std(s), .bias = true});
         unit.name = name_;
         own_all(unit, ln_1_, c_attn_, attn_c_proj_, ln_2_, c_fc_, mlp_c_proj_);
     }
@@ -69,31 +64,12 @@ class Gpt2Block final : public Module {
     Linear c_attn_, attn_c_proj_, c_fc_, mlp_c_proj_;
 };
 
-class Gpt2Head final : public Module {
-  public:
-    Gpt2Head(const spec::ModelSpec& s, Parameter* tied) {
-        ln_f_ = make_layer_norm("ln_f", s.width, s.norm_eps);
-        unit.name = "head";
-        own_all(unit, ln_f_);
-        own_head(unit, head_, s.vocab, s.width, s.init_std, tied);
-    }
-    Var forward(Tape& tape, const Var& x, const Batch& batch) override { return head_(tape, ln_f_(tape, x), batch); }
-
-  private:
-    Norm ln_f_;
-    Head head_;
-};
-
 }  // namespace
 
 std::vector<std::unique_ptr<Module>> make_gpt2(const spec::ModelSpec& s) {
-    std::vector<std::unique_ptr<Module>> modules;
-    auto embedding = std::make_unique<Gpt2Embedding>(s);
-    Parameter* tied = s.tie_embeddings ? &embedding->tokens.weight : nullptr;
-    modules.push_back(std::move(embedding));
-    for (int64_t layer = 0; layer < s.layers; ++layer) modules.push_back(std::make_unique<Gpt2Block>(s, layer));
-    modules.push_back(std::make_unique<Gpt2Head>(s, tied));
-    return modules;
+    return make_decoder(
+        s, std::make_unique<Gpt2Embedding>(s), [&](int64_t layer) { return std::make_unique<Gpt2Block>(s, layer); },
+        make_layer_norm("ln_f", s.width, s.norm_eps));
 }
 
 }  // namespace tutti::models
