@@ -28,21 +28,11 @@ std::vector<std::string> names_of(const std::vector<RunHistory>& runs) {
 struct Comparison {
     const std::vector<RunHistory>& runs;
     std::vector<std::string> names;
-
-    Chart chart(const char* id, const char* title, const char* unit) const {
-        return {.id = id, .title = title, .description = "", .y_unit = unit, .series = {}};
-    }
-    void add_all(Chart& chart, Field field, double scale = 1) const {
-        for (size_t i = 0; i < runs.size(); ++i)
-            add_series(chart, names[i], colour_of(i), values_of(runs[i], field, scale));
-    }
 };
 
 // Tokens in place of steps: runs of other batch sizes are compared by what they have read.
 Chart over_tokens(const Comparison& c) {
-    Chart chart = c.chart("loss-tokens", "Loss over tokens", "");
-    chart.x_label = "tokens";
-    chart.allow_log = true;
+    Chart chart{.id = "loss-tokens", .title = "Loss over tokens", .x_label = "tokens", .allow_log = true};
     for (size_t i = 0; i < c.runs.size(); ++i) {
         std::vector<Point> points;
         for (const LoggedStep& step : c.runs[i].steps)
@@ -62,37 +52,29 @@ bool same_tokens_per_step(const std::vector<RunHistory>& runs) {
 }
 
 std::string charts(const Comparison& c) {
-    Chart loss = c.chart("loss", "Loss", c.runs.front().totals.loss_unit.c_str());
-    loss.allow_log = true;
-    c.add_all(loss, &LoggedStep::loss);
-    std::string cards = wide_card(loss);
+    const std::string unit = c.runs.front().totals.loss_unit;
+    const Curve curve_of_loss{"loss", "Loss", unit.c_str(), &LoggedStep::loss, 1, true};
+    const auto chart = [&](const Curve& curve) {
+        Chart all = chart_of(curve);
+        for (size_t i = 0; i < c.runs.size(); ++i) add_run(all, curve, c.names[i], colour_of(i), c.runs[i]);
+        return all;
+    };
+    std::string cards = wide_card(chart(curve_of_loss));
     if (!same_tokens_per_step(c.runs)) cards += chart_card(over_tokens(c));
-    Chart eval = c.chart("eval", "Evaluation loss", c.runs.front().totals.loss_unit.c_str());
+    Chart eval{.id = "eval", .title = "Evaluation loss", .y_unit = unit};
     for (size_t i = 0; i < c.runs.size(); ++i) {
         Series series{c.names[i], colour_of(i), Mark::dots, values_of(c.runs[i], &LoggedStep::eval_loss)};
         eval.description += in_words(series);
         if (!series.points.empty()) eval.series.push_back(std::move(series));
     }
-    Chart norm = c.chart("grad-norm", "Gradient norm", "before clipping");
-    norm.allow_log = true;
-    c.add_all(norm, &LoggedStep::grad_norm);
-    Chart lr = c.chart("lr", "Learning rate", "");
-    Chart speed = c.chart("speed", "Throughput", "tokens/s");
-    Chart mfu = c.chart("mfu", "MFU", "% of the dense peak");
-    lr.from_zero = speed.from_zero = mfu.from_zero = true;
-    for (size_t i = 0; i < c.runs.size(); ++i) {
-        lr.series.push_back({c.names[i], colour_of(i), Mark::line, values_of(c.runs[i], &LoggedStep::lr)});
-        lr.description += in_words(lr.series.back());
-    }
-    c.add_all(speed, &LoggedStep::tokens_per_s);
-    c.add_all(mfu, &LoggedStep::mfu, 100);
-    for (const Chart& chart : {eval, norm, lr, speed, mfu}) cards += chart_card(chart);
+    cards += chart_card(eval);
+    for (const Curve& curve : {kGradientNorm, kLearningRate, kThroughput, kMfu}) cards += chart_card(chart(curve));
     return cards;
 }
 
 // --- tables: a row for each fact, a column for each run -------------------------------------------------------------
 
-std::string table(const Comparison& c, const std::vector<std::vector<std::string>>& rows) {
+std::string comparison_table(const Comparison& c, const std::vector<std::vector<std::string>>& rows) {
     std::string html = "<div class=\"scroll\"><table><thead><tr><th></th>";
     for (size_t i = 0; i < c.names.size(); ++i)
         html += concat("<th scope=\"col\"><span class=\"key c", colour_of(i), "\"></span>", escape_html(c.names[i]),
@@ -106,16 +88,7 @@ std::string table(const Comparison& c, const std::vector<std::vector<std::string
     return html + "</tbody></table></div>";
 }
 
-using Fact = std::function<std::string(const RunHistory&)>;
-
-std::string shown(const std::optional<double>& value, const std::function<std::string(double)>& format) {
-    return value ? format(*value) : "";
-}
-
-std::optional<double> last_of(const RunHistory& run, Field field) {
-    const auto values = finite(values_of(run, field));
-    return values.empty() ? std::nullopt : std::optional(values.back());
-}
+using Fact = std::function<std::optional<std::string>(const RunHistory&)>;  // nothing: not known
 
 std::optional<double> lowest_of(const RunHistory& run, Field field) {
     const auto values = finite(values_of(run, field));
@@ -129,7 +102,10 @@ std::vector<std::pair<std::string, Fact>> facts() {
         {"model", [](const RunHistory& r) { return r.totals.model; }},
         {"machine", [](const RunHistory& r) { return r.totals.machine; }},
         {"parameters", [=](const RunHistory& r) { return shown(r.totals.parameters, count); }},
-        {"last step", [](const RunHistory& r) { return r.steps.empty() ? "" : concat(r.steps.back().step); }},
+        {"last step",
+         [](const RunHistory& r) {
+             return r.steps.empty() ? std::nullopt : std::optional(concat(r.steps.back().step));
+         }},
         {"tokens", [=](const RunHistory& r) { return shown(last_of(r, &LoggedStep::tokens), count); }},
         {"final loss", [=](const RunHistory& r) { return shown(last_of(r, &LoggedStep::loss), loss); }},
         {"lowest loss", [=](const RunHistory& r) { return shown(lowest_of(r, &LoggedStep::loss), loss); }},
@@ -146,7 +122,8 @@ std::vector<std::pair<std::string, Fact>> facts() {
         {"memory peak",
          [](const RunHistory& r) {
              const auto peaks = finite(values_of(r, &LoggedStep::mem_peak_bytes));
-             return peaks.empty() ? "" : short_bytes(*std::max_element(peaks.begin(), peaks.end()));
+             return peaks.empty() ? std::nullopt
+                                  : std::optional(short_bytes(*std::max_element(peaks.begin(), peaks.end())));
          }},
         {"wall time", [](const RunHistory& r) { return shown(r.totals.wall_s, duration); }},
         {"skipped steps", [](const RunHistory& r) {
@@ -160,12 +137,12 @@ std::string results_card(const Comparison& c) {
     std::vector<std::vector<std::string>> rows;
     for (const auto& [name, fact] : facts()) {
         std::vector<std::string> row = {name};
-        for (const RunHistory& run : c.runs) row.push_back(fact(run));
+        for (const RunHistory& run : c.runs) row.push_back(fact(run).value_or(""));
         const bool known =
             std::any_of(row.begin() + 1, row.end(), [](const std::string& cell) { return !cell.empty(); });
         if (known) rows.push_back(std::move(row));
     }
-    return "<section class=\"card full\"><h2>Results</h2>" + table(c, rows) + "</section>\n";
+    return "<section class=\"card full\"><h2>Results</h2>" + comparison_table(c, rows) + "</section>\n";
 }
 
 // "train.lr" -> "3e-4" of a resolved config, whose every key stands on a line of its own.
@@ -205,14 +182,14 @@ std::string config_card(const Comparison& c) {
     const size_t equal = keys.size() - rows.size();
     const std::string rest = concat("<p class=\"quiet\">", equal, " other keys are the same.</p>");
     return "<section class=\"card full\"><h2>Differences of the configs</h2>" +
-           (rows.empty() ? "<p class=\"quiet\">None.</p>" : table(c, rows) + rest) + "</section>\n";
+           (rows.empty() ? "<p class=\"quiet\">None.</p>" : comparison_table(c, rows) + rest) + "</section>\n";
 }
 
-std::string notes(const Comparison& c) {
-    std::string lines;
+std::vector<std::string> notes(const Comparison& c) {
+    std::vector<std::string> all;
     for (size_t i = 0; i < c.runs.size(); ++i)
-        for (const std::string& note : c.runs[i].notes) lines += "<p>" + escape_html(c.names[i] + ": " + note) + "</p>";
-    return lines.empty() ? "" : "<aside class=\"notes\">" + lines + "</aside>\n";
+        for (const std::string& note : c.runs[i].notes) all.push_back(c.names[i] + ": " + note);
+    return all;
 }
 
 }  // namespace
@@ -222,7 +199,7 @@ std::string render_comparison(const std::vector<RunHistory>& runs) {
                       "a comparison is of 2 to 8 runs, more curves cannot be told ", "apart; got ", runs.size());
     const Comparison c{runs, names_of(runs)};
     std::string body = concat("<header><p>Tutti run report</p><h1>", runs.size(), " runs side by side</h1></header>\n");
-    body += notes(c) + "<div class=\"grid\">\n" + charts(c) + results_card(c) + config_card(c) + "</div>\n";
+    body += notes_box(notes(c)) + "<div class=\"grid\">\n" + charts(c) + results_card(c) + config_card(c) + "</div>\n";
     body +=
         "<footer><p>Bold lines are exponential moving averages where a faint line, the logged values, runs behind "
         "them. Drawn from metrics.jsonl, run.json and config.toml of each run by <code>tutti report</code>.</p>"

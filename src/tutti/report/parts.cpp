@@ -124,6 +124,11 @@ std::optional<double> median(std::vector<double> values) {
     return *middle;
 }
 
+std::optional<double> last_of(const RunHistory& run, Field field) {
+    const std::vector<double> values = finite(values_of(run, field));
+    return values.empty() ? std::nullopt : std::optional(values.back());
+}
+
 std::string duration(double seconds) {
     const auto whole = static_cast<int64_t>(std::llround(seconds));
     if (seconds < 10) return short_number(seconds, 2) + " s";
@@ -159,6 +164,39 @@ void add_series(Chart& chart, const std::string& label, int colour, std::vector<
     }
     chart.series.push_back({"", colour, Mark::faint, raw.points});
     chart.series.push_back({label, colour, Mark::line, smooth(raw.points, half_life_of(raw.points.size()))});
+}
+
+Chart chart_of(const Curve& curve) {
+    return {.id = curve.id,
+            .title = curve.title,
+            .y_unit = curve.unit,
+            .from_zero = curve.from_zero,
+            .allow_log = curve.allow_log};
+}
+
+void add_run(Chart& chart, const Curve& curve, const std::string& label, int colour, const RunHistory& run) {
+    std::vector<Point> points = values_of(run, curve.field, curve.scale);
+    if (curve.smoothed) return add_series(chart, label, colour, std::move(points));
+    chart.series.push_back({label, colour, Mark::line, std::move(points)});
+    chart.description += in_words(chart.series.back());
+}
+
+std::string notes_box(const std::vector<std::string>& notes) {
+    std::string lines;
+    for (const std::string& note : notes) lines += "<p>" + escape_html(note) + "</p>";
+    return lines.empty() ? "" : "<aside class=\"notes\">" + lines + "</aside>\n";
+}
+
+std::string row_of(const std::vector<std::string>& cells) {
+    std::string row = "<tr>";
+    for (const std::string& cell : cells) row += "<td>" + escape_html(cell) + "</td>";
+    return row + "</tr>";
+}
+
+std::string table(const std::vector<std::string>& head, const std::string& rows) {
+    std::string text = "<div class=\"scroll\"><table><thead><tr>";
+    for (const std::string& cell : head) text += "<th scope=\"col\">" + escape_html(cell) + "</th>";
+    return text + "</tr></thead><tbody>" + rows + "</tbody></table></div>";
 }
 
 std::string caption(const Chart& chart) {

@@ -12,16 +12,43 @@ namespace tutti::report {
 
 using Field = std::optional<double> LoggedStep::*;
 
+// A chart of one field of the log, as it stands on the page of one run and on a comparison.
+struct Curve {
+    const char *id, *title, *unit;
+    Field field;
+    double scale = 1;
+    bool allow_log = false, from_zero = false, smoothed = true;
+};
+inline constexpr Curve kGradientNorm{"grad-norm", "Gradient norm", "before clipping", &LoggedStep::grad_norm, 1, true,
+                                     false};
+inline constexpr Curve kLearningRate{"lr", "Learning rate", "", &LoggedStep::lr, 1, false, true, false};
+inline constexpr Curve kThroughput{"speed", "Throughput", "tokens/s", &LoggedStep::tokens_per_s, 1, false, true};
+inline constexpr Curve kMfu{"mfu", "MFU", "% of the dense peak", &LoggedStep::mfu, 100, false, true};
+
+Chart chart_of(const Curve& curve);  // without series
+void add_run(Chart& chart, const Curve& curve, const std::string& label, int colour, const RunHistory& run);
+
 // The values of one field over the steps, times `scale`.
 std::vector<Point> values_of(const RunHistory& run, Field field, double scale = 1);
 std::vector<double> finite(const std::vector<Point>& points);
 std::optional<double> median(std::vector<double> values);
+std::optional<double> last_of(const RunHistory& run, Field field);  // the last finite value
+// A number in words, or nothing for none.
+template <class Format>
+std::optional<std::string> shown(const std::optional<double>& value, const Format& format) {
+    return value ? std::optional<std::string>(format(*value)) : std::nullopt;
+}
 std::string duration(double seconds);  // "3 min 20 s"
 
 // "train: 5.56 at step 1, 1.43 at step 2000, lowest 1.4 at step 1980, highest ...": a series for a screen reader.
 std::string in_words(const Series& series);
 // Adds the values as a line; long ones as a faint line behind their moving average.
 void add_series(Chart& chart, const std::string& label, int colour, std::vector<Point> points);
+
+std::string notes_box(const std::vector<std::string>& notes);  // "" without notes
+// A table that scrolls by itself; `rows` are <tr> elements.
+std::string table(const std::vector<std::string>& head, const std::string& rows);
+std::string row_of(const std::vector<std::string>& cells);
 
 std::string caption(const Chart& chart);     // title, unit, legend
 std::string chart_card(const Chart& chart);  // "" when there is no finite value to draw

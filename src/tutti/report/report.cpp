@@ -24,12 +24,7 @@ bool is_bad(const LoggedStep& step) {
 }
 
 std::string loss_card(const RunHistory& run) {
-    Chart chart{.id = "loss",
-                .title = "Loss",
-                .description = "",
-                .y_unit = run.totals.loss_unit,
-                .series = {},
-                .allow_log = true};
+    Chart chart{.id = "loss", .title = "Loss", .y_unit = run.totals.loss_unit, .allow_log = true};
     add_series(chart, "train", 1, values_of(run, &LoggedStep::loss));
     Series eval{"evaluation", 2, Mark::dots, values_of(run, &LoggedStep::eval_loss)};
     chart.description += in_words(eval);
@@ -45,35 +40,23 @@ std::string loss_card(const RunHistory& run) {
     return "<section class=\"card full\"><p class=\"quiet\">No step with a finite loss was logged yet.</p></section>\n";
 }
 
+std::string curve_card(const RunHistory& run, const Curve& curve, const char* label) {
+    Chart chart = chart_of(curve);
+    add_run(chart, curve, label, 1, run);
+    return chart_card(chart);
+}
+
 std::string charts(const RunHistory& run) {
-    Chart norm{.id = "grad-norm",
-               .title = "Gradient norm",
-               .description = "",
-               .y_unit = "before clipping",
-               .series = {},
-               .allow_log = true};
-    add_series(norm, "gradient norm", 1, values_of(run, &LoggedStep::grad_norm));
-    Chart lr{.id = "lr", .title = "Learning rate", .description = "", .y_unit = "", .series = {}, .from_zero = true};
-    lr.series.push_back({"learning rate", 1, Mark::line, values_of(run, &LoggedStep::lr)});
-    lr.description = in_words(lr.series[0]);
-    Chart speed{
-        .id = "speed", .title = "Throughput", .description = "", .y_unit = "tokens/s", .series = {}, .from_zero = true};
-    add_series(speed, "tokens/s", 1, values_of(run, &LoggedStep::tokens_per_s));
-    Chart mfu{.id = "mfu",
-              .title = "MFU",
-              .description = "",
-              .y_unit = "% of the dense peak",
-              .series = {},
-              .from_zero = true};
-    const std::vector<Point> model = values_of(run, &LoggedStep::mfu, 100);
+    Chart mfu = chart_of(kMfu);
+    add_run(mfu, kMfu, "MFU", 1, run);
     const std::vector<Point> hardware = values_of(run, &LoggedStep::hfu, 100);
-    add_series(mfu, "MFU", 1, model);
     // Without recompute they are the same number, and two equal lines say nothing.
-    if (finite(model) != finite(hardware)) {
+    if (finite(values_of(run, kMfu.field, kMfu.scale)) != finite(hardware)) {
         mfu.title = "MFU and HFU";
         add_series(mfu, "HFU", 3, hardware);
     }
-    return loss_card(run) + chart_card(norm) + chart_card(lr) + chart_card(speed) + chart_card(mfu);
+    return loss_card(run) + curve_card(run, kGradientNorm, "gradient norm") +
+           curve_card(run, kLearningRate, "learning rate") + curve_card(run, kThroughput, "tokens/s") + chart_card(mfu);
 }
 
 std::string memory_card(const RunHistory& run) {
@@ -91,13 +74,6 @@ std::string memory_card(const RunHistory& run) {
         "<rect class=\"bar-measured\" x=\"2\" y=\"1\" width=\"20\" height=\"8\" rx=\"2\"/></svg>measured</li></ul>"
         "</figcaption>",
         svg, "</figure>\n");
-}
-
-std::vector<const LoggedStep*> steps_with_loads(const RunHistory& run) {
-    std::vector<const LoggedStep*> steps;
-    for (const LoggedStep& step : run.steps)
-        if (!step.expert_load.empty()) steps.push_back(&step);
-    return steps;
 }
 
 // Over the last tenth of the steps, at least one.
@@ -119,13 +95,13 @@ std::vector<std::vector<double>> mean_load(const std::vector<const LoggedStep*>&
 
 // How evenly the tokens of a mixture of experts went to its experts.
 std::string experts_card(const RunHistory& run) {
-    const std::vector<const LoggedStep*> steps = steps_with_loads(run);
+    std::vector<const LoggedStep*> steps;
+    for (const LoggedStep& step : run.steps)
+        if (!step.expert_load.empty()) steps.push_back(&step);
     if (steps.empty()) return "";
     HeatMap map{.id = "expert-load",
                 .title = "Load of the experts",
-                .description = "",
                 .x_label = "expert",
-                .rows = {},
                 .values = mean_load(steps),
                 .column = "expert"};
     const std::vector<int64_t>& layers = steps.back()->expert_layers;
@@ -137,11 +113,7 @@ std::string experts_card(const RunHistory& run) {
     map.description =
         concat("choices of each expert as a multiple of the mean; the largest is ", short_number(largest));
 
-    Chart load{.id = "largest-load",
-               .title = "Largest load of an expert",
-               .description = "",
-               .y_unit = "times the mean",
-               .series = {}};
+    Chart load{.id = "largest-load", .title = "Largest load of an expert", .y_unit = "times the mean"};
     std::vector<Point> largest_loads;
     for (const LoggedStep* step : steps) {
         double most = 0;
@@ -150,17 +122,10 @@ std::string experts_card(const RunHistory& run) {
         largest_loads.push_back({static_cast<double>(step->step), most});
     }
     add_series(load, "largest load", 1, largest_loads);
-    Chart aux{
-        .id = "aux-loss", .title = "Balancing loss", .description = "", .y_unit = "added to the loss", .series = {}};
-    add_series(aux, "balancing loss", 1, values_of(run, &LoggedStep::aux_loss));
-    Chart entropy{.id = "router-entropy",
-                  .title = "Entropy of the routers",
-                  .description = "",
-                  .y_unit = "nats per token",
-                  .series = {},
-                  .from_zero = true};
-    add_series(entropy, "entropy", 1, values_of(run, &LoggedStep::router_entropy));
-    return chart_card(load) + chart_card(aux) + chart_card(entropy) +
+    constexpr Curve kBalancing{"aux-loss", "Balancing loss", "added to the loss", &LoggedStep::aux_loss};
+    constexpr Curve kEntropy{
+        "router-entropy", "Entropy of the routers", "nats per token", &LoggedStep::router_entropy, 1, false, true};
+    return chart_card(load) + curve_card(run, kBalancing, "balancing loss") + curve_card(run, kEntropy, "entropy") +
            concat("<figure class=\"card full\"><figcaption><b>", map.title,
                   "</b><span class=\"unit\">multiples of the mean, last tenth of the run; red: above the mean, blue: "
                   "below</span></figcaption><div class=\"drawing\">",
@@ -198,36 +163,22 @@ std::string facts(const RunHistory& run) {
     const auto add = [&](std::string_view name, const std::optional<std::string>& value) {
         if (value) items += concat("<div><dt>", name, "</dt><dd>", escape_html(*value), "</dd></div>");
     };
-    const auto last = [&](Field field) -> std::optional<double> {
-        const std::vector<double> values = finite(values_of(run, field));
-        return values.empty() ? std::nullopt : std::optional(values.back());
-    };
-    const auto shown = [](const std::optional<double>& value, auto format) {
-        return value ? std::optional<std::string>(format(*value)) : std::nullopt;
-    };
     const auto count = [](double value) { return short_number(value); };
     const auto loss = [](double value) { return short_number(value, 4); };
     const RunTotals& totals = run.totals;
     if (!totals.model.empty()) add("model", totals.model);
     add("parameters", shown(totals.parameters, count));
     add("steps", run.steps.empty() ? std::nullopt : std::optional(concat(run.steps.back().step)));
-    add("tokens", shown(totals.tokens ? totals.tokens : last(&LoggedStep::tokens), count));
+    add("tokens", shown(totals.tokens ? totals.tokens : last_of(run, &LoggedStep::tokens), count));
     add("wall time", shown(totals.wall_s, duration));
-    add("final loss", shown(totals.final_loss ? totals.final_loss : last(&LoggedStep::loss), loss));
-    add("evaluation loss", shown(last(&LoggedStep::eval_loss), loss));
+    add("final loss", shown(totals.final_loss ? totals.final_loss : last_of(run, &LoggedStep::loss), loss));
+    add("evaluation loss", shown(last_of(run, &LoggedStep::eval_loss), loss));
     add("tokens/s, median", shown(median(finite(values_of(run, &LoggedStep::tokens_per_s))), count));
     add("MFU, median",
         shown(median(finite(values_of(run, &LoggedStep::mfu, 100))), [](double v) { return short_number(v) + " %"; }));
     const std::vector<double> peaks = finite(values_of(run, &LoggedStep::mem_peak_bytes));
     if (!peaks.empty()) add("memory peak", short_bytes(*std::max_element(peaks.begin(), peaks.end())));
     return items.empty() ? "" : "<dl class=\"facts\">" + items + "</dl>\n";
-}
-
-std::string notes(const RunHistory& run) {
-    if (run.notes.empty()) return "";
-    std::string lines;
-    for (const std::string& note : run.notes) lines += "<p>" + escape_html(note) + "</p>";
-    return "<aside class=\"notes\">" + lines + "</aside>\n";
 }
 
 std::string texts(const RunHistory& run) {
@@ -251,7 +202,7 @@ std::string render_report(const RunHistory& run) {
     if (run.totals.peak_flops)
         body += concat("<p>MFU and HFU are shares of ", format_flop_rate(*run.totals.peak_flops), ": ",
                        escape_html(run.totals.peak_origin), "</p>");
-    body += "</header>\n" + facts(run) + notes(run);
+    body += "</header>\n" + facts(run) + notes_box(run.notes);
     body += "<div class=\"grid\">\n" + charts(run) + memory_card(run) + groups_card(run) + skipped_card(run) +
             experts_card(run) + trace_card(run) + prediction_card(run) + pipeline_card(run) + texts(run) + "</div>\n";
     body +=

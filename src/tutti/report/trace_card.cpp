@@ -41,18 +41,6 @@ const Kind& kind_of(const TracedSpan& s) {
 // Operations of a group, and what a GPU computed, have a row of their own.
 bool has_row(const TracedSpan& s) { return s.activity == "communication" || s.activity == "gpu"; }
 
-std::string row_of(const std::vector<std::string>& cells) {
-    std::string row = "<tr>";
-    for (const std::string& cell : cells) row += "<td>" + escape_html(cell) + "</td>";
-    return row + "</tr>";
-}
-
-std::string table(const std::vector<std::string>& head, const std::string& rows) {
-    std::string text = "<div class=\"scroll\"><table><thead><tr>";
-    for (const std::string& cell : head) text += "<th scope=\"col\">" + escape_html(cell) + "</th>";
-    return text + "</tr></thead><tbody>" + rows + "</tbody></table></div>";
-}
-
 std::string percent(double part, double whole) { return whole > 0 ? short_number(100 * part / whole) + " %" : "–"; }
 
 std::string times_table(const std::vector<RankTimes>& all) {
@@ -100,8 +88,6 @@ std::string drawing(const std::vector<TracedRank>& trace, const std::string& id,
                    .title = concat(whose, " ", step->step),
                    .description = concat("What each rank did in step ", step->step, "; the table says it in numbers."),
                    .x_label = concat("ms since the beginning of step ", step->step),
-                   .rows = {},
-                   .bars = {},
                    .end = (end - begin) / 1000};
     std::map<int, std::string_view> used;
     for (size_t i = 0; i < std::min(trace.size(), kDrawnRanks); ++i) {
@@ -167,12 +153,7 @@ std::string prediction_card(const RunHistory& run) {
                                                             : "–";
         rows += row_of({what, format(predicted), measured ? format(*measured) : "–", error, remark});
     };
-    const auto middle_of = [&](std::optional<double> LoggedStep::*number) {
-        std::vector<double> all;
-        for (const LoggedStep& step : run.steps)
-            if (step.*number && std::isfinite(*(step.*number))) all.push_back(*(step.*number));
-        return median(all);
-    };
+    const auto middle_of = [&](Field number) { return median(finite(values_of(run, number))); };
     const auto ms = [](double v) { return short_number(v) + " ms"; };
     row("step", 1e3 * p.step_s, middle_of(&LoggedStep::step_ms), ms,
         concat(ms(1e3 * p.low_s), " to ", ms(1e3 * p.high_s), " in 8 of 10 runs"));
