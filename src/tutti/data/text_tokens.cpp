@@ -140,15 +140,32 @@ std::vector<std::string> write_ids(const MappedFile& file, const std::string& pr
     return writer.finish();
 }
 
-// The ids of a dry run, which writes no file.
+// Ids in memory: of a dry run, which writes no file, and of records that are encoded in a second.
 class TokensInMemory final : public TokenSource {
   public:
-    TokensInMemory(std::vector<int32_t> ids, int64_t bound, std::string name)
-        : ids_(std::move(ids)), bound_(bound), name_(std::move(name)) {}
+    // Ids are below `bound`; `name` is the file that messages show.
+    TokensInMemory(int64_t bound, std::string name) : bound_(bound), name_(std::move(name)) {}
+
+    void append(const EncodedPiece& piece) {
+        for (const int64_t begin : piece.begins) begins_.push_back(size() + begin);
+        if (!piece.counted.empty() || !counted_.empty()) {
+            counted_.resize(ids_.size(), 1);
+            counted_.insert(counted_.end(), piece.counted.begin(), piece.counted.end());
+            counted_.resize(ids_.size() + piece.ids.size(), 1);
+        }
+        ids_.insert(ids_.end(), piece.ids.begin(), piece.ids.end());
+    }
+
     int64_t size() const override { return static_cast<int64_t>(ids_.size()); }
-    void read(int64_t begin, std::span<int32_t> out) const override {
-        check(begin >= 0 && begin <= size() - static_cast<int64_t>(out.size()), "tokens from ", begin, " of ", size());
-        std::copy_n(ids_.begin() + begin, out.size(), out.begin());
+    void read(int64_t begin, std::span<int32_t> out) const override { copy(ids_, begin, out); }
+    void document_begins(int64_t begin, int64_t end, std::vector<int64_t>& begins) const override {
+        const auto first = std::upper_bound(begins_.begin(), begins_.end(), begin);
+        begins.insert(begins.end(), first, std::lower_bound(first, begins_.end(), end));
+    }
+    bool has_mask() const override { return !counted_.empty(); }
+    void read_mask(int64_t begin, std::span<uint8_t> out) const override {
+        if (!has_mask()) return TokenSource::read_mask(begin, out);
+        copy(counted_, begin, out);
     }
     int64_t vocab_bound() const override { return bound_; }
     std::string_view format() const override { return "encoded text"; }
@@ -156,7 +173,16 @@ class TokensInMemory final : public TokenSource {
     std::string where(int64_t token) const override { return concat(name_, ", token ", token); }
 
   private:
+    template <class T>
+    static void copy(const std::vector<T>& from, int64_t begin, std::span<T> out) {
+        const auto size = static_cast<int64_t>(from.size()), count = static_cast<int64_t>(out.size());
+        check(begin >= 0 && begin <= size - count, "tokens [", begin, ", ", begin + count, ") of ", size);
+        std::copy_n(from.begin() + begin, count, out.begin());
+    }
+
     std::vector<int32_t> ids_;
+    std::vector<uint8_t> counted_;  // empty: all
+    std::vector<int64_t> begins_;
     int64_t bound_;
     std::string name_;
 };
@@ -175,11 +201,11 @@ std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& pat
             directory, [&](const std::string& prefix) { return write_ids(file, prefix, tokenizer, options); }));
     }
     if (kept.size() == paths.size()) return open_tokens(kept, "llmc");
-    std::vector<int32_t> ids;
+    const auto tokens = std::make_shared<TokensInMemory>(tokenizer.vocab(), paths.front());
     for (const std::string& path : paths)
         encode_by_parts(MappedFile(path), tokenizer, options,
-                        [&](const std::vector<int32_t>& part) { ids.insert(ids.end(), part.begin(), part.end()); });
-    return std::make_shared<TokensInMemory>(std::move(ids), tokenizer.vocab(), paths.front());
+                        [&](const std::vector<int32_t>& ids) { tokens->append({.ids = ids}); });
+    return tokens;
 }
 
 namespace {
@@ -197,11 +223,19 @@ int64_t vocab_of(const Tokenizer& tokenizer, const RecordOptions& options) {
     return std::max<int64_t>(tokenizer.vocab(), options.eod.value_or(-1) + 1);
 }
 
-// Wherever the ids are.
-class Records : public TokenSource {
+// Records, whose ids are those of `ids`: files beside the records, or memory.
+class Records final : public TokenSource {
   public:
-    Records(const std::vector<std::string>& paths, int64_t vocab) : paths_(paths), vocab_(vocab) {}
+    Records(const std::vector<std::string>& paths, int64_t vocab, std::shared_ptr<const TokenSource> ids)
+        : paths_(paths), vocab_(vocab), ids_(std::move(ids)) {}
 
+    int64_t size() const override { return ids_->size(); }
+    void read(int64_t begin, std::span<int32_t> out) const override { ids_->read(begin, out); }
+    void document_begins(int64_t begin, int64_t end, std::vector<int64_t>& begins) const override {
+        ids_->document_begins(begin, end, begins);
+    }
+    bool has_mask() const override { return ids_->has_mask(); }
+    void read_mask(int64_t begin, std::span<uint8_t> out) const override { ids_->read_mask(begin, out); }
     int64_t vocab_bound() const override { return vocab_; }
     std::string_view format() const override { return "jsonl"; }
     bool knows_documents() const override { return true; }
@@ -217,67 +251,7 @@ class Records : public TokenSource {
 
     std::vector<std::string> paths_;
     int64_t vocab_;
-};
-
-class RecordsInMemory final : public Records {
-  public:
-    RecordsInMemory(const std::vector<std::string>& paths, const Tokenizer& tokenizer, const RecordOptions& options)
-        : Records(paths, vocab_of(tokenizer, options)) {
-        encode_files(tokenizer, paths, encoding_of(options), [this](EncodedPiece&& piece) { append(piece); });
-        check<DataError>(!ids_.empty(), paths.front(), ": has no token");
-    }
-
-    int64_t size() const override { return static_cast<int64_t>(ids_.size()); }
-
-    void read(int64_t begin, std::span<int32_t> out) const override { copy(ids_, begin, out); }
-
-    void document_begins(int64_t begin, int64_t end, std::vector<int64_t>& begins) const override {
-        const auto first = std::upper_bound(begins_.begin(), begins_.end(), begin);
-        begins.insert(begins.end(), first, std::lower_bound(first, begins_.end(), end));
-    }
-
-    bool has_mask() const override { return !counted_.empty(); }
-    void read_mask(int64_t begin, std::span<uint8_t> out) const override {
-        if (!has_mask()) return TokenSource::read_mask(begin, out);
-        copy(counted_, begin, out);
-    }
-
-  private:
-    template <class T>
-    static void copy(const std::vector<T>& from, int64_t begin, std::span<T> out) {
-        const auto size = static_cast<int64_t>(from.size()), count = static_cast<int64_t>(out.size());
-        check(begin >= 0 && begin <= size - count, "tokens [", begin, ", ", begin + count, ") of ", size);
-        std::copy_n(from.begin() + begin, count, out.begin());
-    }
-    void append(const EncodedPiece& piece) {
-        for (const int64_t begin : piece.begins) begins_.push_back(size() + begin);
-        if (!piece.counted.empty() || !counted_.empty()) {
-            counted_.resize(ids_.size(), 1);
-            counted_.insert(counted_.end(), piece.counted.begin(), piece.counted.end());
-            counted_.resize(ids_.size() + piece.ids.size(), 1);
-        }
-        ids_.insert(ids_.end(), piece.ids.begin(), piece.ids.end());
-    }
-    std::vector<int32_t> ids_;
-    std::vector<uint8_t> counted_;  // empty: all
-    std::vector<int64_t> begins_;
-};
-
-class KeptRecords final : public Records {
-  public:
-    KeptRecords(const std::vector<std::string>& paths, int64_t vocab, std::shared_ptr<const TokenSource> files)
-        : Records(paths, vocab), files_(std::move(files)) {}
-
-    int64_t size() const override { return files_->size(); }
-    void read(int64_t begin, std::span<int32_t> out) const override { files_->read(begin, out); }
-    void document_begins(int64_t begin, int64_t end, std::vector<int64_t>& begins) const override {
-        files_->document_begins(begin, end, begins);
-    }
-    bool has_mask() const override { return files_->has_mask(); }
-    void read_mask(int64_t begin, std::span<uint8_t> out) const override { files_->read_mask(begin, out); }
-
-  private:
-    std::shared_ptr<const TokenSource> files_;
+    std::shared_ptr<const TokenSource> ids_;
 };
 
 // A digest of everything that the ids of the records depend on.
@@ -327,8 +301,13 @@ std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& 
                                                 const RecordOptions& options) {
     int64_t bytes = 0;
     for (const std::string& path : paths) bytes += static_cast<int64_t>(MappedFile(path).bytes().size());
-    if (!options.encode.write || bytes < options.kept_from)
-        return std::make_shared<RecordsInMemory>(paths, tokenizer, options);
+    const int64_t vocab = vocab_of(tokenizer, options);
+    if (!options.encode.write || bytes < options.kept_from) {
+        const auto tokens = std::make_shared<TokensInMemory>(vocab, paths.front());
+        encode_files(tokenizer, paths, encoding_of(options), [&](EncodedPiece&& piece) { tokens->append(piece); });
+        check<DataError>(tokens->size() > 0, paths.front(), ": has no token");
+        return std::make_shared<Records>(paths, vocab, tokens);
+    }
     std::vector<std::string> kept;
     for (const std::string& path : paths) {
         const MappedFile file(path);
@@ -336,7 +315,7 @@ std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& 
             kept_tokens(kept_directory(file, key_of(file, tokenizer, options)),
                         [&](const std::string& prefix) { return write_records(file, prefix, tokenizer, options); }));
     }
-    return std::make_shared<KeptRecords>(paths, vocab_of(tokenizer, options), open_tokens(kept, "megatron"));
+    return std::make_shared<Records>(paths, vocab, open_tokens(kept, "megatron"));
 }
 
 }  // namespace tutti::data
