@@ -26,9 +26,6 @@ namespace tutti::diagnose {
 
 namespace {
 
-Fact text_fact(const char* key, const char* label, const std::string& text) { return {key, label, text, text}; }
-Fact bytes_fact(const char* key, const char* label, int64_t bytes) { return {key, label, format_bytes(bytes), bytes}; }
-
 std::string joined(const std::vector<std::string>& words) {
     std::string text;
     for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
@@ -37,25 +34,23 @@ std::string joined(const std::vector<std::string>& words) {
 
 FactSection look_at_build(MachineFacts& facts) {
     const BuildInfo build = build_info();
-    FactSection s{"build", "This build", {}};
-    s.facts.push_back(text_fact("version", "version", build.version));
-    s.facts.push_back(text_fact("build_type", "build type", build.build_type));
-    s.facts.push_back(text_fact("compiler", "compiler", build.compiler));
-    if (!build.sanitizer.empty()) s.facts.push_back(text_fact("sanitizer", "sanitizer", build.sanitizer));
-    s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::gemm_engines()));
-    s.facts.push_back(
-        {"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
+    FactSection s{"build", "This build"};
+    s.add_text("version", "version", build.version);
+    s.add_text("build_type", "build type", build.build_type);
+    s.add_text("compiler", "compiler", build.compiler);
+    if (!build.sanitizer.empty()) s.add_text("sanitizer", "sanitizer", build.sanitizer);
+    s.add_text("gemm_engine", "matrix products", kernels::gemm_engines());
+    s.add({"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
     const std::string sentencepiece = data::sentencepiece_version();
-    s.facts.push_back({"sentencepiece", "tokenizer models",
-                       sentencepiece.empty() ? "no *.model: sentencepiece is neither in this build nor beside it"
-                                             : "*.model: " + sentencepiece,
-                       sentencepiece});
+    s.add({"sentencepiece", "tokenizer models",
+           sentencepiece.empty() ? "no *.model: sentencepiece is neither in this build nor beside it"
+                                 : "*.model: " + sentencepiece,
+           sentencepiece});
     const std::string mpi = comm::mpi_library(comm::Launcher::none);
-    s.facts.push_back(
-        {"mpi", "ranks as processes",
-         mpi.empty() ? "over TCP; no MPI library is found (libmpi.so.40, libmpi.so.12; TUTTI_MPI names another file)"
-                     : mpi,
-         mpi.empty() ? FactValue() : FactValue(mpi)});
+    s.add({"mpi", "ranks as processes",
+           mpi.empty() ? "over TCP; no MPI library is found (libmpi.so.40, libmpi.so.12; TUTTI_MPI names another file)"
+                       : mpi,
+           mpi.empty() ? FactValue() : FactValue(mpi)});
     if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
         facts.warnings.push_back("build type " + build.build_type +
                                  ": slow; configure with -DCMAKE_BUILD_TYPE=Release");
@@ -65,24 +60,23 @@ FactSection look_at_build(MachineFacts& facts) {
 }
 
 FactSection look_at_processor(MachineFacts& facts) {
-    FactSection s{"processor", "Processor", {}};
-    s.facts.push_back(text_fact("model", "model", cpu_model()));
+    FactSection s{"processor", "Processor"};
+    s.add_text("model", "model", cpu_model());
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    s.facts.push_back(
-        {"cores", "cores for this process", concat(available_cores(), " of ", online), available_cores()});
-    s.facts.push_back({"cores_online", "cores online", std::to_string(online), int64_t{online}});
+    s.add({"cores", "cores for this process", concat(available_cores(), " of ", online), available_cores()});
+    s.add({"cores_online", "cores online", std::to_string(online), int64_t{online}});
     const auto limit = cgroup_cpu_limit();
-    s.facts.push_back({"cgroup_cores", "cgroup limit", limit ? format_fixed(*limit, 2) + " cores" : "none",
-                       limit ? FactValue(*limit) : FactValue()});
+    s.add({"cgroup_cores", "cgroup limit", limit ? format_fixed(*limit, 2) + " cores" : "none",
+           limit ? FactValue(*limit) : FactValue()});
     const std::vector<std::string> features = cpu_features();
-    s.facts.push_back({"features", "instructions", joined(features), features});
+    s.add({"features", "instructions", joined(features), features});
     try {
         const kernels::Isa isa = kernels::chosen_isa();
-        s.facts.push_back(text_fact("isa", "kernels that run", kernels::cpu_table(isa).name));
+        s.add_text("isa", "kernels that run", kernels::cpu_table(isa).name);
         if (isa < kernels::Isa::avx512_bf16)
             facts.warnings.push_back("no AVX-512 with bf16: bf16 is stored as such but computed in f32, at f32's rate");
     } catch (const Error& unfit) {
-        s.facts.push_back({"isa", "kernels that run", "none", {}});
+        s.add({"isa", "kernels that run", "none", {}});
         facts.problems.push_back(unfit.what());
     }
     return s;
@@ -99,50 +93,50 @@ std::string gpu_driver() {
 
 // Matrix products need NVIDIA's library, which is looked for only where there is a GPU.
 FactSection look_at_gpus(MachineFacts& facts) {
-    FactSection s{"gpu", "GPUs", {}};
+    FactSection s{"gpu", "GPUs"};
     const Gpus gpus = find_gpus();
     std::string text;
     for (const Gpu& gpu : gpus.found) {
         text += concat(text.empty() ? "" : "; ", gpu.name, ", ", format_bytes(gpu.memory_bytes),
                        ", compute capability ", gpu.major, ".", gpu.minor);
     }
-    s.facts.push_back({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, gpus.found});
+    s.add({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, gpus.found});
     const std::string driver = gpu_driver();
     if (!gpus.found.empty() || !driver.empty())
-        s.facts.push_back({"driver", "NVIDIA driver", driver.empty() ? "unknown" : driver,
-                           driver.empty() ? FactValue() : FactValue(driver)});
+        s.add({"driver", "NVIDIA driver", driver.empty() ? "unknown" : driver,
+               driver.empty() ? FactValue() : FactValue(driver)});
     if (gpus.found.empty()) return s;
-    s.facts.push_back(text_fact("architectures", "kernels compiled for", kernel_architectures()));
+    s.add_text("architectures", "kernels compiled for", kernel_architectures());
     for (const Gpu& gpu : gpus.found)
         if (const std::string why = why_unfit(gpu); !why.empty()) facts.problems.push_back(why);
     try {
-        s.facts.push_back(text_fact("gemm_engine", "matrix products", kernels::cuda_table().gemm_engines()));
+        s.add_text("gemm_engine", "matrix products", kernels::cuda_table().gemm_engines());
     } catch (const Error& missing) {
-        s.facts.push_back({"gemm_engine", "matrix products", "none", {}});
+        s.add({"gemm_engine", "matrix products", "none", {}});
         facts.problems.push_back(missing.what());
     }
     try {
         kernels::KernelTable table;
         kernels::cuda::use_cudnn_attention(table);
-        s.facts.push_back({"cudnn", "attention by cuDNN", "can be chosen: TUTTI_CUDA_ATTENTION=cudnn", true});
+        s.add({"cudnn", "attention by cuDNN", "can be chosen: TUTTI_CUDA_ATTENTION=cudnn", true});
     } catch (const Error& missing) {
-        s.facts.push_back({"cudnn", "attention by cuDNN", concat("none: ", missing.what()), false});
+        s.add({"cudnn", "attention by cuDNN", concat("none: ", missing.what()), false});
     }
     return s;
 }
 
 FactSection look_at_memory(MachineFacts& facts) {
-    FactSection s{"memory", "Memory", {}};
-    s.facts.push_back(bytes_fact("total_bytes", "of the host", host_memory_bytes()));
-    s.facts.push_back(bytes_fact("available_bytes", "available now", least_available(host_memory_limits())));
+    FactSection s{"memory", "Memory"};
+    s.add_bytes("total_bytes", "of the host", host_memory_bytes());
+    s.add_bytes("available_bytes", "available now", least_available(host_memory_limits()));
     const auto limit = cgroup_memory_limit();
-    s.facts.push_back({"cgroup_bytes", "cgroup limit", limit ? format_bytes(*limit) : "none",
-                       limit ? FactValue(*limit) : FactValue()});
+    s.add({"cgroup_bytes", "cgroup limit", limit ? format_bytes(*limit) : "none",
+           limit ? FactValue(*limit) : FactValue()});
     std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
     std::string line, chosen = "unknown";
     if (std::getline(file, line) && line.find('[') != std::string::npos)
         chosen = line.substr(line.find('[') + 1, line.find(']') - line.find('[') - 1);
-    s.facts.push_back(text_fact("huge_pages", "huge pages", chosen));
+    s.add_text("huge_pages", "huge pages", chosen);
     if (chosen == "never")
         facts.warnings.push_back("transparent huge pages are off: matrix products lose several percent to TLB misses");
     return s;
@@ -157,28 +151,28 @@ Fact limit_fact(const char* key, const char* label, decltype(RLIMIT_AS) resource
 }
 
 FactSection look_at_limits() {
-    FactSection s{"limits", "Limits", {}};
-    s.facts.push_back(limit_fact("address_space_bytes", "address space", RLIMIT_AS, true));
-    s.facts.push_back(limit_fact("file_size_bytes", "file size", RLIMIT_FSIZE, true));
-    s.facts.push_back(limit_fact("open_files", "open files", RLIMIT_NOFILE, false));
-    s.facts.push_back(limit_fact("locked_memory_bytes", "locked memory", RLIMIT_MEMLOCK, true));
-    s.facts.push_back(limit_fact("stack_bytes", "stack", RLIMIT_STACK, true));
-    return s;
+    return {"limits",
+            "Limits",
+            {limit_fact("address_space_bytes", "address space", RLIMIT_AS, true),
+             limit_fact("file_size_bytes", "file size", RLIMIT_FSIZE, true),
+             limit_fact("open_files", "open files", RLIMIT_NOFILE, false),
+             limit_fact("locked_memory_bytes", "locked memory", RLIMIT_MEMLOCK, true),
+             limit_fact("stack_bytes", "stack", RLIMIT_STACK, true)}};
 }
 
 FactSection look_at_disk(MachineFacts& facts) {
     const std::string directory = std::filesystem::current_path().string();
-    FactSection s{"disk", "Disk of the working directory", {}};
-    s.facts.push_back(text_fact("directory", "directory", directory));
+    FactSection s{"disk", "Disk of the working directory"};
+    s.add_text("directory", "directory", directory);
     struct statvfs disk {};
     if (statvfs(directory.c_str(), &disk) == 0) {
         const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-        s.facts.push_back(bytes_fact("free_bytes", "free", free));
+        s.add_bytes("free_bytes", "free", free);
         if (free < (int64_t{1} << 30))
             facts.warnings.push_back("less than 1 GiB free in " + directory + ": checkpoints may not fit");
     }
     const auto problem = fsync_problem(directory);
-    s.facts.push_back({"fsync", "write, fsync, rename", problem ? *problem : "work", !problem.has_value()});
+    s.add({"fsync", "write, fsync, rename", problem ? *problem : "work", !problem.has_value()});
     if (problem)
         facts.warnings.push_back("runs cannot be saved in " + directory + " (" + *problem + "): use --out elsewhere");
     return s;

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "tutti/base/units.h"
 #include "tutti/device/cuda/cuda_device.h"
 
 namespace tutti::diagnose {
@@ -23,7 +24,13 @@ struct Fact {
 
 struct FactSection {
     std::string key, title;
-    std::vector<Fact> facts;
+    std::vector<Fact> facts = {};
+
+    void add(Fact fact) { facts.push_back(std::move(fact)); }
+    void add_text(const char* fact, const char* label, const std::string& text) { add({fact, label, text, text}); }
+    void add_bytes(const char* fact, const char* label, int64_t bytes) {
+        add({fact, label, format_bytes(bytes), bytes});
+    }
 };
 
 struct MachineFacts {

@@ -292,15 +292,8 @@ class Search {
 }  // namespace
 
 std::string_view name_of(FlightFinding::Kind finding) {
-    switch (finding) {
-        case FlightFinding::Kind::different: return "different";
-        case FlightFinding::Kind::failed: return "failed";
-        case FlightFinding::Kind::missing: return "missing";
-        case FlightFinding::Kind::behind: return "behind";
-        case FlightFinding::Kind::circle: return "circle";
-        case FlightFinding::Kind::level: return "level";
-    }
-    return "?";
+    constexpr std::string_view kNames[] = {"different", "failed", "missing", "behind", "circle", "level"};  // by Kind
+    return kNames[static_cast<size_t>(finding)];
 }
 
 std::string last_operation(const FlightRecord& record) {

@@ -13,37 +13,27 @@ namespace {
 
 constexpr double kLatencyMargin = 0.5;  // at least: latencies spread more than rates
 
-constexpr Figure kAllFigures[] = {Figure::bf16_products, Figure::f32_products, Figure::memory, Figure::to_device,
-                                  Figure::from_device};
-static_assert(std::size(kAllFigures) == kFigures);
+constexpr const char* kSlowProducts =
+    "other processes on it (top, nvidia-smi), cores that ranks share, clocks and power limit (a GPU's: nvidia-smi -q "
+    "-d "
+    "CLOCK,PERFORMANCE,POWER,TEMPERATURE)";
+constexpr const char* kSlowCopies =
+    "generation and width of its PCIe link (nvidia-smi -q | grep -A8 'GPU Link Info'), and the NUMA node of its cores "
+    "(nvidia-smi topo -m)";
 
-const char* words_of(Figure figure) {
-    switch (figure) {
-        case Figure::bf16_products: return "matrix products in bf16";
-        case Figure::f32_products: return "matrix products in f32";
-        case Figure::memory: return "memory";
-        case Figure::to_device: return "copies to the device";
-        case Figure::from_device: return "copies from the device";
-    }
-    return "";
-}
-
-const char* advice_on(Figure figure) {
-    switch (figure) {
-        case Figure::bf16_products:
-        case Figure::f32_products:
-            return "other processes on it (top, nvidia-smi), cores that ranks share, clocks and power limit (a GPU's: "
-                   "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE)";
-        case Figure::memory:
-            return "other processes on its host, memory of another NUMA node (numactl --hardware), a GPU's ECC and "
-                   "remapped rows (nvidia-smi -q -d ECC,ROW_REMAPPER)";
-        case Figure::to_device:
-        case Figure::from_device:
-            return "generation and width of its PCIe link (nvidia-smi -q | grep -A8 'GPU Link Info'), and the NUMA "
-                   "node of its cores (nvidia-smi topo -m)";
-    }
-    return "";
-}
+struct FigureText {
+    const char *name, *words, *advice;
+};
+constexpr FigureText kFigureTexts[] = {  // by Figure
+    {"bf16_products", "matrix products in bf16", kSlowProducts},
+    {"f32_products", "matrix products in f32", kSlowProducts},
+    {"memory", "memory",
+     "other processes on its host, memory of another NUMA node (numactl --hardware), a GPU's ECC and remapped rows "
+     "(nvidia-smi -q -d ECC,ROW_REMAPPER)"},
+    {"to_device", "copies to the device", kSlowCopies},
+    {"from_device", "copies from the device", kSlowCopies}};
+static_assert(std::size(kFigureTexts) == kFigures);
+const FigureText& text_of(Figure figure) { return kFigureTexts[static_cast<size_t>(figure)]; }
 
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
@@ -90,20 +80,14 @@ constexpr const char* kTakeOut =
 void find_wrong_products(const ClusterHealth& c, Verdict& verdict) {
     for (int r = 0; r < c.size(); ++r) {
         const RankHealth& rank = c.rank(r);
+        const auto found = [&](const std::string& text) {
+            verdict.findings.push_back({"wrong_product", {r}, 0, concat(place_of(c, r), ": ", text), kTakeOut});
+        };
         if (rank.wrong_rows > 0)
-            verdict.findings.push_back({"wrong_product",
-                                        {r},
-                                        0,
-                                        concat(place_of(c, r), ": ", rank.wrong_rows,
-                                               " rows of a matrix product whose values are known are wrong"),
-                                        kTakeOut});
+            found(concat(rank.wrong_rows, " rows of a matrix product whose values are known are wrong"));
         if (rank.changed > 0)
-            verdict.findings.push_back({"wrong_product",
-                                        {r},
-                                        0,
-                                        concat(place_of(c, r), ": ", rank.changed, " of ", rank.repeats,
-                                               " repeats of a matrix product gave other bits than its first"),
-                                        kTakeOut});
+            found(concat(rank.changed, " of ", rank.repeats,
+                         " repeats of a matrix product gave other bits than its first"));
     }
 }
 
@@ -153,13 +137,10 @@ void find_slow_ranks(const ClusterHealth& c, Figure figure, double margin, Verdi
     for (int r = 0; r < c.size(); ++r) devices[c.rank(r).device_name()].add(rate(r));
     for (int r = 0; r < c.size(); ++r) {
         const auto share = devices[c.rank(r).device_name()].share(rate(r));
-        if (share && *share < 1 - margin)
-            verdict.findings.push_back({name_of(figure),
-                                        {r},
-                                        *share,
-                                        concat(place_of(c, r), ": ", words_of(figure), " at ",
-                                               format_rate_of(figure, rate(r)), ", ", of_peers(*share)),
-                                        advice_on(figure)});
+        if (!share || *share >= 1 - margin) continue;
+        const std::string text = concat(place_of(c, r), ": ", text_of(figure).words, " at ",
+                                        format_rate_of(figure, rate(r)), ", ", of_peers(*share));
+        verdict.findings.push_back({name_of(figure), {r}, *share, text, text_of(figure).advice});
     }
 }
 
@@ -192,26 +173,25 @@ void find_slow_links(const ClusterHealth& c, const LinkKind& kind, Verdict& verd
     for (int r = 0; r < n; ++r) {
         if (shares[static_cast<size_t>(r)].size() < 2) continue;
         const double share = median(shares[static_cast<size_t>(r)]);
-        named[static_cast<size_t>(r)] = share < 1 - kind.margin;
-        if (named[static_cast<size_t>(r)])
-            verdict.findings.push_back({kind.what,
-                                        {r},
-                                        share,
-                                        concat(place_of(c, r), ": most of its ", kind.words, ", at ", of_peers(share)),
-                                        "its network card, cable and switch port (ethtool -S, ibstat, ibqueryerrors), "
-                                        "the load of its host, the binding of its rank to cores"});
+        if (share >= 1 - kind.margin) continue;
+        named[static_cast<size_t>(r)] = true;
+        verdict.findings.push_back(
+            {kind.what,
+             {r},
+             share,
+             concat(place_of(c, r), ": most of its ", kind.words, ", at ", of_peers(share)),
+             "its network card, cable and switch port (ethtool -S, ibstat, ibqueryerrors), the load of its host, the "
+             "binding of its rank to cores"});
     }
-    for (const Link& l : links)
-        if (l.share < 1 - kind.margin && !named[static_cast<size_t>(l.a)] && !named[static_cast<size_t>(l.b)])
-            verdict.findings.push_back({kind.what,
-                                        {l.a, l.b},
-                                        l.share,
-                                        concat(places_of(c, {l.a, l.b}), ": ", kind.words, " at ",
-                                               kind.text(c.link(l.a, l.b)), ", ", of_peers(l.share)),
-                                        c.same_host(l.a, l.b)
-                                            ? "the binding of both to cores and NUMA nodes, other processes there"
-                                            : "the switches between them, other traffic, --one-by-one to measure it "
-                                              "alone"});
+    for (const Link& l : links) {
+        if (l.share >= 1 - kind.margin || named[static_cast<size_t>(l.a)] || named[static_cast<size_t>(l.b)]) continue;
+        const std::string text = concat(places_of(c, {l.a, l.b}), ": ", kind.words, " at ", kind.text(c.link(l.a, l.b)),
+                                        ", ", of_peers(l.share));
+        const char* advice = c.same_host(l.a, l.b)
+                                 ? "the binding of both to cores and NUMA nodes, other processes there"
+                                 : "the switches between them, other traffic, --one-by-one to measure it alone";
+        verdict.findings.push_back({kind.what, {l.a, l.b}, l.share, text, advice});
+    }
 }
 
 // --------------------------------------------------------------------------------------------------------------------
@@ -226,16 +206,7 @@ void note_ranks_without_peers(const ClusterHealth& c, Verdict& verdict) {
 
 }  // namespace
 
-const char* name_of(Figure figure) {
-    switch (figure) {
-        case Figure::bf16_products: return "bf16_products";
-        case Figure::f32_products: return "f32_products";
-        case Figure::memory: return "memory";
-        case Figure::to_device: return "to_device";
-        case Figure::from_device: return "from_device";
-    }
-    return "";
-}
+const char* name_of(Figure figure) { return text_of(figure).name; }
 
 std::string format_rate_of(Figure figure, double rate) {
     if (rate <= 0) return "-";
@@ -248,7 +219,7 @@ Verdict judge(const ClusterHealth& c, double margin) {
     find_wrong_products(c, verdict);
     find_other_bits(c, verdict);
     find_wrong_links(c, verdict);
-    for (const Figure figure : kAllFigures) find_slow_ranks(c, figure, margin, verdict);
+    for (size_t f = 0; f < kFigures; ++f) find_slow_ranks(c, static_cast<Figure>(f), margin, verdict);
     find_slow_links(c,
                     {"link", "links", margin, [](const LinkHealth& l) { return l.bytes_per_s; },
                      [](const LinkHealth& l) { return format_fixed(l.bytes_per_s / 1e9, 2) + " GB/s each way"; }},
