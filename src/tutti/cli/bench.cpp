@@ -12,46 +12,31 @@ namespace tutti::cli {
 
 namespace {
 
-const char* name_of(BenchArguments::Kind kind) {
-    switch (kind) {
-        case BenchArguments::Kind::gemm: return "gemm";
-        case BenchArguments::Kind::attention: return "attention";
-        case BenchArguments::Kind::memory: return "memory";
-        case BenchArguments::Kind::step: return "step";
-    }
-    return "";
+struct Benchmark {
+    const char* name;
+    BenchResult (*run)(Bench&);
+};
+// In the order of BenchArguments::Kind.
+const Benchmark& benchmark_of(BenchArguments::Kind kind) {
+    static constexpr Benchmark kAll[] = {
+        {"gemm", bench_gemm}, {"attention", bench_attention}, {"memory", bench_memory}, {"step", bench_step}};
+    return kAll[static_cast<size_t>(kind)];
 }
 
 ComputeType compute_type_of(const BenchArguments& a) {
     return a.kind == BenchArguments::Kind::step ? spec::compute_type_of(step_run(a)) : *compute_type_from(a.dtype);
 }
 
-BenchResult run_kind(Bench& bench) {
-    switch (bench.arguments.kind) {
-        case BenchArguments::Kind::gemm: return bench_gemm(bench);
-        case BenchArguments::Kind::attention: return bench_attention(bench);
-        case BenchArguments::Kind::memory: return bench_memory(bench);
-        case BenchArguments::Kind::step: return bench_step(bench);
-    }
-    throw Error("unknown benchmark");
-}
-
-void add(Json& object, const BenchRecord& record) {
-    for (const auto& [key, value] : record)
-        std::visit([&object, &key = key](const auto& v) { object[key] = v; }, value);
-}
-
 Json to_json(const Bench& bench, const BenchResult& result) {
-    Json document = {{"bench", name_of(bench.arguments.kind)},
+    Json document = {{"bench", benchmark_of(bench.arguments.kind).name},
                      {"version", build_info().version},
                      {"machine", bench.device->kind() == DeviceKind::cpu ? cpu_model() : bench.device->name()},
                      {"threads", bench.device->stream().threads},
                      {"kernels", bench.ctx.kernels.name},
                      {"gemm_engine", bench.ctx.kernels.gemm_engines()},
-                     {"dtype", std::string(tutti::name_of(bench.compute_type))}};
-    add(document, result.summary);
-    document["rows"] = Json::array();
-    for (const BenchRecord& row : result.rows) add(document["rows"].push_back(Json::object()), row);
+                     {"dtype", std::string(name_of(bench.compute_type))}};
+    document.update(result.summary);
+    document["rows"] = result.rows;
     document["notes"] = result.notes;
     return document;
 }
@@ -74,14 +59,14 @@ void Bench::note(BenchResult& result, const std::string& words) const {
 
 int bench(const BenchArguments& arguments, const Io& io) {
     warn_of_threads(io, arguments.threads);
-    Bench bench(arguments, io.text(arguments.json));
-    bench.text << "tutti bench " << name_of(arguments.kind) << ": " << bench.compute_type << ", "
+    Bench bench(arguments, io.text());
+    bench.text << "tutti bench " << benchmark_of(arguments.kind).name << ": " << bench.compute_type << ", "
                << bench.device->name() << "\nkernels " << bench.ctx.kernels.name << ", matrix products "
                << bench.ctx.kernels.gemm_engines() << ", " << format_bytes(bench.device->free_bytes())
                << " of memory available\n"
                << std::endl;
-    const BenchResult result = run_kind(bench);
-    if (arguments.json) io.out << to_json(bench, result).dump(2) << '\n';
+    const BenchResult result = benchmark_of(arguments.kind).run(bench);
+    io.print(to_json(bench, result));
     return 0;
 }
 
@@ -101,19 +86,17 @@ Peak measure_peak(Bench& bench, double seconds) {
     return peak;
 }
 
-void add_peak(BenchRecord& record, const Peak& peak) {
-    record.emplace_back("peak_flops_per_s", peak.flops_per_s());
-    record.emplace_back("peak_origin", peak.origin());
-    record.emplace_back("device_peak_flops_per_s", peak.device.flops_per_s);
-    record.emplace_back("best_gemm_flops_per_s", peak.gemm);
-    record.emplace_back("best_gemm_shape", peak.gemm_shape);
+Json to_json(const Peak& peak) {
+    return {{"peak_flops_per_s", peak.flops_per_s()},
+            {"peak_origin", peak.origin()},
+            {"device_peak_flops_per_s", peak.device.flops_per_s},
+            {"best_gemm_flops_per_s", peak.gemm},
+            {"best_gemm_shape", peak.gemm_shape}};
 }
 
 // --- columns ---------------------------------------------------------------------------------------------------------
 
-BenchRecord timing_record(const Timing& t) {
-    return {{"median_s", t.median}, {"min_s", t.min}, {"max_s", t.max}, {"runs", int64_t{t.runs}}};
-}
+Json to_json(const Timing& t) { return {{"median_s", t.median}, {"min_s", t.min}, {"max_s", t.max}, {"runs", t.runs}}; }
 
 std::string timing_heading() {
     return right("median", 10) + right("fastest", 10) + right("slowest", 10) + right("runs", 6);

@@ -6,8 +6,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "tutti/cli/commands.h"
@@ -16,12 +14,9 @@
 
 namespace tutti::cli {
 
-using BenchValue = std::variant<bool, int64_t, double, std::string>;
-using BenchRecord = std::vector<std::pair<std::string, BenchValue>>;  // in the order of the document
-
 struct BenchResult {
-    BenchRecord summary;
-    std::vector<BenchRecord> rows;
+    Json summary = Json::object();
+    std::vector<Json> rows;
     std::vector<std::string> notes;  // what was not measured, and why
 };
 
@@ -63,9 +58,9 @@ struct Peak {
     std::string origin() const;  // "vdpbf16ps zmm on registers"
 };
 Peak measure_peak(Bench& bench, double seconds);
-void add_peak(BenchRecord& record, const Peak& peak);
+Json to_json(const Peak& peak);
 
-BenchRecord timing_record(const Timing& timing);
+Json to_json(const Timing& timing);
 std::string timing_columns(const Timing& timing);  // median, min .. max, runs
 std::string timing_heading();
 

@@ -21,7 +21,7 @@ namespace {
 
 using comm::Communicator;
 
-constexpr int64_t kLargest = 64 << 20;
+constexpr int64_t kLargestMessage = 64 << 20;
 // A collective on `bytes` of the full tensor: what nccl-tests calls the size.
 struct Case {
     const char* name;
@@ -70,7 +70,7 @@ class CommBench {
           world_(world),
           group_(world.everyone("bench")),
           device_(make_cpu_device(1)) {
-        const int64_t n = kLargest / 4 / world.size() * world.size();
+        const int64_t n = kLargestMessage / 4 / world.size() * world.size();
         x_ = Tensor::empty(*device_, {n}, DType::f32, Purpose::communication);
         y_ = Tensor::empty(*device_, {n}, DType::f32, Purpose::communication);
         std::memset(x_.view().data, 0, static_cast<size_t>(x_.bytes()));
@@ -82,7 +82,8 @@ class CommBench {
         Json rows = Json::array();
         std::vector<double> copies = {copy_rate()};
         for (const Case& c : cases()) {
-            for (int64_t bytes = 1 << 10; bytes <= kLargest; bytes *= 4) rows.push_back(run_case(c, bytes, copies[0]));
+            for (int64_t bytes = 1 << 10; bytes <= kLargestMessage; bytes *= 4)
+                rows.push_back(run_case(c, bytes, copies[0]));
             copies.push_back(copy_rate());
         }
         std::sort(copies.begin(), copies.end());
@@ -161,9 +162,9 @@ int bench_comm(const BenchCommArguments& arguments, const Io& io) {
     const int ranks = arguments.ranks > 0 ? arguments.ranks : threads ? 2 : 1;
     comm::run(launch, ranks, {.timeout_s = 60, .progress_thread = arguments.progress_thread}, [&](comm::World& world) {
         std::ostream silent(nullptr);
-        CommBench bench(world, arguments, world.rank() == 0 ? io.text(arguments.json) : silent);
+        CommBench bench(world, arguments, world.rank() == 0 ? io.text() : silent);
         const Json document = bench.run();
-        if (arguments.json && world.rank() == 0) io.out << document.dump(2) << '\n';
+        if (world.rank() == 0) io.print(document);
     });
     return 0;
 }

@@ -57,8 +57,8 @@ double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double co
     const double share = copy_rate > 0 ? rate / copy_rate : 1;
     bench.text << left(c.name, 20) << left(c.traffic, 22) << right(format_fixed(rate / 1e9, 1), 8)
                << right(format_percent(share), 10) << timing_columns(t) << std::endl;
-    BenchRecord row = {{"name", c.name}, {"bytes", c.bytes}, {"bytes_per_s", rate}, {"share_of_copy", share}};
-    for (auto& entry : timing_record(t)) row.push_back(entry);
+    Json row = {{"name", c.name}, {"bytes", c.bytes}, {"bytes_per_s", rate}, {"share_of_copy", share}};
+    row.update(to_json(t));
     result.rows.push_back(std::move(row));
     return rate;
 }
@@ -104,7 +104,7 @@ BenchResult bench_memory(Bench& bench) {
         if (bench.device->kind() == DeviceKind::cpu) {  // a loop of the host
             const Stream& stream = bench.device->stream();
             const MemoryCase of_triad{"triad (f32)", "2 r, 1 w", 3 * kBytes, [&] { triad(stream, a, b, c); }};
-            result.summary.emplace_back("triad_bytes_per_s", measure(bench, result, of_triad, copy_rate, 5));
+            result.summary["triad_bytes_per_s"] = measure(bench, result, of_triad, copy_rate, 5);
         }
     }
     {
@@ -132,8 +132,8 @@ BenchResult bench_memory(Bench& bench) {
     bench.device->memory().trim();
     std::vector<Tensor> keep;
     measure(bench, result, adamw_case(bench, kBufferBytes / 4, keep), copy_rate, 1);
-    result.summary.emplace_back("copy_bytes_per_s", copy_rate);
-    result.summary.emplace_back("buffer_bytes", kBufferBytes);
+    result.summary["copy_bytes_per_s"] = copy_rate;
+    result.summary["buffer_bytes"] = kBufferBytes;
     bench.text << "\nBuffers of " << format_bytes(kBufferBytes)
                << "; medians. of copy: the share of the copy's rate.\n";
     return result;
@@ -145,8 +145,8 @@ BenchResult bench_memory(Bench& bench) {
 
 namespace {
 
-constexpr int64_t kSmallest = 512, kLargestOfCpu = 8192, kLargestOfGpu = 32768;
-constexpr int64_t kTokens = 4096;  // rows of a model's products
+constexpr int64_t kSmallestSide = 512, kLargestSide = 8192, kLargestSideOfGpu = 32768;
+constexpr int64_t kProductRows = 4096;  // rows of a model's products
 
 struct Sweep {
     Bench& bench;
@@ -164,13 +164,9 @@ int64_t memory_of(const GemmShape& s, DType dtype) {
            4 * std::max(s.rows, s.out) * s.in;
 }
 
-const char* name_of(ops::GemmRole product) {
-    switch (product) {
-        case ops::GemmRole::forward: return "y = x w^T";
-        case ops::GemmRole::input_gradient: return "dx = dy w";
-        case ops::GemmRole::weight_gradient: return "dw += dy^T x";
-    }
-    return "";
+const char* formula_of(ops::GemmRole product) {
+    constexpr const char* kFormulas[] = {"y = x w^T", "dx = dy w", "dw += dy^T x"};  // by GemmRole
+    return kFormulas[static_cast<size_t>(product)];
 }
 
 Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
@@ -184,11 +180,11 @@ Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
                << right(std::to_string(shape.in), 7) << right(format_fixed(rate / 1e12, 3), 9)
                << right(format_percent(rate / sweep.peak.flops_per_s()), 9) << "  " << left(engine, 7)
                << timing_columns(t) << std::endl;
-    BenchRecord row = {{"name", shape.name},  {"product", std::string(name_of(shape.product))},
-                       {"rows", shape.rows},  {"out", shape.out},
-                       {"in", shape.in},      {"flops", shape.flops()},
-                       {"flops_per_s", rate}, {"engine", engine}};
-    for (auto& entry : timing_record(t)) row.push_back(entry);
+    Json row = {{"name", shape.name},  {"product", formula_of(shape.product)},
+                {"rows", shape.rows},  {"out", shape.out},
+                {"in", shape.in},      {"flops", shape.flops()},
+                {"flops_per_s", rate}, {"engine", engine}};
+    row.update(to_json(t));
     sweep.result.rows.push_back(std::move(row));
     sweep.rates.push_back(rate);
     return t;
@@ -198,10 +194,10 @@ void sweep_squares(Sweep& sweep, double patience) {
     const double end = seconds_now() + patience;
     double last = 0;
     const bool gpu = sweep.bench.device->kind() == DeviceKind::cuda;
-    for (int64_t n = kSmallest; n <= (gpu ? kLargestOfGpu : kLargestOfCpu); n *= 2) {
+    for (int64_t n = kSmallestSide; n <= (gpu ? kLargestSideOfGpu : kLargestSide); n *= 2) {
         const GemmShape shape{concat("N = ", n), n, n, n};
         const double left_s = end - seconds_now(), predicted = 4 * 8 * last;  // two to warm up, two more; 8: (2 N)^3
-        if (n > kSmallest && predicted > left_s) {
+        if (n > kSmallestSide && predicted > left_s) {
             sweep.bench.note(sweep.result,
                              concat("stopped before N = ", n, ": it needs about ", format_duration(predicted),
                                     ", patience has ", format_duration(std::max(left_s, 0.0)), " (--seconds)"));
@@ -218,29 +214,30 @@ void sweep_squares(Sweep& sweep, double patience) {
 
 // The linears of one block and the head, as models/gpt2.cpp and models/llama.cpp have them on these kernels.
 std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype, const kernels::KernelTable& kernels) {
-    if (m.family == spec::Family::mlp) return {{"linear", kTokens, m.width, m.width}};
+    if (m.family == spec::Family::mlp) return {{"linear", kProductRows, m.width, m.width}};
     const int64_t query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
     std::vector<GemmShape> linears;
     const bool gpt2 = m.family == spec::Family::gpt2;
     if (gpt2 || (kernels.fused_projections && !m.head_norm)) {
-        linears = {{"q k v", kTokens, query + 2 * key, m.width}};
+        linears = {{"q k v", kProductRows, query + 2 * key, m.width}};
     } else {
-        linears = {{"q", kTokens, query, m.width}};
-        if (key != query) linears.push_back({"k, v", kTokens, key, m.width});
+        linears = {{"q", kProductRows, query, m.width}};
+        if (key != query) linears.push_back({"k, v", kProductRows, key, m.width});
     }
-    linears.push_back({"attention out", kTokens, m.width, query});
-    linears.push_back({gpt2 ? "ffn up" : "ffn gate, up", kTokens, m.ffn, m.width});
-    linears.push_back({"ffn down", kTokens, m.width, m.ffn});
+    linears.push_back({"attention out", kProductRows, m.width, query});
+    linears.push_back({gpt2 ? "ffn up" : "ffn gate, up", kProductRows, m.ffn, m.width});
+    linears.push_back({"ffn down", kProductRows, m.width, m.ffn});
     constexpr int64_t kGrain = parallel::kVocabularyGrain;
     const int64_t words = (m.vocab + kGrain - 1) / kGrain * kGrain;
     linears.push_back(
-        {"head", ops::loss_chunk_rows(kTokens, words * size_of(dtype), kernels.loss_chunk_bytes), words, m.width});
+        {"head", ops::loss_chunk_rows(kProductRows, words * size_of(dtype), kernels.loss_chunk_bytes), words, m.width});
     return linears;
 }
 
 void sweep_model(Sweep& sweep, const std::string& name) {
     Bench& bench = sweep.bench;
-    bench.text << '\n' << name << ", " << kTokens << " tokens: y = x w^T, dx = dy w, dw += dy^T x (f32)" << std::endl;
+    bench.text << '\n'
+               << name << ", " << kProductRows << " tokens: y = x w^T, dx = dy w, dw += dy^T x (f32)" << std::endl;
     std::vector<GemmShape> all;
     for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype, bench.ctx.kernels)) {
         for (const auto& [product, suffix] :
@@ -268,13 +265,13 @@ BenchResult bench_gemm(Bench& bench) {
     for (size_t i = 0; i < sweep.rates.size(); ++i)
         if (sweep.rates[i] > sweep.rates[best]) best = i;
     const double best_rate = sweep.rates.at(best);
-    const std::string best_name = std::get<std::string>(sweep.result.rows[best][0].second);
+    const std::string best_name = sweep.result.rows[best]["name"].text();
     if (!bench.arguments.model.empty()) sweep_model(sweep, bench.arguments.model);
 
     for (size_t i = 0; i < sweep.rates.size(); ++i)
-        sweep.result.rows[i].emplace_back("share_of_peak", sweep.rates[i] / sweep.peak.flops_per_s());
-    add_peak(sweep.result.summary, sweep.peak);
-    sweep.result.summary.emplace_back("best_square_flops_per_s", best_rate);
+        sweep.result.rows[i]["share_of_peak"] = sweep.rates[i] / sweep.peak.flops_per_s();
+    sweep.result.summary.update(to_json(sweep.peak));
+    sweep.result.summary["best_square_flops_per_s"] = best_rate;
     bench.text << "\nbest square: " << format_flop_rate(best_rate) << " at " << best_name << ", "
                << format_percent(best_rate / sweep.peak.flops_per_s()) << " of the peak ("
                << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << ")" << std::endl;
@@ -357,16 +354,16 @@ void print_and_add(Bench& bench, BenchResult& result, const std::string& by, con
                    << "  " << left(pass.name, 19) << right(format_fixed(rate / 1e12, 3), 9)
                    << right(format_percent(share), 10) << "  " << left(by, 7) << timing_columns(pass.timing)
                    << std::endl;
-        BenchRecord row = {{"T", c.T},
-                           {"H", c.H()},
-                           {"D", c.D},
-                           {"window", c.window},
-                           {"pass", std::string(pass.name)},
-                           {"by", by},
-                           {"flops", pass.flops},
-                           {"flops_per_s", rate},
-                           {"share_of_peak", share}};
-        for (auto& entry : timing_record(pass.timing)) row.push_back(entry);
+        Json row = {{"T", c.T},
+                    {"H", c.H()},
+                    {"D", c.D},
+                    {"window", c.window},
+                    {"pass", pass.name},
+                    {"by", by},
+                    {"flops", pass.flops},
+                    {"flops_per_s", rate},
+                    {"share_of_peak", share}};
+        row.update(to_json(pass.timing));
         result.rows.push_back(std::move(row));
     }
 }
@@ -404,7 +401,7 @@ BenchResult bench_attention(Bench& bench) {
             }
         }
     }
-    add_peak(result.summary, peak);
+    result.summary.update(to_json(peak));
     return result;
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 using autograd::PassKind;
 
-constexpr int64_t kRows = 64, kWidth = 32;
+constexpr int64_t kSleepingTokens = 64, kSleepingWidth = 32;  // of the model that stands for one
 
 // Each pass over a layer takes as long as it is told.
 class Sleeping final : public autograd::Hooks {
@@ -73,8 +73,8 @@ class SleepingRank {
                                      {mesh::Axis::dp_replicate, 1},
                                      {mesh::Axis::pp, world.size()}})),
           model_(models::make_model(
-              ctx_, spec::ModelSpec{.family = spec::Family::mlp, .width = kWidth, .layers = s.placement.stages},
-              kRows)),
+              ctx_, spec::ModelSpec{.family = spec::Family::mlp, .width = kSleepingWidth, .layers = s.placement.stages},
+              kSleepingTokens)),
           pipeline_{.schedule = s,
                     .spans = pipeline::balanced(std::vector<double>(model_.modules().size(), 1), s.placement.stages),
                     .rank = world.rank()},
@@ -95,7 +95,7 @@ class SleepingRank {
   private:
     nn::Batch batch() {
         nn::Batch b;
-        b.features = b.feature_targets = ops::zeros(ctx_, {kRows, kWidth}, DType::f32, Purpose::data);
+        b.features = b.feature_targets = ops::zeros(ctx_, {kSleepingTokens, kSleepingWidth}, DType::f32, Purpose::data);
         return b;
     }
     std::unique_ptr<Device> device_;
@@ -168,8 +168,8 @@ int bench_pipeline(const BenchPipelineArguments& arguments, const Io& io) {
     if (launch.size > 1) a.stages = launch.size;
     comm::run(launch, a.stages, {.timeout_s = 60, .progress_thread = a.progress_thread}, [&](comm::World& world) {
         std::ostream silent(nullptr);
-        const Json document = PipelineBench(world, a, world.rank() == 0 ? io.text(a.json) : silent).run();
-        if (a.json && world.rank() == 0) io.out << document.dump(2) << '\n';
+        const Json document = PipelineBench(world, a, world.rank() == 0 ? io.text() : silent).run();
+        if (world.rank() == 0) io.print(document);
     });
     return 0;
 }

@@ -248,42 +248,42 @@ void print_tuning(std::ostream& text, const kernels::GemmTuning& tuning, BenchRe
                                {"first_s", first},
                                {"best_s", best},
                                {"candidate", p.candidate},
-                               {"candidates", static_cast<int64_t>(p.seconds.size())}});
+                               {"candidates", p.seconds.size()}});
     }
     text << right(format_fixed(1e6 * first_s, 1), 10) << right(format_fixed(1e6 * best_s, 1), 10)
          << right(format_percent(first_s / best_s - 1), 8) << "             each of them once" << std::endl;
-    result.summary.emplace_back("tuned_products", static_cast<int64_t>(tuning.products.size()));
+    result.summary["tuned_products"] = tuning.products.size();
 }
 
-BenchRecord summary_of(const StepReport& r) {
+Json summary_of(const StepReport& r) {
     const spec::TrainSpec& train = r.run.train;
     const plan::TokenFlops flops = r.model();
-    BenchRecord record = {{"model", r.run.model.preset},
-                          {"parameters", spec::parameter_count(r.run.model)},
-                          {"seq_len", train.seq_len},
-                          {"global_batch", train.global_batch},
-                          {"micro_batch", train.micro_batch},
-                          {"recompute", r.run.recompute.policy},
-                          {"tokens_per_step", train.global_batch * train.seq_len},
-                          {"flops_per_token_causal", flops.causal()},
-                          {"flops_per_token_full", flops.full()},
-                          {"flops_per_step_causal", flops.causal() * r.tokens()},
-                          {"flops_per_step_full", flops.full() * r.tokens()},
-                          {"step_s", r.seconds()},
-                          {"step_s_min", r.measured.timing.min},
-                          {"step_s_max", r.measured.timing.max},
-                          {"runs", int64_t{r.measured.timing.runs}},
-                          {"tokens_per_s", r.tokens() / r.seconds()},
-                          {"flops_per_s_causal", r.rate(flops.causal())},
-                          {"flops_per_s_full", r.rate(flops.full())}};
-    add_peak(record, r.peak);
-    record.emplace_back("mfu_causal", r.share(flops.causal()));
-    record.emplace_back("mfu_full", r.share(flops.full()));
-    record.emplace_back("hfu_causal", r.share(r.hardware().causal()));
-    record.emplace_back("share_of_best_gemm", r.rate(flops.causal()) / r.peak.gemm);
-    record.emplace_back("mem_peak_bytes", r.measured.memory);
-    record.emplace_back("first_loss", r.measured.first_loss);
-    record.emplace_back("last_loss", r.measured.last_loss);
+    Json record = {{"model", r.run.model.preset},
+                   {"parameters", spec::parameter_count(r.run.model)},
+                   {"seq_len", train.seq_len},
+                   {"global_batch", train.global_batch},
+                   {"micro_batch", train.micro_batch},
+                   {"recompute", r.run.recompute.policy},
+                   {"tokens_per_step", train.global_batch * train.seq_len},
+                   {"flops_per_token_causal", flops.causal()},
+                   {"flops_per_token_full", flops.full()},
+                   {"flops_per_step_causal", flops.causal() * r.tokens()},
+                   {"flops_per_step_full", flops.full() * r.tokens()},
+                   {"step_s", r.seconds()},
+                   {"step_s_min", r.measured.timing.min},
+                   {"step_s_max", r.measured.timing.max},
+                   {"runs", r.measured.timing.runs},
+                   {"tokens_per_s", r.tokens() / r.seconds()},
+                   {"flops_per_s_causal", r.rate(flops.causal())},
+                   {"flops_per_s_full", r.rate(flops.full())}};
+    record.update(to_json(r.peak));
+    record.update({{"mfu_causal", r.share(flops.causal())},
+                   {"mfu_full", r.share(flops.full())},
+                   {"hfu_causal", r.share(r.hardware().causal())},
+                   {"share_of_best_gemm", r.rate(flops.causal()) / r.peak.gemm},
+                   {"mem_peak_bytes", r.measured.memory},
+                   {"first_loss", r.measured.first_loss},
+                   {"last_loss", r.measured.last_loss}});
     return record;
 }
 
@@ -358,7 +358,7 @@ BenchResult bench_step(Bench& bench) {
     if (bench.arguments.kernels) {
         const double bandwidth = measure_bandwidth(bench.ctx, {.seconds = 1, .min_runs = 5, .max_runs = 20});
         print_kernels(bench.text, report, bandwidth, result);
-        result.summary.emplace_back("memory_bytes_per_s", bandwidth);
+        result.summary["memory_bytes_per_s"] = bandwidth;
     }
     return result;
 }

@@ -19,12 +19,9 @@ namespace tutti::cli {
 
 namespace {
 
-int fail(const Io& io, bool json, const std::string& message, int exit_code) {
+int fail(const Io& io, const std::string& message, int exit_code) {
     io.err << (io.color ? "\033[1;31mtutti:\033[0m " : "tutti: ") << message << std::endl;
-    if (json) {
-        const Json document = {{"error", message}, {"exit_code", exit_code}};
-        io.out << document.dump(2, Json::InvalidUtf8::replace) << std::endl;
-    }
+    io.print(Json{{"error", message}, {"exit_code", exit_code}});
     return exit_code;
 }
 
@@ -44,8 +41,13 @@ void warn_of_threads(const Io& io, int64_t threads) {
                << "time; fewer are faster (train.threads, --threads; 0: all cores)" << std::endl;
 }
 
-int run(int argc, const char* const* argv, const Io& io) {
-    const bool json = asks_for_json(argc, argv);
+void warn_of_threads(const Io& io, const comm::Launch& launch, int64_t threads, int ranks) {
+    if (launch.rank == 0) warn_of_threads(io, threads * (launch.size > 1 ? launch.local_size : ranks));
+}
+
+int run(int argc, const char* const* argv, const Io& streams) {
+    Io io = streams;
+    io.json = asks_for_json(argc, argv);  // a failure to parse is reported as JSON too
     try {
         Arguments arguments;
         const Command table = program(arguments, io);
@@ -54,17 +56,18 @@ int run(int argc, const char* const* argv, const Io& io) {
             (argc < 2 ? io.err : io.out) << parsed.text;
             return argc < 2 ? 2 : 0;
         }
+        io.json = arguments.json;
         const int code = parsed.command->run();
         check(code != 0 || io.out.flush(), "standard output cannot be written: is its disk full?");
         return code;
     } catch (const Error& error) {
-        return fail(io, json, error.what(), error.exit_code());
+        return fail(io, error.what(), error.exit_code());
     } catch (const std::filesystem::filesystem_error& error) {
-        return fail(io, json, concat(error.path1().string(), ": ", error.code().message()), 3);
+        return fail(io, concat(error.path1().string(), ": ", error.code().message()), 3);
     } catch (const std::bad_alloc&) {
-        return fail(io, json, "out of memory: a smaller model, micro_batch or seq_len needs less", 4);
+        return fail(io, "out of memory: a smaller model, micro_batch or seq_len needs less", 4);
     } catch (const std::exception& error) {
-        return fail(io, json, error.what(), 4);
+        return fail(io, error.what(), 4);
     }
 }
 

@@ -88,22 +88,19 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
     const std::vector<std::string> strangers = app.remaining(true);
     const auto is_option = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
     std::vector<std::string> names;
-    std::string all;
-    for (const CLI::App* c : command->get_subcommands([](const CLI::App*) { return true; })) {
-        all += (names.empty() ? "" : ", ") + c->get_name();
+    for (const CLI::App* c : command->get_subcommands([](const CLI::App*) { return true; }))
         names.push_back(c->get_name());
-    }
     const auto word = std::find_if_not(strangers.begin(), strangers.end(), is_option);
     if (!names.empty() && word != strangers.end())
         return concat("unknown command `", *word, "` of `", words_of(command), "`; the nearest is `",
-                      spec::nearest(*word, names), "` of ", all);
+                      spec::nearest(*word, names), "` of ", joined(names));
     const auto option = std::find_if(strangers.begin(), strangers.end(), is_option);
     if (option != strangers.end()) {
         const std::string name = option->substr(0, option->find('='));
         return concat("unknown option ", name, " of `", words_of(command), "`; the nearest is ",
                       spec::nearest(name, options_of(command)));
     }
-    if (!names.empty()) return concat("`", words_of(command), "` needs a command: ", all);
+    if (!names.empty()) return concat("`", words_of(command), "` needs a command: ", joined(names));
     return error.what();
 }
 

@@ -54,16 +54,14 @@ struct Command {
 
 Option required(Option option);
 Option threads_option(int& threads);
-Option json_option(bool& json);
 Option expert_loads_option(std::string& loads);
 // --set section.key=value, repeatable.
 Option set_option(std::vector<std::string>& set, const std::string& help);
 
-// The command whose function takes `arguments`, with --json before its other options.
+// The command whose function takes `arguments`.
 template <class T>
 Command command_of(std::string name, std::string description, T& arguments, const Io& io,
                    int (*function)(const T&, const Io&), Options options, std::string footer) {
-    options.insert(options.begin(), json_option(arguments.json));
     return {std::move(name), std::move(description), std::move(options), std::move(footer),
             [&arguments, &io, function] { return function(arguments, io); }};
 }
@@ -76,8 +74,6 @@ struct Arguments {
     GenerateArguments generate;
     ConvertArguments convert;
     ReportArguments report;
-    DoctorArguments doctor;
-    VersionArguments version;
     BenchArguments bench;
     DataArguments data;
     BenchCommArguments bench_comm;
@@ -88,7 +84,7 @@ struct Arguments {
     CalibrateArguments calibrate;
     PlanArguments plan;
     CompletionArguments completion;
-    ManualArguments manual;
+    bool json = false;  // of every command
 };
 
 // The table of the program (program.cpp), and the commands whose options stand in files of their own. `arguments` and

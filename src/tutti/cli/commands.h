@@ -9,6 +9,9 @@
 
 #include "tutti/cli/io.h"
 
+namespace tutti::comm {
+struct Launch;
+}
 namespace tutti::spec {
 struct RunSpec;
 }
@@ -17,6 +20,8 @@ namespace tutti::cli {
 
 // Warns of far more CPU threads on this host than it has cores.
 void warn_of_threads(const Io& io, int64_t threads);
+// The same for `threads` of each of the ranks of a run that this launch has on the host; the first rank warns.
+void warn_of_threads(const Io& io, const comm::Launch& launch, int64_t threads, int ranks);
 
 // A run, or its rehearsal.
 struct RehearseArguments {
@@ -33,7 +38,6 @@ struct RehearseArguments {
     std::string expert_loads;           // "1.5", or a load for each expert; "": even
     std::optional<int> threads;         // train.threads
     std::optional<std::string> device;  // train.device
-    bool json = false;
 };
 int rehearse(const RehearseArguments& arguments, const Io& io);
 // The config with the arguments applied, validated for `ranks` ranks. UsageError with the broken rules.
@@ -53,7 +57,6 @@ struct VerifyArguments {
     int64_t steps = 3;
     std::vector<std::string> set;
     bool force = false;  // start even if memory does not suffice
-    bool json = false;
 };
 int verify(const VerifyArguments& arguments, const Io& io);
 
@@ -76,7 +79,6 @@ struct GenerateArguments {
     int threads = 0;  // of each rank
     int ranks = 1;
     std::vector<std::string> set;
-    bool json = false;
 };
 int generate(const GenerateArguments& arguments, const Io& io);
 
@@ -84,7 +86,6 @@ struct ConvertArguments {
     std::string from, to, format, dtype;  // format, dtype "": see infer/convert.h
     std::optional<int64_t> max_shard_size;
     bool allow_loss = false;
-    bool json = false;
 };
 int convert(const ConvertArguments& arguments, const Io& io);
 
@@ -93,7 +94,6 @@ struct ReportArguments {
     std::string out;     // "": report.html in the run directory, of several runs comparison.html here
     std::string csv;     // "": none
     std::string flight;  // read the flight records of this run instead of writing a page
-    bool json = false;
 };
 int report(const ReportArguments& arguments, const Io& io);
 
@@ -111,13 +111,11 @@ struct SimulateArguments {
     std::string run;                // run directory for the prediction; "": none
     std::vector<std::string> slow;  // "3=1.5": rank 3 takes 1.5 times as long
     std::string expert_loads;       // as of rehearse
-    bool json = false;
 };
 int simulate(const SimulateArguments& arguments, const Io& io);
 
 struct CalibrateArguments {
     std::string out;
-    bool json = false;
 };
 int calibrate(const CalibrateArguments& arguments, const Io& io);
 
@@ -140,31 +138,19 @@ struct PlanArguments {
     double price = 0;        // dollars per device and hour; 0: the cluster file's
     double storage_gbs = 1;  // GB/s of a node for checkpoints
     double restart = 600;    // seconds from a failure until training continues
-    bool json = false;
 };
 int plan(const PlanArguments& arguments, const Io& io);
 
-struct DoctorArguments {
-    bool json = false;
-};
-int doctor(const DoctorArguments& arguments, const Io& io);
-
-struct VersionArguments {
-    bool json = false;
-};
-int version(const VersionArguments& arguments, const Io& io);
+int doctor(const Io& io);
+int version(const Io& io);
 
 // The table of commands as a script for a shell, and as a page for man.
 struct CompletionArguments {
     std::string shell;  // bash, zsh or fish
-    bool json = false;
 };
 int completion(const CompletionArguments& arguments, const Io& io);
 
-struct ManualArguments {
-    bool json = false;
-};
-int manual(const ManualArguments& arguments, const Io& io);
+int manual(const Io& io);
 
 struct BenchArguments {
     enum class Kind { gemm, attention, memory, step };
@@ -178,7 +164,6 @@ struct BenchArguments {
     std::vector<std::string> set;
     bool kernels = false;  // step: also show the time of each kernel beside its lower bound
     std::string tune;      // step: the file that gets the measured algorithms of its matrix products
-    bool json = false;
 };
 int bench(const BenchArguments& arguments, const Io& io);
 
@@ -187,7 +172,6 @@ struct BenchCommArguments {
     std::string launcher;  // "": detected
     double seconds = 20;
     bool progress_thread = false;
-    bool json = false;
 };
 int bench_comm(const BenchCommArguments& arguments, const Io& io);
 
@@ -199,7 +183,6 @@ struct BenchPipelineArguments {
     double forward = 10, backward_input = 10, backward_weight = 10;  // milliseconds of a rank's part of the model
     int repeats = 3;
     bool progress_thread = false;
-    bool json = false;
 };
 int bench_pipeline(const BenchPipelineArguments& arguments, const Io& io);
 
@@ -211,7 +194,6 @@ struct HealthArguments {
     double seconds = 20;      // for all measurements, about
     double margin = 0.2;      // slow means below 1 - margin of the peers' median
     bool one_by_one = false;  // measure one link at a time
-    bool json = false;
 };
 int health(const HealthArguments& arguments, const Io& io);
 
@@ -225,7 +207,6 @@ struct ScheduleArguments {
     double w_memory = 1;                   // auto: share of a chunk's memory that lives between I and W
     std::string csv, svg;                  // "": none
     bool messages = false;                 // include sends and receives in the CSV and the JSON
-    bool json = false;
 };
 int schedule(const ScheduleArguments& arguments, const Io& io);
 
@@ -238,7 +219,6 @@ struct TrainTokenizerArguments {
     std::vector<std::string> special;   // have the first ids
     int64_t min_frequency = 2;
     int threads = 0;  // 0: all cores
-    bool json = false;
 };
 int train_tokenizer(const TrainTokenizerArguments& arguments, const Io& io);
 
@@ -253,7 +233,6 @@ struct TokenizeArguments {
     bool append_eod = false;
     std::string eod;  // id or text; "": the tokenizer's
     int threads = 0;  // 0: all cores
-    bool json = false;
 };
 int tokenize(const TokenizeArguments& arguments, const Io& io);
 
@@ -264,7 +243,6 @@ struct TokenFileArguments {
     std::string tokenizer;  // inspect: shows the first tokens as text; JSONL: encodes the records
     std::string eod;        // inspect: end-of-document token, by id or text, for files without documents
     int64_t vocab = 0;      // verify: ids must be below it; 0: any id
-    bool json = false;
 };
 int inspect_data(const TokenFileArguments& arguments, const Io& io);
 int verify_data(const TokenFileArguments& arguments, const Io& io);

@@ -11,12 +11,6 @@ namespace tutti::cli {
 
 namespace {
 
-std::string joined(const std::vector<std::string>& words, std::string_view between) {
-    std::string text;
-    for (const std::string& word : words) text += (text.empty() ? "" : std::string(between)) + word;
-    return text;
-}
-
 std::string replaced(std::string text, const std::map<char, std::string>& replacements) {
     std::string result;
     for (const char c : text) {
@@ -270,10 +264,8 @@ int completion(const CompletionArguments& a, const Io& io) {
     const std::string script = a.shell == "bash"  ? bash_completion(table)
                                : a.shell == "zsh" ? zsh_completion(table)
                                                   : fish_completion(table);
-    if (a.json)
-        io.out << Json{{"shell", a.shell}, {"script", script}}.dump(2) << '\n';
-    else
-        io.out << script;
+    io.print(Json{{"shell", a.shell}, {"script", script}});
+    if (!io.json) io.out << script;
     return 0;
 }
 
@@ -353,13 +345,11 @@ std::string manual_page(const Command& program, const std::string& version) {
     return page;
 }
 
-int manual(const ManualArguments& a, const Io& io) {
+int manual(const Io& io) {
     Arguments arguments;
     const std::string page = manual_page(program(arguments, io), build_info().version);
-    if (a.json)
-        io.out << Json{{"page", page}}.dump(2) << '\n';
-    else
-        io.out << page;
+    io.print(Json{{"page", page}});
+    if (!io.json) io.out << page;
     return 0;
 }
 

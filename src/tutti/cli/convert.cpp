@@ -17,18 +17,17 @@ int convert(const ConvertArguments& arguments, const Io& io) {
     const infer::ConvertOutcome outcome = infer::convert(options);
     if (!outcome.losses.empty())
         io.err << "warning: values that do not fit " << arguments.dtype << ":" << hf::describe(outcome.losses) << '\n';
-    if (arguments.json) {
+    if (io.json) {
         auto losses = Json::object();
         for (const auto& [name, loss] : outcome.losses)
             losses[name] = {{"became_infinite", loss.infinite}, {"became_zero", loss.zero}};
-        const Json document = {{"from", outcome.from},
-                               {"to", arguments.to},
-                               {"format", outcome.format},
-                               {"step", outcome.step},
-                               {"parameters", outcome.parameters},
-                               {"files", outcome.files},
-                               {"losses", losses}};
-        io.out << document.dump(2) << '\n';
+        io.print(Json{{"from", outcome.from},
+                      {"to", arguments.to},
+                      {"format", outcome.format},
+                      {"step", outcome.step},
+                      {"parameters", outcome.parameters},
+                      {"files", outcome.files},
+                      {"losses", losses}});
         return 0;
     }
     io.out << outcome.from << " -> " << arguments.to << " (" << outcome.format << ", " << outcome.parameters

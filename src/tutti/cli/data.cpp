@@ -115,7 +115,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     const double begin = seconds_now();
     int64_t bytes = 0;
     {
-        Progress progress(io.text(a.json), io.text_terminal(a.json), total);
+        Progress progress(io.text(), io.text_terminal(), total);
         data::encode_files(*tokenizer, a.files, encoding, [&](data::EncodedPiece&& piece) {
             writer.append(piece);
             progress.at(bytes += piece.bytes, writer.tokens());
@@ -125,18 +125,17 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     const double seconds = seconds_now() - begin;
 
     const auto rate = [seconds](int64_t n) { return static_cast<double>(n) / seconds; };
-    if (a.json) {
-        const Json document = {{"out", paths},
-                               {"format", a.format},
-                               {"tokenizer", tokenizer->description()},
-                               {"bytes", bytes},
-                               {"tokens", writer.tokens()},
-                               {"documents", writer.documents()},
-                               {"masked_tokens", writer.only_read()},
-                               {"seconds", seconds},
-                               {"bytes_per_s", rate(bytes)},
-                               {"tokens_per_s", rate(writer.tokens())}};
-        io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
+    if (io.json) {
+        io.print(Json{{"out", paths},
+                      {"format", a.format},
+                      {"tokenizer", tokenizer->description()},
+                      {"bytes", bytes},
+                      {"tokens", writer.tokens()},
+                      {"documents", writer.documents()},
+                      {"masked_tokens", writer.only_read()},
+                      {"seconds", seconds},
+                      {"bytes_per_s", rate(bytes)},
+                      {"tokens_per_s", rate(writer.tokens())}});
         return 0;
     }
     io.out << writer.tokens() << " tokens of " << writer.documents() << " documents, " << bytes << " bytes, in "
@@ -160,8 +159,8 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
                                .special = a.special,
                                .min_frequency = a.min_frequency,
                                .threads = a.threads};
-    std::ostream& text = io.text(a.json);
-    const bool terminal = io.text_terminal(a.json);
+    std::ostream& text = io.text();
+    const bool terminal = io.text_terminal();
     training.status = [&](const std::string& line) {
         if (terminal) text << "\r\033[K" << line << std::flush;
     };
@@ -178,11 +177,14 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
         tokens += static_cast<int64_t>(data::encode_text(tokenizer, t, a.threads).size());
     }
     const double bytes_per_token = tokens > 0 ? static_cast<double>(bytes) / static_cast<double>(tokens) : 0;
-    if (a.json) {
-        const Json document = {{"out", a.out},      {"vocab", tokenizer.vocab()}, {"merges", model.merges.size()},
-                               {"bytes", bytes},    {"tokens", tokens},           {"bytes_per_token", bytes_per_token},
-                               {"seconds", seconds}};
-        io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
+    if (io.json) {
+        io.print(Json{{"out", a.out},
+                      {"vocab", tokenizer.vocab()},
+                      {"merges", model.merges.size()},
+                      {"bytes", bytes},
+                      {"tokens", tokens},
+                      {"bytes_per_token", bytes_per_token},
+                      {"seconds", seconds}});
         return 0;
     }
     io.out << a.out << ": " << tokenizer.vocab() << " tokens learnt from " << bytes << " bytes in "
@@ -310,9 +312,7 @@ void print(const Content& c, std::ostream& out) {
         out << "  " << right(concat(from, " .. ", 2 * from - 1), 24) << "  " << right(std::to_string(count), 10) << ' '
             << bar << '\n';
     }
-    std::string ids;
-    for (const int32_t id : c.first) ids += (ids.empty() ? "" : " ") + std::to_string(id);
-    line("first tokens", ids);
+    line("first tokens", joined(c.first, " "));
     if (!c.text.empty()) line("as text", Json(c.text).dump(-1, Json::InvalidUtf8::replace));
 }
 
@@ -324,13 +324,12 @@ int inspect_data(const TokenFileArguments& a, const Io& io) {
     for (const std::string& file : a.files) {
         Content content = read_all(file, a, int64_t{1} << 31);
         if (tokenizer) content.text = tokenizer->decode(content.first);
-        if (a.json)
+        if (io.json)
             files.push_back(describe(content));
         else
             print(content, io.out);
     }
-    const Json document = {{"files", files}};
-    if (a.json) io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
+    io.print(Json{{"files", files}});
     return 0;
 }
 
@@ -345,13 +344,12 @@ int verify_data(const TokenFileArguments& a, const Io& io) {
                          {"tokens", content.tokens},
                          {"documents", content.lengths.documents},
                          {"largest_id", content.largest}});
-        if (!a.json)
+        if (!io.json)
             io.out << file << ": sound: " << content.format << ", " << content.tokens << " tokens, "
                    << content.lengths.documents << " documents, largest id " << content.largest << " ("
                    << format_rate(rate, "tok") << ")\n";
     }
-    const Json document = {{"sound", true}, {"files", files}};
-    if (a.json) io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
+    io.print(Json{{"sound", true}, {"files", files}});
     return 0;
 }
 

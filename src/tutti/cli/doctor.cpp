@@ -61,32 +61,27 @@ Json to_json(const MachineFacts& facts) {
 
 }  // namespace
 
-int doctor(const DoctorArguments& arguments, const Io& io) {
+int doctor(const Io& io) {
     const MachineFacts facts = diagnose::examine_machine();
-    if (arguments.json)
-        io.out << to_json(facts).dump(2, Json::InvalidUtf8::replace) << '\n';
-    else
-        print(facts, io.out);
+    io.print(to_json(facts));
+    if (!io.json) print(facts, io.out);
     return facts.problems.empty() ? 0 : 4;
 }
 
-int version(const VersionArguments& arguments, const Io& io) {
+int version(const Io& io) {
     const BuildInfo build = build_info();
     const std::string mpi = comm::mpi_library(comm::Launcher::none);
-    if (arguments.json) {
-        const Json document = {{"version", build.version},
-                               {"build_type", build.build_type},
-                               {"compiler", build.compiler},
-                               {"gemm_engine", kernels::gemm_engines()},
-                               {"sentencepiece", data::sentencepiece_version()},
-                               {"mpi", mpi}};
-        io.out << document.dump(2) << '\n';
-    } else {
+    io.print(Json{{"version", build.version},
+                  {"build_type", build.build_type},
+                  {"compiler", build.compiler},
+                  {"gemm_engine", kernels::gemm_engines()},
+                  {"sentencepiece", data::sentencepiece_version()},
+                  {"mpi", mpi}});
+    if (!io.json)
         io.out << "tutti " << build.version << " (" << build.build_type << ", " << build.compiler << ", "
                << kernels::gemm_engines()
                << (data::sentencepiece_version().empty() ? "" : ", " + data::sentencepiece_version()) << ", "
                << (mpi.empty() ? "no MPI" : mpi) << ")\n";
-    }
     return 0;
 }
 

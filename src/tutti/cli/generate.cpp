@@ -94,6 +94,11 @@ struct Text {
     StopText stop;
     Utf8Stream stream;
     bool ended = false;
+
+    // Nothing follows: what was held back is text too.
+    void end(bool ids) {
+        if (!std::exchange(ended, true) && !ids) text += stream.feed(stop.finish()) + stream.finish();
+    }
 };
 
 // Writes texts in their order, each as soon as those before it have ended.
@@ -124,12 +129,8 @@ class Output {
 };
 
 const char* name_of(infer::Ended ended) {
-    switch (ended) {
-        case infer::Ended::length: return "length";
-        case infer::Ended::stop_token: return "token";
-        case infer::Ended::stopped: return "text";
-    }
-    return "";
+    constexpr const char* kNames[] = {"length", "token", "text"};  // by Ended
+    return kNames[static_cast<size_t>(ended)];
 }
 
 Json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sampling, const std::vector<Text>& texts,
@@ -214,7 +215,7 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
     for (Text& text : texts)
         if (!arguments.ids) text.prompt = text.stream.feed(text.prompt);
 
-    Output output(texts, writes && !arguments.json ? &io.out : nullptr);
+    Output output(texts, writes && !io.json ? &io.out : nullptr);
     std::vector<Ids> ids;
     for (const Text& text : texts) ids.push_back(text.prompt_ids);
     const double begin = seconds_now();
@@ -223,21 +224,15 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
         text.tokens.push_back(token);
         const std::string piece = tokenizer ? text.stop.feed(tokenizer->piece(token)) : "";
         text.text += arguments.ids ? concat(text.tokens.size() > 1 ? " " : "", token) : text.stream.feed(piece);
-        const bool last = text.stop.stopped() || static_cast<int64_t>(text.tokens.size()) == sampling.max_tokens;
-        if (last && !arguments.ids) text.text += text.stream.feed(text.stop.finish()) + text.stream.finish();
-        text.ended = last;
+        if (text.stop.stopped() || static_cast<int64_t>(text.tokens.size()) == sampling.max_tokens)
+            text.end(arguments.ids);
         output.show();
         return !text.stop.stopped();
     });
     const double seconds = seconds_now() - begin;
-    for (Text& text : texts) {
-        if (!text.ended && !arguments.ids) text.text += text.stream.feed(text.stop.finish()) + text.stream.finish();
-        text.ended = true;
-    }
+    for (Text& text : texts) text.end(arguments.ids);
     output.show();
-    if (arguments.json && writes)
-        io.out << describe(loaded, sampling, texts, ended, arguments.ids, seconds).dump(2, Json::InvalidUtf8::replace)
-               << '\n';
+    if (writes) io.print(describe(loaded, sampling, texts, ended, arguments.ids, seconds));
 }
 
 }  // namespace
@@ -246,7 +241,7 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     const int ranks = ranks_of(arguments, launch);
     const std::vector<std::string> prompts = prompt_texts(arguments);
-    if (launch.rank == 0) warn_of_threads(io, arguments.threads * (launch.size > 1 ? launch.local_size : ranks));
+    warn_of_threads(io, launch, arguments.threads, ranks);
     comm::run(launch, ranks, {}, [&](comm::World& world) {
         generate_on(arguments, prompts, world, comm::local_rank(launch, world.rank(), ranks), io);
     });

@@ -135,14 +135,14 @@ int health(const HealthArguments& arguments, const Io& io) {
     check_device(arguments.device);
     const int asked = arguments.ranks > 0 ? arguments.ranks : threads ? default_ranks(arguments) : 1;
     const int ranks = launch.ranks(asked);
-    if (launch.rank == 0) warn_of_threads(io, int64_t{arguments.threads} * (threads ? ranks : launch.local_size));
+    warn_of_threads(io, launch, arguments.threads, ranks);
     check<UsageError>(!arguments.one_by_one || ranks <= kMostOneByOne, "--one-by-one is for at most ", kMostOneByOne,
                       " ranks, here are ", ranks, " with ", ranks * (ranks - 1) / 2,
                       " links: leave it out to measure the pairs of a round at once");
     int code = 0;
     comm::run(launch, asked, {.timeout_s = 60 + arguments.seconds}, [&](comm::World& world) {
         std::ostream silent(nullptr);
-        std::ostream& text = world.rank() == 0 ? io.text(arguments.json) : silent;
+        std::ostream& text = world.rank() == 0 ? io.text() : silent;
         const LocalRank local = comm::local_rank(launch, world.rank(), world.size());
         const auto device = make_device(arguments.device, arguments.threads, local);
         ops::Context ctx{*device, kernels::table_for(*device, ComputeType::bf16)};
@@ -156,7 +156,7 @@ int health(const HealthArguments& arguments, const Io& io) {
         print_ranks(cluster, text);
         print_links(cluster, text);
         print_verdict(verdict, arguments.margin, text);
-        if (arguments.json) io.out << to_json(cluster, verdict, world.engine(), arguments.margin).dump(2) << '\n';
+        io.print(to_json(cluster, verdict, world.engine(), arguments.margin));
         code = verdict.findings.empty() ? 0 : kUnhealthy;
     });
     return code;

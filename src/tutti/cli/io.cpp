@@ -12,6 +12,10 @@
 
 namespace tutti::cli {
 
+void Io::print(const Json& document) const {
+    if (json) out << document.dump(2, Json::InvalidUtf8::replace) << std::endl;
+}
+
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
     namespace fs = std::filesystem;
     std::error_code problem;

@@ -8,19 +8,34 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+
 namespace tutti::cli {
 
-// Results go to `out`. With --json, `out` gets one JSON document and `err` all text for people.
+// The output of a command. Results go to `out`. With --json, `out` gets one JSON document and `err` all text for
+// people.
 struct Io {
     std::ostream& out;
     std::ostream& err;
     bool out_terminal = false;
     bool err_terminal = false;
     bool color = false;  // err is a terminal and NO_COLOR is not set
+    bool json = false;   // --json was given
 
-    std::ostream& text(bool json) const { return json ? err : out; }
-    bool text_terminal(bool json) const { return json ? err_terminal : out_terminal; }
+    std::ostream& text() const { return json ? err : out; }
+    bool text_terminal() const { return json ? err_terminal : out_terminal; }
+    // With --json writes the document, else nothing. Bytes of a text that are not UTF-8 become U+FFFD.
+    void print(const Json& document) const;
 };
+
+// The values as one text, with `between` between two of them.
+template <class Values>
+std::string joined(const Values& values, std::string_view between = ", ") {
+    std::string text;
+    for (const auto& value : values) text += concat(text.empty() ? "" : between, value);
+    return text;
+}
 
 // Writes the file that `option` names. A regular file appears complete or not at all. DataError with the reason and the
 // option.

@@ -39,7 +39,7 @@ int plan_layouts(const PlanArguments& a, const Io& io) {
     check<UsageError>(a.gpus > 0 && a.global_batch > 0, "--gpus and --global-batch are needed: how many devices, and ",
                       "sequences of a step over all of them");
     const planner::Plan plan = planner::make_plan(request, static_cast<size_t>(a.top));
-    std::ostream& text = io.text(a.json);
+    std::ostream& text = io.text();
     text << planner::render(plan);
     Json document = planner::to_json(plan);
     if (a.explain) {
@@ -57,7 +57,7 @@ int plan_layouts(const PlanArguments& a, const Io& io) {
         text << "wrote " << a.html << '\n';
     }
     text << std::flush;
-    if (a.json) io.out << document.dump(2) << '\n';
+    io.print(document);
     return 0;
 }
 
@@ -69,8 +69,8 @@ int plan_scaling(const PlanArguments& a, const Io& io) {
                                           .restart_s = a.restart,
                                           .price = a.price > 0 ? std::optional(a.price) : std::nullopt};
     const auto rows = planner::scale(request, options);
-    io.text(a.json) << planner::render(request, options, rows) << std::flush;
-    if (a.json) io.out << planner::to_json(rows).dump(2) << '\n';
+    io.text() << planner::render(request, options, rows) << std::flush;
+    io.print(planner::to_json(rows));
     return 0;
 }
 
@@ -85,19 +85,19 @@ int plan_budget(const PlanArguments& a, const Io& io) {
         plan.dollars = (a.price > 0 ? a.price : cluster.price_per_hour) * a.gpus * plan.seconds / 3600;
         machines = concat(a.gpus, " x ", cluster.name);
     }
-    io.text(a.json) << planner::render(plan, machines) << std::flush;
-    if (a.json) io.out << planner::to_json(plan).dump(2) << '\n';
+    io.text() << planner::render(plan, machines) << std::flush;
+    io.print(planner::to_json(plan));
     return 0;
 }
 
-int plan_tables(const PlanArguments& a, const Io& io) {
+int plan_tables(const Io& io) {
     Json tables = Json::array();
     for (const planner::Table& table : planner::course_tables()) {
-        io.text(a.json) << planner::render(table) << '\n';
+        io.text() << planner::render(table) << '\n';
         tables.push_back(planner::to_json(table));
     }
-    io.text(a.json) << std::flush;
-    if (a.json) io.out << Json{{"tables", tables}}.dump(2) << '\n';
+    io.text() << std::flush;
+    io.print(Json{{"tables", tables}});
     return 0;
 }
 
@@ -115,7 +115,7 @@ int plan(const PlanArguments& a, const Io& io) {
     check<UsageError>(a.site.empty() || (!a.tables && a.budget <= 0),
                       "--site belongs to the plan of a model on a cluster; ", "leave out --tables and --budget");
     check<UsageError>(a.price <= 0 || a.scaling || a.budget > 0, "--price belongs to --scaling and --budget");
-    if (a.tables) return plan_tables(a, io);
+    if (a.tables) return plan_tables(io);
     if (a.budget > 0) return plan_budget(a, io);
     return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io);
 }

@@ -30,10 +30,6 @@ Option expert_loads_option(std::string& loads) {
     return {"--expert-loads", "LOADS", "", "expert loads: 3,1,1,1, or 1.5 times the mean for the first [even]", &loads};
 }
 
-Option json_option(bool& json) {
-    return {"--json", "", "", "print one JSON document, and nothing else, on stdout", &json};
-}
-
 namespace {
 
 constexpr double kManyRanks = 1 << 20, kMany = int64_t{1} << 40;
@@ -331,6 +327,14 @@ Command bench_command(Arguments& all, const Io& io) {
                 calibrate_command(all.calibrate, io)}};
 }
 
+// Puts --json before the other options of every command that runs.
+void add_json_option(Command& command, bool& json) {
+    if (command.run)
+        command.options.insert(command.options.begin(),
+                               {"--json", "", "", "print one JSON document, and nothing else, on stdout", &json});
+    for (Command& below : command.commands) add_json_option(below, json);
+}
+
 Command completion_command(CompletionArguments& a, const Io& io) {
     const Options options = {
         required({"SHELL", "", "", "bash, zsh or fish", &a.shell, Choices{"bash", "zsh", "fish"}})};
@@ -345,22 +349,27 @@ Command completion_command(CompletionArguments& a, const Io& io) {
 }  // namespace
 
 Command program(Arguments& all, const Io& io) {
-    return {.name = "tutti",
-            .description = "Tutti trains large neural networks on all your devices at once.",
-            .footer =
-                "`tutti COMMAND --help` explains a command and shows examples.\n"
-                "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 75 stopped after a save.",
-            .commands = {train_command(all.train, io), rehearse_command(all.rehearse, io),
-                         verify_command(all.verify, io), generate_command(all.generate, io),
-                         convert_command(all.convert, io), report_command(all.report, io), bench_command(all, io),
-                         health_command(all.health, io), schedule_command(all.schedule, io),
-                         simulate_command(all.simulate, io), plan_command(all.plan, io), data_command(all.data, io),
-                         command_of("doctor", "show what this build and this machine have, and what is missing",
-                                    all.doctor, io, doctor, {}, "Exit code 0: no problem; 4: problems, printed last."),
-                         command_of("version", "print version and build", all.version, io, version, {}, ""),
-                         completion_command(all.completion, io),
-                         command_of("man", "print the manual page, as source for man", all.manual, io, manual, {},
-                                    "Example:\n  tutti man | man -l -")}};
+    const auto alone = [&io](const char* name, const char* description, int (*function)(const Io&),
+                             const char* footer) {
+        return Command{name, description, {}, footer, [&io, function] { return function(io); }};
+    };
+    Command program = {
+        .name = "tutti",
+        .description = "Tutti trains large neural networks on all your devices at once.",
+        .footer =
+            "`tutti COMMAND --help` explains a command and shows examples.\n"
+            "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 75 stopped after a save.",
+        .commands = {
+            train_command(all.train, io), rehearse_command(all.rehearse, io), verify_command(all.verify, io),
+            generate_command(all.generate, io), convert_command(all.convert, io), report_command(all.report, io),
+            bench_command(all, io), health_command(all.health, io), schedule_command(all.schedule, io),
+            simulate_command(all.simulate, io), plan_command(all.plan, io), data_command(all.data, io),
+            alone("doctor", "show what this build and this machine have, and what is missing", doctor,
+                  "Exit code 0: no problem; 4: problems, printed last."),
+            alone("version", "print version and build", version, ""), completion_command(all.completion, io),
+            alone("man", "print the manual page, as source for man", manual, "Example:\n  tutti man | man -l -")}};
+    add_json_option(program, all.json);
+    return program;
 }
 
 }  // namespace tutti::cli

@@ -46,12 +46,11 @@ const char* what_train_does(const train::MemoryVerdict& memory) {
     return memory.close() ? "`tutti train` would warn and start" : "`tutti train` would start";
 }
 
-// "3 ranks were rehearsed (0, 1, 3): all call the same operations."
+// "3 of 8 ranks were rehearsed (0, 1, 3): all call the same operations in the same order"
 std::string agreement(const rehearsal::LayoutRehearsal& layout) {
-    std::string ranks;
-    for (const int rank : layout.rehearsed) ranks += concat(ranks.empty() ? "" : ", ", rank);
-    return concat(layout.rehearsed.size(), " of ", layout.shown.ranks, " ranks were rehearsed (", ranks, "): ",
-                  layout.difference.empty() ? "all call the same operations in the same order" : layout.difference);
+    return concat(
+        layout.rehearsed.size(), " of ", layout.shown.ranks, " ranks were rehearsed (", joined(layout.rehearsed),
+        "): ", layout.difference.empty() ? "all call the same operations in the same order" : layout.difference);
 }
 
 // Ranks of hosts are numbered one host after another.
@@ -85,8 +84,8 @@ int show_layout(const RehearseArguments& a, const Io& io, const spec::RunSpec& r
                       " ranks: required 0 <= rank < ", ranks);
     const rehearsal::Layout layout = rehearsal::layout_of(run, ranks);
     if (!a.svg.empty()) write_file("--svg", a.svg, rehearsal::draw_svg(layout));
-    io.text(a.json) << rehearsal::render_layout(layout, a.rank) << std::flush;
-    if (a.json) io.out << Json::parse(rehearsal::to_json(layout)).dump(2) << '\n';
+    io.text() << rehearsal::render_layout(layout, a.rank) << std::flush;
+    if (io.json) io.print(Json::parse(rehearsal::to_json(layout)));
     return 0;
 }
 
@@ -102,7 +101,7 @@ std::vector<std::string> settings_of(const std::string& vary) {
 }
 
 int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
-    std::ostream& text = io.text(a.json);
+    std::ostream& text = io.text();
     std::vector<std::pair<std::string, MemoryByPurpose>> bars;
     Json variations = Json::array();
     std::string title, table;
@@ -139,7 +138,7 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
     text << right("peak", 12) << right("offloaded", 12) << right("sent", 12) << right("FLOPs", 14) << '\n'
          << table << std::flush;
     if (!a.svg.empty()) write_file("--svg", a.svg, rehearsal::draw_memory(title, bars));
-    if (a.json) io.out << Json{{"variations", variations}}.dump(2) << '\n';
+    io.print(Json{{"variations", variations}});
     return 0;
 }
 
@@ -172,7 +171,7 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     const auto layout = rehearsal::rehearse_layout(run, target_of(a, run, here ? &*here : nullptr), ranks, a.rank);
     std::optional<train::MemoryVerdict> memory;
     if (here) memory = memory_here(run, layout.shown, *here->device, launch.size > 1 ? launch.local_size : ranks);
-    std::ostream& text = io.text(a.json);
+    std::ostream& text = io.text();
     if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
     text << plan::render_card(rehearsal::card_of(run, layout.shown));
     if (ranks > 1) text << agreement(layout) << '\n';
@@ -180,7 +179,7 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
     if (memory) text << "on this host " << memory->text() << ": " << what_train_does(*memory) << '\n';
     text << std::flush;
-    if (a.json) io.out << describe(a, run, layout, memory).dump(2) << '\n';
+    if (io.json) io.print(describe(a, run, layout, memory));
     check(layout.difference.empty(), "this layout would not run: ", layout.difference);
     return 0;
 }

@@ -79,12 +79,10 @@ Json describe(const diagnose::FlightReading& reading) {
             {"records", stood}};
 }
 
-int report_flight(const std::string& directory, bool json, const Io& io) {
+int report_flight(const std::string& directory, const Io& io) {
     const diagnose::FlightReading reading = diagnose::read_flight(directory);
-    if (json) {
-        io.out << describe(reading).dump(2, Json::InvalidUtf8::replace) << '\n';
-        return 0;
-    }
+    io.print(describe(reading));
+    if (io.json) return 0;
     double written = 0;
     for (const comm::FlightRecord& r : reading.records) written = std::max(written, r.written);
     io.out << "records of " << reading.records.size() << " of " << reading.ranks << " ranks, " << time_text(written)
@@ -105,7 +103,7 @@ int report_flight(const std::string& directory, bool json, const Io& io) {
 }  // namespace
 
 int report(const ReportArguments& arguments, const Io& io) {
-    if (!arguments.flight.empty()) return report_flight(arguments.flight, arguments.json, io);
+    if (!arguments.flight.empty()) return report_flight(arguments.flight, io);
     check<UsageError>(!arguments.run_dirs.empty(), "RUN_DIR is required: the directory of a run, or --flight DIR");
     std::vector<report::RunHistory> runs;
     for (const std::string& directory : arguments.run_dirs) runs.push_back(report::read_run(directory));
@@ -129,14 +127,12 @@ int report(const ReportArguments& arguments, const Io& io) {
         } else {
             document["runs"].push_back(about);
         }
-        if (arguments.json) continue;
+        if (io.json) continue;
         for (const std::string& note : run.notes)
             io.err << "tutti: note: " << (one ? "" : run.name + ": ") << note << '\n';
     }
-    if (arguments.json) {
-        io.out << document.dump(2, Json::InvalidUtf8::replace) << '\n';
-        return 0;
-    }
+    io.print(document);
+    if (io.json) return 0;
     io.out << path.string() << '\n';
     if (!arguments.csv.empty()) io.out << arguments.csv << '\n';
     return 0;

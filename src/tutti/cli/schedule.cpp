@@ -111,16 +111,13 @@ void check_fits_memory(const Timed& timed, std::optional<int> limit) {
                       "; try --kind auto, or --kind all to compare");
 }
 
-// CLI::Range lets nan pass.
 [[noreturn]] void refuse_kind(const std::string& kind) {
     std::vector<std::string> names;
     for (const schedule::Kind& k : schedule::kinds()) names.emplace_back(k.name);
     names.emplace_back("auto");
     names.emplace_back("all");
-    std::string all;
-    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
     throw UsageError(concat("--kind ", kind, " is neither a schedule nor a file such as mine.csv; the nearest is ",
-                            spec::nearest(kind, names), " of ", all));
+                            spec::nearest(kind, names), " of ", joined(names)));
 }
 
 Timed make(const ScheduleArguments& a, CommandTimes& times) {
@@ -221,11 +218,9 @@ void print(const Timed& timed, const CommandTimes& times, std::ostream& text) {
          << "makespan  " << plain(times.seconds(t.makespan)) << "\nbubble    " << plain(times.seconds(t.bubble)) << " ("
          << format_percent(bubble_rate(t)) << ")\ncost      " << plain(times.seconds(t.cost))
          << " (first start to last end of a rank)\nmessages  " << t.messages << " ("
-         << plain(double(t.messages) / s.total_microbatches()) << " per microbatch)\nlive chunks until W, by rank: ";
-    for (size_t r = 0; r < t.peak_until_w.size(); ++r) text << (r == 0 ? "" : " ") << t.peak_until_w[r];
-    text << "\nlive chunks until I, by rank: ";
-    for (size_t r = 0; r < t.peak_until_i.size(); ++r) text << (r == 0 ? "" : " ") << t.peak_until_i[r];
-    text << '\n';
+         << plain(double(t.messages) / s.total_microbatches())
+         << " per microbatch)\nlive chunks until W, by rank: " << joined(t.peak_until_w, " ")
+         << "\nlive chunks until I, by rank: " << joined(t.peak_until_i, " ") << '\n';
 }
 
 // One line for each kind; times are of chunks, so that only shares compare kinds with different numbers of chunks.
@@ -234,7 +229,7 @@ int compare(const ScheduleArguments& a, const Io& io) {
     constexpr int kChunks = 2;  // where a kind leaves them free
     const Dimensions asked = dimensions_of(a, kChunks);
     const CommandTimes times = times_of(a, 2 * actions_of(asked));
-    std::ostream& text = io.text(a.json);
+    std::ostream& text = io.text();
     text << left("schedule", 16) << right("stages", 7) << right("makespan", 10) << right("bubble", 9)
          << right("share", 9) << right("cost", 9) << right("live", 6) << right("of 1", 7) << right("weights", 9)
          << right("messages", 10) << '\n';
@@ -265,7 +260,7 @@ int compare(const ScheduleArguments& a, const Io& io) {
             "until W;\n"
             "of 1: as stages of one rank that is not divided. messages: per microbatch.\n"
          << reasons << std::flush;
-    if (a.json) io.out << Json{{"schedules", schedules}, {"refused", refused}}.dump(2) << '\n';
+    io.print(Json{{"schedules", schedules}, {"refused", refused}});
     return 0;
 }
 
@@ -280,8 +275,8 @@ int schedule(const ScheduleArguments& a, const Io& io) {
     if (a.messages && !timed.schedule.has_messages()) timed.schedule = insert_messages(timed.schedule);
     if (!a.csv.empty()) write_file("--csv", a.csv, to_csv(a.messages ? timed.schedule : compute_only(timed.schedule)));
     if (!a.svg.empty()) write_file("--svg", a.svg, draw_svg(in_units(timed.timeline, times), timed.schedule));
-    print(timed, times, io.text(a.json));
-    if (a.json) io.out << describe(timed, times, a.messages).dump(2) << '\n';
+    print(timed, times, io.text());
+    if (io.json) io.print(describe(timed, times, a.messages));
     return 0;
 }
 

@@ -125,7 +125,7 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
         if (!problem.empty()) row = {{"refused", problem}};
         rows.push_back(std::move(row));
     }
-    std::ostream& text = io.text(a.json);
+    std::ostream& text = io.text();
     print_errors(runs, predicted, text);
     if (measured > 0)
         text << inside << " of " << measured << " measured steps are inside their interval, which is for 8 of 10\n";
@@ -137,7 +137,7 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
              << format_percent(memory_errors[memory_errors.size() / 2]) << '\n';
     }
     text << std::flush;
-    if (a.json) io.out << Json{{"rows", rows}}.dump() << '\n';
+    io.print(Json{{"rows", rows}});
     return 0;
 }
 
@@ -195,7 +195,7 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
 
     const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
     const auto tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
-    std::ostream& text = io.text(a.json);
+    std::ostream& text = io.text();
     const auto line = [&](const std::string& what, const std::string& value, const std::string& remark) {
         text << left(what, 26) << left(value, 20) << remark << '\n';
     };
@@ -220,32 +220,29 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
         time[name] = seconds;
     }
     text << std::flush;
-    if (a.json)
-        io.out << Json{{"step_time_s", step.seconds},
-                       {"step_time_low_s", step.seconds * step.low},
-                       {"step_time_high_s", step.seconds * step.high},
-                       {"tokens_per_s", tokens / step.seconds},
-                       {"peak_bytes", step.shown.memory.peak()},
-                       {"flops", step.shown.flops},
-                       {"machine", profile.machine},
-                       {"ranks", a.ranks},
-                       {"longest_rank_s", step.timeline.seconds},
-                       {"busy_s", busy},
-                       {"time", std::move(time)}}
-                      .dump(2)
-               << '\n';
+    io.print(Json{{"step_time_s", step.seconds},
+                  {"step_time_low_s", step.seconds * step.low},
+                  {"step_time_high_s", step.seconds * step.high},
+                  {"tokens_per_s", tokens / step.seconds},
+                  {"peak_bytes", step.shown.memory.peak()},
+                  {"flops", step.shown.flops},
+                  {"machine", profile.machine},
+                  {"ranks", a.ranks},
+                  {"longest_rank_s", step.timeline.seconds},
+                  {"busy_s", busy},
+                  {"time", std::move(time)}});
     return 0;
 }
 
 }  // namespace
 
 int calibrate(const CalibrateArguments& a, const Io& io) {
-    std::ostream& text = io.text(a.json);
+    std::ostream& text = io.text();
     const simulate::MachineProfile profile =
         simulate::calibrate([&](const std::string& what) { text << what << std::endl; });
     write_file("OUT", a.out, to_json(profile).dump() + "\n");
     text << "written to " << a.out << std::endl;
-    if (a.json) io.out << Json{{"profile", a.out}, {"machine", profile.machine}}.dump(2) << '\n';
+    io.print(Json{{"profile", a.out}, {"machine", profile.machine}});
     return 0;
 }
 
@@ -275,7 +272,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
     simulate::Job job = simulate::job_of(run, a.ranks);
     job.imbalance = simulate::imbalance_of(loads, job.ep);
     const Prediction p = simulate::predict(job, cluster, constants_of(a));
-    std::ostream& text = io.text(a.json);
+    std::ostream& text = io.text();
     text << name_of(run.model) << " on " << a.ranks << " x " << cluster.name << "\n\n";
     print(p, cluster, text);
     Json document = describe(p);
@@ -304,7 +301,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
         document["rehearsed"] = nullptr;
     }
     text << std::flush;
-    if (a.json) io.out << document.dump(2) << '\n';
+    io.print(document);
     return 0;
 }
 

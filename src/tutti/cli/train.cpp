@@ -84,13 +84,11 @@ int train(const TrainArguments& arguments, const Io& io) {
         arguments.out.empty() ? "runs/" + std::filesystem::path(arguments.config).stem().string() : arguments.out;
     options.resume = arguments.resume;
     options.force = arguments.force;
-    options.console = &io.text(arguments.json);
+    options.console = &io.text();
     options.warnings = &io.err;
-    options.terminal = io.text_terminal(arguments.json);
+    options.terminal = io.text_terminal();
 
-    if (options.launch.rank == 0)
-        warn_of_threads(
-            io, options.run.train.threads * (options.launch.size > 1 ? options.launch.local_size : options.ranks));
+    warn_of_threads(io, options.launch, options.run.train.threads, options.ranks);
 
     const StopSignals signals([&io](int signal) {
         // One write, so that it does not mix with the lines of the trainer.
@@ -107,7 +105,7 @@ int train(const TrainArguments& arguments, const Io& io) {
         io.err << "tutti: stopped by " << name_of_signal(signals.signal()) << " after step " << outcome.step << " of "
                << options.run.train.steps << "; the checkpoint is " << outcome.checkpoint
                << "\ncontinue with: " << resume_command(arguments) << std::endl;
-    if (arguments.json) io.out << describe(options, outcome, exit_code).dump(2) << '\n';
+    io.print(describe(options, outcome, exit_code));
     return exit_code;
 }
 

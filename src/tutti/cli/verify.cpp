@@ -59,21 +59,17 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     options.ranks = options.launch.ranks(arguments.ranks);
     options.steps = arguments.steps;
     options.force = arguments.force;
-    options.console = &io.text(arguments.json);
-    options.terminal = io.text_terminal(arguments.json);
+    options.console = &io.text();
+    options.terminal = io.text_terminal();
     options.run = spec::parse_file(arguments.config, arguments.set);
     spec::validate(options.run, options.ranks);
-    if (options.launch.rank == 0)
-        warn_of_threads(
-            io, options.run.train.threads * (options.launch.size > 1 ? options.launch.local_size : options.ranks));
+    warn_of_threads(io, options.launch, options.run.train.threads, options.ranks);
     spec::validate(train::one_rank_of(options.run), 1);
 
     const train::VerifyOutcome outcome = train::verify(options);
     if (options.launch.rank != 0) return 0;  // rank 0 tells how it ended
-    if (arguments.json)
-        io.out << describe(options, outcome).dump(2) << '\n';
-    else
-        io.out << verdict(outcome) << std::endl;
+    io.print(describe(options, outcome));
+    if (!io.json) io.out << verdict(outcome) << std::endl;
     return outcome.within() ? 0 : kDiffers;
 }
 
