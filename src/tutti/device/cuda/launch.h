@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -43,14 +45,26 @@ inline std::byte* dynamic_shared() { return emulation::dynamic_shared(); }
 
 #else
 
+// Lets a kernel have this much dynamic shared memory on the current GPU. Only ever more: another thread may be about to
+// launch the same kernel with more of it.
+inline void allow_shared(const void* kernel, size_t bytes) {
+    static std::mutex mutex;
+    static std::map<std::pair<int, const void*>, size_t> allowed;
+    int gpu = 0;
+    check_cuda(cudaGetDevice(&gpu), "cudaGetDevice");
+    const std::lock_guard lock(mutex);
+    size_t& most = allowed[{gpu, kernel}];
+    if (bytes <= most) return;
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+               "a kernel with ", bytes, " bytes of shared memory");
+    most = bytes;
+}
+
 // Queues kernel(arguments...). Throws when the launch itself is refused; an error inside shows at a later call.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const A&... arguments) {
     const auto* symbol = reinterpret_cast<const void*>(kernel);
-    if (grid.shared_bytes > 0)
-        check_cuda(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(grid.shared_bytes)),
-                   "a kernel with ", grid.shared_bytes, " bytes of shared memory");
+    if (grid.shared_bytes > 0) allow_shared(symbol, grid.shared_bytes);
     std::tuple<P...> values(arguments...);
     std::apply(
         [&](P&... value) {
