@@ -209,7 +209,7 @@ case $what in
       prefix=("$tool" --tool memcheck --error-exitcode 9 --print-limit 5)
       tests_apart memcheck 88 cuda_gpu_tests '*attention*:*norm*:*cross_entropy*:*bias*:*rope*:*embedding*:*adamw*'
       prefix=("$tool" --tool synccheck --error-exitcode 9 --print-limit 5)
-      tests_apart synccheck 98 cuda_gpu_tests '*Attention*:*norm*:*cross_entropy*'
+      tests_apart synccheck 98 cuda_gpu_tests '*CudaAttention*:*norm*:*cross_entropy*'
     else
       missing+=("compute-sanitizer: neither on the path nor in ${CUDA_HOME:-/usr/local/cuda}/bin")
     fi

@@ -433,6 +433,20 @@ void add_attention_forward(std::vector<Case>& all) {
     add_forms(all, "attention_forward", &KernelTable::attention_forward, run_forward);
 }
 
+void add_long_attention(std::vector<Case>& all) {
+    constexpr std::array<Form, 2> kLong = {{{1, 2048, 2048, 4, 1, 64, true}, {1, 3000, 3000, 1, 1, 128, true}}};
+    for (Form f : kLong) {
+        f.dtype = DType::bf16;
+        const auto with = [f](auto run) {
+            return [f, run](const KernelTable& table, const Stream& stream, Arena& arena) {
+                run(f, table, stream, arena);
+            };
+        };
+        add(all, "attention_forward", &KernelTable::attention_forward, label(f), with(run_forward));
+        add(all, "attention_backward", &KernelTable::attention_backward, label(f), with(run_backward));
+    }
+}
+
 void add_attention_merge(std::vector<Case>& all) {
     for (const int64_t D : {1, 17, 64, 80, 256})
         for (const Layout layout : {Layout::whole, Layout::heads_first})

@@ -73,6 +73,8 @@ void add_rope(std::vector<Case>& all);
 void add_attention_forward(std::vector<Case>& all);
 void add_attention_backward(std::vector<Case>& all);
 void add_attention_merge(std::vector<Case>& all);
+// Sequences as models train on, seconds each for the reference: for GPUs, not in kernel_cases().
+void add_long_attention(std::vector<Case>& all);
 void add_losses(std::vector<Case>& all);
 void add_sampling(std::vector<Case>& all);
 void add_routing(std::vector<Case>& all);      // route, route_backward, balance
