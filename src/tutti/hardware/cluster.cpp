@@ -19,7 +19,7 @@ std::string lower(std::string text) {
     return text;
 }
 
-// Takes the keys of a description one by one; what is left at the end is unknown.
+// Reads the keys of a description; refuse_others() throws for keys that were not read.
 class Reader {
   public:
     Reader(const Json& document, std::string source) : document_(document), source_(std::move(source)) {}

@@ -1,6 +1,6 @@
-// hardware/cluster.h: accelerators and clusters as data: rates, memory, links, network. One TOML file describes a
-// device and the node and network that it usually comes with (catalog/*.toml, part of the program); a file of the
-// user's may start from one of them (`base = "h100"`) and change what differs.
+// hardware/cluster.h: accelerators and clusters as data: rates, memory, links, network. A TOML file describes a device
+// with its usual node and network (catalog/*.toml, part of the program). A user's file may start from one of these
+// (`base = "h100"`) and give only what differs (docs/clusters.md).
 //
 // Units: FLOP/s, bytes, bytes per second in one direction and per device, seconds.
 #pragma once
@@ -14,16 +14,16 @@ namespace tutti::hardware {
 
 struct Cluster {
     std::string name;                  // "h100"
-    std::vector<std::string> aliases;  // other spellings that are understood
-    std::vector<std::string> sources;  // where the figures were read
+    std::vector<std::string> aliases;  // other spellings of the name
+    std::vector<std::string> sources;  // of the figures
     std::string vendor;
-    std::string generation;  // of the design: "hopper"; kernels reach like shares of the peak within one
+    std::string generation;  // "hopper"; kernels of one generation reach like shares of the peak
 
     double memory = 0;            // of a device
     double memory_bandwidth = 0;  // of its memory
     int processors = 0;           // streaming multiprocessors or compute units; 0: not divided so (TPU)
 
-    // Dense peaks by type: "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"; a type that is missing has no instructions.
+    // Dense peaks by type: "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"; a missing type has no instructions.
     std::map<std::string, double> peaks;
     std::map<std::string, double> measured;  // the fastest published matrix product by type; may be empty
 
@@ -47,7 +47,7 @@ struct Cluster {
     double mtbf_hours = 50000;  // mean time between failures of one device with its share of the node
     double price_per_hour = 0;  // of one device, in dollars; 0: not known
 
-    // FLOP/s of a type; UsageError that names the types of the device when there is none.
+    // FLOP/s of a type. UsageError with the device's types for a type without a peak.
     double peak(std::string_view type) const;
     bool has(std::string_view type) const { return peaks.count(std::string(type)) > 0; }
     std::string types() const;  // "bf16, fp16, fp32"

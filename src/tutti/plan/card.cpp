@@ -16,8 +16,7 @@
 namespace tutti::plan {
 namespace {
 
-// --- what the lines say
-// -----------------------------------------------------------------------------------------------
+// --- The text of the lines ---
 
 // ", 2 of 8 experts of 14336"
 std::string mixture(const spec::ModelSpec& m) {
@@ -121,8 +120,7 @@ std::string mesh(const spec::RunSpec& run, int ranks) {
                   spec::data_parallel_shards(parallel, ranks), pp, ep, ", ZeRO-", parallel.zero);
 }
 
-// --- the box
-// ----------------------------------------------------------------------------------------------------------
+// --- The box ---
 
 std::string repeated(const std::string& piece, size_t times) {
     std::string text;
@@ -290,13 +288,6 @@ std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measu
     box.line(bytes_row("peak", predicted.total(), measured.total()));
     box.bottom();
     return box.text();
-}
-
-bool is_utf8_locale(const std::string& lc_all, const std::string& lc_ctype, const std::string& lang) {
-    std::string locale = !lc_all.empty() ? lc_all : !lc_ctype.empty() ? lc_ctype : lang;
-    std::transform(locale.begin(), locale.end(), locale.begin(),
-                   [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
-    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
 }
 
 }  // namespace tutti::plan

@@ -142,12 +142,5 @@ TEST(Card, SaysWhatTheRunIs) {
     EXPECT_FALSE(contains(mlp, "recomputed"));
 }
 
-TEST(Card, Utf8Locale) {
-    EXPECT_TRUE(is_utf8_locale("", "", "en_US.UTF-8"));
-    EXPECT_TRUE(is_utf8_locale("", "C.utf8", "C"));
-    EXPECT_FALSE(is_utf8_locale("C", "", "en_US.UTF-8"));
-    EXPECT_FALSE(is_utf8_locale("", "", ""));
-}
-
 }  // namespace
 }  // namespace tutti::plan

@@ -6,7 +6,7 @@
 namespace tutti::plan {
 namespace {
 
-// Values of the matrices of a block's feed-forward part that a token passes: of a mixture those of its experts.
+// Values of the feed-forward matrices of a block: of a mixture those of the router and of a token's experts.
 int64_t feed_forward_matrices(const spec::ModelSpec& m, int64_t layer) {
     const spec::MixtureSpec& e = m.moe;
     if (!spec::has_experts(m, layer)) return 3 * m.width * m.ffn;  // gate, up, down

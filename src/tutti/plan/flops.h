@@ -1,5 +1,4 @@
-// plan/flops.h: what a token costs, by formula: the numerator of MFU. Stands on spec/ alone; the plan card, the step
-// metrics and `tutti bench step` read it.
+// plan/flops.h: FLOPs of a token by formula: the numerator of MFU.
 //
 // A multiply and an add are two FLOPs. Only matrix products and attention count, as everywhere in the field: norms,
 // activations, short convolutions, softmax and the optimizer are left out. Conventions and sources: PaLM (Chowdhery et
@@ -24,26 +23,27 @@ struct TokenFlops {
     bool operator==(const TokenFlops&) const = default;
 };
 
-// Values of all matrices that take part in a matrix product, each as often as it does: the head counts also when it is
-// tied, the embedding look-up does not, nor do biases, norm weights and positions. Of a mixture of experts: the router
-// and those experts that a token goes to.
+// Values of all matrices in matrix products, each once for each product. The head counts also when tied; the embedding
+// look-up, biases, norm weights and positions do not count. Of a mixture of experts: the router and the top_k experts
+// of a token.
 int64_t matmul_parameters(const spec::ModelSpec& model);
 
 // Forward: 2 N_matmul + 4 L s H D with full attention (scores and weighted values: 2 s H D each, per layer). With a
-// window W < s, 2 W - W^2 / s stands for s in the layers that have it: the keys within W of a query on both sides, of
-// which causal is again half.
+// window W < s, 2 W - W^2 / s replaces s in the windowed layers: the keys within W of a query on both sides, of which
+// causal is again half.
 TokenFlops forward_flops(const spec::ModelSpec& model, int64_t seq_len);
 
-// Forward and backward, three times the forward: 6 N_matmul + 12 L s H D full, + 6 L s H D causal. What the *model*
-// needs: MFU. Counts the input gradient of the first layer too, as the formulas of the field do.
+// Forward and backward, three times the forward: 6 N_matmul + 12 L s H D full, + 6 L s H D causal. These are the FLOPs
+// of MFU, with the input gradient of the first layer, as in the formulas of the field.
 TokenFlops model_flops(const spec::ModelSpec& model, int64_t seq_len);
 
-// What the *hardware* does under a recompute policy: HFU. Every policy but "none" runs the forward of all blocks once
-// more, whatever the length of its segments; embedding and head are not recomputed.
+// FLOPs of HFU: with what is recomputed. Segments of any length run the forward of all blocks once more; embedding and
+// head are not recomputed.
 TokenFlops hardware_flops(const spec::ModelSpec& model, int64_t seq_len, const std::string& recompute_policy);
 
 // Model FLOP utilisation as a share (0.37, not 37): flops_per_token * tokens_per_s / peak_flops. `peak_flops` is the
-// dense peak of the compute type in FLOP/s, of all ranks together when tokens_per_s is. With hardware_flops it is HFU.
+// dense peak of the compute type in FLOP/s, of all ranks together when tokens_per_s is. With hardware_flops() the
+// result is HFU.
 double mfu(double flops_per_token, double tokens_per_s, double peak_flops);
 
 }  // namespace tutti::plan

@@ -7,14 +7,14 @@
 
 namespace tutti::plan {
 
-// Bytes of a rank during its first step, as rehearsal/ finds them or an allocator counted them.
+// Bytes of a rank during its first step, rehearsed or counted by an allocator.
 struct MemoryPlan {
-    MemoryByPurpose at_peak;  // what each purpose holds at the instant of the peak of the sum
+    MemoryByPurpose at_peak;  // of each purpose at the peak of the sum
     MemoryByPurpose peaks;    // each purpose's own peak; their sum is more than the peak of the sum
     std::string peak_place;   // "backward of h.11"
-    int64_t offloaded = 0;    // the most that is offloaded at one time; not in the peaks
-    int64_t reserved = 0;     // taken from the system for it: the peak and what is free between its blocks
-    int64_t saved = 0;        // the state that this rank writes into a checkpoint
+    int64_t offloaded = 0;    // peak of the offload device; not in the other peaks
+    int64_t reserved = 0;     // taken from the system: the peak and the gaps between its blocks
+    int64_t saved = 0;        // state that this rank writes into a checkpoint
 
     int64_t peak() const { return at_peak.total(); }
 };

@@ -1,4 +1,4 @@
-// plan/placement.h: which ranks a group has, in a few words, and whether tensor parallelism stays inside hosts.
+// plan/placement.h: the ranks of a group in a few words; a warning where tensor parallelism crosses hosts.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// planner/course_tables.cpp: one function a table.
+// planner/course_tables.cpp: one function for each table.
 #include "tutti/planner/course_tables.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// planner/course_tables.h: the tables of a course on training large models, each figure by its textbook formula beside
-// what this system says: its closed forms (simulate/), its schedules' timelines, its rehearsals.
+// planner/course_tables.h: the tables of a course on training large models: each figure by its textbook formula beside
+// the figure of the closed forms (simulate/), of a schedule's timeline, or of a rehearsal.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct Table {
         Show show = Show::text;
     };
     std::vector<Column> columns;
-    std::vector<std::vector<Json>> rows;  // a text or a number for each column; null: there is none
+    std::vector<std::vector<Json>> rows;  // a text, a number or null for each column
     std::string note;
 };
 

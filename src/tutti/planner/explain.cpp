@@ -1,4 +1,4 @@
-// planner/explain.cpp: the field's recipe for a layout, as handbooks give it, beside what the search chose.
+// planner/explain.cpp: the layout that handbooks recommend, compared with the layout of the search.
 #include <algorithm>
 
 #include "tutti/base/error.h"
@@ -15,7 +15,7 @@ namespace {
 using simulate::Job;
 using simulate::Recompute;
 
-constexpr double kTokensOfRank = 8192;  // of a long sequence: Llama 3 trains 131,072 tokens over 16 ranks
+constexpr double kTokensOfRank = 8192;  // of a long sequence: Llama 3 has 131,072 tokens over 16 ranks
 constexpr double kFullyShardedFrom = 1e9;
 
 bool sharded(const Request& r) { return double(spec::parameter_count(r.model)) > kFullyShardedFrom; }

@@ -1,4 +1,4 @@
-// planner/finalists.cpp: candidates in order of time through validate() and rehearsal, several at once.
+// planner/finalists.cpp: validates and rehearses candidates in order of time, several at once.
 #include "tutti/planner/finalists.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ auto core_of(const simulate::Job& j) {
                       j.virtual_stages, j.recompute);
 }
 
-// A pipeline is full after two rounds of its positions; gpipe's never is. Only the memory is asked for.
+// The memory of a pipeline no longer grows after two rounds of its positions; that of gpipe grows to the end.
 spec::RunSpec shortened(const spec::RunSpec& run, int ranks) {
     const spec::ParallelSpec& p = run.parallel;
     const int64_t unit = run.train.micro_batch * spec::data_parallel_ranks(p, ranks);
@@ -48,7 +48,7 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
         f.prediction = simulate::predict(a.candidate.job, request.cluster, request.constants);
         if (target) {
             rehearsal::Target loaded = *target;
-            // Rank 0 is rehearsed: the fullest experts are to be its own.
+            // Rank 0 is rehearsed and gets the fullest experts.
             loaded.expert_loads = request.expert_loads;
             const auto ep = static_cast<size_t>(a.candidate.job.ep);
             const int fullest = simulate::fullest_rank(loaded.expert_loads, a.candidate.job.ep);
@@ -99,7 +99,7 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
     const size_t threads = static_cast<size_t>(std::max(1, available_cores()));
     size_t next = 0, tried = 0;
     while (all.chosen.size() < count && next < best.size() && tried < most) {
-        // As many at once as there are cores, each of another core of a layout; results count in order of time.
+        // One attempt for each processor core, each of another core_of(); results count in order of time.
         std::vector<Attempt> attempts;
         auto planned = taken;
         while (attempts.size() < std::min(threads, count - all.chosen.size()) && next < best.size() &&
@@ -109,7 +109,7 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
                 ++next;
                 continue;
             }
-            if (!planned.insert(core_of(c.job)).second) break;  // whether this one is needed, the other one decides
+            if (!planned.insert(core_of(c.job)).second) break;  // needed only if the other one fails
             attempts.push_back({c, {}, {}});
             ++next;
         }

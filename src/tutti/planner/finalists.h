@@ -1,5 +1,5 @@
-// planner/finalists.h: the best layouts of a search, each rehearsed: the engine itself says whether the layout runs and
-// how much memory a rank needs. What does not fit makes room for the next one.
+// planner/finalists.h: the best layouts of a search that run and fit. A rehearsal of the engine decides both and counts
+// the memory of a rank; the next layout replaces one that does not fit.
 #pragma once
 
 #include <optional>
@@ -20,14 +20,14 @@ struct Rehearsed {
     std::string place;       // of the peak
     int rank = 0;
     int64_t capacity = 0;  // of the device
-    bool fits = true;      // in it, block by block
+    bool fits = true;      // in the capacity, block by block
 };
 
 struct Finalist {
     Candidate candidate;
     spec::RunSpec run;  // validated
     simulate::Prediction prediction;
-    std::optional<Rehearsed> rehearsed;  // nothing where the machine cannot be rehearsed
+    std::optional<Rehearsed> rehearsed;  // none where the machine cannot be rehearsed
 
     double bytes() const { return rehearsed ? double(rehearsed->peak) : candidate.bytes; }
 };
@@ -39,18 +39,18 @@ struct Dropped {
 
 struct Finalists {
     std::vector<Finalist> chosen;  // rising by time; of layouts that differ in ZeRO, HSDP and offload only one
-    std::vector<Dropped> dropped;  // that were faster than the last of the chosen, and why they are not among them
-    double seconds = 0;            // of rehearsing
+    std::vector<Dropped> dropped;  // faster by the closed forms than the last of the chosen
+    double seconds = 0;            // of the rehearsals
 };
 
-// The machine of a cluster as rehearsals know it: nothing where the vendor's GPUs have no kernels here.
+// The machine to rehearse for; none for devices that this system has no kernels for.
 std::optional<rehearsal::Target> target_of(const Request& request);
 
-// Ranks of the first, the second and the last position of the pipeline: one of them has the most memory of all. The
-// step has as many microbatches as its peak needs, not more.
+// Rehearses one rank of the first, the second and the last position of the pipeline, one of which has the most memory
+// of all ranks, with as few microbatches as reach the peak.
 Rehearsed rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks);
 
-// The fastest `count` that validate() accepts and that fit. `most` rehearsals at most.
+// The fastest `count` layouts that validate() accepts and that fit, after at most `most` rehearsals.
 Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
                  const std::optional<rehearsal::Target>& target, size_t most = 60);
 

@@ -1,5 +1,5 @@
-// planner/page.cpp: a plan as one page: the layouts in a table, where their time and memory go as bars, the front of
-// time against memory.
+// planner/page.cpp: a plan as one HTML page: a table of layouts, bars of their time and memory, the front of time
+// against memory.
 #include <algorithm>
 #include <cmath>
 
@@ -20,7 +20,7 @@ struct Part {
     double value;
 };
 
-// Bars of parts after one another, a row each; the unit is that of the axis.
+// A row of stacked bars for each list of parts, in the unit of the axis.
 std::string stacked(const std::string& id, const std::string& title, const std::string& unit,
                     const std::vector<std::vector<Part>>& rows, const std::vector<std::string>& labels) {
     report::Timeline chart{.id = id, .title = title, .description = title + ". ", .x_label = unit};
@@ -83,10 +83,8 @@ std::string table(const Plan& plan) {
     const simulate::Prediction& best = plan.finalists.chosen.front().prediction;
     for (const Finalist& f : plan.finalists.chosen) {
         const simulate::Prediction& p = f.prediction;
-        const Comparison c = compare(best, p);
-        const std::string reason =
-            c.difference <= 0 ? "" : concat(format_difference(c.slower), ": ", c.kind, " +", format_time(c.difference));
-        rows += concat("<tr><td>", ++place, "</td><td style=\"text-align:left;white-space:normal\">",
+        const std::string reason = ++place == 1 ? "" : render(compare(best, p));
+        rows += concat("<tr><td>", place, "</td><td style=\"text-align:left;white-space:normal\">",
                        escape_html(describe_layout(f.candidate.job)), "</td><td>", format_time(p.seconds()),
                        "</td><td>", format_time(p.seconds() * p.low), " to ", format_time(p.seconds() * p.high),
                        "</td><td>", format_percent(p.share_of_peak(p.model_causal)), "</td><td>",
@@ -106,7 +104,7 @@ std::string front_card(const Plan& plan) {
                         .x_label = "memory of a rank, GiB (closed form)",
                         .y_unit = "s"};
     report::Series series{.label = "", .colour = 1, .mark = report::Mark::dots, .points = {}};
-    constexpr double kSlowest = 4;  // times the best: beyond, the rest would be a line at the bottom
+    constexpr double kSlowest = 4;  // times the best; slower layouts would flatten the rest of the chart
     for (auto c = plan.found.front.rbegin(); c != plan.found.front.rend(); ++c) {
         if (c->seconds > kSlowest * plan.found.front.front().seconds) continue;
         series.points.push_back({c->bytes / (1 << 30), c->seconds});

@@ -1,4 +1,4 @@
-// planner/plan.cpp: search, then finalists; and how two layouts differ.
+// planner/plan.cpp: the search and its finalists; the comparison of two layouts.
 #include "tutti/planner/plan.h"
 
 #include <algorithm>

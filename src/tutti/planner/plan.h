@@ -1,5 +1,5 @@
-// planner/plan.h: the answer to a request: the best layouts, why the next ones lose, and what the field's recipe would
-// have chosen.
+// planner/plan.h: the answer to a request: the best layouts, the reason why each next one is slower, and the layout of
+// the field's recipe.
 #pragma once
 
 #include <optional>
@@ -17,14 +17,14 @@ struct Plan {
     Request request;
     Found found;
     Finalists finalists;
-    std::string certified;  // how memory was found: "rehearsed for NVIDIA H100 80GB", or why closed forms stand alone
+    std::string certified;  // "rehearsed for NVIDIA H100 80GB", or why the memory is that of closed forms
 };
 
-// UsageError where no layout fits, with the gate that stopped them and what to try.
+// UsageError where no layout fits, with the gate that stopped the layouts and what to try.
 Plan make_plan(const Request& request, size_t top);
 
-// Which kind of time makes `other` slower than `best`: "pipeline bubble +120 ms"; and whether the difference is below
-// the model's error.
+// The kind of time that makes `other` slower than `best`, such as the pipeline bubble, and whether the difference is
+// below the model's error.
 struct Comparison {
     double slower = 0;  // share: 0.03 is 3 %
     std::string kind;
@@ -32,6 +32,8 @@ struct Comparison {
     bool within_error = false;
 };
 Comparison compare(const simulate::Prediction& best, const simulate::Prediction& other);
+// "+3 %: pipeline bubble +120 ms, within the model's error"
+std::string render(const Comparison& comparison);
 
 // The recipe of the field, step by step, beside the choice (explain.cpp).
 struct RecipeRule {
@@ -39,7 +41,7 @@ struct RecipeRule {
     bool agrees = false;
 };
 struct Recipe {
-    std::optional<Candidate> layout;  // nothing: no layout of the recipe fits
+    std::optional<Candidate> layout;  // none: no layout of the recipe fits
     std::vector<RecipeRule> rules;
     std::string verdict;
 };

@@ -34,13 +34,6 @@ std::string where_time_goes(const Prediction& p, size_t count) {
     return text;
 }
 
-std::string why(const Prediction& best, const Prediction& other) {
-    const Comparison c = compare(best, other);
-    if (c.difference <= 0) return "as fast as the first";
-    return concat(format_difference(c.slower), ": ", c.kind, " +", format_time(c.difference),
-                  c.within_error ? ", within the model's error" : "");
-}
-
 Json describe_job(const simulate::Job& j) {
     return {{"tp", j.tp},
             {"sequence_parallel", j.tp > 1 && j.sequence_parallel},
@@ -71,6 +64,12 @@ Json describe_candidate(const Candidate& c) {
 }
 
 }  // namespace
+
+std::string render(const Comparison& c) {
+    if (c.difference <= 0) return "as fast as the first";
+    return concat(format_difference(c.slower), ": ", c.kind, " +", format_time(c.difference),
+                  c.within_error ? ", within the model's error" : "");
+}
 
 std::string render(const Plan& plan) {
     const Request& r = plan.request;
@@ -103,7 +102,7 @@ std::string render(const Plan& plan) {
                        right(bytes_text(f.bytes()), 11), "  ", describe_layout(f.candidate.job), '\n', right("", 53),
                        where_time_goes(f.prediction, 4),
                        offloaded > 0 ? concat("; ", bytes_text(offloaded), " of a device in host memory") : "", '\n');
-        if (place > 1) text += concat(right("", 53), why(best, f.prediction), '\n');
+        if (place > 1) text += concat(right("", 53), render(compare(best, f.prediction)), '\n');
     }
     text += concat("\n8 of 10 runs take ", format_fixed(best.low, 2), " to ", format_fixed(best.high, 2),
                    " times the predicted step. The first: ", format_rate(best.tokens_per_s(), "tokens"), ", ",

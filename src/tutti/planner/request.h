@@ -1,4 +1,4 @@
-// planner/request.h: what a plan is asked for: a model, machines, and the batch of a step.
+// planner/request.h: the request for a plan: a model, machines, and the batch of a step.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ struct Request {
     int gpus = 1;
     int64_t global_batch = 1, seq_len = 1;  // sequences of a step, tokens of each
     std::string precision = "bf16";         // bf16 | f32 | tf32
-    std::vector<std::string> data;          // of the config that is written; [data] train
-    std::vector<double> expert_loads = {};  // of each expert, in any unit; {}: what is usual
+    std::vector<std::string> data;          // [data] train of the emitted config
+    std::vector<double> expert_loads = {};  // of each expert, in any unit; {}: the usual imbalance
     simulate::Constants constants = {};     // of the site
 };
 
 // A model by the name of a preset, or from the directory of a Hugging Face model. UsageError with the nearest preset.
 spec::ModelSpec model_named(const std::string& name_or_directory);
 
-// UsageError: the model cannot be planned for (the family mlp), the sequence is longer than its positions, the cluster
-// has no products of this precision.
+// UsageError for the family mlp, a sequence longer than the model's positions, and a cluster without products of this
+// precision.
 void check_request(const Request& request);
 
 }  // namespace tutti::planner

@@ -1,4 +1,4 @@
-// planner/rules.cpp: the rules, and the way from a job to a run.
+// planner/rules.cpp: the rules, and the run of a job.
 #include "tutti/planner/rules.h"
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace {
 
 using simulate::Job;
 
-// A zero-bubble or V-shaped schedule has its bubble from so many microbatches on (schedule::simulate).
+// Zero-bubble and V-shaped schedules reach the bubble of their formula from so many microbatches on
+// (schedule::simulate).
 constexpr std::array kSchedules = {
     Schedule{"1f1b", 1, 0, false},       Schedule{"zb-h1", 1, 1, false},  Schedule{"interleaved", 0, 1, true},
     Schedule{"zb-v", 2, 1.5, false},     Schedule{"v-half", 2, 1, false}, Schedule{"v-min", 2, 1, false},

@@ -1,6 +1,6 @@
-// planner/rules.h: which layouts the engine runs: spec::validate()'s rules between the axes and those of the pipeline
-// schedules, as predicates on numbers that a search can ask millions of times. Beside them the planner's own: stages
-// must be nearly even, and a schedule must have the microbatches that its bubble's formula needs.
+// planner/rules.h: the layouts that the engine runs: the rules of spec::validate() and of the pipeline schedules, as
+// predicates on numbers, cheap enough for millions of calls. Two rules are the planner's own: stages must be nearly
+// even, and a schedule must have the microbatches that the formula of its bubble needs.
 #pragma once
 
 #include <span>
@@ -13,9 +13,9 @@
 
 namespace tutti::planner {
 
-// A schedule of the search. Left out are those that another one beats at equal memory or time in the closed forms
-// (naive, gpipe, looped-bfs, zb-h2), those that hold every weight twice (chimera, dualpipe), and interleaved-zb and
-// auto, whose bubbles have no formula.
+// A schedule of the search. Left out: naive, gpipe, looped-bfs and zb-h2, which another schedule beats at equal memory
+// or time in the closed forms; chimera and dualpipe, which hold every weight twice; interleaved-zb and auto, whose
+// bubbles have no formula.
 struct Schedule {
     const char* name;
     int chunks;                    // per rank; 0: free, from 2 on
@@ -35,8 +35,8 @@ bool context_parallel_allowed(const Request& request, int tp, int cp, const Cont
 bool sequence_parallel_allowed(const Request& request, int tp, int cp);
 // `dp` times `micro_batch` divides the global batch.
 bool batch_allowed(const Request& request, int dp, int micro_batch);
-// Stages of nearly equal numbers of layers: the fullest at most 1/8 above the mean. With two layers fewer than a
-// multiple of the stages, the first and the last stage have one less, beside embedding and head (as Llama 3 has).
+// The fullest stage has at most 1/8 more layers than the mean. With two layers fewer than a multiple of the stages, the
+// first and the last stage have one less, beside embedding and head (as in Llama 3).
 bool stages_allowed(int64_t layers, int stages);
 bool schedule_allowed(const Schedule& schedule, int pp, int64_t microbatches);
 bool experts_allowed(const Request& request, int ep, int etp, int tp, int cp, int shards);
@@ -45,13 +45,13 @@ bool experts_allowed(const Request& request, int ep, int etp, int tp, int cp, in
 // the weight gradients are not put off: what an input gradient has fetched stays until the weight gradient.
 bool offload_allowed(const Request& request, int zero, std::string_view schedule, const simulate::Offload& offload);
 
-// Losses that balance experts over all layers or microbatches ask for their order.
+// Losses that balance experts over all layers or all microbatches exclude pipelines or most schedules.
 bool balancing_allowed(const Request& request, int pp, std::string_view schedule);
 
-// All of these for one job.
+// All rules for one job.
 bool allowed(const Request& request, const simulate::Job& job);
 
-// The run that a job describes, for spec::validate() and `tutti train`.
+// The run of a job, for spec::validate() and `tutti train`.
 spec::RunSpec run_of(const Request& request, const simulate::Job& job);
 // A job of the request with no parallelism but data parallelism.
 simulate::Job plain_job(const Request& request);

@@ -1,4 +1,4 @@
-// planner/scaling.cpp: a search at each size; failures by Daly's formula; the scaling laws.
+// planner/scaling.cpp: a search for each number of devices; Daly's formula; the scaling laws.
 #include "tutti/planner/scaling.h"
 
 #include <cmath>
@@ -15,12 +15,6 @@ double checkpoint_interval(const Reliability& r) { return std::sqrt(2 * r.checkp
 double goodput(const Reliability& r, double interval) {
     const double M = r.mtbf_s;
     return interval / (M * std::exp(r.restart_s / M) * std::expm1((interval + r.checkpoint_s) / M));
-}
-
-double checkpoint_seconds(const Request& request, int gpus, double storage_per_node) {
-    const double nodes = std::max(1.0, double(gpus) / request.cluster.per_node);
-    constexpr double kStateBytes = 4 + 4 + 4 + 2;
-    return kStateBytes * double(spec::parameter_count(request.model)) / (nodes * storage_per_node);
 }
 
 std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
@@ -52,8 +46,9 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
         row.straggle = gpus > r.cluster.per_node
                            ? 1 - 1 / (1 + r.constants.straggle * std::log2(double(gpus) / r.cluster.per_node))
                            : 0;
-        row.reliability = {r.cluster.mtbf_hours * 3600 / gpus, checkpoint_seconds(r, gpus, o.storage_per_node),
-                           o.restart_s};
+        const double nodes = std::max(1.0, double(gpus) / r.cluster.per_node);
+        const double state = (4 + 4 + 4 + 2) * double(spec::parameter_count(r.model));  // masters, moments, weights
+        row.reliability = {r.cluster.mtbf_hours * 3600 / gpus, state / (nodes * o.storage_per_node), o.restart_s};
         row.interval_s = checkpoint_interval(row.reliability);
         row.goodput = goodput(row.reliability, row.interval_s);
         if (price > 0) row.dollars_per_billion_tokens = price * gpus / 3600 / row.useful_tokens_per_s() * 1e9;

@@ -1,5 +1,5 @@
-// planner/scaling.h: what more devices buy: throughput and cost of the best layout at each size, and what failures and
-// checkpoints leave of it; what a compute budget is best spent on.
+// planner/scaling.h: throughput and cost of the best layout at each number of devices, with failures and checkpoints;
+// the parameters and tokens that a compute budget is best spent on.
 #pragma once
 
 #include <optional>
@@ -12,34 +12,32 @@
 
 namespace tutti::planner {
 
-// --- Failures
-// -----------------------------------------------------------------------------------------------------------
+// --- Failures ---
 
 struct Reliability {
     double mtbf_s = 0;        // mean time between failures of the whole job
-    double checkpoint_s = 0;  // C: that training stands still for a checkpoint
-    double restart_s = 0;     // R: until training goes on after a failure
+    double checkpoint_s = 0;  // C: pause of training for a checkpoint
+    double restart_s = 0;     // R: from a failure until training continues
 };
 
 // Young 1974, Daly 2006: the interval between checkpoints that loses least, sqrt(2 C MTBF).
 double checkpoint_interval(const Reliability& r);
-// Share of the time that is training, with checkpoints `interval` seconds apart: interval over the expected time for
-// it, MTBF e^(R / MTBF) (e^((interval + C) / MTBF) - 1) (Daly 2006, eq. 13: failures may strike a restart too).
+// Share of the time that is training, with checkpoints `interval` seconds apart: the interval over its expected
+// duration, MTBF e^(R / MTBF) (e^((interval + C) / MTBF) - 1) (Daly 2006, eq. 13, in which a restart may fail too).
 double goodput(const Reliability& r, double interval);
 
-// --- Scaling
-// ------------------------------------------------------------------------------------------------------------
+// --- Scaling ---
 
 struct ScalingOptions {
     int first = 8, last = 65536;    // devices, doubled from one to the next
     double storage_per_node = 1e9;  // bytes/s that a node writes to storage
     double restart_s = 600;         // MegaScale: detection and diagnosis below 10 minutes
-    std::optional<double> price;    // dollars of a device and hour; nothing: the cluster's
+    std::optional<double> price;    // dollars of a device and hour; none: the cluster's
 };
 
 struct ScalingRow {
     int gpus = 0;
-    std::string problem;  // why there is no layout; "": there is
+    std::string problem;  // the reason where there is no layout, else ""
     Candidate best;       // by the closed forms
     double tokens_per_s = 0, mfu = 0;
     double efficiency = 0;  // tokens/s of a device, as a share of the first row's
@@ -50,21 +48,17 @@ struct ScalingRow {
     double dollars_per_billion_tokens = 0;  // of useful ones; 0: the price is not known
 };
 
-// The global batch stays what the request says: strong scaling, as a recipe fixes the batch.
+// Strong scaling: the global batch of the request at every size, because the training recipe fixes the batch.
 std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& options);
 
-// Seconds that all nodes together need to write masters, moments and weights (14 bytes a parameter).
-double checkpoint_seconds(const Request& request, int gpus, double storage_per_node);
-
-// --- Budget
-// -------------------------------------------------------------------------------------------------------------
+// --- Budget ---
 
 struct BudgetRow {
     std::string law;  // "Chinchilla, approach 3"
     std::string formula, source;
     double parameters = 0, tokens = 0;
 };
-// What C FLOPs are best spent on: parameters and tokens, with C = 6 N D.
+// The best parameters N and tokens D for C = 6 N D FLOPs, by each scaling law.
 std::vector<BudgetRow> compute_optimal(double flops);
 
 struct BudgetPlan {

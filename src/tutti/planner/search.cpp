@@ -1,9 +1,9 @@
-// planner/search.cpp: loops over the axes, from those that most others depend on to those that only data parallelism
-// and memory know of.
+// planner/search.cpp: loops over the axes. An axis is outside of those whose rules, bounds and prices depend on it.
 #include "tutti/planner/search.h"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cstdlib>
 #include <limits>
@@ -25,6 +25,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kMostMicroBatch = 64, kMostExpertTp = 8;
 constexpr size_t kMostMethods = 64;  // of context parallelism that the rules allow for one cp
 constexpr double kSpare = 0.85;      // of the memory; most closed forms are within 7 % of the rehearsed memory
+
+simulate::Offload offload_of(unsigned bits) { return {(bits & 1) != 0, (bits & 4) != 0, (bits & 2) != 0}; }
 
 // The `keep` fastest.
 class Fastest {
@@ -60,7 +62,7 @@ class Front {
   public:
     explicit Front(double memory) : slice_(memory / kSlices) { at_most_.fill(kNever); }
 
-    // Whether some layout of no more memory, to a slice, takes no longer.
+    // Whether a layout with at most this memory, to a slice, is at least as fast.
     bool beats(double seconds, double bytes) const { return at_most_[index(bytes)] <= seconds; }
     void add(const Candidate& c) {
         if (beats(c.seconds, c.bytes)) return;
@@ -107,16 +109,6 @@ class Search {
             experts_ = {{1, 1}};
         }
         for (const auto& [ep, etp] : experts_) imbalances_[ep] = simulate::imbalance_of(r.expert_loads, ep);
-        for (const Schedule& s : schedules())
-            for (const int zero : {2, 3}) {
-                std::vector<simulate::Offload>& allowed = offloads_[s.name].of_zero[zero == 3 ? 1 : 0];
-                for (const bool weights : {false, true})
-                    for (const bool activations : {false, true})
-                        for (const bool optimizer : {false, true})
-                            if (const simulate::Offload each{optimizer, weights, activations};
-                                offload_allowed(r_, zero, s.name, each))
-                                allowed.push_back(each);
-            }
     }
 
     Found run() {
@@ -137,16 +129,21 @@ class Search {
     }
     void set_schedule(const char* name) {
         job_.schedule = name;
-        offload_ = &offloads_.at(name);
+        offloads_ = {};
+        for (const int zero : {0, 3})
+            for (const unsigned bit : {1, 2, 4})
+                if (offload_allowed(r_, zero, name, offload_of(bit))) offloads_[zero == 3 ? 1 : 0] |= bit;
     }
     void count_methods(int64_t Gates::*gate, int64_t layouts) {
         count(gate, layouts * static_cast<int64_t>(methods_.size()));
     }
-    const std::vector<simulate::Offload>& offloads(int zero) const { return offload_->of_zero[zero == 3 ? 1 : 0]; }
+    // All that can be offloaded, and the number of ways to offload some of it.
+    unsigned most_offload(int zero) const { return offloads_[zero == 3 ? 1 : 0]; }
+    int64_t offloads(int zero) const { return int64_t{1} << std::popcount(most_offload(zero)); }
     // dp_replicate, ZeRO and offload: ZeRO-0 has nothing to shard.
     int64_t data_layouts() const {
-        const size_t replicates = replicates_.size();
-        return static_cast<int64_t>(offloads(0).size() * (1 + 2 * replicates) + offloads(3).size() * replicates);
+        const auto replicates = static_cast<int64_t>(replicates_.size());
+        return offloads(0) * (1 + 2 * replicates) + offloads(3) * replicates;
     }
     int most_virtual() const { return static_cast<int>((r_.model.layers + 2) / job_.pp); }
     // Of everything that a pass depends on.
@@ -233,7 +230,7 @@ class Search {
         job_.dp_replicate = 1;
         double least = kNever;
         for (job_.zero = 1; job_.zero <= 3; ++job_.zero) {
-            job_.offload = offloads(job_.zero).back();
+            job_.offload = offload_of(most_offload(job_.zero));
             least = std::min(least, footprint(job_).total());
         }
         return least;
@@ -284,32 +281,32 @@ class Search {
 
     void data_parallel(int zero, double without) {
         job_.zero = zero;
-        const std::vector<simulate::Offload>& all = offloads(zero);
-        const auto count_all = [&](int64_t Gates::*gate) { count(gate, static_cast<int64_t>(all.size())); };
+        const unsigned most = most_offload(zero);
         Candidate best{{}, kNever, 0}, spare = best;  // spare: with memory to spare
         for (const int replicate : replicates_) {
             if (zero == 0 && replicate > 1) break;
             job_.dp_replicate = replicate;
             if (!experts_allowed(r_, job_.ep, job_.etp, job_.tp, job_.cp, job_.dp() / replicate)) {
-                count_all(&Gates::rules);
+                count(&Gates::rules, offloads(zero));
                 continue;
             }
             // All that can be offloaded bounds the memory, nothing offloaded the time.
-            job_.offload = all.back();
+            job_.offload = offload_of(most);
             const double least = footprint(job_).total();
             if (least > memory_) {
-                count_all(&Gates::memory);
+                count(&Gates::memory, offloads(zero));
                 continue;
             }
             job_.offload = {};
             double fastest = without;
             if (!hopeless(fastest, least)) fastest = pricer_.step(job_, pass()).total() * (1 - 1e-9);
             if (hopeless(fastest, least)) {
-                count_all(&Gates::compute);
+                count(&Gates::compute, offloads(zero));
                 continue;
             }
-            for (const simulate::Offload& offload : all) {
-                job_.offload = offload;
+            for (unsigned bits = 0; bits <= most; ++bits) {
+                if ((bits & ~most) != 0) continue;
+                job_.offload = offload_of(bits);
                 const simulate::Footprint memory = footprint(job_);
                 if (!fits(memory)) {
                     count(&Gates::memory, 1);
@@ -341,12 +338,7 @@ class Search {
     const std::vector<int> micro_batches_;
     std::vector<std::pair<int, int>> experts_;    // ep, etp
     std::unordered_map<int, double> imbalances_;  // of ep
-    // By schedule: what can be in the memory of the host below ZeRO-3 and with it. Nothing first, the most last.
-    struct Offloads {
-        std::array<std::vector<simulate::Offload>, 2> of_zero;
-    };
-    std::unordered_map<std::string, Offloads> offloads_;
-    const Offloads* offload_ = nullptr;  // of the schedule in hand
+    std::array<unsigned, 2> offloads_;            // of the schedule, below ZeRO-3 and with it: bits of offload_of()
     std::vector<int> replicates_;
     std::unordered_map<uint64_t, simulate::PassPrice> passes_;
     std::vector<ContextMethod> methods_;                 // that the rules allow

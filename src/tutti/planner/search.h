@@ -1,9 +1,9 @@
-// planner/search.h: the fastest layouts that fit, of all that the engine runs, by closed forms (simulate/).
+// planner/search.h: the fastest layouts that run and fit, by closed forms (simulate/).
 //
 // The space: tp x sequence parallel x (cp, its method) x pp x (schedule, virtual stages) x ep x etp x micro batch x
-// recompute x (dp_replicate, dp_shard) x ZeRO x offload of optimizer, weights and activations. Every gate throws out
-// what cannot be among the best: the engine's rules; the memory; a bound of the time from FLOPs; the time without data
-// parallelism and offload. Both bounds are proven (never above the price), so the result is that of pricing everything.
+// recompute x (dp_replicate, dp_shard) x ZeRO x offload of optimizer, weights and activations. Four gates drop layouts
+// that cannot be among the best: the engine's rules; the memory; a bound of the time from FLOPs; the time without data
+// parallelism and offload. No bound exceeds the price, so the result is that of pricing every layout.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ struct Candidate {
     double seconds = 0, bytes = 0;  // closed forms: of a step, of the fullest rank
 };
 
-// Layouts: of the space; thrown out by each gate; priced as a whole. all = rules + memory + flops + compute + priced.
+// Numbers of layouts: in the space, dropped by each gate, priced. all = rules + memory + flops + compute + priced.
 struct Gates {
     int64_t all = 0, rules = 0, memory = 0, flops = 0, compute = 0, priced = 0;
-    int64_t visited = 0;  // decisions: a layout by itself, or a group of layouts thrown out together
+    int64_t visited = 0;  // decisions, each on one layout or on a group
     double seconds = 0;   // of the search
 };
 
@@ -33,11 +33,11 @@ struct Found {
     // No other layout is faster with less memory, to 1/128 of the memory. Rising by time.
     std::vector<Candidate> front;
     Gates gates;
-    double least_bytes = 0;  // of a layout that the rules allow; says how far a model is from fitting
+    double least_bytes = 0;  // of a layout that the rules allow
 };
 
-// `keep`: how many of the best. `memory`: bytes that a rank may need by the closed form; 0: those of the device.
-// check_request() holds.
+// Requires check_request(). `keep`: number of the best layouts. `memory`: bytes of a rank by the closed form; 0: those
+// of the device.
 Found search(const Request& request, size_t keep = 200, double memory = 0);
 
 }  // namespace tutti::planner

@@ -1,4 +1,4 @@
-// rehearsal/drawing.cpp: see drawing.h. Coordinates are the picture's own units, one about a pixel.
+// rehearsal/drawing.cpp: coordinates are in units of about a pixel.
 #include "tutti/rehearsal/drawing.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr double kWidth = 640, kMargin = 12, kLetter = 7.2;  // a letter of 13 units is about so wide
 constexpr int kColours = 8;
 
-// Light colours, on which dark letters are legible; ranks after the eighth take them again, paler.
+// Light colours under dark letters; ranks after the eighth have the same colours, paler.
 std::string style() {
     constexpr const char* kFills[kColours] = {"#7fb8e6", "#f7b267", "#9ccc7a", "#e89ac0",
                                               "#c3a6e0", "#f2d65c", "#6fcdbf", "#e58a7b"};
@@ -48,7 +48,7 @@ std::string labelled_box(const std::string& css, double x, double y, double widt
     return drawn + '\n';
 }
 
-// Rows and columns as which a grid is drawn: of three dims the first stands for experts, which are side by side.
+// The rows and columns of a drawn grid. Of three dims the first is that of experts, which are side by side.
 struct Sheet {
     int64_t rows = 1, columns = 1;
     std::vector<mesh::Block> rectangles(const mesh::Block& b, const Shape& shape) const {
@@ -66,7 +66,7 @@ Sheet sheet_of(const Shape& shape) {
     return {shape[1], shape[0] * shape[2]};
 }
 
-// The rectangles of a grid, in a place of these sizes.
+// The rectangles of a grid, scaled to width and height.
 std::string draw_grid(const Grid& grid, double x, double y, double width, double height) {
     const Sheet sheet = sheet_of(grid.shape);
     const double across = width / static_cast<double>(sheet.columns), down = height / static_cast<double>(sheet.rows);
@@ -90,7 +90,7 @@ std::string draw_grid(const Grid& grid, double x, double y, double width, double
     return drawn;
 }
 
-// Of "model.layers.2.mlp.up_proj.weight": "mlp.up_proj", which tells the matrices of a block apart.
+// "mlp.up_proj" of "model.layers.2.mlp.up_proj.weight": unique within a block.
 std::string short_name(const std::string& name) {
     const std::string text = name.ends_with(".weight") ? name.substr(0, name.size() - 7) : name;
     const size_t last = text.rfind('.');

@@ -158,7 +158,7 @@ struct Builder {
     }
 
     void add_attention(int rank, const nn::SequencePart& part) {
-        // Tensor parallelism cuts the heads; ranks along cp_ulysses cut those again, and see the tokens of each other.
+        // Ranks of tp divide the heads; ranks along cp_ulysses divide these again and have the tokens of each other.
         const Block of_tp =
             mesh::part_of(mesh, rank, {run.model.heads}, {{.axes = mesh::kTp}}, "heads").blocks.front().block;
         const int64_t share = std::max<int64_t>(of_tp.sizes[0] / part.ulysses, 1);
@@ -193,7 +193,7 @@ struct Builder {
 }  // namespace
 
 Layout layout_of(const spec::RunSpec& asked, int ranks) {
-    spec::RunSpec run = asked;  // what a rank has does not depend on its machine
+    spec::RunSpec run = asked;  // a layout does not depend on the machine
     run.train.cuda_graphs = false;
     run.train.packed_weights = "auto";
     const kernels::KernelTable table = kernels::meta_table(kernels::reference_table());
@@ -223,7 +223,7 @@ std::string slices(const Block& block, const Shape& shape) {
 
 bool has_rank(const Holding& h, int rank) { return std::find(h.ranks.begin(), h.ranks.end(), rank) != h.ranks.end(); }
 
-constexpr size_t kMost = 16;  // lines of ranks or holdings, unless a rank is asked for
+constexpr size_t kMost = 16;  // lines of ranks or holdings without --rank
 
 std::string more(size_t all, const char* what) {
     return all > kMost ? concat("    ... ", all - kMost, " more ", what, "; --rank R shows one rank\n") : "";

@@ -18,7 +18,7 @@ struct Holding {
     std::string label = {};  // beside the ranks: "hop 2"
 };
 
-// A tensor, or anything else with sizes that ranks divide.
+// A tensor, or another index space that ranks divide.
 struct Grid {
     std::string name;
     Shape shape;

@@ -41,7 +41,7 @@ std::string line_of(const Program& program, const Action& action) {
     return concat("  wait for ", name_of(wait.kind), " ", wait.sequence, " of group ", program.groups[wait.group].name);
 }
 
-// A few lines that repeat themselves at once are printed once, with how often they come again.
+// Prints cycles of up to kLongest lines once, with the number of repetitions.
 std::string folded(const std::vector<std::string>& lines) {
     constexpr size_t kLongest = 4;
     std::string text;

@@ -14,7 +14,7 @@ namespace {
 using comm::Kind;
 using comm::Summary;
 
-// The collectives that a program calls in one group; or what it sends to, or receives from, one rank of it.
+// The wanted operations that a program begins in one group.
 std::vector<Summary> operations(const Program& program, size_t group, auto&& wanted) {
     std::vector<Summary> found;
     for (const Action& action : program.actions)
@@ -31,7 +31,7 @@ std::string part(int rank, const std::vector<Summary>& all, size_t index) {
     return concat("rank ", rank, index < all.size() ? " calls " + all[index].text() : std::string(" calls nothing"));
 }
 
-// The first place at which one list does not match the other.
+// The first place where the two lists do not match.
 std::string mismatch(const std::string& what, int rank, const std::vector<Summary>& ours, int other_rank,
                      const std::vector<Summary>& theirs, bool (*match)(const Summary&, const Summary&)) {
     const size_t most = std::max(ours.size(), theirs.size());

@@ -19,10 +19,10 @@ namespace tutti::rehearsal {
 
 namespace {
 
-// Writes the program while the step runs, and sees where memory is at its peak.
+// Records the program and the place of the peak of memory while the step runs.
 class Recorder final : public ops::Meter, public Tracer, public comm::CommunicationObserver {
   public:
-    // What was set up before is left out.
+    // Drops what was recorded while the engine was built.
     void start(Allocator& memory) {
         memory_ = &memory;
         memory.reset_peaks();
@@ -104,7 +104,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     size_t place_ = kStep, peak_place_ = kStep;
 };
 
-// How far the step is when a microbatch begins.
+// The state of the step at the start of a microbatch.
 struct Mark {
     size_t actions;
     std::vector<parallel::GroupTraffic> traffic;
@@ -172,8 +172,8 @@ void describe_pipeline(const engine::Engine& engine, Rehearsal& r) {
                         " microbatches of a stage at once");
 }
 
-// Of a step of many microbatches only so many run: the first differs from those between, and the last reduces. Those of
-// a pipeline depend on all others, and all run.
+// Microbatches that run of a step with more: the first differs from those between, and the last reduces gradients. In a
+// pipeline all of them run, because each depends on the others.
 constexpr int64_t kMicrobatches = 3;
 
 Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ranks, int rank) {

@@ -1,7 +1,7 @@
 // rehearsal/rehearse.h: a training step of one rank without its memory, data, other ranks or machine. The real Engine
 // is built and the real train_step runs, on a device that only counts (device/meta/), with kernels that compute nothing
-// (kernels/meta/), in a world without peers (comm/meta/). So memory by purpose, FLOPs, communication and the program of
-// the rank are those of a run, by construction.
+// (kernels/meta/), in a world without peers (comm/meta/). Memory by purpose, FLOPs, communication and the program of
+// the rank are therefore those of a run.
 //
 // Two assumptions replace values of a real step: with data.documents = "respected" attention is counted over whole
 // sequences, and every loss is finite.
@@ -28,7 +28,7 @@ struct Rehearsal {
     std::string pipeline;                               // in words, with its predicted bubble; "": no pipeline
     double bubble = 0;                                  // predicted: share of the schedule's time
     double flops = 0;                                   // of this rank's kernels in the step, recompute included
-    // Of the step. Of more than three microbatches it has the first, one for all between, and the last.
+    // Of the step. More than three microbatches are the first, one that stands for all between, and the last.
     Program program;
 };
 
@@ -41,7 +41,7 @@ int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes);
 
 // Several ranks of one run.
 struct LayoutRehearsal {
-    Rehearsal shown;             // the asked rank, or the one with the most memory
+    Rehearsal shown;             // of the requested rank, or of the rank with the most memory
     std::vector<int> rehearsed;  // ranks, rising
     std::string difference;      // where two of them would call different operations; "": all agree
 };

@@ -1,5 +1,5 @@
 // rehearsal/target.h: the machine that a rehearsal assumes, this one or another. Sizes of workspaces depend on its
-// kernels, its threads and the shapes, and on nothing else.
+// kernels, its threads and the shapes alone.
 #pragma once
 
 #include <string>
