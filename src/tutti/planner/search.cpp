@@ -283,23 +283,24 @@ class Search {
         job_.zero = zero;
         const unsigned most = most_offload(zero);
         Candidate best{{}, kNever, 0}, spare = best;  // spare: with memory to spare
-        for (const int replicate : replicates_) {
-            if (zero == 0 && replicate > 1) break;
-            job_.dp_replicate = replicate;
-            if (!experts_allowed(r_, job_.ep, job_.etp, job_.tp, job_.cp, job_.dp() / replicate)) {
+        const size_t replications = zero == 0 ? 1 : replicates_.size();
+        for (size_t i = 0; i < replications; ++i) {
+            job_.dp_replicate = replicates_[i];
+            if (!experts_allowed(r_, job_.ep, job_.etp, job_.tp, job_.cp, job_.dp() / job_.dp_replicate)) {
                 count(&Gates::rules, offloads(zero));
                 continue;
             }
-            // All that can be offloaded bounds the memory, nothing offloaded the time.
+            // All that can be offloaded bounds the memory, nothing offloaded the time. More replicas need more memory.
             job_.offload = offload_of(most);
             const double least = footprint(job_).total();
-            if (least > memory_) {
-                count(&Gates::memory, offloads(zero));
-                continue;
+            const bool too_large = least > memory_;
+            if (too_large || hopeless(without, least)) {
+                const auto rest = static_cast<int64_t>(replications - i);
+                count(too_large ? &Gates::memory : &Gates::compute, rest * offloads(zero));
+                break;
             }
             job_.offload = {};
-            double fastest = without;
-            if (!hopeless(fastest, least)) fastest = pricer_.step(job_, pass()).total() * (1 - 1e-9);
+            const double fastest = pricer_.step(job_, pass()).total() * (1 - 1e-9);
             if (hopeless(fastest, least)) {
                 count(&Gates::compute, offloads(zero));
                 continue;
