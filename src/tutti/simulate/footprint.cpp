@@ -86,144 +86,183 @@ Ends layers_of_ends(const Job& job) {
     return {v * others, (v - 1) * others + on_last};
 }
 
-}  // namespace
+// Activations of a microbatch in a layer.
+struct LayerBytes {
+    double input = 0;
+    double kept = 0;      // until the backward
+    double backward = 0;  // beside these, of the layer that runs backward
+};
 
-Footprint footprint(const Job& job) {
+double tokens_of(const Job& job) { return job.micro_batch * job.seq / job.cp; }
+double value_bytes(const Job& job) { return job.wide() ? 4 : 2; }
+
+LayerBytes bytes_of_layer(const Job& job) {
     const Sizes& m = job.model;
-    const Allocation extra = allocation_of(job);
-    const double t = job.tp, sp = job.sequence_parallel ? t : 1, p = job.pp;
-    const double replicas = double(job.dp()) * job.cp / job.dp_replicate;
-    const double value = job.wide() ? 4 : 2, tokens = job.micro_batch * job.seq / job.cp;
-    const double rows = tokens * value / 2;  // of values of 2 bytes, which the formulas count
-    const double mixtures = m.mixtures();
-    const double expert_replicas = std::max(1.0, double(job.ranks) / (p * job.ep * job.etp * job.dp_replicate));
-    const double embedding = m.vocab * m.hidden / t;
+    const double t = job.tp, sp = job.sequence_parallel ? t : 1, mixtures = m.mixtures();
+    const double rows = tokens_of(job) * value_bytes(job) / 2;  // of values of 2 bytes, which the formulas count
+    const double factor = allocation_of(job).activations;
 
-    // Bytes that a layer saves for its backward, of one microbatch.
     const double routed = m.top_k * (job.token_drop ? 1 : std::max(1.0, job.imbalance));  // to the fullest rank
     const double shared = job.mixture() ? routed * m.expert_ffn / sp * t + m.shared_ffn : m.ffn;
     const double inner = mixtures > 0 ? (mixtures * shared + (m.layers - mixtures) * m.ffn) / m.layers : m.ffn;
-    const bool nanotron = job.stack == Stack::nanotron;
+    const bool nanotron = job.stack == Stack::nanotron, tutti = job.stack == Stack::tutti;
     const bool pytorch = job.stack == Stack::eager || job.stack == Stack::compiled;
     // Gate, up and their product; nanotron's SiLU is no part of a fused kernel and saves its output too.
     const double gates = m.mlp_matrices == 3 ? (nanotron ? 8 : 6) : 4;
     double saved = rows * (8 * m.hidden / sp + (4 * m.heads + 4 * m.kv_heads) * m.head_dim / t + gates * inner / t);
     if (mixtures > 0) saved += rows / sp * 4 * routed * m.hidden * job.etp * mixtures / m.layers;
     if (job.attention == Attention::unfused) saved += 5 * rows * job.seq * m.heads / t;
-    saved *= extra.activations;
+    saved *= factor;
     if (nanotron && job.tp > 1 && host_runs_ahead(job)) saved += 2 * rows * m.hidden;
-    const double gathers = job.stack == Stack::tutti && job.sequence_parallel ? 1 - 1 / t : 0;
+    const double gathers = tutti && job.sequence_parallel ? 1 - 1 / t : 0;
     saved += gathers * 2 * 2 * rows * m.hidden;  // the inputs of attention and MLP stay gathered
     if (job.exchanging() > 1) saved += 2 * rows * m.heads * m.head_dim / t;  // before and after the exchange
-    const double input = 2 * rows * m.hidden / sp;
-    double kept = saved;
-    if (job.recompute == Recompute::full) kept = input;
+    LayerBytes layer{.input = 2 * rows * m.hidden / sp, .kept = saved};
+    if (job.recompute == Recompute::full) layer.kept = layer.input;
     if (job.recompute == Recompute::selective) {
-        if (job.attention == Attention::unfused) kept -= 5 * extra.activations * rows * job.seq * m.heads / t;
+        if (job.attention == Attention::unfused) layer.kept -= 5 * factor * rows * job.seq * m.heads / t;
         // PyTorch's selective checkpoints keep the input, every second product (query, value, gate, down) and
         // attention.
         else if (pytorch)
-            kept = 2 * extra.activations * rows *
-                   (2 * m.hidden / sp + ((2 * m.heads + m.kv_heads) * m.head_dim + inner) / t);
+            layer.kept =
+                2 * factor * rows * (2 * m.hidden / sp + ((2 * m.heads + m.kv_heads) * m.head_dim + inner) / t);
         // Outputs of activation functions, and of norms unless they stay gathered.
-        if (job.stack == Stack::tutti) kept = saved - rows * (2 * inner / t + (gathers > 0 ? 0 : 4 * m.hidden));
+        if (tutti) layer.kept = saved - rows * (2 * inner / t + (gathers > 0 ? 0 : 4 * m.hidden));
     }
     // A schedule that puts off the weight gradients keeps for them, of two fifths of its microbatches, the gradients of
     // all products' outputs; and what was recomputed for the backward.
     const bool splits = job.schedule.starts_with("zb-") || job.schedule.starts_with("v-");
-    if (job.stack == Stack::tutti && job.pp > 1 && splits) {
-        kept =
+    if (tutti && job.pp > 1 && splits)
+        layer.kept =
             saved + 0.8 * rows *
                         ((m.heads + 2 * m.kv_heads) * m.head_dim / t + (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
-    }
-    // Of the layer that runs backward. PyTorch's tensor parallelism gathers the inputs of attention and MLP, and the
-    // gradients of their outputs, each into a tensor of its own; Megatron keeps one buffer for all.
-    double working = 0;
-    if (pytorch && job.sequence_parallel && job.tp > 1) working = 4 * 2 * rows * m.hidden;
-    if (job.stack == Stack::tutti) working = rows * (2 * (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
-    if (job.stack == Stack::tutti && job.etp > 1)
-        working = std::max(working, rows / sp * 4 * routed * m.hidden * job.etp);
+    // PyTorch's tensor parallelism gathers the inputs of attention and MLP, and the gradients of their outputs, each
+    // into a tensor of its own; Megatron keeps one buffer for all.
+    if (pytorch && job.sequence_parallel && job.tp > 1) layer.backward = 4 * 2 * rows * m.hidden;
+    if (tutti) layer.backward = rows * (2 * (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
+    if (tutti && job.etp > 1) layer.backward = std::max(layer.backward, rows / sp * 4 * routed * m.hidden * job.etp);
+    if (job.recompute != Recompute::none) layer.backward += saved;
+    return layer;
+}
 
-    Ends ends = {std::ceil(m.layers / p), std::ceil(m.layers / p)};
-    if (job.pp > 1 && nanotron) ends = layers_of_nanotron(job);
-    if (job.pp > 1 && job.stack == Stack::tutti) ends = layers_of_ends(job);
-    Footprint most;
-    for (int stage = 0; stage < job.pp; stage += std::max(1, job.pp - 1)) {
-        const bool first = stage == 0, last = stage == job.pp - 1;
-        const double layers = first ? ends.first : ends.last;
-        const double held = job.pp > 1 && last ? 1 : microbatches_in_flight(job);
-        const double dense_layer = (m.attention_parameters() + (1 - mixtures / m.layers) * m.mlp_parameters() +
-                                    mixtures / m.layers * m.mlp_matrices * m.hidden * m.shared_ffn) /
-                                   t;
-        const double dense = layers * dense_layer + embedding * (job.pp == 1 && !m.tied ? 2 : 1);
-        const double experts = layers * mixtures / m.layers * m.experts * m.expert_parameters() / (job.ep * job.etp);
-        Footprint here;
-        const auto state = [&](double values, double shards) {
-            here.weights += 2 * values / (job.zero >= 3 ? shards : 1);
-            here.gradients += job.gradient_bytes * values / (job.zero >= 2 ? shards : 1);
-            if (nanotron && job.dp() > 1) here.gradients += 2 * values;  // buckets of DistributedDataParallel
-            here.optimizer += 12 * values / (job.zero >= 1 ? shards : 1);
-        };
-        state(dense, replicas);
-        state(experts, expert_replicas);
-        if (job.wide()) {  // no second copy of the weights
-            here.weights *= 2;
-            here.optimizer *= 8.0 / 12;
-        }
-        if (job.offload.optimizer) here.offloaded += std::exchange(here.optimizer, 0);
-        if (job.offload.weights) here.offloaded += std::exchange(here.weights, 0);
-        const double of_all = kept * layers * held;
-        double of_layers = of_all;  // on the device
-        if (job.offload.activations) {
-            // The layer in hand stays, and the statistics of softmax and norms of the others.
-            here.offloaded_layer = kept;
-            here.offloaded += of_all;
-            of_layers = std::min(of_all, kept);
-            if (job.recompute != Recompute::full)
-                here.activations = 4 * tokens * (m.heads / t + 2 / sp) * std::max(0.0, layers * held - 1);
-        }
-        // What the embedding puts out, in nanotron before it is scattered over the sequence.
-        if (first && job.pp > 1) here.activations += (nanotron ? 2 * rows * m.hidden : input) * held;
-        const double backward = (job.recompute == Recompute::none ? 0 : saved) + working;  // of a layer
-        if (job.stack == Stack::tutti) {
-            const double weights = job.zero >= 3 ? value : 0, gradient = job.zero >= 2 ? 4 : 0;
-            const double layer = dense_layer + experts / std::max(1.0, layers);
-            const double in_use = (2 * weights + gradient) * layer;  // the weights of two layers
-            const double chunk = std::min(value * tokens * m.vocab / t, kLossChunk);
-            const double received = gradient / replicas;  // of a reduction
-            double most_here = 0;
-            const auto moment = [&, others = here.activations](double activations, double gathered, double logits) {
-                if (activations + gathered + logits <= most_here) return;
-                most_here = activations + gathered + logits;
-                here.activations = others + activations;
-                here.gathered = gathered;
-                here.logits = logits;
-            };
-            moment(of_layers + backward, in_use, 0);
-            // The gradients of a layer are reduced while the next one runs backward, which has one layer less to keep.
-            // Over several ranks of tp the norms' gradients come last.
-            if (job.tp == 1)
-                moment(std::min(of_layers, of_all - kept) + backward, in_use + (gradient + received) * dense_layer, 0);
-            // Those of the embedding, while the last layer of the next microbatch does.
-            if (first && held > 1)
-                moment(std::min(of_layers, of_all - kept * layers) + backward,
-                       in_use + (gradient + received) * embedding, 0);
-            if (last) {
-                const double at_head = 2 * rows * m.hidden * (2 + 1 / sp) + (job.offload.activations ? 0 : of_all);
-                const double of_head = (weights + gradient) * embedding;
-                moment(at_head, of_head, chunk);
-                moment(at_head, of_head + received * embedding + weights * layer, 0);
-            }
-        } else {
-            here.activations += of_layers + backward;
-            if (last) here.logits = extra.logit_bytes * rows * m.vocab / t;
-            if (job.zero >= 3) here.gathered = 2 * 2 * (dense + experts) / std::max(1.0, layers);
-        }
-        here.reserved = extra.reserved;
-        if (here.total() > most.total()) most = here;
-        if (job.pp == 1) break;
+// The first or the last position of a pipeline.
+struct Stage {
+    bool first, last;
+    double layers, held;                              // held: microbatches in flight
+    double dense_layer;                               // values of a layer outside of experts
+    double experts;                                   // values of all experts
+    double embedding;                                 // values of the embedding or the head
+    double replicas;                                  // that share dense state out
+    double waiting() const { return layers * held; }  // layers, each of one microbatch, that wait for their backward
+};
+
+// Activations, gathered weights, gradients in reduction and logits of this system: at the moment of a step when their
+// sum is largest.
+void add_fullest_moment(const Job& job, const LayerBytes& layer, const Stage& stage, Footprint& here) {
+    const double t = job.tp, sp = job.sequence_parallel ? t : 1, value = value_bytes(job), tokens = tokens_of(job);
+    const double all = layer.kept * stage.waiting();
+    const bool offloads = job.offload.activations;
+    const double on_device = offloads ? std::min(all, layer.kept) : all;
+    const double weights = job.zero >= 3 ? value : 0, gradient = job.zero >= 2 ? 4 : 0;
+    const double received = gradient / stage.replicas;  // of a reduction
+    const double values = stage.dense_layer + stage.experts / std::max(1.0, stage.layers);
+    const double in_use = (2 * weights + gradient) * values;  // the weights of two layers
+    double most = 0;
+    const auto moment = [&, others = here.activations](double activations, double gathered, double logits) {
+        if (activations + gathered + logits <= most) return;
+        most = activations + gathered + logits;
+        here.activations = others + activations;
+        here.gathered = gathered;
+        here.logits = logits;
+    };
+    moment(on_device + layer.backward, in_use, 0);
+    // The gradients of a layer are reduced while the next one runs backward, which has one layer less to keep. Over
+    // several ranks of tp the norms' gradients come last.
+    if (job.tp == 1)
+        moment(std::min(on_device, all - layer.kept) + layer.backward,
+               in_use + (gradient + received) * stage.dense_layer, 0);
+    // Those of the embedding, while the last layer of the next microbatch does.
+    if (stage.first && stage.held > 1)
+        moment(std::min(on_device, all - layer.kept * stage.layers) + layer.backward,
+               in_use + (gradient + received) * stage.embedding, 0);
+    if (!stage.last) return;
+    const double at_head = value * tokens * job.model.hidden * (2 + 1 / sp) + (offloads ? 0 : all);
+    const double of_head = (weights + gradient) * stage.embedding;
+    moment(at_head, of_head, std::min(value * tokens * job.model.vocab / t, kLossChunk));
+    moment(at_head, of_head + received * stage.embedding + weights * values, 0);
+}
+
+// Moves what the job offloads out of the sums. Of the activations the layer in hand stays on the device, and the
+// statistics of softmax and norms of all layers.
+void offload(const Job& job, const LayerBytes& layer, const Stage& stage, Footprint& here) {
+    if (job.offload.optimizer) here.offloaded += std::exchange(here.optimizer, 0);
+    if (job.offload.weights) here.offloaded += std::exchange(here.weights, 0);
+    if (!job.offload.activations) return;
+    here.offloaded_layer = layer.kept;
+    here.offloaded += layer.kept * stage.waiting();
+    const double t = job.tp, sp = job.sequence_parallel ? t : 1;
+    if (job.recompute != Recompute::full)
+        here.activations = 4 * tokens_of(job) * (job.model.heads / t + 2 / sp) * std::max(0.0, stage.waiting() - 1);
+}
+
+Footprint footprint_of(const Job& job, const LayerBytes& layer, const Stage& stage) {
+    const Allocation extra = allocation_of(job);
+    const bool nanotron = job.stack == Stack::nanotron;
+    Footprint here;
+    const auto state = [&](double values, double shards) {
+        here.weights += 2 * values / (job.zero >= 3 ? shards : 1);
+        here.gradients += job.gradient_bytes * values / (job.zero >= 2 ? shards : 1);
+        if (nanotron && job.dp() > 1) here.gradients += 2 * values;  // buckets of DistributedDataParallel
+        here.optimizer += 12 * values / (job.zero >= 1 ? shards : 1);
+    };
+    const double dense = stage.layers * stage.dense_layer + stage.embedding * (job.pp == 1 && !job.model.tied ? 2 : 1);
+    state(dense, stage.replicas);
+    state(stage.experts, std::max(1.0, double(job.ranks) / (double(job.pp) * job.ep * job.etp * job.dp_replicate)));
+    if (job.wide()) {  // no second copy of the weights
+        here.weights *= 2;
+        here.optimizer *= 8.0 / 12;
     }
-    return most;
+    offload(job, layer, stage, here);
+    // What the embedding puts out, in nanotron before it is scattered over the sequence.
+    if (stage.first && job.pp > 1)
+        here.activations += (nanotron ? 2 * tokens_of(job) * job.model.hidden : layer.input) * stage.held;
+    if (job.stack == Stack::tutti) {
+        add_fullest_moment(job, layer, stage, here);
+    } else {
+        here.activations += layer.kept * stage.waiting() + layer.backward;
+        if (stage.last) here.logits = extra.logit_bytes * tokens_of(job) * job.model.vocab / job.tp;
+        if (job.zero >= 3) here.gathered = 2 * 2 * (dense + stage.experts) / std::max(1.0, stage.layers);
+    }
+    here.reserved = extra.reserved;
+    return here;
+}
+
+}  // namespace
+
+Footprint footprint(const Job& job) {
+    const Sizes& m = job.model;
+    const LayerBytes layer = bytes_of_layer(job);
+    const double mixtures = m.mixtures() / m.layers;  // share of the layers
+    Stage stage{.replicas = double(job.dp()) * job.cp / job.dp_replicate};
+    stage.dense_layer = (m.attention_parameters() + (1 - mixtures) * m.mlp_parameters() +
+                         mixtures * m.mlp_matrices * m.hidden * m.shared_ffn) /
+                        job.tp;
+    stage.embedding = m.vocab * m.hidden / job.tp;
+    Ends ends = {std::ceil(m.layers / job.pp), std::ceil(m.layers / job.pp)};
+    if (job.pp > 1 && job.stack == Stack::nanotron) ends = layers_of_nanotron(job);
+    if (job.pp > 1 && job.stack == Stack::tutti) ends = layers_of_ends(job);
+    const auto at = [&](bool first, bool last) {
+        stage.first = first;
+        stage.last = last;
+        stage.layers = first ? ends.first : ends.last;
+        stage.held = last && !first ? 1 : microbatches_in_flight(job);
+        stage.experts = stage.layers * mixtures * m.experts * m.expert_parameters() / (job.ep * job.etp);
+        return footprint_of(job, layer, stage);
+    };
+    const Footprint first = at(true, job.pp == 1);
+    if (job.pp == 1) return first;
+    const Footprint last = at(false, true);
+    return last.total() > first.total() ? last : first;
 }
 
 }  // namespace tutti::simulate
