@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 
 #include "tutti/base/error.h"
@@ -231,7 +232,7 @@ class Search {
         double least = kNever;
         for (job_.zero = 1; job_.zero <= 3; ++job_.zero) {
             job_.offload = offload_of(most_offload(job_.zero));
-            least = std::min(least, footprint(job_).total());
+            least = std::min(least, footprint(job_, parts_).total());
         }
         return least;
     }
@@ -258,13 +259,18 @@ class Search {
     void stages() {
         job_.cp_method = simulate::Context::ring;
         job_.cp_ulysses = 1;
+        const simulate::FootprintParts ring = parts_ = footprint_parts(job_);
         const double least = least_bytes();
         if (found_.least_bytes == 0 || least < found_.least_bytes) found_.least_bytes = least;
         if (least > memory_) return count_methods(&Gates::memory, data_layouts());
         if (hopeless(pricer_.lower_bound(job_), least)) return count_methods(&Gates::flops, data_layouts());
+        std::optional<simulate::FootprintParts> exchanging;
         for (method_ = 0; method_ < methods_.size(); ++method_) {
             job_.cp_method = methods_[method_].method;
             job_.cp_ulysses = methods_[method_].ulysses;
+            // The memory depends on whether heads are exchanged, and on nothing else of the method.
+            if (job_.exchanging() > 1 && !exchanging) exchanging = footprint_parts(job_);
+            parts_ = job_.exchanging() > 1 ? *exchanging : ring;
             price_method(least);
         }
     }
@@ -292,7 +298,7 @@ class Search {
             }
             // All that can be offloaded bounds the memory, nothing offloaded the time. More replicas need more memory.
             job_.offload = offload_of(most);
-            const double least = footprint(job_).total();
+            const double least = footprint(job_, parts_).total();
             const bool too_large = least > memory_;
             if (too_large || hopeless(without, least)) {
                 const auto rest = static_cast<int64_t>(replications - i);
@@ -308,7 +314,7 @@ class Search {
             for (unsigned bits = 0; bits <= most; ++bits) {
                 if ((bits & ~most) != 0) continue;
                 job_.offload = offload_of(bits);
-                const simulate::Footprint memory = footprint(job_);
+                const simulate::Footprint memory = footprint(job_, parts_);
                 if (!fits(memory)) {
                     count(&Gates::memory, 1);
                     continue;
@@ -334,6 +340,7 @@ class Search {
     const double memory_, fixed_;
     Job job_;  // the layout in hand
     const simulate::StepPricer pricer_;
+    simulate::FootprintParts parts_;  // of the layout in hand
     Fastest fastest_;
     Front front_;
     const std::vector<int> micro_batches_;

@@ -86,17 +86,15 @@ Ends layers_of_ends(const Job& job) {
     return {v * others, (v - 1) * others + on_last};
 }
 
-// Activations of a microbatch in a layer.
-struct LayerBytes {
-    double input = 0;
-    double kept = 0;      // until the backward
-    double backward = 0;  // beside these, of the layer that runs backward
-};
+using Layer = FootprintParts::Layer;
+using Stage = FootprintParts::Stage;
 
 double tokens_of(const Job& job) { return job.micro_batch * job.seq / job.cp; }
+// That share dense state out.
+double replicas_of(const Job& job) { return double(job.dp()) * job.cp / job.dp_replicate; }
 double value_bytes(const Job& job) { return job.wide() ? 4 : 2; }
 
-LayerBytes bytes_of_layer(const Job& job) {
+Layer bytes_of_layer(const Job& job) {
     const Sizes& m = job.model;
     const double t = job.tp, sp = job.sequence_parallel ? t : 1, mixtures = m.mixtures();
     const double rows = tokens_of(job) * value_bytes(job) / 2;  // of values of 2 bytes, which the formulas count
@@ -117,7 +115,7 @@ LayerBytes bytes_of_layer(const Job& job) {
     const double gathers = tutti && job.sequence_parallel ? 1 - 1 / t : 0;
     saved += gathers * 2 * 2 * rows * m.hidden;  // the inputs of attention and MLP stay gathered
     if (job.exchanging() > 1) saved += 2 * rows * m.heads * m.head_dim / t;  // before and after the exchange
-    LayerBytes layer{.input = 2 * rows * m.hidden / sp, .kept = saved};
+    Layer layer{.input = 2 * rows * m.hidden / sp, .kept = saved};
     if (job.recompute == Recompute::full) layer.kept = layer.input;
     if (job.recompute == Recompute::selective) {
         if (job.attention == Attention::unfused) layer.kept -= 5 * factor * rows * job.seq * m.heads / t;
@@ -145,26 +143,15 @@ LayerBytes bytes_of_layer(const Job& job) {
     return layer;
 }
 
-// The first or the last position of a pipeline.
-struct Stage {
-    bool first, last;
-    double layers, held;                              // held: microbatches in flight
-    double dense_layer;                               // values of a layer outside of experts
-    double experts;                                   // values of all experts
-    double embedding;                                 // values of the embedding or the head
-    double replicas;                                  // that share dense state out
-    double waiting() const { return layers * held; }  // layers, each of one microbatch, that wait for their backward
-};
-
 // Activations, gathered weights, gradients in reduction and logits of this system: at the moment of a step when their
 // sum is largest.
-void add_fullest_moment(const Job& job, const LayerBytes& layer, const Stage& stage, Footprint& here) {
+void add_fullest_moment(const Job& job, const Layer& layer, const Stage& stage, Footprint& here) {
     const double t = job.tp, sp = job.sequence_parallel ? t : 1, value = value_bytes(job), tokens = tokens_of(job);
     const double all = layer.kept * stage.waiting();
     const bool offloads = job.offload.activations;
     const double on_device = offloads ? std::min(all, layer.kept) : all;
     const double weights = job.zero >= 3 ? value : 0, gradient = job.zero >= 2 ? 4 : 0;
-    const double received = gradient / stage.replicas;  // of a reduction
+    const double received = gradient / replicas_of(job);  // of a reduction
     const double values = stage.dense_layer + stage.experts / std::max(1.0, stage.layers);
     const double in_use = (2 * weights + gradient) * values;  // the weights of two layers
     double most = 0;
@@ -194,7 +181,7 @@ void add_fullest_moment(const Job& job, const LayerBytes& layer, const Stage& st
 
 // Moves what the job offloads out of the sums. Of the activations the layer in hand stays on the device, and the
 // statistics of softmax and norms of all layers.
-void offload(const Job& job, const LayerBytes& layer, const Stage& stage, Footprint& here) {
+void offload(const Job& job, const Layer& layer, const Stage& stage, Footprint& here) {
     if (job.offload.optimizer) here.offloaded += std::exchange(here.optimizer, 0);
     if (job.offload.weights) here.offloaded += std::exchange(here.weights, 0);
     if (!job.offload.activations) return;
@@ -205,7 +192,7 @@ void offload(const Job& job, const LayerBytes& layer, const Stage& stage, Footpr
         here.activations = 4 * tokens_of(job) * (job.model.heads / t + 2 / sp) * std::max(0.0, stage.waiting() - 1);
 }
 
-Footprint footprint_of(const Job& job, const LayerBytes& layer, const Stage& stage) {
+Footprint footprint_of(const Job& job, const Layer& layer, const Stage& stage) {
     const Allocation extra = allocation_of(job);
     const bool nanotron = job.stack == Stack::nanotron;
     Footprint here;
@@ -216,7 +203,7 @@ Footprint footprint_of(const Job& job, const LayerBytes& layer, const Stage& sta
         here.optimizer += 12 * values / (job.zero >= 1 ? shards : 1);
     };
     const double dense = stage.layers * stage.dense_layer + stage.embedding * (job.pp == 1 && !job.model.tied ? 2 : 1);
-    state(dense, stage.replicas);
+    state(dense, replicas_of(job));
     state(stage.experts, std::max(1.0, double(job.ranks) / (double(job.pp) * job.ep * job.etp * job.dp_replicate)));
     if (job.wide()) {  // no second copy of the weights
         here.weights *= 2;
@@ -239,30 +226,32 @@ Footprint footprint_of(const Job& job, const LayerBytes& layer, const Stage& sta
 
 }  // namespace
 
-Footprint footprint(const Job& job) {
+FootprintParts footprint_parts(const Job& job) {
     const Sizes& m = job.model;
-    const LayerBytes layer = bytes_of_layer(job);
     const double mixtures = m.mixtures() / m.layers;  // share of the layers
-    Stage stage{.replicas = double(job.dp()) * job.cp / job.dp_replicate};
-    stage.dense_layer = (m.attention_parameters() + (1 - mixtures) * m.mlp_parameters() +
-                         mixtures * m.mlp_matrices * m.hidden * m.shared_ffn) /
-                        job.tp;
-    stage.embedding = m.vocab * m.hidden / job.tp;
     Ends ends = {std::ceil(m.layers / job.pp), std::ceil(m.layers / job.pp)};
     if (job.pp > 1 && job.stack == Stack::nanotron) ends = layers_of_nanotron(job);
     if (job.pp > 1 && job.stack == Stack::tutti) ends = layers_of_ends(job);
-    const auto at = [&](bool first, bool last) {
-        stage.first = first;
-        stage.last = last;
-        stage.layers = first ? ends.first : ends.last;
-        stage.held = last && !first ? 1 : microbatches_in_flight(job);
-        stage.experts = stage.layers * mixtures * m.experts * m.expert_parameters() / (job.ep * job.etp);
-        return footprint_of(job, layer, stage);
-    };
-    const Footprint first = at(true, job.pp == 1);
+    FootprintParts parts{.layer = bytes_of_layer(job)};
+    parts.first = {.first = true, .last = job.pp == 1, .layers = ends.first, .held = microbatches_in_flight(job)};
+    parts.last = {.first = job.pp == 1, .last = true, .layers = ends.last, .held = 1};
+    for (FootprintParts::Stage* stage : {&parts.first, &parts.last}) {
+        stage->dense_layer = (m.attention_parameters() + (1 - mixtures) * m.mlp_parameters() +
+                              mixtures * m.mlp_matrices * m.hidden * m.shared_ffn) /
+                             job.tp;
+        stage->experts = stage->layers * mixtures * m.experts * m.expert_parameters() / (job.ep * job.etp);
+        stage->embedding = m.vocab * m.hidden / job.tp;
+    }
+    return parts;
+}
+
+Footprint footprint(const Job& job, const FootprintParts& parts) {
+    const Footprint first = footprint_of(job, parts.layer, parts.first);
     if (job.pp == 1) return first;
-    const Footprint last = at(false, true);
+    const Footprint last = footprint_of(job, parts.layer, parts.last);
     return last.total() > first.total() ? last : first;
 }
+
+Footprint footprint(const Job& job) { return footprint(job, footprint_parts(job)); }
 
 }  // namespace tutti::simulate

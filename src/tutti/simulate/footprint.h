@@ -22,4 +22,29 @@ struct Footprint {
 // A layout that has no layout_problem(). In fp32 and tf32 activations are of 4 bytes too.
 Footprint footprint(const Job& job);
 
+// The parts of a footprint that depend on neither ZeRO, dp_replicate nor offload: jobs that differ in these alone can
+// share them.
+struct FootprintParts {
+    // Activations of a microbatch in a layer.
+    struct Layer {
+        double input = 0;
+        double kept = 0;      // until the backward
+        double backward = 0;  // beside these, of the layer that runs backward
+    };
+    // The first or the last position of a pipeline.
+    struct Stage {
+        bool first = false, last = false;
+        double layers = 0, held = 0;  // held: microbatches in flight
+        double dense_layer = 0;       // values of a layer outside of experts
+        double experts = 0;           // values of all experts
+        double embedding = 0;         // values of the embedding or the head
+
+        double waiting() const { return layers * held; }  // layers of one microbatch that wait for their backward
+    };
+    Layer layer;
+    Stage first, last;
+};
+FootprintParts footprint_parts(const Job& job);
+Footprint footprint(const Job& job, const FootprintParts& parts);
+
 }  // namespace tutti::simulate
