@@ -16,10 +16,10 @@ namespace tutti::data {
 
 struct DocumentRule {
     bool respected = false;      // attention and positions stay within a document
-    std::optional<int32_t> eod;  // id that ends a document, for sources that do not know their documents
+    std::optional<int32_t> eod;  // id that ends a document, for sources without document boundaries
 };
 
-// Tokens [begin, end) of a source, with the promise that every delivered id is in [0, vocab). A cheap handle.
+// Tokens [begin, end) of a source; every id that it returns is in [0, vocab). Cheap to copy.
 class TokenView {
   public:
     TokenView(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end, int64_t vocab,
@@ -34,8 +34,7 @@ class TokenView {
     // vocabulary: such an id would index outside the embedding matrix.
     void read(int64_t begin, std::span<int32_t> out) const;
 
-    // Where documents begin among tokens [begin, begin + ids.size()), which are `ids`: places in `ids`, ascending, the
-    // first token left out.
+    // Indices in `ids`, the tokens [begin, begin + ids.size()), at which documents begin: ascending, without index 0.
     std::vector<int64_t> document_begins(int64_t begin, std::span<const int32_t> ids) const;
 
     // out[i] = 0 when token begin + i is input only, never a target.
@@ -44,11 +43,11 @@ class TokenView {
     // Whether any token is a target. The first token of a view is input only.
     bool has_target() const;
 
-    // The check of read() over the whole view up to 8 Mi tokens, over a spread sample beyond. Finds data of another
-    // tokenizer when a run starts, not hours later.
+    // The check of read() over the whole view up to 8 Mi tokens, over a spread sample beyond that. Detects data of
+    // another tokenizer at the start of a run.
     void check_ids() const;
 
-    // Of the tokens in this view only. A resumed run compares fingerprints to notice changed data.
+    // Fingerprint of the tokens in this view only. A resumed run compares fingerprints to detect changed data.
     uint64_t fingerprint() const { return data::fingerprint(*source_, begin_, end_); }
 
   private:

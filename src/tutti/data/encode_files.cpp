@@ -1,5 +1,6 @@
-// data/encode_files.cpp: one Cutter hands out pieces of the files, threads encode them, a queue of tickets puts the
-// results back in order. A thread waits for its turn with one finished piece, so memory stays small at any size.
+// data/encode_files.cpp: a Cutter divides the files into numbered jobs, threads encode them, and each thread delivers
+// its piece when all earlier ones are delivered. A thread holds at most one piece, so memory does not grow with the
+// files.
 #include "tutti/data/encode_files.h"
 
 #include <algorithm>

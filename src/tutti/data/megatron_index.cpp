@@ -20,15 +20,11 @@ constexpr std::string_view kMagic = "MMIDIDX\0\0"sv;
 constexpr int64_t kVersionAt = 9, kTypeAt = 17, kSequencesAt = 18, kDocumentsAt = 26, kHeaderBytes = 34;
 
 std::optional<IdType> type_of(uint8_t code) {
-    switch (code) {
-        case 1: return IdType::u8;
-        case 2: return IdType::i8;
-        case 3: return IdType::i16;
-        case 4: return IdType::i32;
-        case 5: return IdType::i64;
-        case 8: return IdType::u16;
-        default: return std::nullopt;
-    }
+    constexpr std::pair<uint8_t, IdType> kCodes[] = {{1, IdType::u8},  {2, IdType::i8},  {3, IdType::i16},
+                                                     {4, IdType::i32}, {5, IdType::i64}, {8, IdType::u16}};
+    for (const auto& [known, type] : kCodes)
+        if (known == code) return type;
+    return std::nullopt;
 }
 
 }  // namespace

@@ -30,17 +30,14 @@ class MegatronIndex {
     MegatronIndex(const std::string& path, const MappedFile& bin);
 
     IdType type() const { return type_; }
-    int64_t tokens() const { return tokens_; }
-    int64_t sequences() const { return sequences_; }
-    int64_t documents() const { return documents_; }
-    // Token at which document k begins, 0 <= k <= documents(); the last one is tokens().
-    int64_t document_begin(int64_t k) const;
     // Appends the tokens in (begin, end) that begin a document.
     void document_begins(int64_t begin, int64_t end, std::vector<int64_t>& begins) const;
 
   private:
     template <class T>
     T at(int64_t offset) const;
+    // Token at which document k begins, 0 <= k <= documents_; the last one is tokens_.
+    int64_t document_begin(int64_t k) const;
     void check_header();
     void check_sequences(const MappedFile& bin);
     void check_documents() const;

@@ -85,13 +85,6 @@ int64_t permute(RandomKey key, int64_t n, int64_t i) {
     return static_cast<int64_t>(x);
 }
 
-Sampler::Sampler(TokenSet set, int64_t seq_len, uint64_t seed)
-    : Sampler(std::move(set), seq_len, std::optional<uint64_t>(seed)) {}
-
-Sampler Sampler::in_order(TokenSet set, int64_t seq_len) {
-    return Sampler(std::move(set), seq_len, std::optional<uint64_t>());
-}
-
 Sampler::Sampler(TokenSet set, int64_t seq_len, std::optional<uint64_t> seed)
     : set_(std::move(set)), blend_(set_.weights), seq_len_(seq_len), seed_(seed) {
     check<UsageError>(seq_len > 0, "train.seq_len must be positive, got ", seq_len);

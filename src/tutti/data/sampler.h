@@ -57,12 +57,11 @@ struct SampleRows {
 // out. With several views, the blend says whose sample comes next; each view has epochs of its own.
 class Sampler {
   public:
-    // Each epoch visits every window once, in an order of its own named by (seed, view, epoch).
-    // Throws DataError when a view is shorter than one window.
-    Sampler(TokenSet set, int64_t seq_len, uint64_t seed);
-
-    // For evaluation: sample i of a view is window i, starting over after the last.
-    static Sampler in_order(TokenSet set, int64_t seq_len);
+    // Each epoch visits every window once, in its own order, a function of (seed, view, epoch); without a seed in the
+    // order of the data. DataError when a view is shorter than one window.
+    Sampler(TokenSet set, int64_t seq_len, std::optional<uint64_t> seed);
+    // For evaluation.
+    static Sampler in_order(TokenSet set, int64_t seq_len) { return Sampler(std::move(set), seq_len, std::nullopt); }
 
     // Samples until the first of the views starts over.
     int64_t samples_per_epoch() const;
@@ -84,7 +83,6 @@ class Sampler {
     void rows(uint64_t i, const SampleRows& out) const;
 
   private:
-    Sampler(TokenSet set, int64_t seq_len, std::optional<uint64_t> seed);
     void read(Place place, std::span<int32_t> tokens) const;
 
     TokenSet set_;

@@ -86,11 +86,7 @@ void verify(const std::string& directory) {
 
 }  // namespace
 
-std::string kept_directory(const MappedFile& text, uint64_t key) {
-    return concat(text.path(), ".", to_hex(key), ".tokens");
-}
-
-std::string kept_tokens(const std::string& directory, const MakeTokens& make) {
+std::string cached_tokens(const std::string& directory, const MakeTokens& make) {
     std::error_code unreadable;  // writing reports the reason better
     if (!fs::exists(directory, unreadable)) make_directory(directory, make);
     verify(directory);
@@ -99,9 +95,16 @@ std::string kept_tokens(const std::string& directory, const MakeTokens& make) {
 
 namespace {
 
+// The cache beside `text` for token files made under `key`, a digest of the text's bytes and of everything else that
+// the ids depend on. Another text or tokenizer has another directory, so an existing one is never stale. Old
+// directories may be deleted at any time.
+std::string cache_directory(const MappedFile& text, uint64_t key) {
+    return concat(text.path(), ".", to_hex(key), ".tokens");
+}
+
 std::string directory_of(const MappedFile& file, const Tokenizer& tokenizer) {
     constexpr int kVersion = 2;  // of how text becomes ids: counts up when that changes
-    return kept_directory(
+    return cache_directory(
         file, Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(digest_of(text_of(file))).value());
 }
 
@@ -191,16 +194,16 @@ class TokensInMemory final : public TokenSource {
 
 std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                                              const EncodeOptions& options) {
-    std::vector<std::string> kept;
+    std::vector<std::string> cached;
     for (const std::string& path : paths) {
         const MappedFile file(path);
         const std::string directory = directory_of(file, tokenizer);
         std::error_code unreadable;  // counts as missing
         if (!options.write && !fs::exists(directory, unreadable)) break;
-        kept.push_back(kept_tokens(
+        cached.push_back(cached_tokens(
             directory, [&](const std::string& prefix) { return write_ids(file, prefix, tokenizer, options); }));
     }
-    if (kept.size() == paths.size()) return open_tokens(kept, "llmc");
+    if (cached.size() == paths.size()) return open_tokens(cached, "llmc");
     const auto tokens = std::make_shared<TokensInMemory>(tokenizer.vocab(), paths.front());
     for (const std::string& path : paths)
         encode_by_parts(MappedFile(path), tokenizer, options,
@@ -308,14 +311,14 @@ std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& 
         check<DataError>(tokens->size() > 0, paths.front(), ": has no token");
         return std::make_shared<Records>(paths, vocab, tokens);
     }
-    std::vector<std::string> kept;
+    std::vector<std::string> cached;
     for (const std::string& path : paths) {
         const MappedFile file(path);
-        kept.push_back(
-            kept_tokens(kept_directory(file, key_of(file, tokenizer, options)),
-                        [&](const std::string& prefix) { return write_records(file, prefix, tokenizer, options); }));
+        cached.push_back(
+            cached_tokens(cache_directory(file, key_of(file, tokenizer, options)),
+                          [&](const std::string& prefix) { return write_records(file, prefix, tokenizer, options); }));
     }
-    return std::make_shared<Records>(paths, vocab, open_tokens(kept, "megatron"));
+    return std::make_shared<Records>(paths, vocab, open_tokens(cached, "megatron"));
 }
 
 }  // namespace tutti::data

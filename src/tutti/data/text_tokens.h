@@ -54,15 +54,10 @@ std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& 
 // Writes PREFIX.bin and the files that belong to it, and returns the paths.
 using MakeTokens = std::function<std::vector<std::string>(const std::string& prefix)>;
 
-// The directory beside `text` for token files made under `key`, a digest of the text's bytes and of everything else
-// that the ids depend on. Another text or tokenizer has another directory, so an existing one is never stale. Old
-// directories may be deleted at any time.
-std::string kept_directory(const MappedFile& text, uint64_t key);
-
 // The path of tokens.bin in `directory`. A missing directory is made under another name and renamed once all files are
 // synced: a kill leaves no partial directory, and of two runs that make it at once either may win. The files of an
 // existing directory are compared with their digests: DataError names the directory to remove when a byte has changed.
 // UsageError when the folder cannot be written.
-std::string kept_tokens(const std::string& directory, const MakeTokens& make);
+std::string cached_tokens(const std::string& directory, const MakeTokens& make);
 
 }  // namespace tutti::data

@@ -290,9 +290,9 @@ TEST(KeptTokens, OfTwoThatMakeThemEitherWins) {
         std::ofstream(prefix + ".bin") << "ids";
         return std::vector<std::string>{prefix + ".bin"};
     };
-    const std::string made = kept_tokens(directory, [&](const std::string& prefix) {
+    const std::string made = cached_tokens(directory, [&](const std::string& prefix) {
         const pid_t child = ::fork();
-        if (child == 0) ::_exit(kept_tokens(directory, make) == directory + "/tokens.bin" ? 0 : 1);
+        if (child == 0) ::_exit(cached_tokens(directory, make) == directory + "/tokens.bin" ? 0 : 1);
         int status = -1;
         EXPECT_EQ(::waitpid(child, &status, 0), child);
         EXPECT_EQ(status, 0);

@@ -51,9 +51,22 @@ bool has_llmc_magic(const MappedFile& file) {
     return size_of(file) >= 4 && (word(file, 0) == kLlmcMagicU16 || word(file, 0) == kLlmcMagicU32);
 }
 
+void check_header_size(const MappedFile& file, const char* program) {
+    check<DataError>(size_of(file) >= kLlmcHeaderBytes, file.path(), ": an ", program,
+                     " token file begins with a header of ", kLlmcHeaderBytes, " bytes, the file has ", size_of(file),
+                     "; is the copy complete?");
+}
+
+// `count`, at byte `offset` of the header, must be that of a file of `expected` bytes.
+void check_count(const MappedFile& file, int64_t offset, uint32_t count, int64_t expected, bool mask = false) {
+    check<DataError>(size_of(file) == expected, file.path(), ": byte offset ", offset, ": the header counts ", count,
+                     " tokens", mask ? " with a mask" : "", ", so the file must have ", expected, " bytes, it has ",
+                     size_of(file), size_of(file) < expected ? "; is the copy complete?" : "; was something appended?");
+    check<DataError>(count > 0, file.path(), ": byte offset ", offset, ": the header counts 0 tokens");
+}
+
 Layout checked_llmc(const MappedFile& file) {
-    check<DataError>(size_of(file) >= kLlmcHeaderBytes, file.path(), ": an llm.c token file begins with a header of ",
-                     kLlmcHeaderBytes, " bytes, the file has ", size_of(file), "; is the copy complete?");
+    check_header_size(file, "llm.c");
     const uint32_t magic = word(file, 0), version = word(file, 1), count = word(file, 2);
     check<DataError>(has_llmc_magic(file), file.path(), ": byte offset 0: the magic number of llm.c tokens is ",
                      kLlmcMagicU16, " (u16 ids) or ", kLlmcMagicU32, " (u32 ids), got ", magic,
@@ -63,11 +76,7 @@ Layout checked_llmc(const MappedFile& file) {
     check<DataError>(version == required, file.path(), ": byte offset 4: magic ", magic, " goes with version ",
                      required, ", got ", version, "; write the file again with a current llm.c script");
     const Layout layout = wide ? kLlmcU32 : kLlmcU16;
-    const int64_t expected = kLlmcHeaderBytes + int64_t{count} * layout.id_bytes();
-    check<DataError>(size_of(file) == expected, file.path(), ": byte offset 8: the header counts ", count,
-                     " tokens, so the file must have ", expected, " bytes, it has ", size_of(file),
-                     size_of(file) < expected ? "; is the copy complete?" : "; was something appended?");
-    check<DataError>(count > 0, file.path(), ": byte offset 8: the header counts 0 tokens");
+    check_count(file, 8, count, kLlmcHeaderBytes + int64_t{count} * layout.id_bytes());
     return layout;
 }
 
@@ -77,18 +86,14 @@ uint32_t llmq_mask(const MappedFile& file) { return word(file, 2) == 1 ? 0 : wor
 Layout checked_llmq(const MappedFile& file) {
     check<DataError>(begins_with(file, kLlmqMagic), file.path(), ": byte offset 0: an llmq token file begins with ",
                      "\"BIN.TOK\", this one does not");
-    check<DataError>(size_of(file) >= kLlmcHeaderBytes, file.path(), ": an llmq token file begins with a header of ",
-                     kLlmcHeaderBytes, " bytes, the file has ", size_of(file), "; is the copy complete?");
+    check_header_size(file, "llmq");
     const uint32_t version = word(file, 2), width = word(file, 3), count = word(file, 4), mask = llmq_mask(file);
     check<DataError>(version == 1 || version == 2, file.path(), ": byte offset 8: llmq token files have version 1 or ",
                      "2, got ", version);
     check<DataError>(width == 4, file.path(), ": byte offset 12: llmq ids have 4 bytes, the header says ", width);
     check<DataError>(mask <= 1, file.path(), ": byte offset 24: whether there is a mask is 0 or 1, got ", mask);
-    const int64_t ids = kLlmcHeaderBytes + int64_t{count} * 4, expected = ids + (mask ? (int64_t{count} + 7) / 8 : 0);
-    check<DataError>(size_of(file) == expected, file.path(), ": byte offset 16: the header counts ", count, " tokens",
-                     mask ? " with a mask" : "", ", so the file must have ", expected, " bytes, it has ", size_of(file),
-                     size_of(file) < expected ? "; is the copy complete?" : "; was something appended?");
-    check<DataError>(count > 0, file.path(), ": byte offset 16: the header counts 0 tokens");
+    const int64_t ids = kLlmcHeaderBytes + int64_t{count} * 4, mask_bytes = mask ? (int64_t{count} + 7) / 8 : 0;
+    check_count(file, 16, count, ids + mask_bytes, mask != 0);
     return kLlmq;
 }
 

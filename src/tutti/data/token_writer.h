@@ -1,5 +1,5 @@
-// data/token_writer.h: writes token files in the formats of other trainers, nanoGPT, llm.c and Megatron (layouts:
-// token_source.h), and the file that appears only when it is complete.
+// data/token_writer.h: writes token files in the formats of nanoGPT, llm.c and Megatron (layouts: token_source.h), and
+// files that appear under their name only when they are complete.
 #pragma once
 
 #include <cstddef>

@@ -54,8 +54,8 @@ class Tokenizer {
     virtual std::vector<int32_t> prefix() const { return {}; }
     virtual std::vector<int32_t> suffix() const { return {}; }
 
-    // The first place at or after `from` where text may be cut so that the ids of both parts are the ids of the whole;
-    // text.size() when there is none.
+    // The first index at or after `from` at which the text can be cut so that the ids of both parts together are the
+    // ids of the whole text; text.size() when there is none.
     virtual size_t safe_cut(std::string_view text, size_t from) const = 0;
 
     virtual uint64_t fingerprint() const = 0;        // equal for equal ids of every text

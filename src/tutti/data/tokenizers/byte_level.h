@@ -18,12 +18,7 @@
 
 namespace tutti::data {
 
-// The regular expressions that split text into words.
-// gpt2      's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// llama3    (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|
-//           \s+(?!\S)|\s+
-// qwen      as llama3 with \p{N}
-// qwen35    as qwen with [\p{L}\p{M}]+ for \p{L}+, and \p{M} no punctuation
+// The regular expressions that split text into words: those of GPT-2, Llama 3, Qwen 2 and Qwen 3.5 (pattern_of()).
 enum class SplitKind { gpt2, llama3, qwen, qwen35 };
 
 std::string_view name_of(SplitKind kind);
@@ -75,8 +70,6 @@ struct AddedToken {
 class AddedTokens {
   public:
     AddedTokens(std::vector<AddedToken> tokens, std::shared_ptr<const CharacterClasses> classes);
-
-    bool empty() const { return tokens_.empty(); }
 
     // Calls found(id) for each added token and between(text) for the text between them, from left to right.
     template <class Between, class Found>
