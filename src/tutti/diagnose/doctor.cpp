@@ -26,6 +26,20 @@ namespace tutti::diagnose {
 
 namespace {
 
+class OpenFile {
+  public:
+    OpenFile(const std::string& path, int flags) : descriptor_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
+    ~OpenFile() {
+        if (descriptor_ >= 0) close(descriptor_);
+    }
+    OpenFile(const OpenFile&) = delete;
+    OpenFile& operator=(const OpenFile&) = delete;
+    int get() const { return descriptor_; }
+
+  private:
+    int descriptor_;
+};
+
 std::string joined(const std::vector<std::string>& words) {
     std::string text;
     for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
@@ -57,6 +71,31 @@ FactSection look_at_build(MachineFacts& facts) {
     if (!build.sanitizer.empty()) facts.warnings.push_back("built with the " + build.sanitizer + " sanitizer: slow");
     if (!build.openmp) facts.warnings.push_back("built without OpenMP: a rank uses one core");
     return s;
+}
+
+// In cores; nullopt: no limit.
+std::optional<double> cgroup_cpu_limit() {
+    std::ifstream limit("/sys/fs/cgroup/cpu.max");
+    double quota = 0, period = 0;
+    if (limit >> quota >> period && period > 0) return quota / period;
+    return std::nullopt;
+}
+
+// Those that Tutti or its GEMM engine uses: "avx2", "amx_bf16".
+std::vector<std::string> cpu_features() {
+    std::ifstream info("/proc/cpuinfo");
+    std::vector<std::string> all;
+    for (std::string line; std::getline(info, line);) {
+        if (!line.starts_with("flags")) continue;
+        std::istringstream words(line.substr(line.find(':') + 1));
+        for (std::string word; words >> word;) all.push_back(word);
+        break;
+    }
+    std::vector<std::string> found;
+    for (const char* name : {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
+                             "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"})
+        if (std::find(all.begin(), all.end(), name) != all.end()) found.emplace_back(name);
+    return found;
 }
 
 FactSection look_at_processor(MachineFacts& facts) {
@@ -189,47 +228,6 @@ MachineFacts examine_machine() {
     facts.sections.push_back(look_at_limits());
     facts.sections.push_back(look_at_disk(facts));
     return facts;
-}
-
-namespace {
-
-class OpenFile {
-  public:
-    OpenFile(const std::string& path, int flags) : descriptor_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
-    ~OpenFile() {
-        if (descriptor_ >= 0) close(descriptor_);
-    }
-    OpenFile(const OpenFile&) = delete;
-    OpenFile& operator=(const OpenFile&) = delete;
-    int get() const { return descriptor_; }
-
-  private:
-    int descriptor_;
-};
-
-}  // namespace
-
-std::optional<double> cgroup_cpu_limit() {
-    std::ifstream limit("/sys/fs/cgroup/cpu.max");
-    double quota = 0, period = 0;
-    if (limit >> quota >> period && period > 0) return quota / period;
-    return std::nullopt;
-}
-
-std::vector<std::string> cpu_features() {
-    std::ifstream info("/proc/cpuinfo");
-    std::vector<std::string> all;
-    for (std::string line; std::getline(info, line);) {
-        if (!line.starts_with("flags")) continue;
-        std::istringstream words(line.substr(line.find(':') + 1));
-        for (std::string word; words >> word;) all.push_back(word);
-        break;
-    }
-    std::vector<std::string> found;
-    for (const char* name : {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
-                             "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"})
-        if (std::find(all.begin(), all.end(), name) != all.end()) found.emplace_back(name);
-    return found;
 }
 
 std::optional<std::string> fsync_problem(const std::string& directory) {

@@ -42,10 +42,6 @@ struct MachineFacts {
 // Examines the build, the host, its GPUs and the working directory, where it writes and removes a small file.
 MachineFacts examine_machine();
 
-// Read from /proc, /sys and the limits of the process.
-std::optional<double> cgroup_cpu_limit();  // cores; nullopt: no limit
-std::vector<std::string> cpu_features();   // those that Tutti or its GEMM engine uses: "avx2", "amx_bf16"
-
 // Writes, fsyncs, renames and removes a small file in `directory` and fsyncs the directory. The step that failed;
 // nullopt: none.
 std::optional<std::string> fsync_problem(const std::string& directory);

@@ -1,5 +1,5 @@
-// Three questions, each asked of all groups: do ranks mean the same by the same number; who waits for whom; and who of
-// those that are waited for waits for nobody himself. The last is where it began.
+// The search looks at all groups: first for ranks that call different operations under one sequence number; then at
+// which rank waits for which. A rank that others wait for and that waits for none itself is the cause.
 #include "tutti/diagnose/flight_findings.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string place_text(const Entry& e, const Group& group) {
     return concat(is_message(e) ? "message " : "operation ", e.sequence, " of group ", group.name);
 }
 
-// An operation that is not complete and cannot be, because `on` has not begun its part.
+// Rank `rank` cannot complete an operation, because rank `on` has not begun its part.
 struct Wait {
     int rank, on;
     const Entry* entry;
@@ -79,7 +79,7 @@ class Search {
         }
     }
 
-    // Whether that rank's GPU has not come to the operation: something before it does not end.
+    // Whether that rank's GPU has not reached the operation, because an earlier one does not end.
     static bool waits_there(const FlightRecord& there, const Group& group, const Entry& e) {
         return std::any_of(there.operations.begin(), there.operations.end(), [&](const Entry& its) {
             return its.sequence == e.sequence && its.state == State::started && !is_message(its) &&
@@ -182,8 +182,7 @@ class Search {
         findings_.push_back(std::move(finding));
     }
 
-    // Only a wait that ended by its time-out tells that a rank stood still: after other failures all ranks stop
-    // wherever they happen to be.
+    // Only a wait that timed out shows that a rank stood still: after other failures all ranks stop in any operation.
     void find_behind() {
         const auto is = [](Cause cause) { return [cause](const FlightRecord& r) { return r.cause == cause; }; };
         if (std::any_of(records_.begin(), records_.end(), is(Cause::failed)) ||
@@ -206,7 +205,7 @@ class Search {
         }
     }
 
-    // The oldest; nullptr: nobody waits for it.
+    // The oldest wait for this rank; nullptr: there is none.
     const Wait* first_wait_for(int rank) const {
         const auto begun = [this](const Wait& w) { return record_of(w.rank)->started + w.entry->start_s; };
         const Wait* first = nullptr;
@@ -232,7 +231,7 @@ class Search {
         finding.sequence = w.entry->sequence;
     }
 
-    // Everybody who is waited for waits: follow the waits until a rank comes twice.
+    // Every rank that others wait for waits itself: follow the waits until a rank is visited twice.
     void find_circle() {
         if (!findings_.empty() || waits_.empty()) return;
         std::vector<const Wait*> path;
@@ -325,7 +324,7 @@ FlightReading read_flight(const std::filesystem::path& given) {
                      ": no flight records (rank-N.json): the ranks of a run of several leave them when it fails");
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.rank < b.second.rank; });
     for (auto& [name, record] : all) {
-        // Written before another one's rank came into being: of a session before.
+        // Written before another record's rank started: a record of an earlier session.
         if (record.written < newest) {
             reading.left_out.push_back(name);
             continue;

@@ -1,4 +1,5 @@
-// diagnose/health_judge.cpp: what the figures of `tutti health` mean: who is wrong, and who is slower than its peers.
+// diagnose/health_judge.cpp: judges the figures of `tutti health`: which ranks and links are wrong or slower than their
+// peers.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -41,11 +42,11 @@ double median(std::vector<double> values) {
     return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-// Figures of equals; each is compared with the median of the others.
+// Speeds of ranks with equal devices, or of links of one kind; each is compared with the median of the others.
 class Peers {
   public:
     void add(double speed) { speeds_.insert(std::lower_bound(speeds_.begin(), speeds_.end(), speed), speed); }
-    // Of one that was added; nullopt: it has no peers, or was not measured.
+    // An added speed as a share of the median of the others; nullopt: it has no peers, or was not measured.
     std::optional<double> share(double speed) const {
         if (speed <= 0 || speeds_.size() < 2) return std::nullopt;
         const auto own = static_cast<size_t>(std::lower_bound(speeds_.begin(), speeds_.end(), speed) - speeds_.begin());
