@@ -54,23 +54,26 @@ std::string config_text(FileSystem& disk, const spec::ModelSpec& spec, const Exp
     return spec::to_hf_config(spec, stored);
 }
 
-// The file of a tokenizer that the run was given, under the name by which transformers looks for it.
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Copies the tokenizer file of a run, under the name by which transformers looks for it, and the files beside it.
 void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::string& directory,
                     std::vector<std::string>& written) {
     const std::string name = tokenizer.ends_with(".model") ? "tokenizer.model" : kTokenizer;
     if (!tokenizer.ends_with(".json") && !tokenizer.ends_with(".model")) return;  // bytes, or a directory
-    if (std::find(written.begin(), written.end(), name) != written.end()) return;
-    checkpoint::write_file_atomically(disk, directory, {.name = name, .head = read_file(disk, tokenizer)});
-    written.push_back(name);
+    if (contains(written, name)) return;
+    const auto copy = [&](const std::string& from, const std::string& to) {
+        checkpoint::write_file_atomically(disk, directory, {.name = to, .head = read_file(disk, from)});
+        written.push_back(to);
+    };
+    copy(tokenizer, name);
     const size_t slash = tokenizer.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : tokenizer.substr(0, slash + 1);
-    for (const std::string& beside : files_beside_tokenizers()) {
-        const bool there = std::find(written.begin(), written.end(), beside) != written.end();
-        if (there || disk.kind(join(folder, beside)) == FileKind::none) continue;
-        checkpoint::write_file_atomically(disk, directory,
-                                          {.name = beside, .head = read_file(disk, join(folder, beside))});
-        written.push_back(beside);
-    }
+    for (const std::string& beside : files_beside_tokenizers())
+        if (!contains(written, beside) && disk.kind(join(folder, beside)) != FileKind::none)
+            copy(join(folder, beside), beside);
 }
 
 // A tensor of a file, and what of a parameter it holds.
@@ -167,7 +170,7 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
     std::vector<std::string> written;
     if (!options.side_files.empty()) written = copy_side_files(disk, options.side_files, directory);
     copy_tokenizer(disk, options.tokenizer, directory, written);
-    if (!options.tokenizer_json.empty() && std::find(written.begin(), written.end(), kTokenizer) == written.end()) {
+    if (!options.tokenizer_json.empty() && !contains(written, kTokenizer)) {
         // Without the class, transformers takes the model's own, which puts tokens of its own around a text.
         const std::pair<const char*, std::string> files[] = {
             {kTokenizer, options.tokenizer_json},
@@ -178,7 +181,7 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
         }
     }
     checkpoint::write_file_atomically(disk, directory, {.name = kConfig, .head = config});
-    if (std::find(written.begin(), written.end(), kConfig) == written.end()) written.insert(written.begin(), kConfig);
+    if (!contains(written, kConfig)) written.insert(written.begin(), kConfig);
 
     const auto parts = shards(file_tensors(model, weights, options), options.max_shard_bytes);
     std::map<std::string, std::string> index;

@@ -69,10 +69,6 @@ bool equal(const ShardedSafetensors& files, const std::string& a, const std::str
     return true;
 }
 
-}  // namespace
-
-namespace {
-
 // "3 values become 0"
 std::string becoming(int64_t values, std::string_view what) {
     return concat(values, values == 1 ? " value becomes " : " values become ", what);

@@ -47,17 +47,18 @@ class StoredWeights {
 
     const std::string& path() const { return path_; }
     DType dtype(const std::string& parameter) const { return weights_.at(parameter).dtype; }
-    // The type of most values: what the model as a whole is said to be stored in.
+    // The type of most values of the model.
     DType main_dtype(const models::Model& model) const;
-    // The parameter, or a part of it, as `dtype`, in Tutti's orientation, or transposed, which a part of several cannot
-    // be. What `dtype` does not hold goes to `losses`.
+    // The bytes of the parameter, or of a part of it, as `dtype`, in Tutti's orientation or transposed. Adds the values
+    // that `dtype` cannot hold to `losses`. Error for one of several parts transposed.
     std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, Losses& losses,
                                 bool transposed = false, const PartOf& part = {}) const;
-    // These blocks of the parameter into `values`, flat, f32 or bf16. DataError for a value that is not finite, as it
-    // is stored or as the type of `values` holds it. What becomes 0 is a rounding like any other there.
+    // Reads these blocks of the parameter into `values`, flat, f32 or bf16. DataError for a value that is not finite,
+    // as stored or in the type of `values`. Values may round to 0.
     void load(const autograd::Parameter& parameter, const std::vector<mesh::HeldBlock>& blocks,
               const Tensor& values) const;
-    // Into value, and master and value where the parameter has a master; a parameter at a time through host memory.
+    // Reads all parameters into their value, and into their master where they have one; one parameter at a time passes
+    // through host memory.
     void load(ops::Context& ctx, models::Model& model) const;
 
   private:

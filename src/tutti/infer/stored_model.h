@@ -29,8 +29,8 @@ struct StoredModel {
     std::vector<int32_t> eos_tokens() const;
 };
 
-// Called with a model whose parameters have no memory yet. When reading the weights shows that a checkpoint is damaged
-// and `on_damage` is fall_back, `warn` is called and then this function again, with an older checkpoint.
+// Called with a model whose parameters have no memory yet. If reading the weights finds a damaged checkpoint and
+// `on_damage` is fall_back, `warn` is called, and then this function again with an older checkpoint.
 using UseStored = std::function<void(const StoredModel&, models::Model, const hf::StoredWeights&)>;
 // `longest`: tokens of the longest text; the RoPE table of the model ends there.
 void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longest, checkpoint::OnDamage on_damage,

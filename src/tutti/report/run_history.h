@@ -80,7 +80,7 @@ struct RunHistory {
     std::string config;             // text of config.toml
     std::vector<TracedRank> trace;  // of trace.json; empty without it
     std::optional<PredictedStep> predicted;
-    std::vector<std::string> notes;  // missing or torn files, in words for the reader
+    std::vector<std::string> notes;  // sentences about missing or incomplete files
 };
 
 // Reads metrics.jsonl (required), run.json and config.toml (each noted when absent), trace.json and the prediction. A
