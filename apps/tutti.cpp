@@ -8,17 +8,17 @@
 
 namespace {
 
-// Idle threads of OpenMP spin before they sleep, by default for milliseconds, and keep the core from whoever is to be
-// waited for: on two cores beside one busy process a step took 1.6 times as long as with this count, alone the same
-// (bench/results/spin_zen4.md). libgomp reads the setting when it is loaded, before main: so the program starts itself
-// once more. Who has chosen a setting keeps it.
+// Idle OpenMP threads spin before they sleep, by default for milliseconds, and occupy the core that the thread they
+// wait for needs: on two cores beside one busy process a step took 1.6 times as long as with this count, and the same
+// time without the busy process (bench/results/spin_zen4.md). libgomp reads the setting when it is loaded, before
+// main(), so the program sets it and executes itself again. A setting of the user is kept.
 void spin_briefly(char** argv) {
     if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
     std::error_code error;
-    // Not through the link: its name, which ps shows, would be "exe".
+    // The resolved path: executing the link itself would show "exe" in ps.
     const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
     if (!error && setenv("GOMP_SPINCOUNT", "1000", 1) == 0) execv(self.c_str(), argv);
-    // Not to be had: the default it is.
+    // If that fails, the program runs with the default.
 }
 
 }  // namespace

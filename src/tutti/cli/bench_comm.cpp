@@ -15,18 +15,18 @@
 
 namespace tutti::cli {
 
-using diagnose::time_together;
-
 namespace {
 
 using comm::Communicator;
+using diagnose::time_together;
 
-constexpr int64_t kLargestMessage = 64 << 20;
+constexpr int64_t kLargestMessage = 64 << 20;  // bytes
+
 // A collective on `bytes` of the full tensor: what nccl-tests calls the size.
 struct Case {
     const char* name;
     double (*bus_factor)(double ranks);  // bus bandwidth / algorithm bandwidth
-    std::function<void(Communicator&, const Tensor& full, const Tensor& other)> call;
+    void (*call)(Communicator&, const Tensor& full, const Tensor& other);
 };
 
 double none(double) { return 1; }
@@ -38,29 +38,26 @@ Tensor part_of(const Communicator& group, const Tensor& full) {
     return full.narrow(0, group.rank() * part, part);
 }
 
-const std::vector<Case>& cases() {
-    static const std::vector<Case> all = {
-        {"all_reduce", twice_around, [](Communicator& g, const Tensor& x, const Tensor&) { g.all_reduce(x).wait(); }},
-        {"reduce_scatter", once_around,
-         [](Communicator& g, const Tensor& x, const Tensor&) { g.reduce_scatter(x, part_of(g, x)).wait(); }},
-        {"all_gather", once_around,
-         [](Communicator& g, const Tensor& x, const Tensor&) { g.all_gather(part_of(g, x), x).wait(); }},
-        {"broadcast", none, [](Communicator& g, const Tensor& x, const Tensor&) { g.broadcast(x, 0).wait(); }},
-        {"all_to_all", once_around,
-         [](Communicator& g, const Tensor& x, const Tensor& y) {
-             const std::vector<int64_t> counts(static_cast<size_t>(g.size()), x.numel() / g.size());
-             g.all_to_all(x, counts, y, counts).wait();
-         }},
-        {"send_receive", none,
-         [](Communicator& g, const Tensor& x, const Tensor& y) {  // to the next rank, from the one before
-             if (g.size() == 1) return;
-             comm::Work out = g.send(x, (g.rank() + 1) % g.size());
-             g.receive(y, (g.rank() + g.size() - 1) % g.size()).wait();
-             out.wait();
-         }},
-    };
-    return all;
-}
+constexpr Case kCases[] = {
+    {"all_reduce", twice_around, [](Communicator& g, const Tensor& x, const Tensor&) { g.all_reduce(x).wait(); }},
+    {"reduce_scatter", once_around,
+     [](Communicator& g, const Tensor& x, const Tensor&) { g.reduce_scatter(x, part_of(g, x)).wait(); }},
+    {"all_gather", once_around,
+     [](Communicator& g, const Tensor& x, const Tensor&) { g.all_gather(part_of(g, x), x).wait(); }},
+    {"broadcast", none, [](Communicator& g, const Tensor& x, const Tensor&) { g.broadcast(x, 0).wait(); }},
+    {"all_to_all", once_around,
+     [](Communicator& g, const Tensor& x, const Tensor& y) {
+         const std::vector<int64_t> counts(static_cast<size_t>(g.size()), x.numel() / g.size());
+         g.all_to_all(x, counts, y, counts).wait();
+     }},
+    {"send_receive", none,
+     [](Communicator& g, const Tensor& x, const Tensor& y) {  // to the next rank, from the one before
+         if (g.size() == 1) return;
+         comm::Work out = g.send(x, (g.rank() + 1) % g.size());
+         g.receive(y, (g.rank() + g.size() - 1) % g.size()).wait();
+         out.wait();
+     }},
+};
 
 class CommBench {
   public:
@@ -81,7 +78,7 @@ class CommBench {
         print_head();
         Json rows = Json::array();
         std::vector<double> copies = {copy_rate()};
-        for (const Case& c : cases()) {
+        for (const Case& c : kCases) {
             for (int64_t bytes = 1 << 10; bytes <= kLargestMessage; bytes *= 4)
                 rows.push_back(run_case(c, bytes, copies[0]));
             copies.push_back(copy_rate());
@@ -105,7 +102,7 @@ class CommBench {
     }
 
   private:
-    double patience() const { return arguments_.seconds / static_cast<double>(cases().size() * 9 + 8); }
+    double patience() const { return arguments_.seconds / static_cast<double>(std::size(kCases) * 9 + 8); }
 
     // Bytes copied per second by all ranks together, each in its own memory: what a collective that moves every byte
     // once could reach at most.

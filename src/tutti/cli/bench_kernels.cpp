@@ -114,20 +114,15 @@ BenchResult bench_memory(Bench& bench) {
         const Tensor y = filled(bench.ctx, shape, bench.dtype, 0), w = filled(bench.ctx, {kRowWidth}, bench.dtype, 1);
         const Tensor rstd = filled(bench.ctx, {rows}, DType::f32, 0);
         ops::Context& ctx = bench.ctx;
-        measure(bench, result,
-                {"rms_norm", "1 r, 1 w", 2 * kBytes,
-                 [&] {
-                     ops::call(ctx, &KernelTable::norm_forward, "norm_forward",
-                               kernels::NormForward{.x = x, .w = w, .eps = 1e-5f, .y = y, .rstd = rstd});
-                 }},
-                copy_rate, 4);
-        measure(bench, result,
-                {"add", "2 r, 1 w", 3 * kBytes, [&] { ops::call(ctx, &KernelTable::add, "add", x, z, y); }}, copy_rate,
-                3);
-        measure(bench, result,
-                {"swiglu", "2 r, 1 w", 3 * kBytes,
-                 [&] { ops::call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", x, z, y); }},
-                copy_rate, 2);
+        const auto rms_norm = [&] {
+            ops::call(ctx, &KernelTable::norm_forward, "norm_forward",
+                      kernels::NormForward{.x = x, .w = w, .eps = 1e-5f, .y = y, .rstd = rstd});
+        };
+        const auto add = [&] { ops::call(ctx, &KernelTable::add, "add", x, z, y); };
+        const auto swiglu = [&] { ops::call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", x, z, y); };
+        measure(bench, result, {"rms_norm", "1 r, 1 w", 2 * kBytes, rms_norm}, copy_rate, 4);
+        measure(bench, result, {"add", "2 r, 1 w", 3 * kBytes, add}, copy_rate, 3);
+        measure(bench, result, {"swiglu", "2 r, 1 w", 3 * kBytes, swiglu}, copy_rate, 2);
     }
     bench.device->memory().trim();
     std::vector<Tensor> keep;

@@ -1,6 +1,6 @@
-// cli/bench_pipeline.cpp: `tutti bench pipeline`: schedules run by the executor of training, with real messages between
-// ranks, and compute replaced by waiting for the times of F, I and W: a few cores stand for as many ranks as one likes.
-// Beside what is measured stands the timeline of the same program.
+// cli/bench_pipeline.cpp: `tutti bench pipeline`: runs schedules with the executor of training and real messages
+// between ranks; compute is replaced by sleeping for the times of F, I and W, so a few cores can run any number of
+// ranks. The timeline of the same program is printed beside the measured time.
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -22,7 +22,7 @@ using autograd::PassKind;
 
 constexpr int64_t kSleepingTokens = 64, kSleepingWidth = 32;  // of the model that stands for one
 
-// Each pass over a layer takes as long as it is told.
+// Makes each pass over a layer take a given time.
 class Sleeping final : public autograd::Hooks {
   public:
     explicit Sleeping(const schedule::StageTimes<double>& seconds) : seconds_(seconds) {}
@@ -43,7 +43,7 @@ class Sleeping final : public autograd::Hooks {
         }
         return 0;
     }
-    // The scheduler wakes a thread some time after it was asked to: the last of it is spent awake.
+    // The operating system wakes a thread late, so the last part of the time is spent polling the clock.
     static void sleep_until(double end) {
         constexpr double kAwake = 2e-4;
         const double asleep = end - seconds_now() - kAwake;
@@ -82,7 +82,7 @@ class SleepingRank {
           hooks_(seconds) {
         models::materialize(ctx_, model_, DType::f32, 1, true);
     }
-    // Seconds from a barrier until the last rank is done.
+    // Seconds from a barrier until the last rank has finished.
     double run() {
         groups_.world().barrier();
         const double begin = seconds_now();
@@ -138,7 +138,7 @@ class PipelineBench {
         times.stages = {{a_.forward / chunks, a_.backward_input / chunks, a_.backward_weight / chunks}};
         const auto timeline = schedule::simulate(s, times);
         SleepingRank rank(world_, s, times.stages.front());
-        rank.run();  // memory is taken, connections are made
+        rank.run();  // allocates memory and makes connections
         std::vector<double> runs;
         for (int i = 0; i < a_.repeats; ++i) runs.push_back(rank.run());
         std::sort(runs.begin(), runs.end());

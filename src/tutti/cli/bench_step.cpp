@@ -35,8 +35,8 @@ struct StepMeasurement {
 
 constexpr int kTimedSteps = 3;
 
-// A step asks for all its products, each of which is timed when it is first asked for; a second one asks for those of a
-// layout whose communication takes multiprocessors.
+// Times the candidates of each product the first time that a step computes it. A second step does this for layouts
+// whose communication occupies multiprocessors.
 void tune(const spec::RunSpec& run, engine::Engine& engine, const std::function<void()>& take_step) {
     kernels::GemmTuning* tuning = engine.tuning.get();
     tuning->measures = true;
@@ -104,8 +104,8 @@ StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, const Be
     return measured;
 }
 
-// The device's own figure and a few products, larger ones where they take no time; before and after the steps, because
-// a shared machine changes its mind.
+// Measures the device's peak and a few products, larger ones where they are fast. Called before and after the steps,
+// because the speed of a shared machine varies.
 void see_peak(Bench& bench, Peak& peak) {
     const Peak now = measure_peak(bench, 0.3);
     if (now.device.flops_per_s > peak.device.flops_per_s) peak.device = now.device;
@@ -186,7 +186,7 @@ void print_five_steps(std::ostream& text, const StepReport& r) {
          << format_fixed(r.measured.last_loss, 4) << std::endl;
 }
 
-// What a rehearsed step asks of the kernel of a row; an Error when the step that ran called it differently often.
+// The work of a row's kernel in a rehearsed step. Error when the measured steps called it a different number of times.
 kernels::Work rehearsed_work(const std::vector<rehearsal::KernelTotal>& totals, const ops::KernelTimes::Row& row) {
     const auto total = std::find_if(totals.begin(), totals.end(), [&](const rehearsal::KernelTotal& t) {
         return t.kernel == row.kernel && t.work.shape == row.work.shape;
@@ -289,7 +289,7 @@ Json summary_of(const StepReport& r) {
 
 }  // namespace
 
-// What was given with --set counts over what a benchmark would choose.
+// Options given with --set override the benchmark's defaults.
 spec::RunSpec step_run(const BenchArguments& a) {
     std::vector<std::string> overrides = {"model.preset=" + (a.model.empty() ? std::string("llama-tiny") : a.model),
                                           "precision.compute=" + a.dtype,

@@ -365,8 +365,8 @@ TEST(Train, TrainsGeneratesReports) {
     EXPECT_EQ(Json::parse(with({"--ranks", "2", "--json"}).out)["tokens"], Json::parse(generated.out)["tokens"]);
     for (const auto& [more, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
              {{"--ranks", "3"}, "128 values to cut over 3 ranks of axis tp"},
-             {{"--set", "parallel.cp=2"}, "--set parallel.cp=2: a text is made by tensor parallelism alone"},
-             {{"--ranks", "2", "--set", "parallel.tp=4"}, "--set parallel.tp=4: 2 ranks share out the model"}}) {
+             {{"--set", "parallel.cp=2"}, "--set parallel.cp=2: generation is tensor-parallel only"},
+             {{"--ranks", "2", "--set", "parallel.tp=4"}, "--set parallel.tp=4: 2 ranks divide the model"}}) {
         const Ran refused = with(more);
         EXPECT_EQ(refused.code, 2);
         EXPECT_TRUE(contains(refused.err, message)) << refused.err;

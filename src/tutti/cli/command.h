@@ -1,6 +1,6 @@
-// cli/command.h: a command of the program as data: its options with names, defaults and help, the commands below it,
-// and the function that runs it; and parse(), which fills the options of a table of commands from the words of a
-// command line. Only command.cpp includes CLI11, whose header costs 3.2 s of compile time.
+// cli/command.h: the commands of the program as data: options with names, defaults and help, subcommands, and the
+// function that runs a command. parse() sets the options from a command line. Only command.cpp includes CLI11, whose
+// header costs 3.2 s of compile time.
 #pragma once
 
 #include <cstdint>
@@ -96,8 +96,9 @@ Command simulate_command(SimulateArguments& arguments, const Io& io);    // simu
 Command calibrate_command(CalibrateArguments& arguments, const Io& io);  // simulate.cpp
 Command plan_command(PlanArguments& arguments, const Io& io);            // plan.cpp
 
-// The command that the words name, with its arguments filled in; or null and a text to show: for --help, for --version,
-// and the program's help when there are no words. UsageError names the nearest right word for a wrong one.
+// The command that a command line names, with its arguments set; or null and a text to print: the help of --help, the
+// version of --version, and the program's help for an empty command line. UsageError for a word that is no command or
+// option; the message names the nearest one.
 struct Parsed {
     const Command* command = nullptr;
     std::string text;

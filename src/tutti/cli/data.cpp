@@ -24,7 +24,7 @@ namespace tutti::cli {
 
 namespace {
 
-// \n, \t and \\ as the character; shells pass them on as two.
+// Replaces the escapes \n, \t and \\, which shells pass on as two characters.
 std::string unescaped(const std::string& text) {
     std::string result;
     for (size_t i = 0; i < text.size(); ++i) {
@@ -57,7 +57,7 @@ std::optional<int32_t> eod_of(const TokenizeArguments& a, const data::Tokenizer&
     return id;
 }
 
-// Lines that overwrite each other, on a terminal only.
+// A progress bar, drawn on a terminal only.
 class Progress {
   public:
     Progress(std::ostream& out, bool terminal, int64_t total) : out_(out), terminal_(terminal), total_(total) {}
@@ -251,7 +251,7 @@ Content read_all(const std::string& file, const TokenFileArguments& a, int64_t v
     std::vector<int32_t> ids;
     std::vector<uint8_t> counts;
     for (int64_t at = 0; at < size; at += kChunk) {
-        // One token of the chunk before, so that a document that begins with the chunk is seen.
+        // Includes the last token of the previous chunk, to detect a document that begins with this chunk.
         const int64_t before = at > 0 ? 1 : 0, count = std::min(kChunk, size - at);
         ids.resize(static_cast<size_t>(before + count));
         view.read(at - before, ids);

@@ -1,5 +1,5 @@
-// cli/generate.cpp: `tutti generate`. Continues prompts with a model and writes the texts as they are made: the first
-// one at once, the others behind it in their order.
+// cli/generate.cpp: `tutti generate`: continues prompts with a model and prints the texts in their order while they are
+// generated.
 #include "tutti/infer/generate.h"
 
 #include <charconv>
@@ -71,7 +71,8 @@ std::unique_ptr<const data::Tokenizer> tokenizer_of(const infer::LoadedModel& lo
     }
 }
 
-// What ends a text: the ids that the model's files name, those of the tokenizer, and what ended documents in training.
+// The ids that end a text: those in the model's files, those of the tokenizer, and the end-of-document token of
+// training.
 Ids stop_tokens(const GenerateArguments& arguments, const infer::StoredModel& stored,
                 const data::Tokenizer* tokenizer) {
     Ids ids;
@@ -86,16 +87,16 @@ Ids stop_tokens(const GenerateArguments& arguments, const infer::StoredModel& st
     return ids;
 }
 
-// One prompt and what is made of it.
+// A prompt and its continuation.
 struct Text {
     std::string prompt;  // "" when it came as ids
     Ids prompt_ids, tokens;
-    std::string text;  // of the model, as far as it may be shown
+    std::string text;  // generated so far, without the end that is held back
     StopText stop;
     Utf8Stream stream;
     bool ended = false;
 
-    // Nothing follows: what was held back is text too.
+    // Ends the text, to which the end that was held back is appended.
     void end(bool ids) {
         if (!std::exchange(ended, true) && !ids) text += stream.feed(stop.finish()) + stream.finish();
     }
@@ -165,15 +166,15 @@ int ranks_of(const GenerateArguments& a, const comm::Launch& launch) {
     spec::RunSpec only_tp;
     only_tp.parallel.tp = set.parallel.tp;
     check<UsageError>(set == only_tp, "--set ", a.set.back(),
-                      ": a text is made by tensor parallelism alone; required: parallel.tp=N");
+                      ": generation is tensor-parallel only; required: parallel.tp=N");
     const int tp = static_cast<int>(set.parallel.tp);
     const int ranks = launch.ranks(tp > 1 && a.ranks == 1 ? tp : a.ranks);
     check<UsageError>(a.set.empty() || tp == ranks, "--set parallel.tp=", tp, ": ", ranks,
-                      " ranks share out the model; leave --set out, or set parallel.tp=", ranks);
+                      " ranks divide the model; leave --set out, or set parallel.tp=", ranks);
     return ranks;
 }
 
-// What one rank does; all of them make the same texts, and the first writes them.
+// The work of one rank. All ranks generate the same texts; the first prints them.
 void generate_on(const GenerateArguments& arguments, const std::vector<std::string>& prompts, comm::World& world,
                  const LocalRank& local, const Io& io) {
     const bool writes = world.rank() == 0;
@@ -185,7 +186,7 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
                                     .top_k = arguments.top_k,
                                     .top_p = arguments.top_p,
                                     .seed = arguments.seed};
-    // A token has at least a byte, but for the few that a tokenizer puts around a text.
+    // A token is at least one byte of text, except for the few tokens that a tokenizer puts around a text.
     size_t longest = 64;
     for (const std::string& prompt : prompts) longest = std::max(longest, 64 + prompt.size());
     for (const Text& text : texts) longest = std::max(longest, text.prompt_ids.size());
@@ -211,7 +212,7 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
         for (const int32_t id : tokenizer->encode(prompt)) ids.push_back(id);
         texts.push_back({.prompt = prompt, .prompt_ids = std::move(ids), .stop = StopText(arguments.stop)});
     }
-    // The prompt goes through the stream too: its last character may be completed by the first token.
+    // The prompt passes the stream too, since the first token may complete its last character.
     for (Text& text : texts)
         if (!arguments.ids) text.prompt = text.stream.feed(text.prompt);
 

@@ -1,5 +1,5 @@
-// cli/health.cpp: `tutti health`: measures every rank and every link at once, and names who is slow or wrong, in words
-// or as JSON. What is measured and how it is judged: diagnose/health.h.
+// cli/health.cpp: `tutti health`: measures all ranks and links at once and names those that are slow or wrong, as text
+// or as JSON. Measurements and judgement: diagnose/health.h.
 #include "tutti/diagnose/health.h"
 
 #include <algorithm>
@@ -151,7 +151,7 @@ int health(const HealthArguments& arguments, const Io& io) {
              << std::endl;
         const ClusterHealth cluster = diagnose::measure_health(
             world, ctx, {.seconds = arguments.seconds, .local = local, .one_by_one = arguments.one_by_one});
-        if (world.rank() != 0) return;  // rank 0 tells how it ended
+        if (world.rank() != 0) return;  // rank 0 reports the result
         const Verdict verdict = diagnose::judge(cluster, arguments.margin);
         print_ranks(cluster, text);
         print_links(cluster, text);

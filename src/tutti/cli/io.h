@@ -41,13 +41,13 @@ std::string joined(const Values& values, std::string_view between = ", ") {
 // option.
 void write_file(const std::string& option, const std::string& path, const std::string& text);
 
-// Turns bytes that come one by one into text that a terminal can show. A model of bytes makes a character in up to four
-// tokens, and sometimes bytes that are no character at all.
+// Converts a stream of bytes to text that a terminal can show. A model of bytes needs up to four tokens for a
+// character, and can generate bytes that are no character.
 class Utf8Stream {
   public:
-    // The whole characters so far; an unfinished one is held back. Bytes that are not UTF-8 become U+FFFD, once per
-    // maximal wrong part (Unicode 15, section 3.9), and so do control characters but \n and \t: a sample must not be
-    // able to control the reader's terminal.
+    // Returns the complete characters so far; an incomplete one is held back. Bytes that are not UTF-8 become U+FFFD,
+    // once per maximal wrong part (Unicode 15, section 3.9), and so do control characters other than \n and \t, so that
+    // a sample cannot control the reader's terminal.
     std::string feed(std::string_view bytes);
     // The end of the text: U+FFFD for an unfinished character, or nothing.
     std::string finish();
@@ -56,12 +56,12 @@ class Utf8Stream {
     std::string waiting_;
 };
 
-// Ends a text that comes in pieces where the first of some words begins.
+// Ends a text that arrives in pieces at the first occurrence of a stop word.
 class StopText {
   public:
     explicit StopText(std::vector<std::string> words) : words_(std::move(words)) {}
 
-    // The text that may be shown: all so far but an end that could become a stop word.
+    // Returns the text that can be shown: all so far except an end that could become a stop word.
     std::string feed(std::string_view piece) {
         held_ += piece;
         size_t cut = std::string::npos;
@@ -80,7 +80,7 @@ class StopText {
         held_.erase(0, shown.size());
         return shown;
     }
-    // The end that was held back, for a text that ended without a stop word.
+    // Returns the end that was held back, when the text ends without a stop word.
     std::string finish() { return std::exchange(held_, {}); }
     bool stopped() const { return stopped_; }
 

@@ -1,6 +1,6 @@
-// cli/rehearse.cpp: `tutti rehearse` and `tutti train --dry-run`: one step of a run without memory, data, other ranks
-// or the machine that it is for; and whether this host has the memory for the ranks that would run on it. Or which rank
-// has what, or one step for each of several values of a key.
+// cli/rehearse.cpp: `tutti rehearse` and `tutti train --dry-run`: rehearse one step of a run, which needs neither its
+// memory nor data, other ranks or the target machine, and check whether this host has the memory for its ranks. With
+// --layout the part of the model on each rank, with --vary one step for each of several values of a key.
 
 #include <sstream>
 
@@ -26,14 +26,15 @@ rehearsal::Target target_by_name(const RehearseArguments& a, const spec::RunSpec
     return rehearsal::target_named(a.target, spec::compute_type_of(run), threads);
 }
 
-// `here`: this machine, where none is named.
+// `here`: this machine; null when --for names another one.
 rehearsal::Target target_of(const RehearseArguments& a, const spec::RunSpec& run, const engine::Machine* here) {
     rehearsal::Target target = here ? rehearsal::target_of(*here) : target_by_name(a, run);
     target.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     return target;
 }
 
-// Of the ranks that `tutti train` would start on this host. Nothing of several on GPUs: they are dealt out.
+// The memory of the ranks that `tutti train` would start on this host; nullopt for several ranks on GPUs, which have
+// memory of their own.
 std::optional<train::MemoryVerdict> memory_here(const spec::RunSpec& run, const rehearsal::Rehearsal& largest,
                                                 Device& device, int ranks) {
     if (!device.host_readable() && ranks > 1) return std::nullopt;
@@ -155,7 +156,7 @@ spec::RunSpec read_config(const RehearseArguments& arguments, int ranks) {
 
 int rehearse(const RehearseArguments& a, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
-    if (launch.rank != 0) return 0;  // one rank says what there is to say
+    if (launch.rank != 0) return 0;  // one rank prints the result
     const int ranks = launch.ranks(a.ranks);
     check<UsageError>(a.svg.empty() || a.layout || !a.vary.empty(), "--svg ", a.svg,
                       ": there is a picture of --layout and of --vary only; give one of them");

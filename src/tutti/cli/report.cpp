@@ -45,15 +45,6 @@ std::string time_text(double unix_time) {
     return text.str();
 }
 
-std::string_view words_of(comm::Cause cause) {
-    switch (cause) {
-        case comm::Cause::failed: return "failed by itself";
-        case comm::Cause::timed_out: return "waited too long";
-        case comm::Cause::told: return "was stopped";
-    }
-    return "?";
-}
-
 Json describe(const diagnose::FlightReading& reading) {
     Json findings = Json::array(), stood = Json::array();
     for (const diagnose::FlightFinding& f : reading.findings) {
@@ -83,6 +74,7 @@ int report_flight(const std::string& directory, const Io& io) {
     const diagnose::FlightReading reading = diagnose::read_flight(directory);
     io.print(describe(reading));
     if (io.json) return 0;
+    constexpr const char* kCauses[] = {"failed by itself", "waited too long", "was stopped"};  // by comm::Cause
     double written = 0;
     for (const comm::FlightRecord& r : reading.records) written = std::max(written, r.written);
     io.out << "records of " << reading.records.size() << " of " << reading.ranks << " ranks, " << time_text(written)
@@ -90,7 +82,7 @@ int report_flight(const std::string& directory, const Io& io) {
     for (const diagnose::FlightFinding& finding : reading.findings)
         io.out << (&finding == &reading.findings.front() ? "=> " : "   then: ") << finding.text << '\n';
     for (const comm::FlightRecord& r : reading.records) {
-        io.out << "\nrank " << r.rank << " " << words_of(r.cause) << ": " << r.reason
+        io.out << "\nrank " << r.rank << " " << kCauses[static_cast<size_t>(r.cause)] << ": " << r.reason
                << "\n  last: " << last_operation(r) << "\n  begun:";
         for (const auto& g : r.groups) io.out << (&g == &r.groups.front() ? " " : ", ") << g.name << " " << g.begun;
         io.out << '\n';

@@ -63,11 +63,11 @@ CommandTimes times_of(const ScheduleArguments& a, int64_t actions) {
     return result;
 }
 
-// A schedule and what became of it.
+// A schedule with its timeline.
 struct Timed {
     Schedule schedule;
     Timeline<int64_t> timeline;
-    int peak = 0;  // of the rank that holds most
+    int peak = 0;  // live chunks on the rank with the most
 };
 
 Timed time(Schedule s, const CommandTimes& times) {
@@ -79,7 +79,7 @@ Timed time(Schedule s, const CommandTimes& times) {
 
 int64_t actions_of(const Dimensions& d) { return int64_t{6} * d.ranks * d.chunks * d.microbatches; }
 
-// What the schedule of one name is for; the numbers that a file has itself may be left out.
+// The dimensions of a schedule that is generated; a schedule from a file has its own.
 Dimensions dimensions_of(const ScheduleArguments& a, int default_chunks) {
     check<UsageError>(a.stages && a.microbatches,
                       "--stages and --microbatches are required, unless --kind is a CSV file");
@@ -136,7 +136,7 @@ Timed make(const ScheduleArguments& a, CommandTimes& times) {
         times);
 }
 
-// --- what is said ----------------------------------------------------------------------------------------------------
+// --- output ----------------------------------------------------------------------------------------------------------
 
 double bubble_rate(const Timeline<int64_t>& t) {
     return t.makespan == 0 ? 0 : static_cast<double>(t.bubble) / static_cast<double>(t.makespan);

@@ -38,7 +38,7 @@ StopSignals::~StopSignals() {
     ending_ = true;
     pthread_kill(thread_.native_handle(), SIGUSR1);  // to this thread only: wakes it
     thread_.join();
-    // What came in the last moment stops nothing any more, and must not kill a process whose run is done.
+    // Signals that arrived after the run ended must not kill the process.
     const timespec no_pause{};
     while (sigtimedwait(&waited_, nullptr, &no_pause) > 0) {
     }

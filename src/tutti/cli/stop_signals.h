@@ -1,6 +1,6 @@
-// cli/stop_signals.h: requests to stop as a flag to poll: SIGINT, SIGTERM, SIGHUP, SIGUSR1 (which Slurm sends before
-// the time limit), and a closed pipe at standard output. There is no handler and so no global state: the signals are
-// blocked and one thread waits for them. SIGHUP stays ignored under nohup.
+// cli/stop_signals.h: requests to stop, as a flag to poll: SIGINT, SIGTERM, SIGHUP, SIGUSR1 (which Slurm sends before
+// the time limit), and a closed pipe at standard output. The signals are blocked and one thread waits for them, so
+// there is no handler and no global state. SIGHUP stays ignored under nohup.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// cli/train.cpp: `tutti train`. Reads and checks the config, lets signals stop the run after a step, and says how it
-// ended.
+// cli/train.cpp: `tutti train`: reads and checks the config, stops the run after a step when a signal arrives, and
+// reports the result.
 #include <cmath>
 #include <filesystem>
 #include <iomanip>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kPreempted = 75;  // EX_TEMPFAIL of sysexits.h: start it again
 
-// A path that is missing is the trainer's to report; a bare word is more likely a slip.
+// The trainer reports a missing path; a word without a slash is more likely a misspelt keyword.
 void check_resume(const std::string& resume) {
     const std::vector<std::string> words = {"auto", "never", "strict"};
     if (std::find(words.begin(), words.end(), resume) != words.end()) return;
@@ -98,7 +98,7 @@ int train(const TrainArguments& arguments, const Io& io) {
     });
     options.stop_requested = [&signals] { return signals.requested(); };
     const train::TrainOutcome outcome = train::train(options);
-    if (options.launch.rank != 0) return 0;  // rank 0 tells how it ended
+    if (options.launch.rank != 0) return 0;  // rank 0 reports the result
 
     const int exit_code = outcome.preempted ? kPreempted : 0;
     if (outcome.preempted)
