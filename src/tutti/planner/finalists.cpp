@@ -41,6 +41,18 @@ struct Attempt {
     std::string problem;
 };
 
+// A second sum of gradients in flight keeps the gradients of one more unit of each rank: taken where there is room.
+void overlap_reductions(Finalist& f, const rehearsal::Target& target, int ranks) {
+    const spec::ParallelSpec& p = f.run.parallel;
+    if (p.zero == 0 || spec::data_parallel_ranks(p, ranks) == p.dp_replicate) return;
+    spec::RunSpec run = f.run;
+    run.parallel.reductions = 2;
+    const Rehearsed two = rehearse_run(run, target, ranks);
+    if (!two.fits) return;
+    f.run = run;
+    f.rehearsed = two;
+}
+
 void attempt(const Request& request, const std::optional<rehearsal::Target>& target, Attempt& a) {
     Finalist f{a.candidate, run_of(request, a.candidate.job), {}, {}};
     try {
@@ -62,6 +74,7 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
                            " when rehearsed, closed form ", format_bytes(static_cast<int64_t>(a.candidate.bytes)));
                 return;
             }
+            overlap_reductions(f, loaded, request.gpus);
         }
         a.finalist = std::move(f);
     } catch (const Error& error) {
