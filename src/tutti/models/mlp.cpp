@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "tutti/models/model.h"
-#include "tutti/nn/layers.h"
 
 namespace tutti::models {
 

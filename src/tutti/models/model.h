@@ -1,12 +1,12 @@
-// models/model.h: a model as a list of modules, built from its spec. Knows nothing of parallelism: modules name roles.
-// Below: nn/. One file per architecture: gpt2.cpp, llama.cpp, lfm2.cpp, mlp.cpp.
+// models/model.h: a model as a list of modules, built from its spec. Models contain no parallelism: their parameters
+// name roles. One file for each architecture: gpt2.cpp, llama.cpp, lfm2.cpp, mlp.cpp.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include "tutti/nn/module.h"
+#include "tutti/nn/layers.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::models {
@@ -36,8 +36,8 @@ class Model {
     nn::Var forward(nn::Tape& tape, const nn::Batch& batch, int64_t segment = 0) {
         return run(tape, {}, batch, all(), segment);
     }
-    // The same of a span, from x, which is what the module before it returned; the first module ignores x. `between`,
-    // when set, is called after each module or recomputed run of blocks: another pass can go on there.
+    // The same for a span of modules. x: the result of the module before the span; the first module ignores it.
+    // `between`, when set, is called after each module or recomputed run of blocks, where another pass can continue.
     nn::Var run(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch, Span span, int64_t segment = 0,
                 const std::function<void()>& between = {});
 

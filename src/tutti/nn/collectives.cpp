@@ -34,32 +34,10 @@ Tensor reduce_scatter(ops::Context& ctx, const Tensor& x, Communicator& ranks) {
     return part;
 }
 
-// Column block `rank` of x (..., C), of `ranks` equal ones; a view.
-Tensor columns_of(const Tensor& x, int rank, int ranks) {
-    const int64_t C = x.dim(-1);
-    check(C % ranks == 0, C, " columns do not divide over ", ranks, " ranks");
-    return x.narrow(x.rank() - 1, rank * (C / ranks), C / ranks);
-}
-
-Tensor split_columns(ops::Context& ctx, const Tensor& x, Communicator& ranks) {
-    return ops::contiguous(ctx, columns_of(x, ranks.rank(), ranks.size()));
-}
-
-Tensor gather_columns(ops::Context& ctx, const Tensor& part, Communicator& ranks) {
-    const int64_t N = part.numel() / part.dim(-1), C = part.dim(-1), P = ranks.size();
-    const Tensor parts = ops::empty(ctx, {P, N, C}, part.dtype(), Purpose::communication);
-    ranks.all_gather(part, parts).wait();
-    const Tensor x = ops::empty(ctx, {N, P * C}, part.dtype());
-    for (int r = 0; r < P; ++r) ops::copy(ctx, parts.narrow(0, r, 1).reshape({N, C}), columns_of(x, r, ranks.size()));
-    Shape shape = part.shape();
-    shape[shape.rank() - 1] = P * C;
-    return x.reshape(shape);
-}
-
-// An exchange of heads for tokens, see all_to_all_sp2hp: a rank's side of the places of its values.
+// One rank's side of an exchange of heads for tokens (all_to_all_sp2hp).
 class HeadExchange {
   public:
-    // x: (B, T, sum of `heads`, D), of whatever values.
+    // x: (B, T, sum of `heads`, D)
     HeadExchange(ops::Context& ctx, Communicator& ranks, const Shape& x, const std::vector<int64_t>& heads)
         : ctx_(ctx), ranks_(ranks), P_(ranks.size()), B_(x[0]), T_(x[1]), D_(x[3]) {
         for (const int64_t H : heads) {
@@ -157,34 +135,17 @@ Var reduce_from_region(Tape& tape, Var x, Communicator& ranks) {
     return tape.record("reduce_from_region", {input}, sum, [](const Tensor& dy, Tensors&) { return Tensors{dy}; });
 }
 
-namespace {
-
-// y = forward(x), with dx = backward(dy).
-using Collective = Tensor (*)(ops::Context&, const Tensor&, Communicator&);
-Var record_pair(Tape& tape, const char* name, const Var& x, Communicator& ranks, Collective forward,
-                Collective backward) {
-    ops::Context& ctx = tape.context();
-    return tape.record(name, {x}, forward(ctx, x.value, ranks), [&ctx, &ranks, backward](const Tensor& dy, Tensors&) {
-        return Tensors{backward(ctx, dy, ranks)};
-    });
-}
-
-}  // namespace
-
-Var scatter_to_region(Tape& tape, const Var& x, Communicator& ranks) {
-    return record_pair(tape, "scatter_to_region", x, ranks, split_columns, gather_columns);
-}
-
-Var gather_from_region(Tape& tape, const Var& x, Communicator& ranks) {
-    return record_pair(tape, "gather_from_region", x, ranks, gather_columns, split_columns);
-}
-
 Var gather_from_sequence(Tape& tape, const Var& x, Communicator& ranks) {
-    return record_pair(tape, "gather_from_sequence", x, ranks, all_gather, reduce_scatter);
+    return tape.record("gather_from_sequence", {x}, all_gather(tape.context(), x.value, ranks),
+                       [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) {
+                           return Tensors{reduce_scatter(ctx, dy, ranks)};
+                       });
 }
 
 Var reduce_scatter_to_sequence(Tape& tape, const Var& x, Communicator& ranks) {
-    return record_pair(tape, "reduce_scatter_to_sequence", x, ranks, reduce_scatter, all_gather);
+    return tape.record(
+        "reduce_scatter_to_sequence", {x}, reduce_scatter(tape.context(), x.value, ranks),
+        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) { return Tensors{all_gather(ctx, dy, ranks)}; });
 }
 
 Var all_to_all_sp2hp(Tape& tape, const Var& x, Communicator& ranks, const std::vector<int64_t>& heads) {

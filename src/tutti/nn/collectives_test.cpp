@@ -114,44 +114,6 @@ TEST_P(Collectives, ReduceScatterToSequence) {
     });
 }
 
-// x (N, C) from parts (N, C / P) side by side.
-std::vector<float> side_by_side(int P, int64_t N, const std::function<std::vector<float>(int)>& part) {
-    std::vector<float> all;
-    for (int64_t n = 0; n < N; ++n)
-        for (int r = 0; r < P; ++r) {
-            const std::vector<float> one = part(r);
-            const auto columns = static_cast<int64_t>(one.size()) / N;
-            all.insert(all.end(), one.begin() + n * columns, one.begin() + (n + 1) * columns);
-        }
-    return all;
-}
-
-TEST_P(Collectives, ColumnsOfARegionAndBack) {
-    on_ranks([&](comm::World& world, int r, int P) {
-        const int64_t C = 12, N = kB * 2;
-        const Shape whole{kB, 2, C}, part{kB, 2, C / P};
-        const auto columns = [&](const std::vector<float>& x) {
-            std::vector<float> mine;
-            for (int64_t n = 0; n < N; ++n)
-                mine.insert(mine.end(), x.begin() + n * C + r * C / P, x.begin() + n * C + (r + 1) * C / P);
-            return mine;
-        };
-        const auto of_ranks = [&](int seed) {
-            return side_by_side(P, N, [&](int other) { return numbers(part.numel(), seed + other); });
-        };
-        const Result scattered = run(
-            world, [](Tape& t, Var x, comm::Communicator& g) { return scatter_to_region(t, x, g); }, whole, 1, part,
-            20 + r);
-        EXPECT_EQ(scattered.y, columns(numbers(whole.numel(), 1)));
-        EXPECT_EQ(scattered.dx, of_ranks(20));
-        const Result gathered = run(
-            world, [](Tape& t, Var x, comm::Communicator& g) { return gather_from_region(t, x, g); }, part, 1 + r,
-            whole, 20);
-        EXPECT_EQ(gathered.y, of_ranks(1));
-        EXPECT_EQ(gathered.dx, columns(numbers(whole.numel(), 20)));
-    });
-}
-
 // heads of a section: more than ranks, as many, fewer; and sections of different numbers of heads, as queries and keys
 TEST_P(Collectives, HeadsForTokensAndBack) {
     constexpr int64_t T = 3, D = 2;

@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "tutti/nn/collectives.h"
+
 namespace tutti::nn {
 
 namespace {
@@ -28,7 +30,7 @@ struct KeyValues {
     Tensor k, v;
 };
 
-// What the ranks of a sequence have of it, seen from one of them.
+// The ranks that divide a sequence, from the point of view of this rank.
 class Ring {
   public:
     Ring(ops::Context& ctx, const Batch& batch, int64_t tokens, int64_t window)
@@ -55,19 +57,20 @@ class Ring {
         });
     }
 
-    // The keys and values of hop `hop`, on their way; undefined when this rank needs none of them.
+    // Starts to receive the keys and values of hop `hop`; undefined when this rank needs none of them.
     KeyValues start(int hop, const KeyValues& own, std::vector<Work>& messages) const {
         const int from = source(hop), to = destination(hop);
         return exchange(order_.needs(to, ranks_.rank()) ? own : KeyValues{}, to, order_.needs(ranks_.rank(), from),
                         from, own.k.shape(), own.k.dtype(), messages);
     }
-    // The way back: gradients that this rank found for the keys of `source(hop)` against those found for its own.
+    // In the backward: sends the gradients of the keys of `source(hop)` and starts to receive those of this rank's
+    // keys.
     KeyValues start_back(int hop, const KeyValues& found, const Shape& shape, std::vector<Work>& messages) const {
         const int from = destination(hop);
         return exchange(found, source(hop), order_.needs(from, ranks_.rank()), from, shape, DType::f32, messages);
     }
 
-    // visit(hop, keys) for each hop, with the keys of the next one on their way.
+    // Calls visit(hop, keys) for each hop while the keys of the next hop are being received.
     void for_each_hop(const KeyValues& own, const std::function<void(int, const KeyValues&)>& visit) const {
         KeyValues here = own;
         for (int hop = 0; hop < hops(); ++hop) {
@@ -80,8 +83,7 @@ class Ring {
     }
 
   private:
-    // `sent`, when it is defined, goes to rank `to`; when something comes from rank `from` it is returned, of this
-    // shape and type.
+    // Sends `sent`, if defined, to rank `to`. If `comes`, receives tensors of this shape and type from rank `from`.
     KeyValues exchange(const KeyValues& sent, int to, bool comes, int from, const Shape& shape, DType type,
                        std::vector<Work>& messages) const {
         if (sent.k.defined())
@@ -142,7 +144,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         dy_halves[h] = ops::contiguous(ctx, ring.half(dy, i));
         of_half[h] = half_of(ctx, forward, i);
     }
-    KeyValues sum, arriving, leaving;  // gradients in f32: of this rank's keys; from and to other ranks
+    KeyValues sum, arriving, leaving;  // gradients in f32: of this rank's keys; from and to others
     std::vector<Work> messages;
     const auto add_arrived = [&] {
         comm::wait_all(messages);
@@ -179,7 +181,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
 
 namespace {
 
-// What the ranks of a sequence have of it, seen from one of them.
+// The keys and values of a sequence, gathered from the ranks that divide it.
 class Gathered {
   public:
     Gathered(ops::Context& ctx, const Tensor& q, const Batch& batch, int64_t window)
@@ -192,7 +194,7 @@ class Gathered {
               " tokens");
     }
 
-    // Of x (B, T / P, Hkv, D), keys or values: those of the whole sequences, (B, T, Hkv, D).
+    // Gathers x (B, T / P, Hkv, D), keys or values, to those of the whole sequences, (B, T, Hkv, D).
     Tensor gather(const Tensor& x) const {
         const Tensor by_rank = ops::empty(ctx_, by_rank_shape(x), x.dtype(), Purpose::communication);
         ranks_.all_gather(ops::contiguous(ctx_, x), by_rank).wait();
@@ -201,7 +203,7 @@ class Gathered {
                        [&](const Tensor& in_order, const Tensor& chunk) { ops::copy(ctx_, chunk, in_order); });
         return whole;
     }
-    // The way back: the sum over the ranks of the gradients, f32, of this rank's x.
+    // The inverse for gradients, f32: writes this rank's part of their sum over the ranks to dx.
     void scatter(const Tensor& whole, const Tensor& dx) const {
         const Tensor by_rank = ops::empty(ctx_, by_rank_shape(dx), DType::f32, Purpose::communication);
         for_each_chunk(whole, by_rank,

@@ -15,8 +15,8 @@ Tensor upload(ops::Context& ctx, const Shape& shape, const std::vector<int32_t>&
     return Tensor::from_host<int32_t>(ctx.device, shape, values, Purpose::activations);
 }
 
-// How many rows of each of this rank's experts come from each rank, (P, experts of a rank); `counts` (E): that it
-// sends. In a rehearsal every rank does what this one does.
+// The number of rows that each rank sends to each expert of this rank, (P, experts of a rank); `counts` (E): rows that
+// this rank sends to each expert. In a rehearsal all ranks send what this one does.
 std::vector<int32_t> exchange_counts(ops::Context& ctx, comm::Communicator& ranks, int etp,
                                      const std::vector<int64_t>& counts) {
     const auto P = static_cast<size_t>(ranks.size());
@@ -51,7 +51,8 @@ std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<dou
                           " choices of a token, every token chooses it");
         up_to += mine;
         const int64_t end = e + 1 == loads.size() ? N * k : std::min<int64_t>(N * k, std::llround(up_to));
-        // Choice j of row r is the (j N + r)-th: an expert's are side by side, at most N, and so of different rows.
+        // Choice j of row r has number j N + r. The choices of an expert are at most N consecutive numbers, so their
+        // rows differ.
         for (; at < end; ++at) choices[static_cast<size_t>(at % N * k + at / N)] = static_cast<int32_t>(e);
     }
     return choices;
@@ -90,7 +91,7 @@ RowChoices gathered(ops::Context& ctx, comm::Communicator& ranks, RowChoices min
         return on_host<T>(ctx, all);
     };
     RowChoices all{gather(mine.index), gather(mine.experts), gather(mine.weights)};
-    if (is_rehearsed(ctx))  // then every rank chooses as this one does
+    if (is_rehearsed(ctx))  // all ranks choose as this one does
         for (size_t i = 0; i < all.experts.size(); ++i) all.experts[i] = mine.experts[i % mine.experts.size()];
     return all;
 }
@@ -112,7 +113,7 @@ int64_t drop_beyond_capacity(ops::Context& ctx, const spec::MixtureSpec& spec, c
     const auto tokens = static_cast<double>(tokens_of_microbatch(batch));
     const auto capacity = static_cast<size_t>(
         std::ceil(tokens * static_cast<double>(spec.top_k) / static_cast<double>(spec.experts) * spec.capacity_factor));
-    // The last choice that each expert takes: the least probable, or the one furthest behind.
+    // An expert takes its choices in this order: by probability, or by the place of the row.
     using Place = std::tuple<float, int64_t, size_t>;
     const bool by_weight = spec.drop == "probability";
     const auto place = [&](const RowChoices& of, size_t i) {

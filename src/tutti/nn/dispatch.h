@@ -13,9 +13,9 @@
 
 namespace tutti::nn {
 
-bool is_rehearsed(const ops::Context& ctx);  // tensors have no values
+bool is_rehearsed(const ops::Context& ctx);  // true on the meta device, whose tensors have no values
 
-// The values of x on the host, where they decide no shapes: zeros in a rehearsal.
+// Copies x to the host, for values that decide no shapes. In a rehearsal, zeros.
 template <class T>
 std::vector<T> on_host(ops::Context& ctx, const Tensor& x) {
     const std::unique_ptr<HostCopy> copy = ctx.device.start_copy_out(x.view().data, x.bytes());
@@ -23,13 +23,13 @@ std::vector<T> on_host(ops::Context& ctx, const Tensor& x) {
     return {values.begin(), values.end()};
 }
 
-// Experts (N, k) that rows chose, on the host, row after row. A rehearsal, whose rows have no values, gets rehearsed
-// choices: by `loads` (RoutingContext::rehearsed_loads).
+// Copies `experts` (N, k), the experts that the rows chose, to the host, row by row. In a rehearsal the choices follow
+// `loads` (RoutingContext::rehearsed_loads) instead.
 std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_t all_experts,
                                 const std::vector<double>* loads);
 
-// Choices (N, k) of which each expert e has N k loads[e] / sum(loads), rounded; the k of a row differ. UsageError where
-// an expert would have more than N: each row chooses an expert once at most.
+// Choices (N, k) in which expert e appears N k loads[e] / sum(loads) times, rounded; the k choices of a row differ.
+// UsageError when an expert would appear more than N times, since a row chooses an expert at most once.
 std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<double>& loads);
 
 // Sets the choices (N, k) that exceed spec.capacity_factor, a limit on what an expert takes of a microbatch (Lepikhin
@@ -38,27 +38,27 @@ std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<dou
 int64_t drop_beyond_capacity(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch,
                              const Tensor& weights, int64_t first_row, std::vector<int32_t>& choices);
 
-// With etp ranks for each expert a row goes to all of them, which return a part of the expert's output each: its copies
-// count as further choices. Tensors are i32.
+// Where the rows of this rank go, and the rows that its experts get. When etp ranks divide each expert, a row is sent
+// to all of them and each returns a partial output; the copies count as further choices. Tensors are i32.
 struct Dispatch {
-    ops::GroupRows rows;            // of each expert that this rank has
-    Tensor sent;                    // (M): which row of x each row is that is sent, in the order of ranks and experts
-    Tensor slots;                   // (N, k etp): where the choices of a row are among these; -1: dropped
-    std::vector<int64_t> to, from;  // rows for and from each rank; empty where this rank has all experts
-    Tensor order, places;           // (R): which arrival each row of the experts is, and back; likewise
+    ops::GroupRows rows;            // number of rows of each expert on this rank
+    Tensor sent;                    // (M): index in x of each sent row, in the order of ranks and then experts
+    Tensor slots;                   // (N, k etp): index in `sent` of each choice of a row; -1: dropped
+    std::vector<int64_t> to, from;  // rows for and from each rank; empty when this rank has all experts
+    Tensor order, places;           // (R): index of arrival of each expert row, and its inverse; likewise
 };
-// choices (N, k) as above, -1 for one that is dropped. Collective over `ranks.ranks`.
+// choices (N, k): expert of each choice, -1 for a dropped one. Collective over `ranks.ranks`.
 Dispatch make_dispatch(ops::Context& ctx, const std::vector<int32_t>& choices, int64_t k, int64_t all_experts,
                        const autograd::ExpertParallel& ranks);
 
-// Rows on their way between ranks.
+// An all_to_all of rows in flight.
 class Exchange {
   public:
     Exchange() = default;
-    // Row after row of x (sum of `to`, C), to each rank its number.
+    // Starts to send the rows of x (sum of `to`, C): the first to[0] to rank 0, the next to[1] to rank 1, and so on.
     Exchange(ops::Context& ctx, comm::Communicator& ranks, const Tensor& x, const std::vector<int64_t>& to,
              const std::vector<int64_t>& from);
-    // The rows from all ranks, (sum of `from`, C), which must not be read before wait().
+    // The received rows, (sum of `from`, C), by rank. Must not be read before wait().
     const Tensor& rows() const { return received_; }
     void wait();
 

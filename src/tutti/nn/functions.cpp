@@ -68,7 +68,7 @@ using autograd::Role;
 
 using SharedEdge = std::shared_ptr<RegionEdge>;
 
-// Of the region that a layer makes, alone or with others.
+// The edge of the region of a layer, or of several layers of one input.
 SharedEdge edge_of(Tape& tape, const Parameter& weight) {
     using Kind = RegionEdge::Kind;
     const bool spread = weight.role == Role::column || weight.role == Role::key_value;
@@ -76,7 +76,7 @@ SharedEdge edge_of(Tape& tape, const Parameter& weight) {
     return std::make_shared<RegionEdge>(tape.context(), kind, weight.tensor_parallel);
 }
 
-// The input of a layer whose outputs are spread over ranks: from what lies between such layers to what each reads.
+// The input of a layer whose outputs are divided over ranks: gathered, or copied with a sum in the backward.
 Var entered(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge = {}) {
     const autograd::TensorParallel& layer = weight.tensor_parallel;
     const bool spread =
@@ -86,7 +86,7 @@ Var entered(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge&
     return layer.sequence ? gather_from_sequence(tape, x, *layer.ranks) : copy_to_region(tape, x, *layer.ranks);
 }
 
-// The output of a layer whose terms are spread over ranks: their sum.
+// The output of a layer whose terms are divided over ranks: their sum.
 Var left(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge = {}) {
     const autograd::TensorParallel& layer = weight.tensor_parallel;
     if (layer.ranks == nullptr || (weight.role != Role::row && weight.role != Role::vocabulary)) return y;
@@ -97,19 +97,19 @@ Var left(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge = {}
 
 const Tensor* value_of(const Parameter* bias) { return bias ? &bias->value : nullptr; }
 
-// The bias that this rank adds: where the outputs of several are summed, one of them does.
+// The bias that this rank adds: if the outputs of several ranks are summed, only the first rank adds it.
 const Tensor* bias_of(const Affine& layer) {
     const auto* ranks = layer.weight.tensor_parallel.ranks;
     return layer.weight.role == Role::row && ranks && ranks->rank() > 0 ? nullptr : value_of(layer.bias);
 }
 
-// Of the words in a rank's part of a vocabulary; parts are of equal height.
+// The first word in this rank's part of the vocabulary; all parts have the same number of words.
 int64_t first_word(const Parameter& weight) {
     const auto* ranks = weight.tensor_parallel.ranks;
     return ranks && weight.role == Role::vocabulary ? ranks->rank() * weight.value.dim(0) : 0;
 }
 
-// Of y = x w^T + b.
+// The gradients of weight and bias of y = x w^T + b.
 autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& layer, const Var& x) {
     return [&ctx, layer, saved = autograd::SavedTensor(x)](const Tensor& dy) {
         ops::linear_backward_weight(ctx, dy, saved.take(), layer.weight.gradient, adds_to_gradient(layer.weight));
@@ -117,7 +117,8 @@ autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& lay
     };
 }
 
-// The node of y = x w^T + b, which a kernel has made. `edge`: of several layers of one input only the first one's.
+// Records the node of y = x w^T + b, which is computed already. `edge`: null for all but the first of several layers of
+// one input.
 Var record_linear(Tape& tape, const Var& x, Affine layer, const Tensor& y, const SharedEdge& edge) {
     ops::Context& ctx = tape.context();
     return tape.record(
@@ -262,7 +263,7 @@ Var embedding(Tape& tape, const Tensor& all, Parameter& weight) {
 
 namespace {
 
-// The node of y = norm(x), which the kernel has made.
+// Records the node of y = norm(x), which is computed already.
 Var record_norm(Tape& tape, const Var& x, const ops::Norm& r, Affine layer, double eps) {
     ops::Context& ctx = tape.context();
     const Var y = tape.record(
@@ -323,7 +324,7 @@ Tensor append(ops::Context& ctx, const KvCache& cache, Tensor& all, const Tensor
     return all.narrow(1, 0, cache.length + T);
 }
 
-// One sequence at a time: their keys are of different numbers, and none sees another's.
+// One sequence at a time: caches have different lengths, and a sequence sees its own keys only.
 Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                         int64_t layer, int64_t window) {
     const auto B = static_cast<int64_t>(batch.caches.size());
@@ -341,7 +342,7 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
     return y;
 }
 
-// Of whole sequences, or of this rank's chunks of them to all of them.
+// Attention of whole sequences, or, with context parallelism, of this rank's queries to all keys.
 ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                       int64_t window) {
     if (batch.context.ring)

@@ -1,5 +1,5 @@
-// nn/functions.h: differentiable functions without parameters of their own: each runs an op and records its gradient.
-// Where ranks share out a layer (Parameter::tensor_parallel) its function communicates; results are those of one rank.
+// nn/functions.h: differentiable functions: each computes a value with ops/ and records its gradient on the tape. The
+// functions of tensor-parallel layers (Parameter::tensor_parallel) communicate; their results are those of one rank.
 #pragma once
 
 #include "tutti/autograd/tape.h"
@@ -17,8 +17,8 @@ Var relu(Tape& tape, const Var& x);
 Var reshape(Tape& tape, const Var& x, const Shape& shape);
 Var split_heads(Tape& tape, const Var& x, int64_t head_dim);  // (B, T, H D) to (B, T, H, D)
 Var join_heads(Tape& tape, const Var& x);                     // and back
-// x (B, T, C). `place` names where in the model ("h.3.mlp"): with seed, step and global element index it fixes the
-// mask.
+// x (B, T, C). The mask is a function of batch.seed, batch.step, the global index of the element and `place`, a name of
+// the place in the model ("h.3.mlp"). Returns x when the tape does not train.
 Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place);
 
 // The parameters of y = x w^T + b, weight (N, K), or of a norm, weight (C). Bias null: none.
@@ -28,9 +28,10 @@ struct Affine {
 };
 // x (..., K)
 Var linear(Tape& tape, const Var& x, Affine layer);
-// Several layers of one input: of column role where ranks share them out, which then read the input once.
+// Several layers of one input, which is gathered once; tensor-parallel ones must have column or key_value role.
 std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Affine> layers);
-// The same side by side (..., sum of N): one product where their weights lie one behind another (ops/fused_linear.h).
+// The same with outputs side by side, (..., sum of N): one product where the weights are adjacent in memory
+// (ops/fused_linear.h).
 Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layers);
 // out(gelu(in(x))) and down(silu(gate(x)) up(x)), with the activation function and its gradient in the epilogues of the
 // products before and after it.
@@ -39,7 +40,7 @@ Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down);
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);
 // Layer norm; without a bias RMS norm.
 Var norm(Tape& tape, const Var& x, Affine layer, double eps);
-// sum = x + residual and its norm, in one pass over memory; two nodes, so that both may be used.
+// sum = x + residual and norm(sum), in one pass over memory. Two nodes, since both results are used.
 struct SumAndNorm {
     Var sum, norm;
 };
@@ -47,9 +48,9 @@ SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer,
 
 // x (B, T, H, D), of which the first `heads` heads are rotated, in place; 0: all.
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads = 0);
-// Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D). With caches, k and v are appended to layer `layer` of
-// them and the queries see what they hold. batch.first_key keeps a query inside its document, `window` (0: none) to
-// the last keys up to its own.
+// Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D); returns (B, T, H, D). With batch.caches, k and v are
+// appended to layer `layer` of the caches and the queries see all keys in them. batch.first_key restricts a query to
+// its document, `window` (0: none) to the newest keys up to its own.
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer,
               int64_t window = 0);
 // The same on qkv (B, T, H + 2 kv_heads, D), in which q, k, v lie side by side; returns (B, T, H, D).
@@ -65,8 +66,9 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& 
 // the state before the tokens, and then the one after them.
 Var short_convolution(Tape& tape, const Var& p, Affine taps, const Batch& batch, int64_t layer);
 
-// Loss of each row (N) f32, or the logits (B, V) of the last position when the batch has no targets. The gradients of
-// batch.grad_scale * sum(losses) are taken in the forward, chunk by chunk, so that logits are never kept.
+// The cross-entropy of each row (N) f32, or the logits (B, V) of the last position when the batch has no targets. The
+// forward also computes the gradients of batch.grad_scale * sum(losses), chunk by chunk, so the logits of all rows are
+// never saved.
 Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const Batch& batch);
 Var squared_error(Tape& tape, const Var& x, const Batch& batch);
 

@@ -1,15 +1,26 @@
-// nn/layers.h: parameters with a forward. A layer is a plain struct; making one adds its parameters to the module's
-// unit.
+// nn/layers.h: the parts of a model. A model is a list of modules, each one unit: the embedding, the blocks, the head.
+// Recomputation, FSDP and pipeline stages work on this list and do not depend on the architecture. A layer is a plain
+// struct of parameters with a forward; own() adds its parameters to the unit of its module.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
-#include "tutti/nn/module.h"
+#include "tutti/nn/functions.h"
 
 namespace tutti::nn {
 
-using autograd::Init;
 using autograd::Role;
+
+class Module {
+  public:
+    virtual ~Module() = default;
+    // x (B, T, C) in the compute type; the first module ignores it, the last returns losses or logits.
+    virtual Var forward(Tape& tape, const Var& x, const Batch& batch) = 0;
+    autograd::Unit unit;  // name and parameters, in the order of use; a tied matrix is in both units that use it
+};
 
 struct WeightAndBias {
     Parameter weight;
@@ -34,8 +45,8 @@ struct Norm : WeightAndBias {
     SumAndNorm of_sum(Tape& tape, const Var& x, const Var& residual) { return add_norm(tape, x, residual, *this, eps); }
 };
 
-// The last matrix and the loss. Its weight is one of its own, or, tied, that of the embedding. Must not be moved after
-// own_head.
+// The last matrix and the loss. The weight is its own, or the embedding's when tied. Must not be moved after
+// own_head().
 struct Head {
     Parameter own;  // unused when tied
     Parameter* weight = nullptr;

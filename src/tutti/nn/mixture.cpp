@@ -14,7 +14,7 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-// LFM2-MoE's, of the sum that a token's weights are divided by.
+// LFM2-MoE adds this to the sum by which a token's weights are divided.
 constexpr float kSigmoidEpsilon = 1e-6f;
 
 kernels::Routing how_to_route(const spec::MixtureSpec& s) {
@@ -31,26 +31,30 @@ Tensor as_f32(ops::Context& ctx, const Tensor& x) {
     return x.dtype() == DType::f32 ? x : ops::cast(ctx, x, DType::f32);
 }
 
-// Rows [first, first + count) of x (N, C), and where they lie among N rows of zeros.
+// Rows [first, first + count) of x (N, C), and the inverse: x (count, C) as these rows among N, the others zero.
+Tensor rows_taken(ops::Context& ctx, const Tensor& x, int64_t first, int64_t count) {
+    return ops::contiguous(ctx, x.narrow(0, first, count));
+}
+Tensor rows_placed(ops::Context& ctx, const Tensor& x, int64_t first, int64_t N) {
+    const Tensor y = ops::zeros(ctx, {N, x.dim(1)}, x.dtype());
+    ops::copy(ctx, x, y.narrow(0, first, x.dim(0)));
+    return y;
+}
+
 Var take_rows(Tape& tape, const Var& x, int64_t first, int64_t count) {
     ops::Context& ctx = tape.context();
-    const int64_t N = x.value.dim(0);
-    return tape.record("take_rows", {x}, ops::contiguous(ctx, x.value.narrow(0, first, count)),
-                       [&ctx, N, first, count](const Tensor& dy, Tensors&) {
-                           const Tensor dx = ops::zeros(ctx, {N, dy.dim(1)}, dy.dtype());
-                           ops::copy(ctx, dy, dx.narrow(0, first, count));
-                           return Tensors{dx};
+    return tape.record("take_rows", {x}, rows_taken(ctx, x.value, first, count),
+                       [&ctx, first, N = x.value.dim(0)](const Tensor& dy, Tensors&) {
+                           return Tensors{rows_placed(ctx, dy, first, N)};
                        });
 }
 
 Var place_rows(Tape& tape, const Var& x, int64_t first, int64_t N) {
     ops::Context& ctx = tape.context();
-    const Tensor y = ops::zeros(ctx, {N, x.value.dim(1)}, x.value.dtype());
-    const int64_t count = x.value.dim(0);
-    ops::copy(ctx, x.value, y.narrow(0, first, count));
-    return tape.record("place_rows", {x}, y, [&ctx, first, count](const Tensor& dy, Tensors&) {
-        return Tensors{ops::contiguous(ctx, dy.narrow(0, first, count))};
-    });
+    return tape.record("place_rows", {x}, rows_placed(ctx, x.value, first, N),
+                       [&ctx, first, count = x.value.dim(0)](const Tensor& dy, Tensors&) {
+                           return Tensors{rows_taken(ctx, dy, first, count)};
+                       });
 }
 
 // x (N, C) w^T in f32, whatever the type of x and w.
@@ -69,7 +73,7 @@ Var logits_of(Tape& tape, const Var& x, Parameter& w) {
         {&w});
 }
 
-// How many choices each expert got.
+// The number of choices of each expert.
 std::vector<int64_t> load_of(const std::vector<int32_t>& choices, int64_t experts) {
     std::vector<int64_t> load(static_cast<size_t>(experts));
     for (const int32_t e : choices)
@@ -77,7 +81,7 @@ std::vector<int64_t> load_of(const std::vector<int32_t>& choices, int64_t expert
     return load;
 }
 
-// What the optimizer moves the bias by.
+// Adds the load to the gradient of the bias, from which the optimizer balances it (Wang et al. 2024).
 void count_load(Tape& tape, Parameter& bias, const std::vector<int64_t>& load) {
     ops::Context& ctx = tape.context();
     const std::vector<float> counts(load.begin(), load.end());
@@ -86,10 +90,10 @@ void count_load(Tape& tape, Parameter& bias, const std::vector<int64_t>& load) {
     tape.gradient_taken(bias);
 }
 
-// Weights (N, k) of the rows' experts, and where these are.
+// The experts of each row and their weights.
 struct Routes {
-    Var weights;
-    std::vector<int32_t> choices;  // (N, k); -1: dropped
+    Var weights;                   // (N, k)
+    std::vector<int32_t> choices;  // (N, k): index of the expert; -1: dropped
 };
 
 Routes route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch& batch, int64_t first_row) {
@@ -169,11 +173,12 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRow
         {&l.down});
 }
 
-// Rows on their way back, in the forward and, the other way, in the backward.
+// Shared by the nodes send_back and combine: in the forward the rows that return from the experts, in the backward
+// their gradients, which go to the experts.
 using UnderWay = std::shared_ptr<Exchange>;
 
-// y (R, C) of the experts to the rows that were sent, (M, C), which must not be read before the exchange is done. The
-// gradient is what `way` holds then.
+// Starts to return the outputs y (R, C) of the experts to the ranks that sent the rows, (M, C), which must not be read
+// before `way` is complete. In the backward the gradient arrives through `way`.
 Var send_back(Tape& tape, const Var& y, const Dispatch& d, comm::Communicator& ranks, const UnderWay& way) {
     ops::Context& ctx = tape.context();
     *way = Exchange(ctx, ranks, ops::gather_rows(ctx, y.value, d.places), d.from, d.to);
@@ -184,7 +189,7 @@ Var send_back(Tape& tape, const Var& y, const Dispatch& d, comm::Communicator& r
     });
 }
 
-// The weights, once for each of `copies` that the rows were sent in.
+// The weights (N, k), once for each of the `copies` in which the rows were sent: (N, k copies).
 Var repeated(Tape& tape, const Var& weights, int64_t copies) {
     if (copies == 1) return weights;
     ops::Context& ctx = tape.context();
@@ -198,8 +203,8 @@ Var repeated(Tape& tape, const Var& weights, int64_t copies) {
     });
 }
 
-// The sum of what the experts of a row returned, by its weights. `way`: on which y still is, and on which its gradient
-// leaves; null: none.
+// The weighted sum of the outputs of a row's experts. `way`: the exchange that brings y in the forward and takes its
+// gradient in the backward; null: none.
 Var combine(Tape& tape, const Var& y, const Var& weights, const Dispatch& d, comm::Communicator* ranks,
             const UnderWay& way) {
     ops::Context& ctx = tape.context();
@@ -246,7 +251,7 @@ Var mixture(Tape& tape, const Var& x, const MixtureLayer& l, const Batch& batch)
     return l.shared ? add(tape, y, shared) : y;
 }
 
-// One expert to which all rows go.
+// Computed as the combination of a single expert that gets all rows.
 Var sigmoid_gate(Tape& tape, const Var& y, const Var& x, Parameter& w) {
     ops::Context& ctx = tape.context();
     const Shape shape = y.value.shape();

@@ -1,10 +1,11 @@
-// nn/mixture.h: a mixture of experts as one differentiable function: a router in f32 chooses top_k experts for each
-// row, the rows travel to the ranks that have them (nn/dispatch.h), pass SwiGLU there, return and are added with the
-// router's weights (Shazeer et al. 2017; Lepikhin et al. 2020). Results are those of one rank, whatever the layout.
+// nn/mixture.h: a mixture of experts as one differentiable function. A router in f32 chooses top_k experts for each
+// row; the rows are sent to the ranks that have these experts (nn/dispatch.h), pass SwiGLU there, return, and are
+// summed with the router's weights (Shazeer et al. 2017; Lepikhin et al. 2020). Every layout gives the results of one
+// rank.
 //
-// Experts lie over the ranks of tensor, context and data parallelism together, so each rank routes rows of its own: of
-// a tensor-parallel group, whose ranks all have the same rows unless sequence parallelism parts them, a rank takes an
-// equal share.
+// Experts are divided over the ranks of tensor, context and data parallelism together, so each rank must route rows of
+// its own. The ranks of a tensor-parallel group have the same rows unless sequence parallelism divides them; each then
+// routes an equal part.
 #pragma once
 
 #include <functional>
@@ -21,14 +22,14 @@ struct MixtureLayer {
     Parameter* expert_bias;  // (E); null: none
     Parameter &gate, &up;    // (E, F, C)
     Parameter& down;         // (E, C, F)
-    // The experts that every token goes to, of x (B, T, C); empty: none. Computed while rows return.
+    // The shared experts, applied to all tokens x (B, T, C), computed while rows return; empty: none.
     std::function<Var(const Var& x)> shared = {};
 };
 
 // x and the result (B, T, C).
 Var mixture(Tape& tape, const Var& x, const MixtureLayer& layer, const Batch& batch);
 
-// y (B, T, C) times sigmoid(x w^T), a number for each row; w (1, C).
+// y (B, T, C) times sigmoid(x w^T), one number for each row; w (1, C).
 Var sigmoid_gate(Tape& tape, const Var& y, const Var& x, Parameter& w);
 
 }  // namespace tutti::nn

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/nn/collectives.h"
+
 namespace tutti::nn {
 
 namespace {
 
-using comm::Work;
 using Tensors = std::vector<Tensor>;
 
 Tensor as_matrix(const Tensor& x) { return x.reshape({x.numel() / x.dim(-1), x.dim(-1)}); }
@@ -72,8 +73,8 @@ void RegionEdge::sum_rows(const kernels::Gemm& product, const Tensor& y) {
     });
 }
 
-// A reduce_scatter reads the rows of its destinations one after the other. So y's memory gets the rows of a piece of
-// all destinations side by side; or, where the product is added to what lies in y, other memory gets both.
+// A reduce_scatter reads the rows of its destinations one after the other, so the rows of a piece for all destinations
+// are computed side by side: in y's memory, or, when the product is added to y, in other memory.
 void RegionEdge::sum_and_scatter_rows(const kernels::Gemm& product, const Tensor& y) {
     const int P = layer_.ranks->size();
     const Tensor own = rows_of(y, layer_.ranks->rank(), P);

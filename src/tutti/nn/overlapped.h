@@ -1,9 +1,9 @@
-// nn/overlapped.h: the collectives of nn/collectives.h that stand before and after the layers of tensor parallelism,
-// beside the products that they belong to, and with the same bits:
-// - all_gather, then product: rows come from each rank in a message, straight to their place, and the rows that are
-//   here are multiplied meanwhile, a rank's own first.
-// - product, then reduce_scatter or all_reduce: the product is computed in pieces, the rows of each are summed over the
-//   ranks while the next piece is computed. Of each destination's rows a piece has an equal part.
+// nn/overlapped.h: the collectives before and after the layers of tensor parallelism (nn/collectives.h), overlapped
+// with the products next to them. The results have the same bits:
+// - all_gather, then product: each rank's rows arrive in a message of their own, at their final place; rows that have
+//   arrived are multiplied meanwhile, the rank's own first.
+// - product, then reduce_scatter or all_reduce: the product is computed in pieces, and the rows of a piece are summed
+//   over the ranks while the next piece is computed. A piece has an equal part of each destination's rows.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@
 
 namespace tutti::nn {
 
-// Where values enter or leave a region of layers that ranks share out. It carries what is on its way from the node of
-// the collective to the node of the product next to it, in the forward or, the other way round, in the backward.
+// Where values enter or leave a region of tensor-parallel layers. Carries the messages in flight from the node of the
+// collective to the node of the product next to it in the forward, and in the opposite direction in the backward.
 class RegionEdge {
   public:
     enum class Kind : uint8_t {
@@ -25,7 +25,7 @@ class RegionEdge {
     RegionEdge(ops::Context& ctx, Kind kind, const autograd::TensorParallel& layer);
     bool overlaps() const { return kind_ != Kind::none; }
 
-    // What make(later) returns, whose products read what gather() returned: computed as its rows arrive.
+    // Returns make(later). The products in `later`, which read the result of gather(), are computed as rows arrive.
     template <class Make>
     auto reading(const Make& make) {
         if (!whole_.defined()) return make(nullptr);
@@ -34,14 +34,16 @@ class RegionEdge {
         compute_as_rows_arrive(products);
         return result;
     }
-    // What make(later) returns, of one product: its sum over the ranks is begun, and is what sum() returns. Until then
-    // the result itself must not be touched.
+    // Returns make(later), of one product, and starts its sum over the ranks, which sum() returns. The result must not
+    // be used before.
     using MakeOne = std::function<Tensor(ops::Products* later)>;
     Tensor summing(const MakeOne& make);
-    // The input gradient of a layer at this edge, by whichever of the two it takes; undefined where make() makes none.
+    // The input gradient of a layer at this edge, by summing() at an entry and reading() elsewhere. Undefined when
+    // make() returns an undefined tensor.
     Tensor input_gradient(const MakeOne& make);
 
-    // x (B, T / P, C) to (B, T, C), of which the rows of other ranks are yet to come; without sequence parallelism x.
+    // x (B, T / P, C) to (B, T, C), in which the rows of other ranks are still to arrive; without sequence parallelism
+    // x.
     Tensor gather(const Tensor& x);
     // (B, T / P, C) of this rank; without sequence parallelism (B, T, C).
     Tensor sum();
@@ -60,8 +62,9 @@ class RegionEdge {
     std::vector<comm::Work> sums_;           // of pieces
 };
 
-// The nodes of the collectives. The products next to them go through reading(), summing() and input_gradient(): of
-// several layers behind one entry all forwards, and the input gradient of the first, which is the last in the backward.
+// The nodes of the collectives. The products next to them must use reading(), summing() and input_gradient(): with
+// several layers behind one entry, all their forwards, and the input gradient of the first layer, which the backward
+// computes last.
 Var enter_region(Tape& tape, const Var& x, const std::shared_ptr<RegionEdge>& edge);
 Var leave_region(Tape& tape, const Var& y, const std::shared_ptr<RegionEdge>& edge);
 

@@ -1,4 +1,4 @@
-// nn/recording.h: what the files of differentiable functions share when they record a node.
+// nn/recording.h: helpers of the differentiable functions to record nodes on the tape.
 #pragma once
 
 #include <utility>
@@ -7,17 +7,17 @@
 
 namespace tutti::nn {
 
-// y, as the tape recorded it; under selective recompute it is made by `make` when the backward needs it.
+// Returns y. Under selective recompute y is not saved: `make` computes it again when the backward needs it.
 template <class Make>
 Var recomputable(const Tape& tape, Var y, const Make& make) {
     if (tape.selective() && tape.recording()) y.recomputable = autograd::Recomputable(make);
     return y;
 }
 
-// Whether the term that comes now is to be added to the gradient, or is its first one and overwrites.
+// Whether the next contribution is added to the gradient; false for the first one, which overwrites it.
 inline bool adds_to_gradient(Parameter& p) { return !std::exchange(p.gradient_unset, false); }
 
-// For kernels that can only add.
+// The gradient for kernels that can only add: set to zero before the first contribution.
 inline const Tensor& gradient_to_add_to(ops::Context& ctx, Parameter& p) {
     if (!adds_to_gradient(p)) ops::fill(ctx, p.gradient, 0);
     return p.gradient;

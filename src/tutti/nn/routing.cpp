@@ -77,7 +77,7 @@ RoutingSummary RoutingRecord::take(comm::Communicator& world) {
 
 namespace {
 
-// Of the rows of a microbatch that several ranks may share out, by segment (its sequences, or one for all of them).
+// Sums over all rows of a microbatch, on all ranks that divide it, by segment: each sequence, or one for all rows.
 struct Loads {
     size_t segments = 1;
     std::vector<double> load, share;  // (S, E): sums over rows
@@ -107,12 +107,13 @@ Loads loads_of(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& ba
     return {static_cast<size_t>(S), doubles(load), doubles(shares)};
 }
 
-// Choices of each expert in the step so far, by all ranks; `load`: in this microbatch, on the ranks that share it out.
+// Choices of each expert in the step so far, over all ranks; `load`: those of this microbatch, over the ranks that
+// divide it.
 std::vector<double> load_so_far(ops::Context& ctx, int64_t layer, const Batch& batch, std::vector<double> load) {
     const RoutingContext& routing = batch.routing;
     check(routing.record != nullptr, "an aux_loss of kind global needs a RoutingRecord in the batch");
     if (routing.step) {
-        // Each rank of a microbatch knows all of its load: one of them counts it.
+        // Every rank of a microbatch has its whole load, so one of them adds it.
         const bool counts = routing.microbatch == nullptr || routing.microbatch->rank() == 0;
         const std::vector<double> mine = counts ? load : std::vector<double>(load.size());
         const Tensor sum =
@@ -126,7 +127,8 @@ std::vector<double> load_so_far(ops::Context& ctx, int64_t layer, const Batch& b
     return all;
 }
 
-// The loss of the kinds that know all of it in the forward, and its gradient by share.
+// The loss of the kinds whose whole value is known in the forward, E sum over e of (share of choices of e) (mean
+// probability of e), and its gradient by share (Fedus et al. 2022).
 double balance(const spec::MixtureSpec& spec, const Loads& loads, const std::vector<double>& so_far, double factor,
                std::vector<float>& dshares) {
     const auto E = static_cast<size_t>(spec.experts);

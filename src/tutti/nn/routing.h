@@ -1,5 +1,5 @@
-// nn/routing.h: what the routers of a rank did in a step: how many choices each expert got, and the losses that even
-// these out.
+// nn/routing.h: statistics of the routers in a step: the number of choices of each expert, and the balancing losses
+// that make these numbers equal.
 #pragma once
 
 #include <functional>
@@ -15,36 +15,37 @@
 
 namespace tutti::nn {
 
-// Of all ranks in a step.
+// Statistics of one step over all ranks.
 struct RoutingSummary {
     int64_t experts = 0;          // E
-    std::vector<int64_t> layers;  // that have experts
+    std::vector<int64_t> layers;  // indices of the layers with experts
     std::vector<double> load;     // (layers, E): choices of an expert as a multiple of the mean
-    double entropy = 0;           // of a token's shares, in nats: mean over tokens and layers
-    double dropped_share = 0;     // of all choices
-    double aux_loss = 0;          // what is added to the loss: balancing and z loss with their factors
+    double entropy = 0;           // of a token's router probabilities, in nats: mean over tokens and layers
+    double dropped_share = 0;     // dropped choices as a share of all
+    double aux_loss = 0;          // balancing and z loss with their factors, as they are added to the loss
 };
 
-// On one rank, added to by the first forward of every router.
+// The statistics of one rank. The first forward of every router adds to them; recomputation does not.
 class RoutingRecord {
   public:
-    // `layers`: global indices of those that have experts.
+    // `layers`: global indices of the layers with experts.
     RoutingRecord(ops::Context& ctx, std::vector<int64_t> layers, const spec::MixtureSpec& spec);
 
-    // A step begins.
+    // Resets the statistics at the beginning of a step.
     void begin();
-    // What a router did: choices of each expert before any were dropped, of the rows of this rank.
+    // One router's pass over the rows of this rank. `load` (E): choices of each expert before any are dropped;
+    // `entropy` (N) f32.
     void add(int64_t layer, const std::vector<int64_t>& load, int64_t dropped, const Tensor& entropy);
-    // A loss that all ranks of the microbatch know: of these the first is to call it.
+    // Adds a balancing loss that all ranks of a microbatch have computed: only the first of them may call this.
     void add_loss(double loss) { loss_.add(loss); }
-    // scale * sum over rows of log_sum^2, of the rows of this rank
+    // Adds scale * (sum over the rows of this rank of log_sum^2).
     void add_z_loss(const Tensor& log_sum, double scale);
 
-    // Choices of each expert of a layer in the step so far, on all ranks that take part.
+    // (E): choices of each expert of a layer in the step so far, over all ranks of RoutingContext::step.
     std::vector<double>& step_load(int64_t layer) { return step_load_[layer]; }
-    // dshares (S, E) of a layer and a microbatch, kept from the forward for the passes that recompute it.
+    // dshares (S, E) of a layer and a microbatch, saved by the forward for passes that recompute it.
     std::vector<float>& dshares(int64_t layer, int64_t microbatch) { return dshares_[{layer, microbatch}]; }
-    // Over the layers of a microbatch that have passed: sums of the means over its tokens.
+    // Means over the tokens of a microbatch, summed over the layers that have run.
     struct LayerMeans {
         int64_t layers = 0;
         std::vector<double> load, share;  // (E)
@@ -62,7 +63,7 @@ class RoutingRecord {
     // Replaces the sums by those of a message.
     void set_means(int64_t microbatch, const Tensor& message);
 
-    // Of all ranks. Collective over the world; the step's passes are done.
+    // The statistics of all ranks, when the passes of the step have run. Collective over the world.
     RoutingSummary take(comm::Communicator& world);
 
   private:
@@ -79,16 +80,18 @@ class RoutingRecord {
     ExactSum loss_;
 };
 
-// The gradient that the balancing losses of a microbatch add to the shares of its rows (kernels::RoutingBackward).
+// The gradient of a microbatch's balancing losses (kernels::RoutingBackward). S: sequences that are balanced each by
+// itself, or 1.
 struct Balancing {
-    std::function<Tensor()> dshares;  // (S, E), made in the backward; empty: no such loss
-    Tensor segments;                  // (N) i32; undefined: S is 1
-    float z_scale = 0;
+    std::function<Tensor()> dshares;  // returns (S, E) f32; called in the backward; empty: no such loss
+    Tensor segments;                  // (N) i32: the sequence of each row; undefined: S is 1
+    float z_scale = 0;                // factor of the z loss
 };
 
-// Of one router's pass over routed rows, of which row i is row first_row + i of the (B, T) of batch.tokens; `choices`
-// (N, k) as of choices_of(). The first pass records the losses; passes that recompute it give what it gave. Nothing
-// unless the tape trains. Collective over batch.routing.microbatch and, for the kind global, batch.routing.step.
+// The balancing of one router's pass. Row i of `routed` and of `choices` (N, k), as choices_of() returns them, is row
+// first_row + i of batch.tokens (B, T). The first pass records the losses; a recomputation returns the same gradients.
+// Empty unless the tape trains. Collective over batch.routing.microbatch and, for aux_loss "global",
+// batch.routing.step. Error when aux_loss is "global" or "all_layers" and the batch has no record.
 Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spec, int64_t layer, const Batch& batch,
                         const ops::Routed& routed, const std::vector<int32_t>& choices, int64_t first_row);
 

@@ -1,7 +1,7 @@
 // nn/short_convolution.cpp: the gated short convolution of LFM2 (functions.h), over sequences that ranks may share out.
 #include <algorithm>
 
-#include "tutti/comm/communicator.h"
+#include "tutti/nn/collectives.h"
 #include "tutti/nn/recording.h"
 
 namespace tutti::nn {
@@ -74,11 +74,11 @@ class SequenceRuns {
     std::vector<TokenRun> own_;
 };
 
-// The convolution of what a rank has of each sequence, run by run. Holds p and the states of the tokens before each
+// The convolution of this rank's part of each sequence, run by run. Holds p and the states of the tokens before each
 // run.
 class Convolution {
   public:
-    // Brings the states here.
+    // Receives the states.
     Convolution(ops::Context& ctx, const Tensor& p, Affine taps, const Batch& batch)
         : ctx_(ctx), p_(p), taps_(taps), positions_(batch.positions), runs_(ctx, batch.context, p.dim(1)) {
         before_.resize(runs_.count());
@@ -97,7 +97,7 @@ class Convolution {
         for (size_t i = 0; i < runs_.count(); ++i) ops::short_convolution(ctx_, run(i), runs_.tokens(z, i));
         return z;
     }
-    // dp; states' gradients go to the runs that they came from.
+    // Returns dp. The gradients of the states are sent to the runs that the states came from.
     Tensor backward_input(const Tensor& dz) const {
         Tensors found(runs_.count()), after(runs_.count());
         for (size_t i = 0; i < runs_.count(); ++i)
@@ -136,7 +136,7 @@ class Convolution {
     Tensors before_;  // by run
 };
 
-// One sequence at a time: each has a state of its own.
+// One sequence at a time, since each has its own state.
 Tensor of_caches(ops::Context& ctx, const Tensor& p, Affine taps, const Batch& batch, int64_t layer) {
     check(static_cast<int64_t>(batch.caches.size()) == p.dim(0), "short convolution: ", batch.caches.size(),
           " caches for ", p.dim(0), " sequences");
