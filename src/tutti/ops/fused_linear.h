@@ -1,9 +1,8 @@
-// ops/fused_linear.h: linear layers of one input whose outputs lie side by side, y = [x w_0^T + b_0 | x w_1^T + b_1
-// ...], such as q, k and v. Weights that lie one behind another in one buffer, as those of a flat unit do
-// (parallel/flat_unit.h), are the rows of one matrix and make one product; so do gradients. What does not lie so, such
-// as weights with memory of their own, or q beside key and value heads that ranks have copies of, makes a product each:
-// the same sums, but for dx, which is then rounded after each product that is added to it, from the last layer to the
-// first.
+// ops/fused_linear.h: linear layers of one input with outputs side by side, y = [x w_0^T + b_0 | x w_1^T + b_1 ...],
+// such as q, k and v. Weights that are adjacent in one buffer, as in a flat unit (parallel/flat_unit.h), form one
+// matrix, so one product computes all layers; likewise for gradients. Other weights, such as those with their own
+// memory, or q beside replicated key and value heads, need a product each. The sums are the same, except that dx is
+// then rounded after each product, from the last layer to the first.
 #pragma once
 
 #include <vector>

@@ -33,11 +33,4 @@ std::vector<KernelTimes::Row> KernelTimes::rows() {
     return all;
 }
 
-double KernelTimes::seconds() {
-    add_spans();
-    double sum = 0;
-    for (const auto& [key, row] : rows_) sum += row.seconds;
-    return sum;
-}
-
 }  // namespace tutti::ops

@@ -1,5 +1,5 @@
-// ops/kernel_times.h: how long the kernels of a run take, by entry of the table and by shape, beside the least that
-// they can cost (`tutti bench step --kernels`).
+// ops/kernel_times.h: the time of the kernels of a run, by entry of the kernel table and by shape, with their FLOPs and
+// bytes (`tutti bench step --kernels`).
 #pragma once
 
 #include <map>
@@ -22,13 +22,12 @@ class KernelTimes final : public Meter {
         std::string shape() const { return work.shape.text(); }
     };
 
-    // By the device's own marks: the host waits for it only when marks are many.
+    // Timed by marks of the device; the host waits for the device once in some thousand kernels.
     void before_kernel(Device& device) override;
     void after_kernel(Device& device, const char* kernel, const kernels::Work& work) override;
     bool needs_single_launches() const override { return true; }
 
-    std::vector<Row> rows();  // those that took longest first
-    double seconds();         // of all
+    std::vector<Row> rows();  // by time, the longest first
 
   private:
     struct Span {

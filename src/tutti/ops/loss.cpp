@@ -33,7 +33,7 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
     const Tensor dx2 = dw ? r.dx.reshape({rows, width}) : Tensor{};
     const int64_t chunk = loss_chunk_rows(rows, columns * size_of(x.dtype()), ctx.kernels.loss_chunk_bytes);
     const Tensor chunk_logits = empty(ctx, {chunk, columns}, x.dtype(), Purpose::workspace);
-    PackedWeights head;  // for all chunks, where it is not kept for longer
+    PackedWeights head;  // packed once for all chunks, unless the step keeps it
     Context products = ctx;
     if (chunk < rows && ctx.packed_weights == nullptr) products.packed_weights = &head;
     for (int64_t begin = 0; begin < rows; begin += chunk) {

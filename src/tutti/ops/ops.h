@@ -1,5 +1,6 @@
-// ops/ops.h: operations on tensors: check shapes, allocate the result, call the kernel. Forward and backward are plain
-// functions; autograd/ and nn/ put them together. Below: kernels/. Letters as in kernel_table.h; N = all leading dims.
+// ops/ops.h: operations on tensors: they check shapes and types, allocate the result and call the kernel. Forward and
+// backward are plain functions, which nn/ combines into differentiable ones. Letters as in kernel_table.h; N: the
+// product of all leading dimensions. Error for tensors that do not fit, or when the kernel table has no such kernel.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,7 @@ Tensor empty(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Pu
 Tensor zeros(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Purpose::activations);
 Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose = Purpose::activations);  // always a new tensor
 void copy(Context& ctx, const Tensor& x, const Tensor& y);  // of one shape and type; parts of tensors too
-// Into y of another type, or a part of a tensor; a part of another type is written through a new tensor.
+// Copies x into y, which may have another type or be a part of a tensor; if both, through a new tensor.
 void cast_into(Context& ctx, const Tensor& x, const Tensor& y);
 Tensor contiguous(Context& ctx, const Tensor& x);  // x itself where it is
 void fill(Context& ctx, const Tensor& y, float value);
@@ -60,23 +61,24 @@ enum class GemmRole : uint8_t {
 // `product` writes one of the three.
 kernels::Gemm gemm_of(GemmRole role, const View& x, const View& w, const View& y);
 
-// Products that are yet to be computed, by blocks of rows. A function that is given some as `later` adds its product to
-// them; its results get their values from compute_rows(). These are views: the tensors must live until then.
+// Products to be computed later, by blocks of rows. A function with an argument `later` appends its product to the list
+// instead of computing it; compute_rows() then writes the function's result. Products hold views, so the tensors must
+// live until then.
 using Products = std::vector<kernels::Gemm>;
-// Rows [first, first + rows) of a product, with the bits of the whole; into these rows of its result, or into `to`
-// (rows, N). UsageError where the table has no such products (KernelTable::gemm_by_rows).
+// Computes rows [first, first + rows) of a product, with the same bits as the whole product, into these rows of its
+// result or into `to` (rows, N). UsageError when the table computes no blocks of rows (KernelTable::gemm_by_rows).
 void compute_rows(Context& ctx, const kernels::Gemm& product, int64_t first, int64_t rows, const View& to = {});
 
 // --- linear: x (..., K), w (N, K), b (N) ---
 Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, Products* later = nullptr);  // x w^T + b
-// The same into y (..., N), whose rows may be apart: columns of a wider tensor. So may those of a dy below.
+// The same into y (..., N), which may be some columns of a wider tensor; so may dy in the functions below.
 void linear_into(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, const Tensor& y,
                  Products* later = nullptr);
-// [sum +] dy w. What was summed so far is handed over: the result may lie in its memory. With `later` no other handle
-// may share that memory.
+// [sum +] dy w. The result may reuse the memory of `sum`, the gradient so far. With `later` no other handle may share
+// that memory.
 Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum = {},
                              Products* later = nullptr);
-// With an activation function in the product's epilogue. z = x w^T + b is handed back when it is `kept`.
+// With an activation function in the product's epilogue. z = x w^T + b is returned when `kept`, else undefined.
 struct Activated {
     Tensor z;
     Tensor y;  // gelu(z); silu(gate) z
@@ -85,7 +87,7 @@ Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tens
                       Products* later = nullptr);
 Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b, bool kept,
                         Products* later = nullptr);
-// The gradient of z, and of gate, from that of y w^T: of the linear layer that follows.
+// The gradients of z and gate from dy, the gradient of y w^T, where w is the weight of the next linear layer.
 Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z,
                             Products* later = nullptr);
 struct SwigluGradients {
@@ -98,7 +100,7 @@ void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, con
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
 
 // --- embedding: tokens (B, T) i32, w (V, C) -> (B, T, C) ---
-// w and dw hold rows [first_row, first_row + V) of the whole table. A token outside: zeros, and no gradient.
+// w and dw hold rows [first_row, first_row + V) of the whole table. A token outside them gives zeros and no gradient.
 Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w, int64_t first_row = 0);
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw, int64_t first_row = 0);
 
@@ -116,8 +118,7 @@ Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, cons
 void norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                           const Tensor& dw, const Tensor& db);
 
-// --- the gated short convolution: p (B, T, 3 C), in which b | c | x of a token lie side by side; parts of tensors too
-// ---
+// --- gated short convolution: p (B, T, 3 C) holds b | c | x of each token; tensors may be parts of wider ones ---
 struct ShortConvolution {
     Tensor p;
     Tensor w;          // (C, 1, K)
@@ -127,14 +128,15 @@ struct ShortConvolution {
     int64_t taps() const { return w.dim(2); }
 };
 void short_convolution(Context& ctx, const ShortConvolution& f, const Tensor& z);  // z (B, T, C), written
-// dp is written. `after`: what later tokens found for the last ones, short_convolution_backward_before; or undefined.
+// Writes dp. `after`: the gradient that later tokens add to the last ones (short_convolution_backward_before); may be
+// undefined.
 void short_convolution_backward_input(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& after,
                                       const Tensor& dp);
 Tensor short_convolution_backward_before(Context& ctx, const ShortConvolution& f, const Tensor& dz);  // like before
-// dw (C, 1, K) and dbias (C), undefined without a bias, f32, are added to. Reads neither w nor bias.
+// Adds to dw (C, 1, K) and dbias (C), f32; dbias is undefined without a bias. Reads neither w nor bias.
 void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& dw,
                                        const Tensor& dbias);
-// (B, K - 1, C) f32: what K - 1 later tokens need of p and of what was before.
+// The state after the tokens of p, (B, K - 1, C) f32; `before`: the state before them.
 Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, const Tensor& before);
 
 // --- attention: q (B, Tq, H, D), k and v (B, Tk, Hkv, D) ---
@@ -143,7 +145,7 @@ struct RopeTable {
 };
 // amplitude times the cosines and sines of position x frequency for positions [0, positions); frequencies (D/2) f64.
 RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies, double amplitude);
-// Rotates in place: x must be the only handle that matters. It may be some heads of a wider tensor.
+// Rotates x in place; x may be some heads of a wider tensor.
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse);
 
 struct Attention {
@@ -153,7 +155,7 @@ struct Attention {
 // `type`: of y; that of q unless given.
 Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const kernels::AttentionMask& mask,
                     std::optional<DType> type = {});
-// `sum` becomes the attention to its keys and those of `part` together; both in f32, and of different keys.
+// `sum` becomes the attention to its keys and those of `part` together; both in f32, over disjoint sets of keys.
 void attention_merge(Context& ctx, const Attention& sum, const Attention& part);
 // Writes dq, dk, dv (shapes of q, k, v; may be slices of one packed tensor), all of q's type or all f32; with
 // `accumulate`, adds to them (f32). k and v may be a part of the keys that `forward` attended to.
@@ -173,10 +175,10 @@ struct LinearCrossEntropy {
     Tensor losses;  // (N) f32
     Tensor dx;      // (N, C), undefined without dw
 };
-// With `shard`, w is one rank's part of a vocabulary and dx its part of a sum; logits are never gathered.
+// With `shard`, w is one rank's part of the vocabulary, and dx its term of a sum over ranks; logits are not gathered.
 struct VocabularyShard {
     int64_t first_word = 0;  // of w
-    // From what the rank says of its words, (3, n) f32, what all ranks say, (P, 3, n): CrossEntropy in kernel_table.h.
+    // Gathers the partial results of the ranks: (3, n) f32 of this rank to (P, 3, n) (CrossEntropy in kernel_table.h).
     std::function<Tensor(const Tensor& partial)> gather;
 };
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
@@ -196,15 +198,19 @@ struct Routed {
     Tensor shares;            // (N, E) f32 where wanted
     Tensor entropy, log_sum;  // (N) f32
 };
-// logits (N, E) f32; bias (E) f32 or undefined; `how`: all but its views.
+// Chooses k experts for each row. logits (N, E) f32; bias (E) f32, added for the choice only, or undefined; `how`: the
+// fields that are no views; `shares`: whether to return them.
 Routed route(Context& ctx, const Tensor& logits, const Tensor& bias, int64_t k, const kernels::Routing& how,
              bool shares);
-// dlogits; dshares (S, E) and segments (N) i32 may be undefined.
+// Returns dlogits (N, E). dweights (N, k); dshares (S, E) f32, the gradient of the shares of the rows of each of S
+// segments, and segments (N) i32 may be undefined.
 Tensor route_backward(Context& ctx, const Tensor& logits, const Routed& routed, const kernels::Routing& how,
                       const Tensor& dweights, const Tensor& dshares, const Tensor& segments, float z_scale);
 
-Tensor gather_rows(Context& ctx, const Tensor& x, const Tensor& rows);  // x (N, C), rows (M) i32: (M, C)
-// x (M, C), rows (N, k) i32, weights (N, k) f32 or undefined: (N, C)
+// y[i] = x[rows[i]]; x (N, C), rows (M) i32; returns (M, C).
+Tensor gather_rows(Context& ctx, const Tensor& x, const Tensor& rows);
+// y[i] = sum over j of weights[i, j] x[rows[i, j]], without the j for which rows[i, j] is -1; x (M, C), rows (N, k)
+// i32, weights (N, k) f32, or undefined for 1; returns (N, C).
 Tensor combine_rows(Context& ctx, const Tensor& x, const Tensor& rows, const Tensor& weights = {});
 struct CombineGradients {
     Tensor dx, dweights;
@@ -212,7 +218,8 @@ struct CombineGradients {
 CombineGradients combine_rows_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rows,
                                        const Tensor& weights);
 
-// Linear layers of groups of rows: x (M, K), rows[e] of them for expert e, w (E, N, K); as their namesakes above.
+// Grouped linear layers, one for each expert: x (M, K), of which the first rows[0] rows are those of expert 0, the next
+// rows[1] those of expert 1, and so on; w (E, N, K). Otherwise like the functions of the same names above.
 using GroupRows = std::vector<int64_t>;
 Tensor grouped_linear(Context& ctx, const Tensor& x, const Tensor& w, const GroupRows& rows);
 Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w,
@@ -223,12 +230,12 @@ SwigluGradients grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Te
 void grouped_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, const GroupRows& rows,
                              bool accumulate = true);
 
-// bias (E) f32 += rate sign(mean - counts)
+// bias (E) f32 += rate sign(mean - counts), the update of Wang et al. 2024; counts (E) f32.
 void balance(Context& ctx, const Tensor& bias, const Tensor& counts, float mean, float rate);
 
 // --- sampling ---
-// Tokens (N) i32 drawn from the rows of logits (N, V) by `how`, all but its views; draws (N) i64. -1: a row of which
-// none can be drawn.
+// Tokens (N) i32 drawn from the rows of logits (N, V) as `how` says, of which only the fields that are no views are
+// read; draws (N) i64. -1 for a row with a NaN, or without a finite largest logit.
 Tensor sample(Context& ctx, const Tensor& logits, const Tensor& draws, kernels::Sample how);
 
 }  // namespace tutti::ops

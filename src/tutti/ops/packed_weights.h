@@ -1,6 +1,7 @@
-// ops/packed_weights.h: weights in the order in which matrix products read them: packed by the first product, kept for
-// the further ones, of the microbatches of a step or of the chunks of the head's loss. The bits are those of a product
-// that packs for itself. Which products gain is the kernels' to say (KernelTable::gemm_packed_b, packing_counts).
+// ops/packed_weights.h: weights in the order in which matrix products read them. The first product packs a weight; the
+// products of further microbatches, or of further chunks of the head's loss, reuse the copy. The bits are those of a
+// product that packs for itself. The kernel table says which products gain (KernelTable::gemm_packed_b,
+// packing_counts).
 #pragma once
 
 #include <map>
@@ -10,12 +11,12 @@
 
 namespace tutti::ops {
 
-// The copies of some weights, which stay as they are and where they are until forget().
+// Packed copies of weights. The weights must not change or move before forget().
 class PackedWeights {
   public:
-    // g will read its b from here, or write it here first.
+    // Sets g to read its packed b from the copy; the first product of a weight writes the copy.
     void offer(Context& ctx, kernels::Gemm& g);
-    // The weights are about to change. Memory is kept.
+    // Call before the weights change: the next product packs again. The memory is reused.
     void forget();
 
   private:
@@ -26,7 +27,7 @@ class PackedWeights {
     std::map<std::pair<const void*, bool>, Copy> copies_;  // by weight, and whether it is transposed
 };
 
-// In its scope the products of a context use `weights`; nullptr: none.
+// While it lives, the products of a context use `weights`; nullptr: no copies.
 class KeepPacked {
   public:
     KeepPacked(Context& ctx, PackedWeights* weights) : ctx_(ctx) {
@@ -41,7 +42,7 @@ class KeepPacked {
     Context& ctx_;
 };
 
-// gemm() of a g whose b is a weight.
+// gemm() for a product whose b is a weight: uses the packed copy where there is one.
 void multiply_by_weight(Context& ctx, kernels::Gemm g);
 
 }  // namespace tutti::ops
