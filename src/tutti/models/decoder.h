@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "tutti/models/model.h"
-#include "tutti/nn/layers.h"
 
 namespace tutti::models {
 

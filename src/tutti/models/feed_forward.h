@@ -1,4 +1,4 @@
-// models/feed_forward.h: the part of a block that works on each token by itself: SwiGLU, or a mixture of such experts.
+// models/feed_forward.h: the feed-forward part of a block: SwiGLU, or a mixture of SwiGLU experts.
 #pragma once
 
 #include <optional>
@@ -9,16 +9,16 @@
 
 namespace tutti::models {
 
-// What a family calls the three matrices of SwiGLU (Shazeer 2020).
+// The names of the three SwiGLU matrices (Shazeer 2020) in a model family.
 struct FeedForwardNames {
     const char* gate = "gate_proj";
     const char* up = "up_proj";
     const char* down = "down_proj";
 };
 
-// W_down (silu(W_gate x) * W_up x); in a layer with experts (spec::has_experts) the sum over a token's experts of that,
-// whose matrices are stacked in "<name>.experts.<gate>.weight" (E, F, C), and of the shared expert. Must not be moved
-// once a unit owns it.
+// W_down (silu(W_gate x) * W_up x). A layer with experts (spec::has_experts) adds the outputs of a token's experts, by
+// the router's weights, and of the shared expert; the experts' matrices are stacked, "<name>.experts.<gate>.weight" (E,
+// F, C). Must not be moved once a unit owns it.
 class FeedForward {
   public:
     // `name`: "model.layers.3.mlp".
@@ -40,7 +40,7 @@ class FeedForward {
     };
     spec::MixtureSpec spec_;
     int64_t layer_;
-    std::optional<Dense> dense_;  // or the shared expert
+    std::optional<Dense> dense_;  // in a layer with experts the shared expert
     std::optional<Experts> experts_;
 };
 

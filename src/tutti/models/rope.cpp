@@ -40,14 +40,10 @@ std::vector<double> rope_frequencies(const spec::ModelSpec& spec) {
     const spec::RopeScaling& s = spec.rope_scaling;
     for (int64_t k = 0; k < spec.head_dim / 2; ++k) {
         const double f = std::pow(spec.rope_theta, -2.0 * static_cast<double>(k) / static_cast<double>(spec.head_dim));
-        if (s.factor == 0)
-            frequencies.push_back(f);
-        else if (s.type == "llama3")
-            frequencies.push_back(llama3(s, f));
-        else if (s.type == "yarn")
-            frequencies.push_back(yarn(spec, f, k));
-        else
-            frequencies.push_back(f / s.factor);
+        frequencies.push_back(s.factor == 0        ? f
+                              : s.type == "llama3" ? llama3(s, f)
+                              : s.type == "yarn"   ? yarn(spec, f, k)
+                                                   : f / s.factor);
     }
     return frequencies;
 }

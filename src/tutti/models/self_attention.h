@@ -9,7 +9,7 @@
 
 namespace tutti::models {
 
-// What a family calls the parts that are not q_proj, k_proj and v_proj.
+// The names that differ between model families; the projections are q_proj, k_proj and v_proj in all of them.
 struct SelfAttentionNames {
     const char* output = "o_proj";
     const char* query_norm = "q_norm";
@@ -28,7 +28,7 @@ class SelfAttention {
 
   private:
     friend void own(autograd::Unit& unit, SelfAttention& part);
-    // Attention of the heads (B, T, H, D), with q, k and v side by side or in memory of their own.
+    // Attention of the heads (B, T, H, D), with q, k and v side by side in one tensor or in three.
     nn::Var packed(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
     nn::Var apart(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
 

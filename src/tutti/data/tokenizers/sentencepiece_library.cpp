@@ -13,9 +13,9 @@ namespace tutti::data {
 
 namespace {
 
-using Processor = sentencepiece::SentencePieceProcessor;
+using LibraryProcessor = sentencepiece::SentencePieceProcessor;
 
-const Processor& of(const void* processor) { return *static_cast<const Processor*>(processor); }
+const LibraryProcessor& of(const void* processor) { return *static_cast<const LibraryProcessor*>(processor); }
 
 void say(const SentencepieceText& text, std::string_view words) { text.add(text.object, words.data(), words.size()); }
 
@@ -33,7 +33,7 @@ bool succeeds(const SentencepieceText& problem, const Function& function) {
 }
 
 void* open(const char* model, size_t size, SentencepieceText problem) {
-    auto processor = std::make_unique<Processor>();
+    auto processor = std::make_unique<LibraryProcessor>();
     const bool well =
         succeeds(problem, [&] { return processor->LoadFromSerializedProto(absl::string_view(model, size)); });
     return well ? processor.release() : nullptr;
@@ -63,7 +63,7 @@ const char* piece(const void* processor, int id, size_t* size) {
 constexpr SentencepieceApi kApi = {
     .version = TUTTI_SENTENCEPIECE_VERSION,
     .open = open,
-    .close = [](void* processor) { delete static_cast<Processor*>(processor); },
+    .close = [](void* processor) { delete static_cast<LibraryProcessor*>(processor); },
     .encode = encode,
     .decode = decode,
     .size = [](const void* processor) { return of(processor).GetPieceSize(); },
