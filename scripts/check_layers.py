@@ -47,7 +47,7 @@ HOMES = {
 }
 DOORS = {"src/tutti/device/cuda/runtime.h"}
 EMULATION = "tests/cuda/emulation/"
-EMULATION_DOORS = {"src/tutti/device/cuda/runtime.h", "src/tutti/device/cuda/launch.h", "src/tutti/kernels/cuda/hopper.h"}
+EMULATION_DOORS = {"src/tutti/device/cuda/runtime.h", "src/tutti/device/cuda/launch.h", "src/tutti/kernels/cuda/element.h"}
 SUFFIXES = {".h", ".hpp", ".cuh", ".cpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 ROOM_CALL = re.compile(r"^[ \t]*tutti_room\(\s*(\w+)([^)]*)\)", re.MULTILINE)

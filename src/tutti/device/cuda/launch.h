@@ -9,10 +9,6 @@
 #include <utility>
 
 #include "tutti/device/cuda/runtime.h"
-#ifdef TUTTI_CUDA_EMULATED
-#include "tests/cuda/emulation/block.h"
-#include "tests/cuda/emulation/graph.h"
-#endif
 
 namespace tutti {
 
@@ -23,27 +19,7 @@ struct Grid {
     bool blocks_wait = false;  // for blocks with smaller indices; the emulation then runs several side by side
 };
 
-#ifdef TUTTI_CUDA_EMULATED
-
-template <class... P, class... A>
-void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const A&... arguments) {
-    (emulation::check_argument(arguments), ...);
-    const auto run = [kernel, grid, order = emulation::order(), values = std::tuple<P...>(arguments...)] {
-        emulation::set_order(order);
-        emulation::run_grid({grid.blocks, grid.threads, grid.shared_bytes, grid.blocks_wait},
-                            [&] { std::apply(kernel, values); });
-    };
-    if (!emulation::captured(native(stream), run)) emulation::enqueue(native(stream), run);
-}
-
-template <class T>
-T& block_shared() {
-    static constexpr char kTag = 0;  // its address stands for T
-    return *static_cast<T*>(emulation::shared_variable(&kTag, sizeof(T), alignof(T)));
-}
-inline std::byte* dynamic_shared() { return emulation::dynamic_shared(); }
-
-#else
+#ifndef TUTTI_CUDA_EMULATED
 
 // Lets a kernel have this much dynamic shared memory on the current GPU. Only ever more: another thread may be about to
 // launch the same kernel with more of it.
@@ -92,3 +68,7 @@ __device__ __forceinline__ std::byte* dynamic_shared() {
 #endif
 
 }  // namespace tutti
+
+#ifdef TUTTI_CUDA_EMULATED
+#include "tests/cuda/emulation/launch.h"
+#endif

@@ -9,71 +9,59 @@
 #include "tutti/base/host_device.h"
 #include "tutti/device/cuda/launch.h"
 #include "tutti/tensor/view.h"
+#ifdef TUTTI_CUDA_EMULATED
+#include "tests/cuda/emulation/instructions.h"
+#endif
 
 namespace tutti::kernels::cuda {
 
 inline constexpr int kWarp = 32;
 
+inline constexpr float kLog2e = 1.4426950408889634f;
+
+#ifndef TUTTI_CUDA_EMULATED
 // Rounded to nearest even. The instruction makes one NaN of all.
 __device__ __forceinline__ uint16_t to_bf16_bits(float x) {
-#ifdef TUTTI_CUDA_EMULATED
-    return bf16_bits(x);
-#else
     uint16_t bits;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
-#endif
 }
 // Two in one word, `low` in the low half.
 __device__ __forceinline__ uint32_t to_bf16_pair(float low, float high) {
-#ifdef TUTTI_CUDA_EMULATED
-    return bf16_bits(low) | static_cast<uint32_t>(bf16_bits(high)) << 16;
-#else
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
-#endif
 }
 __device__ __forceinline__ uint16_t to_f16_bits(float x) {
-#ifdef TUTTI_CUDA_EMULATED
-    return f16_bits(x);
-#else
     uint16_t bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
-#endif
 }
 __device__ __forceinline__ float from_f16_bits(uint16_t bits) {
-#ifdef TUTTI_CUDA_EMULATED
-    return f16_value(bits);
-#else
     float x;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
     return x;
-#endif
 }
 // 1 / x, off by one unit in the last place at most; 0 from 2^126 on.
 __device__ __forceinline__ float fast_reciprocal(float x) {
-#ifdef TUTTI_CUDA_EMULATED
-    return 1 / x;
-#else
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-#endif
 }
 
-inline constexpr float kLog2e = 1.4426950408889634f;
 // 2^x, off by two units in the last place.
 __device__ __forceinline__ float fast_exp2(float x) {
-#ifdef TUTTI_CUDA_EMULATED
-    return std::exp2(x);
-#else
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-#endif
 }
+// To global memory, never split into narrower stores.
+__device__ __forceinline__ void store_16_bytes(const uint4& word, void* to) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x), "r"(word.y), "r"(word.z),
+                 "r"(word.w)
+                 : "memory");
+}
+#endif
 
 __device__ __forceinline__ float load_one(const float* x) { return *x; }
 __device__ __forceinline__ float load_one(const bf16* x) { return bf16_value(x->bits); }
@@ -158,19 +146,14 @@ __device__ __forceinline__ void store(const float (&from)[N], T* to) {
 // Elsewhere the barrier for the compiler would cost: loads of the next elements do not pass it.
 template <int N, class T>
 __device__ __forceinline__ void store_whole(const float (&from)[N], T* to) {
-#ifndef TUTTI_CUDA_EMULATED
-    if constexpr (N > 1) {
+    if constexpr (N == 1) {
+        store<N>(from, to);
+    } else {
 #pragma unroll
         for (int w = 0; w < N / kPack<T>; ++w) {
-            const uint4 word = pack(from + w * kPack<T>, static_cast<const T*>(to));
-            asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + w * kPack<T>), "r"(word.x), "r"(word.y),
-                         "r"(word.z), "r"(word.w)
-                         : "memory");
+            store_16_bytes(pack(from + w * kPack<T>, static_cast<const T*>(to)), to + w * kPack<T>);
         }
-        return;
     }
-#endif
-    store<N>(from, to);
 }
 
 // One pack as it is, or one element.

@@ -4,9 +4,6 @@
 #pragma once
 
 #include "tutti/kernels/cuda/tensor_core.h"
-#ifdef TUTTI_CUDA_EMULATED
-#include "tests/cuda/emulation/hopper.h"
-#endif
 
 namespace tutti::kernels::cuda {
 
@@ -21,45 +18,7 @@ inline constexpr bool kHasHopper = true;
 
 using Mbarrier = uint64_t;  // in shared memory
 
-#ifdef TUTTI_CUDA_EMULATED
-
-inline uint32_t shared_address(const void* shared) { return emulation::shared_address(shared); }
-inline void init_barrier(Mbarrier& barrier, int arrivals) {
-    emulation::barrier_init(&barrier, static_cast<uint32_t>(arrivals));
-}
-inline void publish_barriers() {}
-inline void arrive(Mbarrier& barrier) { emulation::barrier_arrive(&barrier, 0); }
-inline void arrive_expecting(Mbarrier& barrier, uint32_t bytes) { emulation::barrier_arrive(&barrier, bytes); }
-inline void wait(Mbarrier& barrier, uint32_t parity) {
-    emulation::barrier_wait(&barrier, parity, emulation::Place::current());
-}
-inline void named_barrier_sync(int id, int threads) {
-    emulation::named_barrier_sync(id, threads, emulation::Place::current());
-}
-inline void named_barrier_arrive(int id, int threads) { emulation::named_barrier_arrive(id, threads); }
-inline void load_box(void* shared, const CUtensorMap& map, Mbarrier& barrier, int column, int row, int head, int b) {
-    emulation::load_box(shared, &map, &barrier, {column, row, head, b});
-}
-inline void store_matrices(void* row, const FragmentA& a) {
-    emulation::store_matrices(row, a, emulation::Place::current());
-}
-inline void store_word(float4& to, const float4& word) { emulation::store_word(to, word); }
-inline void publish_shared() { emulation::publish_shared(); }
-inline void copy_out(float* to, const void* shared, uint32_t bytes, bool add) {
-    emulation::copy_out(to, shared, bytes, add);
-}
-inline void wait_until_read() { emulation::wait_until_read(emulation::Place::current()); }
-inline void wait_until_written() { emulation::wait_until_written(emulation::Place::current()); }
-inline void wait_for_turn(const int32_t* turns, int mine) {
-    emulation::wait_until([=] { return *turns == mine; }, emulation::Place::current());
-}
-inline void pass_turn(int32_t* turns, int next) { *turns = next; }
-template <int registers>
-void give_registers() {}
-template <int registers>
-void take_registers() {}
-
-#else
+#ifndef TUTTI_CUDA_EMULATED
 
 __device__ __forceinline__ void init_barrier(Mbarrier& barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");

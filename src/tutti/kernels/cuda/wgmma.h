@@ -9,32 +9,7 @@
 
 namespace tutti::kernels::cuda {
 
-#ifdef TUTTI_CUDA_EMULATED
-
-template <int kBlocks>
-void wgmma(Accumulator (&c)[kBlocks], uint64_t a, uint64_t b, bool accumulate) {
-    emulation::warp_group_multiply({c[0], 8 * kBlocks, nullptr, a, b, false, false, accumulate},
-                                   emulation::Place::current());
-}
-template <int kBlocks>
-void wgmma(Accumulator (&c)[kBlocks], const FragmentA& a, uint64_t b, bool accumulate) {
-    emulation::warp_group_multiply({c[0], 8 * kBlocks, a, 0, b, false, true, accumulate}, emulation::Place::current());
-}
-template <int kBlocks>
-void wgmma_transposed(Accumulator (&c)[kBlocks], uint64_t a, uint64_t b, bool accumulate) {
-    emulation::warp_group_multiply({c[0], 8 * kBlocks, nullptr, a, b, true, true, accumulate},
-                                   emulation::Place::current());
-}
-template <class Registers>
-void pin(Registers&) {}
-inline void fence_registers() {}
-inline void commit_products() { emulation::commit_products(); }
-template <int pending, int kBlocks>
-void wait_for_products(Accumulator (&)[kBlocks]) {
-    emulation::wait_for_products(pending, emulation::Place::current());
-}
-
-#else
+#ifndef TUTTI_CUDA_EMULATED
 
 // Keeps the compiler from moving what it does with these registers across this point: it does not know that a product
 // goes on after its instruction, nor that a wait is to come late.

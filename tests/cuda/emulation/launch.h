@@ -1,0 +1,27 @@
+// tests/cuda/emulation/launch.h: what device/cuda/launch.h promises, on the CPU. Included there, behind struct Grid.
+#pragma once
+
+#include "tests/cuda/emulation/block.h"
+#include "tests/cuda/emulation/graph.h"
+
+namespace tutti {
+
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const A&... arguments) {
+    (emulation::check_argument(arguments), ...);
+    const auto run = [kernel, grid, order = emulation::order(), values = std::tuple<P...>(arguments...)] {
+        emulation::set_order(order);
+        emulation::run_grid({grid.blocks, grid.threads, grid.shared_bytes, grid.blocks_wait},
+                            [&] { std::apply(kernel, values); });
+    };
+    if (!emulation::captured(native(stream), run)) emulation::enqueue(native(stream), run);
+}
+
+template <class T>
+T& block_shared() {
+    static constexpr char kTag = 0;  // its address stands for T
+    return *static_cast<T*>(emulation::shared_variable(&kTag, sizeof(T), alignof(T)));
+}
+inline std::byte* dynamic_shared() { return emulation::dynamic_shared(); }
+
+}  // namespace tutti
