@@ -50,5 +50,5 @@ endforeach()
 list(JOIN TUTTI_CUDA_ARCHITECTURES "," architectures)
 set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/device/cuda/architectures.cpp PROPERTIES
   COMPILE_DEFINITIONS TUTTI_CUDA_ARCHITECTURES="${architectures}")
-set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/kernels/cuda/normal.cu PROPERTIES
+set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/kernels/cuda/random.cu PROPERTIES
   COMPILE_OPTIONS $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)

@@ -102,9 +102,8 @@ void write_delta(const Stream& stream, const AttentionShape& s, const AttentionB
     int lanes = 1;
     while (lanes < kWarp && lanes * width < s.D) lanes *= 2;
     launch(wide ? delta_kernel<kWide, T, Output> : delta_kernel<1, T, Output>,
-           {.blocks = dim3(static_cast<unsigned>(ceil_div(int64_t{s.B} * s.H * s.Tq * lanes, kDeltaThreads))),
-            .threads = dim3(kDeltaThreads)},
-           stream, s, lanes, dy, o, a.workspace.as<float>());
+           grid_of_tasks(int64_t{s.B} * s.H * s.Tq * lanes, kDeltaThreads), stream, s, lanes, dy, o,
+           a.workspace.as<float>());
 }
 
 template <int named>

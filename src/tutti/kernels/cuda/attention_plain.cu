@@ -198,8 +198,7 @@ Grid grid_of(const AttentionShape& s, const BlockOrder& order) {
 void attention_forward_plain(const Stream& stream, const AttentionForward& a) {
     const AttentionShape s(a);
     const BlockOrder order = order_of_queries(s, kOwn);
-    with_activation(a.q.dtype, [&](auto type) {
-        using T = decltype(type);
+    with_activation(a.q.dtype, [&]<class T>(T) {
         with_columns(s.D, [&](auto columns) {
             launch(forward_kernel<columns(), T>, grid_of(s, order), stream, s, order, Heads<const T>(a.q),
                    Heads<const T>(a.k), Heads<const T>(a.v), Result(a.o), a.lse.as<float>());
@@ -209,8 +208,7 @@ void attention_forward_plain(const Stream& stream, const AttentionForward& a) {
 
 void attention_backward_plain(const Stream& stream, const AttentionBackward& a) {
     const AttentionShape s(a);
-    with_activation(a.q.dtype, [&](auto type) {
-        using T = decltype(type);
+    with_activation(a.q.dtype, [&]<class T>(T) {
         with_columns(s.D, [&](auto columns) {
             const auto run = [&](auto kernel, const BlockOrder& order, const OwnGradients& gradients) {
                 launch(kernel, grid_of(s, order), stream, s, order, Heads<const T>(a.q), Heads<const T>(a.dy),

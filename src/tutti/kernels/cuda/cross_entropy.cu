@@ -129,8 +129,7 @@ void cross_entropy(const Stream& stream, const CrossEntropy& c) {
                             .vocab = c.vocab,
                             .grad_scale = c.grad_scale,
                             .gradient = c.gradient};
-    with_activation(c.logits.dtype, [&](auto type) {
-        using T = decltype(type);
+    with_activation(c.logits.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(shape.width, c.logits.data) && shape.stride % kPack<T> == 0;
         Grid grid = grid_of_rows<Row>(N);
         if (part == Part::whole && wide && c.gradient) {

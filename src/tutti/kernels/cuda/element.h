@@ -171,6 +171,11 @@ TUTTI_HOST_DEVICE inline bool is_aligned(const void* data) { return reinterpret_
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// One thread for each of `tasks`, in blocks of `threads`.
+inline Grid grid_of_tasks(int64_t tasks, unsigned threads) {
+    return {.blocks = dim3(static_cast<unsigned>(ceil_div(tasks, threads))), .threads = dim3(threads)};
+}
+
 // Calls f with a value of the view's type: float, bf16, f16.
 template <class F>
 void with_type(DType dtype, F&& f) {

@@ -69,30 +69,25 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     if (Team::rank() == 0) dweights[i] = product;
 }
 
-Grid grid_of_elements(int64_t n, int64_t each) {
-    return {.blocks = dim3(static_cast<unsigned>(ceil_div(n, each * kThreads))), .threads = dim3(kThreads)};
-}
-
 void gather_rows(const Stream& stream, View x, View rows, View y) {
     const int64_t n = y.numel(), C = y.columns();
     if (n == 0) return;
-    with_activation(y.dtype, [&](auto type) {
-        using T = decltype(type);
+    with_activation(y.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(C, x.data, y.data);
-        launch(wide ? gather_kernel<kPack<T>, T> : gather_kernel<1, T>, grid_of_elements(n, wide ? kPack<T> : 1),
-               stream, n, C, x.as<const T>(), rows.as<const int32_t>(), y.as<T>());
+        launch(wide ? gather_kernel<kPack<T>, T> : gather_kernel<1, T>,
+               grid_of_tasks(ceil_div(n, wide ? kPack<T> : 1), kThreads), stream, n, C, x.as<const T>(),
+               rows.as<const int32_t>(), y.as<T>());
     });
 }
 
 void combine_rows(const Stream& stream, View x, View rows, View weights, View y) {
     const int64_t n = y.numel(), C = y.columns();
     if (n == 0) return;
-    with_activation(y.dtype, [&](auto type) {
-        using T = decltype(type);
+    with_activation(y.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(C, x.data, y.data);
-        launch(wide ? combine_kernel<kPack<T>, T> : combine_kernel<1, T>, grid_of_elements(n, wide ? kPack<T> : 1),
-               stream, n, C, rows.shape[1], x.as<const T>(), rows.as<const int32_t>(), weights.as<const float>(),
-               y.as<T>());
+        launch(wide ? combine_kernel<kPack<T>, T> : combine_kernel<1, T>,
+               grid_of_tasks(ceil_div(n, wide ? kPack<T> : 1), kThreads), stream, n, C, rows.shape[1], x.as<const T>(),
+               rows.as<const int32_t>(), weights.as<const float>(), y.as<T>());
     });
 }
 
@@ -101,24 +96,20 @@ void combine_rows_backward(const Stream& stream, View dy, View x, View rows, Vie
     const int64_t choices = rows.numel(), C = dx.columns();
     if (dx.numel() > 0) cuda_table().fill(stream, dx, 0);
     if (choices == 0 || C == 0) return;
-    with_activation(dx.dtype, [&](auto type) {
-        using T = decltype(type);
-        with_team<T>(C, rows_aligned<T>(C, dy.data, x.data, dx.data), [&](auto team, auto width) {
-            using Team = decltype(team);
-            launch(combine_backward_kernel<Team, decltype(width)::value, T>, grid_of_rows<Team>(choices), stream,
-                   choices, C, rows.shape[1], dy.as<const T>(), x.as<const T>(), rows.as<const int32_t>(),
+    with_activation(dx.dtype, [&]<class T>(T) {
+        with_team<T>(C, rows_aligned<T>(C, dy.data, x.data, dx.data), [&]<class Team>(Team, auto width) {
+            launch(combine_backward_kernel<Team, width(), T>, grid_of_rows<Team>(choices), stream, choices, C,
+                   rows.shape[1], dy.as<const T>(), x.as<const T>(), rows.as<const int32_t>(),
                    weights.as<const float>(), dx.as<T>(), dweights.as<float>());
         });
     });
 }
 
-const KernelTable& products(bool tf32) { return tf32 ? cuda_tf32_table() : cuda_table(); }
-
 // One product after the other on the stream: the host knows the rows of each group. Groups without rows launch nothing,
 // unless their gradient has to become zero.
 template <bool kTf32>
 void grouped_gemm(const Stream& stream, const GroupedGemm& grouped) {
-    for_groups(grouped, [&](const Gemm& g) { products(kTf32).gemm(stream, g); });
+    for_groups(grouped, [&](const Gemm& g) { (kTf32 ? cuda_tf32_table() : cuda_table()).gemm(stream, g); });
 }
 
 }  // namespace

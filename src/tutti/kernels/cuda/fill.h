@@ -6,16 +6,12 @@
 
 namespace tutti::kernels::cuda {
 
-void fill_elementwise(KernelTable& table);  // fill, cast, add, accumulate, scale
-void fill_activation(KernelTable& table);   // relu, gelu, swiglu
-void fill_normal(KernelTable& table);
-void fill_dropout(KernelTable& table);
-void fill_exact_sum(KernelTable& table);
-void fill_reduction(KernelTable& table);  // sums_of_squares, bias_backward, squared_error
-void fill_embedding(KernelTable& table);
+void fill_elementwise(KernelTable& table);  // fill, cast, copy, add, accumulate, scale, relu, gelu, swiglu
+void fill_random(KernelTable& table);       // normal, dropout
+void fill_reduction(KernelTable& table);    // sums_of_squares, exact_sum, bias_backward, squared_error
+void fill_embedding(KernelTable& table);    // embedding, rope, rope_table
 void fill_norm(KernelTable& table);
 void fill_short_convolution(KernelTable& table);
-void fill_rope(KernelTable& table);       // rope, rope_table
 void fill_optimizer(KernelTable& table);  // adamw, sgd
 void fill_cross_entropy(KernelTable& table);
 void fill_sampling(KernelTable& table);

@@ -93,8 +93,7 @@ void multiply(const Stream& stream, const Gemm& g) {
     const Grid grid{
         .blocks = dim3(static_cast<unsigned>(ceil_div(M, kTile)), static_cast<unsigned>(ceil_div(N, kTile))),
         .threads = dim3(kThreads)};
-    with_type(g.a.dtype, [&](auto type) {
-        using T = decltype(type);
+    with_type(g.a.dtype, [&]<class T>(T) {
         if (g.c.dtype == DType::f32)
             launch(gemm_kernel<T, float>, grid, stream, shape, g.a.as<const T>(), g.b.as<const T>(),
                    static_cast<const void*>(g.bias.data), g.c.as<float>());

@@ -137,11 +137,9 @@ void with_kind(const View& x, const View& mean_or_bias, F&& f) {
 void norm_forward(const Stream& stream, const NormForward& f) {
     const int64_t N = f.x.rows(), C = f.x.columns();
     if (N == 0) return;
-    with_kind(f.x, f.mean, [&](auto type, auto centred) {
-        using T = decltype(type);
+    with_kind(f.x, f.mean, [&]<class T>(T, auto centred) {
         const bool wide = rows_aligned<T>(C, f.x.data, f.residual.data, f.sum.data, f.w.data, f.b.data, f.y.data);
-        with_team<T>(C, wide, [&](auto team, auto width) {
-            using Rows = decltype(team);
+        with_team<T>(C, wide, [&]<class Rows>(Rows, auto width) {
             launch(norm_kernel<centred(), Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, f.x.as<const T>(),
                    f.residual.as<const T>(), f.sum.as<T>(), f.w.as<const T>(), f.b.as<const T>(), f.eps, f.y.as<T>(),
                    f.mean.as<float>(), f.rstd.as<float>());
@@ -152,11 +150,9 @@ void norm_forward(const Stream& stream, const NormForward& f) {
 void norm_backward_input(const Stream& stream, const NormBackward& b) {
     const int64_t N = b.x.rows(), C = b.x.columns();
     if (N == 0) return;
-    with_kind(b.x, b.mean, [&](auto type, auto centred) {
-        using T = decltype(type);
+    with_kind(b.x, b.mean, [&]<class T>(T, auto centred) {
         const bool wide = rows_aligned<T>(C, b.dy.data, b.x.data, b.w.data, b.add.data, b.dx.data);
-        with_team<T>(C, wide, [&](auto team, auto width) {
-            using Rows = decltype(team);
+        with_team<T>(C, wide, [&]<class Rows>(Rows, auto width) {
             launch(norm_input_kernel<centred(), Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C,
                    b.dy.as<const T>(), b.x.as<const T>(), b.w.as<const T>(), b.mean.as<const float>(),
                    b.rstd.as<const float>(), b.add.as<const T>(), b.dx.as<T>());
@@ -166,8 +162,7 @@ void norm_backward_input(const Stream& stream, const NormBackward& b) {
 
 void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View rstd, View dw, View db) {
     const int64_t N = x.rows(), C = x.columns();
-    with_kind(x, db, [&](auto type, auto centred) {
-        using T = decltype(type);
+    with_kind(x, db, [&]<class T>(T, auto centred) {
         using Terms = WeightTerms<centred(), T>;
         const Terms terms{dy.as<const T>(), x.as<const T>(), mean.as<const float>(), rstd.as<const float>(), C};
         const SumTargets targets{dw.as<float>(), db.as<float>()};

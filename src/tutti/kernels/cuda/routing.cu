@@ -233,8 +233,8 @@ __global__ void __launch_bounds__(kThreads)
 void balance(const Stream& stream, View bias, View counts, float mean, float rate) {
     const int64_t n = bias.numel();
     if (n == 0) return;
-    launch(balance_kernel, {.blocks = dim3(static_cast<unsigned>(ceil_div(n, kThreads))), .threads = dim3(kThreads)},
-           stream, n, bias.as<float>(), counts.as<const float>(), mean, rate);
+    launch(balance_kernel, grid_of_tasks(n, kThreads), stream, n, bias.as<float>(), counts.as<const float>(), mean,
+           rate);
 }
 
 }  // namespace

@@ -11,15 +11,11 @@ const KernelTable& cuda_table() {
         KernelTable t;
         t.name = "cuda";
         cuda::fill_elementwise(t);
-        cuda::fill_activation(t);
-        cuda::fill_normal(t);
-        cuda::fill_dropout(t);
+        cuda::fill_random(t);
         cuda::fill_reduction(t);
-        cuda::fill_exact_sum(t);
         cuda::fill_embedding(t);
         cuda::fill_norm(t);
         cuda::fill_short_convolution(t);
-        cuda::fill_rope(t);
         cuda::fill_optimizer(t);
         cuda::fill_cross_entropy(t);
         cuda::fill_sampling(t);

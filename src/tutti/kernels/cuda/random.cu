@@ -1,4 +1,5 @@
-// kernels/cuda/dropout.cu: the mask of base/philox.h by global index; forward and backward alike.
+// kernels/cuda/random.cu: standard normal numbers and the mask of dropout, by global index: the bits of base/philox.h.
+// Compiled without fusing multiply-adds (cmake/cuda.cmake), which would change the bits of the normal numbers.
 #include "tutti/base/philox.h"
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/cuda/fill.h"
@@ -8,6 +9,42 @@ namespace tutti::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+
+struct Block {
+    int64_t rows, columns, stride;  // of y
+    int64_t first, row_step;        // indices
+    int64_t draws;                  // Philox blocks that a row may touch
+};
+
+// A thread draws one Philox block, four indices, and writes those that lie in its row.
+__global__ void __launch_bounds__(kThreads) normal_kernel(float* y, Block block, RandomKey key, float std) {
+    const int64_t task = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    const int64_t row = task / block.draws;
+    if (row >= block.rows) return;
+    const int64_t first = block.first + row * block.row_step;
+    const int64_t draw = first / 4 + task % block.draws;
+    const auto words = philox(key, static_cast<uint64_t>(draw));
+    float normals[4];
+    box_muller(words[0], words[1], normals[0], normals[1]);
+    box_muller(words[2], words[3], normals[2], normals[3]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int64_t column = draw * 4 + i - first;
+        if (column >= 0 && column < block.columns) y[row * block.stride + column] = std * normals[i];
+    }
+}
+
+void normal(const Stream& stream, const Normal& d) {
+    const Block block{.rows = d.y.shape[0],
+                      .columns = d.y.shape[1],
+                      .stride = d.y.stride(0),
+                      .first = d.first,
+                      .row_step = d.row_step,
+                      .draws = d.y.shape[1] / 4 + 2};
+    if (block.rows * block.columns == 0) return;
+    launch(normal_kernel, grid_of_tasks(block.rows * block.draws, kThreads), stream, d.y.as<float>(), block, d.key,
+           d.std);
+}
 
 struct Mask {
     RandomKey key;
@@ -48,18 +85,19 @@ void dropout(const Stream& stream, View x, const Dropout& d, View y) {
                     .factor = static_cast<float>(1 / (1 - static_cast<double>(d.probability))),
                     .column_offset = d.column_offset,
                     .columns_total = d.columns_total};
-    with_activation(x.dtype, [&](auto type) {
-        using T = decltype(type);
+    with_activation(x.dtype, [&]<class T>(T) {
         const bool wide = columns % kPack<T> == 0 && is_aligned(x.data) && is_aligned(y.data);
         launch(wide ? dropout_kernel<kPack<T>, T> : dropout_kernel<1, T>,
-               {.blocks = dim3(static_cast<unsigned>(ceil_div(n, (wide ? kPack<T> : 1) * kThreads))),
-                .threads = dim3(kThreads)},
-               stream, n, columns, x.as<const T>(), d.row_index.as<const int64_t>(), mask, y.as<T>());
+               grid_of_tasks(ceil_div(n, wide ? kPack<T> : 1), kThreads), stream, n, columns, x.as<const T>(),
+               d.row_index.as<const int64_t>(), mask, y.as<T>());
     });
 }
 
 }  // namespace
 
-void fill_dropout(KernelTable& table) { table.dropout = dropout; }
+void fill_random(KernelTable& table) {
+    table.normal = normal;
+    table.dropout = dropout;
+}
 
 }  // namespace tutti::kernels::cuda
