@@ -15,9 +15,11 @@
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tutti/kernels/cuda/cublaslt.h"
@@ -106,84 +108,71 @@ std::vector<int64_t> key_of(const Problem& p) {
     return key;
 }
 
+// An object of the library or of the CUDA runtime, destroyed with its owner.
+template <class T>
+using Owned = std::unique_ptr<std::remove_pointer_t<T>, void (*)(T)>;
+
 // A matrix as the library sees it: its rows are our columns.
-class Layout {
-  public:
-    explicit Layout(const View& x) {
-        library().check(library()().layout_create(&layout_, type_of(x.dtype), static_cast<uint64_t>(x.shape[1]),
-                                                  static_cast<uint64_t>(x.shape[0]), row_length(x)),
-                        "cublasLtMatrixLayoutCreate");
+Owned<lt::Layout> layout_of(const View& x) {
+    lt::Layout layout = nullptr;
+    library().check(library()().layout_create(&layout, type_of(x.dtype), static_cast<uint64_t>(x.shape[1]),
+                                              static_cast<uint64_t>(x.shape[0]), row_length(x)),
+                    "cublasLtMatrixLayoutCreate");
+    return {layout, [](lt::Layout l) { library()().layout_destroy(l); }};
+}
+
+Owned<lt::Operation> operation_of(const Gemm& g, const Problem& problem) {
+    const lt::Compute compute = problem.tf32 ? lt::kCompute32FFastTf32 : lt::kCompute32F;
+    lt::Operation operation = nullptr;
+    library().check(library()().operation_create(&operation, compute, lt::kF32), "cublasLtMatmulDescCreate");
+    Owned<lt::Operation> owned(operation, [](lt::Operation o) { library()().operation_destroy(o); });
+    const auto set = [&](lt::OperationAttribute attribute, const auto& value) {
+        library().check(library()().operation_set(operation, attribute, &value, sizeof value),
+                        "cublasLtMatmulDescSetAttribute");
+    };
+    if (problem.multiprocessors > 0) set(lt::kSmCountTarget, problem.multiprocessors);
+    set(lt::kTransposeA, g.transpose_b ? lt::kT : lt::kN);
+    set(lt::kTransposeB, g.transpose_a ? lt::kT : lt::kN);
+    if (g.epilogue == Epilogue::gelu_backward) {
+        set(lt::kEpilogue, lt::kEpilogueDGelu);
+        set(lt::kAuxPointer, static_cast<const void*>(g.x.data));
+        set(lt::kAuxRowLength, row_length(g.x));
+        set(lt::kAuxType, type_of(g.x.dtype));
     }
-    ~Layout() { library()().layout_destroy(layout_); }
-    Layout(const Layout&) = delete;
-    Layout& operator=(const Layout&) = delete;
-    lt::Layout get() const { return layout_; }
-
-  private:
-    lt::Layout layout_ = nullptr;
-};
-
-// c^T = first second: the library's A is our b, its B our a.
-class Product {
-  public:
-    Product(const Gemm& g, const Problem& problem) : first(g.b), second(g.a), result(g.c) {
-        const lt::Compute compute = problem.tf32 ? lt::kCompute32FFastTf32 : lt::kCompute32F;
-        library().check(library()().operation_create(&operation_, compute, lt::kF32), "cublasLtMatmulDescCreate");
-        if (problem.multiprocessors > 0) set(lt::kSmCountTarget, problem.multiprocessors);
-        set(lt::kTransposeA, g.transpose_b ? lt::kT : lt::kN);
-        set(lt::kTransposeB, g.transpose_a ? lt::kT : lt::kN);
-        if (g.epilogue == Epilogue::gelu_backward) {
-            set(lt::kEpilogue, lt::kEpilogueDGelu);
-            set(lt::kAuxPointer, static_cast<const void*>(g.x.data));
-            set(lt::kAuxRowLength, row_length(g.x));
-            set(lt::kAuxType, type_of(g.x.dtype));
-        }
-        if (!g.bias.defined()) return;
+    if (g.bias.defined()) {
         set(lt::kEpilogue, lt::kEpilogueBias);
         set(lt::kBiasPointer, static_cast<const void*>(g.bias.data));
         set(lt::kBiasType, type_of(g.bias.dtype));
     }
-    ~Product() { library()().operation_destroy(operation_); }
-    Product(const Product&) = delete;
-    Product& operator=(const Product&) = delete;
-    lt::Operation operation() const { return operation_; }
+    return owned;
+}
 
-    const Layout first, second, result;
+// c^T = first second: the library's A is our b, its B our a.
+struct Product {
+    Product(const Gemm& g, const Problem& problem)
+        : first(layout_of(g.b)), second(layout_of(g.a)), result(layout_of(g.c)), operation(operation_of(g, problem)) {}
 
-  private:
-    template <class T>
-    void set(lt::OperationAttribute attribute, const T& value) {
-        library().check(library()().operation_set(operation_, attribute, &value, sizeof value),
-                        "cublasLtMatmulDescSetAttribute");
-    }
-    lt::Operation operation_ = nullptr;
+    Owned<lt::Layout> first, second, result;
+    Owned<lt::Operation> operation;
 };
 
-class Preference {
-  public:
-    explicit Preference(const Problem& p) {
-        library().check(library()().preference_create(&preference_), "cublasLtMatmulPreferenceCreate");
-        set(lt::kMaxWorkspace, static_cast<uint64_t>(p.workspace_bytes));
-        // Parts of K are added in f32 in the workspace, in their order; adding them in place is a race.
-        set(lt::kReductionMask, lt::kReduceInComputeType);
-        set(lt::kAlignmentA, p.alignments[1]);
-        set(lt::kAlignmentB, p.alignments[0]);
-        set(lt::kAlignmentC, p.alignments[2]);
-        set(lt::kAlignmentD, p.alignments[2]);
-    }
-    ~Preference() { library()().preference_destroy(preference_); }
-    Preference(const Preference&) = delete;
-    Preference& operator=(const Preference&) = delete;
-    lt::Preference get() const { return preference_; }
-
-  private:
-    template <class T>
-    void set(lt::PreferenceAttribute attribute, const T& value) {
-        library().check(library()().preference_set(preference_, attribute, &value, sizeof value),
+Owned<lt::Preference> preference_of(const Problem& p) {
+    lt::Preference preference = nullptr;
+    library().check(library()().preference_create(&preference), "cublasLtMatmulPreferenceCreate");
+    Owned<lt::Preference> owned(preference, [](lt::Preference o) { library()().preference_destroy(o); });
+    const auto set = [&](lt::PreferenceAttribute attribute, const auto& value) {
+        library().check(library()().preference_set(preference, attribute, &value, sizeof value),
                         "cublasLtMatmulPreferenceSetAttribute");
-    }
-    lt::Preference preference_ = nullptr;
-};
+    };
+    set(lt::kMaxWorkspace, static_cast<uint64_t>(p.workspace_bytes));
+    // Parts of K are added in f32 in the workspace, in their order; adding them in place is a race.
+    set(lt::kReductionMask, lt::kReduceInComputeType);
+    set(lt::kAlignmentA, p.alignments[1]);
+    set(lt::kAlignmentB, p.alignments[0]);
+    set(lt::kAlignmentC, p.alignments[2]);
+    set(lt::kAlignmentD, p.alignments[2]);
+    return owned;
+}
 
 // --- its algorithm ---------------------------------------------------------------------------------------------------
 
@@ -192,11 +181,11 @@ using Algorithm = std::optional<lt::Algorithm>;
 
 // At most `wanted`, in the order that the library expects of their speed.
 std::vector<lt::Algorithm> candidates_of(const Problem& problem, const Product& product, int wanted) {
-    const Preference preference(problem);
+    const Owned<lt::Preference> preference = preference_of(problem);
     std::vector<lt::Candidate> all(static_cast<size_t>(wanted));
     int found = 0;
     const lt::Status status = library()().get_heuristic(
-        library().handle(), product.operation(), product.first.get(), product.second.get(), product.result.get(),
+        library().handle(), product.operation.get(), product.first.get(), product.second.get(), product.result.get(),
         product.result.get(), preference.get(), wanted, all.data(), &found);
     if (status == lt::kNotSupported || status == lt::kInvalidValue) return {};
     library().check(status, "cublasLtMatmulAlgoGetHeuristic");
@@ -264,10 +253,10 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
 lt::Status start(const Stream& stream, const Gemm& g, const Product& product, const lt::Algorithm& algorithm,
                  void* result) {
     const float alpha = 1, beta = g.accumulate ? 1 : 0;
-    return library()().matmul(library().handle(), product.operation(), &alpha, g.b.data, product.first.get(), g.a.data,
-                              product.second.get(), &beta, result, product.result.get(), result, product.result.get(),
-                              &algorithm, stream.workspace, static_cast<size_t>(stream.workspace_bytes),
-                              native(stream));
+    return library()().matmul(library().handle(), product.operation.get(), &alpha, g.b.data, product.first.get(),
+                              g.a.data, product.second.get(), &beta, result, product.result.get(), result,
+                              product.result.get(), &algorithm, stream.workspace,
+                              static_cast<size_t>(stream.workspace_bytes), native(stream));
 }
 
 bool is_refused(lt::Status status) { return status == lt::kNotSupported || status == lt::kInvalidValue; }
@@ -277,41 +266,28 @@ bool is_refused(lt::Status status) { return status == lt::kNotSupported || statu
 constexpr int kCandidates = 8, kRounds = 9;
 constexpr double kWorth = 0.99;  // of the first candidate's time: less is the clock's noise
 
-class Event {
-  public:
-    Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDefault), "cudaEventCreate"); }
-    ~Event() { cudaEventDestroy(event_); }
-    Event(const Event&) = delete;
-    Event& operator=(const Event&) = delete;
-    cudaEvent_t get() const { return event_; }
+Owned<cudaEvent_t> make_event() {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreate");
+    return {event, [](cudaEvent_t e) { cudaEventDestroy(e); }};
+}
 
-  private:
-    cudaEvent_t event_ = nullptr;
-};
-
-// In the place of c, whose values would not survive being added to many times. Zeros.
-class Result {
-  public:
-    Result(const Stream& stream, const View& c) {
-        const auto bytes = static_cast<size_t>(c.shape[0] * row_length(c) * size_of(c.dtype));
-        check_cuda(cudaMalloc(&data_, bytes), "cudaMalloc of ", bytes,
-                   " bytes for the result of a product that is tuned; tune with a smaller train.micro_batch");
-        check_cuda(cudaMemsetAsync(data_, 0, bytes, native(stream)), "cudaMemsetAsync");
-    }
-    ~Result() { cudaFree(data_); }
-    Result(const Result&) = delete;
-    Result& operator=(const Result&) = delete;
-    void* data() const { return data_; }
-
-  private:
-    void* data_ = nullptr;
-};
+// Zeros in the place of c, whose values would not survive being added to many times.
+Owned<void*> make_result(const Stream& stream, const View& c) {
+    const auto bytes = static_cast<size_t>(c.shape[0] * row_length(c) * size_of(c.dtype));
+    void* data = nullptr;
+    check_cuda(cudaMalloc(&data, bytes), "cudaMalloc of ", bytes,
+               " bytes for the result of a product that is tuned; tune with a smaller train.micro_batch");
+    Owned<void*> owned(data, [](void* d) { cudaFree(d); });
+    check_cuda(cudaMemsetAsync(data, 0, bytes, native(stream)), "cudaMemsetAsync");
+    return owned;
+}
 
 double seconds_of(const Stream& stream, const Gemm& g, const Product& product, const lt::Algorithm& algorithm,
-                  const Result& result) {
-    const Event begin, end;
+                  void* result) {
+    const Owned<cudaEvent_t> begin = make_event(), end = make_event();
     check_cuda(cudaEventRecord(begin.get(), native(stream)), "cudaEventRecord");
-    const lt::Status status = start(stream, g, product, algorithm, result.data());
+    const lt::Status status = start(stream, g, product, algorithm, result);
     if (is_refused(status)) return std::numeric_limits<double>::quiet_NaN();
     library().check(status, "cublasLtMatmul of a candidate");
     check_cuda(cudaEventRecord(end.get(), native(stream)), "cudaEventRecord");
@@ -324,11 +300,11 @@ double seconds_of(const Stream& stream, const Gemm& g, const Product& product, c
 // Candidates take turns, so that a change of the clock meets all of them; the round before the first is not counted.
 std::vector<double> medians_of(const Stream& stream, const Gemm& g, const Product& product,
                                const std::vector<lt::Algorithm>& candidates) {
-    const Result result(stream, g.c);
+    const Owned<void*> result = make_result(stream, g.c);
     std::vector<std::vector<double>> times(candidates.size());
     for (int round = -1; round < kRounds; ++round)
         for (size_t i = 0; i < candidates.size(); ++i) {
-            const double seconds = seconds_of(stream, g, product, candidates[i], result);
+            const double seconds = seconds_of(stream, g, product, candidates[i], result.get());
             if (round >= 0) times[i].push_back(seconds);
         }
     std::vector<double> medians;
