@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/kernels/reference/element.h"
-#include "tutti/kernels/reference/kernels.h"
+#include "tutti/kernels/reference/fill.h"
 
 namespace tutti::kernels::reference {
 
@@ -32,10 +32,6 @@ double dot(const View& a, int64_t b, int64_t i, int64_t h, const View& c, int64_
     for (int64_t d = 0; d < a.shape[3]; ++d) total += load(a, offset(a, b, i, h, d)) * load(c, offset(c, b, j, g, d));
     return total;
 }
-
-}  // namespace
-
-int64_t attention_workspace(const Stream&, const Shape&, const Shape&, bool) { return 0; }
 
 // S_ij = scale q_i.k_j;  lse_i = ln sum_j exp(S_ij);  P_ij = exp(S_ij - lse_i);  O_i = sum_j P_ij v_j
 // A query that sees no key (a block that ring attention masks) has O_i = 0 and lse_i = -infinity.
@@ -147,6 +143,17 @@ void rope_table(const Stream&, View frequencies, double amplitude, View cosines,
             store(cosines, offset(cosines, p, k), amplitude * std::cos(angle));
             store(sines, offset(sines, p, k), amplitude * std::sin(angle));
         }
+}
+
+}  // namespace
+
+void fill_attention(KernelTable& table) {
+    table.attention_workspace = [](const Stream&, const Shape&, const Shape&, bool) -> int64_t { return 0; };
+    table.attention_forward = attention_forward;
+    table.attention_backward = attention_backward;
+    table.attention_merge = attention_merge;
+    table.rope = rope;
+    table.rope_table = rope_table;
 }
 
 }  // namespace tutti::kernels::reference

@@ -7,7 +7,7 @@
 
 #include "tutti/kernels/groups.h"
 #include "tutti/kernels/reference/element.h"
-#include "tutti/kernels/reference/kernels.h"
+#include "tutti/kernels/reference/fill.h"
 
 namespace tutti::kernels::reference {
 
@@ -143,8 +143,6 @@ void route_row_backward(const RoutingBackward& b, int64_t n) {
     }
 }
 
-}  // namespace
-
 void route(const Stream&, const Routing& r) {
     for (int64_t n = 0; n < r.logits.shape[0]; ++n) route_row(r, n);
 }
@@ -200,7 +198,20 @@ void combine_rows_backward(const Stream&, View dy, View x, View rows, View weigh
 }
 
 void grouped_gemm(const Stream& stream, const GroupedGemm& grouped) {
-    for_groups(grouped, [&](const Gemm& g) { gemm(stream, g); });
+    for_groups(grouped, [&](const Gemm& g) { reference_table().gemm(stream, g); });
+}
+
+}  // namespace
+
+void fill_experts(KernelTable& table) {
+    table.route = route;
+    table.route_backward = route_backward;
+    table.balance = balance;
+    table.gather_rows = gather_rows;
+    table.combine_rows = combine_rows;
+    table.combine_rows_backward = combine_rows_backward;
+    table.grouped_gemm = grouped_gemm;
+    table.grouped_gemm_workspace = [](const Stream&, const GroupedGemm&) -> int64_t { return 0; };
 }
 
 }  // namespace tutti::kernels::reference

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/kernels/reference/element.h"
-#include "tutti/kernels/reference/kernels.h"
+#include "tutti/kernels/reference/fill.h"
 
 namespace tutti::kernels::reference {
 
@@ -63,8 +63,6 @@ void finish_row(const CrossEntropy& c, int64_t n, const Partial& all) {
     }
 }
 
-}  // namespace
-
 void cross_entropy(const Stream&, const CrossEntropy& c) {
     for (int64_t n = 0; n < c.logits.shape[0]; ++n) finish_row(c, n, partial_of_row(c, n));
 }
@@ -95,8 +93,6 @@ void squared_error(const Stream&, View x, View target, float grad_scale, View lo
         store(losses, n, loss);
     }
 }
-
-namespace {
 
 // The number of kept tokens of `order` (from the most likely down) for a top `count`: equally likely tokens stay
 // together.
@@ -138,8 +134,6 @@ int32_t draw_token(const Sample& s, const std::vector<double>& x, uint64_t draw)
     return static_cast<int32_t>(order.back());
 }
 
-}  // namespace
-
 // token_n ~ exp(logits[n, v] / temperature) over the v < vocab that top_k and then top_p keep
 void sample(const Stream&, const Sample& s) {
     for (int64_t n = 0; n < s.logits.shape[0]; ++n) {
@@ -147,6 +141,16 @@ void sample(const Stream&, const Sample& s) {
         for (int64_t v = 0; v < s.vocab; ++v) x.push_back(load(s.logits, offset(s.logits, n, v)));
         s.tokens.as<int32_t>()[n] = draw_token(s, x, static_cast<uint64_t>(load_index(s.draws, n)));
     }
+}
+
+}  // namespace
+
+void fill_loss(KernelTable& table) {
+    table.cross_entropy = cross_entropy;
+    table.cross_entropy_partial = cross_entropy_partial;
+    table.cross_entropy_finish = cross_entropy_finish;
+    table.squared_error = squared_error;
+    table.sample = sample;
 }
 
 }  // namespace tutti::kernels::reference

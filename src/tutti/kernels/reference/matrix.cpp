@@ -5,9 +5,11 @@
 
 #include "tutti/kernels/epilogue.h"
 #include "tutti/kernels/reference/element.h"
-#include "tutti/kernels/reference/kernels.h"
+#include "tutti/kernels/reference/fill.h"
 
 namespace tutti::kernels::reference {
+
+namespace {
 
 // c[m, n] = sum_k op(a)[m, k] op(b)[k, n] [+ bias[n]] [+ c[m, n]]
 void gemm(const Stream& stream, const Gemm& gemm) {
@@ -96,6 +98,21 @@ void bias_backward(const Stream&, View dy, View db) {
         for (int64_t n = 0; n < rows; ++n) total += load(dy, n * columns + c);
         store(db, c, total);
     }
+}
+
+}  // namespace
+
+void fill_matrix(KernelTable& table) {
+    table.gemm_engines = [] { return "reference"; };
+    table.gemm = gemm;
+    table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };
+    table.gemm_by_rows = true;
+    table.gemm_engine = [](const Stream&, const Gemm&) { return "reference"; };
+    table.bias_backward = bias_backward;
+    table.embedding_forward = embedding_forward;
+    table.embedding_backward = embedding_backward;
+    table.sums_of_squares = sums_of_squares;
+    table.exact_sum = exact_sum;
 }
 
 }  // namespace tutti::kernels::reference

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tutti/kernels/reference/element.h"
-#include "tutti/kernels/reference/kernels.h"
+#include "tutti/kernels/reference/fill.h"
 
 namespace tutti::kernels::reference {
 
@@ -13,13 +13,11 @@ namespace {
 // What is normalised: x, or x + residual as it is rounded when it is stored.
 View summed(const Stream& stream, const View& x, const View& residual, const View& sum) {
     if (!residual.defined()) return x;
-    add(stream, x, residual, sum);
+    reference_table().add(stream, x, residual, sum);
     return sum;
 }
 
 double load_or_zero(const View& x, int64_t i) { return x.defined() ? load(x, i) : 0; }
-
-}  // namespace
 
 // x^ = (x - mean) rstd, rstd = (mean_c (x - mean)^2 + eps)^(-1/2);  y = x^ w [+ b]
 void norm_forward(const Stream& stream, const NormForward& f) {
@@ -72,7 +70,15 @@ void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View
             weight += load(dy, n * C + c) * (load(x, n * C + c) - load_or_zero(mean, n)) * load(rstd, n);
         store(dw, c, weight);
     }
-    if (db.defined()) bias_backward(stream, dy, db);
+    if (db.defined()) reference_table().bias_backward(stream, dy, db);
+}
+
+}  // namespace
+
+void fill_norm(KernelTable& table) {
+    table.norm_forward = norm_forward;
+    table.norm_backward_input = norm_backward_input;
+    table.norm_backward_weight = norm_backward_weight;
 }
 
 }  // namespace tutti::kernels::reference

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "tutti/kernels/reference/element.h"
-#include "tutti/kernels/reference/kernels.h"
+#include "tutti/kernels/reference/fill.h"
 
 namespace tutti::kernels::reference {
 
@@ -16,8 +16,6 @@ void update_master(const OptimizerPiece& piece, double grad_scale, Update update
         if (piece.value.defined()) store(piece.value, i, load(piece.master, i));
     }
 }
-
-}  // namespace
 
 // m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr (m / c1 / (sqrt(v / c2) + eps) + decay p)
 void adamw(const Stream&, const AdamW& a) {
@@ -41,6 +39,13 @@ void sgd(const Stream&, const Sgd& s) {
             store(piece.m, i, m);
             return p - s.lr * m;
         });
+}
+
+}  // namespace
+
+void fill_optimizer(KernelTable& table) {
+    table.adamw = adamw;
+    table.sgd = sgd;
 }
 
 }  // namespace tutti::kernels::reference

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tutti/kernels/reference/element.h"
-#include "tutti/kernels/reference/kernels.h"
+#include "tutti/kernels/reference/fill.h"
 
 namespace tutti::kernels::reference {
 
@@ -46,8 +46,6 @@ void for_each(const View& x, const Visit& visit) {
         for (int64_t t = 0; t < x.shape[1]; ++t)
             for (int64_t c = 0; c < x.shape[2]; ++c) visit(n, t, c);
 }
-
-}  // namespace
 
 void short_convolution_forward(const Stream&, const ShortConvolution& f, View z) {
     for_each(f.x, [&](int64_t n, int64_t t, int64_t c) {
@@ -102,6 +100,16 @@ void short_convolution_state(const Stream&, View b, View x, View before, View st
             u = load_at(before, n, rows + t, c);
         store(state, offset(state, n, row, c), u);
     });
+}
+
+}  // namespace
+
+void fill_short_convolution(KernelTable& table) {
+    table.short_convolution_forward = short_convolution_forward;
+    table.short_convolution_backward_input = short_convolution_backward_input;
+    table.short_convolution_backward_before = short_convolution_backward_before;
+    table.short_convolution_backward_weight = short_convolution_backward_weight;
+    table.short_convolution_state = short_convolution_state;
 }
 
 }  // namespace tutti::kernels::reference
