@@ -7,9 +7,7 @@ namespace tutti::kernels {
 
 void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without oneDNN cpu/gemm_own.cpp
 void fill_grouped_gemm(KernelTable& table, Isa isa);
-void fill_exact_sum(KernelTable& table);
-void fill_sampling(KernelTable& table);
-void fill_rope_table(KernelTable& table);
+void fill_portable(KernelTable& table);  // exact_sum, rope_table, sample
 
 // What gemm.cpp chooses between, for who compares them: each ISA's own product, and oneDNN's, absent in builds without.
 struct OwnGemm {

@@ -25,16 +25,11 @@
 #endif
 
 #if defined(TUTTI_ISA_AVX2)
-#include "tutti/kernels/cpu/isa/pairs_avx2.h"
 #include "tutti/kernels/cpu/isa/vec_avx2.h"
-#include "tutti/kernels/cpu/isa/words_avx2.h"
 #else
-#include "tutti/kernels/cpu/isa/pairs_avx512.h"
 #include "tutti/kernels/cpu/isa/vec_avx512.h"
-#include "tutti/kernels/cpu/isa/words_avx512.h"
 #endif
 #if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
-#include "tutti/kernels/cpu/isa/pair_product_amx.h"
 #include "tutti/kernels/cpu/isa/tiles_amx.h"
 #endif
 

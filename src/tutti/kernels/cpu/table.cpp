@@ -99,9 +99,7 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     table.gemm_by_rows = true;
     table.packing_counts = isa >= Isa::avx512_bf16;
     table.attention_workspace = attention::workspace;
-    fill_exact_sum(table);
-    fill_sampling(table);
-    fill_rope_table(table);
+    fill_portable(table);
     fill_grouped_gemm(table, isa);
     return table;
 }

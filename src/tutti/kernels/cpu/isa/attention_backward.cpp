@@ -226,7 +226,7 @@ void gradients(const Stream& stream, const AttentionBackward& a) {
     float* slots = a.workspace.as<float>();
     float* all_sums = slots + stream.threads * plan.slot;
     const auto write = [&](int64_t head, const float* sums) {
-        with_type(a.dk.dtype, [&](auto type) { write_sums<typename decltype(type)::type>(a, s, plan, head, sums); });
+        with_type(a.dk.dtype, [&]<class To>(Type<To>) { write_sums<To>(a, s, plan, head, sums); });
     };
     tasks_in_slots(stream, plan.heads * plan.splits, [&](int64_t task, int64_t slot) {
         const int64_t head = task / plan.splits;
@@ -244,7 +244,7 @@ void gradients(const Stream& stream, const AttentionBackward& a) {
 }  // namespace
 
 void attention_backward(const Stream& stream, const AttentionBackward& a) {
-    with_type(a.q.dtype, [&](auto type) { gradients<typename decltype(type)::type>(stream, a); });
+    with_type(a.q.dtype, [&]<class T>(Type<T>) { gradients<T>(stream, a); });
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

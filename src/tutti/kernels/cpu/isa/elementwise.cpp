@@ -1,4 +1,6 @@
-// kernels/cpu/isa/elementwise.cpp: fill, cast, copy, add, accumulate, scale. All wait for memory and nothing else.
+// kernels/cpu/isa/elementwise.cpp: fill, cast, copy, add, accumulate, scale; ReLU, GELU and SwiGLU with their
+// gradients. One pass over memory each, which is what all of them wait for.
+#include "tutti/kernels/cpu/isa/activation.h"
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 
@@ -83,8 +85,7 @@ void copy(const Stream& stream, View x, View y) {
 }
 
 void add(const Stream& stream, View a, View b, View y) {
-    with_type(y.dtype, [&](auto type) {
-        using T = typename decltype(type)::type;
+    with_type(y.dtype, [&]<class T>(Type<T>) {
         const T *left = a.as<T>(), *right = b.as<T>();
         T* out = y.as<T>();
         for_vectors_parallel(stream, numel(y), [=](int64_t i, auto part) {
@@ -119,6 +120,56 @@ void scale(const Stream& stream, View x, float factor) {
     });
 }
 
+// y = function(x) or function(x[0], x[1]) for views of one type T of activations; the last argument of function is
+// Type<T>.
+template <int K, class Function>
+void map(const Stream& stream, const View (&x)[K], View y, Function function) {
+    with_type(y.dtype, [&]<class T>(Type<T> type) {
+        const View &left = x[0], &right = x[K - 1];
+        const T *first = left.as<T>(), *last = right.as<T>();
+        T* out = y.as<T>();
+        for_vectors_parallel(stream, numel(y), [=](int64_t i, auto part) {
+            if constexpr (K == 1)
+                store_flushed(function(load(first + i, part), type), out + i, part);
+            else
+                store_flushed(function(load(first + i, part), load(last + i, part), type), out + i, part);
+        });
+    });
+}
+
+void relu_forward(const Stream& stream, View x, View y) {
+    map(stream, {x}, y, [](Vec v, auto) { return max(zero(), v); });  // in this order NaN stays NaN and is noticed
+}
+
+void relu_backward(const Stream& stream, View dy, View y, View dx) {
+    map(stream, {dy, y}, dx, [](Vec gradient, Vec value, auto) { return zero_unless(value > zero(), gradient); });
+}
+
+void gelu_forward(const Stream& stream, View x, View y) {
+    map(stream, {x}, y, []<class T>(Vec v, Type<T>) { return gelu<T>(v); });
+}
+
+void gelu_backward(const Stream& stream, View dy, View x, View dx) {
+    map(stream, {dy, x}, dx, [](Vec gradient, Vec v, auto) { return gelu_gradient(gradient, v); });
+}
+
+void swiglu_forward(const Stream& stream, View gate, View up, View y) {
+    map(stream, {gate, up}, y, []<class T>(Vec g, Vec u, Type<T>) { return swiglu<T>(g, u); });
+}
+
+void swiglu_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
+    with_type(dy.dtype, [&]<class T>(Type<T>) {
+        const T *gradients = dy.as<T>(), *gates = gate.as<T>(), *ups = up.as<T>();
+        T *gate_gradients = dgate.as<T>(), *up_gradients = dup.as<T>();
+        for_vectors_parallel(stream, numel(dy), [=](int64_t i, auto part) {
+            const SwigluGradient d =
+                swiglu_gradient(load(gradients + i, part), load(gates + i, part), load(ups + i, part));
+            store_flushed(d.gate, gate_gradients + i, part);
+            store_flushed(d.up, up_gradients + i, part);
+        });
+    });
+}
+
 }  // namespace
 
 void fill_elementwise(KernelTable& table) {
@@ -128,6 +179,12 @@ void fill_elementwise(KernelTable& table) {
     table.add = add;
     table.accumulate = accumulate;
     table.scale = scale;
+    table.relu_forward = relu_forward;
+    table.relu_backward = relu_backward;
+    table.gelu_forward = gelu_forward;
+    table.gelu_backward = gelu_backward;
+    table.swiglu_forward = swiglu_forward;
+    table.swiglu_backward = swiglu_backward;
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

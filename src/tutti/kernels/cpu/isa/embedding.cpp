@@ -1,4 +1,6 @@
-// kernels/cpu/isa/embedding.cpp: rows of a table by token number, and their gradients.
+// kernels/cpu/isa/embedding.cpp: token embedding: rows of a table by token number, and their gradients; rotary position
+// embedding (Su et al. 2021) of the pairs (k, k + D/2). x and y of rope may be strided (heads inside a fused
+// projection) and may be the same; the innermost dim is contiguous.
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 
@@ -49,11 +51,36 @@ void embedding_backward(const Stream& stream, View tokens, View dy, int64_t firs
     });
 }
 
+void rope(const Stream& stream, View x, View positions, View cosines, View sines, bool inverse, View y) {
+    const int64_t heads = size(x, 1), half = size(x, 2) / 2;
+    const Vec sign = broadcast(inverse ? -1.0f : 1.0f);
+    with_type(x.dtype, [&]<class T>(Type<T>) {
+        parallel_for(stream, size(x, 0), row_grain(heads * half * 2), [&](int64_t begin, int64_t end) {
+            for (int64_t n = begin; n < end; ++n) {
+                const int64_t position = index_at(positions, n);
+                const float* cosine = cosines.as<float>() + position * stride(cosines, 0);
+                const float* sine = sines.as<float>() + position * stride(sines, 0);
+                for (int64_t h = 0; h < heads; ++h) {
+                    const T* in = x.as<T>() + n * stride(x, 0) + h * stride(x, 1);
+                    T* out = y.as<T>() + n * stride(y, 0) + h * stride(y, 1);
+                    for_vectors(0, half, [=](int64_t k, auto part) {
+                        const Vec c = load(cosine + k, part), s = load(sine + k, part) * sign;
+                        const Vec first = load(in + k, part), second = load(in + half + k, part);
+                        store(fma_negative(second, s, first * c), out + k, part);
+                        store(fma(first, s, second * c), out + half + k, part);
+                    });
+                }
+            }
+        });
+    });
+}
+
 }  // namespace
 
 void fill_embedding(KernelTable& table) {
     table.embedding_forward = embedding_forward;
     table.embedding_backward = embedding_backward;
+    table.rope = rope;
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -43,8 +43,7 @@ template <int V, class T>
 void combine_rows(const Stream& stream, View x, View rows, View weights, View y) {
     constexpr int kWide = 8;
     const int64_t N = size(rows, 0), k = size(rows, 1), width = columns(y);
-    with_type(y.dtype, [&](auto type) {
-        using T = typename decltype(type)::type;
+    with_type(y.dtype, [&]<class T>(Type<T>) {
         parallel_for(stream, N, row_grain(k * width), [&](int64_t begin, int64_t end) {
             for (int64_t n = begin; n < end; ++n) {
                 const int32_t* from = rows.as<const int32_t>() + n * k;
@@ -75,8 +74,7 @@ void clear_unnamed(const Stream& stream, const View& rows, const View& dx) {
 void combine_rows_backward(const Stream& stream, View dy, View x, View rows, View weights, View dx, View dweights) {
     const int64_t N = size(rows, 0), k = size(rows, 1), width = columns(dx);
     clear_unnamed(stream, rows, dx);
-    with_type(dx.dtype, [&](auto type) {
-        using T = typename decltype(type)::type;
+    with_type(dx.dtype, [&]<class T>(Type<T>) {
         parallel_for(stream, N * k, row_grain(width), [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
                 const int64_t row = rows.as<const int32_t>()[i];

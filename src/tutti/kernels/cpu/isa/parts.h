@@ -8,16 +8,14 @@
 
 namespace tutti::kernels::TUTTI_ISA {
 
-[[gnu::target("general-regs-only")]] void fill_elementwise(KernelTable& table);  // fill, cast, add, accumulate, scale
-[[gnu::target("general-regs-only")]] void fill_activation(KernelTable& table);   // relu, gelu, swiglu
-[[gnu::target("general-regs-only")]] void fill_normal(KernelTable& table);
-[[gnu::target("general-regs-only")]] void fill_dropout(KernelTable& table);
+// fill, cast, copy, add, accumulate, scale, relu, gelu, swiglu
+[[gnu::target("general-regs-only")]] void fill_elementwise(KernelTable& table);
+[[gnu::target("general-regs-only")]] void fill_random(KernelTable& table);  // normal, dropout
 // sums_of_squares, bias_backward, squared_error
 [[gnu::target("general-regs-only")]] void fill_reduction(KernelTable& table);
-[[gnu::target("general-regs-only")]] void fill_embedding(KernelTable& table);
+[[gnu::target("general-regs-only")]] void fill_embedding(KernelTable& table);  // embedding, rope
 [[gnu::target("general-regs-only")]] void fill_norm(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_short_convolution(KernelTable& table);
-[[gnu::target("general-regs-only")]] void fill_rope(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_optimizer(KernelTable& table);  // adamw, sgd
 [[gnu::target("general-regs-only")]] void fill_attention(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_cross_entropy(KernelTable& table);

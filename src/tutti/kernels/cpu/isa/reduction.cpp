@@ -39,10 +39,8 @@ void squared_error(const Stream& stream, View x, View target, float grad_scale, 
     const int64_t width = columns(x);
     const Vec factor = broadcast(2 * grad_scale);
     float* loss = losses.as<float>();
-    with_type(x.dtype, [&](auto x_type) {
-        with_type(target.dtype, [&](auto target_type) {
-            using T = typename decltype(x_type)::type;
-            using U = typename decltype(target_type)::type;
+    with_type(x.dtype, [&]<class T>(Type<T>) {
+        with_type(target.dtype, [&]<class U>(Type<U>) {
             parallel_for(stream, rows(x), row_grain(width), [&](int64_t begin, int64_t end) {
                 for (int64_t n = begin; n < end; ++n) {
                     const T* values = x.as<T>() + n * width;

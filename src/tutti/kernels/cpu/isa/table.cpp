@@ -7,14 +7,11 @@ namespace tutti::kernels::TUTTI_ISA {
 
 void fill_table(KernelTable& table) {
     fill_elementwise(table);
-    fill_activation(table);
-    fill_normal(table);
-    fill_dropout(table);
+    fill_random(table);
     fill_reduction(table);
     fill_embedding(table);
     fill_norm(table);
     fill_short_convolution(table);
-    fill_rope(table);
     fill_optimizer(table);
     fill_attention(table);
     fill_cross_entropy(table);

@@ -1,5 +1,6 @@
-// kernels/cpu/isa/vec_avx512.h: sixteen floats, with the same names as vec_avx2.h. Included by cpu/isa.h only.
-// `Full` and `Tail` say how many lanes are in memory; lanes beyond a tail are loaded as 0 and not stored.
+// kernels/cpu/isa/vec_avx512.h: vectors of sixteen floats, of as many 32-bit words, and of pairs of bf16, with the same
+// names as vec_avx2.h. Included by cpu/isa.h only. `Full` and `Tail` say how many lanes are in memory; lanes beyond a
+// tail are loaded as 0 and not stored.
 #pragma once
 
 #include <immintrin.h>
@@ -130,5 +131,114 @@ struct Doubles {
     static __m512d low_half(Vec x) { return _mm512_cvtps_pd(_mm512_castps512_ps256(x.v)); }
     static __m512d high_half(Vec x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1)); }
 };
+
+// Unsigned 32-bit words: what Philox (random.cpp) and transposition need of them.
+struct Words {
+    __m512i v;
+};
+
+inline Words broadcast_word(uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
+inline Words load_words(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_words(Words x, uint32_t* p) { _mm512_storeu_si512(p, x.v); }
+inline Words operator+(Words a, Words b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Words one_where_less(Words a, Words b) {
+    return {_mm512_maskz_set1_epi32(_mm512_cmplt_epu32_mask(a.v, b.v), 1)};
+}
+inline Words exclusive_or(Words a, Words b, Words c) { return {_mm512_ternarylogic_epi32(a.v, b.v, c.v, 0x96)}; }
+// 64-bit products of the even lanes; the odd lanes may hold anything.
+inline Words multiply_even(Words a, Words b) { return {_mm512_mul_epu32(a.v, b.v)}; }
+inline Words odd_to_even(Words a) { return {_mm512_srli_epi64(a.v, 32)}; }
+// The even lanes of `even`, and the even lanes of `odd` in the odd lanes.
+inline Words interleave_even(Words even, Words odd) {
+    return {_mm512_mask_blend_epi32(0xaaaa, even.v, _mm512_slli_epi64(odd.v, 32))};
+}
+// (x >> 8) 2^-24, exact: the uniform of base/philox.h.
+inline Vec to_uniform(Words x) {
+    return {_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(x.v, 8)), _mm512_set1_ps(0x1p-24f))};
+}
+inline Vec load_uniform(const uint32_t* p, Full) { return to_uniform(load_words(p)); }
+inline Vec load_uniform(const uint32_t* p, Tail t) { return to_uniform({_mm512_maskz_loadu_epi32(t.mask(), p)}); }
+// Transposes 4x4 words in every group of four lanes.
+inline void transpose_groups(Words (&w)[4]) {
+    const __m512i t0 = _mm512_unpacklo_epi32(w[0].v, w[1].v), t1 = _mm512_unpackhi_epi32(w[0].v, w[1].v);
+    const __m512i t2 = _mm512_unpacklo_epi32(w[2].v, w[3].v), t3 = _mm512_unpackhi_epi32(w[2].v, w[3].v);
+    w[0].v = _mm512_unpacklo_epi64(t0, t2);
+    w[1].v = _mm512_unpackhi_epi64(t0, t2);
+    w[2].v = _mm512_unpacklo_epi64(t1, t3);
+    w[3].v = _mm512_unpackhi_epi64(t1, t3);
+}
+// Transposes kLanes x kLanes words: 4x4 in all groups, then the groups.
+[[gnu::always_inline]] inline void transpose_square(Words (&w)[kLanes]) {
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; ++g) {
+        Words four[4] = {w[4 * g], w[4 * g + 1], w[4 * g + 2], w[4 * g + 3]};
+        transpose_groups(four);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) w[4 * g + i] = four[i];
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const __m512i low01 = _mm512_shuffle_i32x4(w[i].v, w[4 + i].v, 0x44);
+        const __m512i high01 = _mm512_shuffle_i32x4(w[i].v, w[4 + i].v, 0xee);
+        const __m512i low23 = _mm512_shuffle_i32x4(w[8 + i].v, w[12 + i].v, 0x44);
+        const __m512i high23 = _mm512_shuffle_i32x4(w[8 + i].v, w[12 + i].v, 0xee);
+        w[i].v = _mm512_shuffle_i32x4(low01, low23, 0x88);
+        w[4 + i].v = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+        w[8 + i].v = _mm512_shuffle_i32x4(high01, high23, 0x88);
+        w[12 + i].v = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+    }
+}
+
+// Products of bf16 pairs: with AVX512_BF16 one instruction does two multiply-adds per lane, twice the rate of f32.
+// Without AVX512_BF16 the same functions are slower than f32; the emulated tiles use them. A Pair is one 32-bit word,
+// two neighbours along the summed dim, the first in the low half.
+struct Pair {
+    uint32_t bits;
+};
+
+// Products of bf16 go through pairs; without the instruction it is faster to widen the operands once.
+#if defined(__AVX512BF16__) || defined(TUTTI_AMX_EMULATED)
+inline constexpr bool kFastPairs = true;
+#else
+inline constexpr bool kFastPairs = false;
+#endif
+
+inline Vec broadcast(Pair x) { return {_mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(x.bits)))}; }
+inline Vec load(const Pair* p, Full) { return {_mm512_castsi512_ps(_mm512_loadu_si512(p))}; }
+
+#if defined(__AVX512BF16__)
+// sum + a.low b.low + a.high b.high, subnormals taken as 0.
+inline Vec dot_pairs(Vec a, Vec b, Vec sum) {
+    return {_mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};
+}
+// Lane i: (low_i, high_i), rounded to nearest even.
+inline void store_pairs(Vec low, Vec high, Pair* p) {
+    const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v));
+    const __m512i low_index =
+        _mm512_cvtepu16_epi32(_mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    const __m512i index =
+        _mm512_or_si512(low_index, _mm512_slli_epi32(_mm512_add_epi32(low_index, _mm512_set1_epi32(16)), 16));
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(index, halves));
+}
+#else
+inline Vec low_of(Vec pairs) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs.v), 16))}; }
+inline Vec high_of(Vec pairs) {
+    return {_mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_castps_si512(pairs.v), _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+inline Vec dot_pairs(Vec a, Vec b, Vec sum) { return fma(high_of(a), high_of(b), fma(low_of(a), low_of(b), sum)); }
+inline void store_pairs(Vec low, Vec high, Pair* p) {
+    const __m512i l = _mm512_cvtepu16_epi32(to_bf16(low)), h = _mm512_cvtepu16_epi32(to_bf16(high));
+    _mm512_storeu_si512(p, _mm512_or_si512(l, _mm512_slli_epi32(h, 16)));
+}
+#endif
+// bf16(x); with BF16 a subnormal result is 0.
+inline void store_rounded(Vec x, bf16* p) { store_flushed(x, p, Full{}); }
+// Two rows of bf16, neighbours along the summed dim, as pairs.
+inline void interleave(const bf16* low, const bf16* high, Pair* p) {
+    const __m512i l = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low)));
+    const __m512i h = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(high)));
+    _mm512_storeu_si512(p, _mm512_or_si512(l, _mm512_slli_epi32(h, 16)));
+}
 
 }  // namespace tutti::kernels::TUTTI_ISA

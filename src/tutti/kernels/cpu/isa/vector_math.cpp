@@ -3,38 +3,19 @@
 #include "tutti/kernels/cpu/isa/loops.h"
 
 namespace tutti::kernels::TUTTI_ISA {
-namespace {
-
-void exp_array(const float* x, float* y, int64_t n) {
-    for_vectors(0, n, [=](int64_t i, auto part) { store(exp(load(x + i, part)), y + i, part); });
-}
-
-void exp2_array(const float* x, float* y, int64_t n) {
-    for_vectors(0, n, [=](int64_t i, auto part) {
-        store(exp2_bounded(min(broadcast(129.0f), load(x + i, part))), y + i, part);
-    });
-}
-
-void sigmoid_array(const float* x, float* y, int64_t n) {
-    for_vectors(0, n, [=](int64_t i, auto part) { store(sigmoid<float>(load(x + i, part)).value, y + i, part); });
-}
-
-void reciprocal_array(const float* x, float* y, int64_t n) {
-    for_vectors(0, n, [=](int64_t i, auto part) { store(reciprocal(load(x + i, part)), y + i, part); });
-}
-
-void exp2_for_bf16_array(const float* x, float* y, int64_t n) {
-    for_vectors(0, n, [=](int64_t i, auto part) { store(exp2_normal<bf16>(load(x + i, part)), y + i, part); });
-}
-
-void sigmoid_for_bf16_array(const float* x, float* y, int64_t n) {
-    for_vectors(0, n, [=](int64_t i, auto part) { store(sigmoid<bf16>(load(x + i, part)).value, y + i, part); });
-}
-
-}  // namespace
 
 VectorMath vector_math() {
-    return {exp_array, exp2_array, sigmoid_array, reciprocal_array, exp2_for_bf16_array, sigmoid_for_bf16_array};
+    const auto over_array = []<class Function>(Function) {
+        return [](const float* x, float* y, int64_t n) {
+            for_vectors(0, n, [=](int64_t i, auto part) { store(Function{}(load(x + i, part)), y + i, part); });
+        };
+    };
+    return {.exp = over_array([](Vec x) { return exp(x); }),
+            .exp2 = over_array([](Vec x) { return exp2_bounded(min(broadcast(129.0f), x)); }),
+            .sigmoid = over_array([](Vec x) { return sigmoid<float>(x).value; }),
+            .reciprocal = over_array([](Vec x) { return reciprocal(x); }),
+            .exp2_for_bf16 = over_array([](Vec x) { return exp2_normal<bf16>(x); }),
+            .sigmoid_for_bf16 = over_array([](Vec x) { return sigmoid<bf16>(x).value; })};
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -1,17 +1,49 @@
-// kernels/cpu/sampling.cpp: a token from a row of logits, the same for all instruction sets: a few passes over a row,
-// two exponentials a logit, beside a forward pass that reads all weights. Called by: table.cpp.
-#include "tutti/kernels/sampling.h"
-
+// kernels/cpu/portable.cpp: kernels that are the same code for every instruction set: sums without rounding, cosines
+// and sines of rotary embedding, and a token from a row of logits.
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/base/dtype.h"
+#include "tutti/base/exact_sum.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/sampling.h"
 
 namespace tutti::kernels {
 
 namespace {
 
+// Integers that go to places which the term chooses: 5 ns a term; a gradient has one term per 256 values.
+void exact_sum(const Stream&, View values, View words) {
+    auto& total = *words.as<ExactSum::Words>();
+    ExactSum sum = ExactSum::of(total);
+    const auto add_all = [&](const auto* terms) {
+        for (int64_t i = 0; i < values.numel(); ++i) sum.add(static_cast<double>(terms[i]));
+    };
+    values.dtype == DType::f32 ? add_all(values.as<const float>()) : add_all(values.as<const double>());
+    total = sum.words();
+}
+
+// The functions of the C library, in double. Runs once per model.
+constexpr int64_t kAngles = 512;  // worth a thread: some 20 us
+
+void rope_table(const Stream& stream, View frequencies, double amplitude, View cosines, View sines) {
+    const int64_t half = cosines.shape[1];
+    const auto* const frequency = frequencies.as<const double>();
+    parallel_for(stream, cosines.shape[0], kAngles / std::max<int64_t>(half, 1) + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t p = begin; p < end; ++p) {
+            float *const cosine = cosines.as<float>() + p * cosines.stride(0), *const sine = sines.as<float>() +
+                                                                                             p * sines.stride(0);
+            for (int64_t k = 0; k < half; ++k) {
+                const double angle = static_cast<double>(p) * frequency[k];
+                cosine[k] = static_cast<float>(amplitude * std::cos(angle));
+                sine[k] = static_cast<float>(amplitude * std::sin(angle));
+            }
+        }
+    });
+}
+
+// A few passes over a row and two exponentials per logit, beside a forward pass that reads all weights.
 template <class T>
 struct Row {
     const T* logits;
@@ -83,6 +115,10 @@ void sample(const Stream& stream, const Sample& s) {
 
 }  // namespace
 
-void fill_sampling(KernelTable& table) { table.sample = sample; }
+void fill_portable(KernelTable& table) {
+    table.exact_sum = exact_sum;
+    table.rope_table = rope_table;
+    table.sample = sample;
+}
 
 }  // namespace tutti::kernels
