@@ -1,4 +1,4 @@
-// kernels/cpu/fill.h: the parts that table.cpp puts together. Each part sets its own entries of the table and no other.
+// kernels/cpu/fill.h: the functions that fill the CPU tables. Each sets its own entries of the table and no other.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -9,23 +9,25 @@ void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without
 void fill_grouped_gemm(KernelTable& table, Isa isa);
 void fill_portable(KernelTable& table);  // exact_sum, rope_table, sample
 
-// What gemm.cpp chooses between, for who compares them: each ISA's own product, and oneDNN's, absent in builds without.
+// The two implementations of the matrix product, for benchmarks that compare them: our own for each instruction set,
+// and oneDNN's, which a build without oneDNN lacks.
 struct OwnGemm {
     void (*gemm)(const Stream&, const Gemm&);
     int64_t (*workspace)(const Stream&, const Gemm&);
-    int64_t (*packed_b)(const Stream&, const Gemm&);  // of any product but of few rows
+    int64_t (*packed_b)(const Stream&, const Gemm&);  // 0 for products of few rows
 };
 OwnGemm own_gemm(Isa isa);
-// Up to so many rows of c our own reads a transposed b where it lies (isa/gemm_few_rows.h). With more, the arithmetic
-// beside the reading counts, and packing pays.
+// With at most this many rows of c, our own product reads a transposed b in place (isa/gemm_few_rows.h). With more rows
+// the arithmetic dominates and packing b pays.
 inline constexpr int64_t kFewRowsOfC = 16;
-// Our own, in the way that is fastest on `isa`: through its epilogue, or with a kernel after it. The same bits.
+// Our own product, with the epilogue fused or as a kernel after the product, whichever is faster on `isa`. Both give
+// the same bits.
 void multiply(Isa isa, const Stream& stream, const Gemm& gemm);
 void gemm_onednn(const Stream& stream, const Gemm& gemm);
-// From now on oneDNN uses no instruction beyond `isa`. Before its first product.
+// Restricts oneDNN to the instructions of `isa`. Throws Error after the first product of oneDNN.
 void bound_library(Isa isa);
 
-// Arrays through the vector functions of isa/simd.h, for the test that measures their errors.
+// The vector functions of isa/simd.h applied to arrays of n floats, for the test that measures their errors.
 struct VectorMath {
     void (*exp)(const float* x, float* y, int64_t n) = nullptr;
     void (*exp2)(const float* x, float* y, int64_t n) = nullptr;  // exp2_bounded, for any x
@@ -36,8 +38,9 @@ struct VectorMath {
     void (*sigmoid_for_bf16)(const float* x, float* y, int64_t n) = nullptr;
 };
 
-// What cpu/isa/*.cpp is compiled to, once per instruction set. Tables are filled on every machine, for their sizes:
-// without the instructions of the set, which the compiler would store pointers with.
+// cpu/isa/*.cpp, compiled once per instruction set. Tables are filled on every machine, because planning needs their
+// sizes. The functions that fill them are therefore compiled without the instructions of the set: the compiler would
+// otherwise store pointers with vectors.
 namespace avx2 {
 [[gnu::target("general-regs-only")]] void fill_table(KernelTable& table);  // all but the products
 VectorMath vector_math();
@@ -56,7 +59,7 @@ VectorMath vector_math();
 void gemm(const Stream& stream, const Gemm& gemm);
 }  // namespace avx512_bf16
 
-namespace amx {  // what multiplies matrices; everything else is avx512_bf16's
+namespace amx {  // products and attention; all other kernels are those of avx512_bf16
 [[gnu::target("general-regs-only")]] void fill_attention(KernelTable& table);
 void gemm(const Stream& stream, const Gemm& gemm);
 }  // namespace amx

@@ -1,12 +1,11 @@
-// kernels/cpu/gemm.cpp: the matrix products of the CPU tables: our own (isa/gemm_blocked.cpp) or oneDNN's, by the rule
-// below. It depends on ISA, types and shape only, never on a clock, so that a build gives the same bits every time.
+// kernels/cpu/gemm.cpp: the matrix products of the CPU tables: our own (isa/gemm_blocked.cpp) or oneDNN's. The choice
+// depends on instruction set, types and shape only, never on a measured time, so that a build gives the same bits every
+// time.
 //
-// No cache of primitives here: oneDNN's own (1024 entries, keyed by shape, layout, attributes and thread count) gives
-// one back in 1.4 us, and a whole call costs 3.3 us on top of the product. A first call of a shape costs 0.3 ms.
-// oneDNN's scratchpad is thread-local inside the library, so ranks that are threads do not meet there.
-// Where c is small and K large (weight gradients), oneDNN splits K over the threads: bits then depend on their number.
-//
-// Below: oneDNN, OpenMP. Called by: table.cpp.
+// There is no cache of primitives here: oneDNN's cache (1024 entries, keyed by shape, layout, attributes and thread
+// count) returns one in 1.4 us, and a whole call costs 3.3 us on top of the product. The first call of a shape costs
+// 0.3 ms. oneDNN's scratchpad is thread-local inside the library, so ranks that are threads do not share it. Where c is
+// small and K large (weight gradients), oneDNN splits K over the threads: bits then depend on their number.
 #include <omp.h>
 
 #include <algorithm>
@@ -25,7 +24,7 @@ namespace {
 
 using dnnl::memory;
 
-// oneDNN takes its team size from the calling thread's OpenMP setting; a rank that is a thread has its own.
+// oneDNN takes its team size from the OpenMP setting of the calling thread, of which each rank thread has its own.
 class TeamSize {
   public:
     explicit TeamSize(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
@@ -49,7 +48,7 @@ memory::desc matrix(const View& x, int64_t rows, int64_t columns, bool transpose
     return {{rows, columns}, type_of(x), transposed ? memory::dims{1, stride} : memory::dims{stride, 1}};
 }
 
-// 2.x describes an operation by a `desc` of its own, 3.x does not; the only difference that we meet.
+// oneDNN 2.x describes an operation by a `desc` of its own, 3.x does not: the only difference that matters here.
 template <class Matmul = dnnl::matmul>
 Matmul make_matmul(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b, const memory::desc& bias,
                    const memory::desc& c, const dnnl::primitive_attr& attributes) {
@@ -68,17 +67,18 @@ int64_t depth_of(const Gemm& g) { return g.transpose_a ? g.a.shape[0] : g.a.shap
 // times as fast with ours, too.
 bool is_slow_in_onednn(const Gemm& g) { return !g.transpose_b && (!g.transpose_a || g.c.shape[1] >= 2304); }
 
-// Our own does the arithmetic of few rows in f32: instructions for bf16 win sooner.
+// Our own product of few rows computes in f32, so instructions for bf16 are faster from fewer rows on.
 bool has_few_rows(Isa isa, const Gemm& g) {
     const bool multiplies_bf16 = g.a.dtype == DType::bf16 && isa >= Isa::avx512_bf16;
     return g.transpose_b && !g.transpose_a && whole_rows(g) <= (multiplies_bf16 ? 4 : kFewRowsOfC);
 }
 
-// Who makes a product, as measured with `bench/cpu_kernels.cpp gemm` (bench/results/gemm_cpu_*.md):
+// Whether our own implementation computes a product, as measured with `bench/cpu_kernels.cpp gemm`
+// (bench/results/gemm_cpu_*.md):
 // - f32: oneDNN, which reaches 90 % of the peak and more; on AVX-512 alone (measured on Ice Lake) our own where it is
 //   slow.
 // - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast.
-//   With less to do, what packing costs is missed: oneDNN.
+//   For smaller products packing costs too much: oneDNN.
 // - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and is at a third of the peak on large
 //   ones. Has not been measured yet.
 // - bf16 on AVX2 and on AVX-512 alone: our own, in f32. oneDNN 2.6 has no kernel for the former at all, and takes four

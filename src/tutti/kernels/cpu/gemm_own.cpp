@@ -1,5 +1,5 @@
-// kernels/cpu/gemm_own.cpp: takes the place of gemm.cpp in builds with TUTTI_ONEDNN=OFF (cmake/kernels.cmake): every
-// product is our own (isa/gemm_blocked.cpp), which in f32 reaches 80 % of the peak.
+// kernels/cpu/gemm_own.cpp: the matrix products of a build with TUTTI_ONEDNN=OFF, which compiles this file instead of
+// gemm.cpp (cmake/kernels.cmake): always our own (isa/gemm_blocked.cpp), which reaches 80 % of the peak in f32.
 #include "tutti/kernels/cpu/fill.h"
 
 namespace tutti::kernels {

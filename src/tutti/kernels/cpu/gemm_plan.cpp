@@ -40,7 +40,7 @@ int64_t down(const GemmPlan& p) { return in_units(p.rows, p.block_rows); }
 int64_t across(const GemmPlan& p) { return in_units(p.columns, p.block_columns); }
 int64_t blocks(const GemmPlan& p) { return down(p) * across(p); }
 
-// How much is packed at a time.
+// Sets how much of a and b is packed at a time.
 void cut_into_packings(GemmPlan& p, const GemmBlocks& b) {
     p.depth = std::min(p.words, kPackedDepth);
     p.pieces = in_units(p.depth, b.depth);
@@ -55,7 +55,7 @@ void cut_into_packings(GemmPlan& p, const GemmBlocks& b) {
     p.rows = std::max(p.rows, std::min(p.M, b.rows));
 }
 
-// Enough blocks of c for the threads.
+// Sets the size of the blocks of c, small enough that every thread gets some.
 void cut_into_blocks(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
     p.block_rows = share(p.rows, b.rows, b.sum_rows);
     p.block_columns = share(p.columns, b.width, b.panel);
@@ -67,7 +67,7 @@ void cut_into_blocks(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
         else
             break;
     }
-    // Few blocks: as many for every thread.
+    // With few blocks, every thread gets the same number.
     int64_t parts = std::max<int64_t>(1, down(p));
     while (parts * across(p) % threads != 0 && parts * across(p) < 16 * threads) ++parts;
     p.block_rows = std::max(b.sum_rows, round_up(in_units(p.rows, parts), b.sum_rows));

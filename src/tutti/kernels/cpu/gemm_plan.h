@@ -1,15 +1,16 @@
-// kernels/cpu/gemm_plan.h: how our own product (isa/gemm_blocked.cpp) is cut into blocks that stay in the caches, and
-// what it needs as workspace, for any instruction set on any machine: a plan sizes machines that it does not run on.
+// kernels/cpu/gemm_plan.h: the blocking of our own product (isa/gemm_blocked.cpp) for the caches, and the size of its
+// workspace, for any instruction set on any machine: a plan may be made for another machine.
 //
 // gemm_plan.cpp is compiled without an instruction set's flags. Files that are compiled with them include this header
-// too, so no inline function stands here whose copy the linker could keep (cpu/isa.h): `consteval` leaves none.
+// too, so the functions here are `consteval`: of an inline function the linker could keep the copy compiled with those
+// flags (cpu/isa.h).
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::kernels {
 
-// What of an instruction set decides how a product is cut. isa/gemm_plan.h holds these against its own.
+// The properties of an instruction set that decide the blocking. isa/gemm_pack.h asserts that they match the kernels.
 struct IsaConstants {
     int64_t lanes;            // floats of a vector
     int64_t vectors;          // a row of sums in registers
@@ -31,7 +32,8 @@ consteval IsaConstants constants_of(Isa isa) {
     return {};
 }
 
-// How a product is cut whose operands are such words: floats, or pairs of bf16. Depths, here and below, are in words.
+// Block sizes of a product whose operands are words of one kind: floats, or pairs of bf16. Depths, here and below, are
+// in words.
 struct GemmBlocks {
     int64_t pack;  // elements of a word
     int64_t unit;  // words of a row are filled up to a multiple of this
@@ -55,10 +57,10 @@ consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
             .depth = isa.lanes == 8 || (isa.fast_pairs && !isa.tiles) ? 256 : 128};
 }
 
-// How the rows of op(a) are found: where they lie; converted by every task; all packed before.
+// Where a task reads the rows of op(a): in place; converted by the task itself; packed by all threads beforehand.
 enum class RowsOfA : uint8_t { in_place, converted, packed };
 
-// How one product is cut: by its shape, the types and the number of threads.
+// The blocking of one product, from its shape, its types and the number of threads.
 struct GemmPlan {
     int64_t M, N, K;
     int64_t words;      // of K, in whole units
@@ -77,20 +79,21 @@ struct GemmPlan {
     int64_t converted_rows;             // words of a task's rows of a
     int64_t packed_b_of_task;           // words of a task's panels
 
-    int64_t kept_b;  // words of a b that is kept: all of it, whoever reads it
+    int64_t kept_b;  // words of the whole packed b
     // Of the workspace, in words: packed b, rows of a, and all of it with the sums.
     int64_t packed_b, rows_of_a, workspace;
 };
 GemmPlan gemm_plan(Isa isa, const Stream& stream, const Gemm& g);
 
-// Rows of the product that c is, or is a block of. What is chosen by their number is chosen alike for all blocks; of
-// what is chosen, neither our own product nor oneDNN's sums an element in another order in another number of rows.
+// Rows of the whole product, of which c may be a block. Choices that depend on the number of rows use this number, so
+// all blocks of a product make the same choices; under the same choices, neither our own product nor oneDNN's changes
+// the order of an element's sum with the number of rows.
 int64_t whole_rows(const Gemm& g);
 
-// Our own reads a transposed b of so few rows of c where it lies (kFewRowsOfC): no plan, no workspace.
+// Whether our own product reads a transposed b in place (kFewRowsOfC): then it needs neither a plan nor a workspace.
 bool has_few_rows(const Gemm& g);
 
-// What our own product asks for, as the entries gemm_workspace and gemm_packed_b of the table.
+// Sizes for our own product, in f32 values: the entries gemm_workspace and gemm_packed_b of the table.
 int64_t own_gemm_workspace(Isa isa, const Stream& stream, const Gemm& g);
 int64_t own_gemm_packed_b(Isa isa, const Stream& stream, const Gemm& g);
 

@@ -11,7 +11,7 @@ namespace tutti::kernels {
 
 namespace {
 
-// What makes the products of groups, as measured with `bench/cpu_kernels.cpp grouped`:
+// Whether our own implementation computes the products of groups, as measured with `bench/cpu_kernels.cpp grouped`:
 // - bf16 with instructions for it: our own. Where a weight gradient has few rows, c is most of its cost, and our own
 //   fetches it while it multiplies: 1.4 times as fast as oneDNN with 128 rows.
 // - f32 with a b that is not transposed: our own there too, 1.05 to 1.2 times as fast as oneDNN.
@@ -25,7 +25,7 @@ bool is_own(Isa isa, const GroupedGemm& grouped) {
     return g.a.dtype == DType::bf16 || !g.transpose_b;
 }
 
-// The products of all groups, by the threads that make them.
+// The products of all groups, divided by how many threads compute each.
 struct Products {
     std::vector<Gemm> together;  // one after the other, each by all threads
     std::vector<Gemm> alone;     // each by one thread; the largest first
@@ -62,7 +62,7 @@ void fill(KernelTable& table) {
         const Products products = products_of(stream, grouped);
         for (const Gemm& g : products.together) product(stream, g);
 
-        // As much for each thread as a product of `alone` needs, or more.
+        // Each thread gets an equal share, at least what a product of `alone` needs.
         const View& workspace = grouped.all.workspace;
         const int64_t each = workspace.data == nullptr ? 0 : workspace.shape[0] / stream.threads;
         int64_t next = 0;

@@ -1,14 +1,16 @@
-// kernels/cpu/isa.h: the config header of the vector kernels. Every .cpp in cpu/isa is compiled once per instruction
-// set (cmake/kernels.cmake) and opens `namespace tutti::kernels::TUTTI_ISA`: the name is the compile definition's.
+// kernels/cpu/isa.h: configuration of the vector kernels. Every .cpp file in cpu/isa is compiled once per instruction
+// set (cmake/kernels.cmake) and opens `namespace tutti::kernels::TUTTI_ISA`, where a compile definition chooses the
+// name.
 //
 // A weak symbol that such a file shares with the rest of the program (an inline function of tutti or std that was not
-// inlined) can be the copy that the linker keeps for all, and then a machine without AVX-512 dies in it. So: own
-// helpers in the ISA namespace only, sizes of views through cpu/isa/loops.h (Shape's own checks would drag in
-// std::ostream), no std containers or algorithms. scripts/check_isa.sh looks at the objects.
+// inlined) can be the copy that the linker keeps for the whole program, which then fails with an illegal instruction on
+// a machine without AVX-512. Therefore helpers live in the ISA namespace only, sizes of views come from cpu/isa/loops.h
+// (the checks in Shape would need std::ostream), and these files use no std containers or algorithms.
+// scripts/check_isa.sh checks the objects.
 #pragma once
 
-// AVX-512 with AMX tiles beside it: the files for which tiles matter are compiled for `amx` too, and, for tests, once
-// more for `amx_emulated`.
+// The files that multiply matrices are also compiled for `amx` (AVX-512 with AMX tiles), and for tests once more for
+// `amx_emulated`.
 #if defined(TUTTI_ISA_AMX)
 #define TUTTI_ISA amx
 #elif defined(TUTTI_ISA_AMX_EMULATED)
@@ -37,7 +39,7 @@
 
 namespace tutti::kernels::TUTTI_ISA {
 #if defined(TUTTI_ISA_AMX_EMULATED)
-inline constexpr Isa kIsa = Isa::amx;  // whose sizes it takes
+inline constexpr Isa kIsa = Isa::amx;  // same sizes as amx
 #else
 inline constexpr Isa kIsa = Isa::TUTTI_ISA;
 #endif

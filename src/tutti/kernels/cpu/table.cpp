@@ -1,5 +1,4 @@
-// kernels/cpu/table.cpp: which instruction set this machine has, and the table of kernels for it. Called once per
-// device.
+// kernels/cpu/table.cpp: detects the instruction set of this machine and builds the table of kernels for each.
 #include <cstdlib>
 #include <string>
 #include <string_view>

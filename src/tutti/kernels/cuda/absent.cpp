@@ -1,5 +1,6 @@
 // kernels/cuda/absent.cpp: the table of a build without CUDA: entries and sizes for rehearsals of runs on GPUs. Its
-// kernels do not run: no device of such a build is a GPU. CMake compiles either this file or the others.
+// kernels never run, since such a build has no GPU device. CMake compiles either this file or the others of this
+// folder.
 #include "tutti/base/error.h"
 #include "tutti/kernels/cuda/sizes.h"
 
@@ -9,7 +10,7 @@ const KernelTable& cuda_tf32_table() { return cuda_table(); }
 
 const KernelTable& cuda_table() {
     static const KernelTable table = [] {
-        KernelTable t = reference_table();  // which, like CUDA's, has no workspace for products and packs nothing
+        KernelTable t = reference_table();  // like the CUDA table, needs no workspace for products and packs nothing
         t.name = "cuda";
         t.gemm_by_rows = false;
         t.fused_projections = true;

@@ -1,4 +1,4 @@
-// kernels/cuda/attention.cu: which kernels compute attention, and what the backward needs first. Below: attention.h.
+// kernels/cuda/attention.cu: chooses the attention kernels; D_i for the backward; attention_merge.
 #include <initializer_list>
 #include <string>
 
@@ -15,8 +15,8 @@ namespace {
 
 using Views = std::initializer_list<View>;
 
-// Whether q, the first, is bf16 and every bf16 row of the views can be copied in words of 16 bytes: what cp.async and
-// ldmatrix need. f32 results are stored element by element.
+// Whether q, the first, is bf16 and every bf16 row of the views can be copied in words of 16 bytes: a requirement of
+// cp.async and ldmatrix. f32 results are stored element by element.
 bool suits_tensor_cores(const Views& views) {
     if (views.begin()->dtype != DType::bf16 || views.begin()->shape[3] % kPack<bf16> != 0) return false;
     for (const View& x : views)
@@ -38,7 +38,7 @@ bool suits_hopper(const Views& views) {
 #endif
 }
 
-// The first that suits a request computes it, unless TUTTI_CUDA_ATTENTION names one.
+// The first kernel that suits a request computes it, unless TUTTI_CUDA_ATTENTION names one.
 struct AttentionKernel {
     const char *name, *takes;
     bool (*suits)(const Views& views);

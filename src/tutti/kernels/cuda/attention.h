@@ -1,7 +1,7 @@
-// kernels/cuda/attention.h: what the attention kernels share: shapes, the mask, which tiles it touches. The kernels for
-// tensor cores are in attention_forward.cu and attention_backward.cu, for those of Hopper in attention_hopper_*.cu,
-// those for f32 and for odd shapes in attention_plain.cu; attention.cu chooses. Letters as in
-// kernels/reference/attention.cpp: S scores, P probabilities, O output.
+// kernels/cuda/attention.h: shared parts of the attention kernels: shapes, the mask, and the range of tiles that the
+// mask leaves. attention_forward.cu and attention_backward.cu use tensor cores, attention_hopper_*.cu those of Hopper,
+// attention_plain.cu takes f32 and odd shapes; attention.cu chooses. Letters as in kernels/reference/attention.cpp: S
+// scores, P probabilities, O output.
 #pragma once
 
 #include "tutti/kernels/cuda/block_order.h"
@@ -26,9 +26,9 @@ struct Heads {
     }
 };
 
-// Rows of a result, f32 or bf16; with `add` (f32), values are added to those in memory. A kernel asks for the type when
-// it stores, at its end: registers and spills are those of kernels for bf16 alone, and a second set of kernels for f32
-// would double what is compiled.
+// Rows of a result, f32 or bf16; with `add` (f32), values are added to those in memory. The type is tested when a
+// kernel stores, at its end: registers and spills are those of kernels for bf16 alone, and a second set of kernels for
+// f32 would double the compiled code.
 struct Result {
     Heads<float> rows;  // `data` points to bf16 unless `f32`
     bool f32 = true, add = false;
@@ -93,7 +93,7 @@ struct AttentionShape {
     __device__ int group() const { return H / Hkv; }
     __device__ int64_t lse_at(int b, int h, int i) const { return b * lse_batch + h * lse_head + i * lse_row; }
 
-    // What query i < Tq of batch entry b sees; neither bound falls as i grows.
+    // Keys visible to query i < Tq of batch entry b; neither bound decreases as i grows.
     __device__ Keys visible(int b, int i) const {
         const int64_t last = i + query_offset;
         int64_t first = window > 0 && last - window + 1 > 0 ? last - window + 1 : 0;
@@ -106,7 +106,7 @@ struct AttentionShape {
         return {static_cast<int>(first), static_cast<int>(end > 0 ? end : 0)};
     }
 
-    // The first query of which `passed` is true; it stays true behind it. Tq when there is none.
+    // The first query for which `passed` is true, Tq if there is none; `passed` is monotonic.
     template <class Passed>
     __device__ int first_query(Passed passed) const {
         int low = 0, high = Tq;
@@ -121,7 +121,7 @@ struct AttentionShape {
     }
 };
 
-// What a tile of queries [begin, end) sees: a key outside of `any` is seen by none, one inside of `all` by each.
+// Keys visible to queries [begin, end): no query sees a key outside of `any`, every query sees the keys of `all`.
 struct Span {
     Keys any, all;
 };
@@ -139,9 +139,9 @@ __device__ __forceinline__ Keys queries_of_keys(const AttentionShape& s, int b, 
 inline BlockOrder order_of_queries(const AttentionShape& s, int rows) {
     return {s.B, s.H, ceil_div(s.Tq, rows), true, int64_t{4} * s.Tk * s.D / (s.H / s.Hkv)};
 }
-// Each block owns `rows` keys and streams the queries of its group; the first keys are seen by most queries. Eight
-// heads at least are computed side by side: with fewer, too few blocks have their longest tiles at the begin. Blocks of
-// a head stream the same queries at about the same time, so the cache needs to hold the part of them that is in use.
+// Each block owns `rows` keys and streams the queries of its group; the first keys are seen by most queries. At least
+// eight heads are computed side by side: with fewer, too few blocks begin with long tiles. Blocks of a head stream the
+// same queries at about the same time, so the cache needs to hold the part of them that is in use.
 inline BlockOrder order_of_keys(const AttentionShape& s, int rows) {
     const int64_t streamed = int64_t{4} * s.Tq * s.D * (s.H / s.Hkv), eighth = BlockOrder::kCacheBytes / 8;
     return {s.B, s.Hkv, ceil_div(s.Tk, rows), false, streamed < eighth ? streamed : eighth};

@@ -1,10 +1,10 @@
 // kernels/cuda/attention_backward.cu: gradients of attention on tensor cores, in O(T) memory and without atomics. Two
 // launches of one kernel: dq owns queries and streams keys, dk and dv own keys and stream the queries of the group's
-// heads. Each computes S and dP anew: seven products of tiles where five would do if dq were added up by atomics, whose
-// order changes from run to run.
+// heads. Each recomputes S and dP: seven products of tiles instead of five with atomic additions to dq, whose order
+// changes from run to run.
 //
 // In both, S = own1 stream1^T and dP = own2 stream2^T have the own rows of a warp as rows, so that P and dS go from the
-// accumulators into the next product without passing shared memory.
+// accumulators into the next product without a pass through shared memory.
 #include "tutti/kernels/cuda/attention_tiles.h"
 
 namespace tutti::kernels::cuda {
@@ -28,7 +28,7 @@ struct BackwardSizes {
     static constexpr size_t kBytes = 2 * Own::kBytes + 4 * Streamed::kBytes;
 };
 
-// What the gradients need of a query: P = exp(scale S - lse), dS = P (dP - delta).
+// Per-query inputs of the gradients: P = exp(scale S - lse), dS = P (dP - delta).
 struct Query {
     float lse, delta;  // lse in units of log2 e
     Keys keys;
@@ -44,7 +44,8 @@ __device__ __forceinline__ Query query_of(const AttentionShape& s, const float* 
     return {lse[s.lse_at(b, h, i)] * kLog2e, delta[(static_cast<int64_t>(b) * s.H + h) * s.Tq + i], s.visible(b, i)};
 }
 
-// S becomes P and dP becomes dS, both 0 where the key is hidden. `query(row half, column)` and `key(...)` say which.
+// Replaces S by P and dP by dS, both 0 where the key is hidden. `query_at(row half, column)` and `key_at(...)` give the
+// query and the key.
 template <class Sizes, class QueryAt, class KeyAt>
 __device__ __forceinline__ void differentiate(RowSums<Sizes::kStream>& s, RowSums<Sizes::kStream>& dp, float scale,
                                               QueryAt query_at, KeyAt key_at) {

@@ -1,6 +1,6 @@
 // kernels/cuda/attention_cudnn.cpp: attention as a graph of one cuDNN operation, through NVIDIA's cudnn-frontend. The
 // library is opened at run time. A graph is built once per shape, strides and mask of a stream, which takes a tenth of
-// a second or more, and kept. Below: cudnn_frontend.h, which no other file includes: it takes 44 s to compile.
+// a second or more, and cached. No other file includes cudnn_frontend.h, which takes 44 s to compile.
 #include "tutti/kernels/cuda/attention_cudnn.h"
 
 #include <cudnn_frontend.h>

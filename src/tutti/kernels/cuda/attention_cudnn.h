@@ -1,6 +1,6 @@
 // kernels/cuda/attention_cudnn.h: attention by NVIDIA's cuDNN, a peer to compare with. Chosen by name only:
-// TUTTI_CUDA_ATTENTION=cudnn, or `tutti bench attention`, which times it beside our own. Below: attention_cudnn.cpp, or
-// attention_cudnn_absent.cpp in a build without the headers of cudnn-frontend.
+// TUTTI_CUDA_ATTENTION=cudnn, or `tutti bench attention`, which times it beside our own. attention_cudnn.cpp implements
+// it; a build without the headers of cudnn-frontend compiles attention_cudnn_absent.cpp instead.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -9,8 +9,8 @@ namespace tutti::kernels::cuda {
 
 // Sets the entries of attention. bf16; any strides with unit inner stride; causal from the first key (query_offset 0)
 // or to the last one (Tk - Tq), with or without a window. The backward is the deterministic one. Another request,
-// packed documents (first_key), f32 results and key_offset among them, is a UsageError when it comes. UsageError here,
-// with how to get it, where this build or this machine has no cuDNN.
+// packed documents (first_key), f32 results and key_offset among them, throws UsageError when it is made. Throws
+// UsageError, naming the remedy, where this build or this machine has no cuDNN.
 void use_cudnn_attention(KernelTable& table);
 
 }  // namespace tutti::kernels::cuda

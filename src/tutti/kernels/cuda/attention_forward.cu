@@ -1,14 +1,14 @@
-// kernels/cuda/attention_forward.cu: attention on tensor cores, the softmax taken as the keys come (Dao 2023,
-// FlashAttention-2): a block owns a tile of queries of one head, each warp some rows of it, and streams tiles of K and
-// V, the next one on its way while this one is used. S and P stay in registers.
+// kernels/cuda/attention_forward.cu: attention on tensor cores with an online softmax (Dao 2023, FlashAttention-2): a
+// block owns a tile of queries of one head, each warp some rows of the tile, and streams tiles of K and V, fetching the
+// next tile while it uses the current one. S and P stay in registers.
 #include "tutti/kernels/cuda/attention_softmax.h"
 
 namespace tutti::kernels::cuda {
 
 namespace {
 
-// Of 32 rows per warp each fragment of K and V is used twice, which is what keeps shared memory from being the limit;
-// at 256 columns the output of 16 rows fills the registers.
+// With 32 rows per warp, each fragment of K and V is used twice; otherwise shared memory would be the limit. At 256
+// columns the output of 16 rows fills the registers.
 template <int kD_>
 struct ForwardSizes {
     static constexpr int kD = kD_;

@@ -3,7 +3,7 @@
 // of the group's heads. Its registers hold S = K Q^T, dP = V dO^T, dV += P dO and dK += dS Q; dQ += dS^T K goes to sums
 // in f32 in memory, to which the blocks of a head add in the order of their keys. A second kernel scales and rounds dQ.
 //
-// Of the three warp groups of a block, one brings tiles and takes dQ away, each of the others owns 64 keys.
+// Of the three warp groups of a block, one loads tiles and stores dQ, each of the others owns 64 keys.
 //
 // Turns. Each tile of queries of a head has a counter in memory. The block that is to add next reads its own number
 // there, adds, and raises the counter; so the sums have one order, and two runs have equal bits. A block waits only for
@@ -27,7 +27,7 @@ struct alignas(8) Pair {
     float of[2];
 };
 
-// What the gradients need of the streamed queries: P = exp(scale S - lse), dS = P (dP - delta).
+// Inputs of the gradients for the streamed queries: P = exp(scale S - lse), dS = P (dP - delta).
 template <int kCount>
 struct Queries {
     Pair lse[kCount / 2], delta[kCount / 2];  // lse in units of log2 e, 0 where no key is seen
@@ -44,8 +44,8 @@ struct HopperBackward {
     static constexpr int kKeys = 64 * kConsumers;
     // Registers: dK and dV have kD / 2 each, S and dP kQueries / 2 each, and half of that in bf16.
     static constexpr int kQueries = BackwardWorkspace::queries(kD);
-    static constexpr int kStages = 2;    // what shared memory has room for
-    static constexpr int kReaders = 64;  // threads that bring lse and delta
+    static constexpr int kStages = 2;    // the most that fits shared memory
+    static constexpr int kReaders = 64;  // threads that load lse and delta
     static_assert(kQueries % kReaders == 0);
     using Own = SlabTile<kKeys, kD>;
     using Streamed = SlabTile<kQueries, kD>;
@@ -85,8 +85,8 @@ struct DqSums {
     }
 };
 
-// Blocks of keys of which a tile of queries sees any: those that add to its dQ, in this order. The block of keys n has
-// the tile in its range just when n is one of these.
+// Range of the blocks of keys of which a tile of queries sees any key. They add to the dQ of the tile in this order;
+// block n streams the tile exactly if n is in the range.
 template <class Sizes>
 __device__ __forceinline__ Keys blocks_of_keys(const AttentionShape& s, int b, int tile) {
     const Keys any = span_of_queries(s, b, tile * Sizes::kQueries, (tile + 1) * Sizes::kQueries).any;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void for_each_tile(const Block& block, F f) {
         for (int h = block.first_head; h < block.end_head; ++h) f(h, tile);
 }
 
-// Three warps bring what the block reads, so that each has few values in its registers. The first, one thread of it:
+// Three warps load the inputs of the block, so that each needs few registers. One thread of the first warp loads tiles:
 template <class Sizes>
 __device__ __forceinline__ void load_tiles(typename Sizes::Memory& memory, const AttentionShape& shape,
                                            const BackwardMaps& maps, const Block& block) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void load_tiles(typename Sizes::Memory& memory, const
     });
 }
 
-// The second and third, of which `reader` is a thread.
+// The second and third warp load per-query values; `reader` is the thread's index among them.
 template <class Sizes>
 __device__ __forceinline__ void load_queries(typename Sizes::Memory& memory, const AttentionShape& shape,
                                              const Block& block, int reader, const float* lse, const float* delta) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ void load_queries(typename Sizes::Memory& memory, con
     });
 }
 
-// One thread of the fourth warp takes dQ away.
+// One thread of the fourth warp adds dQ to the sums in memory.
 template <class Sizes>
 __device__ __forceinline__ void add_dq(typename Sizes::Memory& memory, const AttentionShape& shape, const Block& block,
                                        const DqSums& dq) {
@@ -202,7 +202,7 @@ __device__ __forceinline__ void differentiate(RowSums<Sizes::kQueries>& dp, cons
     }
 }
 
-// The warp groups that multiply.
+// The main loop of a warp group that multiplies.
 template <class Sizes>
 __device__ __forceinline__ void consume(typename Sizes::Memory& memory, const AttentionShape& shape, const Block& block,
                                         const Result& dk, const Result& dv) {
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(kWarpGroup) hopper_dq_kernel(AttentionShape sh
     const int thread = static_cast<int>(threadIdx.x);
     const Keys blocks = blocks_of_keys<Sizes>(shape, b, tile);
     RowSums<kD> sums = {};
-    if (blocks.first < blocks.end) {  // else no block of keys has written
+    if (blocks.first < blocks.end) {  // else no block of keys has written sums
         const auto* const words =
             reinterpret_cast<const float4*>(from.sums + from.place(shape, b, h, tile) * BackwardWorkspace::kTile);
 #pragma unroll

@@ -1,7 +1,7 @@
 // kernels/cuda/attention_hopper_forward.cu: attention on wgmma and TMA (Shah et al. 2024, FlashAttention-3): the first
-// warp group of a block copies tiles of K and V into rings, each of the others owns 64 queries. The softmax of one tile
-// runs beside products of others: of the tile before, in the same warp group, and of the other warp groups, which take
-// turns at starting theirs.
+// warp group of a block copies tiles of K and V into ring buffers, each of the others owns 64 queries. The softmax of
+// one tile overlaps with products: of the previous tile in the same warp group, and of the other warp groups, which
+// start their products in turn.
 #include "tutti/kernels/cuda/attention_softmax.h"
 #include "tutti/kernels/cuda/slab_tile.h"
 #include "tutti/kernels/cuda/tensor_map.h"
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, 1)
             wait_for_products<0>(s);
             take_scores(span.any.first);
             // P V of a tile runs until the loop begins again: a wait for it at the end would be moved before the
-            // softmax (ptxas 13.0), which it is to run beside.
+            // softmax (ptxas 13.0), with which it must overlap.
             for (int tile = span.any.first + kKeys;; tile += kKeys) {
                 wait_for_products<0>(out);
                 if (tile > span.any.first + kKeys) {

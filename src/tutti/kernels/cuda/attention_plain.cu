@@ -1,5 +1,5 @@
 // kernels/cuda/attention_plain.cu: attention in f32 multiply-adds, for f32 and for bf16 whose rows are not whole
-// 16-byte words. No (Tq, Tk) array, tiles that no query sees are never touched, sums in one order.
+// 16-byte words. No (Tq, Tk) array is stored, tiles that no query sees are skipped, and sums have a fixed order.
 //
 // A block owns 16 rows, 4 per warp, and streams tiles of 32 rows past them, one per lane. The forward and dq own
 // queries and stream keys; dk and dv own keys and stream the queries of the group's heads.

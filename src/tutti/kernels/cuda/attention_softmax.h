@@ -1,6 +1,5 @@
-// kernels/cuda/attention_softmax.h: the softmax of the attention kernels on tensor cores, taken as the keys come, in
-// the registers of accumulators: a lane has two rows, l/4 and l/4 + 8. Used by attention_forward.cu and
-// attention_hopper_forward.cu.
+// kernels/cuda/attention_softmax.h: the online softmax of the attention kernels on tensor cores, in the registers of
+// accumulators: lane l holds rows l/4 and l/4 + 8.
 #pragma once
 
 #include "tutti/kernels/cuda/attention_tiles.h"
@@ -35,8 +34,8 @@ struct Softmax {
     float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
     // m' = max(m, max_j S_j);  P_j = exp(scale (S_j - m'));  decay = exp(scale (m - m'));  sum' = sum decay + sum_j
-    // P_j. P replaces S; what was summed with the old maximum wants to be multiplied by decay. `scale` has log2 e in
-    // it.
+    // P_j. P replaces S; the caller multiplies sums taken with the old maximum by decay. `scale` includes the factor
+    // log2 e.
     template <int kKeys>
     __device__ __forceinline__ void advance(RowSums<kKeys>& s, float scale, float (&decay)[2]) {
 #pragma unroll
@@ -57,7 +56,7 @@ struct Softmax {
                     s[n][i] = fast_exp2(fmaf(s[n][i], scale, -shift));
                     of_tile += s[n][i];
                 }
-            sum[half] = sum[half] * decay[half] + of_tile;  // of this lane's columns; row_sum comes last
+            sum[half] = sum[half] * decay[half] + of_tile;  // of this lane's columns; finish() adds the lanes
         }
     }
 

@@ -1,6 +1,6 @@
 // kernels/cuda/attention_tiles.h: tiles of bf16 rows in shared memory, and products of them, for the attention kernels
 // on tensor cores. A row is kD elements, zeros beyond D; its 16-byte words are permuted by the row's number, so that
-// the eight rows that ldmatrix reads together lie in different banks.
+// the eight rows that ldmatrix reads together are in different banks.
 #pragma once
 
 #include "tutti/kernels/cuda/attention.h"
@@ -54,7 +54,7 @@ struct Tile {
 template <int kColumns>
 using RowSums = Accumulator[kColumns / 8];
 
-// A warp works on kBlocks blocks of 16 rows: what it reads of the other operand serves all of them.
+// A warp works on kBlocks blocks of 16 rows, which share each fragment of the other operand.
 
 // sums (16, kRows) += 16 rows of x, from `row` on, times the transposed tile y; the next 16 rows for the next block.
 template <int kBlocks, int kOwn, int kRows, int kD>

@@ -1,4 +1,5 @@
-// kernels/cuda/block_order.h: which block of a grid computes which tile of attention, and so in which order they begin.
+// kernels/cuda/block_order.h: which block of a grid computes which tile of attention, and so in which order the tiles
+// begin.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@ namespace tutti::kernels::cuda {
 
 // The order in which blocks of a grid of one dimension begin. Heads of all sequences are the fastest index, so that the
 // longest tiles of all of them begin first and no head's long tile is left for the end (a causal mask makes tiles of
-// unequal length). Tiles of one head begin in their order, or from the last to the first. Only so many heads are
-// computed side by side as find what they stream in half of Hopper's L2 cache.
+// unequal length). Tiles of one head begin in their order, or from the last to the first. The number of heads that are
+// computed side by side is limited so that their streamed operands fit half of Hopper's L2 cache.
 class BlockOrder {
   public:
     // Blocks of `heads` heads of `sequences` sequences with `tiles` tiles each; `streamed`: bytes that the tiles of one

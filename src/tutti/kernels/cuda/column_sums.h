@@ -1,6 +1,6 @@
-// kernels/cuda/column_sums.h: sums over the rows of a matrix, in an order that depends on its shape only: no atomics.
-// Used by the gradients of biases and of norm weights. Two stages: blocks sum slices of the rows into the stream's
-// workspace, then the slices are added in their order.
+// kernels/cuda/column_sums.h: sums over the rows of a matrix, in an order that depends on its shape only, without
+// atomics: gradients of biases, norm weights and taps. In two stages: blocks sum slices of the rows into the stream's
+// workspace, then a second kernel adds the slices in order.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace tutti::kernels::cuda {
 
 // A block takes a strip of columns through a slice of the rows: four threads across, one 16-byte word each, so that a
-// row of the strip is 64 bytes. Narrower strips would waste memory's sectors. Strips alone would leave multiprocessors
-// idle: C = 768 in bf16 has 24.
+// row of the strip is 64 bytes. Narrower strips would waste parts of memory sectors. Strips alone would leave
+// multiprocessors idle: C = 768 in bf16 has 24 strips.
 inline constexpr int kStripThreads = 4, kSumThreads = 512;
 inline constexpr int kRowsAtOnce = kSumThreads / kStripThreads, kSumWarps = kSumThreads / kWarp;
 // Enough blocks for four on each of Hopper's multiprocessors; a slice has rows for four passes of a block at least.
@@ -22,14 +22,14 @@ struct StripPartials {
     float of_warp[kSumWarps][kStripThreads][kSums][N];
 };
 
-// Where the sums belong: that of column c is added to element c * step.
+// Destinations: the sum of column c is added to element c * step.
 struct SumTargets {
     float *first, *second = nullptr;
     int64_t step = 1;
     __device__ float& at(int64_t sum, int64_t c) const { return (sum == 0 ? first : second)[c * step]; }
 };
 
-// What sums of slices are added in: partials[slice][s][column], f32.
+// Partial sums of slices: partials[slice][s][column], f32.
 struct Slices {
     float* partials;  // null: one slice, whose sums go to the targets
     int64_t rows;     // of a slice; the last one may have fewer
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kSliceThreads)
     targets.at(s, c) += total;
 }
 
-// One slice where the stream has no workspace for more.
+// Takes one slice where the stream has no workspace for more.
 template <int kSums, int N, class Terms>
 void column_sums(const Stream& stream, int64_t rows, int64_t columns, const Terms& terms, SumTargets targets) {
     if (rows == 0 || columns == 0) return;

@@ -1,8 +1,7 @@
 // kernels/cuda/cross_entropy.cu: loss and gradient of a row by one block: maximum and sum in one pass (Milakov and
-// Gimelshein 2018), the gradient in a second one over values that the block still has: the first ones in shared memory,
-// the rest in the L2 cache, which holds the rows of all blocks that run at a time. Of a vocabulary in shards each pass
-// is a kernel. Exponentials are powers of two: the instruction takes half the time of expf, and there are two an
-// element.
+// Gimelshein 2018), the gradient in a second pass over cached values: the first ones in shared memory, the rest in the
+// L2 cache, which holds the rows of all blocks that run at a time. With a vocabulary in shards, each pass is a kernel.
+// Exponentials are powers of two: the instruction takes half the time of expf, and each element needs two.
 #include <algorithm>
 
 #include "tutti/kernels/cuda/fill.h"
@@ -27,7 +26,7 @@ struct CrossEntropyShape {
     bool gradient;
 };
 
-// Of the words of a row in one shard, or of all its words.
+// Statistics of one row over the words of one shard, or over all words.
 struct Partial {
     float maximum;
     float sum;     // of exp(x - maximum)

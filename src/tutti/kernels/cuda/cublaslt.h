@@ -1,7 +1,6 @@
-// kernels/cuda/cublaslt.h: cuBLASLt's functions as Tutti calls them, with its own numbers (cublasLt.h of cuBLAS 13).
-// Own declarations, so that a build needs no file of cuBLAS, and tests can put another library in its place
-// (tests/cuda/cublaslt); abi_test.cpp there compares them with cublasLt.h. Opened at run time:
-// docs/decisions/0014-cublaslt.md.
+// kernels/cuda/cublaslt.h: declarations of cuBLASLt's functions and constants (cublasLt.h of cuBLAS 13), our own so
+// that a build needs no file of cuBLAS and tests can substitute another library (tests/cuda/cublaslt); abi_test.cpp
+// there compares them with cublasLt.h. Opened at run time: docs/decisions/0014-cublaslt.md.
 #pragma once
 
 #include <cstddef>
@@ -85,7 +84,7 @@ class Library {
 
     const Api& operator()() const { return api_; }
     std::string version() const;  // "cuBLASLt 13.1.0"
-    // Of the GPU that is current; made when it is first asked for.
+    // The handle of the current GPU, created at the first call.
     Handle handle();
     void check(Status status, const char* call) const;
 
@@ -95,8 +94,7 @@ class Library {
     std::map<int, Handle> handles_;  // by GPU
 };
 
-// As cuBLASLt's own caches, one for all ranks of the process. Never closed: kernels of it may run until the process
-// ends.
+// One for all ranks of the process, like cuBLASLt's caches. Never closed: its kernels may run until the process ends.
 Library& library();
 
 }  // namespace tutti::kernels::cuda::lt

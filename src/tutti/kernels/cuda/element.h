@@ -1,5 +1,5 @@
-// kernels/cuda/element.h: elements between memory and registers: always floats there, 16 bytes at a time where the
-// addresses allow it. Used by every .cu file of this folder.
+// kernels/cuda/element.h: loads and stores of elements, which are floats in registers, 16 bytes at a time where the
+// addresses allow it; conversions, and dispatch on the type.
 #pragma once
 
 #include <bit>
@@ -20,7 +20,7 @@ inline constexpr int kWarp = 32;
 inline constexpr float kLog2e = 1.4426950408889634f;
 
 #ifndef TUTTI_CUDA_EMULATED
-// Rounded to nearest even. The instruction makes one NaN of all.
+// Rounds to nearest even. Every NaN becomes the same NaN.
 __device__ __forceinline__ uint16_t to_bf16_bits(float x) {
     uint16_t bits;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
@@ -42,14 +42,14 @@ __device__ __forceinline__ float from_f16_bits(uint16_t bits) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
     return x;
 }
-// 1 / x, off by one unit in the last place at most; 0 from 2^126 on.
+// 1 / x with an error of at most one unit in the last place; 0 from 2^126 on.
 __device__ __forceinline__ float fast_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 2^x, off by two units in the last place.
+// 2^x with an error of at most two units in the last place.
 __device__ __forceinline__ float fast_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_one(float value, float* y) { *y = value; }
 __device__ __forceinline__ void store_one(float value, bf16* y) { y->bits = to_bf16_bits(value); }
 __device__ __forceinline__ void store_one(float value, f16* y) { y->bits = to_f16_bits(value); }
 
-// x as it is when it was stored and loaded.
+// x rounded to the type and converted back.
 __device__ __forceinline__ float rounded(float x, const float*) { return x; }
 __device__ __forceinline__ float rounded(float x, const bf16*) { return bf16_value(to_bf16_bits(x)); }
 
@@ -142,8 +142,8 @@ __device__ __forceinline__ void store(const float (&from)[N], T* to) {
     }
 }
 
-// store() to global memory for kernels whose stores nvcc splits into words of 4 bytes (scripts/check_sass.py).
-// Elsewhere the barrier for the compiler would cost: loads of the next elements do not pass it.
+// store() to global memory for kernels whose stores nvcc would split into words of 4 bytes (scripts/check_sass.py). The
+// asm is a compiler barrier that later loads cannot pass, so other kernels use store().
 template <int N, class T>
 __device__ __forceinline__ void store_whole(const float (&from)[N], T* to) {
     if constexpr (N == 1) {
@@ -156,7 +156,7 @@ __device__ __forceinline__ void store_whole(const float (&from)[N], T* to) {
     }
 }
 
-// One pack as it is, or one element.
+// Copies one pack, or one element.
 template <int N, class T>
 __device__ __forceinline__ void copy_pack(const T* from, T* to) {
     if constexpr (N == 1) {

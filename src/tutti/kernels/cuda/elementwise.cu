@@ -25,7 +25,7 @@ __device__ __forceinline__ void map_elements(int64_t i, Op op, Y* y, const X*...
     (std::index_sequence_for<X...>{});
 }
 
-// A thread takes N elements, the last ones of the array one by one.
+// A thread takes N elements, and the last elements of the array one by one.
 template <int N, class Op, class Y, class... X>
 __global__ void __launch_bounds__(kMapThreads) map_kernel(int64_t n, Op op, Y* y, const X*... x) {
     int64_t i = (static_cast<int64_t>(blockIdx.x) * kMapThreads + threadIdx.x) * N;

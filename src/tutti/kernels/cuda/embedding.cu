@@ -36,7 +36,8 @@ struct Places {
     int64_t found[kScan];
 };
 
-// Places n in [begin, begin + kScan) with tokens[n] = token, in order, in places.found. Returns how many.
+// Stores the places n in [begin, begin + kScan) with tokens[n] = token in places.found, in order, and returns their
+// number.
 __device__ int find_places(Places& places, const int32_t* tokens, int64_t begin, int64_t end, int32_t token) {
     const int64_t n = begin + threadIdx.x;
     const bool hit = n < end && tokens[n] == token;

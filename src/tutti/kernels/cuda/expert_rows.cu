@@ -1,5 +1,5 @@
-// kernels/cuda/expert_rows.cu: rows on their way to experts and back, and the products of experts. Every element has
-// one writer: no atomics.
+// kernels/cuda/expert_rows.cu: permutation of rows to experts and back, and grouped products. Every element has one
+// writer, so there are no atomics.
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
 #include "tutti/kernels/groups.h"
@@ -91,7 +91,7 @@ void combine_rows(const Stream& stream, View x, View rows, View weights, View y)
     });
 }
 
-// Zeros everywhere first: which rows are not named, the host does not know.
+// Sets dx to zero first: the host cannot tell which rows `rows` does not name.
 void combine_rows_backward(const Stream& stream, View dy, View x, View rows, View weights, View dx, View dweights) {
     const int64_t choices = rows.numel(), C = dx.columns();
     if (dx.numel() > 0) cuda_table().fill(stream, dx, 0);
@@ -105,8 +105,8 @@ void combine_rows_backward(const Stream& stream, View dy, View x, View rows, Vie
     });
 }
 
-// One product after the other on the stream: the host knows the rows of each group. Groups without rows launch nothing,
-// unless their gradient has to become zero.
+// One product per group, in order on the stream: the rows of each group are known on the host. An empty group launches
+// nothing unless its gradient must become zero.
 template <bool kTf32>
 void grouped_gemm(const Stream& stream, const GroupedGemm& grouped) {
     for_groups(grouped, [&](const Gemm& g) { (kTf32 ? cuda_tf32_table() : cuda_table()).gemm(stream, g); });

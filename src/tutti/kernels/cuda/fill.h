@@ -1,5 +1,4 @@
-// kernels/cuda/fill.h: the parts that table.cpp puts together. Each part sets its own entries of the table and no
-// other.
+// kernels/cuda/fill.h: the functions that fill the CUDA table. Each sets its own entries of the table and no other.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -17,12 +16,14 @@ void fill_cross_entropy(KernelTable& table);
 void fill_sampling(KernelTable& table);
 void fill_routing(KernelTable& table);      // route, route_backward, balance
 void fill_expert_rows(KernelTable& table);  // gather_rows, combine_rows, combine_rows_backward
-// `kernel`: the name of the one to use for everything, as in TUTTI_CUDA_ATTENTION; null: the request chooses.
+// `kernel`: the name of the kernels to use for every request, as in TUTTI_CUDA_ATTENTION; null: chosen by the request.
+// Throws UsageError for an unknown name.
 void fill_attention(KernelTable& table, const char* kernel);
-// Our own product, on no tensor cores: for tests and by name. With tf32, factors of f32 products are rounded to it.
+// Our own product, without tensor cores: for tests, and chosen by name. With tf32, the factors of f32 products are
+// rounded to TF32.
 void fill_gemm_plain(KernelTable& table, bool tf32 = false);
-// By cuBLASLt, or our own; where CUDA is emulated, our own.
+// cuBLASLt, or our own product where cuBLASLt has no algorithm; our own in the emulation.
 void fill_gemm(KernelTable& table, bool tf32 = false);
-void fill_grouped_gemm(KernelTable& table, bool tf32 = false);  // by the table's own gemm
+void fill_grouped_gemm(KernelTable& table, bool tf32 = false);  // one gemm of the same table per group
 
 }  // namespace tutti::kernels::cuda

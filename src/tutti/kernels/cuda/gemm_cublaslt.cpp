@@ -1,14 +1,12 @@
-// kernels/cuda/gemm_cublaslt.cpp: the matrix products of the CUDA table. cuBLASLt thinks in columns: a row-major matrix
-// is to it the transposed one, so c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T. Sums are in f32. f32
-// products are f32 products, in the table for TF32 (cuda_tf32_table) those that may round their factors.
+// kernels/cuda/gemm_cublaslt.cpp: the matrix products of the CUDA table. cuBLASLt stores matrices by columns and takes
+// a row-major matrix for its transpose, so c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T. Sums are in f32. f32
+// products keep f32 factors; those of the table for TF32 (cuda_tf32_table) may round them.
 //
-// Which algorithm: the one that a tuning names (kernels/gemm_tuning.h), else the first of the library's heuristic,
-// which knows the GPU and the shape and measures nothing; among those that add in a fixed order. The heuristic is asked
-// once per shape and its answer kept, so a run repeats bit for bit on the same GPU and library. What the library has no
-// algorithm for (odd strides of bf16, say), gemm_plain.cu does; that too depends on the shape only, gemm_engine says
-// so, and slow_products lists the shapes.
-//
-// Below: cublaslt.h. Called by: table.cpp.
+// The algorithm is the one that a tuning names (kernels/gemm_tuning.h), else the first of the library's heuristic,
+// which depends on GPU and shape and measures nothing; only algorithms that add in a fixed order are allowed. The
+// heuristic runs once per shape and its answer is cached, so a run repeats bit for bit on the same GPU and library.
+// gemm_plain.cu computes products for which the library has no algorithm (odd strides of bf16, for example); this too
+// depends on the shape only. gemm_engine reports it, and slow_products lists the shapes.
 #include <algorithm>
 #include <array>
 #include <compare>
@@ -43,16 +41,16 @@ lt::DataType type_of(DType dtype) {
     }
 }
 
-// Of a row-major matrix; the stride of a single row means nothing.
+// Elements from one row of a row-major matrix to the next; the stride of a single row is arbitrary.
 int64_t row_length(const View& x) { return x.shape[0] == 1 ? x.shape[1] : x.stride(0); }
 
-// 16 bytes are what any of the library's kernels loads at once.
+// No kernel of the library loads more than 16 bytes at once.
 uint32_t alignment(const View& x) {
     const auto address = reinterpret_cast<uintptr_t>(x.data);
     return static_cast<uint32_t>(std::min<uintptr_t>(16, address & (~address + 1)));
 }
 
-// What the choice of an algorithm depends on.
+// Everything that the choice of an algorithm depends on.
 struct Problem {
     int gpu = 0;
     int64_t M = 0, N = 0, K = 0;
@@ -210,7 +208,7 @@ class Algorithms {
         return known != chosen_.end() ? known->second
                                       : chosen_.emplace(problem, choose(problem, product)).first->second;
     }
-    // The library refused to run what its heuristic had offered.
+    // To be called when the library refuses to run the algorithm that its heuristic offered.
     void drop(const Problem& problem) {
         const std::lock_guard lock(mutex_);
         chosen_[problem] = std::nullopt;
@@ -249,7 +247,7 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
     kPlain.gemm(stream, g);
 }
 
-// c, or `result` in its place.
+// Computes c, or writes to `result` in its place.
 lt::Status start(const Stream& stream, const Gemm& g, const Product& product, const lt::Algorithm& algorithm,
                  void* result) {
     const float alpha = 1, beta = g.accumulate ? 1 : 0;
@@ -358,7 +356,7 @@ Algorithm tuned(GemmTuning& tuning, const Stream& stream, const Gemm& g, const P
 
 // --- what is multiplied ----------------------------------------------------------------------------------------------
 
-// Whether the library has made it.
+// Computes the product by the library; returns false if the library has no algorithm for it.
 template <bool kTf32>
 bool multiply(const Stream& stream, const Gemm& g) {
     if (!takes(g)) return false;
@@ -395,7 +393,7 @@ void gemm_cublaslt(const Stream& stream, const Gemm& g) {
     apply_epilogue(cuda_table(), stream, g);
 }
 
-// Without a GPU, where rehearsals ask: what the library should make.
+// Without a GPU, as in rehearsals, returns what the library is expected to compute.
 template <bool kTf32>
 const char* engine_of(const Stream& stream, const Gemm& g) {
     const Gemm plain = is_fused(g) ? g : without_epilogue(g);
@@ -414,7 +412,8 @@ std::vector<std::string> slow_products() {
     return texts;
 }
 
-// The driver tells the CUDA that it is for, not its own number; the encoding of an algorithm is the library's alone.
+// The driver reports the CUDA version that it supports, not its own version. The encoding of an algorithm depends on
+// the library alone.
 GemmTuning empty_tuning() {
     int gpu = 0, version = 0;
     check_cuda(cudaGetDevice(&gpu), "cudaGetDevice");

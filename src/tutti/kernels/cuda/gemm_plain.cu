@@ -1,5 +1,5 @@
-// kernels/cuda/gemm_plain.cu: the matrix product in all its forms, in tiles of shared memory and f32 multiply-adds: no
-// tensor cores, so that f32 is f32. For tests, and where it is chosen by name.
+// kernels/cuda/gemm_plain.cu: the matrix product in all its forms, in tiles of shared memory and f32 multiply-adds:
+// without tensor cores, so f32 factors keep their precision. For tests, and where chosen by name.
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/epilogue.h"

@@ -1,6 +1,6 @@
-// kernels/cuda/hopper.h: barriers, copies and turns of compute capability 9.0a that our attention uses (PTX ISA:
-// mbarrier, bar, stmatrix, cp.async.bulk, cp.reduce.async.bulk, setmaxnreg), each with a twin for the emulation.
-// Products are in wgmma.h. Used by attention_hopper_*.cu.
+// kernels/cuda/hopper.h: instructions of compute capability 9.0a for barriers, copies and register allocation (PTX ISA:
+// mbarrier, bar, stmatrix, cp.async.bulk, cp.reduce.async.bulk, setmaxnreg); wgmma.h has the products.
+// tests/cuda/emulation/instructions.h has the same functions for the emulation.
 #pragma once
 
 #include "tutti/kernels/cuda/tensor_core.h"
@@ -34,7 +34,7 @@ __device__ __forceinline__ void arrive_expecting(Mbarrier& barrier, uint32_t byt
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
                  : "memory");
 }
-// Until the phase of this parity is complete; the one before the first counts as complete, with parity 1.
+// Waits until the phase of this parity is complete. The phase before the first counts as complete and has parity 1.
 __device__ __forceinline__ void wait(Mbarrier& barrier, uint32_t parity) {
     uint32_t complete;
     do {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void wait(Mbarrier& barrier, uint32_t parity) {
             : "memory");
     } while (complete == 0);
 }
-// Of so many threads, in whole warps; number 0 is __syncthreads.
+// Barrier `id` of `threads` threads, in whole warps; barrier 0 is __syncthreads.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_matrices(void* row, const FragmentA& a) {
                  "r"(a[1]), "r"(a[2]), "r"(a[3])
                  : "memory");
 }
-// 16 bytes in shared memory that a copy is to read.
+// Stores 16 bytes in shared memory for a later copy.
 __device__ __forceinline__ void store_word(float4& to, const float4& word) { to = word; }
 // Makes what this thread stored in shared memory visible to products and to copies that begin after a barrier.
 __device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -86,11 +86,11 @@ __device__ __forceinline__ void copy_out(float* to, const void* shared, uint32_t
                      : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until the thread's copies have read shared memory, until they have written.
+// Waits until the thread's copies have read shared memory, or have written.
 __device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// What threads of several blocks do with one place of memory, in turns: *turns says whose turn it is. Copies of one
-// turn, waited for, are done before those of the next begin: the fences order them with the turn.
+// Ordered access of threads of several blocks to one place in memory: *turns is the number of the thread that may go
+// on. Copies of one turn, waited for, are done before those of the next begin: the fences order them with the turn.
 __device__ __forceinline__ void wait_for_turn(const int32_t* turns, int mine) {
     int32_t turn;
     do {
@@ -101,7 +101,8 @@ __device__ __forceinline__ void wait_for_turn(const int32_t* turns, int mine) {
 __device__ __forceinline__ void pass_turn(int32_t* turns, int next) {
     asm volatile("fence.proxy.async.global;\nst.release.gpu.global.b32 [%0], %1;" ::"l"(turns), "r"(next) : "memory");
 }
-// Registers of each thread of a warp group, multiples of 8, from and to the pool of the block.
+// Changes the registers of each thread of a warp group, a multiple of 8, returning them to or taking them from the pool
+// of the block.
 template <int registers>
 __device__ __forceinline__ void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));

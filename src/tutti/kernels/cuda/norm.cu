@@ -1,5 +1,5 @@
 // kernels/cuda/norm.cu: layer norm and RMS norm, whose rows are not centred, forward and backward; formulas as in
-// kernels/reference/norm.cpp. A row is read from memory once and from the cache after that: a mean must be known before
+// kernels/reference/norm.cpp. A row is read from memory once and from the cache afterwards: the mean is needed before
 // the deviations are squared.
 #include "tutti/kernels/cuda/column_sums.h"
 #include "tutti/kernels/cuda/fill.h"
@@ -123,7 +123,7 @@ struct WeightTerms {
     }
 };
 
-// f(T{}, centred), the latter a constant: `mean` or `bias` is there.
+// Calls f(T{}, centred) with a constant: whether `mean_or_bias` is defined.
 template <class F>
 void with_kind(const View& x, const View& mean_or_bias, F&& f) {
     with_activation(x.dtype, [&](auto type) {

@@ -1,5 +1,5 @@
-// kernels/cuda/routing.cu: which experts a row goes to, the gradient of that, and the balance of loads; formulas as in
-// kernels/reference/experts.cpp. A block has a row, whose probabilities stay in shared memory.
+// kernels/cuda/routing.cu: routing of rows to experts, its gradient, and load balancing; formulas as in
+// kernels/reference/experts.cpp. A block takes one row, whose probabilities stay in shared memory.
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
 #include "tutti/kernels/sampling.h"
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(Row::kBlockThreads)
     } else {
         for_experts(E, [&](int64_t e) { p[e] /= sum; });
     }
-    // Without bias and groups the order of p is that of the logits, which tell more of them apart; but of softmax one
-    // NaN makes all of them NaN.
+    // Without bias and groups the order of p is that of the logits, whose differences are not lost to rounding; with
+    // softmax one NaN makes all p NaN.
     const bool by_logits = bias == nullptr && s.groups == 1 && (s.sigmoid || sum == sum);
     for_experts(E, [&](int64_t e) {
         if (shares != nullptr) shares[n * E + e] = p[e] / total;

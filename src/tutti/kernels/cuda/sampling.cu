@@ -1,5 +1,5 @@
-// kernels/cuda/sampling.cu: a token from a row of logits by one block: cuts digit by digit over histograms in shared
-// memory, then the draw. Sums are of integers, so atomics leave no order to see.
+// kernels/cuda/sampling.cu: samples a token from a row of logits, one block per row: finds the cuts digit by digit with
+// histograms in shared memory, then draws. Sums are of integers, so the order of atomics does not matter.
 #include "tutti/base/philox.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"

@@ -36,7 +36,7 @@ struct Problem {
 
     __device__ int64_t position(int64_t n, int64_t t) const { return positions[n * positions_stride + t]; }
 
-    // u of token t, which may be before the first one.
+    // u of token t; t may lie before the first token.
     template <int N>
     __device__ __forceinline__ void gated(int64_t n, int64_t t, int64_t channel, float (&u)[N]) const {
         if (t < 0) {
@@ -82,7 +82,8 @@ struct Problem {
 #pragma unroll
         for (int k = 0; k < N; ++k) dv[k] *= gate[k];
     }
-    // du of token s, which may be before the first one: what the tokens of this call add, the longest lag first.
+    // Adds the contribution of this call's tokens to du of token s, the longest lag first; s may lie before the first
+    // token.
     template <int N>
     __device__ __forceinline__ void add_gradient_of_gated(const Rows3<const T>& dz, int64_t n, int64_t s,
                                                           int64_t channel, float (&du)[N]) const {

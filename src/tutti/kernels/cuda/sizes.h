@@ -1,4 +1,4 @@
-// kernels/cuda/sizes.h: the sizes of the CUDA table, which a build without CUDA knows too: it plans runs on GPUs.
+// kernels/cuda/sizes.h: sizes of the CUDA table, also in a build without CUDA, which may plan runs on GPUs.
 #pragma once
 
 #include "tutti/base/host_device.h"
@@ -9,12 +9,12 @@ namespace tutti::kernels::cuda {
 // Each chunk reads and writes the f32 gradient of the head once: at Llama 3's 128256 words 2.1 GB, a millisecond.
 inline constexpr int64_t kLossChunkBytes = 1 << 30;
 
-// What the backward of attention keeps, in places of 4 bytes: D_i of each query row; and for the kernel of Hopper dq in
-// f32, by tiles of queries, with a turn for each tile. Which GPU it will be is not asked: a plan made without one
-// counts what a run takes. So GPUs that are not Hopper's, and f32, take memory that they do not use: twice that of dq
-// in bf16.
+// Workspace of the backward of attention, in units of 4 bytes: D_i of each query row; for the Hopper kernel also dq in
+// f32, by tiles of queries, and a counter for each tile. The size does not depend on the GPU, so that a plan made
+// without one counts what a run takes. Other GPUs and f32 therefore allocate memory that they do not use: twice that of
+// dq in bf16.
 struct BackwardWorkspace {
-    int64_t turns = 0, dq = 0, values = 0;  // where they begin, where all ends
+    int64_t turns = 0, dq = 0, values = 0;  // offsets of the counters and of dq; the total
 
     // Sums of a tile of dq: 128 queries with 64 columns each, or 64 with 128.
     static constexpr int kTile = 8192;

@@ -1,6 +1,5 @@
-// kernels/cuda/slab_tile.h: tiles of bf16 rows in shared memory as the tensor copies and the warp group products of
-// Hopper want them, products of such tiles, and the rings that tiles come in. Below: wgmma.h. Used by
-// attention_hopper_*.cu.
+// kernels/cuda/slab_tile.h: tiles of bf16 rows in shared memory in the layout of Hopper's tensor copies and warp group
+// products, products of such tiles, and positions in ring buffers of tiles.
 #pragma once
 
 #include "tutti/kernels/cuda/wgmma.h"
@@ -10,7 +9,7 @@ namespace tutti::kernels::cuda {
 // A tile of kRows rows of kD bf16 in shared memory as columns of slabs, 64 elements wide: a row of a slab is 128 bytes
 // whose eight 16-byte words are permuted by the row's number, at addresses that are multiples of 1024 (the 128-byte
 // swizzle of CUtensorMap and of matrix descriptors). It is one operand's rows along K as it stands (K-major) and the
-// other one's columns (N-major): PTX ISA 9.7.15.5.1.2, canonical layouts. The same numbers stand in CUTLASS,
+// other one's columns (N-major): PTX ISA 9.7.15.5.1.2, canonical layouts. CUTLASS has the same numbers:
 // cute/atom/mma_traits_sm90_gmma.hpp (make_gmma_desc).
 template <int kRows, int kD>
 struct SlabTile {
@@ -94,7 +93,7 @@ __device__ __forceinline__ void round_to(FragmentA (&p)[kSteps], const Accumulat
     for (int k = 0; k < kSteps; ++k) round_to(p[k], sums[column / 8 + 2 * k], sums[column / 8 + 2 * k + 1]);
 }
 
-// Stages of a ring in turn, with the parity of the pass.
+// Position in a ring buffer: the stage, and the parity of the pass.
 template <int kStages>
 struct Turn {
     int stage = 0;

@@ -1,4 +1,4 @@
-// kernels/cuda/table.cpp: the table for NVIDIA GPUs. Called once per device.
+// kernels/cuda/table.cpp: fills the table for NVIDIA GPUs.
 #include <cstdlib>
 
 #include "tutti/kernels/cuda/fill.h"

@@ -1,5 +1,5 @@
-// kernels/cuda/team.h: threads that work on one row together, and their sums, always added in the same order. A short
-// row is a warp's, several to a block; a long one is a block's. Used by the norms, the losses and reduction.cu.
+// kernels/cuda/team.h: threads that work on one row together, and reductions over them in a fixed order. A warp takes a
+// short row, several warps to a block; a block takes a long row.
 #pragma once
 
 #include "tutti/kernels/cuda/element.h"
@@ -8,7 +8,7 @@ namespace tutti::kernels::cuda {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Every lane gets the result, and the same bits of it: a + b = b + a.
+// Every lane gets the same bits, since a + b = b + a.
 template <class T>
 __device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll
@@ -84,7 +84,7 @@ __device__ __forceinline__ void load_sum(const T* x, const T* residual, T* sum, 
     for (int k = 0; k < N; ++k) s[k] = rounded(s[k] + other[k], x);
     store<N>(s, sum + at);
 }
-// Added to a gradient: zeros without `add`.
+// Loads what is added to a gradient: zeros without `add`.
 template <int N, class T>
 __device__ __forceinline__ void load_or_zero(const T* add, int64_t at, float (&values)[N]) {
     if (add != nullptr) return load<N>(add + at, values);

@@ -1,6 +1,5 @@
-// kernels/cuda/tensor_core.h: the instructions of tensor cores that our kernels use (PTX ISA, sections on mma, ldmatrix
-// and cp.async; compute capability 8.0 and up), each with a twin for the emulation. Used by attention_forward.cu and
-// attention_backward.cu.
+// kernels/cuda/tensor_core.h: tensor core instructions (PTX ISA, sections on mma, ldmatrix and cp.async; compute
+// capability 8.0 and up). tests/cuda/emulation/instructions.h has the same functions for the emulation.
 //
 // Fragments: lane l of a warp holds of the (16, 8) f32 accumulator rows l/4 and l/4 + 8, columns 2 (l%4) and the next.
 #pragma once
@@ -47,7 +46,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
                  : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all groups but the last `pending` of this thread have arrived; others see them after a barrier.
+// Waits until all groups of this thread but the last `pending` have arrived; other threads see them after a barrier.
 template <int pending>
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -55,7 +54,7 @@ __device__ __forceinline__ void wait_for_copies() {
 
 #endif
 
-// 16 columns of accumulators, rounded to bf16, as the left operand: their registers are where it wants them.
+// 16 columns of accumulators, rounded to bf16, as the left operand, whose register layout is the same.
 __device__ __forceinline__ void round_to(FragmentA& a, const Accumulator& left, const Accumulator& right) {
     a[0] = to_bf16_pair(left[0], left[1]);
     a[1] = to_bf16_pair(left[2], left[3]);

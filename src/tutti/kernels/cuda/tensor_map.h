@@ -1,5 +1,5 @@
-// kernels/cuda/tensor_map.h: what describes a view to the tensor copies of Hopper. Below: the driver, asked for its
-// function at run time, so that the program starts where there is none. Called by attention_hopper.cu.
+// kernels/cuda/tensor_map.h: descriptors of views for the tensor copies of Hopper. The driver's function is looked up
+// at run time, so that the program starts on machines without a driver.
 #pragma once
 
 #include "tutti/device/cuda/runtime.h"

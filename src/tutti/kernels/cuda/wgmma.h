@@ -1,5 +1,5 @@
-// kernels/cuda/wgmma.h: products of warp groups of compute capability 9.0a (PTX ISA, wgmma, section 9.7.15), each with
-// a twin for the emulation. Below: hopper.h. Used by slab_tile.h.
+// kernels/cuda/wgmma.h: products of warp groups, compute capability 9.0a (PTX ISA, wgmma, section 9.7.15).
+// tests/cuda/emulation/instructions.h has the same functions for the emulation.
 //
 // A warp group, four warps, multiplies 64 rows; warp w of it holds rows 16 w to 16 w + 15 of the sums, as the
 // accumulators of mma.sync (tensor_core.h) hold 16 rows, and the left operand likewise when it comes from registers.
@@ -11,8 +11,8 @@ namespace tutti::kernels::cuda {
 
 #ifndef TUTTI_CUDA_EMULATED
 
-// Keeps the compiler from moving what it does with these registers across this point: it does not know that a product
-// goes on after its instruction, nor that a wait is to come late.
+// Keeps the compiler from moving uses of these registers across this point: the compiler treats a product as complete
+// after its instruction, and may move a wait forwards.
 template <int kBlocks>
 __device__ __forceinline__ void pin(Accumulator (&c)[kBlocks]) {
 #pragma unroll
@@ -30,14 +30,14 @@ __device__ __forceinline__ void pin(FragmentA (&a)[kSteps]) {
 // Before products that read or add to registers written since the last product.
 __device__ __forceinline__ void fence_registers() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until all groups but the last `pending` are done; c is what this makes readable.
+// Waits until all groups but the last `pending` are done; afterwards c may be read.
 template <int pending, int kBlocks>
 __device__ __forceinline__ void wait_for_products(Accumulator (&c)[kBlocks]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
     pin(c);
 }
 
-// An instruction names all sums of the thread as operands, and nothing but the preprocessor can repeat these.
+// An instruction names all sums of the thread as operands; only the preprocessor can repeat them.
 #define TUTTI_SUMS_OF(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define TUTTI_SUMS_OF_8(n)                                                                                    \
     TUTTI_SUMS_OF(n), TUTTI_SUMS_OF(n + 1), TUTTI_SUMS_OF(n + 2), TUTTI_SUMS_OF(n + 3), TUTTI_SUMS_OF(n + 4), \

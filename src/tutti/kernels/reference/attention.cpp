@@ -1,4 +1,4 @@
-// kernels/reference/attention.cpp: softmax attention from its definition (Vaswani et al. 2017) with grouped queries,
+// kernels/reference/attention.cpp: softmax attention by its definition (Vaswani et al. 2017) with grouped queries,
 // and its backward in the form of Dao et al. 2022, appendix B; rotary position embedding (Su et al. 2021). Letters: S
 // scores, P probabilities, O output.
 #include <algorithm>

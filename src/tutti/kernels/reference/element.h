@@ -20,7 +20,7 @@ inline double load(const View& x, int64_t offset) {
     }
 }
 
-// Token numbers, positions, row numbers.
+// An index, i32 or i64: a token number, a position or a row number.
 inline int64_t load_index(const View& x, int64_t offset) {
     return x.dtype == DType::i64 ? x.as<const int64_t>()[offset] : x.as<const int32_t>()[offset];
 }
@@ -47,7 +47,7 @@ inline void store(const View& y, int64_t offset, double value) {
     }
 }
 
-// By index, honouring strides.
+// Offset of an element by its indices and the strides of the view.
 inline int64_t offset(const View& x, int64_t i, int64_t j) { return i * x.stride(0) + j * x.stride(1); }
 inline int64_t offset(const View& x, int64_t i, int64_t j, int64_t k) { return offset(x, i, j) + k * x.stride(2); }
 inline int64_t offset(const View& x, int64_t i, int64_t j, int64_t k, int64_t l) {

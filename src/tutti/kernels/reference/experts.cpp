@@ -1,5 +1,5 @@
-// kernels/reference/experts.cpp: mixtures of experts: the experts of each row, the balance of their loads, moving rows
-// to experts and back, and the products of experts.
+// kernels/reference/experts.cpp: mixtures of experts: routing and its gradient, load balancing, permutation of rows to
+// experts and back, and grouped products.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -18,7 +18,7 @@ using Row = std::vector<double>;
 // A NaN counts as larger than any number, so that the NaN is chosen and appears in the weights.
 bool is_larger(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a > b; }
 
-// Indices of `values` from the largest down; equal values in their order.
+// Indices of `values` in descending order of value; equal values keep their order.
 std::vector<size_t> falling(const Row& values) {
     std::vector<size_t> order(values.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -57,7 +57,7 @@ Row probabilities(const Routing& r, const Row& x) {
     return p;
 }
 
-// Experts by falling score, without those of groups that are not chosen.
+// Experts in descending order of score, without the experts of groups that were not chosen.
 std::vector<size_t> candidates(const Routing& r, const Row& score) {
     const size_t groups = static_cast<size_t>(r.groups), chosen = static_cast<size_t>(r.chosen_groups);
     const size_t k = static_cast<size_t>(r.experts.columns()), size = score.size() / groups;

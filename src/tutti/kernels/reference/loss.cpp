@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Of the words of a row in one shard, or of all its words.
+// Statistics of one row over the words of one shard, or over all words.
 struct Partial {
     double maximum = -kInfinity;
     double sum = 0;     // of exp(x - maximum)

@@ -1,5 +1,5 @@
-// kernels/reference/norm.cpp: layer norm (Ba et al. 2016) and RMS norm (Zhang and Sennrich 2019), which is the same
-// without mean and bias; forward and backward. Backward takes the mean and rstd that forward stored; x^ below is the
+// kernels/reference/norm.cpp: layer norm (Ba et al. 2016) and RMS norm (Zhang and Sennrich 2019), which has neither
+// mean nor bias; forward and backward. The backward reads the mean and rstd that the forward stored; x^ is the
 // normalised input.
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace tutti::kernels::reference {
 
 namespace {
 
-// What is normalised: x, or x + residual as it is rounded when it is stored.
+// The input of the norm: x, or x + residual, rounded to its type and stored in `sum`.
 View summed(const Stream& stream, const View& x, const View& residual, const View& sum) {
     if (!residual.defined()) return x;
     reference_table().add(stream, x, residual, sum);

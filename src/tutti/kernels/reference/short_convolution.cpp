@@ -10,7 +10,7 @@ namespace {
 
 double load_at(const View& x, int64_t i, int64_t j, int64_t k) { return load(x, offset(x, i, j, k)); }
 
-// u of token t, which may be before the first one.
+// u of token t; t may lie before the first token.
 double gated(const ShortConvolution& f, int64_t n, int64_t t, int64_t c) {
     if (t >= 0) return load_at(f.b, n, t, c) * load_at(f.x, n, t, c);
     return f.before.defined() ? load_at(f.before, n, f.before.shape[1] + t, c) : 0;
@@ -29,7 +29,7 @@ double convolved(const ShortConvolution& f, int64_t n, int64_t t, int64_t c) {
     return f.bias.defined() ? v + load(f.bias, c) : v;
 }
 
-// What the tokens of this call add to du of token s, which may be before the first one.
+// du plus the contribution of the tokens of this call to token s; s may lie before the first token.
 double gradient_of_gated(const ShortConvolution& f, const View& dz, int64_t n, int64_t s, int64_t c, double du) {
     const int64_t K = f.w.shape[1], T = dz.shape[1];
     for (int64_t j = 0; j < K; ++j) {

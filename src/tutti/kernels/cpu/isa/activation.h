@@ -1,5 +1,6 @@
-// kernels/cpu/isa/activation.h: GELU and SwiGLU of vectors, with their gradients. activation.cpp makes passes over
-// memory of them, gemm_blocked.cpp epilogues: the same bits. T as in simd.h: what the result is rounded to next.
+// kernels/cpu/isa/activation.h: GELU and SwiGLU of vectors, with their gradients. elementwise.cpp applies them in a
+// pass over memory, gemm_blocked.cpp as epilogues, with the same bits. T is the type that the result is rounded to
+// next, as in simd.h.
 #pragma once
 
 #include "tutti/kernels/cpu/isa/simd.h"

@@ -1,6 +1,6 @@
-// kernels/cpu/isa/attention.cpp: softmax attention in tiles, with the softmax taken as the keys come (Milakov and
-// Gimelshein 2018; Dao et al. 2022): no (T, T) array, tiles that no row sees are never touched. Layouts are in
-// attention_tiles.h. Below: tile_product.h. Called by: cpu/table.cpp.
+// kernels/cpu/isa/attention.cpp: softmax attention in tiles, with an online softmax (Milakov and
+// Gimelshein 2018; Dao et al. 2022): no (T, T) array, tiles that no row sees are never touched. attention_tiles.h
+// describes the layouts.
 //
 // bf16: with AVX512_BF16 both products take bf16 operands and sum in f32; P is rounded to bf16 on the way, its sum is
 // not (as on GPUs). Without, everything after the load is f32.
@@ -15,15 +15,15 @@ using attention::kKeys;
 constexpr int64_t kTogether = attention::kForwardTogether;
 constexpr float kInfinity = __builtin_inff();
 
-// Any number near a row's scores will do in the place of their maximum: sums of powers of two are as exact at 2^60 as
-// at 1, and powers that are lost at 2^-126 beside them do not count. So every row begins with 0, and gets another shift
-// only where its scores go beyond this.
+// The softmax may subtract any number near the scores of a row instead of their maximum: sums of powers of two are as
+// exact at 2^60 as at 1, and powers below 2^-126 beside them are negligible. So the shift of every row begins at 0 and
+// changes only where scores differ from it by more than this.
 constexpr float kSlack = 60;
 
 template <class Word>
 struct Tiles {
     Word *k, *v, *p;           // (keys, D); (D, keys): V^T; (keys, rows): P^T
-    float *s, *staged;         // (kChunk, rows): S^T; memory to transpose in
+    float *s, *staged;         // (kChunk, rows): S^T; scratch memory for transposition
     Word* q[kTogether] = {};   // (D, rows) of each block
     float* o[kTogether] = {};  // (D, rows): O^T
 };
@@ -45,8 +45,8 @@ Tiles<Word> tiles_of(float* slot, int64_t padded_D) {
     return t;
 }
 
-// Of each row, in powers of two: x = scale log2(e) S - shift, the sum of 2^x, and of the present tile the sum and the
-// largest x.
+// State of each row, in powers of two: with x = scale log2(e) S - shift, the sum of 2^x so far, and the sum of 2^x and
+// the largest x of the current tile.
 struct Softmax {
     float shift[kRows], sum[kRows], tile_sum[kRows], tile_maximum[kRows];
 };
@@ -85,8 +85,8 @@ void exponentiate(const float* s, Lanes lanes, float factor, const Visible& visi
     }
 }
 
-// Rows whose scores have come too far from their shift get a new one, and O and the sum so far change with it. False if
-// there are none.
+// Gives rows whose scores are too far from their shift a new shift, and rescales O and the sum so far. Returns false if
+// no row needs one.
 bool move_shifts(Softmax& softmax, float* o, int64_t D, int64_t width) {
     float factors[kRows];
     bool any = false;
@@ -194,7 +194,7 @@ void attention_forward(const Stream& stream, const AttentionForward& a) {
     const Sizes s = sizes_of(a.q.shape, a.k.shape);
     if (s.rows <= kFewRows) return attend_few_rows(stream, a);
     const int64_t heads = s.B * s.Hkv, blocks = s.blocks, slot_size = attention::forward_slot(s.padded_D);
-    // Fewer together where tasks would be too few for the threads; the results are the same.
+    // Fewer blocks per task where there would be too few tasks for the threads; the results are the same.
     const int64_t together = larger(1, smaller(kTogether, blocks * heads / (2 * stream.threads)));
     const int64_t tasks_of_head = (blocks + together - 1) / together;
     // Head by head, so that K and V stay in L2; within a head the long causal blocks first, so that the threads end

@@ -1,12 +1,11 @@
-// kernels/cpu/isa/attention_backward.cpp: the gradients of attention, with P taken again from lse tile by tile (Dao et
+// kernels/cpu/isa/attention_backward.cpp: the gradients of attention, with P recomputed from lse tile by tile (Dao et
 // al. 2022, algorithm 4; its letters): P = exp(scale S - lse), dP = dO V^T, dS = scale P (dP - delta), delta = dO.O; dV
-// += P^T dO, dK += dS^T Q, dQ += dS K. Layouts are in attention_tiles.h. Below: tile_product.h. Called by:
-// attention.cpp, which fills the table.
+// += P^T dO, dK += dS^T Q, dQ += dS K. attention_tiles.h describes the layouts.
 //
-// One thread has all keys of one (batch, key head) and walks over blocks of query rows, a few at a time, so dK and dV
-// need no atomics and are summed in the same order in every run. Where there are fewer key heads than threads can share
-// evenly, the blocks are dealt out to `splits` copies of dK and dV, added up at the end in order: results then depend
-// on the thread count.
+// One thread owns all keys of one (batch, key head) and visits blocks of query rows, a few at a time, so dK and dV need
+// no atomics and are summed in the same order in every run. Where there are fewer key heads than threads can share
+// evenly, the blocks are distributed over `splits` copies of dK and dV, which are added in order at the end: results
+// then depend on the number of threads.
 #include "tutti/kernels/cpu/isa/attention_tiles.h"
 
 namespace tutti::kernels::TUTTI_ISA {
@@ -19,7 +18,7 @@ constexpr float kInfinity = __builtin_inff();
 
 using Plan = attention::BackwardPlan;
 
-// What a block of rows brings along; lanes beyond its last row have lse = infinity, so P = 0 there.
+// Operands and sums of a block of query rows; lanes beyond its last row have lse = infinity, so P = 0 there.
 template <class Word>
 struct Rows {
     RowBlock block;
@@ -37,7 +36,7 @@ struct Tiles {
     Word *p, *ds;     // (keys, rows), words along the rows
     Word* ds_keys;    // (keys, rows), words along the keys
     float *s, *dp;    // (kChunk, rows)
-    float* staged;    // memory to transpose in
+    float* staged;    // scratch memory for transposition
     float *dk, *dv;   // (Tk, padded D): sums
     Rows<Word> rows[kTogether];
 };
@@ -146,7 +145,7 @@ void softmax_gradient(const Tiles<Word>& t, const Rows<Word>& rows, Lanes lanes,
     }
 }
 
-// What one block of rows and one tile of keys add to dQ, dK and dV.
+// Adds the contribution of one block of rows and one tile of keys to dQ, dK and dV.
 template <class T, class Word>
 void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, const Sizes& s, float factor, Keys tile) {
     constexpr int64_t kPack = Operand<T>::kPack;

@@ -1,5 +1,5 @@
 // kernels/cpu/isa/attention_decode.cpp: attention of a few query rows (one new token against the keys before it). K and
-// V are read once, where they lie, and everything waits for memory. Below: loops.h. Called by: attention.cpp.
+// V are read once, in place; memory bandwidth is the limit.
 #include "tutti/kernels/cpu/isa/attention_tiles.h"
 
 namespace tutti::kernels::TUTTI_ISA {
@@ -45,7 +45,8 @@ void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i,
             p[j] = a.scale * row_sum(s.D, [&](int64_t d, auto part) { return load(q + d, part) * load(k + d, part); });
             if (p[j] > maximum) maximum = p[j];
         }
-        // As in the tiles: m' = max(m, max_j S_j), O and sum shrink by exp(m - m'), and -infinity is kept out of m'.
+        // As in attention.cpp: m' = max(m, max_j S_j), O and sum shrink by exp(m - m'), and -infinity is kept out of
+        // m'.
         const float safe = maximum > -1e38f ? maximum : -1e38f;
         sum = row_sum(keys,
                       [&](int64_t j, auto part) {

@@ -1,5 +1,5 @@
-// kernels/cpu/isa/attention_tiles.h: what the two attention kernels share: which rows belong together, how they are
-// laid out for tile_product.h, the mask, and pieces of the workspace. Used by attention.cpp and attention_backward.cpp.
+// kernels/cpu/isa/attention_tiles.h: shared parts of attention forward and backward: grouping of rows, their layout for
+// tile_product.h, the mask, and division of the workspace.
 //
 // The queries of all heads that read one key head are one list of rows, r = i G + g (query i, head g of the group): a
 // tile of K and V is then used by the whole group, and a single new token still fills G lanes. A block of rows lies
@@ -20,8 +20,9 @@ using attention::kChunk;
 using attention::kRows;
 using attention::Sizes;
 using attention::sizes_of;
-inline constexpr int64_t kStep = kTiles ? 32 : 16;  // rows that are left out together where they see none of a chunk
-// So few rows per key head (a new token without grouped heads) leave most lanes empty: attention_decode.cpp.
+inline constexpr int64_t kStep = kTiles ? 32 : 16;  // rows that are skipped together where they see no key of a chunk
+// With at most this many rows per key head (a new token without grouped heads) most lanes would be empty:
+// attention_decode.cpp.
 inline constexpr int64_t kFewRows = 4;
 
 // x is (B, T, H, D).
@@ -57,7 +58,7 @@ struct Lanes {
     bool operator==(const Lanes&) const = default;
 };
 
-// What query i of batch entry b sees; neither bound falls as i grows.
+// Keys visible to query i of batch entry b; neither bound decreases as i grows.
 inline Keys visible_keys(const AttentionMask& mask, int64_t Tk, int64_t b, int64_t i) {
     const int64_t last = i + mask.query_offset - mask.key_offset;  // the key at the query's own place
     Keys keys{0, mask.causal ? larger(0, smaller(Tk, last + 1)) : Tk};
@@ -69,11 +70,11 @@ inline Keys visible_keys(const AttentionMask& mask, int64_t Tk, int64_t b, int64
     return keys;
 }
 
-// What the rows of a block see, as the distance from the middle of their keys so that one comparison finds both bounds:
-// row r sees key j when |j - middle[r]| <= reach[r]. Halves of positions are exact in float below 2^23.
+// Keys visible to the rows of a block, as the distance from the middle of the keys, so that one comparison tests both
+// bounds: row r sees key j when |j - middle[r]| <= reach[r]. Halves of positions are exact in float below 2^23.
 struct Visible {
     float middle[kRows], minus_reach[kRows];
-    Keys rows[kRows];  // lanes beyond the last row see what it sees
+    Keys rows[kRows];  // lanes beyond the last row repeat it
     int64_t width;     // of the block
 
     Keys any() const { return {rows[0].first, rows[width - 1].end}; }  // keys that some row sees
@@ -189,7 +190,7 @@ void store_transposed(const RowBlock& block, const float* sums, int64_t D, Facto
     });
 }
 
-// Hands out pieces of the workspace, each on a cache line of its own.
+// Divides the workspace into pieces, each beginning at a cache line.
 struct Workspace {
     float* next;
     template <class Word>

@@ -1,6 +1,5 @@
 // kernels/cpu/isa/cross_entropy.cpp: softmax cross entropy over a vocabulary, whole or in shards, and its gradient in
 // place of the logits.
-// Below: loops.h. Called by: cpu/table.cpp.
 //
 // A row is read twice from memory: once for its maximum and sum, taken together piece by piece (Milakov and Gimelshein
 // 2018), once for the gradient. The logits are the largest array of a small model, so reading is what costs.

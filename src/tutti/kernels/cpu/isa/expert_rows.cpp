@@ -1,5 +1,4 @@
-// kernels/cpu/isa/expert_rows.cpp: rows on their way to experts and back, at the rate of memory.
-// Below: loops.h. Called by: cpu/table.cpp.
+// kernels/cpu/isa/expert_rows.cpp: permutation of rows to experts and back, at the speed of memory.
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 
@@ -59,7 +58,7 @@ void combine_rows(const Stream& stream, View x, View rows, View weights, View y)
     });
 }
 
-// Zeros in all rows, unless every one of them is named.
+// Sets dx to zero, unless `rows` names every row of dx.
 void clear_unnamed(const Stream& stream, const View& rows, const View& dx) {
     const int64_t count = numel(rows), width = columns(dx), height = size(dx, 0);
     int64_t named = 0;

@@ -1,15 +1,14 @@
-// kernels/cpu/isa/gemm_blocked.cpp: our own matrix product, for every ISA and type. On bf16 the fastest we know (on AMX
-// tiles, or pairs of AVX512_BF16). In f32: for builds without oneDNN, for f16, for bf16 on machines that cannot
-// multiply it, and where oneDNN is slow.
-// Below: cpu/gemm_plan.h, gemm_pack.h, gemm_few_rows.h. Called by: cpu/gemm*.cpp, which chooses between this and
-// oneDNN.
+// kernels/cpu/isa/gemm_blocked.cpp: our own matrix product, for every instruction set and type. bf16 is multiplied by
+// AMX tiles or as pairs by AVX512_BF16. Computes in f32 for builds without oneDNN, for f16, for bf16 on machines that
+// cannot multiply bf16, and where oneDNN is slow; cpu/gemm*.cpp chooses.
 //
-// After Goto and van de Geijn (2008), turned round so that c leaves once: a task makes one block of c (rows, width
-// of GemmBlocks), summed in f32 in its L2 over all of K, and writes it through bias, old c, epilogue and rounding. For
-// that op(b) is packed before, by all threads, in panels (K, kPanel) that every task reads. a is read where it lies;
-// where it is of another type or of odd size a task converts what it is about to read, and where it is transposed it is
-// packed before. K beyond kPackedDepth comes in pieces, with the blocks of c waiting. Where c is one block high, as of
-// a group of few rows, each panel of b has one reader: the task packs what it reads, and b stays in its L2.
+// After Goto and van de Geijn (2008), with the loops reordered so that c is written once: a task computes one block of
+// c (rows, width of GemmBlocks), summed in f32 in the L2 over all of K, and stores the block after bias, old c,
+// epilogue and rounding. All threads first pack op(b) into panels (K, kPanel) that every task reads. a is read in
+// place; if its type or size does not fit, a task converts the rows that it is about to read, and a transposed a is
+// packed beforehand. A K larger than kPackedDepth is processed in pieces, between which the sums stay in the workspace.
+// Where c is one block high, as of a group of few rows, one task reads each panel of b: the task packs the panels that it
+// reads, which then stay in the L2.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
 #include "tutti/kernels/cpu/isa/activation.h"
@@ -21,7 +20,7 @@ namespace tutti::kernels::TUTTI_ISA {
 
 namespace {
 
-// Rows of op(a): where they lie, and words from one to the next (of pairs, halves of a word: bytes would do as well).
+// Rows of op(a): the address of the first and the distance to the next, in bytes.
 struct Rows {
     const char* data;
     int64_t row_bytes;
@@ -122,8 +121,8 @@ void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int
 
 constexpr int64_t kAhead = 4;  // rows of c that are fetched before they are written
 
-// The row of x, stored as c is, that will be written or read. What lies beside c goes no nearer than the L2: rows that
-// are a multiple of 4 KiB apart share few places of the L1.
+// Prefetches a row of x, which is laid out as c. Views other than c go to the L2 only: rows that are a multiple of 4
+// KiB apart map to few sets of the L1.
 inline void prefetch_row(const Gemm& g, const View& x, int64_t row, Range n) {
     const int64_t element = size_of(x.dtype);
     const char* p = x.as<const char>() + (row * g.c.strides[0] + n.begin) * element;
@@ -170,7 +169,7 @@ void write_plain(const Gemm& g, Range m, Range n, const float* sums) {
     });
 }
 
-// Every epilogue has the bits of its kernel in activation.cpp.
+// Every epilogue gives the bits of its kernel in elementwise.cpp.
 template <class Word, class T, class Bias>
 [[gnu::noinline]] void write_through_epilogue(const Gemm& g, Range m, Range n, const float* sums) {
     T *const c = g.c.as<T>(), *const x = g.x.as<T>(), *const gate = g.gate.as<T>(), *const dup = g.dup.as<T>();
@@ -237,8 +236,8 @@ void gemm_of_few_rows(const Stream& stream, const Gemm& g) {
     });
 }
 
-// The part of an old c that is in the piece at (row, column) of block (m, n). Fetched beside the last multiplications,
-// a c that comes from memory costs less: of weight gradients of few rows, reading and writing c is a good part.
+// Prefetches the part of the old c in the piece at (row, column) of block (m, n) during the last multiplications: in
+// weight gradients of few rows, reading and writing c is a large part of the time.
 template <class Word>
 void prefetch_piece(const Gemm& g, Range m, Range n, int64_t row, int64_t column) {
     const int64_t element = size_of(g.c.dtype), bytes = smaller(kPanel<Word>, n.size - column) * element;

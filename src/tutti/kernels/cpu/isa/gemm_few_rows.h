@@ -1,5 +1,5 @@
-// kernels/cpu/isa/gemm_few_rows.h: c = a b^T with few rows of a: tokens that are being generated. b is read once, where
-// it lies, and everything waits for memory; packing would read and write it again. Used by gemm_blocked.cpp.
+// kernels/cpu/isa/gemm_few_rows.h: c = a b^T with few rows of a: the products of token generation. b is read once, in
+// place; memory bandwidth is the limit, and packing would read and write b again.
 #pragma once
 
 #include "tutti/kernels/cpu/fill.h"
@@ -7,7 +7,7 @@
 
 namespace tutti::kernels::TUTTI_ISA {
 
-// Rows of b that are fetched before they are read: the hardware begins anew at every row.
+// Rows of b to prefetch ahead: the hardware prefetcher starts anew at every row.
 inline constexpr int64_t kRowsAhead = 8;
 
 // sums (R, C), rows `row` apart = a (R, K) b (C, K)^T. Every element is one chain over K, whatever R and C are.

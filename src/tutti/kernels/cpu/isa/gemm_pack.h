@@ -1,5 +1,5 @@
-// kernels/cpu/isa/gemm_pack.h: operands of a product as words in the order in which it reads them: panels of op(b), and
-// rows of op(a). Used by gemm_blocked.cpp.
+// kernels/cpu/isa/gemm_pack.h: packs the operands of a product as words, in the order in which the product reads them:
+// panels of op(b), and rows of op(a). Block sizes are those of cpu/gemm_plan.h.
 #pragma once
 
 #include "tutti/kernels/cpu/gemm_plan.h"
@@ -13,7 +13,7 @@ static_assert(constants_of(kIsa) == IsaConstants{.lanes = kLanes,
                                                  .fast_pairs = kFastPairs,
                                                  .tiles = kTiles,
                                                  .pair_unit = kUnit<Pair>},
-              "cpu/gemm_plan.h sizes this instruction set's products by other constants");
+              "cpu/gemm_plan.h must plan products with the constants of this instruction set");
 
 template <class Word>
 inline constexpr GemmBlocks kBlocks = gemm_blocks(constants_of(kIsa), __is_same(Word, Pair));

@@ -1,5 +1,5 @@
-// kernels/cpu/isa/loops.h: how kernels walk over arrays: sizes of views, dispatch on the dtype, whole vectors and
-// tails, threads, sums along a row. A body is called as body(i, part) with part `Full` or `Tail`: one text for both.
+// kernels/cpu/isa/loops.h: loops of the kernels over arrays: sizes of views, dispatch on the dtype, whole vectors and
+// tails, threads, sums along a row. A body is called as body(i, part), where part is `Full` or `Tail`.
 #pragma once
 
 #include "tutti/device/cpu/parallel.h"
@@ -43,7 +43,7 @@ void with_type(DType dtype, Body&& body) {
         body(Type<float>{});
 }
 
-// x as it is when it was stored as T and loaded.
+// x rounded to T and converted back.
 template <class T>
 [[gnu::always_inline]] inline Vec rounded(Vec x) {
     if constexpr (__is_same(T, bf16))
@@ -69,7 +69,8 @@ void for_vectors_parallel(const Stream& stream, int64_t n, Body&& body) {
     parallel_for(stream, n, kGrain, [&](int64_t begin, int64_t end) { for_vectors(begin, end, body); });
 }
 
-// body(task, slot) for all tasks, handed out one by one; a slot is used by one thread at a time, so it may own memory.
+// body(task, slot) for all tasks, distributed one by one; one thread at a time uses a slot, so memory may belong to a
+// slot.
 template <class Body>
 void tasks_in_slots(const Stream& stream, int64_t tasks, Body&& body) {
     int64_t next = 0;
@@ -132,8 +133,8 @@ template <int K, class Value>
     return sums;
 }
 
-// body(Rows<R>, n) for the rows [0, row_count), two (R = 2) at a time and a last one: what a row waits for at the end
-// of its sums the other one fills.
+// body(Rows<R>, n) for the rows [0, row_count), two (R = 2) at a time and a last one: the second row hides the latency
+// at the end of the first row's sums.
 template <int R>
 struct Rows {};
 template <class Body>

@@ -1,6 +1,6 @@
-// kernels/cpu/isa/norm.cpp: layer norm (Ba et al. 2016) and RMS norm (Zhang and Sennrich 2019), which is the same
-// without the mean: rows are not `centred`. A row is a few KB: read from memory once, then from L1, so the variance
-// takes a pass of its own around the mean and loses nothing to cancellation.
+// kernels/cpu/isa/norm.cpp: layer norm (Ba et al. 2016) and RMS norm (Zhang and Sennrich 2019), which has no mean: its
+// rows are not `centred`. A row is a few KB, read from memory once and then from the L1, so the variance is computed
+// around the mean in a second pass and does not suffer from cancellation.
 #include "tutti/kernels/cpu/isa/column_sums.h"
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"
@@ -8,7 +8,7 @@
 namespace tutti::kernels::TUTTI_ISA {
 namespace {
 
-// The rows [n, n + count) that are normalised: of x, or of sum = x + residual, which is made here and is in L1 then.
+// Rows [n, n + count) of the norm's input: x, or sum = x + residual, which is computed here and stays in the L1.
 template <class T>
 [[gnu::always_inline]] inline const T* summed_rows(const NormForward& f, int64_t n, int64_t count) {
     const int64_t width = columns(f.x), begin = n * width;

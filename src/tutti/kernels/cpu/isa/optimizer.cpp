@@ -1,12 +1,12 @@
-// kernels/cpu/isa/optimizer.cpp: AdamW and SGD in one pass over memory; the bf16 copy that the model reads is made in
-// it.
+// kernels/cpu/isa/optimizer.cpp: AdamW and SGD in one pass over memory; the same pass writes the bf16 copy that the
+// model reads.
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 
 namespace tutti::kernels::TUTTI_ISA {
 namespace {
 
-// update(i, part) returns the new master values [i, ...); stores them, and their rounded copy where the model wants
+// update(i, part) returns the new master values [i, ...); stores them, and their rounded bf16 copy if the piece has
 // one.
 template <class Update>
 void update_weights(const Stream& stream, const OptimizerPiece& piece, Update update) {

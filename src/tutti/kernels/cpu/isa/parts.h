@@ -1,6 +1,6 @@
-// kernels/cpu/isa/parts.h: what the files of this folder define for each other and for isa/table.cpp, in the namespace
-// of the instruction set that they are compiled for. Each fill_ sets its own entries of the table and no other, on
-// every machine, so without the instructions of the set (cpu/fill.h).
+// kernels/cpu/isa/parts.h: the functions that fill the table of one instruction set, in its namespace. Each sets its
+// own entries of the table and no other. They run on every machine, so they are compiled without the instructions of
+// the set (cpu/fill.h).
 #pragma once
 
 #include "tutti/kernels/cpu/isa.h"
@@ -22,7 +22,7 @@ namespace tutti::kernels::TUTTI_ISA {
 [[gnu::target("general-regs-only")]] void fill_routing(KernelTable& table);      // route, route_backward, balance
 [[gnu::target("general-regs-only")]] void fill_expert_rows(KernelTable& table);  // gather_rows, combine_rows
 
-// The product without oneDNN (gemm_blocked.cpp), of which cpu/gemm*.cpp makes the entries.
+// Our own matrix product (gemm_blocked.cpp); cpu/gemm*.cpp fills the entries.
 void gemm(const Stream& stream, const Gemm& gemm);
 
 }  // namespace tutti::kernels::TUTTI_ISA

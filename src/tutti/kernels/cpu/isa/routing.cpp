@@ -1,6 +1,5 @@
-// kernels/cpu/isa/routing.cpp: which experts a row goes to, the gradient of that, and the balance of loads. A row's
-// logits are read once; everything else of a row stays in arrays of kMostExperts floats.
-// Below: loops.h. Called by: cpu/table.cpp.
+// kernels/cpu/isa/routing.cpp: routing of rows to experts, its gradient, and load balancing. The logits of a row are
+// read once; all intermediate values stay in arrays of kMostExperts floats.
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 
@@ -63,7 +62,7 @@ class Taking {
     int64_t vectors_;
 };
 
-// A number to choose by: NaN is infinite, all others finite.
+// Maps x to a score that orders experts: NaN becomes infinity, any other value a finite number.
 [[gnu::always_inline]] inline Vec to_score(Vec x) {
     const Vec bounded = min(broadcast(kLargest), max(broadcast(-kLargest), x));  // NaN stays
     return select(bounded >= broadcast(-kLargest), bounded, broadcast(kInfinity));
@@ -92,7 +91,7 @@ void keep_chosen_groups(const Routing& r, int64_t E, int64_t k, Scratch& s) {
             for (int64_t e = g * width; e < (g + 1) * width; ++e) s.score.at[e] = -kInfinity;
 }
 
-// Of a row: what is known of its probabilities p.
+// Statistics of the probabilities p of a row.
 struct Sums {
     float log_sum;  // ln sum exp(x)
     float total;    // of p
@@ -129,7 +128,7 @@ Sums sigmoids(const float* x, int64_t E, RowArray& p) {
     return result;
 }
 
-// Without bias and groups the order of p is that of the logits, which tell more of them apart.
+// Without bias and groups the order of p is that of the logits, whose differences are not lost to rounding.
 void set_scores(const Routing& r, const float* x, int64_t E, bool all_nan, Scratch& s) {
     const float* bias = r.bias.as<const float>();
     const bool by_logits = bias == nullptr && r.groups == 1 && !all_nan;

@@ -1,6 +1,6 @@
 // kernels/cpu/isa/short_convolution.cpp: the gated short convolution of LFM2, one pass over memory in each direction.
-// u is made again for each tap from b and x of the K rows around a token: they are in a cache, since neighbouring rows
-// have just been read, and no row waits for another.
+// u is recomputed for each tap from b and x of the K rows around a token: those rows are in a cache, since neighbouring
+// rows have just been read, and rows stay independent.
 #include "tutti/kernels/cpu/isa/column_sums.h"
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"
@@ -8,8 +8,8 @@
 namespace tutti::kernels::TUTTI_ISA {
 namespace {
 
-// Values of w that are transposed at a time. A strip of the channels should hold whole rows, as far as it can: rows in
-// pieces of 512 channels took twice as long where they come from memory.
+// Values of w that are transposed at a time. A strip of channels should cover whole rows where possible: rows in pieces
+// of 512 channels took twice as long from memory.
 constexpr int64_t kStripValues = 12288;
 
 // Row t of sequence n of a view (B, T, C).
@@ -74,7 +74,7 @@ template <int K, class T>
     return f.bias.data ? v + load(f.bias.as<T>() + at, part) : v;
 }
 
-// du of one token: `du`, and what tokens up to `last` add, those with the longest lag first.
+// du of one token: `du` plus the terms of tokens first to last, the longest lag first.
 template <class T>
 [[gnu::always_inline]] inline Vec gradient_of_gated(const ShortConvolution& f, const View& dz, const Strip& strip,
                                                     int64_t n, int64_t s, int64_t first, int64_t last, Vec du,

@@ -8,8 +8,8 @@ namespace tutti::kernels::TUTTI_ISA {
 
 inline constexpr float kLog2E = 1.44269502f, kLn2 = 0.693147182f;
 
-// T, here and below, is what the result is rounded to next: float, or bf16, whose rounding of 2^-9 hides an error of
-// 2^-14 relative (half of the instructions).
+// T, here and below, is the type that the result is rounded to next: float, or bf16, whose rounding error of 2^-9 hides
+// a relative error of 2^-14 at half of the instructions.
 
 // 2^f for |f| <= 1/2: minimax polynomials (Remez), 2^-29 and 2^-13.7 relative.
 template <class T>

@@ -1,5 +1,5 @@
-// kernels/cpu/isa/table.cpp: all entries of an instruction set but the products, which cpu/gemm*.cpp chooses. Called by
-// cpu/table.cpp.
+// kernels/cpu/isa/table.cpp: fills all entries of an instruction set but the matrix products, which cpu/gemm*.cpp
+// fills.
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 

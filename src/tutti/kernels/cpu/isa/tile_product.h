@@ -1,5 +1,5 @@
-// kernels/cpu/isa/tile_product.h: products of small matrices that lie in the caches: what attention and the plain GEMM
-// are made of. Elements are floats or pairs of bf16 (pairs_avx512.h): one word per element either way.
+// kernels/cpu/isa/tile_product.h: products of small matrices that lie in the caches: the building block of attention.
+// Elements are floats or pairs of bf16 (pairs_avx512.h): one word per element either way.
 //
 // c (M, N) f32 [+]= a (M, K) b (K, N): words of `a` are broadcast, so `a` may have any strides; rows of `b` and `c` are
 // read as vectors, so N is a multiple of kLanes: callers pad with zeros. Where pairs go through tiles (kTiles), `a` has
@@ -25,7 +25,7 @@ struct Product {
     int64_t row;
 };
 
-// What sizes of products of such words are rounded up to.
+// Sizes of products of such words are multiples of this.
 template <class E>
 inline constexpr int64_t kUnit = 1;
 template <>
