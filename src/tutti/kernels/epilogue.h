@@ -1,12 +1,12 @@
-// kernels/epilogue.h: the epilogue of a product as a kernel of its own, for products whose maker has none: one pass
-// over memory more, in place where there is no other place. Called by the gemm of cpu/, cuda/ and reference/.
+// kernels/epilogue.h: the epilogue of a product as a separate kernel, for implementations without fused epilogues: one
+// more pass over memory, in place if z has no view of its own.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::kernels {
 
-// The product without its epilogue: z goes where apply_epilogue() will look for it.
+// The product without its epilogue: stores z where apply_epilogue() reads it.
 inline Gemm without_epilogue(Gemm g) {
     const bool keeps_z = g.epilogue == Epilogue::gelu || g.epilogue == Epilogue::swiglu;
     if (keeps_z && g.x.defined()) g.c = g.x;
@@ -14,7 +14,7 @@ inline Gemm without_epilogue(Gemm g) {
     return g;
 }
 
-// Nothing, where g has none.
+// Applies the epilogue of g to z, if g has one.
 inline void apply_epilogue(const KernelTable& table, const Stream& stream, const Gemm& g) {
     const View& z = without_epilogue(g).c;
     switch (g.epilogue) {

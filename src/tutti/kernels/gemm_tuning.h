@@ -1,7 +1,7 @@
-// kernels/gemm_tuning.h: which algorithms a GPU's library of matrix products shall use, because they were measured to
-// be the fastest: plain data, and its file. `tutti bench step --tune` makes the file; a run reads the file
-// ([train] gemm_tuning) and never measures, so that two runs, and all ranks of a run, take the same algorithms and have
-// the same bits. An algorithm means something to the GPU, driver and library only with which it was measured.
+// kernels/gemm_tuning.h: measured choices of algorithms for a GPU's library of matrix products: plain data and its
+// file. `tutti bench step --tune` writes the file; a run reads the file ([train] gemm_tuning) and never measures, so
+// that two runs, and all ranks of a run, take the same algorithms and have the same bits. An algorithm is valid only
+// for the GPU, driver and library with which it was measured.
 #pragma once
 
 #include <array>
@@ -21,18 +21,18 @@ struct TunedProduct {
 
 struct GemmTuning {
     std::string gpu, driver, library;  // "NVIDIA H100 80GB HBM3", "CUDA 13.0", "cuBLASLt 13.1.0"
-    // By all that the library's choice depends on.
+    // Keyed by everything that the library's choice depends on.
     std::map<std::vector<int64_t>, TunedProduct> products;
-    std::map<std::vector<int64_t>, std::string> missed;  // that were asked for and are not there: their texts
-    // Candidates of a product that is not here are timed at its first use, which waits for the GPU; else such a product
-    // takes the heuristic's first.
+    std::map<std::vector<int64_t>, std::string> missed;  // requested products without an entry, with their texts
+    // If true, a product without an entry is measured at its first use, which waits for the GPU; else it takes the
+    // first algorithm of the heuristic.
     bool measures = false;
 
     std::string to_json() const;  // the file: all but the two above
 };
 
-// DataError with the file and the place in it when it is no tuning. UsageError, which names both sides, when it is of
-// another GPU, driver or library than `here`.
+// Throws DataError, naming the file and the place, if the file is not a tuning. Throws UsageError, naming both sides,
+// if the file is of another GPU, driver or library than `here`.
 GemmTuning read_gemm_tuning(const std::string& path, const GemmTuning& here);
 
 }  // namespace tutti::kernels

@@ -1,4 +1,4 @@
-// kernels/groups.h: the products that a GroupedGemm is made of. Below: kernel_table.h. Used by reference/, cpu/, cuda/.
+// kernels/groups.h: the individual products of a GroupedGemm.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -34,7 +34,7 @@ inline Gemm group_of(const GroupedGemm& grouped, int64_t e, int64_t first) {
     return g;
 }
 
-// body(Gemm) for every group but those without rows that leave c as it is.
+// Calls body(Gemm) for every group, except empty groups that leave c unchanged.
 template <class Body>
 void for_groups(const GroupedGemm& grouped, Body&& body) {
     const bool zeroes_empty = grouped.all.transpose_a && !grouped.all.accumulate;

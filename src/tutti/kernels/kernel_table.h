@@ -1,10 +1,11 @@
-// kernels/kernel_table.h: the index of all kernels. One typed function pointer each; a back end fills a table, an entry
-// that it lacks stays null and the op that needs it says so. The reference table (plain loops in double) is the law.
+// kernels/kernel_table.h: the index of all kernels, one typed function pointer each. A back end fills a table; an entry
+// that it lacks stays null, and the op that needs the entry throws. The reference table (plain loops in double
+// precision) defines the correct result.
 //
-// Rules: kernels take views, sizes and a stream; they allocate nothing, log nothing, throw nothing; shapes were checked
-// by ops/. Activations are f32 or bf16 ("A" below: one type per call); sums are taken in f32 or wider and rounded once.
-// Gradients of parameters are f32 and accumulated: db += ..., dw += .... Every result repeats bit for bit for a given
-// table, shape and thread count.
+// Rules: kernels take views, sizes and a stream; they allocate nothing and log nothing; ops/ has checked the shapes.
+// Data is aligned to its element. Activations are f32 or bf16 ("A" below: one type per call); sums are taken in f32 or
+// wider and rounded once. Gradients of parameters are f32 and accumulated: db += ..., dw += .... Every result repeats
+// bit for bit for a given table, shape and thread count.
 //
 // Letters: B batch, T sequence, N = B T rows, C width, H heads, D head dim, F ffn, V vocabulary, E experts.
 #pragma once
@@ -21,8 +22,8 @@
 
 namespace tutti::kernels {
 
-// What z = op(a) x op(b) [+ bias], rounded to its type, goes through on its way to memory. The result has the bits of
-// the entry of that name taken of a z in memory; but a gelu_backward may take z as it was before it was rounded.
+// A function applied to z = op(a) x op(b) [+ bias], rounded to its type, before c is stored. The result has the bits of
+// the table entry of that name applied to z in memory, except that gelu_backward may take z before rounding.
 enum class Epilogue : uint8_t {
     none,             // c = z [+ c]
     gelu,             // x = z, c = gelu(x)
@@ -39,25 +40,25 @@ struct Gemm {
     bool transpose_a = false;
     bool transpose_b = false;
     bool accumulate = false;  // c += product; the usual case of weight gradients, c f32
-    bool gradient = false;    // of a backward: ProductChoices::spared_by_gradients
+    bool gradient = false;    // part of a backward: ProductChoices::spared_by_gradients applies
     View bias = {};           // (N) added to every row; undefined: none
     View workspace = {};      // f32, of gemm_workspace values
-    // For several products with one b: f32, of gemm_packed_b values; written by the first, read where b_is_packed.
-    // Undefined: b is packed in the workspace, for this product alone.
+    // For several products with one b: f32, of gemm_packed_b values; written by the first product, read where
+    // b_is_packed is set. Undefined: b is packed in the workspace for this product alone.
     View packed_b = {};
     bool b_is_packed = false;
     Epilogue epilogue = Epilogue::none;
-    // c is a block of the rows of a product of so many, and has the bits that it has there; 0: c is all of it. Only
-    // where KernelTable::gemm_by_rows says so.
+    // c is a block of rows of a product with this many rows in all, and gets the bits that it would get there; 0: c is
+    // the whole product. Only if KernelTable::gemm_by_rows.
     int64_t whole_rows = 0;
-    View x = {};     // (M, N): written by gelu and swiglu (undefined: z is not kept), read by their backward
+    View x = {};     // (M, N): written by gelu and swiglu (undefined: z is not stored), read by their backward
     View gate = {};  // (M, N), read by swiglu and its backward
     View dup = {};   // (M, N), written by swiglu_backward
 };
 
-// Which keys a query attends to: query i is at place i + query_offset of a sequence, key j at place p = j + key_offset,
-// and query i attends to the keys that meet all conditions below. Tq queries and Tk keys may be any parts of the
-// sequence, which ring attention brings together.
+// Which keys a query attends to. Query i has position i + query_offset in a sequence, key j has position p = j +
+// key_offset, and query i attends to the keys that meet all conditions below. The Tq queries and Tk keys may be any
+// parts of the sequence, as in ring attention.
 struct AttentionMask {
     bool causal = true;  // p <= i + query_offset
     int64_t query_offset = 0;
@@ -77,7 +78,7 @@ struct AttentionForward {
     View workspace = {};  // f32, of attention_workspace values
 };
 
-// lse and o are taken as given: in ring attention they belong to all keys, k and v to one block of them.
+// lse and o are inputs: in ring attention they belong to all keys, k and v to one block of the keys.
 struct AttentionBackward {
     View q, k, v;     // as above
     View o, lse;      // o A or f32
@@ -89,7 +90,7 @@ struct AttentionBackward {
     View workspace = {};
 };
 
-// Layer norm, or without b and mean RMS norm, whose rows are not centred: s = x [+ residual], rounded once to its type.
+// Layer norm, or without b and mean RMS norm, which does not centre rows: s = x [+ residual], rounded once to its type.
 // With mean:    y = (s - mean) rstd w + b, rstd = (mean_c (s - mean)^2 + eps)^(-1/2).
 // Without mean: y = s rstd w,              rstd = (mean_c s^2 + eps)^(-1/2).
 struct NormForward {
@@ -113,12 +114,11 @@ struct NormBackward {
     View add = {};  // (N, C) A, may be dx
 };
 
-// The gated short convolution of LFM2 (Liquid AI 2025), causal and of each channel by itself. With u = b x and j rising
+// The gated short convolution of LFM2 (Liquid AI 2025), causal and separate for each channel. With u = b x and j rising
 // from 0, so that the oldest token is added first:
 //   v[t, c] = sum_j w[c, j] u[t - (K - 1) + j, c] [+ bias[c]];  z = c v.
-// A token reaches back over positions[t] tokens at most, so that a document sees nothing of the one before. Tokens
-// before the first one are those of `before`; without it they are 0. Bits do not depend on how a sequence is cut into
-// calls.
+// A token reaches back over at most positions[t] tokens, so that documents stay separate. u of tokens before the first
+// one is in `before`, or 0 without it. Bits do not depend on how a sequence is cut into calls.
 struct ShortConvolution {
     View b, c, x;      // (B, T, C) A, of one set of strides with unit inner stride: parts of one projection
     View w;            // (C, K) A, 1 <= K <= kMaxTaps
@@ -132,14 +132,14 @@ inline constexpr int64_t kMaxTaps = 16;
 struct ShortConvolutionBackward {
     View dz;          // (B, T, C) A, any strides with unit inner stride
     View db, dc, dx;  // like b, c, x
-    View after = {};  // (B, K - 1, C) f32, T >= K - 1: what later tokens add to du of the last K - 1 tokens; du begins
-                      // with it
+    View after =
+        {};  // (B, K - 1, C) f32, T >= K - 1: what later tokens add to du of the last K - 1 tokens; added first
     View dbefore = {};  // (B, K - 1, C) f32: du of `before`, written
 };
 
 // Kept values are multiplied by 1 / (1 - probability).
 // Element (n, c) is kept when uniform(key, row_index[n] * columns_total + column_offset + c) >= probability: the mask
-// depends on global indices only, never on how rows and columns are spread over ranks.
+// depends on global indices only, not on the distribution of rows and columns over ranks.
 struct Dropout {
     RandomKey key = 0;
     float probability = 0;
@@ -148,8 +148,9 @@ struct Dropout {
     int64_t columns_total = 0;
 };
 
-// y[r, c] = std * normal(key, first + r * row_step + c), of base/philox.h: the same bits from every table. With the
-// global index of its first value and the row length of the whole tensor, a rank draws its block of it.
+// y[r, c] = std * normal(key, first + r * row_step + c), of base/philox.h: the same bits from every table. To draw a
+// block of a tensor, pass the global index of the block's first value as first and the row length of the whole tensor
+// as row_step.
 struct Normal {
     View y;  // (R, C) f32, unit inner stride
     RandomKey key = 0;
@@ -163,9 +164,9 @@ struct Normal {
 // padding columns [vocab, V).
 //
 // When each of P ranks has some of the columns: cross_entropy_partial writes three numbers per row about the rank's own
-// words: their maximum (-infinity without words), the sum of exp(x - maximum), and the target's logit (0 if the target
-// is no word of this rank); -infinity, 0, 0 in rows without a target. cross_entropy_finish combines the partials of
-// all ranks in order: every rank gets the same losses, to the bit, and the gradient of its own columns.
+// words: their maximum (-infinity without words), the sum of exp(x - maximum), and the target's logit (0 if another
+// rank has the target); -infinity, 0, 0 in rows without a target. cross_entropy_finish combines the partials of all
+// ranks in order: every rank gets the same losses, to the bit, and the gradient of its own columns.
 struct CrossEntropy {
     View logits;       // (N, W) A: words [first_word, first_word + W); from vocab on padding
     View targets;      // (N) i32
@@ -177,13 +178,13 @@ struct CrossEntropy {
     View partials = {};      // f32, contiguous: (3, N) written by cross_entropy_partial, (P, 3, N) read by _finish
 };
 
-// tokens[n] is drawn from softmax(logits[n, :vocab] / temperature) among the tokens that are kept: with top_k those at
-// least as likely as the k-th most likely one; of these, with top_p < 1, those at least as likely as the last of the
-// fewest that have the share top_p together. Equally likely tokens are kept or left out together, so that no order of
-// sorting shows. Temperature 0: the most likely one, of several the lowest. A row with a NaN, or without one finite
-// largest logit: -1.
-// The draw: weights exp((x - largest) / temperature) as multiples of 2^-40, laid end to end in the order of tokens; the
-// one at uniform_below(key, draws[n], their sum). In integers, so that no order of adding shows either.
+// tokens[n] is drawn from softmax(logits[n, :vocab] / temperature) among the candidates. With top_k, candidates are the
+// tokens at least as likely as the k-th most likely one; of these, with top_p < 1, the tokens at least as likely as the
+// last of the fewest that have the share top_p together. Equally likely tokens are kept or dropped together, so the
+// result does not depend on an order of sorting. Temperature 0: the most likely token, of several the lowest. A row
+// with a NaN, or without a finite largest logit: -1. The weights exp((x - largest) / temperature) are multiples of
+// 2^-40, laid end to end in the order of tokens; the draw is the token at uniform_below(key, draws[n], their sum).
+// Integers make the result independent of the order of addition.
 struct Sample {
     View logits = {};  // (N, V) A, unit inner stride
     View draws = {};   // (N) i64: index of the draw among those of the key
@@ -195,11 +196,11 @@ struct Sample {
     double top_p = 1;
 };
 
-// Which experts each row goes to, in a mixture of experts, and with which weights; all in f32. p = softmax(logits), or
+// Routing of a mixture of experts: the experts of each row and their weights, all in f32. p = softmax(logits), or
 // sigmoid(logits). Chosen are the k experts with the largest p + bias, of equal ones the first. With `groups` > 1,
 // equal runs of experts, only experts of `chosen_groups` of them: those whose k / chosen_groups largest p + bias have
 // the largest sum, of equal ones the first. A NaN counts as larger than any number: it is chosen, and its weight is
-// NaN. All views are contiguous, and E is at most kMostExperts.
+// NaN. All views are contiguous; E is at most kMostExperts.
 inline constexpr int64_t kMostExperts = 4096;
 struct Routing {
     View logits;     // (N, E) f32
@@ -216,9 +217,9 @@ struct Routing {
     View log_sum = {};  // (N) f32: ln sum exp(logits)
 };
 
-// dlogits of: the weights of the chosen experts; dshares, which are the gradients of all shares of a row and the same
-// for the rows of a segment; and z_scale times the sum over rows of log_sum^2. `forward` as it was, its bias, shares
-// and entropy aside.
+// Gradient of the logits from three terms: dweights, of the weights of the chosen experts; dshares, of all shares of a
+// row, one row of dshares per segment; and z_scale times the sum over rows of log_sum^2. `forward` is as in the
+// forward; its bias, shares and entropy are not read.
 struct RoutingBackward {
     Routing forward;
     View dweights;       // (N, k) f32
@@ -237,7 +238,7 @@ struct GroupedGemm {
     std::span<const int64_t> rows;  // (E), of the host; their sum is the number of rows M
 };
 
-// A parameter, or what this rank has of one, as an optimizer updates it.
+// A parameter, or this rank's shard of one, as an optimizer updates it.
 struct OptimizerPiece {
     View master;          // (n) f32, updated
     View gradient;        // (n) f32
@@ -266,8 +267,8 @@ inline constexpr int64_t kSumBlock = 256;
 
 struct KernelTable {
     const char* name = "";
-    // What makes its matrix products: "own, oneDNN 2.6.3", "own". Opens the library that does: UsageError where that is
-    // missing. Nothing else needs the library before the first product.
+    // The implementations of its matrix products: "own, oneDNN 2.6.3", "own". Opens their library, and throws
+    // UsageError if it is missing; nothing else needs the library before the first product.
     const char* (*gemm_engines)() = nullptr;
 
     // Elementwise. Contiguous views of equal size unless said otherwise.
@@ -288,35 +289,36 @@ struct KernelTable {
     void (*swiglu_backward)(const Stream&, View dy, View gate, View up, View dgate, View dup) = nullptr;
     void (*dropout)(const Stream&, View x, const Dropout&, View y) = nullptr;  // forward and backward alike
 
-    // sums[b] = sum of the squares of block b, kSumBlock values of x f32 (n); sums (ceil(n / kSumBlock)) f64. Their
-    // total is taken by exact_sum, so that it does not depend on who holds which blocks.
+    // sums[b] = sum of the squares of block b, kSumBlock values of x f32 (n); sums (ceil(n / kSumBlock)) f64. exact_sum
+    // adds them, so that the total does not depend on the distribution of blocks over ranks.
     void (*sums_of_squares)(const Stream&, View x, View sums) = nullptr;
     // words (68) i64, those of an ExactSum (base/exact_sum.h), += the sum of values f32 or f64 (n), n at most 2^30.
     // Integers: every table and every order gives the same words.
     void (*exact_sum)(const Stream&, View values, View words) = nullptr;
 
-    // Matrix product; the f32 values that it needs in `workspace`; and what makes it ("own", "oneDNN"), which depends
-    // on shape, layout, types and threads only.
+    // The matrix product; the size of its `workspace` in f32 values; and the implementation that computes it ("own",
+    // "oneDNN"), which depends on shape, layout, types and threads only.
     void (*gemm)(const Stream&, const Gemm&) = nullptr;
     int64_t (*gemm_workspace)(const Stream&, const Gemm&) = nullptr;
-    int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product keeps none
-    bool packing_counts = false;  // products in bf16 are so fast that packing b is a good part of one
-    bool gemm_by_rows = false;    // Gemm::whole_rows is known here
-    // q, k and v of one input are projected side by side, by one product where their weights lie one behind another
-    // (ops/fused_linear.h); decision 32 says where that pays.
+    int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product has no packed b
+    bool packing_counts = false;  // products in bf16 are fast enough that packing b is a large part of their time
+    bool gemm_by_rows = false;    // Gemm::whole_rows is supported
+    // q, k and v of one input are projected side by side, by one product where their weights are adjacent in memory
+    // (ops/fused_linear.h); decision 32 says where this is faster.
     bool fused_projections = false;
     const char* (*gemm_engine)(const Stream&, const Gemm&) = nullptr;
-    // The problems so far that the library of the products has no kernel for, so that a far slower one of our own made
-    // them: "(4096, 50257) over 768 of bf16 to bf16, ...". Null: no library.
+    // The products so far for which the library has no kernel, so that our own, far slower kernel computed them:
+    // "(4096, 50257) over 768 of bf16 to bf16, ...". Null: no library.
     std::vector<std::string> (*slow_products)() = nullptr;
-    // A tuning without products, of the current GPU and this table's library. Null: nothing can be tuned.
+    // A tuning without products, of the current GPU and this table's library. Null: this table cannot be tuned.
     GemmTuning (*gemm_tuning)() = nullptr;
-    int64_t loss_chunk_bytes = 128 << 20;  // of logits that should exist at a time: ops::loss_chunk_rows
+    int64_t loss_chunk_bytes = 128 << 20;  // size of the chunk of logits that exists at a time: ops::loss_chunk_rows
     // db (C) f32 += sum over rows of dy (N, C) A.
     void (*bias_backward)(const Stream&, View dy, View db) = nullptr;
 
     // y (N, C) = weight[tokens[n] - first_row]; dweight (V, C) f32 += dy, rows added in the order of n. The matrix
-    // holds rows [first_row, first_row + V) of the whole table. A token outside: zeros in y, nothing added to dweight.
+    // holds rows [first_row, first_row + V) of the whole table. A token outside these rows gives zeros in y and adds
+    // nothing to dweight.
     void (*embedding_forward)(const Stream&, View tokens, View weight, int64_t first_row, View y) = nullptr;
     void (*embedding_backward)(const Stream&, View tokens, View dy, int64_t first_row, View dweight) = nullptr;
 
@@ -330,8 +332,8 @@ struct KernelTable {
                                              const ShortConvolutionBackward&) = nullptr;
     // dbefore (B, K - 1, C) f32, contiguous = what these tokens add to du of the ones in `before`.
     void (*short_convolution_backward_before)(const Stream&, const ShortConvolution&, View dz, View dbefore) = nullptr;
-    // dw (C, K) f32 += sum over tokens of dv[t, c] u[t - (K - 1) + j, c]; dbias (C) f32 += sum over tokens of dv. Of w
-    // the shape counts: it may have no data.
+    // dw (C, K) f32 += sum over tokens of dv[t, c] u[t - (K - 1) + j, c]; dbias (C) f32 += sum over tokens of dv. Only
+    // the shape of w is read.
     void (*short_convolution_backward_weight)(const Stream&, const ShortConvolution&, View dz, View dw,
                                               View dbias) = nullptr;
     // state (B, K - 1, C) f32 = u of the last K - 1 of all tokens so far: those of `before` (like state; undefined: 0),
@@ -346,13 +348,13 @@ struct KernelTable {
     // (D/2) f64; cosines, sines (P, D/2) f32, unit inner stride.
     void (*rope_table)(const Stream&, View frequencies, double amplitude, View cosines, View sines) = nullptr;
 
-    // f32 values that the two attention kernels need in `workspace`.
+    // Size of the `workspace` of attention forward or backward, in f32 values.
     int64_t (*attention_workspace)(const Stream&, const Shape& q, const Shape& k, bool backward) = nullptr;
     void (*attention_forward)(const Stream&, const AttentionForward&) = nullptr;
     void (*attention_backward)(const Stream&, const AttentionBackward&) = nullptr;
-    // o (B, T, H, D) and lse (B, H, T), of some keys, become those of these keys and the keys of the part, all f32:
-    // L = ln(e^lse + e^lse_part);  o = e^(lse - L) o + e^(lse_part - L) o_part;  lse = L. Rows with lse_part = -inf,
-    // which see no key of the part, stay as they are.
+    // o (B, T, H, D) and lse (B, H, T), of some keys, become those of these keys together with the keys of the part,
+    // all f32: L = ln(e^lse + e^lse_part);  o = e^(lse - L) o + e^(lse_part - L) o_part;  lse = L. Rows with lse_part =
+    // -inf, which see no key of the part, stay as they are.
     void (*attention_merge)(const Stream&, View o, View lse, View o_part, View lse_part) = nullptr;
 
     void (*cross_entropy)(const Stream&, const CrossEntropy&) = nullptr;
@@ -385,27 +387,29 @@ struct KernelTable {
     void (*sgd)(const Stream&, const Sgd&) = nullptr;
 };
 
-// Plain loops in double on the CPU: what every other table is tested against.
+// Plain loops in double precision on the CPU; the tests compare every other table with it.
 const KernelTable& reference_table();
 
-// Instruction sets that the CPU table exists for, best last: AVX2 with FMA; AVX-512 with BW, DQ and VL (Skylake to Ice
-// Lake); the same with BF16 (Cooper Lake, Zen 4); and with AMX tiles beside that (Sapphire Rapids).
+// Instruction sets with a CPU table, best last: AVX2 with FMA; AVX-512 with BW, DQ and VL (Skylake to Ice
+// Lake); the same with BF16 (Cooper Lake, Zen 4); the same with AMX tiles (Sapphire Rapids).
 enum class Isa : uint8_t { avx2, avx512, avx512_bf16, amx };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
-// The one that is used: the best, or what TUTTI_CPU_ISA names, so that unequal machines run the same kernels; oneDNN
-// keeps to it too, but chooses its blocks by the caches. UsageError where this machine lacks it.
+// The instruction set in use: the best, or the one that TUTTI_CPU_ISA names, so that different machines run the same
+// kernels. oneDNN is restricted to it too, but chooses its blocks by the caches. Throws UsageError if this machine
+// lacks it.
 Isa chosen_isa();
-// Of any instruction set, whatever this machine has: its sizes (gemm_workspace, gemm_packed_b, gemm_engine,
-// attention_workspace) may be asked for everywhere, its kernels called where the machine has it.
+// The table of any instruction set. Its sizes (gemm_workspace, gemm_packed_b, gemm_engine, attention_workspace) may be
+// computed on every machine, its kernels called only where the machine has the instruction set.
 const KernelTable& cpu_table(Isa isa);
 const char* gemm_engines();  // of the CPU tables
-// For NVIDIA GPUs. Kernels return before the work is done. The table and its sizes need no GPU, no driver and no
-// library of NVIDIA's, unless TUTTI_CUDA_ATTENTION=cudnn, which asks the library. A build without CUDA has the sizes
-// alone: its gemm_engines throws UsageError.
+// For NVIDIA GPUs. Kernels return before the work is done. The table and its sizes need no GPU, no driver and no NVIDIA
+// library, except cuDNN with TUTTI_CUDA_ATTENTION=cudnn. A build without CUDA has only the sizes; its gemm_engines
+// throws UsageError.
 const KernelTable& cuda_table();
 const KernelTable& cuda_tf32_table();  // the same, whose f32 products may round their factors to TF32
-// The table that computes in the memory of `device`: the CPU's best, or CUDA's. UsageError for tf32 on a CPU.
+// The table for the memory of `device`: the best of the CPU, or CUDA's. Throws UsageError for tf32 on a CPU, and if the
+// library of the products is missing.
 const KernelTable& table_for(const Device& device, ComputeType compute_type);
 
 }  // namespace tutti::kernels

@@ -1,5 +1,5 @@
-// kernels/sampling.h: what the sampling kernels of the CPU and of CUDA have in common: logits as integers, in their
-// order and as weights, and the digits of a cut. Called by cpu/sampling.cpp and cuda/sampling.cu.
+// kernels/sampling.h: shared parts of the sampling kernels of the CPU and of CUDA: integer keys and weights of logits,
+// and the search for a cut digit by digit.
 #pragma once
 
 #include <bit>
@@ -16,14 +16,14 @@ TUTTI_HOST_DEVICE inline uint32_t order_key(float x) {
     return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// In multiples of 2^-40: the sum over any vocabulary fits 64 bits.
+// exp((x - largest) / temperature) in multiples of 2^-40; the sum over any vocabulary fits 64 bits.
 TUTTI_HOST_DEVICE inline uint64_t sampling_weight(float x, float largest, float temperature) {
     constexpr float kOne = 0x1p40f;
     if (temperature <= 0) return x == largest ? static_cast<uint64_t>(kOne) : 0;
     return static_cast<uint64_t>(std::exp((x - largest) / temperature) * kOne);
 }
 
-// The integer that `share` of a sum is, and at least 1.
+// `share` of a sum, rounded up to an integer of at least 1.
 TUTTI_HOST_DEVICE inline uint64_t share_of(double share, uint64_t sum) {
     const double part = std::ceil(share * static_cast<double>(sum));
     if (part < 1) return 1;

@@ -1,4 +1,4 @@
-// kernels/table_for.cpp: which kernels compute in the memory of a device.
+// kernels/table_for.cpp: chooses the table of kernels for a device.
 #include "tutti/base/error.h"
 #include "tutti/kernels/kernel_table.h"
 

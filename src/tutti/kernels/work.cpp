@@ -17,7 +17,7 @@ ProblemShape shape_of(const View& operand) {
     return shape;
 }
 
-// The first is what the kernel's problem is named after.
+// The problem has the shape of the first operand.
 Work work_of_all(std::initializer_list<View> operands) {
     Work work{.shape = shape_of(*operands.begin())};
     for (const View& x : operands) work.bytes += bytes_of(x);

@@ -12,7 +12,7 @@
 
 namespace tutti::kernels {
 
-// What a kernel works on. text(): of a matrix product M x K x N, with what is transposed, added to or fused ("1024 x
+// The problem of a kernel. text(): of a matrix product M x K x N, with what is transposed, added to or fused ("1024 x
 // 768 x 3072, b transposed"), of a grouped one with all rows and the number of groups; of an attention "8 x 1024, 12
 // heads of 64"; of others the first operand, "8 x 1024 x 768".
 struct ProblemShape {
@@ -29,19 +29,19 @@ struct ProblemShape {
 };
 
 struct Work {
-    double flops = 0;  // of matrix products; others are bound by memory
+    double flops = 0;  // of matrix products; other kernels are limited by memory
     double bytes = 0;
     ProblemShape shape = {};
 
     Work& operator+=(const Work& other);
-    // Seconds on a machine with these ceilings: whichever is the larger. A kernel whose operands lie in a cache may be
-    // faster than memory.
+    // The larger of the times for arithmetic and for memory traffic at these rates, in seconds. A kernel whose operands
+    // are in a cache may be faster.
     double floor_s(double flops_per_s, double bytes_per_s) const;
 };
 
 Work work_of(const View& operand);  // read or written
 Work work_of(const Gemm& gemm);
-// Of a masked attention: the pairs that a query may see, first_key left aside.
+// Counts the visible pairs of query and key; first_key is ignored.
 Work work_of(const AttentionForward& attention);
 Work work_of(const AttentionBackward& attention);
 Work work_of(const NormForward& norm);
@@ -59,7 +59,7 @@ Work work_of(const AdamW& update);
 Work work_of(const Sgd& update);
 Work work_of(std::integral auto) { return {}; }
 Work work_of(std::floating_point auto) { return {}; }
-// Reads and writes rows of the matrix, not all of it.
+// Reads and writes only the rows that `tokens` names.
 Work work_of_embedding(const View& tokens, const View& rows_or_matrix, int64_t first_row, const View& matrix_or_rows);
 
 // Of `call(entry, arguments...)`.
