@@ -95,10 +95,14 @@ def score_sweep(program, document):
     print(f"inside the interval {100 * statistics.mean(inside):.0f} %")
 
 
-def score_node(program, document):
-    rows = [{**row, "family": "node", "gpu": "A100-80", "gpus_per_node": 8, "precision": "fp16", "recompute": "full", "zero_stage": 0, "vpp": 1,
+def node_rows(document):
+    return [{**row, "family": "node", "gpu": "A100-80", "gpus_per_node": 8, "precision": "fp16", "recompute": "full", "zero_stage": 0, "vpp": 1,
              "software": "Megatron-LM 2022", "attn_impl": "unfused", "sequence_parallel": False, "mlp": "gelu", "model": "GPT", "schedule": "1f1b"}
             for row in document["rows"]]
+
+
+def score_node(program, document):
+    rows = node_rows(document)
     alike, errors = collections.defaultdict(list), []
     for row, p in zip(rows, simulate(program, rows)):
         errors.append(abs(p["step_time_s"] / row["iter_time_s"] - 1))
