@@ -66,12 +66,12 @@ Tensors state_of(int ranks, const std::vector<std::string>& layout, bool loads) 
                                           .warn = [](const std::string& text) { throw Error(text); },
                                           .ranks = &engine.groups.world()});
         if (loads) {
-            engine.data_parallel.load_masters([&] { checkpoints.resume("strict"); });
+            engine.data_parallel->load_masters([&] { checkpoints.resume("strict"); });
         } else {
             for (int64_t step = 1; step <= 2; ++step) engine::train_step(engine, step);
             checkpoints.save_and_wait({.step = 2, .updates = 2});
         }
-        engine.data_parallel.wait_for_weights();
+        engine.data_parallel->wait_for_weights();
         const std::lock_guard lock(mutex);
         add_to(whole, train::state_slices(engine));
     });

@@ -80,7 +80,7 @@ int main(int argc, char** argv) try {
 
         double loss = first_loss;
         for (int64_t step = 2; step <= run.train.steps; ++step) loss = engine::train_step(engine, step).loss;
-        engine.data_parallel.wait_for_weights();
+        engine.data_parallel->wait_for_weights();
         check(loss < first_loss, "required: a loss below ", first_loss, " after ", run.train.steps, " steps, got ",
               loss);
         if (world.rank() != 0) return;

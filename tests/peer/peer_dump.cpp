@@ -211,7 +211,7 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
         return std::make_unique<FileBatches>(context.device, std::move(tokens), run.train);
     };
     engine::Engine engine(run, one_rank, engine::machine_of(run, {}, ""), make_batches);
-    engine.data_parallel.load_masters([&] {
+    engine.data_parallel->load_masters([&] {
         for (const optim::ParameterShard& p : engine.optimizer.parameter_shards())
             ctx.device.copy_in(p.master.view().data, start.at(p.parameter->name).data(), p.master.bytes());
     });

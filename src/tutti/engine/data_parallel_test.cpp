@@ -160,7 +160,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                 run, world, machine_of(run, {}, testing::TempDir()), [&](ops::Context& ctx, const BatchShard& share) {
                     return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
                 });
-            parallel::DataParallel& dp = engine.data_parallel;
+            parallel::DataParallel& dp = *engine.data_parallel;
             parallel::Groups& groups = engine.groups;
             for (int64_t step = 1; step <= steps; ++step) {
                 const auto before = groups.usage();

@@ -5,6 +5,7 @@
 #include "tutti/comm/nccl/nccl_world.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/parallel/apply.h"
+#include "tutti/parallel/parameter_server.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::engine {
@@ -64,16 +65,20 @@ ops::Packing packing_of(const spec::RunSpec& run) {
     return run.train.packed_weights == "always" ? ops::Packing::always : ops::Packing::where_it_pays;
 }
 
-parallel::DataParallelOptions data_parallel_options(const spec::RunSpec& run, Device* offload_device) {
-    return {.zero = static_cast<parallel::Zero>(run.parallel.zero),
-            .compute = spec::compute_dtype(run),
-            .seed = static_cast<uint64_t>(run.train.seed),
-            .reduce_each_microbatch = run.parallel.accumulate != "full",
-            .reductions = static_cast<int>(run.parallel.reductions),
-            .keep_gradients = run.train.cuda_graphs,
-            .parameter_server = run.parallel.strategy == "parameter_server",
-            .masters_device = run.offload.optimizer ? offload_device : nullptr,
-            .weights_device = run.offload.params ? offload_device : nullptr};
+std::unique_ptr<parallel::DataParallel> make_data_parallel(const spec::RunSpec& run, ops::Context& ctx,
+                                                           const std::vector<std::vector<autograd::Unit*>>& units,
+                                                           parallel::Groups& groups, Device* offload_device) {
+    const parallel::DataParallelOptions options{.zero = static_cast<parallel::Zero>(run.parallel.zero),
+                                                .compute = spec::compute_dtype(run),
+                                                .seed = static_cast<uint64_t>(run.train.seed),
+                                                .reduce_each_microbatch = run.parallel.accumulate != "full",
+                                                .reductions = static_cast<int>(run.parallel.reductions),
+                                                .keep_gradients = run.train.cuda_graphs,
+                                                .masters_device = run.offload.optimizer ? offload_device : nullptr,
+                                                .weights_device = run.offload.params ? offload_device : nullptr};
+    if (run.parallel.strategy == "parameter_server")
+        return std::make_unique<parallel::ParameterServer>(ctx, units, groups, options);
+    return std::make_unique<parallel::DataParallel>(ctx, units, groups, options);
 }
 
 // The model, whose parameters know what this rank holds of them.
@@ -142,9 +147,9 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       groups(gpus ? *gpus : world, parallel::make_mesh(run, world.size())),
       model(applied(models::make_model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
       pipeline(placed(run, model, groups)),
-      data_parallel(ctx, units_of(model, pipeline), groups, data_parallel_options(run, offload_device.get())),
+      data_parallel(make_data_parallel(run, ctx, units_of(model, pipeline), groups, offload_device.get())),
       executor(ctx, model, groups, pipeline, pass_options(run, pipeline, offload_device.get())),
-      optimizer(ctx, data_parallel.parameter_shards(), run.optimizer,
+      optimizer(ctx, data_parallel->parameter_shards(), run.optimizer,
                 run.offload.optimizer ? offload_device.get() : nullptr),
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {

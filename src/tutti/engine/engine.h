@@ -49,7 +49,7 @@ struct Engine {
     parallel::Groups groups;
     models::Model model;
     pipeline::Pipeline pipeline;
-    parallel::DataParallel data_parallel;
+    std::unique_ptr<parallel::DataParallel> data_parallel;
     pipeline::Executor executor;
     optim::Optimizer optimizer;
     std::unique_ptr<Batches> batches;

@@ -13,8 +13,8 @@ PipeDream::PipeDream(Engine& engine, double lr) : engine_(engine), lr_(lr) {
     left_ = chunks.front().microbatches;
     for (const autograd::Unit* unit : engine.model.units(chunks.front().span))
         parameters_.insert(parameters_.end(), unit->parameters.begin(), unit->parameters.end());
-    engine.data_parallel.wait_for_weights();
-    engine.data_parallel.begin_step(1);
+    engine.data_parallel->wait_for_weights();
+    engine.data_parallel->begin_step(1);
 }
 
 void PipeDream::before(const schedule::Action& action) {
@@ -50,12 +50,12 @@ void PipeDream::exchange(Version& version) {
 }
 
 void PipeDream::update() {
-    engine_.data_parallel.finish_gradients();
+    engine_.data_parallel->finish_gradients();
     engine_.optimizer.step(lr_, 1);
-    engine_.data_parallel.all_gather_weights();
-    engine_.data_parallel.wait_for_weights();
+    engine_.data_parallel->all_gather_weights();
+    engine_.data_parallel->wait_for_weights();
     ++newest_;
-    if (--left_ > 0) engine_.data_parallel.begin_step(1);
+    if (--left_ > 0) engine_.data_parallel->begin_step(1);
 }
 
 }  // namespace tutti::engine

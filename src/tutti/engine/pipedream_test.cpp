@@ -74,7 +74,7 @@ Outcome by_definition(const spec::RunSpec& run, int p) {
         const double lr = optim::learning_rate(run.optimizer, run.train.steps, 1);
         ops::Sum losses(e.ctx);
         for (int64_t k = 0; k < kMicrobatches; ++k) {
-            e.data_parallel.begin_step(1);
+            e.data_parallel->begin_step(1);
             const auto& parameters = e.model.parameters();
             std::vector<Tensor> newest;
             for (const auto* q : parameters) newest.push_back(q->value);
@@ -87,12 +87,12 @@ Outcome by_definition(const spec::RunSpec& run, int p) {
                     }
             nn::Batch batch = e.batches->microbatch(1, k);
             batch.grad_scale *= kMicrobatches;
-            autograd::Tape tape(e.ctx, true, &e.data_parallel);
+            autograd::Tape tape(e.ctx, true, e.data_parallel.get());
             const auto loss = e.model.forward(tape, batch);
             losses.add(loss.value);
             tape.backward(loss);
             for (size_t i = 0; i < parameters.size(); ++i) parameters[i]->value = newest[i];
-            e.data_parallel.finish_gradients();
+            e.data_parallel->finish_gradients();
             e.optimizer.step(lr, 1);
             keep();
         }

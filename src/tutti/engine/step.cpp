@@ -107,8 +107,8 @@ using Around = std::function<void(const schedule::Action&)>;
 // Every pass of a program, or of a part of one, with the batches of a step.
 void run_program(Engine& s, GpuSpans& gpu, const schedule::Program& program, const pipeline::Executor::MakeBatch& batch,
                  const Around& before = {}, const Around& after = {}) {
-    TracingHooks traced(s.data_parallel, s.trace, gpu);
-    autograd::Hooks& hooks = s.trace != nullptr ? traced : static_cast<autograd::Hooks&>(s.data_parallel);
+    TracingHooks traced(*s.data_parallel, s.trace, gpu);
+    autograd::Hooks& hooks = s.trace != nullptr ? traced : static_cast<autograd::Hooks&>(*s.data_parallel);
     const auto add = [&s](int64_t, const nn::Batch&, const Tensor& losses) {
         if (counts_losses(s)) s.losses.add(losses);
     };
@@ -116,7 +116,7 @@ void run_program(Engine& s, GpuSpans& gpu, const schedule::Program& program, con
     s.executor.run(program, {.hooks = hooks,
                              .batch = batch,
                              .output = add,
-                             .weights = &s.data_parallel,
+                             .weights = s.data_parallel.get(),
                              .before = before,
                              .after = after,
                              .trace = s.trace,
@@ -162,7 +162,7 @@ StepResult train_step(Engine& s, int64_t step) {
     const bool asynchronous = is_asynchronous(s.run);
     const TraceScope whole(s.trace, {Activity::step, "step"});
     GpuSpans gpu(s);
-    if (!asynchronous) s.data_parallel.begin_step(microbatches);
+    if (!asynchronous) s.data_parallel->begin_step(microbatches);
     if (s.routing) s.routing->begin();
     {
         // Packed weights are kept from one microbatch to the next, where weights stay in their place.
@@ -188,7 +188,7 @@ StepResult train_step(Engine& s, int64_t step) {
     }
     {
         const TraceScope span(s.trace, {Activity::other, "finish gradients"});
-        if (!asynchronous) s.data_parallel.finish_gradients();
+        if (!asynchronous) s.data_parallel->finish_gradients();
         s.losses.send();
     }
 
@@ -196,7 +196,7 @@ StepResult train_step(Engine& s, int64_t step) {
     r.valid_tokens = s.batches->valid_tokens(step);
     {
         const TraceScope span(s.trace, {Activity::compute, "gradient norm"});
-        r.grad_norm = s.data_parallel.gradient_norm();  // the one wait for the device
+        r.grad_norm = s.data_parallel->gradient_norm();  // the one wait for the device
         ExactSum loss = s.losses.take();
         s.groups.world().sum(loss);
         r.loss = loss.value() / static_cast<double>(r.valid_tokens);
@@ -210,7 +210,7 @@ StepResult train_step(Engine& s, int64_t step) {
         return r;
     }
     if (!std::isfinite(r.loss) || !std::isfinite(r.grad_norm)) {
-        const std::string bad = s.data_parallel.first_non_finite();
+        const std::string bad = s.data_parallel->first_non_finite();
         r.skipped = true;
         r.culprit = bad.empty() ? "loss" : bad;
         return r;
@@ -226,7 +226,7 @@ StepResult train_step(Engine& s, int64_t step) {
     }
     gpu.write();
     const TraceScope span(s.trace, {Activity::other, "publish weights"});
-    s.data_parallel.all_gather_weights();
+    s.data_parallel->all_gather_weights();
     return r;
 }
 
@@ -241,9 +241,11 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
         losses.add(y);
         for (int32_t target : of.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     };
-    s.executor.run(
-        s.pipeline.forward_program(static_cast<int>(rounds)),
-        {.training = false, .hooks = s.data_parallel, .batch = batch, .output = take, .weights = &s.data_parallel});
+    s.executor.run(s.pipeline.forward_program(static_cast<int>(rounds)), {.training = false,
+                                                                          .hooks = *s.data_parallel,
+                                                                          .batch = batch,
+                                                                          .output = take,
+                                                                          .weights = s.data_parallel.get()});
     ExactSum loss = losses.take();
     s.groups.world().sum(loss);
     s.groups.world().sum(rows);

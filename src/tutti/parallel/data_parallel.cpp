@@ -35,10 +35,6 @@ bool is_backward(const Pass& pass) { return pass.kind == PassKind::backward || p
 DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit*>>& runs, Groups& groups,
                            const DataParallelOptions& options)
     : ctx_(ctx), groups_(groups), options_(options) {
-    if (options.parameter_server) {
-        check(options.zero == Zero::none, "a parameter server keeps the state: nothing is left to cut into shards");
-        server_.emplace(ctx, groups.over(mesh::kDp));
-    }
     std::unordered_map<const Parameter*, int> users;
     for (const std::vector<Unit*>& run : runs)
         for (const Unit* unit : run)
@@ -85,7 +81,7 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     state->between_stages = stages.size() > 1;
     const bool first = stages.empty() || stages.front() == groups_.coordinate(Axis::pp);
     FlatOptions flat{.zero = options_.zero,
-                     .updates = updates(),
+                     .updates = options_.updates,
                      .owned = first && groups_.coordinate(copies - cut) == 0,
                      .compute = parameters.front()->type(options_.compute),
                      .seed = options_.seed,
@@ -138,12 +134,11 @@ void DataParallel::finish_gradients() {
         }
     while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
     for (const auto& state : states_)
-        if (state->between_stages) start_rest(*state);
+        if (state->between_stages) start_replica_reduction(*state);
     for (const auto& state : states_) {
         state->reduction.wait();
         state->replica_reduction.wait();
     }
-    if (server_) server_->finish();
 }
 
 double DataParallel::gradient_norm() {
@@ -179,7 +174,7 @@ std::string DataParallel::first_non_finite() {
 }
 
 void DataParallel::all_gather_weights() {
-    if (options_.zero == Zero::none && !server_) return;
+    if (options_.zero == Zero::none) return;
     for (const auto& state : states_) {
         if (sharded_weights()) {  // gathered weights are out of date
             state->idle = false;
@@ -206,11 +201,7 @@ void DataParallel::wait_for_weights() {
 
 void DataParallel::start_all_gather(State& state) {
     if (sharded_weights()) state.flat->allocate_weights();
-    const Tensor& weights = state.flat->weights();
-    if (server_)
-        state.gather = server_->pull(weights);
-    else
-        state.gather.push_back(state.shards->all_gather(state.flat->weight_shard(), weights));
+    state.gather.push_back(state.shards->all_gather(state.flat->weight_shard(), state.flat->weights()));
     state.gathering = true;
 }
 
@@ -317,10 +308,8 @@ void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
 void DataParallel::start_reduction(State& state) {
     FlatUnit& flat = *state.flat;
     flat.complete_gradients();
-    if (server_) {
-        server_->push(flat.gradients());
-    } else if (options_.zero == Zero::none) {
-        if (!state.between_stages) start_rest(state);
+    if (options_.zero == Zero::none) {
+        if (!state.between_stages) start_replica_reduction(state);
     } else {
         while (static_cast<int>(in_flight_.size()) >= options_.reductions) finish_reduction(*in_flight_.front());
         if (state.reduced)
@@ -340,12 +329,12 @@ void DataParallel::finish_reduction(State& state) {
     if (state.received.defined())
         ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());
     if (options_.zero >= Zero::gradients) state.flat->free_gradients();
-    if (state.complete() && !state.between_stages) start_rest(state);
+    if (state.complete() && !state.between_stages) start_replica_reduction(state);
 }
 
 // The sum over replicas. Other stages reach this sum at other times, and a rank that waited for them would delay its
 // messages to them: a sum with other stages begins after all passes.
-void DataParallel::start_rest(State& state) {
+void DataParallel::start_replica_reduction(State& state) {
     const FlatUnit& flat = *state.flat;
     const Tensor& gradients = options_.zero == Zero::none ? flat.gradients() : flat.gradient_shard();
     state.replica_reduction = state.replicas->all_reduce(gradients);

@@ -9,7 +9,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -17,7 +16,6 @@
 #include "tutti/autograd/tape.h"
 #include "tutti/parallel/flat_unit.h"
 #include "tutti/parallel/groups.h"
-#include "tutti/parallel/parameter_server.h"
 
 namespace tutti::parallel {
 
@@ -29,14 +27,14 @@ struct DataParallelOptions {
     // the last microbatch and reduce once, as ZeRO-0 and 1 do: more memory, less traffic. The two add in different
     // orders; with one microbatch they are equal.
     bool reduce_each_microbatch = true;
-    int reductions = 1;             // reduce_scatters under way at once; each keeps the gradients of one more unit
-    bool keep_gradients = false;    // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
-    bool parameter_server = false;  // instead of collectives; for Zero::none
+    int reductions = 1;           // reduce_scatters under way at once; each keeps the gradients of one more unit
+    bool keep_gradients = false;  // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
+    bool updates = true;          // FlatOptions
     Device* masters_device = nullptr;  // offload: FlatOptions
     Device* weights_device = nullptr;
 };
 
-class DataParallel final : public autograd::Hooks {
+class DataParallel : public autograd::Hooks {
   public:
     // One run of units for each pipeline stage of the rank: the units of its modules, in the order of the forward.
     // Allocates and initialises the state; collective over the world. Call parallel::apply() first.
@@ -52,7 +50,7 @@ class DataParallel final : public autograd::Hooks {
     void begin_step(const std::vector<int64_t>& microbatches);
     void begin_step(int64_t microbatches);  // the same number for every run
     // Call after the last pass: gradients are summed on return.
-    void finish_gradients();
+    virtual void finish_gradients();
     // L2 norm of the gradient of all ranks: exact up to the last rounding, so equal for any stage and rank count that
     // sums the same gradients. Not finite when some gradient is not finite. Collective over the world, as are the
     // functions up to load_masters().
@@ -60,7 +58,7 @@ class DataParallel final : public autograd::Hooks {
     // The first parameter, in the order of the model, with a gradient that is not finite on some rank; "": none.
     std::string first_non_finite();
     // Call after the update: gathers the weights of all shards; forwards wait for them unit by unit.
-    void all_gather_weights();
+    virtual void all_gather_weights();
     // `load` writes the masters of parameter_shards(), from which the weights are then rounded and gathered.
     void load_masters(const std::function<void()>& load);
     void wait_for_weights();  // before weights are read outside a forward
@@ -74,7 +72,7 @@ class DataParallel final : public autograd::Hooks {
     void after(autograd::Unit& unit, const autograd::Pass& pass) override;
     void gradient_ready(autograd::Parameter& parameter, const autograd::Pass& pass) override;
 
-  private:
+  protected:
     // Parameters of one unit that are gathered, reduced and released together.
     struct State {
         std::unique_ptr<FlatUnit> flat;
@@ -99,10 +97,14 @@ class DataParallel final : public autograd::Hooks {
         bool complete() const { return contributions == expected; }
     };
 
+    // Starts the sum of complete gradients over the replicas. ParameterServer replaces this step.
+    virtual void start_replica_reduction(State& state);
+    const std::vector<std::unique_ptr<State>>& states() const { return states_; }
+
+  private:
     State& owner(const autograd::Parameter* parameter) { return *states_[owner_.at(parameter)]; }
     void add_state(const std::vector<autograd::Parameter*>& parameters);
     bool sharded_weights() const { return options_.zero == Zero::weights; }
-    bool updates() const { return !server_ || server_->serves(); }
     void start_all_gather(State& state);
     static void finish_gather(State& state);
     void unshard_unit(size_t unit, const autograd::Pass& pass);
@@ -111,12 +113,10 @@ class DataParallel final : public autograd::Hooks {
     void need_gradients(State& state);
     void start_reduction(State& state);
     void finish_reduction(State& state);
-    void start_rest(State& state);
 
     ops::Context& ctx_;
     Groups& groups_;
     DataParallelOptions options_;
-    std::optional<ParameterServer> server_;
     std::vector<std::unique_ptr<State>> states_;
     size_t runs_ = 0;
     std::vector<autograd::Unit*> units_;     // of all runs, one after another

@@ -5,29 +5,29 @@
 
 #include <vector>
 
-#include "tutti/comm/communicator.h"
-#include "tutti/ops/context.h"
+#include "tutti/parallel/data_parallel.h"
 
 namespace tutti::parallel {
 
-class ParameterServer {
+// For Zero::none and data parallelism alone.
+class ParameterServer final : public DataParallel {
   public:
-    ParameterServer(ops::Context& ctx, comm::Communicator& ranks) : ctx_(ctx), ranks_(ranks) {}
+    ParameterServer(ops::Context& ctx, const std::vector<std::vector<autograd::Unit*>>& runs, Groups& groups,
+                    const DataParallelOptions& options);
 
-    bool serves() const { return ranks_.rank() == 0; }
-
-    // Sends f32 gradients to the server, where the sum over the ranks, in the order of an all_reduce, replaces them.
-    // One buffer is under way at a time; finish() completes the last. All ranks push the same buffers in the same
-    // order.
-    void push(const Tensor& gradients);
-    void finish();
-    // Sends weights from the server to all ranks.
-    std::vector<comm::Work> pull(const Tensor& weights);
+    void finish_gradients() override;
+    void all_gather_weights() override;  // sends weights from the server to all ranks
 
   private:
+    // Sends gradients to the server, where the sum over the ranks, in the order of an all_reduce, replaces them. One
+    // buffer is under way at a time; finish_sum() completes it. All ranks reach the same buffers in the same order.
+    void start_replica_reduction(State& state) override;
+    void finish_sum();
+    bool serves() const { return ranks_.rank() == 0; }
+
     ops::Context& ctx_;
     comm::Communicator& ranks_;
-    Tensor pushed_;
+    Tensor sent_;
     std::vector<Tensor> received_;  // the server's, by worker
     std::vector<comm::Work> messages_;
 };

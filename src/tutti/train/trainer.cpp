@@ -184,7 +184,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
 
 std::optional<RunState> Run::resume() {
     std::optional<RunState> resumed;
-    engine_.data_parallel.load_masters([&] { resumed = checkpoints_.resume(options_.resume); });
+    engine_.data_parallel->load_masters([&] { resumed = checkpoints_.resume(options_.resume); });
     return resumed;
 }
 
@@ -192,7 +192,7 @@ void Run::start_from_hf() {
     checkpoint::PosixFileSystem files;
     if (first_rank()) checkpoint::verify_sums(files, run_.model.hf);
     const auto stored = hf::StoredWeights::in_directory(files, run_.model.hf, engine_.model);
-    engine_.data_parallel.load_masters([&] {
+    engine_.data_parallel->load_masters([&] {
         for (const optim::ParameterShard& p : engine_.optimizer.parameter_shards())
             stored.load(*p.parameter, p.blocks(), p.master);
     });
@@ -206,7 +206,7 @@ TrainOutcome Run::train() {
         outcome_.tokens = state_.tokens;
         outcome_.skipped = state_.skipped;
         outcome_.checkpoint = checkpoints_.newest();
-        engine_.data_parallel.wait_for_weights();
+        engine_.data_parallel->wait_for_weights();
         return outcome_;
     }
     world_.set_starting(false);
@@ -347,7 +347,7 @@ void Run::finish() {
     outcome_.step = state_.step;
     outcome_.checkpoint = checkpoints_.newest();
     outcome_.seconds = seconds_since(begin_);
-    engine_.data_parallel.wait_for_weights();
+    engine_.data_parallel->wait_for_weights();
     engine_.groups.world().barrier();
     if (trace_) trace_->finish();
     const std::string sample_text = sample();
@@ -394,10 +394,10 @@ std::string Run::sample() {
             tokens = infer::sample_tokens(engine_.ctx, logits, draws, how);
         };
         engine_.executor.run(engine_.pipeline.forward_program(1), {.training = false,
-                                                                   .hooks = engine_.data_parallel,
+                                                                   .hooks = *engine_.data_parallel,
                                                                    .batch = [&](int64_t) { return batch; },
                                                                    .output = sample,
-                                                                   .weights = &engine_.data_parallel});
+                                                                   .weights = engine_.data_parallel.get()});
         return engine::from_last_stage(engine_, tokens);
     };
     infer::generate(engine_.ctx, engine_.model, {tokenizer.encode("\n")}, options, emit, next);

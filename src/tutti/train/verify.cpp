@@ -86,7 +86,7 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
         for (const engine::StepResult* r : {&result, &alone})
             check(!r->skipped, "step ", step, r == &alone ? " on one rank" : "", " is not finite, first in ",
                   r->culprit, ": there is nothing to compare; try a lower optimizer.lr");
-        many.data_parallel.wait_for_weights();
+        many.data_parallel->wait_for_weights();
         VerifiedStep v{
             .step = step, .bound = verify_bound(many.run, step), .loss = result.loss, .one_rank_loss = alone.loss};
         v.loss_difference = std::abs(result.loss - alone.loss) / std::abs(alone.loss);
