@@ -43,7 +43,7 @@ class Tool:
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["rows"]
 
     def fit(self, rows, start, name):
-        """The site that `start` becomes.
+        """The site that `start` becomes."""
         self.run(rows, start, "--fit", self.folder / name)
         return self.folder / name
 
