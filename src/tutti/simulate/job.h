@@ -84,10 +84,12 @@ struct Job {
     double imbalance = 0;     // tokens of the fullest rank's experts over the mean; 0: what is usual
     Offload offload;
     double gradient_bytes = 4;  // of an accumulated gradient
+    double reduced_bytes = 0;   // of a gradient between ranks; 0: gradient_bytes
 
     bool wide() const { return precision == "fp32" || precision == "tf32"; }  // values of 4 bytes, no other masters
     int exchanging() const { return cp_method == Context::ulysses ? cp : cp_ulysses; }  // ranks that exchange heads
     int dp() const { return ranks / (tp * cp * pp); }
+    double reduced_gradient_bytes() const { return reduced_bytes > 0 ? reduced_bytes : gradient_bytes; }
     double microbatches() const { return global_batch / (micro_batch * dp()); }
     bool mixture() const { return model.experts > 0; }
 };

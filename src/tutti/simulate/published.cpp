@@ -203,6 +203,8 @@ PublishedRun read_row(const Json& json) {
         job.virtual_stages = std::max(1, static_cast<int>(std::min(per_stage, 5.0)));  // interleaved, as recipes do
     }
     job.gradient_bytes = job.stack == Stack::megatron || job.stack == Stack::nanotron ? 4 : 2;
+    // Megatron accumulates and reduces gradients in the weights' type when that is fp16, in f32 with bf16.
+    if (job.stack == Stack::megatron && job.precision == "fp16") job.reduced_bytes = 2;
 
     run.seconds = row.number("iter_time_s", 0);
     if (run.seconds <= 0) {

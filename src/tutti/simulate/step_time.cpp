@@ -248,6 +248,7 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
         (per_stage * m.attention_parameters() + (m.layers - mixtures) / p * m.mlp_parameters() +
          mixtures / p * (m.mlp_matrices * m.hidden * m.shared_ffn) + m.vocab * m.hidden * (p > 1 || m.tied ? 1 : 2)) /
         job.tp;
+    const double gradient = job.reduced_gradient_bytes();
     const int replicas = job.dp() * job.cp;
     const Group over = price.group(replicas, job.tp);
     const int expert_replicas = std::max(1, job.ranks / (job.pp * job.ep * job.etp));
@@ -261,8 +262,8 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
         // layer.
         const double units = per_stage + 1;
         const auto exchange = [&](double values, Group g) {
-            return units * (2 * price.collective(2 * values / units, g, 1) +
-                            price.collective(job.gradient_bytes / 2 * 2 * values / units, g, 1));
+            return units *
+                   (2 * price.collective(2 * values / units, g, 1) + price.collective(gradient * values / units, g, 1));
         };
         double comm = exchange(dense_values, shards) + (expert_values > 0 ? exchange(expert_values, expert_over) : 0);
         if (job.dp_replicate > 1) {
@@ -299,13 +300,13 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
         // This system reduces into the shards of ZeRO-2 after each microbatch; the others keep whole gradients until
         // the last one.
         const double reductions = job.stack == Stack::tutti && job.zero == 2 ? microbatches : 1;
-        double comm = reductions * bucketed(job.gradient_bytes * dense_values, over) +
-                      bucketed((job.zero > 0 ? 2 : job.gradient_bytes) * dense_values, over);
+        double comm = reductions * bucketed(gradient * dense_values, over) +
+                      bucketed((job.zero > 0 ? 2 : gradient) * dense_values, over);
         if (job.stack == Stack::nanotron && job.zero > 0)
-            comm = 2 * bucketed(job.gradient_bytes * dense_values, over) + price.collective(2 * dense_values, over, 1);
+            comm = 2 * bucketed(gradient * dense_values, over) + price.collective(2 * dense_values, over, 1);
         if (expert_values > 0)
-            comm += reductions * bucketed(job.gradient_bytes * expert_values, expert_over) +
-                    bucketed(2 * expert_values, expert_over);
+            comm +=
+                reductions * bucketed(gradient * expert_values, expert_over) + bucketed(2 * expert_values, expert_over);
         const bool overlaps =
             job.year >= 2023 && job.stack != Stack::nanotron && (job.pp == 1 || job.virtual_stages > 1);
         const double window =

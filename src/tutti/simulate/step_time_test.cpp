@@ -407,6 +407,23 @@ TEST(Fit, FindsTheConstantsThatMadeTheTimes) {
         EXPECT_NEAR(step_time(run.job, run.cluster, found).total() / run.seconds, 1, 0.03);
 }
 
+TEST(Published, MegatronReducesGradientsOfFp16InFp16) {
+    const auto run_in = [](const char* precision) {
+        return read_published(
+                   concat(R"({"rows": [{"model": "GPT", "layers": 24, "hidden": 2048, "gpu": "A100", "num_gpus": 64,
+            "global_batch": 64, "tp": 8, "zero_stage": 0, "software": "Megatron-LM 2022", "precision": ")",
+                          precision, "\"}]}"),
+                   "rows.json")
+            .at(0);
+    };
+    const PublishedRun half = run_in("fp16"), brain = run_in("bf16");
+    EXPECT_EQ(half.job.reduced_gradient_bytes(), 2);
+    EXPECT_EQ(brain.job.reduced_gradient_bytes(), 4);
+    // Software of 2022 hides none of it.
+    const double seconds = step_time(brain.job, brain.cluster, {}).dp;
+    EXPECT_NEAR(step_time(half.job, half.cluster, {}).dp / seconds, 0.5, 0.05);
+}
+
 TEST(Published, ARowSaysMuchAndItsSoftwareTheRest) {
     const std::vector<PublishedRun> runs = read_published(R"({"rows": [
         {"id": "a", "family": "f", "model": "Llama-3-8B", "layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8,
