@@ -189,7 +189,9 @@ PublishedRun read_row(const Json& json) {
     if (attention.empty() && job.year < 2022.5 && job.stack != Stack::xla) job.attention = Attention::unfused;
     job.precision = lower(row.text("precision"));
     if (job.precision.empty()) job.precision = run.cluster.has("bf16") ? "bf16" : "fp16";
-    job.tp_overlap = has(software, {"async tp", "asynctp", "nemo", "dgxc", "megatron-bridge", "megascale"});
+    // A source may be named after asynchronous tensor parallelism and hold runs without it.
+    job.tp_overlap = has(lower(row.text("software")), {"async tp", "asynctp"}) ||
+                     has(software, {"nemo", "dgxc", "megatron-bridge", "megascale"});
     job.token_drop = has(name, {"tokendrop", "token drop"}) || has(software, {"simumax"});
     job.offload.optimizer = row.flag("offload").value_or(false);
     job.sequence_parallel = row.flag("sequence_parallel")

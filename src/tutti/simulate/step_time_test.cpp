@@ -424,6 +424,17 @@ TEST(Published, MegatronReducesGradientsOfFp16InFp16) {
     EXPECT_NEAR(step_time(half.job, half.cluster, {}).dp / seconds, 0.5, 0.05);
 }
 
+TEST(Published, AsynchronousTensorParallelismIsSaidBySoftware) {
+    const std::vector<PublishedRun> runs = read_published(R"({"rows": [
+        {"layers": 32, "hidden": 4096, "gpu": "H100", "software": "torchtitan 2025-06, async TP", "source": "asyncTP.md"},
+        {"layers": 32, "hidden": 4096, "gpu": "H100", "software": "torchtitan 2025-06, vanilla TP", "source": "asyncTP.md"},
+        {"layers": 32, "hidden": 4096, "gpu": "H100", "software": "v24.11.1", "source": "DGXC recipes"}]})",
+                                                          "rows.json");
+    EXPECT_TRUE(runs.at(0).job.tp_overlap);
+    EXPECT_FALSE(runs.at(1).job.tp_overlap);
+    EXPECT_TRUE(runs.at(2).job.tp_overlap);
+}
+
 TEST(Published, ARowSaysMuchAndItsSoftwareTheRest) {
     const std::vector<PublishedRun> runs = read_published(R"({"rows": [
         {"id": "a", "family": "f", "model": "Llama-3-8B", "layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8,
