@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <filesystem>
 
 #include "tutti/base/error.h"
@@ -65,6 +66,10 @@ constexpr const char* kTypes[] = {"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
 
 }  // namespace
 
+double Cluster::clock() const {
+    return watts > 0 && power_limit > 0 ? std::cbrt(std::min(1.0, power_limit / watts)) : 1;
+}
+
 double Cluster::peak(std::string_view type) const {
     const auto found = peaks.find(std::string(type));
     if (found != peaks.end()) return found->second;
@@ -92,6 +97,8 @@ Cluster parse_cluster(std::string_view text, const std::string& source_name) {
     reader.take("memory_gb", c.memory, 1e9);
     reader.take("memory_gbs", c.memory_bandwidth, 1e9);
     reader.take("processors", c.processors);
+    reader.take("watts", c.watts);
+    reader.take("power_limit_watts", c.power_limit);
     for (const char* type : kTypes) {
         for (const auto& [table, rates] :
              {std::pair("tflops.", &c.peaks), std::pair("measured_tflops.", &c.measured)}) {
@@ -125,6 +132,8 @@ Cluster parse_cluster(std::string_view text, const std::string& source_name) {
     positive(c.network_bandwidth, "network.gbs");
     positive(c.per_node, "network.per_node");
     positive(c.oversubscription, "network.oversubscription");
+    check<UsageError>(c.power_limit <= 0 || c.watts > 0, source_name,
+                      ": power_limit_watts needs watts, the power of the device at full clock");
     check<UsageError>(!c.peaks.empty(), source_name, ": [tflops] must give the peak of at least one type");
     return c;
 }

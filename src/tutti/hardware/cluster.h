@@ -21,6 +21,8 @@ struct Cluster {
 
     double memory = 0;            // of a device
     double memory_bandwidth = 0;  // of its memory
+    double watts = 0;             // of a device's data sheet; 0: not known
+    double power_limit = 0;       // watts that the site allows a device; 0: those of its data sheet
     int processors = 0;           // streaming multiprocessors or compute units; 0: not divided so (TPU)
 
     // Dense peaks by type: "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"; a missing type has no instructions.
@@ -47,6 +49,9 @@ struct Cluster {
     double mtbf_hours = 50000;  // mean time between failures of one device with its share of the node
     double price_per_hour = 0;  // of one device, in dollars; 0: not known
 
+    // Of the clock at full power, the share that the power limit leaves: power grows with the cube of the clock, since
+    // voltage follows it.
+    double clock() const;
     // FLOP/s of a type. UsageError with the device's types for a type without a peak.
     double peak(std::string_view type) const;
     bool has(std::string_view type) const { return peaks.count(std::string(type)) > 0; }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tutti/base/error.h"
 
 namespace tutti::hardware {
@@ -49,6 +51,16 @@ TEST(Clusters, AFileStartsFromAKnownOneAndChangesWhatDiffers) {
     EXPECT_DOUBLE_EQ(c.network_bandwidth, 25e9);
     EXPECT_EQ(c.per_node, 4);
     EXPECT_DOUBLE_EQ(c.peak("bf16"), 989.4e12);
+}
+
+TEST(Clusters, APowerLimitLowersTheClockByItsCubeRoot) {
+    EXPECT_EQ(cluster_named("h100").clock(), 1);
+    EXPECT_NEAR(parse_cluster("base = \"h100\"\npower_limit_watts = 350\n", "x.toml").clock(), std::cbrt(0.5), 1e-12);
+    EXPECT_EQ(parse_cluster("base = \"h100\"\npower_limit_watts = 900\n", "x.toml").clock(), 1);
+    EXPECT_NE(message_of([] {
+                  parse_cluster("base = \"v100\"\npower_limit_watts = 200\n", "x.toml");
+              }).find("power_limit_watts needs watts"),
+              std::string::npos);
 }
 
 TEST(Clusters, WrongInputIsNamed) {

@@ -45,17 +45,19 @@ class Prices {
         const bool four_bit = job.precision == "nvfp4";
         narrow_ = four_bit || job.precision.find("fp8") != std::string::npos;
         const char* sixteen = c_.has("bf16") ? "bf16" : "fp16";
-        wide_peak_ = c_.peak(job.precision == "fp32" ? "fp32" : job.precision == "tf32" ? "tf32" : sixteen);
+        wide_peak_ = c_.clock() * c_.peak(job.precision == "fp32"   ? "fp32"
+                                          : job.precision == "tf32" ? "tf32"
+                                                                    : sixteen);
         wide_share_ = wide_share(sixteen);
         if (c_.generation == "blackwell-ultra") ultra_ = k_.ultra;
         narrow_peak_ = wide_peak_;
         narrow_share_ = wide_share_;
         if (four_bit) {
-            narrow_peak_ = c_.peak("fp4");
+            narrow_peak_ = c_.clock() * c_.peak("fp4");
             narrow_share_ = k_.gemm_fp4;
             cast_ = k_.cast_fp4;
         } else if (narrow_) {
-            narrow_peak_ = c_.peak("fp8");
+            narrow_peak_ = c_.clock() * c_.peak("fp8");
             narrow_share_ = generation_ == Generation::hopper      ? k_.gemm_hopper_fp8
                             : generation_ == Generation::blackwell ? k_.gemm_blackwell_fp8
                                                                    : measured_share("fp8");

@@ -164,6 +164,7 @@ PublishedRun read_row(const Json& json) {
     if (const double rate = network_of(row.text("network"), run.cluster.per_node)) run.cluster.network_bandwidth = rate;
     const std::string hardware_note = row.text("hw_note");
     if (hardware_note.find("2.4 TB/s") != std::string::npos) run.cluster.memory_bandwidth = 2.4e12;
+    if (hardware_note.find("500 W") != std::string::npos) run.cluster.power_limit = 500;
 
     job.seq = row.number("seq_len", 2048);
     job.ranks = row.integer("num_gpus", 1);

@@ -435,6 +435,21 @@ TEST(Published, AsynchronousTensorParallelismIsSaidBySoftware) {
     EXPECT_TRUE(runs.at(2).job.tp_overlap);
 }
 
+TEST(Published, APowerLimitSlowsTheStep) {
+    const auto run_on = [](const char* note) {
+        return read_published(
+                   concat(R"({"rows": [{"layers": 32, "hidden": 4096, "gpu": "H100", "num_gpus": 8, "global_batch": 64,
+            "hw_note": ")",
+                          note, "\"}]}"),
+                   "rows.json")
+            .at(0);
+    };
+    const PublishedRun whole = run_on(""), capped = run_on("H100, 500 W cap");
+    EXPECT_EQ(capped.cluster.power_limit, 500);
+    EXPECT_NEAR(step_time(capped.job, capped.cluster, {}).products / step_time(whole.job, whole.cluster, {}).products,
+                std::cbrt(7.0 / 5), 0.01);
+}
+
 TEST(Published, ARowSaysMuchAndItsSoftwareTheRest) {
     const std::vector<PublishedRun> runs = read_published(R"({"rows": [
         {"id": "a", "family": "f", "model": "Llama-3-8B", "layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8,
