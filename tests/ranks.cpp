@@ -1,4 +1,4 @@
-// tests/ranks.cpp: one rank of a test of the engine of processes, started by a launcher:
+// tests/ranks.cpp: one rank of a test of the backend of processes, started by a launcher:
 //   process_ranks conformance [tcp] [progress] [hosts=0,0,1,1]   every check of comm/testing/conformance.h
 //   process_ranks bits [tcp] [hosts=…]                           the same collectives over threads give the same bits
 //   process_ranks WAY_TO_FAIL                              throw, exit, disagree, absent, loop (until a signal comes)
@@ -140,7 +140,7 @@ void same_bits_as_threads(World& world) {
     for (size_t r = 0; r < n; ++r)
         check(there[r].size() == here.size() &&
                   std::memcmp(there[r].data(), all.view().as<std::byte>() + r * here.size(), here.size()) == 0,
-              "the engines of processes and of threads differ in their bits on rank ", r);
+              "the backends of processes and of threads differ in their bits on rank ", r);
 }
 
 // --- ways to fail; rank 1 is at fault --------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ TEST_F(MpiHealth, MeasuresEveryRankAndLink) {
     const Result r = run_ranks("3", {"--seconds", "0.1", "--margin", "0.999", "--json"});
     ASSERT_EQ(r.exit_code, 0) << r.out << r.err;
     const auto d = Json::parse(r.out);
-    EXPECT_EQ(d["engine"], "mpi");
+    EXPECT_EQ(d["backend"], "mpi");
     EXPECT_EQ(d["ranks"].size(), 3u);
     EXPECT_EQ(d["links"].size(), 3u);
     EXPECT_TRUE(d["healthy"].get<bool>());

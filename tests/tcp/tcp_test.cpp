@@ -1,4 +1,4 @@
-// The engine of processes over TCP: every check of the conformance suite, the bits of threads, and what happens when a
+// The backend of processes over TCP: every check of the conformance suite, the bits of threads, and what happens when a
 // rank dies, stands still, never comes or comes twice. The ranks are process_ranks (tests/ranks.cpp) with the
 // environment of torchrun, of pods and of Slurm; MASTER_PORT is always taken, as torchrun's agent takes it.
 //

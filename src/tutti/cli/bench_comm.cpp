@@ -92,7 +92,7 @@ class CommBench {
                 {"version", build_info().version},
                 {"machine", cpu_model()},
                 {"cores", available_cores()},
-                {"engine", world_.engine()},
+                {"backend", world_.backend()},
                 {"ranks", world_.size()},
                 {"copy_bytes_per_s", copies[copies.size() / 2]},
                 {"copy_bytes_per_s_fastest", fastest_copy_},
@@ -135,7 +135,7 @@ class CommBench {
     }
 
     void print_head() {
-        text_ << "tutti bench comm: " << world_.size() << " ranks, engine " << world_.engine() << ", "
+        text_ << "tutti bench comm: " << world_.size() << " ranks, backend " << world_.backend() << ", "
               << available_cores() << " cores, f32\n\n"
               << left("", 16) << right("size", 10) << right("median", 11) << right("fastest", 11)
               << right("slowest", 11) << right("alg GB/s", 10) << right("bus GB/s", 9) << right("of copy", 9)

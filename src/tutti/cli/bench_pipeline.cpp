@@ -113,8 +113,8 @@ class PipelineBench {
         : world_(world), a_(a), text_(text) {}
 
     Json run() {
-        text_ << "tutti bench pipeline: " << a_.stages << " ranks, " << a_.microbatches << " microbatches, engine "
-              << world_.engine() << "; F, I, W of a rank's part of the model " << a_.forward << ", "
+        text_ << "tutti bench pipeline: " << a_.stages << " ranks, " << a_.microbatches << " microbatches, backend "
+              << world_.backend() << "; F, I, W of a rank's part of the model " << a_.forward << ", "
               << a_.backward_input << ", " << a_.backward_weight << " ms\n\n"
               << left("schedule", 18) << right("timeline", 12) << right("measured", 12) << right("ratio", 9)
               << right("bubble", 9) << std::endl;

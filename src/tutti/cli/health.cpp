@@ -80,7 +80,7 @@ void print_verdict(const Verdict& verdict, double margin, std::ostream& text) {
              << ".\n";
 }
 
-Json to_json(const ClusterHealth& c, const Verdict& verdict, const std::string& engine, double margin) {
+Json to_json(const ClusterHealth& c, const Verdict& verdict, const std::string& backend, double margin) {
     Json ranks = Json::array(), links = Json::array(), findings = Json::array();
     for (int r = 0; r < c.size(); ++r) {
         const RankHealth& rank = c.rank(r);
@@ -110,7 +110,7 @@ Json to_json(const ClusterHealth& c, const Verdict& verdict, const std::string& 
                             {"try", f.advice}});
     return {
         {"version", build_info().version},
-        {"engine", engine},
+        {"backend", backend},
         {"margin", margin},
         {"healthy", verdict.findings.empty()},
         {"ranks", ranks},
@@ -146,8 +146,8 @@ int health(const HealthArguments& arguments, const Io& io) {
         const LocalRank local = comm::local_rank(launch, world.rank(), world.size());
         const auto device = make_device(arguments.device, arguments.threads, local);
         ops::Context ctx{*device, kernels::table_for(*device, ComputeType::bf16)};
-        text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", engine "
-             << world.engine() << ", about " << format_duration(arguments.seconds) << "\n"
+        text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", backend "
+             << world.backend() << ", about " << format_duration(arguments.seconds) << "\n"
              << std::endl;
         const ClusterHealth cluster = diagnose::measure_health(
             world, ctx, {.seconds = arguments.seconds, .local = local, .one_by_one = arguments.one_by_one});
@@ -156,7 +156,7 @@ int health(const HealthArguments& arguments, const Io& io) {
         print_ranks(cluster, text);
         print_links(cluster, text);
         print_verdict(verdict, arguments.margin, text);
-        io.print(to_json(cluster, verdict, world.engine(), arguments.margin));
+        io.print(to_json(cluster, verdict, world.backend(), arguments.margin));
         code = verdict.findings.empty() ? 0 : kUnhealthy;
     });
     return code;

@@ -1,5 +1,5 @@
 // comm/collective.h: one communication as plain data: the operation, its tensors, and the bytes sent over links.
-// Engines execute a Collective; the flight recorder, the counters and the fault injector of the tests read it.
+// Backends execute a Collective; the flight recorder, the counters and the fault injector of the tests read it.
 #pragma once
 
 #include <cstdint>

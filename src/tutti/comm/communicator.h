@@ -1,6 +1,6 @@
 // comm/communicator.h: the collectives and messages of one group of ranks. Operations start at once and return a Work;
 // the tensors must not be used before Work::wait(). All ranks of a group call the same operations in the same order.
-// Engines (threads/, processes/, nccl/, meta/) implement start().
+// Backends (threads/, processes/, nccl/, meta/) implement start().
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace tutti::comm {
 
 class Communicator;
 
-// Most engines work in the host's memory: values for a GPU's memory arrive in `arrived` first.
+// Most backends work in the host's memory: values for a GPU's memory arrive in `arrived` first.
 struct HostStaging {
     Tensor arrived, destination;  // both undefined: nothing to copy
     void copy_back();
@@ -85,7 +85,7 @@ class Communicator {
     double sum(double value);
     double max(double value);
 
-    // Starts the messages that were begun. Without this call an engine may defer them until the rank waits for an
+    // Starts the messages that were begun. Without this call a backend may defer them until the rank waits for an
     // operation of any group, to start a rank's send and receive together.
     virtual void start_messages() {}
 

@@ -130,7 +130,7 @@ TEST(Launcher, WhatIsMissingOrWrongIsNamed) {
 TEST(Run, WithoutALauncherRanksAreThreads) {
     std::atomic<int> sum = 0;
     run({}, 3, {.timeout_s = 60}, [&](World& world) {
-        EXPECT_EQ(world.engine(), "threads");
+        EXPECT_EQ(world.backend(), "threads");
         sum += world.rank() + 1;
     });
     EXPECT_EQ(sum, 6);
@@ -138,11 +138,11 @@ TEST(Run, WithoutALauncherRanksAreThreads) {
 
 TEST(Run, WhatCannotBeServedIsRefused) {
     const auto body = [](World&) { FAIL() << "runs"; };
-    EXPECT_THROW(run(detect(kTorchrun), 1, {.engine = ProcessEngine::mpi}, body), UsageError);
-    EXPECT_THROW(run(detect(kOpenMpi), 1, {.engine = ProcessEngine::tcp}, body), UsageError);
+    EXPECT_THROW(run(detect(kTorchrun), 1, {.backend = ProcessBackend::mpi}, body), UsageError);
+    EXPECT_THROW(run(detect(kOpenMpi), 1, {.backend = ProcessBackend::tcp}, body), UsageError);
     EXPECT_THROW(run(detect(kOpenMpi), 3, {}, body), UsageError);
-    EXPECT_THROW(run({}, 2, {.engine = ProcessEngine::tcp}, body), UsageError);
-    EXPECT_THROW(process_engine_of("threads"), UsageError);
+    EXPECT_THROW(run({}, 2, {.backend = ProcessBackend::tcp}, body), UsageError);
+    EXPECT_THROW(process_backend_of("threads"), UsageError);
 }
 
 TEST(Launcher, NamesReadBack) {

@@ -1,6 +1,6 @@
 // comm/progress.h: an operation under way, and the driver of a rank's operations. A wait for one operation advances all
 // of them; an optional progress thread of the rank does so too, so that communication goes on while the rank computes.
-// Engines supply the Notifier, which sleeps until another rank has done something.
+// Backends supply the Notifier, which sleeps until another rank has done something.
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,7 @@ class Operation {
     }
 
     // Set by the communicator that started the operation. on_begin: this rank's own work before the operation is done;
-    // engines that cannot tell never call on_begin.
+    // backends that cannot tell never call on_begin.
     std::function<void()> on_begin;
     std::function<void(bool failed)> on_complete;
 

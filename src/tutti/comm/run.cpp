@@ -8,12 +8,12 @@ namespace tutti::comm {
 
 namespace {
 
-// By what `options.engine` asks for, else by launcher. Slurm starts processes of MPI and others alike.
+// By what `options.backend` asks for, else by launcher. Slurm starts processes of MPI and others alike.
 bool over_mpi(const Launch& launch, const WorldOptions& options) {
-    switch (options.engine) {
-        case ProcessEngine::mpi: return true;
-        case ProcessEngine::tcp: return false;
-        case ProcessEngine::of_launcher: break;
+    switch (options.backend) {
+        case ProcessBackend::mpi: return true;
+        case ProcessBackend::tcp: return false;
+        case ProcessBackend::of_launcher: break;
     }
     switch (launch.launcher) {
         case Launcher::slurm: return !mpi_library(launch.launcher).empty();
@@ -25,27 +25,27 @@ bool over_mpi(const Launch& launch, const WorldOptions& options) {
 
 }  // namespace
 
-ProcessEngine process_engine_of(std::string_view name) {
-    if (name == "mpi") return ProcessEngine::mpi;
-    if (name == "tcp") return ProcessEngine::tcp;
-    check<UsageError>(name == "auto", "an engine of processes is auto, mpi or tcp, not ", name);
-    return ProcessEngine::of_launcher;
+ProcessBackend process_backend_of(std::string_view name) {
+    if (name == "mpi") return ProcessBackend::mpi;
+    if (name == "tcp") return ProcessBackend::tcp;
+    check<UsageError>(name == "auto", "a backend of processes is auto, mpi or tcp, not ", name);
+    return ProcessBackend::of_launcher;
 }
 
 void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
     if (launch.launcher == Launcher::none) {
         check<UsageError>(
-            ranks == 1 || options.engine == ProcessEngine::of_launcher,
-            "comm.engine asks for ranks that are processes, but no launcher started this one, and --ranks ", ranks,
-            " are threads: use mpirun, srun or torchrun, or leave comm.engine out");
+            ranks == 1 || options.backend == ProcessBackend::of_launcher,
+            "comm.backend asks for ranks that are processes, but no launcher started this one, and --ranks ", ranks,
+            " are threads: use mpirun, srun or torchrun, or leave comm.backend out");
         return run_ranks(ranks, options, body);
     }
     check<UsageError>(ranks == 1 || ranks == launch.size, "--ranks ", ranks, ", but ", name_of(launch.launcher),
                       " started ", launch.size, " (", launch.evidence, "): leave --ranks out");
     if (!over_mpi(launch, options)) return run_tcp(launch, options, body);
     check<UsageError>(launch.launcher != Launcher::torchrun && launch.launcher != Launcher::kubernetes,
-                      "comm.engine = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
-                      ") starts no MPI: comm.engine = \"tcp\" or \"auto\" meets over TCP");
+                      "comm.backend = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
+                      ") starts no MPI: comm.backend = \"tcp\" or \"auto\" meets over TCP");
     run_mpi(launch, options, body);
 }
 

@@ -1,4 +1,4 @@
-// comm/run.h: starts the ranks of a run, by the engine that fits the launcher.
+// comm/run.h: starts the ranks of a run, by the backend that fits the launcher.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@ namespace tutti::comm {
 
 // With a launcher the body runs once, as this process's rank; `ranks` must then be 1 (not asked for) or the launcher's
 // number. The processes meet over MPI (mpirun, and srun where an MPI library is found) or over TCP (torchrun,
-// Kubernetes, and srun without MPI), or as options.engine says. Without a launcher the body runs on `ranks` threads of
-// this process. UsageError where launcher and engine do not fit.
+// Kubernetes, and srun without MPI), or as options.backend says. Without a launcher the body runs on `ranks` threads of
+// this process. UsageError where launcher and backend do not fit.
 void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
 }  // namespace tutti::comm

@@ -1,6 +1,6 @@
 // comm/tree_reduce.h: the one order of additions over ranks. Ranks [0, n) are the leaves of a binary tree that splits
-// at the largest power of two below n: ((x0 + x1) + (x2 + x3)) + x4. Every engine adds along the tree, so engines agree
-// bit for bit, and a flat sum equals a sum inside groups of a power of two followed by a sum across these groups.
+// at the largest power of two below n: ((x0 + x1) + (x2 + x3)) + x4. Every backend adds along the tree, so backends
+// agree bit for bit, and a flat sum equals a sum inside groups of a power of two followed by a sum across these groups.
 #pragma once
 
 #include <span>

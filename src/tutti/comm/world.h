@@ -1,5 +1,5 @@
-// comm/world.h: a rank's place among all ranks, and the maker of its groups. Each rank has one World, made by an
-// engine: threads/thread_world.h (ranks are threads of this process) or processes/process_world.h (processes); run.h
+// comm/world.h: a rank's place among all ranks, and the maker of its groups. Each rank has one World, made by a
+// backend: threads/thread_world.h (ranks are threads of this process) or processes/process_world.h (processes); run.h
 // chooses.
 #pragma once
 
@@ -12,15 +12,15 @@
 namespace tutti::comm {
 
 // The transport between ranks that are processes.
-enum class ProcessEngine : uint8_t { of_launcher, mpi, tcp };
+enum class ProcessBackend : uint8_t { of_launcher, mpi, tcp };
 // "auto", "mpi", "tcp"; UsageError for others.
-ProcessEngine process_engine_of(std::string_view name);
+ProcessBackend process_backend_of(std::string_view name);
 
 struct WorldOptions {
     double timeout_s = 300;        // of every wait
     bool progress_thread = false;  // one more thread per rank, which communicates while the rank computes
     std::string flight_directory;  // for rank-N.json, each rank's last operations, written on failure; "": none
-    ProcessEngine engine = ProcessEngine::of_launcher;
+    ProcessBackend backend = ProcessBackend::of_launcher;
     bool watched = false;  // another thread may check whether other ranks have aborted (nccl/)
 };
 
@@ -29,7 +29,7 @@ class World {
     virtual ~World() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    virtual std::string engine() const = 0;  // "threads"
+    virtual std::string backend() const = 0;  // "threads"
 
     // The group of these ranks, in this order. All ranks of the group call group() with the same name and order.
     virtual std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) = 0;

@@ -1,4 +1,4 @@
-// The reader of flight records: records made by hand, one per way to fail, and those of real failures of the engine of
+// The reader of flight records: records made by hand, one per way to fail, and those of real failures of the backend of
 // threads. Failures of processes: tests/mpi/failure_test.cpp.
 #include "tutti/diagnose/flight_findings.h"
 

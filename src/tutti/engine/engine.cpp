@@ -192,7 +192,7 @@ comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& fl
     return {.timeout_s = run.comm.timeout_s,
             .progress_thread = run.comm.progress_thread,
             .flight_directory = flight_directory,
-            .engine = comm::process_engine_of(run.comm.engine),
+            .backend = comm::process_backend_of(run.comm.backend),
             .watched = run.train.device != "cpu" && run.comm.gpu != "host" && !find_gpus().found.empty()};
 }
 

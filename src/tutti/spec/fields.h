@@ -287,14 +287,14 @@ void for_each_field(Run& run, const Visit& visit) {
         "tokens of a sample that the trained model writes into the report; 0: none");
 
     section = "comm";
-    key("engine", run.comm.engine, one_of({"auto", "mpi", "tcp"}),
+    key("backend", run.comm.backend, one_of({"auto", "mpi", "tcp"}),
         "communication between processes of a launcher; auto: MPI for mpirun and, where a library is found, srun; TCP "
         "for torchrun and Kubernetes. Without a launcher, ranks are threads");
     key("gpu", run.comm.gpu, one_of({"auto", "nccl", "host"}),
         "communication between GPUs: nccl: NCCL, one GPU per rank; host: through host memory, many times slower; auto: "
         "NCCL unless ranks share a GPU");
     key("order", run.comm.order, one_of({"tree", "fast"}),
-        "order of additions in sums over NCCL; tree: fixed, with the same bits as every other engine; fast: NCCL's "
+        "order of additions in sums over NCCL; tree: fixed, with the same bits as every other backend; fast: NCCL's "
         "own, which depends on the machine and rounds 16-bit values between additions");
     key("max_ctas", run.comm.max_ctas, between(0, 128),
         "multiprocessors that NCCL may use for one operation (its CTAs); 0: NCCL's own choice");

@@ -122,10 +122,10 @@ struct LogSpec {
 };
 
 struct CommSpec {
-    std::string engine = "auto";  // auto | mpi | tcp
-    std::string gpu = "auto";     // auto | nccl | host
-    std::string order = "tree";   // tree | fast
-    int64_t max_ctas = 16;        // of NCCL; 0: its own choice
+    std::string backend = "auto";  // auto | mpi | tcp
+    std::string gpu = "auto";      // auto | nccl | host
+    std::string order = "tree";    // tree | fast
+    int64_t max_ctas = 16;         // of NCCL; 0: its own choice
     bool spare_multiprocessors = true;
     double timeout_s = 300;
     bool progress_thread = false;

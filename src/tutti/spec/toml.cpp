@@ -153,6 +153,29 @@ Wrong assign_in_range(const Field& field, const toml::node& node, T& value) {
     return range_problem(field, value);
 }
 
+// --- Former names ---------------------------------------------------------------------------------------------------
+
+struct FormerKey {
+    const char *section, *key, *now;
+};
+constexpr FormerKey kFormerKeys[] = {{"comm", "engine", "backend"}};
+
+std::string present_path(const std::string& path) {
+    for (const auto& [section, key, now] : kFormerKeys)
+        if (path == concat(section, '.', key)) return concat(section, '.', now);
+    return path;
+}
+
+// Gives keys of a file their present names. With both names in the file the former one is an unknown key.
+void rename_former_keys(toml::table& root) {
+    for (const auto& [section, key, now] : kFormerKeys) {
+        toml::table* table = root[section].as_table();
+        if (!table || !table->contains(key) || table->contains(now)) continue;
+        table->get(key)->visit([&](auto& value) { table->insert(now, std::move(value)); });  // keeps the line number
+        table->erase(key);
+    }
+}
+
 // --- Unknown names --------------------------------------------------------------------------------------------------
 
 // Walks one section: `inside` is the dotted path below it, "" at its top.
@@ -164,8 +187,10 @@ void report_unknown_keys(const toml::table& table, const std::string& section, c
         const bool quoted_dot = key.str().find('.') != std::string_view::npos;  // "a.b" = 1 is not a.b = 1
         if (names.is_key(path) && !quoted_dot) continue;
         if (!names.is_table(path) || quoted_dot) {
-            problems.add(key.source(), concat("unknown key [", section, "] ", quoted_dot ? toml_text(dotted) : dotted,
-                                              "; the nearest is ", bracketed(names.meant_by(section, dotted))));
+            const std::string now = present_path(path);
+            problems.add(key.source(),
+                         concat("unknown key [", section, "] ", quoted_dot ? toml_text(dotted) : dotted,
+                                "; the nearest is ", bracketed(now != path ? now : names.meant_by(section, dotted))));
         } else if (const toml::table* below = node.as_table()) {
             report_unknown_keys(*below, section, dotted + ".", names, problems);
         } else {
@@ -233,7 +258,7 @@ Overrides read_overrides(const std::vector<std::string>& texts, const Names& nam
     for (const std::string& text : texts) {
         Override override{"--set " + text, order++};
         const size_t equals = text.find('=');
-        const std::string path = trimmed(text.substr(0, equals));
+        const std::string path = present_path(trimmed(text.substr(0, equals)));
         if (equals == std::string::npos) {
             problems.add(override, "required section.key=value, got no \"=\"");
         } else if (names.is_key(path)) {
@@ -371,6 +396,7 @@ RunSpec parse_text(std::string_view text, const std::string& source_name, const 
         problems.add(error.source(), std::string(error.description()));
         problems.throw_if_any();
     }
+    rename_former_keys(root);
     report_unknown_names(root, names, problems);
     keep_one_start(root, override_of);
 

@@ -34,6 +34,15 @@ std::string problems_of(const std::string& text, const std::vector<std::string>&
 
 TEST(Toml, EmptyFileGivesTheDefaults) { EXPECT_EQ(parse(""), RunSpec{}); }
 
+TEST(Toml, FormerNamesOfKeysAreRead) {
+    EXPECT_EQ(parse("[comm]\nengine = \"tcp\"").comm.backend, "tcp");
+    EXPECT_EQ(parse("", {"comm.engine=mpi"}).comm.backend, "mpi");
+    EXPECT_EQ(parse("[comm]\nengine = \"tcp\"", {"comm.backend=mpi"}).comm.backend, "mpi");
+    EXPECT_EQ(problems_of("[comm]\nengine = 1"), "c.toml:2:10: [comm] backend: required a text, got the integer 1");
+    EXPECT_EQ(problems_of("[comm]\nengine = \"tcp\"\nbackend = \"tcp\""),
+              "c.toml:2:1: unknown key [comm] engine; the nearest is [comm] backend");
+}
+
 TEST(Toml, ReadsEveryKindOfValue) {
     const RunSpec run = parse(R"(
 [data]

@@ -1,6 +1,6 @@
 // comm/meta/meta_world.h: a world without peers, of any size and seen from any rank. Every operation is complete as
 // soon as it has begun, and no value moves. Communicator checks and counts operations (calls, bytes, bytes over links)
-// as in every engine, so a rehearsed step has the communication of a real one.
+// as in every backend, so a rehearsed step has the communication of a real one.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ class MetaWorld final : public World {
 
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    std::string engine() const override { return "meta"; }
+    std::string backend() const override { return "meta"; }
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override;
     void abort(const std::string& reason) override;  // throws Error with the reason
     Progress& progress() override { return progress_; }

@@ -126,7 +126,7 @@ MpiWire<Abi>::MpiWire(const Library& library, const Launch& launch, const WorldO
     call(mpi_.init_thread(nullptr, nullptr, wanted, &provided), "MPI_Init_thread");
     check<UsageError>(provided >= wanted,
                       "a progress thread, and NCCL, need an MPI with MPI_THREAD_SERIALIZED, this one has level ",
-                      provided, "; run without the progress thread, or with comm.engine = \"tcp\"");
+                      provided, "; run without the progress thread, or with comm.backend = \"tcp\"");
     call(mpi_.comm_dup(mpi_.comm_world, &world_), "MPI_Comm_dup");
     mpi_.comm_set_errhandler(world_, mpi_.errors_return);
     mpi_.comm_rank(world_, &place_.rank);
@@ -137,7 +137,7 @@ MpiWire<Abi>::MpiWire(const Library& library, const Launch& launch, const WorldO
         launch.evidence, ") says rank ", launch.rank, " of ", launch.size, ", MPI says rank ", place_.rank, " of ",
         place_.size,
         ": the MPI library of this process is not the launcher's; name its file in TUTTI_MPI (tutti doctor names the "
-        "one that is found); under Slurm: srun --mpi=pmix (srun --mpi=list shows what there is), or comm.engine = "
+        "one that is found); under Slurm: srun --mpi=pmix (srun --mpi=list shows what there is), or comm.backend = "
         "\"tcp\", which needs no "
         "MPI");
     find_place(hosts);
@@ -341,11 +341,11 @@ std::string mpi_library(Launcher launcher) {
 void run_mpi(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
              const ProcessOptions& processes) {
     const Library library = open_library(launch.launcher);
-    check<UsageError>(library.family != Family::none, "this process was started as rank ", launch.rank, " of ",
-                      launch.size, " by ", name_of(launch.launcher), " (", launch.evidence,
-                      "), but no MPI library was found:", library.tried,
-                      "\nname its file in TUTTI_MPI or its directory in LD_LIBRARY_PATH, set comm.engine = \"tcp\" and "
-                      "TUTTI_RENDEZVOUS, or use --ranks N, which runs the ranks as threads");
+    check<UsageError>(
+        library.family != Family::none, "this process was started as rank ", launch.rank, " of ", launch.size, " by ",
+        name_of(launch.launcher), " (", launch.evidence, "), but no MPI library was found:", library.tried,
+        "\nname its file in TUTTI_MPI or its directory in LD_LIBRARY_PATH, set comm.backend = \"tcp\" and "
+        "TUTTI_RENDEZVOUS, or use --ranks N, which runs the ranks as threads");
     const auto make_wire = [&]() -> std::unique_ptr<Wire> {
         if (library.family == Family::open_mpi)
             return std::make_unique<MpiWire<OpenMpi>>(library, launch, options, processes.hosts);

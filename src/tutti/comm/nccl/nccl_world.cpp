@@ -54,7 +54,7 @@ class NcclWorld final : public World {
 
     int rank() const override { return inner_.rank(); }
     int size() const override { return inner_.size(); }
-    std::string engine() const override { return inner_.engine() + " and NCCL"; }
+    std::string backend() const override { return inner_.backend() + " and NCCL"; }
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
         return std::make_unique<NcclCommunicator>(inner_.group(name, ranks), device_, guard_, progress_, options_,
                                                   waiting_);

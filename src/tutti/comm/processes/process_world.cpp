@@ -46,10 +46,10 @@ class ProcessCommunicator final : public Communicator {
 
 class ProcessWorld final : public World {
   public:
-    ProcessWorld(std::string engine, std::unique_ptr<Wire> wire, const WorldOptions& options,
+    ProcessWorld(std::string backend, std::unique_ptr<Wire> wire, const WorldOptions& options,
                  const ProcessOptions& process_options)
         : options_(options),
-          engine_(std::move(engine)),
+          backend_(std::move(backend)),
           wire_(std::move(wire)),
           host_(start_host(process_options)),
           progress_(std::in_place, host_, options.timeout_s, options.progress_thread),
@@ -65,7 +65,7 @@ class ProcessWorld final : public World {
 
     int rank() const override { return wire_->place().rank; }
     int size() const override { return wire_->place().size; }
-    std::string engine() const override { return engine_; }
+    std::string backend() const override { return backend_; }
 
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
         int place = -1;
@@ -118,7 +118,7 @@ class ProcessWorld final : public World {
     }
 
     const WorldOptions options_;
-    const std::string engine_;
+    const std::string backend_;
     const std::unique_ptr<Wire> wire_;
     std::shared_ptr<Host> host_;
     FlightRecorder recorder_;
@@ -130,10 +130,10 @@ class ProcessWorld final : public World {
 
 }  // namespace
 
-void run_processes(const std::string& engine, const std::function<std::unique_ptr<Wire>()>& make_wire,
+void run_processes(const std::string& backend, const std::function<std::unique_ptr<Wire>()>& make_wire,
                    const WorldOptions& options, const std::function<void(World&)>& body,
                    const ProcessOptions& processes) {
-    ProcessWorld world(engine, make_wire(), options, processes);
+    ProcessWorld world(backend, make_wire(), options, processes);
     try {
         body(world);
         world.end();

@@ -25,8 +25,8 @@ class Wire;
 // Runs body(world) in this process as its rank, and returns when all ranks have returned. `make_wire` finds the other
 // ranks. An exception of the body is rethrown after the other ranks were told, the flight record was written, and the
 // other ranks have had two seconds for their records: the process must then exit with a code other than zero, which
-// makes the launcher end the rest. `engine` names the world ("mpi").
-void run_processes(const std::string& engine, const std::function<std::unique_ptr<Wire>()>& make_wire,
+// makes the launcher end the rest. `backend` names the world ("mpi").
+void run_processes(const std::string& backend, const std::function<std::unique_ptr<Wire>()>& make_wire,
                    const WorldOptions& options, const std::function<void(World&)>& body,
                    const ProcessOptions& processes);
 

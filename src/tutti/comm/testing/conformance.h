@@ -1,4 +1,4 @@
-// comm/testing/conformance.h: the behaviour required of every engine, as a list of checks. Each check is the body of
+// comm/testing/conformance.h: the behaviour required of every backend, as a list of checks. Each check is the body of
 // one rank and throws on a wrong result, so that it runs in threads and in processes; expected values are computed from
 // the ranks' numbers, not by another collective.
 #pragma once

@@ -1,5 +1,5 @@
 // comm/testing/delayed_world.h: a world in which operations begin late, each by a random time: whatever depends on the
-// order in which ranks happen to run shows. A wrapper around any engine's World.
+// order in which ranks happen to run shows. A wrapper around any backend's World.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class DelayedWorld final : public World {
 
     int rank() const override { return inner_.rank(); }
     int size() const override { return inner_.size(); }
-    std::string engine() const override { return inner_.engine(); }
+    std::string backend() const override { return inner_.backend(); }
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
         return std::make_unique<DelayedCommunicator>(inner_.group(name, ranks), inner_, random_, longest_us_);
     }

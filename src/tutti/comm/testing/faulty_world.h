@@ -1,4 +1,4 @@
-// comm/testing/faulty_world.h: a wrapper around any engine's World whose communicators make one mistake, the same on
+// comm/testing/faulty_world.h: a wrapper around any backend's World whose communicators make one mistake, the same on
 // every rank, so that no rank hangs and only the numbers are wrong. A test of parity that passes in this world would
 // not notice the same mistake in the code.
 #pragma once
@@ -114,7 +114,7 @@ class FaultyWorld final : public World {
 
     int rank() const override { return inner_.rank(); }
     int size() const override { return inner_.size(); }
-    std::string engine() const override { return inner_.engine(); }
+    std::string backend() const override { return inner_.backend(); }
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
         const auto wrong = plan_.wrong_groups.find(name);
         auto group = inner_.group(name, wrong == plan_.wrong_groups.end() ? ranks : wrong->second(rank()));

@@ -372,7 +372,7 @@ class ThreadWorld final : public World {
 
     int rank() const override { return rank_; }
     int size() const override { return registry_->size; }
-    std::string engine() const override { return "threads"; }
+    std::string backend() const override { return "threads"; }
 
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
         int place = -1;

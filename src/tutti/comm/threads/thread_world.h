@@ -1,4 +1,4 @@
-// comm/threads/thread_world.h: ranks as threads of this process, the default engine: nothing to install or to start,
+// comm/threads/thread_world.h: ranks as threads of this process, the default backend: nothing to install or to start,
 // and every distributed test is an ordinary test.
 #pragma once
 

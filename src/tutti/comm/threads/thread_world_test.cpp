@@ -1,4 +1,4 @@
-// The engine of threads: the conformance checks at several numbers of ranks, with and without progress threads; what
+// The backend of threads: the conformance checks at several numbers of ranks, with and without progress threads; what
 // happens when a rank fails, hangs or does something else than the others.
 #include "tutti/comm/threads/thread_world.h"
 
