@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::comm {
 
 namespace {
@@ -46,17 +48,17 @@ Communicator::Communicator(std::string name, std::vector<int> ranks, int rank, P
 Work Communicator::begin(Collective collective) {
     check_place(collective);
     const Summary summary = collective.summary();
-    auto& messages = messages_[static_cast<size_t>(collective.peer)];
+    auto& messages = messages_[to_size(collective.peer)];
     const uint64_t sequence = collective.kind == Kind::send      ? ++messages[0]
                               : collective.kind == Kind::receive ? ++messages[1]
                                                                  : ++sequence_;
     Traffic& traffic = traffic_[static_cast<size_t>(collective.kind)];
     ++traffic.calls;
     traffic.bytes += summary.bytes;
-    traffic.sent += collective.kind == Kind::all_to_all
-                        ? (total(collective.send_counts) - collective.send_counts[static_cast<size_t>(rank_)]) *
-                              size_of(summary.dtype)
-                        : bytes_sent(collective.kind, summary.bytes, size());
+    traffic.sent +=
+        collective.kind == Kind::all_to_all
+            ? (total(collective.send_counts) - collective.send_counts[to_size(rank_)]) * size_of(summary.dtype)
+            : bytes_sent(collective.kind, summary.bytes, size());
     const uint64_t entry = recorder_.start(group_, sequence, summary);
     const TraceScope span(progress_.trace(), {.activity = Activity::begin,
                                               .name = "begin",
@@ -162,7 +164,7 @@ Work Communicator::all_to_all(const Tensor& x, std::vector<int64_t> send_counts,
                               std::vector<int64_t> receive_counts) {
     check_contiguous(x, "all_to_all");
     check_contiguous(y, "all_to_all");
-    const auto n = static_cast<size_t>(size());
+    const auto n = to_size(size());
     check(send_counts.size() == n && receive_counts.size() == n, "all_to_all: group ", name_, " has ", size(),
           " ranks, got ", send_counts.size(), " and ", receive_counts.size(), " counts");
     check(total(send_counts) == x.numel() && total(receive_counts) == y.numel() && x.dtype() == y.dtype(),
@@ -223,7 +225,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
     // All parts of a gather have one size: the length of the longest text.
     const int64_t longest = std::max<int64_t>(1, *std::max_element(lengths.begin(), lengths.end()));
     std::vector<uint8_t> padded(text.begin(), text.end());
-    padded.resize(static_cast<size_t>(longest));
+    padded.resize(to_size(longest));
     const Tensor part = Tensor::from_host<uint8_t>(*device, {longest}, padded, Purpose::communication);
     const Tensor all = Tensor::empty(*device, {n * longest}, DType::u8, Purpose::communication);
     ranks.all_gather(part, all).wait();
@@ -231,7 +233,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
     std::vector<std::string> texts;
     const char* bytes = all.view().as<const char>();
     for (int64_t length_of_one : lengths) {
-        texts.emplace_back(bytes, static_cast<size_t>(length_of_one));
+        texts.emplace_back(bytes, to_size(length_of_one));
         bytes += longest;
     }
     return texts;
@@ -244,7 +246,7 @@ std::vector<std::string> device_identities(Communicator& ranks, const Device& de
 
 int ranks_of_device(Communicator& ranks, const Device& device) {
     const auto devices = device_identities(ranks, device);
-    const std::string& own = devices[static_cast<size_t>(ranks.rank())];
+    const std::string& own = devices[to_size(ranks.rank())];
     return static_cast<int>(std::count(devices.begin(), devices.end(), own));
 }
 
@@ -265,7 +267,7 @@ std::string receive_text(Communicator& ranks, int from) {
     if (size == 0) return "";
     const Tensor bytes = Tensor::empty(*device, {size}, DType::u8, Purpose::communication);
     ranks.receive(bytes, from).wait();
-    return {bytes.view().as<const char>(), static_cast<size_t>(size)};
+    return {bytes.view().as<const char>(), to_size(size)};
 }
 
 }  // namespace tutti::comm

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::comm {
 
@@ -24,9 +25,9 @@ struct Max {
 // The number of inputs on the left side of a node of the tree.
 size_t left_side(size_t inputs, std::span<const int> ranks) {
     if (ranks.empty()) return std::bit_ceil(inputs) / 2;
-    const auto total = static_cast<size_t>(std::accumulate(ranks.begin(), ranks.end(), 0));
+    const auto total = to_size(std::accumulate(ranks.begin(), ranks.end(), 0));
     size_t left = 0, sum = 0;
-    while (sum < std::bit_ceil(total) / 2) sum += static_cast<size_t>(ranks[left++]);
+    while (sum < std::bit_ceil(total) / 2) sum += to_size(ranks[left++]);
     check(sum == std::bit_ceil(total) / 2, "tree_reduce: an input of ", ranks[left - 1], " ranks is no subtree");
     return left;
 }

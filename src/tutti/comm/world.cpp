@@ -4,10 +4,12 @@
 #include <fstream>
 #include <numeric>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::comm {
 
 std::unique_ptr<Communicator> World::everyone(const std::string& name) {
-    std::vector<int> ranks(static_cast<size_t>(size()));
+    std::vector<int> ranks(to_size(size()));
     std::iota(ranks.begin(), ranks.end(), 0);
     return group(name, ranks);
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::parallel {
 namespace {
 
@@ -36,11 +38,11 @@ TEST(FlatLayout, PartsAndGapsFillTheBuffer) {
         for (int64_t first = 1; first < 20; ++first) {
             const std::vector<int64_t> sizes = {first, 7, 2 * first, 256};
             const FlatLayout layout = flat_layout(sizes, shards);
-            std::vector<int> covered(static_cast<size_t>(layout.padded), 0);
+            std::vector<int> covered(to_size(layout.padded), 0);
             for (size_t i = 0; i < sizes.size(); ++i)
-                for (int64_t v = 0; v < sizes[i]; ++v) ++covered[static_cast<size_t>(layout.offsets[i] + v)];
+                for (int64_t v = 0; v < sizes[i]; ++v) ++covered[to_size(layout.offsets[i] + v)];
             for (const auto& [begin, size] : gaps_of(layout))
-                for (int64_t v = 0; v < size; ++v) ++covered[static_cast<size_t>(begin + v)];
+                for (int64_t v = 0; v < size; ++v) ++covered[to_size(begin + v)];
             EXPECT_EQ(covered, std::vector<int>(covered.size(), 1)) << shards << " shards, " << first;
             EXPECT_EQ(layout.shard_size * shards, layout.padded);
         }

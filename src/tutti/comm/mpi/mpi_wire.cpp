@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/mpi/api.h"
 #include "tutti/comm/mpi/mpi_world.h"
 #include "tutti/comm/processes/wire.h"
@@ -87,7 +88,7 @@ class MpiWire final : public Wire {
         }
         const Request request = free_.back();
         free_.pop_back();
-        requests_[static_cast<size_t>(request)] = std::move(parts);
+        requests_[to_size(request)] = std::move(parts);
         return request;
     }
     void listen_for_abort() {
@@ -149,7 +150,7 @@ void MpiWire<Abi>::call(int code, const char* what) const {
     std::array<char, kLongestText> text{};
     int length = 0;
     mpi_.error_string(code, text.data(), &length);
-    throw Error(concat(what, " failed: ", std::string(text.data(), static_cast<size_t>(length))));
+    throw Error(concat(what, " failed: ", std::string(text.data(), to_size(length))));
 }
 
 // The cores available to any of the host's ranks.
@@ -170,10 +171,10 @@ void MpiWire<Abi>::find_place(const std::vector<int>& hosts) {
         call(mpi_.comm_split_type(world_, Abi::comm_type_shared, place_.rank, mpi_.info_null, &host_),
              "MPI_Comm_split_type");
     else
-        call(mpi_.comm_split(world_, hosts[static_cast<size_t>(place_.rank)], place_.rank, &host_), "MPI_Comm_split");
+        call(mpi_.comm_split(world_, hosts[to_size(place_.rank)], place_.rank, &host_), "MPI_Comm_split");
     mpi_.comm_set_errhandler(host_, mpi_.errors_return);
 
-    const auto n = static_cast<size_t>(place_.size);
+    const auto n = to_size(place_.size);
     int first = place_.rank;  // of the host: its number
     call(mpi_.bcast(&first, 1, mpi_.integer, 0, host_), "MPI_Bcast");
     place_.host_of.resize(n);
@@ -205,7 +206,7 @@ std::byte* MpiWire<Abi>::share(int64_t bytes) {
     const int code = mpi_.win_allocate_shared(local == 0 ? bytes + static_cast<Aint>(kPage) : 0, 1, mpi_.info_null,
                                               host_, &base, &window_);
     check(code == kSuccess, "MPI gives no shared memory of ", bytes, " bytes (", bytes >> 20, " MiB) for ",
-          place_.locals.size(), " ranks of host ", place_.host_names[static_cast<size_t>(place_.rank)],
+          place_.locals.size(), " ranks of host ", place_.host_names[to_size(place_.rank)],
           ": is /dev/shm large enough? A smaller shared_bytes_per_rank needs less");
     mpi_.win_set_errhandler(window_, mpi_.errors_return);
     Aint size = 0;
@@ -254,7 +255,7 @@ Wire::Request MpiWire<Abi>::receive(void* data, int64_t bytes, int from, int tag
 template <class Abi>
 bool MpiWire<Abi>::done(Request request) {
     std::lock_guard lock(mutex_);
-    auto& parts = requests_[static_cast<size_t>(request)];
+    auto& parts = requests_[to_size(request)];
     int complete = 0;
     call(mpi_.testall(static_cast<int>(parts.size()), parts.data(), &complete, Abi::status_ignore()), "MPI_Testall");
     if (complete == 0) return false;

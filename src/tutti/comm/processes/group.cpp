@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::comm::processes {
 
@@ -11,7 +12,7 @@ namespace {
 
 std::vector<int> hosts_of(const std::vector<int>& ranks, const Place& place) {
     std::vector<int> hosts;
-    for (const int rank : ranks) hosts.push_back(place.host_of[static_cast<size_t>(rank)]);
+    for (const int rank : ranks) hosts.push_back(place.host_of[to_size(rank)]);
     return hosts;
 }
 
@@ -54,14 +55,14 @@ Group::Group(std::string name_, uint64_t key_, const std::vector<int>& ranks, in
 Group::~Group() { host.release(key); }
 
 std::byte* Group::slot(int group_rank, uint64_t chunk) const {
-    const int64_t position = shape.position[static_cast<size_t>(group_rank)];
+    const int64_t position = shape.position[to_size(group_rank)];
     return block_ + layout.control_bytes() +
            (position * static_cast<int64_t>(kSlots) + static_cast<int64_t>(chunk % kSlots)) * layout.slot_bytes;
 }
 
 size_t Group::channel_index(bool exchange, int from, int to) const {
-    const auto members = static_cast<size_t>(layout.members);
-    const auto position = [&](int r) { return static_cast<size_t>(shape.position[static_cast<size_t>(r)]); };
+    const auto members = to_size(layout.members);
+    const auto position = [&](int r) { return to_size(shape.position[to_size(r)]); };
     return ((exchange ? members : 0) + position(from)) * members + position(to);
 }
 
@@ -74,7 +75,7 @@ std::span<std::byte> Group::ring(bool exchange, int from, int to) const {
     std::byte* rings =
         block_ + layout.control_bytes() + layout.members * static_cast<int64_t>(kSlots) * layout.slot_bytes;
     const auto index = static_cast<int64_t>(channel_index(exchange, from, to));
-    return {rings + index * layout.ring_bytes, static_cast<size_t>(layout.ring_bytes)};
+    return {rings + index * layout.ring_bytes, to_size(layout.ring_bytes)};
 }
 
 bool Group::all_local(std::atomic<uint64_t> Member::*counter, uint64_t reached) const {
@@ -91,7 +92,7 @@ std::string Group::who(int group_rank) const {
     const int rank = world_rank(group_rank);
     std::string text = concat("rank ", group_rank, " of the group");
     if (rank != group_rank) text += concat(" (rank ", rank, " of all)");
-    if (shape.hosts() > 1) text += concat(" on host ", wire.place().host_names[static_cast<size_t>(rank)]);
+    if (shape.hosts() > 1) text += concat(" on host ", wire.place().host_names[to_size(rank)]);
     return text;
 }
 

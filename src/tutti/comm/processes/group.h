@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/processes/group_shape.h"
 #include "tutti/comm/processes/host.h"
 #include "tutti/comm/progress.h"
@@ -69,10 +70,10 @@ class Group {
     Group& operator=(const Group&) = delete;
 
     int rank() const { return shape.rank; }
-    bool is_local(int group_rank) const { return shape.host_of[static_cast<size_t>(group_rank)] == shape.host; }
+    bool is_local(int group_rank) const { return shape.host_of[to_size(group_rank)] == shape.host; }
     // The member of a rank of this host.
     Member& member(int group_rank) const {
-        return reinterpret_cast<Member*>(block_)[shape.position[static_cast<size_t>(group_rank)]];
+        return reinterpret_cast<Member*>(block_)[shape.position[to_size(group_rank)]];
     }
     Member& self() const { return member(rank()); }
     std::byte* slot(int group_rank, uint64_t chunk) const;
@@ -80,7 +81,7 @@ class Group {
     std::span<std::byte> ring(bool exchange, int from, int to) const;
 
     int tag(Use use) const { return first_tag + static_cast<int>(use); }
-    int world_rank(int group_rank) const { return ranks_[static_cast<size_t>(group_rank)]; }
+    int world_rank(int group_rank) const { return ranks_[to_size(group_rank)]; }
     bool all_local(std::atomic<uint64_t> Member::*counter, uint64_t reached) const;
     // Room for operation `sequence` among the announcements.
     bool can_begin(uint64_t sequence) const;

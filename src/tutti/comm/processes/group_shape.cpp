@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::comm::processes {
 
@@ -27,7 +28,7 @@ GroupShape GroupShape::of(const std::vector<int>& hosts_of_ranks, int rank) {
     std::vector<int> seen;
     for (size_t r = 0; r < hosts_of_ranks.size(); ++r) {
         const auto known = std::find(seen.begin(), seen.end(), hosts_of_ranks[r]);
-        const auto host = static_cast<size_t>(known - seen.begin());
+        const auto host = to_size(known - seen.begin());
         if (known == seen.end()) {
             seen.push_back(hosts_of_ranks[r]);
             shape.members.emplace_back();
@@ -39,7 +40,7 @@ GroupShape GroupShape::of(const std::vector<int>& hosts_of_ranks, int rank) {
     }
     add_subtrees(shape.host_of, 0, shape.ranks(), shape.forest);
     shape.rank = rank;
-    shape.host = shape.host_of[static_cast<size_t>(rank)];
+    shape.host = shape.host_of[to_size(rank)];
     return shape;
 }
 
@@ -75,7 +76,7 @@ std::vector<Part> Cutting::parts(const Chunk& chunk) const {
     std::vector<Part> all;
     if (by_rank_) {
         for (int r = 0; r < shape_.ranks(); ++r) {
-            const auto i = static_cast<size_t>(r);
+            const auto i = to_size(r);
             all.push_back(
                 {r, shape_.position[i], shape_.host_of[i], r * chunk.count, chunk.count, r * total_ + chunk.begin});
         }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/collective.h"
 
 namespace tutti::comm::processes {
@@ -32,10 +33,10 @@ struct GroupShape {
     // Between hosts, work is cut into lanes, so that all ranks of a host send at once: lane l of one host exchanges
     // data with lane l of the others. On a host with fewer members than lanes some members have several.
     int handler(int of_host, int lane) const {
-        const auto& m = members[static_cast<size_t>(of_host)];
-        return m[static_cast<size_t>(lane) % m.size()];
+        const auto& m = members[to_size(of_host)];
+        return m[to_size(lane) % m.size()];
     }
-    const std::vector<int>& locals() const { return members[static_cast<size_t>(host)]; }
+    const std::vector<int>& locals() const { return members[to_size(host)]; }
 };
 
 struct Chunk {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/tree_reduce.h"
 
 namespace tutti::comm::processes {
@@ -44,10 +45,10 @@ TEST(TreeReduce, SumsOfSubtreesGiveTheBitsOfTheFlatSum) {
     std::mt19937 random(3);
     for (int round = 0; round < 300; ++round) {
         const int n = 1 + static_cast<int>(random() % 13), hosts = 1 + static_cast<int>(random() % 4);
-        std::vector<int> host(static_cast<size_t>(n));
+        std::vector<int> host(to_size(n));
         for (int& h : host) h = static_cast<int>(random() % static_cast<unsigned>(hosts));
         if (round % 2) std::sort(host.begin(), host.end());
-        std::vector<float> values(static_cast<size_t>(n));
+        std::vector<float> values(to_size(n));
         for (float& v : values) v = std::ldexp(static_cast<float>(random()) - 2e9f, static_cast<int>(random() % 40));
         std::vector<const void*> inputs;
         for (const float& v : values) inputs.push_back(&v);
@@ -61,8 +62,7 @@ TEST(TreeReduce, SumsOfSubtreesGiveTheBitsOfTheFlatSum) {
         for (size_t i = 0; i < partial.size(); ++i) {
             const Subtree& t = shape.forest[i];
             out = &partial[i];
-            tree_reduce(Reduce::sum, DType::f32,
-                        std::span(inputs).subspan(static_cast<size_t>(t.first), static_cast<size_t>(t.count)),
+            tree_reduce(Reduce::sum, DType::f32, std::span(inputs).subspan(to_size(t.first), to_size(t.count)),
                         DType::f32, {&out, 1}, 0, 1);
             partials.push_back(&partial[i]);
             ranks.push_back(t.count);

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::comm::processes {
 
@@ -79,7 +80,7 @@ struct Host::Control {
 };
 
 int64_t Host::control_bytes(int ranks_of_host) {
-    return rounded(static_cast<int64_t>(sizeof(Control) + sizeof(RankState) * static_cast<size_t>(ranks_of_host)));
+    return rounded(static_cast<int64_t>(sizeof(Control) + sizeof(RankState) * to_size(ranks_of_host)));
 }
 
 Host::Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
@@ -120,7 +121,7 @@ Host::RankState& Host::state(size_t local) const {
 
 size_t Host::local_of(int world_rank) const {
     const auto& locals = wire_.place().locals;
-    return static_cast<size_t>(std::find(locals.begin(), locals.end(), world_rank) - locals.begin());
+    return to_size(std::find(locals.begin(), locals.end(), world_rank) - locals.begin());
 }
 
 // --- memory of the groups --------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ std::byte* Host::acquire(uint64_t key, int64_t bytes, int64_t block_control_byte
     free->key = key;
     free->members = members;
     free->released = 0;
-    std::memset(window_ + free->offset, 0, static_cast<size_t>(block_control_bytes));
+    std::memset(window_ + free->offset, 0, to_size(block_control_bytes));
     return window_ + free->offset;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/tree_reduce.h"
 
 namespace tutti::comm::processes {
@@ -9,7 +10,7 @@ namespace tutti::comm::processes {
 namespace {
 
 void copy(const std::byte* from, int64_t bytes, std::byte* to) {
-    if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
+    if (bytes > 0 && from != to) std::memcpy(to, from, to_size(bytes));
 }
 
 }  // namespace
@@ -190,7 +191,7 @@ void StagedOperation::send_partial_sums(Step& step) {
         for (const Subtree& tree : forest) {
             auto& sum = step.sums[i].emplace_back();
             if (tree.host != own_host() && p.owner != me()) continue;
-            sum.resize(static_cast<size_t>(p.count * size_of(wide)));
+            sum.resize(to_size(p.count * size_of(wide)));
             if (tree.host != own_host()) {
                 receive(step, sum.data(), static_cast<int64_t>(sum.size()), group_->shape.handler(tree.host, p.lane),
                         Use::part);
@@ -274,7 +275,7 @@ std::vector<int> StagedOperation::standing_still() const {
 bool StagedOperation::waits_on_waiters() const {
     if (group_->self().finished < sequence() - 1 || exchange_) return false;
     const auto is_alone = [&](int rank) {
-        const auto host = static_cast<size_t>(group_->shape.host_of[static_cast<size_t>(rank)]);
+        const auto host = to_size(group_->shape.host_of[to_size(rank)]);
         return group_->shape.members[host].size() == 1;
     };
     for (const Word& word : words_in_)

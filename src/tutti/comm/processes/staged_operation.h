@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/processes/group.h"
 #include "tutti/comm/processes/group_shape.h"
 #include "tutti/comm/processes/stream.h"
@@ -94,7 +95,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     bool between_hosts() const { return group_->shape.hosts() > 1; }
     int me() const { return group_->rank(); }
     int own_host() const { return group_->shape.host; }
-    int root_host() const { return group_->shape.host_of[static_cast<size_t>(collective().peer)]; }
+    int root_host() const { return group_->shape.host_of[to_size(collective().peer)]; }
     // The rank of this host that works on a part.
     int holder(const Part& p) const {
         return p.host == own_host() ? p.owner : group_->shape.handler(own_host(), p.lane);

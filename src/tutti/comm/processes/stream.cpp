@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/processes/group.h"
 
 namespace tutti::comm::processes {
@@ -53,10 +54,9 @@ bool Outgoing::advance() {
         in_ring(ring, written, n, [&](std::byte* place, int64_t from, int64_t count) {
             const int64_t begin = sent_ + from;
             const int64_t of_head = std::clamp<int64_t>(kHead - begin, 0, count);
-            if (of_head > 0)
-                std::memcpy(place, reinterpret_cast<const std::byte*>(&head_) + begin, static_cast<size_t>(of_head));
+            if (of_head > 0) std::memcpy(place, reinterpret_cast<const std::byte*>(&head_) + begin, to_size(of_head));
             if (count > of_head)
-                std::memcpy(place + of_head, data_ + begin + of_head - kHead, static_cast<size_t>(count - of_head));
+                std::memcpy(place + of_head, data_ + begin + of_head - kHead, to_size(count - of_head));
         });
         sent_ += n;
         channel.written = written + static_cast<uint64_t>(n);
@@ -72,7 +72,7 @@ void Incoming::look_at_head() {
     fits_ = head_.group == group_.key && head_.sequence == sequence_ && head_.dtype == dtype_ && head_.count == count_;
     bytes_ = head_.count * size_of(head_.dtype);
     if (fits_) return;
-    refused_.resize(static_cast<size_t>(bytes_));
+    refused_.resize(to_size(bytes_));
     data_ = refused_.data();
 }
 
@@ -96,7 +96,7 @@ bool Incoming::advance() {
         const int64_t n = std::min(wanted, static_cast<int64_t>(channel.written - read));
         if (!worth_moving(n, wanted, ring)) return;
         in_ring(ring, read, n, [&](const std::byte* place, int64_t at, int64_t count) {
-            std::memcpy(to + at, place, static_cast<size_t>(count));
+            std::memcpy(to + at, place, to_size(count));
         });
         received_ += n;
         channel.read = read + static_cast<uint64_t>(n);
@@ -129,7 +129,7 @@ Exchange::Exchange(Group& group, const Collective& collective, uint64_t sequence
     const std::byte* own_from = nullptr;
     std::byte* own_to = nullptr;
     for (int r = 0; r < group.shape.ranks(); ++r) {
-        const auto i = static_cast<size_t>(r);
+        const auto i = to_size(r);
         const int64_t sends = collective.send_counts[i], receives = collective.receive_counts[i];
         if (r == group.rank()) {
             own_from = from;
@@ -143,12 +143,11 @@ Exchange::Exchange(Group& group, const Collective& collective, uint64_t sequence
         from += sends * element;
         to += receives * element;
     }
-    const auto own = static_cast<size_t>(group.rank());
+    const auto own = to_size(group.rank());
     check(collective.send_counts[own] == collective.receive_counts[own], "all_to_all, operation ", sequence,
           " of group ", group.name, ": rank ", own, " sends itself ", collective.send_counts[own],
           " elements and expects ", collective.receive_counts[own]);
-    if (collective.send_counts[own] > 0)
-        std::memcpy(own_to, own_from, static_cast<size_t>(collective.send_counts[own] * element));
+    if (collective.send_counts[own] > 0) std::memcpy(own_to, own_from, to_size(collective.send_counts[own] * element));
 }
 
 bool Exchange::advance() {
@@ -182,7 +181,7 @@ class Send final : public Operation {
                   collective().input.view().as<const std::byte>(), collective().input.bytes()) {}
 
     bool advance() override {
-        uint64_t& through = group_->sent[static_cast<size_t>(to())];
+        uint64_t& through = group_->sent[to_size(to())];
         if (through != sequence() - 1 || !stream_.advance()) return false;
         through = sequence();
         return true;
@@ -206,7 +205,7 @@ class Receive final : public Operation {
                   collective().output.view().as<std::byte>()) {}
 
     bool advance() override {
-        uint64_t& through = group_->received[static_cast<size_t>(from())];
+        uint64_t& through = group_->received[to_size(from())];
         if (through != sequence() - 1 || !stream_.advance()) return false;
         through = sequence();
         stream_.check_fit();

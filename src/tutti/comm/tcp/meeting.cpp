@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::comm::tcp {
 
@@ -134,7 +135,7 @@ Clock::duration seconds(double s) {
 }  // namespace
 
 Hub::Hub(const Meeting& meeting, int size, double timeout_s)
-    : meeting_(meeting), size_(size), timeout_s_(timeout_s), contacts_(static_cast<size_t>(size)) {
+    : meeting_(meeting), size_(size), timeout_s_(timeout_s), contacts_(to_size(size)) {
     for (int port = meeting.port; !listener_.open() && port < meeting.port + meeting.ports; ++port)
         listener_ = listen_on(is_loopback(meeting.host), port);
     check(listener_.open(), "rank 0 cannot listen at port ", meeting.port,
@@ -186,7 +187,7 @@ void Hub::turn() {
         if (!guest.reader.closed() || guest.gone) continue;
         guest.gone = true;
         if (guest.rank < 0 || !failure_.empty()) continue;
-        const Contact& contact = contacts_[static_cast<size_t>(guest.rank)];
+        const Contact& contact = contacts_[to_size(guest.rank)];
         fail(concat("rank ", guest.rank, " has died: its process on host ", text_of(contact.host),
                     " was killed, or ended in the middle of the run"),
              guest.rank);
@@ -211,7 +212,7 @@ void Hub::welcome(Guest& guest, const Frame& frame) {
         return refuse(guest, concat("it is rank ", contact.rank, " of ", contact.size,
                                     ", rank 0 was started as one of ", size_, " ranks"));
     if (!failure_.empty()) return refuse(guest, failure_);
-    Contact& place = contacts_[static_cast<size_t>(contact.rank)];
+    Contact& place = contacts_[to_size(contact.rank)];
     if (place.size != 0)
         return refuse(guest, concat("rank ", contact.rank, " is there already, on host ", text_of(place.host)));
     address_of_peer(guest.socket).copy(contact.address.data(), contact.address.size() - 1);
@@ -246,8 +247,7 @@ std::string Hub::missing() const {
     std::string text;
     int count = 0;
     for (int rank = 0; rank < size_; ++rank)
-        if (contacts_[static_cast<size_t>(rank)].size == 0 && ++count <= 16)
-            text += concat(text.empty() ? "" : ", ", rank);
+        if (contacts_[to_size(rank)].size == 0 && ++count <= 16) text += concat(text.empty() ? "" : ", ", rank);
     return concat(count == 1 ? "rank " : "ranks ", text, count > 16 ? concat(" and ", count - 16, " more") : "");
 }
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::comm::tcp {
 
@@ -156,7 +157,7 @@ bool send_frame(const Socket& socket, Frame::Type type, std::string_view body) {
     for (size_t at = 0; at < bytes.size();) {
         const ssize_t n = ::send(socket.fd(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
         if (n > 0)
-            at += static_cast<size_t>(n);
+            at += to_size(n);
         else if (errno != EINTR && (errno != EAGAIN || !wait_for(socket.fd(), POLLOUT, until)))
             return false;
     }
@@ -168,8 +169,8 @@ std::optional<Frame> FrameReader::read(const Socket& socket) {
     while (!closed_) {
         const ssize_t n = recv(socket.fd(), piece.data(), piece.size(), 0);
         if (n > 0) {
-            buffer_.append(piece.data(), static_cast<size_t>(n));
-            if (static_cast<size_t>(n) < piece.size()) break;
+            buffer_.append(piece.data(), to_size(n));
+            if (to_size(n) < piece.size()) break;
         } else if (n < 0 && errno == EINTR) {
             continue;
         } else {

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/progress.h"
 #include "tutti/comm/tcp/tcp_world.h"
 #include "tutti/device/device.h"
@@ -49,7 +50,7 @@ TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s,
       timeout_s_(timeout_s),
       listener_(listen_on(is_loopback(meeting.host), 0)),
       memory_(memfd_create("tutti", MFD_CLOEXEC)),
-      peers_(static_cast<size_t>(launch.size)) {
+      peers_(to_size(launch.size)) {
     check<UsageError>(hosts.empty() || static_cast<int>(hosts.size()) == launch.size, "hosts are given for ",
                       hosts.size(), " ranks, there are ", launch.size);
     check(listener_.open(), "rank ", launch.rank, " cannot listen at any TCP port: ", std::strerror(errno));
@@ -60,7 +61,7 @@ TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s,
 
 // Does not unmap shared memory: other ranks may still be reading.
 TcpWire::~TcpWire() {
-    if (window_ != nullptr) munmap(window_, static_cast<size_t>(window_bytes_));
+    if (window_ != nullptr) munmap(window_, to_size(window_bytes_));
 }
 
 Clock::time_point TcpWire::deadline() const {
@@ -73,7 +74,7 @@ Contact TcpWire::own_contact(const Launch& launch, const std::vector<int>& hosts
     contact.rank = launch.rank;
     contact.size = launch.size;
     put(meeting_.job, contact.job);
-    const std::string host = hosts.empty() ? "" : concat(" host ", hosts[static_cast<size_t>(launch.rank)]);
+    const std::string host = hosts.empty() ? "" : concat(" host ", hosts[to_size(launch.rank)]);
     put(memory_space() + host, contact.memory_space);
     put(host_name(), contact.host);
     contact.port = port_of(listener_);
@@ -125,18 +126,18 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
 }
 
 void TcpWire::take_table(const std::string& body, const Launch& launch) {
-    contacts_.resize(static_cast<size_t>(launch.size));
+    contacts_.resize(to_size(launch.size));
     check(body.size() == sizeof secret_ + contacts_.size() * sizeof(Contact), "rank 0 sends a table of ", body.size(),
           " bytes for ", launch.size, " ranks: another version of this program?");
     std::memcpy(&secret_, body.data(), sizeof secret_);
     std::memcpy(contacts_.data(), body.data() + sizeof secret_, body.size() - sizeof secret_);
     place_.rank = launch.rank;
     place_.size = launch.size;
-    const Contact& own = contacts_[static_cast<size_t>(launch.rank)];
+    const Contact& own = contacts_[to_size(launch.rank)];
     std::array<uint64_t, 16> cores{};
     std::map<std::string, int> hosts;
     for (int rank = 0; rank < launch.size; ++rank) {
-        const Contact& c = contacts_[static_cast<size_t>(rank)];
+        const Contact& c = contacts_[to_size(rank)];
         place_.host_of.push_back(hosts.try_emplace(c.memory_space.data(), rank).first->second);
         place_.host_names.emplace_back(c.host.data());
         if (c.memory_space != own.memory_space) continue;
@@ -155,7 +156,7 @@ std::byte* TcpWire::share(int64_t bytes) {
     const int first = place_.locals.front();
     const auto counters = static_cast<int64_t>(place_.locals.size() * sizeof(uint32_t) + kPage - 1) / kPage * kPage;
     window_bytes_ = counters + bytes;
-    const Contact& contact = contacts_[static_cast<size_t>(first)];
+    const Contact& contact = contacts_[to_size(first)];
     const std::string path = concat("/proc/", contact.process, "/fd/", contact.memory);
     if (first == place_.rank) {
         check(ftruncate(memory_.fd(), window_bytes_) == 0, "no shared memory of ", bytes, " bytes for ",
@@ -173,8 +174,7 @@ std::byte* TcpWire::share(int64_t bytes) {
         if (const auto reason = abort_received()) throw Aborted(*reason);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    void* place =
-        mmap(nullptr, static_cast<size_t>(window_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.fd(), 0);
+    void* place = mmap(nullptr, to_size(window_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.fd(), 0);
     check(place != MAP_FAILED, "rank ", place_.rank, " cannot map ", window_bytes_,
           " bytes of shared memory: ", std::strerror(errno));
     window_ = static_cast<std::byte*>(place);
@@ -199,7 +199,7 @@ void TcpWire::barrier_of_host() {
 // --- messages --------------------------------------------------------------------------------------------------------
 
 std::string TcpWire::name_of(int rank) const {
-    return concat("rank ", rank, " on host ", place_.host_names[static_cast<size_t>(rank)]);
+    return concat("rank ", rank, " on host ", place_.host_names[to_size(rank)]);
 }
 
 TcpWire::Request TcpWire::new_request() {
@@ -209,16 +209,16 @@ TcpWire::Request TcpWire::new_request() {
     }
     const Request request = free_.back();
     free_.pop_back();
-    complete_[static_cast<size_t>(request)] = false;
+    complete_[to_size(request)] = false;
     ++pending_;
     return request;
 }
 
-void TcpWire::finish(Request request) { complete_[static_cast<size_t>(request)] = true; }
+void TcpWire::finish(Request request) { complete_[to_size(request)] = true; }
 
 void TcpWire::connect_peer(int to) {
-    Peer& peer = peers_[static_cast<size_t>(to)];
-    const Contact& contact = contacts_[static_cast<size_t>(to)];
+    Peer& peer = peers_[to_size(to)];
+    const Contact& contact = contacts_[to_size(to)];
     // A rank on the hub's machine may have connected over the loopback: others reach that rank at the hub's address.
     const std::string seen = contact.address.data();
     std::string why;
@@ -228,7 +228,7 @@ void TcpWire::connect_peer(int to) {
 }
 
 void TcpWire::push(int to, Outgoing message) {
-    Peer& peer = peers_[static_cast<size_t>(to)];
+    Peer& peer = peers_[to_size(to)];
     if (!peer.out.open()) connect_peer(to);
     peer.queue.push_back(message);
     flush(to);
@@ -250,7 +250,7 @@ TcpWire::Request TcpWire::send(const void* data, int64_t bytes, int to, int tag)
 TcpWire::Request TcpWire::receive(void* data, int64_t bytes, int from, int tag) {
     const std::lock_guard lock(mutex_);
     const Posted posted{static_cast<std::byte*>(data), bytes, new_request()};
-    Peer& peer = peers_[static_cast<size_t>(from)];
+    Peer& peer = peers_[to_size(from)];
     const auto waiting = peer.arrived.find(tag);
     if (waiting == peer.arrived.end()) {
         peer.posted[tag].push_back(posted);
@@ -264,7 +264,7 @@ TcpWire::Request TcpWire::receive(void* data, int64_t bytes, int from, int tag) 
     if (message.offered) {
         grant(from, posted, message.number);
     } else {
-        if (bytes > 0) std::memcpy(data, message.data.data(), static_cast<size_t>(bytes));
+        if (bytes > 0) std::memcpy(data, message.data.data(), to_size(bytes));
         finish(posted.request);
     }
     return posted.request;
@@ -279,7 +279,7 @@ void TcpWire::grant(int from, const Posted& posted, uint64_t offer) {
 
 bool TcpWire::done(Request request) {
     const std::lock_guard lock(mutex_);
-    const auto index = static_cast<size_t>(request);
+    const auto index = to_size(request);
     if (!complete_[index]) progress();
     if (!complete_[index]) return false;
     free_.push_back(request);
@@ -305,7 +305,7 @@ void TcpWire::progress() {
 }
 
 void TcpWire::flush(int to) {
-    Peer& peer = peers_[static_cast<size_t>(to)];
+    Peer& peer = peers_[to_size(to)];
     constexpr auto kHead = static_cast<int64_t>(sizeof(Header));
     while (!peer.queue.empty()) {
         Outgoing& message = peer.queue.front();
@@ -313,8 +313,8 @@ void TcpWire::flush(int to) {
         while (message.sent < kHead + data) {
             std::array<iovec, 2> parts{};
             const int64_t of_head = std::min(message.sent, kHead), of_data = message.sent - of_head;
-            parts[0] = {reinterpret_cast<std::byte*>(&message.header) + of_head, static_cast<size_t>(kHead - of_head)};
-            parts[1] = {const_cast<std::byte*>(message.data) + of_data, static_cast<size_t>(data - of_data)};
+            parts[0] = {reinterpret_cast<std::byte*>(&message.header) + of_head, to_size(kHead - of_head)};
+            parts[1] = {const_cast<std::byte*>(message.data) + of_data, to_size(data - of_data)};
             msghdr all{};
             all.msg_iov = parts.data();
             all.msg_iovlen = data > 0 ? 2 : 1;
@@ -337,7 +337,7 @@ bool TcpWire::read(Incoming& in) {
         const int64_t end = head ? kHead : kHead + (has_data ? in.header.bytes : 0);
         if (in.got < end) {
             std::byte* to = head ? reinterpret_cast<std::byte*>(&in.header) + in.got : in.data + (in.got - kHead);
-            const ssize_t n = recv(in.socket.fd(), to, static_cast<size_t>(end - in.got), MSG_DONTWAIT);
+            const ssize_t n = recv(in.socket.fd(), to, to_size(end - in.got), MSG_DONTWAIT);
             if (n < 0 && errno == EINTR) continue;
             if (n < 0 && errno == EAGAIN) return true;
             if (n <= 0) {
@@ -372,7 +372,7 @@ bool TcpWire::read(Incoming& in) {
 // Sets the destination of the data that follow a header; handles headers without data.
 void TcpWire::take_header(Incoming& in) {
     const Header& h = in.header;
-    Peer& peer = peers_[static_cast<size_t>(in.from)];
+    Peer& peer = peers_[to_size(in.from)];
     in.request = -1;
     if (h.kind == Kind::grant) {
         const auto offer = offers_.find(h.number);
@@ -402,7 +402,7 @@ void TcpWire::take_header(Incoming& in) {
         } else {
             check(h.bytes >= 0 && h.bytes <= kEager, name_of(in.from), " sends a message of ", h.bytes,
                   " bytes at once");
-            in.buffer.resize(static_cast<size_t>(h.bytes));
+            in.buffer.resize(to_size(h.bytes));
             in.data = in.buffer.data();
         }
         return;
@@ -420,7 +420,7 @@ void TcpWire::take_header(Incoming& in) {
 void TcpWire::take_message(Incoming& in) {
     if (in.request >= 0) return finish(in.request);
     // A receive may have been posted while the data arrived, and did not find them in `arrived`.
-    Peer& peer = peers_[static_cast<size_t>(in.from)];
+    Peer& peer = peers_[to_size(in.from)];
     const auto posted = peer.posted.find(in.header.tag);
     if (posted == peer.posted.end()) {
         peer.arrived[in.header.tag].push_back(
@@ -433,7 +433,7 @@ void TcpWire::take_message(Incoming& in) {
     if (posted->second.empty()) peer.posted.erase(posted);
     check(place.bytes == in.header.bytes, "a message of ", in.header.bytes, " bytes came from ", name_of(in.from),
           ", not of ", place.bytes);
-    if (place.bytes > 0) std::memcpy(place.data, in.buffer.data(), static_cast<size_t>(place.bytes));
+    if (place.bytes > 0) std::memcpy(place.data, in.buffer.data(), to_size(place.bytes));
     finish(place.request);
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/progress.h"
 #include "tutti/comm/tree_reduce.h"
 
@@ -68,9 +69,7 @@ class SharedGroup {
     SharedGroup(std::string name_, size_t size, std::shared_ptr<Notifier> notifier_)
         : name(std::move(name_)), notifier(std::move(notifier_)), members(size), mailboxes(size * size) {}
 
-    Mailbox& mailbox(int from, int to) {
-        return mailboxes[static_cast<size_t>(from) * members.size() + static_cast<size_t>(to)];
-    }
+    Mailbox& mailbox(int from, int to) { return mailboxes[to_size(from) * members.size() + to_size(to)]; }
 
     const std::string name;
     const std::shared_ptr<Notifier> notifier;
@@ -82,7 +81,7 @@ const std::byte* bytes_of(const Tensor& x) { return x.view().as<const std::byte>
 std::byte* mutable_bytes_of(const Tensor& x) { return x.view().as<std::byte>(); }
 
 void copy(const std::byte* from, int64_t bytes, std::byte* to) {
-    if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
+    if (bytes > 0 && from != to) std::memcpy(to, from, to_size(bytes));
 }
 
 class GroupOperation final : public Operation {
@@ -132,8 +131,8 @@ class GroupOperation final : public Operation {
 
   private:
     int size() const { return static_cast<int>(group_->members.size()); }
-    Member& member(int r) const { return group_->members[static_cast<size_t>(r)]; }
-    const Collective& of(int r) const { return *all_[static_cast<size_t>(r)]; }
+    Member& member(int r) const { return group_->members[to_size(r)]; }
+    const Collective& of(int r) const { return *all_[to_size(r)]; }
     bool all(std::atomic<uint64_t> Member::*counter) const {
         for (const Member& m : group_->members)
             if ((m.*counter) < sequence()) return false;
@@ -146,7 +145,7 @@ class GroupOperation final : public Operation {
             const Collective& other = of(r);
             check_agree(group_->name, sequence(), 0, first, r, other.summary());
             if (first.kind != Kind::all_to_all) continue;
-            const auto here = static_cast<size_t>(rank_), there = static_cast<size_t>(r);
+            const auto here = to_size(rank_), there = to_size(r);
             check(other.send_counts[here] == collective().receive_counts[there], "all_to_all, operation ", sequence(),
                   " of group ", group_->name, ": rank ", r, " sends ", other.send_counts[here], " elements to rank ",
                   rank_, ", which expects ", collective().receive_counts[there]);
@@ -408,7 +407,7 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
     std::mutex mutex;
     std::exception_ptr first;
     const auto run = [&](int rank) {
-        World& world = *worlds[static_cast<size_t>(rank)];
+        World& world = *worlds[to_size(rank)];
         try {
             body(world);
         } catch (const Aborted& e) {  // the error of another rank

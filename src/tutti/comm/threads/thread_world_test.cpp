@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/testing/conformance.h"
 
@@ -60,8 +61,8 @@ TEST(ThreadWorld, BeginningAnOperationNeverWaits) {
         }
         for (Work& w : work) w.wait();
         for (int i = 0; i < kMany; ++i) {
-            EXPECT_EQ(received[static_cast<size_t>(i)].to_host<float>()[0], static_cast<float>(1000 * other + i));
-            EXPECT_EQ(sums[static_cast<size_t>(i)].to_host<float>()[0], static_cast<float>(2 * i + 1));
+            EXPECT_EQ(received[to_size(i)].to_host<float>()[0], static_cast<float>(1000 * other + i));
+            EXPECT_EQ(sums[to_size(i)].to_host<float>()[0], static_cast<float>(2 * i + 1));
         }
     });
 }
@@ -226,12 +227,12 @@ TEST(GatherTexts, EveryRankGetsAllOfThem) {
             std::vector<std::string> expected;
             for (int r = 0; r < n; ++r) {
                 ranks.push_back(r);
-                expected.push_back(std::string(static_cast<size_t>(r * r * 1000), static_cast<char>('a' + r)) +
+                expected.push_back(std::string(to_size(r * r * 1000), static_cast<char>('a' + r)) +
                                    std::string("\0\xff", 2));
             }
             const auto group = world.group("dp", ranks);
-            EXPECT_EQ(gather_texts(*group, expected[static_cast<size_t>(world.rank())]), expected);
-            EXPECT_EQ(gather_texts(*group, ""), std::vector<std::string>(static_cast<size_t>(n)));
+            EXPECT_EQ(gather_texts(*group, expected[to_size(world.rank())]), expected);
+            EXPECT_EQ(gather_texts(*group, ""), std::vector<std::string>(to_size(n)));
         });
     }
 }
