@@ -9,7 +9,7 @@
 namespace tutti::comm {
 
 struct NcclOptions {
-    // Sums in the order of tree_reduce.h: the bits of every other engine. False: in NCCL's order, which depends on the
+    // Sums in the order of tree_reduce.h: the bits of every other backend. False: in NCCL's order, which depends on the
     // machine, and 16-bit values are rounded on the way.
     bool tree = true;
     // Multiprocessors that an operation may take, a CTA on each (ncclConfig_t::maxCTAs); 0: NCCL's own choice.

@@ -1,5 +1,5 @@
 // comm/nccl/tree_sum.h: tree_reduce.h on a GPU: the sum over ranks of values that have all arrived, in the one order of
-// the tree, so that its bits are those of every other engine.
+// the tree, so that its bits are those of every other backend.
 #pragma once
 
 #include <cstdint>
