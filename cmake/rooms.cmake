@@ -58,7 +58,7 @@ endfunction()
 # Sources of a room share most of their headers, and reading these takes longer than what follows: six at a time, in one
 # translation unit, compile in two thirds of the time. After an edit, one source alone is faster; so where a compiler cache
 # says that a developer builds, each source is a unit of its own.
-option(TUTTI_UNITY_BUILD "Compile the sources of a room six at a time (ON without a compiler cache)" ${precompiled_default})
+option(TUTTI_UNITY_BUILD "Compile the sources of a room six at a time" OFF)
 
 function(tutti_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LIBRARIES" ${ARGN})
