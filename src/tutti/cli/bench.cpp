@@ -27,7 +27,7 @@ ComputeType compute_type_of(const BenchArguments& a) {
     return a.kind == BenchArguments::Kind::step ? spec::compute_type_of(step_run(a)) : *compute_type_from(a.dtype);
 }
 
-Json to_json(const Bench& bench, const BenchResult& result) {
+Json document_of(const Bench& bench, const BenchResult& result) {
     Json document = {{"bench", benchmark_of(bench.arguments.kind).name},
                      {"version", build_info().version},
                      {"machine", bench.device->kind() == DeviceKind::cpu ? cpu_model() : bench.device->name()},
@@ -66,7 +66,7 @@ int bench(const BenchArguments& arguments, const Io& io) {
                << " of memory available\n"
                << std::endl;
     const BenchResult result = benchmark_of(arguments.kind).run(bench);
-    io.print(to_json(bench, result));
+    io.print(document_of(bench, result));
     return 0;
 }
 

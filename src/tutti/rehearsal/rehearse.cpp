@@ -243,12 +243,12 @@ namespace {
 
 // `center` and its neighbours along each axis.
 std::vector<int> neighbours(const mesh::Mesh& mesh, int center) {
-    constexpr size_t kMost = 8;
+    constexpr size_t kMostPerAxis = 8;
     std::set<int> ranks = {center};
     for (const std::vector<mesh::AxisSize>& grid : {mesh.axes(), mesh.second_axes()})
         for (const mesh::AxisSize& axis : grid) {
             const std::vector<int> along = mesh.group(center, axis.axis);
-            const size_t n = std::min(along.size(), kMost);
+            const size_t n = std::min(along.size(), kMostPerAxis);
             for (size_t i = 0; i < n; ++i) ranks.insert(along[n == 1 ? 0 : i * (along.size() - 1) / (n - 1)]);
         }
     return {ranks.begin(), ranks.end()};
