@@ -32,11 +32,11 @@ endif()
 
 # Standard headers are a quarter of the compile time of a source. A compiler cache cannot store what uses them compiled,
 # so a build with one, which a developer's mostly is, does without and notices includes that are missing.
-set(precompiled_default ON)
+set(without_cache ON)
 if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache|sccache")
-  set(precompiled_default OFF)
+  set(without_cache OFF)
 endif()
-option(TUTTI_PRECOMPILED_HEADERS "Compile standard headers once (ON without a compiler cache)" ${precompiled_default})
+option(TUTTI_PRECOMPILED_HEADERS "Compile standard headers once (ON without a compiler cache)" ${without_cache})
 set(TUTTI_STANDARD_HEADERS <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <mutex>
   <optional> <set> <span> <sstream> <string> <string_view> <utility> <variant> <vector>)
 
@@ -58,7 +58,8 @@ endfunction()
 # Sources of a room share most of their headers, and reading these takes longer than what follows: six at a time, in one
 # translation unit, compile in two thirds of the time. After an edit, one source alone is faster. gcc inlines
 # across the six and warns of values that it cannot follow.
-option(TUTTI_UNITY_BUILD "Compile the sources of a room six at a time" OFF)
+option(TUTTI_UNITY_BUILD "Compile the sources of a room six at a time (ON without a compiler cache)"
+  ${without_cache})
 
 function(tutti_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LIBRARIES" ${ARGN})
@@ -82,6 +83,8 @@ function(tutti_room name)
     target_link_libraries(tutti_${name} PRIVATE $<BUILD_INTERFACE:tutti_options> ${ROOM_LIBRARIES})
     tutti_precompiled_headers(tutti_${name} tutti_${headers_of})
     if(TUTTI_UNITY_BUILD AND NOT name STREQUAL kernels)  # whose sources have flags of their own
+      set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/device/cpu/peak.cpp
+        PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # tests/campaign/flips.cpp replaces the object
       set_target_properties(tutti_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
       target_compile_options(tutti_${name} PRIVATE
         $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized;-Wno-subobject-linkage>)
