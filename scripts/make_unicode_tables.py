@@ -70,23 +70,26 @@ def combining(c, nfc=normalizers.NFC()):
 
 
 def decompositions():
-    """(code point, first, second or 0, does the pair compose again); Hangul is arithmetic."""
+    """The rows (code point, first) and (code point, first, second), and the code points whose pair NFC does not
+    compose again. Hangul is arithmetic."""
     nfc, nfd = normalizers.NFC(), normalizers.NFD()
-    rows = []
+    rows, excluded = [], []
     for c in CODE_POINTS:
         if 0xAC00 <= c < 0xD7A4 or nfd.normalize_str(chr(c)) == chr(c):
             continue
         parts = [int(x, 16) for x in ucd.decomposition(chr(c)).split()]
-        composes = len(parts) == 2 and nfc.normalize_str(chr(c)) == chr(c)
-        rows.append([c, parts[0], parts[1] if len(parts) == 2 else 0, int(composes)])
-    return rows
+        rows.append([c, *parts])
+        if len(parts) == 2 and nfc.normalize_str(chr(c)) != chr(c):
+            excluded.append([c])
+    return rows, excluded
 
 
 def array(kind, name, rows, hex_columns):
-    """The rows as aggregates, as many a line as fit 120 columns."""
+    """The rows as aggregates (of one column: as numbers), as many a line as fit 120 columns."""
     lines, line = [], "   "
     for row in rows:
-        item = " {" + ", ".join(f"0x{v:x}" if i < hex_columns else str(v) for i, v in enumerate(row)) + "},"
+        values = ", ".join(f"0x{v:x}" if i < hex_columns else str(v) for i, v in enumerate(row))
+        item = f" {values}," if len(row) == 1 else f" {{{values}}},"
         if len(line) + len(item) > 120:
             lines.append(line)
             line = "   "
@@ -98,9 +101,10 @@ def main():
     if ucd.unidata_version != "16.0.0":
         sys.exit(f"unicodedata2 16.0.0 is required, got {ucd.unidata_version}")
     check_classes()
+    rows, excluded = decompositions()
     TARGET.write_text("""\
-// data/tokenizers/unicode_tables.cpp: made by scripts/make_unicode_tables.py, not by hand. Unicode 16.0 for the classes,
-// 9.0 for the canonical forms, as in the `tokenizers` package (0.23).
+// data/tokenizers/unicode_tables.cpp: made by scripts/make_unicode_tables.py, not by hand. Unicode 16.0 for the
+// classes, 9.0 for the canonical forms, as in the `tokenizers` package (0.23).
 #include "tutti/data/tokenizers/unicode_tables.h"
 
 namespace tutti::data {
@@ -112,14 +116,16 @@ namespace {
 """ + array("ClassRange", "kClasses", ranges_of(classes), 2) + """
 // first, last, canonical combining class
 """ + array("CombiningRange", "kCombining", ranges_of(combining), 2) + """
-// composed, first, second (0: none), whether NFC composes it again
-""" + array("Decomposition", "kDecompositions", decompositions(), 3) + """// clang-format on
+// composed, first, second
+""" + array("Decomposition", "kDecompositions", rows, 3) + """
+""" + array("uint32_t", "kCompositionExclusions", excluded, 1) + """// clang-format on
 
 }  // namespace
 
 std::span<const ClassRange> class_ranges() { return kClasses; }
 std::span<const CombiningRange> combining_ranges() { return kCombining; }
 std::span<const Decomposition> decompositions() { return kDecompositions; }
+std::span<const uint32_t> composition_exclusions() { return kCompositionExclusions; }
 
 }  // namespace tutti::data
 """)

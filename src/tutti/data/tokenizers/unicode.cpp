@@ -82,9 +82,10 @@ Nfc::Nfc() : combining_class_(kCodePoints + 256), stands_alone_(kCodePoints + 25
             combining_class_[code] = range.combining_class;
             stands_alone_[code] = false;
         }
+    const std::span<const uint32_t> excluded = composition_exclusions();
     for (const Decomposition& d : tutti::data::decompositions()) {
         decompositions_[d.composed] = d;
-        if (!d.composes) {
+        if (d.second == 0 || std::binary_search(excluded.begin(), excluded.end(), d.composed)) {
             stands_alone_[d.composed] = false;
             continue;
         }

@@ -24,12 +24,12 @@ struct CombiningRange {
 };
 // One step of the canonical decomposition; applied again to `first` until nothing changes. Hangul is arithmetic.
 struct Decomposition {
-    uint32_t composed, first, second;  // second = 0: one code point becomes another
-    bool composes;                     // NFC composes the pair to `composed`
+    uint32_t composed, first, second = 0;  // second = 0: one code point becomes another
 };
 
 std::span<const ClassRange> class_ranges();  // ascending, as are the others
 std::span<const CombiningRange> combining_ranges();
 std::span<const Decomposition> decompositions();
+std::span<const uint32_t> composition_exclusions();  // the composed code points whose pair NFC does not compose
 
 }  // namespace tutti::data
