@@ -69,14 +69,14 @@ Json describe(const RehearseArguments& a, const spec::RunSpec& run, const rehear
                      {"model", name_of(run.model)},
                      {"parameters", spec::parameter_count(run.model)},
                      {"flops_per_token", {{"causal", flops.causal()}, {"full", flops.full()}}}};
-    document.update(Json::parse(rehearsal::to_json(layout.shown)));
+    document.update(rehearsal::to_json(layout.shown));
     document["rehearsed_ranks"] = layout.rehearsed;
     document["difference"] = layout.difference.empty() ? Json(nullptr) : Json(layout.difference);
     if (memory)
         document["memory_here"] = {{"needed", memory->needed}, {"available", memory->available},
                                    {"ranks", memory->ranks},   {"limit", memory->limit},
                                    {"fits", memory->fits()},   {"close", memory->close()}};
-    if (a.kernels) document["kernels"] = Json::parse(rehearsal::kernels_to_json(layout.shown));
+    if (a.kernels) document["kernels"] = rehearsal::kernels_to_json(layout.shown);
     return document;
 }
 
@@ -86,7 +86,7 @@ int show_layout(const RehearseArguments& a, const Io& io, const spec::RunSpec& r
     const rehearsal::Layout layout = rehearsal::layout_of(run, ranks);
     if (!a.svg.empty()) write_file("--svg", a.svg, rehearsal::draw_svg(layout));
     io.text() << rehearsal::render_layout(layout, a.rank) << std::flush;
-    if (io.json) io.print(Json::parse(rehearsal::to_json(layout)));
+    if (io.json) io.print(rehearsal::to_json(layout));
     return 0;
 }
 
@@ -130,7 +130,7 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
                 table += right(format_bytes(bytes), 12);
             table += right(format_flops(r.flops), 14) + '\n';
             bars.emplace_back(setting, r.memory.at_peak);
-            variations.push_back(Json::parse(rehearsal::to_json(r)));
+            variations.push_back(rehearsal::to_json(r));
             variations.back()["set"] = setting;
         }
     text << title << "\n\n" << left("", 32);

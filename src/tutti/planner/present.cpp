@@ -144,7 +144,7 @@ Json to_json(const Plan& plan) {
                       {"capacity_bytes", f.rehearsed->capacity},
                       {"rank", f.rehearsed->rank},
                       {"place", f.rehearsed->place},
-                      {"memory", Json::parse(rehearsal::to_json(f.rehearsed->memory))}};
+                      {"memory", rehearsal::to_json(f.rehearsed->memory)}};
         finalists.push_back({{"layout", describe_layout(f.candidate.job)},
                              {"axes", describe_job(f.candidate.job)},
                              {"predicted", describe(f.prediction)},

@@ -4,7 +4,6 @@
 #include <array>
 #include <set>
 
-#include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/device/meta/meta_device.h"
@@ -285,7 +284,7 @@ std::string render_layout(const Layout& l, std::optional<int> rank) {
     return text;
 }
 
-std::string to_json(const Layout& l) {
+Json to_json(const Layout& l) {
     Json ranks = Json::array(), parts = Json::array();
     for (int r = 0; r < l.mesh.size(); ++r) {
         Json& row = ranks.push_back({{"rank", r}});
@@ -296,7 +295,7 @@ std::string to_json(const Layout& l) {
         for (const Grid& grid : part.grids) grids.push_back(json_of(grid));
         parts.push_back({{"title", part.title}, {"grids", grids}});
     }
-    return Json{{"ranks", ranks}, {"parts", parts}}.dump();
+    return {{"ranks", ranks}, {"parts", parts}};
 }
 
 }  // namespace tutti::rehearsal

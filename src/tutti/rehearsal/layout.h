@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/json.h"
 #include "tutti/mesh/mesh.h"
 #include "tutti/spec/run_spec.h"
 
@@ -46,6 +47,6 @@ Layout layout_of(const spec::RunSpec& run, int ranks);
 // own; otherwise long lists of ranks and holdings end after the first ones.
 std::string render_layout(const Layout& layout, std::optional<int> rank);
 // {"ranks": [{"rank", "tp", ...}], "parts": [{"title", "grids": [{"name", "shape", "holdings"}]}]}
-std::string to_json(const Layout& layout);
+Json to_json(const Layout& layout);
 
 }  // namespace tutti::rehearsal

@@ -152,7 +152,7 @@ TEST(Layout, TextAndJsonSayTheSame) {
     EXPECT_NE(all.find("    [0:64, :]    ranks 0, 2\n    [64:128, :]  ranks 1, 3\n"), std::string::npos) << all;
     EXPECT_EQ(of_one.find("[0:64, :]"), std::string::npos) << of_one;
     EXPECT_NE(of_one.find("[64:128, :]  ranks 1, 3"), std::string::npos) << of_one;
-    const Json json = Json::parse(to_json(l));
+    const Json json = to_json(l);
     EXPECT_EQ(json["ranks"][3]["tp"], 1);
     EXPECT_EQ(json["ranks"][3]["dp_shard"], 1);
     const Json& part = json["parts"][json["parts"].size() - 1];

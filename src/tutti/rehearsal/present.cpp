@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/plan/placement.h"
 
@@ -108,9 +107,7 @@ std::string render_program(const Rehearsal& r) {
     return text;
 }
 
-namespace {
-
-Json json_of(const MemoryByPurpose& memory) {
+Json to_json(const MemoryByPurpose& memory) {
     Json json;
     for (int p = 0; p < kPurposes; ++p) {
         const auto purpose = static_cast<Purpose>(p);
@@ -119,7 +116,7 @@ Json json_of(const MemoryByPurpose& memory) {
     return json;
 }
 
-Json json_of(const std::vector<parallel::GroupTraffic>& communication) {
+Json to_json(const std::vector<parallel::GroupTraffic>& communication) {
     Json list = Json::array();
     for (const parallel::GroupTraffic& t : communication)
         list.push_back({{"group", t.group},
@@ -132,18 +129,13 @@ Json json_of(const std::vector<parallel::GroupTraffic>& communication) {
     return list;
 }
 
-}  // namespace
-
-std::string to_json(const MemoryByPurpose& memory) { return json_of(memory).dump(); }
-std::string to_json(const std::vector<parallel::GroupTraffic>& communication) { return json_of(communication).dump(); }
-
-std::string to_json(const Rehearsal& r) {
+Json to_json(const Rehearsal& r) {
     Json json = {{"machine", r.machine},
                  {"ranks", r.ranks},
                  {"rank", r.rank},
                  {"peak_bytes", r.memory.peak()},
                  {"peak_place", r.memory.peak_place},
-                 {"memory", json_of(r.memory.at_peak)},
+                 {"memory", to_json(r.memory.at_peak)},
                  {"offloaded_bytes", r.memory.offloaded},
                  {"reserved_bytes", r.memory.reserved},
                  {"saved_bytes", r.memory.saved},
@@ -151,12 +143,12 @@ std::string to_json(const Rehearsal& r) {
                  {"fits", r.fits},
                  {"bubble", r.bubble},
                  {"flops", r.flops},
-                 {"communication", json_of(r.communication)}};
+                 {"communication", to_json(r.communication)}};
     if (r.memory_capacity > 0) json["capacity_bytes"] = r.memory_capacity;
-    return json.dump();
+    return json;
 }
 
-std::string kernels_to_json(const Rehearsal& r) {
+Json kernels_to_json(const Rehearsal& r) {
     Json list = Json::array();
     for (const KernelTotal& total : kernel_totals(r.program))
         list.push_back({{"kernel", total.kernel},
@@ -164,7 +156,7 @@ std::string kernels_to_json(const Rehearsal& r) {
                         {"calls", total.calls},
                         {"flops", total.work.flops},
                         {"bytes", total.work.bytes}});
-    return list.dump();
+    return list;
 }
 
 }  // namespace tutti::rehearsal

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tutti/base/json.h"
 #include "tutti/plan/card.h"
 #include "tutti/rehearsal/rehearse.h"
 
@@ -15,13 +16,13 @@ plan::Card card_of(const spec::RunSpec& run, const Rehearsal& rehearsal);
 std::string render_program(const Rehearsal& rehearsal);
 
 // JSON documents. Bytes by purpose: {"weights": 1234, ...}.
-std::string to_json(const MemoryByPurpose& memory);
+Json to_json(const MemoryByPurpose& memory);
 // A list of {"group", "size", "operation", "calls", "bytes", "sent"}.
-std::string to_json(const std::vector<parallel::GroupTraffic>& communication);
+Json to_json(const std::vector<parallel::GroupTraffic>& communication);
 // "rank", "ranks", "machine", "peak_bytes", "peak_place", "memory", "offloaded_bytes", "reserved_bytes",
 // "saved_bytes", "capacity_bytes" (null: not known), "fits", "flops", "communication".
-std::string to_json(const Rehearsal& rehearsal);
+Json to_json(const Rehearsal& rehearsal);
 // The kernels of the step: a list of {"kernel", "shape", "calls", "flops", "bytes"}.
-std::string kernels_to_json(const Rehearsal& rehearsal);
+Json kernels_to_json(const Rehearsal& rehearsal);
 
 }  // namespace tutti::rehearsal

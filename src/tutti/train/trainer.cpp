@@ -335,7 +335,8 @@ void Run::stop_if_hopeless(const engine::StepResult& result) {
 void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
     communication_ = parallel::difference(engine_.groups.traffic(), before);
     const MemoryByPurpose memory = engine_.device->memory().at_peak();
-    memory_of_ranks_ = comm::gather_texts(*world_.everyone("memory of the first step"), rehearsal::to_json(memory));
+    memory_of_ranks_ =
+        comm::gather_texts(*world_.everyone("memory of the first step"), rehearsal::to_json(memory).dump());
     if (first_rank()) console_.text(plan::render_measured(rehearsal_.memory, memory));
 }
 
@@ -423,8 +424,8 @@ std::string Run::totals(const std::string& sample_text) {
                  {"ranks", ranks}};
     if (!memory_of_ranks_.empty()) {
         json["memory"] = Json::parse(memory_of_ranks_.front());
-        json["communication"] = Json::parse(rehearsal::to_json(communication_));
-        json["rehearsed"] = Json::parse(rehearsal::to_json(rehearsal_));
+        json["communication"] = rehearsal::to_json(communication_);
+        json["rehearsed"] = rehearsal::to_json(rehearsal_);
     }
     if (engine_.tuning)
         json["gemm_tuning"] = {{"file", run_.train.gemm_tuning},
