@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <numeric>
+#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
@@ -25,44 +26,21 @@ void require(Problems& problems, bool holds, const Parts&... parts) {
 
 // --- [model] --------------------------------------------------------------------------------------------------------
 
-// A field that the family does not have must be 0 (false): a request is met or refused, never ignored.
-template <class T>
-void unused(Problems& problems, const char* key, const T& value, const char* family) {
-    require(problems, value == T{}, "[model] ", key, " = ", toml_text(value), ": the family ", family,
-            " does not use it; it must be ", toml_text(T{}));
-}
-
-// What only the lfm2 family may have.
-void check_no_convolutions(const ModelSpec& m, Problems& problems) {
-    const std::string family(name_of(m.family));
-    unused(problems, "conv_layers", m.conv_layers, family.c_str());
-    unused(problems, "conv_kernel", m.conv_kernel, family.c_str());
-    unused(problems, "conv_bias", m.conv_bias, family.c_str());
-}
-
-// What only the llama family may have; lfm2 has head_norm too.
-void check_plain_attention(const ModelSpec& m, const char* family, Problems& problems) {
-    unused(problems, "qkv_bias", m.qkv_bias, family);
-    unused(problems, "output_bias", m.output_bias, family);
-    unused(problems, "mlp_bias", m.mlp_bias, family);
-    if (m.family != Family::lfm2) unused(problems, "head_norm", m.head_norm, family);
-    unused(problems, "window", m.window, family);
-    unused(problems, "window_layers", m.window_layers, family);
-}
-
-void check_mlp(const ModelSpec& m, Problems& problems) {
-    unused(problems, "vocab", m.vocab, "mlp");
-    unused(problems, "heads", m.heads, "mlp");
-    unused(problems, "kv_heads", m.kv_heads, "mlp");
-    unused(problems, "head_dim", m.head_dim, "mlp");
-    unused(problems, "ffn", m.ffn, "mlp");
-    check_plain_attention(m, "mlp", problems);
-    unused(problems, "max_positions", m.max_positions, "mlp");
-    unused(problems, "norm_eps", m.norm_eps, "mlp");
-    unused(problems, "rope_theta", m.rope_theta, "mlp");
-    unused(problems, "rope_scaling.factor", m.rope_scaling.factor, "mlp");
-    unused(problems, "tie_embeddings", m.tie_embeddings, "mlp");
-    unused(problems, "dropout", m.dropout, "mlp");
+// Fields that the family does not have must be 0 (false, ""): a request is met or refused, never ignored.
+void check_unused(const ModelSpec& m, Problems& problems) {
+    std::set<std::string_view> unused;
+    if (m.family != Family::lfm2) unused.insert({"conv_layers", "conv_kernel", "conv_bias"});
+    if (m.family != Family::llama) unused.insert({"qkv_bias", "output_bias", "mlp_bias", "window", "window_layers"});
+    if (m.family == Family::gpt2) unused.insert({"head_norm", "rope_theta", "rope_scaling.factor"});
+    if (m.family == Family::mlp)
+        unused.insert({"vocab", "heads", "kv_heads", "head_dim", "ffn", "head_norm", "max_positions", "norm_eps",
+                       "rope_theta", "rope_scaling.factor", "tie_embeddings", "dropout"});
+    const RunSpec run{.model = m};
+    for_each_field(run, [&]<class T>(const Field& field, const T& value) {
+        if (field.section == "model" && unused.contains(field.key))
+            require(problems, value == T{}, field.name(), " = ", toml_text(value), ": the family ", name_of(m.family),
+                    " does not use it; it must be ", toml_text(T{}));
+    });
 }
 
 void check_transformer(const ModelSpec& m, Problems& problems) {
@@ -88,9 +66,6 @@ void check_transformer(const ModelSpec& m, Problems& problems) {
 
 void check_positions(const ModelSpec& m, Problems& problems) {
     if (m.family == Family::gpt2) {
-        check_plain_attention(m, "gpt2", problems);
-        unused(problems, "rope_theta", m.rope_theta, "gpt2");
-        unused(problems, "rope_scaling.factor", m.rope_scaling.factor, "gpt2");
         require(problems, m.kv_heads == m.heads, "[model] kv_heads = ", m.kv_heads, ": the family gpt2 has no grouped ",
                 "queries; it must equal heads = ", m.heads);
     }
@@ -127,7 +102,6 @@ void check_window(const ModelSpec& m, Problems& problems) {
 }
 
 void check_lfm2(const ModelSpec& m, Problems& problems) {
-    check_plain_attention(m, "lfm2", problems);
     require(problems, m.head_norm, "[model] head_norm = false: the family lfm2 always has it; set true");
     check_layer_list(m, "conv_layers", m.conv_layers, problems);
     if (m.conv_layers.empty()) {
@@ -206,16 +180,11 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
 }
 
 void check_model(const ModelSpec& m, Problems& problems) {
-    if (m.family == Family::mlp)
-        check_mlp(m, problems);
-    else
-        check_transformer(m, problems);
+    check_unused(m, problems);
+    if (m.family != Family::mlp) check_transformer(m, problems);
     check_positions(m, problems);
     if (m.family == Family::llama) check_window(m, problems);
-    if (m.family == Family::lfm2)
-        check_lfm2(m, problems);
-    else
-        check_no_convolutions(m, problems);
+    if (m.family == Family::lfm2) check_lfm2(m, problems);
     check_rope_scaling(m.rope_scaling, problems);
     check_mixture(m, problems);
 }
