@@ -81,6 +81,9 @@ class MpiWire final : public Wire {
     void call(int code, const char* what) const;
     void find_place(const std::vector<int>& hosts);
     int cores_of_host() const;
+    // A message as MPI messages of at most kLargestMessage bytes: post(offset, bytes, &request) starts each.
+    template <class Post>
+    Request in_parts(int64_t bytes, const Post& post);
     Request add(std::vector<MpiRequest> parts) {
         if (free_.empty()) {
             free_.push_back(static_cast<Request>(requests_.size()));
@@ -223,14 +226,14 @@ std::byte* MpiWire<Abi>::share(int64_t bytes) {
 }
 
 template <class Abi>
-Wire::Request MpiWire<Abi>::send(const void* data, int64_t bytes, int to, int tag) {
+template <class Post>
+Wire::Request MpiWire<Abi>::in_parts(int64_t bytes, const Post& post) {
     std::lock_guard lock(mutex_);
     std::vector<MpiRequest> parts;
     int64_t at = 0;
     do {
         const auto n = static_cast<int>(std::min(bytes - at, kLargestMessage));
-        call(mpi_.isend(static_cast<const char*>(data) + at, n, mpi_.byte, to, tag, world_, &parts.emplace_back()),
-             "MPI_Isend");
+        post(at, n, &parts.emplace_back());
         at += n;
     } while (at < bytes);
     ++pending_;
@@ -238,18 +241,17 @@ Wire::Request MpiWire<Abi>::send(const void* data, int64_t bytes, int to, int ta
 }
 
 template <class Abi>
+Wire::Request MpiWire<Abi>::send(const void* data, int64_t bytes, int to, int tag) {
+    return in_parts(bytes, [&](int64_t at, int n, MpiRequest* part) {
+        call(mpi_.isend(static_cast<const char*>(data) + at, n, mpi_.byte, to, tag, world_, part), "MPI_Isend");
+    });
+}
+
+template <class Abi>
 Wire::Request MpiWire<Abi>::receive(void* data, int64_t bytes, int from, int tag) {
-    std::lock_guard lock(mutex_);
-    std::vector<MpiRequest> parts;
-    int64_t at = 0;
-    do {
-        const auto n = static_cast<int>(std::min(bytes - at, kLargestMessage));
-        call(mpi_.irecv(static_cast<char*>(data) + at, n, mpi_.byte, from, tag, world_, &parts.emplace_back()),
-             "MPI_Irecv");
-        at += n;
-    } while (at < bytes);
-    ++pending_;
-    return add(std::move(parts));
+    return in_parts(bytes, [&](int64_t at, int n, MpiRequest* part) {
+        call(mpi_.irecv(static_cast<char*>(data) + at, n, mpi_.byte, from, tag, world_, part), "MPI_Irecv");
+    });
 }
 
 template <class Abi>

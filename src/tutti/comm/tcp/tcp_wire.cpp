@@ -395,8 +395,7 @@ void TcpWire::take_header(Incoming& in) {
         granted_.erase(place);
         return;
     }
-    const auto posted = peer.posted.find(h.tag);
-    if (posted == peer.posted.end()) {
+    if (!peer.posted.contains(h.tag)) {
         if (h.kind == Kind::offer) {
             peer.arrived[h.tag].push_back({.bytes = h.bytes, .data = {}, .offered = true, .number = h.number});
         } else {
@@ -407,32 +406,34 @@ void TcpWire::take_header(Incoming& in) {
         }
         return;
     }
-    const Posted place = posted->second.front();
-    posted->second.pop_front();
-    if (posted->second.empty()) peer.posted.erase(posted);
-    check(place.bytes == h.bytes, "a message of ", h.bytes, " bytes came from ", name_of(in.from), ", not of ",
-          place.bytes);
+    const Posted place = take_posted(in);
     if (h.kind == Kind::offer) return grant(in.from, place, h.number);
     in.data = place.data;
     in.request = place.request;
+}
+
+TcpWire::Posted TcpWire::take_posted(const Incoming& in) {
+    auto& posted = peers_[to_size(in.from)].posted;
+    const auto queue = posted.find(in.header.tag);
+    const Posted place = queue->second.front();
+    queue->second.pop_front();
+    if (queue->second.empty()) posted.erase(queue);
+    check(place.bytes == in.header.bytes, "a message of ", in.header.bytes, " bytes came from ", name_of(in.from),
+          ", not of ", place.bytes);
+    return place;
 }
 
 void TcpWire::take_message(Incoming& in) {
     if (in.request >= 0) return finish(in.request);
     // A receive may have been posted while the data arrived, and did not find them in `arrived`.
     Peer& peer = peers_[to_size(in.from)];
-    const auto posted = peer.posted.find(in.header.tag);
-    if (posted == peer.posted.end()) {
+    if (!peer.posted.contains(in.header.tag)) {
         peer.arrived[in.header.tag].push_back(
             {.bytes = in.header.bytes, .data = std::move(in.buffer), .offered = false, .number = 0});
         in.buffer = {};
         return;
     }
-    const Posted place = posted->second.front();
-    posted->second.pop_front();
-    if (posted->second.empty()) peer.posted.erase(posted);
-    check(place.bytes == in.header.bytes, "a message of ", in.header.bytes, " bytes came from ", name_of(in.from),
-          ", not of ", place.bytes);
+    const Posted place = take_posted(in);
     if (place.bytes > 0) std::memcpy(place.data, in.buffer.data(), to_size(place.bytes));
     finish(place.request);
 }

@@ -74,7 +74,7 @@ class TcpWire final : public processes::Wire {
         Socket out;
         std::deque<Outgoing> queue;
         std::map<int, std::deque<Arrived>> arrived;  // by tag
-        std::map<int, std::deque<Posted>> posted;    // by tag
+        std::map<int, std::deque<Posted>> posted;    // by tag; no queue is empty
     };
     struct Offered {
         const std::byte* data;
@@ -96,6 +96,7 @@ class TcpWire final : public processes::Wire {
     bool read(Incoming& in);  // false: the connection is over
     void take_header(Incoming& in);
     void take_message(Incoming& in);
+    Posted take_posted(const Incoming& in);  // removes the oldest receive of the message's tag, which there must be
     void grant(int from, const Posted& posted, uint64_t offer);
     const std::optional<std::string>& look_for_abort();
     [[noreturn]] void lost(int peer, const std::string& why);
