@@ -41,6 +41,18 @@ double visible_pairs(int64_t queries, int64_t keys, const AttentionMask& mask) {
     return mask.window > 0 ? all - keys_before(offset + 1 - mask.window) : all;
 }
 
+// FLOPs and shape of (M, K) times (K, N).
+Work work_of_product(const Gemm& g, int64_t M, int64_t K, int64_t N) {
+    return {.flops = 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K),
+            .shape = {.kind = ProblemShape::Kind::product,
+                      .rank = 3,
+                      .transpose_a = g.transpose_a,
+                      .transpose_b = g.transpose_b,
+                      .accumulate = g.accumulate,
+                      .epilogue = g.epilogue,
+                      .sizes = {M, K, N}}};
+}
+
 // `products` of (Tq, D) and (D, Tk) for each head.
 template <class Attention>
 Work attention_work(const Attention& a, int products) {
@@ -90,16 +102,10 @@ Work work_of(const View& operand) {
 
 Work work_of(const Gemm& g) {
     const int64_t M = g.c.shape[0], N = g.c.shape[1], K = g.transpose_a ? g.a.shape[0] : g.a.shape[1];
-    return {.flops = 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K),
-            .bytes = bytes_of(g.a) + bytes_of(g.b) + (g.accumulate ? 2 : 1) * bytes_of(g.c) + bytes_of(g.bias) +
-                     bytes_of(g.x) + bytes_of(g.gate) + bytes_of(g.dup),
-            .shape = {.kind = ProblemShape::Kind::product,
-                      .rank = 3,
-                      .transpose_a = g.transpose_a,
-                      .transpose_b = g.transpose_b,
-                      .accumulate = g.accumulate,
-                      .epilogue = g.epilogue,
-                      .sizes = {M, K, N}}};
+    Work work = work_of_product(g, M, K, N);
+    work.bytes = bytes_of(g.a) + bytes_of(g.b) + (g.accumulate ? 2 : 1) * bytes_of(g.c) + bytes_of(g.bias) +
+                 bytes_of(g.x) + bytes_of(g.gate) + bytes_of(g.dup);
+    return work;
 }
 
 Work work_of(const AttentionForward& a) {
@@ -154,15 +160,8 @@ Work work_of(const GroupedGemm& grouped) {
     const double used = static_cast<double>(std::count_if(grouped.rows.begin(), grouped.rows.end(),
                                                           [](int64_t rows) { return rows > 0; })) /
                         static_cast<double>(std::max<int64_t>(1, E));
-    Work work{.flops = 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K),
-              .shape = {.kind = ProblemShape::Kind::product,
-                        .rank = 3,
-                        .groups = E,
-                        .transpose_a = g.transpose_a,
-                        .transpose_b = g.transpose_b,
-                        .accumulate = g.accumulate,
-                        .epilogue = g.epilogue,
-                        .sizes = {M, K, N}}};
+    Work work = work_of_product(g, M, K, N);
+    work.shape.groups = E;
     for (const View* x : {&g.a, &g.b, &g.c, &g.x, &g.gate, &g.dup})
         work.bytes += (x == &g.c && g.accumulate ? 2 : 1) * (x == &matrices ? used : 1) * bytes_of(*x);
     return work;
