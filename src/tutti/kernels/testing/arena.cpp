@@ -12,7 +12,7 @@ namespace {
 constexpr std::byte kGuardByte{0xA5};
 constexpr std::byte kNotANumber{0xFF};
 
-// Where element i of row-major order lies, in elements.
+// Offset, in elements, of element i in row-major order.
 int64_t offset_of(const View& x, int64_t i) {
     int64_t offset = 0;
     for (int dim = x.shape.rank() - 1; dim >= 0; --dim) {
@@ -48,8 +48,8 @@ View swap_middle(View x) {
     return x;
 }
 
-// Arrays of a multiple of 16 elements begin on a cache line, as whole tensors do; of the others half do, so that
-// vectors end in the middle, and half begin one element later, as rows of a narrowed tensor may.
+// Arrays of a multiple of 16 elements begin on a cache line, as whole tensors do. Half of the others do too, so that
+// vectors end in the middle; the other half begin one element later, as rows of a narrowed tensor may.
 View Arena::empty(const Shape& shape, DType dtype) {
     const int64_t bytes = shape.numel() * size_of(dtype), rest = shape.numel() % 16;
     const int64_t shift = rest == 0 || rest >= 8 ? 0 : size_of(dtype), guard = place_.guard_bytes;

@@ -1,5 +1,5 @@
-// kernels/testing/arena.h: the memory of one case. Every array is between guard bytes, results begin as NaN, and all
-// other bytes must be unchanged afterwards, which detects a kernel that writes too much or too little.
+// kernels/testing/arena.h: the memory of one case. Guard bytes surround every array, results begin as NaN, and all
+// other bytes must be unchanged afterwards: a kernel that writes too much or too little is detected.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace tutti::kernels::cases {
 
-// Element i, in row-major order, of a view of any strides; floats and integers.
+// Element i, in row-major order, of a view with any strides and any type.
 double value(const View& x, int64_t i);
 std::vector<double> values(const View& x);
 // Indices [begin, begin + size) of one dim.
@@ -30,11 +30,11 @@ class Arena {
     // Given values, in row-major order; integer types too.
     View from(const Shape& shape, DType dtype, const std::vector<double>& given);
     View empty(const Shape& shape, DType dtype);  // all bits set: NaN
-    View workspace(int64_t floats);               // f32; the kernel may leave anything in it
+    View workspace(int64_t floats);               // f32; no check of what the kernel leaves there
 
-    // Ends the inputs, before the kernel runs. The kernel may change only the memory that result() names.
+    // Call after the last input and before the kernel, which may change only the memory that result() names.
     void start();
-    // tolerance(i) belongs to element i of y; not called when the arena was made without.
+    // tolerance(i) belongs to element i of y; not called in an arena without tolerances.
     void result(std::string name, const View& y, const std::function<double(int64_t)>& tolerance);
     void result(Output output) { outputs_.push_back(std::move(output)); }
     std::vector<Output> finish();

@@ -11,7 +11,7 @@ namespace tutti::kernels::cases {
 namespace {
 
 enum class Layout { whole, packed, heads_first };
-enum class Results { like_inputs, f32, added };  // added: to f32, by the backward
+enum class Results { like_inputs, f32, added };  // added: the backward adds to f32
 
 struct Form {
     int64_t B, Tq, Tk, H, Hkv, D;
@@ -21,7 +21,7 @@ struct Form {
     double amplitude = 1;     // of the scores
     int64_t unseen_keys = 0;  // backward: keys that lse and o count but k and v lack, as in ring attention
     int64_t window = 0;
-    std::array<int64_t, 3> documents = {};  // lengths of documents, over and over; none: no first_key
+    std::array<int64_t, 3> documents = {};  // lengths of documents, repeated; none: no first_key
     DType dtype = DType::f32;
     int64_t key_offset = 0;
     Results results = Results::like_inputs;
@@ -29,7 +29,7 @@ struct Form {
     DType result_type() const { return results == Results::like_inputs ? dtype : DType::f32; }
 };
 
-// Documents of one token, of less than a vector, across the tiles of both directions.
+// Documents of one token, shorter than a vector, and crossing tiles in both directions.
 constexpr std::array<int64_t, 3> kMixed = {1, 40, 150}, kShort = {3, 1, 12}, kSingles = {1, 1, 1};
 
 constexpr std::array<Form, 42> kForms = {{
@@ -44,49 +44,49 @@ constexpr std::array<Form, 42> kForms = {{
     {1, 64, 64, 2, 2, 64, true, 0, Layout::heads_first},
     {1, 17, 17, 6, 3, 80, false, 0, Layout::heads_first},
     {2, 65, 65, 3, 3, 64, false},
-    {1, 17, 65, 4, 2, 64, true, 48},   // the end of a sequence against all of it
+    {1, 17, 65, 4, 2, 64, true, 48},   // queries at the end of the sequence, all keys
     {2, 1, 127, 4, 1, 64, true, 126},  // one new token
     {1, 65, 33, 2, 2, 64, false},      // a block of keys
-    {1, 33, 65, 2, 1, 32, true, 0},    // keys that no query sees
-    {1, 40, 17, 2, 2, 64, true, -5},   // queries that see no key
+    {1, 33, 65, 2, 1, 32, true, 0},    // keys that no query attends to
+    {1, 40, 17, 2, 2, 64, true, -5},   // queries that attend to no key
     {1, 300, 300, 2, 1, 64, true},     // several tiles in both directions
     {1, 65, 1000, 1, 1, 32, false},
     {1, 130, 257, 3, 1, 128, true, 127},
     {1, 65, 65, 2, 2, 64, true, 0, Layout::packed, 12},   // scores of tens: exp needs the maximum subtracted
-    {1, 300, 300, 2, 1, 64, true, 0, Layout::whole, 60},  // scores of a hundred, up and down from tile to tile
+    {1, 300, 300, 2, 1, 64, true, 0, Layout::whole, 60},  // scores of 100, the maximum varies by tile
     {1, 33, 40, 2, 1, 64, false, 0, Layout::whole, 1, 25},
     {1, 300, 300, 2, 1, 64, true, 0, Layout::whole, 1, 0, 70},    // whole tiles on both sides of the window
-    {2, 333, 333, 1, 1, 32, true, 0, Layout::packed, 1, 0, 129},  // a window that tiles fit into
+    {2, 333, 333, 1, 1, 32, true, 0, Layout::packed, 1, 0, 129},  // a window that is a multiple of the tile
     {1, 65, 65, 2, 2, 64, true, 0, Layout::whole, 1, 0, 1},
-    {1, 33, 33, 2, 1, 64, true, 0, Layout::whole, 1, 0, 100},  // longer than the sequence
+    {1, 33, 33, 2, 1, 64, true, 0, Layout::whole, 1, 0, 100},  // a window longer than the sequence
     {1, 17, 300, 4, 2, 64, true, 283, Layout::whole, 1, 0, 150},
     {2, 1, 300, 2, 2, 64, true, 299, Layout::whole, 1, 0, 37},   // one new token
-    {1, 40, 130, 1, 1, 32, false, 60, Layout::whole, 1, 0, 33},  // no end, only a beginning
+    {1, 40, 130, 1, 1, 32, false, 60, Layout::whole, 1, 0, 33},  // not causal: the window limits only the first key
     {2, 300, 300, 2, 1, 64, true, 0, Layout::whole, 1, 0, 0, kMixed},
     {1, 127, 127, 2, 2, 64, true, 0, Layout::packed, 1, 0, 0, kShort},
     {1, 65, 65, 3, 1, 32, true, 0, Layout::whole, 1, 0, 0, kSingles},
     {2, 1, 127, 4, 4, 64, true, 126, Layout::whole, 1, 0, 0, kMixed},
-    {2, 259, 259, 2, 2, 32, true, 0, Layout::heads_first, 1, 0, 20, kMixed},  // both
+    {2, 259, 259, 2, 2, 32, true, 0, Layout::heads_first, 1, 0, 20, kMixed},  // a window and documents
     {1, 33, 40, 2, 1, 64, false, 0, Layout::whole, 1, 25, 0, kShort},         // a block of keys, not causal
     {1, 70, 70, 2, 1, 256, true, 0, Layout::packed},
     {1, 33, 65, 2, 2, 192, false, 0, Layout::whole, 1, 9},
     {1, 48, 48, 2, 1, 40, true, 0, Layout::heads_first},  // whole 16-byte words, but not whole tiles
     {1, 130, 130, 2, 1, 24, true, 0, Layout::packed, 1, 0, 50},
-    {1, 330, 330, 2, 1, 128, true},  // rings of tiles more than once around, in all directions
+    {1, 330, 330, 2, 1, 128, true},  // each ring buffer of tiles wraps, in all directions
     {1, 200, 200, 4, 2, 96, true, 0, Layout::packed, 1, 0, 140, kMixed},
     {1, 70, 400, 2, 1, 128, false, 0, Layout::heads_first, 20, 30},
 }};
 
-// Parts of a sequence: a block of queries, and keys from elsewhere.
+// Parts of a sequence: a block of queries, and keys from another block.
 constexpr Form part(Form form, int64_t key_offset, Results results = Results::like_inputs) {
     form.key_offset = key_offset;
     form.results = results;
     return form;
 }
 constexpr std::array<Form, 17> kParts = {{
-    part({1, 65, 65, 2, 1, 64, true, 65}, 65),     // the same block
-    part({2, 65, 130, 1, 1, 64, true, 260}, 130),  // an earlier one
-    part({1, 65, 70, 2, 2, 80, true, 10}, 40),     // a later one
+    part({1, 65, 65, 2, 1, 64, true, 65}, 65),     // keys of the same block
+    part({2, 65, 130, 1, 1, 64, true, 260}, 130),  // keys of an earlier block
+    part({1, 65, 70, 2, 2, 80, true, 10}, 40),     // keys of a later block
     part({1, 40, 70, 2, 2, 64, true, 10}, 50, Results::added),
     part({1, 70, 90, 2, 1, 32, true, 0}, -20),
     part({1, 70, 150, 2, 1, 32, true, -7, Layout::whole, 1, 0, 40}, -90),
@@ -103,7 +103,7 @@ constexpr std::array<Form, 17> kParts = {{
     part({1, 65, 65, 2, 1, 256, true, 0, Layout::packed}, 0, Results::added),
 }};
 
-// Place at which the document of query i begins: batch entries are at different places of the cycle of lengths.
+// Position at which the document of query i begins. Each batch entry starts elsewhere in the cycle of lengths.
 int64_t first_key(const Form& f, int64_t b, int64_t i) {
     int64_t begin = 0;
     for (auto d = static_cast<size_t>(b);; ++d) {
@@ -136,7 +136,7 @@ struct Projections {
     View q, k, v;
 };
 
-// As the layout says; `random` fills them, else they are NaN. `packed` needs Tq = Tk.
+// Projections in the form's layout, random or NaN. `packed` needs Tq = Tk.
 Projections make(Arena& arena, const Form& f, int64_t Tk, bool random) {
     const auto array = [&](const Shape& shape, const char* purpose) {
         return random ? arena.normal(shape, f.dtype, purpose) : arena.empty(shape, f.dtype);
@@ -175,7 +175,7 @@ Dot dot(const std::vector<double>& a, const std::vector<double>& b) {
     return sum;
 }
 
-// Keys that query i sees: [first, end).
+// Keys that query i attends to: [first, end).
 struct Keys {
     int64_t first, end;
 };
@@ -188,9 +188,9 @@ Keys visible_keys(const Form& f, int64_t b, int64_t i) {
     return keys;
 }
 
-// The error of rows that are sums of terms factor x. A table may round the factors, P and dS, to the activation's type
-// before it multiplies them by rows of v, k and q: what bf16 matrix units take. These roundings add up like those of a
-// sum (sum_error): in the worst case all of them, 8 roots of their squares but for odds of 3e-14.
+// Error bound of rows that are sums of terms factor * x. A table may round the factors, P and dS, to the activation's
+// type before the products with rows of v, k and q, as bf16 matrix units require. Like those of a sum (sum_error),
+// these roundings add up at worst linearly, and stay below 8 roots of their squares but for odds of 3e-14.
 class RowErrors {
   public:
     RowErrors(const Form& f, int64_t rows)
@@ -199,7 +199,7 @@ class RowErrors {
           plain_(static_cast<size_t>(rows) * width_),
           packed_(plain_.size()),
           squares_(plain_.size()) {}
-    // The term factor x of a row, whose factor is off by `error`.
+    // Adds the term factor * x to a row; `error` bounds the error of the factor.
     void add(int64_t row, double factor, double error, const std::vector<double>& x) {
         for (size_t d = 0; d < width_; ++d) {
             const size_t at = static_cast<size_t>(row) * width_ + d;
@@ -208,7 +208,7 @@ class RowErrors {
             squares_[at] += factor * factor * x[d] * x[d];
         }
     }
-    // Besides, all terms of the row are off by `relative`.
+    // The bound of element i when every term of the row also has a relative error of `relative`.
     double of(int64_t i, double relative) const {
         const auto at = static_cast<size_t>(i);
         return plain_[at] + relative * packed_[at] + packing_ * std::min(packed_[at], 8 * std::sqrt(squares_[at]));
@@ -220,7 +220,7 @@ class RowErrors {
     std::vector<double> plain_, packed_, squares_;
 };
 
-// All rows of one head, so that a bound reads each once.
+// All rows of one head, so that each row is read once per bound.
 std::vector<std::vector<double>> rows(const View& x, int64_t b, int64_t h) {
     std::vector<std::vector<double>> all;
     for (int64_t t = 0; t < x.shape[1]; ++t) all.push_back(row(x, b, t, h));
@@ -379,10 +379,9 @@ void add_forms(std::vector<Case>& all, const char* op, Entry KernelTable::*entry
         }
 }
 
-// Two parts of which row i is seen by both, by one, by the other, by none.
-// L and o from two exponentials: with d = lse - lse_part, e^-|d| is off by u |d| and kMath relative, the sum of both
-// and the quotients by that and 2 u; each weight by at most twice that, and L by that and the errors of log and of the
-// sum.
+// Two parts; row i is visible to both, to one, to the other, or to neither. For L and o with
+// d = lse - lse_part, e^-|d| is off by u |d| and kMath relative, the sum of both and the quotients by that and 2 u;
+// each weight by at most twice that, and L by that and the errors of log and of the sum.
 void run_merge(const Shape& shape, Layout layout, double distance, const KernelTable& table, const Stream& stream,
                Arena& arena) {
     const int64_t B = shape[0], T = shape[1], H = shape[2], D = shape[3];
@@ -467,13 +466,12 @@ void add_attention_backward(std::vector<Case>& all) {
 namespace {
 
 // Frequencies theta^(-k / half), and one of 0, whose angles are all 0. Cosine, sine and their product with the
-// amplitude are good to a few units of f64, which moves a result that lies between two floats to the other one:
-// rounding.
+// amplitude have errors of a few units of f64, which can change the rounding of a result midway between two floats.
 void add_rope_table(std::vector<Case>& all) {
     for (const auto& [P, half] :
          {std::array<int64_t, 2>{0, 4}, {1, 1}, {4, 1}, {40, 16}, {9, 40}, {200, 64}, {5, 3}, {4111, 17}})
         for (const double amplitude : {1.0, 1.3438})
-            for (const int64_t padding : {0, 3})  // the left columns of wider tables
+            for (const int64_t padding : {0, 3})  // columns on the left of wider tables
                 add(all, "rope_table", &KernelTable::rope_table,
                     concat("(", P, ", ", half, ")", amplitude == 1 ? "" : " amplitude", padding ? " strided" : ""),
                     [=](const auto& table, const auto& stream, Arena& arena) {

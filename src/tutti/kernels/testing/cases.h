@@ -1,4 +1,4 @@
-// kernels/testing/cases.h: for the files *_cases.cpp: adding a case, bounds of rounding errors.
+// kernels/testing/cases.h: for the files *_cases.cpp: adding a case, bounds on rounding errors.
 #pragma once
 
 #include <algorithm>
@@ -27,28 +27,28 @@ inline double sum_error(int64_t terms) {
     return std::min(n, 8 * std::sqrt(n)) * u;
 }
 
-// What an input is made of. Products and sums of small whole numbers are exact in f32 in any order, so every table must
-// give the same bits and one wrong term in thousands is seen; normal numbers show how rounding is treated.
+// Values of an input. Products and sums of small integers are exact in f32 in any order, so every table must give the
+// same bits and one wrong term in thousands is detected; normal numbers test the rounding.
 enum class Numbers : uint8_t { normal, whole };
 inline const char* name_of(Numbers kind) { return kind == Numbers::whole ? " whole numbers" : ""; }
 View numbers(Arena& arena, Numbers kind, const Shape& shape, DType dtype, const char* purpose);  // whole: -4 .. 4
 
-// The result is rounded once to its type, by the reference and by the other table: u_out |value| each, on different
-// sides at worst. Below FLT_MIN a table may flush to zero, as the 16-bit dot products of the hardware do.
+// Both tables round the result once to its type: u_out |value| each, in opposite directions at worst. Below FLT_MIN a
+// table may flush to zero, as the 16-bit dot products of the hardware do.
 inline double rounding(DType t, double value) { return 2 * unit_roundoff(t) * std::abs(value) + FLT_MIN; }
 
 // Results that are one correctly rounded f32 operation, so that only a 16-bit type can round twice.
 inline double one_operation(DType t, double value) { return t == DType::f32 ? 0 : rounding(t, value); }
 
 inline constexpr std::array<DType, 2> kActivationTypes = {DType::f32, DType::bf16};
-// Below, at and above one vector of either ISA, and enough for two threads to share.
+// Less than, exactly and more than one vector of either ISA, and enough for two threads.
 inline constexpr std::array<int64_t, 11> kLengths = {0, 1, 3, 16, 17, 63, 65, 127, 1000, 4111, 40001};
 
 // An exact value and the largest allowed error of a computed one.
 struct Inexact {
     double value, error;
 };
-// What a product with an epilogue wrote; z_at(i) is element i before the epilogue.
+// Output of a product with an epilogue; z_at(i) is element i before the epilogue.
 void report_product(Arena& arena, const Gemm& g, const std::function<Inexact(int64_t)>& z_at);
 
 template <class Entry, class Run>
@@ -73,7 +73,7 @@ void add_rope(std::vector<Case>& all);
 void add_attention_forward(std::vector<Case>& all);
 void add_attention_backward(std::vector<Case>& all);
 void add_attention_merge(std::vector<Case>& all);
-// Sequences as models train on, seconds each for the reference: for GPUs, not in kernel_cases().
+// Sequences of training length, for GPUs: each takes the reference seconds, so kernel_cases() does not list them.
 void add_long_attention(std::vector<Case>& all);
 void add_losses(std::vector<Case>& all);
 void add_sampling(std::vector<Case>& all);

@@ -6,11 +6,11 @@
 
 namespace tutti::kernels {
 
-// A stream with the workspace of a device, and managed memory. Lives as long as the program. With the environment
+// A stream with the workspace of a device, and managed memory; lives as long as the program. With the environment
 // variable TUTTI_TEST_WITHOUT_GUARDS arrays have no guard bytes, and compute-sanitizer detects accesses beyond them.
 const Place& cuda_place();
 
-// From now on blocks, warps and lanes run last to first. A GPU chooses for itself.
+// Runs blocks, warps and lanes last to first in later launches. A GPU ignores the call.
 void run_backwards(bool backwards);
 
 }  // namespace tutti::kernels

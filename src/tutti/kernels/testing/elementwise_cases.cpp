@@ -10,7 +10,7 @@ namespace {
 
 std::string label(DType dtype, int64_t n) { return concat(dtype, " (", n, ")"); }
 
-// Normal numbers with, from the eighth on, values at which an activation saturates or exp leaves the range of f32.
+// Normal numbers; from the eighth element on, values that saturate an activation or where exp leaves the range of f32.
 View activation_input(Arena& arena, int64_t n, DType dtype, const char* purpose) {
     const View x = arena.normal({n}, dtype, purpose, 2);
     const std::vector<double> special = {0, 20, -20, 100, -100, 1e-4, -1e-4};
@@ -56,7 +56,7 @@ void add_simple(std::vector<Case>& all, DType t, int64_t n) {
     });
 }
 
-// A block of columns out of a wider tensor, at places that begin anywhere in a Philox block and pass 2^32.
+// A block of columns of a wider tensor, at offsets that begin anywhere in a Philox block and exceed 2^32.
 void add_normal(std::vector<Case>& all, int64_t rows, int64_t columns, int64_t first) {
     const std::string name = concat("(", rows, ", ", columns, ") from ", first);
     add(all, "normal", &KernelTable::normal, name, [=](const auto& table, const auto& stream, Arena& arena) {
@@ -68,7 +68,7 @@ void add_normal(std::vector<Case>& all, int64_t rows, int64_t columns, int64_t f
     });
 }
 
-// Heads of some ranks and a part of the sequence out of a packed tensor, into another one.
+// The heads of some ranks and a part of the sequence, copied from one packed tensor into another.
 void add_copies(std::vector<Case>& all, DType t, int64_t B, int64_t T, int64_t H, int64_t D) {
     add(all, "copy", &KernelTable::copy, concat(t, " (", B, ", ", T, ", ", H, ", ", D, ")"),
         [=](const auto& table, const auto& stream, Arena& arena) {
@@ -175,7 +175,7 @@ void add_swiglu(std::vector<Case>& all, DType t, int64_t n) {
         });
 }
 
-// The mask must be the reference's to the element; what is kept is x times a factor that f32 knows to 2 u.
+// The mask must match the reference in every element; a surviving x has a factor that f32 holds to 2 u.
 void add_dropout(std::vector<Case>& all, DType t, int64_t rows, int64_t columns, float probability, int64_t first) {
     add(all, "dropout", &KernelTable::dropout,
         concat(t, " (", rows, ", ", columns, ") p ", probability, " from column ", first),

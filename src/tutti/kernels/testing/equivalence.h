@@ -1,5 +1,5 @@
 // kernels/testing/equivalence.h: for the tests of all tables: the list of entries, the comparison of two runs of a
-// case, and the number of cases that notice a wrong table.
+// case, and the number of cases that detect a wrong table.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ inline std::vector<Case> cases_of(const std::string& op) {
     return found;
 }
 
-// The first element that is out of tolerance, as text; empty when there is none.
+// The first element out of tolerance, as text; empty when there is none.
 inline std::string first_difference(const std::vector<Output>& expected, const std::vector<Output>& actual) {
     if (expected.size() != actual.size()) return "another number of outputs";
     for (size_t o = 0; o < expected.size(); ++o) {
@@ -92,9 +92,9 @@ inline bool same_bits(const std::vector<Output>& a, const std::vector<Output>& b
     return true;
 }
 
-// A case that leaves a result unwritten, damages its inputs or could not see a wrong value is no case. Values and
-// tolerances are compared over whole outputs: 0.2 of the typical value (at least 0.001: inputs are of order one, a
-// result that cancels to 0 is not), where 32 elements make one typical.
+// Checks that a case writes every result, leaves its inputs intact and has tolerances that can detect a wrong value: at
+// most 0.2 of the value plus the root mean square of the output (at least 0.001, as inputs are of order one, for
+// results that cancel to 0). Outputs of fewer than 32 elements have no typical size and are exempt.
 inline void expect_sound(const Case& c, const std::vector<Output>& expected) {
     ASSERT_GE(expected.size(), 2u);
     EXPECT_EQ(expected.back().values.at(0), 0) << expected.back().name;
@@ -110,7 +110,7 @@ inline void expect_sound(const Case& c, const std::vector<Output>& expected) {
                 const double size = std::isfinite(output.values[i]) ? std::abs(output.values[i]) : 0;
                 ASSERT_LE(output.tolerance[i], 0.2 * (size + typical)) << output.name << "[" << i << "]";
             }
-            if (c.op != "cast" && !c.name.ends_with("a NaN")) {  // a cast has one among its inputs
+            if (c.op != "cast" && !c.name.ends_with("a NaN")) {  // casts have a NaN among their inputs
                 ASSERT_FALSE(std::isnan(output.values[i])) << output.name << "[" << i << "]";
             }
         }

@@ -29,8 +29,8 @@ std::string label(const RoutingForm& f) {
                   f.kind == Logits::with_nan ? ", a NaN" : "");
 }
 
-// Ties: multiples of 1/2, and of the bias of 1/8. Every expert has several equals, and p + bias of unequal ones differs
-// by far more than rounding.
+// Ties: logits are multiples of 1/2 and biases of 1/8. Every expert has several equals, and unequal p + bias differ by
+// far more than rounding.
 View make_logits(const RoutingForm& f, Arena& arena) {
     std::vector<double> x = values(arena.normal({f.N, f.E}, DType::f32, "logits", 2));
     for (size_t i = 0; i < x.size(); ++i) {
@@ -64,10 +64,10 @@ Routing make_routing(const RoutingForm& f, Arena& arena) {
             .log_sum = arena.empty({f.N}, DType::f32)};
 }
 
-// What rounding does to the values of one row.
+// Bounds on the rounding errors of one row.
 struct RowErrors {
     double p;        // relative, of each probability
-    double entropy;  // absolute, as that of log_sum
+    double entropy;  // absolute, as for log_sum
     double log_sum;
     std::vector<double> value, soft;  // p, and softmax
     double total = 0;                 // sum of p
@@ -110,7 +110,7 @@ void run_route(const RoutingForm& f, const KernelTable& table, const Stream& str
     std::vector<RowErrors> errors;
     for (int64_t n = 0; n < f.N; ++n) errors.push_back(errors_of(r, n));
     const auto of_row = [&](int64_t n) -> const RowErrors& { return errors[static_cast<size_t>(n)]; };
-    // Where the reference has a NaN, another table must have one.
+    // A NaN of the reference requires a NaN.
     const auto result = [&](const char* name, const View& y, auto&& tolerance) {
         arena.result(name, y, [&](int64_t i) { return std::isnan(value(y, i)) ? 0 : tolerance(i); });
     };
@@ -144,8 +144,8 @@ std::string label(const BackwardForm& f) {
                   f.z_scale != 0 ? concat(", z ", f.z_scale) : "");
 }
 
-// Sums of the sizes of what route_backward adds and subtracts. It computes dp from a few operations on p and sums over
-// the k chosen and over E; each term is off by a few times the error of p.
+// Sums of the absolute terms in route_backward, which computes dp from a few operations on p and sums over the k chosen
+// experts and over E; each term is off by a few times the error of p.
 std::vector<double> sizes_of_gradient(const RoutingBackward& b, const RowErrors& row, int64_t n) {
     const Routing& r = b.forward;
     const int64_t E = r.logits.shape[1], k = r.experts.shape[1];
@@ -266,7 +266,7 @@ void add_routing(std::vector<Case>& all) {
             add(all, "balance", &KernelTable::balance, concat("(", n, ") rate ", rate),
                 [=](const auto& table, const auto& stream, Arena& arena) {
                     const View bias = arena.normal({n}, DType::f32, "bias", 0.1);
-                    std::vector<double> count;  // some are the mean
+                    std::vector<double> count;  // some counts equal the mean
                     for (int64_t e = 0; e < n; ++e) count.push_back(static_cast<double>(40 + e * 7 % 5));
                     const View counts = arena.from({n}, DType::f32, count);
                     arena.start();
@@ -278,7 +278,7 @@ void add_routing(std::vector<Case>& all) {
 
 namespace {
 
-// `count` of the numbers [0, M) in some order, each at most once; -1 where there are no more, and here and there.
+// `count` distinct numbers of [0, M) in random order; -1 beyond M, and in every third place unless all_named.
 std::vector<double> make_rows(int64_t count, int64_t M, bool all_named) {
     std::vector<double> rows(static_cast<size_t>(M));
     std::iota(rows.begin(), rows.end(), 0.0);
@@ -304,7 +304,7 @@ struct CombineForm {
 void add_gather(std::vector<Case>& all, DType t, int64_t N, int64_t M, int64_t C) {
     add(all, "gather_rows", &KernelTable::gather_rows, concat(t, " (", N, ", ", C, ") to ", M, " rows"),
         [=](const auto& table, const auto& stream, Arena& arena) {
-            std::vector<double> from;  // a row several times, and none
+            std::vector<double> from;  // some rows repeat, some are none
             for (int64_t m = 0; m < M; ++m) from.push_back(m % 5 == 3 ? -1 - m : static_cast<double>(m * 7 % N));
             const View x = arena.normal({N, C}, t, "x"), rows = arena.from({M}, DType::i32, from);
             const View y = arena.empty({M, C}, t);
@@ -361,7 +361,7 @@ void add_combine_backward(std::vector<Case>& all, const CombineForm& f) {
 
 using Rows = std::vector<int64_t>;
 
-// K and N as of Gemm; of a weight gradient c is (K', N') per group and its rows are summed over.
+// K and N as in Gemm. For a weight gradient c is (K', N') per group, summed over the group's rows.
 struct GroupedForm {
     Rows rows;
     int64_t N, K;
@@ -409,19 +409,19 @@ Gemm operands(const GroupedForm& f, Arena& arena) {
 }
 
 struct Inputs {
-    std::vector<double> a, b, c;  // c where it is added to
+    std::vector<double> a, b, c;  // c only with `accumulate`
 };
 
-// Element i of a product without epilogue: its value and how far it may be off, as of Gemm.
+// Element i of a product without epilogue: its value and error bound, as for Gemm.
 Inexact sum_at(const GroupedForm& f, const Inputs& in, int64_t i) {
     const int64_t m = f.transpose_a ? i / f.N % f.K : i / f.N, n = i % f.N;
-    int64_t e = 0, first = 0;  // the group, and its first row
+    int64_t e = 0, first = 0;  // the group and its first row
     if (f.transpose_a)
         for (; e < i / f.N / f.K; ++e) first += f.rows[static_cast<size_t>(e)];
     else
         for (; m >= first + f.rows[static_cast<size_t>(e)]; ++e) first += f.rows[static_cast<size_t>(e)];
     const int64_t terms = f.transpose_a ? f.rows[static_cast<size_t>(e)] : f.K;
-    // The first element of a and of b, and from one term to the next.
+    // Offsets of the first element of a and b, and strides between terms.
     const int64_t a = f.transpose_a ? first * f.K + m : m * f.K, a_step = f.transpose_a ? f.K : 1;
     const int64_t b = f.transpose_a ? first * f.N + n : e * f.N * f.K + (f.transpose_b ? n * f.K : n);
     const int64_t b_step = f.transpose_b ? 1 : f.N;

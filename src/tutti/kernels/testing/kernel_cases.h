@@ -20,11 +20,11 @@ struct Output {
     std::vector<double> tolerance;  // of expected() only
 };
 
-// Where a case runs: its stream, memory that kernels and the host can both touch, and how to wait for the stream.
+// Where a case runs: the stream, memory that kernels and the host can both access, and the wait for the stream.
 struct Place {
     Stream stream;
     std::pmr::memory_resource* memory = std::pmr::get_default_resource();
-    std::function<void()> wait = [] {};  // on the CPU a kernel is done when it returns
+    std::function<void()> wait = [] {};  // CPU kernels are synchronous
     int64_t guard_bytes = 128;           // before and behind each array: two vectors of the widest ISA
 };
 
@@ -32,9 +32,9 @@ struct Case {
     std::string op;    // the entry's name: "norm_forward"
     std::string name;  // what distinguishes it: "bf16 (7, 127)"
     std::function<bool(const KernelTable&)> present;
-    // The last output counts the bytes outside of the results that the kernel changed: must be 0.
+    // The last output counts changed bytes outside the results: must be 0.
     std::function<std::vector<Output>(const KernelTable&, const Place&)> run;
-    std::function<std::vector<Output>()> expected;  // the reference's run, with tolerances
+    std::function<std::vector<Output>()> expected;  // run of the reference, with tolerances
 };
 
 std::vector<Case> kernel_cases();

@@ -12,8 +12,8 @@ namespace {
 
 struct LossForm {
     int64_t N, V, vocab;
-    std::vector<int64_t> widths = {};  // columns of each shard; none: the whole
-    bool word_beyond = false;          // one target is no word
+    std::vector<int64_t> widths = {};  // columns of each shard; none: unsharded
+    bool word_beyond = false;          // one target is beyond the vocabulary
     DType dtype = DType::f32;
     double amplitude = 1;  // of the logits
     bool gradient = false;
@@ -27,7 +27,7 @@ struct LossForm {
     size_t at(int64_t n, int64_t v) const { return static_cast<size_t>(n * V + v); }
 };
 
-// A third of the targets is ignored, under two different negative numbers; the first and the last word do occur.
+// A third of the targets is ignored, under two negative numbers; the first and the last word both occur.
 std::vector<int64_t> make_targets(const LossForm& f) {
     std::vector<int64_t> targets;
     for (int64_t n = 0; n < f.N; ++n) {
@@ -42,7 +42,7 @@ std::vector<int64_t> make_targets(const LossForm& f) {
 struct LossInputs {
     LossInputs(const LossForm& f, Arena& arena) : target(make_targets(f)) {
         x = values(arena.normal({f.N, f.V}, f.dtype, "logits", f.amplitude));
-        for (int64_t n = 0; n < f.N; ++n)  // the padding of a vocabulary may hold anything finite
+        for (int64_t n = 0; n < f.N; ++n)  // the padding of a vocabulary may hold any finite value
             for (int64_t v = f.vocab; v < f.V; ++v) x[f.at(n, v)] = 1e30;
         logits = arena.from({f.N, f.V}, f.dtype, x);
         targets = arena.from({f.N}, DType::i32, std::vector<double>(target.begin(), target.end()));
@@ -59,10 +59,10 @@ struct LossInputs {
     View logits, targets;
     std::vector<double> x;  // the logits
     std::vector<int64_t> target;
-    std::vector<double> lse, range;  // of the words of each row
+    std::vector<double> lse, range;  // over the words of each row
 };
 
-// Each shard's share of the whole loss: its columns of the logits.
+// Each shard's part of the unsharded loss: its columns of the logits.
 std::vector<CrossEntropy> shards_of(const LossForm& f, const CrossEntropy& whole) {
     std::vector<CrossEntropy> shards;
     int64_t first_word = 0;
@@ -102,7 +102,7 @@ void run_cross_entropy_partial(const LossForm& f, const KernelTable& table, cons
     });
 }
 
-// As a whole; or in shards, as on P ranks, which must give what the reference makes of the whole.
+// Unsharded; or in shards, as on P ranks, which must match the unsharded reference.
 void run_cross_entropy(const LossForm& f, const KernelTable& table, const Stream& stream, Arena& arena) {
     const LossInputs in(f, arena);
     const auto P = static_cast<int64_t>(f.widths.size());
@@ -122,8 +122,8 @@ void run_cross_entropy(const LossForm& f, const KernelTable& table, const Stream
         }
     }
     const auto counts = [&](size_t n) { return in.target[n] >= 0 && in.target[n] < f.vocab; };
-    // lse: a sum of exp, the logarithm by kMath relative and by what its argument is off; then two additions. In shards
-    // their maxima differ from the row's, by no more than its range: one more exp, and a sum of P terms.
+    // lse: a sum of exp, the logarithm by kMath relative and by the error of its argument; then two additions. The
+    // maxima of shards differ from the row's by at most its range: one more exp, and a sum of P terms.
     const auto lse_error = [&](size_t n) {
         const double of_shards = P > 0 ? in.range[n] * u + kMath + sum_error(2 * P) : 0;
         return sum_of_exp_error(f, in.range[n]) + of_shards + kMath + (kMath + 2 * u) * std::abs(in.lse[n]);
@@ -154,7 +154,7 @@ void add_cross_entropy(std::vector<Case>& all) {
     const std::vector<LossForm> kWhole = {
         {0, 5, 5},     {1, 1, 1},        {1, 3, 3},        {3, 17, 17},       {5, 65, 63},
         {7, 128, 127}, {33, 1000, 1000}, {17, 1024, 1000}, {2, 50304, 50257}, {5, 20, 17, {}, true}};
-    // One shard, equal ones, some that end with padding and one of padding alone.
+    // One shard, equal shards, some that end with padding and one of padding alone.
     const std::vector<LossForm> kShards = {{0, 5, 5, {2, 3}},
                                            {1, 1, 1, {1}},
                                            {3, 17, 17, {5, 12}},
@@ -217,8 +217,8 @@ void add_losses(std::vector<Case>& all) {
     add_squared_error(all);
 }
 
-// A token is right or wrong: tables may differ only where a draw falls within rounding of a border, and no draw here
-// does.
+// A token is right or wrong: tables may differ only where a draw falls within rounding of a boundary between tokens,
+// and no draw here does.
 
 namespace {
 
@@ -239,17 +239,17 @@ void run_sample(const SampleForm& f, const KernelTable& table, const Stream& str
         for (auto& x : row.subspan(static_cast<size_t>(f.vocab))) x = 1e30;  // padding is never drawn
         switch (n % 7) {
             case 1:
-                for (double& x : row.first(static_cast<size_t>(f.vocab))) x = -3;  // all alike
+                for (double& x : row.first(static_cast<size_t>(f.vocab))) x = -3;  // all equal
                 break;
             case 2:
-                for (double& x : row.first(static_cast<size_t>(f.vocab))) x = std::round(x);  // many alike, 0 and -0
+                for (double& x : row.first(static_cast<size_t>(f.vocab))) x = std::round(x);  // many equal, 0 and -0
                 break;
             case 3: row[0] = -INFINITY; break;
             case 4: row[static_cast<size_t>(f.vocab) / 2] = NAN; break;
             case 5:
                 for (double& x : row.first(static_cast<size_t>(f.vocab))) x = -INFINITY;
                 break;
-            case 6: row[static_cast<size_t>(f.vocab) - 1] = 60; break;  // as good as certain
+            case 6: row[static_cast<size_t>(f.vocab) - 1] = 60; break;  // probability nearly 1
             default: break;
         }
     }

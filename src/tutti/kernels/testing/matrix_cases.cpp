@@ -14,8 +14,8 @@ View numbers(Arena& arena, Numbers kind, const Shape& shape, DType dtype, const 
     return arena.from(shape, dtype, whole);
 }
 
-// The slopes of GELU and SiLU are at most 1.13 and 1.1; what the functions themselves add stands in
-// elementwise_cases.cpp.
+// The slopes of GELU and SiLU are at most 1.13 and 1.1; elementwise_cases.cpp derives the errors of the functions
+// themselves.
 void report_product(Arena& arena, const Gemm& g, const std::function<Inexact(int64_t)>& z_at) {
     const DType t = g.c.dtype;
     const bool backward = g.epilogue == Epilogue::gelu_backward || g.epilogue == Epilogue::swiglu_backward;
@@ -54,7 +54,7 @@ struct GemmForm {
     bool transpose_a = false, transpose_b = false, accumulate = false;
     enum class Bias { none, same, f32 } bias = Bias::none;
     Numbers kind = Numbers::normal;
-    int64_t padding = 0;  // a, b and c are the left columns of matrices that are this much wider
+    int64_t padding = 0;  // a, b and c are the left columns of matrices wider by this
 };
 
 std::string label(const GemmForm& f) {
@@ -70,8 +70,8 @@ View matrix(Arena& arena, const GemmForm& f, int64_t rows, int64_t columns, DTyp
     return slice(numbers(arena, f.kind, {rows, columns + f.padding}, t, purpose), 1, 0, columns);
 }
 
-// |error| <= sum_error(K + 4) (sum_k |a||b| + |bias| + |c|): a sum of K products and at most two terms more. With whole
-// numbers only the last rounding is left, which is everyone's.
+// |error| <= sum_error(K + 4) (sum_k |a||b| + |bias| + |c|): a sum of K products and at most two terms more. With
+// integers only the last rounding is left, which is the same in every table.
 void run_gemm(const GemmForm& f, const KernelTable& table, const Stream& stream, Arena& arena) {
     const View a = f.transpose_a ? matrix(arena, f, f.K, f.M, f.in, "a") : matrix(arena, f, f.M, f.K, f.in, "a");
     const View b = f.transpose_b ? matrix(arena, f, f.N, f.K, f.in, "b") : matrix(arena, f, f.K, f.N, f.in, "b");
@@ -103,7 +103,7 @@ void run_gemm(const GemmForm& f, const KernelTable& table, const Stream& stream,
     });
 }
 
-// A product of normal numbers with an epilogue.
+// A product of normal numbers, with an epilogue.
 struct EpilogueForm {
     int64_t M, N, K;
     DType t = DType::f32;
@@ -117,7 +117,7 @@ std::string label(const EpilogueForm& f) {
                   kNames[static_cast<size_t>(f.epilogue)], f.bias ? " bias" : "", f.keeps_z ? "" : " z not kept");
 }
 
-// z is off by that of a product, and by its rounding.
+// z has the error of a product and of its rounding.
 void run_epilogue(const EpilogueForm& f, const KernelTable& table, const Stream& stream, Arena& arena) {
     const bool backward = f.epilogue == Epilogue::gelu_backward || f.epilogue == Epilogue::swiglu_backward;
     const Shape shape = {f.M, f.N};
@@ -226,7 +226,7 @@ void add_sums(std::vector<Case>& all, Numbers kind, int64_t n) {
         });
 }
 
-// Every table must give the same words; in double they are exact, being below 2^32 but for the highest, which is small.
+// Every table must give the same words; doubles hold them: all are below 2^32 but the highest, which is small.
 void add_exact_sum(std::vector<Case>& all, std::string name, DType t, const std::vector<double>& given,
                    const std::vector<double>& before) {
     add(all, "exact_sum", &KernelTable::exact_sum, std::move(name),
@@ -239,7 +239,7 @@ void add_exact_sum(std::vector<Case>& all, std::string name, DType t, const std:
         });
 }
 
-// Sums of every size and sign, to which nothing was added yet, or less than nothing.
+// Sums of terms of all magnitudes and signs, starting from zero or from a negative sum.
 void add_exact_sums(std::vector<Case>& all) {
     const std::vector<double> zero(ExactSum::kWords);
     std::vector<double> below_zero(ExactSum::kWords, 0xffffffff);  // -2^-1074
@@ -311,7 +311,7 @@ void add_embedding_forward(std::vector<Case>& all, const EmbeddingForm& f) {
         });
 }
 
-// A row that m tokens name is a sum of m + 1 terms; a row that none names stays as it is.
+// A row that m tokens name is a sum of m + 1 terms; other rows stay unchanged.
 void add_embedding_backward(std::vector<Case>& all, const EmbeddingForm& f) {
     add(all, "embedding_backward", &KernelTable::embedding_backward, f.name(),
         [f](const auto& table, const auto& stream, Arena& arena) {
@@ -353,7 +353,7 @@ void add_reductions(std::vector<Case>& all) {
 }
 
 void add_embedding(std::vector<Case>& all) {
-    // N, V, C, first_row, rows: all rows; then some in the middle, at one end, none that a token names.
+    // N, V, C, first_row, rows: all rows; then rows in the middle, at one end, and rows that no token names.
     constexpr std::array<int64_t, 5> kShapes[] = {{0, 5, 3, 0, 5},         {1, 1, 1, 0, 1},         {17, 5, 63, 0, 5},
                                                   {65, 100, 127, 0, 100},  {1000, 300, 65, 0, 300}, {300, 7, 128, 0, 7},
                                                   {65, 100, 127, 37, 41},  {300, 7, 128, 2, 3},     {17, 5, 63, 0, 2},

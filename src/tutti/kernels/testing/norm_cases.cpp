@@ -19,14 +19,14 @@ struct Inputs {
     View mean, rstd;   // (N) f32, as the forward stores them; RMS norm has neither b nor mean
 };
 
-// Their sums are exact in f32, so that every table rounds them alike.
+// Sums of these values are exact in f32, so that every table rounds them alike.
 View sixteenths(Arena& arena, const Shape& shape, DType t, const char* purpose) {
     std::vector<double> all = values(arena.normal(shape, t, purpose, 1, 0.5));
     for (double& v : all) v = std::round(16 * v) / 16;
     return arena.from(shape, t, all);
 }
 
-// The mean of x is half its deviation: large enough to notice when it is forgotten or taken twice.
+// The mean of x is half its deviation: large enough to detect a mean left out or applied twice.
 Inputs make(Arena& arena, int64_t N, int64_t C, DType t, Kind kind, bool with_residual) {
     Inputs in{.x = with_residual ? sixteenths(arena, {N, C}, t, "x") : arena.normal({N, C}, t, "x", 1, 0.5),
               .w = arena.normal({C}, t, "w", 0.2, 1),
@@ -47,7 +47,7 @@ Inputs make(Arena& arena, int64_t N, int64_t C, DType t, Kind kind, bool with_re
     return in;
 }
 
-// What the gradient of a norm is added to.
+// The tensor that the gradient of a norm is added to.
 enum class Added : uint8_t { nothing, another, itself };
 const char* name_of(Added added) {
     return added == Added::nothing ? "" : added == Added::another ? " added" : " added in place";
@@ -55,7 +55,7 @@ const char* name_of(Added added) {
 
 struct Gradient {
     View dx, add;
-    std::vector<double> before;  // of add
+    std::vector<double> before;  // values of add
 };
 Gradient make_gradient(Arena& arena, int64_t N, int64_t C, DType t, Added added) {
     Gradient g;
@@ -92,7 +92,7 @@ RowError layer_norm_error(const View& x, int64_t n, int64_t C) {
 // The mean square is a sum of C positive terms.
 RowError rms_norm_error(int64_t C) { return {0, sum_error(C + 3) / 2 + kMath}; }
 
-// Bound of |x^| that stays true for x - mean computed in f32: (|x| + |mean|) rstd.
+// Bound on |x^| that also holds for x - mean computed in f32: (|x| + |mean|) rstd.
 double normalised(const Inputs& in, int64_t n, int64_t i) {
     const double mean = in.mean.defined() ? std::abs(value(in.mean, n)) : 0;
     return (std::abs(value(in.s, i)) + mean) * value(in.rstd, n);
@@ -117,7 +117,7 @@ void report_input_gradient(Arena& arena, const Inputs& in, const Gradient& gradi
     });
 }
 
-// dw = sum of N terms dy x^ and what was there, each term a few operations; db the same with dy.
+// dw = sum of N terms dy x^ and the previous value, each term a few operations; db the same with dy.
 void report_weight_gradient(Arena& arena, const Inputs& in, const char* name, const View& dw,
                             const std::vector<double>& before, bool with_x) {
     const int64_t C = dw.numel(), N = in.rstd.numel();
@@ -199,7 +199,7 @@ void add_norms(std::vector<Case>& all) {
                     add_backward_input(all, kind, t, N, C, added);
                 add_backward_weight(all, kind, t, N, C);
             }
-    // More rows than a GPU sums in one slice (cuda/column_sums.h).
+    // More rows than one slice of a GPU sums (cuda/column_sums.h).
     for (const Kind kind : {Kind::layer_norm, Kind::rms_norm})
         for (const DType t : kActivationTypes) add_backward_weight(all, kind, t, 1100, 24);
 }

@@ -8,7 +8,7 @@ namespace tutti::kernels::cases {
 
 namespace {
 
-// A bf16 value must be the table's own master, rounded: bit for bit.
+// A bf16 value must be the rounded master weight of the same table, bit for bit.
 void report_value(Arena& arena, const OptimizerPiece& piece, const std::function<double(int64_t)>& tolerance) {
     if (!piece.value.defined()) return;
     arena.result("value", piece.value,
@@ -20,7 +20,7 @@ void report_value(Arena& arena, const OptimizerPiece& piece, const std::function
     arena.result(std::move(off));
 }
 
-// Parameters of these sizes after some steps, every third one without decay.
+// Parameters of these sizes with the state of some steps, every third one without decay.
 std::vector<OptimizerPiece> make_pieces(Arena& arena, const std::vector<int64_t>& sizes, bool copy) {
     std::vector<OptimizerPiece> pieces;
     for (const int64_t n : sizes) {
@@ -35,14 +35,14 @@ std::vector<OptimizerPiece> make_pieces(Arena& arena, const std::vector<int64_t>
     return pieces;
 }
 
-// What the pieces were before, for the bounds.
+// Values of a piece before the step, for the bounds.
 struct Before {
     explicit Before(const OptimizerPiece& piece)
         : p(values(piece.master)), g(values(piece.gradient)), m(values(piece.m)) {}
     std::vector<double> p, g, m;
 };
 
-// What the case is named after: the sizes, or how many there are.
+// For the case's name: the sizes, or their number.
 std::string name_of(const std::vector<int64_t>& sizes, bool copy) {
     return concat(copy ? "bf16" : "f32",
                   sizes.size() == 1 ? concat(" (", sizes[0], ")") : concat(" ", sizes.size(), " pieces"));
@@ -116,8 +116,8 @@ void add_sgd(std::vector<Case>& all, const std::vector<int64_t>& sizes, bool cop
 }  // namespace
 
 void add_optimizers(std::vector<Case>& all) {
-    // More pieces than one launch of a GPU takes, some of them empty; those of several blocks end with whole words, in
-    // the middle of one, and at the end of a block.
+    // More pieces than one GPU launch takes, some of them empty; pieces of several blocks end with whole words, in the
+    // middle of a word, and at the end of a block.
     std::vector<int64_t> many(600);
     for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<int64_t>(i * 7 % 19);
     many[100] = 4096 + 24;

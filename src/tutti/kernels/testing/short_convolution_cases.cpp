@@ -8,11 +8,11 @@ namespace {
 struct Form {
     DType type = DType::f32;
     int64_t B = 1, T = 1, C = 1, K = 3;
-    bool documents = false;  // several in a sequence
+    bool documents = false;  // several documents in a sequence
     bool bias = false;
-    bool packed = false;  // b | c | x side by side, and the rows of every tensor a part of longer ones
-    bool before = false;  // tokens before the first one, of which the first two sequences see some and all
-    bool after = false;   // and gradients from tokens after the last one
+    bool packed = false;  // b | c | x side by side, and the rows of every tensor a slice of longer tensors
+    bool before = false;  // tokens before the first one: sequences reach one of them or all of them
+    bool after = false;   // gradients from tokens after the last one
     Numbers numbers = Numbers::normal;
 
     std::string name() const {
@@ -22,7 +22,7 @@ struct Form {
     }
 };
 
-// Row t of sequence n has come so far in its document.
+// Position of row t of sequence n in its document.
 View make_positions(Arena& arena, const Form& f) {
     const int64_t padding = f.packed ? 3 : 0;
     std::vector<double> all;
@@ -40,7 +40,7 @@ struct Sections {
     View b, c, x;
 };
 
-// Of (B, T, C) each; packed: of T rows out of T + 2 of (B, T + 2, 3 C).
+// Sections of (B, T, C) each; packed: T rows of a tensor (B, T + 2, 3 C).
 Sections sections(const Form& f, const View& whole) {
     const View rows = f.packed ? slice(whole, 1, 1, f.T) : whole;
     return {slice(rows, 2, 0, f.C), slice(rows, 2, f.C, f.C), slice(rows, 2, 2 * f.C, f.C)};
@@ -71,7 +71,7 @@ Inputs make(Arena& arena, const Form& f) {
     return in;
 }
 
-// The same with the sizes of all values, in f64: what the reference makes of them bounds the sizes of all terms.
+// The absolute values of a view, in f64: the reference's result for them bounds the sizes of all terms.
 View absolute(Arena& arena, const View& x) {
     if (!x.defined()) return {};
     std::vector<double> sizes = values(x);
@@ -145,7 +145,7 @@ void add_backward_before(std::vector<Case>& all, const Form& form) {
         });
 }
 
-// dw = sum of B T terms and what was there, each term a few operations.
+// dw = sum of B T terms and the previous value, each term a few operations.
 void add_backward_weight(std::vector<Case>& all, const Form& form) {
     add(all, "short_convolution_backward_weight", &KernelTable::short_convolution_backward_weight, form.name(),
         [=](const auto& table, const auto& stream, Arena& arena) {
@@ -162,7 +162,7 @@ void add_backward_weight(std::vector<Case>& all, const Form& form) {
         });
 }
 
-// `tokens` of b and x after those of `before`: one product each.
+// Products b x of `tokens` tokens, after those of `before`: one product each.
 void add_state(std::vector<Case>& all, const Form& form) {
     for (int64_t tokens = 0; tokens < form.K; ++tokens)
         add(all, "short_convolution_state", &KernelTable::short_convolution_state,
@@ -195,7 +195,7 @@ std::vector<Form> forms() {
                 whole.numbers = Numbers::whole;
                 all.insert(all.end(), {f, of_all, whole});
             }
-        all.push_back({.type = t, .B = 2, .T = 1, .C = 40, .before = true});  // of text that is generated
+        all.push_back({.type = t, .B = 2, .T = 1, .C = 40, .before = true});  // as in generation
         all.push_back({.type = t, .B = 2, .T = 1, .C = 40});
         all.push_back({.type = t, .B = 1, .T = 700, .C = 48, .documents = true, .bias = true, .before = true});
         all.push_back({.type = t, .B = 2, .T = 0, .C = 24});
