@@ -63,6 +63,10 @@ std::string positive_duration(double seconds) {
     return two_units(std::llround(seconds / 3600), kDay, "d", "h");
 }
 
+std::string padding(const std::string& text, size_t width) {
+    return std::string(width - std::min(width, columns_of(text)), ' ');
+}
+
 }  // namespace
 
 std::string format_bytes(int64_t bytes) {
@@ -108,12 +112,6 @@ std::string format_difference(double share) {
 size_t columns_of(std::string_view text) {
     return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
-
-namespace {
-std::string padding(const std::string& text, size_t width) {
-    return std::string(width - std::min(width, columns_of(text)), ' ');
-}
-}  // namespace
 
 std::string left(const std::string& text, size_t width) { return text + padding(text, width); }
 

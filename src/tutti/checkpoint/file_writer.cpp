@@ -59,6 +59,35 @@ class ChunkStream {
 
 constexpr std::string_view kTemporaryFile = ".tmp-";
 
+// The host's name with only letters, digits and '_', so that '-' separates the parts.
+std::string plain_host_name() {
+    std::string host = host_name();
+    if (host.size() > 64) host.resize(64);
+    for (char& c : host) {
+        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!plain) c = '_';
+    }
+    return host;
+}
+
+// A process that has ended and that its parent has not waited for. In a container without an init it stays for ever.
+bool is_zombie(pid_t pid) {
+    std::ifstream stat(concat("/proc/", pid, "/stat"));  // "1234 (name) Z ...": the name may hold anything
+    const std::string text(std::istreambuf_iterator<char>(stat), {});
+    const size_t name_ends = text.rfind(')');
+    return name_ends != std::string::npos && text.substr(name_ends, 3) == ") Z";
+}
+
+std::string without_slashes(std::string path) {
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    return path;
+}
+
+bool is_free(FileSystem& file_system, const std::string& path) {
+    const FileKind kind = file_system.kind(path);
+    return kind == FileKind::none || (kind == FileKind::directory && file_system.list(path).empty());
+}
+
 }  // namespace
 
 int64_t FileToWrite::size() const {
@@ -121,29 +150,6 @@ void remove_temporary_files(FileSystem& file_system, const std::string& director
     }
 }
 
-namespace {
-
-// The host's name with only letters, digits and '_', so that '-' separates the parts.
-std::string plain_host_name() {
-    std::string host = host_name();
-    if (host.size() > 64) host.resize(64);
-    for (char& c : host) {
-        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!plain) c = '_';
-    }
-    return host;
-}
-
-// A process that has ended and that its parent has not waited for. In a container without an init it stays for ever.
-bool is_zombie(pid_t pid) {
-    std::ifstream stat(concat("/proc/", pid, "/stat"));  // "1234 (name) Z ...": the name may hold anything
-    const std::string text(std::istreambuf_iterator<char>(stat), {});
-    const size_t name_ends = text.rfind(')');
-    return name_ends != std::string::npos && text.substr(name_ends, 3) == ") Z";
-}
-
-}  // namespace
-
 std::string this_owner() { return plain_host_name() + "-" + std::to_string(::getpid()); }
 
 OwnerState state_of(std::string_view owner) {
@@ -157,20 +163,6 @@ OwnerState state_of(std::string_view owner) {
     if (::kill(pid, 0) != 0 && errno != EPERM) return OwnerState::gone;
     return is_zombie(pid) ? OwnerState::gone : OwnerState::running;
 }
-
-namespace {
-
-std::string without_slashes(std::string path) {
-    while (path.size() > 1 && path.back() == '/') path.pop_back();
-    return path;
-}
-
-bool is_free(FileSystem& file_system, const std::string& path) {
-    const FileKind kind = file_system.kind(path);
-    return kind == FileKind::none || (kind == FileKind::directory && file_system.list(path).empty());
-}
-
-}  // namespace
 
 NewDirectory::NewDirectory(FileSystem& file_system, std::string path)
     : file_system_(file_system),

@@ -56,6 +56,23 @@ int64_t bytes_of(const TensorToWrite& tensor) {
     return bytes;
 }
 
+SafetensorsHeader read_header(ByteSource& source) {
+    const int64_t size = source.size();
+    check<DataError>(size >= 8, source.path(), ": ", size, " bytes; a safetensors file has at least 8");
+    std::array<std::byte, 8> length_bytes = {};
+    source.read(0, length_bytes);
+    uint64_t length = 0;
+    for (size_t i = 0; i < 8; ++i) length |= std::to_integer<uint64_t>(length_bytes[i]) << (8 * i);
+    check<DataError>(length <= static_cast<uint64_t>(kMaxHeaderBytes), source.path(), ": byte 0: a header of ", length,
+                     " bytes; at most ", kMaxHeaderBytes, " are allowed (is this a safetensors file?)");
+    const int64_t data_start = 8 + static_cast<int64_t>(length);
+    check<DataError>(data_start <= size, source.path(), ": byte 0: a header of ", length, " bytes in a file of ", size,
+                     " bytes: the file is cut off");
+    std::string text(static_cast<size_t>(length), '\0');
+    source.read(8, std::as_writable_bytes(std::span(text)));
+    return parse_safetensors_header(text, size - data_start, source.path());
+}
+
 }  // namespace
 
 std::string_view safetensors_name(DType dtype) { return kTypes[order_of(dtype)].second; }
@@ -215,27 +232,6 @@ std::map<std::string, std::string> parse_index(std::string_view text, const std:
         return files;
     });
 }
-
-namespace {
-
-SafetensorsHeader read_header(ByteSource& source) {
-    const int64_t size = source.size();
-    check<DataError>(size >= 8, source.path(), ": ", size, " bytes; a safetensors file has at least 8");
-    std::array<std::byte, 8> length_bytes = {};
-    source.read(0, length_bytes);
-    uint64_t length = 0;
-    for (size_t i = 0; i < 8; ++i) length |= std::to_integer<uint64_t>(length_bytes[i]) << (8 * i);
-    check<DataError>(length <= static_cast<uint64_t>(kMaxHeaderBytes), source.path(), ": byte 0: a header of ", length,
-                     " bytes; at most ", kMaxHeaderBytes, " are allowed (is this a safetensors file?)");
-    const int64_t data_start = 8 + static_cast<int64_t>(length);
-    check<DataError>(data_start <= size, source.path(), ": byte 0: a header of ", length, " bytes in a file of ", size,
-                     " bytes: the file is cut off");
-    std::string text(static_cast<size_t>(length), '\0');
-    source.read(8, std::as_writable_bytes(std::span(text)));
-    return parse_safetensors_header(text, size - data_start, source.path());
-}
-
-}  // namespace
 
 SafetensorsFile::SafetensorsFile(std::shared_ptr<ByteSource> source)
     : source_(std::move(source)), header_(read_header(*source_)), by_name_(header_.tensors.size()) {

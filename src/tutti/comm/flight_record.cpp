@@ -84,6 +84,15 @@ FlightRecord record_of(const Json& json) {
     return r;
 }
 
+int64_t clock_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+double unix_time() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace
 
 std::string_view name_of(State state) {
@@ -128,19 +137,6 @@ FlightRecord read_flight_record(const std::filesystem::path& path) {
         throw DataError(concat(path.string(), ": not a flight record of this program: ", error.what(), kAdvice));
     }
 }
-
-namespace {
-
-int64_t clock_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-}
-
-double unix_time() {
-    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 FlightRecorder::FlightRecorder() : origin_ns_(clock_ns()), started_(unix_time()) {}
 

@@ -323,6 +323,17 @@ class TokenFiles final : public TokenSource {
     std::vector<Part> parts_;
 };
 
+constexpr int64_t kBlock = 32 * 1024;  // tokens; 128 KiB of ids stays in the second-level cache
+constexpr int64_t kBlocks = 256;
+
+struct HashState {
+    XXH3_state_t* state = XXH3_createState();
+    HashState() { check(state != nullptr && XXH3_64bits_reset(state) == XXH_OK, "XXH3: no memory for its state"); }
+    ~HashState() { XXH3_freeState(state); }
+    HashState(const HashState&) = delete;
+    HashState& operator=(const HashState&) = delete;
+};
+
 }  // namespace
 
 std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format) {
@@ -347,21 +358,6 @@ std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& p
     }
     return std::make_shared<TokenFiles>(std::move(parts));
 }
-
-namespace {
-
-constexpr int64_t kBlock = 32 * 1024;  // tokens; 128 KiB of ids stays in the second-level cache
-constexpr int64_t kBlocks = 256;
-
-struct HashState {
-    XXH3_state_t* state = XXH3_createState();
-    HashState() { check(state != nullptr && XXH3_64bits_reset(state) == XXH_OK, "XXH3: no memory for its state"); }
-    ~HashState() { XXH3_freeState(state); }
-    HashState(const HashState&) = delete;
-    HashState& operator=(const HashState&) = delete;
-};
-
-}  // namespace
 
 void visit_sample(const TokenSource& source, int64_t begin, int64_t end,
                   const std::function<void(int64_t, std::span<const int32_t>)>& visit) {

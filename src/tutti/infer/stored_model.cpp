@@ -72,6 +72,18 @@ void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops:
     use(stored, std::move(model), weights);
 }
 
+// Sets what this rank holds of each parameter. A second call, with an older checkpoint, finds the groups.
+void share_out(models::Model& model, comm::World& world, std::unique_ptr<parallel::Groups>& groups) {
+    spec::RunSpec run;
+    run.model = model.spec();
+    run.parallel.tp = world.size();
+    if (const int64_t experts = run.model.moe.experts; experts > 0 && experts % world.size() == 0)
+        run.parallel.ep = world.size();
+    if (!groups) groups = std::make_unique<parallel::Groups>(world, parallel::make_mesh(run, world.size()));
+    parallel::apply(model.parameters(), groups->mesh(), world.rank(), {&groups->over(mesh::kTp), false},
+                    parallel::expert_parallel_of(*groups));
+}
+
 }  // namespace
 
 std::vector<int32_t> StoredModel::eos_tokens() const {
@@ -101,22 +113,6 @@ void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longe
         checkpoint::Store(files, place.directory, checkpoint::Access::read, warn).load_newest(load, on_damage);
     check<DataError>(newest.has_value(), path, " holds no checkpoint and no ", kConfig);
 }
-
-namespace {
-
-// Sets what this rank holds of each parameter. A second call, with an older checkpoint, finds the groups.
-void share_out(models::Model& model, comm::World& world, std::unique_ptr<parallel::Groups>& groups) {
-    spec::RunSpec run;
-    run.model = model.spec();
-    run.parallel.tp = world.size();
-    if (const int64_t experts = run.model.moe.experts; experts > 0 && experts % world.size() == 0)
-        run.parallel.ep = world.size();
-    if (!groups) groups = std::make_unique<parallel::Groups>(world, parallel::make_mesh(run, world.size()));
-    parallel::apply(model.parameters(), groups->mesh(), world.rank(), {&groups->over(mesh::kTp), false},
-                    parallel::expert_parallel_of(*groups));
-}
-
-}  // namespace
 
 LoadedModel load_model(const std::string& path, const LoadOptions& options) {
     LoadedModel loaded;

@@ -30,6 +30,12 @@ void check_routing(const char* op, const Tensor& logits, int64_t k, const Routin
           "; choose groups whose number divides the number of experts of a row, and which have that many");
 }
 
+void check_combined(const char* op, const Tensor& x, const Tensor& rows, const Tensor& weights) {
+    check(x.rank() == 2 && x.contiguous() && rows.rank() == 2 && rows.dtype() == DType::i32 && rows.contiguous(), op,
+          ": x (M, C) and rows (N, k) i32, got ", x.shape(), " and ", rows.shape(), " ", rows.dtype());
+    if (weights.defined()) check_matrix(op, "weights", weights, rows.shape(), DType::f32);
+}
+
 }  // namespace
 
 Routed route(Context& ctx, const Tensor& logits, const Tensor& bias, int64_t k, const Routing& how, bool shares) {
@@ -94,16 +100,6 @@ Tensor gather_rows(Context& ctx, const Tensor& x, const Tensor& rows) {
     call(ctx, &KernelTable::gather_rows, "gather_rows", x, rows, y);
     return y;
 }
-
-namespace {
-
-void check_combined(const char* op, const Tensor& x, const Tensor& rows, const Tensor& weights) {
-    check(x.rank() == 2 && x.contiguous() && rows.rank() == 2 && rows.dtype() == DType::i32 && rows.contiguous(), op,
-          ": x (M, C) and rows (N, k) i32, got ", x.shape(), " and ", rows.shape(), " ", rows.dtype());
-    if (weights.defined()) check_matrix(op, "weights", weights, rows.shape(), DType::f32);
-}
-
-}  // namespace
 
 Tensor combine_rows(Context& ctx, const Tensor& x, const Tensor& rows, const Tensor& weights) {
     check_combined("combine_rows", x, rows, weights);

@@ -224,23 +224,6 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     return r;
 }
 
-}  // namespace
-
-Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank) {
-    try {
-        return rehearse_within(run, target, ranks, rank);
-    } catch (const OutOfMemory&) {
-        Target unlimited = target;
-        unlimited.device.memory_bytes = 0;
-        Rehearsal r = rehearse_within(run, unlimited, ranks, rank);
-        r.memory_capacity = target.device.memory_bytes;
-        r.fits = false;
-        return r;
-    }
-}
-
-namespace {
-
 // `center` and its neighbours along each axis.
 std::vector<int> neighbours(const mesh::Mesh& mesh, int center) {
     constexpr size_t kMostPerAxis = 8;
@@ -255,6 +238,19 @@ std::vector<int> neighbours(const mesh::Mesh& mesh, int center) {
 }
 
 }  // namespace
+
+Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank) {
+    try {
+        return rehearse_within(run, target, ranks, rank);
+    } catch (const OutOfMemory&) {
+        Target unlimited = target;
+        unlimited.device.memory_bytes = 0;
+        Rehearsal r = rehearse_within(run, unlimited, ranks, rank);
+        r.memory_capacity = target.device.memory_bytes;
+        r.fits = false;
+        return r;
+    }
+}
 
 LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank) {
     check<UsageError>(!rank || (0 <= *rank && *rank < ranks), "rank ", rank.value_or(0), " of a run of ", ranks,

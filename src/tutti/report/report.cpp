@@ -194,6 +194,21 @@ std::string texts(const RunHistory& run) {
     return cards;
 }
 
+std::string quoted(const std::string& text) {
+    if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+    std::string field = "\"";
+    for (const char c : text) field += c == '"' ? std::string("\"\"") : std::string(1, c);
+    return field + "\"";
+}
+
+// The fewest digits that read back to the same bits; counts without a point.
+std::string cell(const std::optional<double>& value) {
+    if (!value) return "";
+    if (!std::isfinite(*value)) return "nan";
+    if (*value == std::floor(*value) && std::abs(*value) < 9e15) return std::to_string(static_cast<int64_t>(*value));
+    return Json(*value).dump();
+}
+
 }  // namespace
 
 std::string render_report(const RunHistory& run) {
@@ -212,25 +227,6 @@ std::string render_report(const RunHistory& run) {
         "report</code>.</p></footer>\n";
     return page(run.name + " – Tutti run report", body);
 }
-
-namespace {
-
-std::string quoted(const std::string& text) {
-    if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-    std::string field = "\"";
-    for (const char c : text) field += c == '"' ? std::string("\"\"") : std::string(1, c);
-    return field + "\"";
-}
-
-// The fewest digits that read back to the same bits; counts without a point.
-std::string cell(const std::optional<double>& value) {
-    if (!value) return "";
-    if (!std::isfinite(*value)) return "nan";
-    if (*value == std::floor(*value) && std::abs(*value) < 9e15) return std::to_string(static_cast<int64_t>(*value));
-    return Json(*value).dump();
-}
-
-}  // namespace
 
 std::string render_csv(const std::vector<RunHistory>& runs) {
     std::string csv = "run,step";

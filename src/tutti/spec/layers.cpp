@@ -18,6 +18,17 @@ int64_t layer_number(std::string_view text, const std::string& whole) {
     return number;
 }
 
+bool contains(const std::vector<LayerRange>& ranges, int64_t layer) {
+    return std::any_of(ranges.begin(), ranges.end(),
+                       [&](const LayerRange& range) { return range.first <= layer && layer <= range.last; });
+}
+
+int64_t size_of(const std::vector<LayerRange>& ranges) {
+    int64_t count = 0;
+    for (const LayerRange& range : ranges) count += range.last - range.first + 1;
+    return count;
+}
+
 }  // namespace
 
 std::vector<LayerRange> layer_ranges(const std::string& text) {
@@ -63,21 +74,6 @@ std::string to_text(const std::vector<LayerRange>& ranges) {
     }
     return text;
 }
-
-namespace {
-
-bool contains(const std::vector<LayerRange>& ranges, int64_t layer) {
-    return std::any_of(ranges.begin(), ranges.end(),
-                       [&](const LayerRange& range) { return range.first <= layer && layer <= range.last; });
-}
-
-int64_t size_of(const std::vector<LayerRange>& ranges) {
-    int64_t count = 0;
-    for (const LayerRange& range : ranges) count += range.last - range.first + 1;
-    return count;
-}
-
-}  // namespace
 
 LayerOperator operator_of(const ModelSpec& model, int64_t layer) {
     if (contains(layer_ranges(model.conv_layers), layer)) return {.kind = LayerOperator::Kind::short_convolution};

@@ -48,6 +48,54 @@ std::string result_of(const std::function<std::string()>& body) {
     }
 }
 
+std::set<std::string> lines_of(const std::string& text) {
+    std::set<std::string> lines;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) lines.insert(line);
+    return lines;
+}
+
+// "section.key" and value of each line.
+std::map<std::string, std::string> keys_of(const std::string& toml) {
+    std::map<std::string, std::string> keys;
+    std::istringstream in(toml);
+    std::string section;
+    for (std::string line; std::getline(in, line);) {
+        if (line.starts_with("[")) section = line.substr(1, line.find(']') - 1) + '.';
+        const size_t equals = line.find(" = ");
+        if (equals == std::string::npos || line.starts_with("#")) continue;
+        keys[section + line.substr(0, line.find_last_not_of(' ', equals) + 1)] = line.substr(equals + 3);
+    }
+    return keys;
+}
+
+// "model.width = 128 (checkpoint: model.width = 64)", one line per difference.
+std::string differences(const std::string& now, const std::string& then) {
+    const auto a = lines_of(now), b = lines_of(then);
+    std::string text;
+    for (const std::string& line : a)
+        if (!b.contains(line)) text += "\n  this run:   " + line;
+    for (const std::string& line : b)
+        if (!a.contains(line)) text += "\n  checkpoint: " + line;
+    return text;
+}
+
+std::string lines(const std::vector<std::string>& texts) {
+    std::string all;
+    for (const std::string& text : texts) all += text + "\n";
+    return all;
+}
+
+// A line that all of these texts have, or "".
+std::string common_line(const std::vector<std::string>& texts) {
+    std::set<std::string> common = lines_of(texts.front());
+    for (const std::string& text : texts) {
+        const auto others = lines_of(text);
+        std::erase_if(common, [&](const std::string& line) { return !others.contains(line); });
+    }
+    return common.empty() ? "" : *common.begin();
+}
+
 }  // namespace
 
 void Failure::raise() const {
@@ -76,17 +124,6 @@ Agreement agree(comm::Communicator* ranks, const std::function<std::string()>& b
     }
     return agreement;
 }
-
-namespace {
-
-std::set<std::string> lines_of(const std::string& text) {
-    std::set<std::string> lines;
-    std::istringstream in(text);
-    for (std::string line; std::getline(in, line);) lines.insert(line);
-    return lines;
-}
-
-}  // namespace
 
 std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine) {
     std::vector<checkpoint::TensorSlice> slices;
@@ -134,24 +171,6 @@ std::string run_identity(const spec::RunSpec& run) {
     return identity;
 }
 
-namespace {
-
-// "section.key" and value of each line.
-std::map<std::string, std::string> keys_of(const std::string& toml) {
-    std::map<std::string, std::string> keys;
-    std::istringstream in(toml);
-    std::string section;
-    for (std::string line; std::getline(in, line);) {
-        if (line.starts_with("[")) section = line.substr(1, line.find(']') - 1) + '.';
-        const size_t equals = line.find(" = ");
-        if (equals == std::string::npos || line.starts_with("#")) continue;
-        keys[section + line.substr(0, line.find_last_not_of(' ', equals) + 1)] = line.substr(equals + 3);
-    }
-    return keys;
-}
-
-}  // namespace
-
 std::string changed_keys(const std::string& now, const std::string& then) {
     const auto before = keys_of(then);
     std::string text;
@@ -162,37 +181,6 @@ std::string changed_keys(const std::string& now, const std::string& then) {
     }
     return text;
 }
-
-namespace {
-
-// "model.width = 128 (checkpoint: model.width = 64)", one line per difference.
-std::string differences(const std::string& now, const std::string& then) {
-    const auto a = lines_of(now), b = lines_of(then);
-    std::string text;
-    for (const std::string& line : a)
-        if (!b.contains(line)) text += "\n  this run:   " + line;
-    for (const std::string& line : b)
-        if (!a.contains(line)) text += "\n  checkpoint: " + line;
-    return text;
-}
-
-std::string lines(const std::vector<std::string>& texts) {
-    std::string all;
-    for (const std::string& text : texts) all += text + "\n";
-    return all;
-}
-
-// A line that all of these texts have, or "".
-std::string common_line(const std::vector<std::string>& texts) {
-    std::set<std::string> common = lines_of(texts.front());
-    for (const std::string& text : texts) {
-        const auto others = lines_of(text);
-        std::erase_if(common, [&](const std::string& line) { return !others.contains(line); });
-    }
-    return common.empty() ? "" : *common.begin();
-}
-
-}  // namespace
 
 Checkpointing::Checkpointing(Setup setup)
     : setup_(std::move(setup)),

@@ -30,6 +30,16 @@ Json comm_of(const StepMetrics& m) {
     return groups;
 }
 
+// A list for each layer that has experts, in steps of 1e-4.
+Json load_of(const nn::RoutingSummary& routing) {
+    Json layers = Json::array();
+    for (size_t i = 0; i < routing.load.size(); ++i) {
+        if (i % static_cast<size_t>(routing.experts) == 0) layers.push_back(Json::array());
+        layers.back().push_back(std::round(routing.load[i] * 1e4) / 1e4);
+    }
+    return layers;
+}
+
 }  // namespace
 
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
@@ -102,20 +112,6 @@ void RunDirectory::copy_tokenizer(const std::string& file) {
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }
 
 void RunDirectory::write_report(const std::string& html) { write_whole("report.html", html); }
-
-namespace {
-
-// A list for each layer that has experts, in steps of 1e-4.
-Json load_of(const nn::RoutingSummary& routing) {
-    Json layers = Json::array();
-    for (size_t i = 0; i < routing.load.size(); ++i) {
-        if (i % static_cast<size_t>(routing.experts) == 0) layers.push_back(Json::array());
-        layers.back().push_back(std::round(routing.load[i] * 1e4) / 1e4);
-    }
-    return layers;
-}
-
-}  // namespace
 
 // The tags that Hugging Face's trainer and the large trainers have in common, as far as they agree.
 void RunDirectory::log_events(const StepMetrics& m) {

@@ -53,29 +53,6 @@ std::string differences(const std::vector<std::string>& texts) {
     return text;
 }
 
-}  // namespace
-
-std::string recipe_of(const spec::RunSpec& run, const std::string& out) {
-    const BuildInfo build = build_info();
-    std::string recipe =
-        concat("tutti = ", build.version, " ", build.build_type, ", ", build.compiler, "\n--out = ", out, "\n");
-    spec::for_each_field(run, [&recipe](const spec::Field& field, const auto& value) {
-        recipe += concat(field.path(), " = ", spec::toml_text(value), '\n');
-    });
-    return recipe;
-}
-
-void check_same(comm::Communicator& ranks, const std::string& lines) {
-    if (ranks.size() == 1) return;
-    const auto digests = comm::gather_texts(ranks, std::to_string(random_key(0, lines)));
-    if (std::equal(digests.begin() + 1, digests.end(), digests.begin())) return;
-    const std::string found = differences(comm::gather_texts(ranks, host_name() + "\n" + lines));
-    throw UsageError(concat("the ranks of this run were not started alike:", found,
-                            "\nstart all of them with the same program, config and data"));
-}
-
-namespace {
-
 std::vector<MemoryNeed> needs_under(const std::vector<MemoryLimit>& limits, int64_t bytes) {
     std::vector<MemoryNeed> needs;
     for (const MemoryLimit& limit : limits) needs.push_back({limit, bytes});
@@ -116,6 +93,25 @@ MemoryVerdict tightest_of(const std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+std::string recipe_of(const spec::RunSpec& run, const std::string& out) {
+    const BuildInfo build = build_info();
+    std::string recipe =
+        concat("tutti = ", build.version, " ", build.build_type, ", ", build.compiler, "\n--out = ", out, "\n");
+    spec::for_each_field(run, [&recipe](const spec::Field& field, const auto& value) {
+        recipe += concat(field.path(), " = ", spec::toml_text(value), '\n');
+    });
+    return recipe;
+}
+
+void check_same(comm::Communicator& ranks, const std::string& lines) {
+    if (ranks.size() == 1) return;
+    const auto digests = comm::gather_texts(ranks, std::to_string(random_key(0, lines)));
+    if (std::equal(digests.begin() + 1, digests.end(), digests.begin())) return;
+    const std::string found = differences(comm::gather_texts(ranks, host_name() + "\n" + lines));
+    throw UsageError(concat("the ranks of this run were not started alike:", found,
+                            "\nstart all of them with the same program, config and data"));
+}
 
 double MemoryVerdict::share() const {
     return static_cast<double>(needed) / static_cast<double>(std::max<int64_t>(available, 1));

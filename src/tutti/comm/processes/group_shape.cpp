@@ -21,6 +21,16 @@ void add_subtrees(const std::vector<int>& host_of, int first, int count, std::ve
     add_subtrees(host_of, first + left, count - left, forest);
 }
 
+int64_t elements(const Collective& c) {
+    switch (c.kind) {
+        case Kind::all_reduce:
+        case Kind::broadcast:
+        case Kind::all_gather: return c.input.numel();
+        case Kind::reduce_scatter: return c.output.numel();
+        default: return 0;
+    }
+}
+
 }  // namespace
 
 GroupShape GroupShape::of(const std::vector<int>& hosts_of_ranks, int rank) {
@@ -43,20 +53,6 @@ GroupShape GroupShape::of(const std::vector<int>& hosts_of_ranks, int rank) {
     shape.host = shape.host_of[to_size(rank)];
     return shape;
 }
-
-namespace {
-
-int64_t elements(const Collective& c) {
-    switch (c.kind) {
-        case Kind::all_reduce:
-        case Kind::broadcast:
-        case Kind::all_gather: return c.input.numel();
-        case Kind::reduce_scatter: return c.output.numel();
-        default: return 0;
-    }
-}
-
-}  // namespace
 
 Cutting::Cutting(const GroupShape& shape, const Collective& collective, int64_t capacity)
     : shape_(shape),

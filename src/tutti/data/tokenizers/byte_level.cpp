@@ -39,6 +39,22 @@ size_t contraction(std::string_view text, size_t begin, bool any_case) {
     return any_case && rest == "\u017F" ? 3 : 0;  // the long s is an s of another case
 }
 
+int32_t child_of(const std::vector<std::pair<unsigned char, int32_t>>& children, unsigned char byte) {
+    for (const auto& [key, node] : children)
+        if (key == byte) return node;
+    return -1;
+}
+
+constexpr uint32_t kLargestByteCharacter = 256 + 68 - 1;
+
+std::array<int, kLargestByteCharacter + 1> bytes_by_character() {
+    std::array<int, kLargestByteCharacter + 1> bytes;
+    bytes.fill(-1);
+    const auto characters = byte_characters();
+    for (size_t byte = 0; byte < 256; ++byte) bytes[characters[byte]] = static_cast<int>(byte);
+    return bytes;
+}
+
 }  // namespace
 
 std::string_view name_of(SplitKind kind) { return kKnown[static_cast<size_t>(kind)].name; }
@@ -144,16 +160,6 @@ size_t Splitter::llama_end(std::string_view text, size_t begin) const {
     }
     return space_end(text, begin, true);
 }
-
-namespace {
-
-int32_t child_of(const std::vector<std::pair<unsigned char, int32_t>>& children, unsigned char byte) {
-    for (const auto& [key, node] : children)
-        if (key == byte) return node;
-    return -1;
-}
-
-}  // namespace
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, std::shared_ptr<const CharacterClasses> classes)
     : tokens_(std::move(tokens)), classes_(std::move(classes)), nodes_(1), roots_(256, -1) {
@@ -346,20 +352,6 @@ std::array<uint32_t, 256> byte_characters() {
     }
     return characters;
 }
-
-namespace {
-
-constexpr uint32_t kLargestByteCharacter = 256 + 68 - 1;
-
-std::array<int, kLargestByteCharacter + 1> bytes_by_character() {
-    std::array<int, kLargestByteCharacter + 1> bytes;
-    bytes.fill(-1);
-    const auto characters = byte_characters();
-    for (size_t byte = 0; byte < 256; ++byte) bytes[characters[byte]] = static_cast<int>(byte);
-    return bytes;
-}
-
-}  // namespace
 
 std::optional<std::string> bytes_of_token(std::string_view token) {
     static const auto kBytes = bytes_by_character();

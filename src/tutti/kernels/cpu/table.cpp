@@ -46,6 +46,25 @@ Isa named_isa(std::string_view named) {
     throw UsageError(concat("TUTTI_CPU_ISA must be one of this processor's (", names, "), got \"", named, "\""));
 }
 
+template <Isa isa>
+OwnGemm with_sizes(void (*gemm)(const Stream&, const Gemm&)) {
+    return {gemm, [](const Stream& stream, const Gemm& g) { return own_gemm_workspace(isa, stream, g); },
+            [](const Stream& stream, const Gemm& g) { return own_gemm_packed_b(isa, stream, g); }};
+}
+
+KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable&)) {
+    KernelTable table;
+    table.name = name;
+    fill_table(table);
+    fill_gemm(table, isa);
+    table.gemm_by_rows = true;
+    table.packing_counts = isa >= Isa::avx512_bf16;
+    table.attention_workspace = attention::workspace;
+    fill_portable(table);
+    fill_grouped_gemm(table, isa);
+    return table;
+}
+
 }  // namespace
 
 Isa chosen_isa() {
@@ -58,16 +77,6 @@ Isa chosen_isa() {
     }();
     return kChosen;
 }
-
-namespace {
-
-template <Isa isa>
-OwnGemm with_sizes(void (*gemm)(const Stream&, const Gemm&)) {
-    return {gemm, [](const Stream& stream, const Gemm& g) { return own_gemm_workspace(isa, stream, g); },
-            [](const Stream& stream, const Gemm& g) { return own_gemm_packed_b(isa, stream, g); }};
-}
-
-}  // namespace
 
 OwnGemm own_gemm(Isa isa) {
     switch (isa) {
@@ -87,23 +96,6 @@ void multiply(Isa isa, const Stream& stream, const Gemm& g) {
     own_gemm(isa).gemm(stream, apart ? without_epilogue(g) : g);
     if (apart) apply_epilogue(cpu_table(isa), stream, g);
 }
-
-namespace {
-
-KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable&)) {
-    KernelTable table;
-    table.name = name;
-    fill_table(table);
-    fill_gemm(table, isa);
-    table.gemm_by_rows = true;
-    table.packing_counts = isa >= Isa::avx512_bf16;
-    table.attention_workspace = attention::workspace;
-    fill_portable(table);
-    fill_grouped_gemm(table, isa);
-    return table;
-}
-
-}  // namespace
 
 const KernelTable& cpu_table(Isa isa) {
     static const KernelTable kAvx2 = make_table("cpu-avx2", Isa::avx2, avx2::fill_table);
