@@ -112,7 +112,7 @@ TEST_F(MpiFailure, AnExceptionStopsTheOthersWithItsReasonAndItsExitCode) {
         expect_record(rank, "the disk of rank 1 is gone");
         expect_record(rank, "\"operation\": \"barrier\"");
     }
-    expect_finding(Finding::failed, "rank 1 failed by itself: the disk of rank 1 is gone");
+    expect_finding(Finding::failed, "rank 1 failed: the disk of rank 1 is gone");
 }
 
 TEST_F(MpiFailure, TheReasonCrossesHosts) {
@@ -137,7 +137,7 @@ TEST_F(MpiFailure, ARankThatStaysAwayIsNamedWithWhatItDidLast) {
     EXPECT_EQ(wait(), 4);
     const std::string reason =
         "all_reduce of 1 f64, operation 2 of group dp: waiting for rank 1 of the group, which has begun only operation "
-        "1; what it began last is barrier, operation 1 of group tp, for more than 1 s (comm.timeout_s)";
+        "1; its last operation is barrier, operation 1 of group tp, for more than 1 s (comm.timeout_s)";
     expect_record(0, reason);
     expect_record(2, reason);
     expect_finding(Finding::missing, "wait for rank 1 in operation 2 of group dp (all_reduce of 1 f64)");
@@ -151,7 +151,7 @@ TEST_F(MpiFailure, RanksThatDisagreeSayWhoCallsWhat) {
         "of "
         "8 f32 from rank 0");
     expect_record(2, "disagree on its operation 2");
-    expect_finding(Finding::different, "the ranks part at operation 2 of group dp");
+    expect_finding(Finding::different, "the ranks diverge at operation 2 of group dp");
     expect_finding(Finding::different, "rank 1 calls broadcast of 8 f32 from rank 0");
 }
 

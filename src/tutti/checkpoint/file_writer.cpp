@@ -47,7 +47,7 @@ class ChunkStream {
             const FilePart& piece = body_[next_];
             piece_ = piece.make ? piece.make() : piece.bytes;
             check(static_cast<int64_t>(piece_.size()) == piece.size, name_, ": a piece of ", piece.size,
-                  " bytes was promised, ", piece_.size(), " came");
+                  " bytes was announced, ", piece_.size(), " came");
         }
     }
     const std::string& name_;

@@ -194,8 +194,8 @@ void sweep_squares(Sweep& sweep, double patience) {
         const double left_s = end - seconds_now(), predicted = 4 * 8 * last;  // two to warm up, two more; 8: (2 N)^3
         if (n > kSmallestSide && predicted > left_s) {
             sweep.bench.note(sweep.result,
-                             concat("stopped before N = ", n, ": it needs about ", format_duration(predicted),
-                                    ", patience has ", format_duration(std::max(left_s, 0.0)), " (--seconds)"));
+                             concat("stopped before N = ", n, ": it needs about ", format_duration(predicted), ", and ",
+                                    format_duration(std::max(left_s, 0.0)), " of --seconds are left"));
             return;
         }
         if (memory_of(shape, sweep.bench.dtype) > sweep.bench.device->free_bytes()) {
@@ -379,9 +379,9 @@ BenchResult bench_attention(Bench& bench) {
     for (int64_t T = 1024; T <= 16384; T *= 2) {
         const double predicted = 4 * last;
         if (predicted > bench.patience_left()) {
-            bench.note(result, concat("stopped before T = ", T, ": it needs about ", format_duration(predicted),
-                                      ", patience has ", format_duration(std::max(bench.patience_left(), 0.0)),
-                                      " (--seconds)"));
+            bench.note(result,
+                       concat("stopped before T = ", T, ": it needs about ", format_duration(predicted), ", and ",
+                              format_duration(std::max(bench.patience_left(), 0.0)), " of --seconds are left"));
             break;
         }
         last = 0;

@@ -179,7 +179,7 @@ void print_five_steps(std::ostream& text, const StepReport& r) {
     full_line(format_percent(r.share(flops.full())));
     line("   of the best product", format_percent(r.rate(flops.causal()) / r.peak.gemm), causal);
     if (r.run.recompute.policy != "none")
-        line("   HFU", format_percent(r.share(r.hardware().causal())), "what is recomputed counts too");
+        line("   HFU", format_percent(r.share(r.hardware().causal())), "with recomputed FLOPs");
     text << '\n'
          << format_rate(r.tokens() / r.seconds(), r.unit()) << ", " << format_bytes(r.measured.memory)
          << " of memory at most, loss " << format_fixed(r.measured.first_loss, 4) << " to "

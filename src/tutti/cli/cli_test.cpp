@@ -193,7 +193,7 @@ TEST(Report, NamesTheRankThatWentAnotherWay) {
     const Ran text = tutti({"report", "--flight", dir / "run"});
     EXPECT_EQ(text.code, 0) << text.err;
     EXPECT_TRUE(contains(text.out, "records of 2 of 2 ranks")) << text.out;
-    EXPECT_TRUE(contains(text.out, "=> rank 1 failed by itself: the disk of rank 1 is gone")) << text.out;
+    EXPECT_TRUE(contains(text.out, "=> rank 1 failed: the disk of rank 1 is gone")) << text.out;
     EXPECT_TRUE(contains(text.out, "rank 0 was stopped: rank 1 failed: the disk of rank 1 is gone")) << text.out;
     const Ran json = tutti({"report", "--flight", dir / "run/flight", "--json"});
     const Json document = Json::parse(json.out);

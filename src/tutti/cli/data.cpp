@@ -141,7 +141,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     io.out << writer.tokens() << " tokens of " << writer.documents() << " documents, " << bytes << " bytes, in "
            << format_duration(seconds) << " (" << format_bytes(static_cast<int64_t>(rate(bytes))) << "/s, "
            << format_rate(rate(writer.tokens()), "tok") << ")\n";
-    if (writer.only_read() > 0) io.out << writer.only_read() << " tokens of prompts are no targets\n";
+    if (writer.only_read() > 0) io.out << writer.only_read() << " prompt tokens are not targets\n";
     for (const std::string& path : paths) io.out << "wrote " << path << '\n';
     return 0;
 }
@@ -191,7 +191,7 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
            << format_time(seconds) << ", which become " << tokens << " tokens (" << format_fixed(bytes_per_token, 2)
            << " bytes each)\n";
     if (tokenizer.vocab() < a.vocab)
-        io.out << "asked for " << a.vocab << ": no further pair is in the text " << a.min_frequency
+        io.out << "--vocab " << a.vocab << " was not reached: no other pair occurs " << a.min_frequency
                << " times or more\n";
     return 0;
 }
@@ -299,7 +299,7 @@ void print(const Content& c, std::ostream& out) {
     out << c.file << '\n';
     line("format", c.format);
     line("tokens", std::to_string(c.tokens));
-    if (c.masked) line("only read", concat(*c.masked, " tokens are no targets"));
+    if (c.masked) line("masked", concat(*c.masked, " tokens are not targets"));
     line("largest id", concat(c.largest, ", so the vocabulary has ", c.largest + 1, " or more"));
     line("documents", concat(c.lengths.documents, ", of ", c.lengths.shortest, " to ", c.lengths.longest, " tokens"));
     const int64_t most = *std::max_element(c.lengths.buckets.begin(), c.lengths.buckets.end());

@@ -67,7 +67,7 @@ Option device_option(std::string& device) {
     return {"--device", "D", "", "cpu, cuda or [auto], a GPU if there is one", &device, Choices{"auto", "cpu", "cuda"}};
 }
 
-Option force_option(bool& force) { return {"--force", "", "", "start even if memory does not suffice", &force}; }
+Option force_option(bool& force) { return {"--force", "", "", "start even if memory is short", &force}; }
 
 Option seconds_option(double& seconds) {
     return {"--seconds", "S", "20", "time for all measurements together", &seconds, Between{1e-3, 1e6}};
@@ -171,7 +171,8 @@ Command generate_command(GenerateArguments& a, const Io& io) {
         {"--temperature", "T", "0.8", "divisor of the logits; 0: always the most likely token", &a.temperature,
          Between{0, 1e6}},
         {"--top-k", "K", "0", "sample from the K most likely tokens; 0: from all", &a.top_k, Between{0, kMany}},
-        {"--top-p", "P", "1", "of these, from the fewest that together have probability P", &a.top_p, Between{1e-9, 1}},
+        {"--top-p", "P", "1", "of those, sample from the fewest whose probabilities sum to P", &a.top_p,
+         Between{1e-9, 1}},
         {"--seed", "N", "1234", "seed of the sampling", &a.seed},
         excluding("--temperature", {"--greedy", "", "", "the same as --temperature 0", &a.greedy}),
         {"--ranks", "N", "1", "tensor-parallel ranks that divide the model", &a.ranks, Between{1, kManyRanks}},
@@ -211,7 +212,7 @@ Command convert_command(ConvertArguments& a, const Io& io) {
 Command report_command(ReportArguments& a, const Io& io) {
     const Options options = {
         {"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
-        {"--out", "FILE", "", "the page [RUN_DIR/report.html; of several runs comparison.html]", &a.out, kPath},
+        {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kPath},
         {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kPath},
         excluding("RUN_DIR", {"--flight", "DIR", "",
                               "read the flight records of a failed run: which rank diverged first", &a.flight, kPath})};
@@ -224,7 +225,7 @@ Command health_command(HealthArguments& a, const Io& io) {
     const Options options = {
         device_option(a.device),
         threads_option(a.threads),
-        {"--margin", "M", "0.2", "slow means below 1 - M of the median of the peers", &a.margin, Between{1e-3, 0.999}},
+        {"--margin", "M", "0.2", "slow: below 1 - M of the median of the peers", &a.margin, Between{1e-3, 0.999}},
         {"--one-by-one", "", "", "measure one link at a time, not all pairs of a round at once", &a.one_by_one}};
     return command_of(
         "health", "find slow or wrong ranks and links", a, io, health,
@@ -239,11 +240,11 @@ Command health_command(HealthArguments& a, const Io& io) {
 }
 
 Option progress_thread_option(bool& progress_thread) {
-    return {"--progress-thread", "", "", "communicate in a thread of its own on each rank", &progress_thread};
+    return {"--progress-thread", "", "", "communicate in a separate thread on each rank", &progress_thread};
 }
 
 Command bench_comm_command(BenchCommArguments& a, const Io& io) {
-    return command_of("comm", "collectives of 1 KiB to 64 MiB, as shares of a copy", a, io, bench_comm,
+    return command_of("comm", "collectives of 1 KiB to 64 MiB, relative to the rate of a copy", a, io, bench_comm,
                       measuring_options(a, "2") + Options{progress_thread_option(a.progress_thread)},
                       "Examples:\n"
                       "  tutti bench comm --ranks 4\n"
@@ -264,13 +265,13 @@ Command bench_pipeline_command(BenchPipelineArguments& a, const Io& io) {
         time("--w", a.backward_weight, "weight gradients of that part, in ms"),
         {"--repeats", "N", "3", "runs, whose median is shown", &a.repeats, Between{1, 1000}},
         progress_thread_option(a.progress_thread)};
-    return command_of(
-        "pipeline", "schedules by the executor of training, beside their timelines", a, io, bench_pipeline, options,
-        "Waiting replaces compute; messages and their order are those of training. So the measured time is\n"
-        "the time of the timeline and the cost of the messages.\n\n"
-        "Examples:\n"
-        "  tutti bench pipeline --stages 8 --microbatches 32\n"
-        "  mpirun -n 8 tutti bench pipeline --kind zb-v");
+    return command_of("pipeline", "pipeline schedules, measured, beside their predicted timelines", a, io,
+                      bench_pipeline, options,
+                      "Waits replace compute; messages and their order are those of training. So the measured time is\n"
+                      "the predicted time and the cost of the messages.\n\n"
+                      "Examples:\n"
+                      "  tutti bench pipeline --stages 8 --microbatches 32\n"
+                      "  mpirun -n 8 tutti bench pipeline --kind zb-v");
 }
 
 Command bench_command(Arguments& all, const Io& io) {
@@ -294,14 +295,14 @@ Command bench_command(Arguments& all, const Io& io) {
         return command;
     };
     return {.name = "bench",
-            .description = "measure the machine's ceilings, and how near Tutti comes to them",
+            .description = "measure the machine's limits, and how near Tutti comes to them",
             .footer =
                 "Examples:\n"
                 "  tutti bench memory\n"
                 "  tutti bench gemm --dtype f32 --seconds 60\n"
                 "  tutti bench step --model llama-20m",
             .commands = {
-                of_kind("gemm", "matrix products from N = 512 on, as shares of the peak", Kind::gemm,
+                of_kind("gemm", "matrix products from N = 512 on, relative to the peak", Kind::gemm,
                         {{"--model", "PRESET", "", "also measure the products of a preset such as gpt2-124m", &a.model,
                           Suggestions{spec::preset_names()}}},
                         "Example:\n  tutti bench gemm --model llama-110m"),

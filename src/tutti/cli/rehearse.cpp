@@ -159,9 +159,9 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     if (launch.rank != 0) return 0;  // one rank prints the result
     const int ranks = launch.ranks(a.ranks);
     check<UsageError>(a.svg.empty() || a.layout || !a.vary.empty(), "--svg ", a.svg,
-                      ": there is a picture of --layout and of --vary only; give one of them");
+                      ": draws --layout or --vary; give one of them");
     check<UsageError>(a.ranks_per_host == 0 || (!a.layout && a.vary.empty()), "--per-host ", a.ranks_per_host,
-                      ": --layout and --vary look at no hosts; leave --per-host out");
+                      ": has no effect on --layout and --vary; leave it out");
     if (!a.vary.empty()) return show_variations(a, io, ranks);
     const spec::RunSpec run = read_config(a, ranks);
     if (a.layout) return show_layout(a, io, run, ranks);

@@ -74,7 +74,7 @@ int report_flight(const std::string& directory, const Io& io) {
     const diagnose::FlightReading reading = diagnose::read_flight(directory);
     io.print(describe(reading));
     if (io.json) return 0;
-    constexpr const char* kCauses[] = {"failed by itself", "waited too long", "was stopped"};  // by comm::Cause
+    constexpr const char* kCauses[] = {"failed first", "timed out", "was stopped"};  // by comm::Cause
     double written = 0;
     for (const comm::FlightRecord& r : reading.records) written = std::max(written, r.written);
     io.out << "records of " << reading.records.size() << " of " << reading.ranks << " ranks, " << time_text(written)
@@ -88,7 +88,7 @@ int report_flight(const std::string& directory, const Io& io) {
         io.out << '\n';
     }
     for (const std::string& name : reading.left_out)
-        io.err << "tutti: note: " << name << " is of an earlier session of the run and was left out\n";
+        io.err << "tutti: note: " << name << " belongs to an earlier session of the run and was left out\n";
     return 0;
 }
 

@@ -37,7 +37,7 @@ void print(const Prediction& p, const hardware::Cluster& cluster, std::ostream& 
     line("MFU", format_percent(p.share_of_peak(p.model_causal)), "causal attention, of the 16-bit peak");
     line("", format_percent(p.share_of_peak(p.model_full)), "full attention");
     line("", format_percent(p.share_of_peak(p.model_causal) * p.peak / p.precision_peak), "of the precision's peak");
-    line("HFU", format_percent(p.share_of_peak(p.hardware)), "what is recomputed counts too");
+    line("HFU", format_percent(p.share_of_peak(p.hardware)), "with recomputed FLOPs");
     const double share = p.memory.total() / cluster.memory;
     line("memory of a rank", format_bytes(static_cast<int64_t>(p.memory.total())),
          concat(format_percent(share), " of ", format_bytes(static_cast<int64_t>(cluster.memory)),
@@ -128,7 +128,8 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     std::ostream& text = io.text();
     print_errors(runs, predicted, text);
     if (measured > 0)
-        text << inside << " of " << measured << " measured steps are inside their interval, which is for 8 of 10\n";
+        text << inside << " of " << measured
+             << " measured steps are inside their interval, which should hold 8 of 10\n";
     if (!memory_errors.empty()) {
         std::sort(memory_errors.begin(), memory_errors.end());
         const double sum = std::accumulate(memory_errors.begin(), memory_errors.end(), 0.0);

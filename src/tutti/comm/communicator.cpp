@@ -124,7 +124,7 @@ void Communicator::check_place(const Collective& collective) const {
     if (before(own, begin) || !before(own, begin + whole.bytes())) return;
     check(own == begin + rank_ * (whole.bytes() / size()), name_of(collective.kind), " of group ", name_,
           ": the part of rank ", rank_, " lies inside the whole, ", own - begin,
-          " bytes from its begin; its own place there is at ", rank_ * (whole.bytes() / size()));
+          " bytes from its beginning; its own place there is at ", rank_ * (whole.bytes() / size()));
 }
 
 bool Communicator::copied_alone(const Tensor& from, const Tensor& to) const {

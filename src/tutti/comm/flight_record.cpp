@@ -16,7 +16,7 @@ template <class Enum>
 Enum named(const std::string& name, int count) {
     for (int i = 0; i < count; ++i)
         if (name_of(static_cast<Enum>(i)) == name) return static_cast<Enum>(i);
-    throw DataError(concat("\"", name, "\" is no word of this program's records"));
+    throw DataError(concat("\"", name, "\" is not a name in this program's records"));
 }
 
 Json json_of(const FlightRecord::Entry& e, const FlightRecord& record) {
@@ -47,7 +47,7 @@ FlightRecord::Entry entry_of(const Json& json, const FlightRecord& record) {
     e.operation.reduce = json.at("reduce").get<std::string>() == "max" ? Reduce::max : Reduce::sum;
     const auto dtype = json.at("dtype").get<std::string>();
     const auto known = dtype_from(dtype);
-    check<DataError>(known.has_value(), "\"", dtype, "\" is no type of values");
+    check<DataError>(known.has_value(), "\"", dtype, "\" is not a data type");
     e.operation.dtype = *known;
     e.operation.count = json.at("count").get<int64_t>();
     e.operation.peer = json.at("peer").get<int>();
@@ -127,7 +127,7 @@ std::string to_json(const FlightRecord& r) {
 
 FlightRecord read_flight_record(const std::filesystem::path& path) {
     const std::string text = read_file(path.string());
-    constexpr const char* kAdvice = "; move it away to read the other ranks' without it, as of a rank that left none";
+    constexpr const char* kAdvice = "; move it away to read the records of the other ranks without it";
     try {
         return record_of(Json::parse(text));
     } catch (const JsonError& error) {

@@ -150,8 +150,8 @@ class Search {
             }
             std::sort(finding.ranks.begin(), finding.ranks.end());
             finding.text =
-                concat("the ranks part at operation ", number, " of group ", group.name, ": ", text,
-                       majority ? concat("; ", ranks_text(finding.ranks), " left the common path") : std::string());
+                concat("the ranks diverge at operation ", number, " of group ", group.name, ": ", text,
+                       majority ? concat("; ", ranks_text(finding.ranks), " took another path") : std::string());
             return std::pair{time, finding};
         }
         return std::nullopt;
@@ -165,8 +165,8 @@ class Search {
         for (const FlightRecord* r : failed)
             findings_.push_back({.kind = FlightFinding::Kind::failed,
                                  .ranks = {r->rank},
-                                 .text = concat("rank ", r->rank, " failed by itself: ", r->reason,
-                                                "; the last it began: ", last_operation(*r))});
+                                 .text = concat("rank ", r->rank, " failed: ", r->reason,
+                                                "; its last operation: ", last_operation(*r))});
     }
 
     void find_missing() {
@@ -197,9 +197,9 @@ class Search {
             if (record_of(rank) == nullptr || waiting.contains(rank)) continue;
             const Wait* first = first_wait_for(rank);
             FlightFinding finding{.kind = FlightFinding::Kind::behind, .ranks = {rank}};
-            finding.text = concat("rank ", rank, " stood still or took another path: it has not begun ",
-                                  what_text(*first), ", in which ", waiting_text(*first),
-                                  " for it; the last it began: ", last_operation(*record_of(rank)));
+            finding.text =
+                concat("rank ", rank, " hung or took another path: it has not begun ", what_text(*first), ", in which ",
+                       waiting_text(*first), " for it; its last operation: ", last_operation(*record_of(rank)));
             place(finding, *first);
             findings_.push_back(std::move(finding));
         }
@@ -269,7 +269,7 @@ class Search {
                     open = &r;
                     entry = &e;
                 }
-        finding.text = "no rank went another way: all have begun the same operations of every group";
+        finding.text = "no rank took another path: all ranks began the same operations of every group";
         if (entry != nullptr) {
             finding.group = open->groups[entry->group].name;
             finding.sequence = entry->sequence;
@@ -320,8 +320,9 @@ FlightReading read_flight(const std::filesystem::path& given) {
         all.emplace_back(name, read_flight_record(file.path()));
         newest = std::max(newest, all.back().second.started);
     }
-    check<DataError>(!all.empty(), directory.string(),
-                     ": no flight records (rank-N.json): the ranks of a run of several leave them when it fails");
+    check<DataError>(
+        !all.empty(), directory.string(),
+        ": no flight records (rank-N.json): the ranks of a run with several ranks write them when the run fails");
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.rank < b.second.rank; });
     for (auto& [name, record] : all) {
         // Written before another record's rank started: a record of an earlier session.

@@ -71,8 +71,8 @@ TEST(FlightFindings, ARankThatStoodStillIsBehind) {
     EXPECT_EQ(f.group, "dp");
     EXPECT_EQ(f.sequence, 7u);
     EXPECT_EQ(f.text,
-              "rank 1 stood still or took another path: it has not begun operation 7 of group dp (all_reduce of 4 "
-              "f32), in which ranks 0 and 2 wait for it; the last it began: all_reduce of 8 f32, operation 6 of group "
+              "rank 1 hung or took another path: it has not begun operation 7 of group dp (all_reduce of 4 "
+              "f32), in which ranks 0 and 2 wait for it; its last operation: all_reduce of 8 f32, operation 6 of group "
               "dp, complete");
 }
 
@@ -117,8 +117,8 @@ TEST(FlightFindings, ADifferentSizeIsNamedWithBothSides) {
     EXPECT_EQ(f.ranks, std::vector{1});
     EXPECT_EQ(f.sequence, 3u);
     EXPECT_EQ(f.text,
-              "the ranks part at operation 3 of group dp: ranks 0 and 2 call all_reduce of 4 f32, rank 1 calls "
-              "all_reduce of 5 f32; rank 1 left the common path");
+              "the ranks diverge at operation 3 of group dp: ranks 0 and 2 call all_reduce of 4 f32, rank 1 calls "
+              "all_reduce of 5 f32; rank 1 took another path");
 }
 
 // The first difference counts, not what follows from it; with two ranks nobody is the odd one.
@@ -130,9 +130,10 @@ TEST(FlightFindings, ADifferentOperationOfTwoRanksBlamesBoth) {
     EXPECT_EQ(f.kind, Finding::different);
     EXPECT_EQ(f.ranks, (std::vector{0, 1}));
     EXPECT_EQ(f.sequence, 3u);
-    EXPECT_EQ(f.text,
-              "the ranks part at operation 3 of group dp: rank 0 calls all_reduce of 4 f32, rank 1 calls broadcast of "
-              "4 f32 from rank 0");
+    EXPECT_EQ(
+        f.text,
+        "the ranks diverge at operation 3 of group dp: rank 0 calls all_reduce of 4 f32, rank 1 calls broadcast of "
+        "4 f32 from rank 0");
 }
 
 TEST(FlightFindings, AllToAllMayDifferInItsSizes) {
@@ -162,7 +163,7 @@ TEST(FlightFindings, TheFirstErrorIsNamedBeforeWhatFollowsFromIt) {
     EXPECT_EQ(findings[0].kind, Finding::failed);
     EXPECT_EQ(findings[0].ranks, std::vector{2});
     EXPECT_EQ(findings[0].text,
-              "rank 2 failed by itself: the disk of rank 2 is gone; the last it began: all_reduce of 8 f32, operation "
+              "rank 2 failed: the disk of rank 2 is gone; its last operation: all_reduce of 8 f32, operation "
               "6 of group dp, complete");
     EXPECT_EQ(findings[1].ranks, std::vector{1});
     EXPECT_EQ(findings[2].kind, Finding::missing);
@@ -194,7 +195,7 @@ TEST(FlightFindings, EqualRecordsHaveNoDivergence) {
     EXPECT_EQ(done.kind, Finding::level);
     EXPECT_TRUE(done.ranks.empty());
     EXPECT_EQ(done.text,
-              "no rank went another way: all have begun the same operations of every group, and completed them");
+              "no rank took another path: all ranks began the same operations of every group, and completed them");
     const FlightFinding stuck =
         first({begin(after(0, 2, 5), all_reduce_of(4)), timed_out(begin(after(1, 2, 5), all_reduce_of(4)))}, 2);
     EXPECT_EQ(stuck.kind, Finding::level);
@@ -267,7 +268,7 @@ TEST_F(FlightFiles, DamageIsNamedWithFileAndPlace) {
             << error();
     }
     for (const auto& [from, to, part] : std::vector<std::array<std::string, 3>>{
-             {"\"cause\": \"told\"", "\"cause\": \"bored\"", "\"bored\" is no word of this program's records"},
+             {"\"cause\": \"told\"", "\"cause\": \"bored\"", "\"bored\" is not a name in this program's records"},
              {"\"rank\": 1", "\"rank\": 5", "it is of rank 5 of 2"},
              {"\"in\": 0", "\"in\": 1", "an operation is in group number 1 of 1"},
              {"\"peer\": 0", "\"peer\": 2", "an operation is with rank 2 of a group of 2"},

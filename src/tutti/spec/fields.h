@@ -131,7 +131,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("moe.normalise", e.normalise, any(), "divide the weights of a token's experts by their sum");
     key("moe.scale", e.scale, above(0), "factor of the weights of a token's experts");
     key("moe.expert_bias", e.expert_bias, any(),
-        "add a bias to the scores for the choice of experts only; optimizer.expert_bias_rate balances the load by it");
+        "choose experts by score + bias, weight them by score; optimizer.expert_bias_rate adjusts the bias to balance "
+        "loads");
     key("moe.groups", e.groups, between(1, 65536), "equal groups of experts; 1: none");
     key("moe.top_groups", e.top_groups, between(1, 65536), "groups from which a token's experts are chosen");
     key("moe.capacity_factor", e.capacity_factor, at_least(0),
@@ -215,8 +216,8 @@ void for_each_field(Run& run, const Visit& visit) {
         "reduced "
         "after each microbatch (zero 2 and 3); auto: shard for zero 2 and 3, else full");
     key("reductions", p.reductions, between(1, 1000),
-        "sums of gradients over ranks (zero = 1 to 3) in flight at once during the backward; each one holds the "
-        "gradients of a unit in memory");
+        "gradient reductions (zero = 1 to 3) in flight at once during the backward; each one holds the gradients of a "
+        "unit in memory");
     key("tp", p.tp, between(1, 1048576), "tensor-parallel ranks");
     key("sequence_parallel", p.sequence_parallel, any(), "Megatron's sequence parallelism over the ranks of tp");
     key("tp_overlap", p.tp_overlap, between(1, 1024),
@@ -236,14 +237,15 @@ void for_each_field(Run& run, const Visit& visit) {
     key("virtual_stages", p.virtual_stages, between(1, 100000),
         "stages per pipeline rank, for interleaved, looped-bfs, interleaved-zb and auto");
     key("microbatch_group", p.microbatch_group, between(0, 2147483647),
-        "interleaved, interleaved-zb: microbatches that pass a chunk before the rank turns to the next chunk; 0: "
+        "interleaved, interleaved-zb: microbatches that pass a chunk before the rank proceeds to the next chunk; 0: "
         "min(pp, microbatches)");
     key("live_chunks", p.live_chunks, between(0, 2147483647),
         "auto: largest number of chunks of a rank with live activations; 0: no limit");
     key("stage_layers", p.stage_layers, any(), "layers of each stage, such as \"11,11,10\"; \"\": balanced by cost");
     key("unsharded_stages", p.unsharded_stages, between(0, 100000),
-        "zero = 3: stages of a rank that stay unsharded at once, each from its first use until that many other stages "
-        "come before its next; less traffic, more memory. 0: unshard unit by unit in each pass");
+        "zero = 3: largest number of a rank's stages that are unsharded at once, each from its first use until that "
+        "many "
+        "other stages run before its next use; less traffic, more memory. 0: unshard unit by unit in each pass");
     key("ep", p.ep, between(1, 1048576),
         "expert-parallel ranks, which divide the experts of a layer; taken from the ranks of tp, cp and dp_shard");
     key("etp", p.etp, between(1, 1048576), "expert-tensor-parallel ranks, which divide each expert");
@@ -273,7 +275,7 @@ void for_each_field(Run& run, const Visit& visit) {
     key("keep", run.checkpoint.keep, at_least(1), "number of newest checkpoints to keep");
     key("async", run.checkpoint.async, any(), "write checkpoints while training continues");
     key("last_wait_s", run.checkpoint.last_wait_s, at_least(0),
-        "seconds for which a failed last save of a run is retried");
+        "seconds for which a failed final save of a run is retried");
 
     section = "log";
     key("every", run.log.every, at_least(1), "steps between lines of the log");
@@ -288,20 +290,21 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "comm";
     key("backend", run.comm.backend, one_of({"auto", "mpi", "tcp"}),
-        "communication between processes of a launcher; auto: MPI for mpirun and, where a library is found, srun; TCP "
-        "for torchrun and Kubernetes. Without a launcher, ranks are threads");
+        "communication between processes; auto: MPI under mpirun and, where an MPI library is found, srun; TCP under "
+        "torchrun and Kubernetes. Without a launcher, ranks are threads");
     key("gpu", run.comm.gpu, one_of({"auto", "nccl", "host"}),
         "communication between GPUs: nccl: NCCL, one GPU per rank; host: through host memory, many times slower; auto: "
         "NCCL unless ranks share a GPU");
     key("order", run.comm.order, one_of({"tree", "fast"}),
-        "order of additions in sums over NCCL; tree: fixed, with the same bits as every other backend; fast: NCCL's "
-        "own, which depends on the machine and rounds 16-bit values between additions");
+        "order of additions in reductions over NCCL; tree: fixed, the same bits as every other backend; fast: NCCL's "
+        "own order, which depends on the machine and rounds 16-bit values between additions");
     key("max_ctas", run.comm.max_ctas, between(0, 128),
         "multiprocessors that NCCL may use for one operation (its CTAs); 0: NCCL's own choice");
     key("spare_multiprocessors", run.comm.spare_multiprocessors, any(),
-        "matrix products that communication overlaps leave max_ctas multiprocessors of the GPU to NCCL: those of the "
-        "backward in a data-parallel layout, with zero = 3 and tp_overlap those of the forward too. The choice is "
-        "fixed for the run, so that bits do not depend on timing; they differ from those without this option");
+        "matrix products that overlap with communication leave max_ctas multiprocessors of the GPU to NCCL: the "
+        "backward of "
+        "a data-parallel layout, with zero = 3 and tp_overlap the forward too. The choice is fixed for the run, so "
+        "bits do not depend on timing; they differ from the bits without this option");
     key("timeout_s", run.comm.timeout_s, above(0), "seconds after which a blocking wait fails");
     key("progress_thread", run.comm.progress_thread, any(),
         "a thread per rank that communicates while the rank computes; needs a core of its own");

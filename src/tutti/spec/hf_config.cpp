@@ -369,7 +369,8 @@ std::vector<LayerRange> lfm2_convolutions(Keys& keys, int64_t layers) {
             return {};
         }
         if (indices != nullptr && named != attention)
-            keys.problem("layer_types", "differs from full_attn_idxs = ", indices->dump(), ", which says the same");
+            keys.problem("layer_types", "differs from full_attn_idxs = ", indices->dump(),
+                         ", which has the same meaning");
     }
     attention.flip();
     return layer_ranges(attention);

@@ -261,7 +261,7 @@ TEST(HfConfig, Lfm2NamesThatDisagree) {
     std::string types = "\"conv\"";
     for (int i = 1; i < 16; ++i) types += ",\"conv\"";
     EXPECT_TRUE(error_of(lfm2_text("\"layer_types\":[" + types + "]"))
-                    .ends_with("differs from full_attn_idxs = [2,5,8,10,12,14], which says the same"));
+                    .ends_with("differs from full_attn_idxs = [2,5,8,10,12,14], which has the same meaning"));
     EXPECT_TRUE(error_of(lfm2_text("\"layer_types\":[\"conv\"]", ""))
                     .ends_with("must be a list of num_hidden_layers = 16 names"));
     EXPECT_TRUE(error_of(lfm2_text("", R"("full_attn_idxs":[16])"))

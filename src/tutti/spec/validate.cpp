@@ -71,7 +71,7 @@ void check_positions(const ModelSpec& m, Problems& problems) {
     }
     if (m.family == Family::llama || m.family == Family::lfm2) {
         require(problems, m.rope_theta > 0, "[model] rope_theta = ", toml_text(m.rope_theta), ": must be > 0");
-        require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE turns pairs",
+        require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE rotates pairs",
                 suggestion("; nearest: ", m.head_dim - 1, m.head_dim + 1, "model.head_dim"));
     }
 }
@@ -173,7 +173,7 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
     require(problems, e.capacity_factor > 0 || e.drop == "probability", "[model] moe.drop = ", toml_text(e.drop),
             ": nothing is dropped while capacity_factor = 0; set it or leave drop out");
     require(problems, (e.aux_loss == "none") == (e.aux_coef == 0), "[model] moe.aux_loss = ", toml_text(e.aux_loss),
-            " with aux_coef = ", toml_text(e.aux_coef), ": one says that there is such a loss and the other that not");
+            " with aux_coef = ", toml_text(e.aux_coef), ": one switches this loss on and the other off");
     const bool all = !e.layers.empty() && check_layer_list(m, "moe.layers", e.layers, problems) ==
                                               std::vector<LayerRange>{{0, m.layers - 1}};
     require(problems, !all, "[model] moe.layers = ", toml_text(e.layers), ": these are all layers; leave it out");
@@ -292,7 +292,7 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
         concat("dp_replicate * tp * cp * pp = ", p.dp_replicate, " * ", p.tp, " * ", p.cp, " * ", p.pp, " = ", others);
     if (p.dp_shard == -1) {
         require(problems, others >= 1 && ranks % others == 0, "[parallel] ", axes,
-                ": must divide the number of ranks, ", ranks, ", as dp_shard = -1 takes those that they leave");
+                ": must divide the number of ranks, ", ranks, ", as dp_shard = -1 takes the remaining ones");
     } else {
         require(problems, product({others, p.dp_shard}) == ranks, "[parallel] ", axes,
                 ", times dp_shard = ", p.dp_shard, ": must equal the number of ranks, ", ranks);
@@ -450,7 +450,8 @@ void check_precision(const RunSpec& run, Problems& problems) {
 void check_packed_weights(const RunSpec& run, Problems& problems) {
     if (run.train.packed_weights != "always") return;
     require(problems, run.parallel.zero < 3,
-            "[train] packed_weights = \"always\": with [parallel] zero = 3 weights come and go; set auto, or zero to 2 "
+            "[train] packed_weights = \"always\": with [parallel] zero = 3 weights are freed after use; set auto, or "
+            "zero to 2 "
             "or less");
     require(problems, run.train.device != "cuda",
             "[train] packed_weights = \"always\": [train] device = \"cuda\" packs no weights; set auto");
@@ -467,7 +468,8 @@ void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
             " ranks communicate, which no graph of ours holds yet; set cuda_graphs = false or train on one rank");
     refuse(run.parallel.schedule != "1f1b", "[parallel] schedule", run.parallel.schedule,
            "what is recorded is a forward with its backward behind it; set 1f1b");
-    refuse(run.parallel.zero > 1, "[parallel] zero", run.parallel.zero, "buffers come and go in a step; set 0 or 1");
+    refuse(run.parallel.zero > 1, "[parallel] zero", run.parallel.zero,
+           "buffers are allocated and freed in a step; set 0 or 1");
     refuse(run.offload.optimizer || run.offload.params || run.offload.activations, "[offload] any", true,
            "copies pass through the host; set optimizer, params and activations to false");
     refuse(run.log.trace, "[log] trace", true, "nothing of a microbatch can be seen from the host; set false");

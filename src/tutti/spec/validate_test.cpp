@@ -42,7 +42,7 @@ TEST(Validate, HeadsAndWidth) {
     EXPECT_EQ(problems_of({"model.kv_heads=3"}), "[model] kv_heads = 3: must divide heads = 4; nearest: 2 or 4");
     EXPECT_EQ(problems_of({"model.kv_heads=2"}), "");
     EXPECT_EQ(problems_of({"model.width=132", "model.head_dim=33"}),
-              "[model] head_dim = 33: must be even, RoPE turns pairs; nearest: 32 or 34");
+              "[model] head_dim = 33: must be even, RoPE rotates pairs; nearest: 32 or 34");
     EXPECT_EQ(problems_of({"model.heads=0"}), "[model] heads = 0: the family llama needs at least 1");
     EXPECT_EQ(problems_of({"model.rope_theta=0"}), "[model] rope_theta = 0.0: must be > 0");
     EXPECT_EQ(problems_of({"model.norm_eps=0"}), "[model] norm_eps = 0.0: must be > 0");
@@ -179,7 +179,7 @@ TEST(Validate, RecomputePolicy) {
 TEST(Validate, MeshMustFitTheRanks) {
     EXPECT_EQ(problems_of({"parallel.tp=2"}),
               "[parallel] dp_replicate * tp * cp * pp = 1 * 2 * 1 * 1 = 2: must divide the number of ranks, 1, as "
-              "dp_shard = -1 takes those that they leave");
+              "dp_shard = -1 takes the remaining ones");
     EXPECT_EQ(
         problems_of({"parallel.dp_shard=3", "train.global_batch=24"}, 4),
         "[parallel] dp_replicate * tp * cp * pp = 1 * 1 * 1 * 1 = 1, times dp_shard = 3: must equal the number of "
@@ -329,7 +329,7 @@ TEST(Validate, ARecordedMicrobatchRepeatsTheSame) {
     EXPECT_EQ(problems_of({"train.cuda_graphs=true", "train.device=cuda", "parallel.zero=0"}), "");
     const std::pair<const char*, const char*> requests[] = {
         {"train.device=cpu", "[train] device = \"cpu\": only a GPU has graphs; set cuda or auto"},
-        {"parallel.zero=2", "[parallel] zero = 2: buffers come and go in a step; set 0 or 1"},
+        {"parallel.zero=2", "[parallel] zero = 2: buffers are allocated and freed in a step; set 0 or 1"},
         {"offload.activations=true",
          "[offload] any = true: copies pass through the host; set optimizer, params and activations to false"},
         {"log.trace=true", "[log] trace = true: nothing of a microbatch can be seen from the host; set false"},
@@ -346,7 +346,8 @@ TEST(Validate, PackedWeightsStayWhereTheyAre) {
     EXPECT_EQ(problems_of({"train.packed_weights=always", "parallel.zero=2"}), "");
     EXPECT_EQ(problems_of({"parallel.zero=3", "train.device=cuda"}), "");
     EXPECT_EQ(problems_of({"train.packed_weights=always", "parallel.zero=3"}),
-              "[train] packed_weights = \"always\": with [parallel] zero = 3 weights come and go; set auto, or zero to "
+              "[train] packed_weights = \"always\": with [parallel] zero = 3 weights are freed after use; set auto, or "
+              "zero to "
               "2 or less");
     EXPECT_EQ(problems_of({"train.packed_weights=always", "train.device=cuda"}),
               "[train] packed_weights = \"always\": [train] device = \"cuda\" packs no weights; set auto");

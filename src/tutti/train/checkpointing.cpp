@@ -209,7 +209,7 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
     const auto json = Json::parse(manifest.state);
     check<UsageError>(
         json.contains("identity"), reader.path(),
-        " holds weights only, no optimizer state; it cannot be resumed. Start a run from it: `tutti convert` "
+        " holds weights only, no optimizer state; it cannot be resumed. To start a run from it, `tutti convert` "
         "it to a Hugging Face directory and name that in [model] hf, with another --out");
     const std::string now = run_identity(setup_.run), then = json.at("identity").text();
     check<UsageError>(

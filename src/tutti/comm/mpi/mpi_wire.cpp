@@ -120,11 +120,11 @@ MpiWire<Abi>::MpiWire(const Library& library, const Launch& launch, const WorldO
       timeout_s_(options.timeout_s),
       watchdog_(std::in_place, timeout_s_,
                 concat("rank ", launch.rank, " of ", launch.size, ": MPI has not started within ", timeout_s_,
-                       " s (comm.timeout_s): a rank is missing, or stands still before it has said who it is; look for "
-                       "a process that is not running, and at the hosts")) {
+                       " s (comm.timeout_s): a rank is missing, or hangs before it has announced itself; look for a "
+                       "process that is not running, and check the hosts")) {
     int initialized = 0;
     mpi_.initialized(&initialized);
-    check<UsageError>(initialized == 0, "a process has one world over MPI, and this one had it already");
+    check<UsageError>(initialized == 0, "a process can have one world over MPI, and this process has had one already");
     const int wanted = options.progress_thread || options.watched ? kSerialized : kFunneled;
     int provided = 0;
     call(mpi_.init_thread(nullptr, nullptr, wanted, &provided), "MPI_Init_thread");
@@ -218,7 +218,8 @@ std::byte* MpiWire<Abi>::share(int64_t bytes) {
     int* model = nullptr;
     int found = 0;
     mpi_.win_get_attr(window_, Abi::win_model, &model, &found);
-    check(found && *model == Abi::win_unified, "this machine's MPI shares memory that needs copies to be seen");
+    check(found && *model == Abi::win_unified,
+          "the shared memory of this MPI is not MPI_WIN_UNIFIED: it needs synchronisation to be visible");
     call(mpi_.win_lock_all(Abi::mode_nocheck, window_), "MPI_Win_lock_all");
     // MPI chooses the alignment; the offset in the page is the same for all ranks that map the memory.
     const auto address = reinterpret_cast<uintptr_t>(base);

@@ -22,7 +22,7 @@ void Guard::settle(Comm comm, std::string_view what, const std::string& group) {
         if (state == kSuccess) return;
         if (looks % 100 == 99) world_.progress().check_abort();
         tutti::check<TimedOut>(std::chrono::duration<double>(Clock::now() - begin).count() < timeout_s_, "NCCL, ", what,
-                               " of group ", group, ": not through after ", timeout_s_,
+                               " of group ", group, ": not complete after ", timeout_s_,
                                " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
         if (looks > 100) std::this_thread::sleep_for(std::chrono::microseconds(looks > 1000 ? 1000 : 20));
     }

@@ -190,7 +190,7 @@ std::string Host::last_operation(int world_rank) const {
         case RankStatus::ended: return " and has ended";
         case RankStatus::failed: return " and has failed";
         case RankStatus::dead: return " and has died";
-        default: return last.sequence == 0 ? "" : concat("; what it began last is ", last.text());
+        default: return last.sequence == 0 ? "" : concat("; its last operation is ", last.text());
     }
 }
 

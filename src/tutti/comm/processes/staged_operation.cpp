@@ -301,18 +301,17 @@ std::string StagedOperation::waits_for() const {
         if (begun < sequence()) add(rank, concat(", which has begun only operation ", begun));
     }
     for (const Word& word : words_in_)
-        if (word.request >= 0) add(word.from, ", which has not said that it began this operation");
+        if (word.request >= 0) add(word.from, ", which has not announced this operation");
     if (!text.empty()) return text;
     for (const int rank : standing_still()) {
         const Member& m = group_->member(rank);
-        add(rank,
-            concat(", which stands still in the middle of it (", m.copied_in - std::min(m.copied_in.load(), first_),
-                   " chunks begun, ", m.copied_out - std::min(m.copied_out.load(), first_), " ended)"));
+        add(rank, concat(", which hangs in this operation (", m.copied_in - std::min(m.copied_in.load(), first_),
+                         " chunks begun, ", m.copied_out - std::min(m.copied_out.load(), first_), " ended)"));
     }
     for (const Transfer& t : awaited())
         add(t.peer, t.in ? ", whose data has not come" : ", which has not taken this rank's data");
     if (exchange_) text += concat(text.empty() ? "" : ", ", exchange_->waits_for());
-    return text.empty() ? "ranks of this host that wait themselves" : text;
+    return text.empty() ? "ranks of this host, which are waiting themselves" : text;
 }
 
 }  // namespace tutti::comm::processes

@@ -120,8 +120,8 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
         if (frame && frame->type == Frame::Type::table) return take_table(frame->body, launch);
         check<TimedOut>(!frame || frame->type != Frame::Type::abort, frame ? frame->body : "");
         check(!control_reader_.closed(), "rank 0 has died while the ranks met");
-        check<TimedOut>(readable(control_, last), "rank 0 says nothing of the other ranks for more than ", timeout_s_,
-                        " s (comm.timeout_s)");
+        check<TimedOut>(readable(control_, last), "rank 0 has not sent the addresses of the ranks for more than ",
+                        timeout_s_, " s (comm.timeout_s)");
     }
 }
 

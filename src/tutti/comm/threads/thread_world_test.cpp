@@ -165,7 +165,7 @@ TEST(ThreadFailure, APartAtAnotherRanksPlaceIsRefused) {
         });
         EXPECT_EQ(error,
                   concat(gather ? "all_gather" : "reduce_scatter",
-                         " of group dp: the part of rank 1 lies inside the whole, 0 bytes from its begin; its own "
+                         " of group dp: the part of rank 1 lies inside the whole, 0 bytes from its beginning; its own "
                          "place there is at 20"));
     }
 }

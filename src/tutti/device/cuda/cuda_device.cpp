@@ -163,7 +163,7 @@ class CudaDevice : public Device {
     void choose_products(const ProductChoices& choices) override {
         const int all = attribute(cudaDevAttrMultiProcessorCount, queue_->gpu());
         check<UsageError>(std::max(choices.spared_by_forward, choices.spared_by_gradients) < all, name_, " has ", all,
-                          " multiprocessors, and matrix products shall leave ",
+                          " multiprocessors, and matrix products must leave ",
                           std::max(choices.spared_by_forward, choices.spared_by_gradients),
                           " of them free; lower comm.max_ctas or set comm.spare_multiprocessors = false");
         stream_.products = choices;
@@ -184,7 +184,7 @@ class CudaDevice : public Device {
                                     attribute(cudaDevAttrComputeCapabilityMinor, gpu));
         double mhz = attribute(cudaDevAttrClockRate, gpu) / 1000.0;
         if (mhz == 0) mhz = row.boost_mhz;  // some virtual machines report no clock
-        check(mhz > 0, "the peak of ", name_, " is not known: CUDA says no clock rate (cudaDevAttrClockRate)");
+        check(mhz > 0, "the peak of ", name_, " is not known: CUDA reports no clock rate (cudaDevAttrClockRate)");
         const bool tensor_cores = compute_type != ComputeType::f32;
         if (tensor_cores && row.boost_mhz > 0) mhz = std::min(mhz, row.boost_mhz);
         const double of_cycle = !tensor_cores ? row.f32 : compute_type == ComputeType::bf16 ? row.bf16 : row.bf16 / 2;

@@ -80,7 +80,7 @@ void Queue::copy(void* to, const void* from, int64_t bytes) {
 void Queue::synchronize() {
     check_not_recorded("a wait");
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize on ", name_);
-    if (aside_ != nullptr) check_cuda(cudaStreamSynchronize(aside_), "cudaStreamSynchronize aside on ", name_);
+    if (aside_ != nullptr) check_cuda(cudaStreamSynchronize(aside_), "cudaStreamSynchronize of the copies on ", name_);
     check_failed();
 }
 
@@ -99,9 +99,7 @@ class Queue::Aside final : public SideWork {
   public:
     Aside(const Queue& queue, cudaStream_t stream, std::shared_ptr<Event> begin, bool timed = false)
         : queue_(queue), begin_(std::move(begin)), timed_(timed), done_(stream, timed) {}
-    void join() override {
-        check_cuda(done_.hold(queue_.stream_), "cudaStreamWaitEvent for work aside on ", queue_.name_);
-    }
+    void join() override { check_cuda(done_.hold(queue_.stream_), "cudaStreamWaitEvent for a copy on ", queue_.name_); }
     bool begun() override { return begin_->passed(); }
     bool done() override { return done_.passed(); }
     std::optional<TimeSpan> times() override {
@@ -196,7 +194,7 @@ std::shared_ptr<SideWork> Queue::copy_aside(void* to, const void* from, int64_t 
     check_cuda(Event(stream_).hold(aside_), "cudaStreamWaitEvent on ", name_);
     const auto begin = std::make_shared<Event>(aside_);
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, aside_), "cudaMemcpyAsync of ",
-               bytes, " bytes aside on ", name_);
+               bytes, " bytes on the copy stream of ", name_);
     return std::make_shared<Aside>(*this, aside_, begin);
 }
 
