@@ -90,15 +90,15 @@ int64_t tokens_held_out(double fraction, int64_t size) {
     return static_cast<int64_t>(std::floor(fraction * static_cast<double>(size)));
 }
 
-// What to do when the held-out share is shorter than a window: a fraction that is enough, rounded up to be typed, if it
-// leaves a window for training too.
+// Advice when the held-out share is shorter than a window: the smallest sufficient fraction, rounded up to few digits,
+// if it leaves a window for training too.
 std::string larger_fraction(int64_t seq_len, int64_t size) {
     const double enough = std::ceil(1e4 * static_cast<double>(seq_len + 1) / static_cast<double>(size)) / 1e4;
     if (enough >= 1 || size - tokens_held_out(enough, size) < seq_len + 1) return "give more text or a smaller seq_len";
     return concat("set data.valid_fraction = ", enough, " or more");
 }
 
-// "0.7 PATH" -> 0.7 and PATH.
+// "0.7 PATH" -> {0.7, PATH}.
 struct Entry {
     std::optional<double> weight;
     std::string path;
@@ -170,7 +170,7 @@ Sources open_sources(const std::vector<std::string>& list, const Opening& how) {
 
 DocumentRule rule_of(const spec::DataSpec& data, std::optional<int32_t> eod, const TokenSource& source, int64_t vocab) {
     constexpr int32_t kGpt2End = 50256;
-    // Ids of text come from data.tokenizer, those of other files of 16 bits from GPT-2's, as far as anyone knows.
+    // Ids of text come from data.tokenizer; other files of 16-bit ids are assumed to have GPT-2's.
     const bool gpt2 = data.tokenizer == "bytes" && (source.format() == "nanogpt" || source.format() == "llmc-u16");
     if (!eod && gpt2 && vocab > kGpt2End) eod = kGpt2End;
     check<UsageError>(data.documents == "packed" || data.documents == "respected",

@@ -1,5 +1,4 @@
-// data/documents_test.cpp: what a model is given where documents are respected, where prompts are masked, and where
-// sources are blended.
+// data/documents_test.cpp: the inputs of a model with respected documents, masked prompts and blended sources.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +52,7 @@ TEST(Documents, AWindowBeginsWithWhatItHas) {
     ScratchFolder folder;
     const auto path = folder.write("a.bin", little_endian({1, 2, 3, 4, 0, 5, 6, 7, 8}, 2));
     const auto sampler = Sampler::in_order(open(of({path}, "respected", "0"), 100, 4).train, 4);
-    EXPECT_EQ(rows(sampler, 1).tokens, (Ids{0, 5, 6, 7}));  // the eod of the document before stands alone
+    EXPECT_EQ(rows(sampler, 1).tokens, (Ids{0, 5, 6, 7}));  // the eod of the document before is alone
     EXPECT_EQ(rows(sampler, 1).targets, (Ids{-1, 6, 7, 8}));
     EXPECT_EQ(rows(sampler, 1).first_key, (Ids{0, 1, 1, 1}));
 }
@@ -130,7 +129,7 @@ TEST(Jsonl, DamagedRecords) {
     EXPECT_EQ(missing("a.jsonl: has no token", refused("\n \n")), "");
 }
 
-// Pieces do not depend on the threads: each has about 256 KiB, so this is some dozen.
+// Pieces do not depend on the threads: each has about 256 KiB, so the text makes about a dozen.
 TEST(EncodeFiles, SamePiecesForAnyNumberOfThreads) {
     ScratchFolder folder;
     std::string text;
@@ -191,7 +190,7 @@ TEST(EncodeFiles, TheFirstErrorIsReportedAndEndsIt) {
     EXPECT_EQ(pieces, 2);
 }
 
-// Each source in its own order without gaps, and at every moment in proportion.
+// The samples of each source come in order without gaps, and in proportion at every index.
 TEST(Blend, ExactProportionsWithoutHistory) {
     const std::vector<std::vector<double>> blends = {
         {1}, {0.7, 0.3}, {1, 1, 1}, {3, 1e-3, 2, 0.5, 7}, {1e-9, 1}, {0.5, 0.25, 0.125, 0.0625, 0.0625, 1, 2, 3}};
@@ -209,7 +208,7 @@ TEST(Blend, ExactProportionsWithoutHistory) {
                           1 + std::log2(static_cast<double>(weights.size())));
         }
     }
-    // Far out, where products with the index leave 64 bits: still 7 of 10.
+    // At indices whose products exceed 64 bits: still 7 of 10.
     const Blend blend({0.7, 0.3});
     const uint64_t far = uint64_t{1} << 60;
     EXPECT_NEAR(static_cast<double>(blend.place(far).index) / static_cast<double>(far),

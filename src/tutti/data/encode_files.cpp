@@ -35,7 +35,7 @@ class Cutter {
         for (const std::string& path : paths) files_.emplace_back(path);
     }
 
-    // Jobs of about kPieceBytes; none are left when it returns an empty list. `bytes` is how far it went.
+    // Jobs of about kPieceBytes together; an empty list after the last. `bytes`: size of these jobs in the files.
     std::vector<Job> next(int64_t& bytes) {
         std::vector<Job> jobs;
         bytes = 0;
@@ -58,7 +58,7 @@ class Cutter {
         files_[file_].check_not_truncated();
         rest_ = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
     }
-    // Moves the next document, without what separates it, from rest_ to document_.
+    // Moves the next document, without its separator, from rest_ to document_.
     void find_document() {
         const std::string_view separator = options_.format == "jsonl" ? "\n" : std::string_view(options_.separator);
         const size_t end = separator.empty() ? std::string_view::npos : rest_.find(separator);
@@ -81,11 +81,11 @@ class Cutter {
     const FileEncoding& options_;
     std::vector<MappedFile> files_;
     size_t file_ = 0;
-    std::string_view rest_, document_;  // of the file: after the current document; what is left of that
+    std::string_view rest_, document_;  // of the file: after the current document; of that document: not yet cut
     bool begins_ = false;               // document_ is still whole
 };
 
-// A record's texts: the first one may be only read.
+// A record's texts: the first one may be input only.
 struct Record {
     std::string prompt, text;
 };
@@ -127,7 +127,7 @@ class PieceEncoder {
     PieceEncoder(const Tokenizer& tokenizer, const FileEncoding& options)
         : options_(options), encoder_(tokenizer.make_encoder()) {
         if (options.affixes) prefix_ = tokenizer.prefix(), suffix_ = tokenizer.suffix();
-        // A tokenizer may end every text with the same token by itself.
+        // The tokenizer's suffix may end with the same token.
         if (options.eod && (suffix_.empty() || suffix_.back() != *options.eod)) suffix_.push_back(*options.eod);
     }
 

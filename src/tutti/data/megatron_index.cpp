@@ -124,7 +124,7 @@ void MegatronIndex::check_documents() const {
 int64_t MegatronIndex::document_begin(int64_t k) const {
     file_.check_not_truncated();
     const auto sequence = at<int64_t>(kHeaderBytes + 12 * sequences_ + 8 * k);
-    // Checked when the file was opened, but someone may write into it since.
+    // Checked when the file was opened, but the file may have changed since.
     check<DataError>(0 <= sequence && sequence <= sequences_, file_.path(), ": was changed while in use");
     if (sequence == sequences_) return tokens_;
     return at<int64_t>(kHeaderBytes + 4 * sequences_ + 8 * sequence) / width_of(type_);

@@ -1,5 +1,5 @@
-// data/sampler.cpp: sample index -> view, epoch and position -> window -> tokens. The values of permute() are part of
-// what a resumed run relies on: sampler_test.cpp pins them.
+// data/sampler.cpp: sample index -> view, epoch and position -> window -> tokens. Resumed runs rely on the values of
+// permute(): sampler_test.cpp pins them.
 #include "tutti/data/sampler.h"
 
 #include <algorithm>

@@ -68,7 +68,7 @@ class Sampler {
     int64_t seq_len() const { return seq_len_; }
     bool respects_documents() const { return set_.views.front().documents().respected; }
 
-    // What sample i shows: tokens [window * seq_len, window * seq_len + seq_len] of a view.
+    // The window of sample i: tokens [window * seq_len, window * seq_len + seq_len] of a view.
     struct Place {
         size_t view;
         int64_t window;

@@ -1,5 +1,5 @@
-// data/sampler_test.cpp: sample i is the window that it must be, once per epoch, the same from every thread. The
-// permutation behind it: a bijection for every size, uniform over keys, and the exact values that resumed runs rely on.
+// data/sampler_test.cpp: sample i is the right window, once per epoch, the same from every thread. The permutation
+// behind it: a bijection for every size, uniform over keys, with the exact values that resumed runs rely on.
 #include "tutti/data/sampler.h"
 
 #include <gtest/gtest.h>

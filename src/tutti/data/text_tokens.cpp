@@ -59,7 +59,7 @@ void make_directory(const std::string& directory, const MakeTokens& make) {
     file.commit();
     std::error_code error;
     fs::rename(temporary.path, directory, error);
-    const bool others = error && fs::exists(directory);  // another run was first
+    const bool others = error && fs::exists(directory);  // another run made the directory first
     check<DataError>(!error || others, temporary.path, ": cannot be renamed to ", directory, ": ", error.message());
 }
 
@@ -259,7 +259,7 @@ class Records final : public TokenSource {
 
 // A digest of everything that the ids of the records depend on.
 uint64_t key_of(const MappedFile& file, const Tokenizer& tokenizer, const RecordOptions& options) {
-    constexpr int kVersion = 1;  // of how records become ids: counts up when that changes
+    constexpr int kVersion = 1;  // of the encoding of records; increased when it changes
     Fingerprint key;
     key.add("records").add(kVersion).add(tokenizer.fingerprint()).add(options.field).add(options.eod.value_or(-1));
     for (const std::vector<int32_t>& affix : {tokenizer.prefix(), tokenizer.suffix()}) {

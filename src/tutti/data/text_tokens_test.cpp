@@ -73,7 +73,7 @@ TEST(TextTokens, SeveralTextsAreOneRow) {
     const ScratchFolder folder;
     const ByteLevelTokenizer tokenizer(small_model(270), "t");
     const std::vector<std::string> paths = {folder.write("a.txt", "the c"), folder.write("b.txt", "at the")};
-    auto expected = tokenizer.encode("the c");  // no word goes over the end of a file
+    auto expected = tokenizer.encode("the c");  // no word crosses the end of a file
     const auto second = tokenizer.encode("at the");
     expected.insert(expected.end(), second.begin(), second.end());
     for (const bool write : {false, true}) {
@@ -142,7 +142,7 @@ All all_of(const TokenSource& source) {
     return all;
 }
 
-// Records that are kept, and how often they were encoded.
+// Records with files of ids, and how often the records were encoded.
 struct Kept {
     explicit Kept(std::optional<int32_t> eod = std::nullopt) {
         options.eod = eod;
@@ -182,7 +182,7 @@ TEST(KeptTokens, RecordsAreThoseOfMemoryAndEncodedOnce) {
     }
 }
 
-// Each thing that ids depend on has a directory of its own.
+// Each value that ids depend on changes the directory.
 TEST(KeptTokens, AreNeverStale) {
     const ScratchFolder folder;
     const auto bytes = make_tokenizer("bytes");
@@ -255,7 +255,7 @@ TEST(KeptTokens, DamageIsNoticed) {
     EXPECT_NE(message_of<DataError>(open_kept), "nothing was thrown");
 }
 
-// As when the disk is full: writing fails beyond some bytes.
+// As on a full disk: writing fails beyond some bytes.
 TEST(KeptTokens, WhatCannotBeWrittenLeavesNothing) {
     const ScratchFolder folder;
     const auto bytes = make_tokenizer("bytes");
@@ -272,7 +272,7 @@ TEST(KeptTokens, WhatCannotBeWrittenLeavesNothing) {
     EXPECT_EQ(made_in(folder).size(), 0u);
     EXPECT_EQ(Kept().open({path}, *bytes)->size(), 5000);
 
-    // Nor does a record that is wrong, nor a folder that cannot be written.
+    // A wrong record and an unwritable folder leave no files either.
     const auto wrong = folder.write("b.jsonl", "{\"text\": \"x\"}\n{\n");
     EXPECT_EQ(missing("b.jsonl:2:2: ", message_of<DataError>([&] { Kept().open({wrong}, *bytes); })), "");
     EXPECT_EQ(made_in(folder).size(), 1u);
@@ -282,7 +282,7 @@ TEST(KeptTokens, WhatCannotBeWrittenLeavesNothing) {
               "");
 }
 
-// Another process makes them meanwhile.
+// Another process makes the files at the same time.
 TEST(KeptTokens, OfTwoThatMakeThemEitherWins) {
     const ScratchFolder folder;
     const std::string directory = folder.path("a.tokens");

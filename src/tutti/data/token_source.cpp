@@ -80,7 +80,7 @@ Layout checked_llmc(const MappedFile& file) {
     return layout;
 }
 
-// Version 1 had none, and what stands there is no number.
+// Version 1 has no such field; its bytes there are not a number.
 uint32_t llmq_mask(const MappedFile& file) { return word(file, 2) == 1 ? 0 : word(file, 6); }
 
 Layout checked_llmq(const MappedFile& file) {
@@ -109,7 +109,7 @@ Layout checked_nanogpt(const MappedFile& file) {
     return kNanoGpt;
 }
 
-// Files that people name by mistake, and that would read as noise.
+// Files named by mistake, which would read as noise.
 std::optional<std::string_view> foreign_kind(const MappedFile& file) {
     using namespace std::string_view_literals;
     if (begins_with(file, "MMIDIDX\0"sv)) return "the .idx of a Megatron dataset: name the .bin or the prefix of both";
@@ -180,7 +180,7 @@ struct Part {
 };
 
 int64_t tokens_in(const MappedFile& file, const Layout& layout) {
-    if (layout.name == kLlmq.name) return word(file, 4);  // there may be something behind them
+    if (layout.name == kLlmq.name) return word(file, 4);  // a mask may follow the ids
     return (size_of(file) - layout.header_bytes) / layout.id_bytes();
 }
 
@@ -302,7 +302,7 @@ class TokenFiles final : public TokenSource {
             out[i] = std::to_integer<uint8_t>(bits[at / 8] >> (at % 8)) & 1;
         }
     }
-    // The part that holds the token; the last one for a token at the end.
+    // The part that holds the token; for the token after the last one, the last part.
     std::vector<Part>::const_iterator holder(int64_t token) const {
         return std::prev(std::upper_bound(parts_.begin(), parts_.end(), token,
                                           [](int64_t t, const Part& part) { return t < part.begin; }));

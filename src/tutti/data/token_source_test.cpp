@@ -1,5 +1,5 @@
-// data/token_source_test.cpp: each layout is read as its writer meant it, Megatron's by a golden file; each damage is
-// named with its place, and hostile sizes are refused before anything is computed from them.
+// data/token_source_test.cpp: each layout reads back what its own writer wrote, Megatron's from a golden file; errors
+// name each damage and its offset, and hostile sizes are refused before anything is computed from them.
 #include "tutti/data/token_source.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ std::string llmq_file(const std::vector<uint64_t>& words, const std::vector<uint
 TEST(TokenSource, LlmqWithAndWithoutAMask) {
     ScratchFolder folder;
     const std::vector<uint64_t> ids = {1, 50303, 3, 4, 5, 6, 7, 8, 9, 10};
-    const std::vector<uint64_t> stars(249, 0x2a2a2a2a);  // what its writer reserves the header with
+    const std::vector<uint64_t> stars(249, 0x2a2a2a2a);  // the writer's placeholder for the header
     std::vector<uint64_t> first = {1, 4, 10};
     first.insert(first.end(), stars.begin(), stars.end());
     const auto plain = open_tokens({folder.write("a.bin", llmq_file(first, ids, ""))});
@@ -359,7 +359,7 @@ TEST_F(Megatron, DamagedHeader) {
     EXPECT_EQ(missing("byte offset 17: type code must be 1 to 5 or 8, got 0", damaged(17, std::string(1, '\0'))), "");
 }
 
-// Counts whose products overflow 64 bits, or that only just do not fit.
+// Counts whose products overflow 64 bits, or that are one too large.
 TEST_F(Megatron, HostileCounts) {
     for (const uint64_t count : {uint64_t{3}, uint64_t{7}, uint64_t{1} << 32, uint64_t{1} << 62, ~uint64_t{0},
                                  (~uint64_t{0}) / 12, (~uint64_t{0}) / 12 + 1}) {
@@ -406,9 +406,9 @@ TEST_F(Megatron, DamagedDocuments) {
               "");
 }
 
-// Whatever one or a few bytes say, the file is refused with a DataError or reads as what it then says.
+// With one or a few bytes changed, the file is refused with a DataError or reads as the changed bytes say.
 TEST_F(Megatron, MutatedIndexesAreReadOrRefused) {
-    // Values that are likely to be legal somewhere, or to be the largest or negative.
+    // Values that are legal in some field, largest or negative.
     constexpr std::array<int, 8> kValues = {0, 1, 2, 3, 6, 8, 0x7f, 0xff};
     folder.write("d.bin", kBin);
     int opened = 0;

@@ -68,7 +68,7 @@ void NewFile::write_at(int64_t offset, const void* bytes, size_t size) {
 }
 
 void NewFile::commit() {
-    const bool synced = ::fsync(descriptor_) == 0;  // by itself: errno is read with the other arguments
+    const bool synced = ::fsync(descriptor_) == 0;  // a statement of its own: errno is read with the other arguments
     check<DataError>(synced, temporary_, ": cannot be synced: ", std::strerror(errno));
     const bool renamed = ::rename(temporary_.c_str(), path_.c_str()) == 0;
     check<DataError>(renamed, temporary_, ": cannot be renamed to ", path_, ": ", std::strerror(errno));
@@ -77,7 +77,7 @@ void NewFile::commit() {
 
 TokenWriter::TokenWriter(const std::string& format, const std::string& prefix, int64_t vocab)
     : format_(format), prefix_(prefix), width_(width_for(format, vocab)), bin_(prefix + ".bin") {
-    // What stays beside the new ids would be read with them.
+    // Files left beside the new ids would be read with them.
     for (const char* end : {".idx", ".mask"}) {
         const std::string path = prefix + end;
         if (format == "megatron" && path.ends_with(".idx")) continue;  // replaced
@@ -101,7 +101,7 @@ void TokenWriter::write_ids(const std::vector<int32_t>& ids) {
     bin_.write(narrow_.data(), narrow_.size() * 2);
 }
 
-// The mask file begins with the first token that is only read; what came before it counts.
+// The mask file is begun at the first token that is input only; all tokens before it are targets.
 void TokenWriter::append_mask(const EncodedPiece& piece) {
     const auto zeros = std::count(piece.counted.begin(), piece.counted.end(), uint8_t{0});
     if (zeros > 0 && !mask_) {
@@ -160,7 +160,7 @@ void TokenWriter::write_index() {
     }
     for (size_t k = 0; k <= lengths_.size(); ++k) data::append<int64_t>(bytes, static_cast<int64_t>(k));
     index.write(bytes.data(), bytes.size());
-    // The index goes first and comes last: at no time does one stand beside the ids of another.
+    // The old index is removed first and the new one renamed last, so no index is ever beside ids of another.
     std::error_code ignored;
     std::filesystem::remove(prefix_ + ".idx", ignored);
     bin_.commit();

@@ -34,8 +34,8 @@ class NewFile {
     bool committed_ = false;
 };
 
-// Writes PREFIX.bin, for megatron PREFIX.idx too, and PREFIX.mask when some tokens are no targets. The files
-// appear under their names only when all of them are complete.
+// Writes PREFIX.bin, for megatron PREFIX.idx too, and PREFIX.mask when some tokens are not targets. The files appear
+// under their names only when all of them are complete.
 class TokenWriter {
   public:
     // `format` is nanogpt (ids below 65536), llmc or megatron. UsageError when the format cannot hold ids up to

@@ -1,5 +1,5 @@
-// data/token_writer_test.cpp: the bytes that other trainers' own writers make, and that our readers take back; nothing
-// under the final names before the end.
+// data/token_writer_test.cpp: writes the same bytes as other trainers' own writers, and our readers read them back; no
+// file has its final name before the end.
 #include "tutti/data/token_writer.h"
 
 #include <gtest/gtest.h>

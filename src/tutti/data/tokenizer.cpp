@@ -1,5 +1,4 @@
-// data/tokenizer.cpp: the bytes tokenizer, the one place that knows which tokenizers exist, encoding on many threads,
-// and digests.
+// data/tokenizer.cpp: the bytes tokenizer, the choice of a tokenizer by name, encoding on many threads, and digests.
 #include "tutti/data/tokenizer.h"
 
 #include <xxhash.h>
@@ -20,7 +19,8 @@ class BytesEncoder final : public Encoder {
   public:
     void encode(std::string_view text, std::vector<int32_t>& ids) override {
         const size_t before = ids.size();
-        ids.resize(before + text.size());  // doubles the memory; reserve() would be exact, and copy all for each record
+        ids.resize(before + text.size());  // grows geometrically; reserve() grows to the exact size and would copy all
+                                           // ids for each record
         for (size_t i = 0; i < text.size(); ++i) ids[before + i] = static_cast<unsigned char>(text[i]);
     }
 };

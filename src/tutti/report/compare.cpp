@@ -1,5 +1,5 @@
-// report/compare.cpp: render_comparison() of report.h: the curves of several runs over one another, what they
-// came to and where their configs differ, side by side.
+// report/compare.cpp: render_comparison() of report.h: the curves of several runs in one chart, their results and the
+// differences of their configs side by side.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -15,7 +15,7 @@ namespace {
 
 int colour_of(size_t run) { return static_cast<int>(run) + 1; }
 
-// Names that tell the runs apart: those of the directories, with numbers where two are called the same.
+// Names that tell the runs apart: those of the directories, with numbers where two have the same name.
 std::vector<std::string> names_of(const std::vector<RunHistory>& runs) {
     std::map<std::string, int> count, used;
     for (const RunHistory& run : runs) ++count[run.name];
@@ -30,7 +30,7 @@ struct Comparison {
     std::vector<std::string> names;
 };
 
-// Tokens in place of steps: runs of other batch sizes are compared by what they have read.
+// Tokens in place of steps, to compare runs of different batch sizes.
 Chart over_tokens(const Comparison& c) {
     Chart chart{.id = "loss-tokens", .title = "Loss over tokens", .x_label = "tokens", .allow_log = true};
     for (size_t i = 0; i < c.runs.size(); ++i) {

@@ -151,7 +151,7 @@ bool EventFile::add(int64_t step, const std::vector<Scalar>& scalars) {
     return write(scalars_event(wall_now(), step, scalars));
 }
 
-// What a full disk has cut off is written over by the next record: in the middle of a file it would end all readers.
+// The next record overwrites a record that a full disk has cut off: readers stop at a damaged record.
 bool EventFile::write(const std::string& event) {
     const std::string record = record_of(event);
     size_t done = 0;

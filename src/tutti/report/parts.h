@@ -12,7 +12,7 @@ namespace tutti::report {
 
 using Field = std::optional<double> LoggedStep::*;
 
-// A chart of one field of the log, as it stands on the page of one run and on a comparison.
+// A chart of one field of the log, for the page of one run and for a comparison.
 struct Curve {
     const char *id, *title, *unit;
     Field field;
@@ -33,7 +33,7 @@ std::vector<Point> values_of(const RunHistory& run, Field field, double scale = 
 std::vector<double> finite(const std::vector<Point>& points);
 std::optional<double> median(std::vector<double> values);
 std::optional<double> last_of(const RunHistory& run, Field field);  // the last finite value
-// A number in words, or nothing for none.
+// A number as text; "" without one.
 template <class Format>
 std::optional<std::string> shown(const std::optional<double>& value, const Format& format) {
     return value ? std::optional<std::string>(format(*value)) : std::nullopt;

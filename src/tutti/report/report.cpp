@@ -50,7 +50,7 @@ std::string charts(const RunHistory& run) {
     Chart mfu = chart_of(kMfu);
     add_run(mfu, kMfu, "MFU", 1, run);
     const std::vector<Point> hardware = values_of(run, &LoggedStep::hfu, 100);
-    // Without recompute they are the same number, and two equal lines say nothing.
+    // Without recompute MFU and HFU are equal, so HFU is left out.
     if (finite(values_of(run, kMfu.field, kMfu.scale)) != finite(hardware)) {
         mfu.title = "MFU and HFU";
         add_series(mfu, "HFU", 3, hardware);
@@ -83,7 +83,7 @@ std::vector<std::vector<double>> mean_load(const std::vector<const LoggedStep*>&
     size_t count = 1;
     for (size_t i = steps.size() - last; i + 1 < steps.size(); ++i) {
         const auto& load = steps[i]->expert_load;
-        if (load.size() != sums.size()) continue;  // of another model: the directory was used again
+        if (load.size() != sums.size()) continue;  // of another model that used the directory before
         ++count;
         for (size_t l = 0; l < sums.size(); ++l)
             for (size_t e = 0; e < std::min(sums[l].size(), load[l].size()); ++e) sums[l][e] += load[l][e];
@@ -93,7 +93,7 @@ std::vector<std::vector<double>> mean_load(const std::vector<const LoggedStep*>&
     return sums;
 }
 
-// How evenly the tokens of a mixture of experts went to its experts.
+// How evenly a mixture of experts spread its tokens.
 std::string experts_card(const RunHistory& run) {
     std::vector<const LoggedStep*> steps;
     for (const LoggedStep& step : run.steps)

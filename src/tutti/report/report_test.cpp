@@ -43,7 +43,7 @@ std::string first_unbalanced(const std::string& page) {
             open.pop_back();
         }
     }
-    // A '<' that the pattern did not take is a malformed tag or text that was not escaped.
+    // A '<' outside the pattern's matches is a malformed tag or unescaped text.
     const auto brackets = static_cast<size_t>(std::count(page.begin(), page.end(), '<'));
     const size_t doctype = page.starts_with("<!DOCTYPE html>") ? 1 : 0;
     if (brackets != tags + doctype) return concat(brackets, " times '<', but ", tags, " tags");
@@ -199,7 +199,7 @@ TEST(ReportSvg, TimelineBarsLieOnTheirAxis) {
     const std::regex bar("<rect class=\"span c[12]\" x=\"([0-9.]+)\" y=\"([0-9]+)\" width=\"([0-9.]+)\"");
     for (std::sregex_iterator i(svg.begin(), svg.end(), bar), end; i != end; ++i)
         bars.push_back({std::stod((*i)[1]), std::stod((*i)[2]), std::stod((*i)[3])});
-    ASSERT_EQ(bars.size(), 3u);  // what lies beyond the axis is not drawn
+    ASSERT_EQ(bars.size(), 3u);  // spans beyond the axis are not drawn
     EXPECT_NEAR(bars[0][0] + bars[0][2], 1060 - 14, 0.2);
     EXPECT_NEAR(bars[1][0], bars[0][0] + bars[0][2] / 2, 0.2);
     EXPECT_NEAR(bars[1][2], bars[0][2] / 4, 0.2);
@@ -243,7 +243,7 @@ TEST(ReportRead, LinesHeaderNullAndTotals) {
     EXPECT_TRUE(run.steps[1].loss.has_value() && std::isnan(*run.steps[1].loss));
     EXPECT_EQ(run.steps[1].skip_reason, "wq");
     EXPECT_EQ(run.steps[2].eval_loss, 5.4);
-    // A count that stays says nothing new; one that rose by three means three steps.
+    // An unchanged count is no event; a count that rose by three means three steps.
     EXPECT_EQ(run.steps[1].skipped_before, 1);
     EXPECT_EQ(run.steps[2].skipped_before, 0);
     EXPECT_EQ(run.steps[3].skipped_before, 3);
@@ -287,7 +287,7 @@ TEST(ReportRead, DamageIsNamedWithItsPlace) {
     EXPECT_NE(message_of(dir.path()).find("run.json: byte 13"), std::string::npos) << message_of(dir.path());
 }
 
-// A run with everything in it that the page can show, and text that tries to leave its place.
+// A run with everything that the page can show, and with text that tries to inject HTML.
 RunHistory full_run() {
     RunHistory run;
     run.name = "<script>alert(1)</script>";
@@ -367,7 +367,7 @@ TEST(ReportPage, ShowsWhatTheRunWas) {
     EXPECT_NE(page.find("<td>7</td><td>0</td><td>not finite</td>"), std::string::npos);
     EXPECT_EQ(count_of(page, "class=\"event c4\""), 2u);        // step 7, in the wide and in the narrow drawing
     EXPECT_EQ(count_of(page, "<circle class=\"dot c2\""), 8u);  // four evaluations, in both
-    // Every picture is named, and no two names are the same.
+    // Every picture has a unique name.
     EXPECT_EQ(count_of(page, "role=\"img\""), count_of(page, "<desc id="));
     for (const std::string id : {"loss", "loss-wide", "grad-norm", "lr", "speed", "mfu", "memory"}) {
         EXPECT_EQ(count_of(page, concat("<title id=\"", id, "-t\">")), 1u) << id;

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One JSON object and where it stands; its getters name the place and the key when a value has the wrong type.
+// One JSON object and its place; the getters name the place and the key when a value has the wrong type.
 struct Record {
     const Json& json;
     std::string where;  // "runs/a/metrics.jsonl:12"
@@ -25,7 +25,7 @@ struct Record {
         check<DataError>(value->is_number(), where, ": `", key, "` must be a number or null, got ", value->dump());
         return value->get<double>();
     }
-    // Totals and memory: null says "not known" there, as an absent key does.
+    // Totals and memory: null means "not known", as an absent key does.
     std::optional<double> known(const char* key) const {
         const std::optional<double> value = number(key);
         return value && std::isfinite(*value) ? value : std::nullopt;
@@ -89,7 +89,7 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
     return logged;
 }
 
-// Fills what is known; called for the header line of the log first and for run.json after it.
+// Sets the fields that `record` has: those of run.json override those of the log's header line.
 void read_totals(const Record& record, RunTotals& totals) {
     const auto keep = [](auto& field, auto value) {
         if (value != decltype(value){}) field = std::move(value);

@@ -35,14 +35,14 @@ std::string segment(std::string_view style, double x1, double y1, double x2, dou
                   coordinate(x2), "\" y2=\"", coordinate(y2), "\"/>");
 }
 
-// Up to its title and description, which are read aloud in place of the picture.
+// Up to its title and description, which screen readers read in place of the picture.
 std::string open_svg(std::string_view id, int width, int height, std::string_view title, std::string_view description) {
     return concat("<svg viewBox=\"0 0 ", width, " ", height, "\" role=\"img\" aria-labelledby=\"", id, "-t ", id,
                   "-d\"><title id=\"", id, "-t\">", escape_html(title), "</title><desc id=\"", id, "-d\">",
                   escape_html(description), "</desc>");
 }
 
-// 0.00015 -> "1.5e-4": what people who tune learning rates write.
+// 0.00015 -> "1.5e-4", the usual notation of learning rates.
 std::string scientific(double value, int digits) {
     auto exponent = static_cast<int>(std::floor(std::log10(std::abs(value))));
     std::string mantissa = printed("%.*g", digits, value / std::pow(10.0, exponent));
@@ -113,7 +113,7 @@ Axis y_axis(const Range& range, const Chart& chart) {
         axis.low -= room;
         axis.high += room;
     }
-    // The axis ends on ticks, so that the outermost values have a line to be read against.
+    // The axis ends on ticks, so that the outermost values lie between lines.
     const std::vector<double> inside = linear_ticks(axis.low, axis.high, 4);
     const double step = inside[1] - inside[0];
     axis.low = std::floor(axis.low / step + 1e-9) * step;
@@ -234,7 +234,7 @@ std::string short_number(double value, int digits) {
     if (size < std::pow(10.0, std::max(3, digits)) - 0.5) return printed("%.*g", digits, value);
     constexpr std::array<std::pair<double, const char*>, 4> kUnits{{{1e3, "k"}, {1e6, "M"}, {1e9, "G"}, {1e12, "T"}}};
     for (const auto& [unit, name] : kUnits) {
-        // 999,999 is 1M, not 1e+03k: the rounding decides which unit it is.
+        // 999,999 is 1M, not 1e+03k: the rounding decides the unit.
         if (size / unit < 999.5 || unit == 1e12) return printed("%.*g", std::max(3, digits), value / unit) + name;
     }
     return "";

@@ -33,7 +33,7 @@ struct Series {
 struct Chart {
     std::string id;  // unique in the page
     std::string title;
-    std::string description;  // read aloud in place of the picture
+    std::string description;  // screen readers read it in place of the picture
     std::string x_label = "step";
     std::string y_unit;  // behind the title: "tokens/s", "%"
     std::vector<Series> series;
@@ -56,7 +56,7 @@ std::vector<double> log_ticks(double low, double high);
 // Labels of the ticks with only the digits that tell them apart: 0.5 | 20k | 3e-4.
 std::vector<std::string> tick_labels(const std::vector<double>& ticks);
 
-// A count for people: 1.23M, 45.6k, 0.0123. At most `digits` significant digits.
+// A readable count: 1.23M, 45.6k, 0.0123. At most `digits` significant digits.
 std::string short_number(double value, int digits = 3);
 std::string short_bytes(double bytes);  // 1.23 GiB
 

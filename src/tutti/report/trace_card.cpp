@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kTableRanks = 64, kDrawnRanks = 8;
 
-// The colour of a span, and what the legend calls it. Later entries are drawn over earlier ones.
+// The colour of a span and its name in the legend. Later entries are drawn over earlier ones.
 struct Kind {
     std::string_view label;
     int colour;
@@ -38,7 +38,7 @@ const Kind& kind_of(const TracedSpan& s) {
     return kOptimizer;
 }
 
-// Operations of a group, and what a GPU computed, have a row of their own.
+// Operations of each group, and the GPU's compute, have rows of their own.
 bool has_row(const TracedSpan& s) { return s.activity == "communication" || s.activity == "gpu"; }
 
 std::string percent(double part, double whole) { return whole > 0 ? short_number(100 * part / whole) + " %" : "–"; }
@@ -60,7 +60,7 @@ std::string times_table(const std::vector<RankTimes>& all) {
     return text;
 }
 
-// The traced step of the first rank whose duration is the middle one.
+// The traced step with the median duration on the first rank.
 const TracedSpan* typical_step(const TracedRank& rank) {
     std::vector<const TracedSpan*> steps;
     for (const TracedSpan& s : rank.spans)

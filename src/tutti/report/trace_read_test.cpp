@@ -1,4 +1,4 @@
-// The times that the report works out of a trace, against spans made by hand; damage of its file.
+// Times that the report derives from a trace, against spans made by hand; damaged files.
 #include "tutti/report/trace_read.h"
 
 #include <gtest/gtest.h>

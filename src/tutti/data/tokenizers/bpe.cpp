@@ -68,12 +68,12 @@ void Bpe::merge_short(std::string_view word, std::vector<int32_t>& ids) const {
     ids.insert(ids.end(), symbols.begin(), symbols.begin() + n);
 }
 
-// A heap of candidates and a linked list of symbols: n log n, so that a megabyte without a space is no trap.
+// A heap of candidates and a linked list of symbols: n log n, so a megabyte without a space stays fast.
 void Bpe::merge_long(std::string_view word, std::vector<int32_t>& ids) const {
     check<DataError>(word.size() < (size_t{1} << 31), "a word of ", word.size(),
                      " bytes without a place to cut; is this text? At most 2 GiB can be one word");
     struct Symbol {
-        int32_t id;  // -1: merged into the one before it
+        int32_t id;  // -1: merged into the symbol before
         int32_t previous, next;
     };
     const auto n = static_cast<int32_t>(word.size());
@@ -94,7 +94,7 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& ids) const {
         const auto rank = static_cast<uint32_t>(queue.top() >> 32);
         const auto i = static_cast<int32_t>(queue.top() & 0xffffffff);
         queue.pop();
-        if (rank_at(i) != rank) continue;  // merged otherwise since
+        if (rank_at(i) != rank) continue;  // stale: one of the pair was merged
         Symbol& left = at(i);
         Symbol& right = at(left.next);
         left.id = joined_[rank];

@@ -82,7 +82,8 @@ class Learner {
         pairs_.for_each([&](uint64_t key, const Pair& pair) { queue_.push({pair.count, key}); });
     }
 
-    // The most frequent pair, of equals that with the lower ids; its count is 0 when none is left.
+    // The most frequent pair; of equally frequent ones, the one with the lower ids. Its count is 0 when no pair is
+    // left.
     struct Best {
         int64_t count = 0;
         int32_t left = 0, right = 0;
@@ -104,7 +105,7 @@ class Learner {
         pairs_[key_of(left, right)] = {};
         grown_.clear();
         for (const uint32_t w : merged.words) merge_in(w, left, right, joined);
-        pairs_[key_of(left, right)].count = 0;  // as "aaa" holds the pair (a, a) twice and loses it at once
+        pairs_[key_of(left, right)].count = 0;  // "aaa" has (a, a) twice, and one merge removes both
         std::sort(grown_.begin(), grown_.end());
         grown_.erase(std::unique(grown_.begin(), grown_.end()), grown_.end());
         for (const uint64_t key : grown_)
@@ -118,7 +119,7 @@ class Learner {
     };
     struct Pair {
         int64_t count = 0;
-        std::vector<uint32_t> words;  // that hold it, or did
+        std::vector<uint32_t> words;  // that contain the pair, or did
     };
     struct Candidate {
         int64_t count;
@@ -128,7 +129,7 @@ class Learner {
         }
     };
 
-    // The pair at symbols i and i + 1 of word w becomes more frequent, or less.
+    // Changes the count of the pair at symbols i and i + 1 of word w.
     void add(size_t w, size_t i, int64_t change) {
         const std::vector<int32_t>& symbols = words_[w].symbols;
         const uint64_t key = key_of(symbols[i], symbols[i + 1]);
@@ -142,7 +143,7 @@ class Learner {
     void merge_in(size_t w, int32_t left, int32_t right, int32_t joined) {
         std::vector<int32_t>& symbols = words_[w].symbols;
         const int64_t count = words_[w].count;
-        // The pairs around a merge are taken away as they are before it and added as they are behind it.
+        // Counts lose the pairs around a merge as they were before it and gain the pairs as they are after it.
         for (size_t i = 0; i + 1 < symbols.size(); ++i) {
             if (symbols[i] != left || symbols[i + 1] != right) continue;
             if (i > 0) add(w, i - 1, -count);
@@ -157,7 +158,7 @@ class Learner {
     std::vector<Word> words_;
     FlatMap<Pair> pairs_;
     std::priority_queue<Candidate> queue_;
-    std::vector<uint64_t> grown_;  // pairs that became more frequent by the merge at hand
+    std::vector<uint64_t> grown_;  // pairs that the current merge made more frequent
 };
 
 std::vector<AddedToken> special_tokens(const BpeTraining& training) {
@@ -185,7 +186,7 @@ ByteLevelModel train_bpe(std::span<const std::string_view> texts, const BpeTrain
     model.added = special_tokens(training);
     model.tokens.resize(model.added.size());
 
-    // Bytes in the order of the characters that stand for them, as GPT-2's vocabulary has them.
+    // Bytes in the order of their characters in GPT-2's vocabulary.
     const auto characters = byte_characters();
     std::vector<int32_t> order(256), byte_ids(256);
     for (int32_t byte = 0; byte < 256; ++byte) order[static_cast<size_t>(byte)] = byte;
@@ -209,7 +210,7 @@ ByteLevelModel train_bpe(std::span<const std::string_view> texts, const BpeTrain
     while (static_cast<int64_t>(model.tokens.size()) < training.vocab) {
         const auto [count, left, right] = learner.best();
         if (count < std::max<int64_t>(1, training.min_frequency)) break;
-        // The bytes may be a token already that other merges make: it gets one way more.
+        // Another pair may already have made a token of the same bytes; then both merges make that token.
         const int32_t joined =
             add_token(*model.tokens[static_cast<size_t>(left)] + *model.tokens[static_cast<size_t>(right)]);
         model.merges.push_back({left, right, joined});

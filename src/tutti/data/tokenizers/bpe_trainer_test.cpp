@@ -1,4 +1,5 @@
-// data/tokenizers/bpe_trainer_test.cpp: what is learnt, against the definition: count all pairs anew before each merge.
+// data/tokenizers/bpe_trainer_test.cpp: learnt merges against the definition, which counts all pairs anew before each
+// merge.
 #include "tutti/data/tokenizers/bpe_trainer.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@
 namespace tutti::data {
 namespace {
 
-// Words of few letters, so that the same token comes about in several ways and ties are many.
+// Words of few letters, so that several pairs make the same token and ties are frequent.
 std::string words(size_t count) {
     std::mt19937 random(5);
     std::string text;

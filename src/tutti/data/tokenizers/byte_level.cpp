@@ -121,7 +121,7 @@ size_t Splitter::space_end(std::string_view text, size_t begin, bool lines) cons
         if (newline != std::string_view::npos) return begin + newline + 1;
     }
     if (end == text.size()) return end;
-    const size_t last = character_before(text, end);  // goes to the word that follows
+    const size_t last = character_before(text, end);  // belongs to the next word
     return last > begin ? last : end;
 }
 
@@ -195,7 +195,7 @@ bool AddedTokens::next(std::string_view text, size_t from, size_t done, Match& m
         size_t first = begin, last = begin + token.content.size();
         if (token.single_word &&
             (classes_->ends_with(text, first, kWord) || classes_->begins_with(text, last, kWord))) {
-            begin = last - 1;  // skipped whole: the search goes on behind it
+            begin = last - 1;  // skipped whole: the search continues after it
             continue;
         }
         match.search_from = last;
@@ -270,7 +270,7 @@ std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool norma
     return selected;
 }
 
-// Of everything that the ids of a text depend on.
+// A digest of everything that the ids of a text depend on.
 uint64_t fingerprint_of(const ByteLevelModel& m) {
     Fingerprint print;
     print.add("byte-level BPE").add(name_of(m.split)).add(m.nfc).add(m.add_prefix_space).add(m.ignore_merges);

@@ -21,7 +21,7 @@ std::string testdata(const std::string& name) {
     return (std::filesystem::path(__FILE__).parent_path() / "testdata" / name).string();
 }
 
-// Bytes of every kind, more of those that rules turn on.
+// Bytes of every kind, more of those that the rules treat specially.
 std::string random_bytes(std::mt19937& random, size_t size) {
     const std::string_view likely = "aAsSl  '\n\r\t<|>1\xCC\x81\xE3\x80\x80\xC2\xA0";
     std::string text;
@@ -67,7 +67,7 @@ TEST(ByteLevel, CutsChangeNoId) {
         model.nfc = uses_nfc(model.split);
         for (const bool prefix_space : {false, model.split == SplitKind::gpt2}) {
             model.add_prefix_space = prefix_space;
-            // Merges of all pairs: then a word is its bytes joined, and every boundary shows.
+            // With merges of all pairs each word becomes one token, so every boundary shows.
             ByteLevelModel joining = model;
             for (const char* pair : {"  ", "\n\n", "\r\n", " a", "a\n", "\n ", " \n", "'s", "\xCC\x81", "a\xCC"}) {
                 joining.tokens.emplace_back(pair);

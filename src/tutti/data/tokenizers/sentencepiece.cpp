@@ -74,7 +74,7 @@ class SentencepieceEncoder final : public Encoder {
     SentencepieceEncoder(const Processor& processor, const std::string& path) : processor_(processor), path_(path) {}
 
     void encode(std::string_view text, std::vector<int32_t>& ids) override {
-        // The library would put U+FFFD in place of what is not UTF-8 and say nothing.
+        // The library silently replaces bytes that are not UTF-8 by U+FFFD.
         for (size_t at = 0; at < text.size();) {
             const Character c = character_at(text, at);
             check<DataError>(c.code < kCodePoints, path_, ": sentencepiece reads UTF-8 only; byte offset ", at,
@@ -95,7 +95,8 @@ class SentencepieceTokenizer final : public Tokenizer {
     SentencepieceTokenizer(const SentencepieceApi& api, const std::string& path, const std::string& model)
         : path_(path), processor_(api, path, model) {
         fingerprint_ = Fingerprint().add("sentencepiece").add(model).value();
-        // Most models put a space before the text and take it away when decoding; the library does not say which do.
+        // Most models put a space before the text and take it away when decoding; the library does not tell which
+        // models do.
         const std::vector<int> ids = processor_.encode("a");
         const std::string text = processor_.decode(ids);
         find_special_ids();

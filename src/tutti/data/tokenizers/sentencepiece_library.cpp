@@ -19,7 +19,7 @@ const LibraryProcessor& of(const void* processor) { return *static_cast<const Li
 
 void say(const SentencepieceText& text, std::string_view words) { text.add(text.object, words.data(), words.size()); }
 
-// `function` returns a status. Whether that is well; what it throws stays here.
+// True when the status that `function` returns is OK; exceptions do not leave this function.
 template <class Function>
 bool succeeds(const SentencepieceText& problem, const Function& function) {
     try {

@@ -1,5 +1,5 @@
 // data/tokenizers/sentencepiece_test.cpp: ids and texts of the Python package (testdata/, by
-// tests/peer/make_tokenizer_vectors.py), and what a build without the library says.
+// tests/peer/make_tokenizer_vectors.py), and the message of a build without the library.
 #include "tutti/data/tokenizers/sentencepiece.h"
 
 #include <gtest/gtest.h>

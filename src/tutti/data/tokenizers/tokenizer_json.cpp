@@ -15,7 +15,7 @@ namespace tutti::data {
 
 namespace {
 
-// A place in the file, with the words for it: `model.merges[3]`.
+// A place in the file and its name in messages: `model.merges[3]`.
 struct Node {
     const Json& value;
     const std::string& path;
@@ -23,7 +23,7 @@ struct Node {
     int64_t index = -1;           // of an element of the list `name`
     std::string_view entry = {};  // of an element of the vocabulary
 
-    // Put together when asked for only: a large file has 300,000 elements.
+    // The name is built on demand only: a large file has 300,000 elements.
     std::string full_name() const {
         if (index >= 0) return concat(name, "[", index, "]");
         return entry.data() == nullptr ? name : concat(name, "[", Json(entry).dump(), "]");
@@ -60,7 +60,7 @@ struct Node {
         require(value.is_object(), "an object");
         return at("type").text();
     }
-    // What this version does not know might change ids.
+    // An unknown field might change ids.
     void allow(std::initializer_list<std::string_view> known) const {
         require(value.is_object(), "an object");
         for (const auto& [key, ignored] : value.items())
@@ -120,7 +120,7 @@ void read_pre_tokenizer(const Node& node, ByteLevelModel& model) {
     if (split.at("invert").flag()) split.at("invert").fail("supported: false");
     model.split = *kind;
     read_byte_level(parts.at(1), model, false);
-    // Here the package puts a space before each word, not before each text.
+    // In this place the package puts a space before each word, not before each text.
     if (model.add_prefix_space) parts.at(1).at("add_prefix_space").fail("supported after a Split: false");
 }
 
@@ -190,7 +190,7 @@ size_t read_model(const Node& node, ByteLevelModel& model, std::unordered_map<st
     const size_t count = read_vocab(node.at("vocab"), model, ids, added);
     read_merges(node.at("merges"), model, ids);
 
-    // unk_token, fuse_unk and byte_fallback say what becomes of characters without a token: nothing, when all have one.
+    // unk_token, fuse_unk and byte_fallback treat characters without a token; with all 256 bytes there are none.
     std::array<bool, 256> present{};
     for (const auto& token : model.tokens)
         if (token && token->size() == 1) present[static_cast<unsigned char>((*token)[0])] = true;

@@ -1,4 +1,4 @@
-// data/tokenizers/tokenizer_json_test.cpp: what a tokenizer.json may say, and what is refused, with the field's name.
+// data/tokenizers/tokenizer_json_test.cpp: supported contents of tokenizer.json, and refusals that name the field.
 #include "tutti/data/tokenizers/tokenizer_json.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ Json& member_at(Json& file, const std::string& pointer) {
     return *place;
 }
 
-// The change of the small file, and what the message must have.
+// A change of the small file, and a part of the expected message.
 struct Refusal {
     std::string pointer, value, message;
 };
@@ -172,7 +172,7 @@ TEST(TokenizerJson, SpecialIdsComeFromTheFilesBesideIt) {
         "");
 }
 
-// A text of all bytes, whatever is UTF-8 in it, has the ids of the tokenizer "bytes", and comes back.
+// A text of all bytes, valid UTF-8 or not, has the ids of the tokenizer "bytes" and decodes to itself.
 TEST(TokenizerJson, OfBytes) {
     const ScratchFolder folder;
     const auto written = make_tokenizer(folder.write("tokenizer.json", tokenizer_json_of_bytes()));

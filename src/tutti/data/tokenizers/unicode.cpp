@@ -137,7 +137,7 @@ std::string Nfc::normalize_segment(std::string_view segment) const {
     std::vector<uint32_t> composed;
     size_t starter = 0;
     bool has_starter = false;
-    int last_class = -1;  // of what follows the starter; -1: nothing does
+    int last_class = -1;  // of the last mark after the starter; -1: none
     for (const uint32_t code : codes) {
         const int own = class_of(code);
         if (has_starter && last_class < own) {
