@@ -1,5 +1,5 @@
-// The table of a build without CUDA (kernels/cuda/absent.cpp), linked in the place of CUDA's: rehearsals for a GPU are
-// those of the program of this build, which has CUDA where nvcc is.
+// The table of a build without CUDA (kernels/cuda/absent.cpp), linked in the place of CUDA's: rehearsals for a GPU
+// equal those of this build's program, which has CUDA if nvcc is installed.
 #include <gtest/gtest.h>
 
 #include <sstream>

@@ -1,4 +1,4 @@
-// Attention by name, in a build without cuDNN's headers, as the emulated one is.
+// Attention by name, in a build without cuDNN's headers, such as the emulated build.
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"

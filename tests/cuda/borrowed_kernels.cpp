@@ -1,6 +1,6 @@
-// A CUDA table whose kernels are the CPU's, run while the emulated GPU's memory is open: a run on the GPU then is the
-// run on the CPU to the last bit, unless the engine forgets a copy. And a touch of device memory outside of a kernel or
-// copy ends the test. Linked by cuda_memory_tests in place of kernels/cuda.
+// A CUDA table whose kernels are the CPU's, run while the emulated GPU's memory is open: a run on the GPU then equals
+// the run on the CPU to the last bit, unless the engine forgets a copy, and an access to device memory outside of a
+// kernel or copy ends the test. Linked by cuda_memory_tests in place of kernels/cuda.
 #include <tuple>
 #include <type_traits>
 
@@ -32,9 +32,9 @@ struct Borrowed<Entry> {
             const emulation::DeviceAccess access;
             return (cpu_table(best_isa()).*Entry)(Stream{}, values...);
         };
-        if constexpr (!std::is_void_v<Result>) {  // of shapes alone
+        if constexpr (!std::is_void_v<Result>) {  // depends on shapes only
             return run(args...);
-        } else if constexpr ((kHasSpan<std::decay_t<Args>> || ...)) {  // which may end with the call
+        } else if constexpr ((kHasSpan<std::decay_t<Args>> || ...)) {  // the span may end with the call
             check_cuda(cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize");
             run(args...);
         } else {
@@ -73,7 +73,7 @@ const KernelTable& cuda_table() {
     return table;
 }
 
-const KernelTable& cuda_tf32_table() { return cuda_table(); }  // the CPU rounds no factor
+const KernelTable& cuda_tf32_table() { return cuda_table(); }  // the CPU does not round factors
 
 }  // namespace kernels
 

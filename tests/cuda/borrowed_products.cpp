@@ -1,4 +1,4 @@
-// The CPU's products stay.
+// The CPU's products.
 #include "tests/cuda/borrowed_products.h"
 
 namespace tutti::kernels {

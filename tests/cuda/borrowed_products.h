@@ -1,4 +1,4 @@
-// Whose matrix products a table of borrowed kernels has; one definition per program.
+// The matrix products of a table of borrowed kernels; one definition per program.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"

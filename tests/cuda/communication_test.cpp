@@ -1,5 +1,4 @@
-// Every operation of a communicator on tensors of a GPU, over threads: what arrives is what the host's memory would
-// have.
+// Every operation of a communicator on tensors of a GPU, over threads: the results equal those in host memory.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,5 +1,4 @@
-// cuDNN's attention against the reference, on a GPU: the bf16 cases that it takes. What it refuses must be a
-// UsageError.
+// cuDNN's attention against the reference, on a GPU: the bf16 cases that it supports. All others must throw UsageError.
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"

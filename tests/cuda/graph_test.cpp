@@ -1,5 +1,5 @@
 // Runs whose microbatches are recorded once and repeated (train.cuda_graphs) against the same runs without: the same to
-// the last bit. Linked with kernels that can be recorded: emulated ones, and those of a GPU.
+// the last bit. Linked with emulated kernels, and with those of a GPU.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -56,7 +56,7 @@ TEST_F(CudaGraphs, EvaluationAndCheckpointsInBetweenAndResume) {
     EXPECT_EQ(weights(with), weights(without));
 }
 
-// In a step that records, and in one that repeats: the peak that metrics.jsonl has.
+// The peak in metrics.jsonl, of a step that records and of one that replays.
 TEST_F(CudaGraphs, RehearsedMemoryIsWhatIsCounted) {
     for (const Settings& set : std::vector<Settings>{{}, {"train.micro_batch=4", "precision.compute=f32"}}) {
         const TrainOptions o = options_of("cuda", set + kGraphs);
@@ -107,7 +107,7 @@ TEST_F(GraphOfABatch, IsRecordedOnceForEachKind) {
     EXPECT_EQ(sum_.take().value(), 7.5);
 }
 
-// The memory of a recording is nobody else's: a tensor that is made later keeps its values.
+// The memory of a recording is not shared: a tensor that is made later keeps its values.
 TEST_F(GraphOfABatch, SharesNoMemory) {
     for (int i = 0; i < 2; ++i) run(batch(std::vector<float>(1000, 1)));
     std::vector<Tensor> later;
@@ -135,7 +135,7 @@ TEST_F(GraphOfABatch, WorkThatCannotBeRecordedIsAnError) {
     EXPECT_NE(error_of([&] { device_->synchronize(); }).find("train.cuda_graphs = false"), std::string::npos);
     EXPECT_NE(error_of([&] { ops::empty(ctx_, {1 << 20}, DType::f32); }).find("capturing"), std::string::npos);
     EXPECT_NE(error_of([&] { throw Error("of the work itself"); }).find("of the work itself"), std::string::npos);
-    EXPECT_EQ(x.to_host<float>(), std::vector<float>(100));  // the stream goes on
+    EXPECT_EQ(x.to_host<float>(), std::vector<float>(100));  // the stream stays usable
 }
 
 }  // namespace

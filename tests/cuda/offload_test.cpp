@@ -1,5 +1,5 @@
-// What is sent away from a GPU and comes back, copied beside its other work: on a GPU, and emulated, where such a copy
-// is as late as it may be.
+// Offloading from a GPU and fetching back, by copies that overlap with other work: on a GPU, and emulated, where copies
+// run as late as possible.
 #include <gtest/gtest.h>
 
 #include "tutti/device/cuda/cuda_device.h"
@@ -48,7 +48,7 @@ TEST_F(CudaOffload, WhatComesBackIsThereBeforeAKernelReadsIt) {
     expect_all(ops::add(ctx_, x, y), 9);
 }
 
-// Released before anybody used it: the copy must not write over the next owner's values.
+// Released before use: the copy must not overwrite the values of the memory's next owner.
 TEST_F(CudaOffload, WhatIsReleasedOnItsWayBackHarmsNobody) {
     std::optional<Tensor> x = filled(6);
     x->buffer()->offload(*device_, *offload_device_);
@@ -59,7 +59,7 @@ TEST_F(CudaOffload, WhatIsReleasedOnItsWayBackHarmsNobody) {
     expect_all(next, 7);
     x = filled(8);
     x->buffer()->offload(*device_, *offload_device_);
-    x.reset();  // away
+    x.reset();  // offloaded
     EXPECT_EQ(offload_device_->memory().usage(Purpose::activations).current, 0);
 }
 

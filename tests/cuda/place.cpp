@@ -8,7 +8,7 @@ namespace tutti::kernels {
 
 namespace {
 
-// Each array is an allocation of its own, so that compute-sanitizer sees its bounds.
+// Each array is an allocation of its own, so that compute-sanitizer checks its bounds.
 class ManagedMemory final : public std::pmr::memory_resource {
     void* do_allocate(size_t bytes, size_t) override {
         void* data = nullptr;
@@ -26,7 +26,7 @@ const Place& cuda_place() {
     static const Place place = [] {
         cudaStream_t stream = nullptr;
         check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-        constexpr int64_t kWorkspaceBytes = 32 << 20;  // as that of a device
+        constexpr int64_t kWorkspaceBytes = 32 << 20;  // like a device's workspace
         void* workspace = nullptr;
         check_cuda(cudaMalloc(&workspace, kWorkspaceBytes), "cudaMalloc of ", kWorkspaceBytes, " bytes");
         return Place{

@@ -1,4 +1,4 @@
-// How near a run on the CUDA device of this program comes to the run on the CPU; one definition per program.
+// Tolerance between a run on the CUDA device of this program and the run on the CPU; one definition per program.
 #pragma once
 
 namespace tutti {

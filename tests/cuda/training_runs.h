@@ -1,4 +1,4 @@
-// Small runs on the CUDA device of this program: what they log and save. For the tests of whole runs.
+// Small runs on the CUDA device of this program: their logs and checkpoints, for tests of whole runs.
 #pragma once
 
 #include <gtest/gtest.h>

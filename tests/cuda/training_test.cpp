@@ -14,7 +14,7 @@
 namespace tutti::train {
 namespace {
 
-constexpr double kRounding = 1e-5;  // of f32 sums cut in other ways, over eight steps
+constexpr double kRounding = 1e-5;  // of f32 sums split differently, over eight steps
 
 // f32 losses within 1e-5 of the CPU's, norms of gradients within 1e-4.
 TEST_F(CudaTraining, TwentyStepsFollowTheCpu) {
@@ -27,8 +27,7 @@ TEST_F(CudaTraining, TwentyStepsFollowTheCpu) {
     expect_follows(run("cuda", sgd), run("cpu", sgd), tolerance);
 }
 
-// bf16 keeps 8 bits: a step of the walk may round the other way, 2^-8 of a value; the losses stay within a few of
-// these.
+// bf16 has 8 bits: an update may round the other way, by 2^-8 of a value; the losses stay within a few of these.
 TEST_F(CudaTraining, TwentyStepsInBf16FollowTheCpu) {
     const double tolerance = kernel_tolerance() > 0 ? 1.0 / 64 : 0;
     const Settings steps = {"precision.compute=bf16", "train.steps=20"};
@@ -36,7 +35,7 @@ TEST_F(CudaTraining, TwentyStepsInBf16FollowTheCpu) {
     expect_follows(run("cuda", gpt2_ + steps), run("cpu", gpt2_ + steps), tolerance);
 }
 
-// Factors of 10 bits in f32 runs. Borrowed kernels have no TF32, elsewhere it must be seen.
+// Factors of 10 bits in f32 runs. Borrowed kernels have no TF32; with other kernels the difference must show.
 TEST_F(CudaTraining, Tf32FollowsF32) {
     const std::vector<Logged> f32 = run("cuda", f32_), tf32 = run("cuda", {"precision.compute=tf32"});
     expect_follows(tf32, f32, kernel_tolerance() > 0 ? 1.0 / 1024 : 0);
@@ -168,7 +167,7 @@ TEST_F(CudaTraining, EvaluatesAndGenerates) {
     EXPECT_EQ(text("cuda", {.max_tokens = 40, .seed = 5}), text("cpu", {.max_tokens = 40, .seed = 5}));
 }
 
-// The trace has what the GPU computed, by its own clock: inside of the step, one pass after the other.
+// The trace has the GPU's compute by the GPU's clock: inside the step, one pass after the other.
 TEST_F(CudaTraining, TheTraceHasALaneOfTheGpu) {
     const TrainOptions o = options_of("cuda", f32_ + Settings{"log.trace=true", "train.steps=3"});
     train(o);

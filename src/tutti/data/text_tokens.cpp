@@ -103,7 +103,7 @@ std::string cache_directory(const MappedFile& text, uint64_t key) {
 }
 
 std::string directory_of(const MappedFile& file, const Tokenizer& tokenizer) {
-    constexpr int kVersion = 2;  // of how text becomes ids: counts up when that changes
+    constexpr int kVersion = 2;  // of the encoding of text; increased when it changes
     return cache_directory(
         file, Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(digest_of(text_of(file))).value());
 }
@@ -112,7 +112,7 @@ std::string directory_of(const MappedFile& file, const Tokenizer& tokenizer) {
 template <class Take>
 void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const EncodeOptions& options,
                      const Take& take) {
-    // A few pieces for each thread: progress shows a few times a second, and ids do not pile up.
+    // A few pieces for each thread: progress shows a few times a second, and few ids are in memory at once.
     constexpr size_t kPart = 8 << 20;
     const auto begin = std::chrono::steady_clock::now();
     const std::string_view text = text_of(file);

@@ -1,5 +1,5 @@
-// kernels/cuda/gemm_cublaslt.cpp over the emulated GPU and the fake library: what it asks for is the product that was
-// meant; which algorithm runs, with a tuning and without one; which multiprocessors products leave to communication.
+// kernels/cuda/gemm_cublaslt.cpp over the emulated GPU and the fake library: the requested product is the right one;
+// the algorithm that runs, with and without a tuning; the multiprocessors that products leave to communication.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ std::vector<float> numbers(int64_t n, int seed) {
     return values;
 }
 
-// Integers over 8 and 64 terms: every order of sums is exact, and any other matrix is another result.
+// Integers over 8 and 64 terms: every order of sums is exact, and a wrong matrix gives a different result.
 TEST(CublasLt, MakesTheProductThatWasMeant) {
     fake();
     const auto device = make_cuda_device(0);
@@ -115,7 +115,7 @@ class Tuning : public train::CudaTraining {
         text_ = err.str();
         return file;
     }
-    // What the program says to such words.
+    // The program's message for these words.
     static std::string refused(std::vector<std::string> words) {
         words.insert(words.begin(), "tutti");
         words.insert(words.end(), {"--device", "cuda", "--model", "llama-tiny"});
@@ -281,7 +281,8 @@ TEST_F(Spared, TheLayoutDecidesWhichProductsLeaveMultiprocessors) {
         EXPECT_EQ(runs({"parallel.zero=3", off}, 2).fewer, 0) << off;
 }
 
-// A forward that the backward repeats has the bits of the first one, whatever the backward's own products leave.
+// A forward that the backward repeats has the bits of the first one, however many multiprocessors the backward's own
+// products leave.
 TEST_F(Spared, RecomputedForwardsHaveTheirBits) {
     const Settings set = f32_ + Settings{"parallel.zero=1", "train.micro_batch=1"};
     const auto kept = options_of("cuda", set, 2);

@@ -1,8 +1,8 @@
 // tests/cuda/cublaslt/fake_cublaslt.cpp: a libcublasLt for the emulated GPU, opened through TUTTI_CUBLASLT as the real
-// one is. It has kAlgorithms algorithms, which differ in the order of their sums, so that the bits of a result tell
-// which one ran, and in the time that they take by the emulated clock. Like the library it reads columns, and it
-// refuses bf16 with columns of an odd length, and dimensions that do not fit. Products of more than kMost
-// multiplications are not made: benchmarks time them and read no result. The functions fake_cublaslt_* are for tests.
+// one is. It has kAlgorithms algorithms, which differ in the order of their sums, so that the bits of a result identify
+// the algorithm, and in their time by the emulated clock. Like the real library it is column-major and refuses bf16
+// with columns of odd length and dimensions that do not fit. Products of more than kMost multiplications are skipped:
+// benchmarks time them and read no result. The functions fake_cublaslt_* are for tests.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -107,7 +107,8 @@ struct Product {
                 y[static_cast<size_t>(j * K + k)] = read(second, b.type, tb ? j + k * b.length : k + j * b.length);
         }
         const int64_t epilogue = of(kEpilogue);
-        const int64_t begin = static_cast<int64_t>(algorithm) * K / kAlgorithms;  // another place with each algorithm
+        const int64_t begin =
+            static_cast<int64_t>(algorithm) * K / kAlgorithms;  // each algorithm starts at another place
         for (int64_t j = 0; j < d.columns; ++j)
             for (int64_t i = 0; i < d.rows; ++i) {
                 const float *row = x.data() + i * K, *column = y.data() + j * K;

@@ -1,4 +1,5 @@
-// Products by kernels/cuda/gemm_cublaslt.cpp, whose library is the fake one; what that refuses the CPU's kernel makes.
+// Products by kernels/cuda/gemm_cublaslt.cpp over the fake library; the CPU's kernel computes those that the library
+// refuses.
 #include "tests/cuda/borrowed_products.h"
 #include "tests/cuda/emulation/memory.h"
 #include "tutti/device/cuda/runtime.h"

@@ -1,6 +1,6 @@
-// tests/cuda/emulation/api.cpp: the functions of api.h. What a stream is given is done when the host, or another
-// stream, waits for it, as late as a GPU may; a stream with a priority has a thread of its own that begins kLateness
-// after it was given something, as work that no thread waits for must go on too. An event is a place in its stream.
+// tests/cuda/emulation/api.cpp: the functions of api.h. Work on a stream runs when the host or another stream waits for
+// it, as late as a GPU may run it; a stream with a priority has a thread that starts work kLateness after it was
+// queued, since work that no thread waits for must proceed too. An event is a place in its stream.
 #include "tests/cuda/emulation/api.h"
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 using namespace tutti::emulation;
 
-// What a stream was given and has not done. Any thread may do what is next; the others wait for it.
+// The queued work of a stream. Any thread may run the next item; the others wait for it.
 class Late {
   public:
     ~Late() {
@@ -37,7 +37,7 @@ class Late {
     void work_alone() {
         worker_ = std::thread([this] { run_alone(); });
     }
-    // Returns the place after it.
+    // Returns the place after the item.
     int64_t add(std::function<void()> item) {
         int64_t place = 0;
         {
@@ -57,7 +57,7 @@ class Late {
         const std::lock_guard lock(mutex_);
         return done_ >= place;
     }
-    // Rethrows what an item threw.
+    // Rethrows an exception of an item.
     void run_until(int64_t place) {
         std::unique_lock lock(mutex_);
         while (done_ < place) {
@@ -108,7 +108,7 @@ class Late {
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<std::function<void()>> waiting_;
-    int64_t done_ = 0;  // of all that it was ever given
+    int64_t done_ = 0;  // of all items ever queued
     bool busy_ = false, ending_ = false;
     Clock::time_point newest_;
     std::exception_ptr failure_;
@@ -117,7 +117,7 @@ class Late {
 struct EmulatedStream {
     std::shared_ptr<Late> late = std::make_shared<Late>();
 };
-// A place in a stream; before it is recorded, one that has passed.
+// A place in a stream; before it is recorded, a place that has passed.
 struct Mark {
     std::shared_ptr<Late> late;
     int64_t place = 0;
@@ -139,14 +139,14 @@ int capability = 90;
 int gpus = 1;
 std::atomic<int64_t> passed_ns{0};  // by pass_time
 thread_local int current = 0;
-// Of the calling thread. Arrays that live as long as the program are given back after the thread's own are gone.
+// Of the calling thread. Static arrays are freed after the thread's variables are destroyed.
 thread_local bool streams_are_gone = false;
 struct Streams : std::vector<std::weak_ptr<Late>> {
     ~Streams() { streams_are_gone = true; }
 };
 thread_local Streams late_streams;
 
-// What waits for the whole GPU waits for these.
+// Waits for the whole GPU wait for these.
 cudaError_t wait_for_all() {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess || streams_are_gone) return no;
     for (const auto& stream : late_streams)
@@ -154,7 +154,7 @@ cudaError_t wait_for_all() {
     return cudaSuccess;
 }
 
-// Whether `data` is what the kind of a copy says of it. Host memory that CUDA does not know of is left unchecked.
+// Whether `data` matches the kind of the copy. Host memory that CUDA does not know is not checked.
 bool fits(const void* data, size_t bytes, bool device, bool any) {
     if (in_device(data)) return (device || any) && in_device_block(data, bytes);
     return !device || any;

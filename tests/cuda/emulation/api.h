@@ -1,9 +1,8 @@
 // tests/cuda/emulation/api.h: the host functions of the CUDA runtime that Tutti uses, under their own names, on the
 // CPU. Tests link it (tests/cuda) to run the CUDA back end where there is no GPU.
 //
-// Three things are stricter than on a GPU. What a stream is given is done as late as it may be (api.cpp). Memory of
-// cudaMalloc can be touched by kernels and by copies only: the host crashes on it, as it should. And copies check both
-// ends against what was allocated. Below: memory.cpp, api.cpp. Included by runtime.h.
+// Three things are stricter than on a GPU. Work on a stream runs as late as it may (api.cpp). Only kernels and copies
+// can access memory of cudaMalloc: an access by the host crashes. Copies check both ends against the allocations.
 #pragma once
 
 #include <cstddef>
@@ -71,9 +70,9 @@ enum cudaDeviceAttr : int {
 };
 
 namespace tutti::emulation {
-void set_capability(int major, int minor);  // of all GPUs, 9.0 at first: what an older or newer one would say
-void set_gpus(int count);                   // 1 at first; they share one memory
-void pass_time(double seconds);             // of the clock of all events, without waiting
+void set_capability(int major, int minor);                      // of all GPUs, 9.0 at first
+void set_gpus(int count);                                       // 1 at first; they share one memory
+void pass_time(double seconds);                                 // of the clock of all events, without waiting
 void enqueue(cudaStream_t stream, std::function<void()> item);  // null: done at once
 }  // namespace tutti::emulation
 
@@ -113,8 +112,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 
-// While a stream is captured, launches and copies on it are kept and not done; the calls that CUDA forbids meanwhile in
-// the same thread fail and spoil the capture.
+// While a stream is captured, launches and copies on it are recorded and do not run; calls that CUDA forbids meanwhile
+// in the same thread fail and invalidate the capture.
 using cudaGraph_t = struct EmulatedGraph*;
 using cudaGraphExec_t = struct EmulatedGraphExec*;
 enum cudaStreamCaptureMode : int {
@@ -135,7 +134,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-// Of the driver: what describes a tensor to the copies of Hopper. Opaque, as there; hopper.cpp reads it.
+// The driver's description of a tensor for Hopper's tensor copies. Opaque, as in CUDA; hopper.cpp reads it.
 enum CUresult : int { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 };
 using cuuint32_t = uint32_t;
 using cuuint64_t = uint64_t;

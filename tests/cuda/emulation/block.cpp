@@ -36,15 +36,15 @@ struct Thread {
     void* stack = nullptr;
     State state = State::ready;
     Place place;                                   // where it waits
-    const std::function<bool()>* until = nullptr;  // and for what, when `waiting`
+    const std::function<bool()>* until = nullptr;  // the condition that it waits for, when `waiting`
     std::vector<AsyncCopy> copies;
     int group = 0;  // of the next copy
 };
 
-// Slots of two meetings: a lane may come to the next one before the others have read what this one brought.
+// Slots of two meetings: a lane may reach the next one before the others have read its slot of this one.
 struct Warp {
     unsigned arrived = 0;
-    Place place;  // where the first of them came from
+    Place place;  // where the first lane met
     size_t meeting = 0;
     WarpSlots slots[2];
 };
@@ -68,8 +68,8 @@ struct Gpu {
     Order order = Order::forward;
     Kernel kernel{};
     bool running = false;
-    Block* current = nullptr;                    // whose threads run
-    std::vector<std::unique_ptr<Block>> blocks;  // on the GPU together, or what is left of earlier ones
+    Block* current = nullptr;                    // the block whose threads run
+    std::vector<std::unique_ptr<Block>> blocks;  // resident on the GPU together, or reused
 
     Block& block(size_t i);
     size_t in_order(size_t i, size_t count) const { return order == Order::forward ? i : count - 1 - i; }
@@ -79,7 +79,7 @@ Gpu& gpu() {
     return the_gpu;
 }
 
-// A block of the grid, and later another one.
+// A block of the grid; reused for later blocks.
 class Block {
   public:
     void begin(const Kernel& kernel, uint64_t index) {
@@ -102,7 +102,7 @@ class Block {
         extension_.reset();
     }
     bool done() const { return alive_ == 0; }
-    // Runs threads while any can go on; whether any could.
+    // Runs threads while any can proceed; returns whether any could.
     bool go_on() {
         gpu().current = this;
         blockIdx = index_;
@@ -115,7 +115,7 @@ class Block {
         }
         return ran;
     }
-    // Backwards: the last one that was asked for is the first to be done.
+    // Backwards: the last request is served first.
     bool do_late_action() {
         if (late_.empty()) return false;
         gpu().current = this;
@@ -301,7 +301,7 @@ void Block::entry() {
     b.threads_[b.current_].state = State::done;
     if (--b.alive_ > 0 && b.at_barrier_ == b.alive_) b.release_barrier();
     tutti_switch_stack(&b.threads_[b.current_].stack, b.scheduler_);
-    std::abort();  // nobody goes on with a fiber that is done
+    std::abort();  // a finished fiber is never resumed
 }
 
 void run_alone(Block& block) {

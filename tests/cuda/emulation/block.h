@@ -1,17 +1,16 @@
 // tests/cuda/emulation/block.h: the device side of CUDA on the CPU. A block runs in one host thread; each of its
 // threads is a fiber that runs until it must wait for others, so that barriers and warp functions do what they do on a
-// GPU. The words of the language that g++ does not know become empty here.
+// GPU. CUDA keywords that g++ does not know become empty here.
 //
-// Found out, where a GPU may stay silent: a barrier that some threads reach in another place of the source, a warp
-// function that not all lanes reach, shared memory that is read before it is written (it begins as NaN), too many
-// threads, too much shared memory, a pointer to host memory as an argument. set_order() runs blocks, warps and lanes
-// backwards: a kernel whose result depends on it lacks a barrier.
+// Detects errors that a GPU may hide: a barrier that some threads reach in another place of the source, a warp function
+// that not all lanes reach, shared memory that is read before it is written (it begins as NaN), too many threads, too
+// much shared memory, a pointer to host memory as an argument. set_order() runs blocks, warps and lanes backwards: a
+// kernel whose result depends on the order lacks a barrier.
 //
-// Blocks of a grid that wait for blocks with smaller indices (Grid::blocks_wait) begin in the order of their indices
-// all the same. Forwards they run one at a time, so that a block which waits for one with a larger index waits for
-// ever. Backwards kBlocksTogether are on the GPU, the newest of them runs as far as it can before any other goes on,
-// and what the hardware does beside the threads is done when no thread of all these blocks can go on. Below: fiber.h,
-// memory.h. Included by launch.h.
+// Blocks of a grid that wait for blocks with smaller indices (Grid::blocks_wait) begin in the order of their indices in
+// either order. Forwards they run one at a time, so a block that waits for one with a larger index waits for ever.
+// Backwards kBlocksTogether are resident, the newest of them runs as far as it can before any other, and asynchronous
+// hardware operations run when no thread of all these blocks can proceed.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The emulation itself: what CUDA promises holds, and what it forbids is found out.
+// The emulation itself: it keeps CUDA's guarantees and detects what CUDA forbids.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -67,7 +67,7 @@ TEST(Emulation, ABarrierOrdersSharedMemory) {
     std::iota(expected.rbegin(), expected.rend(), 0);
     EXPECT_EQ(reversed(true, forward), expected);
     EXPECT_EQ(reversed(true, backward), expected);
-    EXPECT_NE(reversed(false, forward), expected);  // what was not written yet is not zero either
+    EXPECT_NE(reversed(false, forward), expected);  // unwritten memory is not zero either
     EXPECT_NE(reversed(false, forward), reversed(false, backward));
 }
 
@@ -101,7 +101,7 @@ TEST(Emulation, EveryThreadOfEveryBlockRunsOnce) {
     for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<int>(i / 24 * 100 + i % 24));
 }
 
-// Each block waits until `step` blocks before it have come, or behind it; records when it came.
+// Each block waits until `step` blocks before it, or after it, have arrived, and records when it arrived.
 __global__ void come_in_turn(int* came, int* places, int* begun, int step) {
     const int block = static_cast<int>(blockIdx.x), other = block - step;
     begun[block] = (*places)++;
@@ -133,7 +133,7 @@ TEST(Emulation, BlocksThatWaitBeginInOrderAndRunNewestFirst) {
                 EXPECT_GT(when[static_cast<size_t>(i)], when[static_cast<size_t>(i - step)]);
             if (order == emulation::Order::forward)
                 EXPECT_EQ(began[1], 2);
-            else  // the newest of the first ones begins before all
+            else  // the newest of the first blocks begins before the others
                 EXPECT_EQ(began[kTogether - 1], 0);
         }
 }
@@ -177,7 +177,7 @@ TEST(Emulation, DivergentBarriersAreErrors) {
     EXPECT_NE(error_of(lonely_lanes, grid).find("lanes that never come"), std::string::npos);
     EXPECT_NE(error_of(divergent_lanes, grid).find("while other lanes wait"), std::string::npos);
     const DeviceInts x(std::vector<int>(40));
-    EXPECT_EQ(error_of(early_exit, grid, x.data()), "no error");  // threads that have ended do not count
+    EXPECT_EQ(error_of(early_exit, grid, x.data()), "no error");  // barriers do not wait for threads that have ended
     EXPECT_EQ(x.values(), std::vector<int>(40, 1));
 }
 
@@ -260,11 +260,11 @@ TEST_F(CapturedStream, IsDoneAtEachLaunchWithTheNumbersOfTheCapture) {
     for (int value = 1; value <= 2; ++value) add(x, value);
     cudaMemcpyAsync(y.data(), x.data(), y.bytes(), cudaMemcpyDeviceToDevice, stream_);
     ASSERT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaSuccess);
-    EXPECT_EQ(x.values(), (std::vector<int>{0, 10}));  // nothing was done
+    EXPECT_EQ(x.values(), (std::vector<int>{0, 10}));  // nothing ran
 
     cudaGraphExec_t exec = nullptr;
     ASSERT_EQ(cudaGraphInstantiate(&exec, graph_, 0), cudaSuccess);
-    cudaGraphDestroy(graph_);  // the other lives on
+    cudaGraphDestroy(graph_);  // the executable graph stays valid
     for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
     cudaGraphExecDestroy(exec);
     EXPECT_EQ(x.values(), (std::vector<int>{0, 10}));  // nothing waited for the stream

@@ -1,5 +1,5 @@
 // tests/cuda/emulation/fiber.h: many stacks in one host thread, and the switch between them. A switch costs
-// nanoseconds: it saves the registers that a call keeps, and nothing else. Called by block.cpp.
+// nanoseconds: it saves the callee-saved registers and nothing else.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace tutti::emulation {
 
-// Stacks of the calling host thread, each with a page behind its end that nobody may touch.
+// Stacks of the calling host thread, each with an inaccessible guard page after its end.
 class FiberStacks {
   public:
     FiberStacks() = default;
@@ -15,7 +15,7 @@ class FiberStacks {
     FiberStacks(const FiberStacks&) = delete;
     FiberStacks& operator=(const FiberStacks&) = delete;
 
-    // Stack `index`, ready for switch_stack: what runs there first is entry(), which must not return.
+    // Stack `index`, ready for switch_stack: runs entry() first, which must not return.
     void* prepare(size_t index, void (*entry)());
 
   private:
@@ -26,5 +26,5 @@ class FiberStacks {
 
 }  // namespace tutti::emulation
 
-// Goes on at `to`; *from is where somebody can go on here later.
+// Continues at `to`; *from gets the place at which this stack can be resumed.
 extern "C" void tutti_switch_stack(void** from, void* to);

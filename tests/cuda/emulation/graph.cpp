@@ -15,7 +15,7 @@ struct EmulatedGraphExec {
 
 namespace {
 
-// Of the calling thread, as its mode says: one stream at a time.
+// The capture of the calling thread (thread-local mode): one stream at a time.
 struct Capture {
     cudaStream_t stream = nullptr;
     std::unique_ptr<EmulatedGraph> graph;
@@ -43,7 +43,7 @@ cudaError_t outside_of_capture() {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
     if (stream == nullptr) return cudaErrorStreamCaptureUnsupported;             // the legacy stream
-    if (mode != cudaStreamCaptureModeThreadLocal) return cudaErrorInvalidValue;  // the one that is emulated
+    if (mode != cudaStreamCaptureModeThreadLocal) return cudaErrorInvalidValue;  // the only emulated mode
     if (capture.graph) return cudaErrorIllegalState;
     capture = {stream, std::make_unique<EmulatedGraph>(), false};
     return cudaSuccess;

@@ -14,7 +14,7 @@
 
 namespace {
 
-// What cuTensorMapEncodeTiled keeps; the hardware's own layout of the 128 bytes is not documented.
+// The contents of a tensor map; the hardware's layout of the 128 bytes is not documented.
 struct Map {
     const std::byte* address;
     uint64_t dims[5], strides[5];  // in elements; in bytes, the first one the element's size
@@ -27,7 +27,7 @@ constexpr uint64_t kElement = 2;  // bf16
 
 }  // namespace
 
-// The conditions are those of its documentation in cuda.h.
+// The conditions are those of the function's documentation in cuda.h.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                 const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
@@ -60,7 +60,8 @@ namespace {
 
 // The state of an mbarrier in its 64 bits. Memory that was never written is all ones.
 struct Barrier {
-    uint64_t pending : 20, arrivals : 20, bytes : 23, phase : 1;  // bytes: modulo 2^23, some may come before expected
+    uint64_t pending : 20, arrivals : 20, bytes : 23,
+        phase : 1;  // bytes: modulo 2^23, as bytes may arrive before they are expected
 };
 Barrier load(const uint64_t* barrier) {
     check(*barrier != ~uint64_t{0}, "an mbarrier was used before its init");
@@ -85,7 +86,7 @@ struct Operand {
     std::vector<uint16_t> elements;
 };
 
-// Sums that products are on their way to.
+// Sums with products in flight.
 struct Pending {
     float* sums[kWarpGroup];
     int columns = 0;
@@ -101,7 +102,7 @@ struct WarpGroup {
     uint64_t meeting = 0;
     Place place;
     int groups[kWarpGroup] = {};    // that each thread has committed
-    int wanted = 0, completed = 0;  // groups that a thread waits for, and those that are done
+    int wanted = 0, completed = 0;  // groups that a thread waits for, and completed groups
     std::list<Pending> pending;
 };
 
@@ -128,7 +129,7 @@ BlockState& state() {
     return *static_cast<BlockState*>(extension.get());
 }
 
-// Products and copies see what a thread stored after its fence alone.
+// Products and copies see a thread's stores only after the thread's fence.
 void check_published(uint32_t address) {
     const auto& unpublished = state().unpublished;
     if (unpublished.empty()) return;
@@ -309,7 +310,7 @@ void store_matrices(void* row, const uint32_t (&registers)[4], Place place) {
     const WarpSlots& slots = warp_meet(&mine, sizeof mine, nullptr, 0xffffffffu, place);
     const int own = lane();
     mark_unpublished(row);
-    for (int l = 0; l < warpSize; ++l) {  // the row that this lane's address is of
+    for (int l = 0; l < warpSize; ++l) {  // the row at this lane's address
         if (l / 4 != own % 8) continue;
         Lane of_lane;
         std::memcpy(&of_lane, &slots[static_cast<size_t>(l)], sizeof of_lane);

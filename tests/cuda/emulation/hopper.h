@@ -5,7 +5,7 @@
 // Detects errors that a GPU may hide: a copy without a wait (the copy arrives as late as it can, with NaN in its place
 // until then; a copy from shared memory reads as late as it can, and writes later still), a product without a wait (its
 // registers are NaN until then), shared memory that changes under a product, words stored without the fence that
-// products and copies need, bytes that a barrier expects and that never come. Included by kernels/cuda/hopper.h.
+// products and copies need, bytes that a barrier expects and that never arrive.
 #pragma once
 
 #include "tests/cuda/emulation/block.h"
@@ -14,7 +14,7 @@ namespace tutti::emulation {
 
 inline constexpr int kWarpGroup = 128;
 
-// mbarrier: a phase is complete when all arrivals and all expected bytes have come.
+// mbarrier: a phase is complete after all arrivals and all expected bytes.
 void barrier_init(uint64_t* barrier, uint32_t arrivals);
 void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes);
 void barrier_wait(uint64_t* barrier, uint32_t parity, Place place);
@@ -23,8 +23,8 @@ void barrier_wait(uint64_t* barrier, uint32_t parity, Place place);
 void named_barrier_sync(int id, int threads, Place place);
 void named_barrier_arrive(int id, int threads);
 
-// cp.async.bulk.tensor: the map's box at these coordinates, innermost first, to shared memory; zeros where
-// the tensor ends. Its bytes, those too, count on the barrier.
+// cp.async.bulk.tensor: the map's box at these coordinates, innermost first, to shared memory; zeros beyond the end of
+// the tensor. All bytes, zeros included, count on the barrier.
 void load_box(void* shared, const CUtensorMap* map, uint64_t* barrier, const int (&coordinates)[4]);
 
 // stmatrix of four (8, 8) matrices of 16-bit elements, at once; and a plain store of 16 bytes. Products and copies may
@@ -51,7 +51,7 @@ struct WarpGroupProduct {
 };
 void warp_group_multiply(const WarpGroupProduct& product, Place place);
 void commit_products();
-// Until all groups of the calling thread but the last `pending` are done, as late as they can be.
+// Waits until all groups of the calling thread but the last `pending` are complete, each as late as possible.
 void wait_for_products(int pending, Place place);
 
 }  // namespace tutti::emulation

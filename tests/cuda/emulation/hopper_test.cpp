@@ -1,5 +1,5 @@
-// The twins of Hopper's instructions, against products from the definition, over layouts that are written out here as
-// PTX ISA draws them and not as the twins compute them.
+// The emulated Hopper instructions against products by definition, over layouts written out as in the figures of PTX
+// ISA, not as the emulation computes them.
 #include "tests/cuda/emulation/hopper.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ uint64_t descriptor(uint32_t start, uint32_t leading, uint32_t stride, uint64_t 
 // The first multiple of 1024 in the block's memory.
 uint32_t tile_address() { return (emulation::shared_address(emulation::dynamic_shared()) + 1023) / 1024 * 1024; }
 
-// Where an operand's element lies, and the descriptor of the whole.
+// The address of an operand's element, and the operand's descriptor.
 struct Layout {
     bool transposed;
     uint32_t (*at)(uint32_t row, uint32_t k);
@@ -266,7 +266,7 @@ __global__ void store_and_copy(float* to, float* halves, Omitted omitted) {
     if (lane != 0) return;
     emulation::copy_out(to, shared + 512, 512, false);
     if (omitted != Omitted::wait_until_read) emulation::wait_until_read(Place::current());
-    std::memset(shared + 512, 0, 4);  // read by then
+    std::memset(shared + 512, 0, 4);  // the copy has read it
     if (omitted != Omitted::wait_until_written) emulation::wait_until_written(Place::current());
     to[1] += 10;
     emulation::copy_out(to, shared + 512, 512, true);
@@ -284,7 +284,7 @@ TEST(Hopper, MatricesAreStoredByRowsAndCopiesOutAreLate) {
     launch(store_and_copy, grid, Stream{}, to.data, halves.data, Omitted::wait_until_read);
     EXPECT_EQ(to.data[0], 0);
     launch(store_and_copy, grid, Stream{}, to.data, halves.data, Omitted::wait_until_written);
-    EXPECT_EQ(to.data[1], 4);  // the 10 were overwritten
+    EXPECT_EQ(to.data[1], 4);  // the 10 was overwritten
     try {
         launch(store_and_copy, grid, Stream{}, to.data, halves.data, Omitted::publish);
         ADD_FAILURE() << "no error";

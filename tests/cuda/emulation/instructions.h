@@ -1,5 +1,5 @@
-// tests/cuda/emulation/instructions.h: the functions of kernels/cuda that are one instruction of a GPU (element.h,
-// tensor_core.h, hopper.h, wgmma.h there say what each does), in C++ for the emulation, which compiles them instead.
+// tests/cuda/emulation/instructions.h: the functions of kernels/cuda that are one instruction of a GPU (documented in
+// element.h, tensor_core.h, hopper.h and wgmma.h), in C++ for the emulation, which compiles them instead.
 #pragma once
 
 #include <cmath>
@@ -34,7 +34,7 @@ inline float element(const uint32_t* registers, int r, int half) {
     return bf16_value(static_cast<uint16_t>(registers[r] >> (16 * half)));
 }
 
-// From where each lane's registers lie in the matrices: PTX ISA, figures of mma.m16n8k16.
+// By the places of each lane's registers in the matrices: PTX ISA, figures of mma.m16n8k16.
 inline void multiply(emulation::WarpSlots& slots) {
     MmaSlot lanes[warpSize];
     float a[16][16], b[16][8];

@@ -1,4 +1,4 @@
-// tests/cuda/emulation/launch.h: what device/cuda/launch.h promises, on the CPU. Included there, behind struct Grid.
+// tests/cuda/emulation/launch.h: device/cuda/launch.h on the CPU. That header includes this one after struct Grid.
 #pragma once
 
 #include "tests/cuda/emulation/block.h"

@@ -17,11 +17,11 @@ namespace tutti::emulation {
 namespace {
 
 constexpr size_t kAlignment = 512;  // as cudaMalloc's, so that no kernel learns to need more
-// Opening and closing the memory costs by the page: thousands of small ones would take most of a test's time.
+// Huge pages: opening and closing the memory costs time per page, and with small pages most of a test's time.
 constexpr size_t kPage = size_t{2} << 20;
 
-// Blocks by address; first fit. The one state of the emulated machine, which all ranks of the process share, as they
-// share a GPU: hence a global.
+// Blocks by address; first fit. A global, because all ranks of the process share the emulated machine, as they share a
+// GPU.
 struct Memory {
     std::mutex mutex;
     std::byte* base = nullptr;

@@ -1,5 +1,5 @@
-// tests/cuda/emulation/memory.h: the emulated GPU's memory: a range of addresses that the host may not touch except
-// while a kernel or a copy runs. Called by api.cpp and block.cpp.
+// tests/cuda/emulation/memory.h: the emulated GPU's memory: a range of addresses that the host may not access except
+// while a kernel or a copy runs.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ bool in_device(const void* data);  // an address of the device's range, allocate
 bool in_device_block(const void* data, size_t bytes);
 bool in_pinned_block(const void* data, size_t bytes);
 
-// While one exists, the calling process may touch device memory. One per kernel and per copy.
+// While one exists, the process may access device memory. One per kernel and per copy.
 class DeviceAccess {
   public:
     DeviceAccess();

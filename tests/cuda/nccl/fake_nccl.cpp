@@ -3,8 +3,8 @@
 // as NCCL's kernels do; ranks that call different things wait for ever, as with NCCL. Sums are in descending order of
 // ranks, which is no order of Tutti's.
 //
-// Stricter than NCCL: a communicator that is used before its last call is through says so.
-// The functions fake_nccl_* are for tests.
+// Stricter than NCCL: using a communicator before its last call has completed is an error. The functions fake_nccl_*
+// are for tests.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -53,7 +53,7 @@ struct Mail {
     bool taken = false;
 };
 
-// What the ranks of a communicator share.
+// State shared by the ranks of a communicator.
 struct Net {
     explicit Net(int ranks) : size(ranks) {}
     std::mutex mutex;
@@ -106,7 +106,7 @@ void reduce(Type type, const std::vector<const void*>& from, const std::vector<v
     }
 }
 
-// Of all ranks at once, by the last that comes.
+// Computes for all ranks at once; the last rank to arrive runs it.
 void carry_out(const std::map<int, Call>& calls) {
     const DeviceAccess access;
     const Call& c = calls.begin()->second;
@@ -158,13 +158,13 @@ namespace tutti::comm::nccl {
 struct Opaque {
     std::shared_ptr<Net> net;
     int rank;
-    // Streams may still have calls of it when it is destroyed.
+    // Streams may still have its calls when the communicator is destroyed.
     struct State {
         std::atomic<bool> aborted{false};
         std::atomic<int> error{0};
     };
     std::shared_ptr<State> state = std::make_shared<State>();
-    int looks = 2;  // until the last call is through
+    int looks = 2;  // until the last call has completed
     uint64_t calls = 0;
     int splits = 0;
 };
@@ -186,7 +186,7 @@ struct Message {
 thread_local int group_depth = 0;
 thread_local std::vector<Message> group;
 
-// What the number of `looks` is for: false where the last call is not through, else a new call begins.
+// Counts down `looks`: false while the last call has not completed, else a new call begins.
 bool begin_call(Comm comm) {
     const std::lock_guard lock(comm->net->mutex);
     if (comm->looks > 0 || comm->net->joined < comm->net->size) return false;
@@ -234,7 +234,7 @@ Result collective(const Call& call, Comm comm, void* stream) {
     return tutti::comm::nccl::kInProgress;
 }
 
-// All messages of a group go on at once.
+// All messages of a group proceed at once.
 void exchange(const std::vector<Message>& all, const std::shared_ptr<Net>& net,
               const std::shared_ptr<tutti::comm::nccl::Opaque::State>& state, int rank) {
     std::unique_lock lock(net->mutex);
@@ -374,7 +374,7 @@ Result ncclGroupEnd() {
     const std::vector<Message> all = std::exchange(group, {});
     if (all.empty()) return tutti::comm::nccl::kSuccess;
     ++started;
-    const Comm comm = all.front().comm;  // those of one communicator and stream
+    const Comm comm = all.front().comm;  // all are of one communicator and stream
     if (!begin_call(comm)) return kInvalidUsage;
     tutti::emulation::enqueue(all.front().stream, [all, net = comm->net, state = comm->state, rank = comm->rank] {
         exchange(all, net, state, rank);
@@ -400,8 +400,8 @@ Result ncclRecv(void* to, size_t count, Type type, int from, Comm comm, void* st
     return message({false, to, count * size_of(type), from, comm, static_cast<cudaStream_t>(stream)});
 }
 
-// Of the next collective that the calling thread starts: 1 never ends, 2 meets an error, 3 is late, 4: the call itself
-// ends only by an abort. 2 also of the next communicator, 4 of the next split.
+// Fault of the next collective that the calling thread starts: 1 never ends, 2 fails with an error, 3 is late, 4: the
+// call itself returns only after an abort. 2 applies to the next communicator too, 4 to the next split.
 void fake_nccl_fault(int fault, int milliseconds) { next_plan = {static_cast<Fault>(fault), milliseconds}; }
 int fake_nccl_live() { return live; }  // communicators
 int fake_nccl_max_ctas() { return max_ctas; }

@@ -19,8 +19,8 @@ namespace {
 
 using Finding = diagnose::FlightFinding::Kind;
 
-// hang: the rank's GPU does not end a kernel; away: its host does not go on; mismatch: it calls something else; error:
-// NCCL finds one there; slow: it is late.
+// hang: a kernel of the rank's GPU does not end; away: its host stops; mismatch: it calls another operation; error:
+// NCCL reports an error there; slow: it is late.
 enum class Harm { hang, away, mismatch, error, slow };
 constexpr Harm kHarms[] = {Harm::hang, Harm::away, Harm::mismatch, Harm::error, Harm::slow};
 constexpr int kRanks = 4, kRounds = 4;
@@ -39,7 +39,7 @@ class Run {
   public:
     Run(const Case& c, double timeout_s) : case_(c), timeout_s_(timeout_s) {}
 
-    // Throws what run_ranks does.
+    // Throws what run_ranks throws.
     void run() {
         on_gpus(kRanks, {.timeout_s = timeout_s_}, [&](World& world, Device& device) {
             try {
@@ -81,7 +81,7 @@ class Run {
         }
     }
     void harm(World& world, Device& device) {
-        // Until the others have given up.
+        // Waits until the others have given up.
         const auto stay = [&world] {
             while (true) {
                 world.progress().check_abort();
@@ -109,9 +109,9 @@ class Run {
     std::vector<FlightRecord> records_;
 };
 
-// "" when the run went as it should.
+// "" when the run ended as expected.
 std::string judge(const Case& c) {
-    // A machine that does other things makes healthy ranks late too: the slow ones have time.
+    // A busy machine delays healthy ranks too, so slow ranks get a long time-out.
     const double timeout_s = c.harm == Harm::slow || c.harm == Harm::error ? 30 : 1;
     Run run(c, timeout_s);
     const auto begin = std::chrono::steady_clock::now();
@@ -145,7 +145,7 @@ TEST(NcclFaults, EachIsNamed) {
     EXPECT_EQ(fake_nccl().live(), 0) << "communicators that were neither destroyed nor aborted";
 }
 
-// Six worlds at a time: most of the time of a fault is its time-out.
+// Six worlds at a time: a fault mostly waits for its time-out.
 TEST(NcclFaults, AThousand) {
     fake_nccl();
     std::atomic<int> next{0};
@@ -168,7 +168,7 @@ TEST(NcclFaults, AThousand) {
     for (const std::string& said : wrong) ADD_FAILURE() << said;
 }
 
-// --- a rank whose own thread cannot leave by itself
+// --- a rank whose own thread cannot return without help
 // -------------------------------------------------------------------
 
 // Rank 1 of two does `other` and then nothing, until rank 0 has given up; rank 0 does `own`. Returns the causes by
@@ -208,7 +208,7 @@ Tensor ones(Device& device, int64_t n) {
 
 const std::vector<Cause> kTimedOutAndTold = {Cause::timed_out, Cause::told};
 
-// More memory for sums: cudaFree waits for the operation under way, which ends by the abort alone.
+// More memory for sums: cudaFree waits for the operation in flight, which only the abort ends.
 TEST(NcclFaults, ARankThatWaitsForTheGpuInsideAnOperationIsReleased) {
     const auto own = [](World&, Device& device, Communicator& group) {
         const Tensor x = ones(device, 8), y = ones(device, 4096);
@@ -237,7 +237,7 @@ TEST(NcclFaults, ARankInsideASplitIsReleased) {
         fake_nccl().fault(FakeFault::stuck);
         world.everyone("tp");
     };
-    // Both time out, and the later one may be told first; neither sees an error of NCCL.
+    // Both time out, and the later one may hear of the other's failure first; neither sees an error of NCCL.
     for (const Cause cause : causes_of(1, own, [](World&world, auto&&...) { world.everyone("tp"); }))
         EXPECT_NE(cause, Cause::failed);
     EXPECT_EQ(fake_nccl().live(), 0);

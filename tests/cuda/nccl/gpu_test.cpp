@@ -1,5 +1,5 @@
 // NCCL itself on the GPUs of this machine, ranks as threads: the conformance suite in the tree's order, NCCL's own
-// order within rounding, and the abort of an operation whose partner stays away.
+// order within rounding, and the abort of an operation whose partner never arrives.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ void on_gpus(int ranks, const NcclOptions& options, const std::function<void(Wor
 
 int gpus() { return static_cast<int>(find_gpus().found.size()); }
 
-// One GPU shows a group of one rank at most, and none shows nothing: such a test is skipped, not passed.
+// With one GPU only groups of one rank can run, without GPUs none: such a test is skipped, not passed.
 class NcclOnGpus : public testing::Test {
   protected:
     void SetUp() override {
@@ -49,7 +49,7 @@ TEST_F(NcclOnGpus, FastSumsAreNearTheTrees) {
         group->all_reduce(x).wait();
         const int n = world.size();
         const double sum = 0.05 * n * (n + 1);
-        // n - 1 roundings of at most 2^-24 of a partial sum, and those of the inputs.
+        // n - 1 roundings of at most 2^-24 of a partial sum, and the roundings of the inputs.
         check(std::abs(x.to_host<float>()[12345] - sum) <= n * std::ldexp(sum, -23),
               "all_reduce: ", x.to_host<float>()[12345], ", expected ", sum);
     });

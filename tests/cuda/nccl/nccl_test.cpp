@@ -1,5 +1,5 @@
-// NCCL's engine over the emulated GPU and the fake library: the conformance suite, the order of sums, where work waits
-// and where it does not, and that nothing is left behind.
+// The NCCL backend over the emulated GPU and the fake library: the conformance suite, the order of sums, which work
+// waits, and that nothing leaks.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -35,7 +35,7 @@ TEST(Nccl, Conforms) {
     EXPECT_EQ(fake_nccl().live(), 0) << "communicators that were not destroyed";
 }
 
-// Larger than what goes to all at once, and than one chunk; parts that do not divide.
+// Larger than the limit of one exchange and than one chunk; parts that do not divide evenly.
 TEST(Nccl, LargeSumsAreTheTreesToo) {
     on_gpus(3, {}, [](World& world, Device& device) {
         const auto group = world.everyone("dp");
@@ -64,7 +64,7 @@ TEST(Nccl, FastSumsAreNcclsOwn) {
         const float fast = (values[2] + values[1]) + values[0], tree = (values[0] + values[1]) + values[2];
         check(fast != tree, "the case tells nothing");
         check(x.to_host<float>()[2] == fast && part.to_host<float>()[0] == fast, "not NCCL's order");
-        // What NCCL cannot do, f32 sums of 16-bit values, follows the tree.
+        // f32 sums of 16-bit values, which NCCL lacks, follow the tree.
         const Tensor y = Tensor::from_host<bf16>(device, {3}, std::vector<bf16>(3, bf16(values[world.rank()])),
                                                  Purpose::communication);
         group->reduce_scatter(y, part).wait();
@@ -73,14 +73,14 @@ TEST(Nccl, FastSumsAreNcclsOwn) {
     });
 }
 
-// The host does not wait, and what is computed before an operation's wait runs beside it.
+// The host does not wait, and kernels launched before the wait for an operation overlap with it.
 TEST(Nccl, AWaitIsOfTheStream) {
     on_gpus(2, {}, [](World& world, Device& device) {
         const auto group = world.everyone("dp");
         std::atomic<bool> open{false};
         const Tensor x = filled(device, 8, 1), y = filled(device, 8, 2);
         device.synchronize();
-        // The rank's stream stands still until the host goes on.
+        // The rank's stream is blocked until the host proceeds.
         emulation::enqueue(static_cast<cudaStream_t>(device.stream().native), [&] {
             while (!open) std::this_thread::yield();
         });
@@ -92,7 +92,7 @@ TEST(Nccl, AWaitIsOfTheStream) {
     });
 }
 
-// A span begins when the GPU comes to the operation, not when the host has put it in order, and ends with it there.
+// A span begins when the operation starts on the GPU, not when the host enqueues it, and ends when it ends there.
 TEST(Nccl, ATraceHasTheTimesOfTheGpu) {
     static constexpr int kLate = 40;  // milliseconds
     on_gpus(2, {}, [](World& world, Device& device) {
@@ -115,7 +115,7 @@ TEST(Nccl, ATraceHasTheTimesOfTheGpu) {
         check(x.to_host<float>()[7] == 2.0f, "the sum");
         const int64_t computed = Trace::now_ns();
         while (!work.done()) std::this_thread::yield();
-        std::this_thread::sleep_for(std::chrono::milliseconds(kLate));  // the thread that looks is not so late
+        std::this_thread::sleep_for(std::chrono::milliseconds(kLate));  // the polling thread is less late
         world.recorder().trace_into(nullptr);
         check(trace.size() == 1, "spans: ", trace.size());
         const Trace::Span span = trace.span(0);
@@ -127,7 +127,7 @@ TEST(Nccl, ATraceHasTheTimesOfTheGpu) {
     });
 }
 
-// Released at once: the allocator gives the memory to others only after the collective has read it.
+// Released at once: the allocator reuses the memory only after the collective has read it.
 TEST(Nccl, MemoryThatAnOperationUsesIsNotReused) {
     on_gpus(2, {}, [](World& world, Device& device) {
         const auto group = world.everyone("dp");
@@ -158,7 +158,7 @@ TEST(Nccl, RanksThatShareAGpuHaveItsIdentity) {
     });
 }
 
-// Both communicators of a group; 0 leaves the field as it is, which is NCCL's word for its own choice.
+// Both communicators of a group; 0 leaves the field unset, which means NCCL's own choice.
 TEST(Nccl, IsToldHowManyMultiprocessorsItMayTake) {
     for (const int ctas : {8, 0}) {
         on_gpus(2, {.max_ctas = ctas}, [](World& world, Device& device) {

@@ -28,7 +28,7 @@ class FakeNccl {
         library_ = dlopen(TUTTI_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
         check(library_ != nullptr, "the fake NCCL: ", library_ != nullptr ? "" : dlerror());
     }
-    // Of the next collective that the calling thread starts, or communicator (fake_nccl.cpp).
+    // Fault of the next collective or communicator of the calling thread (fake_nccl.cpp).
     void fault(FakeFault fault, int milliseconds = 0) const {
         reinterpret_cast<void (*)(int, int)>(dlsym(library_, "fake_nccl_fault"))(static_cast<int>(fault), milliseconds);
     }

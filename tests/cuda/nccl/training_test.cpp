@@ -1,6 +1,6 @@
 // Whole runs whose ranks have an emulated GPU each and communicate through the fake NCCL, in the tree's order: the runs
-// of CPU ranks as threads, to the last bit of loss, norm and weight. The kernels are the CPU's, so nothing but the
-// communication can differ; and it is late.
+// of CPU ranks as threads, to the last bit of loss, norm and weight. The kernels are the CPU's, so only the
+// communication can differ; operations run late.
 #include "tests/cuda/nccl/ranks.h"
 #include "tests/cuda/training_runs.h"
 #include "tutti/base/read_file.h"
@@ -30,7 +30,7 @@ TEST_F(NcclTraining, EveryZeroStageIsTheRunOfThreads) {
         for (const int zero : {0, 1, 2, 3}) expect_same(short_ + Settings{concat("parallel.zero=", zero)}, dp);
 }
 
-// Which of several reductions ends first must not matter.
+// The order in which several reductions end must not matter.
 TEST_F(NcclTraining, SeveralReductionsUnderWay) {
     for (const int zero : {1, 2, 3})
         expect_same(short_ + Settings{concat("parallel.zero=", zero), "parallel.reductions=3", "model.layers=4"}, 4);
@@ -67,7 +67,7 @@ TEST_F(NcclTraining, OffloadBesideNccl) {
     expect_same(short_ + Settings{"parallel.zero=3", "offload.params=true", "offload.optimizer=true"}, 2);
 }
 
-// What the report says of communication comes from the GPU's clock: its operations have lanes of their own.
+// The report's communication times come from the GPU's clock: its operations are on separate tracks.
 TEST_F(NcclTraining, TheTraceHasLanesOfTheGpusOperations) {
     const TrainOptions gpu =
         options_of("cuda", short_ + Settings{"parallel.zero=3", "log.trace=true", "log.trace_first=2"}, 2);

@@ -5,11 +5,11 @@
 //
 // Of the three warp groups of a block, one loads tiles and stores dQ, each of the others owns 64 keys.
 //
-// Turns. Each tile of queries of a head has a counter in memory. The block that is to add next reads its own number
-// there, adds, and raises the counter; so the sums have one order, and two runs have equal bits. A block waits only for
-// blocks of the same head with smaller keys. BlockOrder gives those smaller indices in the grid, and NVIDIA's GPUs
-// begin blocks in the order of their indices (the scans of CUB rely on that as well). So the block with the smallest
-// index of those that have not ended waits for none, and the grid ends however few blocks run side by side.
+// Turns. Each tile of queries of a head has a counter in memory. A block adds when the counter equals its number, then
+// increments the counter; so the sums have one order, and two runs have equal bits. A block waits only for blocks of
+// the same head with smaller keys. BlockOrder gives those smaller indices in the grid, and NVIDIA's GPUs begin blocks
+// in the order of their indices (the scans of CUB rely on that as well). So the unfinished block with the smallest
+// index never waits, and the grid ends with any number of resident blocks.
 //
 // Tiles are streamed from the last to the first. Under a causal mask all blocks of a head have the last tile and begin
 // with it, each one addition behind the block before it. From the first to the last, block n would begin with tile n,
@@ -30,7 +30,7 @@ struct alignas(8) Pair {
 // Inputs of the gradients for the streamed queries: P = exp(scale S - lse), dS = P (dP - delta).
 template <int kCount>
 struct Queries {
-    Pair lse[kCount / 2], delta[kCount / 2];  // lse in units of log2 e, 0 where no key is seen
+    Pair lse[kCount / 2], delta[kCount / 2];  // lse in units of log2 e, 0 where the query sees no key
     Keys keys[kCount];
     bool all;  // whether every query sees every key that the block owns
 };
@@ -61,7 +61,7 @@ struct HopperBackward {
     };
     static_assert(sizeof(Memory::dq) == BackwardWorkspace::kTile * sizeof(float));
     static constexpr size_t kBytes = sizeof(Memory) + 1023;
-    // Which part of a tile of dQ a consumer makes: the next 64 queries, or the next 64 columns.
+    // The part of a tile of dQ that a consumer computes: the next 64 queries, or the next 64 columns.
     static constexpr bool kByQueries = kD == 64;
 };
 
@@ -93,8 +93,9 @@ __device__ __forceinline__ Keys blocks_of_keys(const AttentionShape& s, int b, i
     return {any.first / Sizes::kKeys, (any.end + Sizes::kKeys - 1) / Sizes::kKeys};
 }
 
-// f(query head, tile) for what the block streams, in order. Heads are the faster index: a block with fewer tiles would
-// come to the second head early and wait there for the blocks before it, were a head streamed as a whole.
+// f(query head, tile) for the tiles that the block streams, in order. Heads are the faster index: if heads were
+// streamed one by one, a block with fewer tiles would reach the second head early and wait there for the blocks before
+// it.
 template <class F>
 __device__ __forceinline__ void for_each_tile(const Block& block, F f) {
     for (int tile = block.end_tile - 1; tile >= block.first_tile; --tile)
@@ -115,8 +116,8 @@ __device__ __forceinline__ void load_tiles(typename Sizes::Memory& memory, const
         const int first = tile * Sizes::kQueries;
         Mbarrier& full = memory.full[turn.stage];
         wait(memory.empty[turn.stage], turn.parity ^ 1);
-        // Queries behind the last one are zeros, and nothing comes of them. Keys behind the last one are hidden: P of
-        // such a key may be infinite.
+        // Queries after the last one are zeros and add nothing. Keys after the last one are masked: P of such a key may
+        // be infinite.
         const Span span = span_of_queries(shape, block.b, first, first + Sizes::kQueries);
         memory.queries[turn.stage].all = span.all.first <= block.keys && span.all.end >= block.keys + Sizes::kKeys;
         arrive_expecting(full, 2 * Streamed::kBytes);
@@ -167,7 +168,7 @@ __device__ __forceinline__ void add_dq(typename Sizes::Memory& memory, const Att
     });
 }
 
-// S = K Q^T becomes P, 0 where the key is hidden. `first_key`: of the lane's rows, whose second one is 8 below.
+// S = K Q^T becomes P, 0 where the key is masked. `first_key`: the first of the lane's two rows, which are 8 apart.
 template <class Sizes>
 __device__ __forceinline__ void exponentiate(RowSums<Sizes::kQueries>& s, const Queries<Sizes::kQueries>& queries,
                                              int first_key, float scale) {
@@ -202,7 +203,7 @@ __device__ __forceinline__ void differentiate(RowSums<Sizes::kQueries>& dp, cons
     }
 }
 
-// The main loop of a warp group that multiplies.
+// The main loop of a consumer warp group.
 template <class Sizes>
 __device__ __forceinline__ void consume(typename Sizes::Memory& memory, const AttentionShape& shape, const Block& block,
                                         const Result& dk, const Result& dv) {
@@ -231,7 +232,7 @@ __device__ __forceinline__ void consume(typename Sizes::Memory& memory, const At
         start_transposed(dp, v, 64 * consumer, dy);
         wait_for_products<1>(s);
         exponentiate<Sizes>(s, queries, block.keys + row_of_warp + lane / 4, scale);
-        // By 64 queries: registers have no room for P of all of them in both types.
+        // By 64 queries: P of all queries in both types does not fit the registers.
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
             round_to(p[part], s, 64 * part);
@@ -242,7 +243,7 @@ __device__ __forceinline__ void consume(typename Sizes::Memory& memory, const At
             scores.store(row_of_warp, part, ds[part]);
         }
         publish_shared();
-        named_barrier_sync(1, Sizes::kConsumers * kWarpGroup);  // dS of all keys of the block is there
+        named_barrier_sync(1, Sizes::kConsumers * kWarpGroup);  // dS of all keys of the block is complete
         RowSums<64> dq;
         start_product_of_columns(dq, scores, Sizes::kByQueries ? consumer : 0, k, Sizes::kByQueries ? 0 : consumer);
 #pragma unroll
@@ -325,7 +326,7 @@ __global__ void __launch_bounds__(kWarpGroup) hopper_dq_kernel(AttentionShape sh
     const int thread = static_cast<int>(threadIdx.x);
     const Keys blocks = blocks_of_keys<Sizes>(shape, b, tile);
     RowSums<kD> sums = {};
-    if (blocks.first < blocks.end) {  // else no block of keys has written sums
+    if (blocks.first < blocks.end) {  // else no block of keys has added to the sums
         const auto* const words =
             reinterpret_cast<const float4*>(from.sums + from.place(shape, b, h, tile) * BackwardWorkspace::kTile);
 #pragma unroll

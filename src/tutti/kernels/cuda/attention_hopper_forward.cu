@@ -10,7 +10,8 @@ namespace tutti::kernels::cuda {
 
 namespace {
 
-// Registers of a thread in use while S of one tile is made and P of the one before multiplied: O kD / 2, S 64, P 32.
+// Registers of a thread in use while S of one tile is computed and P of the tile before is multiplied: O kD / 2, S 64,
+// P 32.
 template <int kD_>
 struct HopperForward {
     static constexpr int kD = kD_;
@@ -49,7 +50,7 @@ __device__ __forceinline__ void produce(typename Sizes::Memory& memory, const Fo
     }
 }
 
-// The warp groups with queries start their products one after another, in a circle.
+// The consumer warp groups start their products in turn, round robin.
 template <int kConsumers>
 struct Order {
     int mine;
@@ -128,8 +129,8 @@ __global__ void __launch_bounds__(Sizes::kThreads, 1)
             start_scores();
             wait_for_products<0>(s);
             take_scores(span.any.first);
-            // P V of a tile runs until the loop begins again: a wait for it at the end would be moved before the
-            // softmax (ptxas 13.0), with which it must overlap.
+            // P V of a tile is waited for in the next iteration: ptxas 13.0 would move a wait at the end of this one
+            // before the softmax, with which the product must overlap.
             for (int tile = span.any.first + kKeys;; tile += kKeys) {
                 wait_for_products<0>(out);
                 if (tile > span.any.first + kKeys) {

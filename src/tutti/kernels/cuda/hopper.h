@@ -9,7 +9,7 @@ namespace tutti::kernels::cuda {
 
 inline constexpr int kWarpGroup = 128;
 
-// False where code is made for another architecture: a kernel's body is empty there.
+// False in code for other architectures, where a kernel's body is empty.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool kHasHopper = false;
 #else
@@ -72,7 +72,7 @@ __device__ __forceinline__ void store_matrices(void* row, const FragmentA& a) {
 }
 // Stores 16 bytes in shared memory for a later copy.
 __device__ __forceinline__ void store_word(float4& to, const float4& word) { to = word; }
-// Makes what this thread stored in shared memory visible to products and to copies that begin after a barrier.
+// Makes this thread's stores to shared memory visible to products and to copies that begin after a barrier.
 __device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Starts copying to global memory, or adding to f32 there: `bytes` and both addresses are multiples of 16.
 __device__ __forceinline__ void copy_out(float* to, const void* shared, uint32_t bytes, bool add) {
@@ -89,8 +89,9 @@ __device__ __forceinline__ void copy_out(float* to, const void* shared, uint32_t
 // Waits until the thread's copies have read shared memory, or have written.
 __device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// Ordered access of threads of several blocks to one place in memory: *turns is the number of the thread that may go
-// on. Copies of one turn, waited for, are done before those of the next begin: the fences order them with the turn.
+// Ordered access of threads of several blocks to one place in memory: *turns is the number of the thread that may
+// proceed. Copies of one turn, once waited for, end before those of the next begin: the fences order them with the
+// turn.
 __device__ __forceinline__ void wait_for_turn(const int32_t* turns, int mine) {
     int32_t turn;
     do {

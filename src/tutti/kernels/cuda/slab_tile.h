@@ -53,7 +53,7 @@ struct SlabTile {
     }
 };
 
-// Starts sums (64, kRows) = 64 rows of x, from `row` on, times the transposed tile y: a group of its own.
+// Starts sums (64, kRows) = 64 rows of x, from `row` on, times the transposed tile y, as one committed group.
 template <int kOwn, int kRows, int kD>
 __device__ __forceinline__ void start_transposed(Accumulator (&sums)[kRows / 8], const SlabTile<kOwn, kD>& x, int row,
                                                  const SlabTile<kRows, kD>& y) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void start_transposed(Accumulator (&sums)[kRows / 8],
     for (int k = 0; k < kD / 16; ++k) wgmma(sums, x.k_major(row, k), y.k_major(0, k), k > 0);
     commit_products();
 }
-// Likewise sums (64, kD) += p (64, 16 kSteps) from registers times so many rows of the tile y, from `row` on, a
+// Likewise sums (64, kD) += p (64, 16 kSteps) from registers times 16 kSteps rows of the tile y, from `row` on, a
 // multiple of 16.
 template <int kSteps, int kRows, int kD>
 __device__ __forceinline__ void start_product(Accumulator (&sums)[kD / 8], FragmentA (&p)[kSteps],
