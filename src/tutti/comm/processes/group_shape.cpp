@@ -46,7 +46,7 @@ GroupShape GroupShape::of(const std::vector<int>& hosts_of_ranks, int rank) {
         shape.host_of.push_back(static_cast<int>(host));
         shape.position.push_back(static_cast<int>(shape.members[host].size()));
         shape.members[host].push_back(static_cast<int>(r));
-        shape.lanes = std::max(shape.lanes, static_cast<int>(shape.members[host].size()));
+        shape.rails = std::max(shape.rails, static_cast<int>(shape.members[host].size()));
     }
     add_subtrees(shape.host_of, 0, shape.ranks(), shape.forest);
     shape.rank = rank;
@@ -78,11 +78,11 @@ std::vector<Part> Cutting::parts(const Chunk& chunk) const {
         }
         return all;
     }
-    const int n = shape_.lanes * shape_.hosts();
+    const int n = shape_.rails * shape_.hosts();
     for (int i = 0; i < n; ++i) {
-        const int lane = i / shape_.hosts(), host = i % shape_.hosts();
+        const int rail = i / shape_.hosts(), host = i % shape_.hosts();
         const int64_t begin = chunk.count * i / n, end = chunk.count * (i + 1) / n;
-        all.push_back({shape_.handler(host, lane), lane, host, begin, end - begin, chunk.begin + begin});
+        all.push_back({shape_.handler(host, rail), rail, host, begin, end - begin, chunk.begin + begin});
     }
     return all;
 }

@@ -21,7 +21,7 @@ struct GroupShape {
     std::vector<int> host_of;               // by rank in the group; hosts are numbered in the order of their first rank
     std::vector<std::vector<int>> members;  // by host: its ranks in the group, ascending
     std::vector<int> position;              // by rank in the group: its place among its host's members
-    int lanes = 0;                          // members of the largest host
+    int rails = 0;                          // members of the largest host
     std::vector<Subtree> forest;            // the largest such subtrees, in the order of ranks
     int rank = 0, host = 0;                 // own
 
@@ -30,11 +30,12 @@ struct GroupShape {
 
     int ranks() const { return static_cast<int>(host_of.size()); }
     int hosts() const { return static_cast<int>(members.size()); }
-    // Between hosts, work is cut into lanes, so that all ranks of a host send at once: lane l of one host exchanges
-    // data with lane l of the others. On a host with fewer members than lanes some members have several.
-    int handler(int of_host, int lane) const {
+    // Between hosts, work is divided over rails, so that all ranks of a host send at once: the member on rail l of one
+    // host exchanges data with those on rail l of the others. On a host with fewer members than rails some members have
+    // several rails.
+    int handler(int of_host, int rail) const {
         const auto& m = members[to_size(of_host)];
-        return m[to_size(lane) % m.size()];
+        return m[to_size(rail) % m.size()];
     }
     const std::vector<int>& locals() const { return members[to_size(host)]; }
 };
@@ -46,12 +47,12 @@ struct Chunk {
 };
 
 // A range of a chunk. One rank, the owner, reduces the part for all hosts, or holds the part and sends it to all; on
-// every other host the handler of the part's lane works with the owner. Every rank therefore finds each part at a rank
+// every other host the handler of the part's rail works with the owner. Every rank therefore finds each part at a rank
 // of its own host.
 struct Part {
-    int owner = 0, lane = 0, host = 0;
+    int owner = 0, rail = 0, host = 0;
     int64_t begin = 0, count = 0;  // elements, in the slot
-    int64_t home = 0;              // element of the full tensor (n parts long) where the part begins
+    int64_t full_begin = 0;        // element of the full tensor (n parts long) where the part begins
 };
 
 class Cutting {

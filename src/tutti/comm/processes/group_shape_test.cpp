@@ -1,4 +1,4 @@
-// The shape of a group: subtrees of a host add to the tree's own bits, whatever ranks the host has; lanes reach all
+// The shape of a group: subtrees of a host add to the tree's own bits, whatever ranks the host has; rails reach all
 // ranks.
 #include "tutti/comm/processes/group_shape.h"
 
@@ -17,7 +17,7 @@ namespace {
 TEST(GroupShape, HostsOfAPowerOfTwoMakeOneSumEach) {
     const GroupShape shape = GroupShape::of({7, 7, 7, 7, 9, 9, 9, 9}, 5);
     EXPECT_EQ(shape.hosts(), 2);
-    EXPECT_EQ(shape.lanes, 4);
+    EXPECT_EQ(shape.rails, 4);
     EXPECT_EQ(shape.host, 1);
     ASSERT_EQ(shape.forest.size(), 2u);
     EXPECT_EQ(shape.forest[1].first, 4);
@@ -35,8 +35,8 @@ TEST(GroupShape, OtherHostsMakeAsManyAsTheTreeNeeds) {
 
 TEST(GroupShape, FewerMembersThanLanesShareThem) {
     const GroupShape shape = GroupShape::of({0, 1, 1, 1}, 0);
-    EXPECT_EQ(shape.lanes, 3);
-    for (int lane = 0; lane < 3; ++lane) EXPECT_EQ(shape.handler(0, lane), 0);
+    EXPECT_EQ(shape.rails, 3);
+    for (int rail = 0; rail < 3; ++rail) EXPECT_EQ(shape.handler(0, rail), 0);
     EXPECT_EQ(shape.handler(1, 2), 3);
 }
 

@@ -17,17 +17,17 @@ void copy(const std::byte* from, int64_t bytes, std::byte* to) {
 
 // --- agreement -------------------------------------------------------------------------------------------------------
 
-// Announces this rank's operation to the lanes of other hosts by small messages, ahead of the operation's turn.
+// Announces this rank's operation to the rails of other hosts by small messages, ahead of the operation's turn.
 void StagedOperation::announce() {
     announced_ = true;
     if (!between_hosts()) return;
     own_word_ = Announcement::of(collective(), group_->key, sequence());
     const GroupShape& shape = group_->shape;
-    for (int lane = 0; lane < shape.lanes; ++lane) {
-        if (shape.handler(own_host(), lane) != me()) continue;
+    for (int rail = 0; rail < shape.rails; ++rail) {
+        if (shape.handler(own_host(), rail) != me()) continue;
         for_other_hosts([&](int host) {
             words_out_.push_back(group_->wire.send(&own_word_, sizeof own_word_,
-                                                   group_->world_rank(shape.handler(host, lane)),
+                                                   group_->world_rank(shape.handler(host, rail)),
                                                    group_->tag(Use::announcement)));
         });
     }
@@ -38,10 +38,10 @@ bool StagedOperation::hear() {
     const GroupShape& shape = group_->shape;
     if (!listening_) {
         listening_ = true;
-        for (int lane = 0; lane < shape.lanes; ++lane) {
-            if (shape.handler(own_host(), lane) != me()) continue;
+        for (int rail = 0; rail < shape.rails; ++rail) {
+            if (shape.handler(own_host(), rail) != me()) continue;
             for_other_hosts([&](int host) {
-                const int from = shape.handler(host, lane);
+                const int from = shape.handler(host, rail);
                 Word& word = words_in_.emplace_back(Word{from, {}, -1});
                 word.request = group_->wire.receive(&word.announcement, sizeof word.announcement,
                                                     group_->world_rank(from), group_->tag(Use::announcement));
@@ -193,7 +193,7 @@ void StagedOperation::send_partial_sums(Step& step) {
             if (tree.host != own_host() && p.owner != me()) continue;
             sum.resize(to_size(p.count * size_of(wide)));
             if (tree.host != own_host()) {
-                receive(step, sum.data(), static_cast<int64_t>(sum.size()), group_->shape.handler(tree.host, p.lane),
+                receive(step, sum.data(), static_cast<int64_t>(sum.size()), group_->shape.handler(tree.host, p.rail),
                         Use::part);
                 continue;
             }
@@ -237,7 +237,7 @@ void StagedOperation::scatter(Step& step) {
     for (const Part& p : step.parts) {
         const int64_t bytes = p.count * element_;
         if (p.host == root_host()) continue;
-        const int from = group_->shape.handler(root_host(), p.lane);
+        const int from = group_->shape.handler(root_host(), p.rail);
         if (from == me()) send(step, in_slot(collective().peer, step, p), bytes, p.owner, Use::part);
         if (p.owner == me()) receive(step, in_slot(me(), step, p), bytes, from, Use::part);
     }
@@ -252,7 +252,7 @@ void StagedOperation::share_results(Step& step) {
         if (p.owner == me())
             for_other_hosts([&](int host) {
                 if (!broadcast || host != root_host())
-                    send(step, in_slot(source(p), step, p), bytes, group_->shape.handler(host, p.lane), Use::result);
+                    send(step, in_slot(source(p), step, p), bytes, group_->shape.handler(host, p.rail), Use::result);
             });
         if (p.host != own_host() && holder(p) == me() && !(broadcast && own_host() == root_host()))
             receive(step, in_slot(me(), step, p), bytes, p.owner, Use::result);

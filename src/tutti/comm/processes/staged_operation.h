@@ -98,7 +98,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     int root_host() const { return group_->shape.host_of[to_size(collective().peer)]; }
     // The rank of this host that works on a part.
     int holder(const Part& p) const {
-        return p.host == own_host() ? p.owner : group_->shape.handler(own_host(), p.lane);
+        return p.host == own_host() ? p.owner : group_->shape.handler(own_host(), p.rail);
     }
     // The rank of this host in whose slot a finished part lies.
     int source(const Part& p) const {
@@ -108,9 +108,11 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
         return group_->slot(rank, step.chunk.number) + p.begin * element_;
     }
     const std::byte* input(const Part& p) const {
-        return collective().input.view().as<const std::byte>() + p.home * element_;
+        return collective().input.view().as<const std::byte>() + p.full_begin * element_;
     }
-    std::byte* output(const Part& p) const { return collective().output.view().as<std::byte>() + p.home * element_; }
+    std::byte* output(const Part& p) const {
+        return collective().output.view().as<std::byte>() + p.full_begin * element_;
+    }
     void send(Step& step, const void* data, int64_t bytes, int to, Use use) const {
         if (bytes > 0)
             step.transfers.push_back(

@@ -13,8 +13,8 @@ namespace {
 
 constexpr auto kHead = static_cast<int64_t>(sizeof(Announcement));
 
-Use head_use(Lane lane) { return lane == Lane::messages ? Use::message : Use::exchange; }
-Use data_use(Lane lane) { return lane == Lane::messages ? Use::message_data : Use::exchange_data; }
+Use head_use(StreamKind kind) { return kind == StreamKind::messages ? Use::message : Use::exchange; }
+Use data_use(StreamKind kind) { return kind == StreamKind::messages ? Use::message_data : Use::exchange_data; }
 
 // Bytes [at, at + n) of a stream in its ring: one or two pieces.
 template <class Copy>
@@ -32,21 +32,22 @@ bool worth_moving(int64_t n, int64_t rest, std::span<std::byte> ring) {
 
 }  // namespace
 
-Outgoing::Outgoing(Group& group, Lane lane, int to, const Announcement& head, const std::byte* data, int64_t bytes)
-    : group_(group), lane_(lane), to_(to), head_(head), data_(data), bytes_(bytes) {}
+Outgoing::Outgoing(Group& group, StreamKind kind, int to, const Announcement& head, const std::byte* data,
+                   int64_t bytes)
+    : group_(group), kind_(kind), to_(to), head_(head), data_(data), bytes_(bytes) {}
 
 bool Outgoing::advance() {
     if (!group_.is_local(to_)) {
         if (!begun_) {
             const int to = group_.world_rank(to_);
-            requests_.push_back(group_.wire.send(&head_, kHead, to, group_.tag(head_use(lane_))));
-            if (bytes_ > 0) requests_.push_back(group_.wire.send(data_, bytes_, to, group_.tag(data_use(lane_))));
+            requests_.push_back(group_.wire.send(&head_, kHead, to, group_.tag(head_use(kind_))));
+            if (bytes_ > 0) requests_.push_back(group_.wire.send(data_, bytes_, to, group_.tag(data_use(kind_))));
             begun_ = true;
         }
         return group_.wire.all_done(requests_);
     }
-    Channel& channel = group_.channel(lane_ == Lane::exchanges, group_.rank(), to_);
-    const auto ring = group_.ring(lane_ == Lane::exchanges, group_.rank(), to_);
+    Channel& channel = group_.channel(kind_ == StreamKind::exchanges, group_.rank(), to_);
+    const auto ring = group_.ring(kind_ == StreamKind::exchanges, group_.rank(), to_);
     const uint64_t written = channel.written;
     const int64_t room = static_cast<int64_t>(ring.size()) - static_cast<int64_t>(written - channel.read);
     const int64_t n = std::min(room, kHead + bytes_ - sent_);
@@ -65,8 +66,9 @@ bool Outgoing::advance() {
     return sent_ == kHead + bytes_;
 }
 
-Incoming::Incoming(Group& group, Lane lane, int from, uint64_t sequence, DType dtype, int64_t count, std::byte* data)
-    : group_(group), lane_(lane), from_(from), sequence_(sequence), dtype_(dtype), count_(count), data_(data) {}
+Incoming::Incoming(Group& group, StreamKind kind, int from, uint64_t sequence, DType dtype, int64_t count,
+                   std::byte* data)
+    : group_(group), kind_(kind), from_(from), sequence_(sequence), dtype_(dtype), count_(count), data_(data) {}
 
 void Incoming::look_at_head() {
     fits_ = head_.group == group_.key && head_.sequence == sequence_ && head_.dtype == dtype_ && head_.count == count_;
@@ -79,18 +81,18 @@ void Incoming::look_at_head() {
 bool Incoming::advance() {
     if (!group_.is_local(from_)) {
         const int from = group_.world_rank(from_);
-        if (!begun_) requests_ = {group_.wire.receive(&head_, kHead, from, group_.tag(head_use(lane_)))};
+        if (!begun_) requests_ = {group_.wire.receive(&head_, kHead, from, group_.tag(head_use(kind_)))};
         begun_ = true;
         if (!group_.wire.all_done(requests_)) return false;
         if (received_ == 0) {
             received_ = kHead;
             look_at_head();
-            if (bytes_ > 0) requests_ = {group_.wire.receive(data_, bytes_, from, group_.tag(data_use(lane_)))};
+            if (bytes_ > 0) requests_ = {group_.wire.receive(data_, bytes_, from, group_.tag(data_use(kind_)))};
         }
         return group_.wire.all_done(requests_);
     }
-    Channel& channel = group_.channel(lane_ == Lane::exchanges, from_, group_.rank());
-    const auto ring = group_.ring(lane_ == Lane::exchanges, from_, group_.rank());
+    Channel& channel = group_.channel(kind_ == StreamKind::exchanges, from_, group_.rank());
+    const auto ring = group_.ring(kind_ == StreamKind::exchanges, from_, group_.rank());
     const auto take = [&](int64_t wanted, std::byte* to) {
         const uint64_t read = channel.read;
         const int64_t n = std::min(wanted, static_cast<int64_t>(channel.written - read));
@@ -114,7 +116,7 @@ bool Incoming::advance() {
 
 void Incoming::check_fit() const {
     if (fits_) return;
-    if (lane_ == Lane::exchanges)
+    if (kind_ == StreamKind::exchanges)
         throw Error(concat("all_to_all, operation ", sequence_, " of group ", group_.name, ": rank ", from_, " sends ",
                            head_.count, ' ', head_.dtype, " to rank ", group_.rank(), ", which expects ", count_, ' ',
                            dtype_));
@@ -137,8 +139,9 @@ Exchange::Exchange(Group& group, const Collective& collective, uint64_t sequence
         } else {
             Announcement head = Announcement::of(collective, group.key, sequence);
             head.count = sends;
-            out_.push_back({r, Outgoing(group, Lane::exchanges, r, head, from, sends * element)});
-            in_.push_back({r, Incoming(group, Lane::exchanges, r, sequence, collective.output.dtype(), receives, to)});
+            out_.push_back({r, Outgoing(group, StreamKind::exchanges, r, head, from, sends * element)});
+            in_.push_back(
+                {r, Incoming(group, StreamKind::exchanges, r, sequence, collective.output.dtype(), receives, to)});
         }
         from += sends * element;
         to += receives * element;
@@ -177,7 +180,7 @@ class Send final : public Operation {
     Send(const std::shared_ptr<Group>& group, Collective what, uint64_t number)
         : Operation(std::move(what), group->name, number),
           group_(group),
-          stream_(*group, Lane::messages, to(), Announcement::of(collective(), group->key, number),
+          stream_(*group, StreamKind::messages, to(), Announcement::of(collective(), group->key, number),
                   collective().input.view().as<const std::byte>(), collective().input.bytes()) {}
 
     bool advance() override {
@@ -201,8 +204,8 @@ class Receive final : public Operation {
     Receive(const std::shared_ptr<Group>& group, Collective what, uint64_t number)
         : Operation(std::move(what), group->name, number),
           group_(group),
-          stream_(*group, Lane::messages, from(), number, collective().output.dtype(), collective().output.numel(),
-                  collective().output.view().as<std::byte>()) {}
+          stream_(*group, StreamKind::messages, from(), number, collective().output.dtype(),
+                  collective().output.numel(), collective().output.view().as<std::byte>()) {}
 
     bool advance() override {
         uint64_t& through = group_->received[to_size(from())];

@@ -11,16 +11,16 @@
 namespace tutti::comm::processes {
 
 // The two streams between two ranks: messages, and parts of all_to_all. Each stream keeps its own order.
-enum class Lane : uint8_t { messages, exchanges };
+enum class StreamKind : uint8_t { messages, exchanges };
 
 class Outgoing {
   public:
-    Outgoing(Group& group, Lane lane, int to, const Announcement& head, const std::byte* data, int64_t bytes);
+    Outgoing(Group& group, StreamKind kind, int to, const Announcement& head, const std::byte* data, int64_t bytes);
     bool advance();  // true once the caller may use `data` again
 
   private:
     Group& group_;
-    const Lane lane_;
+    const StreamKind kind_;
     const int to_;
     const Announcement head_;
     const std::byte* data_;
@@ -33,7 +33,7 @@ class Outgoing {
 class Incoming {
   public:
     // `data`: room for `count` elements of `dtype`, written only when the announcement has the same type and count.
-    Incoming(Group& group, Lane lane, int from, uint64_t sequence, DType dtype, int64_t count, std::byte* data);
+    Incoming(Group& group, StreamKind kind, int from, uint64_t sequence, DType dtype, int64_t count, std::byte* data);
     bool advance();  // true once the whole message has arrived, also one that does not fit
     bool head_is_here() const { return received_ >= static_cast<int64_t>(sizeof head_); }
     // After advance(): Error when the message is not the expected one.
@@ -43,7 +43,7 @@ class Incoming {
     void look_at_head();
 
     Group& group_;
-    const Lane lane_;
+    const StreamKind kind_;
     const int from_;
     const uint64_t sequence_;
     const DType dtype_;
