@@ -1,5 +1,5 @@
-// bench/comm_vs_mpi.cpp: all_reduce of f32 over two ranks or more: Tutti's engine of threads, its engine of processes,
-// and MPI_Allreduce of the MPI library itself, taking turns in one run. Not part of the build:
+// bench/comm_vs_mpi.cpp: all_reduce of f32 over two ranks or more: Tutti's backend of threads, its backend of
+// processes, and MPI_Allreduce of the MPI library itself, interleaved in one run. Not part of the build:
 //   mpicxx -std=c++20 -O2 -Isrc bench/comm_vs_mpi.cpp build/release/libtutti_{comm,mesh,tensor,device,base}.a
 //          -fopenmp -o comm_vs_mpi && mpirun --bind-to none -n 2 ./comm_vs_mpi [ROUNDS]
 // The threads run in rank 0's process while the other processes sleep. One JSON document; medians and minima of all

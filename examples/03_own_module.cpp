@@ -47,7 +47,7 @@ struct ParallelBlock final : nn::Module {
     }
 };
 
-// The loss of the last step, on tp * dp ranks: dp groups with samples of their own, of tp ranks each.
+// The loss of the last step, on tp * dp ranks: dp groups with different samples, of tp ranks each.
 double train(int tp, int dp) {
     spec::RunSpec run;
     run.model = {.family = spec::Family::gpt2, .vocab = 256, .width = kWidth, .layers = 2};

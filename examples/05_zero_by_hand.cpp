@@ -1,4 +1,4 @@
-// 05: ZeRO by hand (Rajbhandari et al. 2020). Every rank has samples of its own; the ranks share out what AdamW keeps.
+// 05: ZeRO by hand (Rajbhandari et al. 2020). Every rank has different samples; the ranks shard the state of AdamW.
 //   05_zero_by_hand
 // In f32 a value has 16 bytes of state: 4 weight, 4 gradient, 8 moments. Stage 1 shares out the moments, stage 2 the
 // gradients too, stage 3 the weights too. Every stage must end with the bits of stage 0, stage 0 with those of one rank
@@ -126,7 +126,7 @@ int main() try {
                 static_cast<long long>(kValues), kSteps, largest);
 
     const char* formulas[] = {"16 N", "8 N + 8 N / n", "4 N + 12 N / n", "16 N / n"};
-    const int64_t whole[] = {16, 8, 4, 0};  // bytes of a value that every rank has; the rest is shared out
+    const int64_t whole[] = {16, 8, 4, 0};  // bytes of a value that every rank has; the other bytes are sharded
     for (int stage = 0; stage <= 3; ++stage) {
         comm::run_ranks(kRanks, {.timeout_s = 60}, [&](comm::World& world) {
             const Trained got = zero(world, stage);

@@ -121,7 +121,7 @@ std::vector<std::byte> outcome(World& world) {
     return bytes;
 }
 
-// Rank 0 gathers everybody's and repeats them with threads: eight processes of eight threads would need a larger
+// Rank 0 gathers all outcomes and repeats the run with threads: eight processes of eight threads would need a larger
 // machine.
 void same_bits_as_threads(World& world) {
     const auto here = outcome(world);

@@ -8,7 +8,7 @@ namespace tutti::kernels {
 
 namespace {
 
-// Each array is an allocation of its own, so that compute-sanitizer checks its bounds.
+// Each array is a separate allocation, so that compute-sanitizer checks its bounds.
 class ManagedMemory final : public std::pmr::memory_resource {
     void* do_allocate(size_t bytes, size_t) override {
         void* data = nullptr;

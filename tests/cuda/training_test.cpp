@@ -48,8 +48,8 @@ TEST_F(CudaTraining, TheMlpTrainsToo) {
     expect_follows(run("cuda", mlp), run("cpu", mlp), kernel_tolerance());
 }
 
-// Router, rows of experts and grouped products; experts on ranks of their own, a bias of experts, short convolutions.
-// All experts take all tokens: loads are even, and memory is as rehearsed.
+// Router, rows of experts and grouped products; experts on separate ranks, a bias of experts, short convolutions. All
+// experts take all tokens: loads are even, and memory is as rehearsed.
 TEST_F(CudaTraining, MixturesOfExpertsFollowTheCpu) {
     const Settings mixture = {"model.preset=moe-tiny", "model.width=32",     "model.layers=2",
                               "model.heads=2",         "model.kv_heads=2",   "model.head_dim=16",

@@ -105,7 +105,7 @@ class MpiFailure : public ::testing::Test {
 TEST_F(MpiFailure, AnExceptionStopsTheOthersWithItsReasonAndItsExitCode) {
     start(3, {"throw"});
     const int code = wait();
-    EXPECT_TRUE(code == 3 || code == 4) << code;  // rank 1's, or that of one of those it stopped: who ends first
+    EXPECT_TRUE(code == 3 || code == 4) << code;  // rank 1's, or that of a rank it stopped: whichever ends first
     expect_output("process_ranks: the disk of rank 1 is gone");
     expect_output("process_ranks: rank 1 failed: the disk of rank 1 is gone");
     for (int rank = 0; rank < 3; ++rank) {
@@ -184,7 +184,7 @@ TEST_F(MpiFailure, AStoppedProcessOfAnotherHostIsNamedToo) {
     start(4, {"loop", "timeout=2", "hosts=0,1,1,0"});
     hit(1, SIGSTOP);
     EXPECT_EQ(wait(), 4);
-    // Rank 2 sees that it stands still; 0 and 3 wait half as long again for data, and hear it from rank 2.
+    // Rank 2 detects that it hangs; ranks 0 and 3 wait half as long again for data, and learn it from rank 2.
     expect_output("rank 1 of the group");
     expect_record(0, "rank 1 of the group");
 }
@@ -196,7 +196,7 @@ TEST_F(MpiFailure, AStoppedProcessThatIsAloneOnItsHostIsNamedToo) {
     expect_output("rank 1 of the group");
 }
 
-// MPI_Init waits for everybody, for ever.
+// MPI_Init waits for all ranks, for ever.
 TEST_F(MpiFailure, ARankThatNeverStartsEndsTheOthersInTime) {
     std::ofstream(folder_ / "late.sh") << "#!/bin/sh\n"
                                           "[ \"$OMPI_COMM_WORLD_RANK$PMI_RANK\" = 1 ] && exec sleep 50\n"

@@ -1,6 +1,6 @@
-// One process of a run under mpirun is killed or stopped at a random moment, again and again. Each time the rest ends
-// within the time-out and somebody names the process; in the end the run is the one that was never disturbed, bit for
-// bit. TUTTI_KILLS: how often (12).
+// One process of a run under mpirun is killed or stopped at a random moment, again and again. Each time the other
+// processes end within the time-out and one of them names the process; in the end the run equals the undisturbed run,
+// bit for bit. TUTTI_KILLS: how often (12).
 #include <cstdlib>
 #include <random>
 
@@ -105,7 +105,7 @@ TEST_F(KilledRanks, LoseNothingAndAreNamed) {
         }
         ++disturbed;
         EXPECT_LT(seconds, 30) << context;
-        // mpirun sees a process that dies; one that stands still is seen by the others.
+        // mpirun detects a process that dies; the other ranks detect one that hangs.
         EXPECT_TRUE((r.out + r.err).find("rank ") != std::string::npos) << context;
     }
     EXPECT_GE(resumed, wanted / 3);  // else nothing was proved

@@ -104,7 +104,7 @@ TEST_F(MpiRun, RanksThatWereNotStartedAlikeAreTold) {
     }
 }
 
-// trace.json has the spans of all ranks, each with a clock of its own, on one clock.
+// trace.json has the spans of all ranks, each recorded by a different clock, on one clock.
 TEST_F(MpiRun, ATraceHasAllRanksOnOneClock) {
     const fs::path out = folder_ / "run", said = folder_ / "said";
     ASSERT_EQ(

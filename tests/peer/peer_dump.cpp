@@ -1,5 +1,5 @@
-// tests/peer/peer_dump.cpp: what Tutti computes for a small model, as files that test_models.py holds against PyTorch.
-// Below: engine/step, models, checkpoint/safetensors. Nothing here computes; it runs the library and writes what came.
+// tests/peer/peer_dump.cpp: runs the library on a small model and writes its results as files that test_models.py
+// compares with PyTorch's.
 //
 //   tutti_peer_dump outputs CONFIG.toml TOKENS OUT [--set K=V]... [--reference]
 //   tutti_peer_dump train   CONFIG.toml TOKENS OUT [--set K=V]... [--reference]

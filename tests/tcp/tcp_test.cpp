@@ -1,6 +1,6 @@
 // The backend of processes over TCP: every check of the conformance suite, the bits of threads, and what happens when a
-// rank dies, stands still, never comes or comes twice. The ranks are process_ranks (tests/ranks.cpp) with the
-// environment of torchrun, of pods and of Slurm; MASTER_PORT is always taken, as torchrun's agent takes it.
+// rank dies, hangs, never starts or starts twice. The ranks are process_ranks (tests/ranks.cpp) with the environment of
+// torchrun, of pods and of Slurm; MASTER_PORT is always taken, as torchrun's agent takes it.
 //
 // Whole runs: their losses are those of threads, to the bit; a killed rank is named by the others, which end with 4;
 // the same command afterwards continues to the end of the undisturbed run.

@@ -27,7 +27,7 @@ std::string tried_from(const std::string& path) {
 RegularFile checked(int descriptor, const std::string& path) {
     try {
         struct stat status {};
-        const bool known = ::fstat(descriptor, &status) == 0;  // by itself: errno is read with the other arguments
+        const bool known = ::fstat(descriptor, &status) == 0;  // apart: errno is read with the other arguments
         check<DataError>(known, path, ": cannot read its size: ", system_reason(errno));
         check<DataError>(!S_ISDIR(status.st_mode), path, ": is a directory; name the files in it");
         check<DataError>(S_ISREG(status.st_mode), path,
@@ -125,7 +125,7 @@ void MappedFile::forget(int64_t offset, int64_t size) const noexcept {
 
 void MappedFile::check_not_truncated() const {
     struct stat status {};
-    const bool known = ::fstat(descriptor_, &status) == 0;  // by itself: errno is read with the other arguments
+    const bool known = ::fstat(descriptor_, &status) == 0;  // apart: errno is read with the other arguments
     check<DataError>(known, path_, ": cannot read its size: ", system_reason(errno));
     check<DataError>(static_cast<size_t>(status.st_size) >= bytes_.size(), path_, ": was cut from ", bytes_.size(),
                      " to ", status.st_size, " bytes while in use; restore it and start again");

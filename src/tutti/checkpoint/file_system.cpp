@@ -224,7 +224,7 @@ File::~File() {
     if (!open_) return;
     try {
         file_system_->close(handle_);
-    } catch (...) {  // either a file that was only read, or one whose writing failed with an error of its own
+    } catch (...) {  // the file was only read, or an earlier write has already thrown
     }
 }
 

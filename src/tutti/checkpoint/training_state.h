@@ -24,9 +24,8 @@ struct TensorSlice {
 };
 TensorSlice whole_slice(const std::string& name, const Tensor& tensor);
 
-// How the values to be written are held. copy: in memory of their own; training may go on. borrow: in the tensors'
-// memory where the host can read it, which must not change until the file is written; values of other devices are
-// copied.
+// Memory of the values to be written. copy: a copy; training may continue. borrow: in the tensors' memory where the
+// host can read it, which must not change until the file is written; values of other devices are copied.
 enum class HostMemory : uint8_t { copy, borrow };
 
 class HostState {

@@ -1,6 +1,6 @@
 // cli/bench_comm.cpp: `tutti bench comm`: every collective over sizes, with the bandwidths as nccl-tests defines them
 // (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md), beside the copy bandwidth of the same machine measured in
-// the same run. Ranks are threads, or what mpirun or srun started. Below: comm/run.h.
+// the same run. Ranks are threads, or processes started by a launcher.
 #include <algorithm>
 #include <cstring>
 

@@ -135,7 +135,7 @@ BenchResult bench_memory(Bench& bench) {
 }
 
 // --- tutti bench gemm -----------------------------------------------------------------------------------------------
-// The HFU sweep: square products that double in size until memory or patience ends, then, when asked, the products of a
+// The HFU sweep: square products that double in size until memory or time ends, then, when asked, the products of a
 // model; each as a share of the peak measured in the same run.
 
 namespace {

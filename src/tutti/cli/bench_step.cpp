@@ -1,5 +1,5 @@
 // cli/bench_step.cpp: `tutti bench step`: a training step and its MFU, by the five steps of the definition. The step is
-// engine/step.cpp's own, on one batch that lies ready: reading data is not part of it.
+// engine/step.cpp's own, on one batch in memory: reading data is not measured.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -87,8 +87,8 @@ struct Arguments {
     bool json = false;  // of every command
 };
 
-// The table of the program (program.cpp), and the commands whose options stand in files of their own. `arguments` and
-// `io` must live as long as the table.
+// The table of the program (program.cpp), and the commands whose options are in other files. `arguments` and `io` must
+// live as long as the table.
 Command program(Arguments& arguments, const Io& io);
 Command data_command(DataArguments& arguments, const Io& io);            // data.cpp
 Command schedule_command(ScheduleArguments& arguments, const Io& io);    // schedule.cpp

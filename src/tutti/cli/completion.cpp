@@ -271,7 +271,7 @@ int completion(const CompletionArguments& a, const Io& io) {
 
 namespace {
 
-// Text that troff shows as it is: no character begins an escape, and none is turned into a typographic one.
+// Text that troff shows unchanged: no character begins an escape or becomes a typographic one.
 std::string escaped(std::string_view text) {
     std::string result;
     for (const char c : text) switch (c) {

@@ -74,7 +74,7 @@ TEST(Utf8Stream, TerminalIsNotDriven) {
               R + "2J\xC2\xA0");  // U+009B is CSI; U+00A0 is a space
 }
 
-// In a process of its own: there, no thread was started before that would take the signal.
+// In a separate process, in which no earlier thread can take the signal.
 class StopSignalsDeathTest : public ::testing::Test {
   protected:
     void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

@@ -1,5 +1,5 @@
 // cli/program.cpp: the commands of the program and their options. data.cpp, plan.cpp, schedule.cpp and simulate.cpp
-// have those of their own commands.
+// have the options of their commands.
 #include <algorithm>
 #include <sstream>
 

@@ -34,7 +34,7 @@ rehearsal::Target target_of(const RehearseArguments& a, const spec::RunSpec& run
 }
 
 // The memory of the ranks that `tutti train` would start on this host; nullopt for several ranks on GPUs, which have
-// memory of their own.
+// separate memory.
 std::optional<train::MemoryVerdict> memory_here(const spec::RunSpec& run, const rehearsal::Rehearsal& largest,
                                                 Device& device, int ranks) {
     if (!device.host_readable() && ranks > 1) return std::nullopt;

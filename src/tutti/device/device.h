@@ -71,8 +71,8 @@ class Recording {
     virtual void run() = 0;  // at this place of the stream; returns before the work is done
 };
 
-// A second order of work of a device, beside its stream, for libraries that queue work of their own, such as NCCL. One
-// thread queues the work.
+// A second order of work of a device, beside its stream, for libraries that queue work, such as NCCL. One thread queues
+// the work.
 class SideStream {
   public:
     virtual ~SideStream() = default;

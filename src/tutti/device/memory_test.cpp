@@ -239,7 +239,7 @@ TEST(Segments, CutRangesAndLetThemGrowTogetherAgain) {
     EXPECT_THROW(segments.give_back(a.data()), Error);
 }
 
-// Two segments that happen to touch stay two: the system takes each back by itself.
+// Two segments that happen to be adjacent stay two: each is returned to the system separately.
 TEST(Segments, NeverGrowTogether) {
     std::vector<std::byte> memory(64);
     Segments segments;

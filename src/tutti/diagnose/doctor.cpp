@@ -81,7 +81,7 @@ std::optional<double> cgroup_cpu_limit() {
     return std::nullopt;
 }
 
-// Those that Tutti or its GEMM engine uses: "avx2", "amx_bf16".
+// Features that Tutti or its GEMM library uses: "avx2", "amx_bf16".
 std::vector<std::string> cpu_features() {
     std::ifstream info("/proc/cpuinfo");
     std::vector<std::string> all;

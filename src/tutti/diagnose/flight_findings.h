@@ -14,7 +14,7 @@ struct FlightFinding {
     // From cause to effect: a failing rank makes other ranks miss its operations and wait, never the reverse.
     enum class Kind : uint8_t {
         different,  // ranks call different operations under the same number of a group
-        failed,     // the rank has an error of its own
+        failed,     // the rank failed with an error, not because another rank failed
         missing,    // the rank left no record: it was killed, or its host is gone
         behind,     // other ranks wait for an operation that the rank has not begun
         circle,     // ranks wait for one another

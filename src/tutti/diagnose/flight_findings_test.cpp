@@ -121,7 +121,7 @@ TEST(FlightFindings, ADifferentSizeIsNamedWithBothSides) {
               "all_reduce of 5 f32; rank 1 took another path");
 }
 
-// The first difference counts, not what follows from it; with two ranks nobody is the odd one.
+// The first difference counts, not its consequences; with two ranks there is no majority.
 TEST(FlightFindings, ADifferentOperationOfTwoRanksBlamesBoth) {
     const Summary broadcast{.kind = Kind::broadcast, .dtype = DType::f32, .count = 4};
     const FlightFinding f = first({begin(begin(after(0, 2, 2), all_reduce_of(4)), broadcast),

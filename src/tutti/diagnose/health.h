@@ -14,7 +14,7 @@
 
 namespace tutti::diagnose {
 
-// Rates that each rank measures by itself, all ranks at the same time.
+// Rates of each rank, measured on all ranks at the same time.
 enum class Figure : uint8_t { bf16_products, f32_products, memory, to_device, from_device };
 inline constexpr size_t kFigures = 5;
 const char* name_of(Figure figure);                      // "bf16_products", as in JSON

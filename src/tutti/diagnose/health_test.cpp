@@ -1,4 +1,4 @@
-// Health of a cluster: who meets whom, what figures mean, and ranks that are slow or wrong on purpose.
+// Health of a cluster: the pairs of each round, the judgement of figures, and ranks that are slow or wrong on purpose.
 #include "tutti/diagnose/health.h"
 
 #include <gtest/gtest.h>

@@ -154,7 +154,7 @@ void hold_everything(Parameter& p) {
 
 struct Wrong {
     std::string parameter;
-    Axes partial, copies;  // to be turned round: taken from the set, or put into it
+    Axes partial, copies;  // to be flipped: removed from the set, or added to it
 };
 
 // Four ranks with different samples sum over tp and dp; or two samples, and tp ranks hold copies of one computation.

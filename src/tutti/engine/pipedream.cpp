@@ -44,7 +44,7 @@ void PipeDream::after(const schedule::Action& action) {
     update();
 }
 
-// The weights in use and a version that is kept change places.
+// Swaps the weights in use with a stashed version.
 void PipeDream::exchange(Version& version) {
     for (size_t i = 0; i < parameters_.size(); ++i) std::swap(parameters_[i]->value, version[i]);
 }

@@ -123,7 +123,7 @@ void run_program(Engine& s, GpuSpans& gpu, const schedule::Program& program, con
                              .routing = balances_all_layers ? &*s.routing : nullptr});
 }
 
-// Each microbatch updates by itself, with the mean of its own terms; nothing is left to update.
+// Each microbatch has updated the weights, with the mean of its own terms; nothing is left to update.
 void run_asynchronous(Engine& s, GpuSpans& gpu, double lr, int64_t microbatches,
                       const pipeline::Executor::MakeBatch& batch) {
     PipeDream pipedream(s, lr);

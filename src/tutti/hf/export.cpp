@@ -171,7 +171,7 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
     if (!options.side_files.empty()) written = copy_side_files(disk, options.side_files, directory);
     copy_tokenizer(disk, options.tokenizer, directory, written);
     if (!options.tokenizer_json.empty() && !contains(written, kTokenizer)) {
-        // Without the class, transformers takes the model's own, which puts tokens of its own around a text.
+        // Without the class, transformers uses the model's own class, which adds tokens around a text.
         const std::pair<const char*, std::string> files[] = {
             {kTokenizer, options.tokenizer_json},
             {"tokenizer_config.json", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n"}};

@@ -163,7 +163,7 @@ TEST_F(Directory, LoadsEveryFamilyInEveryType) {
 }
 
 // Each rank reads its part: rows or columns of a matrix, sections of a fused one, from files that hold some of them
-// turned round.
+// transposed.
 TEST_F(Directory, LoadsThePartsOfARank) {
     constexpr mesh::Axis tp = mesh::Axis::tp_part;
     const mesh::Mesh mesh({{tp, 2}});

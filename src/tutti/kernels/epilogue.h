@@ -1,5 +1,5 @@
 // kernels/epilogue.h: the epilogue of a product as a separate kernel, for implementations without fused epilogues: one
-// more pass over memory, in place if z has no view of its own.
+// more pass over memory, in place if z has no separate view.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"

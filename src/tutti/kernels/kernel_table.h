@@ -229,9 +229,9 @@ struct RoutingBackward {
     View dlogits;  // (N, E) f32
 };
 
-// Products of E groups of consecutive rows, rows[e] of them in group e (0 too), each with a matrix of its own: `all` is
-// as in Gemm, but b (E, K, N), or (E, N, K) with transpose_b, is contiguous. With transpose_a a group is summed over:
-// a (M, K'), b (M, N'), c (E, K', N'); c of an empty group is zero, or what it was when accumulated. Neither bias nor
+// Products of E groups of consecutive rows, rows[e] of them in group e (0 too), each with a separate matrix: `all` is
+// as in Gemm, but b (E, K, N), or (E, N, K) with transpose_b, is contiguous. With transpose_a a group is summed over: a
+// (M, K'), b (M, N'), c (E, K', N'); c of an empty group is zero, or what it was when accumulated. Neither bias nor
 // packed_b.
 struct GroupedGemm {
     Gemm all;

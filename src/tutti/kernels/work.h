@@ -19,7 +19,7 @@ struct ProblemShape {
     enum class Kind : uint8_t { none, operand, product, attention };
     Kind kind = Kind::none;
     uint8_t rank = 0;    // of `sizes`
-    int64_t groups = 0;  // of rows, each with a matrix of its own; 0: one product
+    int64_t groups = 0;  // of rows, each with a separate matrix; 0: one product
     bool transpose_a = false, transpose_b = false, accumulate = false;
     Epilogue epilogue = Epilogue::none;
     std::array<int64_t, Shape::kMaxDims> sizes{};

@@ -39,8 +39,8 @@ spec::ModelSpec tiny(spec::Family family) {
     return s;
 }
 
-// How q, k and v are projected: each by itself; side by side, by a product each (ops/fused_linear.h), since each
-// parameter has memory of its own; or by one product, since all parameters lie in one buffer.
+// How q, k and v are projected: separately; side by side, by one product each (ops/fused_linear.h), if each parameter
+// has separate memory; or by one product, if all parameters are in one buffer.
 enum class Projections : uint8_t { apart, side_by_side, one_product };
 
 // The families, and what of them a field of the spec switches.

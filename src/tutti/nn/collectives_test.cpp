@@ -1,6 +1,6 @@
 // The conjugate collectives over 2 to 4 ranks, values and gradients by hand. With L the sum over ranks of <c, y>, where
-// c is a rank's own (each reads the value for outputs of its own) or one for all (the value is one), dL/dx is what the
-// convention of collectives.h says.
+// c differs by rank (each rank uses the value for different outputs) or is the same for all ranks (the value is used
+// once), dL/dx follows the convention of collectives.h.
 #include "tutti/nn/collectives.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // nn/overlapped.h: the collectives before and after the layers of tensor parallelism (nn/collectives.h), overlapped
 // with the products next to them. The results have the same bits:
-// - all_gather, then product: each rank's rows arrive in a message of their own, at their final place; rows that have
+// - all_gather, then product: each rank's rows arrive in a separate message, at their final place; rows that have
 //   arrived are multiplied meanwhile, the rank's own first.
 // - product, then reduce_scatter or all_reduce: the product is computed in pieces, and the rows of a piece are summed
 //   over the ranks while the next piece is computed. A piece has an equal part of each destination's rows.

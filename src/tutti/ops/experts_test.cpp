@@ -28,8 +28,8 @@ Tensor repeated(Context& ctx, const Tensor& w, int64_t experts) {
     return all;
 }
 
-// Few rows, as in generation; around the numbers by which a table chooses who makes a product; and many. A group of all
-// rows is multiplied by all threads, equal groups by one thread each.
+// Few rows, as in generation; around the numbers at which a table changes the implementation of a product; and many. A
+// group of all rows is multiplied by all threads, equal groups by one thread each.
 TEST(GroupedProducts, HaveTheSameBitsInGroupsOfAnySize) {
     for (const auto* table : tables())
         for (const int threads : {1, 2})

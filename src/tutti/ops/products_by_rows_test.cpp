@@ -1,5 +1,5 @@
-// Blocks of the rows of a product, each computed by itself, have the bits of the whole: of the reference and of every
-// CPU table of this machine, whoever makes the product there, with every epilogue.
+// Blocks of the rows of a product, computed separately, have the bits of the whole product: for the reference and every
+// CPU table of this machine, any implementation and every epilogue.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@ using testing::random;
 using testing::same_bits;
 using testing::tables;
 
-// x (rows, inner), w (outer, inner): around the numbers of rows by which a table chooses who makes a product.
+// x (rows, inner), w (outer, inner): around the numbers of rows at which a table changes the implementation of a
+// product.
 struct Sizes {
     int64_t rows, inner, outer;
 };

@@ -143,7 +143,7 @@ class Problem {
                    (first_key.empty() || j >= first_key[static_cast<size_t>(b * T + i)]);
         };
         double error_D = 0;
-        for (const bool backward : {false, true}) {  // all of o's error comes before what rests on it
+        for (const bool backward : {false, true}) {  // all of o's error, before the quantities that depend on it
             for (int64_t j = 0; j < T; ++j) {
                 if (!sees(j)) continue;
                 const double *of_k = k.row(b, j, g), *of_v = v.row(b, j, g);

@@ -188,7 +188,8 @@ INSTANTIATE_TEST_SUITE_P(Requests, Small,
                              return name;
                          });
 
-// validate() and the schedules' generators judge the same runs, but for what the planner leaves out by itself.
+// validate() and the schedules' generators judge the same runs, except for layouts that the planner's own rules
+// exclude.
 TEST(Rules, AreThoseOfTheEngine) {
     int64_t accepted = 0, refused = 0;
     Request all_layers = request_for("moe-tiny", 4, 8, 48), global = all_layers;

@@ -22,7 +22,7 @@ namespace {
 // Records the program and the place of the peak of memory while the step runs.
 class Recorder final : public ops::Meter, public Tracer, public comm::CommunicationObserver {
   public:
-    // Drops what was recorded while the engine was built.
+    // Drops the record of the engine's construction.
     void start(Allocator& memory) {
         memory_ = &memory;
         memory.reset_peaks();

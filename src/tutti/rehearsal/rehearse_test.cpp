@@ -96,7 +96,7 @@ TEST(RehearsedMemory, Gpt2Block) {
               N * (2 * (4 * C + 4 * A + 2 * F) + 4 * (4 + H)));
 }
 
-// A recomputed block keeps its input only. One more block of a segment of its own.
+// A recomputed block saves its input only. One more block is one more segment.
 TEST(RehearsedMemory, RecomputedBlock) {
     spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
     run.recompute.policy = "full";

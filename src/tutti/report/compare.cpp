@@ -145,7 +145,7 @@ std::string results_card(const Comparison& c) {
     return "<section class=\"card full\"><h2>Results</h2>" + comparison_table(c, rows) + "</section>\n";
 }
 
-// "train.lr" -> "3e-4" of a resolved config, whose every key stands on a line of its own.
+// "train.lr" -> "3e-4" of a resolved config, which has one key per line.
 std::map<std::string, std::string> keys_of(const std::string& config) {
     std::map<std::string, std::string> keys;
     std::istringstream lines(config);

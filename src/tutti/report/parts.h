@@ -46,7 +46,7 @@ std::string in_words(const Series& series);
 void add_series(Chart& chart, const std::string& label, int colour, std::vector<Point> points);
 
 std::string notes_box(const std::vector<std::string>& notes);  // "" without notes
-// A table that scrolls by itself; `rows` are <tr> elements.
+// A table that scrolls inside the page; `rows` are <tr> elements.
 std::string table(const std::vector<std::string>& head, const std::string& rows);
 std::string row_of(const std::vector<std::string>& cells);
 

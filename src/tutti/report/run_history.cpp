@@ -181,7 +181,7 @@ RunHistory read_run(const fs::path& run_dir) {
     check<DataError>(fs::is_directory(run_dir), run_dir.string(), ": required: the directory of a run; ",
                      fs::exists(run_dir) ? "this is not a directory" : "it does not exist");
     RunHistory run;
-    const fs::path path = fs::canonical(run_dir);  // "." and "runs/a/" have no name of their own
+    const fs::path path = fs::canonical(run_dir);  // "." and "runs/a/" do not end in a directory name
     run.name = path.has_filename() ? path.filename().string() : path.string();
     read_metrics(run_dir / "metrics.jsonl", run);
 

@@ -38,7 +38,7 @@ const Kind& kind_of(const TracedSpan& s) {
     return kOptimizer;
 }
 
-// Operations of each group, and the GPU's compute, have rows of their own.
+// Operations of each group, and the GPU's compute, have separate rows.
 bool has_row(const TracedSpan& s) { return s.activity == "communication" || s.activity == "gpu"; }
 
 std::string percent(double part, double whole) { return whole > 0 ? short_number(100 * part / whole) + " %" : "–"; }

@@ -192,7 +192,7 @@ TEST(Mutations, SwapsAreRefusedWhenTheyDeadlock) {
         }
     }
     EXPECT_GT(legal, 500);
-    EXPECT_GT(across_ranks, 200);  // no rank by itself could see these
+    EXPECT_GT(across_ranks, 200);  // no single rank can detect these
 }
 
 // Any change of a lowered program that is not one of independent neighbours is refused, too.

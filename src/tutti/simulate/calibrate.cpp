@@ -36,7 +36,7 @@ const std::vector<std::vector<std::string>>& models() {
     return all;
 }
 
-// Layouts of several ranks that call kernels of their own.
+// Layouts of several ranks that call kernels which one rank does not.
 std::vector<std::vector<std::string>> layouts(int ranks) {
     std::vector<std::vector<std::string>> all;
     for (const char* method : {"ring", "all_gather", "ulysses"})

@@ -135,7 +135,7 @@ Layer bytes_of_layer(const Job& job) {
             saved + 0.8 * rows *
                         ((m.heads + 2 * m.kv_heads) * m.head_dim / t + (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
     // PyTorch's tensor parallelism gathers the inputs of attention and MLP, and the gradients of their outputs, each
-    // into a tensor of its own; Megatron keeps one buffer for all.
+    // into a new tensor; Megatron keeps one buffer for all.
     if (pytorch && job.sequence_parallel && job.tp > 1) layer.backward = 4 * 2 * rows * m.hidden;
     if (tutti) layer.backward = rows * (2 * (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
     if (tutti && job.etp > 1) layer.backward = std::max(layer.backward, rows / sp * 4 * routed * m.hidden * job.etp);

@@ -52,7 +52,7 @@ double on_cores(const Timeline& timeline, int cores);
 // The format of trace.json (train/trace_file.h), which `tutti report` and ui.perfetto.dev read.
 std::string to_trace(const Timeline& timeline);
 
-// A picture by itself: a row for the kernels of each rank, under it its waits and its operations.
+// A complete SVG: a row for the kernels of each rank, and below it rows for the rank's waits and operations.
 std::string to_svg(const Timeline& timeline, const std::string& title);
 
 }  // namespace tutti::simulate

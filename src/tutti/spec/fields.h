@@ -15,7 +15,7 @@
 
 namespace tutti::spec {
 
-// The values that a field may have by itself; rules between fields are in validate.cpp.
+// The legal values of one field; rules between fields are in validate.cpp.
 struct Range {
     double low = -std::numeric_limits<double>::infinity();
     double high = std::numeric_limits<double>::infinity();

@@ -33,7 +33,7 @@ Json parse_hf_json(std::string_view text, const std::string& path) {
 // Keys that say nothing about the function from tokens to logits.
 const std::set<std::string_view>& harmless_keys() {
     static const std::set<std::string_view> kKeys = {
-        // who wrote it, in which type
+        // origin and type of the weights
         "architectures", "transformers_version", "torch_dtype", "dtype", "name_or_path", "tokenizer_class",
         // tokens
         "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "decoder_start_token_id",

@@ -12,7 +12,7 @@ namespace tutti::spec {
 // `ranks` is the number of ranks of the run.
 void validate(const RunSpec& run, int ranks);
 
-// The broken rules of a model by itself, ranges of fields and rules between them, one line each.
+// The broken rules of a model: ranges of fields and rules between fields, one line each.
 std::vector<std::string> model_problems(const ModelSpec& model);
 
 // dp_replicate * dp_shard, with dp_shard = -1 resolved to the ranks that the other axes leave (0 when they do not

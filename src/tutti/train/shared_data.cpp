@@ -33,7 +33,7 @@ std::optional<data::DataSet> SharedData::open(const spec::RunSpec& run, Console&
         ranks->max(0);
     } else {
         while (ranks->max(0) > 0) continue;
-        if (!opened_) data_ = open_data(run, console, true);  // a process of its own
+        if (!opened_) data_ = open_data(run, console, true);  // not in the process that opened the data
     }
     return data_;
 }

@@ -54,7 +54,7 @@ class TraceFile {
     const TraceWindow window_;
     const std::string path_, label_;
     std::function<void(const std::string&)> warn_;
-    std::unique_ptr<comm::Communicator> ranks_;  // of its own: what it sends is not the run's traffic
+    std::unique_ptr<comm::Communicator> ranks_;  // separate: its traffic is not counted as the run's
     TraceClock clock_;
     Trace trace_;
     bool begun_ = false, written_ = false;

@@ -303,7 +303,7 @@ TEST_F(TraceTest, APlaceThatCannotBeWrittenIsSaidAndNothingMore) {
         << warnings[0];
 }
 
-// The numbers of a run do not depend on whether somebody looks; without the key there is no file.
+// Tracing does not change the numbers of a run; without the key there is no file.
 TEST_F(TraceTest, ChangesNothing) {
     train(options(2));
     EXPECT_TRUE(fs::exists(file()));
@@ -369,7 +369,7 @@ TEST(Trace, KeepsWhatFitsAndCountsTheRest) {
     EXPECT_EQ(events.back()["args"]["unfinished"], true);
 }
 
-// Operations that are under way together get lanes of their own, as few as possible.
+// Concurrent operations get separate tracks, as few as possible.
 TEST(Trace, OperationsUnderWayTogetherHaveLanesOfTheirOwn) {
     Trace trace(10);
     trace.open(1);

@@ -73,7 +73,7 @@ class Run {
     Clock::time_point begin_ = Clock::now();
 
     std::optional<data::DataSet> data_;
-    rehearsal::Rehearsal rehearsal_;  // of the first rank, by itself
+    rehearsal::Rehearsal rehearsal_;  // of the first rank only
     engine::Engine engine_;
     Checkpointing checkpoints_;
     RunState state_;

@@ -1,5 +1,5 @@
 // Whole runs in this process: resume bit for bit, the same run under any accumulation and recompute policy, prediction
-// of memory, steps that are not finite. What needs a process of its own is in tests/.
+// of memory, steps that are not finite. Tests that need a separate process are in tests/.
 #include "tutti/train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -273,8 +273,8 @@ TEST_F(TrainerTest, TheMeanIsOverValidTokensHoweverTheBatchIsCut) {
     EXPECT_LT(tokens, 8 * 4 * 16 / 2);  // of 8 steps: most are prompts
 }
 
-// One rank of three throws after a random step, again and again: the others stop, the error is the run's, the next
-// start continues, and the end is that of the run in which nobody threw.
+// One rank of three throws after a random step, again and again: the others stop, the run fails with its error, the
+// next start continues, and the end equals that of an undisturbed run.
 TEST_F(TrainerTest, ExceptionsOfRanksLoseNothing) {
     const std::vector<std::string> set = {"train.global_batch=6", "train.steps=40", "checkpoint.every=1",
                                           "parallel.zero=2"};
@@ -423,8 +423,8 @@ TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndStopsWhenAllAre) {
     EXPECT_FALSE(last.at("skip_reason").get<std::string>().empty());
 }
 
-// A rate of 1e30 from step 5 on: step 5 is finite and ruins the weights, so the checkpoint of step 5 is worth nothing.
-// The one of step 4, which step 5 proved good, stays and is named.
+// A rate of 1e30 from step 5 on: step 5 is finite and ruins the weights, so the checkpoint of step 5 is useless. The
+// checkpoint of step 4, proved good by step 5, is not pruned, and the message names it.
 TEST_F(TrainerTest, ARuinedRunKeepsItsLastGoodCheckpoint) {
     const auto good = options("ruined", {"train.steps=4", "checkpoint.every=1", "checkpoint.keep=1"});
     train(good);

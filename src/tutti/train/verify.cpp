@@ -25,7 +25,7 @@ namespace {
 using autograd::Parameter;
 
 // One parameter's values from the pieces of all ranks, whichever of them hold any. The bits are added as integers,
-// zeros elsewhere: whatever the engine, nothing is rounded. Collective over the ranks of the engine.
+// zeros elsewhere: nothing is rounded. Collective over the ranks of the engine.
 template <class Which>
 std::vector<float> whole(engine::Engine& engine, const Parameter& parameter, Which which) {
     const int64_t size = parameter.shape.numel();

@@ -12,7 +12,7 @@ namespace tutti::comm::nccl {
 namespace {
 
 constexpr int64_t kScratch = 64 << 20;
-// Below, everything goes to everybody: one meeting instead of two.
+// Below this size every rank sends its values to all ranks: one exchange instead of two.
 constexpr int64_t kSmall = 256 << 10;
 
 Type type_of(DType dtype) {
@@ -149,7 +149,7 @@ NcclCommunicator::~NcclCommunicator() {
     leave(comm_);
 }
 
-// The name that NCCL gives the group goes through a group of its own, which no count of the run has.
+// The group's id from NCCL is broadcast over a separate group, whose traffic is not counted.
 void NcclCommunicator::join_ranks() {
     UniqueId id{};
     guard_.check_failed();
@@ -265,7 +265,7 @@ void NcclCommunicator::wait(const Operation& operation) {
 
 // --- what is carried out ---------------------------------------------------------------------------------------------
 
-// A rank by itself: its own stream copies or rounds.
+// A group of one rank: the rank's stream copies or rounds.
 std::shared_ptr<NcclOperation> NcclCommunicator::start_alone(const Collective& c,
                                                              std::shared_ptr<NcclOperation> operation) {
     const bool copies = c.output.defined() && c.output.view().data != c.input.view().data;

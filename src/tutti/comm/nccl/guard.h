@@ -34,7 +34,7 @@ class Guard {
     // Throws what ended this rank's communication, if anything has.
     void check_failed() const;
     bool failed() const { return failed_; }
-    // Looks at NCCL and at the other ranks; throws what it finds.
+    // Polls NCCL and the other ranks; throws an error that it finds.
     void look();
     // The first reason stays. Aborts all communicators, and the device's waits throw `why`. A thread inside a call of
     // NCCL has kPatience to leave it; then the abort ends the call.

@@ -20,9 +20,10 @@ struct NcclOptions {
 // "NCCL 2.28.9"; UsageError when the library is not there, or this build has no CUDA.
 std::string nccl_library();
 
-// Every rank of `inner` calls it, with a GPU of its own; both must outlive it. A thread of it watches what is under
-// way: when an operation takes too long, NCCL finds an error, or another rank has given up, it aborts all that this
-// rank has under way, and the rank's next wait for the device throws TimedOut, Error or Aborted.
+// Collective over `inner`, with one GPU per rank; `inner` and `device` must outlive the world. A thread of the world
+// watches operations in flight: when an operation takes too long, NCCL reports an error, or another rank has given up,
+// the thread aborts all operations of this rank, and the rank's next wait for the device throws TimedOut, Error or
+// Aborted.
 std::unique_ptr<World> nccl_world(World& inner, Device& device, const NcclOptions& options);
 
 }  // namespace tutti::comm

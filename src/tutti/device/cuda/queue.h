@@ -1,5 +1,5 @@
-// device/cuda/queue.h: one stream of one GPU with the copies on that stream and beside it. Copies pass through pinned
-// memory, which the GPU reads and writes by itself: the host goes on as soon as its values are in pinned memory.
+// device/cuda/queue.h: one stream of one GPU with the copies on that stream and beside it. Copies use pinned staging
+// memory, which the GPU reads and writes by DMA: the host continues as soon as its values are in pinned memory.
 #pragma once
 
 #include <deque>

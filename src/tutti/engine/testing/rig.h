@@ -81,7 +81,7 @@ class Rig {
             window[i] = static_cast<int32_t>(
                 uniform_below(3, static_cast<uint64_t>(sample * 100) + i, static_cast<uint64_t>(model.spec().vocab)));
         const std::span<const int32_t> tokens(window);
-        std::vector<int32_t> first_key(documents_ ? kTokens : 0);  // the last three tokens are a document of their own
+        std::vector<int32_t> first_key(documents_ ? kTokens : 0);  // the last three tokens are a second document
         for (size_t i = kTokens - 3; i < first_key.size(); ++i) first_key[i] = kTokens - 3;
         nn::Batch batch = nn::make_batch(*device_, {tokens.first(kTokens), tokens.last(kTokens), first_key}, 1, sample,
                                          share_of(groups).part);

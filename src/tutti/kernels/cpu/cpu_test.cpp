@@ -306,7 +306,7 @@ class WholeProduct {
             }
     }
 
-    // c = 1 + a b: b packed for one product, packed to be kept, and as it was kept by another number of threads.
+    // c = 1 + a b: b packed for one product, packed for a cache, and packed for a cache by another number of threads.
     void expect(const OwnGemm& own) {
         std::vector<float> packed;
         for (const auto& [threads, keeps_b] : {std::pair{1, false}, {3, false}, {2, true}, {3, true}}) {

@@ -1,6 +1,6 @@
-// That every table, of whatever instruction set and of GPUs, says on this machine how much memory its kernels ask for:
-// what a plan for another machine rests on. The kernels take the same plans (gemm_plan.h, attention_plan.h) and are run
-// in workspaces of these sizes, between guards, by the cases and by cpu_test.cpp.
+// Every table, of any instruction set and of GPUs, gives on this machine the sizes of its kernels' workspaces, which
+// plans for other machines need. The kernels use the same plans (gemm_plan.h, attention_plan.h) and are run in
+// workspaces of these sizes, between guards, by the cases and by cpu_test.cpp.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -45,7 +45,7 @@ TEST(sizes, of_a_product_by_hand) {
     // words of its 128 columns at a time.
     EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, product(DType::f32, 128, 700, 900)), 128 * 128 + 132 * 128 + 48);
 
-    // A kept b leaves the workspace; few rows need none; nor do empty products.
+    // A cached packed b is not part of the workspace; few rows and empty products need none.
     Gemm kept = bf16;
     float value = 0;
     kept.packed_b = View(&value, DType::f32, {1});

@@ -116,7 +116,7 @@ std::shared_ptr<Graph> build(cudnnHandle_t handle, const Problem& p) {
     return graph;
 }
 
-// --- what is kept ----------------------------------------------------------------------------------------------------
+// --- cached graphs ---------------------------------------------------------------------------------------------------
 
 struct Built {
     cudnnHandle_t handle = nullptr;

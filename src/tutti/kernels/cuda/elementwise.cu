@@ -161,7 +161,7 @@ struct Swiglu {
     __device__ float operator()(float gate, float up) const { return gate * sigmoid(gate) * up; }
 };
 
-// dgate = dy up s (1 + gate (1 - s)), dup = dy gate s: two results, so a kernel of its own. In place is allowed.
+// dgate = dy up s (1 + gate (1 - s)), dup = dy gate s: two results, so a separate kernel. In place is allowed.
 template <int N, class T>
 __device__ __forceinline__ void swiglu_backward_elements(int64_t i, const T* dy, const T* gate, const T* up, T* dgate,
                                                          T* dup) {

@@ -26,7 +26,7 @@ struct Partials {
     T of_warp[kWarps];
 };
 
-inline constexpr int kTeamsOfWarps = 4;  // warps of a block, each with a row of its own
+inline constexpr int kTeamsOfWarps = 4;  // warps of a block, each with another row
 
 // kWarps = 1: a warp per row. Otherwise a block of kWarps warps per row.
 template <int kWarps>
