@@ -1,5 +1,5 @@
-// SIGKILL at 50 random moments of a run that saves every step: each start finds a good checkpoint, and what comes out
-// in the end is the run that was never killed, bit for bit.
+// SIGKILL at 50 random moments of a run that saves every step: each start finds a good checkpoint, and the result in
+// the end is the run that was never killed, bit for bit.
 #include <algorithm>
 #include <random>
 

@@ -1,5 +1,5 @@
 // tests/campaign/flips.cpp: campaign_flips FOLDER FLIPS SEED. Flips one bit after the other in the files of a run and
-// of an export, and each time starts a command of `tutti` in this process, which must do what it does with sound files,
+// of an export, and each time starts a command of `tutti` in this process, which must have the result of sound files,
 // or refuse with exit code 2 or 3 and the reason. Prints JSON: how the starts ended by command and file, and the
 // violations. scripts/campaign.py makes the folder, as SCRATCH/flips-N:
 //
@@ -57,7 +57,7 @@ Ran tutti(const std::vector<std::string>& words) {
     return {code, out.str(), err.str()};
 }
 
-// What is compared of a line of metrics.jsonl: no times. By step; lines that are none are left out.
+// The compared fields of a line of metrics.jsonl, without times, by step; malformed lines are left out.
 std::map<int64_t, std::string> log_of(const std::string& text) {
     std::map<int64_t, std::string> lines;
     std::istringstream in(text);
@@ -138,7 +138,7 @@ class Campaign {
 
     // What must be the same with and without the flip.
     std::string result_of(const std::string& command, const Ran& r) const {
-        if (command == "report") return "";  // what it draws is for eyes
+        if (command == "report") return "";  // the drawing is not compared
         if (command.starts_with("generate")) return r.out;
         std::string all;
         for (const auto& [path, text] : files_below(folder_, command == "train" ? "run/checkpoints" : "made"))

@@ -1,5 +1,5 @@
 // tests/fuzz/index.cpp: any bytes as the index of a sharded model. Either DataError, or file names that cannot leave
-// their directory; what is written back reads the same.
+// their directory; a written index reads back the same.
 #include <cstdint>
 #include <cstdlib>
 

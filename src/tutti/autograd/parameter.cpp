@@ -7,7 +7,8 @@ namespace tutti::autograd {
 
 namespace {
 
-// Elements [first, first + n) of the flattened global tensor. Rows of 4096, so that all threads draw, and what is left.
+// Elements [first, first + n) of the flattened global tensor. Rows of 4096, so that all threads draw, and the remaining
+// elements.
 void draw_run(ops::Context& ctx, kernels::Normal normal, int64_t first, int64_t n, float* values) {
     constexpr int64_t kRow = 4096;
     const int64_t whole = n / kRow * kRow;

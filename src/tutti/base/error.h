@@ -1,7 +1,8 @@
 // base/error.h: the errors of all rooms. Every room includes this header, which includes nothing of ours.
 //
 // `check(condition, parts...)` throws when the condition is false; only then are the parts joined. A message says what
-// was required, what came, where, and what to try. The type of the error decides the exit code of the command line.
+// was required, what was given, where, and what to try. The type of the error decides the exit code of the command
+// line.
 #pragma once
 
 #include <sstream>

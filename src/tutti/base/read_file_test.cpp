@@ -99,7 +99,7 @@ TEST(MappedFile, NoticesTruncation) {
     MappedFile file(path);
     file.check_not_truncated();
     std::filesystem::resize_file(path, 20000);
-    file.check_not_truncated();  // longer is harmless: what was mapped is still there
+    file.check_not_truncated();  // a longer file is harmless: the mapped bytes still exist
     std::filesystem::resize_file(path, 100);
     const auto message = message_of<DataError>([&] { file.check_not_truncated(); });
     EXPECT_EQ(missing("was cut from 10000 to 100 bytes", message), "");

@@ -32,7 +32,7 @@ std::string with_unit(double value, double base, std::span<const std::string_vie
     return concat(whole ? fixed(value, 0) : scaled(value), units[unit].empty() ? "" : " ", units[unit]);
 }
 
-// format(|value|) with the sign in front; "?" for what is no number.
+// format(|value|) with the sign in front; "?" for NaN and infinity.
 template <class Format>
 std::string with_sign(double value, Format&& format) {
     if (!std::isfinite(value)) return "?";

@@ -1,4 +1,4 @@
-// Numbers as people read them: the border between two units, signs, and what is not a number.
+// Readable numbers: the border between two units, signs, NaN and infinity.
 #include "tutti/base/units.h"
 
 #include <gtest/gtest.h>

@@ -21,7 +21,7 @@ class VerifiedFile final : public ByteSource {
 
     const std::string& path() const override { return file_.path(); }
     int64_t size() const override { return record_.size; }
-    // DamagedError if a chunk of this range differs from what was written; `bytes` may be partly overwritten then.
+    // DamagedError if a chunk of this range differs from the written bytes; `bytes` may be partly overwritten then.
     void read(int64_t offset, std::span<std::byte> bytes) override;
     // Reads and checks the chunks that no read() has covered.
     void verify_rest();
@@ -52,7 +52,7 @@ class CheckpointReader {
     std::shared_ptr<ByteSource> file(std::string_view name) const;
     SafetensorsFile safetensors(std::string_view name) const { return SafetensorsFile(file(name)); }
 
-    // For n readers of one checkpoint: reader r checks what was not read yet of files r, r + n, r + 2n, ..., so that
+    // For n readers of one checkpoint: reader r checks the unread chunks of files r, r + n, r + 2n, ..., so that
     // together the readers check everything.
     void verify_share(int reader, int readers) const;
     void verify_rest() const;

@@ -49,7 +49,7 @@ inline std::ostream& operator<<(std::ostream& out, Digest128 digest) { return ou
 // `xxh128sum -c XXH128SUMS` checks the list too.
 constexpr std::string_view kSumsName = "XXH128SUMS";
 
-// Writes the list for these files of `directory`, with the digests of what is on disk. Replaces an older list.
+// Writes the list for these files of `directory`, with the digests of the files on disk. Replaces an older list.
 // DataError when a file cannot be read.
 void write_sums(FileSystem& file_system, const std::string& directory, const std::vector<std::string>& names);
 

@@ -36,8 +36,8 @@ class IoError : public DataError {
     int code_;
 };
 
-// The disk holds something else than what was written: a digest, a size or a name is wrong. Another copy may still be
-// good, so a reader may fall back to it; any other DataError would occur with every copy.
+// The disk holds other data than were written: a digest, a size or a name is wrong. Another copy may still be good, so
+// a reader may fall back to it; any other DataError would occur with every copy.
 class DamagedError : public DataError {
   public:
     using DataError::DataError;

@@ -51,7 +51,7 @@ struct Manifest {
 
 std::string write_manifest(const Manifest& manifest);
 
-// DamagedError if one bit differs from what was written; DataError if a newer version of Tutti wrote it.
+// DamagedError if one bit differs from the written bytes; DataError if a newer version of Tutti wrote it.
 Manifest parse_manifest(std::string_view text, const std::string& path);
 
 // One manifest from the parts of all ranks; step and state are those of the first part. Error when the parts belong to

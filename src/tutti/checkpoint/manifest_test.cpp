@@ -1,4 +1,4 @@
-// Digests against published values; the manifest: what is written comes back, and any change to it is noticed.
+// Digests against published values; a manifest reads back what was written, and every change to it is detected.
 #include "tutti/checkpoint/manifest.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Saves that are interrupted.
 //
-// The power fails before every single call of a save, and the disk keeps any legal part of what was not synced.
+// The power fails before every single call of a save, and the disk keeps any legal part of the unsynced data.
 // Afterwards the newest checkpoint must be the old or the new one, whole; nothing visible may be damaged; and what
 // save() returned for must be there. Three wrong protocols prove that these tests can fail.
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ void run_saves(Store& store, const std::vector<std::pair<int64_t, int>>& saves, 
     }
 }
 
-// What is wrong with what a crash left, or "".
+// The problem of the files after a crash, or "".
 std::string problem_of(MemoryFileSystem& after, const std::vector<std::string>& allowed) {
     try {
         Store store(after, kDirectory, Access::write, ignore);

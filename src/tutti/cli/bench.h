@@ -17,7 +17,7 @@ namespace tutti::cli {
 struct BenchResult {
     Json summary = Json::object();
     std::vector<Json> rows;
-    std::vector<std::string> notes;  // what was not measured, and why
+    std::vector<std::string> notes;  // skipped measurements, and why
 };
 
 struct Bench {

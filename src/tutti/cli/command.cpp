@@ -82,7 +82,7 @@ std::vector<std::string> options_of(const CLI::App* command) {
     return names;
 }
 
-// What is wrong with the command line, in words that name the nearest right one.
+// The problem of a command line, as a message with the nearest valid name.
 std::string describe(const CLI::App& app, const CLI::ParseError& error) {
     const CLI::App* command = chosen_command(&app);
     const std::vector<std::string> strangers = app.remaining(true);

@@ -23,7 +23,7 @@ std::string replaced(std::string text, const std::map<char, std::string>& replac
 // One word of bash and zsh.
 std::string quoted(const std::string& text) { return concat('\'', replaced(text, {{'\'', "'\\''"}}), '\''); }
 
-// What is offered for the value of an option, or in the place of one without a name.
+// The candidates for the value of an option, or for an argument without a name.
 Suggestions offered(const Option& option) {
     if (const auto* choices = std::get_if<Choices>(&option.rule)) return {.words = *choices};
     if (const auto* suggestions = std::get_if<Suggestions>(&option.rule)) return *suggestions;
@@ -184,7 +184,7 @@ bool takes_value(const Option& option) { return !std::holds_alternative<bool*>(o
 
 std::string bash_completion(const Command& program) {
     const std::vector<NamedCommand> commands = all_commands(program);
-    std::map<std::string, std::vector<std::string>> patterns_of;  // by what is offered for the value
+    std::map<std::string, std::vector<std::string>> patterns_of;  // by the candidates for the value
     for (const NamedCommand& command : commands)
         for (const Option& option : command.command->options)
             if (!is_positional(option) && takes_value(option))

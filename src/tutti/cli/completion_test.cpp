@@ -151,8 +151,7 @@ TEST_F(Shells, FishOffersAllOfTheTable) {
     expect_answers(all, run("HOME=$PWD fish --no-config ask.fish"));
 }
 
-// zsh completes only in an interactive shell, which gets a pseudo-terminal here; what it would offer goes through
-// `compadd`.
+// zsh completes only in an interactive shell, which gets a pseudo-terminal here; its candidates go through `compadd`.
 constexpr const char* kAskZsh = R"(
 zmodload zsh/zpty
 export ANSWERS=$PWD/answers

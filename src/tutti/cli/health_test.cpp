@@ -1,4 +1,4 @@
-// `tutti health` as a command: its document, how it ends, what it refuses.
+// `tutti health` as a command: document, exit codes, refusals.
 #include <gtest/gtest.h>
 
 #include "tutti/base/json.h"

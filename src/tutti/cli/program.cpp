@@ -44,7 +44,7 @@ Option excluding(std::string other, Option option) {
     return option;
 }
 
-// `text` with its lines wrapped at 100 columns; what is continued stands below the third column of its line.
+// `text` with its lines wrapped at 100 columns; continuation lines start below the third column.
 std::string wrapped_reference(const std::string& text) {
     constexpr size_t kColumns = 100;
     std::istringstream lines(text);

@@ -161,7 +161,7 @@ std::map<int, double> stragglers(const SimulateArguments& a) {
     return slow;
 }
 
-// What `tutti report` shows beside what was measured: of a step on `machine`.
+// The prediction that `tutti report` shows beside the measured values, for a step on `machine`.
 void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const std::string& machine) {
     if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
     if (!a.svg.empty())

@@ -183,7 +183,7 @@ DocumentRule rule_of(const spec::DataSpec& data, std::optional<int32_t> eod, con
     return {respected, eod};
 }
 
-// What is left of the sources, and what is held out.
+// The training part of the sources, and the held-out part.
 struct Split {
     TokenSet kept, held;
 };

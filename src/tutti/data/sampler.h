@@ -79,7 +79,7 @@ class Sampler {
     void sample(uint64_t i, std::span<int32_t> tokens) const;
 
     // The same as a model needs it. A target is not counted when the data masks it, and, where documents are respected,
-    // when it is the first token of a document: nothing before it tells what it is. Otherwise first_key is 0.
+    // when it is the first token of a document: nothing before it predicts it. Otherwise first_key is 0.
     void rows(uint64_t i, const SampleRows& out) const;
 
   private:

@@ -50,7 +50,7 @@ class TokenSource {
 // `format` is auto, text, megatron, nanogpt, llmc or llmq (JSONL: text_tokens.h). auto decides for each file: a magic
 // number means llmc or llmq; an .idx beside the file, or a prefix with .bin and .idx, means megatron; any other .bin
 // means nanogpt, any other name text. Files of different formats hold ids of different vocabularies, so mixing them
-// throws UsageError. Damaged files throw DataError naming the file, the offset, what was required and what came.
+// throws UsageError. Damaged files throw DataError with the file, the offset, the required and the actual value.
 //
 // Layouts (ids little-endian):
 //   text      one byte is one token, id = byte value (with a learned tokenizer: text_tokens.h)

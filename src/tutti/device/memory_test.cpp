@@ -1,4 +1,4 @@
-// The allocator's counts against a hand-kept ledger, reuse of blocks, and what it says when memory ends.
+// The allocator's counts against a hand-kept ledger, reuse of blocks, and the message when memory runs out.
 #include "tutti/device/memory.h"
 
 #include <gtest/gtest.h>
@@ -264,7 +264,7 @@ TEST(Segments, TakeOverThoseOfOthers) {
     EXPECT_EQ(segments.take(40), b.data());
 }
 
-// The first gap of `bytes` between what is held.
+// The first gap of `bytes` between held blocks.
 std::byte* by_hand(std::vector<std::vector<std::byte>>& memory, const std::vector<Segments::Range>& held,
                    int64_t bytes) {
     for (auto& segment : memory) {

@@ -72,7 +72,7 @@ std::string places_of(const ClusterHealth& c, const std::vector<int>& ranks) {
 
 std::string of_peers(double share) { return format_percent(share) + " of the median of its peers"; }
 
-// --- what is wrong ---------------------------------------------------------------------------------------------------
+// --- wrong results ---------------------------------------------------------------------------------------------------
 
 constexpr const char* kTakeOut =
     "take it out of service: it corrupts training in silence; then a GPU's ECC errors (nvidia-smi -q -d ECC, dcgmi "
@@ -130,7 +130,7 @@ void find_wrong_links(const ClusterHealth& c, Verdict& verdict) {
         }
 }
 
-// --- what is slow ----------------------------------------------------------------------------------------------------
+// --- slow ranks and links --------------------------------------------------------------------------------------------
 
 void find_slow_ranks(const ClusterHealth& c, Figure figure, double margin, Verdict& verdict) {
     const auto rate = [&](int r) { return c.rank(r).rates[static_cast<size_t>(figure)]; };

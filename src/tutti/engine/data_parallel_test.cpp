@@ -429,8 +429,8 @@ TEST(FlatUnit, GradientsStartFromNothing) {
     EXPECT_EQ(unit.gradients().to_host<float>(), expected);
 }
 
-// Sizes of the flat buffers of a model without tied parameters: one for each unit, and one for what is reduced before
-// the others of its unit. Words are held in whole tiles of 64 rows (parallel::apply).
+// Sizes of the flat buffers of a model without tied parameters: one for each unit, and one for parameters reduced
+// before the others of its unit. Words are held in whole tiles of 64 rows (parallel::apply).
 std::vector<int64_t> buffers(models::Model& model) {
     std::vector<int64_t> sizes;
     for (const autograd::Unit* unit : model.units(model.all())) {

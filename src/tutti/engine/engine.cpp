@@ -18,7 +18,7 @@ std::unique_ptr<Device> offload_device_of(const spec::RunSpec& run, Device& devi
     return device.make_offload_device(o.dir.empty() ? directory : o.dir);
 }
 
-// The machine's device, when it has what the run asks of it.
+// The machine's device; throws when it lacks what the run needs.
 std::unique_ptr<Device> checked(const spec::RunSpec& run, Machine& machine) {
     check<UsageError>(!run.train.cuda_graphs || machine.device->records(),
                       "[train] cuda_graphs = true: needs a GPU; this rank is on ", machine.device->name());

@@ -45,7 +45,7 @@ std::vector<Action> plain_loop() {
     return actions;
 }
 
-// Any order in which each pass finds what it needs. `in_order`: the passes that add to weight gradients (F of the last
+// Any order in which each pass has its inputs. `in_order`: the passes that add to weight gradients (F of the last
 // stage, B, W) keep their microbatches in order in each stage.
 std::vector<Action> random_order(std::mt19937& random, size_t stages, bool in_order) {
     const auto any = [&](size_t n) { return static_cast<size_t>(random() % n); };

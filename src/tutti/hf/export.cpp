@@ -29,7 +29,7 @@ std::string read_file(FileSystem& disk, const std::string& path) {
     return checkpoint::read_text(File::open(disk, path), kMaxSideFile);
 }
 
-// Two specs that describe one function; what they start from and how they are trained may differ.
+// Whether two specs describe the same function; initialisation and training may differ.
 bool same_function(spec::ModelSpec a, const spec::ModelSpec& b) {
     a.preset = b.preset;
     a.hf = b.hf;

@@ -1,4 +1,4 @@
-// Weights of Hugging Face directories: names, orientation, types; what is wrong with a directory, all at once; exports.
+// Weights of Hugging Face directories: names, orientation, types; all problems of a directory in one message; exports.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -26,7 +26,7 @@ Shape shape_of(const TensorInfo& info) {
     return shape;
 }
 
-// What is wrong with a model's files or values, gathered.
+// The problems of a model's files or values, collected.
 class Problems {
   public:
     template <class... Parts>

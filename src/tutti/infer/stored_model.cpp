@@ -37,7 +37,8 @@ Place find_checkpoint(const fs::path& path) {
     return {path.string(), {}, fs::absolute(path / "").parent_path().parent_path().string()};
 }
 
-// "bytes", or the copy of the tokenizer that the run made, or what it named; of weights alone what came with them.
+// "bytes", or the run's copy of its tokenizer, or the tokenizer that the run named; for weights alone, the tokenizer
+// beside them.
 std::string find_tokenizer(const std::string& named, const fs::path& run, const std::string& side_files) {
     if (named == "bytes") return named;
     if (named.empty()) return side_files;

@@ -1,5 +1,5 @@
-// The list of cases is only as good as what it notices: each entry of a wrong table below has one small, plausible
-// mistake, and at least one case must see it in every type that the mistake can occur in.
+// The list of cases is only as good as the errors that it detects: each entry of a wrong table below has one small,
+// plausible mistake, and at least one case must see it in every type that the mistake can occur in.
 #include <algorithm>
 #include <utility>
 #include <vector>

@@ -1,5 +1,5 @@
 // The reference kernels against values that can be worked out without them: by hand, by a closed form, by an identity.
-// Views are f64 unless the rounding is what is tested. kClose: sums of at most 100 terms of order one, 100 u = 1.1e-14.
+// Views are f64 except in tests of rounding. kClose: sums of at most 100 terms of order one, 100 u = 1.1e-14.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// Drawn tokens follow the probabilities; cuts keep what they say. kernel_cases compares the tables with each other.
+// Drawn tokens follow the probabilities; top-k and top-p keep the right tokens. kernel_cases compares the tables with
+// each other.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -12,8 +12,8 @@
 
 namespace tutti::kernels {
 
-// The problem of a kernel. text(): of a matrix product M x K x N, with what is transposed, added to or fused ("1024 x
-// 768 x 3072, b transposed"), of a grouped one with all rows and the number of groups; of an attention "8 x 1024, 12
+// The problem of a kernel. text(): of a matrix product M x K x N, with its transposes, accumulation and epilogue ("1024
+// x 768 x 3072, b transposed"), of a grouped one with all rows and the number of groups; of an attention "8 x 1024, 12
 // heads of 64"; of others the first operand, "8 x 1024 x 768".
 struct ProblemShape {
     enum class Kind : uint8_t { none, operand, product, attention };

@@ -90,7 +90,7 @@ class HeadExchange {
         int64_t first_share, share;  // of the heads that a rank gets, those of this section
         int64_t copies;              // ranks that get the same
     };
-    // What is sent to or received from the ranks, one after another.
+    // The parts sent to, or received from, the ranks one after another.
     Tensor of_ranks(DType type) const {
         return ops::empty(ctx_, {P_ * B_, T_, share_, D_}, type, Purpose::communication);
     }

@@ -314,7 +314,7 @@ Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable
 
 namespace {
 
-// Appends x (1, T, Hkv, D) to one tensor of a cache and returns what it then holds.
+// Appends x (1, T, Hkv, D) to one tensor of a cache and returns the cache's whole contents.
 Tensor append(ops::Context& ctx, const KvCache& cache, Tensor& all, const Tensor& x) {
     const int64_t T = x.dim(1);
     check(cache.length + T <= cache.capacity, "the cache holds ", cache.capacity, " tokens; ", cache.length, " + ", T,

@@ -37,7 +37,7 @@ TokenFlops forward_flops(const spec::ModelSpec& model, int64_t seq_len);
 // of MFU, with the input gradient of the first layer, as in the formulas of the field.
 TokenFlops model_flops(const spec::ModelSpec& model, int64_t seq_len);
 
-// FLOPs of HFU: with what is recomputed. Segments of any length run the forward of all blocks once more; embedding and
+// FLOPs of HFU: recomputed ones included. Segments of any length run the forward of all blocks once more; embedding and
 // head are not recomputed.
 TokenFlops hardware_flops(const spec::ModelSpec& model, int64_t seq_len, const std::string& recompute_policy);
 

@@ -1,4 +1,4 @@
-// Layouts against counting: what ranks have of a grid covers it, and each rank has what the mesh says by hand.
+// Layouts against counting: the parts of all ranks cover a grid, and each rank has its part by hand.
 #include "tutti/rehearsal/layout.h"
 
 #include <gtest/gtest.h>

@@ -125,7 +125,7 @@ class MarkedBatches final : public engine::Batches {
     std::function<void()> mark_;
 };
 
-// Adds `times` times what came between two marks.
+// Adds the counts between two marks, `times` times.
 void add_repeated(std::vector<parallel::GroupTraffic>& traffic, const std::vector<parallel::GroupTraffic>& between,
                   int64_t times) {
     for (const parallel::GroupTraffic& more : between) {

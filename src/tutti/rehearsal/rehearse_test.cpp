@@ -238,9 +238,8 @@ TEST(RehearsedMemory, OffloadedStateIsElsewhere) {
     EXPECT_EQ(plan.peaks[Purpose::communication], (2 + 4) * (kGpt2Words * 768 + 2 * 7087872));
 }
 
-// Activations too: what is left of L blocks is one and the input of the next.
-// Of a microbatch that waits for its backward nothing of the layers stays; on the last stage what the head and its loss
-// made: the gradient of its input.
+// Activations too: of L blocks only one and the input of the next remain. Of a microbatch that waits for its backward
+// nothing of the layers stays; on the last stage what the head and its loss made: the gradient of its input.
 TEST(RehearsedMemory, OffloadedActivationsOfWaitingMicrobatches) {
     spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
     run.parallel.pp = 2;
@@ -424,7 +423,7 @@ TEST(RehearsedTraffic, OfUnshardedStagesIsWhatTheFormulasSay) {
         run.parallel.unsharded_stages = unsharded;
         return find(rehearse(run, plain_machine(), 2 * n, rank), "dp_shard", comm::Kind::all_gather)->traffic.bytes;
     };
-    const int64_t blocks = 4 * 2 * padded;  // of a rank, and what is beside them: embedding or head
+    const int64_t blocks = 4 * 2 * padded;  // of a rank; in addition: embedding or head
     const int64_t first = gathered("gpipe", 1, 1, 0) - blocks, last = gathered("gpipe", 1, 1, n) - blocks;
     EXPECT_EQ(first, 2 * run.model.vocab * run.model.width);
     for (const int64_t unsharded : {1, 3}) {

@@ -26,7 +26,7 @@ std::string message_of(const fs::path& run_dir) {
     return "no DataError";
 }
 
-// The first tag that does not close what is open, or that is not closed at the end; "" when all are balanced.
+// The first tag that does not close the open one, or is not closed at the end; "" when all are balanced.
 std::string first_unbalanced(const std::string& page) {
     // The style sheet holds no tags, and HTML's void elements are written <meta .../>.
     const std::regex tag(R"(<(/?)([a-zA-Z0-9]+)((?:\s+[a-zA-Z0-9:-]+="[^"<>]*")*)\s*(/?)>)");

@@ -24,7 +24,7 @@ struct LoggedStep {
     std::optional<double> aux_loss, router_entropy, dropped_share;  // of a mixture of experts
     std::vector<std::vector<double>> expert_load;                   // (layers with experts, E): multiples of the mean
     std::vector<int64_t> expert_layers;                             // the layers with experts; may be missing
-    std::string skip_reason;                                        // the name of what was not finite, if known
+    std::string skip_reason;                                        // the name of the non-finite value, if known
     struct Group {
         std::optional<double> operations, bytes, wait_ms;
     };

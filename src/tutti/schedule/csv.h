@@ -10,7 +10,7 @@
 
 namespace tutti::schedule {
 
-// "2F0" -> forward of stage 2, microbatch 0. UsageError with what was expected, unless the text is an action.
+// "2F0" -> forward of stage 2, microbatch 0. UsageError with the expected form when the text is not an action.
 Action parse_action(std::string_view text);
 
 // The placement follows from the actions: a chunk belongs to the rank that computes with the chunk. `name` is for

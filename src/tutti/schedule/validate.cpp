@@ -257,7 +257,7 @@ void check_slots(const Schedule& s, Problems& problems) {
         return problems.add("slots are counted for ", s.activation_slots.size(), " and ", s.receive_slots.size(),
                             " ranks, but there are ", s.programs.size());
     for (size_t rank = 0; rank < s.programs.size(); ++rank) {
-        std::map<int, Work> activations, received;  // slot -> what it holds
+        std::map<int, Work> activations, received;  // by slot: its contents
         size_t peak = 0;
         for (size_t i = 0; i < s.programs[rank].size(); ++i) {
             const Action& whole = s.programs[rank][i];

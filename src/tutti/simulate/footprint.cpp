@@ -24,7 +24,8 @@ Allocation allocation_of(const Job& job) {
         case Stack::eager: return {1.15, 14, 2.5e9};
         case Stack::compiled: return {1.0, job.year < 2025.2 ? 14.0 : 4.0, 2.0e9};
         case Stack::xla: return {0.9, 8, 1.5e9};
-        // Rehearsals: a layer saves what the formula says; logits come in chunks. Reserved: a CUDA context, workspaces.
+        // As in rehearsals: a layer saves the tensors of the formula; logits come in chunks. Reserved: a CUDA context,
+        // workspaces.
         case Stack::tutti: return {1.0, 0, 1.0e9};
         case Stack::megatron: break;
     }

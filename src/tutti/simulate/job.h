@@ -81,7 +81,7 @@ struct Job {
     double year = 2024;       // of the software, with its month: overlap and kernels were not always there
     bool tp_overlap = false;  // tensor-parallel products in pieces, communicated while others are computed
     bool token_drop = false;  // experts take equal, padded loads
-    double imbalance = 0;     // tokens of the fullest rank's experts over the mean; 0: what is usual
+    double imbalance = 0;     // tokens of the fullest rank's experts over the mean; 0: the usual value
     Offload offload;
     double gradient_bytes = 4;  // of an accumulated gradient
     double reduced_bytes = 0;   // of a gradient between ranks; 0: gradient_bytes
@@ -121,7 +121,7 @@ double imbalance_of(std::span<const double> loads, int ep);
 // The rank among them whose experts have the most.
 int fullest_rank(std::span<const double> loads, int ep);
 
-// What is wrong with the layout: "tp 8 does not divide 12 heads"; "" when nothing is.
+// The problem of the layout: "tp 8 does not divide 12 heads"; "" when there is none.
 std::string layout_problem(const Job& job);
 
 }  // namespace tutti::simulate

@@ -1,4 +1,4 @@
-// simulate/prediction.h: what is said of a job beforehand: time with an interval, rates under every convention, memory.
+// simulate/prediction.h: the prediction for a job: time with an interval, rates under every convention, memory.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct Prediction {
     double low = 1, high = 1;  // 80 of 100 runs of a kind take between low and high times the predicted time
     double tokens = 0;         // of a step
     int ranks = 1;
-    // FLOPs of a step and all ranks: the model's with causal and with full attention, and what the hardware does.
+    // FLOPs of a step and all ranks: the model's with causal and with full attention, and the hardware's.
     double model_causal = 0, model_full = 0, hardware = 0;
     double peak = 0, precision_peak = 0;  // FLOP/s of a rank: of 16 bits, and of the precision
 
@@ -28,8 +28,8 @@ struct Prediction {
 // UsageError: the layout is impossible, or the device has no such products.
 Prediction predict(const Job& job, const hardware::Cluster& cluster, const Constants& constants = {});
 
-// How far a measured step may be from the predicted one, as the standard deviation of the logarithm of their ratio:
-// what was found on runs that were left out of the fit.
+// How far a measured step may be from the predicted one, as the standard deviation of the logarithm of their ratio: as
+// measured on runs that were left out of the fit.
 double uncertainty(const Job& job, const hardware::Cluster& cluster);
 
 // "step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "tokens_per_s_per_rank", "mfu_causal",

@@ -20,7 +20,7 @@ struct PublishedRun {
     std::string problem;      // why the row cannot be simulated; ""
 };
 
-// {"rows": [{...}]} with the fields of docs/published.md; a field that is missing or null takes what is usual for the
+// {"rows": [{...}]} with the fields of docs/published.md; a field that is missing or null takes the usual value for the
 // software. DataError for text that is no such document.
 std::vector<PublishedRun> read_published(std::string_view json, const std::string& source_name);
 

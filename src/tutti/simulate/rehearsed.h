@@ -17,7 +17,7 @@ struct RehearsedStep {
     rehearsal::Rehearsal shown;                   // the rank with the most memory
     std::vector<parallel::GroupTraffic> traffic;  // of rank 0
     std::map<std::string, double> kernels;        // seconds by entry, of all ranks
-    double communication = 0, between = 0;        // of all ranks: operations, and what is outside kernels
+    double communication = 0, between = 0;        // of all ranks: operations, and time outside kernels
 };
 
 // All ranks are threads of one process on the machine of the profile. `run` is validated for so many. `slow`:

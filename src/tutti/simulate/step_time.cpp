@@ -384,7 +384,7 @@ double StepPricer::lower_bound(const Job& job) const {
     const double head = 6 * rows * m.hidden * m.vocab / job.tp / prices_->fastest();
     const double pipeline = job.pp > 1 ? (p - 1) * bubble_share(job) * (layers + head / p) : 0;
     const double seconds = microbatches * (layers + head) + pipeline + constants_.step_fixed;
-    // Rounding must not make the bound exceed what is bounded.
+    // Rounding must not make the bound exceed the bounded time.
     return seconds * (1 - 1e-9);
 }
 

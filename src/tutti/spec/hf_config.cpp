@@ -1,4 +1,5 @@
-// spec/hf_config.cpp: config.json to ModelSpec. Each key that is read is crossed out; what is left must be harmless.
+// spec/hf_config.cpp: config.json to ModelSpec. Each key that is read is crossed out; the remaining keys must be
+// harmless.
 #include "tutti/spec/hf_config.h"
 
 #include <algorithm>
@@ -418,7 +419,7 @@ void read_lfm2(Keys& keys, ModelSpec& m, const std::string& type, const std::str
         keys.problem("tie_embedding", "differs from tie_word_embeddings = ", tied ? "true" : "false",
                      ", another name for the same");
     read_rope(keys, m, keys.number_or("theta", 1000000), path, problems);
-    // Names of older files for the same; and what they say of the initial weights.
+    // Older names of the same keys, and keys about the initial weights.
     for (const char* name : {"theta", "rope_theta"}) keys.only(name, {m.rope_theta});
     for (const char* name : {"block_dim", "conv_dim", "conv_dim_out"}) keys.only(name, {m.width});
     keys.only("num_heads", {m.heads});

@@ -62,7 +62,7 @@ class FileProblems {
     std::vector<Entry> entries_;
 };
 
-// "the text "abc"", "the number 1.5", "a list": what came, for a message.
+// "the text "abc"", "the number 1.5", "a list": the given value, for a message.
 std::string describe(const toml::node& node) {
     if (const auto* text = node.as_string()) return concat("the text ", toml_text(text->get()));
     if (const auto* integer = node.as_integer()) return concat("the integer ", toml_text(integer->get()));
@@ -73,7 +73,7 @@ std::string describe(const toml::node& node) {
     return "a date or time";
 }
 
-// --- One value. Each returns what is wrong, or sets the field. ------------------------------------------------------
+// --- One value. Each returns a problem, or sets the field. ------------------------------------------------------
 
 using Wrong = std::optional<std::string>;
 
@@ -332,7 +332,7 @@ ModelSpec model_from_directory(const std::string& directory, const toml::table& 
     return model;
 }
 
-// A model starts from one of preset and hf: what the command line says of one replaces what the file says of the other.
+// A model starts from one of preset and hf: one of them on the command line replaces the other one in the file.
 void keep_one_start(toml::table& root, const Overrides& overrides) {
     toml::table* model = root["model"].as_table();
     if (model == nullptr) return;

@@ -129,7 +129,7 @@ TEST_F(Mixtures, BalancingOverAllLayersOfAPipeline) {
                         {2, {"parallel.pp=2", "parallel.schedule=dualpipe"}}});
 }
 
-// What is dropped depends on the microbatch, not on which rank has a token.
+// The dropped tokens depend on the microbatch, not on the ranks of its tokens.
 TEST_F(Mixtures, WithACapacity) {
     for (const char* drop : {"probability", "position"})
         expect_same({"model.moe.capacity_factor=0.7", concat("model.moe.drop=", drop), "train.micro_batch=2"}, kSome);

@@ -167,7 +167,7 @@ TEST_F(Pipelines, LayersAsGiven) {
     refused("4,4,,8", "required the number of layers of each stage");
 }
 
-// What a user brings as CSV runs; what is no schedule for the run is refused before anything is allocated.
+// A user's CSV schedule runs; one that does not fit the run is refused before anything is allocated.
 TEST_F(Pipelines, SchedulesFromFiles) {
     spec::RunSpec r = run(spec::Family::llama, false);
     r.parallel.pp = 2;

@@ -19,7 +19,7 @@ namespace tutti::train {
 
 namespace {
 
-constexpr size_t kSpans = size_t{1} << 17;  // 16 MiB, of which only what is used takes memory
+constexpr size_t kSpans = size_t{1} << 17;  // 16 MiB, of which only used pages take memory
 constexpr int kComputeLane = 0, kWaitLane = 1, kFirstGroupLane = 2;
 constexpr int kBarriers = 5;
 
@@ -110,7 +110,7 @@ std::string events_of(const Trace& trace, int rank, const std::string& label, co
     });
     const int64_t now = Trace::now_ns(), shift = clock.offset_ns + clock.origin_ns;
 
-    // Operations of a GPU beside what it computes, those of the host's memory apart.
+    // Operations of a GPU beside its compute, operations through host memory on separate tracks.
     const auto group_of = [](const Trace::Span& s) {
         return s.on_gpu ? concat("GPU, ", s.what.group) : std::string(s.what.group);
     };

@@ -233,7 +233,7 @@ TEST_F(TraceTest, CountsWhatTheLogCounts) {
             for (const auto& [name, group] : line["comm"].items()) of_groups += group["bytes"].get<int64_t>();
             EXPECT_EQ(line["comm_bytes"], of_groups);
             const auto step = line["step"].get<int64_t>();
-            if (step < 3 || step > 5) continue;  // a line counts what comes after the step before it
+            if (step < 3 || step > 5) continue;                       // a line covers the time since the step before it
             std::map<std::string, std::pair<int64_t, int64_t>> seen;  // operations, bytes sent
             const TracedSpan last = spans_of(trace[0], "step")[static_cast<size_t>(step - 3)];
             const TracedSpan own = spans_of(trace[0], "step")[static_cast<size_t>(step - 2)];

@@ -331,7 +331,7 @@ void Run::stop_if_hopeless(const engine::StepResult& result) {
                     checkpoints_.proven().empty() ? "the start" : checkpoints_.proven()));
 }
 
-// What the first step held and sent, beside what was rehearsed.
+// Memory and traffic of the first step, beside the rehearsed values.
 void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
     communication_ = parallel::difference(engine_.groups.traffic(), before);
     const MemoryByPurpose memory = engine_.device->memory().at_peak();

@@ -41,8 +41,8 @@ class TrainerTest : public SmallRun {
         return totals(o).at("memory").at("workspace").get<int64_t>();
     }
 
-    // What was counted in the first step of a run is what was rehearsed: memory of every rank by purpose, and
-    // communication by group and operation, of the first one.
+    // Counts of the first step of a run equal the rehearsal: memory of every rank by purpose, and communication by
+    // group and operation, of the first one.
     static void expect_as_rehearsed(const TrainOptions& o, const std::string& what) {
         const auto json = totals(o);
         const auto& rehearsed = json.at("rehearsed");
@@ -102,7 +102,7 @@ TEST_F(TrainerTest, ResumesAtAnyStepBitForBit) {
     }
 }
 
-// Eight steps, each under another layout: what was saved under one is gone on with under the next.
+// Eight steps, each under another layout, which resumes the checkpoint of the one before.
 void TrainerTest::resumes_under_any_other_layout(std::vector<std::string> set) {
     set.insert(set.end(),
                {"precision.compute=f32", "train.micro_batch=1", "train.global_batch=4", "checkpoint.every=1"});

@@ -1,6 +1,6 @@
 // tests/cuda/emulation/block.h: the device side of CUDA on the CPU. A block runs in one host thread; each of its
-// threads is a fiber that runs until it must wait for others, so that barriers and warp functions do what they do on a
-// GPU. CUDA keywords that g++ does not know become empty here.
+// threads is a fiber that runs until it must wait for others, so that barriers and warp functions work as on a GPU.
+// CUDA keywords that g++ does not know become empty here.
 //
 // Detects errors that a GPU may hide: a barrier that some threads reach in another place of the source, a warp function
 // that not all lanes reach, shared memory that is read before it is written (it begins as NaN), too many threads, too
@@ -86,17 +86,17 @@ std::byte* dynamic_shared();
 
 void block_barrier(Place place);
 
-// What the instructions of Hopper (hopper.h) are made of. The fiber goes on once ready() is true.
+// Building blocks of Hopper's instructions (hopper.h). The fiber continues once ready() is true.
 void wait_until(const std::function<bool()>& ready, Place place);
-// What the hardware does beside the threads: as late as it can, when no thread of the block can go on.
+// An asynchronous action of the hardware: runs as late as possible, when no thread of the block can proceed.
 void do_late(std::function<void()> action);
 int thread_of_block();
-std::shared_ptr<void>& block_extension();  // what hopper.cpp knows of the block; null when it begins
+std::shared_ptr<void>& block_extension();  // hopper.cpp's state of the block; null when the block begins
 // Addresses of the shared state space. The block's memory begins at one that is a multiple of 128 and of no more.
 uint32_t shared_address(const void* shared);
 std::byte* shared_pointer(uint32_t address, size_t bytes);
 
-// What a lane brings to a warp function and takes from it.
+// A lane's input to a warp function, and its result.
 using Slot = std::array<std::byte, 64>;
 using WarpSlots = std::array<Slot, warpSize>;
 // Waits until all 32 lanes have brought their slots; the last one calls combine (if any) on them.

@@ -1,5 +1,5 @@
 // checkpoint/testing/fault_file_system.h: another FileSystem whose n-th state-changing call fails (SQLite's anomaly
-// tests are the model). It also counts what is read. Only tests include it.
+// tests are the model). It also counts the bytes read.
 #pragma once
 
 #include <cerrno>
@@ -103,7 +103,7 @@ class FaultFileSystem final : public FileSystem {
     FileSystem& below_;
     Fault fault_;
     int64_t calls_ = 0;
-    std::set<int> written_;  // open files that this made: closing what was only read changes nothing
+    std::set<int> written_;  // open files that this object created; closing other files changes nothing
     std::map<std::string, int64_t> bytes_read_;
     std::string unreadable_;
     int read_code_ = EIO;

@@ -1,7 +1,7 @@
-// checkpoint/testing/memory_file_system.h: a disk in memory that can lose power. It keeps what is durable apart from
-// what is only in the page cache, and makes the images that a crash may leave (SQLite's crash VFS and ALICE, OSDI'14,
-// are the models): un-synced data lost, zero-filled or torn at 512 bytes, un-synced names present or absent in any
-// combination. Stricter than ext4 or XFS, as POSIX allows. Only tests include it.
+// checkpoint/testing/memory_file_system.h: a disk in memory that can lose power. It separates durable data from data in
+// the page cache, and makes the images that a crash may leave (SQLite's crash VFS and ALICE, OSDI'14, are the models):
+// un-synced data lost, zero-filled or torn at 512 bytes, un-synced names present or absent in any combination. Stricter
+// than ext4 or XFS, as POSIX allows. Only tests include it.
 #pragma once
 
 #include <algorithm>

@@ -49,7 +49,7 @@ struct Api {
 };
 
 // The library that TUTTI_NCCL names, else libnccl.so.2 where the loader looks, in $CUDA_HOME/lib64 and in
-// /usr/local/cuda/lib64; opened once and never closed. UsageError, with what was tried, when there is none.
+// /usr/local/cuda/lib64; opened once and never closed. UsageError, with the tried files, when there is none.
 const Api& api();
 
 }  // namespace tutti::comm::nccl

@@ -66,7 +66,7 @@ void NcclOperation::join() const {
     if (work) work->join();
 }
 
-// What is cut off stays under way, so that the flight record says how far it was.
+// Aborted operations stay in flight in the record, which shows their progress.
 bool NcclOperation::advance() {
     try {
         return look();
@@ -142,7 +142,7 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, Device& d
 
 NcclCommunicator::~NcclCommunicator() {
     std::erase(waiting_, this);
-    // Others may not come to the end of what is under way when this rank has failed.
+    // Operations in flight may never end on other ranks when this rank has failed.
     if (std::uncaught_exceptions() > exceptions_)
         guard_.fail(std::make_exception_ptr(Aborted("the rank leaves its groups by an exception")));
     leave(message_comm_);
@@ -256,14 +256,15 @@ void NcclCommunicator::start_all_messages() {
     while (!waiting_.empty()) waiting_.front()->start_messages();
 }
 
-// The rank's stream waits. What was begun and not started must go before, in all groups: the others may wait for it.
+// The rank's stream waits. Operations of all groups that were begun and not started must start first: other ranks may
+// wait for them.
 void NcclCommunicator::wait(const Operation& operation) {
     start_all_messages();
     static_cast<const NcclOperation&>(operation).join();
     guard_.check_failed();
 }
 
-// --- what is carried out ---------------------------------------------------------------------------------------------
+// --- operations ------------------------------------------------------------------------------------------------------
 
 // A group of one rank: the rank's stream copies or rounds.
 std::shared_ptr<NcclOperation> NcclCommunicator::start_alone(const Collective& c,

@@ -13,7 +13,7 @@
 
 namespace tutti::data {
 
-// DataError naming the field, its value and what is supported.
+// DataError names the field, its value and the supported values.
 ByteLevelModel parse_tokenizer_json(const std::string& text, const std::string& path);
 
 // The same with special ids from tokenizer_config.json, special_tokens_map.json and generation_config.json beside it.

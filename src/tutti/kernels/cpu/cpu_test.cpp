@@ -282,8 +282,8 @@ TEST(weight_gradients, same_bits_for_any_thread_count) {
     }
 }
 
-// Sizes beyond what is packed at a time: several pieces of K, of the columns and of the rows, and edges everywhere.
-// Whole numbers, whose sums are exact, so every element is checked against integer arithmetic.
+// Sizes beyond one packed block: several pieces of K, of the columns and of the rows, and edges everywhere. Whole
+// numbers, whose sums are exact, so every element is checked against integer arithmetic.
 struct Pieces {
     int64_t M, N, K;
     bool transpose_a, transpose_b;

@@ -40,7 +40,7 @@ Products products_of(const Stream& stream, const GroupedGemm& grouped) {
     Products p;
     const int64_t threads = stream.threads, most = grouped.all.a.shape[0] / (2 * threads);
     for_groups(grouped, [&](Gemm g) {
-        // What is chosen by the number of rows is chosen by those of all groups: a row of the result has the same bits
+        // Choices that depend on the number of rows use the rows of all groups: a row of the result has the same bits
         // in a group of any size. A weight gradient is a sum over the rows of its group.
         if (!g.transpose_a) g.whole_rows = grouped.all.a.shape[0];
         (threads > 1 && rows_of(g) <= most ? p.alone : p.together).push_back(g);

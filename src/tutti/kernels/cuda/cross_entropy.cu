@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(Row::kBlockThreads, kBlocks)
         for (int k = 0; k < W; ++k)
             if (v + k >= s.words) x[k] = -INFINITY;
     };
-    // A thread reads from shared memory what it has written there itself.
+    // A thread reads only its own writes from shared memory.
     T* const cache = reinterpret_cast<T*>(dynamic_shared());
     const auto write_partial = [&](const Partial& p) {
         if (Row::rank() != 0) return;

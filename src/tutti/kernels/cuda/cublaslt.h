@@ -77,7 +77,7 @@ struct Api {
 class Library {
   public:
     // The file that TUTTI_CUBLASLT names, else libcublasLt.so.13 where the loader looks, in $CUDA_HOME/lib64 and in
-    // /usr/local/cuda/lib64. UsageError, with what was tried, when there is none.
+    // /usr/local/cuda/lib64. UsageError, with the tried files, when there is none.
     Library();
     Library(const Library&) = delete;
     Library& operator=(const Library&) = delete;

@@ -121,7 +121,7 @@ struct RopeShape {
     float direction;  // -1: inverse
 };
 
-// A thread rotates W pairs of one head. y may be x: a thread writes what it alone reads.
+// A thread rotates W pairs of one head. y may be x: only the thread that writes an element reads it.
 template <int W, class T>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(RopeShape s, const T* x, const int32_t* positions, const float* cosines, const float* sines, T* y) {

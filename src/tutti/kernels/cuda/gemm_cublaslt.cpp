@@ -354,7 +354,7 @@ Algorithm tuned(GemmTuning& tuning, const Stream& stream, const Gemm& g, const P
     return algorithm;
 }
 
-// --- what is multiplied ----------------------------------------------------------------------------------------------
+// --- operands --------------------------------------------------------------------------------------------------------
 
 // Computes the product by the library; returns false if the library has no algorithm for it.
 template <bool kTf32>

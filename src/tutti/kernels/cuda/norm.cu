@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     if (n >= rows) return;
     const auto C = static_cast<float>(columns);
     float m = 0, squares = 0;
-    const T* const normalised = residual == nullptr ? x : sum;  // a thread reads here what it wrote itself
+    const T* const normalised = residual == nullptr ? x : sum;  // a thread reads only its own writes here
     for_columns<Team, N>(columns, [&](int64_t c) {
         float s[N];
         load_sum<N>(x, residual, sum, row + c, s);

@@ -84,7 +84,7 @@ __device__ __forceinline__ void load_sum(const T* x, const T* residual, T* sum, 
     for (int k = 0; k < N; ++k) s[k] = rounded(s[k] + other[k], x);
     store<N>(s, sum + at);
 }
-// Loads what is added to a gradient: zeros without `add`.
+// Loads the addend of a gradient: zeros without `add`.
 template <int N, class T>
 __device__ __forceinline__ void load_or_zero(const T* add, int64_t at, float (&values)[N]) {
     if (add != nullptr) return load<N>(add + at, values);

@@ -14,7 +14,7 @@ const char* name_of(Kind kind) { return kind == Kind::layer_norm ? " layer norm"
 
 struct Inputs {
     View x, residual;  // (N, C); residual may be undefined
-    View s;            // what is normalised
+    View s;            // the input of the norm
     View w, b, dy;     // (C), (C), (N, C)
     View mean, rstd;   // (N) f32, as the forward stores them; RMS norm has neither b nor mean
 };

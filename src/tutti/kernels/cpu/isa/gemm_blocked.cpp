@@ -26,7 +26,7 @@ struct Rows {
     int64_t row_bytes;
 };
 
-// Where sums go: rows `row` floats apart. What is there already begins the sums, is added to them at the end, or is
+// Destination of sums: rows `row` floats apart. The old values begin the sums, is added to them at the end, or is
 // overwritten.
 enum class Old : uint8_t { overwritten, begins, added };
 struct Sums {

@@ -82,7 +82,7 @@ constexpr int power_below(int n) {
     return power;
 }
 
-// Blocks of R rows, what is left in blocks of powers of two.
+// Blocks of R rows; the remaining rows in blocks of powers of two.
 template <int R, int V, class E>
 [[gnu::noinline]] void block_rows(Left<E> a, Right<E> b, Product c, int64_t M, int64_t K, bool add) {
     for (; M >= R; M -= R, a.data += R * a.row, c.data += R * c.row) block<R, V>(a, b, c, K, add);
