@@ -37,7 +37,7 @@ double entropy_of_bytes(const std::string& text) {
 
 // The loss of the last step.
 double train(const std::string& text, int64_t steps) {
-    // What a rank has: a device, kernels for it, nothing global.
+    // The objects of a rank: a device and its kernels, nothing global.
     const auto device = make_device("auto", 0);
     ops::Context ctx{*device, kernels::table_for(*device, ComputeType::bf16)};
 

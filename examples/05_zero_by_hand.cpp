@@ -45,7 +45,7 @@ Trained zero(comm::World& world, int stage) {
     const int64_t part = kValues / kRanks, begin = group->rank() * part;
     const auto shard_of = [&](const Tensor& whole) { return whole.narrow(0, begin, part); };
 
-    // What stays between steps: whole, or this rank's shard.
+    // State between steps: whole, or this rank's shard.
     const Tensor weights = ops::zeros(ctx, {stage >= 3 ? part : kValues}, DType::f32, Purpose::weights);
     const Tensor gradient = ops::zeros(ctx, {stage >= 2 ? part : kValues}, DType::f32, Purpose::gradients);
     optim::Parameter parameter{.name = "w", .shape = {kValues}};

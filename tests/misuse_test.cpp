@@ -1,4 +1,5 @@
-// What goes wrong in practice: each gives a message with its place, the exit code of docs/design.md, and loses nothing.
+// Common mistakes and failures: each gives a message with its place and the exit code of docs/design.md, and loses
+// nothing.
 #include <sys/stat.h>
 
 #include <cmath>
@@ -366,7 +367,7 @@ TEST_F(Misuse, ValuesThatDoNotFitADtype) {
     const Result small = convert("small", {"--dtype", "f16"});
     EXPECT_EQ(small.exit_code, 0) << small.err;
     expect_contains(small.err, "warning: values that do not fit f16:\n  model.norm.weight: 2 values become 0");
-    // Of the weights that a run holds, the config beside them says the type.
+    // The config beside a run's weights has their type.
     expect_contains(read_file(folder_ / "brain/hf/config.json"), "\"bfloat16\"");
     expect_refused(convert("shards", {"--max-shard-size", "1MB"}), 2, "--max-shard-size");
 }

@@ -81,7 +81,7 @@ std::vector<std::byte> outcome(World& world) {
                 const Tensor x = Tensor::empty(*device, {count}, dtype, Purpose::communication);
                 std::minstd_rand random(static_cast<unsigned>(8 * world.rank()) + salt + 1);
                 for (int64_t i = 0; i < count; ++i) {
-                    // Of many magnitudes: no two orders of addition round alike.
+                    // Many magnitudes: no two orders of addition round alike.
                     const float v = std::ldexp(static_cast<float>(random()) - 1e9f, static_cast<int>(i % 12) - 32);
                     if (dtype == DType::f32) x.view().as<float>()[i] = v;
                     if (dtype == DType::bf16) x.view().as<bf16>()[i] = bf16(v);

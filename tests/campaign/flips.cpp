@@ -136,7 +136,7 @@ class Campaign {
                       "--threads", "1", "--device", "cpu"});
     }
 
-    // What must be the same with and without the flip.
+    // The result that must be equal with and without the flip.
     std::string result_of(const std::string& command, const Ran& r) const {
         if (command == "report") return "";  // the drawing is not compared
         if (command.starts_with("generate")) return r.out;

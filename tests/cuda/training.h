@@ -3,7 +3,7 @@
 
 namespace tutti {
 
-// Of the losses and gradient norms of twenty steps in f32, relative. 0: to the bit, checkpoints too.
+// Relative, for the losses and gradient norms of twenty steps in f32. 0: to the bit, checkpoints too.
 double kernel_tolerance();
 
 }  // namespace tutti

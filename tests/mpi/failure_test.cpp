@@ -82,12 +82,12 @@ class MpiFailure : public ::testing::Test {
         kill(victim, signal);
         return victim;
     }
-    // What `tutti report --flight` says.
+    // The finding of `tutti report --flight`.
     void expect_finding(Finding kind, const std::string& part) const {
         const tutti::diagnose::FlightReading reading = tutti::diagnose::read_flight(folder_);
         const tutti::diagnose::FlightFinding& first = reading.findings.at(0);
         EXPECT_EQ(name_of(first.kind), name_of(kind)) << first.text;
-        // Of two that disagree while the third was not there yet, neither is the odd one.
+        // If two ranks disagree before the third has arrived, there is no majority.
         EXPECT_NE(std::find(first.ranks.begin(), first.ranks.end(), 1), first.ranks.end()) << first.text;
         EXPECT_NE(first.text.find(part), std::string::npos) << first.text;
     }

@@ -61,7 +61,7 @@ class Processes : public ::testing::Test {
         fs::remove_all(folder_);
     }
 
-    // What torchrun gives rank `rank` of `ranks` on one host.
+    // The variables that torchrun sets for rank `rank` of `ranks` on one host.
     Variables torchrun(int rank, int ranks) const {
         return {{"RANK", std::to_string(rank)},
                 {"WORLD_SIZE", std::to_string(ranks)},

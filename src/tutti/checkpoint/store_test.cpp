@@ -184,7 +184,7 @@ TEST_F(StoreTest, AnUnreadableDiskFallsBackButRenamesNothing) {
     EXPECT_TRUE(contains(warnings[0], "cannot be read"));
     EXPECT_THROW(store.prune(1), IoError);  // the newest cannot be verified: nothing is deleted
     EXPECT_EQ(store.list().size(), 2u);
-    // What a person can mend must not cost the work since the older checkpoint.
+    // An error that the user can fix must not cost the work since the older checkpoint.
     faulty.set_read_error("step-0000000200/rank-00001", EACCES);
     EXPECT_THROW(newest_of(store, OnDamage::fall_back), IoError);
 }

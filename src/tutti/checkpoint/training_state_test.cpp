@@ -31,7 +31,7 @@ class TrainingState : public ::testing::Test {
                      .state = "{}",
                      .tensors = state.tensors()});
     }
-    // What a checkpoint holds that is written after `tensor` has changed.
+    // The values of a checkpoint that is written after `tensor` has changed.
     std::vector<float> written_after_a_change(HostMemory memory) {
         const Tensor weight = tensor({1, 2, 3});
         const HostState state({whole_slice("weight", weight)}, memory);
@@ -99,7 +99,7 @@ TEST_F(TrainingState, WhatIsHeldTwiceOrByNobodyIsNotSaved) {
     EXPECT_THROW(HostState({whole_slice("a@b", tensor({1}))}, HostMemory::borrow), Error);
     EXPECT_TRUE(store_.list().empty());
     EXPECT_TRUE(testing::debris_in(files_, scratch_.path()).empty());
-    // What another rank owns is left to it.
+    // A rank does not write slices that another rank owns.
     TensorSlice other = piece(2, {0, 0});
     other.owned = false;
     save(1, HostState({piece(0, {1, 2}), piece(2, {3, 4})}, HostMemory::borrow));
@@ -161,7 +161,7 @@ std::vector<std::byte> values_of(const Spec& spec, int64_t begin, int64_t end) {
 
 class Reshard : public ::testing::Test {
   protected:
-    // Where the ranks' parts of n elements begin, and n: anywhere, some parts are empty.
+    // The begins of the ranks' parts of n elements, and n: anywhere, some parts are empty.
     std::vector<int64_t> cuts(int64_t n, int ranks, const std::string& purpose) {
         std::vector<int64_t> at = {0, n};
         for (int i = 1; i < ranks; ++i)
@@ -180,7 +180,7 @@ class Reshard : public ::testing::Test {
         device_->copy_in(p.values.view().data, bytes.data(), p.values.bytes());
         return p;
     }
-    // What a piece holds, with zeros for its padding.
+    // The bytes of a slice, with zeros for its padding.
     std::vector<std::byte> bytes_of(const Spec& spec, const TensorSlice& piece) {
         std::vector<std::byte> bytes(static_cast<size_t>(piece.values.bytes()));
         const int64_t size = size_of(spec.dtype);

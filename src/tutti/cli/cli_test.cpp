@@ -448,7 +448,7 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
     ASSERT_EQ(generated.code, 0) << generated.err;
     const Json written = Json::parse(generated.out);
     for (const auto& id : written.at("tokens")) EXPECT_LT(id.get<int>(), 280);  // of 320
-    // What the tokenizer came with goes along, into exports too.
+    // The tokenizer's side files are copied, into exports too.
     ASSERT_EQ(tutti({"convert", "--from", out, "--to", dir / "hf"}).code, 0);
     for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
         EXPECT_TRUE(fs::exists(out + "/" + name)) << name;

@@ -47,7 +47,7 @@ void add_option(CLI::App& command, const Option& option) {
 
 void add_command(CLI::App& parent, const Command& command, const Command*& chosen);
 
-// What `command` has below its name.
+// Adds the options and subcommands of `command`.
 void fill(CLI::App& app, const Command& command, const Command*& chosen) {
     for (const Option& option : command.options) add_option(app, option);
     for (const Option& option : command.options)

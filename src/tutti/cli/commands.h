@@ -236,7 +236,7 @@ struct TokenizeArguments {
 };
 int tokenize(const TokenizeArguments& arguments, const Io& io);
 
-// Of the commands that read token files.
+// Arguments of the commands that read token files.
 struct TokenFileArguments {
     std::vector<std::string> files;
     std::string format = "auto";

@@ -46,7 +46,7 @@ std::vector<std::string> names_below(const Command& command) {
     return names;
 }
 
-// What a command takes in a place without a name: commands below it, or values of its positional options.
+// Candidates for a positional argument of a command: its subcommands, or values of its positional options.
 Suggestions offered_in_place(const Command& command) {
     Suggestions all = {.words = names_below(command)};
     for (const Option& option : command.options) {
@@ -102,7 +102,7 @@ std::string bash_offer(const Suggestions& offer) {
     return concat("words=", quoted(joined(offer.words, " ")), offer.files ? " files=yes" : "");
 }
 
-// What zsh reads inside '[...]' and between colons.
+// Escapes text for zsh inside '[...]' and between colons.
 std::string zsh_text(const std::string& text) {
     return replaced(text, {{'\\', "\\\\"}, {'[', "\\["}, {']', "\\]"}, {':', "\\:"}});
 }

@@ -12,7 +12,7 @@ namespace tutti::cli {
 
 namespace {
 
-// Of standard output, when that is a pipe.
+// Whether standard output is a pipe whose reader has ended.
 bool reader_has_ended() {
     pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
     return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;

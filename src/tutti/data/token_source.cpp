@@ -233,7 +233,7 @@ class TokenFiles final : public TokenSource {
         int64_t bound = 0;
         for (const Part& part : parts_) {
             const IdType type = part.layout.type;
-            // Of signed types any id may be negative, which reads as one near 2^32.
+            // An id of a signed type may be negative, which reads as a number near 2^32.
             const bool narrow = type == IdType::u8 || type == IdType::u16;
             bound = std::max(bound, int64_t{1} << (narrow ? 8 * width_of(type) : 32));
         }

@@ -1,5 +1,5 @@
-// What the host leaves to this process, read from files that a test wrote: both versions of cgroups, nested ones, files
-// that are missing.
+// Memory that the host leaves to this process, read from files that a test wrote: both versions of cgroups, nested
+// ones, files that are missing.
 #include "tutti/device/host_memory.h"
 
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@ namespace tutti {
 
 namespace {
 
-// What a block takes of its segment.
+// The bytes of a segment that a block occupies.
 int64_t rounded(int64_t bytes) {
     constexpr int64_t kGrain = 256, kPage = 4096;
     const int64_t to = FreeSpace::is_large(bytes) ? kPage : kGrain;

@@ -1,4 +1,4 @@
-// What the host is asked for: a directory that can be written, and one that cannot.
+// The checks of the host: a writable directory, and one that is not.
 #include "tutti/diagnose/doctor.h"
 
 #include <gtest/gtest.h>

@@ -189,7 +189,7 @@ class Links {
     }
 
   private:
-    // Of as many calls as the lower of the two ranks says fit into `seconds`, three or more.
+    // The number of calls is the lower of the two ranks' numbers that fit into `seconds`, at least three.
     double median_time(int peer, double seconds, const std::function<void()>& call) {
         call();  // makes connections, faults pages in
         const double begin = seconds_now();
@@ -215,7 +215,7 @@ class Links {
     Tensor sent_, received_, small_;
 };
 
-// Of every rank `mine`, in their order.
+// `mine` of every rank, in the order of ranks.
 template <class T>
 std::vector<T> gather(Communicator& group, Device& host, const std::vector<T>& mine) {
     static_assert(std::is_trivially_copyable_v<T>);

@@ -1,5 +1,5 @@
-// What parallel::apply() makes of roles, and what DataParallel makes of it: a gradient is summed over the axes along
-// which it is a partial sum, each element is counted and saved once over the world, and a wrong axis shows.
+// The results of parallel::apply() and of DataParallel: a gradient is summed over the axes along which it is a partial
+// sum, each element is counted and saved once over the world, and a wrong axis is detected.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -203,7 +203,7 @@ TEST(PartialAxes, AWrongOneIsNoticed) {
         }
 }
 
-// What the ranks of any mesh hold is what one rank holds: each element owned once, with its initial value, and zeros
+// The ranks of any mesh together hold what one rank holds: each element owned once, with its initial value, and zeros
 // where a part is padded.
 TEST(Parts, OfAllRanksAreTheWholeWithTheInitialValuesOfOne) {
     const auto masters = [](int ranks, const RigOptions& options) {

@@ -16,8 +16,8 @@ using autograd::Var;
 
 namespace {
 
-// What a GPU computes, by marks in its stream: the host only starts it. Without a trace, on a CPU and in recorded work
-// (CUDA graphs hold no marks): nothing.
+// Spans of a GPU's compute, by marks in its stream, since the host only starts the work. No effect without a trace, on
+// a CPU and in recorded work (CUDA graphs hold no marks).
 class GpuSpans {
   public:
     explicit GpuSpans(Engine& s)

@@ -49,8 +49,8 @@ struct Cluster {
     double mtbf_hours = 50000;  // mean time between failures of one device with its share of the node
     double price_per_hour = 0;  // of one device, in dollars; 0: not known
 
-    // Of the clock at full power, the share that the power limit leaves: power grows with the cube of the clock, since
-    // voltage follows it.
+    // The clock under the power limit, as a share of the clock at full power: power grows with the cube of the clock,
+    // since voltage follows it.
     double clock() const;
     // FLOP/s of a type. UsageError with the device's types for a type without a peak.
     double peak(std::string_view type) const;

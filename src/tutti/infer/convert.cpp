@@ -80,7 +80,7 @@ ConvertOutcome convert(const ConvertOptions& options) {
             hf::ExportOptions as_hf{.dtype = options.dtype,
                                     .side_files = stored.side_files,
                                     .tokenizer = stored.hugging_face ? "" : stored.tokenizer};
-            // Of 256 ids they are the bytes; else data.tokenizer may never have been asked.
+            // With 256 ids the tokens are bytes; with another vocabulary data.tokenizer may never have been used.
             if (stored.tokenizer == "bytes" && stored.run.model.vocab == 256)
                 as_hf.tokenizer_json = data::tokenizer_json_of_bytes();
             if (options.max_shard_bytes) as_hf.max_shard_bytes = *options.max_shard_bytes;

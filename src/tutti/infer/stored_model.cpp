@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kConfig = "config.json";
 
-// Where the checkpoints of `path` are, and of which run: one of the first two is set.
+// The place of the checkpoints of `path`, and their run: one of the first two is set.
 struct Place {
     std::string directory, step_path;
     std::string run;

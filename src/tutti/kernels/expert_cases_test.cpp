@@ -1,4 +1,4 @@
-// What the cases of a mixture of experts notice; see kernel_cases_test.cpp.
+// Errors that the cases of a mixture of experts detect; see kernel_cases_test.cpp.
 #include <algorithm>
 #include <vector>
 

@@ -282,7 +282,7 @@ TEST(KernelCasesNotice, AShardThatDoesNotKnowItsPlace) {
     expect_noticed(wrong, "cross_entropy_finish");
 }
 
-// What the other tests take for granted: the reference's shards give the reference's whole.
+// A premise of the other tests: the reference's shards together equal the reference's whole.
 TEST(KernelCases, OfAReferenceInShards) {
     for (const char* dtype : {"f32", "bf16"})
         for (const char* op : {"cross_entropy", "cross_entropy_partial", "cross_entropy_finish"})

@@ -39,7 +39,7 @@ struct Cut {
     uint32_t prefix = 0;  // the digits found so far; in the end the cut itself
     uint64_t above = 0;   // measure of the keys with a larger prefix
 
-    // Of a key, when the digits above `shift + kDigitBits` are known.
+    // Whether a key has the known digits above `shift + kDigitBits`.
     TUTTI_HOST_DEVICE bool matches(uint32_t key, int shift) const {
         return static_cast<uint64_t>(key) >> (shift + kDigitBits) == prefix;
     }

@@ -46,7 +46,7 @@ TEST_P(Sampling, FollowsTheDistribution) {
     expect_shares(draw(row_, {}, n), {{0, 0.05}, {1, 0.5}, {2, 0.15}, {3, 0.3}}, n);
     expect_shares(draw(row_, {.top_p = 0.79}, n), {{1, 0.625}, {3, 0.375}}, n);
     expect_shares(draw(row_, {.top_k = 3}, n), {{1, 0.5 / 0.95}, {2, 0.15 / 0.95}, {3, 0.3 / 0.95}}, n);
-    // Of the three that top_k keeps, two have 0.84 of the probability.
+    // Two of the three that top_k keeps have 0.84 of the probability.
     expect_shares(draw(row_, {.top_k = 3, .top_p = 0.83}, n), {{1, 0.625}, {3, 0.375}}, n);
     // Half the temperature squares the ratios: 0.0025, 0.25, 0.0225, 0.09 of 0.365.
     expect_shares(draw(row_, {.temperature = 0.5f}, n),

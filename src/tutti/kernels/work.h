@@ -62,7 +62,7 @@ Work work_of(std::floating_point auto) { return {}; }
 // Reads and writes only the rows that `tokens` names.
 Work work_of_embedding(const View& tokens, const View& rows_or_matrix, int64_t first_row, const View& matrix_or_rows);
 
-// Of `call(entry, arguments...)`.
+// The work of `call(entry, arguments...)`.
 template <class... Args>
 Work work_of_call(std::string_view entry, const Args&... args) {
     if constexpr (requires { work_of_embedding(args...); })

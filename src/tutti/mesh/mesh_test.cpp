@@ -28,7 +28,8 @@ TEST(Mesh, LectureExample) {
     EXPECT_EQ(mesh.group(0, Axis::pp), (std::vector<int>{0, 4, 8, 12}));
 }
 
-// Of several axes: all ranks that agree on every other one, in order of rank, which is that of coordinates.
+// A group over several axes has all ranks that agree on every other axis, in the order of ranks, which is that of
+// coordinates.
 TEST(Mesh, GroupsOverSetsOfAxes) {
     const Axes sets[] = {
         {}, kTpPart, {kTpPart, kShard}, {kTpPart, Axis::pp}, {kShard, Axis::pp}, {kTpPart, kShard, Axis::pp}};

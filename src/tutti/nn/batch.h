@@ -13,10 +13,10 @@ class Communicator;
 
 namespace tutti::nn {
 
-// What later tokens of one sequence need from its tokens so far, for the heads and channels that this rank computes:
-// keys and values of attention, (1, capacity, Hkv, D), allocated by the layer's first forward; the state of a short
-// convolution after the last token, (1, K - 1, C) f32. Each sequence has its own cache, so a batch needs no padding:
-// sequences may have any lengths, and finished ones leave the batch.
+// The state of one sequence that its later tokens need, for the heads and channels that this rank computes: keys and
+// values of attention, (1, capacity, Hkv, D), allocated by the layer's first forward; the state of a short convolution
+// after the last token, (1, K - 1, C) f32. Each sequence has its own cache, so a batch needs no padding: sequences may
+// have any lengths, and finished ones leave the batch.
 struct KvCache {
     KvCache(int64_t layers, int64_t capacity_)
         : keys(static_cast<size_t>(layers)),
@@ -38,7 +38,7 @@ struct ContextParallel {
 
 class RoutingRecord;
 
-// What the routers of a mixture (nn/mixture.h) read besides the tokens of this rank. Null: no other ranks, no record.
+// The inputs of a mixture's routers (nn/mixture.h) besides the tokens of this rank. Null: no other ranks, no record.
 struct RoutingContext {
     comm::Communicator* microbatch = nullptr;  // the tp and cp ranks that divide the tokens of a microbatch
     comm::Communicator* step = nullptr;        // these, and the ranks with other microbatches

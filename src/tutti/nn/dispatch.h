@@ -38,8 +38,8 @@ std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<dou
 int64_t drop_beyond_capacity(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch,
                              const Tensor& weights, int64_t first_row, std::vector<int32_t>& choices);
 
-// Where the rows of this rank go, and the rows that its experts get. When etp ranks divide each expert, a row is sent
-// to all of them and each returns a partial output; the copies count as further choices. Tensors are i32.
+// The destinations of this rank's rows, and the rows that its experts get. When etp ranks divide each expert, a row is
+// sent to all of them and each returns a partial output; the copies count as further choices. Tensors are i32.
 struct Dispatch {
     ops::GroupRows rows;            // number of rows of each expert on this rank
     Tensor sent;                    // (M): index in x of each sent row, in the order of ranks and then experts

@@ -13,8 +13,9 @@
 
 namespace tutti::nn {
 
-// Where values enter or leave a region of tensor-parallel layers. Carries the messages in flight from the node of the
-// collective to the node of the product next to it in the forward, and in the opposite direction in the backward.
+// The edge at which values enter or leave a region of tensor-parallel layers. Carries the messages in flight from the
+// node of the collective to the node of the product next to it in the forward, and in the opposite direction in the
+// backward.
 class RegionEdge {
   public:
     enum class Kind : uint8_t {

@@ -112,7 +112,7 @@ Shape input_shape(const char* name, const Tensor& dy, const Tensor& w) {
     return with_last(dy.shape(), w.dim(1));
 }
 
-// What an epilogue reads beside the product that is to be `shape`.
+// An epilogue's second input, which must have `shape`.
 View beside(const char* name, const Tensor& saved, const Shape& shape, DType dtype) {
     check(saved.shape() == shape && saved.dtype() == dtype, name, ": what was saved must be ", shape, " ", dtype,
           ", got ", saved.shape(), " ", saved.dtype());

@@ -22,7 +22,7 @@ struct Sizes {
     int64_t rows, inner, outer;
 };
 
-// Of every function with a product, computed at once or, with `later`, by blocks of rows.
+// Results of every function with a product, computed at once or, with `later`, by blocks of rows.
 std::vector<Tensor> results(Context& ctx, const Sizes& s, DType dtype, Products* later) {
     const Tensor x = random(ctx, {s.rows, s.inner}, dtype, 1), w = random(ctx, {s.outer, s.inner}, dtype, 2);
     const Tensor dy = random(ctx, {s.rows, s.outer}, dtype, 3), bias = random(ctx, {s.outer}, dtype, 4);

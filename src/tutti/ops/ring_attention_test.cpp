@@ -126,9 +126,9 @@ class Problem {
     Results expected;
 
   private:
-    // What holds whether the keys come at once or in chunks: each key's term is rounded to the inputs' type once. All
-    // else is f32, relative to P: a score, a product of D terms of size s; exp; sums of T terms; a few roundings for
-    // each chunk. D_i is as wrong as o is.
+    // Errors with all keys at once or in chunks: each key's term is rounded to the inputs' type once. All else is f32,
+    // relative to P: a score, a product of D terms of size s; exp; sums of T terms; a few roundings for each chunk. D_i
+    // is as wrong as o is.
     void bound_row(const Ring& ring, int64_t b, int64_t h, int64_t i) {
         const int64_t g = h / (H / Hkv);
         const auto dot = [](const double* x, const double* y, bool sizes) {

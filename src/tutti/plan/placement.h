@@ -8,7 +8,7 @@
 
 namespace tutti::plan {
 
-// Of rising ranks: "3", "0 to 7", "0, 2, 4, 6", "0, 16, ..., 240" (equal distances), else all of them.
+// Ascending ranks as text: "3", "0 to 7", "0, 2, 4, 6", "0, 16, ..., 240" (equal distances), else all of them.
 std::string ranks_text(const std::vector<int>& ranks);
 
 // A warning when the ranks of a tensor-parallel group are on several hosts, "" otherwise. `hosts`: the host of each

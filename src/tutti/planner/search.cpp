@@ -147,7 +147,7 @@ class Search {
         return offloads(0) * (1 + 2 * replicates) + offloads(3) * replicates;
     }
     int most_virtual() const { return static_cast<int>((r_.model.layers + 2) / job_.pp); }
-    // Of everything that a pass depends on.
+    // The number of layouts that agree on all axes that a pass depends on.
     int64_t layouts_of_pass() {
         int64_t layouts = 0;
         for (const Schedule& s : schedules()) {
@@ -225,7 +225,7 @@ class Search {
         }
     }
 
-    // Of all layouts that differ in data parallelism and offload alone, the least memory: sharded over all ranks. Over
+    // The least memory of all layouts that differ in data parallelism and offload alone: sharded over all ranks. Over
     // few of them the buffers of ZeRO-2 and ZeRO-3 are more than what these shard.
     double least_bytes() {
         job_.dp_replicate = 1;
@@ -279,7 +279,7 @@ class Search {
         job_.zero = 1;
         job_.offload = {};
         const simulate::StepTime t = pricer_.step(job_, pass());
-        // What does not depend on data parallelism or offload; the factor is for rounding.
+        // The time that does not depend on data parallelism or offload; the factor is for rounding.
         const double without = (t.total() - t.dp - t.optimizer - t.other + fixed_) * (1 - 1e-9);
         if (hopeless(without, least)) return count(&Gates::compute, data_layouts());
         for (const int zero : {1, 0, 2, 3}) data_parallel(zero, without);

@@ -125,7 +125,7 @@ TEST_P(Small, SearchFindsWhatALoopOverEverythingFinds) {
         const Gates& g = found.gates;
         EXPECT_EQ(g.all, loop.all);
         EXPECT_EQ(g.all, g.rules + g.memory + g.flops + g.compute + g.priced);
-        // Of a mixture a group can be too large for the memory before each replication of its experts was judged.
+        // A group of a mixture can be too large for the memory before each replication of its experts is judged.
         if (r.model.moe.experts == 0) {
             EXPECT_EQ(g.all - g.rules, loop.allowed);
         } else {

@@ -40,7 +40,7 @@ struct Layout {
     std::vector<LayoutPart> parts;
 };
 
-// Of a validated run. Weights are those of the first module, of one block in the middle, and of the last module.
+// `run` must be validated. Weights are those of the first module, of one block in the middle, and of the last module.
 Layout layout_of(const spec::RunSpec& run, int ranks);
 
 // Each rank's coordinates, then for each grid the rectangles of the ranks, as slices: [0:64, :]. With `rank`, only its

@@ -39,7 +39,7 @@ const Grid& grid(const Layout& l, const std::string& part, const std::string& na
 
 const std::string kWeights = "weights that a rank computes with";
 
-// What each rank has of a grid, by rank; holdings that several rectangles make are added up.
+// Each rank's part of a grid, by rank; several rectangles of a rank are added up.
 std::map<int, std::vector<Block>> by_rank(const Grid& g) {
     std::map<int, std::vector<Block>> all;
     for (const Holding& h : g.holdings)

@@ -48,7 +48,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     void add(const What&, int64_t, int64_t) override {}
     void end_on_gpu(size_t, const TimeSpan&) override {}
 
-    // What parallelism does between the passes over two units prepares the next one.
+    // Operations of parallelism between the passes over two units belong to the next unit.
     size_t begin(const What& what) override {
         if (what.activity == Activity::communication || what.activity == Activity::wait ||
             what.activity == Activity::begin || what.activity == Activity::step || what.activity == Activity::action)

@@ -28,7 +28,8 @@ struct Rehearsal {
     std::string pipeline;                               // in words, with its predicted bubble; "": no pipeline
     double bubble = 0;                                  // predicted: share of the schedule's time
     double flops = 0;                                   // of this rank's kernels in the step, recompute included
-    // Of the step. More than three microbatches are the first, one that stands for all between, and the last.
+    // The program of the step. More than three microbatches are the first, one that stands for all between, and the
+    // last.
     Program program;
 };
 

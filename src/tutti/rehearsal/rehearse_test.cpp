@@ -27,7 +27,7 @@ plan::MemoryPlan memory_of(const spec::RunSpec& run, int ranks = 1, int rank = 0
     return rehearse(run, plain_machine(), ranks, rank).memory;
 }
 
-// What one more block adds to the activations at the peak.
+// Activations at the peak that one more block adds.
 int64_t activations_of_a_block(spec::RunSpec run) {
     const plan::MemoryPlan before = memory_of(run);
     ++run.model.layers;
@@ -274,8 +274,8 @@ TEST(RehearsedMemory, OffloadedActivationsAreElsewhere) {
 
 // --- FLOPs: the formula of the model, which knows nothing of kernels ---
 
-// Of a step. The formula counts T / 2 keys a query where (T + 1) / 2 are visible, and four products backward where a
-// kernel that keeps no scores makes five. Products of the head are of whole tiles of 64 words.
+// FLOPs of a step. The formula counts T / 2 keys a query where (T + 1) / 2 are visible, and four products backward
+// where a kernel that keeps no scores makes five. Products of the head are of whole tiles of 64 words.
 double flops_by_formula(spec::RunSpec run, bool recomputed) {
     run.model.vocab = (run.model.vocab + 63) / 64 * 64;
     const plan::TokenFlops model = plan::model_flops(run.model, run.train.seq_len);
@@ -486,8 +486,9 @@ TEST(RehearsedTraffic, OfContextParallelismIsWhatTheFormulasSay) {
     }
 }
 
-// Of rank 0, which has the first and the last chunk of a sequence: the state of K - 1 tokens behind the first one goes
-// to its neighbour in the forward, the gradient of what was before the last one in the backward, both in f32.
+// Traffic of rank 0, which has the first and the last chunk of a sequence: the state of the last K - 1 tokens of the
+// first chunk goes to its neighbour in the forward, the gradient of the state before the last chunk in the backward,
+// both in f32.
 TEST(RehearsedTraffic, OfConvolutionsOverContextParallelRanksIsWhatTheFormulasSay) {
     spec::RunSpec run = run_of("lfm2-tiny", "bf16", 1, 64);
     run.train.global_batch = 1;
@@ -636,7 +637,7 @@ TEST(LayoutRehearsal, OfALargeWorldComparesAFew) {
 
 class ProgramDifference : public ::testing::Test {
   protected:
-    // Of two ranks: an all_reduce over both, then a message from 0 to 1.
+    // The program of one of two ranks: an all_reduce over both, then a message from 0 to 1.
     static Program program_of(int rank) {
         Program p{.groups = {{"dp", {0, 1}}}, .places = {"step"}};
         p.actions.push_back({BeginOperation{0, 1, {.kind = comm::Kind::all_reduce, .dtype = DType::f32, .count = 8}}});

@@ -53,7 +53,7 @@ std::string scientific(double value, int digits) {
     return concat(mantissa, "e", exponent);
 }
 
-// What the values of one axis span, and how a value becomes a coordinate.
+// The range of values of one axis, and the map from values to coordinates.
 struct Axis {
     double low = 0, high = 1;   // values at the ends
     double start = 0, end = 1;  // coordinates there

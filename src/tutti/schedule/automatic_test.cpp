@@ -44,9 +44,9 @@ TEST(Automatic, NeverWorseThanAGeneratorAtTheSameMemory) {
                 }
 }
 
-// What the zero-bubble schedules and the reordering heuristics of their authors (github.com/sail-sg) reach with equal
-// times of F, I, W of a chunk, which are the unit here, and free messages: bubble of the makespan and of the cost, at
-// their peak of live chunks.
+// Bubbles of the zero-bubble schedules and of the reordering heuristics of their authors (github.com/sail-sg) with
+// equal times of F, I, W of a chunk, which are the unit here, and free messages: bubble of the makespan and of the
+// cost, at their peak of live chunks.
 TEST(Automatic, AtOrBelowThePublishedBubbles) {
     struct Row {
         const char* name;

@@ -1,14 +1,14 @@
 // schedule/validate.h: proves a schedule before anything runs: compute-only or lowered, generated or from a file. Every
 // message names the action: "rank 2, action 7 (2B1): ...".
 //
-// Of any schedule:
+// For any schedule:
 //  1. every microbatch has on every stage of its replica one F and either one B or one I and one W, and nothing else;
 //  2. every action is on the rank that holds the chunk, and all ranks hold equally many chunks;
 //  3. on a rank, F comes before I or B, and I before W; the two halves of an overlap are independent;
 //  4. the programs of all ranks together reach their end: no rank waits for ever;
 //  7. no rank holds the saved tensors of more chunks than the schedule's peak_bound;
 //  9. the weight gradients of a chunk are added in ascending order of microbatches, if the schedule says so.
-// Of a lowered one also:
+// For a lowered schedule also:
 //  5. every send has its receive, between different ranks; send after producer, receive before consumer (by 4);
 //  6. the programs reach their end even when each send waits for its receive, so all ranks have one order of messages;
 //  7. as many slots as live at once, and no slot reused while its tensors are needed;

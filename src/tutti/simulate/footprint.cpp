@@ -8,7 +8,7 @@
 namespace tutti::simulate {
 namespace {
 
-// What a software stack allocates beside what the formulas count, found on its published runs.
+// Allocations of a software stack beyond the formulas, found on its published runs.
 struct Allocation {
     double activations;  // factor of what a layer saves
     double logit_bytes;  // of a logit
@@ -91,7 +91,7 @@ using Layer = FootprintParts::Layer;
 using Stage = FootprintParts::Stage;
 
 double tokens_of(const Job& job) { return job.micro_batch * job.seq / job.cp; }
-// That share dense state out.
+// The ranks that shard dense state.
 double replicas_of(const Job& job) { return double(job.dp()) * job.cp / job.dp_replicate; }
 double value_bytes(const Job& job) { return job.wide() ? 4 : 2; }
 
@@ -169,7 +169,7 @@ void add_fullest_moment(const Job& job, const Layer& layer, const Stage& stage, 
     if (job.tp == 1)
         moment(std::min(on_device, all - layer.kept) + layer.backward,
                in_use + (gradient + received) * stage.dense_layer, 0);
-    // Those of the embedding, while the last layer of the next microbatch does.
+    // The saved tensors of the embedding, while the last layer of the next microbatch runs.
     if (stage.first && stage.held > 1)
         moment(std::min(on_device, all - layer.kept * stage.layers) + layer.backward,
                in_use + (gradient + received) * stage.embedding, 0);
@@ -211,7 +211,7 @@ Footprint footprint_of(const Job& job, const Layer& layer, const Stage& stage) {
         here.optimizer *= 8.0 / 12;
     }
     offload(job, layer, stage, here);
-    // What the embedding puts out, in nanotron before it is scattered over the sequence.
+    // The output of the embedding, in nanotron before it is scattered over the sequence.
     if (stage.first && job.pp > 1)
         here.activations += (nanotron ? 2 * tokens_of(job) * job.model.hidden : layer.input) * stage.held;
     if (job.stack == Stack::tutti) {

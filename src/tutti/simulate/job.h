@@ -28,7 +28,7 @@ struct Offload {
     bool operator==(const Offload&) const = default;
 };
 
-// What the time of a step depends on beside hardware and layout.
+// The software of a system, on which the time of a step depends besides hardware and layout.
 enum class Stack {
     megatron,  // fused kernels, flat gradient buffers: Megatron-LM, NeMo
     nanotron,
@@ -52,7 +52,7 @@ struct Sizes {
     double q_rank = 0, kv_rank = 0, rope_dim = 0, value_dim = 0;
 
     double mixtures() const { return experts > 0 ? expert_layers : 0; }  // layers with experts
-    // Of a layer's attention: values of a query and of a head's output, their mean, over all heads; keys that a query
+    // Attention of a layer: the mean of the values of a query and of a head's output, over all heads; keys that a query
     // of a sequence of `seq` tokens would see without the causal mask, mean over the layers.
     double attention_width() const;
     double attention_span(double seq) const;
@@ -106,7 +106,7 @@ Sizes sizes_of(const spec::ModelSpec& model);
 // A run of this system, validated for so many ranks.
 Job job_of(const spec::RunSpec& run, int ranks);
 
-// What a pipeline stage of nanotron holds.
+// The contents of a pipeline stage of nanotron.
 struct NanotronStage {
     int layers = 0, blocks = 0;  // blocks: the layers and the embedding, last norm, head, cast and loss
     bool head = false;

@@ -190,7 +190,7 @@ class Prices {
         if (c_.pod > 0 && g.ranks / g.per_domain * c_.domain > c_.pod) rate /= c_.oversubscription;
         return rate;
     }
-    // Of the last wave of output tiles, the share that is busy; the best of a few tile shapes.
+    // The busy share of the last wave of output tiles; the best of a few tile shapes.
     double waves(double m, double n) const {
         if (c_.processors == 0 || generation_ == Generation::blackwell) return 1;
         double best = 0;

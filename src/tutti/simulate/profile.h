@@ -35,7 +35,7 @@ struct KernelProfile {
     double of_step = 0;                                  // and of each step
     double alone = 1;                                    // time of a kernel while all other cores idle, as a share
 
-    // Of an entry that was never measured: the median of what those that were take for as many bytes.
+    // For an entry without measurements: the median time of the measured entries for as many bytes.
     double seconds(const std::string& kernel, const kernels::Work& work) const;
 };
 

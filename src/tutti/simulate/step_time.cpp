@@ -331,8 +331,8 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
 
 double bubble_share(const Job& job) {
     const std::string& s = job.schedule;
-    // Of this system's schedules, from the first forward to the last rank's end: an update waits for all of them, as
-    // the norm of the gradient does. Other systems let the fill of one step overlap the drain of the other.
+    // For this system's schedules, from the first forward to the last rank's end: an update waits for all ranks, as the
+    // norm of the gradient does. Other systems let the fill of one step overlap the drain of the other.
     if (job.stack == Stack::tutti) {
         if (s == "zb-v") return 1.0 / 6;
         if (s == "zb-h2" || s.starts_with("dualpipe")) return 1.0 / 3;

@@ -40,14 +40,14 @@ double bubble_share(const Job& job);
 // --- The same for many layouts of one model
 // ---------------------------------------------------------------------------
 
-// Of one layer and one microbatch on one rank.
+// Prices of one layer and one microbatch on one rank.
 struct LayerPrice {
     Cost products, attention, elementwise, tp, cp, ep;
     double host = 0;
     double compute() const { return products.sum() + attention.sum() + elementwise.sum(); }
 };
 
-// Of one microbatch: a dense layer, a layer of experts, the head with the loss.
+// Prices of one microbatch: a dense layer, a layer of experts, the head with the loss.
 struct PassPrice {
     LayerPrice dense, mixture;
     double head = 0, loss = 0;

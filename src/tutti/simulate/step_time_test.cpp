@@ -62,7 +62,7 @@ TEST(StepTime, NoStepBeatsThePeak) {
     }
 }
 
-// What must not depend on the constants.
+// Properties that must not depend on the constants.
 TEST(StepTime, MoreOfAResourceIsNeverSlower) {
     Job job = llama_8b(64);
     job.tp = 4;
@@ -197,7 +197,7 @@ TEST(StepTime, FullerExpertsTakeTimeAndMemory) {
     const double bytes = footprint(job).activations;
     job.imbalance = 2;
     const StepTime uneven = step_time(job, h100, {});
-    // Of a layer's products experts are 2 x 176 M parameters for a token beside 42 M of attention.
+    // A layer's products: experts have 2 x 176 M parameters for a token, attention 42 M.
     EXPECT_NEAR(uneven.products / even.products, (2 * 352 + 42) / (352 + 42.0), 0.1);
     EXPECT_NEAR(uneven.ep / even.ep, 2, 0.1);  // latency stays
     EXPECT_GT(footprint(job).activations, 1.5 * bytes);
@@ -205,9 +205,9 @@ TEST(StepTime, FullerExpertsTakeTimeAndMemory) {
     EXPECT_LT(step_time(job, h100, {}).products, 1.05 * even.products);
 }
 
-// What the engine sends for a layer and microbatch of llama3-8b over cp 8, counted by `tutti rehearse`, in units of 7/8
-// of all keys and values, 4 KiB a token: four around the ring, four gathered, five quarters of queries, keys, values
-// and outputs when heads are exchanged. Few microseconds of latency beside.
+// Sent bytes of a layer and microbatch of llama3-8b over cp 8, counted by `tutti rehearse`, in units of 7/8 of all keys
+// and values, 4 KiB a token: four around the ring, four gathered, five quarters of queries, keys, values and outputs
+// when heads are exchanged. Few microseconds of latency beside.
 TEST(StepTime, ContextParallelMethodsCostWhatTheySend) {
     Job job = llama_8b(8);
     job.stack = Stack::tutti;
@@ -326,7 +326,7 @@ TEST(Nanotron, MemoryIsAsMeasured) {
         int zero;
         double gigabytes;
     };
-    // Of the sweep, chosen over its axes; the median error of all of its rows is 6 %.
+    // Rows of the sweep, chosen over its axes; the median error of all rows is 6 %.
     for (const Row& row : {Row{64, 4, 1, 1, 0, 51.1}, Row{16, 4, 2, 1, 1, 23.7}, Row{8, 1, 8, 1, 0, 62.5},
                            Row{128, 8, 8, 8, 1, 45.7}, Row{256, 8, 4, 8, 1, 31.3}, Row{64, 1, 16, 1, 0, 62.6}}) {
         Job job = nanotron_9b();

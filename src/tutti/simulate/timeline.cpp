@@ -45,7 +45,7 @@ struct Rank {
     std::map<std::string, double> stream_free;                  // by group: its operations follow one another
     std::map<std::pair<size_t, int>, uint64_t> sent, received;  // messages so far, by group and peer
     std::map<size_t, uint64_t> collectives;                     // so far, by group
-    // What this rank has begun and not waited for, by group, in the order of their beginning.
+    // Operations that this rank has begun and not waited for, by group, in the order of their begin.
     struct Open {
         comm::Kind kind;
         uint64_t sequence;

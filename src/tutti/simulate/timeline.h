@@ -12,10 +12,10 @@
 
 namespace tutti::simulate {
 
-// What things cost. Both functions must be set.
+// Prices of kernels and operations. Both functions must be set.
 struct TimelinePrices {
     std::function<double(const rehearsal::KernelCall&)> kernel;
-    // Of an operation, by the ranks of its group; of a message, of its two ranks.
+    // An operation with the ranks of its group, or a message with its two ranks.
     std::function<double(const comm::Summary&, const std::vector<int>& ranks)> operation;
     // True: operations run beside the kernels, those of a group one after another. False: they take the time of the
     // rank's own thread, and data moves only while ranks wait, as without a progress thread.
@@ -43,7 +43,7 @@ struct Timeline {
 // the others. Error when some wait for operations that others never begin.
 Timeline lay_out(const std::vector<int>& ranks, const std::vector<rehearsal::Program>& programs,
                  const TimelinePrices& prices, bool with_spans);
-// Of all ranks 0, 1, ...
+// `programs`: of all ranks 0, 1, ...
 Timeline lay_out(const std::vector<rehearsal::Program>& programs, const TimelinePrices& prices, bool with_spans);
 
 // A step on a machine with fewer cores than ranks: no less than all busy time over the cores.

@@ -87,7 +87,7 @@ ModelSpec gpt2(const std::string& name, int64_t width, int64_t layers, int64_t h
     return m;
 }
 
-// Of Mistral's and Qwen's kinds, with the published balancing losses.
+// A mixture like Mistral's and Qwen's, with the published balancing losses.
 ModelSpec mixture(ModelSpec m, MixtureSpec moe) {
     moe.aux_loss = "microbatch";
     m.moe = std::move(moe);

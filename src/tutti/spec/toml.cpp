@@ -224,7 +224,7 @@ std::string trimmed(const std::string& text) {
     return first == std::string::npos ? "" : text.substr(first, last - first + 1);
 }
 
-// Where the field takes a text, a value that does not begin like a TOML text or list is taken as it stands.
+// For a text field, a value that does not begin like a TOML text or list is taken literally.
 template <class T>
 toml::table value_document(const std::string& value, const T&) {
     constexpr bool kList = std::is_same_v<T, std::vector<std::string>>;

@@ -153,7 +153,7 @@ TEST(TomlErrors, ValuesOutOfRange) {
     EXPECT_EQ(problems_of("[optimizer]\neps = 0\n"), "c.toml:2:7: [optimizer] eps = 0.0: must be > 0");
     EXPECT_EQ(problems_of("[train]\ndevice = \"cdua\"\n"),
               "c.toml:2:10: [train] device = \"cdua\": must be one of auto | cpu | cuda; the nearest is \"cuda\"");
-    // What the build refuses is not suggested.
+    // Values that the build refuses are not suggested.
     EXPECT_EQ(problems_of("[precision]\nreduce = \"b16\""),
               "c.toml:2:10: [precision] reduce = \"b16\": must be f32, the only one that this build has");
     EXPECT_EQ(

@@ -354,7 +354,7 @@ void check_pipedream(const RunSpec& run, Problems& problems) {
     refuse(p.strategy != "collective", "[parallel] strategy", p.strategy, "set collective");
 }
 
-// What can be said without the schedule itself, which pipeline::make_pipeline() judges.
+// The checks that do not need the schedule; pipeline::make_pipeline() checks the schedule itself.
 void check_pipeline(const RunSpec& run, Problems& problems) {
     const ParallelSpec& p = run.parallel;
     constexpr std::array kKnown = {"naive",    "gpipe",      "1f1b",   "interleaved", "looped-bfs",     "zb-h1",
@@ -378,7 +378,7 @@ void check_pipeline(const RunSpec& run, Problems& problems) {
             "stage_layers, by which the first and the last may have none");
 }
 
-// What tensor parallelism shares out must divide by its ranks; fewer key and value heads are copied.
+// Sizes that tensor parallelism divides must be multiples of its ranks; fewer key and value heads are copied.
 void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     const ModelSpec& m = run.model;
     const int64_t tp = run.parallel.tp, pieces = run.parallel.tp_overlap;

@@ -73,7 +73,7 @@ class Rank {
         for_each([&](float& x, float value) { equal = equal && x == value; }, step);
         return equal;
     }
-    // What a training loop does.
+    // One iteration of a training loop.
     void step_and_save(int64_t step) {
         set(step);
         checkpoints->save({.step = step, .updates = step, .tokens = 10 * step});
@@ -141,7 +141,7 @@ class ManyRanks : public ::testing::Test {
             EXPECT_EQ(rank.warnings(), "");
         });
     }
-    // What all ranks resume from; all must say the same.
+    // The step that all ranks resume from; all must agree.
     int64_t resumed_by(int ranks, const std::string& mode = "auto") {
         std::vector<int64_t> steps(static_cast<size_t>(ranks));
         run(ranks, [&](Rank& rank, int r) { steps[static_cast<size_t>(r)] = rank.resumed_step(mode); });

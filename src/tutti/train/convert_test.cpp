@@ -102,7 +102,7 @@ TEST_F(ConvertTest, TrainingStartsFromTheWeights) {
     EXPECT_EQ(content("second/hf/tokenizer.json"), "carried along");
     EXPECT_EQ(content("second/hf/config.json"), content("export/config.json"));
 
-    // Where the directory is makes no difference.
+    // The place of the directory makes no difference.
     fs::copy(path("export"), path("moved"), fs::copy_options::recursive);
     train(from_hf("third", "moved", 1));
     EXPECT_EQ(first_loss("third"), first_loss("second"));

@@ -1,4 +1,4 @@
-// What the kernels of a step are said to cost, against the formula for the model, which knows nothing of kernels.
+// The counted FLOPs and bytes of a step's kernels, against the formula for the model, which does not depend on kernels.
 #include "tutti/ops/kernel_times.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 class KernelTimesTest : public SmallRun {
   protected:
-    // Of the second step of a run.
+    // Times of the second step of a run.
     std::vector<ops::KernelTimes::Row> times_of(const spec::RunSpec& run) {
         Console quiet(nullptr, false, 0);
         const auto data = open_data(run, quiet, false);

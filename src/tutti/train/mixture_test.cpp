@@ -180,8 +180,7 @@ TEST_F(Mixtures, ResumeUnderAnyOtherLayout) {
     EXPECT_NEAR(sum, 8, 1e-3);
 }
 
-// Where every token goes to every expert loads are even, as a rehearsal takes them: memory and traffic are what it
-// says.
+// If every token goes to every expert, loads are even, as a rehearsal assumes: memory and traffic equal the rehearsal.
 TEST_F(Mixtures, EvenLoadsAreAsRehearsed) {
     for (const char* zero : {"0", "1", "3"})
         for (const Layout& layout : std::vector<Layout>{

@@ -67,7 +67,7 @@ std::string lines_of(const std::vector<MemoryNeed>& of_rank) {
     return lines;
 }
 
-// Of what lines_of() says for each rank.
+// `texts`: the results of lines_of() for each rank.
 MemoryVerdict tightest_of(const std::vector<std::string>& texts) {
     std::map<std::string, MemoryVerdict> totals;
     for (const std::string& text : texts) {

@@ -105,7 +105,7 @@ TEST(MemoryCheck, WarnsWhenItIsCloseOrForced) {
     EXPECT_EQ(said({{}, {}}).warning, "");  // no limit is known
 }
 
-// Of each limit, in the order of needs_of().
+// Needed bytes for each limit, in the order of needs_of().
 std::vector<int64_t> bytes_of(const std::vector<MemoryNeed>& needs) {
     std::vector<int64_t> bytes;
     for (const MemoryNeed& need : needs) bytes.push_back(need.bytes);

@@ -47,7 +47,7 @@ bool inside(const TracedSpan& inner, const TracedSpan& outer) {
 
 bool overlap(const TracedSpan& a, const TracedSpan& b) { return a.begin_us < b.end_us && b.begin_us < a.end_us; }
 
-// Of two spans of a lane one lies inside the other, or they are apart. A nanosecond is lost in doubles of microseconds.
+// Two spans of a track are nested or disjoint. A nanosecond is lost in doubles of microseconds.
 void expect_nested(const TracedRank& rank) {
     constexpr double kRounding = 2e-3;
     std::map<int, std::vector<TracedSpan>> lanes;
@@ -166,7 +166,7 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
             });
         }
     }
-    // Of a group, the rank that comes last finds the others waiting and is done at once; the first goes on meanwhile.
+    // The last rank of a group finds the others waiting and ends at once; the first rank continues meanwhile.
     EXPECT_GE(overlaps, 1);
     const auto times = times_of(trace);
     ASSERT_EQ(times.size(), 4u);

@@ -368,7 +368,7 @@ void Run::write_results(const std::string& sample_text) {
     }
 }
 
-// What the model writes after a line feed, for the report. Every rank makes the same text: a rank may need the others.
+// The model's continuation of a line feed, for the report. Every rank makes the same text: a rank may need the others.
 std::string Run::sample() {
     if (run_.log.sample_tokens == 0 || outcome_.preempted) return "";
     const data::Tokenizer& tokenizer = *data_->tokenizer;

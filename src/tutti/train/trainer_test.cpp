@@ -244,8 +244,8 @@ TEST_F(TrainerTest, AccumulationDoesNotChangeTheRun) {
     }
 }
 
-// Where targets are masked, sequences count differently much; the mean is over the valid tokens of the global batch.
-// The reference is one microbatch, whose mean is taken in one piece.
+// With masked targets, sequences have different weights; the mean is over the valid tokens of the global batch. The
+// reference is one microbatch, whose mean is taken in one piece.
 TEST_F(TrainerTest, TheMeanIsOverValidTokensHoweverTheBatchIsCut) {
     std::ofstream records(path("records.jsonl"));
     for (uint64_t i = 0; i < 200; ++i)

@@ -49,7 +49,7 @@ FakeCublasLt& fake() {
     return the_fake;
 }
 
-// Of the emulated GPU, as of an H100.
+// Multiprocessors of the emulated GPU, as of an H100.
 constexpr int kMultiprocessors = 132;
 
 std::vector<float> numbers(int64_t n, int seed) {
@@ -97,7 +97,7 @@ class Tuning : public train::CudaTraining {
         fake().refuse(-1);
         fake().forget();
     }
-    // What `tutti bench step --tune` writes for the model of SmallRun.
+    // The file that `tutti bench step --tune` writes for the model of SmallRun.
     std::string tune(const std::string& name, const std::vector<std::string>& set = {}) {
         const std::string file = path(name);
         std::vector<std::string> words = {"tutti", "bench",  "step",   "--model", "llama-tiny", "--device",

@@ -39,7 +39,7 @@ namespace {
 
 constexpr int kAlgorithms = 4;
 constexpr int64_t kMost = 1 << 26;
-// Of the product with all multiprocessors, and of the one that leaves some.
+// Times of a product with all multiprocessors, and of one that leaves some free.
 constexpr double kSeconds[kAlgorithms] = {0.4, 0.3, 0.1, 0.2}, kSecondsOfFewer[kAlgorithms] = {0.4, 0.1, 0.3, 0.2};
 constexpr uint64_t kMagic = 0x6c746c74;
 

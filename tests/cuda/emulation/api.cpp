@@ -139,7 +139,7 @@ int capability = 90;
 int gpus = 1;
 std::atomic<int64_t> passed_ns{0};  // by pass_time
 thread_local int current = 0;
-// Of the calling thread. Static arrays are freed after the thread's variables are destroyed.
+// State of the calling thread. Static arrays are freed after the thread's variables are destroyed.
 thread_local bool streams_are_gone = false;
 struct Streams : std::vector<std::weak_ptr<Late>> {
     ~Streams() { streams_are_gone = true; }

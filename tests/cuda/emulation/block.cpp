@@ -63,7 +63,7 @@ struct Kernel {
 };
 
 class Block;
-// Of the calling host thread.
+// State of the calling host thread.
 struct Gpu {
     Order order = Order::forward;
     Kernel kernel{};

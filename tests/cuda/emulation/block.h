@@ -46,7 +46,7 @@ struct alignas(16) float4 {
 
 // CUDA's names, in the global namespace as there.
 inline constexpr int warpSize = 32;
-// Of the fiber that runs. Kept in thread-local variables because kernels name them without any context.
+// Indices of the running fiber. Thread-local variables, because kernels name them without any context.
 constinit inline thread_local uint3 threadIdx{}, blockIdx{};
 constinit inline thread_local dim3 blockDim{}, gridDim{};
 

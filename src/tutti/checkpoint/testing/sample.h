@@ -65,7 +65,7 @@ struct Sample {
     Snapshot snapshot;
 };
 
-// What the newest checkpoint is: "nothing", "step/variant", or "a mix" if its bytes are not those of its step.
+// The newest checkpoint: "nothing", "step/variant", or "a mix" if its bytes are not those of its step.
 inline std::string newest_of(Store& store, OnDamage on_damage) {
     std::string found = "nothing";
     store.load_newest(

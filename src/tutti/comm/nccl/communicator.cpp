@@ -321,7 +321,7 @@ void NcclCommunicator::launch(const Collective& c) {
     call(comm_, name_of(c.kind), [&] { guard_.check(launch_alone(c), name_of(c.kind), name()); });
 }
 
-// What NCCL does in one call.
+// Operations that NCCL does in one call.
 Result NcclCommunicator::launch_alone(const Collective& c) {
     const void* from = c.input.view().data;
     void* to = c.output.view().data;

@@ -1,4 +1,4 @@
-// Where ranks meet, from the environments that launchers give.
+// The address at which ranks meet, from the environments of launchers.
 #include "tutti/comm/tcp/meeting.h"
 
 #include <gtest/gtest.h>

@@ -53,7 +53,7 @@ class FaultyCommunicator final : public Communicator {
             return {};
         }
         if (plan_.fault == Fault::drop) {
-            // What the memory of the output held before may be the right values, of a gather of the same weights.
+            // The output's old values may be the right ones, from a gather of the same weights.
             if (collective.kind == Kind::all_gather && !lies_in(collective.input, collective.output))
                 scale(collective.output, 0);
             return {};

@@ -156,7 +156,7 @@ class SentencepieceTokenizer final : public Tokenizer {
     std::string description() const override { return concat("sentencepiece, ", vocab(), " ids: ", path_); }
 
   private:
-    // Those of the model, unless the files beside it name others.
+    // The special ids of the model, unless the files beside the model name others.
     void find_special_ids() {
         const auto known = [](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
         special_ = special_ids_beside(path_, [&](const std::string& text) { return id_of(text); });

@@ -1,5 +1,5 @@
-// What the list of kernel cases cannot say of the CPU tables: errors of the vector functions in ulp, exact rounding,
-// exact masks, and the same bits for any number of threads. Each for every instruction set of this machine.
+// Tests of the CPU tables beyond the list of kernel cases: errors of the vector functions in ulp, exact rounding, exact
+// masks, and the same bits for any number of threads. Each for every instruction set of this machine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -115,7 +115,7 @@ double relative_error(void (*function)(const float*, float*, int64_t), double (*
     return worst;
 }
 
-// What simd.h and vec_*.h promise: 2^-13.7 and 2^-14 of the parts add up to less than 2^-12.8.
+// The bounds of simd.h and vec_*.h: 2^-13.7 and 2^-14 of the parts add up to less than 2^-12.8.
 TEST(vector_math, relative_errors) {
     const auto logistic = [](double x) { return 1 / (1 + std::exp(-x)); };
     for (const Isa isa : isas()) {
@@ -375,7 +375,7 @@ struct Matrix {
     View view;
 };
 
-// That a product with an epilogue, and the product followed by the kernel, write the same bits, in both types.
+// A product with an epilogue, and the product followed by the kernel, write the same bits, in both types.
 TEST(gemm, epilogues_have_the_bits_of_the_kernels) {
     constexpr int64_t M = 210, N = 300, K = 70;
     std::vector<std::pair<const KernelTable*, OwnGemm>> all;
@@ -408,7 +408,7 @@ TEST(gemm, epilogues_have_the_bits_of_the_kernels) {
             }
 }
 
-// Of any number of threads, to the bit.
+// For any number of threads.
 TEST(rope_table, has_the_bits_of_the_c_library) {
     constexpr int64_t kPositions = 3000, kHalf = 24;
     std::vector<double> frequencies(kHalf);

@@ -37,7 +37,7 @@ consteval IsaConstants constants_of(Isa isa) {
 struct GemmBlocks {
     int64_t pack;  // elements of a word
     int64_t unit;  // words of a row are filled up to a multiple of this
-    // Of one multiplication: c (sum_rows, panel) in registers. With tiles four of them, two by two.
+    // One multiplication: c (sum_rows, panel) in registers. With tiles four of them, two by two.
     int64_t sum_rows, panel;
     // A block of c, one of a and one of b share the L2: 192 + 96 + 128 KB of 1 MB; with tiles 512 + 128 + 256 KB of 2
     // MB. A panel of b, 32 KB, and the rows of a that it meets share the L1; with tiles, which consume them ten times
@@ -57,7 +57,7 @@ consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
             .depth = isa.lanes == 8 || (isa.fast_pairs && !isa.tiles) ? 256 : 128};
 }
 
-// Where a task reads the rows of op(a): in place; converted by the task itself; packed by all threads beforehand.
+// The rows of op(a) that a task reads: in place; converted by the task itself; packed by all threads beforehand.
 enum class RowsOfA : uint8_t { in_place, converted, packed };
 
 // The blocking of one product, from its shape, its types and the number of threads.
@@ -80,7 +80,7 @@ struct GemmPlan {
     int64_t packed_b_of_task;           // words of a task's panels
 
     int64_t kept_b;  // words of the whole packed b
-    // Of the workspace, in words: packed b, rows of a, and all of it with the sums.
+    // Sizes in words: packed b, rows of a, and the whole workspace with the sums.
     int64_t packed_b, rows_of_a, workspace;
 };
 GemmPlan gemm_plan(Isa isa, const Stream& stream, const Gemm& g);

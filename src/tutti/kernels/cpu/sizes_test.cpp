@@ -56,10 +56,10 @@ TEST(sizes, of_a_product_by_hand) {
     }
 }
 
-// Of a head dim of 80 with two threads, in floats. Forward, per thread: K, V and memory to transpose in (128 keys), Q^T
-// and O^T of 8 blocks of 64 rows, P^T (128, 64) and a chunk of S^T (32, 64). Backward: attention_backward.cpp, with 300
-// keys in three tiles; 6 heads are fewer than 4 for each thread, but go into two evenly: no splits, and sums of dK and
-// dV per thread.
+// Workspaces for a head dim of 80 with two threads, in floats. Forward, per thread: K, V and memory to transpose in
+// (128 keys), Q^T and O^T of 8 blocks of 64 rows, P^T (128, 64) and a chunk of S^T (32, 64). Backward:
+// attention_backward.cpp, with 300 keys in three tiles; 6 heads are fewer than 4 for each thread, but go into two
+// evenly: no splits, and sums of dK and dV per thread.
 TEST(sizes, of_attention_by_hand) {
     const Stream stream{.threads = 2};
     const Shape q{3, 500, 8, 80}, k{3, 300, 2, 80};

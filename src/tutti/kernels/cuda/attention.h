@@ -42,7 +42,7 @@ struct Result {
         else
             store_one(x, rounded() + place);
     }
-    // Of two neighbours, at an even place.
+    // Stores two neighbours at an even place.
     __device__ void store_pair(int64_t place, float x, float y) const {
         if (f32) {
             store(place, x);

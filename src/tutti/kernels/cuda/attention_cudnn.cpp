@@ -177,8 +177,8 @@ Problem problem_of(const Stream& stream, const Attention& a) {
             .window = a.mask.window};
 }
 
-// Of the same shapes without gaps under the causal mask. A graph that needs more, because of its strides or its mask,
-// says so when it is to run.
+// The workspace for contiguous tensors of these shapes under the causal mask. A graph that needs more, because of its
+// strides or its mask, throws when it runs.
 int64_t attention_workspace(const Stream& stream, const Shape& q, const Shape& k, bool backward) {
     if (q.numel() == 0) return 0;
     const Place of_q = contiguous(q), of_k = contiguous(k);

@@ -3,7 +3,7 @@
 // of the group's heads. Its registers hold S = K Q^T, dP = V dO^T, dV += P dO and dK += dS Q; dQ += dS^T K goes to sums
 // in f32 in memory, to which the blocks of a head add in the order of their keys. A second kernel scales and rounds dQ.
 //
-// Of the three warp groups of a block, one loads tiles and stores dQ, each of the others owns 64 keys.
+// One of the three warp groups of a block loads tiles and stores dQ; each of the others owns 64 keys.
 //
 // Turns. Each tile of queries of a head has a counter in memory. A block adds when the counter equals its number, then
 // increments the counter; so the sums have one order, and two runs have equal bits. A block waits only for blocks of

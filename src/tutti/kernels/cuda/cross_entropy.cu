@@ -33,7 +33,8 @@ struct Partial {
     float target;  // the target's logit
 };
 
-// Of row n, from partials (shards, 3, rows). The same instructions for shards of every width, and so the same bits.
+// The sums of row n, from partials (shards, 3, rows). The same instructions for shards of every width, and so the same
+// bits.
 __device__ Partial sum_of_partials(const CrossEntropyShape& s, const float* partials, int64_t n) {
     const auto value = [&](int64_t p, int i) { return partials[(3 * p + i) * s.rows + n]; };
     Partial all{-INFINITY, 0, 0};

@@ -26,7 +26,7 @@ TEST_P(CudaEquivalence, OfTableAndReference) {
 
 INSTANTIATE_TEST_SUITE_P(Ops, CudaEquivalence, testing::ValuesIn(kOps), [](const auto& op) { return op.param; });
 
-// Of each case's name: "f32 to f32 (M, N, K) nt".
+// K, from the name of a case: "f32 to f32 (M, N, K) nt".
 int64_t terms_of(const std::string& name) { return std::stoll(name.substr(name.rfind(", ") + 2)); }
 
 // |error| of a product of factors cut to 10 bits of fraction: 2^-9 of it. The tolerance of a case is sum_error(K + 4)

@@ -62,7 +62,7 @@ struct Product {
     __device__ float operator()(float x) const { return x * factor; }
 };
 
-// Of a view: element i of the flattened tensor lies at element at(i) of its memory.
+// Addresses in a view: element i of the flattened tensor is element at(i) of its memory.
 struct Places {
     int64_t sizes[Shape::kMaxDims], strides[Shape::kMaxDims];
     int rank;

@@ -94,7 +94,7 @@ std::string text_of(const Problem& p) {
                   p.multiprocessors > 0 ? concat(", on ", p.multiprocessors, " multiprocessors") : "");
 }
 
-// Of a GemmTuning: all but the number of the GPU.
+// The key of a GemmTuning: all fields but the number of the GPU.
 std::vector<int64_t> key_of(const Problem& p) {
     std::vector<int64_t> key = {p.M, p.N, p.K};
     key.insert(key.end(), p.row_lengths.begin(), p.row_lengths.end());
@@ -379,8 +379,8 @@ bool multiply(const Stream& stream, const Gemm& g) {
     return true;
 }
 
-// Of the epilogues, the library makes GELU's gradient (which is GPT-2's, by tanh), for 16-bit values: in f32 its tanh
-// is 5e-6 off. Its GELU would not have the bits of ours, with which recompute makes it again, and it has no SwiGLU.
+// The library fuses only GELU's gradient (GPT-2's, by tanh), for 16-bit values: in f32 its tanh is 5e-6 off. Its GELU
+// would not have the bits of our kernel, which recompute uses, and it has no SwiGLU.
 bool is_fused(const Gemm& g) {
     return g.epilogue == Epilogue::gelu_backward && !g.bias.defined() && g.c.dtype != DType::f32;
 }

@@ -27,7 +27,7 @@ struct Part {
         return is_aligned(master) && is_aligned(gradient) && is_aligned(value) && is_aligned(m) && is_aligned(v);
     }
 };
-// What one launch updates. It travels as an argument of the kernel, which may have 32764 bytes from sm_70 on.
+// The parameters that one launch updates, as an argument of the kernel: 32764 bytes at most from sm_70 on.
 struct Parts {
     static constexpr int kCapacity = 512;
     Part at[kCapacity];

@@ -20,7 +20,7 @@ struct Output {
     std::vector<double> tolerance;  // of expected() only
 };
 
-// Where a case runs: the stream, memory that kernels and the host can both access, and the wait for the stream.
+// The place of a case: the stream, memory that kernels and the host can both access, and the wait for the stream.
 struct Place {
     Stream stream;
     std::pmr::memory_resource* memory = std::pmr::get_default_resource();

@@ -30,7 +30,7 @@ float largest(const T* x, int64_t n) {
 
 enum class Part : uint8_t { whole, partial, finish };
 
-// Of the words of a row in one shard, or of all its words.
+// Sums over the words of a row in one shard, or over all its words.
 struct Partial {
     float maximum = -kInfinity;
     float sum = 0;     // sum_v exp(x_v - maximum)
@@ -69,7 +69,7 @@ Partial partial_of(const T* x, int64_t n, int64_t column) {
     return total;
 }
 
-// Of row n, from partials (P, 3, N).
+// The sums of row n, from partials (P, 3, N).
 Partial sum_of_partials(const View& partials, int64_t n) {
     const int64_t P = size(partials, 0), N = size(partials, 2);
     const float* from = partials.as<const float>() + n;

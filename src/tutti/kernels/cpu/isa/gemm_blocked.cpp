@@ -7,8 +7,8 @@
 // epilogue and rounding. All threads first pack op(b) into panels (K, kPanel) that every task reads. a is read in
 // place; if its type or size does not fit, a task converts the rows that it is about to read, and a transposed a is
 // packed beforehand. A K larger than kPackedDepth is processed in pieces, between which the sums stay in the workspace.
-// Where c is one block high, as of a group of few rows, one task reads each panel of b: the task packs the panels that
-// it reads, which then stay in the L2.
+// If c is one block high, as for a group of few rows, one task reads each panel of b: the task packs the panels that it
+// reads, which then stay in the L2.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
 #include "tutti/kernels/cpu/isa/activation.h"
@@ -98,7 +98,7 @@ void multiply(int64_t rows, Rows a, const Pair* b, Sums c, int64_t words) {
 }
 #endif
 
-// What a block reads of both operands for some words: rows of op(a), and panels of op(b) from the block's first one.
+// A block's part of both operands for some words: rows of op(a), and panels of op(b) from the block's first one.
 template <class Word>
 struct Operands {
     Rows a;

@@ -44,7 +44,7 @@ inline Vec rough_reciprocal(Vec a) {
 }
 inline Vec reciprocal(Vec a) { return broadcast(1.0f) / a; }
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
-// Of a NaN and a number both return the second argument: put the value that may be NaN there to keep it.
+// If one argument is NaN, both return the second argument: put the value that may be NaN there to keep it.
 inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
 inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline Vec minus_abs(Vec a) { return {_mm256_or_ps(a.v, _mm256_set1_ps(-0.0f))}; }

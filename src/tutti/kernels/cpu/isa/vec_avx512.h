@@ -41,7 +41,7 @@ inline Vec reciprocal(Vec a) {
     return fma(fma_negative(a, y, broadcast(1.0f)), y, y);
 }
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
-// Of a NaN and a number both return the second argument: put the value that may be NaN there to keep it.
+// If one argument is NaN, both return the second argument: put the value that may be NaN there to keep it.
 inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Vec minus_abs(Vec a) { return {_mm512_or_ps(a.v, _mm512_set1_ps(-0.0f))}; }
