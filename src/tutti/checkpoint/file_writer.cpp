@@ -47,7 +47,7 @@ class ChunkStream {
             const FilePart& piece = body_[next_];
             piece_ = piece.make ? piece.make() : piece.bytes;
             check(static_cast<int64_t>(piece_.size()) == piece.size, name_, ": a piece of ", piece.size,
-                  " bytes was announced, ", piece_.size(), " came");
+                  " bytes was announced, got ", piece_.size());
         }
     }
     const std::string& name_;
@@ -102,7 +102,7 @@ NewFile::NewFile(FileSystem& file_system, const std::string& path, int64_t size)
 }
 
 FileRecord NewFile::write(const FileToWrite& content) {
-    check(content.size() == size_, file_.path(), ": ", size_, " bytes were reserved, ", content.size(), " came");
+    check(content.size() == size_, file_.path(), ": ", size_, " bytes were reserved, got ", content.size());
     FileRecord record{content.name, size_, {}, {}};
     record.chunks.reserve(static_cast<size_t>(chunk_count(size_)));
     ChunkStream stream(content);

@@ -346,8 +346,8 @@ BenchResult bench_step(Bench& bench) {
     print_five_steps(bench.text, report);
     if (bench.ctx.kernels.slow_products)
         for (const std::string& product : bench.ctx.kernels.slow_products())
-            bench.note(result,
-                       "the library has no kernel for this product, a far slower one of our own made it: " + product);
+            bench.note(result, "the GEMM library has no kernel for this product, and a much slower one computed it: " +
+                                   product);
     result.summary = summary_of(report);
     if (!file.empty()) {
         write_file("--tune", file, report.measured.tuning.to_json());

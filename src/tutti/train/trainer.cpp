@@ -257,8 +257,8 @@ void Run::one_step() {
     if (first) see_first_step(traffic);
     if (first && engine_.ctx.kernels.slow_products)
         for (const std::string& product : engine_.ctx.kernels.slow_products())
-            console_.warn(
-                concat("a far slower kernel of our own makes this product, for which the library has none: ", product));
+            console_.warn(concat("the GEMM library has no kernel for this product, and a much slower one computes it: ",
+                                 product));
     if (first && engine_.tuning && !engine_.tuning->missed.empty())
         console_.warn(concat(run_.train.gemm_tuning, " has no algorithm for ", engine_.tuning->missed.size(),
                              " products of the first step, such as ", engine_.tuning->missed.begin()->second,

@@ -100,7 +100,7 @@ bool NcclOperation::look() {
                     ", operation ", sequence(), " of group ", group(), ": under way on the GPU for more than ",
                     guard_.timeout_s(),
                     " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path: tutti report "
-                    "--flight compares what all did last");
+                    "--flight compares the last operations of all ranks");
     return false;
 }
 
