@@ -290,7 +290,7 @@ TEST_F(TrainerTest, ExceptionsOfRanksLoseNothing) {
         };
         try {
             train(o);
-            EXPECT_GT(calls, 0) << "nobody noticed";
+            EXPECT_GT(calls, 0) << "the failure of a rank was not reported";
         } catch (const Error& e) {
             EXPECT_NE(std::string(e.what()).find("a rank of the test gives up"), std::string::npos) << e.what();
         }

@@ -1,5 +1,5 @@
-// comm/nccl/nccl_world.h: a world whose ranks compute on a GPU each: what lies in GPU memory goes through NCCL, beside
-// the computation; what lies in the host's memory goes through the world that it wraps.
+// comm/nccl/nccl_world.h: a world whose ranks compute on a GPU each: tensors in GPU memory go through NCCL, overlapped
+// with compute; tensors in host memory go through the wrapped world.
 #pragma once
 
 #include <memory>

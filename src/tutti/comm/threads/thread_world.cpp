@@ -126,7 +126,7 @@ class GroupOperation final : public Operation {
             text += concat(text.empty() ? "" : ", ", "rank ", r, " of the group, which has ",
                            begun ? "finished" : "begun", " only operation ", reached);
         }
-        return text.empty() ? "nobody" : text;
+        return text.empty() ? "no rank" : text;
     }
 
   private:
