@@ -45,9 +45,9 @@ struct ArithmeticPeak {
 };
 
 // A copy of device values to the host under way. Later kernels may change or release the source.
-class HostCopy {
+class PendingHostCopy {
   public:
-    virtual ~HostCopy() = default;
+    virtual ~PendingHostCopy() = default;
     virtual std::span<const std::byte> wait() = 0;  // for the values, which live as long as this object
     template <class T>
     std::span<const T> values() {
@@ -101,12 +101,12 @@ class Device {
     virtual void copy_in(void* device_data, const void* host_data, int64_t bytes) = 0;
     virtual void copy_out(void* host_data, const void* device_data, int64_t bytes) = 0;
     // Like copy_out, without waiting.
-    virtual std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) = 0;
+    virtual std::unique_ptr<PendingHostCopy> copy_to_host_async(const void* device_data, int64_t bytes) = 0;
     // Copies within this device's memory, in the order of the stream.
     virtual void copy(void* to, const void* from, int64_t bytes) = 0;
     // Copies between this device's memory and its offload device's, or within either: after all earlier work of the
-    // stream and earlier copies aside, beside all later work. nullptr: the copy is done.
-    virtual std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes) = 0;
+    // stream and earlier asynchronous copies, beside all later work. nullptr: the copy is done.
+    virtual std::shared_ptr<SideWork> copy_async(void* to, const void* from, int64_t bytes) = 0;
     virtual std::unique_ptr<SideStream> side_stream() { return nullptr; }  // nullptr: the device has one order only
     virtual void synchronize() = 0;
     // For the products that are started from now on. UsageError where no multiprocessor would be left for them.

@@ -191,7 +191,7 @@ void Buffer::set_work(std::vector<std::shared_ptr<SideWork>> work) const {
 
 void Buffer::offload(Device& device, Device& offload_device) {
     void* there = offload_device.memory().allocate(bytes_, purpose_);
-    const auto copy = device.copy_aside(there, data(), bytes_);
+    const auto copy = device.copy_async(there, data(), bytes_);
     const std::lock_guard lock(work_mutex_);
     if (copy) set_work({copy});
     allocator_->release(data_, bytes_, purpose_, work_);
@@ -214,9 +214,9 @@ void Buffer::will_need() {
 void Buffer::fetch(Device& device) {
     if (!offloaded_to_) return;
     void* here = allocator_->allocate(bytes_, purpose_);
-    const auto copy = device.copy_aside(here, data_, bytes_);
+    const auto copy = device.copy_async(here, data_, bytes_);
     const std::lock_guard lock(work_mutex_);
-    set_work({});  // copies aside run in order
+    set_work({});  // asynchronous copies run in order
     if (copy) set_work({copy});
     offloaded_to_->release(data_, bytes_, purpose_, work_);
     data_ = here;

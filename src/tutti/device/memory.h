@@ -42,7 +42,7 @@ struct Tally {
 
 class Pool;
 
-// Work that runs beside the other work of a device: a copy (Device::copy_aside) or the work of a SideStream.
+// Work that runs beside the other work of a device: a copy (Device::copy_async) or the work of a SideStream.
 class SideWork {
   public:
     virtual ~SideWork() = default;

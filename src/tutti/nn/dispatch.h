@@ -18,7 +18,7 @@ bool is_rehearsed(const ops::Context& ctx);  // true on the meta device, whose t
 // Copies x to the host, for values that decide no shapes. In a rehearsal, zeros.
 template <class T>
 std::vector<T> on_host(ops::Context& ctx, const Tensor& x) {
-    const std::unique_ptr<HostCopy> copy = ctx.device.start_copy_out(x.view().data, x.bytes());
+    const std::unique_ptr<PendingHostCopy> copy = ctx.device.copy_to_host_async(x.view().data, x.bytes());
     const auto values = copy->values<T>();
     return {values.begin(), values.end()};
 }

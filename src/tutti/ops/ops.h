@@ -47,7 +47,7 @@ class Sum {
   private:
     Context& ctx_;
     Tensor words_;  // (68) i64
-    std::unique_ptr<HostCopy> sent_;
+    std::unique_ptr<PendingHostCopy> sent_;
 };
 
 // --- matrix product: g.workspace is allocated here ---

@@ -38,7 +38,7 @@ void Sum::add_squares(const Tensor& x) {
 }
 
 void Sum::send() {
-    sent_ = ctx_.device.start_copy_out(words_.view().data, words_.bytes());
+    sent_ = ctx_.device.copy_to_host_async(words_.view().data, words_.bytes());
     set_to_zero(ctx_, words_);
 }
 

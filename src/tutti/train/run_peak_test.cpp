@@ -23,9 +23,9 @@ class ListedDevice final : public Device {
     const Stream& stream() const override { return cpu_->stream(); }
     void copy_in(void*, const void*, int64_t) override {}
     void copy_out(void*, const void*, int64_t) override {}
-    std::unique_ptr<HostCopy> start_copy_out(const void*, int64_t) override { return nullptr; }
+    std::unique_ptr<PendingHostCopy> copy_to_host_async(const void*, int64_t) override { return nullptr; }
     void copy(void*, const void*, int64_t) override {}
-    std::shared_ptr<SideWork> copy_aside(void*, const void*, int64_t) override { return nullptr; }
+    std::shared_ptr<SideWork> copy_async(void*, const void*, int64_t) override { return nullptr; }
     void synchronize() override {}
     std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
     std::unique_ptr<Device> make_offload_device(const std::string&) override { return nullptr; }

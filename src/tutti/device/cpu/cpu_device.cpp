@@ -114,9 +114,9 @@ class FileMemory final : public RawMemory {
     std::map<void*, int64_t> offsets_;  // in the file, of mapped blocks
 };
 
-class CopyAtHand final : public HostCopy {
+class CompletedCopy final : public PendingHostCopy {
   public:
-    CopyAtHand(const void* data, int64_t bytes)
+    CompletedCopy(const void* data, int64_t bytes)
         : values_(static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + bytes) {}
     std::span<const std::byte> wait() override { return values_; }
 
@@ -144,11 +144,11 @@ class CpuDevice final : public Device {
     void copy_out(void* host_data, const void* device_data, int64_t bytes) override {
         if (bytes > 0) std::memcpy(host_data, device_data, static_cast<size_t>(bytes));
     }
-    std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) override {
-        return std::make_unique<CopyAtHand>(device_data, bytes);
+    std::unique_ptr<PendingHostCopy> copy_to_host_async(const void* device_data, int64_t bytes) override {
+        return std::make_unique<CompletedCopy>(device_data, bytes);
     }
     void copy(void* to, const void* from, int64_t bytes) override { copy_in(to, from, bytes); }
-    std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes) override {
+    std::shared_ptr<SideWork> copy_async(void* to, const void* from, int64_t bytes) override {
         copy(to, from, bytes);
         return nullptr;
     }

@@ -151,12 +151,12 @@ class CudaDevice : public Device {
     void copy_out(void* host_data, const void* device_data, int64_t bytes) override {
         queue_->copy_out(host_data, device_data, bytes);
     }
-    std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes) override {
-        return queue_->start_copy_out(device_data, bytes);
+    std::unique_ptr<PendingHostCopy> copy_to_host_async(const void* device_data, int64_t bytes) override {
+        return queue_->copy_to_host_async(device_data, bytes);
     }
     void copy(void* to, const void* from, int64_t bytes) override { queue_->copy(to, from, bytes); }
-    std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes) override {
-        return queue_->copy_aside(to, from, bytes);
+    std::shared_ptr<SideWork> copy_async(void* to, const void* from, int64_t bytes) override {
+        return queue_->copy_async(to, from, bytes);
     }
     std::unique_ptr<SideStream> side_stream() override { return queue_->side_stream(); }
     void synchronize() override { queue_->synchronize(); }

@@ -57,7 +57,7 @@ Queue::Queue(int gpu)
 }
 
 Queue::~Queue() {
-    for (cudaStream_t stream : {stream_, aside_, clock_})
+    for (cudaStream_t stream : {stream_, copy_stream_, clock_})
         if (stream != nullptr) {
             cudaStreamSynchronize(stream);
             cudaStreamDestroy(stream);
@@ -80,7 +80,8 @@ void Queue::copy(void* to, const void* from, int64_t bytes) {
 void Queue::synchronize() {
     check_not_recorded("a wait");
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize on ", name_);
-    if (aside_ != nullptr) check_cuda(cudaStreamSynchronize(aside_), "cudaStreamSynchronize of the copies on ", name_);
+    if (copy_stream_ != nullptr)
+        check_cuda(cudaStreamSynchronize(copy_stream_), "cudaStreamSynchronize of the copies on ", name_);
     check_failed();
 }
 
@@ -187,15 +188,16 @@ int64_t Queue::host_time_of(const Event& event) const {
     return now_ns - static_cast<int64_t>(1e6 * static_cast<double>(milliseconds));
 }
 
-std::shared_ptr<SideWork> Queue::copy_aside(void* to, const void* from, int64_t bytes) {
+std::shared_ptr<SideWork> Queue::copy_async(void* to, const void* from, int64_t bytes) {
     check_not_recorded("a copy between the host and the GPU");
-    if (aside_ == nullptr)  // 0: the lowest priority
-        check_cuda(cudaStreamCreateWithPriority(&aside_, cudaStreamNonBlocking, 0), "cudaStreamCreate on ", name_);
-    check_cuda(Event(stream_).hold(aside_), "cudaStreamWaitEvent on ", name_);
-    const auto begin = std::make_shared<Event>(aside_);
-    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, aside_), "cudaMemcpyAsync of ",
-               bytes, " bytes on the copy stream of ", name_);
-    return std::make_shared<Aside>(*this, aside_, begin);
+    if (copy_stream_ == nullptr)  // 0: the lowest priority
+        check_cuda(cudaStreamCreateWithPriority(&copy_stream_, cudaStreamNonBlocking, 0), "cudaStreamCreate on ",
+                   name_);
+    check_cuda(Event(stream_).hold(copy_stream_), "cudaStreamWaitEvent on ", name_);
+    const auto begin = std::make_shared<Event>(copy_stream_);
+    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, copy_stream_),
+               "cudaMemcpyAsync of ", bytes, " bytes on the copy stream of ", name_);
+    return std::make_shared<Aside>(*this, copy_stream_, begin);
 }
 
 void Queue::copy(void* to, const void* from, int64_t bytes, Passage& passage) {
@@ -243,7 +245,7 @@ void Queue::copy_out(void* host_data, const void* device_data, int64_t bytes) {
     if (bytes > 0) take((bytes - 1) / kPiece * kPiece);
 }
 
-class Queue::Copy final : public HostCopy {
+class Queue::Copy final : public PendingHostCopy {
   public:
     Copy(const Queue& queue, std::unique_ptr<Passage> passage, int64_t bytes)
         : queue_(queue), passage_(std::move(passage)), bytes_(bytes) {}
@@ -261,7 +263,7 @@ class Queue::Copy final : public HostCopy {
     int64_t bytes_;
 };
 
-std::unique_ptr<HostCopy> Queue::start_copy_out(const void* device_data, int64_t bytes) {
+std::unique_ptr<PendingHostCopy> Queue::copy_to_host_async(const void* device_data, int64_t bytes) {
     check_not_recorded("a copy between the host and the GPU");
     auto passage = std::make_unique<Passage>(*this, bytes);
     if (bytes > 0) copy(passage->data(), device_data, bytes, *passage);

@@ -56,9 +56,9 @@ class Queue {
 
     void copy_in(void* device_data, const void* host_data, int64_t bytes);
     void copy_out(void* host_data, const void* device_data, int64_t bytes);
-    std::unique_ptr<HostCopy> start_copy_out(const void* device_data, int64_t bytes);
+    std::unique_ptr<PendingHostCopy> copy_to_host_async(const void* device_data, int64_t bytes);
     void copy(void* to, const void* from, int64_t bytes);                             // both on the GPU
-    std::shared_ptr<SideWork> copy_aside(void* to, const void* from, int64_t bytes);  // one on the GPU, one pinned
+    std::shared_ptr<SideWork> copy_async(void* to, const void* from, int64_t bytes);  // one on the GPU, one pinned
     std::unique_ptr<SideStream> side_stream();
     std::unique_ptr<TimeMark> mark_time();
     void synchronize();
@@ -86,8 +86,8 @@ class Queue {
     int gpu_;
     std::string model_, name_;
     cudaStream_t stream_ = nullptr;
-    cudaStream_t aside_ = nullptr;  // of copy_aside; made when it is first needed
-    cudaStream_t clock_ = nullptr;  // of host_time_of; made with the first side stream
+    cudaStream_t copy_stream_ = nullptr;  // made by the first copy_async
+    cudaStream_t clock_ = nullptr;        // of host_time_of; made with the first side stream
     std::shared_ptr<Allocator> pinned_;
     std::deque<std::unique_ptr<Passage>> sent_;  // by copy_in; the GPU may still be reading their blocks
     mutable std::mutex failure_mutex_;

@@ -38,7 +38,7 @@ class MetaMemory final : public RawMemory {
     int64_t taken_ = 0;
 };
 
-class Zeros final : public HostCopy {
+class Zeros final : public PendingHostCopy {
   public:
     explicit Zeros(int64_t bytes) : values_(static_cast<size_t>(bytes)) {}
     std::span<const std::byte> wait() override { return values_; }
@@ -78,11 +78,11 @@ class MetaDevice final : public Device {
         throw Error(concat("the meta device has no values, and ", bytes, " bytes are read after the kernel ",
                            state_.last_kernel, "; a rehearsed step may read its loss and gradient norm only"));
     }
-    std::unique_ptr<HostCopy> start_copy_out(const void*, int64_t bytes) override {
+    std::unique_ptr<PendingHostCopy> copy_to_host_async(const void*, int64_t bytes) override {
         return std::make_unique<Zeros>(bytes);
     }
     void copy(void*, const void*, int64_t) override {}
-    std::shared_ptr<SideWork> copy_aside(void*, const void*, int64_t) override { return nullptr; }
+    std::shared_ptr<SideWork> copy_async(void*, const void*, int64_t) override { return nullptr; }
     void synchronize() override {}
     std::unique_ptr<Recording> record(const std::function<void()>& work) override {
         check<UsageError>(target_.records, target_.name, " records no work: only a GPU has graphs");

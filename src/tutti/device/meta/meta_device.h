@@ -27,10 +27,10 @@ struct MetaStream {
     const char* last_kernel = "none";
 };
 
-// copy_in, copy and copy_aside do nothing. start_copy_out yields zeros: a step reads its loss and gradient norm this
-// way. copy_out throws Error with the name of the last kernel, because the caller's decision would depend on a value;
-// reading an address directly is a segmentation fault. record() runs the work once. The offload device is another meta
-// device.
+// copy_in, copy and copy_async do nothing. copy_to_host_async yields zeros: a step reads its loss and gradient norm
+// this way. copy_out throws Error with the name of the last kernel, because the caller's decision would depend on a
+// value; reading an address directly is a segmentation fault. record() runs the work once. The offload device is
+// another meta device.
 std::unique_ptr<Device> make_meta_device(const MetaTarget& target);
 
 }  // namespace tutti

@@ -69,7 +69,7 @@ TEST(MetaDevice, CountsWhatARealDeviceHolds) {
     }
     EXPECT_EQ(device->memory().usage(Purpose::weights).current, 0);
     EXPECT_EQ(device->memory().usage(Purpose::weights).peak, int64_t{5} << 40);
-    const auto zeros = device->start_copy_out(nullptr, 16);
+    const auto zeros = device->copy_to_host_async(nullptr, 16);
     for (const int64_t value : zeros->values<int64_t>()) EXPECT_EQ(value, 0);
 }
 
